@@ -1,0 +1,85 @@
+"""Parameters that must stay positive, behind ``torch.nn.utils.parametrize``.
+
+``kernel.lengthscale`` reads and assigns in natural units; the optimiser sees an unconstrained
+tensor; ``state_dict`` works as for any module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+from torch.nn.utils import parametrize
+
+from gpx.errors import ConfigError
+
+FLOOR = 1e-6
+"""Smallest value of a positive parameter (sgpr_cglb_diagnostics 1.5)."""
+
+
+class Positive(nn.Module):
+    """Softplus with a floor: ``value = floor + log(1 + exp(raw))``.
+
+    Args:
+        floor: the infimum of the natural value, in the parameter's own unit.
+    """
+
+    def __init__(self, floor: float = FLOOR) -> None:
+        super().__init__()
+        self.floor = floor
+
+    def forward(self, raw: Tensor) -> Tensor:
+        """Natural value of an unconstrained one; same shape."""
+        return softplus(raw) + self.floor
+
+    def right_inverse(self, value: Tensor) -> Tensor:
+        """Unconstrained value of a natural one; raises ConfigError at or below the floor."""
+        above = value - self.floor
+        if not bool((above > 0).all()):
+            raise ConfigError(
+                f"a positive parameter was set to {value.min().item():.3g}; "
+                f"it must be above its floor {self.floor:.1e}"
+            )
+        # log(expm1(v)) written so that neither large nor tiny values lose digits
+        return above + torch.log(-torch.expm1(-above))
+
+
+def positive_parameter(
+    module: nn.Module,
+    name: str,
+    value: float | Sequence[float] | Tensor,
+    *,
+    floor: float = FLOOR,
+) -> None:
+    """Register ``module.<name>`` as a positive parameter with natural value ``value``.
+
+    Args:
+        module: owner.
+        name: attribute name; reads and assigns in natural units.
+        value: initial natural value, any shape (a float gives a 0-d parameter).
+        floor: infimum of the value.
+    """
+    initial = torch.as_tensor(value, dtype=torch.get_default_dtype()).clone()
+    setattr(module, name, nn.Parameter(initial))
+    parametrize.register_parametrization(module, name, Positive(floor))
+
+
+def natural_parameters(module: nn.Module) -> dict[str, Tensor]:
+    """All parameters of ``module`` by dotted name, in natural units and detached.
+
+    Parametrised ones appear under the name the user reads (``kernel.lengthscale``), not under
+    torch's ``kernel.parametrizations.lengthscale.original``.
+    """
+    found: dict[str, Tensor] = {}
+    for path, child in module.named_modules():
+        if ".parametrizations" in f".{path}":
+            continue
+        prefix = f"{path}." if path else ""
+        if parametrize.is_parametrized(child):
+            for name in child.parametrizations:
+                found[prefix + name] = getattr(child, name).detach()
+        for name, parameter in child.named_parameters(recurse=False):
+            found[prefix + name] = parameter.detach()
+    return found

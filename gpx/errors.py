@@ -1,0 +1,44 @@
+"""Every error gpx raises on purpose.
+
+A message says what was found, what was expected, the likely cause and one thing to try.
+``train.py`` and ``predict.py`` print these as one line without a traceback; anything else that
+escapes is a bug.
+"""
+
+from __future__ import annotations
+
+
+class GPXError(Exception):
+    """Base of all errors that gpx raises on purpose."""
+
+
+class ShapeError(GPXError, ValueError):
+    """A tensor has the wrong shape."""
+
+
+class DTypeError(GPXError, TypeError):
+    """A tensor has the wrong dtype or lives on the wrong device."""
+
+
+class NotPositiveDefinite(GPXError, ArithmeticError):
+    """A Cholesky factorisation failed at every permitted jitter."""
+
+
+class DidNotConverge(GPXError, ArithmeticError):
+    """An iterative solve stopped before its criterion was met."""
+
+
+class ConfigError(GPXError, ValueError):
+    """Options do not exist, contradict each other or do not fit the model."""
+
+
+class DataError(GPXError, ValueError):
+    """A data set is missing, malformed or too small for what was asked."""
+
+
+class CheckpointError(GPXError, RuntimeError):
+    """A checkpoint or run folder is missing, truncated or foreign."""
+
+
+class BackendUnavailable(GPXError, RuntimeError):
+    """A device or optional package was asked for and is not there."""

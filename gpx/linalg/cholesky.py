@@ -1,0 +1,90 @@
+"""The one door to Cholesky: escalating, reported jitter and an error that helps."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gpx.errors import NotPositiveDefinite, ShapeError
+from gpx.linalg.report import CholeskyReport
+
+LADDER: dict[torch.dtype, tuple[float, ...]] = {
+    torch.float64: (0.0, 1e-12, 1e-10, 1e-8, 1e-6, 1e-5, 1e-4),
+    torch.float32: (0.0, 1e-6, 1e-5, 1e-4),
+}
+"""Relative jitters (times the mean diagonal) per dtype (sgpr_cglb_diagnostics 2.11)."""
+
+
+def cholesky(
+    matrix: Tensor,
+    *,
+    name: str = "matrix",
+    ladder: tuple[float, ...] | None = None,
+    hint: str = "",
+) -> tuple[Tensor, CholeskyReport]:
+    """Lower Cholesky factor of a symmetric positive definite matrix, with reported jitter.
+
+    The jitters of ``ladder`` are tried in order, each relative to the mean diagonal; the first that
+    succeeds is used and reported. Pass ``ladder=(0.0,)`` to forbid jitter.
+
+    Args:
+        matrix (..., n, n): symmetric; only the lower triangle is read.
+        name: what the matrix is, for the error message ("K_zz of 512 inducing points").
+        ladder: relative jitters to try; default by dtype.
+        hint: one more thing to try, put at the end of the error message.
+
+    Returns:
+        factor (..., n, n), lower triangular, and the report with the absolute jitter used.
+
+    Raises:
+        NotPositiveDefinite: with size, dtype, smallest eigenvalue, duplicate rows, jitters tried.
+        ShapeError: the matrix is not square.
+
+    Cost: n^3/3 multiply-adds per attempt; one host synchronisation per attempt (the success flag).
+    """
+    if matrix.ndim < 2 or matrix.shape[-1] != matrix.shape[-2]:
+        raise ShapeError(f"{name} must be square, got {tuple(matrix.shape)}")
+    steps = LADDER.get(matrix.dtype, (0.0,)) if ladder is None else ladder
+    scale = matrix.detach().diagonal(dim1=-2, dim2=-1).mean()
+    tried: list[float] = []
+    for relative in steps:
+        if relative == 0.0:
+            candidate, jitter = matrix, 0.0
+        else:
+            shift = relative * scale
+            jitter = float(shift)
+            candidate = matrix + shift * torch.eye(
+                matrix.shape[-1], dtype=matrix.dtype, device=matrix.device
+            )
+        tried.append(jitter)
+        factor, info = torch.linalg.cholesky_ex(candidate)
+        if not bool(info.any()):
+            return factor, CholeskyReport(jitter, tuple(tried))
+    raise NotPositiveDefinite(_explain(matrix.detach(), name, tried, hint))
+
+
+def _explain(matrix: Tensor, name: str, tried: list[float], hint: str) -> str:
+    n = matrix.shape[-1]
+    text = (
+        f"{name} ({n} x {n}, {str(matrix.dtype).removeprefix('torch.')}) is not positive definite"
+    )
+    if not bool(torch.isfinite(matrix).all()):
+        bad = int((~torch.isfinite(matrix)).sum())
+        return (
+            f"{text}: {bad} of its entries are NaN or infinite. "
+            "A hyperparameter has diverged; lower the learning rate or check the inputs."
+        )
+    if matrix.ndim == 2 and n <= 4096:
+        smallest = torch.linalg.eigvalsh(matrix.double())[0].item()
+        text += f": smallest eigenvalue {smallest:.2e}"
+        duplicates = n - torch.unique(matrix, dim=0).shape[0]
+        if duplicates:
+            text += f", {duplicates} duplicate rows"
+    attempts = ", ".join(f"{j:.1e}" for j in tried)
+    text += f"; jitters tried: {attempts}. "
+    remedies = ["raise the noise variance", "remove duplicate points"]
+    if matrix.dtype != torch.float64:
+        remedies.insert(0, "use trainer.dtype=float64")
+    if hint:
+        remedies.append(hint)
+    return text + "Try: " + "; ".join(remedies) + "."

@@ -1,0 +1,35 @@
+"""What a numerical routine did: returned beside its result, never printed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class CholeskyReport:
+    """Outcome of one factorisation.
+
+    Attributes:
+        jitter: what was added to the diagonal, in the matrix's own unit (0 when nothing was).
+        tried: every jitter tried, in order.
+    """
+
+    jitter: float
+    tried: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class SolveReport:
+    """Outcome of one iterative solve.
+
+    Attributes:
+        iterations: steps taken.
+        residual: relative residual norm at the end (worst right-hand side).
+        converged: whether the stopping rule was met.
+        reason: why it stopped, in words.
+    """
+
+    iterations: int
+    residual: float
+    converged: bool
+    reason: str

@@ -1,0 +1,81 @@
+"""What a model is: kernel (or basis), mean, likelihood, variational state; it gives a posterior."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+
+class Marginals(NamedTuple):
+    """Marginal distribution of the latent function at test inputs, in standardised units.
+
+    Attributes:
+        mean (n,) or (n, p): for p latent functions.
+        variance (n,) or (n, p): of the latent f, without observation noise.
+    """
+
+    mean: Tensor
+    variance: Tensor
+
+
+class Posterior(nn.Module, ABC):
+    """Posterior process: immutable, self-contained, serialisable through ``state_dict``.
+
+    It holds everything prediction needs (caches as buffers, its own copy of the kernel), so that
+    nothing depends on the model it came from, on train()/eval() switches or on hidden caches.
+    """
+
+    @abstractmethod
+    def predict(self, x: Tensor) -> Marginals:
+        """Mean and variance of the latent function at x (n, d); no gradient graph is kept."""
+
+    def sample_paths(self, num: int, *, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
+        """``num`` posterior functions as one callable: x (n, d) -> (num, n)."""
+        raise NotImplementedError(f"{type(self).__name__} cannot sample paths")
+
+
+class Model(nn.Module, ABC):
+    """One approximation of a Gaussian process.
+
+    Attributes:
+        kernel: covariance function (weight-space models keep it inside their basis).
+        mean: mean function.
+        likelihood: p(y | f).
+    """
+
+    kernel: nn.Module
+    mean: nn.Module
+    likelihood: nn.Module
+
+    def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
+        """Data-dependent start of the variational state (inducing points ...). Default: nothing.
+
+        Called once, after hyperparameters were initialised and before training.
+
+        Args:
+            x (n, d), y (n,): all training data, standardised, on the model's device.
+            generator: on the data's device.
+        """
+
+    @abstractmethod
+    def condition(self, x: Tensor, y: Tensor) -> Posterior:
+        """The posterior process given all training data.
+
+        Models whose q is already a parameter ignore the data.
+        """
+
+    @abstractmethod
+    def empty_posterior(self, num_data: int) -> Posterior:
+        """A posterior with buffers of the right shapes, to be filled by ``load_state_dict``."""
+
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        """Parameters by role: ``variational``, ``inducing``, ``hyperparameters``.
+
+        Optimisers give each role its own rate, schedule and freezing. Default: everything is a
+        hyperparameter.
+        """
+        return {"hyperparameters": list(self.parameters())}

@@ -1,0 +1,89 @@
+"""What an evidence objective is: a plain function of tensors inside, a thin module around it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from gpx.errors import ConfigError
+from gpx.linalg.report import CholeskyReport, SolveReport
+from gpx.models.base import Model
+
+Kind = Literal["exact", "lower_bound", "upper_bound", "unbiased", "estimate"]
+Batching = Literal["full", "minibatch"]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Evidence of a model for data.
+
+    Attributes:
+        value (): nats, summed over all n training points (never divided by n); differentiable.
+        kind: what ``value`` is with respect to the log marginal likelihood. ``unbiased`` means an
+            unbiased estimate of a bound or of the evidence, as the objective's docstring says.
+        parts: named terms, detached, in nats, for monitoring (fit, complexity, trace, ...).
+        report: what the solver or factorisation did.
+    """
+
+    value: Tensor
+    kind: Kind
+    parts: dict[str, Tensor] = field(default_factory=dict)
+    report: SolveReport | CholeskyReport | None = None
+
+
+class Objective(nn.Module, ABC):
+    """A loss that turns a model and data into evidence.
+
+    Subclasses set ``batching`` and ``kind``, list the ``models`` they fit, and write ``evidence``.
+    State of a stochastic estimator (control variates, support points) lives in buffers of the
+    objective, so that checkpoints carry it.
+    """
+
+    batching: ClassVar[Batching] = "full"
+    kind: ClassVar[Kind] = "exact"
+    models: ClassVar[tuple[type[Model], ...]] = (Model,)
+
+    @abstractmethod
+    def evidence(
+        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    ) -> Evidence:
+        """Evidence in nats, summed over all training points.
+
+        Args:
+            model: one of ``self.models``.
+            x (n, d): all training inputs (``batching == "full"``) or a mini-batch.
+            y (n,): targets in the same order.
+            generator: source of randomness on the data's device; stochastic objectives need it.
+        """
+
+    def check(self, model: Model) -> None:
+        """Raise ConfigError, in one sentence, when this objective does not fit ``model``."""
+        if not isinstance(model, self.models):
+            wanted = " or ".join(m.__name__ for m in self.models)
+            raise ConfigError(
+                f"objective {type(self).__name__} needs a {wanted} model, "
+                f"got {type(model).__name__}; choose another objective= or approx="
+            )
+
+    def prepare(
+        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    ) -> None:
+        """Called once before the first step with all training data. Default: nothing."""
+
+    def after_step(self, model: Model) -> None:
+        """Called after every optimiser step (to update tracked quantities). Default: nothing."""
+
+    def forward(
+        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Scalar loss to minimise: minus the evidence, in nats per training point."""
+        evidence = self.evidence(model, x, y, generator=generator)
+        return -evidence.value / self.num_data(x)
+
+    def num_data(self, x: Tensor) -> int:
+        """Number of training points the evidence sums over; mini-batch objectives override it."""
+        return x.shape[0]
