@@ -1,0 +1,26 @@
+"""Selectors of inducing points."""
+
+from gpx.errors import ConfigError
+from gpx.inducing.base import Selection, Selector
+from gpx.inducing.greedy import GreedyConditionalVariance
+from gpx.inducing.kmeans import KMeans
+from gpx.inducing.uniform import Uniform
+
+__all__ = ["GreedyConditionalVariance", "KMeans", "Selection", "Selector", "Uniform", "selector"]
+
+SELECTORS: dict[str, type[Selector]] = {
+    "greedy": GreedyConditionalVariance,
+    "kmeans": KMeans,
+    "uniform": Uniform,
+}
+
+
+def selector(name: str) -> Selector:
+    """Selector by the name used in configs: greedy, kmeans or uniform.
+
+    Raises:
+        ConfigError: unknown name.
+    """
+    if name not in SELECTORS:
+        raise ConfigError(f"unknown selector {name!r}; expected one of {', '.join(SELECTORS)}")
+    return SELECTORS[name]()

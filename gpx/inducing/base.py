@@ -1,0 +1,95 @@
+"""What a selector of inducing points is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gpx.errors import ConfigError, DataError
+from gpx.kernels.base import Kernel
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Chosen inducing points.
+
+    Attributes:
+        points (M, d): inducing inputs.
+        indices (M,): rows of the data they are, or None when they are not data points.
+        informative: how many of them reduced the residual prior variance when they were chosen
+            (the rest are fill, because the kernel matrix of the data has no more rank to give).
+        trace_error: tr(K_xx - Q_xx) over the candidates at the current hyperparameters, where the
+            selector knows it.
+    """
+
+    points: Tensor
+    indices: Tensor | None = None
+    informative: int | None = None
+    trace_error: float | None = None
+
+
+class Selector(ABC):
+    """Chooses inducing points from the inputs alone (never from the targets).
+
+    Calling a selector gives the points; ``select`` gives the indices and diagnostics as well.
+    """
+
+    @abstractmethod
+    def _select(
+        self, x: Tensor, kernel: Kernel, num_inducing: int, generator: torch.Generator | None
+    ) -> Selection:
+        """Choice for valid arguments (1 <= num_inducing <= n), without a gradient graph."""
+
+    def select(
+        self,
+        x: Tensor,
+        kernel: Kernel,
+        num_inducing: int,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> Selection:
+        """Choose inducing points with their indices and diagnostics.
+
+        Args:
+            x (n, d): training inputs.
+            kernel: at its current hyperparameters.
+            num_inducing: M, at most n.
+            generator: source of randomness on the device of x.
+
+        Raises:
+            DataError: fewer data than inducing points, or inputs that are not finite.
+        """
+        if num_inducing < 1:
+            raise ConfigError(f"num_inducing must be at least 1, got {num_inducing}")
+        n = x.shape[0]
+        if num_inducing > n:
+            raise DataError(
+                f"{num_inducing} inducing points were asked for but there are only {n} training "
+                f"points; set approx.num_inducing to {n} or less, or use approx=exact"
+            )
+        if not bool(torch.isfinite(x).all()):
+            raise DataError(
+                "inducing points cannot be selected: the inputs hold NaN or infinite values; "
+                "clean the data"
+            )
+        with torch.no_grad():
+            return self._select(x.detach(), kernel, num_inducing, generator)
+
+    def __call__(
+        self,
+        x: Tensor,
+        kernel: Kernel,
+        num_inducing: int,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Inducing inputs (M, d), a new tensor; see ``select``."""
+        return self.select(x, kernel, num_inducing, generator=generator).points
+
+
+def subset(n: int, size: int, x: Tensor, generator: torch.Generator | None) -> Tensor:
+    """``size`` of ``n`` row indices, drawn uniformly without replacement, on the device of x."""
+    return torch.randperm(n, generator=generator, device=x.device)[:size]

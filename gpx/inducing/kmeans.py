@@ -1,0 +1,106 @@
+"""Inducing points at the centres of k-means clusters of the inputs."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gpx.errors import ConfigError
+from gpx.inducing.base import Selection, Selector, subset
+from gpx.kernels.base import Kernel
+
+CHUNK_ENTRIES = 2**23
+"""Entries of one block of the distance table (64 MiB in float64)."""
+
+
+class KMeans(Selector):
+    """Centres of k-means: k-means++ seeding, then Lloyd iterations.
+
+    Distances are taken in inputs divided by the kernel's lengthscales when it has one per input (or
+    a single one), otherwise by the standard deviation of each input. Empty clusters are refilled by
+    uniform draws from the data.
+
+    Args:
+        max_iterations: most Lloyd iterations.
+        max_points: with more data than this, cluster a uniform subset of this size.
+
+    Cost: O(n M d) per iteration with n <= max_points; memory does not hold n x M.
+    Source: sgpr_cglb_diagnostics 2.20.2.
+    """
+
+    def __init__(self, max_iterations: int = 100, max_points: int = 20_000) -> None:
+        if max_iterations < 0 or max_points < 1:
+            raise ConfigError(
+                "k-means needs max_iterations >= 0 and max_points >= 1, "
+                f"got {max_iterations} and {max_points}"
+            )
+        self.max_iterations = max_iterations
+        self.max_points = max_points
+
+    def _select(
+        self, x: Tensor, kernel: Kernel, num_inducing: int, generator: torch.Generator | None
+    ) -> Selection:
+        n = x.shape[0]
+        size = max(self.max_points, num_inducing)
+        if n > size:
+            x = x[subset(n, size, x, generator)]
+        scale = _scale(x, kernel)
+        points = x / scale
+        centres = _seed(points, num_inducing, generator)
+        assigned: Tensor | None = None
+        for _ in range(self.max_iterations):
+            nearest = _nearest(points, centres)
+            if assigned is not None and bool((nearest == assigned).all()):
+                break
+            assigned = nearest
+            counts = torch.bincount(assigned, minlength=num_inducing)
+            sums = torch.zeros_like(centres).index_add_(0, assigned, points)
+            centres = sums / counts.clamp(min=1).unsqueeze(1)
+            empty = (counts == 0).nonzero().squeeze(1)
+            if empty.numel():
+                centres[empty] = points[subset(points.shape[0], empty.numel(), x, generator)]
+        return Selection(points=centres * scale)
+
+
+def _scale(x: Tensor, kernel: Kernel) -> Tensor:
+    """Unit of distance per input (d,)."""
+    d = x.shape[1]
+    lengthscale = getattr(kernel, "lengthscale", None)
+    if (
+        isinstance(lengthscale, Tensor)
+        and lengthscale.numel() in (1, d)
+        and getattr(kernel, "active_dims", None) is None
+    ):
+        return lengthscale.detach().reshape(-1).to(x).expand(d)
+    spread = x.std(0, correction=0)
+    return torch.where(spread > 0, spread, torch.ones_like(spread))
+
+
+def _seed(points: Tensor, k: int, generator: torch.Generator | None) -> Tensor:
+    """k-means++: each centre drawn with probability proportional to its squared distance."""
+    n = points.shape[0]
+    draws = torch.rand(k, generator=generator, device=points.device, dtype=torch.float64)
+    chosen = torch.empty(k, dtype=torch.long, device=points.device)
+    chosen[0] = (draws[0] * n).long().clamp_(max=n - 1)
+    distance = torch.full((n,), torch.inf, dtype=points.dtype, device=points.device)
+    for i in range(1, k):
+        gap = (points - points[chosen[i - 1]]).square_().sum(1)
+        distance = torch.minimum(distance, gap)
+        mass = distance.double().cumsum(0)
+        # all points already covered (repeated inputs): fall back to a uniform draw
+        index = torch.searchsorted(mass, draws[i] * mass[-1], right=True)
+        uniform = (draws[i] * n).long()
+        chosen[i] = torch.where(mass[-1] > 0, index, uniform).clamp_(max=n - 1)
+    return points[chosen]
+
+
+def _nearest(points: Tensor, centres: Tensor) -> Tensor:
+    """Index of the nearest centre (n,), in chunks of points."""
+    half_norm = 0.5 * centres.square().sum(1)
+    step = max(1, CHUNK_ENTRIES // centres.shape[0])
+    return torch.cat(
+        [
+            torch.addmm(half_norm, part, centres.T, alpha=-1.0).argmin(1)
+            for part in points.split(step)
+        ]
+    )

@@ -1,0 +1,23 @@
+"""Inducing points drawn uniformly from the data."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gpx.inducing.base import Selection, Selector, subset
+from gpx.kernels.base import Kernel
+
+
+class Uniform(Selector):
+    """M training inputs without replacement.
+
+    The baseline: it needs many more points than an over-dispersed choice.
+    Cost: O(n). Source: sgpr_cglb_diagnostics 2.20.1.
+    """
+
+    def _select(
+        self, x: Tensor, kernel: Kernel, num_inducing: int, generator: torch.Generator | None
+    ) -> Selection:
+        indices = subset(x.shape[0], num_inducing, x, generator)
+        return Selection(points=x[indices].clone(), indices=indices)
