@@ -1,0 +1,6 @@
+"""Likelihoods p(y | f)."""
+
+from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.gaussian import Gaussian
+
+__all__ = ["Gaussian", "Likelihood"]

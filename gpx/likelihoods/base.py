@@ -1,0 +1,50 @@
+"""What a likelihood is: p(y | f) for one point at a time, and its expectations under Gaussians."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+Task = Literal["regression", "binary", "multiclass", "count"]
+
+
+class Likelihood(nn.Module, ABC):
+    """Observation model: targets are independent given the latent functions.
+
+    Shapes: y (n,); f, mean and variance (n,) for one latent function, (n, p) for p of them. Leading
+    dimensions of f broadcast in ``log_prob``. Everything is in nats and in the (standardised) unit
+    of the targets.
+
+    Attributes:
+        num_latents: p, how many latent functions one target depends on.
+        log_concave: whether log p(y | f) is concave in f for every y.
+        task: decides how targets are encoded and which metrics apply. ``regression``: real numbers;
+            ``binary``: -1 or 1; ``multiclass``: 0, 1, ..., p - 1; ``count``: 0, 1, 2, ...
+    """
+
+    num_latents: int = 1
+    log_concave: ClassVar[bool]
+    task: ClassVar[Task]
+
+    @abstractmethod
+    def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
+        """log p(y | f) in nats: y (n,), f (..., n) or (..., n, p) -> (..., n)."""
+
+    @abstractmethod
+    def expected_log_prob(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        """E log p(y | f) in nats under f ~ N(mean, variance), points and latents independent.
+
+        Args:
+            y (n,): targets.
+            mean, variance (n,) or (n, p): latent marginals; the variance is not negative.
+
+        Returns:
+            (n,), differentiable in mean, variance and the likelihood's own parameters.
+        """
+
+    @abstractmethod
+    def predictive(self, mean: Tensor, variance: Tensor) -> torch.distributions.Distribution:
+        """Distribution of y with batch shape (n,), given latent marginals (n,) or (n, p)."""
