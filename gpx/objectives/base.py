@@ -84,6 +84,36 @@ class Objective(nn.Module, ABC):
         evidence = self.evidence(model, x, y, generator=generator)
         return -evidence.value / self.num_data(x)
 
+    @torch.no_grad()
+    def full_evidence(
+        self,
+        model: Model,
+        x: Tensor,
+        y: Tensor,
+        *,
+        batch_size: int,
+        generator: torch.Generator | None = None,
+    ) -> Evidence:
+        """Evidence over all training data, for the record at the end of a run.
+
+        Full-batch objectives evaluate once. Mini-batch ones average over one pass of equal batches
+        (a remainder is skipped); objectives that can stream the exact value override this.
+
+        Args:
+            model, x (n, d), y (n,), generator: as for ``evidence``.
+            batch_size: rows per batch of a mini-batch objective.
+        """
+        if self.batching == "full":
+            return self.evidence(model, x, y, generator=generator)
+        size = min(batch_size, x.shape[0])
+        starts = range(0, x.shape[0] - size + 1, size)
+        batches = [
+            self.evidence(model, x[s : s + size], y[s : s + size], generator=generator)
+            for s in starts
+        ]
+        mean = torch.stack([batch.value for batch in batches]).mean()
+        return Evidence(mean, "estimate")
+
     def num_data(self, x: Tensor) -> int:
         """Number of training points the evidence sums over; mini-batch objectives override it."""
         return x.shape[0]

@@ -1,0 +1,51 @@
+"""From config nodes to objects; errors say which node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hydra.errors
+import hydra.utils
+from omegaconf import DictConfig, OmegaConf
+
+from gpx.errors import ConfigError, GPXError
+from gpx.models.base import Model
+
+
+def build(config: DictConfig, group: str, **arguments: Any) -> Any:
+    """Instantiate the node ``group`` of a composed config.
+
+    Args:
+        config: the composed config.
+        group: name of the node; null gives None.
+        arguments: passed to the constructor beside the node's own options.
+
+    Raises:
+        ConfigError: the target cannot be imported or rejects its options.
+        GPXError: whatever the constructor raises on purpose.
+    """
+    node = config.get(group)
+    if node is None:
+        return None
+    try:
+        return hydra.utils.instantiate(node, **arguments)
+    except hydra.errors.InstantiationException as error:
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, GPXError):
+                raise cause from None
+            cause = cause.__cause__
+        first = str(error.__cause__ or error).strip().splitlines()[0]
+        target = OmegaConf.select(node, "_target_", default="(no _target_)")
+        raise ConfigError(f"cannot build {group}={target}: {first}") from error
+
+
+def build_model(config: DictConfig) -> Model:
+    """Kernel, mean and likelihood, and the approximation that holds them."""
+    return build(
+        config,
+        "approx",
+        kernel=build(config, "kernel"),
+        mean=build(config, "mean"),
+        likelihood=build(config, "likelihood"),
+    )

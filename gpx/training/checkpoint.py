@@ -1,0 +1,59 @@
+"""Checkpoints: one file, written atomically, read without executing anything in it."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gpx.errors import CheckpointError
+
+FORMAT = "gpx-checkpoint-1"
+"""Written into every checkpoint; a file without it is foreign."""
+
+
+def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
+    """Write ``state`` to ``path``; a kill at any moment leaves the old or the new file whole.
+
+    Args:
+        path: target file; a sibling temporary file is written, flushed to disk and renamed over it.
+        state: tensors, numbers, strings, and dicts and lists of them; nothing else.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            torch.save({"format": FORMAT, **state}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
+    """Read a checkpoint; the file is never changed.
+
+    Loaded with ``weights_only=True``: a malicious file cannot execute code.
+
+    Raises:
+        CheckpointError: the file is missing, truncated, or not one of ours; one sentence.
+    """
+    if not path.is_file():
+        raise CheckpointError(f"there is no checkpoint {path}")
+    try:
+        state = torch.load(path, map_location=device, weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, ValueError, OSError) as error:
+        raise CheckpointError(
+            f"{path} cannot be read as a checkpoint: it is truncated or was not written by gpx "
+            "(nothing was changed; restore the file, or start a new run)"
+        ) from error
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        found = state.get("format") if isinstance(state, dict) else type(state).__name__
+        raise CheckpointError(
+            f"{path} is not a gpx checkpoint (found format {found!r}, expected {FORMAT!r}; "
+            "nothing was changed)"
+        )
+    return state

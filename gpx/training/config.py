@@ -1,0 +1,61 @@
+"""Options of the trainer, typed: a misspelled or ill-typed one fails on composition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hydra.core.config_store import ConfigStore
+
+from gpx.errors import ConfigError
+
+
+@dataclass
+class TrainerConfig:
+    """How a run is executed. Nothing here changes the mathematics but dtype, steps and batch size.
+
+    Attributes:
+        device: ``auto`` (CUDA when there is one), ``cpu``, ``cuda`` or ``cuda:N``.
+        dtype: ``float32`` or ``float64``; what it costs in accuracy is said per objective.
+        max_steps: optimiser steps, or evaluations of the objective under L-BFGS-B.
+        batch_size: data rows per step of a mini-batch objective; ignored by full-batch ones.
+        num_threads: CPU threads; null leaves torch's own choice.
+        deterministic: only kernels that give the same bits every time (CUDA: slower).
+        log_every: steps between entries in TensorBoard and on the console.
+        eval_every: steps between test metrics; 0 for the end only, null for ten times a run.
+        checkpoint_seconds: seconds between checkpoints; one is also written when a run is stopped.
+        tensorboard: write TensorBoard events.
+        figures: draw figures (PNG in the run folder, and into TensorBoard).
+        baselines: fit the linear and nearest-neighbour baselines and report them beside the model.
+    """
+
+    device: str = "auto"
+    dtype: str = "float64"
+    max_steps: int = 1000
+    batch_size: int = 1024
+    num_threads: int | None = None
+    deterministic: bool = True
+    log_every: int = 10
+    eval_every: int | None = None
+    checkpoint_seconds: float = 60.0
+    tensorboard: bool = True
+    figures: bool = True
+    baselines: bool = True
+
+    def __post_init__(self) -> None:
+        """Check ranges; raises ConfigError."""
+        if self.dtype not in ("float32", "float64"):
+            raise ConfigError(f"trainer.dtype={self.dtype}: expected float32 or float64")
+        for name in ("max_steps", "batch_size", "log_every"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"trainer.{name}={getattr(self, name)}: expected at least 1")
+        if self.eval_every is not None and self.eval_every < 0:
+            raise ConfigError(f"trainer.eval_every={self.eval_every}: expected 0 or more, or null")
+        if self.num_threads is not None and self.num_threads < 1:
+            raise ConfigError(f"trainer.num_threads={self.num_threads}: expected at least 1")
+        if self.checkpoint_seconds < 0:
+            raise ConfigError(
+                f"trainer.checkpoint_seconds={self.checkpoint_seconds}: expected 0 or more"
+            )
+
+
+ConfigStore.instance().store(group="trainer", name="schema", node=TrainerConfig)

@@ -1,0 +1,75 @@
+"""Progress on a terminal (a bar) or in a pipe (plain lines, the first one at once)."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import TextIO
+
+from tqdm import tqdm
+
+from gpx.models.base import Model
+from gpx.training.trainer import Progress
+
+
+class Console:
+    """Monitor for people.
+
+    Args:
+        seconds: least time between plain lines (a bar refreshes itself).
+        stream: where to write; default standard error.
+    """
+
+    def __init__(self, seconds: float = 5.0, stream: TextIO | None = None) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self._interactive = self._stream.isatty()
+        self._seconds = seconds
+        self._last_line = -float("inf")
+        self._bar: tqdm | None = None
+
+    def say(self, text: str) -> None:
+        """One line, above the bar when there is one."""
+        if self._bar is not None:
+            self._bar.write(text, file=self._stream)
+        else:
+            print(text, file=self._stream, flush=True)
+
+    def progress(self, progress: Progress, model: Model) -> None:
+        """Monitor interface."""
+        if self._interactive:
+            if self._bar is None:
+                self._bar = tqdm(
+                    total=progress.max_steps,
+                    initial=progress.step,
+                    file=self._stream,
+                    unit="step",
+                    dynamic_ncols=True,
+                )
+            self._bar.set_postfix_str(f"evidence/point {progress.evidence_per_point:+.4f}")
+            self._bar.update(progress.step - self._bar.n)
+            return
+        now = time.monotonic()
+        last = progress.step >= progress.max_steps
+        if now - self._last_line >= self._seconds or last:
+            self._last_line = now
+            self.say(
+                f"step {progress.step}/{progress.max_steps}"
+                f"  evidence/point {progress.evidence_per_point:+.4f}"
+                f"  {1e3 * progress.seconds_per_step:.0f} ms/step  {progress.seconds:.0f} s"
+            )
+
+    def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Monitor interface."""
+        shown = "  ".join(f"{name} {metrics[name]:.4f}" for name in SHOWN if name in metrics)
+        self.say(f"step {step}  test: {shown}")
+
+    def close(self) -> None:
+        """Finish the bar."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+
+SHOWN = ("rmse", "mnlp", "accuracy", "coverage_95")
+"""Metrics worth a place on a line."""

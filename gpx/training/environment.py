@@ -1,0 +1,73 @@
+"""Record of what a run ran on: versions, device, commit, command."""
+
+from __future__ import annotations
+
+import platform
+import resource
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+PACKAGES = ("torch", "linear_operator", "numpy", "scipy", "hydra-core", "omegaconf", "pykeops")
+
+
+def environment_record(device: torch.device, seed: int) -> dict[str, Any]:
+    """Everything needed to judge whether another run is comparable.
+
+    Args:
+        device: the run's device.
+        seed: of the run.
+    """
+    import gpx
+
+    versions = {"python": platform.python_version(), "gpx": gpx.__version__}
+    for package in PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = None
+    return {
+        "versions": versions,
+        "platform": platform.platform(),
+        "device": str(device),
+        "device_name": _device_name(device),
+        "num_threads": torch.get_num_threads(),
+        "git_commit": _git_commit(),
+        "seed": seed,
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+    }
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return platform.processor() or platform.machine()
+
+
+def _git_commit() -> str | None:
+    """Commit of the source tree gpx runs from, with ``-dirty`` for local changes."""
+    folder = Path(__file__).parent
+    try:
+        commit = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return commit.stdout.strip() or None
+
+
+def peak_memory_mib(device: torch.device) -> float:
+    """Peak memory of the process so far in MiB: of the GPU on CUDA, resident memory otherwise."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)

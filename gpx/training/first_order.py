@@ -1,0 +1,146 @@
+"""First-order optimisers for stochastic objectives: a rate, an algorithm and a start per role."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from gpx.errors import ConfigError
+
+ALGORITHMS: dict[str, type[torch.optim.Optimizer]] = {
+    "adam": torch.optim.Adam,
+    "adagrad": torch.optim.Adagrad,
+    "sgd": torch.optim.SGD,
+}
+SPARSE_ALGORITHMS = ("adagrad", "sgd")
+"""Those that touch only the entries with a gradient; the others keep O(m) moments moving."""
+
+
+def schedule_factor(name: str, final: float, progress: float) -> float:
+    """Learning rate relative to its start, at ``progress`` in [0, 1] of the run.
+
+    Args:
+        name: ``constant``, ``exponential`` or ``cosine``.
+        final: rate at the end relative to the start.
+        progress: share of the steps done.
+    """
+    if name == "constant":
+        return 1.0
+    if name == "exponential":
+        return final**progress
+    if name == "cosine":
+        return final + (1.0 - final) * 0.5 * (1.0 + math.cos(math.pi * progress))
+    raise ConfigError(f"optimizer.schedule.name={name}: expected constant, exponential or cosine")
+
+
+class FirstOrder:
+    """One torch optimiser per role of parameters (``Model.parameter_groups``).
+
+    Args:
+        groups: role -> {algorithm: adam | adagrad | sgd, lr: initial rate, freeze_steps: steps
+            during which the role does not move}. A role the model has and the config lacks is an
+            error, so that nothing is left untrained in silence; the reverse is ignored.
+        schedule: {name: constant | exponential | cosine, final: last rate / first rate}.
+
+    The learning rate is a function of the step alone, so a resumed run needs no scheduler state.
+    """
+
+    def __init__(
+        self, groups: Mapping[str, Mapping[str, Any]], schedule: Mapping[str, Any] | None = None
+    ) -> None:
+        self.settings = {role: dict(setting) for role, setting in groups.items()}
+        self.schedule = {"name": "constant", "final": 1.0, **dict(schedule or {})}
+        schedule_factor(self.schedule["name"], self.schedule["final"], 0.0)  # fails early
+        self.parameters: dict[str, list[nn.Parameter]] = {}
+        self.optimisers: dict[str, torch.optim.Optimizer] = {}
+        self.max_steps = 1
+
+    def bind(self, groups: Mapping[str, list[nn.Parameter]], max_steps: int) -> None:
+        """Attach to a model's parameters.
+
+        Raises:
+            ConfigError: a role without settings, an unknown algorithm or option.
+        """
+        self.max_steps = max_steps
+        for role, parameters in groups.items():
+            if not parameters:
+                continue
+            if role not in self.settings:
+                raise ConfigError(
+                    f"the model has {role} parameters and optimizer.groups has no entry for them "
+                    f"(it has {', '.join(self.settings)}); add optimizer.groups.{role}"
+                )
+            setting = dict(self.settings[role])
+            algorithm = setting.pop("algorithm", "adam")
+            setting.pop("freeze_steps", None)
+            if algorithm not in ALGORITHMS:
+                raise ConfigError(
+                    f"optimizer.groups.{role}.algorithm={algorithm}: "
+                    f"expected one of {', '.join(ALGORITHMS)}"
+                )
+            try:
+                self.optimisers[role] = ALGORITHMS[algorithm](parameters, **setting)
+            except (TypeError, ValueError) as error:
+                raise ConfigError(f"optimizer.groups.{role}: {error}") from error
+            self.parameters[role] = parameters
+
+    def learning_rate(self, role: str, step: int) -> float:
+        """Rate of ``role`` at ``step``; zero while frozen."""
+        if step < self.settings[role].get("freeze_steps", 0):
+            return 0.0
+        progress = step / max(1, self.max_steps)
+        factor = schedule_factor(self.schedule["name"], self.schedule["final"], progress)
+        return float(self.settings[role]["lr"]) * factor
+
+    def learning_rates(self, step: int) -> dict[str, float]:
+        """Rates of all roles at ``step``, for monitoring."""
+        return {role: self.learning_rate(role, step) for role in self.optimisers}
+
+    def before_step(self, step: int) -> None:
+        """Clear gradients; frozen roles get no graph, so freezing also saves its backward pass."""
+        for role, optimiser in self.optimisers.items():
+            optimiser.zero_grad(set_to_none=True)
+            active = step >= self.settings[role].get("freeze_steps", 0)
+            for parameter in self.parameters[role]:
+                parameter.requires_grad_(active)
+
+    def step(self, step: int) -> None:
+        """Move every role that is not frozen.
+
+        Raises:
+            ConfigError: a sparse gradient met an algorithm that would touch every entry.
+        """
+        for role, optimiser in self.optimisers.items():
+            rate = self.learning_rate(role, step)
+            if rate == 0.0:
+                continue
+            for group in optimiser.param_groups:
+                group["lr"] = rate
+            algorithm = self.settings[role].get("algorithm", "adam")
+            if algorithm not in SPARSE_ALGORITHMS and any(
+                p.grad is not None and p.grad.is_sparse for p in self.parameters[role]
+            ):
+                raise ConfigError(
+                    f"optimizer.groups.{role}.algorithm={algorithm} would move entries that were "
+                    f"not sampled; use one of {', '.join(SPARSE_ALGORITHMS)}"
+                )
+            optimiser.step()
+
+    def release(self) -> None:
+        """Make every parameter trainable again (after the last step)."""
+        for parameters in self.parameters.values():
+            for parameter in parameters:
+                parameter.requires_grad_(True)
+
+    def state_dict(self) -> dict[str, Any]:
+        """State of every optimiser by role."""
+        return {role: optimiser.state_dict() for role, optimiser in self.optimisers.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore ``state_dict``."""
+        for role, optimiser in self.optimisers.items():
+            optimiser.load_state_dict(state[role])

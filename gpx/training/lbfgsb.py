@@ -1,0 +1,187 @@
+"""SciPy's L-BFGS-B over a model's parameters, resumable although SciPy hides its state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import scipy.optimize
+import torch
+from torch import Tensor, nn
+
+from gpx.errors import CheckpointError, NotPositiveDefinite
+
+Evaluation = tuple[float, float, Tensor]
+"""Checksum of the point, loss, gradient (P,) float64: one call of the objective."""
+
+
+class LBFGSB:
+    """Limited-memory quasi-Newton with a line search, for deterministic objectives.
+
+    A run is stopped and resumed exactly by recording every evaluation and replaying the record
+    through a fresh SciPy run: given the same losses and gradients it walks the same path.
+
+    Args:
+        memory: number of correction pairs.
+        ftol: stop when the loss (nats per point) falls by less than this, relative to its size.
+        gtol: stop when the largest gradient entry is below this.
+        max_line_search: evaluations per line search at most.
+    """
+
+    def __init__(
+        self,
+        memory: int = 10,
+        ftol: float = 1e-10,
+        gtol: float = 1e-7,
+        max_line_search: int = 20,
+    ) -> None:
+        self.memory = memory
+        self.ftol = ftol
+        self.gtol = gtol
+        self.max_line_search = max_line_search
+        self.start: Tensor | None = None
+        self.evaluations: list[Evaluation] = []
+
+    def minimise(
+        self,
+        parameters: Sequence[nn.Parameter],
+        loss: Callable[[], Tensor],
+        max_evaluations: int,
+        after_evaluation: Callable[[int, float, bool], None],
+    ) -> str:
+        """Minimise ``loss`` over ``parameters``; they end at the best point seen.
+
+        Args:
+            parameters: what to move.
+            loss: closure giving the scalar loss at the current parameters, with a graph.
+            max_evaluations: stop after this many (exactly: the best point so far is kept).
+            after_evaluation: called with (evaluations so far, loss, whether it was replayed);
+                may raise to stop the run.
+
+        Returns:
+            why it stopped, in words.
+
+        Raises:
+            CheckpointError: a recorded run does not replay (other data, code or thread count).
+        """
+        if self.start is None:
+            self.start = _flatten(parameters)
+        recorded = list(self.evaluations)
+        self.evaluations = []
+        best_loss, best_point = np.inf, self.start.numpy().copy()
+
+        def evaluate(point: np.ndarray) -> tuple[float, np.ndarray]:
+            nonlocal best_loss, best_point
+            count = len(self.evaluations)
+            if count >= max_evaluations:
+                raise _BudgetSpent
+            checksum = float(np.sum(point))
+            replayed = count < len(recorded)
+            if replayed:
+                if recorded[count][0] != checksum:
+                    raise CheckpointError(
+                        f"the recorded run cannot be continued exactly: evaluation {count} went to "
+                        "another point (different data, versions or thread count)"
+                    )
+                value, gradient = recorded[count][1], recorded[count][2]
+            else:
+                _assign(parameters, torch.from_numpy(point))
+                value, gradient = self._evaluate(parameters, loss, count, best_loss)
+            self.evaluations.append((checksum, value, gradient))
+            if value < best_loss:
+                best_loss, best_point = value, point.copy()
+            after_evaluation(count + 1, value, replayed)
+            return value, gradient.numpy()
+
+        try:
+            result = scipy.optimize.minimize(
+                evaluate,
+                self.start.numpy(),
+                jac=True,
+                method="L-BFGS-B",
+                options={
+                    "maxcor": self.memory,
+                    "ftol": self.ftol,
+                    "gtol": self.gtol,
+                    "maxfun": max_evaluations + 1,
+                    "maxiter": max_evaluations + 1,
+                    "maxls": self.max_line_search,
+                },
+            )
+            reason = str(result.message)
+        except _BudgetSpent:
+            reason = f"max_steps={max_evaluations} evaluations reached"
+        finally:
+            _assign(parameters, torch.from_numpy(best_point))
+        return reason
+
+    @staticmethod
+    def _evaluate(
+        parameters: Sequence[nn.Parameter], loss: Callable[[], Tensor], count: int, best: float
+    ) -> tuple[float, Tensor]:
+        for parameter in parameters:
+            parameter.grad = None
+        try:
+            value = loss()
+            value.backward()
+        except NotPositiveDefinite:
+            # A trial point of the line search outside the numerically feasible set: a high wall
+            # makes the search step back. At the starting point there is nowhere to step back to.
+            if count == 0:
+                raise
+            zero = torch.zeros(sum(p.numel() for p in parameters), dtype=torch.float64)
+            return best + 1e3 * (1.0 + abs(best)), zero
+        gradient = torch.cat(
+            [
+                torch.zeros(p.numel(), dtype=torch.float64)
+                if p.grad is None
+                else p.grad.detach().reshape(-1).to("cpu", torch.float64)
+                for p in parameters
+            ]
+        )
+        return float(value.detach()), gradient
+
+    def state_dict(self) -> dict[str, Any]:
+        """The starting point and every evaluation: (P + 2) float64 numbers each."""
+        if self.start is None or not self.evaluations:
+            return {"start": self.start}
+        checksums, values, gradients = zip(*self.evaluations, strict=True)
+        return {
+            "start": self.start,
+            "checksums": torch.tensor(checksums, dtype=torch.float64),
+            "values": torch.tensor(values, dtype=torch.float64),
+            "gradients": torch.stack(gradients),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore ``state_dict``; the next ``minimise`` replays it first."""
+        self.start = None if state["start"] is None else state["start"].to("cpu")
+        self.evaluations = []
+        if "values" in state:
+            self.evaluations = list(
+                zip(
+                    state["checksums"].tolist(),
+                    state["values"].tolist(),
+                    state["gradients"].to("cpu").unbind(0),
+                    strict=True,
+                )
+            )
+
+
+class _BudgetSpent(Exception):
+    """SciPy has no exact limit on evaluations (a line search runs to its end); this is one."""
+
+
+def _flatten(parameters: Sequence[nn.Parameter]) -> Tensor:
+    parts = [p.detach().reshape(-1).to("cpu", torch.float64) for p in parameters]
+    return torch.cat(parts).clone()
+
+
+def _assign(parameters: Sequence[nn.Parameter], point: Tensor) -> None:
+    offset = 0
+    with torch.no_grad():
+        for parameter in parameters:
+            size = parameter.numel()
+            parameter.copy_(point[offset : offset + size].view_as(parameter))
+            offset += size

@@ -1,0 +1,320 @@
+"""One run: data, model, initialisation, training, evaluation, files. The wiring of gpx."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
+
+from gpx.data import Dataset
+from gpx.data import load as load_data
+from gpx.errors import CheckpointError, ConfigError
+from gpx.metrics import baselines, evaluate
+from gpx.models import Model
+from gpx.objectives import Objective
+from gpx.training import figures
+from gpx.training.build import build, build_model
+from gpx.training.checkpoint import save_checkpoint
+from gpx.training.config import TrainerConfig
+from gpx.training.console import Console
+from gpx.training.device import DTYPES, configure_torch, resolve_device
+from gpx.training.environment import environment_record, peak_memory_mib
+from gpx.training.interrupt import Interrupted
+from gpx.training.predictor import Predictor, central_interval
+from gpx.training.run_folder import RunFolder
+from gpx.training.seeds import stream
+from gpx.training.tensorboard import TensorBoard
+from gpx.training.trainer import FitResult, Trainer
+
+
+@dataclass
+class _Run:
+    """What the stages of a run share."""
+
+    config: DictConfig
+    options: TrainerConfig
+    folder: RunFolder
+    device: torch.device
+    data: Dataset
+    model: Model
+    objective: Objective
+    console: Console
+    train: tuple[Tensor, Tensor]
+    test: tuple[Tensor, Tensor]
+
+    def predictor(self) -> Predictor:
+        """Prediction with the model as it stands."""
+        with torch.no_grad():
+            posterior = self.model.condition(*self.train)
+        return Predictor(
+            posterior,
+            self.model.likelihood,
+            self.data.scaler,
+            self.data.input_names,
+            self.data.target_name,
+        )
+
+    def evaluate(self, predictor: Predictor | None = None) -> dict[str, float]:
+        """Test metrics."""
+        predictor = self.predictor() if predictor is None else predictor
+        predictive = predictor.distribution(self.test[0])
+        return evaluate(self.data.task, predictive, self.test[1], self.data.scaler)
+
+
+def run(config: DictConfig, folder: RunFolder) -> dict[str, Any]:
+    """Train, evaluate and write one run; goes on when ``folder`` holds its checkpoint.
+
+    Args:
+        config: composed config (configs/train.yaml).
+        folder: run folder; nothing is written before data and model are known to be sound.
+
+    Returns:
+        the contents of metrics.json.
+
+    Raises:
+        GPXError: anything wrong with options, data, device or checkpoint.
+        Interrupted: after SIGINT or SIGTERM, with the checkpoint written.
+    """
+    prepared = _prepare(config, folder)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    folder.write_config(prepared.config)
+    record = environment_record(prepared.device, config.seed)
+    folder.write_json(folder.environment, record)
+    try:
+        fit = _train(prepared)
+        return _finish(prepared, fit)
+    finally:
+        prepared.console.close()
+
+
+def resume(path: str) -> dict[str, Any]:
+    """Go on with the run in folder ``path``, in the same folder, with its own config.
+
+    Raises:
+        CheckpointError: no run there, or its files are damaged; nothing is changed.
+    """
+    folder = RunFolder(path)
+    config = folder.read_config()
+    if folder.metrics.exists():
+        raise CheckpointError(
+            f"the run in {folder.path} is finished: see {folder.metrics}; "
+            "use python predict.py, or start a new run"
+        )
+    return run(config, folder)
+
+
+def _prepare(config: DictConfig, folder: RunFolder) -> _Run:
+    """Everything that can fail on bad input, before anything is written."""
+    options = OmegaConf.to_object(config.trainer)
+    if not isinstance(options, TrainerConfig):  # read back from a run folder: plain YAML
+        options = TrainerConfig(**options)  # type: ignore[arg-type]
+    device = resolve_device(options.device)
+    configure_torch(options, device)
+    dtype = DTYPES[options.dtype]
+    console = Console()
+
+    if config.objective is None or config.optimizer is None:
+        missing = "objective" if config.objective is None else "optimizer"
+        raise ConfigError(f"{missing}= is not chosen; approx= usually chooses it")
+    task = _likelihood_task(config)
+    data = load_data(build(config, "data"), task=task)
+    config = _with_facts(config, data)
+    num_train, num_inputs = data.train_x.shape
+    console.say(
+        f"data {data.name} split {data.split}: {num_train:,} training and "
+        f"{data.test_x.shape[0]:,} test points, {num_inputs} inputs"
+    )
+    if data.notes:
+        console.say(f"note: {data.notes}")
+
+    torch.manual_seed(config.seed)  # constructors of user-written modules may draw
+    model = build_model(config).to(device, dtype)
+    objective: Objective = build(config, "objective")
+    objective.to(device)
+    objective.check(model)
+    train = (data.train_x.to(device, dtype), data.train_y.to(device, dtype))
+    test = (data.test_x.to(device, dtype), data.test_y.to(device, dtype))
+    return _Run(config, options, folder, device, data, model, objective, console, train, test)
+
+
+def _likelihood_task(config: DictConfig) -> str:
+    """What kind of target the likelihood models, without building it (it may need the data)."""
+    from hydra.utils import get_class
+
+    return getattr(get_class(config.likelihood._target_), "task", "regression")
+
+
+def _with_facts(config: DictConfig, data: Dataset) -> DictConfig:
+    """A copy with ``facts`` filled in from the data, so that config.yaml rebuilds the model."""
+    filled = OmegaConf.create(OmegaConf.to_container(config, resolve=False))
+    assert isinstance(filled, DictConfig)
+    filled.facts = {
+        "num_train": data.train_x.shape[0],
+        "num_inputs": data.train_x.shape[1],
+        "num_classes": data.num_classes,
+    }
+    return filled
+
+
+def _train(state: _Run) -> FitResult:
+    """Initialise and train, or go on from the checkpoint."""
+    seed, device = state.config.seed, state.device
+
+    def initialise() -> None:
+        start = build(state.config, "init")
+        draws = stream(seed, "hyperparameters", device)
+        if start is not None:
+            start(state.model, *state.train, generator=draws, say=state.console.say)
+        state.model.initialise(*state.train, generator=stream(seed, "model", device))
+        state.objective.prepare(
+            state.model, *state.train, generator=stream(seed, "estimator", device)
+        )
+        state.console.say(f"initialised {type(state.model).__name__}")
+
+    trainer = Trainer(
+        config=state.options,
+        seed=seed,
+        checkpoint=state.folder.checkpoint,
+        monitors=[state.console],
+    )
+    board = None
+    if state.options.tensorboard:
+        board = TensorBoard(state.folder.tensorboard)
+        trainer.monitors.append(board)
+    try:
+        return trainer.fit(
+            state.model,
+            state.objective,
+            build(state.config, "optimizer"),
+            *state.train,
+            evaluate=state.evaluate,
+            initialise=initialise,
+        )
+    except Interrupted:
+        state.console.say(f"stopped; go on with: python train.py resume={state.folder.path}")
+        raise
+    finally:
+        if board is not None:
+            board.close()
+
+
+def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
+    """Posterior, metrics, figures; metrics.json last, since it marks a finished run."""
+    data, model = state.data, state.model
+    predictor = state.predictor()
+    save_checkpoint(
+        state.folder.checkpoint,
+        {
+            **fit.state,
+            "posterior": predictor.posterior.state_dict(),
+            "likelihood": model.likelihood.state_dict(),
+            "scaler": data.scaler.state_dict(),
+            "input_names": list(data.input_names),
+            "target_name": data.target_name,
+            "num_data": data.train_x.shape[0],
+        },
+    )
+    evidence = state.objective.full_evidence(
+        model,
+        *state.train,
+        batch_size=state.options.batch_size,
+        generator=stream(state.config.seed, "final evidence", state.device),
+    )
+    metrics: dict[str, Any] = {f"test.{k}": v for k, v in state.evaluate(predictor).items()}
+    metrics |= {
+        "train.evidence": evidence.value.item(),
+        "train.evidence_kind": evidence.kind,
+        "train.objective": type(state.objective).__name__,
+        "train.steps": fit.steps,
+        "train.seconds": fit.seconds,
+        "train.stopped": fit.reason,
+        "model.name": type(model).__name__,
+        "model.num_parameters": sum(p.numel() for p in model.parameters()),
+        "data.name": data.name,
+        "data.split": data.split,
+        "memory.peak_mib": peak_memory_mib(state.device),
+    }
+    if state.options.baselines:
+        for name, values in baselines(data).items():
+            metrics |= {f"baseline.{name}.{key}": value for key, value in values.items()}
+    if state.options.figures:
+        _draw(state, predictor, fit.steps)
+    state.folder.write_json(state.folder.metrics, metrics)
+    _summarise(state, metrics)
+    return metrics
+
+
+def _draw(state: _Run, predictor: Predictor, step: int) -> None:
+    """Figures as PNG and into TensorBoard."""
+    data, scaler = state.data, state.data.scaler
+    pictures: dict[str, Figure] = {}
+
+    def original(values: Tensor) -> np.ndarray:
+        return scaler.original_mean(values.double().cpu()).numpy()
+
+    def band(x: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        predictive = predictor.distribution(x)
+        lower, upper = central_interval(predictive, 0.95)
+        return original(predictive.mean), original(lower), original(upper)
+
+    if data.task in ("regression", "count"):
+        observed = original(data.test_y)
+        pictures["predicted_against_observed"] = figures.predicted_against_observed(
+            observed, *band(state.test[0]), data.target_name
+        )
+        if data.train_x.shape[1] == 1:
+            low, high = data.train_x.min(), data.train_x.max()
+            margin = 0.05 * (high - low)
+            grid = torch.linspace(float(low - margin), float(high + margin), 400)[:, None]
+            inputs = scaler.original_inputs(grid.double())[:, 0].numpy()
+            pictures["fitted_function"] = figures.fitted_function(
+                (scaler.original_inputs(data.train_x)[:, 0].numpy(), original(data.train_y)),
+                (scaler.original_inputs(data.test_x)[:, 0].numpy(), observed),
+                inputs,
+                *band(grid.to(state.test[0])),
+                (data.input_names[0], data.target_name),
+            )
+    if not pictures:
+        return
+    state.folder.figures.mkdir(exist_ok=True)
+    board = TensorBoard(state.folder.tensorboard) if state.options.tensorboard else None
+    for name, figure in pictures.items():
+        figure.savefig(state.folder.figures / f"{name}.png", dpi=150)
+        if board is not None:
+            board.figure(name, figure, step)
+    if board is not None:
+        board.metrics(step, state.evaluate(predictor))
+        board.close()
+
+
+def _summarise(state: _Run, metrics: Mapping[str, Any]) -> None:
+    """The table a person reads at the end: the model beside the baselines."""
+    say: Callable[[str], None] = state.console.say
+    columns = [c for c in ("rmse", "mnlp", "accuracy") if f"test.{c}" in metrics]
+    rows = {metrics["model.name"]: "test"} | {
+        name.replace("_", " "): f"baseline.{name}"
+        for name in ("linear", "nearest_neighbours")
+        if any(key.startswith(f"baseline.{name}.") for key in metrics)
+    }
+    width = max(len(name) for name in rows) + 2
+    say("test metrics (standardised targets)".ljust(width))
+    say("".ljust(width) + "".join(column.rjust(10) for column in columns))
+    for name, prefix in rows.items():
+        cells = [metrics.get(f"{prefix}.{column}") for column in columns]
+        say(name.ljust(width) + "".join(_cell(cell) for cell in cells))
+    say(
+        f"evidence {metrics['train.evidence']:.1f} nats ({metrics['train.evidence_kind']}), "
+        f"{metrics['train.steps']} steps in {metrics['train.seconds']:.1f} s, "
+        f"peak memory {metrics['memory.peak_mib']:.0f} MiB"
+    )
+    say(f"run folder: {state.folder.path}")
+
+
+def _cell(value: float | None) -> str:
+    return "-".rjust(10) if value is None else f"{value:10.4f}"

@@ -1,0 +1,78 @@
+"""The files of one run, and how they are written."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from gpx.errors import CheckpointError
+
+
+class RunFolder:
+    """Paths and small files of a run.
+
+    ``config.yaml`` (resolved), ``environment.json``, ``checkpoint.pt`` (training state and, once
+    finished, all that prediction needs), ``metrics.json``, ``tensorboard/``, ``figures/``.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.config = self.path / "config.yaml"
+        self.environment = self.path / "environment.json"
+        self.checkpoint = self.path / "checkpoint.pt"
+        self.metrics = self.path / "metrics.json"
+        self.tensorboard = self.path / "tensorboard"
+        self.figures = self.path / "figures"
+
+    def holds_a_run(self) -> bool:
+        """Whether a run has started here."""
+        return self.config.exists() or self.checkpoint.exists() or self.metrics.exists()
+
+    def read_config(self) -> DictConfig:
+        """The resolved config.
+
+        Raises:
+            CheckpointError: the folder or the file is missing or unreadable.
+        """
+        if not self.path.is_dir():
+            raise CheckpointError(f"there is no run folder {self.path}{self._neighbours()}")
+        if not self.config.is_file():
+            raise CheckpointError(f"{self.path} is not a run folder: it has no config.yaml")
+        try:
+            config = OmegaConf.load(self.config)
+        except (YAMLError, OmegaConfBaseException, OSError, UnicodeDecodeError) as error:
+            raise CheckpointError(f"{self.config} cannot be read: {error}") from error
+        if not isinstance(config, DictConfig) or "approx" not in config:
+            raise CheckpointError(f"{self.config} is not the config of a gpx run")
+        return config
+
+    def _neighbours(self) -> str:
+        parent = self.path.parent
+        if not parent.is_dir():
+            return ""
+        runs = sorted(p for p in parent.iterdir() if (p / "config.yaml").exists())
+        return f"; runs beside it: {', '.join(str(p) for p in runs[-3:])}" if runs else ""
+
+    def write_config(self, config: DictConfig) -> None:
+        """Write the resolved config."""
+        _write_atomically(self.config, OmegaConf.to_yaml(config, resolve=True))
+
+    def write_json(self, path: Path, content: dict[str, Any]) -> None:
+        """Write one JSON file, sorted as given."""
+        _write_atomically(path, json.dumps(content, indent=2) + "\n")
+
+    def read_metrics(self) -> dict[str, Any]:
+        """Contents of metrics.json."""
+        return json.loads(self.metrics.read_text())
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(text)
+    os.replace(temporary, path)

@@ -1,0 +1,65 @@
+"""TensorBoard events: evidence and its parts, hyperparameters by name, rates, metrics, figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from matplotlib.figure import Figure
+from torch.utils.tensorboard import SummaryWriter
+
+from gpx.constraints import natural_parameters
+from gpx.models.base import Model
+from gpx.training.trainer import Progress
+
+LARGEST_ARRAY = 64
+"""Longer parameters (inducing points, variational means) are shown as norm and extremes only."""
+
+
+class TensorBoard:
+    """Monitor that writes events.
+
+    Args:
+        folder: event folder.
+        first_step: events of a resumed run at or after this step are superseded.
+    """
+
+    def __init__(self, folder: Path, first_step: int = 0) -> None:
+        self._writer = SummaryWriter(str(folder), purge_step=first_step or None)
+
+    def progress(self, progress: Progress, model: Model) -> None:
+        """Monitor interface."""
+        step, scalar = progress.step, self._writer.add_scalar
+        scalar("evidence/per_point", progress.evidence_per_point, step)
+        for name, value in progress.parts.items():
+            scalar(f"evidence/{name}", value, step)
+        for role, rate in progress.learning_rates.items():
+            scalar(f"learning_rate/{role}", rate, step)
+        scalar("time/seconds_per_step", progress.seconds_per_step, step)
+        for name, value in natural_parameters(model).items():
+            self._parameter(name, value, step)
+
+    def _parameter(self, name: str, value: torch.Tensor, step: int) -> None:
+        tag = "hyperparameters/" + name
+        if value.ndim == 0:
+            self._writer.add_scalar(tag, value.item(), step)
+        elif value.numel() <= LARGEST_ARRAY:
+            for index, entry in enumerate(value.reshape(-1).tolist()):
+                self._writer.add_scalar(f"{tag}/{index}", entry, step)
+        else:
+            tag = "variational/" + name
+            self._writer.add_scalar(f"{tag}/rms", value.square().mean().sqrt().item(), step)
+
+    def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Monitor interface."""
+        for name, value in metrics.items():
+            self._writer.add_scalar(f"test/{name}", value, step)
+
+    def figure(self, name: str, figure: Figure, step: int) -> None:
+        """Add one figure."""
+        self._writer.add_figure(f"figures/{name}", figure, step)
+
+    def close(self) -> None:
+        """Flush and close the event file."""
+        self._writer.close()

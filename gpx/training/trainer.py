@@ -1,0 +1,312 @@
+"""The training loop. It knows losses, parameters and steps, and no Gaussian process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from gpx.errors import CheckpointError, ConfigError, DidNotConverge
+from gpx.models.base import Model
+from gpx.objectives.base import Evidence, Objective
+from gpx.training.batches import Batches
+from gpx.training.checkpoint import load_checkpoint, save_checkpoint
+from gpx.training.config import TrainerConfig
+from gpx.training.first_order import FirstOrder
+from gpx.training.interrupt import Interrupted, InterruptGuard
+from gpx.training.lbfgsb import LBFGSB
+from gpx.training.seeds import stream
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands, for monitors.
+
+    Attributes:
+        step: steps (or evaluations) done.
+        max_steps: of the run.
+        evidence_per_point: nats per training point, averaged since the last entry.
+        parts: terms of the evidence, nats per training point.
+        learning_rates: by role of parameter.
+        seconds_per_step: training time since the last entry.
+        seconds: training time so far, without metrics, figures and checkpoints.
+    """
+
+    step: int
+    max_steps: int
+    evidence_per_point: float
+    parts: Mapping[str, float]
+    learning_rates: Mapping[str, float]
+    seconds_per_step: float
+    seconds: float
+
+
+class Monitor(Protocol):
+    """Watches a run."""
+
+    def progress(self, progress: Progress, model: Model) -> None:
+        """Called every ``log_every`` steps and after the last."""
+
+    def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Called with test metrics at intervals."""
+
+
+@dataclass
+class FitResult:
+    """Outcome of training.
+
+    Attributes:
+        steps: optimiser steps, or evaluations under L-BFGS-B.
+        seconds: training time, all sessions of a resumed run together.
+        reason: why training stopped.
+        state: contents of the last checkpoint.
+    """
+
+    steps: int
+    seconds: float
+    reason: str
+    state: dict[str, Any]
+
+
+@dataclass
+class Trainer:
+    """Runs an objective to its end, with checkpoints, monitors and clean stops.
+
+    Args:
+        config: options.
+        seed: of the run; batches and the objective's own draws follow from it.
+        checkpoint: file to write.
+        monitors: watchers.
+        extra_state: saved with every checkpoint as it is (data scaling).
+    """
+
+    config: TrainerConfig
+    seed: int
+    checkpoint: Path
+    monitors: list[Monitor] = field(default_factory=list)
+    extra_state: dict[str, Any] = field(default_factory=dict)
+
+    def fit(
+        self,
+        model: Model,
+        objective: Objective,
+        optimizer: FirstOrder | LBFGSB,
+        x: Tensor,
+        y: Tensor,
+        evaluate: Callable[[], Mapping[str, float]],
+        initialise: Callable[[], None],
+    ) -> FitResult:
+        """Train ``model`` in place; goes on from the checkpoint file when there is one.
+
+        Args:
+            model, objective: what to train; the objective's ``check`` has passed.
+            optimizer: FirstOrder for mini-batch objectives, LBFGSB or FirstOrder for full-batch.
+            x (n, d), y (n,): training data on the model's device.
+            evaluate: test metrics of the current model; its time is not counted.
+            initialise: data-dependent start of model and objective; skipped when resuming.
+
+        Raises:
+            Interrupted: after SIGINT or SIGTERM, with the checkpoint written.
+            DidNotConverge: the loss is not finite.
+            ConfigError: the optimiser does not fit the objective.
+        """
+        if objective.batching == "minibatch" and isinstance(optimizer, LBFGSB):
+            raise ConfigError(
+                f"L-BFGS-B needs a deterministic objective and {type(objective).__name__} is "
+                "stochastic; use a first-order optimizer"
+            )
+        session = _Session(self, model, objective, optimizer, x, y, evaluate)
+        with InterruptGuard() as guard:
+            session.guard = guard
+            resumed = self.checkpoint.exists()
+            if resumed:
+                session.restore()
+            else:
+                started = time.perf_counter()
+                initialise()
+                session.seconds = time.perf_counter() - started
+            if isinstance(optimizer, LBFGSB):
+                reason = session.run_quasi_newton(optimizer)
+            else:
+                reason = session.run_first_order(optimizer, resumed)
+        return FitResult(session.step, session.seconds, reason, session.save())
+
+
+class _Session:
+    """State of one call of ``Trainer.fit``."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        model: Model,
+        objective: Objective,
+        optimizer: FirstOrder | LBFGSB,
+        x: Tensor,
+        y: Tensor,
+        evaluate: Callable[[], Mapping[str, float]],
+    ) -> None:
+        self.trainer = trainer
+        self.config = trainer.config
+        self.model = model
+        self.objective = objective
+        self.optimizer = optimizer
+        self.x, self.y = x, y
+        self.evaluate = evaluate
+        self.generator = stream(trainer.seed, "objective", x.device)
+        self.guard = InterruptGuard()
+        self.step = 0
+        self.seconds = 0.0
+        self.pending: dict[str, Any] = {}
+        self._last_saved = time.perf_counter()
+        self._logged_step, self._logged_seconds = 0, 0.0
+
+    # -- checkpoints ------------------------------------------------------------------------------
+
+    def save(self) -> dict[str, Any]:
+        """Write everything a resumed run needs, and return it."""
+        state = {
+            "step": self.step,
+            "seconds": self.seconds,
+            "model": self.model.state_dict(),
+            "objective": self.objective.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "generator": self.generator.get_state(),
+            **self.trainer.extra_state,
+        }
+        save_checkpoint(self.trainer.checkpoint, state)
+        self._last_saved = time.perf_counter()
+        return state
+
+    def restore(self) -> None:
+        """Continue from the checkpoint file."""
+        state = load_checkpoint(self.trainer.checkpoint, self.x.device)
+        try:
+            self.step = state["step"]
+            self.seconds = state["seconds"]
+            self.model.load_state_dict(state["model"])
+            self.objective.load_state_dict(state["objective"])
+            self.generator.set_state(state["generator"].cpu())
+            self.pending = state["optimizer"]
+        except (KeyError, RuntimeError, TypeError) as error:
+            raise CheckpointError(
+                f"{self.trainer.checkpoint} does not fit this run's config.yaml: {error}"
+            ) from error
+        self._logged_step, self._logged_seconds = self.step, self.seconds
+
+    def _stop_or_save(self) -> None:
+        if self.guard.received is not None:
+            self.save()
+            raise Interrupted(self.guard.received)
+        if time.perf_counter() - self._last_saved > self.config.checkpoint_seconds:
+            self.save()
+
+    # -- monitoring -------------------------------------------------------------------------------
+
+    def _report(self, loss: float, parts: Mapping[str, Tensor], rates: Mapping[str, float]) -> None:
+        if loss != loss or loss in (float("inf"), -float("inf")):
+            raise DidNotConverge(
+                f"the loss is {loss} at step {self.step}; lower the learning rates "
+                "(optimizer.groups.*.lr) or use trainer.dtype=float64"
+            )
+        num_data = self.objective.num_data(self.x)
+        steps = max(1, self.step - self._logged_step)
+        progress = Progress(
+            step=self.step,
+            max_steps=self.config.max_steps,
+            evidence_per_point=-loss,
+            parts={name: float(value) / num_data for name, value in parts.items()},
+            learning_rates=rates,
+            seconds_per_step=(self.seconds - self._logged_seconds) / steps,
+            seconds=self.seconds,
+        )
+        self._logged_step, self._logged_seconds = self.step, self.seconds
+        for monitor in self.trainer.monitors:
+            monitor.progress(progress, self.model)
+
+    def _due(self, every: int | None) -> bool:
+        interval = max(1, self.config.max_steps // 10) if every is None else every
+        return interval > 0 and self.step % interval == 0 and self.step < self.config.max_steps
+
+    def _report_metrics(self) -> None:
+        metrics = self.evaluate()
+        for monitor in self.trainer.monitors:
+            monitor.metrics(self.step, metrics)
+
+    # -- the two loops ----------------------------------------------------------------------------
+
+    def run_first_order(self, optimizer: FirstOrder, resumed: bool) -> str:
+        """Stochastic (or full-batch first-order) steps up to max_steps."""
+        config, objective = self.config, self.objective
+        optimizer.bind(self.model.parameter_groups(), config.max_steps)
+        if resumed:
+            optimizer.load_state_dict(self.pending)
+        batches = None
+        if objective.batching == "minibatch":
+            n = self.x.shape[0]
+            batches = Batches(n, config.batch_size, self.trainer.seed, self.x.device)
+        loss_sum = torch.zeros((), dtype=torch.float64, device=self.x.device)
+        summed = 0
+        while self.step < config.max_steps:
+            started = time.perf_counter()
+            optimizer.before_step(self.step)
+            if batches is None:
+                x, y = self.x, self.y
+            else:
+                rows = batches.rows(self.step)
+                x, y = self.x[rows], self.y[rows]
+            evidence = objective.evidence(self.model, x, y, generator=self.generator)
+            loss = -evidence.value / objective.num_data(x)
+            loss.backward()
+            optimizer.step(self.step)
+            objective.after_step(self.model)
+            self.step += 1
+            loss_sum += loss.detach()
+            summed += 1
+            log = self.step % config.log_every == 0 or self.step in (1, config.max_steps)
+            mean_loss = float(loss_sum) / summed if log else 0.0  # the only host synchronisation
+            self.seconds += time.perf_counter() - started
+            if log:
+                self._report(mean_loss, evidence.parts, optimizer.learning_rates(self.step - 1))
+                loss_sum.zero_()
+                summed = 0
+            if self._due(config.eval_every):
+                self._report_metrics()
+            self._stop_or_save()
+        optimizer.release()
+        return f"max_steps={config.max_steps} steps done"
+
+    def run_quasi_newton(self, optimizer: LBFGSB) -> str:
+        """L-BFGS-B on a deterministic objective."""
+        if self.pending:
+            optimizer.load_state_dict(self.pending)
+        parameters = [p for group in self.model.parameter_groups().values() for p in group]
+        latest: list[Evidence] = []
+        restored_seconds = self.seconds
+        clock = time.perf_counter()
+
+        def loss() -> Tensor:
+            evidence = self.objective.evidence(self.model, self.x, self.y)
+            latest[:] = [evidence]
+            return -evidence.value / self.objective.num_data(self.x)
+
+        def after_evaluation(count: int, value: float, replayed: bool) -> None:
+            nonlocal clock
+            self.step = count
+            if replayed:
+                clock = time.perf_counter()
+                self.seconds = restored_seconds
+                return
+            self.seconds += time.perf_counter() - clock
+            if count == 1 or count % self.config.log_every == 0:
+                self._report(value, latest[0].parts, {})
+            if self._due(self.config.eval_every):
+                self._report_metrics()
+            self._stop_or_save()
+            clock = time.perf_counter()
+
+        return optimizer.minimise(parameters, loss, self.config.max_steps, after_evaluation)
