@@ -1,0 +1,113 @@
+"""Sums, products and multiples of kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import reduce
+
+import torch
+from torch import Tensor, nn
+
+from gpx.constraints import positive_parameter
+from gpx.errors import ConfigError
+from gpx.kernels.base import Kernel
+
+
+class _Combination(Kernel):
+    def __init__(self, kernels: Iterable[Kernel]) -> None:
+        super().__init__()
+        flat: list[Kernel] = []
+        for kernel in kernels:
+            if not isinstance(kernel, Kernel):
+                raise ConfigError(
+                    f"{type(self).__name__} combines kernels, got a {type(kernel).__name__}"
+                )
+            # (a + b) + c is one sum of three; two classes derive from here, so compare exactly
+            flat.extend(kernel.kernels if type(kernel) is type(self) else [kernel])  # type: ignore[arg-type, list-item]
+        if not flat:
+            raise ConfigError(f"{type(self).__name__} needs at least one kernel, got none")
+        self.kernels = nn.ModuleList(flat)
+
+    @property
+    def outputscale(self) -> Tensor:
+        """Prior variance, for stationary parts (their outputscales combined as the kernels are)."""
+        return self._combine([part.outputscale for part in self.kernels])
+
+    def _combine(self, values: list[Tensor]) -> Tensor:
+        raise NotImplementedError
+
+    def covariance(self, x1: Tensor, x2: Tensor) -> Tensor:
+        """All parts combined elementwise; each part selects its own active columns."""
+        return self._combine([k.evaluate(x1, x2) for k in self.kernels])  # type: ignore[operator]
+
+    def variance(self, x: Tensor) -> Tensor:
+        """All parts' variances combined."""
+        return self._combine([k.diagonal(x) for k in self.kernels])  # type: ignore[operator]
+
+
+class Sum(_Combination):
+    """k = k_1 + k_2 + ...: independent functions added.
+
+    Args:
+        kernels: at least one; sums among them are flattened.
+    """
+
+    def _combine(self, values: list[Tensor]) -> Tensor:
+        return reduce(torch.add, values)
+
+
+class Product(_Combination):
+    """k = k_1 k_2 ..., elementwise.
+
+    Args:
+        kernels: at least one; products among them are flattened.
+    """
+
+    def _combine(self, values: list[Tensor]) -> Tensor:
+        return reduce(torch.mul, values)
+
+
+class Scale(Kernel):
+    """k = outputscale * k_1.
+
+    Args:
+        kernel: k_1.
+        scale: initial multiple, positive and learnable.
+    """
+
+    scale: Tensor
+
+    def __init__(self, kernel: Kernel, scale: float = 1.0) -> None:
+        super().__init__()
+        self.kernel = kernel
+        positive_parameter(self, "scale", float(scale))
+
+    @property
+    def outputscale(self) -> Tensor:
+        """Prior variance of the scaled kernel, when the part has an outputscale."""
+        return self.scale * self.kernel.outputscale
+
+    def covariance(self, x1: Tensor, x2: Tensor) -> Tensor:
+        """The part's matrix times the scale."""
+        return self.scale * self.kernel.evaluate(x1, x2)
+
+    def variance(self, x: Tensor) -> Tensor:
+        """The part's variance times the scale."""
+        return self.scale * self.kernel.diagonal(x)
+
+    def num_spectral_normals(self, num_inputs: int) -> int:
+        """As the part says."""
+        return self.kernel.num_spectral_normals(num_inputs)
+
+    @property
+    def spectral_normals(self) -> int:
+        """As the part says."""
+        return self.kernel.spectral_normals
+
+    def spectral_frequencies(self, normals: Tensor) -> Tensor:
+        """As the part says: a multiple has the same frequencies."""
+        return self.kernel.spectral_frequencies(normals)
+
+    def spectral_density(self, omega: Tensor) -> Tensor:
+        """The part's density times the scale."""
+        return self.scale * self.kernel.spectral_density(omega)

@@ -1,0 +1,200 @@
+"""What a kernel is: a covariance function with parameters; calling it gives a lazy operator."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from gpx.backends import DEFAULT_BUDGET
+from gpx.errors import ConfigError, ShapeError
+from gpx.operators.kernel_matrix import KernelMatrix
+
+if TYPE_CHECKING:
+    from gpx.kernels.algebra import Product, Scale, Sum
+
+_PAIR_BLOCK = 32
+
+
+class Kernel(nn.Module, ABC):
+    """A covariance function k(x, x').
+
+    A subclass writes two methods, ``covariance`` and ``variance``; the base gives column selection,
+    shape checks, the lazy matrix and the algebra ``k1 + k2``, ``k1 * k2``, ``2.0 * k``.
+
+    Args:
+        active_dims: columns of x that the kernel looks at, in this order; None for all of them.
+
+    Raises:
+        ConfigError: ``active_dims`` is empty or holds a negative number.
+    """
+
+    active_dims: Tensor | None
+
+    def __init__(self, active_dims: Sequence[int] | None = None) -> None:
+        super().__init__()
+        if active_dims is not None:
+            chosen = [int(i) for i in active_dims]
+            if not chosen or min(chosen) < 0:
+                raise ConfigError(
+                    f"active_dims is {chosen}; it must list column numbers from 0 on, "
+                    "or be null for all columns"
+                )
+            self.register_buffer("active_dims", torch.tensor(chosen), persistent=False)
+        else:
+            self.active_dims = None
+
+    @abstractmethod
+    def covariance(self, x1: Tensor, x2: Tensor) -> Tensor:
+        """Written by the subclass: k at all pairs, (n1, d) and (n2, d) -> (n1, n2).
+
+        Columns are already selected. ``x1 is x2`` holds when the square matrix of one set of inputs
+        is asked for, which lets a kernel make its diagonal exact.
+        """
+
+    @abstractmethod
+    def variance(self, x: Tensor) -> Tensor:
+        """Written by the subclass: k(x, x) at each row, (n, d) -> (n,); columns are selected."""
+
+    def evaluate(self, x1: Tensor, x2: Tensor | None = None) -> Tensor:
+        """Dense kernel matrix, differentiable in the parameters and in both inputs.
+
+        Args:
+            x1 (n1, d): inputs of the rows.
+            x2 (n2, d): inputs of the columns; None (or x1 itself) for the square matrix of x1.
+
+        Returns:
+            (n1, n2), in the squared unit of the function values.
+
+        Raises:
+            ShapeError: inputs are not matrices, or lack columns.
+
+        Cost: O(n1 n2 d) time, O(n1 n2) memory.
+        """
+        rows = self._select(x1)
+        columns = rows if x2 is None or x2 is x1 else self._select(x2)
+        if rows.shape[1] != columns.shape[1]:
+            raise ShapeError(
+                f"kernel inputs have {rows.shape[1]} and {columns.shape[1]} columns; "
+                "both must have the same number"
+            )
+        return self.covariance(rows, columns)
+
+    def pairs(self, x1: Tensor, x2: Tensor) -> Tensor:
+        """k(x1_i, x2_i) of corresponding rows: (n, d) and (n, d) -> (n,), differentiable.
+
+        Cost: by default O(32 n d), from small square blocks; stationary kernels O(n d).
+        """
+        blocks = zip(x1.split(_PAIR_BLOCK), x2.split(_PAIR_BLOCK), strict=True)
+        found = [self.evaluate(a, b).diagonal() for a, b in blocks]
+        return torch.cat(found) if found else x1.new_empty(0)
+
+    def diagonal(self, x: Tensor) -> Tensor:
+        """Prior variance k(x, x) at each row: (n, d) -> (n,), differentiable.
+
+        Raises ShapeError as ``evaluate`` does. Cost: O(n d) time and memory or less.
+        """
+        return self.variance(self._select(x))
+
+    def __call__(  # type: ignore[override]
+        self, x1: Tensor, x2: Tensor | None = None, *, memory_budget: int = DEFAULT_BUDGET
+    ) -> KernelMatrix:
+        """The kernel matrix as a lazy operator; nothing of size n1 x n2 is computed here.
+
+        Args:
+            x1 (n1, d), x2 (n2, d): as in ``evaluate``.
+            memory_budget: bytes its products may hold at once.
+        """
+        return KernelMatrix.of(self, x1, x2, memory_budget=memory_budget)
+
+    def _select(self, x: Tensor) -> Tensor:
+        if x.ndim != 2:
+            raise ShapeError(
+                f"{type(self).__name__} kernel inputs must be a matrix (n, d), got shape "
+                f"{tuple(x.shape)}; use x[:, None] for one input dimension"
+            )
+        if self.active_dims is None:
+            return x
+        if x.is_cpu and int(self.active_dims.max()) >= x.shape[1]:
+            raise ShapeError(
+                f"active_dims asks for column {int(self.active_dims.max())}, but the inputs have "
+                f"only {x.shape[1]} columns, numbered from 0"
+            )
+        return x.index_select(1, self.active_dims)
+
+    # --- spectrum (stationary kernels) -------------------------------------------------------
+
+    def num_spectral_normals(self, num_inputs: int) -> int:
+        """Standard normals that one random frequency in ``num_inputs`` dimensions needs."""
+        raise ConfigError(_no_spectrum(self))
+
+    @property
+    def spectral_normals(self) -> int:
+        """Standard normals that one random frequency needs, for the kernel's own input dimension.
+
+        Raises ConfigError when the kernel has no sampler, or does not know its input dimension
+        (a stationary kernel with ``ard_num_dims=None``; ask ``num_spectral_normals(d)``).
+        """
+        raise ConfigError(_no_spectrum(self))
+
+    def spectral_frequencies(self, normals: Tensor) -> Tensor:
+        """Random angular frequencies w (radians per unit of x) with k(tau) = k(0) E[cos(w . tau)].
+
+        Args:
+            normals (r, q): independent standard normals, q = ``num_spectral_normals(d)``.
+
+        Returns:
+            (r, d), differentiable in the lengthscales.
+        """
+        raise ConfigError(_no_spectrum(self))
+
+    def spectral_density(self, omega: Tensor) -> Tensor:
+        """Spectral density s(omega), including the outputscale.
+
+        Convention: frequencies in cycles per unit of x, not radians:
+        k(tau) = int exp(2 pi i tau . omega) s(omega) d omega, so that s integrates to k(0).
+
+        Args:
+            omega (r, d): in cycles; an angular frequency w is omega = w / (2 pi).
+
+        Returns:
+            (r,)
+        """
+        raise ConfigError(_no_spectrum(self))
+
+    # --- algebra -----------------------------------------------------------------------------
+
+    def __add__(self, other: Kernel | float) -> Sum:
+        """Sum with a kernel, or with a learnable constant kernel that starts at a float."""
+        from gpx.kernels.algebra import Sum
+        from gpx.kernels.constant import Constant
+
+        if isinstance(other, Kernel):
+            return Sum([self, other])
+        if isinstance(other, (int, float)):
+            return Sum([self, Constant(float(other))])
+        return NotImplemented
+
+    __radd__ = __add__
+
+    def __mul__(self, other: Kernel | float) -> Product | Scale:
+        """Product with a kernel, or with a learnable outputscale that starts at a float."""
+        from gpx.kernels.algebra import Product, Scale
+
+        if isinstance(other, Kernel):
+            return Product([self, other])
+        if isinstance(other, (int, float)):
+            return Scale(self, float(other))
+        return NotImplemented
+
+    __rmul__ = __mul__
+
+
+def _no_spectrum(kernel: Kernel) -> str:
+    return (
+        f"kernel {type(kernel).__name__} has no such spectral representation; for random Fourier "
+        "features choose kernel=rbf, matern12, matern32 or matern52"
+    )

@@ -1,0 +1,55 @@
+"""The squared exponential kernel."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import Tensor
+
+from gpx.kernels.exponential import exponential
+from gpx.kernels.stationary import Stationary
+
+
+class RBF(Stationary):
+    """Squared exponential: k = outputscale * exp(-r2 / 2); analytic samples.
+
+    Options and costs as in ``Stationary``. Source: sgpr_cglb_diagnostics 2.2, 2.3.
+    """
+
+    class in_place:
+        """The profile and its slope, in place."""
+
+        @staticmethod
+        def value_(r2: Tensor, floor: float) -> Tensor:
+            """exp(-r2 / 2)."""
+            return r2.mul_(-0.5).clamp_(min=floor).exp_()
+
+        @staticmethod
+        def value_and_slope_(r2: Tensor, floor: float) -> tuple[Tensor, Tensor]:
+            """exp(-r2 / 2) and -exp(-r2 / 2) / 2."""
+            value = r2.mul_(-0.5).clamp_(min=floor).exp_()
+            return value, value * -0.5
+
+    def of_squared_distance(self, r2: Any) -> Any:
+        """exp(-r2 / 2)."""
+        return exponential(r2 * -0.5)
+
+    def num_spectral_normals(self, num_inputs: int) -> int:
+        """d: the frequencies are normal."""
+        return num_inputs
+
+    def spectral_frequencies(self, normals: Tensor) -> Tensor:
+        """w ~ N(0, diag(1 / lengthscale^2)); see ``Kernel.spectral_frequencies``."""
+        self._whole_input()
+        return normals / self.lengthscale
+
+    def spectral_density(self, omega: Tensor) -> Tensor:
+        """(2 pi)^(d/2) prod(lengthscale) exp(-2 pi^2 |lengthscale omega|^2) times outputscale."""
+        self._whole_input()
+        d = omega.shape[-1]
+        scaled = omega * self.lengthscale
+        volume = self.lengthscale.expand(d).prod()
+        square = scaled.square().sum(-1)
+        constant = (2.0 * math.pi) ** (0.5 * d)
+        return self.outputscale * volume * constant * (-2.0 * math.pi**2 * square).exp()

@@ -1,0 +1,15 @@
+"""What a mean function is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from torch import Tensor, nn
+
+
+class Mean(nn.Module, ABC):
+    """A prior mean function m(x), called as ``mean(x)``."""
+
+    @abstractmethod
+    def forward(self, x: Tensor) -> Tensor:
+        """Prior mean at each row, in the unit of y: (n, d) -> (n,)."""
