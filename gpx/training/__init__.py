@@ -1,0 +1,27 @@
+"""Training: optimisers, initialisation, runs and their folders."""
+
+from gpx.training.config import TrainerConfig
+from gpx.training.first_order import FirstOrder
+from gpx.training.initialisation import ConstantInitialisation, SubsetInitialisation
+from gpx.training.lbfgsb import LBFGSB
+from gpx.training.predictor import Prediction, Predictor, load
+from gpx.training.run import resume, run
+from gpx.training.run_folder import RunFolder
+from gpx.training.trainer import Monitor, Progress, Trainer
+
+__all__ = [
+    "LBFGSB",
+    "ConstantInitialisation",
+    "FirstOrder",
+    "Monitor",
+    "Prediction",
+    "Predictor",
+    "Progress",
+    "RunFolder",
+    "SubsetInitialisation",
+    "Trainer",
+    "TrainerConfig",
+    "load",
+    "resume",
+    "run",
+]

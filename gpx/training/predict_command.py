@@ -1,0 +1,59 @@
+"""The command line of predict.py: a table of inputs in, a table of predictions out."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from pathlib import Path
+
+from gpx.data import read_inputs, write_predictions
+from gpx.errors import ConfigError, GPXError
+from gpx.training.predictor import load
+
+USAGE = """\
+Predict with a trained model.
+
+    python predict.py run=outputs/... input=new.csv output=predictions.csv
+
+OPTIONS
+  run=FOLDER      run folder of a finished run (what train.py wrote)
+  input=FILE      table of inputs: columns as in training, with or without a header line;
+                  with a header the order is free and other columns are ignored
+  output=FILE     where to write; one row per input row: mean, standard deviation and
+                  95 % interval of the target, in the data's own units
+  device=cpu      cpu | cuda | auto
+"""
+OPTIONS = ("run", "input", "output", "device")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Entry point of ``predict.py``; mistakes give one line and exit status 2."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments or any(a in ("--help", "-h") for a in arguments):
+        print(USAGE)
+        return
+    try:
+        options = _parse(arguments)
+        predictor = load(options["run"], options.get("device", "cpu"))
+        inputs = read_inputs(Path(options["input"]), predictor.input_names)
+        prediction = predictor.predict(inputs)
+        write_predictions(Path(options["output"]), *prediction)
+    except GPXError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    print(f"{len(prediction.mean)} predictions written to {options['output']}", file=sys.stderr)
+
+
+def _parse(arguments: list[str]) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if not equals or name not in OPTIONS or not value:
+            near = difflib.get_close_matches(name, OPTIONS, n=1, cutoff=0.4)
+            hint = f"did you mean {near[0]}=?" if near else f"valid are: {', '.join(OPTIONS)}"
+            raise ConfigError(f"cannot read {argument!r}; {hint} (python predict.py --help)")
+        options[name] = value
+    missing = [name for name in OPTIONS[:3] if name not in options]
+    if missing:
+        raise ConfigError(f"{missing[0]}= is missing (python predict.py --help)")
+    return options
