@@ -1,5 +1,19 @@
 """One nn.Module per approximation."""
 
 from gpx.models.base import Marginals, Model, Posterior
+from gpx.models.exact import ExactGP, ExactPosterior
+from gpx.models.svgp import SVGP, SVGPPosterior
+from gpx.models.weight_space import QSGP
+from gpx.models.weight_space_posterior import QSGPPosterior
 
-__all__ = ["Marginals", "Model", "Posterior"]
+__all__ = [
+    "QSGP",
+    "SVGP",
+    "ExactGP",
+    "ExactPosterior",
+    "Marginals",
+    "Model",
+    "Posterior",
+    "QSGPPosterior",
+    "SVGPPosterior",
+]

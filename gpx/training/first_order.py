@@ -66,6 +66,8 @@ class FirstOrder:
             ConfigError: a role without settings, an unknown algorithm or option.
         """
         self.max_steps = max_steps
+        # torch's own default, chosen aloud: otherwise sparse AdaGrad warns at its first step
+        torch.sparse.check_sparse_tensor_invariants.disable()
         for role, parameters in groups.items():
             if not parameters:
                 continue

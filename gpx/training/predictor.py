@@ -150,7 +150,7 @@ def restore_predictor(config: DictConfig, state: dict, device: torch.device) -> 
         posterior = model.empty_posterior(state["num_data"]).to(device, dtype)
         posterior.load_state_dict(state["posterior"])
         model.likelihood.load_state_dict(state["likelihood"])
-        scaler = Standardiser.empty(len(state["input_names"]))
+        scaler = Standardiser(len(state["input_names"]))
         scaler.load_state_dict({k: v.cpu() for k, v in state["scaler"].items()})
     except (KeyError, RuntimeError, TypeError) as error:
         raise CheckpointError(f"checkpoint.pt does not fit config.yaml: {error}") from error

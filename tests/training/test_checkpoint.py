@@ -1,0 +1,71 @@
+import pickle
+
+import pytest
+import torch
+
+from gpx.errors import CheckpointError
+from gpx.training.checkpoint import load_checkpoint, save_checkpoint
+
+
+def test_round_trip(tmp_path):
+    path = tmp_path / "checkpoint.pt"
+    state = {"step": 3, "tensors": {"a": torch.arange(4.0)}, "names": ["x", "y"]}
+    save_checkpoint(path, state)
+    loaded = load_checkpoint(path)
+    assert loaded["step"] == 3
+    assert loaded["names"] == ["x", "y"]
+    assert torch.equal(loaded["tensors"]["a"], torch.arange(4.0))
+    assert [p.name for p in tmp_path.iterdir()] == ["checkpoint.pt"]
+
+
+def test_a_failed_write_keeps_the_old_file(tmp_path):
+    path = tmp_path / "checkpoint.pt"
+    save_checkpoint(path, {"step": 1})
+    with pytest.raises((AttributeError, TypeError, pickle.PicklingError)):
+        save_checkpoint(path, {"step": 2, "unpicklable": lambda: None})
+    assert load_checkpoint(path)["step"] == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["checkpoint.pt"]
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(CheckpointError, match="there is no checkpoint"):
+        load_checkpoint(tmp_path / "nothing.pt")
+
+
+@pytest.mark.parametrize("keep", [0, 10, 0.5, 0.99])
+def test_truncated_file_gives_one_sentence_and_stays(tmp_path, keep):
+    path = tmp_path / "checkpoint.pt"
+    save_checkpoint(path, {"step": 1, "x": torch.randn(100)})
+    content = path.read_bytes()
+    cut = content[: int(keep if keep >= 1 else keep * len(content))]
+    path.write_bytes(cut)
+    with pytest.raises(CheckpointError, match="truncated or was not written by gpx") as error:
+        load_checkpoint(path)
+    assert "\n" not in str(error.value)
+    assert path.read_bytes() == cut
+
+
+def test_foreign_files(tmp_path):
+    path = tmp_path / "checkpoint.pt"
+    torch.save({"model": {}}, path)
+    with pytest.raises(CheckpointError, match="not a gpx checkpoint"):
+        load_checkpoint(path)
+    path.write_text("text")
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        load_checkpoint(path)
+
+
+class _Exploit:
+    def __reduce__(self):
+        return (exec, ("import pathlib; pathlib.Path('/nonexistent').mkdir()",))
+
+
+def test_pickled_code_is_not_executed(tmp_path):
+    path = tmp_path / "checkpoint.pt"
+    with path.open("wb") as file:
+        pickle.dump({"format": "gpx-checkpoint-1", "x": _Exploit()}, file)
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        load_checkpoint(path)
+    torch.save({"format": "gpx-checkpoint-1", "x": _Exploit()}, path)
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        load_checkpoint(path)

@@ -1,0 +1,102 @@
+import pytest
+import torch
+from torch import nn
+
+from gpx.errors import ConfigError
+from gpx.training.first_order import FirstOrder, schedule_factor
+
+
+def test_schedules_start_at_one_and_end_at_final():
+    for name in ("exponential", "cosine"):
+        assert schedule_factor(name, 0.1, 0.0) == pytest.approx(1.0)
+        assert schedule_factor(name, 0.1, 1.0) == pytest.approx(0.1)
+    assert schedule_factor("exponential", 0.01, 0.5) == pytest.approx(0.1)
+    assert schedule_factor("cosine", 0.0, 0.5) == pytest.approx(0.5)
+    assert schedule_factor("constant", 0.1, 0.7) == 1.0
+    with pytest.raises(ConfigError, match="expected constant, exponential or cosine"):
+        schedule_factor("linear", 0.1, 0.0)
+
+
+def quadratic_run(steps, freeze):
+    w = nn.Parameter(torch.tensor([2.0]))
+    v = nn.Parameter(torch.tensor([2.0]))
+    optimizer = FirstOrder(
+        {
+            "variational": {"algorithm": "sgd", "lr": 0.1},
+            "hyperparameters": {"algorithm": "sgd", "lr": 0.1, "freeze_steps": freeze},
+        }
+    )
+    optimizer.bind({"variational": [w], "hyperparameters": [v]}, steps)
+    for step in range(steps):
+        optimizer.before_step(step)
+        (w.square() + v.square()).sum().backward()
+        optimizer.step(step)
+    optimizer.release()
+    return w.item(), v.item(), v.requires_grad
+
+
+def test_freezing_and_groups():
+    w, v, trainable = quadratic_run(5, freeze=3)
+    assert w == pytest.approx(2 * 0.8**5)
+    assert v == pytest.approx(2 * 0.8**2)
+    assert trainable
+
+
+def test_adagrad_moves_only_sampled_rows():
+    table = nn.Parameter(torch.zeros(10, 1))
+    optimizer = FirstOrder({"variational": {"algorithm": "adagrad", "lr": 0.1}})
+    optimizer.bind({"variational": [table]}, 3)
+    optimizer.before_step(0)
+    rows = torch.tensor([2, 7])
+    nn.functional.embedding(rows, table, sparse=True).sum().backward()
+    optimizer.step(0)
+    moved = (table.detach().squeeze() != 0).nonzero().squeeze().tolist()
+    assert moved == [2, 7]
+
+
+def test_adam_on_sparse_gradients_is_one_sentence():
+    table = nn.Parameter(torch.zeros(10, 1))
+    optimizer = FirstOrder({"variational": {"algorithm": "adam", "lr": 0.1}})
+    optimizer.bind({"variational": [table]}, 3)
+    optimizer.before_step(0)
+    nn.functional.embedding(torch.tensor([2]), table, sparse=True).sum().backward()
+    with pytest.raises(ConfigError, match="would move entries that were not sampled"):
+        optimizer.step(0)
+
+
+def test_missing_role_and_unknown_algorithm():
+    parameter = [nn.Parameter(torch.zeros(1))]
+    with pytest.raises(ConfigError, match=r"add optimizer.groups.inducing"):
+        FirstOrder({"hyperparameters": {"lr": 0.1}}).bind({"inducing": parameter}, 1)
+    with pytest.raises(ConfigError, match="expected one of adam, adagrad, sgd"):
+        FirstOrder({"hyperparameters": {"algorithm": "adamm", "lr": 0.1}}).bind(
+            {"hyperparameters": parameter}, 1
+        )
+    with pytest.raises(ConfigError, match=r"optimizer.groups.hyperparameters"):
+        FirstOrder({"hyperparameters": {"lr": 0.1, "momentun": 0.9}}).bind(
+            {"hyperparameters": parameter}, 1
+        )
+
+
+def test_state_round_trip_continues_exactly():
+    def run(stop_after):
+        torch.manual_seed(0)
+        w = nn.Parameter(torch.randn(4, dtype=torch.float64))
+        make = lambda: FirstOrder(  # noqa: E731
+            {"hyperparameters": {"algorithm": "adam", "lr": 0.1}},
+            {"name": "cosine", "final": 0.1},
+        )
+        optimizer = make()
+        optimizer.bind({"hyperparameters": [w]}, 20)
+        for step in range(20):
+            if step == stop_after:
+                state = optimizer.state_dict()
+                optimizer = make()
+                optimizer.bind({"hyperparameters": [w]}, 20)
+                optimizer.load_state_dict(state)
+            optimizer.before_step(step)
+            (w**4 - w).sum().backward()
+            optimizer.step(step)
+        return w.detach()
+
+    assert torch.equal(run(None), run(7))

@@ -1,0 +1,130 @@
+import numpy as np
+import pytest
+import scipy.optimize
+import torch
+from torch import nn
+
+from gpx.errors import CheckpointError, NotPositiveDefinite
+from gpx.training.lbfgsb import LBFGSB
+
+
+def rosenbrock(parameters):
+    a, b = parameters[0], parameters[1]
+    return (1 - a) ** 2 + 100 * (b - a**2) ** 2
+
+
+def fresh_parameters():
+    return [
+        nn.Parameter(torch.tensor(-1.2, dtype=torch.float64)),
+        nn.Parameter(torch.tensor(1.0, dtype=torch.float64)),
+    ]
+
+
+def values(parameters):
+    return [p.item() for p in parameters]
+
+
+def test_reaches_scipys_optimum():
+    parameters = fresh_parameters()
+    solver = LBFGSB(ftol=1e-15, gtol=1e-10)
+    solver.minimise(parameters, lambda: rosenbrock(parameters), 200, lambda *_: None)
+    oracle = scipy.optimize.minimize(
+        scipy.optimize.rosen, np.array([-1.2, 1.0]), jac=scipy.optimize.rosen_der, method="L-BFGS-B"
+    )
+    assert values(parameters) == pytest.approx([1.0, 1.0], abs=1e-6)
+    assert rosenbrock(parameters).item() <= oracle.fun + 1e-12
+
+
+def test_budget_is_exact_and_best_point_is_kept():
+    parameters = fresh_parameters()
+    solver = LBFGSB()
+    seen = []
+    reason = solver.minimise(
+        parameters, lambda: rosenbrock(parameters), 7, lambda count, value, _: seen.append(value)
+    )
+    assert len(seen) == len(solver.evaluations) == 7
+    assert "max_steps=7" in reason
+    assert rosenbrock(parameters).item() == min(seen)
+
+
+class _Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize("stop_at", [1, 2, 9, 20])
+def test_a_stopped_run_goes_on_bit_for_bit(stop_at):
+    whole = fresh_parameters()
+    reference = LBFGSB()
+    reference.minimise(whole, lambda: rosenbrock(whole), 30, lambda *_: None)
+
+    first = fresh_parameters()
+    stopped = LBFGSB()
+
+    def interrupt(count, value, replayed):
+        if count == stop_at:
+            raise _Stop
+
+    with pytest.raises(_Stop):
+        stopped.minimise(first, lambda: rosenbrock(first), 30, interrupt)
+    state = stopped.state_dict()
+
+    second = fresh_parameters()
+    live = []
+    resumed = LBFGSB()
+    resumed.load_state_dict(state)
+
+    def loss():
+        live.append(1)
+        return rosenbrock(second)
+
+    resumed.minimise(second, loss, 30, lambda *_: None)
+    assert values(second) == values(whole)
+    assert len(live) == len(reference.evaluations) - stop_at  # replayed ones cost nothing
+    for ours, theirs in zip(resumed.evaluations, reference.evaluations, strict=True):
+        assert ours[:2] == theirs[:2]
+        assert torch.equal(ours[2], theirs[2])
+
+
+def test_a_record_that_does_not_replay_is_an_error():
+    parameters = fresh_parameters()
+    solver = LBFGSB()
+    solver.minimise(parameters, lambda: rosenbrock(parameters), 6, lambda *_: None)
+    state = solver.state_dict()
+    state["gradients"][1] += 1.0
+    other = LBFGSB()
+    other.load_state_dict(state)
+    again = fresh_parameters()
+    with pytest.raises(CheckpointError, match="cannot be continued exactly"):
+        other.minimise(again, lambda: rosenbrock(again), 6, lambda *_: None)
+
+
+def test_line_search_steps_back_from_an_infeasible_point():
+    parameter = nn.Parameter(torch.tensor(3.0, dtype=torch.float64))
+    failures = []
+
+    def loss():
+        if parameter.item() < 0.5:  # as a kernel matrix that stops being positive definite
+            failures.append(parameter.item())
+            raise NotPositiveDefinite("too small")
+        return parameter**2  # the optimum lies outside
+
+    LBFGSB().minimise([parameter], loss, 60, lambda *_: None)
+    assert failures
+    assert 0.5 <= parameter.item() < 0.75
+
+
+def test_failure_at_the_start_is_raised():
+    parameter = nn.Parameter(torch.tensor(3.0, dtype=torch.float64))
+
+    def loss():
+        raise NotPositiveDefinite("from the start")
+
+    with pytest.raises(NotPositiveDefinite, match="from the start"):
+        LBFGSB().minimise([parameter], loss, 10, lambda *_: None)
+
+
+def test_parameters_keep_their_dtype():
+    parameter = nn.Parameter(torch.tensor([3.0, -2.0], dtype=torch.float32))
+    LBFGSB().minimise([parameter], lambda: (parameter**2).sum(), 20, lambda *_: None)
+    assert parameter.dtype == torch.float32
+    assert parameter.abs().max().item() < 1e-4
