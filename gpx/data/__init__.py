@@ -1,0 +1,30 @@
+"""Data sets: sources, splits, standardisation."""
+
+from gpx.data.dataset import Dataset, load
+from gpx.data.extra import ExtraTable
+from gpx.data.file import CSVFile, NPZFile
+from gpx.data.labels import Task
+from gpx.data.prediction_input import read_inputs, write_predictions
+from gpx.data.robot_arm import RobotArm
+from gpx.data.source import DataSource
+from gpx.data.standardiser import Standardiser
+from gpx.data.table import Table
+from gpx.data.toy import Toy1D
+from gpx.data.uci import UCI
+
+__all__ = [
+    "UCI",
+    "CSVFile",
+    "DataSource",
+    "Dataset",
+    "ExtraTable",
+    "NPZFile",
+    "RobotArm",
+    "Standardiser",
+    "Table",
+    "Task",
+    "Toy1D",
+    "load",
+    "read_inputs",
+    "write_predictions",
+]

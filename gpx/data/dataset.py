@@ -1,0 +1,141 @@
+"""A split, standardised data set, ready for training."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpx.data.labels import Task, encode_targets
+from gpx.data.source import DataSource
+from gpx.data.standardiser import Standardiser
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Training and test rows of one split, standardised with training statistics only.
+
+    Attributes:
+        name: of the data set.
+        split: which split.
+        task: "regression", "binary", "multiclass" or "count".
+        train_x (n, d), train_y (n,), test_x (t, d), test_y (t,): float64. Inputs are standardised
+            for every task, targets for regression only; binary targets are -1 or 1, classes
+            0..C-1, counts as they are.
+        scaler: carries predictions back to the data's own units.
+        input_names, target_name: in the order of the columns.
+        labels: for classes, the original label of each class, ascending; otherwise empty.
+        notes: traps of this data set, to print beside results on it.
+        checksums: SHA-256 of the files read.
+    """
+
+    name: str
+    split: int
+    task: Task
+    train_x: Tensor
+    train_y: Tensor
+    test_x: Tensor
+    test_y: Tensor
+    scaler: Standardiser
+    input_names: tuple[str, ...]
+    target_name: str
+    labels: tuple[float, ...] = ()
+    notes: str = ""
+    checksums: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def num_train(self) -> int:
+        """Number of training rows n."""
+        return self.train_x.shape[0]
+
+    @property
+    def num_test(self) -> int:
+        """Number of test rows."""
+        return self.test_x.shape[0]
+
+    @property
+    def num_inputs(self) -> int:
+        """Number of inputs d."""
+        return self.train_x.shape[1]
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes; 0 where targets are not classes."""
+        return len(self.labels)
+
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Dataset:
+        """A copy with inputs and targets on a device; the scaler stays in float64 on the CPU."""
+        return dataclasses.replace(
+            self,
+            train_x=self.train_x.to(device, dtype),
+            train_y=self.train_y.to(device, dtype),
+            test_x=self.test_x.to(device, dtype),
+            test_y=self.test_y.to(device, dtype),
+        )
+
+
+def load(source: DataSource, *, task: Task) -> Dataset:
+    """Read, split and standardise a data set.
+
+    Statistics (mean and population standard deviation) come from the training rows alone. A column
+    that is constant over the training rows is centred and left unscaled, with a warning in the log.
+
+    Args:
+        source: where the rows come from and which split is wanted.
+        task: of the likelihood; decides how targets are treated.
+
+    Raises:
+        DataError: the data are missing or malformed, the split does not exist, or the targets do
+            not fit the task.
+
+    Cost: O(nd) time and a few copies of the data.
+    """
+    table = source.table()
+    train, test = source.split_rows(table)
+    targets, labels = encode_targets(table, task)
+    x, y = torch.from_numpy(table.x), torch.from_numpy(targets)
+    train_x, train_y = x[torch.from_numpy(train)], y[torch.from_numpy(train)]
+    test_x, test_y = x[torch.from_numpy(test)], y[torch.from_numpy(test)]
+    scaler, constant = Standardiser.fit(train_x, train_y, scale_targets=task == "regression")
+    _warn_of_constants(table.where, table.input_names, table.target_name, constant)
+    return Dataset(
+        name=table.name,
+        split=source.split,
+        task=task,
+        train_x=scaler.transform_inputs(train_x),
+        train_y=scaler.transform_targets(train_y),
+        test_x=scaler.transform_inputs(test_x),
+        test_y=scaler.transform_targets(test_y),
+        scaler=scaler,
+        input_names=table.input_names,
+        target_name=table.target_name,
+        labels=labels,
+        notes=table.notes,
+        checksums=dict(table.checksums),
+    )
+
+
+def _warn_of_constants(
+    where: str, input_names: tuple[str, ...], target_name: str, constant: Tensor
+) -> None:
+    columns = np.flatnonzero(constant[:-1].numpy())
+    if len(columns):
+        named = ", ".join(f"{c + 1} ({input_names[c]!r})" for c in columns)
+        logger.warning(
+            "%s: constant over the training rows, so centred but not scaled: input column %s",
+            where,
+            named,
+        )
+    if bool(constant[-1]):
+        logger.warning(
+            "%s: constant over the training rows, so centred but not scaled: the target %r",
+            where,
+            target_name,
+        )

@@ -1,0 +1,193 @@
+"""Your own data: delimited text and NumPy archives."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
+import numpy as np
+
+from gpx.data.delimited import Layout, existing_file, read_columns, sniff
+from gpx.data.folders import sha256
+from gpx.data.source import DataSource
+from gpx.data.table import Floats, Table
+from gpx.errors import DataError
+
+Column = str | int
+
+
+class CSVFile(DataSource):
+    """A delimited text file, gzipped or not: one row per observation.
+
+    Comma, semicolon, tab or white space between columns and a header line are recognised. The words
+    true and false count as 1 and 0.
+
+    Args:
+        path: of the file.
+        target: name of the target's column, or its number counting from 0, negative from the end
+            (-1 is the last); None is the last.
+        inputs: names or numbers of the input columns, in this order; None is all but the target.
+        header: whether the first line names the columns; None finds out.
+        split, test_fraction, root, split_seed: as for every source; a relative ``path`` is looked
+            for in ``root`` when that is given.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        target: Column | None = None,
+        inputs: Sequence[Column] | None = None,
+        header: bool | None = None,
+        split: int = 0,
+        test_fraction: float = 0.1,
+        root: str | None = None,
+        split_seed: int = 0,
+    ) -> None:
+        super().__init__(split, test_fraction, root, split_seed)
+        self.path = path
+        self.target = target
+        self.inputs = None if inputs is None else list(inputs)
+        self.header = header
+
+    def table(self) -> Table:
+        """All rows.
+
+        Raises:
+            DataError: one sentence with file, line and column; see the tests for every case.
+        """
+        layout = sniff(_under(self.root, self.path), self.header)
+        if layout.width < 2:
+            raise DataError(
+                f"{layout.path} has one column, expected inputs and a target separated by "
+                "comma, semicolon, tab or white space"
+            )
+        target = layout.width - 1 if self.target is None else find_column(layout, self.target)
+        if self.inputs is None:
+            inputs = [i for i in range(layout.width) if i != target]
+        else:
+            inputs = [find_column(layout, c) for c in self.inputs]
+        for i in inputs:
+            if i == target or inputs.count(i) > 1:
+                raise DataError(
+                    f"{layout.path}: {layout.column(i)} is asked for twice among "
+                    "data.inputs and data.target, expected different columns"
+                )
+        values = read_columns(layout, [*inputs, target])
+        return Table(
+            name=layout.path.name.removesuffix(".gz").rsplit(".", 1)[0],
+            x=np.ascontiguousarray(values[:, :-1]),
+            y=values[:, -1].copy(),
+            input_names=tuple(layout.names[i] for i in inputs),
+            target_name=layout.names[target] if layout.header_line else "y",
+            origin=str(layout.path),
+            checksums={layout.path.name: sha256(layout.path)},
+        )
+
+
+class NPZFile(DataSource):
+    """A NumPy archive with an array of inputs (n, d) and one of targets (n,).
+
+    Args:
+        path: of the .npz file.
+        x, y: names of the arrays in it.
+        split, test_fraction, root, split_seed: as for every source; a relative ``path`` is looked
+            for in ``root`` when that is given.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        x: str = "x",
+        y: str = "y",
+        split: int = 0,
+        test_fraction: float = 0.1,
+        root: str | None = None,
+        split_seed: int = 0,
+    ) -> None:
+        super().__init__(split, test_fraction, root, split_seed)
+        self.path = path
+        self.x = x
+        self.y = y
+
+    def table(self) -> Table:
+        """All rows.
+
+        Raises:
+            DataError: no such file or array, not numbers, shapes that do not agree.
+        """
+        path = existing_file(_under(self.root, self.path))
+        x, y = (read_array(path, key, option) for key, option in ((self.x, "x"), (self.y, "y")))
+        x = x[:, None] if x.ndim == 1 else x
+        y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+        return Table(
+            name=path.stem,
+            x=np.ascontiguousarray(x),
+            y=np.ascontiguousarray(y),
+            input_names=tuple(f"x{i + 1}" for i in range(x.shape[-1])),
+            target_name=self.y,
+            origin=str(path),
+            checksums={path.name: sha256(path)},
+        )
+
+
+def find_column(layout: Layout, column: Column) -> int:
+    """Index of a column given by name, or by number counting from 0 (negative from the end).
+
+    Raises:
+        DataError: no such column; names the nearest.
+    """
+    if layout.header_line and str(column) in layout.names:
+        return layout.names.index(str(column))
+    if isinstance(column, int) or str(column).lstrip("-").isdigit():
+        index = int(column)
+        if -layout.width <= index < layout.width:
+            return index % layout.width
+        raise DataError(
+            f"{layout.path} has {layout.width} columns, so there is no column number {index}; "
+            f"expected {-layout.width} to {layout.width - 1} (counting from 0) or a name"
+        )
+    if not layout.header_line:
+        raise DataError(
+            f"{layout.path} has no header line, so no column is called {column!r}; "
+            f"give its number, 0 to {layout.width - 1}"
+        )
+    near = get_close_matches(str(column), layout.names, n=3, cutoff=0.5)
+    listed = ", ".join(layout.names[:12]) + (", ..." if layout.width > 12 else "")
+    hint = f"nearest: {', '.join(near)}" if near else f"columns: {listed}"
+    raise DataError(f"{layout.path} has no column {column!r}; {hint}")
+
+
+def read_array(path: Path, key: str, option: str) -> Floats:
+    """One array of a .npz file as float64; never unpickles.
+
+    Raises:
+        DataError: not an archive, no such array, or not real numbers.
+    """
+    try:
+        archive = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(
+            f"{path} is not a NumPy archive or is damaged; write it with numpy.savez"
+        ) from error
+    if not isinstance(archive, np.lib.npyio.NpzFile):
+        raise DataError(f"{path} holds a single array, expected an archive written by numpy.savez")
+    with archive:
+        if key not in archive.files:
+            raise DataError(
+                f"{path} has no array {key!r}, it has {', '.join(archive.files) or 'none'}; "
+                f"choose one with data.{option}="
+            )
+        try:
+            array = archive[key]
+        except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+            raise DataError(f"{path}: array {key!r} cannot be read ({error})") from error
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"{path}: array {key!r} has dtype {array.dtype}, expected real numbers")
+    return array.astype(np.float64)
+
+
+def _under(root: str | None, path: str) -> Path:
+    given = Path(path).expanduser()
+    return given if root is None or given.is_absolute() else Path(root).expanduser() / given

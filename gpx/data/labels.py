@@ -1,0 +1,80 @@
+"""Targets in the coding that each task's likelihood expects."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from gpx.data.table import Floats, Table
+from gpx.errors import ConfigError, DataError
+
+Task = Literal["regression", "binary", "multiclass", "count"]
+
+_BINARY = ((0.0, 1.0), (-1.0, 1.0))
+
+
+def encode_targets(table: Table, task: Task) -> tuple[Floats, tuple[float, ...]]:
+    """Targets as the likelihoods of ``task`` want them.
+
+    Args:
+        table: with targets in the data's own coding; the words false and true were read as 0 and 1.
+        task: ``binary`` gives -1 and 1, ``multiclass`` 0..C-1 in ascending order of the labels,
+            ``count`` and ``regression`` leave the numbers as they are.
+
+    Returns:
+        Targets (n,) and, for classes, the original label of each class, ascending.
+
+    Raises:
+        DataError: the targets do not fit the task.
+        ConfigError: no such task.
+    """
+    y = table.y
+    if task == "regression":
+        return y, ()
+    if task == "count":
+        bad = (y < 0) | (y != np.round(y))
+        if bad.any():
+            raise DataError(
+                f"{_place(table, bad)}, expected a count (0, 1, 2, ...); "
+                "choose another likelihood= for other targets"
+            )
+        return y, ()
+    values = tuple(float(v) for v in np.unique(y))
+    if task == "binary":
+        if values not in _BINARY:
+            raise DataError(
+                f"{table.where}: the target ({table.target_name!r}) takes {_listed(values)}, "
+                "expected two labels coded 0 and 1, -1 and 1, or false and true; "
+                "recode them or choose another likelihood="
+            )
+        return np.where(y > 0, 1.0, -1.0), values
+    if task == "multiclass":
+        bad = y != np.round(y)
+        if bad.any():
+            raise DataError(
+                f"{_place(table, bad)}, expected a class label (a whole number); "
+                "choose another likelihood= for other targets"
+            )
+        if len(values) < 2:
+            raise DataError(
+                f"{table.where}: the target ({table.target_name!r}) takes {_listed(values)}, "
+                "expected at least two classes"
+            )
+        return np.searchsorted(np.array(values), y).astype(np.float64), values
+    raise ConfigError(f"task {task!r} is none of regression, binary, multiclass, count")
+
+
+def _place(table: Table, bad: np.ndarray) -> str:
+    row = int(np.flatnonzero(bad)[0])
+    return (
+        f"{table.where}, data row {row + 1}, target ({table.target_name!r}): found {table.y[row]:g}"
+        f" ({int(bad.sum())} such rows)"
+    )
+
+
+def _listed(values: tuple[float, ...]) -> str:
+    shown = ", ".join(f"{v:g}" for v in values[:4])
+    if len(values) == 1:
+        return f"the single value {shown}"
+    return f"{len(values)} values ({shown}{', ...' if len(values) > 4 else ''})"

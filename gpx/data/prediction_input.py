@@ -1,0 +1,136 @@
+"""Inputs to predict for, and the file of predictions."""
+
+from __future__ import annotations
+
+import gzip
+import logging
+import os
+import tempfile
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gpx.data.delimited import Layout, existing_file, read_columns, sniff
+from gpx.data.file import read_array
+from gpx.data.table import Floats
+from gpx.errors import DataError, ShapeError
+
+logger = logging.getLogger(__name__)
+
+HEADER = "mean,std,lower,upper"
+
+
+def read_inputs(path: str | Path, input_names: Sequence[str]) -> Floats:
+    """Inputs of new points in the data's own units, columns in the order of training.
+
+    With a header line columns are matched by name: their order is free and others (such as the
+    target) are ignored. Without one there must be exactly d columns, in the order of training. A
+    ``.npz`` file gives its array ``x``.
+
+    Args:
+        path: delimited text, gzipped or not, or .npz.
+        input_names: d names, as in training.
+
+    Returns:
+        (n, d).
+
+    Raises:
+        DataError: missing columns, text, empty cells, NaN or infinities, with line and column.
+    """
+    found = existing_file(path)
+    if found.suffix == ".npz":
+        return _archive(found, len(input_names))
+    layout = sniff(found)
+    if not layout.header_line:
+        if layout.width != len(input_names):
+            raise DataError(
+                f"{layout.path} has {layout.width} columns and no header line, expected the "
+                f"{len(input_names)} inputs of training in their order: {_listed(input_names)}"
+            )
+        return read_columns(layout, range(layout.width))
+    columns = [_column(layout, name) for name in input_names]
+    ignored = [name for i, name in enumerate(layout.names) if i not in columns]
+    if ignored:
+        logger.info("%s: columns not used in training, ignored: %s", found, _listed(ignored))
+    return read_columns(layout, columns)
+
+
+def write_predictions(
+    path: str | Path, mean: ArrayLike, std: ArrayLike, lower: ArrayLike, upper: ArrayLike
+) -> None:
+    """Write one line per point: mean, standard deviation, interval, in the data's own units.
+
+    The file appears complete or not at all; a name ending in ``.gz`` is zipped.
+
+    Args:
+        path: file to write; its folder is made.
+        mean, std, lower, upper (n,): predictions.
+
+    Raises:
+        DataError: the folder cannot be written to.
+        ShapeError: the four do not have one length.
+    """
+    columns = [np.asarray(c, dtype=np.float64) for c in (mean, std, lower, upper)]
+    if any(c.ndim != 1 or c.shape != columns[0].shape for c in columns):
+        raise ShapeError(
+            f"mean, std, lower and upper have shapes {[c.shape for c in columns]}, "
+            "expected the same (n,)"
+        )
+    target = Path(path).expanduser()
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    except OSError as error:
+        raise DataError(f"cannot write to {target.parent}: {error.strerror}") from error
+    part = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as raw:
+            if target.suffix == ".gz":
+                with gzip.GzipFile(fileobj=raw, mode="wb", filename="") as zipped:
+                    _write(zipped, columns)
+            else:
+                _write(raw, columns)
+        part.chmod(0o644)
+        os.replace(part, target)
+    except OSError as error:
+        raise DataError(f"cannot write {target}: {error.strerror}") from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _write(file: object, columns: list[Floats]) -> None:
+    np.savetxt(
+        file,  # type: ignore[arg-type]
+        np.column_stack(columns),
+        fmt="%.10g",
+        delimiter=",",
+        header=HEADER,
+        comments="",
+    )
+
+
+def _archive(path: Path, width: int) -> Floats:
+    x = read_array(path, "x", "x")
+    x = x[:, None] if x.ndim == 1 else x
+    if x.ndim != 2 or x.shape[1] != width:
+        raise DataError(f"{path}: array 'x' has shape {x.shape}, expected (n, {width})")
+    bad = ~np.isfinite(x).all(axis=1)
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        raise DataError(f"{path}, data row {row + 1}: found a value that is not finite")
+    return x
+
+
+def _column(layout: Layout, name: str) -> int:
+    if name in layout.names:
+        return layout.names.index(name)
+    near = get_close_matches(name, layout.names, n=3, cutoff=0.5)
+    hint = f"nearest there: {', '.join(near)}" if near else f"it has {_listed(layout.names)}"
+    raise DataError(f"{layout.path} has no column {name!r}, which the model was trained on; {hint}")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")

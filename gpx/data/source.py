@@ -1,0 +1,97 @@
+"""Where a data set comes from and how its rows are split."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpx.data.table import Table
+from gpx.errors import ConfigError, DataError
+
+Rows = NDArray[np.int64]
+
+
+class DataSource(ABC):
+    """One data set: a subclass writes ``table``, the splits come from here.
+
+    A table with published test masks is split by them. Any other is cut into ``1 / test_fraction``
+    folds by one random permutation, so that over all splits every row is tested exactly once. The
+    permutation depends on ``split_seed`` alone, never on the seed of training.
+
+    Args:
+        split: which fold is the test set, counting from 0.
+        test_fraction: share of rows in a fold, for tables without masks; 1 / test_fraction is
+            rounded to a whole number of folds.
+        root: folder to look in before $GPX_DATA and the cache; only sources with files use it.
+        split_seed: of the permutation.
+
+    Raises:
+        ConfigError: ``test_fraction`` is not in (0, 0.5] or ``split`` is negative.
+    """
+
+    def __init__(
+        self,
+        split: int = 0,
+        test_fraction: float = 0.1,
+        root: str | None = None,
+        split_seed: int = 0,
+    ) -> None:
+        if not 0.0 < test_fraction <= 0.5:
+            raise ConfigError(
+                f"data.test_fraction={test_fraction} is not between 0 and 0.5; "
+                "0.1 gives ten splits of 90 % training and 10 % test rows"
+            )
+        if split < 0:
+            raise ConfigError(f"data.split={split} is negative; splits count from 0")
+        self.split = split
+        self.test_fraction = test_fraction
+        self.root = root
+        self.split_seed = split_seed
+
+    @abstractmethod
+    def table(self) -> Table:
+        """All rows, in the data's own units; raises DataError when they cannot be had."""
+
+    def split_rows(self, table: Table) -> tuple[Rows, Rows]:
+        """Training and test row numbers of this split, each ascending.
+
+        Raises:
+            DataError: the split does not exist, or there are too few rows for it.
+        """
+        if table.test_masks is not None:
+            test = self._published_fold(table, table.test_masks.shape[1])
+        else:
+            test = self._random_fold(table)
+        train = np.setdiff1d(np.arange(len(table.y)), test, assume_unique=True)
+        if len(train) < 2 or len(test) < 1:
+            raise DataError(
+                f"{table.where}: split {self.split} leaves {len(train)} training and {len(test)} "
+                "test rows; expected at least 2 and 1"
+            )
+        return train, test
+
+    def _published_fold(self, table: Table, folds: int) -> Rows:
+        self._check_split(table, folds)
+        assert table.test_masks is not None
+        return np.flatnonzero(table.test_masks[:, self.split]).astype(np.int64)
+
+    def _random_fold(self, table: Table) -> Rows:
+        folds, rows = round(1.0 / self.test_fraction), len(table.y)
+        self._check_split(table, folds)
+        if rows < max(folds, 3):
+            raise DataError(
+                f"{table.where} has {rows} rows, fewer than the {max(folds, 3)} that "
+                f"{folds} splits need; add rows or raise data.test_fraction "
+                f"(now {self.test_fraction:g})"
+            )
+        order = np.random.Generator(np.random.PCG64(self.split_seed)).permutation(rows)
+        return np.sort(np.array_split(order, folds)[self.split]).astype(np.int64)
+
+    def _check_split(self, table: Table, folds: int) -> None:
+        if self.split >= folds:
+            raise DataError(
+                f"data.split={self.split} does not exist: {table.where} has {folds} splits, "
+                f"0 to {folds - 1}"
+            )

@@ -1,0 +1,97 @@
+"""Between the data's own units and standardised ones."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+EPS = 4.0 * torch.finfo(torch.float64).eps
+"""A column whose spread is below this share of its largest magnitude is constant to rounding."""
+
+
+class Standardiser(nn.Module):
+    """Affine maps that give training inputs and targets mean zero and standard deviation one.
+
+    All state is in buffers, so that ``state_dict`` carries it; keep them in float64 (years or
+    seconds since 1970 do not survive centring in float32).
+
+    Args:
+        num_inputs: d.
+
+    Attributes:
+        input_mean, input_scale (d,): in the inputs' own units.
+        target_mean, target_scale (): in the target's own unit; 0 and 1 where it is not scaled.
+    """
+
+    input_mean: Tensor
+    input_scale: Tensor
+    target_mean: Tensor
+    target_scale: Tensor
+
+    def __init__(self, num_inputs: int) -> None:
+        super().__init__()
+        double = torch.float64
+        self.register_buffer("input_mean", torch.zeros(num_inputs, dtype=double))
+        self.register_buffer("input_scale", torch.ones(num_inputs, dtype=double))
+        self.register_buffer("target_mean", torch.zeros((), dtype=double))
+        self.register_buffer("target_scale", torch.ones((), dtype=double))
+
+    @classmethod
+    def fit(cls, x: Tensor, y: Tensor, *, scale_targets: bool) -> tuple[Standardiser, Tensor]:
+        """Statistics of training rows: mean and population standard deviation.
+
+        Args:
+            x (n, d), y (n,): training rows, float64.
+            scale_targets: False leaves targets as they are.
+
+        Returns:
+            The standardiser, and a mask (d + 1,) of the constant columns (inputs, then target),
+            whose scale is one.
+        """
+        scaler = cls(x.shape[1])
+        mean, scale, constant = _statistics(x)
+        scaler.input_mean.copy_(mean)
+        scaler.input_scale.copy_(scale)
+        target_constant = torch.zeros(1, dtype=torch.bool)
+        if scale_targets:
+            mean, scale, target_constant = _statistics(y[:, None])
+            scaler.target_mean.copy_(mean[0])
+            scaler.target_scale.copy_(scale[0])
+        return scaler, torch.cat([constant, target_constant])
+
+    def transform_inputs(self, x: Tensor) -> Tensor:
+        """x (n, d) in its own units -> (n, d) standardised, float64."""
+        device = x.device
+        centred = x.to(torch.float64) - self.input_mean.to(device)
+        return centred / self.input_scale.to(device)
+
+    def original_inputs(self, x: Tensor) -> Tensor:
+        """x (n, d) standardised -> (n, d) in its own units, float64."""
+        device = x.device
+        scaled = x.to(torch.float64) * self.input_scale.to(device)
+        return scaled + self.input_mean.to(device)
+
+    def transform_targets(self, y: Tensor) -> Tensor:
+        """y (n,) in its own unit -> (n,) standardised, float64."""
+        device = y.device
+        return (y.to(torch.float64) - self.target_mean.to(device)) / self.target_scale.to(device)
+
+    def original_mean(self, mean: Tensor) -> Tensor:
+        """Mean (or any quantile) of standardised targets -> in the target's own unit, float64."""
+        device = mean.device
+        scaled = mean.to(torch.float64) * self.target_scale.to(device)
+        return scaled + self.target_mean.to(device)
+
+    def original_std(self, std: Tensor) -> Tensor:
+        """Standard deviation of standardised targets -> in the target's own unit, float64."""
+        return std.to(torch.float64) * self.target_scale.to(std.device)
+
+
+def _statistics(columns: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean, scale and constancy per column of (n, c); a constant column's mean is its value."""
+    lowest, highest = columns.amin(0), columns.amax(0)
+    largest = torch.maximum(lowest.abs(), highest.abs())
+    constant = (highest - lowest) <= EPS * largest
+    mean = torch.where(constant, lowest, columns.mean(0))
+    std = (columns - mean).square().mean(0).sqrt()
+    return mean, torch.where(constant, torch.ones_like(std), std), constant

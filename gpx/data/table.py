@@ -1,0 +1,90 @@
+"""A data set before it is split or scaled: plain numbers with names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpx.errors import DataError
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Inputs and targets in the data's own units.
+
+    Attributes:
+        name: of the data set.
+        x (n, d): inputs.
+        y (n,): targets; class labels and counts as numbers too.
+        input_names: d names.
+        target_name: name of the target.
+        test_masks (n, k): column s marks the test rows of split s; None where none are published.
+        notes: what a reader of results on this set must know (leaks, repeats, caps).
+        origin: file or generator the numbers came from, for error messages.
+        checksums: SHA-256 by file name, for the record of a run.
+
+    Raises:
+        DataError: shapes do not agree, there are no rows or no inputs, or a value is not finite.
+    """
+
+    name: str
+    x: Floats
+    y: Floats
+    input_names: tuple[str, ...]
+    target_name: str
+    test_masks: Mask | None = None
+    notes: str = ""
+    origin: str = ""
+    checksums: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.x.ndim != 2 or self.y.ndim != 1 or len(self.x) != len(self.y):
+            raise DataError(
+                f"{self.where} has inputs of shape {self.x.shape} and a target of shape "
+                f"{self.y.shape}; expected (n, d) and (n,) with the same n"
+            )
+        rows, columns = self.x.shape
+        if rows == 0 or columns == 0:
+            raise DataError(
+                f"{self.where} has {rows} rows and {columns} inputs; expected some of both"
+            )
+        if len(self.input_names) != columns:
+            raise DataError(
+                f"{self.where} has {columns} inputs but {len(self.input_names)} input names"
+            )
+        if self.test_masks is not None and self.test_masks.shape[0] != rows:
+            raise DataError(
+                f"{self.where} has {rows} rows but its test mask has {self.test_masks.shape[0]}; "
+                "the two files do not belong together, fetch both again"
+            )
+        self._check_finite()
+
+    @property
+    def where(self) -> str:
+        """The file or generator, or the name when neither is known."""
+        return self.origin or f"data set {self.name}"
+
+    def _check_finite(self) -> None:
+        bad_x = ~np.isfinite(self.x)
+        bad_y = ~np.isfinite(self.y)
+        if not (bad_x.any() or bad_y.any()):
+            return
+        row = int(np.flatnonzero(bad_x.any(axis=1) | bad_y)[0])
+        if bad_x[row].any():
+            column = int(np.flatnonzero(bad_x[row])[0])
+            name, value = self.input_names[column], self.x[row, column]
+            place = f"column {column + 1} ({name!r})"
+        else:
+            value, place = self.y[row], f"the target ({self.target_name!r})"
+        count = int(bad_x.sum() + bad_y.sum())
+        raise DataError(
+            f"{self.where}, data row {row + 1}, {place}: found {value}, expected a finite number "
+            f"({count} such value{'s' if count > 1 else ''} in all); "
+            "remove these rows or fill them in first"
+        )

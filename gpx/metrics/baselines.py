@@ -1,0 +1,180 @@
+"""What needs no Gaussian process: predict the mean, a linear model, the nearest neighbours.
+
+On some benchmark sets these beat published sparse Gaussian processes, so every results table shows
+them beside the model.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+from torch import Tensor
+from torch.distributions import Categorical, Distribution, Normal
+
+from gpx.data.dataset import Dataset
+from gpx.metrics.classification import classification_metrics
+from gpx.metrics.evaluate import evaluate
+from gpx.metrics.nearest import nearest_neighbours
+
+logger = logging.getLogger(__name__)
+
+SMALLEST_STD = 1e-6
+"""Floor of a predictive standard deviation, for sets that a baseline fits without error."""
+
+RIDGE = 1e-6
+"""Ridge of logistic regression, per point; it keeps weights finite where classes separate."""
+
+CALIBRATION_ROWS = 2_000
+"""Training rows whose leave-one-out errors give the neighbours' predictive variance."""
+
+MAX_QUERIES = 10_000
+"""Test rows the neighbours are asked about; evenly spaced ones are taken of more."""
+
+
+@dataclass(frozen=True)
+class _Prediction:
+    """Predictive distribution, and the test rows it is for (None: all)."""
+
+    predictive: Distribution
+    rows: Tensor | None = None
+
+
+def baselines(
+    dataset: Dataset, neighbours: int = 5, max_queries: int = MAX_QUERIES
+) -> dict[str, dict[str, float]]:
+    """Test metrics of the baselines: ``mean``, ``linear`` and ``<k>-nn``.
+
+    Numbers and counts: the training mean; least squares with intercept (minimum norm); the mean of the k nearest
+    neighbours on scaled inputs. Each predicts a Gaussian whose variance is that of its training
+    residuals (for neighbours: of leave-one-out residuals), so that MNLP compares. For counts that
+    is a density, not a probability mass. Classes: the training frequencies; logistic regression;
+    the neighbours' frequencies with one count in all spread over the classes.
+
+    Args:
+        dataset: standardised; float64 or float32, any device (work is done in float64 on the CPU).
+        neighbours: k.
+        max_queries: see ``MAX_QUERIES``; what is left out is logged.
+
+    Returns:
+        For each baseline the metrics of ``gpx.metrics.evaluate``.
+
+    Cost: O(n d^2) for the linear model; for neighbours a tree search at d <= 32, beyond
+    that O(n_test n d).
+    """
+    data = dataset.to("cpu", torch.float64)
+    queries = _queries(data, max_queries)
+    near = f"{neighbours}-nn"
+    if data.num_classes:
+        log_laws = {
+            "mean": _class_frequencies(data),
+            "linear": _logistic_regression(data),
+        }
+        classes = {name: (law, _classes(data, data.test_y)) for name, law in log_laws.items()}
+        asked = data.test_y if queries is None else data.test_y[queries]
+        classes[near] = (_neighbour_classes(data, neighbours, queries), _classes(data, asked))
+        return {name: _scored(law, truth) for name, (law, truth) in classes.items()}
+    found = {
+        "mean": _Prediction(_training_mean(data)),
+        "linear": _Prediction(_least_squares(data)),
+        near: _Prediction(_neighbour_mean(data, neighbours, queries), queries),
+    }
+    return {
+        name: evaluate(
+            data.task,
+            p.predictive,
+            data.test_y if p.rows is None else data.test_y[p.rows],
+            data.scaler,
+        )
+        for name, p in found.items()
+    }
+
+
+def _scored(log_probabilities: Tensor, classes: Tensor) -> dict[str, float]:
+    found = classification_metrics(log_probabilities, classes)
+    return found | {f"{name}_original": found[name] for name in ("rmse", "mnlp")}
+
+
+def _queries(data: Dataset, limit: int) -> Tensor | None:
+    if data.num_test <= limit:
+        return None
+    logger.info(
+        "%s: the nearest-neighbour baseline takes %d of %d test rows, evenly spaced",
+        data.name,
+        limit,
+        data.num_test,
+    )
+    return torch.linspace(0, data.num_test - 1, limit, dtype=torch.float64).round().long()
+
+
+def _training_mean(data: Dataset) -> Normal:
+    std = data.train_y.std(correction=0).clamp_min(SMALLEST_STD)
+    return Normal(data.train_y.mean().expand(data.num_test), std.expand(data.num_test))
+
+
+def _least_squares(data: Dataset) -> Normal:
+    train, test = _with_intercept(data.train_x), _with_intercept(data.test_x)
+    # the triangular factor of (inputs, targets) has the same least squares problem, d + 2 rows long;
+    # normal equations would square the condition number, and some sets have near-dependent columns
+    factor = torch.linalg.qr(torch.cat([train, data.train_y[:, None]], dim=1), mode="r").R
+    solution = np.linalg.lstsq(factor[:, :-1].numpy(), factor[:, -1].numpy(), rcond=None)[0]
+    weights = torch.from_numpy(solution)
+    residual = data.train_y - train @ weights
+    freedom = max(data.num_train - train.shape[1], 1)
+    std = (residual.square().sum() / freedom).sqrt().clamp_min(SMALLEST_STD)
+    return Normal(test @ weights, std.expand(data.num_test))
+
+
+def _neighbour_mean(data: Dataset, k: int, queries: Tensor | None) -> Normal:
+    asked = data.test_x if queries is None else data.test_x[queries]
+    mean = data.train_y[nearest_neighbours(data.train_x, asked, k)].mean(1)
+    # errors of training rows that are not their own neighbours
+    count = min(CALIBRATION_ROWS, data.num_train)
+    held = torch.linspace(0, data.num_train - 1, count, dtype=torch.float64).round().long()
+    others = nearest_neighbours(data.train_x, data.train_x[held], k, exclude=held)
+    residual = data.train_y[held] - data.train_y[others].mean(1)
+    std = residual.square().mean().sqrt().clamp_min(SMALLEST_STD)
+    return Normal(mean, std.expand(len(mean)))
+
+
+def _classes(data: Dataset, y: Tensor) -> Tensor:
+    return (y > 0).long() if data.task == "binary" else y.long()
+
+
+def _class_frequencies(data: Dataset) -> Tensor:
+    classes, c = _classes(data, data.train_y), data.num_classes
+    counts = torch.bincount(classes, minlength=c).to(torch.float64) + 1.0 / c
+    return (counts / counts.sum()).log().expand(data.num_test, c)
+
+
+def _neighbour_classes(data: Dataset, k: int, queries: Tensor | None) -> Tensor:
+    asked = data.test_x if queries is None else data.test_x[queries]
+    near = nearest_neighbours(data.train_x, asked, k)
+    votes = torch.nn.functional.one_hot(_classes(data, data.train_y)[near], data.num_classes)
+    counts = votes.sum(1).to(torch.float64) + 1.0 / data.num_classes
+    return (counts / counts.sum(1, keepdim=True)).log()
+
+
+def _logistic_regression(data: Dataset) -> Tensor:
+    """Log probabilities (n_test, C) of multinomial logistic regression, ridge ``RIDGE``."""
+    train, test = _with_intercept(data.train_x), _with_intercept(data.test_x)
+    classes, shape = _classes(data, data.train_y), (train.shape[1], data.num_classes)
+
+    def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        weights = torch.from_numpy(flat.copy()).reshape(shape).requires_grad_()
+        fit = Categorical(logits=train @ weights, validate_args=False).log_prob(classes).mean()
+        value = 0.5 * RIDGE * weights.square().sum() - fit
+        (gradient,) = torch.autograd.grad(value, weights)
+        return float(value.detach()), gradient.numpy().ravel()
+
+    start = np.zeros(shape[0] * shape[1])
+    best = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": 200})
+    weights = torch.from_numpy(best.x).reshape(shape)
+    return torch.log_softmax(test @ weights, dim=-1)
+
+
+def _with_intercept(x: Tensor) -> Tensor:
+    return torch.cat([x, x.new_ones(len(x), 1)], dim=1)

@@ -1,0 +1,64 @@
+"""The metrics of a task, on the standardised scale and in the data's own units."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from gpx.data.labels import Task
+from gpx.data.standardiser import Standardiser
+from gpx.errors import ConfigError
+from gpx.metrics.classification import classification_metrics
+from gpx.metrics.regression import regression_metrics
+
+_IN_TARGET_UNIT = ("rmse", "mae", "crps")
+
+
+def evaluate(
+    task: Task, predictive: Distribution, y: Tensor, scaler: Standardiser
+) -> dict[str, float]:
+    """All metrics of predictions for test targets.
+
+    Every task has ``rmse``, ``mnlp`` and, in the data's own units, ``rmse_original`` and
+    ``mnlp_original``. Numbers and counts add ``mae`` (and ``mae_original``) and, where the law
+    allows it, ``coverage_95`` and ``crps`` (and ``crps_original``). Classes add ``accuracy``,
+    ``brier`` and ``ece``; their ``rmse`` is the root of the Brier score and has no unit.
+
+    Args:
+        task: of the likelihood.
+        predictive: of y, batch shape (n,); for classes it has ``logits`` (n,) of the class coded
+            1, or (n, C).
+        y (n,): targets as in ``Dataset``: standardised, or -1 and 1, or 0..C-1, or counts.
+        scaler: of the data set.
+
+    Raises:
+        ConfigError: the predictive distribution of a classifier has no ``logits``.
+    """
+    if task in ("binary", "multiclass"):
+        found = classification_metrics(*_log_probabilities(task, predictive, y))
+        return found | {f"{name}_original": found[name] for name in ("rmse", "mnlp")}
+    found = regression_metrics(predictive, y)
+    scale = float(scaler.target_scale)
+    for name in _IN_TARGET_UNIT:
+        if name in found:
+            found[f"{name}_original"] = found[name] * scale
+    # a density per original unit is the standardised one divided by the scale
+    found["mnlp_original"] = found["mnlp"] + math.log(scale)
+    return found
+
+
+def _log_probabilities(task: Task, predictive: Distribution, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Log probabilities (n, C) and classes 0..C-1 (n,)."""
+    logits = getattr(predictive, "logits", None)
+    if not isinstance(logits, Tensor):
+        raise ConfigError(
+            f"a {type(predictive).__name__} has no class probabilities, expected Bernoulli or "
+            f"Categorical for a {task} likelihood"
+        )
+    if task == "binary":
+        two = torch.stack([-logits, logits], dim=-1)
+        return torch.nn.functional.logsigmoid(two), (y > 0).long()
+    return torch.log_softmax(logits, dim=-1), y.long()
