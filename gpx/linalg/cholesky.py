@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -59,8 +61,61 @@ def cholesky(
         tried.append(jitter)
         factor, info = torch.linalg.cholesky_ex(candidate)
         if not bool(info.any()):
-            return factor, CholeskyReport(jitter, tuple(tried))
+            return factor, CholeskyReport(jitter, tuple(tried), relative)
     raise NotPositiveDefinite(_explain(matrix.detach(), name, tried, hint))
+
+
+def cholesky_in_place(
+    fill: Callable[[Tensor], None],
+    buffer: Tensor,
+    *,
+    name: str = "matrix",
+    ladder: tuple[float, ...] | None = None,
+    hint: str = "",
+) -> tuple[Tensor, CholeskyReport]:
+    """Cholesky factor written over the matrix itself: nothing else of size n x n is held.
+
+    Args:
+        fill: writes the lower triangle (diagonal included) of the matrix into the buffer it is
+            given; called again for every further jitter, because a failed attempt destroys it.
+        buffer (n, n): contiguous storage; holds the factor afterwards.
+        name, ladder, hint: as for ``cholesky``.
+
+    Returns:
+        upper factor U (n, n) with U^T U = matrix, a transposed view of ``buffer`` (LAPACK's own
+        layout, so that solves and the inverse need no copy), and the report.
+
+    Raises:
+        NotPositiveDefinite: as for ``cholesky``.
+
+    Cost: n^3/3 multiply-adds and one ``fill`` per attempt.
+    """
+    steps = LADDER.get(buffer.dtype, (0.0,)) if ladder is None else ladder
+    diagonal = buffer.diagonal()
+    info = torch.empty((), dtype=torch.int32, device=buffer.device)
+    upper = buffer.mT
+    tried: list[float] = []
+    for relative in steps:
+        fill(buffer)
+        jitter = relative * float(diagonal.mean()) if relative else 0.0
+        diagonal += jitter
+        tried.append(jitter)
+        torch.linalg.cholesky_ex(upper, upper=True, out=(upper, info))
+        if not bool(info):
+            return upper, CholeskyReport(jitter, tuple(tried), relative)
+    fill(buffer)
+    full = buffer.tril() + buffer.tril(-1).mT
+    raise NotPositiveDefinite(_explain(full, name, tried, hint))
+
+
+def upper_solve(upper: Tensor, right: Tensor) -> Tensor:
+    """Solve U^T U s = right for right (n, k) by two triangular solves.
+
+    Unlike ``torch.cholesky_solve`` it makes no copy of U (n, n) when U has LAPACK's layout, as
+    ``cholesky_in_place`` returns it.
+    """
+    half = torch.linalg.solve_triangular(upper.mT, right, upper=False)
+    return torch.linalg.solve_triangular(upper, half, upper=True)
 
 
 def _explain(matrix: Tensor, name: str, tried: list[float], hint: str) -> str:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 MAX_BLOCK = 64
-"""Most rows asked for at once: bounds the work wasted when the guess of the next pivots is wrong."""
+"""Most rows asked for at once: bounds the work wasted when the next pivots are guessed wrong."""
 
 EXHAUSTED = {torch.float64: 1e-14, torch.float32: 1e-6}
 """Residual, relative to the largest diagonal entry, below which no pivot carries information."""

@@ -12,10 +12,12 @@ class CholeskyReport:
     Attributes:
         jitter: what was added to the diagonal, in the matrix's own unit (0 when nothing was).
         tried: every jitter tried, in order.
+        relative: ``jitter`` over the mean diagonal, for gradients that follow the jitter.
     """
 
     jitter: float
     tried: tuple[float, ...]
+    relative: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,157 @@
+"""The Nystrom approximation of a kernel matrix, streamed over blocks of data.
+
+Notation (sgpr_cglb_diagnostics 1.3): L = chol(K_zz), A = L^{-1} K_zx (M, n), Q_xx = A^T A. Blocks
+hold A^T, data points in rows. Products over data are in the data's dtype, sums over data and all
+M x M algebra in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gpx.kernels.base import Kernel
+from gpx.linalg import CholeskyReport, cholesky
+from gpx.linalg.cholesky import LADDER
+
+BLOCK_BYTES = {"cpu": 2**22, "cuda": 2**27}
+"""Bytes of one block of A^T: it stays in a CPU's cache between the passes over it."""
+
+GRAM_TILE = 128
+"""Columns per tile when only the lower triangle of A A^T is formed (CPU)."""
+
+
+class Whitener:
+    """L = chol(K_zz) and the products A^T = K_xz L^{-T} with it.
+
+    Attributes:
+        kernel, z (M, d): covariance function and inducing inputs.
+        factor (M, M): L.
+    """
+
+    def __init__(self, kernel: Kernel, z: Tensor, factor: Tensor) -> None:
+        self.kernel = kernel
+        self.z = z.detach()
+        self.factor = factor
+        self._solver = factor.to(z.dtype)
+
+    def block(self, x: Tensor, out: Tensor) -> Tensor:
+        """A^T for the rows x (b, d), written into out (b, M). Cost: b M^2 / 2 multiply-adds."""
+        out.copy_(self.kernel.evaluate(x, self.z))
+        column = out.mT  # LAPACK's layout: solved in place, without a copy
+        torch.linalg.solve_triangular(self._solver, column, upper=False, out=column)
+        return out
+
+
+def factorise(
+    kernel: Kernel, z: Tensor, jitter: float | None = None
+) -> tuple[Whitener, CholeskyReport]:
+    """Factorise K_zz in float64 and report the jitter it took.
+
+    Args:
+        kernel, z (M, d): covariance function and inducing inputs.
+        jitter: smallest jitter to try, relative to the mean diagonal; None: 0 in float64 and 1e-6
+            in float32, where rounding of the kernel entries alone makes K_zz indefinite.
+
+    Raises:
+        NotPositiveDefinite: when the whole ladder of jitters fails.
+    """
+    smallest = jitter if jitter is not None else (0.0 if z.dtype == torch.float64 else 1e-6)
+    z = z.detach()
+    factor, report = cholesky(
+        kernel.evaluate(z, z).detach().double(),
+        name=f"K_zz of {z.shape[0]} inducing points",
+        ladder=(smallest, *(j for j in LADDER[torch.float64] if j > smallest)),
+        hint="fewer inducing points or shorter lengthscales",
+    )
+    return Whitener(kernel, z, factor), report
+
+
+class BlockStore:
+    """Blocks of A^T: kept while they fit a budget, recomputed at the second visit otherwise.
+
+    Args:
+        whitener: makes the blocks.
+        x (n, d): data inputs.
+        memory_budget: bytes that may be kept between visits; 0 keeps nothing.
+    """
+
+    def __init__(self, whitener: Whitener, x: Tensor, memory_budget: int = 0) -> None:
+        self.whitener, self.x = whitener, x.detach()
+        n, m = x.shape[0], whitener.z.shape[0]
+        self.step = max(1, BLOCK_BYTES.get(x.device.type, 2**22) // (m * x.element_size()))
+        room = min(n, memory_budget // (m * x.element_size()))
+        self.num_kept = room if room == n else room - room % self.step
+        self._kept = x.new_empty(self.num_kept, m)
+        self._work = x.new_empty(0 if self.num_kept == n else min(self.step, n), m)
+        self._filled = 0
+
+    def __iter__(self) -> Iterator[tuple[slice, Tensor]]:
+        """Rows and their block of A^T, valid until the next one is asked for."""
+        for start in range(0, self.x.shape[0], self.step):
+            rows = slice(start, min(start + self.step, self.x.shape[0]))
+            keep = rows.stop <= self.num_kept
+            block = self._kept[rows] if keep else self._work[: rows.stop - rows.start]
+            if not keep or rows.stop > self._filled:
+                self.whitener.block(self.x[rows], block)
+                if keep:
+                    self._filled = rows.stop
+            yield rows, block
+
+
+@dataclass(frozen=True)
+class NystromSums:
+    """Sums over the data that the collapsed bound and its posterior need, in float64.
+
+    Attributes:
+        gram (M, M): A A^T.
+        projected (M,): A r.
+        trace_error (): T = sum_n t_n with t_n = max(0, k(x_n, x_n) - [Q_xx]_nn) per point.
+        squared_residual (): r^T r.
+        clamped (n,): where t_n was negative by rounding and counts as the constant zero.
+    """
+
+    gram: Tensor
+    projected: Tensor
+    trace_error: Tensor
+    squared_residual: Tensor
+    clamped: Tensor
+
+
+def nystrom_sums(store: BlockStore, residual: Tensor) -> NystromSums:
+    """One pass over the data: n M^2 / 2 (triangular solve) + n M^2 / 2 (Gram) multiply-adds.
+
+    Args:
+        store: blocks of A^T; filled on the way.
+        residual (n,): r = y - m(x).
+    """
+    x, m = store.x, store.whitener.z.shape[0]
+    total = torch.zeros(m, m, dtype=torch.float64, device=x.device)
+    partial = total if x.dtype == torch.float64 else torch.zeros_like(total, dtype=x.dtype)
+    projected = torch.zeros(m, dtype=torch.float64, device=x.device)
+    trace_error = torch.zeros((), dtype=torch.float64, device=x.device)
+    clamped = torch.empty(x.shape[0], dtype=torch.bool, device=x.device)
+    for rows, block in store:
+        _add_gram(partial, block)
+        if partial is not total:
+            total += partial
+            partial.zero_()
+        projected += block.mT @ residual[rows]
+        gap = store.whitener.kernel.diagonal(x[rows]) - torch.linalg.vecdot(block, block)
+        torch.lt(gap, 0.0, out=clamped[rows])
+        trace_error += gap.clamp_(min=0.0).double().sum()
+    gram = total.tril() + total.tril(-1).mT
+    squared = residual.double().square().sum()
+    return NystromSums(gram, projected, trace_error, squared, clamped)
+
+
+def _add_gram(total: Tensor, block: Tensor) -> None:
+    """Add the lower triangle of block^T block; what lands above the diagonal is ignored."""
+    m = total.shape[0]
+    tile = GRAM_TILE if block.is_cpu else m
+    for start in range(0, m, tile):
+        stop = min(start + tile, m)
+        total[start:stop, :stop].addmm_(block[:, start:stop].mT, block[:, :stop])

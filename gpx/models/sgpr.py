@@ -1,0 +1,164 @@
+"""Sparse Gaussian process regression with inducing points and a collapsed Gaussian posterior."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from gpx.errors import ConfigError
+from gpx.inducing import Selector
+from gpx.inducing import selector as named_selector
+from gpx.kernels.base import Kernel
+from gpx.likelihoods.gaussian import Gaussian
+from gpx.linalg import cholesky
+from gpx.means.base import Mean
+from gpx.models.base import Marginals, Model, Posterior
+from gpx.models.nystrom import BlockStore, NystromSums, Whitener, factorise, nystrom_sums
+
+
+class InnerFactor:
+    """B = I + A A^T / noise and what follows from it; float64.
+
+    Attributes:
+        factor (M, M): LB = chol(B).
+        weights (M,): beta = B^{-1} A r / noise, the posterior mean of L^{-1} u.
+        complement (M, M): I - B^{-1}, symmetric.
+    """
+
+    def __init__(self, sums: NystromSums, noise: Tensor) -> None:
+        self._scaled_gram = sums.gram / noise
+        inner = self._scaled_gram.clone()
+        inner.diagonal().add_(1.0)
+        # at least one on every eigenvalue: a failure can only be NaN, which the error then names
+        self.factor, _ = cholesky(
+            inner, name="I + A A^T / noise of the inducing points", ladder=(0.0,)
+        )
+        right = (sums.projected / noise).unsqueeze(1)
+        self.weights = torch.cholesky_solve(right, self.factor).squeeze(1)
+
+    @property
+    def complement(self) -> Tensor:
+        """I - B^{-1} = B^{-1} (A A^T / noise), without the cancellation."""
+        found = torch.cholesky_solve(self._scaled_gram, self.factor)
+        return 0.5 * (found + found.mT)
+
+
+class SGPR(Model):
+    """Sparse Gaussian process regression (Titsias 2009).
+
+    Args:
+        kernel, mean, likelihood: the likelihood must be Gaussian.
+        num_inputs: d, the number of columns of x.
+        num_inducing: M.
+        selector: how ``initialise`` places the inducing points: "greedy", "kmeans" or "uniform".
+        jitter: smallest jitter on K_zz, relative to its mean diagonal; None: 0 in float64 and 1e-6
+            in float32. Larger ones are tried when it does not suffice, and reported.
+
+    Attributes:
+        inducing_points (M, d): Z, trained with the hyperparameters; zero until ``initialise``.
+    """
+
+    kernel: Kernel
+    mean: Mean
+    likelihood: Gaussian
+
+    def __init__(
+        self,
+        *,
+        kernel: Kernel,
+        mean: Mean,
+        likelihood: Gaussian,
+        num_inputs: int,
+        num_inducing: int = 512,
+        selector: str = "greedy",
+        jitter: float | None = None,
+    ) -> None:
+        super().__init__()
+        if num_inducing < 1:
+            raise ConfigError(f"num_inducing must be at least 1, got {num_inducing}")
+        if jitter is not None and jitter < 0.0:
+            raise ConfigError(f"jitter must not be negative, got {jitter}")
+        self.kernel = kernel
+        self.mean = mean
+        self.likelihood = likelihood
+        self.selector: Selector = named_selector(selector)
+        self.jitter = jitter
+        self.inducing_points = nn.Parameter(torch.zeros(num_inducing, num_inputs))
+
+    def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
+        """Place the inducing points by the selector, at the current hyperparameters.
+
+        Raises:
+            DataError: fewer data than inducing points.
+        """
+        m = self.inducing_points.shape[0]
+        chosen = self.selector(x, self.kernel, m, generator=generator)
+        with torch.no_grad():
+            self.inducing_points.copy_(chosen)
+
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        """``inducing`` (Z) and ``hyperparameters`` (everything else)."""
+        rest = [p for p in self.parameters() if p is not self.inducing_points]
+        return {"inducing": [self.inducing_points], "hyperparameters": rest}
+
+    @torch.no_grad()
+    def condition(self, x: Tensor, y: Tensor) -> SGPRPosterior:
+        """Optimal q(u) given x (n, d), y (n,). Cost: 1.5 n M^2 multiply-adds, memory O(M^2)."""
+        posterior = self.empty_posterior(x.shape[0])
+        whitener, _ = factorise(self.kernel, self.inducing_points, self.jitter)
+        sums = nystrom_sums(BlockStore(whitener, x), y - self.mean(x))
+        inner = InnerFactor(sums, self.likelihood.noise_variance.double())
+        posterior.factor.copy_(whitener.factor)
+        posterior.inner_factor.copy_(inner.factor)
+        posterior.weights.copy_(inner.weights)
+        return posterior
+
+    def empty_posterior(self, num_data: int) -> SGPRPosterior:
+        """As in ``Model``; the training data are not part of the posterior."""
+        return SGPRPosterior(self.kernel, self.mean, self.inducing_points)
+
+
+class SGPRPosterior(Posterior):
+    """Posterior process of ``SGPR``; needs no training data.
+
+    With u = f(Z) = L v, q(v) = N(weights, B^{-1}) and LB = chol(B).
+
+    Attributes:
+        inducing_points (M, d), factor (M, M): Z and L = chol(K_zz).
+        inner_factor (M, M), weights (M,): LB and the mean of v.
+    """
+
+    inducing_points: Tensor
+    factor: Tensor
+    inner_factor: Tensor
+    weights: Tensor
+
+    def __init__(self, kernel: Kernel, mean: Mean, inducing_points: Tensor) -> None:
+        super().__init__()
+        self.kernel = copy.deepcopy(kernel).requires_grad_(False)
+        self.mean = copy.deepcopy(mean).requires_grad_(False)
+        z = inducing_points.detach().clone()
+        m = z.shape[0]
+        self.register_buffer("inducing_points", z)
+        self.register_buffer("factor", z.new_zeros(m, m))
+        self.register_buffer("inner_factor", z.new_zeros(m, m))
+        self.register_buffer("weights", z.new_zeros(m))
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Marginals:
+        """Mean and variance of the latent function at x (t, d).
+
+        Cost: M^2 multiply-adds per row; memory of one block of kernel rows beside the output.
+        """
+        whitener = Whitener(self.kernel, self.inducing_points, self.factor)
+        mean, variance = x.new_empty(x.shape[0]), x.new_empty(x.shape[0])
+        for rows, block in BlockStore(whitener, x):
+            mean[rows] = self.mean(x[rows]) + block @ self.weights
+            prior = self.kernel.diagonal(x[rows])
+            unexplained = (prior - torch.linalg.vecdot(block, block)).clamp_(min=0.0)
+            column = block.mT
+            torch.linalg.solve_triangular(self.inner_factor, column, upper=False, out=column)
+            variance[rows] = unexplained + torch.linalg.vecdot(block, block)
+        return Marginals(mean, variance)

@@ -1,0 +1,110 @@
+"""Gradient of a weighted sum of kernel entries, gathered block by block."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from gpx.kernels.base import Kernel
+
+
+class KernelGradient:
+    """Accumulates d sum_ij W_ij k(a_i, b_j) over blocks of rows and columns.
+
+    Every block builds and frees its own small autograd graph, so that memory is a few blocks
+    whatever the size of the kernel matrix. Sums of parameter gradients are kept in float64.
+
+    Args:
+        kernel: differentiated in those of its parameters that require a gradient.
+        x (n, d): data inputs; their gradient is gathered when they require one.
+        z (M, d): inducing inputs, where there are any; likewise.
+    """
+
+    def __init__(self, kernel: Kernel, x: Tensor, z: Tensor | None = None) -> None:
+        self.kernel = kernel
+        self.parameters: list[nn.Parameter] = [p for p in kernel.parameters() if p.requires_grad]
+        self.x = x.detach()
+        self.x_input = x if x.requires_grad else None
+        self.z_input = z if z is not None and z.requires_grad else None
+        self.z = None if z is None else z.detach()
+        if self.z is not None and self.z_input is not None:
+            self.z.requires_grad_()
+        self._sums = [torch.zeros_like(p, dtype=torch.float64) for p in self.parameters]
+        self._grad_x = None if self.x_input is None else torch.zeros_like(self.x)
+        self._grad_z = None if self.z_input is None else torch.zeros_like(z, dtype=torch.float64)
+
+    def add_data(self, rows: slice, columns: slice, weight: Tensor) -> None:
+        """Add the block k(x[rows], x[columns]) with its weight (rows, columns)."""
+        with torch.enable_grad():
+            left, right = self._leaf(rows), self._leaf(columns)
+            block = self.kernel.evaluate(left, right)
+        self._pull(block, weight, (rows, left), (columns, right))
+
+    def add_cross(self, rows: slice, weight: Tensor) -> None:
+        """Add the block k(x[rows], z) with its weight (rows, M)."""
+        assert self.z is not None
+        with torch.enable_grad():
+            left = self._leaf(rows)
+            block = self.kernel.evaluate(left, self.z)
+        self._pull(block, weight, (rows, left))
+
+    def add_inducing(self, weight: Tensor) -> None:
+        """Add k(z, z) with its weight (M, M)."""
+        assert self.z is not None
+        with torch.enable_grad():
+            block = self.kernel.evaluate(self.z, self.z)
+        self._pull(block, weight)
+
+    def add_inducing_diagonal(self, weight: Tensor) -> None:
+        """Add k(z_m, z_m) with its weight (M,)."""
+        assert self.z is not None
+        with torch.enable_grad():
+            block = self.kernel.diagonal(self.z)
+        self._pull(block, weight)
+
+    def add_diagonal(self, rows: slice, weight: Tensor) -> None:
+        """Add k(x_n, x_n) of x[rows] with its weight (rows,)."""
+        with torch.enable_grad():
+            left = self._leaf(rows)
+            block = self.kernel.diagonal(left)
+        self._pull(block, weight, (rows, left))
+
+    def inputs(self) -> list[Tensor]:
+        """Tensors that have a gradient, in the order of ``gradients``."""
+        extra = [t for t in (self.x_input, self.z_input) if t is not None]
+        return [*self.parameters, *extra]
+
+    def gradients(self) -> list[Tensor]:
+        """The sums, one per tensor of ``inputs``, in its dtype."""
+        sums = [s.to(p.dtype) for s, p in zip(self._sums, self.parameters, strict=True)]
+        if self._grad_x is not None:
+            sums.append(self._grad_x)
+        if self._grad_z is not None and self.z is not None:
+            sums.append(self._grad_z.to(self.z.dtype))
+        return sums
+
+    def _leaf(self, rows: slice) -> Tensor:
+        part = self.x[rows]
+        return part if self.x_input is None else part.detach().requires_grad_()
+
+    def _pull(self, block: Tensor, weight: Tensor, *leaves: tuple[slice, Tensor]) -> None:
+        if not block.requires_grad:
+            return
+        targets: list[Tensor] = list(self.parameters)
+        if self.z is not None and self._grad_z is not None:
+            targets.append(self.z)
+        if self._grad_x is not None:
+            targets.extend(leaf for _, leaf in leaves)
+        found = torch.autograd.grad(block, targets, grad_outputs=weight, allow_unused=True)
+        for total, grad in zip(self._sums, found, strict=False):
+            if grad is not None:
+                total += grad
+        rest = list(found[len(self._sums) :])
+        if self._grad_z is not None:
+            grad = rest.pop(0)
+            if grad is not None:
+                self._grad_z += grad
+        if self._grad_x is not None:
+            for (rows, _), grad in zip(leaves, rest, strict=True):
+                if grad is not None:
+                    self._grad_x[rows] += grad
