@@ -1,6 +1,22 @@
 """Likelihoods p(y | f)."""
 
 from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.bernoulli import Bernoulli, Sign
 from gpx.likelihoods.gaussian import Gaussian
+from gpx.likelihoods.laplace import Laplace
+from gpx.likelihoods.poisson import Poisson
+from gpx.likelihoods.quadrature import GaussHermite
+from gpx.likelihoods.softmax import Softmax
+from gpx.likelihoods.student_t import StudentT
 
-__all__ = ["Gaussian", "Likelihood"]
+__all__ = [
+    "Bernoulli",
+    "GaussHermite",
+    "Gaussian",
+    "Laplace",
+    "Likelihood",
+    "Poisson",
+    "Sign",
+    "Softmax",
+    "StudentT",
+]

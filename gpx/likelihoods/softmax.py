@@ -1,0 +1,123 @@
+"""Several classes through the softmax of as many latent functions."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gpx.errors import ConfigError
+from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.quadrature import GaussHermite
+
+LEFT, RIGHT, DEVIATIONS = 8.0, 3.6, 5.0
+"""The grid reaches from -LEFT to RIGHT, and this many latent standard deviations further on both
+sides: there the integrand is its exponential tail up to a relative exp(-8), or below 1e-16."""
+
+MAX_EXPONENT = 4.38
+"""exp(-exp(4.38)) = exp(-80): zero for every purpose, yet a normal float32 number."""
+
+
+class _Grid(NamedTuple):
+    offset: Tensor  # (n,), where the largest latent is
+    points: Tensor  # (T, n), u relative to the offset
+    step: Tensor  # (n,)
+    radius: Tensor  # (n,), largest latent standard deviation
+
+
+class Softmax(Likelihood):
+    """P(y = c | f) = exp(f_c) / sum_k exp(f_k), c = 0 ... p - 1.
+
+    Expectations are deterministic and not bounds: the log-normaliser is the mean of a maximum of
+    independent variables, E log sum_c exp(f_c) = E max_c (f_c + g_c) - gamma with g_c standard
+    Gumbel, so one dimension suffices whatever the number of classes. With
+    phi_c(u) = E exp(-exp(f_c + u)), a one-dimensional Gauss-Hermite sum, prod_c phi_c(u) is the
+    distribution function of that maximum (at -u), integrated by the trapezoid rule, which converges
+    exponentially for such smooth functions. The class probabilities E softmax(f)_c are the
+    derivatives of the same integral with respect to the means.
+
+    Args:
+        num_classes: p, at least two.
+        num_nodes: Q, Gauss-Hermite nodes per latent.
+        num_steps: T, trapezoid points; with the defaults the error is below 1e-5 nats for latent
+            standard deviations up to 2, and below 1e-3 up to 4.
+
+    Cost: O(n p Q T) time and memory.
+    """
+
+    log_concave = True
+    task = "multiclass"
+
+    def __init__(self, num_classes: int, num_nodes: int = 20, num_steps: int = 48) -> None:
+        super().__init__()
+        if num_classes < 2:
+            raise ConfigError(f"softmax needs at least two classes, got {num_classes}")
+        if num_steps < 8:
+            raise ConfigError(f"num_steps must be at least 8, got {num_steps}")
+        self.num_latents = num_classes
+        self.num_steps = num_steps
+        self.quadrature = GaussHermite(num_nodes)
+
+    def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
+        """f_y - log sum_c exp(f_c): f (..., n, p) -> (..., n)."""
+        return _pick(f, y) - f.logsumexp(-1)
+
+    def expected_log_prob(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        """mean_y - E log sum_c exp(f_c); (n,)."""
+        return _pick(mean, y) - self.expected_logsumexp(mean, variance)
+
+    def expected_logsumexp(self, mean: Tensor, variance: Tensor) -> Tensor:
+        """E log sum_c exp(f_c) for independent f_c ~ N(mean_c, variance_c): (n, p) -> (n,)."""
+        grid = self._grid(mean, variance)
+        rate = self._rate(grid, mean, variance)
+        below = self.quadrature.average(torch.exp(-rate)).prod(-1)  # (T, n)
+        # integral of reference - below, where the reference integrates in closed form; below the
+        # grid, 1 - below is a geometric series
+        reference = torch.special.ndtr(-grid.points / (0.55 + 0.7 * grid.radius))
+        total = grid.step * (reference - below).sum(0)
+        ratio = torch.exp(-grid.step)
+        tail = grid.step * (1.0 - below[0]) * ratio / (1.0 - ratio)
+        return grid.offset + total + tail - EULER
+
+    def class_probabilities(self, mean: Tensor, variance: Tensor) -> Tensor:
+        """E softmax(f), (n, p); rows sum to one."""
+        grid = self._grid(mean, variance)
+        rate = self._rate(grid, mean, variance)
+        decay = torch.exp(-rate)
+        below = self.quadrature.average(decay)  # (T, n, p)
+        density = self.quadrature.average(rate * decay)
+        tiny = torch.finfo(mean.dtype).tiny
+        terms = below.prod(-1, keepdim=True) * density / below.clamp_min(tiny)
+        ratio = torch.exp(-grid.step).unsqueeze(-1)
+        weight = terms.sum(0) + terms[0] * ratio / (1.0 - ratio)
+        return weight / weight.sum(-1, keepdim=True)
+
+    def predictive(self, mean: Tensor, variance: Tensor) -> torch.distributions.Categorical:
+        """Categorical with the averaged class probabilities."""
+        return torch.distributions.Categorical(probs=self.class_probabilities(mean, variance))
+
+    def _grid(self, mean: Tensor, variance: Tensor) -> _Grid:
+        with torch.no_grad():
+            radius = variance.amax(-1).clamp_min(0.0).sqrt()
+            left, right = LEFT + DEVIATIONS * radius, RIGHT + DEVIATIONS * radius
+            share = torch.linspace(0, 1, self.num_steps, dtype=mean.dtype, device=mean.device)
+            points = share.unsqueeze(-1) * (left + right) - left
+            return _Grid(mean.amax(-1), points, (left + right) / (self.num_steps - 1), radius)
+
+    def _rate(self, grid: _Grid, mean: Tensor, variance: Tensor) -> Tensor:
+        """exp(f_c + u) at every node and grid point: (Q, T, n, p)."""
+        nodes = self.quadrature.points(mean - grid.offset.unsqueeze(-1), variance)
+        return torch.exp(
+            (nodes.unsqueeze(1) + grid.points.unsqueeze(-1)).clamp(-80.0, MAX_EXPONENT)
+        )
+
+
+EULER = 0.5772156649015329
+"""Mean of the standard Gumbel distribution."""
+
+
+def _pick(values: Tensor, y: Tensor) -> Tensor:
+    """values (..., n, p) at the classes y (n,): (..., n)."""
+    index = y.long().unsqueeze(-1).expand(*values.shape[:-1], 1)
+    return values.gather(-1, index).squeeze(-1)

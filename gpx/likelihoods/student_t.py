@@ -1,0 +1,52 @@
+"""Student-t noise: heavy tails that forgive outliers; not log-concave."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from gpx.constraints import positive_parameter
+from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.quadrature import GaussHermite
+
+
+class StudentT(Likelihood):
+    """y = f + scale * t with t Student-t of ``df`` degrees of freedom.
+
+    Args:
+        scale: initial scale of the noise, in target units; learned.
+        df: initial degrees of freedom; learned, above 2 so that the variance exists.
+        num_nodes: quadrature nodes.
+
+    Expectations are Gauss-Hermite sums; ``predictive`` is the mixture over the same nodes, exact in
+    mean and variance.
+    """
+
+    log_concave = False
+    task = "regression"
+    scale: Tensor
+    df: Tensor
+
+    def __init__(self, scale: float = 0.3, df: float = 4.0, num_nodes: int = 20) -> None:
+        super().__init__()
+        positive_parameter(self, "scale", scale)
+        positive_parameter(self, "df", df, floor=2.0)
+        self.quadrature = GaussHermite(num_nodes)
+
+    def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
+        """Student-t log-density at y with location f; (..., n)."""
+        scale, df = self.scale, self.df
+        half = 0.5 * (df + 1.0)
+        constant = half.lgamma() - (0.5 * df).lgamma() - 0.5 * (math.pi * df).log() - scale.log()
+        return constant - half * torch.log1p(((y - f) / scale).square() / df)
+
+    def expected_log_prob(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        """Gauss-Hermite sum of ``log_prob``; (n,)."""
+        return self.quadrature.expectation(lambda f: self.log_prob(y, f), mean, variance)
+
+    def predictive(self, mean: Tensor, variance: Tensor) -> torch.distributions.MixtureSameFamily:
+        """Mixture of Student-t distributions at the quadrature nodes."""
+        points = self.quadrature.points(mean, variance).mT
+        return self.quadrature.mixture(torch.distributions.StudentT(self.df, points, self.scale))

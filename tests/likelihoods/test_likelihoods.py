@@ -1,0 +1,307 @@
+"""One suite for every likelihood: expectations, limits, gradients and predictive distributions."""
+
+import math
+
+import pytest
+import torch
+from scipy import integrate, stats
+
+from gpx.errors import ConfigError
+from gpx.likelihoods import (
+    Bernoulli,
+    Gaussian,
+    Laplace,
+    Poisson,
+    Softmax,
+    StudentT,
+)
+
+CASES = {
+    "gaussian": (lambda: Gaussian(0.3), [-1.2, 0.1, 0.4, 2.0]),
+    "laplace": (lambda: Laplace(0.4), [-1.2, 0.1, 0.4, 2.0]),
+    "student_t": (lambda: StudentT(0.7, 3.5, num_nodes=60), [-1.2, 0.1, 0.4, 2.0]),
+    "logit": (lambda: Bernoulli("logit"), [1.0, -1.0, -1.0, 1.0]),
+    "logit_101": (lambda: Bernoulli("logit", num_nodes=101), [1.0, -1.0, -1.0, 1.0]),
+    "probit": (lambda: Bernoulli("probit"), [1.0, -1.0, -1.0, 1.0]),
+    "poisson": (lambda: Poisson(), [0.0, 1.0, 3.0, 7.0]),
+}
+MEAN = [0.1, 0.4, -0.9, 1.1]
+VARIANCE = [0.05, 0.5, 1.5, 0.9]
+
+
+def _tensor(values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+@pytest.fixture(params=list(CASES))
+def case(request):
+    make, targets = CASES[request.param]
+    likelihood = make().double()
+    return likelihood, *map(_tensor, (targets, MEAN, VARIANCE))
+
+
+def _integral(likelihood, y, mean, variance):
+    """Adaptive quadrature of E log p(y | f): an oracle independent of Gauss-Hermite nodes."""
+    scale = math.sqrt(variance)
+
+    def integrand(f):
+        value = likelihood.log_prob(y.view(1), torch.tensor([f], dtype=torch.float64))
+        return value.item() * stats.norm.pdf(f, mean, scale)
+
+    points = sorted({min(max(y.item(), mean - 9 * scale), mean + 9 * scale), mean})
+    return integrate.quad(
+        integrand, mean - 10 * scale, mean + 10 * scale, points=points, limit=400
+    )[0]
+
+
+def test_expectation_equals_adaptive_integration(case):
+    likelihood, y, mean, variance = case
+    with torch.no_grad():
+        found = likelihood.expected_log_prob(y, mean, variance)
+        for i in range(len(y)):
+            exact = _integral(likelihood, y[i], mean[i].item(), variance[i].item())
+            # 20 nodes leave about 1e-5 for the logistic at a variance of 1.5
+            assert found[i].item() == pytest.approx(exact, abs=3e-5)
+
+
+def test_expectation_equals_monte_carlo(case):
+    likelihood, y, mean, variance = case
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(200_000, len(y), generator=generator, dtype=torch.float64)
+    with torch.no_grad():
+        draws = likelihood.log_prob(y, mean + variance.sqrt() * noise)
+        found = likelihood.expected_log_prob(y, mean, variance)
+    error = (draws.mean(0) - found) / (draws.std(0) / math.sqrt(len(noise)))
+    assert error.abs().max() < 4.5  # false alarm below 1e-4 for four points
+
+
+def test_zero_variance_gives_the_log_density_and_finite_gradients(case):
+    likelihood, y, mean, _ = case
+    mean = mean.clone().requires_grad_(True)
+    variance = torch.zeros_like(mean).requires_grad_(True)
+    found = likelihood.expected_log_prob(y, mean, variance)
+    torch.testing.assert_close(found, likelihood.log_prob(y, mean), rtol=0, atol=1e-9)
+    gradients = torch.autograd.grad(found.sum(), [mean, variance])
+    assert all(torch.isfinite(g).all() for g in gradients)
+    slope = torch.autograd.grad(likelihood.log_prob(y, mean).sum(), mean)[0]
+    torch.testing.assert_close(gradients[0], slope, rtol=1e-6, atol=1e-6)
+
+
+def test_laplace_at_the_kink_has_no_nan():
+    likelihood = Laplace(0.5).double()
+    y = torch.zeros(3, dtype=torch.float64)
+    mean = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    variance = torch.tensor([0.0, 1e-320, 1e-12], dtype=torch.float64, requires_grad=True)
+    found = likelihood.expected_log_prob(y, mean, variance)
+    torch.testing.assert_close(
+        found, torch.zeros(3, dtype=torch.float64), rtol=0, atol=1e-5
+    )  # -log(2 * 0.5) = 0
+    found.sum().backward()
+    assert torch.isfinite(mean.grad).all()
+    assert torch.isfinite(variance.grad).all()
+
+
+def test_gradients_match_finite_differences(case):
+    likelihood, y, mean, variance = case
+    inputs = [t.clone().requires_grad_(True) for t in (mean, variance)]
+    assert torch.autograd.gradcheck(
+        lambda m, v: likelihood.expected_log_prob(y, m, v), inputs, atol=1e-6
+    )
+    for name, parameter in likelihood.named_parameters():
+        value = likelihood.expected_log_prob(y, mean, variance).sum()
+        (slope,) = torch.autograd.grad(value, parameter)
+        with torch.no_grad():
+            original = parameter.clone()
+            ends = []
+            for step in (1e-5, -1e-5):
+                parameter.copy_(original + step)
+                ends.append(likelihood.expected_log_prob(y, mean, variance).sum().item())
+            parameter.copy_(original)
+        assert slope.item() == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-6, abs=1e-8), name
+
+
+@pytest.mark.parametrize("case", [name for name in CASES if name != "student_t"], indirect=True)
+def test_more_latent_variance_lowers_the_expectation_of_concave_log_densities(case):
+    likelihood, y, mean, variance = case
+    with torch.no_grad():
+        values = torch.stack(
+            [likelihood.expected_log_prob(y, mean, variance * s) for s in (0.0, 0.25, 1.0, 2.0)]
+        )
+    # strictly where the density bends within reach of the latent; Laplace is straight elsewhere
+    assert (values.diff(dim=0) <= 1e-12).all()
+    assert (values.diff(dim=0).sum(-1) < -1e-3).all()
+
+
+@pytest.mark.parametrize("name", ["gaussian", "laplace", "logit", "probit", "poisson"])
+def test_log_concave_flag(name):
+    likelihood = CASES[name][0]().double()
+    y = torch.tensor(CASES[name][1], dtype=torch.float64).unsqueeze(-1)
+    f = torch.linspace(-4, 4, 101, dtype=torch.float64).expand(4, -1)
+    curvature = likelihood.log_prob(y, f).detach().diff(dim=-1).diff(dim=-1)
+    assert likelihood.log_concave
+    assert curvature.max() < 1e-10
+
+
+def test_student_t_is_not_log_concave():
+    f = torch.linspace(-9, 9, 101, dtype=torch.float64)
+    value = StudentT(0.5, 3.0).double().log_prob(torch.zeros(1).double(), f).detach()
+    assert value.diff().diff().max() > 1e-3
+    assert not StudentT.log_concave
+
+
+@pytest.mark.parametrize("name", ["gaussian", "laplace", "student_t"])
+def test_real_predictive_distributions_integrate_to_one(name):
+    likelihood = CASES[name][0]().double()
+    mean, variance = _tensor([0.3]), _tensor([0.4])
+    with torch.no_grad():
+        predictive = likelihood.predictive(mean, variance)
+        grid = torch.linspace(-60, 60, 120_001, dtype=torch.float64)
+        density = predictive.log_prob(grid.view(-1, 1)).exp().squeeze(-1)
+        total = torch.trapezoid(density, grid)
+    assert total.item() == pytest.approx(1.0, abs=1e-5)  # a t of 3.5 degrees has heavy tails
+    assert predictive.mean.item() == pytest.approx(0.3, abs=1e-12)
+
+
+def test_predictive_variances_are_exact():
+    mean, variance = _tensor([0.3]), _tensor([0.4])
+    noise = {Gaussian(0.3): 0.3, Laplace(0.4): 2 * 0.16, StudentT(0.5, 5.0): 0.25 * 5 / 3}
+    for likelihood, extra in noise.items():
+        found = likelihood.double().predictive(mean, variance).variance.item()
+        # parameters were made in float32
+        assert found == pytest.approx(0.4 + extra, rel=1e-6)
+    rate = math.exp(0.3 + 0.2)
+    counts = Poisson().double().predictive(mean, variance)
+    assert counts.mean.item() == pytest.approx(rate, rel=1e-10)
+    assert counts.variance.item() == pytest.approx(rate + rate**2 * math.expm1(0.4), rel=1e-8)
+
+
+def test_poisson_predictive_sums_to_one():
+    predictive = Poisson().double().predictive(_tensor([0.3]), _tensor([0.4]))
+    counts = torch.arange(200, dtype=torch.float64).view(-1, 1)
+    assert predictive.log_prob(counts).exp().sum().item() == pytest.approx(1.0, abs=1e-10)
+
+
+@pytest.mark.parametrize("link", ["logit", "probit"])
+def test_sign_probabilities(link):
+    likelihood = Bernoulli(link, num_nodes=60).double()
+    mean, variance = _tensor(MEAN), _tensor(VARIANCE)
+    predictive = likelihood.predictive(mean, variance)
+    both = predictive.log_prob(torch.ones(4)).exp() + predictive.log_prob(-torch.ones(4)).exp()
+    torch.testing.assert_close(both, torch.ones(4).double(), rtol=0, atol=1e-14)
+    link_function = stats.logistic.cdf if link == "logit" else stats.norm.cdf
+    for i in range(4):
+        scale = math.sqrt(VARIANCE[i])
+        exact = integrate.quad(
+            lambda f, i=i, s=scale: link_function(f) * stats.norm.pdf(f, MEAN[i], s), -20, 20
+        )[0]
+        assert predictive.probs[i].item() == pytest.approx(exact, abs=1e-7)
+    torch.testing.assert_close(predictive.mean, 2 * predictive.probs - 1)
+    torch.testing.assert_close(predictive.variance, 1 - predictive.mean.square())
+    torch.manual_seed(0)
+    draws = predictive.sample((100_000,))
+    assert set(draws.unique().tolist()) == {-1.0, 1.0}
+    torch.testing.assert_close(draws.mean(0), predictive.mean, rtol=0, atol=0.015)
+
+
+def test_tails_of_the_links_do_not_underflow():
+    for link in ("logit", "probit"):
+        value = Bernoulli(link).log_prob(torch.ones(1), torch.tensor([-60.0]))
+        assert torch.isfinite(value).all()
+        assert value.item() < -50
+
+
+def test_float32_follows_float64(case):
+    likelihood, y, mean, variance = case
+    with torch.no_grad():
+        exact = likelihood.expected_log_prob(y, mean, variance)
+        found = likelihood.float().expected_log_prob(y.float(), mean.float(), variance.float())
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double(), exact, rtol=2e-5, atol=2e-6)
+
+
+def test_unknown_link_is_refused():
+    with pytest.raises(ConfigError, match="expected logit or probit"):
+        Bernoulli("cauchit")
+
+
+# --- softmax ---------------------------------------------------------------------------------
+
+
+def _softmax_problem(scale=1.0, classes=4):
+    generator = torch.Generator().manual_seed(3)
+    mean = torch.randn(6, classes, generator=generator, dtype=torch.float64) * 1.5
+    variance = (torch.rand(6, classes, generator=generator, dtype=torch.float64) + 0.5) * scale**2
+    y = _tensor([0.0, 1.0, 3.0, 2.0, 0.0, 1.0])
+    return y, mean, variance
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 2.0])
+def test_softmax_expectation_and_probabilities_equal_monte_carlo(scale):
+    y, mean, variance = _softmax_problem(scale)
+    likelihood = Softmax(4)
+    generator = torch.Generator().manual_seed(1)
+    noise = torch.randn(100_000, *mean.shape, generator=generator, dtype=torch.float64)
+    f = mean + variance.sqrt() * noise
+    draws = likelihood.log_prob(y, f)
+    error = draws.mean(0) - likelihood.expected_log_prob(y, mean, variance)
+    assert (error.abs() / (draws.std(0) / 100_000**0.5)).max() < 4.5
+    shares = f.softmax(-1)
+    difference = shares.mean(0) - likelihood.class_probabilities(mean, variance)
+    assert (difference.abs() / (shares.std(0) / 100_000**0.5 + 1e-9)).max() < 5
+
+
+def test_two_classes_are_the_logistic_in_the_difference():
+    y, mean, variance = _softmax_problem(classes=2)
+    y = y.clamp_max(1)
+    sign = 1 - 2 * y
+    logistic = Bernoulli("logit", num_nodes=101)
+    exact = logistic.expected_log_prob(sign, mean[:, 0] - mean[:, 1], variance.sum(-1))
+    found = Softmax(2).expected_log_prob(y, mean, variance)
+    torch.testing.assert_close(found, exact, rtol=0, atol=1e-6)
+    probability = logistic.predictive(mean[:, 0] - mean[:, 1], variance.sum(-1)).probs
+    torch.testing.assert_close(
+        Softmax(2).class_probabilities(mean, variance)[:, 0], probability, rtol=0, atol=1e-6
+    )
+
+
+def test_softmax_limits_shift_and_normalisation():
+    y, mean, variance = _softmax_problem()
+    likelihood = Softmax(4)
+    sharp = likelihood.expected_log_prob(y, mean, torch.zeros_like(variance))
+    torch.testing.assert_close(sharp, likelihood.log_prob(y, mean), rtol=0, atol=1e-6)
+    shifted = likelihood.expected_log_prob(y, mean + 37.0, variance)
+    torch.testing.assert_close(
+        shifted, likelihood.expected_log_prob(y, mean, variance), rtol=0, atol=1e-10
+    )
+    probabilities = likelihood.predictive(mean, variance).probs
+    torch.testing.assert_close(probabilities.sum(-1), torch.ones(6).double())
+    far = likelihood.class_probabilities(
+        _tensor([[300.0, 0.0, -300.0, 1.0]]), torch.ones(1, 4).double()
+    )
+    torch.testing.assert_close(far, _tensor([[1.0, 0, 0, 0]]), rtol=0, atol=1e-12)
+
+
+def test_softmax_gradients():
+    y, mean, variance = _softmax_problem()
+    likelihood = Softmax(4)
+    inputs = [mean.requires_grad_(True), variance.requires_grad_(True)]
+    # the grid follows the data without a gradient, whose effect is of the quadrature error
+    assert torch.autograd.gradcheck(
+        lambda m, v: likelihood.expected_log_prob(y, m, v), inputs, atol=1e-5
+    )
+    (slope,) = torch.autograd.grad(likelihood.expected_logsumexp(*inputs).sum(), mean)
+    torch.testing.assert_close(
+        slope, likelihood.class_probabilities(*inputs).detach(), rtol=0, atol=1e-6
+    )
+
+
+def test_softmax_float32():
+    y, mean, variance = _softmax_problem()
+    exact = Softmax(4).expected_log_prob(y, mean, variance)
+    found = Softmax(4).float().expected_log_prob(y.float(), mean.float(), variance.float())
+    torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-5)
+
+
+def test_softmax_needs_two_classes():
+    with pytest.raises(ConfigError, match="at least two classes, got 1"):
+        Softmax(1)
