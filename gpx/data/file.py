@@ -165,15 +165,18 @@ def read_array(path: Path, key: str, option: str) -> Floats:
     Raises:
         DataError: not an archive, no such array, or not real numbers.
     """
-    try:
-        archive = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(
-            f"{path} is not a NumPy archive or is damaged; write it with numpy.savez"
-        ) from error
-    if not isinstance(archive, np.lib.npyio.NpzFile):
-        raise DataError(f"{path} holds a single array, expected an archive written by numpy.savez")
-    with archive:
+    # opened here, because numpy leaves a damaged archive open
+    with open(path, "rb") as file:
+        try:
+            archive = np.load(file, allow_pickle=False)
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            raise DataError(
+                f"{path} is not a NumPy archive or is damaged; write it with numpy.savez"
+            ) from error
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise DataError(
+                f"{path} holds a single array, expected an archive written by numpy.savez"
+            )
         if key not in archive.files:
             raise DataError(
                 f"{path} has no array {key!r}, it has {', '.join(archive.files) or 'none'}; "

@@ -48,11 +48,11 @@ def baselines(
 ) -> dict[str, dict[str, float]]:
     """Test metrics of the baselines: ``mean``, ``linear`` and ``<k>-nn``.
 
-    Numbers and counts: the training mean; least squares with intercept (minimum norm); the mean of the k nearest
-    neighbours on scaled inputs. Each predicts a Gaussian whose variance is that of its training
-    residuals (for neighbours: of leave-one-out residuals), so that MNLP compares. For counts that
-    is a density, not a probability mass. Classes: the training frequencies; logistic regression;
-    the neighbours' frequencies with one count in all spread over the classes.
+    Numbers and counts: the training mean; least squares with intercept (minimum norm); the mean of
+    the k nearest neighbours on scaled inputs. Each predicts a Gaussian with the variance of its
+    training residuals (for neighbours: of leave-one-out residuals), so that MNLP compares. For
+    counts that is a density, not a probability mass. Classes: the training frequencies; logistic
+    regression; the neighbours' frequencies with one count in all spread over the classes.
 
     Args:
         dataset: standardised; float64 or float32, any device (work is done in float64 on the CPU).
@@ -117,7 +117,7 @@ def _training_mean(data: Dataset) -> Normal:
 
 def _least_squares(data: Dataset) -> Normal:
     train, test = _with_intercept(data.train_x), _with_intercept(data.test_x)
-    # the triangular factor of (inputs, targets) has the same least squares problem, d + 2 rows long;
+    # the triangular factor of (inputs, targets) poses the same least squares problem in d + 2 rows;
     # normal equations would square the condition number, and some sets have near-dependent columns
     factor = torch.linalg.qr(torch.cat([train, data.train_y[:, None]], dim=1), mode="r").R
     solution = np.linalg.lstsq(factor[:, :-1].numpy(), factor[:, -1].numpy(), rcond=None)[0]

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
+from torch.nn.functional import logsigmoid
 
 from gpx.data.labels import Task
 from gpx.data.standardiser import Standardiser
@@ -29,13 +30,13 @@ def evaluate(
 
     Args:
         task: of the likelihood.
-        predictive: of y, batch shape (n,); for classes it has ``logits`` (n,) of the class coded
-            1, or (n, C).
+        predictive: of y, batch shape (n,); for classes it has ``probs`` or ``logits``, (n,) of the
+            class coded 1, or (n, C).
         y (n,): targets as in ``Dataset``: standardised, or -1 and 1, or 0..C-1, or counts.
         scaler: of the data set.
 
     Raises:
-        ConfigError: the predictive distribution of a classifier has no ``logits``.
+        ConfigError: the predictive distribution of a classifier has neither.
     """
     if task in ("binary", "multiclass"):
         found = classification_metrics(*_log_probabilities(task, predictive, y))
@@ -52,13 +53,17 @@ def evaluate(
 
 def _log_probabilities(task: Task, predictive: Distribution, y: Tensor) -> tuple[Tensor, Tensor]:
     """Log probabilities (n, C) and classes 0..C-1 (n,)."""
-    logits = getattr(predictive, "logits", None)
-    if not isinstance(logits, Tensor):
-        raise ConfigError(
-            f"a {type(predictive).__name__} has no class probabilities, expected Bernoulli or "
-            f"Categorical for a {task} likelihood"
-        )
-    if task == "binary":
-        two = torch.stack([-logits, logits], dim=-1)
-        return torch.nn.functional.logsigmoid(two), (y > 0).long()
-    return torch.log_softmax(logits, dim=-1), y.long()
+    logits: Tensor | None = getattr(predictive, "logits", None)
+    probs: Tensor | None = getattr(predictive, "probs", None)
+    if logits is not None:
+        if task == "multiclass":
+            return torch.log_softmax(logits, dim=-1), y.long()
+        return logsigmoid(torch.stack([-logits, logits], dim=-1)), (y > 0).long()
+    if probs is not None:
+        if task == "multiclass":
+            return probs.log(), y.long()
+        return torch.stack([torch.log1p(-probs), probs.log()], dim=-1), (y > 0).long()
+    raise ConfigError(
+        f"a {type(predictive).__name__} has no class probabilities, which a {task} likelihood "
+        "needs; its predictive distribution must have probs or logits"
+    )

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+from omegaconf.errors import MissingMandatoryValue
+
+from gpx.data import DataSource
+from gpx.data.extra import EXTRA_SETS
+from gpx.data.uci_sets import ALIASES, UCI_SETS
+
+FOLDER = Path(__file__).parents[2] / "configs"
+NAMES = sorted(path.stem for path in (FOLDER / "data").glob("*.yaml"))
+MANDATORY = {"csv": "path", "npz": "path", "uci": "name"}
+
+
+def composed(name: str, *overrides: str) -> DictConfig:
+    with initialize_config_dir(str(FOLDER), version_base="1.3"):
+        return compose(overrides=[f"+data={name}", *overrides]).data
+
+
+def test_every_set_has_a_config() -> None:
+    others = {"robot_arm", "toy1d", *MANDATORY}
+    assert set(NAMES) == {*UCI_SETS, *ALIASES, *EXTRA_SETS, *others}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_config_instantiates(name: str) -> None:
+    needed = [f"data.{MANDATORY[name]}=kin40k"] if name in MANDATORY else []
+    config = composed(name, *needed, "data.split=3", "data.root=somewhere")
+    source = instantiate(config)
+    assert isinstance(source, DataSource)
+    assert (source.split, source.root) == (3, "somewhere")
+    if name in UCI_SETS or name in ALIASES:
+        assert source.name == ALIASES.get(name, name)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", MANDATORY)
+def test_mandatory_values(name: str) -> None:
+    with pytest.raises(MissingMandatoryValue):
+        _ = composed(name)[MANDATORY[name]]

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpx.data import Table
+from gpx.errors import DataError
+
+
+def table(x: np.ndarray, y: np.ndarray, **options: object) -> Table:
+    names = tuple(f"a{i}" for i in range(x.shape[1])) if x.ndim == 2 else ()
+    return Table("toy", x, y, names, "b", **options)  # type: ignore[arg-type]
+
+
+def test_shapes_must_agree() -> None:
+    with pytest.raises(DataError, match=r"inputs of shape \(3, 2\) and a target of shape \(4,\)"):
+        table(np.zeros((3, 2)), np.zeros(4))
+
+
+def test_rows_and_inputs_must_exist() -> None:
+    with pytest.raises(DataError, match="0 rows and 2 inputs"):
+        table(np.zeros((0, 2)), np.zeros(0))
+
+
+def test_mask_must_have_as_many_rows() -> None:
+    with pytest.raises(DataError, match="has 3 rows but its test mask has 5"):
+        table(np.zeros((3, 2)), np.zeros(3), test_masks=np.zeros((5, 10), dtype=bool))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_values_must_be_finite(value: float) -> None:
+    x = np.zeros((4, 2))
+    x[2, 1] = value
+    with pytest.raises(DataError, match=r"here.npz, data row 3, column 2 \('a1'\): found .*1 such"):
+        table(x, np.zeros(4), origin="here.npz")
+    with pytest.raises(DataError, match=r"data set toy, data row 3, the target \('b'\)"):
+        table(np.zeros((4, 2)), x[:, 1])
