@@ -9,6 +9,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from gpx.kernels.base import Kernel
+from gpx.likelihoods.base import Likelihood
+from gpx.means.base import Mean
+
 
 class Marginals(NamedTuple):
     """Marginal distribution of the latent function at test inputs, in standardised units.
@@ -47,9 +51,9 @@ class Model(nn.Module, ABC):
         likelihood: p(y | f).
     """
 
-    kernel: nn.Module
-    mean: nn.Module
-    likelihood: nn.Module
+    kernel: Kernel
+    mean: Mean
+    likelihood: Likelihood
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Data-dependent start of the variational state (inducing points ...). Default: nothing.

@@ -62,20 +62,20 @@ def main(config_folder: str | Path) -> None:
 def _job(config: DictConfig) -> None:
     """One run, as Hydra calls it; composition has passed."""
     settings = HydraConfig.get()
-    folder = RunFolder(Path(settings.runtime.output_dir))
+    folder = _relative(RunFolder(settings.runtime.output_dir))
     try:
         if folder.holds_a_run():
             raise ConfigError(
                 f"{folder.path} already holds a run: go on with resume={folder.path}, "
                 "or choose another hydra.run.dir"
             )
-        run(config, _relative(folder))
-    except Interrupted:
-        raise
+        run(config, folder)
+    except Interrupted as stop:  # SystemExit passes through Hydra, and ends a sweep too
+        sys.exit(128 + stop.signal_number)
     except GPXError as error:
         _remove_if_empty(folder.path)
         if settings.mode is not RunMode.MULTIRUN:
-            raise
+            _fail(str(error))
         _failed.append(str(error))
         print(f"error in {' '.join(settings.overrides.task)}: {error}", file=sys.stderr)
 
@@ -194,10 +194,10 @@ def known_names(config_folder: Path) -> list[str]:
 
 def _leaves(node: DictConfig, prefix: str) -> list[str]:
     found: list[str] = []
-    for key in node:
+    for key in map(str, node):
         if key in ("defaults", "hydra", "_target_"):
             continue
-        name = f"{prefix}.{key}" if prefix else str(key)
+        name = f"{prefix}.{key}" if prefix else key
         found.append(name)
         child = node._get_node(key)
         if isinstance(child, DictConfig) and not child._is_none():

@@ -6,6 +6,7 @@ import platform
 import resource
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -15,16 +16,19 @@ import torch
 PACKAGES = ("torch", "linear_operator", "numpy", "scipy", "hydra-core", "omegaconf", "pykeops")
 
 
-def environment_record(device: torch.device, seed: int) -> dict[str, Any]:
+def environment_record(
+    device: torch.device, seed: int, checksums: Mapping[str, str]
+) -> dict[str, Any]:
     """Everything needed to judge whether another run is comparable.
 
     Args:
         device: the run's device.
         seed: of the run.
+        checksums: SHA-256 of the data files read.
     """
     import gpx
 
-    versions = {"python": platform.python_version(), "gpx": gpx.__version__}
+    versions: dict[str, str | None] = {"python": platform.python_version(), "gpx": gpx.__version__}
     for package in PACKAGES:
         try:
             versions[package] = metadata.version(package)
@@ -38,6 +42,7 @@ def environment_record(device: torch.device, seed: int) -> dict[str, Any]:
         "num_threads": torch.get_num_threads(),
         "git_commit": _git_commit(),
         "seed": seed,
+        "data_checksums": dict(checksums),
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
     }
 

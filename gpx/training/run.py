@@ -8,17 +8,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
-from gpx.data import Dataset
+from gpx.data import Dataset, Task
 from gpx.data import load as load_data
 from gpx.errors import CheckpointError, ConfigError
 from gpx.metrics import baselines, evaluate
 from gpx.models import Model
 from gpx.objectives import Objective
-from gpx.training import figures
 from gpx.training.build import build, build_model
 from gpx.training.checkpoint import save_checkpoint
 from gpx.training.config import TrainerConfig
@@ -84,8 +82,8 @@ def run(config: DictConfig, folder: RunFolder) -> dict[str, Any]:
     prepared = _prepare(config, folder)
     folder.path.mkdir(parents=True, exist_ok=True)
     folder.write_config(prepared.config)
-    record = environment_record(prepared.device, config.seed)
-    folder.write_json(folder.environment, record)
+    record = environment_record(prepared.device, config.seed, prepared.data.checksums)
+    folder.add_environment(record)
     try:
         fit = _train(prepared)
         return _finish(prepared, fit)
@@ -143,7 +141,7 @@ def _prepare(config: DictConfig, folder: RunFolder) -> _Run:
     return _Run(config, options, folder, device, data, model, objective, console, train, test)
 
 
-def _likelihood_task(config: DictConfig) -> str:
+def _likelihood_task(config: DictConfig) -> Task:
     """What kind of target the likelihood models, without building it (it may need the data)."""
     from hydra.utils import get_class
 
@@ -252,8 +250,10 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
 
 def _draw(state: _Run, predictor: Predictor, step: int) -> None:
     """Figures as PNG and into TensorBoard."""
+    from gpx.training import figures  # Matplotlib is slow to import; the first line must be early
+
     data, scaler = state.data, state.data.scaler
-    pictures: dict[str, Figure] = {}
+    pictures: dict[str, figures.Figure] = {}
 
     def original(values: Tensor) -> np.ndarray:
         return scaler.original_mean(values.double().cpu()).numpy()
@@ -297,11 +297,8 @@ def _summarise(state: _Run, metrics: Mapping[str, Any]) -> None:
     """The table a person reads at the end: the model beside the baselines."""
     say: Callable[[str], None] = state.console.say
     columns = [c for c in ("rmse", "mnlp", "accuracy") if f"test.{c}" in metrics]
-    rows = {metrics["model.name"]: "test"} | {
-        name.replace("_", " "): f"baseline.{name}"
-        for name in ("linear", "nearest_neighbours")
-        if any(key.startswith(f"baseline.{name}.") for key in metrics)
-    }
+    named = dict.fromkeys(k.split(".")[1] for k in metrics if k.startswith("baseline."))
+    rows = {metrics["model.name"]: "test"} | {name: f"baseline.{name}" for name in named}
     width = max(len(name) for name in rows) + 2
     say("test metrics (standardised targets)".ljust(width))
     say("".ljust(width) + "".join(column.rjust(10) for column in columns))

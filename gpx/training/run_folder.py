@@ -67,6 +67,13 @@ class RunFolder:
         """Write one JSON file, sorted as given."""
         _write_atomically(path, json.dumps(content, indent=2) + "\n")
 
+    def add_environment(self, record: dict[str, Any]) -> None:
+        """Write environment.json; later sessions of a resumed run are listed under ``resumed``."""
+        if self.environment.exists():
+            first = json.loads(self.environment.read_text())
+            record = {**first, "resumed": [*first.get("resumed", []), record]}
+        self.write_json(self.environment, record)
+
     def read_metrics(self) -> dict[str, Any]:
         """Contents of metrics.json."""
         return json.loads(self.metrics.read_text())

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
-from matplotlib.figure import Figure
 from torch.utils.tensorboard import SummaryWriter
 
 from gpx.constraints import natural_parameters
 from gpx.models.base import Model
 from gpx.training.trainer import Progress
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 LARGEST_ARRAY = 64
 """Longer parameters (inducing points, variational means) are shown as norm and extremes only."""
@@ -32,8 +35,8 @@ class TensorBoard:
         """Monitor interface."""
         step, scalar = progress.step, self._writer.add_scalar
         scalar("evidence/per_point", progress.evidence_per_point, step)
-        for name, value in progress.parts.items():
-            scalar(f"evidence/{name}", value, step)
+        for name, nats in progress.parts.items():
+            scalar(f"evidence/{name}", nats, step)
         for role, rate in progress.learning_rates.items():
             scalar(f"learning_rate/{role}", rate, step)
         scalar("time/seconds_per_step", progress.seconds_per_step, step)
