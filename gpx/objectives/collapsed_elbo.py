@@ -201,7 +201,7 @@ class CollapsedELBO(Objective):
     def evidence(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Evidence:
-        """Collapsed bound in nats; parts ``fit``, ``complexity``, ``trace``, ``constant``."""
+        """Collapsed bound in nats, in float64; parts are those of ``CollapsedTerms``."""
         self.check(model)
         assert isinstance(model, SGPR)
         assert isinstance(model.likelihood, Gaussian)
@@ -217,7 +217,7 @@ class CollapsedELBO(Objective):
             memory_budget=self.memory_budget,
             jitter=model.jitter,
         )
-        value = (terms.fit + terms.complexity + terms.trace + terms.constant).to(x.dtype)
+        value = terms.fit + terms.complexity + terms.trace + terms.constant
         if gradient is not None:
             value = with_gradient(
                 value,

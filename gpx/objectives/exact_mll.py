@@ -111,7 +111,7 @@ class ExactMLL(Objective):
     def evidence(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Evidence:
-        """Log marginal likelihood in nats; parts ``fit``, ``complexity``, ``constant``."""
+        """Log marginal likelihood in nats, in float64; parts are those of ``ExactTerms``."""
         self.check(model)
         assert isinstance(model, ExactGP)
         assert isinstance(model.likelihood, Gaussian)
@@ -120,7 +120,7 @@ class ExactMLL(Objective):
         terms, gradient, report = log_marginal_likelihood(
             model.kernel, x, residual, noise, gradient=torch.is_grad_enabled()
         )
-        value = (terms.fit + terms.complexity + terms.constant).to(x.dtype)
+        value = terms.fit + terms.complexity + terms.constant
         if gradient is not None:
             value = with_gradient(
                 value,

@@ -31,7 +31,9 @@ class KernelGradient:
             self.z.requires_grad_()
         self._sums = [torch.zeros_like(p, dtype=torch.float64) for p in self.parameters]
         self._grad_x = None if self.x_input is None else torch.zeros_like(self.x)
-        self._grad_z = None if self.z_input is None else torch.zeros_like(z, dtype=torch.float64)
+        self._grad_z = (
+            None if self.z_input is None else torch.zeros_like(self.z_input, dtype=torch.float64)
+        )
 
     def add_data(self, rows: slice, columns: slice, weight: Tensor) -> None:
         """Add the block k(x[rows], x[columns]) with its weight (rows, columns)."""
