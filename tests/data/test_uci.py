@@ -1,11 +1,10 @@
 from __future__ import annotations
 
 import gzip
+import importlib.util
 import logging
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -175,21 +174,23 @@ def test_unknown_name_gives_the_nearest() -> None:
         UCI("kin40")
 
 
-def test_script(tiny, tmp_path: Path) -> None:
-    script = Path(__file__).parents[2] / "scripts" / "download_data.py"
+def test_script(tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(__file__).parents[2] / "scripts" / "download_data.py"
+    spec = importlib.util.spec_from_file_location("download_data", path)
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
 
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, str(script), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
-
-    assert "keggundirected" in run("--list").stdout
-    missing = run("challenger", "--to", str(tmp_path / "to"))
-    assert missing.returncode == 1
-    assert "answered 404" in missing.stderr
-    assert "Traceback" not in missing.stderr
-    wrong = run("kin40")
-    assert wrong.returncode == 2
-    assert "nearest: kin40k" in wrong.stderr
+    assert script.main(["--list"]) == 0
+    assert "keggundirected" in capsys.readouterr().out
+    assert script.main(["tiny", "--to", str(tmp_path / "to")]) == 0
+    assert kept(tmp_path / "to") == ["tiny/data.csv.gz", "tiny/test_mask.csv.gz"]
+    assert script.main(["challenger", "--to", str(tmp_path / "to")]) == 1
+    assert "answered 404" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        script.main(["kin40"])
+    assert "nearest: kin40k" in capsys.readouterr().err
 
 
 @needs_data

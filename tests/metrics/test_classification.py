@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from gpx.metrics import accuracy, brier, classification_metrics, ece, nlp
+
+DOUBLE = torch.float64
+
+
+def test_worked_example_of_calibration_error() -> None:
+    confidence = torch.tensor([0.95, 0.90, 0.55, 0.45], dtype=DOUBLE)
+    rest = (1 - confidence)[:, None] / 5
+    probabilities = torch.cat([confidence[:, None], rest.expand(4, 5)], dim=1)
+    classes = torch.tensor([0, 1, 0, 1])
+    # bins of width 0.2: two points in (0.8, 1], two in (0.4, 0.6]
+    assert float(ece(probabilities, classes, bins=5)) == pytest.approx(0.2125)
+
+
+def test_worked_examples_of_scores() -> None:
+    probabilities = torch.tensor([[0.7, 0.2, 0.1]], dtype=DOUBLE)
+    first = torch.tensor([0])
+    assert float(brier(probabilities, first)) == pytest.approx(0.14)
+    assert float(nlp(probabilities.log(), first)) == pytest.approx(-math.log(0.7))
+    uniform = torch.full((1, 10), 0.1, dtype=DOUBLE)
+    assert float(brier(uniform, first)) == pytest.approx(0.9)
+
+
+def test_certain_predictions_stay_in_the_last_bin() -> None:
+    probabilities = torch.tensor([[1.0, 0.0], [1.0, 0.0]], dtype=DOUBLE)
+    assert float(ece(probabilities, torch.tensor([0, 1]))) == pytest.approx(0.5)
+
+
+def test_labels_drawn_from_the_probabilities_are_calibrated() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(400_000, 3, generator=generator, dtype=DOUBLE)
+    probabilities = logits.softmax(-1)
+    classes = torch.multinomial(probabilities, 1, generator=generator)[:, 0]
+    # every bin's gap has standard deviation at most 0.5 / sqrt(count): the sum stays below 0.005
+    assert float(ece(probabilities, classes)) < 0.005
+    expected = float(probabilities.amax(-1).mean())
+    assert float(accuracy(probabilities, classes)) == pytest.approx(expected, abs=0.004)
+
+
+def test_all_metrics_agree_with_their_definitions() -> None:
+    probabilities = torch.tensor([[0.6, 0.4], [0.3, 0.7], [0.8, 0.2]], dtype=DOUBLE)
+    found = classification_metrics(probabilities.log(), torch.tensor([0, 0, 0]))
+    assert found["accuracy"] == pytest.approx(2 / 3)
+    assert found["brier"] == pytest.approx(2 * (0.16 + 0.49 + 0.04) / 3)
+    assert found["rmse"] == pytest.approx(math.sqrt(found["brier"]))
+    assert found["mnlp"] == pytest.approx(-math.log(0.6 * 0.3 * 0.8) / 3)
+    assert found["ece"] == pytest.approx((0.4 + 0.7 + 0.2) / 3)

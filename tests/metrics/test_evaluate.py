@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from scipy import stats
+from torch.distributions import Bernoulli, Categorical, Normal, Poisson
+
+from gpx.data import Standardiser
+from gpx.errors import ConfigError
+from gpx.metrics import evaluate
+
+DOUBLE = torch.float64
+GENERATOR = torch.Generator().manual_seed(0)
+RAW = 100.0 + 25.0 * torch.randn(300, generator=GENERATOR, dtype=DOUBLE)
+MEAN = 100.0 + 20.0 * torch.randn(300, generator=GENERATOR, dtype=DOUBLE)
+
+
+class Signs:
+    """What a binary likelihood may predict: probabilities of 1 without logits."""
+
+    def __init__(self, probs: torch.Tensor) -> None:
+        self.probs = probs
+
+
+def test_original_units_are_what_raw_data_would_give() -> None:
+    x = torch.zeros(300, 1, dtype=DOUBLE)
+    scaler, _ = Standardiser.fit(x, RAW, scale_targets=True)
+    std = 30.0
+    scaled = Normal(scaler.transform_targets(MEAN), std / scaler.target_scale)
+    found = evaluate("regression", scaled, scaler.transform_targets(RAW), scaler)
+    assert found["rmse_original"] == pytest.approx(float((RAW - MEAN).square().mean().sqrt()))
+    assert found["mae_original"] == pytest.approx(float((RAW - MEAN).abs().mean()))
+    assert found["mnlp_original"] == pytest.approx(-stats.norm.logpdf(RAW, MEAN, std).mean())
+    assert found["crps_original"] == pytest.approx(found["crps"] * float(scaler.target_scale))
+    assert found["rmse"] == pytest.approx(found["rmse_original"] / float(scaler.target_scale))
+    assert all(type(value) is float for value in found.values())
+
+
+def test_counts() -> None:
+    rate = torch.tensor([1.0, 3.0, 2.0], dtype=DOUBLE)
+    y = torch.tensor([0.0, 4.0, 2.0], dtype=DOUBLE)
+    found = evaluate("count", Poisson(rate), y, Standardiser(1))
+    assert found["mnlp"] == pytest.approx(-stats.poisson.logpmf(y, rate).mean())
+    assert found["mnlp_original"] == found["mnlp"]
+    assert found["rmse_original"] == found["rmse"] == pytest.approx(math.sqrt(2 / 3))
+
+
+@pytest.mark.parametrize("kind", ["logits", "probs", "signs"])
+def test_signs(kind: str) -> None:
+    probs = torch.tensor([0.9, 0.2, 0.6], dtype=DOUBLE)
+    predictive = {
+        "logits": Bernoulli(logits=probs.logit()),
+        "probs": Bernoulli(probs),
+        "signs": Signs(probs),
+    }[kind]
+    y = torch.tensor([1.0, -1.0, -1.0], dtype=DOUBLE)
+    found = evaluate("binary", predictive, y, Standardiser(1))  # type: ignore[arg-type]
+    assert found["accuracy"] == pytest.approx(2 / 3)
+    assert found["mnlp"] == pytest.approx(-math.log(0.9 * 0.8 * 0.4) / 3)
+    assert found["brier"] == pytest.approx(2 * (0.01 + 0.04 + 0.36) / 3)
+    assert found["mnlp_original"] == found["mnlp"]
+    assert found["rmse_original"] == found["rmse"] == pytest.approx(math.sqrt(found["brier"]))
+
+
+def test_classes() -> None:
+    probs = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6]], dtype=DOUBLE)
+    y = torch.tensor([0.0, 1.0], dtype=DOUBLE)
+    for predictive in (Categorical(probs), Signs(probs)):
+        found = evaluate("multiclass", predictive, y, Standardiser(1))  # type: ignore[arg-type]
+        assert found["accuracy"] == 0.5
+        assert found["mnlp"] == pytest.approx(-math.log(0.7 * 0.3) / 2)
+
+
+def test_law_without_probabilities() -> None:
+    with pytest.raises(ConfigError, match="a Normal has no class probabilities, which a binary"):
+        evaluate("binary", Normal(RAW, 1.0), RAW, Standardiser(1))
