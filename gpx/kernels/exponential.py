@@ -6,23 +6,18 @@ from typing import Any
 
 import torch
 
-EXPONENT_FLOOR = -80.0
-"""Arguments below it are raised to it: exp(-80) = 1.8e-35 is still a normal float32, while float32
-exp below about -87 and subnormal results run 7 to 14 times slower."""
+EXPONENT_FLOOR = -70.0
+"""Arguments below it are raised to it. float32 exp below about -87 and subnormal numbers run 7 to
+14 times slower on CPUs; exp(-70) = 4e-31 stays a normal float32 even when it is multiplied by the
+smallest outputscale (1e-6)."""
 
-SLOPE_FLOOR = -40.0
-"""The same for float32 derivatives, which are multiplied by incoming gradients before they enter a
-matrix product: exp(-40) = 4e-18 times a gradient above 3e-21 is still normal, and far below
-rounding beside the kernel's value of one."""
+NEGLIGIBLE_SLOPE = 1e-18
+"""float32 derivatives below it are set to zero: an incoming gradient would make them subnormal, and
+beside a kernel value of one they are far below rounding."""
 
 
 def exponential(argument: Any) -> Any:
-    """exp(argument) for a tensor (floored at -80) or for a KeOps lazy tensor (as it is)."""
+    """exp(argument), floored at exp(-70), of a tensor; of a KeOps lazy tensor as it is."""
     if isinstance(argument, torch.Tensor):
         return argument.clamp(min=EXPONENT_FLOOR).exp()
     return argument.exp()
-
-
-def slope_floor(dtype: torch.dtype) -> float:
-    """Floor of the exponent where a derivative is wanted; lower in double precision."""
-    return EXPONENT_FLOOR if dtype == torch.float64 else SLOPE_FLOOR

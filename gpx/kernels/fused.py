@@ -2,8 +2,8 @@
 
 Both functions work on tiles of rows that stay in the processor's cache: a thin matrix product
 writes the squared distances of a tile, every elementwise step then runs in place in cache, and
-only the result goes to memory. The backward pass recomputes its tile from the inputs instead of
-reading stored matrices, so nothing of size n1 x n2 is kept for it.
+only the result (and, for the gradient, its slope) goes to memory. The backward pass reads each of
+them once and turns every tile into thin matrix products at once.
 
 Accuracy: the squared distance comes from |a|^2 + |b|^2 - 2 a.b with inputs centred by the caller,
 so its absolute error is a few machine epsilons times |a|^2 + |b|^2. Norms are shrunk by a relative
@@ -14,14 +14,14 @@ instead of rounding noise whose square root would not be small.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gpx.backends import row_chunks
-from gpx.kernels.exponential import EXPONENT_FLOOR, slope_floor
+from gpx.kernels.exponential import NEGLIGIBLE_SLOPE
 
 CPU_TILE = 4 << 20
 """Bytes of one tile on a CPU: small enough to stay in cache, large enough for the BLAS."""
@@ -30,15 +30,20 @@ GPU_TILE = 256 << 20
 
 
 class Profile(Protocol):
-    """A stationary kernel's profile phi(r2), unit outputscale, in place on a tile of r2 >= 0."""
+    """A stationary kernel's profile phi(r2), unit outputscale, in place on a tile of r2 >= 0.
+
+    Attributes:
+        slope_per_value: c when d phi / d r2 = c phi (then no slope is stored), else None.
+    """
+
+    slope_per_value: ClassVar[float | None]
 
     @staticmethod
-    def value_(r2: Tensor, floor: float) -> Tensor:
-        """phi(r2) in the memory of r2; exponents are floored at ``floor``."""
+    def evaluate_(r2: Tensor, work: Tensor, with_slope: bool) -> None:
+        """Replace r2 by phi(r2) and, ``with_slope``, work by d phi / d r2 (else it is scratch).
 
-    @staticmethod
-    def value_and_slope_(r2: Tensor, floor: float) -> tuple[Tensor, Tensor]:
-        """phi and d phi / d r2 (zero where it is infinite), either in the memory of r2."""
+        The slope is zero where phi has none. Both tensors have the tile's shape.
+        """
 
 
 def stationary_covariance(z1: Tensor, z2: Tensor, scale: Tensor, profile: type[Profile]) -> Tensor:
@@ -51,7 +56,11 @@ def stationary_covariance(z1: Tensor, z2: Tensor, scale: Tensor, profile: type[P
 
     At coincident points the derivative with respect to z is zero, which is exact where phi is
     differentiable and the subgradient 0 where it is not (Matern 1/2). Second derivatives are not
-    available and raise. Cost: O(n1 n2 d) time, one tile beside the result, forward and backward.
+    available: asking for them raises. The result is kept for the backward pass, so changing it in
+    place before makes autograd raise.
+
+    Cost: O(n1 n2 d) time; memory beside the result one tile, and for gradients with respect to
+    z1 or z2 one more matrix of its size (none when ``slope_per_value`` is given).
     """
     return _StationaryCovariance.apply(z1, z2, scale, profile, z1 is z2)  # type: ignore[no-any-return]
 
@@ -71,39 +80,48 @@ class _StationaryCovariance(torch.autograd.Function):
     def forward(
         ctx: Any, z1: Tensor, z2: Tensor, scale: Tensor, profile: type[Profile], square: bool
     ) -> Tensor:
-        ctx.save_for_backward(z1, z2, scale)
-        ctx.profile, ctx.square = profile, square
+        n1, n2 = z1.shape[0], z2.shape[0]
+        with_slope = any(ctx.needs_input_grad[:2]) and profile.slope_per_value is None
         left, right = _factors(z1, z2)
-        result = z1.new_empty(z1.shape[0], z2.shape[0])
-        for rows in _tiles(z1.shape[0], z2):
+        result = z1.new_empty(n1, n2)
+        slopes = z1.new_empty(n1, n2) if with_slope else None
+        work = z1.new_empty(0)
+        for rows in _tiles(n1, z2):
             tile = _distances_(left[rows], right, rows.start if square else None, result[rows])
-            value = profile.value_(tile, EXPONENT_FLOOR)
-            torch.mul(value, scale, out=result[rows])
+            slope = work.resize_(tile.shape) if slopes is None else slopes[rows]
+            profile.evaluate_(tile, slope, with_slope)
+            tile.mul_(scale)
+            if slopes is not None and slopes.dtype == torch.float32:
+                slope.copy_(torch.hardshrink(slope, NEGLIGIBLE_SLOPE))
+        ctx.save_for_backward(z1, z2, scale, slopes, result)
+        ctx.slope_per_value = profile.slope_per_value
         return result
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        z1, z2, scale = ctx.saved_tensors
+        z1, z2, scale, slopes, result = ctx.saved_tensors
         need1, need2, need_scale = ctx.needs_input_grad[:3]
-        left, right = _factors(z1, z2)
-        floor = slope_floor(z1.dtype)
         pull = _Pullback(z1, z2, need1, need2)
-        grad_scale = torch.zeros_like(scale) if need_scale else None
-        work = z1.new_empty(0)
+        total = torch.zeros_like(scale) if need_scale else None
         for rows in _tiles(z1.shape[0], z2):
-            work.resize_(rows.stop - rows.start, z2.shape[0])
-            tile = _distances_(left[rows], right, rows.start if ctx.square else None, work)
             incoming = grad[rows]
-            if need1 or need2:
-                value, slope = ctx.profile.value_and_slope_(tile, floor)
-                pull.add(rows, slope.mul_(incoming))
+            if not (need1 or need2):
+                weights = result[rows] * incoming
+            elif slopes is None:
+                value = result[rows]
+                if value.dtype == torch.float32:
+                    value = torch.hardshrink(value, NEGLIGIBLE_SLOPE)
+                weights = value * incoming
+                pull.add(rows, weights)
             else:
-                value = ctx.profile.value_(tile, floor)
-            if grad_scale is not None:
-                grad_scale += torch.dot(value.reshape(-1), incoming.reshape(-1))
-        grad1, grad2 = pull.result(scale)
-        return grad1, grad2, grad_scale, None, None
+                pull.add(rows, slopes[rows] * incoming)
+                weights = result[rows] * incoming if total is not None else None
+            if total is not None:
+                total += weights.sum()
+        factor = scale if slopes is not None else ctx.slope_per_value
+        grad1, grad2 = pull.result(factor)
+        return grad1, grad2, None if total is None else total / scale, None, None
 
 
 class _SquaredDistance(torch.autograd.Function):
@@ -123,52 +141,52 @@ class _SquaredDistance(torch.autograd.Function):
         pull = _Pullback(z1, z2, *ctx.needs_input_grad[:2])
         for rows in _tiles(z1.shape[0], z2):
             pull.add(rows, grad[rows].masked_fill(r2[rows] == 0, 0.0))
-        return *pull.result(None), None
+        return *pull.result(1.0), None
 
 
 class _Pullback:
     """Gradient of sum_ij W_ij |z1_i - z2_j|^2, accumulated over row tiles of W.
 
-    d/dz1_i = 2 (z1_i sum_j W_ij - sum_j W_ij z2_j), and alike for z2: a column of ones beside the
-    inputs makes each of them one thin matrix product.
+    d/dz1_i = 2 (z1_i sum_j W_ij - sum_j W_ij z2_j), and alike for z2: a row of ones under the
+    transposed inputs makes each of them one thin matrix product. Inputs on the left and transposed
+    is the fast orientation: measured 2 to 4 times faster than ``W @ z``.
     """
 
     def __init__(self, z1: Tensor, z2: Tensor, need1: bool, need2: bool) -> None:
         self.z1, self.z2 = z1, z2
-        self.sum1 = z1.new_empty(z1.shape[0], z1.shape[1] + 1) if need1 else None
-        self.sum2 = z2.new_zeros(z2.shape[0], z2.shape[1] + 1) if need2 else None
-        self.with_one1 = _with_one(z1) if need2 else z1
-        self.with_one2 = _with_one(z2) if need1 else z2
+        self.sum1 = z1.new_empty(z1.shape[1] + 1, z1.shape[0]) if need1 else None
+        self.sum2 = z2.new_zeros(z2.shape[1] + 1, z2.shape[0]) if need2 else None
+        self.extended1 = _with_ones(z1) if need2 else z1
+        self.extended2 = _with_ones(z2) if need1 else z2
 
     def add(self, rows: slice, weights: Tensor) -> None:
         if self.sum1 is not None:
-            torch.mm(weights, self.with_one2, out=self.sum1[rows])
+            self.sum1[:, rows] = self.extended2 @ weights.mT
         if self.sum2 is not None:
-            self.sum2.addmm_(weights.mT, self.with_one1[rows])
+            self.sum2.addmm_(self.extended1[:, rows], weights)
 
-    def result(self, scale: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-        factor = 2.0 if scale is None else 2.0 * scale
+    def result(self, factor: float | Tensor) -> tuple[Tensor | None, Tensor | None]:
         return _finish(self.z1, self.sum1, factor), _finish(self.z2, self.sum2, factor)
 
 
 def _finish(z: Tensor, sums: Tensor | None, factor: float | Tensor) -> Tensor | None:
     if sums is None:
         return None
-    return (z * sums[:, -1:]).sub_(sums[:, :-1]).mul_(factor)
+    return (z * sums[-1].unsqueeze(1)).sub_(sums[:-1].mT).mul_(2.0 * factor)
 
 
-def _with_one(z: Tensor) -> Tensor:
-    return torch.cat([z, z.new_ones(z.shape[0], 1)], dim=1)
+def _with_ones(z: Tensor) -> Tensor:
+    return torch.cat([z.mT, z.new_ones(1, z.shape[0])])
 
 
 def _factors(z1: Tensor, z2: Tensor) -> tuple[Tensor, Tensor]:
     """left (n1, d + 2) and right (d + 2, n2) whose product is the squared distance."""
     shrink = 1.0 - 4.0 * torch.finfo(z1.dtype).eps
     norm1 = z1.square().sum(1, keepdim=True).mul_(shrink)
-    norm2 = z2.square().sum(1, keepdim=True).mul_(shrink)
+    norm2 = z2.square().sum(1).mul_(shrink).unsqueeze(0)
     left = torch.cat([-2.0 * z1, norm1, torch.ones_like(norm1)], dim=1)
-    right = torch.cat([z2, torch.ones_like(norm2), norm2], dim=1)
-    return left, right.mT
+    right = torch.cat([z2.mT, torch.ones_like(norm2), norm2])
+    return left, right
 
 
 def _distances_(left: Tensor, right: Tensor, offset: int | None, out: Tensor) -> Tensor:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
-from gpx.kernels.exponential import exponential
+from gpx.kernels.exponential import EXPONENT_FLOOR, exponential
 from gpx.kernels.stationary import Stationary
 
 SQRT3 = math.sqrt(3.0)
@@ -58,18 +59,19 @@ class Matern12(Matern):
     class in_place:
         """The profile and its slope, in place."""
 
-        @staticmethod
-        def value_(r2: Tensor, floor: float) -> Tensor:
-            """exp(-r)."""
-            return r2.sqrt_().neg_().clamp_(min=floor).exp_()
+        slope_per_value = None
 
         @staticmethod
-        def value_and_slope_(r2: Tensor, floor: float) -> tuple[Tensor, Tensor]:
+        def evaluate_(r2: Tensor, work: Tensor, with_slope: bool) -> None:
             """exp(-r) and -exp(-r) / (2 r), zero at r = 0."""
-            minus_r = r2.sqrt_().neg_().clamp_(min=floor)
-            value = minus_r.exp()
-            coincident = minus_r == 0
-            return value, minus_r.reciprocal_().mul_(value).mul_(0.5).masked_fill_(coincident, 0.0)
+            r2.sqrt_().neg_().clamp_(min=EXPONENT_FLOOR)
+            if not with_slope:
+                r2.exp_()
+                return
+            torch.mul(r2, 2.0, out=work)
+            r2.exp_()
+            torch.div(r2, work, out=work)
+            work.masked_fill_(work == -torch.inf, 0.0)
 
     def of_squared_distance(self, r2: Any) -> Any:
         """exp(-r)."""
@@ -84,20 +86,16 @@ class Matern32(Matern):
     class in_place:
         """The profile and its slope, in place."""
 
-        @staticmethod
-        def value_(r2: Tensor, floor: float) -> Tensor:
-            """(1 + a) exp(-a)."""
-            b = r2.sqrt_().mul_(-SQRT3).clamp_(min=floor)
-            e = b.exp()
-            return e.addcmul_(b, e, value=-1.0)
+        slope_per_value = None
 
         @staticmethod
-        def value_and_slope_(r2: Tensor, floor: float) -> tuple[Tensor, Tensor]:
+        def evaluate_(r2: Tensor, work: Tensor, with_slope: bool) -> None:
             """(1 + a) exp(-a) and -3/2 exp(-a)."""
-            b = r2.sqrt_().mul_(-SQRT3).clamp_(min=floor)
-            e = b.exp()
-            value = b.neg_().mul_(e).add_(e)
-            return value, e.mul_(-1.5)
+            minus_a = r2.sqrt_().mul_(-SQRT3).clamp_(min=EXPONENT_FLOOR)
+            torch.exp(minus_a, out=work)
+            torch.addcmul(work, minus_a, work, value=-1.0, out=r2)
+            if with_slope:
+                work.mul_(-1.5)
 
     def of_squared_distance(self, r2: Any) -> Any:
         """(1 + a) exp(-a)."""
@@ -113,22 +111,18 @@ class Matern52(Matern):
     class in_place:
         """The profile and its slope, in place."""
 
-        @staticmethod
-        def value_(r2: Tensor, floor: float) -> Tensor:
-            """(1 + a + a^2 / 3) exp(-a)."""
-            b = r2.sqrt_().mul_(-SQRT5).clamp_(min=floor)
-            e = b.exp()
-            # Horner in b = -a: 1 - b (1 - b / 3)
-            return e.mul_(b.mul(1.0 / 3.0).sub_(1.0).mul_(b).add_(1.0))
+        slope_per_value = None
 
         @staticmethod
-        def value_and_slope_(r2: Tensor, floor: float) -> tuple[Tensor, Tensor]:
+        def evaluate_(r2: Tensor, work: Tensor, with_slope: bool) -> None:
             """(1 + a + a^2 / 3) exp(-a) and -5/6 (1 + a) exp(-a)."""
-            b = r2.sqrt_().mul_(-SQRT5).clamp_(min=floor)
-            e = b.exp()
-            inner = e.addcmul(b, e, value=-1.0)  # (1 + a) exp(-a)
-            value = b.square_().mul_(e).mul_(1.0 / 3.0).add_(inner)
-            return value, inner.mul_(-5.0 / 6.0)
+            minus_a = r2.sqrt_().mul_(-SQRT5).clamp_(min=EXPONENT_FLOOR)
+            torch.exp(minus_a, out=work)
+            inner = torch.addcmul(work, minus_a, work, value=-1.0)  # (1 + a) exp(-a)
+            minus_a.square_()
+            torch.addcmul(inner, minus_a, work, value=1.0 / 3.0, out=r2)
+            if with_slope:
+                torch.mul(inner, -5.0 / 6.0, out=work)
 
     def of_squared_distance(self, r2: Any) -> Any:
         """(1 + a + a^2 / 3) exp(-a)."""

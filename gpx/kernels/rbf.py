@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from gpx.kernels.exponential import exponential
+from gpx.kernels.exponential import EXPONENT_FLOOR, exponential
 from gpx.kernels.stationary import Stationary
 
 
@@ -18,18 +18,14 @@ class RBF(Stationary):
     """
 
     class in_place:
-        """The profile and its slope, in place."""
+        """The profile, in place."""
+
+        slope_per_value = -0.5
 
         @staticmethod
-        def value_(r2: Tensor, floor: float) -> Tensor:
+        def evaluate_(r2: Tensor, work: Tensor, with_slope: bool) -> None:
             """exp(-r2 / 2)."""
-            return r2.mul_(-0.5).clamp_(min=floor).exp_()
-
-        @staticmethod
-        def value_and_slope_(r2: Tensor, floor: float) -> tuple[Tensor, Tensor]:
-            """exp(-r2 / 2) and -exp(-r2 / 2) / 2."""
-            value = r2.mul_(-0.5).clamp_(min=floor).exp_()
-            return value, value * -0.5
+            r2.mul_(-0.5).clamp_(min=EXPONENT_FLOOR).exp_()
 
     def of_squared_distance(self, r2: Any) -> Any:
         """exp(-r2 / 2)."""
