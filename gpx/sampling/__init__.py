@@ -1,0 +1,5 @@
+"""Sampled functions."""
+
+from gpx.sampling.prior import prior_functions
+
+__all__ = ["prior_functions"]

@@ -1,0 +1,118 @@
+"""Mean-field Gaussian over weights, in blocks so that a step touches only what it samples."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import embedding
+
+from gpx.errors import ConfigError
+
+Diagonal = Literal["free", "closed_form"]
+
+
+class MeanFieldWeights(nn.Module):
+    """q(w) = N(mean, diag(c)^2) for m weights in B blocks of W; QSGP-0 in the field's words.
+
+    Every table has one row per block and is read through ``embedding(..., sparse=True)``: the
+    gradient of a step holds the sampled rows only, and AdaGrad or plain SGD move only those.
+
+    The scales c are either parameters (``free``, stored as logarithms) or the optimum of the
+    evidence bound given everything else (``closed_form``, QSGP paper proposition 6.1):
+    c_r = sqrt(noise / (phi_r^T phi_r + noise s_r)). For the latter the family keeps the relative
+    column squares rho_r = phi_r^T phi_r / (n * expected square): numbers near one which move little
+    when hyperparameters do, so that c follows noise and outputscale at no cost.
+
+    Args:
+        num_blocks: B.
+        block_size: W; m = B W.
+        diagonal: ``free`` or ``closed_form``.
+
+    State: 2 m numbers. Source: reweighted_and_qsgp 2.16, 2.20.
+    """
+
+    num_dense: int = 0
+    column_ratio: Tensor
+
+    def __init__(
+        self, num_blocks: int, block_size: int, diagonal: Diagonal = "closed_form"
+    ) -> None:
+        super().__init__()
+        if diagonal not in get_args(Diagonal):
+            raise ConfigError(
+                f"diagonal={diagonal}: expected one of {', '.join(get_args(Diagonal))}"
+            )
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.diagonal = diagonal
+        self.mean = nn.Parameter(torch.zeros(num_blocks, block_size))
+        if diagonal == "free":
+            self.log_scale = nn.Parameter(torch.zeros(num_blocks, block_size))
+        else:
+            self.register_buffer("column_ratio", torch.ones(num_blocks, block_size))
+
+    @property
+    def num_free(self) -> int:
+        """Free parameters of the family, mean included (closed-form scales are not free)."""
+        m = self.num_blocks * self.block_size
+        return m + (self._num_scales() if self.diagonal == "free" else 0)
+
+    def _num_scales(self) -> int:
+        return self.num_blocks * self.block_size - self.num_dense
+
+    def parameter_list(self) -> list[nn.Parameter]:
+        """All variational parameters."""
+        return list(self.parameters())
+
+    def mean_of(self, blocks: Tensor, *, sparse: bool = False) -> Tensor:
+        """Means (L, W) of ``blocks``; with ``sparse`` their gradient holds these rows only."""
+        return embedding(blocks, self.mean, sparse=sparse)
+
+    def log_scale_of(
+        self,
+        blocks: Tensor,
+        *,
+        column_square: Tensor,
+        precision: Tensor,
+        noise: Tensor,
+        sparse: bool = False,
+    ) -> Tensor:
+        """log c (L, W) of the diagonal columns of ``blocks``.
+
+        Args:
+            blocks (L,): block numbers.
+            column_square (): expected phi_r^T phi_r, n * outputscale / m for random features.
+            precision (L, W): prior precisions s_r.
+            noise (): noise variance.
+            sparse: gradient of these rows only.
+
+        In closed form the result carries no gradient: at the optimum the bound does not depend on
+        c to first order (envelope theorem).
+        """
+        if self.diagonal == "free":
+            return embedding(blocks, self.log_scale, sparse=sparse)
+        with torch.no_grad():
+            ratio = embedding(blocks, self.column_ratio)
+            return 0.5 * (noise.log() - torch.log(column_square * ratio + noise * precision))
+
+    def is_diagonal_column(self, blocks: Tensor) -> Tensor:
+        """Which columns (L, W) of C are diagonal ones: all of them here."""
+        return torch.ones(blocks.shape[0], self.block_size, dtype=torch.bool, device=blocks.device)
+
+    def dense_of(self, blocks: Tensor, *, sparse: bool = False) -> Tensor:
+        """Rows of the dense columns of C at ``blocks``: (L, W, K); K = 0 here."""
+        return self.mean.new_zeros(blocks.shape[0], self.block_size, 0)
+
+    def log_dense_diagonal(self) -> Tensor:
+        """log c_rr of the dense columns, (K,)."""
+        return self.mean.new_zeros(0)
+
+    @torch.no_grad()
+    def set_scales(self, log_scale: Tensor, column_ratio: Tensor) -> None:
+        """Start the diagonal: (B, W) log scales when free, relative column squares otherwise."""
+        if self.diagonal == "free":
+            self.log_scale.copy_(log_scale)
+        else:
+            self.column_ratio.copy_(column_ratio)

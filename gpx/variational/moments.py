@@ -1,0 +1,124 @@
+"""The two hot products of sparse variational inference, with hand-written gradients.
+
+A step of stochastic variational inference spends its time in A = L^{-1} K_zx and in the moments of
+S^T A. Automatic differentiation through a Cholesky factorisation and a triangular solve costs
+several times what these need: here every product is one call per panel, nothing triangular is
+masked twice, and the factorisation is differentiated in closed form.
+
+Notation: M inducing points, B data points, p latent functions. L = chol(K_zz), A (M, B).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from gpx.linalg.triangular import (
+    lower_lower_matmul,
+    lower_matmul,
+    lower_of_product,
+    lower_transpose_matmul,
+)
+
+
+class _Project(torch.autograd.Function):
+    """A = L^{-1} K_zx as a function of K_zz and K_zx."""
+
+    @staticmethod
+    def forward(ctx: Any, k_zz: Tensor, k_zx: Tensor, inverse: Tensor) -> Tensor:
+        projection = lower_matmul(inverse, k_zx)
+        ctx.save_for_backward(projection, inverse)
+        ctx.dtype = k_zz.dtype
+        return projection
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        projection, inverse = ctx.saved_tensors
+        # With dA the gradient of A: the gradient of L is -tril(L^{-T} dA A^T), and the one of K_zz
+        # is L^{-T} Phi(L^T dL) L^{-1} with Phi = tril, diagonal halved. L^T tril(X) and L^T X have
+        # the same lower triangle, so L cancels inside Phi. The result is left unsymmetrised: every
+        # kernel matrix is symmetric in its two (equal) arguments, so <dK, G> = <dK, sym G>.
+        grad_zx = lower_transpose_matmul(inverse, grad) if ctx.needs_input_grad[1] else None
+        grad_zz = None
+        if ctx.needs_input_grad[0]:
+            phi = lower_of_product(grad, projection)
+            phi.diagonal().mul_(0.5)
+            grad_zz = lower_transpose_matmul(inverse, lower_lower_matmul(phi, inverse))
+            grad_zz = grad_zz.neg_().to(ctx.dtype)
+        return grad_zz, grad_zx, None
+
+
+def project(k_zz: Tensor, k_zx: Tensor, inverse: Tensor) -> Tensor:
+    """A = L^{-1} K_zx, differentiable (once) in K_zz and K_zx.
+
+    Args:
+        k_zz (M, M): symmetric, only for its gradient; may have a wider dtype than k_zx.
+        k_zx (M, B).
+        inverse (M, M): L^{-1} with L L^T = k_zz (plus jitter), without a gradient graph.
+
+    Cost: forward 5/8 of 2 M^2 B operations, backward twice that plus about 2.3 M^3.
+    """
+    return _Project.apply(k_zz, k_zx, inverse)
+
+
+class _FactorMoments(torch.autograd.Function):
+    """A^T m and diag(A^T (S S^T - I) A)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, projection: Tensor, mean: Tensor, factor: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        latents, size, _ = factor.shape
+        if latents == 1:
+            spread = lower_transpose_matmul(factor[0], projection)  # S^T A
+        else:
+            spread = factor.mT.reshape(latents * size, size) @ projection
+        prior = torch.linalg.vector_norm(projection, dim=0).square_()
+        gain = torch.linalg.vector_norm(spread.view(latents, size, -1), dim=1).square_()
+        ctx.save_for_backward(projection, mean, factor, spread)
+        return mean @ projection, gain - prior
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, grad_mean: Tensor, grad_excess: Tensor
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        projection, mean, factor, spread = ctx.saved_tensors
+        latents, size, _ = factor.shape
+        twice = 2.0 * grad_excess
+        weighted = (spread.view(latents, size, -1) * twice.unsqueeze(1)).view_as(spread)
+        if latents == 1:
+            grad = lower_matmul(factor[0], weighted)
+        else:
+            grad = factor.transpose(0, 1).reshape(size, latents * size) @ weighted
+        grad.addcmul_(projection, twice.sum(0), value=-1.0)
+        grad.addmm_(mean.mT, grad_mean)
+        grad_m = grad_mean @ projection.mT if ctx.needs_input_grad[1] else None
+        grad_s = None
+        if ctx.needs_input_grad[2]:
+            if latents == 1:
+                grad_s = lower_of_product(projection, weighted).unsqueeze(0)
+            else:
+                full = (projection @ weighted.mT).view(size, latents, size)
+                grad_s = full.transpose(0, 1).tril()
+        return grad, grad_m, grad_s
+
+
+def factor_moments(projection: Tensor, mean: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean of A^T v and excess variance diag(A^T (S S^T - I) A) for v ~ N(m, S S^T).
+
+    Args:
+        projection (M, B): A.
+        mean (p, M): m, one row per latent function.
+        factor (p, M, M): S, lower triangular with zeros above the diagonal.
+
+    Returns:
+        mean (p, B) and excess variance (p, B) over the prior's; differentiable once.
+
+    Cost: forward 2 p M^2 B operations, backward twice that (5/8 of it for p = 1 on CPUs).
+    """
+    return _FactorMoments.apply(projection, mean, factor)

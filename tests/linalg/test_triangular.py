@@ -1,0 +1,48 @@
+import pytest
+import torch
+
+from gpx.errors import ShapeError
+from gpx.linalg.triangular import (
+    PANEL,
+    inverse_lower,
+    lower_lower_matmul,
+    lower_matmul,
+    lower_of_product,
+    lower_transpose_matmul,
+)
+
+# below two panels the plain product runs; 3 * PANEL + 7 leaves a ragged last panel
+SIZES = [1, 5, PANEL, 2 * PANEL, 3 * PANEL + 7]
+
+
+def _normal(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_products_equal_dense_ones(size):
+    left, other = _normal(size, size).tril(), _normal(size, size, seed=1).tril()
+    right, third = _normal(size, 33, seed=2), _normal(size, 33, seed=3)
+    close = {"rtol": 1e-12, "atol": 1e-11}
+    torch.testing.assert_close(lower_matmul(left, right), left @ right, **close)
+    torch.testing.assert_close(lower_transpose_matmul(left, right), left.mT @ right, **close)
+    torch.testing.assert_close(lower_of_product(right, third), (right @ third.mT).tril(), **close)
+    torch.testing.assert_close(lower_lower_matmul(left, other), left @ other, **close)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("column_major", [False, True])
+def test_inverse(size, column_major):
+    root = _normal(size, size)
+    lower = torch.linalg.cholesky(root @ root.mT / size + torch.eye(size, dtype=torch.float64))
+    lower = lower.mT.contiguous().mT if column_major else lower.contiguous()
+    inverse = inverse_lower(lower)
+    identity = torch.eye(size, dtype=torch.float64)
+    torch.testing.assert_close(inverse @ lower, identity, rtol=0, atol=1e-11)
+    assert torch.equal(inverse, inverse.tril())
+
+
+def test_inverse_wants_a_square_matrix():
+    with pytest.raises(ShapeError, match="one square triangular matrix"):
+        inverse_lower(torch.zeros(3, 4))
