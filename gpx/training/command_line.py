@@ -39,7 +39,9 @@ def main(config_folder: str | Path) -> None:
     Args:
         config_folder: absolute path of the folder with ``train.yaml`` and the groups.
     """
-    arguments = sys.argv[1:]
+    arguments = _flags_first(sys.argv[1:])
+    sys.argv[1:] = arguments
+    _failed.clear()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come here instead of Hydra's own printing
     try:
         folder = _resume_target(arguments)
@@ -57,6 +59,12 @@ def main(config_folder: str | Path) -> None:
         _fail(explain(error, Path(config_folder)))
     if _failed:
         _fail(f"{len(_failed)} runs of the sweep failed")
+
+
+def _flags_first(arguments: list[str]) -> list[str]:
+    """Hydra wants flags (-m, --config-dir DIR) before options; people write them anywhere."""
+    options = [a for a in arguments if a.startswith("~") or ("=" in a and not a.startswith("-"))]
+    return [a for a in arguments if a not in options] + options
 
 
 def _job(config: DictConfig) -> None:
@@ -90,7 +98,10 @@ def _relative(folder: RunFolder) -> RunFolder:
 
 def _remove_if_empty(path: Path) -> None:
     """Hydra makes the run folder before the run; a run that never started leaves none behind."""
-    for candidate in (path, path.parent):
+    here = Path.cwd()
+    for candidate in (path.resolve(), *path.resolve().parents):
+        if candidate == here or here not in candidate.parents:
+            return
         try:
             candidate.rmdir()
         except OSError:

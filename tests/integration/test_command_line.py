@@ -1,0 +1,117 @@
+"""Mistakes on the command line give one clear line and leave nothing behind."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+
+from gpx.training.command_line import USAGE_ERROR, main
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+TINY = [
+    "approx=exact",
+    "data=toy1d",
+    "init=constants",
+    "trainer.max_steps=2",
+    "trainer.baselines=false",
+]
+
+
+@pytest.fixture
+def train_py(tmp_path, monkeypatch, capsys):
+    """Call train.py in this process, from an empty folder: (exit status, standard error)."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        GlobalHydra.instance().clear()
+        monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
+        status = 0
+        try:
+            main(CONFIGS)
+        except SystemExit as stop:
+            status = stop.code
+        return status, capsys.readouterr().err
+
+    yield call
+    GlobalHydra.instance().clear()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["approx=qsgpp"], "there is no approx=qsgpp; did you mean qsgp"),
+        (["aprox=exact"], "there is no option aprox; did you mean approx"),
+        (["data=kin40"], "there is no data=kin40; did you mean kin40k"),
+        (["kernel=rbff"], "there is no kernel=rbff; did you mean rbf"),
+        (["trainer.max_step=3"], "did you mean trainer.max_steps"),
+        (["kernel.lengthscal=2"], "did you mean kernel.lengthscale"),
+        (["trainer.max_steps=abc"], "trainer.max_steps"),
+        (["trainer.max_steps=0"], "trainer.max_steps=0: expected at least 1"),
+        (["trainer.dtype=float16"], "expected float32 or float64"),
+        (["trainer.device=tpu0"], "trainer.device=tpu0"),
+        (["seed"], "write name=value"),
+        (["data.split=99"], "data.split=99"),
+        (["data=csv", "data.path=nowhere.csv"], "nowhere.csv"),
+        (["data=csv"], "data.path"),
+        (["resume=nowhere"], "there is no run folder nowhere"),
+        (["resume=nowhere", "seed=1"], "takes no other option"),
+        (["+experiment=nonsense"], "nonsense"),
+    ],
+)
+def test_one_line_and_nothing_left_behind(train_py, tmp_path, arguments, expected):
+    status, err = (
+        train_py(*TINY, *arguments) if arguments[0][:6] != "resume" else train_py(*arguments)
+    )
+    assert status == USAGE_ERROR
+    lines = err.strip().splitlines()
+    assert len(lines) == 1, err
+    assert lines[0].startswith("error: ")
+    assert expected in lines[0]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_folder_is_never_overwritten(train_py, tmp_path):
+    assert train_py(*TINY, "hydra.run.dir=out")[0] == 0
+    before = (tmp_path / "out" / "metrics.json").read_bytes()
+    status, err = train_py(*TINY, "hydra.run.dir=out")
+    assert status == USAGE_ERROR
+    assert "already holds a run" in err
+    assert (tmp_path / "out" / "metrics.json").read_bytes() == before
+    status, err = train_py("resume=out")
+    assert status == USAGE_ERROR
+    assert "is finished" in err
+
+
+def test_damaged_checkpoint_is_one_sentence_and_stays(train_py, tmp_path):
+    assert train_py(*TINY, "hydra.run.dir=out")[0] == 0
+    (tmp_path / "out" / "metrics.json").unlink()
+    checkpoint = tmp_path / "out" / "checkpoint.pt"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:500])
+    status, err = train_py("resume=out")
+    assert status == USAGE_ERROR
+    assert "truncated or was not written by gpx" in err.strip().splitlines()[-1]
+    assert checkpoint.stat().st_size == 500
+
+
+def test_a_failing_run_of_a_sweep_does_not_stop_the_others(train_py, tmp_path):
+    status, err = train_py(*TINY, "-m", "data.split=0,99,1", "hydra.sweep.dir=sweep")
+    assert status == USAGE_ERROR
+    assert "error in" in err
+    assert "1 runs of the sweep failed" in err
+    finished = sorted(p.parent.name for p in tmp_path.glob("sweep/*/metrics.json"))
+    assert finished == ["0", "2"]
+
+
+def test_help_names_groups_and_options(train_py, capsys):
+    GlobalHydra.instance().clear()
+    status, _ = train_py("--help")
+    assert status == 0
+
+
+def test_progress_is_plain_lines_when_piped(train_py):
+    status, err = train_py(*TINY)
+    assert status == 0
+    assert "step 1/2" in err
+    assert "\r" not in err
+    assert "run folder: outputs/toy1d-exact/" in err

@@ -1,0 +1,34 @@
+"""CONTRIBUTING.md is a promise: its files, written to a folder outside the package, train."""
+
+import json
+import re
+from pathlib import Path
+
+PAGE = Path(__file__).resolve().parents[2] / "CONTRIBUTING.md"
+
+
+def test_kernel_objective_and_data_set_of_the_page(command, tmp_path):
+    files = re.findall(r"<!-- file: (\S+) -->\n```\w+\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert len(files) == 6
+    for name, text in files:
+        target = tmp_path / "my_research" / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+    status, _, err = command(
+        "train.py",
+        "--config-dir",
+        "my_research/configs",
+        "approx=exact",
+        "kernel=heavy_tail",
+        "objective=tempered_mll",
+        "data=spiral",
+        "init=constants",
+        "trainer.max_steps=10",
+        "hydra.run.dir=out",
+        PYTHONPATH=str(tmp_path / "my_research"),
+    )
+    assert status == 0, err
+    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert metrics["train.objective"] == "TemperedMLL"
+    assert metrics["data.name"] == "spiral"
+    assert metrics["test.rmse"] < metrics["baseline.linear.rmse"]

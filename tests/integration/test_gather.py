@@ -1,0 +1,41 @@
+"""A sweep on the command line and the table gathered from it."""
+
+import csv
+import statistics
+
+
+def test_sweep_and_table(command, tmp_path):
+    status, _, err = command(
+        "train.py",
+        "-m",
+        "approx=exact",
+        "data=toy1d",
+        "kernel=rbf,matern32",
+        "data.split=0,1",
+        "init=constants",
+        "trainer.max_steps=3",
+        "trainer.figures=false",
+        "trainer.tensorboard=false",
+        "hydra.sweep.dir=sweep",
+        "hydra/launcher=joblib",
+    )
+    assert status == 0, err
+    runs = sorted(p.parent for p in tmp_path.glob("sweep/*/metrics.json"))
+    assert len(runs) == 4
+    (tmp_path / "sweep" / "3" / "metrics.json").unlink()
+    status, out, err = command("scripts/gather.py", "sweep", "--csv", "table.csv")
+    assert status == 0, err
+    assert "not finished" in err
+    with (tmp_path / "table.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["runs"] for row in rows] == ["1", "2"]
+    assert {row["kernel._target_"] for row in rows} == {"kernels.Matern32", "kernels.RBF"}
+    both = next(row for row in rows if row["runs"] == "2")
+    import json
+
+    values = [json.loads((tmp_path / "sweep" / n / "metrics.json").read_text()) for n in "01"]
+    rmse = [v["test.rmse"] for v in values]
+    expected = f"{statistics.mean(rmse):.4f} +- {statistics.stdev(rmse):.4f}"
+    assert both["test.rmse"] == expected
+    assert expected in out
+    assert "baseline.linear.rmse" in both

@@ -1,0 +1,117 @@
+"""predict.py on tables a user may hand it."""
+
+import csv
+
+import numpy as np
+import pytest
+
+from gpx.training import load
+from gpx.training.predict_command import main
+
+
+@pytest.fixture
+def trained(tmp_path, composed):
+    """A run on a small CSV table, and that table."""
+    from gpx.training import RunFolder, run
+
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-2, 2, (120, 2))
+    y = 50 + 10 * np.sin(2 * x[:, 0]) + 3 * x[:, 1] + 0.1 * rng.normal(size=120)
+    table = tmp_path / "table.csv"
+    with table.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["depth", "width", "strength"])
+        writer.writerows(np.column_stack([x, y]).tolist())
+    config = composed(
+        "approx=exact",
+        "data=csv",
+        f"data.path={table}",
+        "data.target=strength",
+        "init=constants",
+        "trainer.max_steps=30",
+        "trainer.tensorboard=false",
+    )
+    run(config, RunFolder(tmp_path / "run"))
+    return tmp_path / "run", x, y
+
+
+def write(path, rows, header=None):
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        if header:
+            writer.writerow(header)
+        writer.writerows(rows)
+
+
+def read(path):
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def predict(run, source, target):
+    main([f"run={run}", f"input={source}", f"output={target}"])
+    return read(target)
+
+
+def test_with_and_without_header_in_any_order(trained, tmp_path):
+    run, x, y = trained
+    new, out = tmp_path / "new.csv", tmp_path / "out.csv"
+    write(new, x.tolist())
+    plain = predict(run, new, out)
+    assert list(plain[0]) == ["mean", "std", "lower_95", "upper_95"]
+    mean = np.array([float(row["mean"]) for row in plain])
+    assert np.abs(mean - y).mean() < 1.0  # in the data's own units: y runs from 35 to 65
+    write(new, np.column_stack([x[:, 1], y, x[:, 0]]).tolist(), ["width", "strength", "depth"])
+    assert predict(run, new, out) == plain
+    inside = [
+        float(r["lower_95"]) <= v <= float(r["upper_95"]) for r, v in zip(plain, y, strict=True)
+    ]
+    assert np.mean(inside) > 0.85
+
+
+def test_agrees_with_python(trained, tmp_path):
+    run, x, _ = trained
+    write(tmp_path / "new.csv", x.tolist())
+    rows = predict(run, tmp_path / "new.csv", tmp_path / "out.csv")
+    prediction = load(run).predict(x)
+    assert np.allclose([float(r["mean"]) for r in rows], prediction.mean, rtol=1e-6)
+    assert np.allclose([float(r["std"]) for r in rows], prediction.std, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1,2,3\n", "column"),
+        ("1,x\n", "x"),
+        ("", "empty"),
+        ("1,nan\n", "nan"),
+        ("depth,hight\n1,2\n", "width"),
+    ],
+)
+def test_bad_tables_are_one_line_and_write_nothing(trained, tmp_path, capsys, text, expected):
+    run, _, _ = trained
+    (tmp_path / "new.csv").write_text(text)
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stop:
+        predict(run, tmp_path / "new.csv", tmp_path / "out.csv")
+    assert stop.value.code == 2
+    err = capsys.readouterr().err.strip()
+    assert err.startswith("error: ")
+    assert len(err.splitlines()) == 1
+    assert expected in err.lower()
+    assert not (tmp_path / "out.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["run=x", "input=y"], "output= is missing"),
+        (["run=x", "inptu=y", "output=z"], "did you mean input=?"),
+        (["run=nowhere", "input=y", "output=z"], "there is no run folder nowhere"),
+    ],
+)
+def test_bad_options(capsys, arguments, expected):
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    assert expected in capsys.readouterr().err

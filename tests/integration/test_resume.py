@@ -1,0 +1,120 @@
+"""A run stopped at any step and resumed gives, bit for bit, the run that was never stopped."""
+
+import json
+import signal
+import time
+
+import pytest
+
+from gpx.training import RunFolder, resume, run
+from gpx.training.interrupt import Interrupted
+
+UNCOUNTED = ("train.seconds", "memory.peak_mib")
+SETTINGS = {
+    "exact": ["data.num_points=300", "trainer.max_steps=10"],
+    "sgpr": ["data.num_points=600", "trainer.max_steps=10", "approx.num_inducing=30"],
+    "svgp": [
+        "data.num_points=600",
+        "trainer.max_steps=30",
+        "approx.num_inducing=30",
+        "trainer.batch_size=100",
+    ],
+    "qsgp": [
+        "data.num_points=600",
+        "trainer.max_steps=30",
+        "approx.num_basis=2000",
+        "trainer.batch_size=100",
+        "objective.num_sampled=400",
+        "objective.num_support=50",
+        "optimizer.groups.hyperparameters.freeze_steps=10",
+    ],
+}
+
+
+def counted(metrics):
+    return {k: v for k, v in metrics.items() if k not in UNCOUNTED}
+
+
+@pytest.fixture
+def stop_at(monkeypatch):
+    """Deliver a signal to the running trainer after a number of steps."""
+    from gpx.training import trainer as module
+
+    original = module._Session._stop_or_save
+
+    def arrange(step):
+        def check(session):
+            if session.step == step:
+                session.guard.received = signal.SIGTERM
+            original(session)
+
+        monkeypatch.setattr(module._Session, "_stop_or_save", check)
+
+    yield arrange
+    monkeypatch.setattr(module._Session, "_stop_or_save", original)
+
+
+@pytest.mark.parametrize("approx", SETTINGS)
+@pytest.mark.parametrize("step", [1, 7])
+def test_stopped_and_resumed_equals_never_stopped(composed, tmp_path, stop_at, approx, step):
+    overrides = [
+        "data=robot_arm",
+        f"approx={approx}",
+        "init.num_points=100",
+        "init.max_evaluations=5",
+        "trainer.baselines=false",
+        "trainer.figures=false",
+        *SETTINGS[approx],
+    ]
+    whole = run(composed(*overrides), RunFolder(tmp_path / "whole"))
+
+    folder = RunFolder(tmp_path / "stopped")
+    stop_at(step)
+    with pytest.raises(Interrupted):
+        run(composed(*overrides), folder)
+    assert not folder.metrics.exists()
+    stop_at(-1)
+    metrics = resume(str(folder.path))
+    assert counted(metrics) == counted(whole)
+    assert json.loads(folder.metrics.read_text()) == metrics
+    assert len(json.loads(folder.environment.read_text())["resumed"]) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_to_the_command(command, tmp_path, number):
+    process = command(
+        "train.py",
+        "approx=svgp",
+        "data=toy1d",
+        "approx.num_inducing=10",
+        "trainer.max_steps=1000000",
+        "trainer.baselines=false",
+        "init=constants",
+        "hydra.run.dir=out",
+        wait=False,
+    )
+    lines = []
+    for line in process.stderr:
+        lines.append(line)
+        if line.startswith("step"):
+            break
+    time.sleep(0.5)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, "".join(lines) + err
+    assert "stopped; go on with: python train.py resume=out" in err
+    assert "Traceback" not in err
+    assert (tmp_path / "out" / "checkpoint.pt").exists()
+
+
+def test_killed_before_its_first_checkpoint_starts_again(composed, tmp_path):
+    overrides = ["data=toy1d", "approx=exact", "init=constants", "trainer.max_steps=3"]
+    whole = run(composed(*overrides), RunFolder(tmp_path / "whole"))
+    folder = RunFolder(tmp_path / "killed")
+    folder.path.mkdir()
+    folder.write_config(_resolved(tmp_path / "whole"))
+    assert counted(resume(str(folder.path))) == counted(whole)
+
+
+def _resolved(path):
+    return RunFolder(path).read_config()
