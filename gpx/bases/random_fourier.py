@@ -1,0 +1,129 @@
+"""Random Fourier features of a stationary kernel, any column on demand."""
+
+from __future__ import annotations
+
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor, nn
+
+from gpx.bases.base import Basis, check_inputs
+from gpx.bases.counter_random import standard_normals
+from gpx.bases.trigonometric import trigonometric_features
+from gpx.errors import ConfigError
+
+
+class SpectralKernel(Protocol):
+    """The part of a stationary kernel that the features need."""
+
+    outputscale: Tensor
+
+    def num_spectral_normals(self, num_inputs: int) -> int:
+        """Standard normals that one frequency in ``num_inputs`` dimensions needs."""
+
+    def spectral_frequencies(self, normals: Tensor) -> Tensor:
+        """Angular frequencies (r, d) from standard normals (r, q)."""
+
+
+def frequencies_per_block(num_frequencies: int, limit: int) -> int:
+    """Largest divisor of ``num_frequencies`` that is at most ``limit``."""
+    return max(k for k in range(1, min(limit, num_frequencies) + 1) if num_frequencies % k == 0)
+
+
+class RandomFourier(Basis):
+    """cos and sin of m / 2 random frequencies, scaled so that the weight prior is N(0, I).
+
+    k(x, z) ~= phi(x)^T phi(z) with phi = sqrt(2 outputscale / m) [cos(w_r^T x), sin(w_r^T x)]; the
+    approximation is stationary for every m, exact at x = z, and its error falls like m^-1/2.
+
+    Layout: blocks of 2F columns, first the F cosines, then the F sines of frequencies
+    b F .. b F + F - 1. F is the largest divisor of m / 2 not above ``block_frequencies``.
+
+    Nothing of size m is stored: frequency r comes from row r of a counter-based generator
+    (seed, r), so any subset costs only itself, and the same seed gives the same basis everywhere.
+    Frequencies are differentiable in the lengthscales, features also in the outputscale.
+
+    Args:
+        kernel: stationary kernel with ``num_spectral_normals``, ``spectral_frequencies`` and
+            ``outputscale`` (RBF, Matern).
+        num_basis: m, even.
+        seed: of the frequencies.
+        block_frequencies: upper limit of F.
+
+    Raises:
+        ConfigError: m is odd or below 2, or the kernel has no spectral sampler.
+
+    Source: reweighted_and_qsgp 2.10 (scaled) and 2.30; Rahimi and Recht 2007.
+    """
+
+    def __init__(
+        self, kernel: nn.Module, num_basis: int, seed: int = 0, block_frequencies: int = 500
+    ) -> None:
+        super().__init__()
+        if num_basis < 2 or num_basis % 2:
+            raise ConfigError(
+                f"num_basis={num_basis}: random Fourier features come in pairs of a cosine and a "
+                "sine, so it must be even and at least 2"
+            )
+        if block_frequencies < 1:
+            raise ConfigError(f"block_frequencies={block_frequencies} must be at least 1")
+        if not 0 <= seed < 2**64:
+            raise ConfigError(f"seed={seed} of the frequencies must be in [0, 2^64)")
+        self.kernel = kernel
+        self.num_basis = num_basis
+        self.seed = seed
+        self.per_block = frequencies_per_block(num_basis // 2, block_frequencies)
+        self.block_size = 2 * self.per_block
+        self.spectral.num_spectral_normals(1)  # a kernel without a sampler says so now, not later
+
+    @property
+    def spectral(self) -> SpectralKernel:
+        """The kernel, seen as a sampler of its spectral density."""
+        return cast(SpectralKernel, self.kernel)
+
+    def frequencies(self, indices: Tensor, num_inputs: int, dtype: torch.dtype) -> Tensor:
+        """Angular frequencies (r, d) of ``indices`` (r,); differentiable in the lengthscales."""
+        count = self.spectral.num_spectral_normals(num_inputs)
+        normals = standard_normals(self.seed, indices, count, dtype=dtype)
+        return self.spectral.spectral_frequencies(normals).to(dtype)
+
+    def scale(self, dtype: torch.dtype) -> Tensor:
+        """sqrt(2 outputscale / m), 0-d."""
+        return (2.0 / self.num_basis * self.spectral.outputscale).sqrt().to(dtype)
+
+    def block_features(self, x: Tensor, blocks: Tensor) -> Tensor:
+        """Features of whole blocks: (n, L * block_size), a view of a column-major buffer.
+
+        Cost: O(n L F d) and 2 n L F trigonometric functions; memory the result and half of it.
+        """
+        within = torch.arange(self.per_block, device=blocks.device)
+        indices = (blocks[:, None] * self.per_block + within).reshape(-1)
+        check_inputs(x, "RandomFourier")
+        frequencies = self.frequencies(indices, x.shape[1], x.dtype)
+        stacked = frequencies.view(blocks.shape[0], self.per_block, x.shape[1])
+        return trigonometric_features(x, stacked, self.scale(x.dtype))
+
+    def forward(self, x: Tensor, columns: Tensor | None = None) -> Tensor:
+        """phi(x) at any columns; (n, len(columns)) or (n, m).
+
+        Cost: O(n len(columns) d) time, O((n + d) len(columns)) memory.
+        """
+        if columns is None:
+            return self.block_features(x, torch.arange(self.num_blocks, device=x.device))
+        block, within = columns // self.block_size, columns % self.block_size
+        check_inputs(x, "RandomFourier")
+        indices = block * self.per_block + within % self.per_block
+        frequencies = self.frequencies(indices, x.shape[1], x.dtype)
+        angles = x @ frequencies.T
+        waves = torch.where(within < self.per_block, torch.cos(angles), torch.sin(angles))
+        return waves * self.scale(x.dtype)
+
+    def precision_diagonal(self, columns: Tensor | None = None) -> Tensor:
+        """Ones: the features carry the prior scale (S = I)."""
+        scale = self.spectral.outputscale
+        count = self.num_basis if columns is None else columns.shape[0]
+        return torch.ones(count, dtype=scale.dtype, device=scale.device)
+
+    def mean_column_square(self) -> Tensor:
+        """Expected phi_r(x)^2 over a cosine and sine pair: outputscale / m, exact; 0-d."""
+        return self.spectral.outputscale / self.num_basis

@@ -1,0 +1,74 @@
+"""Cosines and sines of projections in one buffer, with a hand-written backward pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Trigonometric(torch.autograd.Function):
+    """scale * (cos, sin) of angles Omega x, block by block.
+
+    Forward: x (n, d), frequencies (L, F, d), scale () -> (L, 2, F, n) contiguous; slab [l, 0] holds
+    the cosines and [l, 1] the sines of block l. One product for the angles, then cos and sin write
+    straight into the buffer: no concatenation, no intermediate of the feature matrix's size beyond
+    the angles (half of it).
+
+    Backward: cos' = -sin and sin' = cos are already in the output, so nothing is recomputed:
+    grad angle = grad_sin * cos - grad_cos * sin, then two products. Once differentiable.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, frequencies: Tensor, scale: Tensor) -> Tensor:
+        """Features (L, 2, F, n); see the class."""
+        num_blocks, per_block, _ = frequencies.shape
+        angles = (frequencies.reshape(num_blocks * per_block, -1) @ x.T).view(
+            num_blocks, per_block, x.shape[0]
+        )
+        out = torch.empty(
+            num_blocks, 2, per_block, x.shape[0], dtype=angles.dtype, device=angles.device
+        )
+        torch.cos(angles, out=out[:, 0])
+        torch.sin(angles, out=out[:, 1])
+        out.mul_(scale)
+        ctx.save_for_backward(x, frequencies, scale, out)
+        return out
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Gradients of x, frequencies and scale."""
+        (grad,) = grads
+        x, frequencies, scale, out = ctx.saved_tensors
+        need_x, need_frequencies, need_scale = ctx.needs_input_grad
+        grad_x = grad_frequencies = grad_scale = None
+        if need_x or need_frequencies:
+            angle = grad[:, 1] * out[:, 0]
+            angle.addcmul_(grad[:, 0], out[:, 1], value=-1.0)
+            flat = angle.reshape(-1, x.shape[0])
+            if need_frequencies:
+                grad_frequencies = (flat @ x).view_as(frequencies)
+            if need_x:
+                grad_x = flat.T @ frequencies.reshape(-1, x.shape[1])
+        if need_scale:
+            grad_scale = torch.dot(grad.reshape(-1), out.reshape(-1)) / scale
+        return grad_x, grad_frequencies, grad_scale
+
+
+def trigonometric_features(x: Tensor, frequencies: Tensor, scale: Tensor) -> Tensor:
+    """Features of L blocks of F frequencies, each F cosines then F sines.
+
+    Args:
+        x (n, d): inputs.
+        frequencies (L, F, d): angular frequencies, radians per unit of x.
+        scale (): common factor, sqrt(2 outputscale / m).
+
+    Returns:
+        (n, 2 L F), a transposed view of a contiguous array.
+
+    Cost: n L F (d + 2 trigonometric functions) time, 2 n L F numbers kept for the backward pass.
+    """
+    out = Trigonometric.apply(x, frequencies, scale)
+    return out.view(-1, x.shape[0]).T

@@ -1,0 +1,211 @@
+"""Gaussian processes in weight space: f(x) = phi(x)^T w, Gaussian q over very many weights."""
+
+from __future__ import annotations
+
+import logging
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from gpx.bases.random_fourier import RandomFourier
+from gpx.errors import ConfigError
+from gpx.likelihoods import Gaussian
+from gpx.means import Zero
+from gpx.models.base import Model
+from gpx.models.block_ascent import BlockReport, ascend
+from gpx.models.weight_space_posterior import QSGPPosterior
+from gpx.variational.mean_field import Diagonal, MeanFieldWeights
+from gpx.variational.weights_chevron import ChevronWeights
+
+Covariance = Literal["mean_field", "chevron"]
+logger = logging.getLogger(__name__)
+
+
+class QSGP(Model):
+    """Model of quadruply stochastic Gaussian processes: random Fourier features, q(w) Gaussian.
+
+    y = phi(x)^T w + noise, w ~ N(0, I), phi the m scaled random Fourier features of the kernel;
+    q(w) = N(mu, C C^T) with C diagonal (``mean_field``) or with K dense columns (``chevron``).
+    The state is O(m) numbers; neither features nor frequencies are ever stored.
+
+    ``initialise`` solves for one group of ``warm_start_size`` weights exactly as if it were the
+    whole basis (one pass over the data), then solves ``block_solves`` further groups in turn, each
+    exactly given the others (block ascent); all further learning is the objective's.
+
+    Args:
+        kernel: stationary kernel with a spectral sampler (RBF, Matern).
+        mean: must be Zero (targets are standardised; the prior mean of the weights is zero).
+        likelihood: must be Gaussian.
+        num_basis: m, even.
+        covariance: ``mean_field`` or ``chevron``.
+        num_dense: K, dense columns of a chevron covariance; 0 for mean_field.
+        diagonal: ``closed_form`` (c_r at its optimum, no parameter) or ``free`` (a parameter).
+        warm_start: whether to solve the first group exactly.
+        warm_start_size: weights per exact solve, b; rounded to whole blocks.
+        block_solves: exact group solves after the warm start, O(n b^2 + b^3) each; m / b of them
+            make one sweep of block ascent.
+        diagonal_rows: training rows that the closed-form scales see (0: all rows, O(n m) once).
+        seed: of the random frequencies.
+        block_frequencies: upper limit of frequencies per block.
+
+    Raises:
+        ConfigError: a mean, likelihood, kernel or option that does not fit.
+
+    Source: reweighted_and_qsgp 2.10, 2.16, 2.20, 2.30, 2.34.
+    """
+
+    num_data: Tensor
+
+    def __init__(
+        self,
+        kernel: nn.Module,
+        mean: nn.Module,
+        likelihood: nn.Module,
+        num_basis: int = 100_000,
+        covariance: Covariance = "mean_field",
+        num_dense: int = 0,
+        diagonal: Diagonal = "closed_form",
+        warm_start: bool = True,
+        warm_start_size: int = 5000,
+        block_solves: int = 0,
+        diagonal_rows: int = 2000,
+        seed: int = 0,
+        block_frequencies: int = 500,
+    ) -> None:
+        super().__init__()
+        if not isinstance(mean, Zero):
+            raise ConfigError(
+                f"approx=qsgp needs mean=zero, got {type(mean).__name__}: weight-space models put "
+                "no prior mean on the weights, and targets are standardised"
+            )
+        if not isinstance(likelihood, Gaussian):
+            raise ConfigError(
+                f"approx=qsgp needs likelihood=gaussian, got {type(likelihood).__name__}; "
+                "use approx=svgp for other likelihoods"
+            )
+        if covariance not in get_args(Covariance):
+            raise ConfigError(
+                f"covariance={covariance}: expected one of {', '.join(get_args(Covariance))}"
+            )
+        if (covariance == "chevron") != (num_dense > 0):
+            raise ConfigError(
+                f"covariance={covariance} with num_dense={num_dense}: chevron needs num_dense >= 1 "
+                "and mean_field needs num_dense=0"
+            )
+        if warm_start_size < 1 or block_solves < 0 or diagonal_rows < 0:
+            raise ConfigError(
+                f"warm_start_size={warm_start_size} must be at least 1, block_solves="
+                f"{block_solves} and diagonal_rows={diagonal_rows} at least 0"
+            )
+        self.basis = RandomFourier(kernel, num_basis, seed, block_frequencies)
+        self.mean = mean
+        self.likelihood = likelihood
+        blocks, width = self.basis.num_blocks, self.basis.block_size
+        self.family: MeanFieldWeights
+        if covariance == "chevron":
+            self.family = ChevronWeights(blocks, width, num_dense, diagonal)
+        else:
+            self.family = MeanFieldWeights(blocks, width, diagonal)
+        self.warm_start = warm_start
+        self.group = min(blocks, max(1, round(warm_start_size / width)))
+        self.block_solves = block_solves
+        self.diagonal_rows = diagonal_rows
+        self.report: BlockReport | None = None
+        # a tensor, so that steps read it without leaving the device
+        self.register_buffer("num_data", torch.ones(()))
+
+    @property
+    def kernel(self) -> nn.Module:  # type: ignore[override]
+        """Covariance function; the basis owns it."""
+        return self.basis.kernel
+
+    @property
+    def anchor_blocks(self) -> int:
+        """Leading blocks that exact solves have filled; 0 without any."""
+        return 0 if self.report is None else self.report.visited
+
+    @property
+    def noise_variance(self) -> Tensor:
+        """Noise variance of the likelihood, 0-d."""
+        return self.likelihood.noise_variance  # type: ignore[return-value]
+
+    def log_scales(self, blocks: Tensor, *, sparse: bool = False) -> Tensor:
+        """log c (L, W) of the diagonal columns of ``blocks``."""
+        precision = self.basis.precision_diagonal(self.basis.columns_of(blocks))
+        return self.family.log_scale_of(
+            blocks,
+            column_square=self.num_data * self.basis.mean_column_square(),
+            precision=precision.view(blocks.shape[0], -1),
+            noise=self.noise_variance,
+            sparse=sparse,
+        )
+
+    def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
+        """Exact warm start and block solves for the mean, closed form for the scales.
+
+        Cost: O(n b^2 + b^3) for the warm start, O(diagonal_rows m) for the scales.
+        """
+        with torch.no_grad():
+            self.num_data.fill_(float(x.shape[0]))
+            if self.warm_start or self.block_solves:
+                self.report = ascend(
+                    self.basis,
+                    self.family.mean.data,
+                    x,
+                    y,
+                    self.noise_variance.detach(),
+                    group=self.group,
+                    warm_start=self.warm_start,
+                    solves=self.block_solves,
+                )
+                logger.info(
+                    "%d exact block solves (%s products): training residual variance %.4g",
+                    self.report.solves,
+                    "float64" if self.report.float64_products else "float32",
+                    self.report.residual_variance,
+                )
+            rows = x
+            if 0 < self.diagonal_rows < x.shape[0]:
+                chosen = torch.randperm(x.shape[0], generator=generator, device=x.device)
+                rows = x[chosen[: self.diagonal_rows]]
+            self._start_scales(rows)
+
+    def _start_scales(self, rows: Tensor) -> None:
+        ratio = torch.empty_like(self.family.mean)
+        expected = rows.shape[0] * self.basis.mean_column_square()
+        for blocks in torch.arange(self.basis.num_blocks, device=rows.device).split(16):
+            features = self.basis.block_features(rows, blocks)
+            ratio[blocks] = (features.square().sum(0) / expected).view(blocks.shape[0], -1)
+        column_square = self.num_data * self.basis.mean_column_square() * ratio
+        noise = self.noise_variance
+        precision = self.basis.precision_diagonal().view_as(ratio)
+        log_scale = 0.5 * (noise.log() - torch.log(column_square + noise * precision))
+        self.family.set_scales(log_scale, ratio)
+
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        """``variational``: sparse tables of q; ``hyperparameters``: kernel and noise."""
+        return {
+            "variational": self.family.parameter_list(),
+            "hyperparameters": [
+                *self.basis.parameters(),
+                *self.mean.parameters(),
+                *self.likelihood.parameters(),
+            ],
+        }
+
+    @torch.no_grad()
+    def condition(self, x: Tensor, y: Tensor) -> QSGPPosterior:
+        """The posterior process under q; q is a parameter, so the data are not needed."""
+        blocks = torch.arange(self.basis.num_blocks, device=self.family.mean.device)
+        scale = self.log_scales(blocks).exp() * self.family.is_diagonal_column(blocks)
+        posterior = QSGPPosterior(self.basis, self.family.num_dense)
+        posterior.to(device=scale.device, dtype=scale.dtype)
+        posterior.weight_mean.copy_(self.family.mean)
+        posterior.scale.copy_(scale)
+        posterior.dense.copy_(self.family.dense_of(blocks))
+        return posterior
+
+    def empty_posterior(self, num_data: int) -> QSGPPosterior:
+        """Posterior of the right shapes for ``load_state_dict``."""
+        return QSGPPosterior(self.basis, self.family.num_dense)

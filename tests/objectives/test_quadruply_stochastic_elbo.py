@@ -1,0 +1,240 @@
+"""The estimator is unbiased: value and gradient averaged over every possible sample."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from gpx.errors import ConfigError
+from gpx.kernels import RBF
+from gpx.likelihoods import Gaussian
+from gpx.means import Zero
+from gpx.models.weight_space import QSGP
+from gpx.objectives.quadruply_stochastic_elbo import QuadruplyStochasticELBO
+from gpx.objectives.weight_space_elbo import WeightSpaceELBO
+
+N = 4
+BLOCKS = 3  # of one frequency: m = 6
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def problem(num_dense=0, diagonal="free", num_basis=2 * BLOCKS, n=N, seed=0):
+    """Data and a model with random variational parameters."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, 2, generator=generator)
+    y = torch.sin(x.sum(1)) + 0.1 * torch.randn(n, generator=generator)
+    model = QSGP(
+        kernel=RBF(ard_num_dims=2, lengthscale=(0.9, 1.4), outputscale=1.5),
+        mean=Zero(),
+        likelihood=Gaussian(0.2),
+        num_basis=num_basis,
+        covariance="chevron" if num_dense else "mean_field",
+        num_dense=num_dense,
+        diagonal=diagonal,
+        warm_start=False,
+        diagonal_rows=0,
+        block_frequencies=1,
+    )
+    model.initialise(x, y, generator=generator)
+    with torch.no_grad():
+        for parameter in model.family.parameters():
+            parameter.copy_(0.5 * torch.randn(parameter.shape, generator=generator))
+    return model, x, y
+
+
+def prepared(model, x, y, **options):
+    objective = QuadruplyStochasticELBO(num_data=x.shape[0], **options)
+    objective.prepare(model, x, y, generator=torch.Generator().manual_seed(5))
+    return objective
+
+
+def gradients(value, model):
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    found = torch.autograd.grad(value, parameters, allow_unused=True)
+    return [
+        torch.zeros_like(p) if g is None else (g.to_dense() if g.is_sparse else g)
+        for p, g in zip(parameters, found, strict=True)
+    ]
+
+
+def lists(length, scheme):
+    """All equally likely block lists of a sampling scheme."""
+    if scheme == "with":
+        return [torch.tensor(t) for t in itertools.product(range(BLOCKS), repeat=length)]
+    return [torch.tensor(t) for t in itertools.permutations(range(BLOCKS), length)]
+
+
+def expectation(objective, model, x, y, length, scheme, batch=3, tied=False):
+    """Mean value and gradients over all mini-batches and all block lists."""
+    assert len(lists(length, scheme)) ** 2 % BLOCKS == 0
+    values, total, count = 0.0, None, 0
+    options = lists(length, scheme)
+    for rows in itertools.combinations(range(x.shape[0]), batch):
+        for i, j in itertools.product(options, options):
+            right = i if tied else j
+            # the diagonal term depends on r alone: an r that takes each value equally often will do
+            picked, r = list(rows), torch.tensor([count % BLOCKS])
+            value = objective.estimate(model, x[picked], y[picked], i, right, r).value
+            found = gradients(value, model)
+            total = found if total is None else [a + b for a, b in zip(total, found, strict=True)]
+            values += float(value.detach())
+            count += 1
+    return values / count, [g / count for g in total]
+
+
+def exact(model, x, y):
+    value = WeightSpaceELBO().evidence(model, x, y).value
+    return float(value.detach()), gradients(value, model)
+
+
+@pytest.mark.parametrize("num_dense", [0, 3, 6])
+@pytest.mark.parametrize(("length", "scheme"), [(1, "with"), (2, "without")])
+@pytest.mark.parametrize("support", [0, 3])
+def test_unbiased_value_and_gradient(num_dense, length, scheme, support):
+    model, x, y = problem(num_dense)
+    objective = prepared(model, x, y, support_rows=support)
+    value, found = expectation(objective, model, x, y, length, scheme)
+    want_value, want = exact(model, x, y)
+    assert value == pytest.approx(want_value, rel=1e-12)
+    for a, b in zip(found, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+
+
+def test_unbiased_with_replacement_within_a_list():
+    model, x, y = problem(2)
+    objective = prepared(model, x, y, support_rows=2, coefficient=0.7)
+    value, found = expectation(objective, model, x, y, 2, "with", batch=2)
+    want_value, want = exact(model, x, y)
+    assert value == pytest.approx(want_value, rel=1e-12)
+    for a, b in zip(found, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+
+
+def test_unbiased_with_anchor():
+    model, x, y = problem(1)
+    objective = prepared(model, x, y, support_rows=0)
+    objective.anchor = torch.randn(2, 2, generator=torch.Generator().manual_seed(8))
+    objective.control.rows = 3
+    objective.control.start(
+        model.basis, model.family, objective.anchor, x, torch.Generator().manual_seed(1)
+    )
+    value, found = expectation(objective, model, x, y, 1, "with")
+    want_value, want = exact(model, x, y)
+    assert value == pytest.approx(want_value, rel=1e-12)
+    for a, b in zip(found, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+
+
+def test_unbiased_after_hyperparameters_moved():
+    # the control variate keeps its features at the initial hyperparameters (2.25 c)
+    model, x, y = problem(1)
+    objective = prepared(model, x, y, support_rows=3)
+    with torch.no_grad():
+        model.kernel.lengthscale = torch.tensor([0.5, 2.0])
+        model.likelihood.noise_variance = torch.tensor(0.35)
+    value, found = expectation(objective, model, x, y, 1, "with")
+    want_value, want = exact(model, x, y)
+    assert value == pytest.approx(want_value, rel=1e-12)
+    for a, b in zip(found, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+
+
+def test_tied_lists_are_biased():
+    model, x, y = problem()
+    objective = prepared(model, x, y, support_rows=0)
+    value, _ = expectation(objective, model, x, y, 1, "with", tied=True)
+    want, _ = exact(model, x, y)
+    assert abs(value - want) > 0.05 * abs(want)
+
+
+@pytest.mark.parametrize("num_dense", [0, 2])
+@pytest.mark.parametrize("diagonal", ["free", "closed_form"])
+def test_all_columns_and_rows_give_the_exact_bound(num_dense, diagonal):
+    model, x, y = problem(num_dense, diagonal)
+    objective = prepared(model, x, y, columns=6, diagonal_columns=6, support_rows=2)
+    generator = torch.Generator().manual_seed(0)
+    i, j, r = objective.draw(model, generator=generator, device=x.device)
+    assert i.tolist() == j.tolist() == r.tolist() == [0, 1, 2]
+    evidence = objective.evidence(model, x, y, generator=generator)
+    want_value, want = exact(model, x, y)
+    assert float(evidence.value.detach()) == pytest.approx(want_value, rel=1e-12)
+    for a, b in zip(gradients(evidence.value, model), want, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+    assert sum(float(p) for p in evidence.parts.values()) == pytest.approx(want_value)
+
+
+def test_gradient_of_tables_is_sparse_and_holds_sampled_blocks_only():
+    model, x, y = problem(2, num_basis=40)
+    objective = prepared(model, x, y, columns=4, diagonal_columns=2, support_rows=2)
+    i, j, r = torch.tensor([0, 5]), torch.tensor([5, 9]), torch.tensor([3])
+    (-objective.estimate(model, x, y, i, j, r).value).backward()
+    for table, blocks in (
+        (model.family.mean, [0, 5, 9]),
+        (model.family.dense, [0, 5, 9]),
+        (model.family.log_scale, [3]),
+    ):
+        assert table.grad.is_sparse
+        assert table.grad.coalesce().indices()[0].tolist() == blocks
+
+
+def test_loss_is_minus_evidence_per_point_and_seeds_repeat():
+    model, x, y = problem()
+    objective = prepared(model, x, y, columns=2, support_rows=2)
+    assert objective.num_data(x[:2]) == N
+    first = objective(model, x, y, generator=torch.Generator().manual_seed(3))
+    evidence = objective.evidence(model, x, y, generator=torch.Generator().manual_seed(3))
+    assert float(first.detach()) == -float(evidence.value.detach()) / N
+
+
+def test_state_survives_a_checkpoint():
+    model, x, y = problem(1)
+    objective = prepared(model, x, y, columns=2, support_rows=3, coefficient="auto")
+    generator = torch.Generator().manual_seed(0)
+    optimiser = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for _ in range(3):
+        optimiser.zero_grad()
+        objective(model, x, y, generator=generator).backward()
+        optimiser.step()
+        objective.after_step(model)
+    fresh = QuadruplyStochasticELBO(N, columns=2, support_rows=3, coefficient="auto")
+    fresh.load_state_dict(objective.state_dict())
+    assert fresh.control.steps == 3
+    model.kernel.lengthscale = torch.tensor([0.3, 0.3])  # frozen features must come from the state
+    for a in (objective, fresh):
+        a.result = a(model, x, y, generator=torch.Generator().manual_seed(9))
+    assert torch.equal(objective.result, fresh.result)
+
+
+def test_errors():
+    model, x, y = problem()
+    with pytest.raises(ConfigError, match="at least 1"):
+        QuadruplyStochasticELBO(num_data=0)
+    with pytest.raises(ConfigError, match="stratified"):
+        QuadruplyStochasticELBO(num_data=4, sampling="sometimes")
+    with pytest.raises(ConfigError, match="num_data=5"):
+        QuadruplyStochasticELBO(num_data=5).prepare(model, x, y)
+    with pytest.raises(ConfigError, match="prepare"):
+        QuadruplyStochasticELBO(num_data=4).evidence(model, x, y)
+
+
+def test_estimator_with_normal_noise_matches_monte_carlo_of_draws():
+    # the objective's own draws, averaged: 4 standard errors, false alarm 6e-5 (seed fixed)
+    model, x, y = problem(1, num_basis=20)
+    for sampling in ("stratified", "with_replacement", "without_replacement"):
+        objective = prepared(
+            model, x, y, columns=6, diagonal_columns=2, support_rows=2, sampling=sampling
+        )
+        generator = torch.Generator().manual_seed(1)
+        with torch.no_grad():
+            values = torch.stack(
+                [objective.evidence(model, x, y, generator=generator).value for _ in range(300)]
+            )
+        want, _ = exact(model, x, y)
+        assert abs(float(values.mean()) - want) < 4 * float(values.std()) / math.sqrt(300)
