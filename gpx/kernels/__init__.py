@@ -3,19 +3,32 @@
 from gpx.kernels.algebra import Product, Scale, Sum
 from gpx.kernels.base import Kernel
 from gpx.kernels.constant import Constant
-from gpx.kernels.matern import Matern12, Matern32, Matern52
+from gpx.kernels.cosine import Cosine
+from gpx.kernels.linear import Linear
+from gpx.kernels.matern import Matern, Matern12, Matern32, Matern52
+from gpx.kernels.periodic import Periodic
+from gpx.kernels.polynomial import Polynomial
+from gpx.kernels.rational_quadratic import RationalQuadratic
 from gpx.kernels.rbf import RBF
+from gpx.kernels.spectral_mixture import SpectralMixture
 from gpx.kernels.stationary import Stationary
 
 __all__ = [
     "RBF",
     "Constant",
+    "Cosine",
     "Kernel",
+    "Linear",
+    "Matern",
     "Matern12",
     "Matern32",
     "Matern52",
+    "Periodic",
+    "Polynomial",
     "Product",
+    "RationalQuadratic",
     "Scale",
+    "SpectralMixture",
     "Stationary",
     "Sum",
 ]

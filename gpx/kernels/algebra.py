@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable
 from functools import reduce
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -20,29 +22,36 @@ class _Combination(Kernel):
         for kernel in kernels:
             if not isinstance(kernel, Kernel):
                 raise ConfigError(
-                    f"{type(self).__name__} combines kernels, got a {type(kernel).__name__}"
+                    f"{type(self).__name__} combines kernels, got a {type(kernel).__name__}; "
+                    "pass a list of kernels"
                 )
-            # (a + b) + c is one sum of three; two classes derive from here, so compare exactly
-            flat.extend(kernel.kernels if type(kernel) is type(self) else [kernel])  # type: ignore[arg-type, list-item]
+            # (a + b) + c is one sum of three; Sum and Product both derive from here
+            same = isinstance(kernel, _Combination) and type(kernel) is type(self)
+            flat.extend(kernel.parts if isinstance(kernel, _Combination) and same else [kernel])
         if not flat:
             raise ConfigError(f"{type(self).__name__} needs at least one kernel, got none")
         self.kernels = nn.ModuleList(flat)
 
     @property
-    def outputscale(self) -> Tensor:
-        """Prior variance, for stationary parts (their outputscales combined as the kernels are)."""
-        return self._combine([part.outputscale for part in self.kernels])
+    def parts(self) -> list[Kernel]:
+        """The kernels that are combined, in order."""
+        return [cast(Kernel, part) for part in self.kernels]
 
+    @abstractmethod
     def _combine(self, values: list[Tensor]) -> Tensor:
-        raise NotImplementedError
+        """Elementwise sum or product of tensors of one shape."""
 
     def covariance(self, x1: Tensor, x2: Tensor) -> Tensor:
         """All parts combined elementwise; each part selects its own active columns."""
-        return self._combine([k.evaluate(x1, x2) for k in self.kernels])  # type: ignore[operator]
+        return self._combine([k.evaluate(x1, x2) for k in self.parts])
 
     def variance(self, x: Tensor) -> Tensor:
         """All parts' variances combined."""
-        return self._combine([k.diagonal(x) for k in self.kernels])  # type: ignore[operator]
+        return self._combine([k.diagonal(x) for k in self.parts])
+
+    def pairs(self, x1: Tensor, x2: Tensor) -> Tensor:
+        """All parts' pairs combined."""
+        return self._combine([k.pairs(x1, x2) for k in self.parts])
 
 
 class Sum(_Combination):
@@ -64,7 +73,11 @@ class Product(_Combination):
     """
 
     def _combine(self, values: list[Tensor]) -> Tensor:
-        return reduce(torch.mul, values)
+        product = reduce(torch.mul, values)
+        if product.dtype == torch.float32:
+            # two small factors give subnormal numbers, which are slow in everything that follows
+            product = torch.hardshrink(product, torch.finfo(torch.float32).tiny)
+        return product
 
 
 class Scale(Kernel):
@@ -79,13 +92,15 @@ class Scale(Kernel):
 
     def __init__(self, kernel: Kernel, scale: float = 1.0) -> None:
         super().__init__()
+        if not isinstance(kernel, Kernel):
+            raise ConfigError(f"Scale multiplies a kernel, got a {type(kernel).__name__}")
         self.kernel = kernel
         positive_parameter(self, "scale", float(scale))
 
     @property
     def outputscale(self) -> Tensor:
-        """Prior variance of the scaled kernel, when the part has an outputscale."""
-        return self.scale * self.kernel.outputscale
+        """Prior variance of the scaled kernel, where the part has an outputscale."""
+        return self.scale * cast(Tensor, self.kernel.outputscale)
 
     def covariance(self, x1: Tensor, x2: Tensor) -> Tensor:
         """The part's matrix times the scale."""
@@ -94,6 +109,10 @@ class Scale(Kernel):
     def variance(self, x: Tensor) -> Tensor:
         """The part's variance times the scale."""
         return self.scale * self.kernel.diagonal(x)
+
+    def pairs(self, x1: Tensor, x2: Tensor) -> Tensor:
+        """The part's pairs times the scale."""
+        return self.scale * self.kernel.pairs(x1, x2)
 
     def num_spectral_normals(self, num_inputs: int) -> int:
         """As the part says."""

@@ -99,7 +99,7 @@ class Kernel(nn.Module, ABC):
         """
         return self.variance(self._select(x))
 
-    def __call__(  # type: ignore[override]
+    def __call__(
         self, x1: Tensor, x2: Tensor | None = None, *, memory_budget: int = DEFAULT_BUDGET
     ) -> KernelMatrix:
         """The kernel matrix as a lazy operator; nothing of size n1 x n2 is computed here.
@@ -129,7 +129,7 @@ class Kernel(nn.Module, ABC):
 
     def num_spectral_normals(self, num_inputs: int) -> int:
         """Standard normals that one random frequency in ``num_inputs`` dimensions needs."""
-        raise ConfigError(_no_spectrum(self))
+        raise self._no_spectrum()
 
     @property
     def spectral_normals(self) -> int:
@@ -138,7 +138,7 @@ class Kernel(nn.Module, ABC):
         Raises ConfigError when the kernel has no sampler, or does not know its input dimension
         (a stationary kernel with ``ard_num_dims=None``; ask ``num_spectral_normals(d)``).
         """
-        raise ConfigError(_no_spectrum(self))
+        raise self._no_spectrum()
 
     def spectral_frequencies(self, normals: Tensor) -> Tensor:
         """Random angular frequencies w (radians per unit of x) with k(tau) = k(0) E[cos(w . tau)].
@@ -149,7 +149,7 @@ class Kernel(nn.Module, ABC):
         Returns:
             (r, d), differentiable in the lengthscales.
         """
-        raise ConfigError(_no_spectrum(self))
+        raise self._no_spectrum()
 
     def spectral_density(self, omega: Tensor) -> Tensor:
         """Spectral density s(omega), including the outputscale.
@@ -163,7 +163,13 @@ class Kernel(nn.Module, ABC):
         Returns:
             (r,)
         """
-        raise ConfigError(_no_spectrum(self))
+        raise self._no_spectrum()
+
+    def _no_spectrum(self) -> ConfigError:
+        return ConfigError(
+            f"kernel {type(self).__name__} has no such spectral representation; for random Fourier "
+            "features choose kernel=rbf, matern12, matern32 or matern52"
+        )
 
     # --- algebra -----------------------------------------------------------------------------
 
@@ -191,10 +197,3 @@ class Kernel(nn.Module, ABC):
         return NotImplemented
 
     __rmul__ = __mul__
-
-
-def _no_spectrum(kernel: Kernel) -> str:
-    return (
-        f"kernel {type(kernel).__name__} has no such spectral representation; for random Fourier "
-        "features choose kernel=rbf, matern12, matern32 or matern52"
-    )

@@ -62,7 +62,7 @@ def stationary_covariance(z1: Tensor, z2: Tensor, scale: Tensor, profile: type[P
     Cost: O(n1 n2 d) time; memory beside the result one tile, and for gradients with respect to
     z1 or z2 one more matrix of its size (none when ``slope_per_value`` is given).
     """
-    return _StationaryCovariance.apply(z1, z2, scale, profile, z1 is z2)  # type: ignore[no-any-return]
+    return _StationaryCovariance.apply(z1, z2, scale, profile, z1 is z2)
 
 
 def squared_distance(z1: Tensor, z2: Tensor) -> Tensor:
@@ -72,7 +72,7 @@ def squared_distance(z1: Tensor, z2: Tensor) -> Tensor:
     (even infinite ones, as the square root sends), where the derivative is zero anyway. Cost:
     O(n1 n2 d) time, O(n1 n2) memory.
     """
-    return _SquaredDistance.apply(z1, z2, z1 is z2)  # type: ignore[no-any-return]
+    return _SquaredDistance.apply(z1, z2, z1 is z2)
 
 
 class _StationaryCovariance(torch.autograd.Function):

@@ -74,12 +74,15 @@ class Stationary(Kernel):
 
     def coordinates(self, x: Tensor) -> Tensor:
         """Coordinates in which the distance is measured: (n, d) -> (n, q); here x / lengthscale."""
+        self._check_columns(x)
+        return x / self.lengthscale
+
+    def _check_columns(self, x: Tensor) -> None:
         if self.ard_num_dims is not None and x.shape[1] != self.ard_num_dims:
             raise ShapeError(
                 f"{type(self).__name__} has {self.ard_num_dims} lengthscales but the inputs have "
                 f"{x.shape[1]} (active) columns; set ard_num_dims={x.shape[1]} or null"
             )
-        return x / self.lengthscale
 
     def covariance(self, x1: Tensor, x2: Tensor) -> Tensor:
         """As in ``Kernel``; exactly ``outputscale`` on the diagonal when ``x1 is x2``."""
@@ -92,6 +95,15 @@ class Stationary(Kernel):
         if self.in_place is None:
             return self.outputscale * self.of_squared_distance(squared_distance(c1, c2))
         return stationary_covariance(c1, c2, self.outputscale, self.in_place)
+
+    def pairs(self, x1: Tensor, x2: Tensor) -> Tensor:
+        """As in ``Kernel``, from differences in O(n d); derivatives at zero distance are zero."""
+        z1, z2 = self.coordinates(self._select(x1)), self.coordinates(self._select(x2))
+        r2 = (z1 - z2).square().sum(1)
+        coincident = r2 == 0
+        # a square root has an infinite derivative at zero: evaluate those rows without a graph
+        safe = self.of_squared_distance(r2.masked_fill(coincident, 1.0))
+        return self.outputscale * torch.where(coincident, torch.ones_like(safe), safe)
 
     def variance(self, x: Tensor) -> Tensor:
         """The outputscale at every row."""

@@ -180,10 +180,6 @@ class KernelMatrix(LinearOperator):
     def _get_indices(self, row_index: Tensor, col_index: Tensor, *batch_indices: Tensor) -> Tensor:
         rows, columns = torch.broadcast_tensors(row_index, col_index)
         found = self._pairs(self.x1[rows.reshape(-1)], self.x2[columns.reshape(-1)])
-        if self.square:
-            # coincident rows may round differently from the exact diagonal
-            exact = self._diagonal()[rows.reshape(-1)]
-            found = torch.where((rows == columns).reshape(-1), exact, found)
         return found.reshape(rows.shape)
 
     def _getitem(self, row_index: Any, col_index: Any, *batch_indices: Any) -> LinearOperator:
@@ -206,7 +202,7 @@ class _Evaluation(nn.Module):
         self.kernel, self.method = kernel, method
 
     def forward(self, *args: Tensor | None) -> Tensor:
-        return getattr(self.kernel, self.method)(*args)  # type: ignore[no-any-return]
+        return getattr(self.kernel, self.method)(*args)
 
 
 def _call(
@@ -218,7 +214,7 @@ def _call(
 ) -> Tensor:
     """``kernel.method(*args)`` with the given tensors in the place of its parameters."""
     values = {f"kernel.{name}": value for name, value in zip(names, parameters, strict=True)}
-    return functional_call(_Evaluation(kernel, method), values, args)  # type: ignore[no-any-return]
+    return functional_call(_Evaluation(kernel, method), values, args)
 
 
 def _fold(vectors: Tensor) -> Tensor:

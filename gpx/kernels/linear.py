@@ -1,0 +1,58 @@
+"""The linear kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from gpx.constraints import positive_parameter
+from gpx.errors import ShapeError
+from gpx.kernels.base import Kernel
+from gpx.kernels.stationary import per_dimension
+
+
+class Linear(Kernel):
+    """k = sum_d slope_variance_d x_d x'_d: Bayesian linear regression through the origin.
+
+    Add ``Constant`` for an unknown intercept.
+
+    Args:
+        ard_num_dims: number of slope variances, one per (active) input; None for a single one.
+        slope_variance: initial prior variance of the slopes, in squared units of y over x.
+        active_dims: columns of x that the kernel looks at; None for all.
+
+    Raises:
+        ConfigError: as many variances as ``ard_num_dims`` are needed.
+        ShapeError: when evaluated at inputs with another number of columns.
+
+    Source: sgpr_cglb_diagnostics 2.2.
+    """
+
+    slope_variance: Tensor
+
+    def __init__(
+        self,
+        ard_num_dims: int | None = None,
+        slope_variance: float | Sequence[float] = 1.0,
+        active_dims: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__(active_dims)
+        self.ard_num_dims = ard_num_dims
+        positive_parameter(self, "slope_variance", per_dimension(slope_variance, ard_num_dims))
+
+    def covariance(self, x1: Tensor, x2: Tensor) -> Tensor:
+        """Weighted inner products."""
+        return self._weighted(x1) @ x2.mT
+
+    def variance(self, x: Tensor) -> Tensor:
+        """Weighted squared norms."""
+        return (self._weighted(x) * x).sum(1)
+
+    def _weighted(self, x: Tensor) -> Tensor:
+        if self.ard_num_dims is not None and x.shape[1] != self.ard_num_dims:
+            raise ShapeError(
+                f"Linear kernel has {self.ard_num_dims} slope variances but the inputs have "
+                f"{x.shape[1]} (active) columns; set ard_num_dims={x.shape[1]} or null"
+            )
+        return x * self.slope_variance

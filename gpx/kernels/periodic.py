@@ -1,0 +1,60 @@
+"""The periodic kernel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gpx.constraints import positive_parameter
+from gpx.kernels.rbf import RBF
+from gpx.kernels.stationary import per_dimension
+
+
+class Periodic(RBF):
+    """k = outputscale * exp(-2 sum_d sin^2(pi (x_d - x'_d) / period_d) / lengthscale_d^2).
+
+    It is the RBF kernel of the points (cos, sin)(2 pi x_d / period_d) on circles, because
+    |difference|^2 there is 4 sin^2; all of RBF's code runs on those coordinates.
+
+    Args:
+        period: initial period(s), in the unit of x; one, or one per input with ``ard_num_dims``.
+        ard_num_dims, lengthscale, outputscale, active_dims: as in ``Stationary``; the lengthscale
+            has no unit here (GPyTorch's is the square of this one).
+
+    Source: MacKay 1998, "Introduction to Gaussian processes", eq. 47.
+    """
+
+    period: Tensor
+
+    def __init__(
+        self,
+        ard_num_dims: int | None = None,
+        lengthscale: float | Sequence[float] = 1.0,
+        outputscale: float | None = 1.0,
+        active_dims: Sequence[int] | None = None,
+        *,
+        period: float | Sequence[float] = 1.0,
+    ) -> None:
+        super().__init__(ard_num_dims, lengthscale, outputscale, active_dims)
+        positive_parameter(self, "period", per_dimension(period, ard_num_dims))
+
+    def coordinates(self, x: Tensor) -> Tensor:
+        """Points on circles of radius 1 / lengthscale: (n, d) -> (n, 2 d)."""
+        self._check_columns(x)
+        angle = x * (2.0 * math.pi / self.period)
+        return torch.cat([angle.cos() / self.lengthscale, angle.sin() / self.lengthscale], dim=1)
+
+    def num_spectral_normals(self, num_inputs: int) -> int:
+        """Raises ConfigError: the spectrum is a sequence of spikes."""
+        raise self._no_spectrum()
+
+    def spectral_frequencies(self, normals: Tensor) -> Tensor:
+        """Raises ConfigError."""
+        raise self._no_spectrum()
+
+    def spectral_density(self, omega: Tensor) -> Tensor:
+        """Raises ConfigError."""
+        raise self._no_spectrum()

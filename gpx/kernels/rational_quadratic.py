@@ -1,0 +1,41 @@
+"""The rational quadratic kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from gpx.constraints import positive_parameter
+from gpx.kernels.exponential import exponential
+from gpx.kernels.stationary import Stationary
+
+
+class RationalQuadratic(Stationary):
+    """k = outputscale * (1 + r2 / (2 alpha))^(-alpha): a mixture of RBF kernels over lengthscales.
+
+    Args:
+        alpha: initial shape, without unit; small values mix many lengthscales, large ones give RBF.
+        ard_num_dims, lengthscale, outputscale, active_dims: as in ``Stationary``.
+
+    Its spectrum is a Gamma mixture that is no function of finitely many normals: no sampler here.
+    """
+
+    alpha: Tensor
+
+    def __init__(
+        self,
+        ard_num_dims: int | None = None,
+        lengthscale: float | Sequence[float] = 1.0,
+        outputscale: float | None = 1.0,
+        active_dims: Sequence[int] | None = None,
+        *,
+        alpha: float = 1.0,
+    ) -> None:
+        super().__init__(ard_num_dims, lengthscale, outputscale, active_dims)
+        positive_parameter(self, "alpha", float(alpha))
+
+    def of_squared_distance(self, r2: Any) -> Any:
+        """(1 + r2 / (2 alpha))^(-alpha)."""
+        return exponential((r2 / (2.0 * self.alpha) + 1.0).log() * -self.alpha)
