@@ -58,14 +58,12 @@ def test_with_and_without_header_in_any_order(trained, tmp_path):
     new, out = tmp_path / "new.csv", tmp_path / "out.csv"
     write(new, x.tolist())
     plain = predict(run, new, out)
-    assert list(plain[0]) == ["mean", "std", "lower_95", "upper_95"]
+    assert list(plain[0]) == ["mean", "std", "lower", "upper"]
     mean = np.array([float(row["mean"]) for row in plain])
     assert np.abs(mean - y).mean() < 1.0  # in the data's own units: y runs from 35 to 65
     write(new, np.column_stack([x[:, 1], y, x[:, 0]]).tolist(), ["width", "strength", "depth"])
     assert predict(run, new, out) == plain
-    inside = [
-        float(r["lower_95"]) <= v <= float(r["upper_95"]) for r, v in zip(plain, y, strict=True)
-    ]
+    inside = [float(r["lower"]) <= v <= float(r["upper"]) for r, v in zip(plain, y, strict=True)]
     assert np.mean(inside) > 0.85
 
 
