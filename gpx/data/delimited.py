@@ -143,9 +143,9 @@ def _read_fast(layout: Layout, columns: Sequence[int]) -> Floats:
     every = list(columns) == list(range(layout.width))
     if not every:
         # loadtxt does not compare row lengths when it reads only some columns
-        with _text(layout.path) as file:
+        with _TextFile(layout.path) as file:
             _check_widths(layout, file)
-    with _text(layout.path) as file:
+    with _TextFile(layout.path) as file:
         return np.loadtxt(
             file,
             dtype=np.float64,
@@ -176,7 +176,7 @@ def _read_slow(layout: Layout, columns: Sequence[int]) -> Floats:
     """Line by line: the same numbers, or a DataError that names line and column."""
     wanted = list(columns)
     values = array("d")  # an eighth of the memory of a list of lists
-    with _text(layout.path) as file:
+    with _TextFile(layout.path) as file:
         for number, cells in _rows(file, layout.delimiter):
             if number <= layout.header_line:
                 continue
@@ -251,7 +251,7 @@ def _rows(file: TextIO, delimiter: str | None) -> Iterator[tuple[int, list[str]]
 
 
 def _first_lines(path: Path, count: int) -> Iterator[tuple[int, str]]:
-    with _text(path) as file:
+    with _TextFile(path) as file:
         for number, line in enumerate(file, start=1):
             if line.strip():
                 yield number, line.rstrip("\r\n")
@@ -260,7 +260,7 @@ def _first_lines(path: Path, count: int) -> Iterator[tuple[int, str]]:
                     return
 
 
-class _text:
+class _TextFile:
     """Opens a file as text, unzipping by content, and turns decoding failures into DataError."""
 
     def __init__(self, path: Path) -> None:

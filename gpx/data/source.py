@@ -28,7 +28,7 @@ class DataSource(ABC):
         split_seed: of the permutation.
 
     Raises:
-        ConfigError: ``test_fraction`` is not in (0, 0.5] or ``split`` is negative.
+        ConfigError: ``test_fraction`` is not in (0, 0.5].
     """
 
     def __init__(
@@ -43,8 +43,6 @@ class DataSource(ABC):
                 f"data.test_fraction={test_fraction} is not between 0 and 0.5; "
                 "0.1 gives ten splits of 90 % training and 10 % test rows"
             )
-        if split < 0:
-            raise ConfigError(f"data.split={split} is negative; splits count from 0")
         self.split = split
         self.test_fraction = test_fraction
         self.root = root
@@ -90,7 +88,7 @@ class DataSource(ABC):
         return np.sort(np.array_split(order, folds)[self.split]).astype(np.int64)
 
     def _check_split(self, table: Table, folds: int) -> None:
-        if self.split >= folds:
+        if not 0 <= self.split < folds:
             raise DataError(
                 f"data.split={self.split} does not exist: {table.where} has {folds} splits, "
                 f"0 to {folds - 1}"

@@ -56,15 +56,11 @@ def test_published_masks_are_used() -> None:
     assert train.tolist() == [0, 2, 3, 5]
 
 
+@pytest.mark.parametrize("number", [10, -1])
 @pytest.mark.parametrize("masks", [None, np.ones((40, 10), dtype=bool)])
-def test_split_out_of_range_names_the_range(masks: np.ndarray | None) -> None:
-    with pytest.raises(DataError, match=r"data.split=10 does not exist: .* 10 splits, 0 to 9"):
-        split(Rows(40, masks, split=10))
-
-
-def test_negative_split() -> None:
-    with pytest.raises(ConfigError, match=r"data.split=-1 is negative"):
-        Rows(40, split=-1)
+def test_split_out_of_range_names_the_range(masks: np.ndarray | None, number: int) -> None:
+    with pytest.raises(DataError, match=rf"split={number} does not exist: .* 10 splits, 0 to 9"):
+        split(Rows(40, masks, split=number))
 
 
 def test_too_few_rows() -> None:
