@@ -52,7 +52,7 @@ def noisy_cholesky(kernel: Kernel, x: Tensor, noise: Tensor) -> tuple[Tensor, Ch
             fill,
             x.new_empty(n, n),
             name=f"the kernel matrix of {n} training points plus noise",
-            hint=f"the noise variance is {float(noise):.2e}",
+            hint=f"other hyperparameters (the noise variance is {float(noise):.2e})",
         )
 
 

@@ -11,7 +11,9 @@ from gpx.objectives.base import Objective
 def require_gaussian(objective: Objective, model: Model) -> None:
     """Raise ConfigError, in one sentence, unless the model's likelihood is Gaussian."""
     if not isinstance(model.likelihood, Gaussian):
+        # torch renames the class of a module that has parametrised attributes
+        found = type(model.likelihood).__name__.removeprefix("Parametrized")
         raise ConfigError(
-            f"objective {type(objective).__name__} needs the Gaussian likelihood, got "
-            f"{type(model.likelihood).__name__}; use likelihood=gaussian or approx=svgp"
+            f"objective {type(objective).__name__} needs the Gaussian likelihood, got {found}; "
+            "use likelihood=gaussian or approx=svgp"
         )

@@ -1,0 +1,163 @@
+"""What every selector promises, and how they compare."""
+
+import pytest
+import torch
+
+from gpx.errors import ConfigError, DataError
+from gpx.inducing import GreedyConditionalVariance, KMeans, Uniform, selector
+from gpx.kernels import RBF, Matern32
+
+ALL = [GreedyConditionalVariance, KMeans, Uniform]
+
+
+def data(n=300, d=2, dtype=torch.float64, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(n, d, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def kernel(dtype=torch.float64, **options):
+    return RBF(ard_num_dims=2, lengthscale=[0.7, 1.3], **options).to(dtype)
+
+
+def trace_error(x, z, function):
+    with torch.no_grad():
+        cross = function.evaluate(z, x)
+        gram = function.evaluate(z, z)
+        gram.diagonal().add_(1e-10)
+        explained = (cross * torch.linalg.solve(gram, cross)).sum(0)
+        return float((function.diagonal(x) - explained).sum())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("cls", ALL)
+def test_points_have_the_right_shape_and_are_reproducible(cls, dtype):
+    x = data(dtype=dtype)
+    first, second, other = (
+        cls()(x, kernel(dtype), 23, generator=torch.Generator().manual_seed(s)) for s in (1, 1, 2)
+    )
+    assert first.shape == (23, 2)
+    assert first.dtype == dtype
+    assert not first.requires_grad
+    assert torch.equal(first, second)
+    assert torch.equal(first, other) == (cls is GreedyConditionalVariance)
+    assert torch.unique(first, dim=0).shape[0] == 23
+
+
+@pytest.mark.parametrize("cls", [GreedyConditionalVariance, Uniform])
+def test_indices_are_those_of_the_points(cls):
+    x = data()
+    chosen = cls().select(x, kernel(), 23, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(x[chosen.indices], chosen.points)
+    assert chosen.indices.unique().numel() == 23
+    chosen.points.zero_()  # a copy: training the points must not move the data
+    assert float(x.abs().min()) > 0
+
+
+@pytest.mark.parametrize("cls", ALL)
+def test_every_selector_can_take_all_the_data(cls):
+    x = data(n=9)
+    z = cls()(x, kernel(), 9, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(z.sort(0).values, x.sort(0).values)
+
+
+@pytest.mark.parametrize("cls", ALL)
+def test_mistakes_are_explained(cls):
+    x = data(n=5)
+    with pytest.raises(DataError, match=r"6 inducing points .* only 5 training points"):
+        cls()(x, kernel(), 6)
+    with pytest.raises(ConfigError, match="at least 1"):
+        cls()(x, kernel(), 0)
+    x[2, 0] = float("nan")
+    with pytest.raises(DataError, match="NaN or infinite"):
+        cls()(x, kernel(), 3)
+
+
+def test_over_dispersed_points_explain_more_than_uniform_ones():
+    # four clusters, enough points to cover them (with far fewer, greedy spends them on outliers)
+    errors = dict.fromkeys(ALL, 0.0)
+    function = RBF(lengthscale=1.0).double()
+    for seed in range(10):
+        generator = torch.Generator().manual_seed(seed)
+        centres = 4 * torch.randn(4, 2, generator=generator, dtype=torch.float64)
+        x = data(n=500, seed=seed) + centres[torch.randint(4, (500,), generator=generator)]
+        for cls in ALL:
+            errors[cls] += trace_error(x, cls()(x, function, 80, generator=generator), function)
+    assert errors[GreedyConditionalVariance] < 0.5 * errors[Uniform]
+    assert errors[KMeans] < 0.5 * errors[Uniform]
+
+
+def test_greedy_is_nested_and_knows_its_trace_error():
+    x, function = data(), kernel()
+    greedy = GreedyConditionalVariance()
+    many = greedy.select(x, function, 40)
+    few = greedy.select(x, function, 17)
+    assert torch.equal(many.indices[:17], few.indices)
+    assert few.informative == 17
+    assert few.trace_error == pytest.approx(trace_error(x, few.points, function), rel=1e-6)
+    assert many.trace_error < few.trace_error
+
+
+def test_greedy_takes_the_largest_conditional_variance_each_time():
+    x, function = data(n=60), Matern32(lengthscale=0.8).double()
+    indices = GreedyConditionalVariance().select(x, function, 12).indices
+    with torch.no_grad():
+        matrix = function.evaluate(x, x)
+    for m in range(1, 12):
+        old = indices[:m]
+        explained = matrix[:, old] @ torch.linalg.solve(matrix[old][:, old], matrix[old])
+        variance = (matrix - explained).diagonal()
+        assert float(variance[indices[m]]) >= float(variance.max()) - 1e-12
+
+
+def test_greedy_fills_up_when_the_data_repeat():
+    x = data(n=6).repeat(10, 1)
+    chosen = GreedyConditionalVariance().select(
+        x, kernel(), 20, generator=torch.Generator().manual_seed(0)
+    )
+    assert chosen.informative == 6
+    assert chosen.indices.unique().numel() == 20
+    assert torch.unique(chosen.points[:6], dim=0).shape[0] == 6
+
+
+@pytest.mark.parametrize("cls", [GreedyConditionalVariance, KMeans])
+def test_large_data_are_thinned_at_random(cls):
+    x = data(n=2000)
+    small = (
+        GreedyConditionalVariance(max_candidates=100)
+        if cls is GreedyConditionalVariance
+        else KMeans(max_points=100)
+    )
+    z = small(x, kernel(), 10, generator=torch.Generator().manual_seed(0))
+    again = small(x, kernel(), 10, generator=torch.Generator().manual_seed(1))
+    assert z.shape == (10, 2)
+    assert not torch.equal(z, again)
+    if cls is GreedyConditionalVariance:
+        assert all(bool((x == row).all(1).any()) for row in z)
+
+
+def test_kmeans_is_a_fixed_point_of_lloyd_iterations_in_scaled_inputs():
+    x, function = data(n=400), kernel()
+    z = KMeans()(x, function, 8, generator=torch.Generator().manual_seed(3))
+    scale = function.lengthscale.detach()
+    nearest = torch.cdist(x / scale, z / scale).argmin(1)
+    for i in range(8):
+        torch.testing.assert_close(x[nearest == i].mean(0), z[i], rtol=1e-8, atol=1e-8)
+
+
+def test_kmeans_survives_more_centres_than_distinct_points():
+    x = data(n=5).repeat(8, 1)
+    z = KMeans()(x, kernel(), 12, generator=torch.Generator().manual_seed(0))
+    assert bool(torch.isfinite(z).all())
+    assert all(float((x - row).norm(dim=1).min()) < 1e-9 for row in z)
+
+
+def test_names_in_configs():
+    assert isinstance(selector("greedy"), GreedyConditionalVariance)
+    assert isinstance(selector("kmeans"), KMeans)
+    assert isinstance(selector("uniform"), Uniform)
+    with pytest.raises(ConfigError, match="unknown selector 'random'"):
+        selector("random")
+    with pytest.raises(ConfigError, match="max_candidates"):
+        GreedyConditionalVariance(max_candidates=0)
+    with pytest.raises(ConfigError, match="max_iterations"):
+        KMeans(max_iterations=-1)

@@ -1,0 +1,84 @@
+"""Cholesky: the ladder of jitters, in place, and errors that help."""
+
+import pytest
+import torch
+
+from gpx.errors import NotPositiveDefinite, ShapeError
+from gpx.linalg import cholesky, cholesky_in_place, upper_solve
+
+
+def positive(n=12, dtype=torch.float64):
+    root = torch.randn(n, n, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return (root @ root.mT + torch.eye(n, dtype=torch.float64)).to(dtype)
+
+
+def filler(matrix):
+    calls = []
+
+    def fill(buffer):
+        calls.append(1)
+        buffer.copy_(matrix.tril())
+
+    return fill, calls
+
+
+def test_factor_without_jitter():
+    matrix = positive()
+    factor, report = cholesky(matrix)
+    torch.testing.assert_close(factor @ factor.mT, matrix)
+    assert report.jitter == report.relative == 0.0
+    assert report.tried == (0.0,)
+
+
+def test_in_place_factor_uses_only_the_buffer_and_the_lower_triangle():
+    matrix = positive()
+    fill, calls = filler(matrix)
+    buffer = torch.full((12, 12), float("nan"), dtype=torch.float64)
+    upper, report = cholesky_in_place(fill, buffer)
+    assert upper.data_ptr() == buffer.data_ptr()
+    assert torch.equal(upper, upper.triu())
+    torch.testing.assert_close(upper.mT @ upper, matrix)
+    assert len(calls) == 1
+    assert report.jitter == 0.0
+    right = torch.randn(12, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    torch.testing.assert_close(matrix @ upper_solve(upper, right), right)
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_the_smallest_sufficient_jitter_is_used_and_reported(in_place):
+    matrix = 4.0 * torch.eye(6, dtype=torch.float64)
+    matrix[5, 5] = -1e-7  # mean diagonal 20/6: a relative jitter of 1e-8 is too small, 1e-6 is not
+    fill, calls = filler(matrix)
+    if in_place:
+        upper, report = cholesky_in_place(fill, torch.empty_like(matrix))
+        factor = upper.mT
+        assert len(calls) == 5
+    else:
+        factor, report = cholesky(matrix)
+    assert report.relative == 1e-6
+    assert report.jitter == pytest.approx(1e-6 * float(matrix.diagonal().mean()))
+    assert len(report.tried) == 5
+    want = matrix + report.jitter * torch.eye(6, dtype=torch.float64)
+    torch.testing.assert_close(factor @ factor.mT, want, rtol=1e-9, atol=1e-12)
+
+
+def test_a_failure_names_matrix_eigenvalue_duplicates_and_remedies():
+    matrix = -torch.ones(3, 3, dtype=torch.float32)
+    expected = (
+        r"the Gram matrix \(3 x 3, float32\) is not positive definite: smallest eigenvalue "
+        r"-3.00e\+00, 2 duplicate rows; jitters tried: .*trainer.dtype=float64.*fewer points"
+    )
+    texts = {"name": "the Gram matrix", "hint": "fewer points"}
+    with pytest.raises(NotPositiveDefinite, match=expected):
+        cholesky(matrix, **texts)
+    with pytest.raises(NotPositiveDefinite, match=expected):
+        cholesky_in_place(filler(matrix)[0], torch.empty_like(matrix), **texts)
+
+
+def test_nan_is_named_and_rectangles_are_refused():
+    matrix = positive()
+    matrix[3, 2] = float("nan")
+    with pytest.raises(NotPositiveDefinite, match="NaN or infinite"):
+        cholesky(matrix)
+    with pytest.raises(ShapeError, match="must be square"):
+        cholesky(matrix[:3])
