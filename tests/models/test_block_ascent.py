@@ -84,7 +84,7 @@ def test_warm_start_is_the_exact_posterior_of_the_smaller_basis():
     assert report.residual_variance == pytest.approx(float(residual), rel=1e-9)
 
 
-def test_every_solve_raises_the_bound_and_sweeps_converge():
+def test_every_solve_raises_the_bound():
     basis, x, y = problem()
     mean = torch.zeros(8, 6)
     run(basis, mean, x, y, group=2, warm_start=True, solves=0)
@@ -97,10 +97,17 @@ def test_every_solve_raises_the_bound_and_sweeps_converge():
         values.append(objective(basis, mean, x, y))
         assert report.solves == solves
     assert all(b <= a + 1e-9 for a, b in itertools.pairwise(values))
-    mean = torch.zeros(8, 6)
-    run(basis, mean, x, y, group=2, warm_start=True, solves=4 * 400)
-    want = exact_mean(basis, x, y, 48).detach()
-    assert (mean.reshape(-1) - want).norm() < 1e-4 * want.norm()
+
+
+def test_sweeps_converge_to_the_exact_posterior_mean():
+    # a large noise keeps the condition number, hence the number of sweeps, small
+    basis, x, y = problem()
+    mean, noise = torch.zeros(8, 6), torch.tensor(5.0)
+    with torch.no_grad():
+        ascend(basis, mean, x, y, noise, group=4, warm_start=True, solves=2 * 60)
+    phi = basis(x).detach()
+    want = torch.linalg.solve(phi.T @ phi + 5.0 * torch.eye(48), phi.T @ y)
+    assert (mean.reshape(-1) - want).norm() < 1e-6 * want.norm()
 
 
 def test_order_after_a_warm_start():

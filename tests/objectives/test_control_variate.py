@@ -84,8 +84,7 @@ def test_zero_mean_and_sparse_gradient_by_enumeration():
             assert grad.to_dense().abs().max() < 1e-10 * largest
 
 
-@pytest.mark.parametrize("num_dense", [0, 3])
-@pytest.mark.parametrize("warm_start", [False, True])
+@pytest.mark.parametrize(("num_dense", "warm_start"), [(0, False), (3, True)])
 def test_projection_is_tracked_over_1000_adagrad_steps(num_dense, warm_start):
     model, x, y = problem(80, num_dense=num_dense, warm_start=warm_start)
     objective = start(model, x, y, columns=16, diagonal_columns=4, support_rows=20)

@@ -1,0 +1,177 @@
+"""Step time and working memory of QSGP against the number of basis functions and of data rows.
+
+    python scripts/bench_qsgp.py --threads 1
+    python scripts/bench_qsgp.py --device cuda
+
+Each row is one model: sparse AdaGrad steps of the quadruply stochastic bound in float32, without
+a warm start. Configurations take turns within every round, so that a busy machine slows all of
+them alike; the table gives medians and minima over rounds. Memory of a step is what it holds
+beyond the state (weights and AdaGrad accumulators, O(m)) and the data.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import resource
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from gpx.kernels import RBF
+from gpx.likelihoods import Gaussian
+from gpx.means import Zero
+from gpx.models import QSGP
+from gpx.objectives import QuadruplyStochasticELBO
+
+NUM_INPUTS = 8
+BATCH = 500
+
+
+@dataclass
+class Case:
+    """One configuration with its model, optimiser and timings."""
+
+    num_basis: int
+    num_data: int
+    device: torch.device
+    columns: int
+    num_dense: int
+
+    def __post_init__(self) -> None:
+        generator = torch.Generator(self.device).manual_seed(0)
+        self.x = torch.randn(self.num_data, NUM_INPUTS, generator=generator, device=self.device)
+        self.y = torch.sin(self.x.sum(1))
+        kernel = RBF(ard_num_dims=NUM_INPUTS, lengthscale=2.0)
+        self.model = QSGP(
+            kernel=kernel,
+            mean=Zero(),
+            likelihood=Gaussian(0.01),
+            num_basis=self.num_basis,
+            covariance="chevron" if self.num_dense else "mean_field",
+            num_dense=self.num_dense,
+            diagonal="free",
+            warm_start=False,
+        ).to(self.device)
+        self.objective = QuadruplyStochasticELBO(
+            self.num_data, columns=self.columns, drift_interval=0
+        )
+        self.objective.prepare(self.model, self.x, self.y, generator=generator)
+        groups = self.model.parameter_groups()
+        for parameter in groups["hyperparameters"]:  # frozen, as at the start of a run
+            parameter.requires_grad_(False)
+        self.optimiser = torch.optim.Adagrad(groups["variational"], lr=1e-3)
+        self.generator = generator
+        self.wall: list[float] = []
+        self.cpu: list[float] = []
+
+    def step(self) -> None:
+        """One training step."""
+        rows = torch.randint(self.num_data, (BATCH,), generator=self.generator, device=self.device)
+        self.optimiser.zero_grad(set_to_none=True)
+        loss = self.objective(self.model, self.x[rows], self.y[rows], generator=self.generator)
+        loss.backward()
+        with torch.sparse.check_sparse_tensor_invariants(False):
+            self.optimiser.step()
+        self.objective.after_step(self.model)
+
+    def measure(self, steps: int) -> None:
+        """Time ``steps`` steps; one entry each."""
+        synchronise(self.device)
+        for _ in range(steps):
+            wall, cpu = time.perf_counter(), time.process_time()
+            self.step()
+            synchronise(self.device)
+            self.wall.append(1e3 * (time.perf_counter() - wall))
+            self.cpu.append(1e3 * (time.process_time() - cpu))
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait for the device."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def working_memory(case: Case) -> float:
+    """MiB that one step holds beyond what was there before it."""
+    gc.collect()
+    if case.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(case.device)
+        before = torch.cuda.memory_allocated(case.device)
+        case.step()
+        synchronise(case.device)
+        return (torch.cuda.max_memory_allocated(case.device) - before) / 2**20
+    with torch.profiler.profile(profile_memory=True) as profile:
+        case.step()
+    current = peak = 0
+    for event in profile.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            current += event.nbytes()
+            peak = max(peak, current)
+    return peak / 2**20
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads")
+    parser.add_argument("--basis", type=int, nargs="+", default=[10**4, 10**5, 10**6, 10**7])
+    parser.add_argument("--rows", type=int, nargs="+", default=[10**4, 10**6])
+    parser.add_argument("--columns", type=int, default=5000, help="basis functions per list")
+    parser.add_argument("--dense", type=int, default=0, help="dense columns of the covariance")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=2, help="steps per round and case")
+    parser.add_argument("--json", type=Path, default=None, help="also write the rows here")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    device = torch.device(options.device)
+    first_rows, *more_rows = options.rows
+    wanted = [(m, first_rows) for m in options.basis]
+    wanted += [(options.basis[min(1, len(options.basis) - 1)], n) for n in more_rows]
+    cases = [Case(m, n, device, options.columns, options.dense) for m, n in wanted]
+    for case in cases:
+        case.step()
+    memory = [working_memory(case) for case in cases]
+    for _ in range(options.rounds):
+        for case in cases:
+            case.measure(options.steps)
+    rows = [
+        {
+            "num_basis": case.num_basis,
+            "num_data": case.num_data,
+            "wall_ms": statistics.median(case.wall),
+            "best_ms": min(case.wall),
+            "cpu_ms": statistics.median(case.cpu),
+            "step_mib": mib,
+        }
+        for case, mib in zip(cases, memory, strict=True)
+    ]
+    print(f"device {device}, {options.threads} threads, torch {torch.__version__}, float32")
+    print(
+        f"batch {BATCH}, support rows 500, {options.columns} columns per list, "
+        f"{options.dense} dense columns, d = {NUM_INPUTS}"
+    )
+    print(f"{'m':>10} {'n':>9} {'wall ms':>9} {'best ms':>9} {'cpu ms':>9} {'step MiB':>9}")
+    for row in rows:
+        print(
+            f"{row['num_basis']:>10} {row['num_data']:>9} {row['wall_ms']:>9.1f} "
+            f"{row['best_ms']:>9.1f} {row['cpu_ms']:>9.1f} {row['step_mib']:>9.1f}"
+        )
+    same_n = [row for row in rows if row["num_data"] == first_rows]
+    same_m = [row for row in rows if row["num_basis"] == wanted[-1][0]]
+    for name, group in (("m", same_n), ("n", same_m)):
+        for key in ("wall_ms", "best_ms", "cpu_ms", "step_mib"):
+            values = [row[key] for row in group]
+            print(f"largest / smallest over {name}: {key} {max(values) / min(values):.2f}")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"peak memory of the process, all cases together: {peak:.0f} MiB")
+    if options.json is not None:
+        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
