@@ -24,8 +24,9 @@ SETTINGS = {
         "trainer.max_steps=30",
         "approx.num_basis=2000",
         "trainer.batch_size=100",
-        "objective.num_sampled=400",
-        "objective.num_support=50",
+        "objective.columns=400",
+        "objective.support_rows=50",
+        "approx.warm_start_size=500",
         "optimizer.groups.hyperparameters.freeze_steps=10",
     ],
 }

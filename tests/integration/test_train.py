@@ -18,8 +18,9 @@ APPROXIMATIONS = {
         "trainer.max_steps=12",
         "approx.num_basis=2000",
         "trainer.batch_size=100",
-        "objective.num_sampled=400",
-        "objective.num_support=50",
+        "objective.columns=400",
+        "objective.support_rows=50",
+        "approx.warm_start_size=500",
     ],
 }
 PROMISED = [
