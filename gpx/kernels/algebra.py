@@ -22,14 +22,14 @@ class _Combination(Kernel):
         for kernel in kernels:
             if not isinstance(kernel, Kernel):
                 raise ConfigError(
-                    f"{type(self).__name__} combines kernels, got a {type(kernel).__name__}; "
+                    f"{self.name} combines kernels, got a {type(kernel).__name__}; "
                     "pass a list of kernels"
                 )
             # (a + b) + c is one sum of three; Sum and Product both derive from here
             same = isinstance(kernel, _Combination) and type(kernel) is type(self)
             flat.extend(kernel.parts if isinstance(kernel, _Combination) and same else [kernel])
         if not flat:
-            raise ConfigError(f"{type(self).__name__} needs at least one kernel, got none")
+            raise ConfigError(f"{self.name} needs at least one kernel, got none")
         self.kernels = nn.ModuleList(flat)
 
     @property

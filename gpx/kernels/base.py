@@ -47,6 +47,11 @@ class Kernel(nn.Module, ABC):
         else:
             self.active_dims = None
 
+    @property
+    def name(self) -> str:
+        """The class name, for messages (torch renames classes that have constrained parameters)."""
+        return type(self).__name__.removeprefix("Parametrized")
+
     @abstractmethod
     def covariance(self, x1: Tensor, x2: Tensor) -> Tensor:
         """Written by the subclass: k at all pairs, (n1, d) and (n2, d) -> (n1, n2).
@@ -113,7 +118,7 @@ class Kernel(nn.Module, ABC):
     def _select(self, x: Tensor) -> Tensor:
         if x.ndim != 2:
             raise ShapeError(
-                f"{type(self).__name__} kernel inputs must be a matrix (n, d), got shape "
+                f"{self.name} kernel inputs must be a matrix (n, d), got shape "
                 f"{tuple(x.shape)}; use x[:, None] for one input dimension"
             )
         if self.active_dims is None:
@@ -167,7 +172,7 @@ class Kernel(nn.Module, ABC):
 
     def _no_spectrum(self) -> ConfigError:
         return ConfigError(
-            f"kernel {type(self).__name__} has no such spectral representation; for random Fourier "
+            f"kernel {self.name} has no such spectral representation; for random Fourier "
             "features choose kernel=rbf, matern12, matern32 or matern52"
         )
 

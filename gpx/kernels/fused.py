@@ -18,9 +18,9 @@ from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from gpx.backends import row_chunks
+from gpx.errors import GPXError
 from gpx.kernels.exponential import NEGLIGIBLE_SLOPE
 
 CPU_TILE = 4 << 20
@@ -98,8 +98,9 @@ class _StationaryCovariance(torch.autograd.Function):
         return result
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # create_graph=True
+            return _refuse_second_derivative(ctx, grad, _StationaryCovariance)
         z1, z2, scale, slopes, result = ctx.saved_tensors
         need1, need2, need_scale = ctx.needs_input_grad[:3]
         pull = _Pullback(z1, z2, need1, need2)
@@ -135,13 +136,42 @@ class _SquaredDistance(torch.autograd.Function):
         return result
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # create_graph=True
+            return _refuse_second_derivative(ctx, grad, _SquaredDistance)
         z1, z2, r2 = ctx.saved_tensors
         pull = _Pullback(z1, z2, *ctx.needs_input_grad[:2])
         for rows in _tiles(z1.shape[0], z2):
             pull.add(rows, grad[rows].masked_fill(r2[rows] == 0, 0.0))
         return *pull.result(1.0), None
+
+
+class _FirstDerivativeOnly(torch.autograd.Function):
+    """Identity whose own derivative raises.
+
+    torch's ``once_differentiable`` is silent when the incoming gradient is a constant, and the
+    second derivative then comes out wrong.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, *sources: Tensor) -> Tensor:
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        raise GPXError(
+            "a second derivative of a stationary kernel was asked for, but only first derivatives "
+            "are available; write the kernel in plain torch operations for Hessians"
+        )
+
+
+def _refuse_second_derivative(
+    ctx: Any, grad: Tensor, function: type[torch.autograd.Function]
+) -> tuple[Tensor | None, ...]:
+    with torch.no_grad():
+        found = function.backward(ctx, grad)
+    sources = [t for t in (*ctx.saved_tensors[:2], grad) if t is not None]
+    return tuple(None if g is None else _FirstDerivativeOnly.apply(g, *sources) for g in found)
 
 
 class _Pullback:

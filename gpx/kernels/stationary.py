@@ -80,7 +80,7 @@ class Stationary(Kernel):
     def _check_columns(self, x: Tensor) -> None:
         if self.ard_num_dims is not None and x.shape[1] != self.ard_num_dims:
             raise ShapeError(
-                f"{type(self).__name__} has {self.ard_num_dims} lengthscales but the inputs have "
+                f"{self.name} has {self.ard_num_dims} lengthscales but the inputs have "
                 f"{x.shape[1]} (active) columns; set ard_num_dims={x.shape[1]} or null"
             )
 
@@ -115,7 +115,7 @@ class Stationary(Kernel):
         if self.ard_num_dims is None:
             self.num_spectral_normals(1)  # a kernel without a sampler says so first
             raise ConfigError(
-                f"{type(self).__name__} does not know its input dimension; set ard_num_dims "
+                f"{self.name} does not know its input dimension; set ard_num_dims "
                 "(one lengthscale per input) or ask num_spectral_normals(d)"
             )
         return self.num_spectral_normals(self.ard_num_dims)
@@ -123,7 +123,7 @@ class Stationary(Kernel):
     def _whole_input(self) -> None:
         if self.active_dims is not None:
             raise ConfigError(
-                f"spectral frequencies of {type(self).__name__} with active_dims would not match "
+                f"spectral frequencies of {self.name} with active_dims would not match "
                 "the columns of x; select the columns in the data instead"
             )
 

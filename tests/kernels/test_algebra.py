@@ -1,0 +1,53 @@
+"""Sums, products and multiples."""
+
+import pytest
+import torch
+
+from gpx.errors import ConfigError
+from gpx.kernels import RBF, Constant, Linear, Matern32, Product, Scale, Sum
+
+X = torch.randn(6, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def evaluate(kernel):
+    return kernel.double().evaluate(X)
+
+
+def test_operators_give_sums_products_and_multiples():
+    a, b = RBF(2, 0.7, 1.3), Matern32(None, 0.9)
+    ka, kb = evaluate(a), evaluate(b)
+    torch.testing.assert_close(evaluate(a + b), ka + kb)
+    torch.testing.assert_close(evaluate(a * b), ka * kb)
+    torch.testing.assert_close(evaluate(2.5 * a), 2.5 * ka, rtol=1e-6, atol=0)
+    torch.testing.assert_close(evaluate(0.5 + a), ka + 0.5, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(evaluate(a * b + a), ka * kb + ka)
+
+
+def test_sums_and_products_are_flattened_and_keep_parameters_shared():
+    a, b, c = RBF(), Matern32(), Linear()
+    assert [type(k) for k in (a + b + c).parts] == [type(a), type(b), type(c)]
+    assert len((a * b * c).parts) == 3
+    assert len((a + b * c).parts) == 2
+    assert len(list((a + a).parameters())) == 2
+
+
+def test_a_float_becomes_a_learnable_part():
+    assert isinstance(RBF() * 2.0, Scale)
+    assert isinstance((RBF() + 2.0).parts[1], Constant)
+    assert len(list((RBF() * 2.0).parameters())) == 3
+
+
+def test_each_part_selects_its_own_columns():
+    kernel = RBF(active_dims=[0]) * RBF(active_dims=[1])
+    torch.testing.assert_close(evaluate(kernel), evaluate(RBF()), rtol=1e-6, atol=0)
+
+
+def test_what_is_no_kernel_is_refused():
+    for bad in (lambda: Sum([]), lambda: Sum([RBF(), 1.0]), lambda: Scale(1.0)):
+        with pytest.raises(ConfigError, match="kernel"):
+            bad()
+    with pytest.raises(ConfigError, match="must be above its floor"):
+        RBF() * -1.0
+    with pytest.raises(TypeError):
+        RBF() + "linear"
+    assert isinstance(Product([RBF()]), Product)

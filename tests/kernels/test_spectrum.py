@@ -1,0 +1,118 @@
+"""Spectral densities and frequency samplers."""
+
+import math
+
+import pytest
+import torch
+
+from gpx.errors import ConfigError
+from gpx.kernels import (
+    RBF,
+    Cosine,
+    Kernel,
+    Matern12,
+    Matern32,
+    Matern52,
+    RationalQuadratic,
+    Scale,
+    SpectralMixture,
+)
+
+
+@pytest.fixture(autouse=True)
+def _double():
+    previous = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(previous)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "omega", "golden"),
+    [
+        (RBF, 0.0, 2.5066283),
+        (RBF, 0.5, 0.018027378),
+        (Matern12, 0.0, 2.0),
+        (Matern12, 0.2, 0.77545327),
+        (Matern32, 0.0, 2.3094011),
+        (Matern32, 1.0, 0.011518746),
+        (Matern52, 0.2, 1.0469285),
+    ],
+)
+def test_golden_densities_in_one_dimension(kernel, omega, golden):
+    found = kernel(1).spectral_density(torch.tensor([[omega]])).item()
+    assert found == pytest.approx(golden, rel=1e-7)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        RBF(2, [0.8, 1.5], 1.7),
+        Matern52(2, [0.8, 1.5], 1.7),
+        Scale(RBF(2, [0.8, 1.5], 1.7), 0.5),
+        SpectralMixture(2, 3, 1.7, 0.5, 0.15),
+    ],
+)
+def test_density_transforms_back_to_the_kernel(kernel):
+    kernel = kernel.double()
+    # a grid sum is exact to the aliasing and truncation of the spectrum (Matern 5/2: 1e-4)
+    step, reach = 0.02, 4.0
+    axis = torch.arange(-reach, reach + step / 2, step)
+    omega = torch.cartesian_prod(axis, axis)
+    density = kernel.spectral_density(omega)
+    tau = torch.tensor([[0.0, 0.0], [0.3, -0.2], [1.0, 0.7]])
+    found = (2 * math.pi * tau @ omega.mT).cos() @ density * step**2
+    wanted = kernel.evaluate(tau, torch.zeros(1, 2))[:, 0]
+    torch.testing.assert_close(found, wanted, rtol=0, atol=3e-4)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        RBF(2, [0.8, 1.5], 1.7),
+        Matern12(2, [0.8, 1.5], 1.7),
+        Matern32(2, [0.8, 1.5], 1.7),
+        Matern52(2, [0.8, 1.5], 1.7),
+        Scale(Matern32(2, [0.8, 1.5], 1.7), 0.5),
+        Cosine(2, [0.8, 1.5], 1.7),
+        SpectralMixture(2, 3, 1.7, 0.5, 0.15),
+    ],
+    ids=lambda k: type(k).__name__,
+)
+def test_frequencies_reproduce_the_kernel(kernel):
+    """Cosines lie in [-1, 1], so Hoeffding bounds a false alarm of one entry by 1e-9."""
+    kernel = kernel.double()
+    draws, tau = 200_000, torch.tensor([[0.0, 0.0], [0.3, -0.2], [1.0, 0.7], [2.5, -2.0]])
+    normals = torch.randn(
+        draws, kernel.spectral_normals, generator=torch.Generator().manual_seed(0)
+    )
+    w = kernel.spectral_frequencies(normals)
+    found = kernel.outputscale * (tau @ w.mT).cos().mean(1)
+    wanted = kernel.evaluate(tau, torch.zeros(1, 2))[:, 0]
+    slack = math.sqrt(2 * math.log(2 / 1e-9) / draws) * kernel.outputscale.item()
+    assert slack < 0.03
+    assert (found - wanted).abs().max().item() < slack
+
+
+@pytest.mark.parametrize("kernel", [RBF, Matern12, Matern32, Matern52])
+def test_lengthscale_gradients_flow_through_frequencies(kernel):
+    k = kernel(2, [0.8, 1.5])
+    normals = torch.randn(6, k.spectral_normals, generator=torch.Generator().manual_seed(1))
+    w = k.spectral_frequencies(normals)
+    (gradient,) = torch.autograd.grad(w.sum(), k.parametrizations.lengthscale.original)
+    # w is inversely proportional to the lengthscale; softplus has the slope 1 - exp(-value)
+    slope = 1 - torch.exp(-(k.lengthscale - 1e-6))
+    torch.testing.assert_close(gradient, -(w.sum(0) / k.lengthscale * slope).detach())
+
+
+def test_what_is_missing_is_said_in_one_sentence():
+    with pytest.raises(ConfigError, match="set ard_num_dims"):
+        _ = RBF().spectral_normals
+    assert RBF().num_spectral_normals(5) == 5
+    assert Matern32().num_spectral_normals(5) == 8
+    silent: list[Kernel] = [RationalQuadratic(2), RBF(2) + Matern12(2), RBF(2) * Matern12(2)]
+    for kernel in silent:
+        with pytest.raises(ConfigError, match="no such spectral representation"):
+            _ = kernel.spectral_normals
+    with pytest.raises(ConfigError, match="select the columns"):
+        RBF(2, active_dims=[0, 1]).spectral_frequencies(torch.zeros(1, 2))

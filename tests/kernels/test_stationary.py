@@ -1,0 +1,147 @@
+"""What the stationary base promises: exact diagonals, accuracy, subclasses in one method."""
+
+import numpy as np
+import pytest
+import torch
+
+from gpx.errors import ConfigError, GPXError, ShapeError
+from gpx.kernels import RBF, Matern12, Matern32, Matern52, Periodic, Stationary
+from gpx.kernels.fused import squared_distance
+
+
+@pytest.fixture(autouse=True)
+def _double():
+    previous = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(previous)
+
+
+def draw(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("d", [1, 8, 100])
+def test_squared_distance_error_is_a_few_epsilon_of_the_radius(d):
+    x, z = draw(200, d), draw(150, d, seed=1)
+    direct = ((x[:, None] - z[None]) ** 2).sum(-1)
+    radius = x.square().sum(1)[:, None] + z.square().sum(1)[None]
+    for dtype in (torch.float64, torch.float32):
+        found = squared_distance(x.to(dtype), z.to(dtype))
+        # inputs are rounded to dtype as well: two epsilon more
+        bound = 12 * torch.finfo(dtype).eps * radius
+        assert (found.double() - direct).abs().le(bound).all()
+        assert (found >= 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("d", [1, 8, 100])
+def test_coincident_rows_of_two_sets_are_at_distance_zero(d, dtype):
+    x = draw(500, d).to(dtype)
+    assert (squared_distance(x, x.clone()).diagonal() == 0).all()
+
+
+@pytest.mark.parametrize("kernel", [RBF, Matern12, Matern32, Matern52])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_diagonal_is_the_outputscale_to_the_last_bit_far_from_the_origin(kernel, dtype):
+    k = kernel(3, 0.5, 1.7).to(dtype)
+    x = (draw(300, 3) + 1e3).to(dtype)
+    assert (k.evaluate(x).diagonal() == k.outputscale).all()
+
+
+@pytest.mark.parametrize("kernel", [RBF, Matern12, Matern32, Matern52])
+def test_several_tiles_equal_one_tile(kernel, monkeypatch):
+    x, z, weights = draw(40, 2), draw(30, 2, seed=1), draw(40, 30, seed=2)
+    z[:4] = x[7:11]
+    found = []
+    for tile in (1 << 22, 30 * 8 * 7):
+        monkeypatch.setattr("gpx.kernels.fused.CPU_TILE", tile)
+        k = kernel(2, [0.7, 1.2], 1.3)
+        a, b = x.clone().requires_grad_(), z.clone().requires_grad_()
+        value = k.evaluate(a, b)
+        (value * weights).sum().backward()
+        square = k.evaluate(x)
+        found.append([value, square, a.grad, b.grad, *(p.grad for p in k.parameters())])
+    for one, several in zip(*found, strict=True):
+        torch.testing.assert_close(one, several, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("kernel", [RBF, Matern12, Matern32, Matern52])
+@pytest.mark.parametrize("wanted", ["x", "z", "lengthscale", "outputscale"])
+def test_each_gradient_alone_equals_plain_autograd(kernel, wanted):
+    """The in-place profile against the same kernel written as a user would, by autograd."""
+
+    class Plain(kernel):
+        def of_squared_distance(self, r2):
+            return super().of_squared_distance(r2)
+
+    assert Plain.in_place is None
+    x, z, weights = draw(20, 2), draw(15, 2, seed=1), draw(20, 15, seed=2)
+    z[:4] = x[7:11]
+    found = []
+    for cls in (kernel, Plain):
+        k = cls(2, [0.7, 1.2], 1.3).requires_grad_(False)
+        raw = {n: getattr(k.parametrizations, n).original for n in ("lengthscale", "outputscale")}
+        leaf = {"x": x.clone(), "z": z.clone(), **raw}
+        leaf[wanted].requires_grad_()
+        value = k.evaluate(leaf["x"], leaf["z"])
+        (gradient,) = torch.autograd.grad((value * weights).sum(), leaf[wanted])
+        found.append((value.detach(), gradient))
+    torch.testing.assert_close(found[0][0], found[1][0], rtol=1e-13, atol=1e-14)
+    torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-11, atol=1e-12)
+
+
+def test_float32_gradients_keep_six_digits():
+    x, z, weights = draw(300, 4), draw(200, 4, seed=1), draw(300, 200, seed=2)
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        k = Matern32(4, 0.8, 1.3).to(dtype)
+        (k.evaluate(x.to(dtype), z.to(dtype)) * weights.to(dtype)).sum().backward()
+        found.append([p.grad.double() for p in k.parameters()])
+    for single, double in zip(*found, strict=True):
+        torch.testing.assert_close(single, double, rtol=0, atol=2e-4 * double.abs().max().item())
+
+
+def test_a_second_derivative_is_refused():
+    x = draw(4, 1).requires_grad_()
+    (gradient,) = torch.autograd.grad(RBF(1).evaluate(x, draw(3, 1)).sum(), x, create_graph=True)
+    with pytest.raises(GPXError, match="only first derivatives"):
+        gradient.sum().backward()
+
+
+def test_a_user_kernel_is_one_method():
+    class Cauchy(Stationary):
+        def of_squared_distance(self, r2):
+            return 1.0 / (1.0 + r2.sqrt())
+
+    k = Cauchy(2, [0.5, 2.0], 1.2)
+    x = draw(6, 2)
+    direct = 1.2 / (1.0 + ((x[:, None] - x[None]) / torch.tensor([0.5, 2.0])).norm(dim=-1))
+    torch.testing.assert_close(k.evaluate(x), direct, rtol=0, atol=1e-12)
+    leaf = x.clone().requires_grad_()
+    k.evaluate(leaf).sum().backward()
+    assert torch.isfinite(leaf.grad).all()
+    assert all(torch.isfinite(p.grad).all() for p in k.parameters())
+
+
+def test_options():
+    x = draw(5, 4)
+    k = RBF(2, [0.5, 2.0], 1.3, active_dims=[3, 1])
+    torch.testing.assert_close(k.evaluate(x), RBF(2, [0.5, 2.0], 1.3).evaluate(x[:, [3, 1]]))
+    fixed = RBF(outputscale=None)
+    assert fixed.outputscale.item() == 1.0
+    assert [n for n, _ in fixed.named_parameters()] == ["parametrizations.lengthscale.original"]
+    k.lengthscale = torch.tensor([1.0, 3.0])
+    np.testing.assert_allclose(k.lengthscale.detach(), [1.0, 3.0], rtol=1e-14)
+    with pytest.raises(ConfigError, match="exactly one value per input"):
+        RBF(3, [1.0, 2.0])
+    with pytest.raises(ConfigError, match="one lengthscale per active column"):
+        RBF(3, active_dims=[0, 1])
+    with pytest.raises(ConfigError, match="column numbers"):
+        RBF(active_dims=[])
+    with pytest.raises(ShapeError, match="RBF has 3 lengthscales"):
+        RBF(3).evaluate(x)
+    with pytest.raises(ShapeError, match="only 4 columns"):
+        RBF(active_dims=[4]).evaluate(x)
+    with pytest.raises(ShapeError, match="Periodic has 3"):
+        Periodic(3).evaluate(x)
