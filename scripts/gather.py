@@ -18,7 +18,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 METRICS = ("test.rmse", "test.mnlp", "test.accuracy", "test.rmse_original", "train.seconds")
-BASELINES = ("baseline.linear.rmse", "baseline.nearest_neighbours.rmse")
+BASELINES = ("baseline.linear.rmse", "baseline.5-nn.rmse")
 NOT_SETTINGS = ("seed", "data.split", "facts", "resume")
 
 

@@ -109,9 +109,9 @@ def resume(path: str) -> dict[str, Any]:
 
 def _prepare(config: DictConfig, folder: RunFolder) -> _Run:
     """Everything that can fail on bad input, before anything is written."""
-    missing = sorted(OmegaConf.missing_keys(config))
-    if missing:
-        raise ConfigError(f"{missing[0]} has no value: give it as {missing[0]}=...")
+    valueless = sorted(OmegaConf.missing_keys(config))
+    if valueless:
+        raise ConfigError(f"{valueless[0]} has no value: give it as {valueless[0]}=...")
     options = OmegaConf.to_object(config.trainer)
     if not isinstance(options, TrainerConfig):  # read back from a run folder: plain YAML
         options = TrainerConfig(**options)  # type: ignore[arg-type]
