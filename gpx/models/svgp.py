@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +31,20 @@ PREDICT_CHUNK = 4096
 """Test rows per step of a prediction."""
 
 
+class BoundTerms(NamedTuple):
+    """Terms of a variational bound at a batch.
+
+    Attributes:
+        marginals: of f at the inputs.
+        kl (): KL(q(u) || p(u)) in nats.
+        report: factorisation of K_zz.
+    """
+
+    marginals: Marginals
+    kl: Tensor
+    report: CholeskyReport
+
+
 class SVGP(Model):
     """Sparse variational GP: q(u) over function values at M inducing points Z, whitened.
 
@@ -47,6 +62,9 @@ class SVGP(Model):
         warm_start: with a Gaussian likelihood, start the noise variance and q(v) where the
             collapsed bound is highest given Z and the kernel (one pass over the data); otherwise
             q(v) starts at the prior.
+        refit: with a Gaussian likelihood, ``condition`` gives the posterior of the optimal q(v) at
+            the trained Z and hyperparameters (one more pass over the data), whose bound is never
+            below that of the last stochastic iterate; otherwise the posterior of q(v) as trained.
         jitter: of K_zz, relative to its mean diagonal; more is tried on failure and reported.
 
     Raises:
@@ -71,6 +89,7 @@ class SVGP(Model):
         selector: str = "greedy",
         family: str = "full",
         warm_start: bool = True,
+        refit: bool = True,
         jitter: float = 1e-6,
     ) -> None:
         super().__init__()
@@ -86,6 +105,7 @@ class SVGP(Model):
         self.likelihood = likelihood
         self.selector = selector_by_name(selector)
         self.warm_start = warm_start
+        self.refit = refit
         self.jitter = jitter
         self.inducing = nn.Parameter(torch.zeros(size, num_inputs))
         self.q = _family(family)(size, likelihood.num_latents)
@@ -143,30 +163,36 @@ class SVGP(Model):
             self.kernel, self.inducing, x, y - self.mean(x), jitter=self.jitter
         )
 
-    def marginals(self, x: Tensor) -> tuple[Marginals, CholeskyReport]:
-        """Marginals of f at x (B, d) under q, with gradients, and the report of K_zz.
-
-        Returns:
-            mean and variance (B,) for one latent function, (B, p) for p of them.
-        """
-        mean, variance, report = whitened_marginals(
-            self.kernel, self.inducing, self.q, x, self.jitter
-        )
-        return _shape(mean, variance, self.mean(x)), report
+    def marginals(self, x: Tensor) -> Marginals:
+        """Marginals of f at x (B, d) under q, with gradients: (B,), or (B, p) for p latents."""
+        return self.bound_terms(x).marginals
 
     def kl(self) -> Tensor:
         """KL(q(u) || p(u)) in nats; ()."""
-        return self.q.kl()
+        return self.q.kl(self.q.root())
+
+    def bound_terms(self, x: Tensor) -> BoundTerms:
+        """What a variational bound needs of the model at x (B, d), evaluated together."""
+        root = self.q.root()
+        mean, variance, report = whitened_marginals(
+            self.kernel, self.inducing, self.q, root, x, self.jitter
+        )
+        return BoundTerms(_shape(mean, variance, self.mean(x)), self.q.kl(root), report)
 
     @torch.no_grad()
     def condition(self, x: Tensor, y: Tensor) -> SVGPPosterior:
-        """The posterior process of the current q; the data are not looked at."""
+        """The posterior process of q: the current one, or the optimal one with ``refit``."""
         posterior = self.empty_posterior(x.shape[0])
+        if self.refit and isinstance(self.likelihood, Gaussian):
+            q = copy.deepcopy(self.q)
+            q.assign(*self._statistics(x, y).optimal_q(self.likelihood.noise_variance))
+        else:
+            q = self.q
         white = whitening(self.kernel, self.inducing, self.jitter)
         posterior.inducing.copy_(self.inducing)
         posterior.inverse_cholesky.copy_(inverse_lower(white.cholesky))
-        posterior.q_mean.copy_(self.q.mean)
-        posterior.q_factor.copy_(self.q.factor())
+        posterior.q_mean.copy_(q.mean)
+        posterior.q_factor.copy_(q.factor())
         return posterior
 
     def empty_posterior(self, num_data: int) -> SVGPPosterior:

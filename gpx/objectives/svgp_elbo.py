@@ -39,15 +39,14 @@ class SVGPElbo(Objective):
     ) -> Evidence:
         """Evidence with parts ``fit`` (expected log-likelihood) and ``complexity`` (KL)."""
         assert isinstance(model, SVGP)  # checked once, in one sentence, by ``check``
-        marginals, report = model.marginals(x)
+        terms = model.bound_terms(x)
         scale = self.total / x.shape[0]
-        fit = model.likelihood.expected_log_prob(y, *marginals).sum() * scale
-        complexity = model.kl()
+        fit = model.likelihood.expected_log_prob(y, *terms.marginals).sum() * scale
         return Evidence(
-            value=fit - complexity,
+            value=fit - terms.kl,
             kind="unbiased",
-            parts={"fit": fit.detach(), "complexity": complexity.detach()},
-            report=report,
+            parts={"fit": fit.detach(), "complexity": terms.kl.detach()},
+            report=terms.report,
         )
 
     def num_data(self, x: Tensor) -> int:

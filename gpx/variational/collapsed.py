@@ -59,8 +59,9 @@ class CollapsedStatistics:
         values, vectors = torch.linalg.eigh(self.gram)
         values = values.clamp_min(0.0)
         squares = (vectors.mT @ self.moment).square()
-        ends = [math.log(lowest), math.log(highest)]
-        grid = torch.linspace(*ends, num, dtype=values.dtype, device=values.device).exp()
+        grid = torch.linspace(
+            math.log(lowest), math.log(highest), num, dtype=values.dtype, device=values.device
+        ).exp()
         s2 = grid.unsqueeze(1)
         logdet = self.num_data * (2.0 * math.pi * grid).log() + torch.log1p(values / s2).sum(1)
         explained = (squares / (s2 * (s2 + values))).sum(1)

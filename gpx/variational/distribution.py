@@ -34,11 +34,15 @@ class WhitenedGaussian(nn.Module, ABC):
         self.mean = nn.Parameter(torch.zeros(num_latents, num_inducing))
 
     @abstractmethod
-    def moments(self, projection: Tensor) -> tuple[Tensor, Tensor]:
+    def root(self) -> Tensor:
+        """The family's own form of S, shared by ``moments`` and ``kl`` of one evaluation."""
+
+    @abstractmethod
+    def moments(self, projection: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and excess variance over the prior of A^T v, each (p, B), for A (M, B)."""
 
     @abstractmethod
-    def kl(self) -> Tensor:
+    def kl(self, root: Tensor) -> Tensor:
         """KL(q || N(0, I)) in nats, summed over the latent functions; ()."""
 
     @abstractmethod
@@ -93,17 +97,21 @@ class FullCholesky(WhitenedGaussian):
         super().__init__(num_inducing, num_latents)
         self.raw_factor = nn.Parameter(torch.zeros(num_latents, num_inducing, num_inducing))
 
-    def factor(self) -> Tensor:
+    def root(self) -> Tensor:
         """S (p, M, M), differentiable."""
         return _LowerFactor.apply(self.raw_factor)
 
-    def moments(self, projection: Tensor) -> tuple[Tensor, Tensor]:
-        """See ``factor_moments``."""
-        return factor_moments(projection, self.mean, self.factor())
+    def factor(self) -> Tensor:
+        """S (p, M, M), differentiable."""
+        return self.root()
 
-    def kl(self) -> Tensor:
+    def moments(self, projection: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
+        """See ``factor_moments``."""
+        return factor_moments(projection, self.mean, root)
+
+    def kl(self, root: Tensor) -> Tensor:
         """(|S|^2 + |m|^2 - p M) / 2 - sum log diag S."""
-        return _gaussian_kl(self.mean, self.factor(), self.raw_factor.diagonal(dim1=-2, dim2=-1))
+        return _gaussian_kl(self.mean, root, self.raw_factor.diagonal(dim1=-2, dim2=-1))
 
     def assign(self, mean: Tensor, factor: Tensor) -> None:
         """Set mean and factor exactly."""
@@ -125,18 +133,21 @@ class MeanField(WhitenedGaussian):
         super().__init__(num_inducing, num_latents)
         self.log_scale = nn.Parameter(torch.zeros(num_latents, num_inducing))
 
+    def root(self) -> Tensor:
+        """Standard deviations (p, M), differentiable."""
+        return self.log_scale.exp()
+
     def factor(self) -> Tensor:
         """S (p, M, M), diagonal, differentiable."""
-        return torch.diag_embed(self.log_scale.exp())
+        return torch.diag_embed(self.root())
 
-    def moments(self, projection: Tensor) -> tuple[Tensor, Tensor]:
+    def moments(self, projection: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
         """Cost: 2 p M B operations each."""
-        excess = torch.expm1(2.0 * self.log_scale) @ projection.square()
-        return self.mean @ projection, excess
+        return self.mean @ projection, (root.square() - 1.0) @ projection.square()
 
-    def kl(self) -> Tensor:
+    def kl(self, root: Tensor) -> Tensor:
         """(|s|^2 + |m|^2 - p M) / 2 - sum log s."""
-        return _gaussian_kl(self.mean, self.log_scale.exp(), self.log_scale)
+        return _gaussian_kl(self.mean, root, self.log_scale)
 
     def assign(self, mean: Tensor, factor: Tensor) -> None:
         """Keep the mean and, of the covariance, the inverse of the precision's diagonal.

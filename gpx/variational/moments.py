@@ -77,8 +77,8 @@ class _FactorMoments(torch.autograd.Function):
             spread = lower_transpose_matmul(factor[0], projection)  # S^T A
         else:
             spread = factor.mT.reshape(latents * size, size) @ projection
-        prior = torch.linalg.vector_norm(projection, dim=0).square_()
-        gain = torch.linalg.vector_norm(spread.view(latents, size, -1), dim=1).square_()
+        prior = projection.square().sum(0)
+        gain = spread.square().view(latents, size, -1).sum(1)
         ctx.save_for_backward(projection, mean, factor, spread)
         return mean @ projection, gain - prior
 

@@ -62,7 +62,7 @@ def whitening(kernel: Kernel, inducing: Tensor, jitter: float) -> Whitening:
 
 
 def whitened_marginals(
-    kernel: Kernel, inducing: Tensor, q: WhitenedGaussian, x: Tensor, jitter: float
+    kernel: Kernel, inducing: Tensor, q: WhitenedGaussian, root: Tensor, x: Tensor, jitter: float
 ) -> tuple[Tensor, Tensor, CholeskyReport]:
     """Marginals of the zero-mean latent functions at x under q.
 
@@ -72,6 +72,7 @@ def whitened_marginals(
         kernel: shared by the p latent functions.
         inducing (M, d): shared as well.
         q: over the whitened inducing variables.
+        root: ``q.root()``, which the caller may need for ``q.kl`` as well.
         x (B, d).
         jitter: relative jitter of K_zz.
 
@@ -86,6 +87,6 @@ def whitened_marginals(
     with torch.no_grad():
         inverse = inverse_lower(white.cholesky).to(x.dtype)
     projection = project(white.k_zz, kernel.evaluate(inducing, x), inverse)
-    mean, excess = q.moments(projection)
+    mean, excess = q.moments(projection, root)
     variance = (kernel.diagonal(x) + excess).clamp_min(0.0)
     return mean, variance, white.report

@@ -66,7 +66,7 @@ def test_posterior_agrees_with_the_model_and_survives_its_state_dict(dtype, clas
     _randomise(model)
     posterior = model.condition(x, x[:, 0])
     with torch.no_grad():
-        expected = model.marginals(x)[0]
+        expected = model.marginals(x)
     found = posterior.predict(x)
     assert found.mean.shape == ((40,) if classes == 1 else (40, 3))
     tolerance = {"rtol": 1e-4, "atol": 1e-4} if dtype == torch.float32 else {}
@@ -91,6 +91,22 @@ def test_posterior_does_not_follow_the_model():
     after = posterior.predict(x)
     assert torch.equal(before.mean, after.mean)
     assert torch.equal(before.variance, after.variance)
+
+
+def test_refit_predicts_with_the_optimal_q_and_leaves_the_model_alone():
+    x, y = _regression()
+    posteriors = {}
+    for refit in (True, False):
+        model = _model(refit=refit)
+        model.initialise(x, y, generator=_generator())
+        optimum = model.condition(x, y).predict(x)
+        _randomise(model)
+        mean = model.q.mean.detach().clone()
+        posteriors[refit] = model.condition(x, y).predict(x)
+        assert torch.equal(model.q.mean, mean)
+    torch.testing.assert_close(posteriors[True].mean, optimum.mean)
+    assert not torch.allclose(posteriors[False].mean, optimum.mean, atol=1e-2)
+    torch.testing.assert_close(posteriors[False].mean, model.marginals(x).mean.detach())
 
 
 def test_prediction_in_chunks(monkeypatch):

@@ -18,7 +18,7 @@ def test_marginals_equal_the_dense_formula():
     with torch.no_grad():
         q.mean.normal_(generator=torch.Generator().manual_seed(2))
         q.raw_factor.normal_(std=0.3, generator=torch.Generator().manual_seed(3))
-    mean, variance, report = whitened_marginals(kernel, z, q, x, 0.0)
+    mean, variance, report = whitened_marginals(kernel, z, q, q.root(), x, 0.0)
     k_zz, k_zx, k_xx = kernel.evaluate(z), kernel.evaluate(z, x), kernel.evaluate(x)
     chol = torch.linalg.cholesky(k_zz)
     inverse = torch.linalg.inv(k_zz)
@@ -43,7 +43,7 @@ def test_gradients_reach_kernel_inducing_points_and_inputs():
     def moments(z, x, *values):
         module = torch.nn.Module()
         module.kernel = kernel
-        module.forward = lambda: whitened_marginals(kernel, z, q, x, 1e-6)[:2]
+        module.forward = lambda: whitened_marginals(kernel, z, q, q.root(), x, 1e-6)[:2]
         state = {f"kernel.{n}": v for n, v in zip(names, values, strict=True)}
         return torch.func.functional_call(module, state, ())
 
@@ -58,7 +58,7 @@ def test_float32_models_factorise_in_float64():
     assert white.k_zz.dtype == torch.float64
     assert len(white.report.tried) == 1
     q = FullCholesky(60, 1)
-    mean, variance, _ = whitened_marginals(kernel, z, q, z, 1e-6)
+    mean, variance, _ = whitened_marginals(kernel, z, q, q.root(), z, 1e-6)
     assert mean.dtype == torch.float32
     # at the prior, q(f) is the prior
     torch.testing.assert_close(variance[0], torch.ones(60), rtol=0, atol=1e-3)
