@@ -149,7 +149,11 @@ class QuadruplyStochasticELBO(Objective):
         per_row = self.total / x.shape[0]
         pair = torch.cat((i, j))
 
-        features = basis.block_features(x, pair)
+        # one evaluation for all lists: generating frequencies has a fixed cost per call
+        head = torch.arange(self.anchor.shape[0], device=x.device)
+        features, features_r, features_head = basis.block_features(
+            x, torch.cat((pair, r, head))
+        ).split([k * basis.block_size for k in (2 * length, r.shape[0], head.shape[0])], dim=1)
         factors = factor_rows(family, pair, sparse=True)
         precision = basis.precision_diagonal(basis.columns_of(pair)).to(factors.dtype)
         prior = 0.5 * ratio * (precision[:, None] * factors.square()).sum()
@@ -158,8 +162,7 @@ class QuadruplyStochasticELBO(Objective):
         if self.anchor.shape[0]:
             shift = anchor_at(self.anchor, pair).reshape(-1, 1)
             delta = torch.cat((factors[:, :1] - shift, factors[:, 1:]), dim=1)
-            head = torch.arange(self.anchor.shape[0], device=x.device)
-            residual = y - basis.block_features(x, head) @ self.anchor.reshape(-1)
+            residual = y - features_head @ self.anchor.reshape(-1)
         half = delta.shape[0] // 2
         left, right = features[:, :half] @ delta[:half], features[:, half:] @ delta[half:]
         constant = per_row * residual.square().sum()
@@ -174,7 +177,7 @@ class QuadruplyStochasticELBO(Objective):
         active = family.is_diagonal_column(r)
         log_scale = model.log_scales(r, sparse=True)
         square = torch.where(active, (2.0 * log_scale).exp(), torch.zeros_like(log_scale))
-        column = per_row * basis.block_features(x, r).square().sum(0).view_as(square)
+        column = per_row * features_r.square().sum(0).view_as(square)
         precision_r = basis.precision_diagonal(basis.columns_of(r)).view_as(square)
         trace = ratio_r * (square * column).sum()
         prior = prior + ratio_r * (square * precision_r).sum()
