@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import http.client
 import logging
-import os
-import tempfile
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import BinaryIO
 
 from tqdm import tqdm
 
+from gpx.atomic_file import atomic_file
 from gpx.errors import ConfigError, DataError
 
 logger = logging.getLogger(__name__)
@@ -41,28 +40,20 @@ def download(url: str, target: Path, *, size: int, sha256: str) -> None:
     if not url.startswith(("https://", "http://")):
         raise ConfigError(f"{url} is neither an https nor an http address")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        with atomic_file(target) as file:
+            received, digest = _stream(url, file, size)
+            if received != size:
+                raise DataError(
+                    f"{url} gave {received} bytes, expected {size}; "
+                    "the transfer was cut short or the file is another one, try again"
+                )
+            if digest != sha256:
+                raise DataError(
+                    f"{url} has SHA-256 {digest[:12]}..., expected {sha256[:12]}...; "
+                    "the file is damaged or another one, nothing was kept"
+                )
     except OSError as error:
         raise DataError(f"cannot write to {target.parent}: {error.strerror}") from error
-    part = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            received, digest = _stream(url, file, size)
-        if received != size:
-            raise DataError(
-                f"{url} gave {received} bytes, expected {size}; "
-                "the transfer was cut short or the file is another one, try again"
-            )
-        if digest != sha256:
-            raise DataError(
-                f"{url} has SHA-256 {digest[:12]}..., expected {sha256[:12]}...; "
-                "the file is damaged or another one, nothing was kept"
-            )
-        part.chmod(0o644)
-        os.replace(part, target)
-    finally:
-        part.unlink(missing_ok=True)
     logger.info("downloaded %s (%.1f KiB, checksum verified) to %s", url, size / 1024, target)
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import logging
-import os
-import tempfile
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -13,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
+from gpx.atomic_file import atomic_file
 from gpx.data.delimited import Layout, existing_file, read_columns, sniff
 from gpx.data.file import read_array
 from gpx.data.table import Floats
@@ -81,24 +80,14 @@ def write_predictions(
         )
     target = Path(path).expanduser()
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    except OSError as error:
-        raise DataError(f"cannot write to {target.parent}: {error.strerror}") from error
-    part = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as raw:
+        with atomic_file(target) as raw:
             if target.suffix == ".gz":
                 with gzip.GzipFile(fileobj=raw, mode="wb", filename="") as zipped:
                     _write(zipped, columns)
             else:
                 _write(raw, columns)
-        part.chmod(0o644)
-        os.replace(part, target)
     except OSError as error:
-        raise DataError(f"cannot write {target}: {error.strerror}") from error
-    finally:
-        part.unlink(missing_ok=True)
+        raise DataError(f"cannot write to {target}: {error.strerror}") from error
 
 
 def _write(file: object, columns: list[Floats]) -> None:

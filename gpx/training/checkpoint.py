@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from gpx.atomic_file import atomic_file
 from gpx.errors import CheckpointError
 
 FORMAT = "gpx-checkpoint-1"
@@ -18,18 +18,11 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     """Write ``state`` to ``path``; a kill at any moment leaves the old or the new file whole.
 
     Args:
-        path: target file; a sibling temporary file is written, flushed to disk and renamed over it.
+        path: target file.
         state: tensors, numbers, strings, and dicts and lists of them; nothing else.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            torch.save({"format": FORMAT, **state}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with atomic_file(path) as file:
+        torch.save({"format": FORMAT, **state}, file)
 
 
 def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
