@@ -81,7 +81,7 @@ class ControlVariate(nn.Module):
         for name in self.STATE:
             self.register_buffer(name, None)
         self._basis: list[Basis] = []  # in a list: not a submodule, rebuilt from hyperparameters
-        self._pending: tuple[Tensor, Tensor, Tensor] | None = None
+        self._pending: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
 
     # -- state ------------------------------------------------------------------------------------
 
@@ -226,7 +226,7 @@ class ControlVariate(nn.Module):
             moved = torch.cat((pair, head))
             once = 1.0 / multiplicity(moved).to(features.dtype)
             old = factor_rows(family, moved)
-            self._pending = moved, features * once.repeat_interleave(width), old
+            self._pending = moved, features, once.repeat_interleave(width)[:, None], old
 
     @torch.no_grad()
     def after_step(self, basis: Basis, family: MeanFieldWeights, anchor: Tensor) -> None:
@@ -237,10 +237,10 @@ class ControlVariate(nn.Module):
         """
         if self.rows == 0 or self._pending is None:
             return
-        moved, features, old = self._pending
+        moved, features, once, old = self._pending
         self._pending = None
         assert self.projection is not None
-        self.projection += features @ (factor_rows(family, moved) - old)
+        self.projection += features @ (once * (factor_rows(family, moved) - old))
         self.steps += 1
         if self.drift_interval and self.steps % self.drift_interval == 0:
             self.check_drift(basis, family, anchor)

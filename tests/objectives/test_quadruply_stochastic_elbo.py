@@ -238,3 +238,43 @@ def test_estimator_with_normal_noise_matches_monte_carlo_of_draws():
             )
         want, _ = exact(model, x, y)
         assert abs(float(values.mean()) - want) < 4 * float(values.std()) / math.sqrt(200)
+
+
+def test_training_resumed_from_state_dicts_is_bitwise_the_uninterrupted_one():
+    def session(steps, state=None):
+        model, x, y = problem(1, num_basis=40, n=30)
+        objective = QuadruplyStochasticELBO(
+            30, columns=8, diagonal_columns=4, support_rows=10, coefficient="auto", drift_interval=4
+        )
+        groups = model.parameter_groups()
+        optimisers = [
+            torch.optim.Adagrad(groups["variational"], lr=0.05),
+            torch.optim.Adam(groups["hyperparameters"], lr=0.01),
+        ]
+        generator = torch.Generator().manual_seed(3)
+        if state is None:
+            objective.prepare(model, x, y, generator=generator)
+        else:
+            model.load_state_dict(state[0])
+            objective.load_state_dict(state[1])
+            for optimiser, saved in zip(optimisers, state[2], strict=True):
+                optimiser.load_state_dict(saved)
+            generator.set_state(state[3])
+        for _ in range(steps):
+            rows = torch.randint(30, (6,), generator=generator)
+            for optimiser in optimisers:
+                optimiser.zero_grad()
+            objective(model, x[rows], y[rows], generator=generator).backward()
+            with torch.sparse.check_sparse_tensor_invariants(False):
+                for optimiser in optimisers:
+                    optimiser.step()
+            objective.after_step(model)
+        saved = [optimiser.state_dict() for optimiser in optimisers]
+        return model.state_dict(), objective.state_dict(), saved, generator.get_state()
+
+    whole, parted = session(9), session(4, state=session(5))
+    for a, b in zip(whole[:2], parted[:2], strict=True):
+        assert a.keys() == b.keys()
+        for name, value in a.items():
+            same = torch.equal(value, b[name]) if torch.is_tensor(value) else value == b[name]
+            assert same, name
