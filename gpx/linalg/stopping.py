@@ -1,0 +1,154 @@
+"""When an iterative solve is good enough: rules that a caller hands to conjugate gradients.
+
+Every rule measures one number per right-hand side from the current residual r = b - K v and stops
+that side once the number is at or below the tolerance. The rules in nats or in units of the
+posterior mean rest on Q <= K (in the order of positive semi-definite matrices), where Q is the
+preconditioner: true for low-rank-plus-noise preconditioners (Nystrom, pivoted Cholesky), not for
+Jacobi or circulant ones. Without such a Q, give the noise variance: sigma^2 I <= K always holds.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from gpx.errors import ConfigError
+
+
+class Residual:
+    """What a rule may look at.
+
+    Attributes:
+        vector (..., n, c): r = b - K v.
+        gamma (..., c): r^T Q^{-1} r, with Q = I when there is no preconditioner.
+        rhs_norm (..., c): ||b||.
+        norm (..., c): ||r||, computed when asked for.
+    """
+
+    def __init__(self, vector: Tensor, gamma: Tensor, rhs_norm: Tensor) -> None:
+        self.vector, self.gamma, self.rhs_norm = vector, gamma, rhs_norm
+
+    @property
+    def norm(self) -> Tensor:
+        """||r||, (..., c)."""
+        return torch.linalg.vector_norm(self.vector, dim=-2)
+
+
+class StoppingRule(ABC):
+    """Stop a right-hand side once ``measure`` is at or below ``tolerance``."""
+
+    needs_preconditioner = False
+
+    def __init__(self, tolerance: float) -> None:
+        if not tolerance > 0.0:
+            raise ConfigError(
+                f"{type(self).__name__}: the tolerance must be positive, got {tolerance}; "
+                "iterative solves never reach zero"
+            )
+        self.tolerance = float(tolerance)
+
+    @abstractmethod
+    def measure(self, residual: Residual) -> Tensor:
+        """The quantity bounded, (..., c); no host synchronisation."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """The quantity in words, for reports."""
+
+
+class RelativeResidual(StoppingRule):
+    """||r|| / ||b|| (0 where b = 0 and v = 0)."""
+
+    def __init__(self, tolerance: float = 1e-6) -> None:
+        super().__init__(tolerance)
+
+    def measure(self, residual: Residual) -> Tensor:
+        """The quantity bounded, (..., c)."""
+        tiny = torch.finfo(residual.rhs_norm.dtype).tiny
+        return residual.norm / residual.rhs_norm.clamp(min=tiny)
+
+    def describe(self) -> str:
+        """The quantity in words."""
+        return "relative residual norm"
+
+
+class AbsoluteResidual(StoppingRule):
+    """||r||, or ||r|| / n with ``per_row`` (the criterion of the iterative GP baselines)."""
+
+    def __init__(self, tolerance: float, *, per_row: bool = False) -> None:
+        super().__init__(tolerance)
+        self.per_row = per_row
+
+    def measure(self, residual: Residual) -> Tensor:
+        """The quantity bounded, (..., c)."""
+        return residual.norm / residual.vector.shape[-2] if self.per_row else residual.norm
+
+    def describe(self) -> str:
+        """The quantity in words."""
+        return "residual norm per row" if self.per_row else "residual norm"
+
+
+class EvidenceBound(StoppingRule):
+    """1/2 r^T Q^{-1} r in nats: the quadratic term of the evidence is within epsilon of exact.
+
+    0 <= 1/2 (b^T K^{-1} b - v^T (b + r)) = 1/2 r^T K^{-1} r <= 1/2 r^T Q^{-1} r for Q <= K.
+
+    Args:
+        epsilon: nats; 1 for training and 1e-3 before predicting are the published choices.
+        noise_variance: use Q = sigma^2 I for the bound, whatever the preconditioner (the criterion
+            of Gibbs and MacKay). None: the preconditioner's Q, for free; it must be below K.
+
+    Source: sgpr_cglb_diagnostics 2.12, 2.23.
+    """
+
+    def __init__(self, epsilon: float = 1.0, *, noise_variance: float | Tensor | None = None):
+        super().__init__(epsilon)
+        self.noise_variance = noise_variance
+        self.needs_preconditioner = noise_variance is None
+
+    def measure(self, residual: Residual) -> Tensor:
+        """The quantity bounded, (..., c)."""
+        return 0.5 * _squared_error(residual, self.noise_variance)
+
+    def describe(self) -> str:
+        """The quantity in words."""
+        return "bound on the evidence error (nats)"
+
+
+class PosteriorMeanError(StoppingRule):
+    """sqrt(k_** r^T Q^{-1} r): the posterior mean k_*^T v is this close to exact, everywhere.
+
+    Args:
+        tolerance: in the unit of the targets.
+        prior_variance: the largest prior variance k(x_*, x_*) of the test points.
+        noise_variance: as for ``EvidenceBound``.
+
+    Source: sgpr_cglb_diagnostics 2.25.
+    """
+
+    def __init__(
+        self,
+        tolerance: float,
+        prior_variance: float | Tensor,
+        *,
+        noise_variance: float | Tensor | None = None,
+    ) -> None:
+        super().__init__(tolerance)
+        self.prior_variance, self.noise_variance = prior_variance, noise_variance
+        self.needs_preconditioner = noise_variance is None
+
+    def measure(self, residual: Residual) -> Tensor:
+        """The quantity bounded, (..., c)."""
+        return (self.prior_variance * _squared_error(residual, self.noise_variance)).sqrt()
+
+    def describe(self) -> str:
+        """The quantity in words."""
+        return "bound on the posterior mean's error"
+
+
+def _squared_error(residual: Residual, noise_variance: float | Tensor | None) -> Tensor:
+    if noise_variance is None:
+        return residual.gamma
+    return residual.norm.square() / noise_variance
