@@ -50,17 +50,16 @@ def cholesky(
     scale = matrix.detach().diagonal(dim1=-2, dim2=-1).mean()
     tried: list[float] = []
     for relative in steps:
-        if relative == 0.0:
-            candidate, jitter = matrix, 0.0
-        else:
-            shift = relative * scale
-            jitter = float(shift)
-            candidate = matrix + shift * torch.eye(
-                matrix.shape[-1], dtype=matrix.dtype, device=matrix.device
-            )
-        tried.append(jitter)
+        shift = relative * scale
+        candidate = matrix
+        if relative:
+            candidate = matrix.clone()
+            candidate.diagonal(dim1=-2, dim2=-1).add_(shift)
         factor, info = torch.linalg.cholesky_ex(candidate)
-        if not bool(info.any()):
+        # one transfer from the device for both numbers
+        failed, jitter = torch.stack([info.any().to(shift), shift]).tolist()
+        tried.append(jitter)
+        if not failed:
             return factor, CholeskyReport(jitter, tuple(tried), relative)
     raise NotPositiveDefinite(_explain(matrix.detach(), name, tried, hint))
 

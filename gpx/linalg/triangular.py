@@ -59,10 +59,12 @@ def lower_of_product(left: Tensor, right: Tensor) -> Tensor:
     if _plain(left):
         return (left @ right.mT).tril_()
     m = left.shape[0]
-    out = left.new_zeros(m, m)
+    out = left.new_empty(m, m)
     for start, stop in _panels(m):
         torch.mm(left[start:stop], right[:stop].mT, out=out[start:stop, :stop])
-    return out.tril_()
+        out[start:stop, start:stop].tril_()
+        out[start:stop, stop:] = 0.0
+    return out
 
 
 def lower_lower_matmul(left: Tensor, right: Tensor) -> Tensor:
@@ -73,9 +75,10 @@ def lower_lower_matmul(left: Tensor, right: Tensor) -> Tensor:
     if _plain(left):
         return left @ right
     m = left.shape[0]
-    out = left.new_zeros(m, m)
+    out = left.new_empty(m, m)
     for start, stop in _panels(m):
         torch.mm(left[start:stop, :stop], right[:stop, :stop], out=out[start:stop, :stop])
+        out[start:stop, stop:] = 0.0
     return out
 
 
