@@ -46,6 +46,7 @@ class CGIteration:
         self.iterations = torch.zeros(sides, dtype=torch.long, device=device)
         self.steps = torch.zeros((), dtype=torch.long, device=device)  # with any side in motion
         self.curvature = torch.zeros_like(self.rhs_norm)
+        self.undisturbed: int | None = None
         self.history: list[Tensor] = []
         self.step_sizes: list[Tensor] = []
         self.ratios: list[Tensor] = []
@@ -121,6 +122,7 @@ class CGIteration:
         The direction is kept unless ``restart``; its slope p^T r, which is gamma in an undisturbed
         recurrence, is taken anew so that the next step still ends at the minimum along it.
         """
+        self._disturb()
         true = self.rhs - self.product(self.x)
         self.r = torch.where(self.active.unsqueeze(-2), true, self.r)
         s = self.precondition(self.r)
@@ -141,6 +143,7 @@ class CGIteration:
 
     def restart(self) -> None:
         """Go on along the steepest descent from the current residual."""
+        self._disturb()
         s = self.precondition(self.r)
         self.p = s.clone() if s is self.r else s
         self.slope = self.gamma
@@ -150,3 +153,7 @@ class CGIteration:
         steps = int(self.steps)
         del self.history[steps + 1 :], self.step_sizes[steps:], self.ratios[steps:]
         return steps
+
+    def _disturb(self) -> None:
+        if self.undisturbed is None:
+            self.undisturbed = len(self.step_sizes)

@@ -45,6 +45,8 @@ class CGResult:
         converged (..., c): which of them met the rule.
         step_sizes (t, ..., c), ratios (t, ..., c): the coefficients a_i and b_i = gamma_{i+1} /
             gamma_i, from which ``lanczos.tridiagonal_of_cg`` reads the Lanczos matrix.
+        undisturbed: how many of the first steps precede any refresh or restart, so that their
+            coefficients belong to one Krylov space.
         products: how often ``matmul`` was called.
     """
 
@@ -56,6 +58,7 @@ class CGResult:
     converged: Tensor
     step_sizes: Tensor
     ratios: Tensor
+    undisturbed: int
     products: int
 
 
@@ -223,6 +226,7 @@ def _result(
         converged,
         sizes,
         ratios,
+        steps if state.undisturbed is None else min(state.undisturbed, steps),
         state.products,
     )
 

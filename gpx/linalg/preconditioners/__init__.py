@@ -1,0 +1,25 @@
+"""Preconditioners: cheap approximate inverses that also know their determinant and root."""
+
+from gpx.linalg.preconditioners.base import Preconditioner
+from gpx.linalg.preconditioners.diagonal import Jacobi
+from gpx.linalg.preconditioners.grid import (
+    missing_grid_preconditioner,
+    observed_grid_preconditioner,
+)
+from gpx.linalg.preconditioners.low_rank import (
+    LowRankPlusNoise,
+    nystrom_preconditioner,
+    pivoted_cholesky_preconditioner,
+)
+from gpx.linalg.preconditioners.of_operator import OperatorPreconditioner
+
+__all__ = [
+    "Jacobi",
+    "LowRankPlusNoise",
+    "OperatorPreconditioner",
+    "Preconditioner",
+    "missing_grid_preconditioner",
+    "nystrom_preconditioner",
+    "observed_grid_preconditioner",
+    "pivoted_cholesky_preconditioner",
+]

@@ -1,0 +1,76 @@
+"""The diagonal (Jacobi) preconditioner."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gpx.errors import NotPositiveDefinite, ShapeError
+from gpx.linalg.preconditioners.base import Preconditioner
+
+
+class Jacobi(Preconditioner):
+    """Q = diag(q); the root is symmetric.
+
+    Worth its price only when the diagonal varies (non-constant noise, non-stationary kernels): for
+    a stationary kernel with constant noise it is a multiple of the identity.
+
+    Args:
+        diagonal (n,): positive; diag(K) for Jacobi's, or sigma^2 everywhere for the identity whose
+            r^T Q^{-1} r is Gibbs' and MacKay's criterion (pass ``below_kernel=True`` for that one).
+        below_kernel: whether diag(q) <= K is known.
+
+    Raises:
+        NotPositiveDefinite: an entry is not positive.
+    """
+
+    def __init__(self, diagonal: Tensor, *, below_kernel: bool = False) -> None:
+        if diagonal.ndim != 1:
+            raise ShapeError(f"the diagonal must be (n,), got {tuple(diagonal.shape)}")
+        if not bool((diagonal > 0.0).all()):
+            raise NotPositiveDefinite(
+                f"the diagonal has the entry {float(diagonal.min()):.3g}; a preconditioner needs "
+                "positive ones, check the noise variance and the kernel's outputscale"
+            )
+        self.diagonal = diagonal.detach()
+        self.below_kernel = below_kernel
+
+    @property
+    def shape(self) -> torch.Size:
+        """(n, n)."""
+        return torch.Size((self.diagonal.shape[0], self.diagonal.shape[0]))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the diagonal."""
+        return self.diagonal.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Of the diagonal."""
+        return self.diagonal.device
+
+    def matmul(self, vectors: Tensor) -> Tensor:
+        """Q times vectors."""
+        return columns_times(self.diagonal, vectors)
+
+    def solve(self, vectors: Tensor) -> Tensor:
+        """Q^{-1} times vectors."""
+        return columns_times(1.0 / self.diagonal, vectors)
+
+    def logdet(self) -> Tensor:
+        """log det Q."""
+        return self.diagonal.log().sum()
+
+    def root_matmul(self, vectors: Tensor) -> Tensor:
+        """Q^{1/2} times vectors."""
+        return columns_times(self.diagonal.sqrt(), vectors)
+
+    def inverse_root_matmul(self, vectors: Tensor, *, transpose: bool = False) -> Tensor:
+        """Q^{-1/2} times vectors."""
+        return columns_times(self.diagonal.rsqrt(), vectors)
+
+
+def columns_times(diagonal: Tensor, vectors: Tensor) -> Tensor:
+    """diag(diagonal) times vectors (n,) or (n, c)."""
+    return diagonal * vectors if vectors.ndim == 1 else diagonal.unsqueeze(-1) * vectors

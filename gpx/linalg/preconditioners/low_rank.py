@@ -1,0 +1,190 @@
+"""Low rank plus diagonal: Q = C^T C + D, the form of most preconditioners of kernel matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from gpx.errors import NotPositiveDefinite, ShapeError
+from gpx.linalg.cholesky import cholesky
+from gpx.linalg.pivoted_cholesky import pivoted_cholesky
+from gpx.linalg.preconditioners.base import Preconditioner
+from gpx.linalg.preconditioners.diagonal import columns_times
+
+_GRAM_COLUMNS = 32768  # of the factor in float64 at a time
+
+NEGLIGIBLE = 1e-13
+"""Eigenvalues of the Gram matrix below this times the largest are dropped from the root."""
+
+
+class LowRankPlusNoise(Preconditioner):
+    """Q = C^T C + D with D = sigma^2 I or a positive diagonal; Woodbury in the scaled factor.
+
+    With A = C D^{-1/2}: Q = D^{1/2} (I + A^T A) D^{1/2}. The Gram matrix A A^T is accumulated and
+    factorised in float64 whatever the dtype of C. The root D^{1/2} (I + A^T A)^{1/2} is symmetric
+    for constant noise.
+
+    Args:
+        factor (m, n): C.
+        noise: sigma^2, scalar, or the diagonal (n,).
+        below_kernel: whether C^T C + D <= K is known: true for every Nystrom or incomplete Cholesky
+            approximation of the noise-free part, with any jitter.
+
+    Raises:
+        NotPositiveDefinite: noise that is not positive.
+        ShapeError: shapes that do not fit.
+
+    Cost: build n m^2 + m^3; solve 4 n m per vector; memory n m + m^2.
+    Source: sgpr_cglb_diagnostics 1.3; grids_and_grief 2.8.1.
+    """
+
+    def __init__(
+        self, factor: Tensor, noise: Tensor | float, *, below_kernel: bool = False
+    ) -> None:
+        if factor.ndim != 2:
+            raise ShapeError(f"the factor must be (m, n), got {tuple(factor.shape)}")
+        m, n = factor.shape
+        diagonal = torch.as_tensor(noise, dtype=factor.dtype, device=factor.device).detach()
+        if diagonal.ndim > 1 or (diagonal.ndim == 1 and diagonal.shape[0] not in (1, n)):
+            raise ShapeError(f"noise must be a scalar or ({n},), got {tuple(diagonal.shape)}")
+        self.noise = diagonal.expand(n)
+        if not bool((diagonal > 0.0).all()):
+            raise NotPositiveDefinite(
+                f"the noise is {float(diagonal.min()):.3g} somewhere; a low-rank matrix is only "
+                "invertible with a positive diagonal, raise the noise variance"
+            )
+        self.below_kernel = below_kernel
+        self._scaled = factor.detach() * self.noise.rsqrt()
+        gram = self._scaled.new_zeros(m, m, dtype=torch.float64)
+        for start in range(0, n, _GRAM_COLUMNS):
+            part = self._scaled[:, start : start + _GRAM_COLUMNS].double()
+            gram.addmm_(part, part.mT)
+        self._gram = gram
+        inner = gram + torch.eye(m, dtype=gram.dtype, device=gram.device)
+        self._inner, _ = cholesky(inner, name="I + A A^T of a preconditioner", ladder=(0.0,))
+        self._spectral: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def shape(self) -> torch.Size:
+        """(n, n)."""
+        return torch.Size((self._scaled.shape[1], self._scaled.shape[1]))
+
+    @property
+    def rank(self) -> int:
+        """m, rows of the factor."""
+        return self._scaled.shape[0]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the factor."""
+        return self._scaled.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Of the factor."""
+        return self._scaled.device
+
+    def matmul(self, vectors: Tensor) -> Tensor:
+        """Q times vectors."""
+        scaled = columns_times(self.noise.sqrt(), vectors)
+        return columns_times(self.noise.sqrt(), scaled + self._expand(self._project(scaled)))
+
+    def solve(self, vectors: Tensor) -> Tensor:
+        """Q^{-1} times vectors."""
+        scaled = columns_times(self.noise.rsqrt(), vectors)
+        low = self._project(scaled)
+        low = self._on_small(lambda b: torch.cholesky_solve(b, self._inner), low)
+        return columns_times(self.noise.rsqrt(), scaled - self._expand(low))
+
+    def logdet(self) -> Tensor:
+        """log det Q."""
+        small = 2.0 * self._inner.diagonal().log().sum()
+        return (small + self.noise.double().log().sum()).to(self.dtype)
+
+    def root_matmul(self, vectors: Tensor) -> Tensor:
+        """D^{1/2} (I + A^T A)^{1/2} times vectors."""
+        return columns_times(self.noise.sqrt(), self._power(vectors, 0.5))
+
+    def inverse_root_matmul(self, vectors: Tensor, *, transpose: bool = False) -> Tensor:
+        """(I + A^T A)^{-1/2} D^{-1/2} times vectors, or its transpose times them."""
+        if transpose:
+            return columns_times(self.noise.rsqrt(), self._power(vectors, -0.5))
+        return self._power(columns_times(self.noise.rsqrt(), vectors), -0.5)
+
+    def _power(self, vectors: Tensor, exponent: float) -> Tensor:
+        """(I + A^T A)^exponent times vectors, by the eigenvectors A^T V G^{-1/2} of A^T A."""
+        if self._spectral is None:
+            values, modes = torch.linalg.eigh(self._gram)
+            keep = values > NEGLIGIBLE * values.amax() if values.numel() else values > 0.0
+            self._spectral = values[keep], modes[:, keep]
+        values, modes = self._spectral
+        # log1p and expm1: exact also where an eigenvalue is far below one
+        weights = torch.expm1(exponent * torch.log1p(values)) / values
+
+        def weighted(block: Tensor) -> Tensor:
+            return modes @ (weights.unsqueeze(-1) * (modes.mT @ block))
+
+        low = self._on_small(weighted, self._project(vectors))
+        return vectors + self._expand(low)
+
+    def _on_small(self, function: Callable[[Tensor], Tensor], low: Tensor) -> Tensor:
+        """A function of (m, c) blocks in float64, on (m,) or (m, c) in the factor's dtype."""
+        block = low.reshape(low.shape[0], -1).double()
+        return function(block).to(low.dtype).reshape(low.shape)
+
+    def _project(self, vectors: Tensor) -> Tensor:
+        """A times vectors: (m,) or (m, c)."""
+        return self._scaled @ vectors
+
+    def _expand(self, low: Tensor) -> Tensor:
+        """A^T times low: (n,) or (n, c)."""
+        return self._scaled.mT @ low
+
+
+def pivoted_cholesky_preconditioner(
+    rows: Callable[[Tensor], Tensor],
+    diagonal: Tensor,
+    rank: int,
+    noise: Tensor | float,
+    *,
+    tolerance: float = 0.0,
+) -> LowRankPlusNoise:
+    """Incomplete pivoted Cholesky of the noise-free kernel matrix, plus noise; below the kernel.
+
+    Equals the Nystrom preconditioner at greedily chosen inducing points, without a factorisation of
+    K_zz and therefore without jitter.
+
+    Args:
+        rows: indices (b,) -> rows of the noise-free K_xx, (b, n), in blocks.
+        diagonal (n,): diag(K_xx).
+        rank: most pivots.
+        noise: sigma^2 or the diagonal (n,).
+        tolerance: stop at this trace error.
+
+    Cost: that of ``pivoted_cholesky`` plus n rank^2.
+    Source: sgpr_cglb_diagnostics 2.11, 2.24.
+    """
+    with torch.no_grad():
+        found = pivoted_cholesky(rows, diagonal, rank, tolerance=tolerance)
+    return LowRankPlusNoise(found.factor, noise, below_kernel=True)
+
+
+def nystrom_preconditioner(k_zz: Tensor, k_zx: Tensor, noise: Tensor | float) -> LowRankPlusNoise:
+    """Q = K_xz K_zz^{-1} K_zx + D at given inducing points; below the kernel, with jitter, too.
+
+    Args:
+        k_zz (m, m), k_zx (m, n): covariances of the inducing points, and with the data.
+        noise: sigma^2 or the diagonal (n,).
+
+    Raises:
+        NotPositiveDefinite: K_zz at every jitter.
+
+    Cost: n m^2 (twice: the factor and its Gram matrix) + m^3.
+    Source: sgpr_cglb_diagnostics 1.3, 2.24.
+    """
+    with torch.no_grad():
+        lower, _ = cholesky(k_zz.detach(), name=f"K_zz of {k_zz.shape[0]} inducing points")
+        factor = torch.linalg.solve_triangular(lower, k_zx.detach(), upper=False)
+    return LowRankPlusNoise(factor, noise, below_kernel=True)
