@@ -1,0 +1,225 @@
+"""Khatri-Rao products: rows (or columns) that are Kronecker products of factor rows."""
+
+from __future__ import annotations
+
+import math
+from functools import reduce
+
+import torch
+from linear_operator import LinearOperator
+from linear_operator.operators import DenseLinearOperator, DiagLinearOperator
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from gpx.backends import DEFAULT_BUDGET, row_chunks
+from gpx.errors import DTypeError, ShapeError
+from gpx.linalg.khatri_rao import khatri_rao_columns, khatri_rao_gram
+from gpx.linalg.kronecker import kronecker_vector, split_index
+from gpx.operators.algebra import Index, rule
+from gpx.operators.structured import Structured
+
+LARGEST = 2**63 - 1
+"""Most columns a shape can state; larger products offer ``select_columns`` and ``gram`` only."""
+
+
+class KhatriRao(Structured):
+    """R_1 * ... * R_d, (..., n, m) with m = prod_l m_l: row r is R_1[r] x ... x R_d[r].
+
+    With ``columnwise=True`` the transpose, (..., m, n): column r is that Kronecker product. The
+    factors are tensors (..., n, m_l) either way; ``KhatriRao.columns`` takes (..., m_l, n).
+
+    Cost: product with (m, c) and transposed product with (n, c): 2 n m c operations as two matrix
+    products against the row-wise products of the two halves of the factors, whose memory is
+    about n sqrt(m) c, in chunks of rows under ``memory_budget``. A row m; a column O(d n); an
+    entry O(d). ``select_columns`` O(d n p) for p columns of a product of any size, in the log
+    domain; product with a ``Kronecker`` O(n sum m_l^2), again a KhatriRao; ``gram`` with n' rows
+    O(n n' sum m_l).
+
+    Raises:
+        ShapeError, DTypeError: no factor, factors of different n, dtype or device.
+    Source: grids_and_grief 2.16 to 2.18 (Evans and Nair 2018, theorem 4.2).
+    """
+
+    def __init__(
+        self, *factors: Tensor, columnwise: bool = False, memory_budget: int = DEFAULT_BUDGET
+    ) -> None:
+        super().__init__(*factors, columnwise=columnwise, memory_budget=memory_budget)
+        if not factors or any(f.ndim < 2 for f in factors):
+            raise ShapeError(
+                "a Khatri-Rao product needs at least one factor (..., n, m_l), got "
+                f"{[tuple(f.shape) for f in factors]}"
+            )
+        if len({f.shape[-2] for f in factors}) > 1:
+            raise ShapeError(
+                "the factors of a row-partitioned Khatri-Rao product need equal numbers of rows, "
+                f"got {[tuple(f.shape) for f in factors]}; for columns use KhatriRao.columns"
+            )
+        if any(f.dtype != factors[0].dtype or f.device != factors[0].device for f in factors):
+            raise DTypeError(
+                "the factors of a Khatri-Rao product differ: "
+                f"{[(f.dtype, str(f.device)) for f in factors]}; convert them to one"
+            )
+        self.factors, self.columnwise = factors, columnwise
+        self.memory_budget = memory_budget
+
+    @classmethod
+    def columns(cls, *factors: Tensor) -> KhatriRao:
+        """The column-partitioned product of factors (..., m_l, n): (..., m, n)."""
+        return cls(*[f.mT for f in factors], columnwise=True)
+
+    @property
+    def grid_size(self) -> int:
+        """m = prod_l m_l as a Python integer, of any size."""
+        return math.prod(f.shape[-1] for f in self.factors)
+
+    def _size(self) -> torch.Size:
+        n, m = self.factors[0].shape[-2], self.grid_size
+        if m > LARGEST:
+            raise ShapeError(
+                f"a Khatri-Rao product of {len(self.factors)} factors has about "
+                f"10^{len(str(m)) - 1} columns, more than a shape can state; use select_columns "
+                "or gram, which never count them"
+            )
+        batch = torch.broadcast_shapes(*[f.shape[:-2] for f in self.factors])
+        return torch.Size((*batch, m, n) if self.columnwise else (*batch, n, m))
+
+    def _transpose_nonbatch(self) -> KhatriRao:
+        return self._with(self.factors, not self.columnwise)
+
+    def _with(self, factors: tuple[Tensor, ...] | list[Tensor], columnwise: bool) -> KhatriRao:
+        return KhatriRao(*factors, columnwise=columnwise, memory_budget=self.memory_budget)
+
+    # --- products --------------------------------------------------------------------------------
+
+    def _halves(self, rows: slice, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Row-wise products of the first and of the last factors, of about equal width."""
+        parts = [f[..., rows, :] for f in self.factors]
+        at = self._cut()
+        ones = like.new_ones(parts[0].shape[-2], 1)
+        left = kronecker_vector(parts[:at]) if at else ones
+        return left, kronecker_vector(parts[at:])
+
+    def _cut(self) -> int:
+        sizes = [f.shape[-1] for f in self.factors]
+        widths = [max(math.prod(sizes[:i]), math.prod(sizes[i:])) for i in range(len(sizes))]
+        return widths.index(min(widths))
+
+    def _chunks(self, columns: int, batch: torch.Size) -> list[slice]:
+        at, sizes = self._cut(), [f.shape[-1] for f in self.factors]
+        width = math.prod(sizes[:at]) + 2 * columns * math.prod(sizes[at:])
+        row = max(batch.numel(), 1) * width * self.factors[0].element_size()
+        return list(row_chunks(self.factors[0].shape[-2], row, self.memory_budget))
+
+    def _product(self, right: Tensor) -> Tensor:
+        batch = torch.broadcast_shapes(self.batch_shape, right.shape[:-2])
+        chunks = self._chunks(right.shape[-1], batch)
+        step = self._scatter if self.columnwise else self._gather
+        if len(chunks) == 1:
+            return step(chunks[0], right)
+        # the gradient recomputes a chunk's row-wise products instead of keeping them all
+        parts = [checkpoint(step, rows, right, use_reentrant=False) for rows in chunks]
+        return reduce(torch.add, parts) if self.columnwise else torch.cat(parts, dim=-2)
+
+    def _gather(self, rows: slice, right: Tensor) -> Tensor:
+        """sum_ab P[r, a] V[a, b, c] S[r, b]: the large product first, then the small sum."""
+        first, last = self._halves(rows, right)
+        c, width = right.shape[-1], last.shape[-1]
+        grid = right.reshape(*right.shape[:-2], right.shape[-2] // width, width * c)
+        partial = torch.matmul(first, grid)
+        partial = partial.reshape(*partial.shape[:-1], width, c)
+        return torch.matmul(last.unsqueeze(-2), partial).squeeze(-2)
+
+    def _scatter(self, rows: slice, right: Tensor) -> Tensor:
+        """sum_r P[r, a] (S[r, b] u[r, c]), as one product over the rows."""
+        first, last = self._halves(rows, right)
+        weighted = (last.unsqueeze(-1) * right[..., rows, :].unsqueeze(-2)).flatten(-2)
+        out = torch.matmul(first.mT, weighted)
+        width = first.shape[-1] * last.shape[-1]
+        return out.reshape(*out.shape[:-2], width, right.shape[-1])
+
+    # --- entries, rows, columns ------------------------------------------------------------------
+
+    def select_columns(self, index: Tensor, log_scale: Tensor | None = None) -> Tensor:
+        """Columns by one index per factor (p, d), times exp(log_scale (p,)): dense (..., n, p).
+
+        Assembled from signs and logarithms, so that products of many factors neither underflow nor
+        overflow before they are scaled. Of the row-partitioned product, also when ``columnwise``.
+        Cost: O(d n p) time, O(n p) memory, for any number of columns in total.
+        """
+        return khatri_rao_columns(self.factors, index, log_scale)
+
+    def gram(self, other: KhatriRao | None = None) -> Tensor:
+        """K K'^T (..., n, n') with another row-partitioned product (or itself), dense.
+
+        Cost: O(n n' sum_l m_l), for any number of columns.
+        """
+        return khatri_rao_gram(self.factors, (self if other is None else other).factors)
+
+    def to_dense(self) -> Tensor:
+        """The product itself: O(n m)."""
+        dense = kronecker_vector(self.factors)
+        return dense.mT if self.columnwise else dense
+
+    def _get_indices(self, row_index: Tensor, col_index: Tensor, *batch_indices: Tensor) -> Tensor:
+        rows, columns = (col_index, row_index) if self.columnwise else (row_index, col_index)
+        parts = split_index(columns, [f.shape[-1] for f in self.factors])
+        factors = zip(self._broadcast_args(), parts, strict=True)
+        where = [(f, (*batch_indices, rows, j)) for f, j in factors]
+        return reduce(torch.mul, [f[at] for f, at in where])
+
+    def _diagonal(self) -> Tensor:
+        where = torch.arange(min(self.shape[-2:]), device=self.device)
+        parts = split_index(where, [f.shape[-1] for f in self.factors])
+        rows = where.shape[0]
+        entries = [
+            f[..., :rows, :].gather(-1, j[:, None].expand(*f.shape[:-2], rows, 1)).squeeze(-1)
+            for f, j in zip(self.factors, parts, strict=True)
+        ]
+        return reduce(torch.mul, entries)
+
+
+@rule("select", KhatriRao, Index)
+def _select(base: KhatriRao, index: Index) -> LinearOperator:
+    """Rows of a row-partitioned product are one; single columns are dense, O(d n) each."""
+    rows, columns = (index.columns, index.rows) if base.columnwise else index
+    factors = base.factors if rows is None else tuple(f[..., rows, :] for f in base.factors)
+    if columns is None:
+        return base._with(factors, base.columnwise)
+    parts = split_index(columns, [f.shape[-1] for f in factors])
+    entries = [f.index_select(-1, j) for f, j in zip(factors, parts, strict=True)]
+    dense = reduce(torch.mul, entries)
+    return DenseLinearOperator(dense.mT if base.columnwise else dense)
+
+
+@rule("scale", KhatriRao, Tensor)
+def _scale(base: KhatriRao, scale: Tensor) -> KhatriRao:
+    smallest = min(range(len(base.factors)), key=lambda i: base.factors[i].shape[-1])
+    factors = list(base.factors)
+    factors[smallest] = factors[smallest] * scale[..., None, None]
+    return base._with(factors, base.columnwise)
+
+
+@rule("matmul", DiagLinearOperator, KhatriRao)
+def _scale_rows(left: DiagLinearOperator, right: KhatriRao) -> KhatriRao | None:
+    """diag(w) (R * S) = (diag(w) R) * S."""
+    if right.columnwise:
+        return None
+    smallest = min(range(len(right.factors)), key=lambda i: right.factors[i].shape[-1])
+    factors = list(right.factors)
+    factors[smallest] = left.diagonal().unsqueeze(-1) * factors[smallest]
+    return right._with(factors, False)
+
+
+@rule("matmul", KhatriRao, DiagLinearOperator)
+def _scale_columns(left: KhatriRao, right: DiagLinearOperator) -> KhatriRao | None:
+    return _scale_rows(right, left.mT).mT if left.columnwise else None  # type: ignore[union-attr]
+
+
+@rule("mul", KhatriRao, KhatriRao)
+def _mul(left: KhatriRao, right: KhatriRao) -> KhatriRao | None:
+    """Elementwise products act factor by factor."""
+    shapes = [[f.shape[-2:] for f in k.factors] for k in (left, right)]
+    if left.columnwise != right.columnwise or shapes[0] != shapes[1]:
+        return None
+    pairs = zip(left.factors, right.factors, strict=True)
+    return left._with([a * b for a, b in pairs], left.columnwise)

@@ -1,0 +1,270 @@
+"""A Kronecker product plus noise, solved through the eigendecomposition of its factors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from linear_operator import LinearOperator
+from linear_operator.operators import DiagLinearOperator, RootLinearOperator
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from gpx.errors import DTypeError, NotPositiveDefinite, ShapeError
+from gpx.linalg.conjugate_gradients import conjugate_gradients
+from gpx.linalg.kronecker import kronecker_matmul, kronecker_vector
+from gpx.linalg.prepared import Prepared
+from gpx.linalg.stopping import RelativeResidual
+from gpx.operators.algebra import rule
+from gpx.operators.kronecker import Kronecker
+from gpx.operators.structured import TOLERANCE, Structured
+
+
+@dataclass(frozen=True)
+class ShiftedSpectrum:
+    """Eigendecomposition Q (T + s I) Q^T of a Kronecker product plus a constant.
+
+    Attributes:
+        vectors (..., m_l, m_l): Q_l, in the operator's dtype.
+        values (..., m_l): eigenvalues of the factors, float64.
+        shifted (..., M): prod_l values + s in the order of the grid, float64, all positive.
+        reciprocal (..., M): 1 / shifted, in the operator's dtype.
+    """
+
+    vectors: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
+    shifted: Tensor
+    reciprocal: Tensor
+
+    @classmethod
+    def of(cls, factors: Sequence[Tensor], shift: Tensor) -> ShiftedSpectrum:
+        """Decompose symmetric factors in float64 (they are small); shift (..., 1)."""
+        pairs = [torch.linalg.eigh(f.double()) for f in factors]
+        values = tuple(v for v, _ in pairs)
+        shifted = kronecker_vector(values) + shift.double()
+        if not bool((shifted > 0).all()):
+            raise NotPositiveDefinite(
+                f"Kronecker product of sizes {[f.shape[-1] for f in factors]} plus a constant "
+                f"diagonal is not positive definite: smallest eigenvalue {float(shifted.min()):.2e}"
+                f" with the diagonal at {float(shift.min()):.2e}. Try: raise the noise variance; "
+                "check that every factor is positive semi-definite."
+            )
+        dtype = factors[0].dtype
+        return cls(
+            tuple(q.to(dtype) for _, q in pairs), values, shifted, shifted.reciprocal().to(dtype)
+        )
+
+    def inverse_product(self, right: Tensor) -> Tensor:
+        """Q (T + s I)^{-1} Q^T right."""
+        rotated = kronecker_matmul([q.mT for q in self.vectors], right)
+        return kronecker_matmul(self.vectors, self.reciprocal.unsqueeze(-1) * rotated)
+
+    def logdet(self) -> Tensor:
+        """sum_i log(shifted_i), float64."""
+        return self.shifted.log().sum(-1)
+
+    def logdet_gradients(self) -> tuple[list[Tensor], Tensor]:
+        """d logdet / d A_l (..., m_l, m_l) and d logdet / d s (..., 1), float64.
+
+        Q_l diag(g_l) Q_l^T with g_l the sum, over the other axes, of their eigenvalues divided by
+        ``shifted``. No difference of eigenvalues is divided by, so repeated ones do no harm.
+        Cost: O(d M + sum m_l^3).
+        """
+        reciprocal = self.shifted.reciprocal()
+        one = reciprocal.new_ones(1)
+        found = []
+        for at, q in enumerate(self.vectors):
+            before = kronecker_vector([one, *self.values[:at]])
+            after = kronecker_vector([one, *self.values[at + 1 :]])
+            m = q.shape[-1]
+            grid = reciprocal.reshape(*reciprocal.shape[:-1], -1, after.shape[-1])
+            grid = (grid @ after.unsqueeze(-1)).squeeze(-1)
+            grid = grid.reshape(*grid.shape[:-1], before.shape[-1], m)
+            weights = (before.unsqueeze(-2) @ grid).squeeze(-2)
+            wide = q.double()
+            found.append((wide * weights.unsqueeze(-2)) @ wide.mT)
+        return found, reciprocal.sum(-1, keepdim=True)
+
+
+class KroneckerPlusDiagonal(Structured):
+    """A_1 x ... x A_d + D, (..., M, M), symmetric, with D = s I or any positive diagonal.
+
+    Constant diagonal (..., 1): everything through Q (T + s I) Q^T with the eigendecompositions of
+    the factors, computed at the first use in float64 and kept until a tensor changes.
+
+    General diagonal (..., M): solves by conjugate gradients preconditioned with the same
+    decomposition at the geometric mean of D (condition number at most max D / min D, whatever the
+    Kronecker product), to ``structured.TOLERANCE`` or DidNotConverge; logdet as ``Structured``.
+
+    Cost, c columns, M = prod m_l: product 2 c M sum m_l operations; first solve or logdet sum
+    10 m_l^3 and O(M); a solve two Kronecker products; logdet O(M), its gradient O(d M + sum m_l^3)
+    in closed form (repeated eigenvalues do no harm); diagonal O(M). Memory O(c M + sum m_l^2).
+
+    Args:
+        kronecker: symmetric positive semi-definite factors.
+        diagonal (..., 1) or (..., M): noise variance(s), positive.
+
+    Raises:
+        ShapeError, DTypeError: factors that are not square, or a diagonal that does not fit.
+        NotPositiveDefinite: an eigenvalue of the sum is not positive.
+    Source: grids_and_grief 2.2 (item 8).
+    """
+
+    def __init__(self, kronecker: Kronecker, diagonal: Tensor) -> None:
+        diagonal = diagonal.reshape(1) if diagonal.ndim == 0 else diagonal
+        super().__init__(kronecker, diagonal)
+        shape = kronecker.shape
+        if any(f.shape[-1] != f.shape[-2] for f in kronecker.factors):
+            raise ShapeError(
+                "a Kronecker product plus a diagonal needs square factors, got "
+                f"{[tuple(f.shape[-2:]) for f in kronecker.factors]}"
+            )
+        if diagonal.shape[-1] not in (1, shape[-1]):
+            raise ShapeError(
+                f"the diagonal is {tuple(diagonal.shape)}; expected (..., 1) or (..., {shape[-1]})"
+            )
+        if diagonal.dtype != kronecker.dtype or diagonal.device != kronecker.device:
+            raise DTypeError(
+                f"the diagonal is {diagonal.dtype} on {diagonal.device}, the factors are "
+                f"{kronecker.dtype} on {kronecker.device}; convert one of them"
+            )
+        self.kronecker, self.diagonal_values = kronecker, diagonal
+        self._kept = Prepared()
+
+    def _dims(self) -> tuple[int, ...]:
+        return (2, 1)
+
+    @property
+    def constant(self) -> bool:
+        """Whether the diagonal is one number (per batch)."""
+        return self.diagonal_values.shape[-1] == 1
+
+    def _size(self) -> torch.Size:
+        shape = self.kronecker.shape
+        batch = torch.broadcast_shapes(shape[:-2], self.diagonal_values.shape[:-1])
+        return torch.Size((*batch, *shape[-2:]))
+
+    def _transpose_nonbatch(self) -> KroneckerPlusDiagonal:
+        return KroneckerPlusDiagonal(self.kronecker._transpose_nonbatch(), self.diagonal_values)
+
+    def _product(self, right: Tensor) -> Tensor:
+        return self.kronecker._product(right) + self.diagonal_values.unsqueeze(-1) * right
+
+    def _diagonal(self) -> Tensor:
+        return self.kronecker._diagonal() + self.diagonal_values
+
+    def to_dense(self) -> Tensor:
+        """The matrix itself: O(M^2)."""
+        dense = self.kronecker.to_dense()
+        return dense + torch.diag_embed(self.diagonal_values.expand(self.shape[:-1]))
+
+    def _get_indices(self, row_index: Tensor, col_index: Tensor, *batch_indices: Tensor) -> Tensor:
+        kronecker, diagonal = self._broadcast_args()
+        found = kronecker._get_indices(row_index, col_index, *batch_indices)
+        at = row_index if diagonal.shape[-1] != 1 else torch.zeros_like(row_index)
+        where = (*batch_indices, at)
+        return found + torch.where(row_index == col_index, diagonal[where], 0.0)
+
+    def spectrum(self) -> ShiftedSpectrum:
+        """The kept eigendecomposition, at the geometric mean of a diagonal that is not constant."""
+
+        def build() -> ShiftedSpectrum:
+            shift = self.diagonal_values
+            if not self.constant:
+                shift = shift.log().mean(-1, keepdim=True).exp()
+            return ShiftedSpectrum.of(self.kronecker.dense_factors(), shift)
+
+        with torch.no_grad():
+            found = self._kept.get("spectrum", self.representation(), build)
+        return found
+
+    def _inverse_product(self, right: Tensor) -> Tensor:
+        spectrum = self.spectrum()
+        if self.constant:
+            return spectrum.inverse_product(right)
+        return conjugate_gradients(
+            self._product,
+            right,
+            preconditioner=spectrum.inverse_product,
+            stop=RelativeResidual(TOLERANCE.get(self.dtype, 1e-5)),
+        ).solution
+
+    def _logdet(self) -> Tensor:
+        if not self.constant:
+            return super()._logdet()
+        factors = self.kronecker.dense_factors()
+        out = _ShiftedLogDet.apply(self.spectrum(), self.dtype, self.diagonal_values, *factors)
+        assert isinstance(out, Tensor)
+        return out
+
+    def _symeig(
+        self, eigenvectors: bool = False, return_evals_as_lazy: bool | None = False
+    ) -> tuple[Tensor, Any]:
+        if not self.constant:
+            return super()._symeig(eigenvectors, return_evals_as_lazy)
+        values, vectors = self.kronecker._symeig(eigenvectors)
+        return values + self.diagonal_values, vectors
+
+    def root_decomposition(self, method: str | None = None) -> LinearOperator:
+        """Q (T + s I)^{1/2}, lazily; differentiable where the eigenvalues are distinct."""
+        if method is not None or not self.constant:
+            return super().root_decomposition(method=method)
+        self.spectrum()  # raises unless positive definite
+        values, vectors = self._symeig(eigenvectors=True)
+        return RootLinearOperator(vectors @ DiagLinearOperator(values.sqrt()))
+
+
+class _ShiftedLogDet(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        spectrum: ShiftedSpectrum,
+        dtype: torch.dtype,
+        diagonal: Tensor,
+        *factors: Tensor,
+    ) -> Tensor:
+        ctx.spectrum = spectrum
+        ctx.shapes = [diagonal.shape, *(f.shape for f in factors)]
+        ctx.dtype = dtype
+        return spectrum.logdet().to(dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        by_factor, by_shift = ctx.spectrum.logdet_gradients()
+        wide = grad.double()
+        found = [wide[..., None] * by_shift, *(wide[..., None, None] * g for g in by_factor)]
+        return (
+            None,
+            None,
+            *(g.sum_to_size(s).to(ctx.dtype) for g, s in zip(found, ctx.shapes, strict=True)),
+        )
+
+
+@rule("add", Kronecker, DiagLinearOperator)
+def _plus(left: Kronecker, right: DiagLinearOperator) -> KroneckerPlusDiagonal | None:
+    if any(f.shape[-1] != f.shape[-2] for f in left.factors):
+        return None
+    return KroneckerPlusDiagonal(left, diagonal_values(right))
+
+
+@rule("add", KroneckerPlusDiagonal, DiagLinearOperator)
+def _plus_more(left: KroneckerPlusDiagonal, right: DiagLinearOperator) -> KroneckerPlusDiagonal:
+    return KroneckerPlusDiagonal(left.kronecker, left.diagonal_values + diagonal_values(right))
+
+
+@rule("scale", KroneckerPlusDiagonal, Tensor)
+def _scale(left: KroneckerPlusDiagonal, scale: Tensor) -> KroneckerPlusDiagonal:
+    kronecker = left.kronecker._mul_constant(scale)
+    assert isinstance(kronecker, Kronecker)
+    return KroneckerPlusDiagonal(kronecker, left.diagonal_values * scale[..., None])
+
+
+def diagonal_values(operator: DiagLinearOperator) -> Tensor:
+    """(..., 1) of a constant diagonal operator, else (..., n)."""
+    constant = getattr(operator, "diag_values", None)
+    found = operator.diagonal() if constant is None else constant
+    assert isinstance(found, Tensor)
+    return found
