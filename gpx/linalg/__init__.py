@@ -13,12 +13,32 @@ from gpx.linalg.circulant_approximation import (
 )
 from gpx.linalg.conjugate_gradients import CGResult, UnconvergedWarning, conjugate_gradients
 from gpx.linalg.interpolation import RegularAxis, cubic_weights, interpolate, linear_weights
+from gpx.linalg.inv_quad_logdet import InvQuadLogdet, inv_quad_logdet
 from gpx.linalg.known_gradient import with_gradient
+from gpx.linalg.lanczos import Lanczos, lanczos, tridiagonal_of_cg
 from gpx.linalg.levinson import durbin, toeplitz_logdet, toeplitz_solve
 from gpx.linalg.memory import available_memory
 from gpx.linalg.pivoted_cholesky import PivotedCholesky, pivoted_cholesky
+from gpx.linalg.preconditioners import (
+    Jacobi,
+    LowRankPlusNoise,
+    OperatorPreconditioner,
+    Preconditioner,
+    missing_grid_preconditioner,
+    nystrom_preconditioner,
+    observed_grid_preconditioner,
+    pivoted_cholesky_preconditioner,
+)
 from gpx.linalg.prepared import Prepared
+from gpx.linalg.quadrature import gauss, gauss_radau
 from gpx.linalg.report import CholeskyReport, SolveReport
+from gpx.linalg.shifted_systems import ShiftedResult, shifted_conjugate_gradients
+from gpx.linalg.square_root import RootResult, contour_root, lanczos_root
+from gpx.linalg.stochastic_lanczos_quadrature import (
+    QuadratureEstimate,
+    logdet_quadrature,
+    stochastic_lanczos_quadrature,
+)
 from gpx.linalg.stopping import (
     AbsoluteResidual,
     EvidenceBound,
@@ -26,17 +46,28 @@ from gpx.linalg.stopping import (
     RelativeResidual,
     StoppingRule,
 )
+from gpx.linalg.trace import Estimate, hutch_plus_plus_trace, hutchinson_trace, probe_vectors
 
 __all__ = [
     "AbsoluteResidual",
     "CGResult",
     "CholeskyReport",
+    "Estimate",
     "EvidenceBound",
+    "InvQuadLogdet",
+    "Jacobi",
+    "Lanczos",
+    "LowRankPlusNoise",
+    "OperatorPreconditioner",
     "PivotedCholesky",
     "PosteriorMeanError",
+    "Preconditioner",
     "Prepared",
+    "QuadratureEstimate",
     "RegularAxis",
     "RelativeResidual",
+    "RootResult",
+    "ShiftedResult",
     "SolveReport",
     "StoppingRule",
     "UnconvergedWarning",
@@ -48,15 +79,32 @@ __all__ = [
     "circulant_logdet",
     "circulant_preconditioner",
     "conjugate_gradients",
+    "contour_root",
     "cubic_weights",
     "durbin",
     "enough_wraps",
+    "gauss",
+    "gauss_radau",
+    "hutch_plus_plus_trace",
+    "hutchinson_trace",
     "interpolate",
+    "inv_quad_logdet",
+    "lanczos",
+    "lanczos_root",
     "linear_weights",
+    "logdet_quadrature",
+    "missing_grid_preconditioner",
+    "nystrom_preconditioner",
+    "observed_grid_preconditioner",
     "pivoted_cholesky",
+    "pivoted_cholesky_preconditioner",
+    "probe_vectors",
+    "shifted_conjugate_gradients",
+    "stochastic_lanczos_quadrature",
     "strang",
     "toeplitz_logdet",
     "toeplitz_solve",
+    "tridiagonal_of_cg",
     "tyrtyshnikov",
     "upper_solve",
     "whittle",
