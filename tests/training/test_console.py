@@ -1,0 +1,48 @@
+import io
+
+from gpx.training.console import Console
+from gpx.training.trainer import Progress
+
+
+def progress(step, max_steps=10):
+    return Progress(step, max_steps, -1.25, {}, {}, 0.012, 3.0)
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_plain_lines_are_thinned_but_first_and_last_stay():
+    out = io.StringIO()
+    console = Console(seconds=1000.0, stream=out)
+    for step in range(1, 11):
+        console.progress(progress(step), None)
+    console.close()
+    lines = out.getvalue().splitlines()
+    assert lines == [
+        "step 1/10  evidence/point -1.2500  12 ms/step  3 s",
+        "step 10/10  evidence/point -1.2500  12 ms/step  3 s",
+    ]
+
+
+def test_a_terminal_gets_a_bar_and_lines_above_it():
+    out = Terminal()
+    console = Console(stream=out)
+    console.progress(progress(5), None)
+    console.metrics(5, {"rmse": 0.5, "other": 1.0})
+    console.progress(progress(10), None)
+    console.close()
+    text = out.getvalue()
+    assert "10/10" in text
+    assert "evidence/point -1.2500" in text
+    assert "step 5  test: rmse 0.5000" in text
+    assert "other" not in text
+
+
+def test_a_resumed_bar_starts_where_the_run_does():
+    out = Terminal()
+    console = Console(stream=out)
+    console.progress(progress(7), None)
+    console.close()
+    assert "7/10" in out.getvalue()

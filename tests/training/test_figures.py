@@ -1,0 +1,33 @@
+import numpy as np
+
+from gpx.training import figures
+
+
+def draw(figure, tmp_path):
+    path = tmp_path / "figure.png"
+    figure.savefig(path)
+    return path.stat().st_size
+
+
+def test_predicted_against_observed_states_its_coverage(tmp_path):
+    observed = np.linspace(0, 1, 10)
+    mean = observed + 0.01
+    lower, upper = mean - 0.05, mean + 0.05
+    lower[0], upper[0] = 5.0, 6.0  # one point outside its interval
+    figure = figures.predicted_against_observed(observed, mean, lower, upper, "strength")
+    axes = figure.axes[0]
+    assert axes.get_title() == "10 test points, 90.0 % inside the interval"
+    assert "strength" in axes.get_xlabel()
+    assert draw(figure, tmp_path) > 1000
+
+
+def test_fitted_function_shows_band_mean_and_data(tmp_path):
+    grid = np.linspace(0, 1, 20)
+    points = (np.array([0.1, 0.5]), np.array([1.0, 2.0]))
+    figure = figures.fitted_function(
+        points, points, grid, grid, grid - 1, grid + 1, ("time", "height")
+    )
+    labels = {text.get_text() for text in figure.axes[0].get_legend().get_texts()}
+    assert labels == {"95 % interval", "mean", "training data", "test data"}
+    assert figure.axes[0].get_ylabel() == "height"
+    assert draw(figure, tmp_path) > 1000

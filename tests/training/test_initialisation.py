@@ -1,0 +1,64 @@
+import torch
+
+from gpx.kernels import RBF
+from gpx.likelihoods import Bernoulli, Gaussian
+from gpx.means import Constant
+from gpx.models import ExactGP
+from gpx.objectives import ExactMLL
+from gpx.training import ConstantInitialisation, SubsetInitialisation
+
+
+def problem(likelihood):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(300, 2, generator=generator, dtype=torch.float64) * 4 - 2
+    y = torch.sin(2 * x[:, 0]) + 0.1 * torch.randn(300, generator=generator, dtype=torch.float64)
+    model = ExactGP(kernel=RBF(ard_num_dims=2), mean=Constant(), likelihood=likelihood).double()
+    return model, x, y
+
+
+def start(initialisation, model, x, y, seed=0):
+    lines = []
+    initialisation(model, x, y, generator=torch.Generator().manual_seed(seed), say=lines.append)
+    return lines
+
+
+def test_subset_finds_relevance_and_noise():
+    model, x, y = problem(Gaussian(1.0))
+    before = ExactMLL().evidence(model, x, y).value.item()
+    lines = start(SubsetInitialisation(num_points=150, max_evaluations=60), model, x, y)
+    assert ExactMLL().evidence(model, x, y).value.item() > before + 50
+    first, second = model.kernel.lengthscale.tolist()
+    assert second > 3 * first  # the second input is irrelevant
+    assert 0.003 < model.likelihood.noise_variance.item() < 0.03
+    assert any("exact GP on 150 points" in line for line in lines)
+
+
+def test_same_seed_same_start_and_float32_models_are_served():
+    results = []
+    double, single = torch.float64, torch.float32
+    for seed, dtype in ((0, double), (0, double), (1, double), (0, single)):
+        model, x, y = problem(Gaussian(1.0))
+        model.to(dtype)
+        start(
+            SubsetInitialisation(num_points=100, max_evaluations=15),
+            model,
+            x.to(dtype),
+            y.to(dtype),
+            seed,
+        )
+        assert model.kernel.lengthscale.dtype == dtype
+        results.append(model.kernel.lengthscale.detach().double())
+    assert torch.equal(results[0], results[1])
+    assert not torch.equal(results[0], results[2])
+    assert torch.allclose(results[0], results[3], rtol=1e-2)  # the data were rounded to float32
+
+
+def test_constants_and_other_likelihoods_stay():
+    for likelihood, initialisation in (
+        (Gaussian(0.5), ConstantInitialisation()),
+        (Bernoulli(), SubsetInitialisation()),
+    ):
+        model, x, y = problem(likelihood)
+        before = {k: v.clone() for k, v in model.state_dict().items()}
+        start(initialisation, model, x, y)
+        assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())

@@ -1,0 +1,29 @@
+import os
+import signal
+
+import pytest
+
+from gpx.training.interrupt import Interrupted, InterruptGuard
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_are_noted_and_handlers_restored(number):
+    before = signal.getsignal(number)
+    with InterruptGuard() as guard:
+        os.kill(os.getpid(), number)
+        assert guard.received == number
+    assert signal.getsignal(number) is before
+
+
+def test_a_second_ctrl_c_interrupts_at_once():
+    def press_twice():
+        with InterruptGuard():
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        press_twice()
+
+
+def test_the_exception_names_its_signal():
+    assert str(Interrupted(signal.SIGTERM)) == "SIGTERM"

@@ -1,0 +1,49 @@
+import json
+
+import pytest
+from omegaconf import OmegaConf
+
+from gpx.errors import CheckpointError
+from gpx.training.run_folder import RunFolder
+
+
+def test_config_is_written_resolved_and_read_back(tmp_path):
+    folder = RunFolder(tmp_path)
+    assert not folder.holds_a_run()
+    config = OmegaConf.create({"seed": 3, "approx": {"m": "${seed}"}})
+    folder.write_config(config)
+    assert folder.holds_a_run()
+    assert folder.read_config() == {"seed": 3, "approx": {"m": 3}}
+
+
+def test_environment_keeps_the_first_session(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.add_environment({"seed": 0, "device": "cpu"})
+    folder.add_environment({"seed": 0, "device": "cuda"})
+    folder.add_environment({"seed": 0, "device": "cpu"})
+    record = json.loads(folder.environment.read_text())
+    assert record["device"] == "cpu"
+    assert [r["device"] for r in record["resumed"]] == ["cuda", "cpu"]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (None, "has no config.yaml"),
+        ("a: [1", "cannot be read"),
+        ("other: 1", "is not the config of a gpx run"),
+        ("- 1", "is not the config of a gpx run"),
+    ],
+)
+def test_folders_that_hold_no_run(tmp_path, content, expected):
+    if content is not None:
+        (tmp_path / "config.yaml").write_text(content)
+    with pytest.raises(CheckpointError, match=expected):
+        RunFolder(tmp_path).read_config()
+
+
+def test_a_missing_folder_names_its_neighbours(tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "config.yaml").write_text("approx: {}")
+    with pytest.raises(CheckpointError, match=r"runs beside it: .*there"):
+        RunFolder(tmp_path / "their").read_config()

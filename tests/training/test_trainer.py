@@ -1,0 +1,124 @@
+"""The loop itself, with a model and objectives that know no Gaussian process."""
+
+import pytest
+import torch
+from torch import nn
+
+from gpx.errors import CheckpointError, ConfigError, DidNotConverge
+from gpx.objectives import Evidence, Objective
+from gpx.training import LBFGSB, FirstOrder, Trainer, TrainerConfig
+
+
+class Line(nn.Module):
+    """Slope of a line; stands in for a model."""
+
+    def __init__(self):
+        super().__init__()
+        self.slope = nn.Parameter(torch.zeros((), dtype=torch.float64))
+
+    def parameter_groups(self):
+        return {"hyperparameters": [self.slope]}
+
+
+class Squares(Objective):
+    batching = "full"
+
+    def evidence(self, model, x, y, *, generator=None):
+        fit = -((y - model.slope * x[:, 0]) ** 2).sum() * len(X) / len(x)
+        return Evidence(fit, "exact", {"fit": fit.detach()})
+
+
+class SampledSquares(Squares):
+    batching = "minibatch"
+
+    def num_data(self, x):
+        return len(X)
+
+
+class Diverging(SampledSquares):
+    def evidence(self, model, x, y, *, generator=None):
+        return Evidence(model.slope * float("nan"), "exact")
+
+
+X = torch.linspace(-1, 1, 50, dtype=torch.float64)[:, None]
+Y = 3.0 * X[:, 0]
+
+
+class Watcher:
+    def __init__(self):
+        self.seen, self.tested = [], []
+
+    def progress(self, progress, model):
+        self.seen.append(progress)
+
+    def metrics(self, step, metrics):
+        self.tested.append(step)
+
+
+def fit(tmp_path, objective, optimizer, watcher=None, **options):
+    model = Line()
+    settings = {"max_steps": 40, "batch_size": 10, "log_every": 10, **options}
+    trainer = Trainer(TrainerConfig(**settings), 0, tmp_path / "c.pt", [watcher] if watcher else [])
+    started = []
+    result = trainer.fit(
+        model, objective, optimizer, X, Y, lambda: {"rmse": 1.0}, lambda: started.append(1)
+    )
+    return model.slope.item(), result, started
+
+
+def sgd(**options):
+    return FirstOrder({"hyperparameters": {"algorithm": "sgd", "lr": 0.5, **options}})
+
+
+def test_minibatches_full_batches_and_quasi_newton_find_the_slope(tmp_path):
+    for name, objective, optimizer in (
+        ("a", SampledSquares(), sgd()),
+        ("b", Squares(), sgd()),
+        ("c", Squares(), LBFGSB()),
+    ):
+        slope, result, started = fit(tmp_path / name, objective, optimizer)
+        assert slope == pytest.approx(3.0, abs=1e-3)
+        assert result.steps <= 40
+        assert started == [1]
+
+
+def test_monitors_see_logged_steps_and_metrics_at_intervals(tmp_path):
+    watcher = Watcher()
+    fit(tmp_path, SampledSquares(), sgd(), watcher, eval_every=15)
+    assert [p.step for p in watcher.seen] == [1, 10, 20, 30, 40]
+    assert watcher.tested == [15, 30]
+    last = watcher.seen[-1]
+    assert last.evidence_per_point == pytest.approx(0.0, abs=1e-4)
+    assert last.parts["fit"] == pytest.approx(last.evidence_per_point, abs=1e-4)
+    assert last.learning_rates == {"hyperparameters": 0.5}
+
+
+def test_metrics_can_be_left_to_the_end(tmp_path):
+    watcher = Watcher()
+    fit(tmp_path, SampledSquares(), sgd(), watcher, eval_every=0)
+    assert watcher.tested == []
+
+
+def test_a_finished_checkpoint_is_not_trained_again(tmp_path):
+    first, result, _ = fit(tmp_path, SampledSquares(), sgd())
+    again, repeated, started = fit(tmp_path, SampledSquares(), sgd())
+    assert (again, repeated.steps, started) == (first, result.steps, [])
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
+    with pytest.raises(DidNotConverge, match="lower the learning rates"):
+        fit(tmp_path, Diverging(), sgd())
+
+
+def test_quasi_newton_needs_a_deterministic_objective(tmp_path):
+    with pytest.raises(ConfigError, match="needs a deterministic objective"):
+        fit(tmp_path, SampledSquares(), LBFGSB())
+
+
+def test_a_checkpoint_of_another_model(tmp_path):
+    fit(tmp_path, SampledSquares(), sgd())
+    state = torch.load(tmp_path / "c.pt", weights_only=True)
+    state["model"] = {"other": torch.zeros(2)}
+    torch.save(state, tmp_path / "c.pt")
+    with pytest.raises(CheckpointError, match=r"does not fit this run's config.yaml"):
+        fit(tmp_path, SampledSquares(), sgd())
