@@ -73,6 +73,7 @@ class SGPR(Model):
         kernel, mean, likelihood: the likelihood must be Gaussian.
         num_inputs: d, the number of columns of x.
         num_inducing: M.
+        num_data: n when it is known; M is then at most n, so that defaults serve small data too.
         selector: how ``initialise`` places the inducing points: "greedy", "kmeans" or "uniform".
         fit_noise: whether ``initialise`` moves the noise variance to where the collapsed bound is
             largest for the new Z. Hyperparameters found without inducing points tend to put into
@@ -96,6 +97,7 @@ class SGPR(Model):
         likelihood: Gaussian,
         num_inputs: int,
         num_inducing: int = 512,
+        num_data: int | None = None,
         selector: str = "greedy",
         fit_noise: bool = True,
         jitter: float | None = None,
@@ -111,7 +113,8 @@ class SGPR(Model):
         self.selector: Selector = named_selector(selector)
         self.fit_noise = fit_noise
         self.jitter = jitter
-        self.inducing_points = nn.Parameter(torch.zeros(num_inducing, num_inputs))
+        size = num_inducing if num_data is None else min(num_inducing, num_data)
+        self.inducing_points = nn.Parameter(torch.zeros(size, num_inputs))
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Place the inducing points at the current hyperparameters, then refit the noise variance.

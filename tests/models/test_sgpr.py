@@ -177,6 +177,13 @@ def test_repeated_inducing_points_do_not_crash_and_are_reported():
     assert evidence.report.jitter >= 0.0
 
 
+def test_defaults_serve_data_smaller_than_the_number_of_inducing_points():
+    model = SGPR(
+        kernel=RBF(), mean=Zero(), likelihood=Gaussian(), num_inputs=2, num_inducing=50, num_data=20
+    )
+    assert model.inducing_points.shape == (20, 2)
+
+
 def test_mistakes_are_explained():
     model, x, y = problem(n=10, m=15)
     with pytest.raises(DataError, match=r"15 inducing points .* only 10 training points"):
