@@ -1,0 +1,122 @@
+"""Block Toeplitz matrices with Toeplitz blocks: stationary kernels on regular grids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from gpx.errors import ShapeError
+from gpx.linalg.fft_products import fast_length
+from gpx.linalg.prepared import Prepared
+from gpx.operators.convolution import Convolution
+
+
+class BlockToeplitz(Convolution):
+    """K on a regular grid with K_pq = lags[p - q], axis by axis (BTTB for two axes).
+
+    No factorising kernel is needed, unlike for a Kronecker product of Toeplitz matrices.
+
+    Args:
+        lags: the value at every lag, one of
+            (..., n_1, ..., n_D): lags 0 .. n_d - 1 of every axis, for kernels even in every
+                coordinate; the matrix is symmetric;
+            (..., 2 n_1 - 1, ..., 2 n_D - 1): all lags in the order 0 .. n_d - 1, -(n_d - 1) .. -1
+                (position lag mod 2 n_d - 1), for kernels that are only jointly even, or neither.
+        grid: (n_1, ..., n_D), the points of each axis; row-major.
+
+    Cost: product O(a log a) time, 2 a numbers of memory per column, a about 2^D n_1 ... n_D: padded
+    axis by axis, which saves a quarter (D = 2) to 5/12 (D = 3) of the transforms. Solve and
+    logdet: the package's defaults; ``gpx.linalg.circulant_preconditioner`` helps.
+
+    Source: msgp_ski_toeplitz 2.25.
+    """
+
+    def __init__(self, lags: Tensor, *, grid: Sequence[int], plan: Prepared | None = None) -> None:
+        grid = tuple(int(n) for n in grid)
+        super().__init__(lags, grid=grid, plan=plan)
+        self.lags, self.grid, self.levels = lags, grid, len(grid)
+        found = tuple(lags.shape[-len(grid) :]) if grid else ()
+        every = tuple(2 * n - 1 for n in grid)
+        if not grid or min(grid) < 1 or found not in (grid, every):
+            raise ShapeError(
+                f"a grid {grid} needs lags of shape (..., {', '.join(map(str, grid))}) or "
+                f"(..., {', '.join(map(str, every))}), got {tuple(lags.shape)}"
+            )
+        self.even = found == grid
+
+    @classmethod
+    def of_stationary(
+        cls,
+        covariance: Callable[[Tensor], Tensor],
+        spacing: Tensor,
+        grid: Sequence[int],
+        *,
+        even: bool = False,
+    ) -> BlockToeplitz:
+        """The matrix of k(tau) = ``covariance(tau (..., D))`` on a grid of ``spacing`` (D,).
+
+        Lags are multiples of the spacing, never differences of rounded coordinates.
+
+        Args:
+            even: k is even in every coordinate, so a 2^D-th of the evaluations suffices.
+        """
+        return cls(covariance(grid_lags(spacing, grid, even=even)), grid=grid)
+
+    @property
+    def grids(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """(grid, grid, circular lengths)."""
+        return self.grid, self.grid, tuple(_circular_length(n) for n in self.grid)
+
+    def _generator(self) -> Tensor:
+        out = self.lags
+        for axis, (n, length) in enumerate(zip(self.grid, self.grids[2], strict=True)):
+            dim = axis - self.levels
+            ahead = out.narrow(dim, 0, n)
+            behind = (ahead.flip(dim) if self.even else out).narrow(
+                dim, 0 if self.even else n, n - 1
+            )
+            shape = list(out.shape)
+            shape[dim] = length - 2 * n + 1
+            out = torch.cat([ahead, out.new_zeros(shape), behind], dim)
+        return out
+
+    def _fold(self, gradient: Tensor) -> tuple[Tensor, ...]:
+        for axis, (n, length) in enumerate(zip(self.grid, self.grids[2], strict=True)):
+            dim = axis - self.levels
+            ahead = gradient.narrow(dim, 0, n)
+            behind = gradient.narrow(dim, length - n + 1, n - 1)
+            if self.even:
+                gradient = ahead.clone()
+                gradient.narrow(dim, 1, n - 1).add_(behind.flip(dim))
+            else:
+                gradient = torch.cat([ahead, behind], dim)
+        return (gradient,)
+
+    def _transpose_nonbatch(self) -> BlockToeplitz:
+        if self.even:
+            return self
+        dims = tuple(range(-self.levels, 0))
+        reversed_lags = self.lags.flip(dims).roll((1,) * self.levels, dims)
+        return BlockToeplitz(reversed_lags, grid=self.grid)
+
+
+def _circular_length(points: int) -> int:
+    return 1 if points == 1 else fast_length(2 * points - 1)
+
+
+def grid_lags(spacing: Tensor, grid: Sequence[int], *, even: bool = False) -> Tensor:
+    """Lag vectors (m_1, ..., m_D, D) in the order ``BlockToeplitz`` takes them.
+
+    m_d = n_d when ``even``, else 2 n_d - 1; spacing (D,) gives units, dtype and device.
+    """
+    if spacing.shape != (len(grid),):
+        raise ShapeError(f"one spacing per axis of the grid {tuple(grid)}, got {spacing.tolist()}")
+    axes = []
+    for h, n in zip(spacing, grid, strict=True):
+        steps = torch.arange(n, dtype=spacing.dtype, device=spacing.device)
+        if not even:
+            steps = torch.cat([steps, -steps[1:].flip(0)])
+        axes.append(h * steps)
+    return torch.stack(torch.meshgrid(*axes, indexing="ij"), -1)

@@ -1,0 +1,225 @@
+"""Sparse interpolation matrices: a few weights per row."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from linear_operator import LinearOperator
+from linear_operator.utils.getitem import _is_noop_index, _noop_index
+from torch import Tensor
+
+from gpx.errors import ShapeError
+from gpx.linalg.interpolation import Boundary, Method, Outside, RegularAxis, interpolate
+from gpx.linalg.prepared import Prepared
+from gpx.operators.closed_form import closed_form_product
+from gpx.operators.structured import Structured
+
+
+class Interpolation(Structured):
+    """W (n, m) with q entries per row, W[i, indices[i, k]] += values[i, k].
+
+    Build it from inputs with ``Interpolation.of``. Products use compressed rows of W and of W^T,
+    made on first use and kept in ``plan``: on a CPU two to three times faster than gathering and
+    ``index_add``, and five to seven times than building a sparse matrix at every product.
+
+    Args:
+        values (..., n, q): weights, differentiable.
+        indices (..., n, q): int64 columns; same batch shape.
+        num_columns: m.
+        plan: where the compressed forms are kept; a fresh one by default.
+
+    Cost: product either way O(n q) time per column, O(n q + m) memory. Rows are free: indexing them
+    slices values and indices. Columns and elements by comparing indices, O(q) each.
+
+    Source: msgp_ski_toeplitz 2.20, section 3.
+    """
+
+    def __init__(
+        self, values: Tensor, indices: Tensor, *, num_columns: int, plan: Prepared | None = None
+    ) -> None:
+        self.plan = Prepared() if plan is None else plan
+        super().__init__(values, indices, num_columns=num_columns, plan=self.plan)
+        self.values, self.indices, self.num_columns = values, indices, num_columns
+        if values.ndim < 2 or values.shape != indices.shape:
+            raise ShapeError(
+                f"interpolation values {tuple(values.shape)} and indices {tuple(indices.shape)} "
+                "must both be (..., n, q)"
+            )
+
+    @classmethod
+    def of(
+        cls,
+        x: Tensor,
+        axes: Sequence[RegularAxis | Tensor],
+        *,
+        method: Method = "cubic",
+        boundary: Boundary = "margin",
+        outside: Outside = "error",
+    ) -> Interpolation:
+        """The matrix that carries values on the grid of ``axes`` to inputs x (n, d).
+
+        Options, errors and cost: ``gpx.linalg.interpolate``. Differentiable in x.
+        """
+        indices, values = interpolate(x, axes, method=method, boundary=boundary, outside=outside)
+        sizes = [axis.size if isinstance(axis, RegularAxis) else axis.shape[0] for axis in axes]
+        return cls(values, indices, num_columns=torch.Size(sizes).numel())
+
+    # --- the contract of linear_operator -----------------------------------------------------
+
+    def _size(self) -> torch.Size:
+        return torch.Size((*self.values.shape[:-1], self.num_columns))
+
+    def _transpose_nonbatch(self) -> LinearOperator:
+        return InterpolationTranspose(self)
+
+    def _product(self, right: Tensor) -> Tensor:
+        return closed_form_product(self, right)
+
+    def _multiply(self, right: Tensor) -> Tensor:
+        return self._by_batch(right, forward=True)
+
+    def _t_multiply(self, right: Tensor) -> Tensor:
+        return self._by_batch(right, forward=False)
+
+    def _t_matmul(self, rhs: Tensor | LinearOperator) -> Any:
+        return InterpolationTranspose(self).matmul(rhs)
+
+    def _by_batch(self, block: Tensor, *, forward: bool) -> Tensor:
+        """One sparse product: batches of the block become columns, batches of W blocks of rows."""
+        batch = self.values.shape[:-2]
+        name = "rows" if forward else "columns"
+        matrix = self.plan.get(name, self._args, self._rows if forward else self._columns)
+        if not batch.numel() > 1:  # one matrix: fold every batch of the block into columns
+            folded = block.movedim(-2, 0)
+            out = matrix @ folded.reshape(block.shape[-2], -1)
+            out = out.reshape(-1, *folded.shape[1:]).movedim(0, -2)
+            return out.expand(*torch.broadcast_shapes(batch, out.shape[:-2]), *out.shape[-2:])
+        full = torch.broadcast_shapes(batch, block.shape[:-2])
+        extra = full[: len(full) - len(batch)]
+        if full[len(extra) :] != batch:  # the matrices themselves repeat
+            return self._expand_batch(full)._by_batch(block, forward=forward)
+        block = block.expand(*full, *block.shape[-2:])
+        rows, c = block.shape[-2:]
+        folded = block.reshape(extra.numel(), batch.numel() * rows, c).movedim(0, -1)
+        out = matrix @ folded.reshape(batch.numel() * rows, c * extra.numel())
+        out = out.reshape(*batch, -1, c, extra.numel()).movedim(-1, 0)
+        return out.reshape(*full, *out.shape[-2:])
+
+    def _flat(self) -> tuple[Tensor, Tensor, int]:
+        """Values and indices as one block-diagonal matrix of two dimensions."""
+        blocks = self.values.shape[:-2].numel()
+        values, indices = self.values.detach(), self.indices
+        if blocks > 1:
+            offset = self.num_columns * torch.arange(blocks, device=indices.device)
+            indices = indices + offset.view(*self.values.shape[:-2], 1, 1)
+        q = values.shape[-1]
+        return values.reshape(-1, q), indices.reshape(-1, q), blocks * self.num_columns
+
+    def _rows(self) -> Tensor:
+        values, indices, m = self._flat()
+        n, q = values.shape
+        starts = torch.arange(0, n * q + 1, max(q, 1), device=values.device)[: n + 1]
+        return _compressed(starts, indices.reshape(-1), values.reshape(-1), (n, m))
+
+    def _columns(self) -> Tensor:
+        values, indices, m = self._flat()
+        n, q = values.shape
+        flat = indices.reshape(-1)
+        order = torch.argsort(flat, stable=True)
+        starts = torch.zeros(m + 1, dtype=torch.long, device=values.device)
+        torch.cumsum(torch.bincount(flat, minlength=m), 0, out=starts[1:])
+        return _compressed(starts, order // max(q, 1), values.reshape(-1)[order], (m, n))
+
+    def _bilinear_derivative(self, left_vecs: Tensor, right_vecs: Tensor) -> tuple[Any, ...]:
+        """Gradient of sum_c left_c^T W right_c: left at the row times right at the column."""
+        if not self.values.requires_grad:
+            return None, None
+        left = left_vecs.unsqueeze(-1) if left_vecs.ndim == 1 else left_vecs
+        right = right_vecs.unsqueeze(-1) if right_vecs.ndim == 1 else right_vecs
+        total = torch.zeros_like(self.values)
+        for c in range(right.shape[-1]):
+            picked = _pick(right[..., c], self.indices)
+            total += (left[..., c].unsqueeze(-1) * picked).sum_to_size(self.values.shape)
+        return total, None
+
+    def _get_indices(self, row_index: Tensor, col_index: Tensor, *batch_indices: Tensor) -> Tensor:
+        place = (*batch_indices, row_index)
+        found = self.indices[place] == col_index.unsqueeze(-1)
+        values = self.values[place]
+        return torch.where(found, values, torch.zeros_like(values)).sum(-1)
+
+    def _getitem(self, row_index: Any, col_index: Any, *batch_indices: Any) -> LinearOperator:
+        """Rows stay an interpolation: nothing is evaluated."""
+        if not _is_noop_index(col_index):
+            rows = self._getitem(row_index, _noop_index, *batch_indices)
+            return LinearOperator._getitem(rows, _noop_index, col_index)
+        place = (*batch_indices, row_index)
+        return Interpolation(self.values[place], self.indices[place], num_columns=self.num_columns)
+
+    def to_dense(self) -> Tensor:
+        """The matrix itself, (..., n, m), differentiable."""
+        empty = self.values.new_zeros(self._size())
+        return empty.scatter_add(-1, self.indices, self.values)
+
+
+class InterpolationTranspose(Structured):
+    """W^T (m, n) of an ``Interpolation``; transposing again gives W back."""
+
+    def __init__(self, base: Interpolation) -> None:
+        super().__init__(base)
+        self.base = base
+
+    def _size(self) -> torch.Size:
+        *batch, n, m = self.base._size()
+        return torch.Size((*batch, m, n))
+
+    def _transpose_nonbatch(self) -> Interpolation:
+        return self.base
+
+    def _product(self, right: Tensor) -> Tensor:
+        return closed_form_product(self, right)
+
+    def _multiply(self, right: Tensor) -> Tensor:
+        return self.base._t_multiply(right)
+
+    def _t_multiply(self, right: Tensor) -> Tensor:
+        return self.base._multiply(right)
+
+    def _t_matmul(self, rhs: Tensor | LinearOperator) -> Any:
+        return self.base.matmul(rhs)
+
+    def _bilinear_derivative(self, left_vecs: Tensor, right_vecs: Tensor) -> tuple[Any, ...]:
+        return self.base._bilinear_derivative(right_vecs, left_vecs)
+
+    def _get_indices(self, row_index: Tensor, col_index: Tensor, *batch_indices: Tensor) -> Tensor:
+        return self.base._get_indices(col_index, row_index, *batch_indices)
+
+    def _getitem(self, row_index: Any, col_index: Any, *batch_indices: Any) -> LinearOperator:
+        return self.base._getitem(col_index, row_index, *batch_indices).mT
+
+    def to_dense(self) -> Tensor:
+        """The matrix itself, (..., m, n), differentiable."""
+        return self.base.to_dense().mT
+
+
+def _compressed(starts: Tensor, place: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
+    if max(*shape, values.numel()) < 2**31:  # narrower indices are a third faster
+        starts, place = starts.int(), place.int()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # torch calls its compressed rows a beta
+        return torch.sparse_csr_tensor(
+            starts, place, values.contiguous(), size=shape, check_invariants=False
+        )
+
+
+def _pick(vector: Tensor, indices: Tensor) -> Tensor:
+    """vector (..., m) at indices (..., n, q)."""
+    if indices.ndim == 2:
+        return vector[..., indices]
+    batch = torch.broadcast_shapes(vector.shape[:-1], indices.shape[:-2])
+    flat = indices.expand(*batch, *indices.shape[-2:]).flatten(-2)
+    found = vector.expand(*batch, vector.shape[-1]).gather(-1, flat)
+    return found.unflatten(-1, indices.shape[-2:])
