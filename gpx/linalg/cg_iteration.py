@@ -27,14 +27,14 @@ class CGIteration:
         product_dtype: torch.dtype | None,
     ) -> None:
         self.is_vector = rhs.ndim == 1
-        self.rhs = rhs.detach().unsqueeze(-1) if self.is_vector else rhs.detach()
+        self.rhs = by_columns(rhs.detach().unsqueeze(-1) if self.is_vector else rhs.detach())
         self.matmul, self.preconditioner, self.stop = matmul, preconditioner, stop
         self.product_dtype = self.rhs.dtype if product_dtype is None else product_dtype
         if x0 is None:
-            self.x = torch.zeros_like(self.rhs, memory_format=torch.contiguous_format)
+            self.x = torch.zeros_like(self.rhs)
         else:
             start = x0.detach().unsqueeze(-1) if x0.ndim == 1 else x0.detach()
-            self.x = start.expand(self.rhs.shape).clone(memory_format=torch.contiguous_format)
+            self.x = by_columns(start.expand(self.rhs.shape)).clone()
         self.from_zero = x0 is None
         self.products = 0
         self.rhs_norm = torch.linalg.vector_norm(self.rhs, dim=-2)
@@ -55,7 +55,7 @@ class CGIteration:
         """K times vectors (..., n, c), counted."""
         self.products += 1
         out = self.matmul(vectors.squeeze(-1) if self.is_vector else vectors)
-        return out.unsqueeze(-1) if self.is_vector else out
+        return by_columns(out.unsqueeze(-1) if self.is_vector else out)
 
     def precondition(self, vectors: Tensor) -> Tensor:
         """Q^{-1} times vectors (..., n, c)."""
@@ -67,7 +67,7 @@ class CGIteration:
     def begin(self) -> None:
         """Residual and direction at the start."""
         if self.from_zero:
-            self.r = self.rhs.clone(memory_format=torch.contiguous_format)
+            self.r = self.rhs.clone()
         else:
             self.r = self.rhs - self.product(self.x)
         if self.r.shape != self.rhs.shape:
@@ -110,7 +110,7 @@ class CGIteration:
 
     def observe(self) -> None:
         """Judge the current residual and freeze the sides that are done."""
-        self.measure = self.stop.measure(Residual(self.r, self.gamma, self.rhs_norm))
+        self.measure = self._measure()
         self.broken = self.broken | (
             self.active & ~(torch.isfinite(self.measure) & (self.gamma >= 0.0))
         )
@@ -136,7 +136,7 @@ class CGIteration:
         """Judge the true residual; wake the sides that fail the rule and return their worst."""
         self.r = self.rhs - self.product(self.x)
         self.gamma = (self.r * self.precondition(self.r)).sum(-2)
-        self.measure = self.stop.measure(Residual(self.r, self.gamma, self.rhs_norm))
+        self.measure = self._measure()
         met = self.measure <= self.stop.tolerance
         self.active = ~met & ~self.flat & ~self.broken
         return float(torch.where(self.active, self.measure, 0.0).max())
@@ -154,6 +154,21 @@ class CGIteration:
         del self.history[steps + 1 :], self.step_sizes[steps:], self.ratios[steps:]
         return steps
 
+    def _measure(self) -> Tensor:
+        preconditioned = self.preconditioner is not None
+        return self.stop.measure(
+            Residual(self.r, self.gamma, self.rhs_norm, preconditioned=preconditioned)
+        )
+
     def _disturb(self) -> None:
         if self.undisturbed is None:
             self.undisturbed = len(self.step_sizes)
+
+
+def by_columns(block: Tensor) -> Tensor:
+    """The same (..., n, c) with every column contiguous.
+
+    Sums over n and products with one coefficient per column then run over contiguous memory, and
+    BLAS multiplies a matrix by few such columns up to a third faster.
+    """
+    return block.mT.contiguous().mT

@@ -218,9 +218,9 @@ def _result(
     else:
         iterations = state.iterations
     return CGResult(
-        state.x.reshape(rhs.shape),
+        state.x.reshape(rhs.shape).contiguous(),
         report,
-        state.r.reshape(rhs.shape),
+        state.r.reshape(rhs.shape).contiguous(),
         history,
         iterations,
         converged,

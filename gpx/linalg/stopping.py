@@ -27,12 +27,17 @@ class Residual:
         norm (..., c): ||r||, computed when asked for.
     """
 
-    def __init__(self, vector: Tensor, gamma: Tensor, rhs_norm: Tensor) -> None:
+    def __init__(
+        self, vector: Tensor, gamma: Tensor, rhs_norm: Tensor, *, preconditioned: bool = True
+    ) -> None:
         self.vector, self.gamma, self.rhs_norm = vector, gamma, rhs_norm
+        self._preconditioned = preconditioned
 
     @property
     def norm(self) -> Tensor:
         """||r||, (..., c)."""
+        if not self._preconditioned:
+            return self.gamma.sqrt()
         return torch.linalg.vector_norm(self.vector, dim=-2)
 
 
