@@ -37,9 +37,12 @@ class Posterior(nn.Module, ABC):
     def predict(self, x: Tensor) -> Marginals:
         """Mean and variance of the latent function at x (n, d); no gradient graph is kept."""
 
+    @abstractmethod
     def sample_paths(self, num: int, *, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
-        """``num`` posterior functions as one callable: x (n, d) -> (num, n)."""
-        raise NotImplementedError(f"{type(self).__name__} cannot sample paths")
+        """``num`` posterior functions as one callable: x (n, d) -> (num, n).
+
+        The callable returns the same functions wherever and however often it is asked.
+        """
 
 
 class Model(nn.Module, ABC):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import CholeskyReport, available_memory, cholesky_in_place, upper_solve
 from gpx.means.base import Mean
 from gpx.models.base import Marginals, Model, Posterior
+from gpx.sampling import prior_functions
 
 BLOCK_BYTES = {"cpu": 2**23, "cuda": 2**28}
 """Bytes of one block of kernel rows: large enough to hide overheads, small beside n x n."""
@@ -156,6 +157,37 @@ class ExactPosterior(Posterior):
             explained = cross.square_().sum(1)
             variance[rows] = (self.kernel.diagonal(x[rows]) - explained).clamp_(min=0.0)
         return Marginals(mean, variance)
+
+    @torch.no_grad()
+    def sample_paths(self, num: int, *, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
+        """``num`` posterior functions x (t, d) -> (num, t) by pathwise conditioning.
+
+        f(x) = prior(x) + k(x, X) K^{-1} (y - prior(X) - noise): a prior function from random
+        Fourier features, corrected at the data (Wilson et al. 2020). Exact in the mean; the
+        variance away from the data is that of the feature approximation.
+
+        Raises:
+            ConfigError: the kernel has no random Fourier features.
+
+        Cost: num n^2 multiply-adds once, O(num n) per row.
+        """
+        if self.factor is None:
+            self.condition_()
+        assert self.factor is not None
+        n, num_inputs = self.inputs.shape
+        prior = prior_functions(self.kernel, num, num_inputs, generator=generator)
+        noise = torch.randn(
+            num, n, generator=generator, dtype=self.residual.dtype, device=self.residual.device
+        )
+        noise *= self.likelihood.noise_variance.sqrt()
+        gap = self.residual - prior(self.inputs) - noise
+        weights = upper_solve(self.factor, gap.mT.contiguous()).mT
+
+        @torch.no_grad()
+        def paths(x: Tensor) -> Tensor:
+            return prior(x) + weights @ self.kernel.evaluate(self.inputs, x) + self.mean(x)
+
+        return paths
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         stored = state_dict.get(prefix + "inputs")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from gpx.linalg import cholesky
 from gpx.means.base import Mean
 from gpx.models.base import Marginals, Model, Posterior
 from gpx.models.nystrom import BlockStore, NystromSums, Whitener, factorise, nystrom_sums
+from gpx.sampling import prior_functions
 
 
 class InnerFactor:
@@ -198,3 +200,31 @@ class SGPRPosterior(Posterior):
             torch.linalg.solve_triangular(self.inner_factor, column, upper=False, out=column)
             variance[rows] = unexplained + torch.linalg.vecdot(block, block)
         return Marginals(mean, variance)
+
+    @torch.no_grad()
+    def sample_paths(self, num: int, *, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
+        """``num`` posterior functions x (t, d) -> (num, t) by pathwise conditioning.
+
+        f(x) = prior(x) + K_xz K_zz^{-1} (u - prior(Z)) with u ~ q: a prior function from random
+        Fourier features, corrected at the inducing points (Wilson et al. 2020). Exact in the mean;
+        the variance away from Z is that of the feature approximation.
+
+        Raises:
+            ConfigError: the kernel has no random Fourier features.
+
+        Cost: num M^2 multiply-adds once, O(num M) per row.
+        """
+        z = self.inducing_points
+        prior = prior_functions(self.kernel, num, z.shape[1], generator=generator)
+        noise = torch.randn(z.shape[0], num, generator=generator, dtype=z.dtype, device=z.device)
+        v = self.weights.unsqueeze(1) + torch.linalg.solve_triangular(
+            self.inner_factor.mT, noise, upper=True
+        )
+        v = v - torch.linalg.solve_triangular(self.factor, prior(z).mT, upper=False)
+        weights = torch.linalg.solve_triangular(self.factor.mT, v, upper=True).mT
+
+        @torch.no_grad()
+        def paths(x: Tensor) -> Tensor:
+            return prior(x) + weights @ self.kernel.evaluate(z, x) + self.mean(x)
+
+        return paths

@@ -1,0 +1,57 @@
+"""Sampled functions of every posterior: consistent, and with its mean and variance."""
+
+import pytest
+import torch
+
+from gpx.kernels import RBF
+from gpx.likelihoods import Gaussian
+from gpx.means import Constant, Zero
+from gpx.models import QSGP, SGPR, SVGP, ExactGP
+
+NUM = 4000
+
+
+def trained(name):
+    generator = torch.Generator().manual_seed(1)
+    x = torch.rand(60, 1, generator=generator, dtype=torch.float64) * 4
+    y = torch.sin(2 * x[:, 0]) + 0.1 * torch.randn(60, generator=generator, dtype=torch.float64)
+    parts = {
+        "kernel": RBF(lengthscale=0.7, outputscale=1.3, ard_num_dims=1),
+        "mean": Zero() if name == "qsgp" else Constant(0.3),
+        "likelihood": Gaussian(0.02),
+    }
+    models = {
+        "exact": lambda: ExactGP(**parts),
+        "sgpr": lambda: SGPR(**parts, num_inputs=1, num_inducing=12),
+        "svgp": lambda: SVGP(**parts, num_inputs=1, num_inducing=12),
+        "qsgp": lambda: QSGP(**parts, num_basis=200, warm_start_size=200),
+    }
+    model = models[name]().double()
+    model.initialise(x, y, generator=generator)
+    return model.condition(x, y)
+
+
+@pytest.mark.parametrize("name", ["exact", "sgpr", "svgp", "qsgp"])
+def test_paths_have_the_posteriors_mean_and_variance(name):
+    posterior = trained(name)
+    grid = torch.linspace(-1, 5, 25, dtype=torch.float64)[:, None]
+    mean, variance = posterior.predict(grid)
+    values = posterior.sample_paths(NUM, generator=torch.Generator().manual_seed(2))(grid)
+    assert values.shape == (NUM, 25)
+    # 5.5 standard errors over 25 points: false alarm about 1e-6
+    assert ((values.mean(0) - mean).abs() < 5.5 * (variance / NUM).sqrt() + 1e-9).all()
+    # the prior's features carry a relative covariance error of about 1 / sqrt(2048)
+    slack = 5.5 * (2 / NUM) ** 0.5 * variance + 5 / 2048**0.5 * 1.3
+    assert ((values.var(0) - variance).abs() < slack).all()
+
+
+@pytest.mark.parametrize("name", ["exact", "sgpr", "svgp", "qsgp"])
+def test_paths_are_functions(name):
+    posterior = trained(name)
+    paths = posterior.sample_paths(3, generator=torch.Generator().manual_seed(0))
+    again = posterior.sample_paths(3, generator=torch.Generator().manual_seed(0))
+    grid = torch.linspace(0, 4, 9, dtype=torch.float64)[:, None]
+    whole = paths(grid)
+    pieces = torch.cat([paths(grid[:4]), paths(grid[4:])], dim=1)
+    assert torch.allclose(whole, pieces, rtol=0, atol=1e-9)  # whatever the batch
+    assert torch.equal(whole, again(grid))
