@@ -12,7 +12,6 @@ from linear_operator.operators import (
     KroneckerProductTriangularLinearOperator,
     RootLinearOperator,
     TriangularLinearOperator,
-    to_dense,
 )
 from torch import Tensor
 
@@ -41,9 +40,9 @@ class Kronecker(Structured):
     Cost, for square factors of m_l rows and c columns: product 2 c M sum_l m_l time, two buffers of
     c M memory (c M more per factor while gradients are recorded); transpose free; diagonal O(M);
     an entry O(d); solve O(sum m_l^3) and one product; logdet O(sum m_l^3), from Cholesky
-    factors, exact; eigendecomposition and roots O(sum m_l^3). Solve, logdet, eigh and roots make
-    operator factors dense (m_l^2 each). ``solve`` takes any non-singular square factors; logdet and
-    roots need positive definite ones; ``eigh`` symmetric ones.
+    factors, exact; eigendecomposition and roots O(sum m_l^3). Solve, logdet, eigh, roots and rows
+    make operator factors dense (m_l^2 each). ``solve`` takes any non-singular square factors;
+    logdet and roots need positive definite ones; ``eigh`` symmetric ones.
 
     Indexing: few rows of the product are a ``KhatriRao`` (row i is the Kronecker product of factor
     rows), many are a ``Selection``; both are exact.
@@ -84,7 +83,7 @@ class Kronecker(Structured):
 
     def dense_factors(self) -> list[Tensor]:
         """The factors as tensors (..., k_l, n_l); operators among them are evaluated."""
-        return [to_dense(f) for f in self.factors]
+        return [_dense(f) for f in self.factors]
 
     def to_dense(self) -> Tensor:
         """The product itself, (..., M, N): O(M N)."""
@@ -104,7 +103,7 @@ class Kronecker(Structured):
         if any(f.shape[-1] != f.shape[-2] for f in self.factors):
             where = torch.arange(min(self.shape[-2:]), device=self.device)
             parts = zip(self.factors, *self._split(where, where), strict=True)
-            return reduce(torch.mul, [to_dense(f)[..., i, j] for f, i, j in parts])
+            return reduce(torch.mul, [_dense(f)[..., i, j] for f, i, j in parts])
         return kronecker_vector(
             [
                 f.diagonal(dim1=-2, dim2=-1) if isinstance(f, Tensor) else f.diagonal()
@@ -156,6 +155,16 @@ class Kronecker(Structured):
         if method is not None:
             return super().root_decomposition(method=method)
         return RootLinearOperator(Kronecker(*self._cholesky_factors()))
+
+
+def _dense(factor: Tensor | LinearOperator) -> Tensor:
+    """A factor as a tensor, by one product: the package's ``to_dense`` keeps a stale graph."""
+    if isinstance(factor, Tensor):
+        return factor
+    eye = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
+    found = factor.matmul(eye)
+    assert isinstance(found, Tensor)
+    return found
 
 
 @rule("scale", Kronecker, Tensor)
@@ -225,7 +234,7 @@ def _select(base: Kronecker, index: Index) -> LinearOperator:
     """Few rows or columns: Khatri-Rao; many: a selection, whose product costs the whole grid's."""
     if index.rows is not None and _few(index.rows, base):
         parts = split_index(index.rows, [f.shape[-2] for f in base.factors])
-        rows = [to_dense(f[..., i, :]) for f, i in zip(base.factors, parts, strict=True)]
+        rows = [_dense(f)[..., i, :] for f, i in zip(base.factors, parts, strict=True)]
         return _columns_of(KhatriRao(*rows), index.columns)
     if index.columns is not None and _few(index.columns, base):
         flipped = _select(base._transpose_nonbatch(), Index(index.columns, index.rows))

@@ -121,6 +121,14 @@ class Structured(LinearOperator):
                 f"{other.dtype} on {other.device}; convert one of them"
             )
 
+    def to_dense(self) -> Tensor:
+        """The matrix itself, (..., N, M); computed anew at each call, never kept."""
+        rows, columns = self.shape[-2:]
+        eye = torch.eye(min(rows, columns), dtype=self.dtype, device=self.device)
+        if rows < columns:
+            return self._transpose_nonbatch()._matmul(eye).mT.contiguous()
+        return self._matmul(eye).contiguous()
+
     # --- solves and determinants -----------------------------------------------------------------
 
     def _square(self, what: str) -> None:
@@ -234,7 +242,7 @@ class Structured(LinearOperator):
         """Positional arguments with one common batch shape, so that indexing them is safe."""
         shape = self.batch_shape if batch is None else batch
         return [
-            a.expand(*shape, *a.shape[a.ndim - dims :])
+            a.expand(torch.Size((*shape, *a.shape[a.ndim - dims :])))
             for a, dims in zip(self._args, self._dims(), strict=True)
         ]
 

@@ -1,0 +1,562 @@
+"""The operator contract, for every public operator: one line in the registry each."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from linear_operator import LinearOperator
+from linear_operator.operators import ToeplitzLinearOperator
+from torch import Tensor
+
+import gpx.operators as operators
+from gpx.errors import DTypeError, ShapeError
+from gpx.kernels import Matern52
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operator, the matrix it stands for built without it, and what it promises.
+
+    Attributes:
+        operator: name of the public class.
+        leaves: shapes of the tensors that everything is made of (drawn standard normal).
+        build: leaves -> operator; the leaves may carry a batch dimension in front.
+        dense: the same leaves without batch -> matrix, by dense algebra only.
+        positive: symmetric positive definite: solves, determinants and roots are promised.
+        batches: whether leaves may be batched.
+        checks: whether products refuse mismatched shapes and dtypes with gpx's errors.
+        converts: whether ``to`` and ``float`` apply (a kernel matrix is rebuilt from its kernel).
+    """
+
+    operator: str
+    leaves: tuple[tuple[int, ...], ...]
+    build: Callable[..., LinearOperator]
+    dense: Callable[..., Tensor]
+    positive: bool = False
+    batches: bool = True
+    checks: bool = True
+    converts: bool = True
+
+
+def pd(a: Tensor) -> Tensor:
+    """A well-conditioned positive definite matrix from any square one."""
+    return a @ a.mT / a.shape[-1] + torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
+
+
+def positive(a: Tensor) -> Tensor:
+    return a.square() + 0.5
+
+
+def kron(*factors: Tensor) -> Tensor:
+    out = factors[0]
+    for f in factors[1:]:
+        out = torch.kron(out, f)
+    return out
+
+
+def rows_kron(*factors: Tensor) -> Tensor:
+    rows = [kron(*[f[r] for f in factors]) for r in range(factors[0].shape[0])]
+    return torch.stack(rows)
+
+
+def toeplitz(column: Tensor) -> Tensor:
+    n = column.shape[0]
+    where = (torch.arange(n)[:, None] - torch.arange(n)).abs().to(column.device)
+    return column[where]
+
+
+def column(a: Tensor) -> Tensor:
+    """First column of a diagonally dominant symmetric Toeplitz matrix."""
+    first = torch.zeros_like(a)
+    first[..., 0] = 8.0
+    return first + torch.tanh(a)
+
+
+ROWS = [5, 0, 3, 3, 8]
+COLUMNS = [1, 7, 2]
+PRINCIPAL = [9, 1, 4, 6, 0]
+
+
+def index(where: list[int], like: Tensor) -> Tensor:
+    return torch.tensor(where, device=like.device)
+
+
+def principal(base: LinearOperator) -> LinearOperator:
+    where = torch.tensor(PRINCIPAL, device=base.device)
+    return operators.Selection(base, rows=where, columns=where)
+
+
+def kernel_matrix(*leaves: Tensor) -> LinearOperator:
+    parameters = leaves[-2:]
+    kernel = Matern52(2, [0.8, 1.3], 1.4).to(leaves[0].device, leaves[0].dtype)
+    names = tuple(name for name, _ in kernel.named_parameters())
+    x1, x2 = (leaves[0], leaves[0]) if len(leaves) == 3 else leaves[:2]
+    return operators.KernelMatrix(
+        x1, x2, *parameters, kernel=kernel, names=names, square=len(leaves) == 3
+    )
+
+
+def kernel_dense(*leaves: Tensor) -> Tensor:
+    x1, x2 = (leaves[0], leaves[0]) if len(leaves) == 3 else leaves[:2]
+    raw = dict(zip([n for n, _ in Matern52(2).named_parameters()], leaves[-2:], strict=True))
+    lengthscale = next(v for n, v in raw.items() if "lengthscale" in n)
+    outputscale = next(v for n, v in raw.items() if "outputscale" in n)
+    # positive parameters are exponentials or softplus of raw ones: read the map off the kernel
+    kernel = Matern52(2).to(x1.device, x1.dtype)
+    transform = kernel.parametrizations["lengthscale"][0]
+    scale = transform(lengthscale)
+    difference = (x1[:, None] - x2) / scale
+    r2 = difference.square().sum(-1)
+    distance = torch.where(r2 == 0, 0.0, torch.where(r2 == 0, 1.0, r2).sqrt())
+    a = 5.0**0.5 * distance
+    return kernel.parametrizations["outputscale"][0](outputscale) * (
+        (1 + a + a.square() / 3) * torch.exp(-a)
+    )
+
+
+REGISTRY = {
+    "Kronecker": Case(
+        "Kronecker",
+        ((2, 2), (3, 3), (2, 2)),
+        lambda *a: operators.Kronecker(*map(pd, a)),
+        lambda *a: kron(*map(pd, a)),
+        positive=True,
+    ),
+    "Kronecker, rectangular": Case(
+        "Kronecker",
+        ((2, 3), (4, 2), (2, 2)),
+        lambda *a: operators.Kronecker(*a),
+        lambda *a: kron(*a),
+    ),
+    "Kronecker of an operator": Case(
+        "Kronecker",
+        ((3,), (4, 4)),
+        lambda a, b: operators.Kronecker(ToeplitzLinearOperator(column(a)), pd(b)),
+        lambda a, b: kron(toeplitz(column(a)), pd(b)),
+        positive=True,
+    ),
+    "KroneckerPlusDiagonal": Case(
+        "KroneckerPlusDiagonal",
+        ((3, 3), (4, 4), (1,)),
+        lambda a, b, s: operators.KroneckerPlusDiagonal(
+            operators.Kronecker(pd(a), pd(b)), positive(s)
+        ),
+        lambda a, b, s: kron(pd(a), pd(b)) + positive(s) * torch.eye(12).to(a),
+        positive=True,
+    ),
+    "KroneckerPlusDiagonal, general": Case(
+        "KroneckerPlusDiagonal",
+        ((3, 3), (4, 4), (12,)),
+        lambda a, b, s: operators.KroneckerPlusDiagonal(
+            operators.Kronecker(pd(a), pd(b)), positive(s)
+        ),
+        lambda a, b, s: kron(pd(a), pd(b)) + torch.diag(positive(s)),
+        positive=True,
+    ),
+    "KhatriRao": Case(
+        "KhatriRao",
+        ((9, 2), (9, 3), (9, 2)),
+        lambda *a: operators.KhatriRao(*a),
+        lambda *a: rows_kron(*a),
+    ),
+    "KhatriRao, columns": Case(
+        "KhatriRao",
+        ((2, 9), (3, 9), (2, 9)),
+        lambda *a: operators.KhatriRao.columns(*a),
+        lambda *a: rows_kron(*[f.mT for f in a]).mT,
+    ),
+    "LowRankPlusDiagonal": Case(
+        "LowRankPlusDiagonal",
+        ((12, 3), (1,)),
+        lambda f, s: operators.LowRankPlusDiagonal(f, positive(s)),
+        lambda f, s: f @ f.mT + positive(s) * torch.eye(12).to(f),
+        positive=True,
+    ),
+    "LowRankPlusDiagonal, general": Case(
+        "LowRankPlusDiagonal",
+        ((12, 3), (12,)),
+        lambda f, s: operators.LowRankPlusDiagonal(f, positive(s)),
+        lambda f, s: f @ f.mT + torch.diag(positive(s)),
+        positive=True,
+    ),
+    "Selection": Case(
+        "Selection",
+        ((2, 3), (5, 4)),
+        lambda *a: operators.Selection(
+            operators.Kronecker(*a), rows=index(ROWS, a[0]), columns=index(COLUMNS, a[0])
+        ),
+        lambda *a: kron(*a)[ROWS][:, COLUMNS],
+    ),
+    "Selection, principal": Case(
+        "Selection",
+        ((3, 3), (4, 4)),
+        lambda *a: principal(operators.Kronecker(*map(pd, a))),
+        lambda *a: kron(*map(pd, a))[PRINCIPAL][:, PRINCIPAL],
+        positive=True,
+    ),
+    "Scaled": Case(
+        "Scaled",
+        ((12, 3), (12,), ()),
+        lambda f, s, c: operators.Scaled(
+            operators.LowRankPlusDiagonal(f, positive(s)), positive(c)
+        ),
+        lambda f, s, c: positive(c) * (f @ f.mT + torch.diag(positive(s))),
+        positive=True,
+    ),
+    "Sum": Case(
+        "Sum",
+        ((3, 3), (4, 4), (12, 2), (1,)),
+        lambda a, b, f, s: operators.Sum(
+            operators.Kronecker(pd(a), pd(b)), operators.LowRankPlusDiagonal(f, positive(s))
+        ),
+        lambda a, b, f, s: kron(pd(a), pd(b)) + f @ f.mT + positive(s) * torch.eye(12).to(a),
+        positive=True,
+    ),
+    "KernelMatrix": Case(
+        "KernelMatrix",
+        ((9, 2), (7, 2), (2,), ()),
+        kernel_matrix,
+        kernel_dense,
+        batches=False,
+        checks=False,
+        converts=False,
+    ),
+    "KernelMatrix, square": Case(
+        "KernelMatrix",
+        ((9, 2), (2,), ()),
+        kernel_matrix,
+        kernel_dense,
+        batches=False,
+        checks=False,
+        converts=False,
+    ),
+}
+NAMES = sorted(REGISTRY)
+POSITIVE = [name for name in NAMES if REGISTRY[name].positive]
+BATCHED = [name for name in NAMES if REGISTRY[name].batches]
+DTYPES = [torch.float64, torch.float32]
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+    ),
+]
+every = pytest.mark.parametrize("name", NAMES)
+every_positive = pytest.mark.parametrize("name", POSITIVE)
+every_batched = pytest.mark.parametrize("name", BATCHED)
+every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
+every_device = pytest.mark.parametrize("device", DEVICES)
+
+
+def draw(*shape: int, seed: int = 0, like: Tensor | None = None) -> Tensor:
+    values = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return values if like is None else values.to(like)
+
+
+def leaves(name: str, *batch: int, dtype=torch.float64, device="cpu") -> list[Tensor]:
+    shapes = REGISTRY[name].leaves
+    return [draw(*batch, *shape, seed=10 + i).to(device, dtype) for i, shape in enumerate(shapes)]
+
+
+def dense_of(name: str, values: list[Tensor], batch: int | None = None) -> Tensor:
+    """The matrix in float64, built without the operator (one batch entry at a time)."""
+    wide = [v.double() for v in values]
+    if batch is None:
+        return REGISTRY[name].dense(*wide)
+    return torch.stack([REGISTRY[name].dense(*[v[i] for v in wide]) for i in range(batch)])
+
+
+def close(found: Tensor, expected: Tensor, scale: float = 1.0) -> None:
+    """Relative to the largest entry: 1e-11 in float64, 3e-5 in float32 (condition below 100)."""
+    tolerance = scale * (1e-11 if found.dtype == torch.float64 else 3e-5)
+    bound = tolerance * max(1.0, float(expected.abs().max()) if expected.numel() else 1.0)
+    torch.testing.assert_close(found.double(), expected.double(), rtol=0, atol=bound)
+
+
+def test_every_public_operator_is_registered():
+    public = {
+        name
+        for name in operators.__all__
+        if inspect.isclass(getattr(operators, name))
+        and issubclass(getattr(operators, name), LinearOperator)
+    }
+    assert public == {case.operator for case in REGISTRY.values()}
+
+
+@every
+@every_dtype
+@every_device
+def test_products(name, dtype, device):
+    values = leaves(name, dtype=dtype, device=device)
+    operator, dense = REGISTRY[name].build(*values), dense_of(name, values)
+    n, m = dense.shape
+    assert operator.shape == dense.shape
+    assert operator.dtype == dtype
+    assert operator.device.type == device
+    right, left = draw(m, 3, like=values[0]), draw(n, 2, like=values[0])
+    close(operator @ right, dense @ right.double())
+    close(operator @ right[:, 0], dense @ right[:, 0].double())
+    close(operator.mT @ left, dense.mT @ left.double())
+    close(left.mT @ operator, left.mT.double() @ dense)
+    close(operator.to_dense(), dense)
+    close(operator.mT.to_dense(), dense.mT)
+    stacked = draw(2, m, 3, like=values[0])
+    close(operator @ stacked, dense @ stacked.double())
+
+
+@every
+def test_a_rebuilt_operator_is_the_same(name):
+    values = leaves(name)
+    operator = REGISTRY[name].build(*values)
+    rebuilt = operator.representation_tree()(*operator.representation())
+    assert type(rebuilt) is type(operator)
+    close(rebuilt.to_dense(), dense_of(name, values))
+
+
+@every
+def test_diagonal_and_entries(name):
+    values = leaves(name)
+    operator, dense = REGISTRY[name].build(*values), dense_of(name, values)
+    n, m = dense.shape
+    if n == m:
+        close(operator.diagonal(), dense.diagonal())
+    rows = torch.tensor([0, n - 1, 2, 2, 1])
+    columns = torch.tensor([1, m - 1, 0, 2, 2])
+    close(operator[rows, columns], dense[rows, columns])
+    close(operator[2, 1], dense[2, 1])
+
+
+@every
+def test_rows_columns_and_blocks(name):
+    values = leaves(name)
+    operator, dense = REGISTRY[name].build(*values), dense_of(name, values)
+    m = dense.shape[1]
+    rows, columns = torch.tensor([3, 0, 0]), torch.tensor([2, 1])
+    for where in [
+        (slice(1, 4), slice(None)),
+        (slice(None), slice(0, m, 2)),
+        (slice(0, 3), slice(1, 3)),
+        (rows, slice(None)),
+        (rows, slice(0, 2)),
+        (slice(None), columns),
+    ]:
+        part, expected = operator[where], dense[where]
+        assert part.shape == expected.shape
+        close(part.to_dense(), expected)
+        right = draw(expected.shape[1], 2)
+        close(part @ right, expected @ right)
+        close(part.mT.to_dense(), expected.mT)
+    close(operator[2], dense[2])
+    close(operator[..., 1], dense[..., 1])
+
+
+@every_positive
+@every_dtype
+@every_device
+def test_solve_logdet_and_inverse_quadratic(name, dtype, device):
+    values = leaves(name, dtype=dtype, device=device)
+    operator, dense = REGISTRY[name].build(*values), dense_of(name, values)
+    n = dense.shape[0]
+    right, left = draw(n, 3, like=values[0]), draw(2, n, like=values[0])
+    solution = torch.linalg.solve(dense, right.double())
+    close(operator.solve(right), solution, 10.0)
+    close(operator.solve(right[:, 0]), solution[:, 0], 10.0)
+    close(operator.solve(right, left), left.double() @ solution, 10.0)
+    close(operator.logdet(), torch.logdet(dense), 10.0)
+    quads = (right.double() * solution).sum(0)
+    for reduce, expected in ((True, quads.sum()), (False, quads)):
+        quad, logdet = operator.inv_quad_logdet(right, logdet=True, reduce_inv_quad=reduce)
+        close(quad, expected, 10.0)
+        close(logdet, torch.logdet(dense), 10.0)
+    close(operator.inv_quad(right), quads.sum(), 10.0)
+
+
+@every_positive
+@every_dtype
+def test_root_for_sampling(name, dtype):
+    values = leaves(name, dtype=dtype)
+    operator, dense = REGISTRY[name].build(*values), dense_of(name, values)
+    root = operator.root_decomposition().root
+    close(root.to_dense() @ root.to_dense().mT, dense, 10.0)
+    draws = draw(root.shape[-1], 2, like=values[0])
+    close(root @ draws, root.to_dense().double() @ draws.double(), 10.0)
+
+
+def test_samples_have_the_covariance():
+    torch.manual_seed(0)
+    for name in POSITIVE:
+        values = leaves(name)
+        operator, dense = REGISTRY[name].build(*values), dense_of(name, values)
+        draws = operator.zero_mean_mvn_samples(20_000)
+        assert draws.shape == (20_000, dense.shape[0])
+        found = draws.mT @ draws / 20_000
+        deviation = (dense.square() + torch.outer(dense.diagonal(), dense.diagonal())).sqrt()
+        # standard error of an entry is deviation / sqrt(20,000); six of them, one in 10^9 each
+        assert ((found - dense).abs() <= 6.0 * deviation / 20_000**0.5).all(), name
+
+
+@every
+def test_gradients_of_products_and_diagonal(name):
+    case = REGISTRY[name]
+    values = [v.requires_grad_() for v in leaves(name)]
+    n, m = case.build(*values).shape
+    right, left = draw(m, 2).requires_grad_(), draw(n, 2).requires_grad_()
+
+    def product(right, *values):
+        return case.build(*values) @ right
+
+    def transposed(left, *values):
+        return left.mT @ case.build(*values)
+
+    assert torch.autograd.gradcheck(product, (right, *values))
+    assert torch.autograd.gradcheck(transposed, (left, *values))
+    if n == m:
+        assert torch.autograd.gradcheck(lambda *v: case.build(*v).diagonal(), tuple(values))
+
+
+@every_positive
+def test_gradients_of_solve_logdet_and_inverse_quadratic(name):
+    case = REGISTRY[name]
+    values = [v.requires_grad_() for v in leaves(name)]
+    n = case.build(*values).shape[0]
+    right = draw(n, 2).requires_grad_()
+    arguments = (right, *values)
+    assert torch.autograd.gradcheck(lambda r, *v: case.build(*v).solve(r), arguments)
+    assert torch.autograd.gradcheck(lambda *v: case.build(*v).logdet(), tuple(values))
+
+    def both(r, *v):
+        return case.build(*v).inv_quad_logdet(r, logdet=True)
+
+    assert torch.autograd.gradcheck(both, arguments)
+
+
+@every_positive
+def test_one_operator_serves_several_backward_passes(name):
+    """What is kept between calls carries no graph that a first backward pass would free."""
+    built = REGISTRY[name].build(*leaves(name))
+    right = draw(built.shape[0], 1)
+    tensors = [
+        t.detach().requires_grad_() if t.is_floating_point() else t for t in built.representation()
+    ]
+    operator = built.representation_tree()(*tensors)
+    sources = [t for t in tensors if t.requires_grad]
+    found = [
+        torch.autograd.grad(term(), sources)
+        for term in (operator.logdet, lambda: operator.solve(right).sum(), operator.logdet)
+    ]
+    for first, last in zip(found[0], found[2], strict=True):
+        torch.testing.assert_close(first, last, rtol=0, atol=0)
+
+
+@every_batched
+def test_batches(name):
+    case = REGISTRY[name]
+    values = leaves(name, 2)
+    operator, dense = case.build(*values), dense_of(name, values, 2)
+    n, m = dense.shape[-2:]
+    assert operator.shape == dense.shape
+    right = draw(2, m, 3)
+    close(operator @ right, dense @ right)
+    close(operator @ right[0], dense @ right[0])
+    close(operator @ right[0, :, 0], dense @ right[0, :, 0])
+    close(operator.mT @ draw(2, n, 3), dense.mT @ draw(2, n, 3))
+    close(operator.to_dense(), dense)
+    if n == m:
+        close(operator.diagonal(), dense.diagonal(dim1=-2, dim2=-1))
+    close(operator[1].to_dense(), dense[1])
+    close(operator[torch.tensor([1, 0, 1])].to_dense(), dense[[1, 0, 1]])
+    close(operator[..., 1:3, :].to_dense(), dense[..., 1:3, :])
+    close(operator[1, :, 1], dense[1, :, 1])
+    rows = torch.tensor([0, 2, 1])
+    close(operator[torch.tensor([0, 1, 1]), rows, rows], dense[[0, 1, 1], rows, rows])
+    close(operator.unsqueeze(0).to_dense(), dense.unsqueeze(0))
+    close(operator.expand(3, 2, n, m).to_dense(), dense.expand(3, 2, n, m))
+    close(operator.unsqueeze(0).permute(1, 0, 2, 3).to_dense(), dense.unsqueeze(1))
+    close(operator.sum(0).to_dense(), dense.sum(0))
+
+
+@every_batched
+def test_batches_of_some_leaves_only(name):
+    """Leaves without the batch dimension broadcast, also under indexing."""
+    case = REGISTRY[name]
+    values = leaves(name)
+    values[-1] = draw(2, *case.leaves[-1], seed=99)
+    operator = case.build(*values)
+    dense = torch.stack([case.dense(*values[:-1], values[-1][i]) for i in range(2)])
+    right = draw(dense.shape[-1], 2)
+    close(operator @ right, dense @ right)
+    close(operator[1].to_dense(), dense[1])
+    close(operator[1, 2], dense[1, 2])
+    close(operator.expand(3, *dense.shape).to_dense(), dense.expand(3, *dense.shape))
+
+
+@pytest.mark.parametrize("name", [name for name in BATCHED if name in POSITIVE])
+def test_batched_solves_and_their_gradients(name):
+    case = REGISTRY[name]
+    values = leaves(name, 2)
+    operator, dense = case.build(*values), dense_of(name, values, 2)
+    right = draw(2, dense.shape[-1], 3)
+    close(operator.solve(right), torch.linalg.solve(dense, right), 10.0)
+    close(operator.solve(right[0]), torch.linalg.solve(dense, right[0].expand(2, -1, -1)), 10.0)
+    close(operator.logdet(), torch.logdet(dense), 10.0)
+    root = operator.root_decomposition().root.to_dense()
+    close(root @ root.mT, dense, 10.0)
+    values = [v.requires_grad_() for v in values]
+    values[-1] = draw(*case.leaves[-1], seed=99).requires_grad_()  # one that broadcasts
+    arguments = (right[0, :, :1].clone().requires_grad_(), *values)
+    assert torch.autograd.gradcheck(lambda r, *v: case.build(*v).solve(r), arguments)
+    assert torch.autograd.gradcheck(lambda *v: case.build(*v).logdet(), tuple(values))
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if REGISTRY[name].converts])
+def test_conversion_keeps_the_matrix(name):
+    values = leaves(name)
+    operator, dense = REGISTRY[name].build(*values), dense_of(name, values)
+    right = draw(dense.shape[1], 2).float()
+    for single in (operator.to(torch.float32), operator.float()):
+        assert single.dtype == torch.float32
+        close(single @ right, dense @ right.double())
+    detached = REGISTRY[name].build(*[v.requires_grad_() for v in leaves(name)]).detach()
+    assert not (detached @ right.double()).requires_grad
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if REGISTRY[name].checks])
+def test_mismatches_are_one_clear_error_each(name):
+    operator = REGISTRY[name].build(*leaves(name))
+    n, m = operator.shape
+    with pytest.raises(ShapeError, match=r"\d"):
+        operator @ draw(m + 1, 2)
+    with pytest.raises(ShapeError, match=r"\d"):
+        operator @ draw(m + 1)
+    with pytest.raises(DTypeError, match=r"float32.*convert one of them|float64.*float32"):
+        operator @ draw(m, 2).float()
+    if n != m:
+        for refused in (lambda: operator.solve(draw(n, 1)), operator.logdet):
+            with pytest.raises(ShapeError, match="square"):
+                refused()
+
+
+@every_positive
+def test_scaling_and_adding_keep_the_values(name):
+    values = leaves(name)
+    operator, dense = REGISTRY[name].build(*values), dense_of(name, values)
+    n = dense.shape[0]
+    noise, weights = torch.tensor(0.7, dtype=torch.float64), positive(draw(n, seed=5))
+    eye, right = torch.eye(n, dtype=torch.float64), draw(n, 2)
+    combinations: list[tuple[Any, Tensor]] = [
+        (operator * 2.5, 2.5 * dense),
+        (operator.add_diagonal(noise), dense + 0.7 * eye),
+        (operator.add_diagonal(weights), dense + torch.diag(weights)),
+        ((operator * 2.5).add_diagonal(weights), 2.5 * dense + torch.diag(weights)),
+        (operator + operator, 2 * dense),
+        (operator + dense, 2 * dense),
+    ]
+    for found, expected in combinations:
+        close(found.to_dense(), expected)
+        close(found @ right, expected @ right)
+        close(found.solve(right), torch.linalg.solve(expected, right), 10.0)
+        close(found.logdet(), torch.logdet(expected), 10.0)
+    close((operator - operator @ operator).to_dense(), dense - dense @ dense)
