@@ -19,6 +19,7 @@ class TrainerConfig:
         max_steps: optimiser steps, or evaluations of the objective under L-BFGS-B.
         batch_size: data rows per step of a mini-batch objective; ignored by full-batch ones.
         num_threads: CPU threads; null leaves torch's own choice.
+        keep_freed_memory: CPU: reuse the pages of freed arrays (faster steps, see ``allocator``).
         deterministic: only kernels that give the same bits every time (CUDA: slower).
         log_every: steps between entries in TensorBoard and on the console.
         eval_every: steps between test metrics; 0 for the end only, null for ten times a run.
@@ -33,6 +34,7 @@ class TrainerConfig:
     max_steps: int = 1000
     batch_size: int = 1024
     num_threads: int | None = None
+    keep_freed_memory: bool = True
     deterministic: bool = True
     log_every: int = 10
     eval_every: int | None = None

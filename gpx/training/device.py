@@ -7,6 +7,7 @@ import os
 import torch
 
 from gpx.errors import BackendUnavailable
+from gpx.training.allocator import keep_freed_memory
 from gpx.training.config import TrainerConfig
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -47,6 +48,8 @@ def configure_torch(config: TrainerConfig, device: torch.device) -> None:
     """Set threads and determinism for the process."""
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
+    if device.type == "cpu" and config.keep_freed_memory:
+        keep_freed_memory()
     if device.type == "cuda":
         if config.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

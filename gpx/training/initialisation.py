@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from gpx.errors import ConfigError
 from gpx.likelihoods import Gaussian
 from gpx.models import ExactGP, Model
 from gpx.objectives import ExactMLL
@@ -35,10 +36,18 @@ class SubsetInitialisation:
         num_points: rows drawn; cost is cubic in it.
         max_evaluations: of the log marginal likelihood under L-BFGS-B.
 
+    Raises:
+        ConfigError: fewer than 2 points or 1 evaluation.
+
     Source: reweighted_and_qsgp 4.0 (the common initialisation of the published benchmarks).
     """
 
     def __init__(self, num_points: int = 1000, max_evaluations: int = 100) -> None:
+        if num_points < 2 or max_evaluations < 1:
+            raise ConfigError(
+                f"init.num_points={num_points} must be at least 2 and init.max_evaluations="
+                f"{max_evaluations} at least 1; init=constants skips the fit"
+            )
         self.num_points = num_points
         self.max_evaluations = max_evaluations
 
