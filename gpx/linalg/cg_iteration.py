@@ -54,7 +54,13 @@ class CGIteration:
     def product(self, vectors: Tensor) -> Tensor:
         """K times vectors (..., n, c), counted."""
         self.products += 1
-        out = self.matmul(vectors.squeeze(-1) if self.is_vector else vectors)
+        given = vectors.squeeze(-1) if self.is_vector else vectors
+        out = self.matmul(given)
+        if out.shape != given.shape:
+            raise ShapeError(
+                f"matmul returned {tuple(out.shape)} for vectors {tuple(given.shape)}; "
+                "it must be the product with a square matrix"
+            )
         return by_columns(out.unsqueeze(-1) if self.is_vector else out)
 
     def precondition(self, vectors: Tensor) -> Tensor:
@@ -70,10 +76,6 @@ class CGIteration:
             self.r = self.rhs.clone()
         else:
             self.r = self.rhs - self.product(self.x)
-        if self.r.shape != self.rhs.shape:
-            raise ShapeError(
-                f"matmul returned {tuple(self.r.shape)} for vectors {tuple(self.rhs.shape)}"
-            )
         s = self.precondition(self.r)
         self.gamma = (self.r * s).sum(-2)
         self.p = s.clone() if s is self.r else s

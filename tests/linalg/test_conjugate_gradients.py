@@ -1,0 +1,320 @@
+"""Conjugate gradients against dense solves and golden histories; no outcome goes unreported."""
+
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpx.errors import ConfigError, DidNotConverge, DTypeError, NotPositiveDefinite, ShapeError
+from gpx.linalg import (
+    AbsoluteResidual,
+    EvidenceBound,
+    PosteriorMeanError,
+    RelativeResidual,
+    UnconvergedWarning,
+    conjugate_gradients,
+    nystrom_preconditioner,
+)
+
+g1 = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "oracles" / "golden_g1.py")))
+
+
+class Counted:
+    def __init__(self, matrix):
+        self.matrix, self.calls, self.dtypes = matrix, 0, []
+
+    def __call__(self, vectors):
+        self.calls += 1
+        self.dtypes.append(vectors.dtype)
+        return self.matrix.to(vectors.dtype) @ vectors
+
+
+def spd(n, condition=100.0, seed=0, batch=()):
+    generator = torch.Generator().manual_seed(seed)
+    q, _ = torch.linalg.qr(torch.randn(*batch, n, n, generator=generator, dtype=torch.float64))
+    values = torch.logspace(0, torch.tensor(condition).log10().item(), n, dtype=torch.float64)
+    return (q * values) @ q.mT
+
+
+def randn(*shape, seed=1):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def relative(matrix, solution, rhs):
+    gap = torch.linalg.vector_norm(rhs - matrix @ solution, dim=-2)
+    return gap / torch.linalg.vector_norm(rhs, dim=-2)
+
+
+# --- golden ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("epsilon", "steps"), [(1.0, 1), (1e-3, 3), (1e-6, 4)])
+def test_history_of_the_golden_fixture_with_its_preconditioner(epsilon, steps):
+    q = nystrom_preconditioner(g1.K_zz, g1.K_zx, g1.NOISE)
+    found = conjugate_gradients(g1.K.matmul, g1.y, preconditioner=q, stop=EvidenceBound(epsilon))
+    golden = [89.03209242, 0.9175964454, 1.741399922e-3, 2.14680e-5, 6.30192e-9]
+    expected = torch.tensor(golden[: steps + 1], dtype=torch.float64)
+    assert found.report.iterations == steps
+    torch.testing.assert_close(found.history, expected, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize(("epsilon", "steps"), [(1.0, 17), (1e-3, 24), (1e-6, 30)])
+def test_gibbs_and_mackays_criterion(epsilon, steps):
+    stop = EvidenceBound(epsilon, noise_variance=g1.NOISE)
+    assert conjugate_gradients(g1.K.matmul, g1.y, stop=stop).report.iterations == steps
+
+
+def test_the_bounds_hold_at_every_step():
+    q = nystrom_preconditioner(g1.K_zz, g1.K_zx, g1.NOISE)
+    exact = torch.linalg.solve(g1.K, g1.y)
+    test_points = torch.linspace(-1.0, 11.0, 100, dtype=torch.float64)
+    cross = g1.covariance(test_points, g1.x)
+    for steps in range(4):
+        for rule in (EvidenceBound(1e-14), PosteriorMeanError(1e-14, g1.VARIANCE)):
+            found = conjugate_gradients(
+                g1.K.matmul,
+                g1.y,
+                preconditioner=q,
+                stop=rule,
+                max_iterations=steps,
+                on_failure="return",
+            )
+            bound = float(found.history[-1])
+            v, r = found.solution, found.residual
+            if isinstance(rule, EvidenceBound):
+                gap = 0.5 * float(g1.y @ exact - v @ (g1.y + r))
+                assert -1e-9 <= gap <= bound + 1e-9
+            else:
+                assert float((cross @ (v - exact)).abs().max()) <= bound
+
+
+# --- solutions ---------------------------------------------------------------------------------
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    n=st.integers(1, 40),
+    columns=st.integers(1, 5),
+    condition=st.floats(1.0, 1e5),
+    seed=st.integers(0, 100),
+    warm=st.booleans(),
+    check_every=st.integers(1, 7),
+)
+def test_solutions_against_dense(n, columns, condition, seed, warm, check_every):
+    matrix, rhs = spd(n, condition, seed), randn(n, columns, seed=seed + 1)
+    found = conjugate_gradients(
+        matrix.matmul,
+        rhs,
+        x0=randn(n, columns, seed=seed + 2) if warm else None,
+        stop=RelativeResidual(1e-9),
+        check_every=check_every,
+    )
+    assert found.report.converged
+    assert bool(found.converged.all())
+    assert float(relative(matrix, found.solution, rhs).max()) <= 1e-9
+    torch.testing.assert_close(found.residual, rhs - matrix @ found.solution, rtol=0, atol=1e-9)
+    assert found.history.shape[0] == found.report.iterations + 1
+
+
+def test_looking_at_the_host_less_often_changes_nothing_but_the_products():
+    matrix, rhs = spd(60), randn(60, 3)
+    often = conjugate_gradients(matrix.matmul, rhs, check_every=1)
+    seldom = conjugate_gradients(matrix.matmul, rhs, check_every=25)
+    assert torch.equal(often.solution, seldom.solution)
+    assert torch.equal(often.iterations, seldom.iterations)
+    assert torch.equal(often.history, seldom.history)
+    assert seldom.products % 25 == 1
+    assert often.products == often.report.iterations + 1
+
+
+def test_products_are_counted_and_the_zero_start_is_free():
+    matrix, rhs = Counted(spd(50)), randn(50)
+    found = conjugate_gradients(matrix, rhs, max_iterations=7, on_failure="return")
+    assert matrix.calls == found.products == 7 + 1  # the last one is the true residual
+    trusting = Counted(spd(50))
+    conjugate_gradients(trusting, rhs, max_iterations=7, on_failure="return", verify=False)
+    assert trusting.calls == 7
+    exact = Counted(spd(50))
+    start = torch.linalg.solve(exact.matrix, rhs)
+    warm = conjugate_gradients(exact, rhs, x0=start)
+    assert (warm.report.iterations, exact.calls) == (0, 1)
+
+
+def test_converged_columns_are_frozen_and_zero_columns_cost_nothing():
+    matrix = torch.diag(torch.linspace(1, 50, 50, dtype=torch.float64))
+    rhs = torch.zeros(50, 3, dtype=torch.float64)
+    rhs[4, 0] = 1.0  # an eigenvector: one step
+    rhs[:, 2] = 1.0
+    found = conjugate_gradients(matrix.matmul, rhs)
+    assert found.iterations[:2].tolist() == [1, 0]
+    assert int(found.iterations[2]) > 5
+    assert bool((found.solution[:, 1] == 0).all())
+    assert float(found.history[2:, 0].max()) == float(found.history[-1, 0])
+    assert bool((found.step_sizes[1:, 0] == 0).all())
+
+
+def test_batches_of_matrices_and_vectors_alone():
+    matrix, rhs = spd(20, batch=(3, 2)), randn(3, 2, 20, 4)
+    found = conjugate_gradients(matrix.matmul, rhs, stop=RelativeResidual(1e-10))
+    torch.testing.assert_close(found.solution, torch.linalg.solve(matrix, rhs))
+    assert found.iterations.shape == found.converged.shape == (3, 2, 4)
+    alone = conjugate_gradients(matrix[0, 0].matmul, rhs[0, 0, :, 0], stop=RelativeResidual(1e-10))
+    assert alone.solution.shape == (20,)
+    assert alone.history.ndim == 1
+    torch.testing.assert_close(alone.solution, found.solution[0, 0, :, 0])
+
+
+def test_the_quadratic_lower_bound_rises_along_the_iterations():
+    matrix, rhs = spd(40, 1e4), randn(40)
+    values = []
+    for steps in range(0, 40, 3):
+        found = conjugate_gradients(
+            matrix.matmul,
+            rhs,
+            max_iterations=steps,
+            on_failure="return",
+            stop=RelativeResidual(1e-12),
+        )
+        values.append(float(found.solution @ (rhs + found.residual)))
+    assert values == sorted(values)
+    assert values[-1] <= float(rhs @ torch.linalg.solve(matrix, rhs)) * (1 + 1e-10)
+
+
+def test_float32_products_under_float64_recurrences_reach_a_float64_residual():
+    matrix, rhs = Counted(spd(80, 300.0)), randn(80, 2)
+    found = conjugate_gradients(
+        matrix, rhs, product_dtype=torch.float32, stop=RelativeResidual(1e-11)
+    )
+    assert float(relative(matrix.matrix, found.solution, rhs).max()) <= 1e-11
+    assert found.solution.dtype == torch.float64
+    double = sum(d == torch.float64 for d in matrix.dtypes)
+    assert 0 < double < 0.2 * matrix.calls
+    assert found.undisturbed < found.report.iterations
+
+
+def test_refreshing_the_residual_keeps_the_solution_and_restarting_costs_steps():
+    matrix, rhs = spd(60, 1e3), randn(60, 2)
+    steps = {}
+    for every, restart in ((None, False), (10, False), (10, True)):
+        found = conjugate_gradients(
+            matrix.matmul, rhs, refresh_every=every, restart=restart, stop=RelativeResidual(1e-8)
+        )
+        assert float(relative(matrix, found.solution, rhs).max()) <= 1e-8
+        steps[every, restart] = found.report.iterations
+        assert found.undisturbed == (10 if every else found.report.iterations)
+    assert steps[10, False] <= 1.3 * steps[None, False] < steps[10, True]
+
+
+def test_float32_runs_and_reports_its_own_dtype():
+    matrix, rhs = spd(40, 10.0).float(), randn(40, 2).float()
+    found = conjugate_gradients(matrix.matmul, rhs, stop=RelativeResidual(1e-5))
+    assert found.solution.dtype == torch.float32
+    assert float(relative(matrix.double(), found.solution.double(), rhs.double()).max()) < 1.1e-5
+
+
+# --- failures ----------------------------------------------------------------------------------
+
+
+def test_too_few_steps_raise_warn_or_return():
+    matrix, rhs = spd(60, 1e4), randn(60)
+    with pytest.raises(DidNotConverge, match=r"n = 60.*after 5 steps.*5 steps were not enough"):
+        conjugate_gradients(matrix.matmul, rhs, max_iterations=5)
+    with pytest.warns(UnconvergedWarning, match="relative residual norm"):
+        conjugate_gradients(matrix.matmul, rhs, max_iterations=5, on_failure="warn")
+    found = conjugate_gradients(matrix.matmul, rhs, max_iterations=5, on_failure="return")
+    assert not found.report.converged
+    true = float(relative(matrix, found.solution[:, None], rhs[:, None]))
+    assert found.report.residual == pytest.approx(true, rel=1e-12)
+
+
+def test_a_tolerance_below_rounding_is_reported_as_stagnation():
+    matrix, rhs = spd(50, 1e6), randn(50)
+    with pytest.raises(DidNotConverge, match=r"stagnation.*float64"):
+        conjugate_gradients(matrix.matmul, rhs, stop=RelativeResidual(1e-17), max_iterations=5000)
+    trusting = conjugate_gradients(
+        matrix.matmul, rhs, stop=RelativeResidual(1e-17), max_iterations=5000, verify=False
+    )
+    true = float(relative(matrix, trusting.solution[:, None], rhs[:, None]))
+    assert true > 1e-17  # what the recurrence claims and the truth differ: hence ``verify``
+
+
+@pytest.mark.parametrize("shift", [-5.0, -200.0])
+def test_an_indefinite_matrix_is_named(shift):
+    matrix = spd(30) + shift * torch.eye(30, dtype=torch.float64)
+    with pytest.raises(NotPositiveDefinite, match="direction has curvature -"):
+        conjugate_gradients(matrix.matmul, randn(30, 2))
+
+
+def test_a_singular_matrix_is_solved_in_its_range_and_refused_outside():
+    basis = randn(30, 10)
+    matrix = basis @ basis.mT
+    inside = matrix @ randn(30)
+    found = conjugate_gradients(matrix.matmul, inside)
+    torch.testing.assert_close(matrix @ found.solution, inside, rtol=1e-5, atol=1e-4)
+    with pytest.raises((DidNotConverge, NotPositiveDefinite)):
+        conjugate_gradients(matrix.matmul, randn(30, seed=9), max_iterations=200)
+    with pytest.raises(NotPositiveDefinite, match="curvature 0"):
+        conjugate_gradients(torch.zeros_like, randn(30))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("where", ["matrix", "rhs"])
+def test_values_that_are_not_finite_are_named(value, where):
+    matrix, rhs = spd(10), randn(10, 2)
+    if where == "matrix":
+        matrix[2, 3] = value
+    else:
+        rhs[1, 1] = value
+    with pytest.raises(DidNotConverge, match="NaN or infinite"):
+        conjugate_gradients(matrix.matmul, rhs)
+
+
+def test_an_indefinite_preconditioner_is_named():
+    with pytest.raises(NotPositiveDefinite, match="preconditioner is not positive definite"):
+        conjugate_gradients(spd(10).matmul, randn(10), preconditioner=lambda r: -r)
+
+
+def test_bad_arguments():
+    matrix, rhs = spd(5), randn(5)
+    with pytest.raises(ConfigError, match="certifies nothing"):
+        conjugate_gradients(matrix.matmul, rhs, stop=EvidenceBound(1.0))
+    with pytest.raises(ConfigError, match="must be positive, got 0"):
+        AbsoluteResidual(0.0)
+    with pytest.raises(ConfigError, match="on_failure"):
+        conjugate_gradients(matrix.matmul, rhs, on_failure="ignore")
+    with pytest.raises(DTypeError, match="floating"):
+        conjugate_gradients(matrix.matmul, torch.ones(5, dtype=torch.long))
+    with pytest.raises(DTypeError, match="x0"):
+        conjugate_gradients(matrix.matmul, rhs, x0=rhs.float())
+    with pytest.raises(ShapeError, match="x0"):
+        conjugate_gradients(matrix.matmul, rhs, x0=randn(4))
+    with pytest.raises(ShapeError, match="matmul returned"):
+        conjugate_gradients(lambda v: v[:3], rhs)
+
+
+def test_residual_per_row():
+    matrix, rhs = spd(40, 1e3), randn(40)
+    found = conjugate_gradients(matrix.matmul, rhs, stop=AbsoluteResidual(1e-3, per_row=True))
+    assert 1e-3 < float(found.residual.norm()) <= 40e-3
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_no_synchronisation_between_the_checks_on_a_gpu():
+    matrix, rhs = spd(60).cuda(), randn(60, 3).cuda()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        state = conjugate_gradients.__globals__["CGIteration"](
+            matrix.matmul, rhs, None, None, RelativeResidual(), None
+        )
+        state.begin()
+        for _ in range(5):
+            state.step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    found = conjugate_gradients(matrix.matmul, rhs)
+    assert float(relative(matrix, found.solution, rhs).max()) <= 1e-6
