@@ -29,8 +29,8 @@ def heading(threads: int) -> str:
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in PACKAGES)
     return (
         "# Benchmarks\n\n"
-        "Written by `scripts/benchmark.py`; each table is what one script printed. Ratios above one\n"
-        "say how many times faster (or leaner) gpx is than the peer of that row.\n\n"
+        "Written by `scripts/benchmark.py`; each table is what one script printed. Ratios\n"
+        "above one say how many times faster (or leaner) gpx is than the peer of that row.\n\n"
         f"{date.today().isoformat()}, {platform.machine()}, {platform.system()}, "
         f"{threads} threads, Python {platform.python_version()}, {versions}\n"
     )
