@@ -40,6 +40,8 @@ def embed_general(column: Tensor, row: Tensor, length: int) -> Tensor:
 
     ``length`` is at least m1 + m2 - 1.
     """
+    batch = torch.broadcast_shapes(column.shape[:-1], row.shape[:-1])
+    column, row = column.expand(*batch, -1), row.expand(*batch, -1)
     tail = row[..., 1:].flip(-1)
     gap = column.new_zeros(*column.shape[:-1], length - column.shape[-1] - tail.shape[-1])
     return torch.cat([column, gap, tail], -1)

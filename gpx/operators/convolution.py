@@ -8,12 +8,11 @@ from typing import Any
 import torch
 from linear_operator import LinearOperator
 from linear_operator.operators import ConstantDiagLinearOperator, DenseLinearOperator
-from linear_operator.utils.getitem import _is_noop_index
 from torch import Tensor
 
 from gpx.linalg.fft_products import convolve, correlate, spectrum
 from gpx.linalg.prepared import Prepared
-from gpx.operators.algebra import rule
+from gpx.operators.algebra import Index, rule
 from gpx.operators.closed_form import closed_form_product
 from gpx.operators.structured import Structured
 
@@ -62,8 +61,13 @@ class Convolution(Structured):
 
     def _size(self) -> torch.Size:
         rows, columns, _ = self.grids
-        batch = self._args[0].shape[: -self.levels]
+        batch = self._batch()
         return torch.Size((*batch, torch.Size(rows).numel(), torch.Size(columns).numel()))
+
+    def _batch(self) -> torch.Size:
+        if len(self._args) == 1:
+            return self._args[0].shape[: -self.levels]
+        return torch.broadcast_shapes(*(t.shape[: -self.levels] for t in self._args))
 
     def _dims(self) -> tuple[int, ...]:
         return (self.levels,) * len(self._args)
@@ -127,7 +131,7 @@ class Convolution(Structured):
     def _diagonal(self) -> Tensor:
         # every tensor of every subclass holds lag zero in its first entry
         zero = self._args[0].flatten(-self.levels)[..., :1]
-        return zero.expand(*zero.shape[:-1], min(self.matrix_shape))
+        return zero.expand(*self._batch(), min(self.matrix_shape))
 
     def to_dense(self) -> Tensor:
         """The matrix itself, (..., M, N): windows of the lags, axis by axis; differentiable."""
@@ -146,26 +150,12 @@ class Convolution(Structured):
             out = out.permute(order).flatten(-d).flatten(-d - 1, -2)
         return out
 
-    def _getitem(self, row_index: Any, col_index: Any, *batch_indices: Any) -> LinearOperator:
-        """Few rows or columns are looked up, O(1) per entry, instead of multiplied out."""
-        if _is_noop_index(row_index) and _is_noop_index(col_index):
-            return super()._getitem(row_index, col_index, *batch_indices)
-        device = self._args[0].device
-        m, n = self.matrix_shape
-        row = torch.arange(m, device=device)[row_index]
-        column = torch.arange(n, device=device)[col_index]
-        lookup = max(DENSE_ENTRIES, LOOKUP * torch.Size(self.grids[2]).numel())
-        if row.ndim != 1 or column.ndim != 1 or row.numel() * column.numel() > lookup:
-            return super()._getitem(row_index, col_index, *batch_indices)
-        generator = self._generator().flatten(-self.levels)[batch_indices]
-        return DenseLinearOperator(generator[..., self._lag_index(row.unsqueeze(-1), column)])
-
     def _rebuilt(self, *tensors: Tensor) -> Any:
         """The same kind of matrix from other tensors, with a plan of its own."""
         return self.__class__(*tensors, **{**self._nondifferentiable_kwargs, "plan": None})
 
     def _sum_batch(self, dim: int) -> LinearOperator:
-        return self._rebuilt(*(t.sum(dim) for t in self._args))
+        return self._rebuilt(*(t.sum(dim) for t in self._broadcast_args()))
 
     def _scaled(self, factor: Tensor) -> Convolution:
         factor = factor.reshape(*factor.shape, *(1,) * self.levels)
@@ -178,6 +168,21 @@ class Convolution(Structured):
         pick.view(-1)[0] = 1.0
         amount = amount.reshape(*amount.shape, *(1,) * self.levels)
         return self._rebuilt(first + amount * pick, *self._args[1:])
+
+
+@rule("select", Convolution, Index)
+def _(operator: Convolution, index: Index) -> LinearOperator | None:
+    """Few rows or columns are looked up, O(1) per entry, instead of multiplied out."""
+    device = operator.device
+    rows, columns = (
+        torch.arange(size, device=device) if chosen is None else chosen
+        for chosen, size in zip(index, operator.matrix_shape, strict=True)
+    )
+    most = max(DENSE_ENTRIES, LOOKUP * torch.Size(operator.grids[2]).numel())
+    if rows.numel() * columns.numel() > most:
+        return None
+    where = operator._lag_index(rows.unsqueeze(-1), columns)
+    return DenseLinearOperator(operator._generator().flatten(-operator.levels)[..., where])
 
 
 @rule("scale", Convolution, Tensor)

@@ -6,11 +6,10 @@ from typing import Any
 
 import torch
 from linear_operator import LinearOperator, to_linear_operator
-from linear_operator.utils.getitem import _is_noop_index, _noop_index
 from torch import Tensor
 
 from gpx.errors import ShapeError
-from gpx.operators.algebra import rule
+from gpx.operators.algebra import Index, combine, rule
 from gpx.operators.closed_form import closed_form_product
 from gpx.operators.interpolation import Interpolation
 from gpx.operators.structured import Structured
@@ -142,22 +141,9 @@ class Interpolated(Structured):
             parts.append(self._get_indices(full[0], full[0], *full[1:]))
         return torch.cat(parts, -1)
 
-    def _getitem(self, row_index: Any, col_index: Any, *batch_indices: Any) -> LinearOperator:
-        """Rows and columns stay interpolated: only weights are sliced."""
-        if not batch_indices:
-            return Interpolated(
-                self.left._getitem(row_index, _noop_index),
-                self.base,
-                None
-                if self.symmetric and _is_noop_index(row_index) and _is_noop_index(col_index)
-                else self.right._getitem(col_index, _noop_index),
-            )
-        full = self._expand_batch(self.batch_shape)
-        return Interpolated(
-            full.left._getitem(row_index, _noop_index, *batch_indices),
-            full.base._getitem(_noop_index, _noop_index, *batch_indices),
-            full.right._getitem(col_index, _noop_index, *batch_indices),
-        )
+    def to_dense(self) -> Tensor:
+        """The matrix itself, (..., n1, n2), differentiable; nothing is kept."""
+        return self._product(torch.eye(self.shape[-1], dtype=self.dtype, device=self.device))
 
     def zero_mean_mvn_samples(self, num_samples: int) -> Tensor:
         """Draws (num_samples, ..., n) of N(0, W K W^T): W times draws of the grid's matrix."""
@@ -172,3 +158,15 @@ def _(operator: Interpolated, factor: Tensor) -> LinearOperator:
     """A multiple stays interpolated: the grid's matrix takes the factor."""
     left, _, *right = operator._args
     return Interpolated(left, operator.base._mul_constant(factor), *right)
+
+
+@rule("select", Interpolated, Index)
+def _(operator: Interpolated, index: Index) -> LinearOperator:
+    """Rows and columns stay interpolated: only weights are picked."""
+    left: Any = operator.left
+    right: Any = operator.right
+    if index.rows is not None:
+        left = combine("select", left, Index(index.rows, None))
+    if index.columns is not None:
+        right = combine("select", right, Index(index.columns, None))
+    return Interpolated(left, operator.base, right)

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 from linear_operator import LinearOperator
-from linear_operator.utils.getitem import _is_noop_index, _noop_index
 from torch import Tensor
 
 from gpx.errors import ShapeError
 from gpx.linalg.interpolation import Boundary, Method, Outside, RegularAxis, interpolate
 from gpx.linalg.prepared import Prepared
+from gpx.operators.algebra import Index, combine, rule
 from gpx.operators.closed_form import closed_form_product
 from gpx.operators.structured import Structured
 
@@ -151,14 +151,6 @@ class Interpolation(Structured):
         values = self.values[place]
         return torch.where(found, values, torch.zeros_like(values)).sum(-1)
 
-    def _getitem(self, row_index: Any, col_index: Any, *batch_indices: Any) -> LinearOperator:
-        """Rows stay an interpolation: nothing is evaluated."""
-        if not _is_noop_index(col_index):
-            rows = self._getitem(row_index, _noop_index, *batch_indices)
-            return LinearOperator._getitem(rows, _noop_index, col_index)
-        place = (*batch_indices, row_index)
-        return Interpolation(self.values[place], self.indices[place], num_columns=self.num_columns)
-
     def to_dense(self) -> Tensor:
         """The matrix itself, (..., n, m), differentiable."""
         empty = self.values.new_zeros(self._size())
@@ -197,12 +189,24 @@ class InterpolationTranspose(Structured):
     def _get_indices(self, row_index: Tensor, col_index: Tensor, *batch_indices: Tensor) -> Tensor:
         return self.base._get_indices(col_index, row_index, *batch_indices)
 
-    def _getitem(self, row_index: Any, col_index: Any, *batch_indices: Any) -> LinearOperator:
-        return self.base._getitem(col_index, row_index, *batch_indices).mT
-
     def to_dense(self) -> Tensor:
         """The matrix itself, (..., m, n), differentiable."""
         return self.base.to_dense().mT
+
+
+@rule("select", Interpolation, Index)
+def _(operator: Interpolation, index: Index) -> LinearOperator | None:
+    """Rows stay an interpolation: only weights are picked."""
+    if index.rows is None or index.columns is not None:
+        return None
+    values, indices = (t.index_select(-2, index.rows) for t in operator._broadcast_args())
+    return Interpolation(values, indices, num_columns=operator.num_columns)
+
+
+@rule("select", InterpolationTranspose, Index)
+def _(operator: InterpolationTranspose, index: Index) -> LinearOperator | None:
+    found = combine("select", operator.base, Index(index.columns, index.rows))
+    return None if found is None else found._transpose_nonbatch()
 
 
 def _compressed(starts: Tensor, place: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:

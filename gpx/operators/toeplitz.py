@@ -21,7 +21,7 @@ class Toeplitz(Convolution):
 
     Args:
         column (..., M): first column.
-        row (..., N): first row; same batch shape.
+        row (..., N): first row; batch shapes broadcast.
         plan: where the spectrum is kept between products; a fresh one by default.
 
     Cost: product O(n log n) time and O(n) memory per column (two real FFTs of a fast length
@@ -32,7 +32,7 @@ class Toeplitz(Convolution):
     LU up to ``DENSE_ROWS`` rows, ``logdet`` then being log |det T|.
 
     Raises:
-        ShapeError: an empty column, or different batches of column and row.
+        ShapeError: an empty column or row.
         NotPositiveDefinite: a solve or logdet, when a pivot of the recursion is not positive.
         DidNotConverge: a solve, when the matrix is too near singular for its dtype.
 
@@ -49,10 +49,8 @@ class Toeplitz(Convolution):
         self.column, self.row = column, row
         if column.ndim < 1 or column.shape[-1] == 0:
             raise ShapeError(f"a first column (..., M) with M >= 1, got {tuple(column.shape)}")
-        if row is not None and row.shape[:-1] != column.shape[:-1]:
-            raise ShapeError(
-                f"column {tuple(column.shape)} and row {tuple(row.shape)} differ in batch shape"
-            )
+        if row is not None and (row.ndim < 1 or row.shape[-1] == 0):
+            raise ShapeError(f"a first row (..., N) with N >= 1, got {tuple(row.shape)}")
 
     @property
     def grids(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
@@ -76,8 +74,9 @@ class Toeplitz(Convolution):
     def _transpose_nonbatch(self) -> Toeplitz:
         if self.row is None:
             return self
-        first = self.column[..., :1]
-        return Toeplitz(torch.cat([first, self.row[..., 1:]], -1), self.column)
+        first = self.column[..., :1].expand(*self._batch(), 1)
+        rest = self.row[..., 1:].expand(*self._batch(), -1)
+        return Toeplitz(torch.cat([first, rest], -1), self.column)
 
     def _logdet(self) -> Tensor:
         if self.row is None:
