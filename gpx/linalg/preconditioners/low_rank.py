@@ -131,7 +131,7 @@ class LowRankPlusNoise(Preconditioner):
 
     def _on_small(self, function: Callable[[Tensor], Tensor], low: Tensor) -> Tensor:
         """A function of (m, c) blocks in float64, on (m,) or (m, c) in the factor's dtype."""
-        block = low.reshape(low.shape[0], -1).double()
+        block = (low.unsqueeze(-1) if low.ndim == 1 else low).double()
         return function(block).to(low.dtype).reshape(low.shape)
 
     def _project(self, vectors: Tensor) -> Tensor:

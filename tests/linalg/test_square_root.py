@@ -1,0 +1,129 @@
+"""Square roots without factorisation against eigendecompositions."""
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpx.errors import ConfigError, DidNotConverge, NotPositiveDefinite
+from gpx.linalg import UnconvergedWarning, contour_root, lanczos_root, shifted_conjugate_gradients
+from gpx.linalg.square_root import contour_nodes
+
+
+def randn(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def covariance(n, noise=0.05, seed=0):
+    x = randn(n, 2, seed=seed)
+    eye = torch.eye(n, dtype=torch.float64)
+    return torch.exp(-0.5 * torch.cdist(x, x).square() / 0.5**2) + noise * eye
+
+
+def exact(matrix, block, power):
+    values, vectors = torch.linalg.eigh(matrix)
+    image = values.sqrt() if power == "root" else values.rsqrt()
+    return vectors @ (image[:, None] * (vectors.mT @ block))
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    n=st.integers(3, 60),
+    columns=st.integers(1, 3),
+    noise=st.floats(1e-3, 1.0),
+    power=st.sampled_from(["root", "inverse_root"]),
+    seed=st.integers(0, 50),
+)
+def test_both_ways_against_the_eigendecomposition(n, columns, noise, power, seed):
+    matrix, block = covariance(n, noise, seed), randn(n, columns, seed=seed + 1)
+    expected = exact(matrix, block, power)
+    krylov = lanczos_root(matrix.matmul, block, power=power, tolerance=1e-9)
+    rational = contour_root(matrix.matmul, block, power=power, smallest=0.9 * noise, tolerance=1e-8)
+    for found, tolerance in ((krylov, 1e-7), (rational, 1e-6)):
+        assert found.report.converged
+        gap = torch.linalg.vector_norm(found.value - expected, dim=0)
+        assert float((gap / torch.linalg.vector_norm(expected, dim=0)).max()) < tolerance
+
+
+def test_without_bounds_the_spectrum_is_estimated_and_vectors_stay_vectors():
+    matrix, vector = covariance(80), randn(80)
+    for method in (lanczos_root, contour_root):
+        found = method(matrix.matmul, vector)
+        assert found.value.shape == (80,)
+        expected = exact(matrix, vector[:, None], "root")[:, 0]
+        torch.testing.assert_close(found.value, expected, rtol=0, atol=1e-4)
+
+
+def test_samples_have_the_covariance():
+    matrix, count = covariance(8, noise=0.2), 4_000
+    draws = lanczos_root(matrix.matmul, randn(8, count), tolerance=1e-8).value
+    found = draws @ draws.mT / count
+    diagonal = matrix.diagonal()
+    deviation = ((matrix.square() + diagonal.outer(diagonal)) / count).sqrt()
+    assert float(((found - matrix) / deviation).abs().max()) < 5.0
+
+
+def test_the_rational_approximation_converges_at_the_published_rate():
+    x = torch.logspace(-4, 1, 200, dtype=torch.float64)
+    errors = []
+    for nodes in (4, 8, 12, 16):
+        shifts, weights = contour_nodes(1e-4, 10.0, nodes)
+        value = sum(w / (x + s) for s, w in zip(shifts, weights, strict=True))
+        errors.append(float((value * x.sqrt() - 1).abs().max()))
+        assert all(w > 0 for w in weights)
+        assert all(s > 0 for s in shifts)
+    for coarse, fine in itertools.pairwise(errors):
+        assert fine < coarse * 0.01  # exp(-2 pi^2 4 / (log 1e5 + 3)) = 0.004
+
+
+def test_shifted_systems_share_the_products():
+    matrix, block = covariance(60), randn(60, 2)
+    shifts = [0.3, 0.0, 10.0, 1e6]
+    calls = []
+
+    def matmul(vectors):
+        calls.append(vectors.shape)
+        return matrix @ vectors
+
+    found = shifted_conjugate_gradients(matmul, block, shifts, tolerance=1e-10)
+    assert found.report.converged
+    assert len(calls) == found.report.iterations + 1
+    eye = torch.eye(60, dtype=torch.float64)
+    for shift, solution in zip(shifts, found.solutions, strict=True):
+        expected = torch.linalg.solve(matrix + shift * eye, block)
+        torch.testing.assert_close(
+            solution, expected, rtol=1e-6, atol=1e-8 * float(expected.abs().max())
+        )
+
+
+def test_failures_are_reported():
+    matrix, block = covariance(100, noise=1e-4), randn(100, 2)
+    with pytest.raises(DidNotConverge, match="Lanczos square root after 5 steps"):
+        lanczos_root(matrix.matmul, block, max_steps=5)
+    with pytest.raises(DidNotConverge, match="contour-integral square root after 5 steps"):
+        contour_root(matrix.matmul, block, smallest=1e-4, max_iterations=5)
+    with pytest.warns(UnconvergedWarning, match="not converged"):
+        lanczos_root(matrix.matmul, block, max_steps=5, on_failure="warn")
+    found = contour_root(matrix.matmul, block, smallest=1e-4, max_iterations=5, on_failure="return")
+    assert not found.report.converged
+
+
+def test_indefinite_and_bad_arguments():
+    matrix = covariance(20) - 0.5 * torch.eye(20, dtype=torch.float64)
+    block = randn(20)
+    with pytest.raises(NotPositiveDefinite, match="Ritz value -"):
+        lanczos_root(matrix.matmul, block)
+    with pytest.raises(NotPositiveDefinite, match="Ritz value -"):
+        contour_root(matrix.matmul, block)
+    with pytest.raises(NotPositiveDefinite, match="curvature -"):
+        shifted_conjugate_gradients(matrix.matmul, block, [0.0])
+    with pytest.raises(DidNotConverge, match="NaN"):
+        shifted_conjugate_gradients((matrix * torch.nan).matmul, block, [0.0])
+    with pytest.raises(ConfigError, match="non-negative"):
+        shifted_conjugate_gradients(matrix.matmul, block, [-1.0])
+    with pytest.raises(ConfigError, match="power"):
+        lanczos_root(matrix.matmul, block, power="cube")
+    with pytest.raises(ConfigError, match="0 < smallest < largest"):
+        contour_root(covariance(20).matmul, block, smallest=5.0, largest=1.0)

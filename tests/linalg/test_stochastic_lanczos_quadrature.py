@@ -1,0 +1,84 @@
+"""Log-determinants by quadrature: bracket, standard error, early stop, preconditioning."""
+
+import itertools
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from gpx.errors import ConfigError
+from gpx.linalg import (
+    logdet_quadrature,
+    nystrom_preconditioner,
+    probe_vectors,
+    stochastic_lanczos_quadrature,
+)
+
+g1 = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "oracles" / "golden_g1.py")))
+
+
+def preconditioner():
+    return nystrom_preconditioner(g1.K_zz, g1.K_zx, g1.NOISE)
+
+
+@pytest.mark.parametrize("kind", ["rademacher", "gaussian"])
+@pytest.mark.parametrize("with_q", [False, True])
+def test_unbiased_once_the_bracket_is_closed(kind, with_q):
+    probes = probe_vectors(200, 100, kind=kind, generator=torch.Generator().manual_seed(0))
+    found = logdet_quadrature(
+        g1.K.matmul,
+        probes,
+        steps=6 if with_q else 30,
+        node=None if with_q else g1.NOISE,
+        preconditioner=preconditioner() if with_q else None,
+    )
+    assert float(found.bracket[1] - found.bracket[0]) < 1e-3
+    assert abs(float(found.value) - g1.LOGDET) < 4 * float(found.standard_error)
+    low, high = found.interval(4.0)
+    assert low < g1.LOGDET < high
+
+
+def test_a_preconditioner_reduces_the_scatter():
+    probes = probe_vectors(200, 30, generator=torch.Generator().manual_seed(0))
+    plain = logdet_quadrature(g1.K.matmul, probes, steps=20, node=g1.NOISE)
+    better = logdet_quadrature(g1.K.matmul, probes, steps=20, preconditioner=preconditioner())
+    assert float(better.standard_error) < 0.05 * float(plain.standard_error)
+
+
+def test_all_signs_enumerated_bracket_the_exact_determinant_at_every_step():
+    matrix = g1.K[:160:20, :160:20]
+    signs = torch.tensor(list(itertools.product([-1.0, 1.0], repeat=8)), dtype=torch.float64).mT
+    exact = float(torch.logdet(matrix))
+    for steps in range(1, 9):
+        found = logdet_quadrature(matrix.matmul, signs, steps=steps, node=g1.NOISE)
+        assert float(found.bracket[0]) - 1e-9 <= exact <= float(found.bracket[1]) + 1e-9
+        assert bool((found.radau <= found.gauss + 1e-9).all())
+    assert float(found.value) == pytest.approx(exact, abs=1e-9)
+
+
+def test_it_stops_once_the_bracket_is_narrow_and_says_when_it_never_was():
+    probes = probe_vectors(200, 5, generator=torch.Generator().manual_seed(0))
+    calls = []
+
+    def matmul(vectors):
+        calls.append(vectors.shape[1])
+        return g1.K @ vectors
+
+    found = logdet_quadrature(matmul, probes, steps=100, node=g1.NOISE, width=0.5)
+    assert found.converged
+    assert len(calls) == found.steps < 40
+    assert float(found.bracket[1] - found.bracket[0]) <= 0.5
+    short = logdet_quadrature(matmul, probes, steps=5, node=g1.NOISE, width=1e-6)
+    assert not short.converged
+    with pytest.raises(ConfigError, match="width without a node"):
+        logdet_quadrature(matmul, probes, width=0.1)
+
+
+def test_other_functions_than_the_logarithm():
+    probes = probe_vectors(200, 100, generator=torch.Generator().manual_seed(1))
+    found = stochastic_lanczos_quadrature(g1.K.matmul, torch.reciprocal, probes, steps=40)
+    exact = float(torch.linalg.inv(g1.K).trace())
+    assert abs(float(found.value) - exact) < 4 * float(found.standard_error)
+    assert torch.equal(found.gauss, found.radau)
