@@ -117,6 +117,55 @@ def kernel_dense(*leaves: Tensor) -> Tensor:
     )
 
 
+def general_toeplitz(first: Tensor, row: Tensor) -> Tensor:
+    every = torch.cat([row[1:].flip(0), first])
+    lag = torch.arange(first.shape[0])[:, None] - torch.arange(row.shape[0])
+    return every[lag.to(first.device) + row.shape[0] - 1]
+
+
+def circulant(generator: Tensor) -> Tensor:
+    """Multilevel: generator[(i - j) mod n], axis by axis."""
+    place = torch.cartesian_prod(*[torch.arange(n) for n in generator.shape])
+    place = place.reshape(generator.numel(), generator.ndim)
+    lag = (place[:, None] - place) % torch.tensor(generator.shape)
+    return generator[tuple(lag.to(generator.device).unbind(-1))]
+
+
+def block_toeplitz(lags: Tensor, grid: tuple[int, ...]) -> Tensor:
+    place = torch.cartesian_prod(*[torch.arange(n) for n in grid])
+    lag = place[:, None] - place
+    lag = lag.abs() if lags.shape == grid else lag % torch.tensor(lags.shape)
+    return lags[tuple(lag.to(lags.device).unbind(-1))]
+
+
+def generator(a: Tensor, levels: int = 1) -> Tensor:
+    """A symmetric, diagonally dominant circulant generator or corner of lags."""
+    dims = tuple(range(-levels, 0))
+    even = torch.tanh(a) + torch.tanh(a).flip(dims).roll((1,) * levels, dims)
+    return even + corner(torch.zeros_like(a), levels, 24.0)
+
+
+def corner(a: Tensor, levels: int, peak: float = 16.0) -> Tensor:
+    pick = torch.zeros(a.shape[-levels:], dtype=a.dtype, device=a.device)
+    pick.view(-1)[0] = peak
+    return torch.tanh(a) / 2 + pick
+
+
+def weights(values: Tensor, m: int, q: int = 2, step: int = 1) -> LinearOperator:
+    n = values.shape[-2]
+    place = (step * torch.arange(n)[:, None] + torch.arange(q)) % m
+    indices = place.to(values.device).expand(values.shape)
+    return operators.Interpolation(values, indices, num_columns=m)
+
+
+def weights_dense(values: Tensor, m: int, q: int = 2, step: int = 1) -> Tensor:
+    out = values.new_zeros(values.shape[0], m)
+    for i in range(values.shape[0]):
+        for k in range(q):
+            out[i, (step * i + k) % m] += values[i, k]
+    return out
+
+
 REGISTRY = {
     "Kronecker": Case(
         "Kronecker",
@@ -232,6 +281,76 @@ REGISTRY = {
         batches=False,
         checks=False,
         converts=False,
+    ),
+    "Toeplitz": Case(
+        "Toeplitz",
+        ((10,),),
+        lambda a: operators.Toeplitz(column(a)),
+        lambda a: toeplitz(column(a)),
+        positive=True,
+    ),
+    "Toeplitz, rectangular": Case(
+        "Toeplitz",
+        ((9,), (7,)),
+        lambda a, b: operators.Toeplitz(a, b),
+        general_toeplitz,
+    ),
+    "Circulant": Case(
+        "Circulant",
+        ((9,),),
+        lambda a: operators.Circulant(generator(a)),
+        lambda a: circulant(generator(a)),
+        positive=True,
+    ),
+    "Circulant, not symmetric": Case(
+        "Circulant", ((10,),), lambda a: operators.Circulant(a), lambda a: circulant(a)
+    ),
+    "BlockCirculant": Case(
+        "BlockCirculant",
+        ((3, 4),),
+        lambda a: operators.BlockCirculant(generator(a, 2), levels=2),
+        lambda a: circulant(generator(a, 2)),
+        positive=True,
+    ),
+    "BlockToeplitz": Case(
+        "BlockToeplitz",
+        ((3, 4),),
+        lambda a: operators.BlockToeplitz(corner(a, 2), grid=(3, 4)),
+        lambda a: block_toeplitz(corner(a, 2), (3, 4)),
+        positive=True,
+    ),
+    "BlockToeplitz, all lags": Case(
+        "BlockToeplitz",
+        ((3, 5, 3),),
+        lambda a: operators.BlockToeplitz(a, grid=(2, 3, 2)),
+        lambda a: block_toeplitz(a, (2, 3, 2)),
+    ),
+    "Interpolation": Case(
+        "Interpolation",
+        ((9, 2),),
+        lambda a: weights(a, 6),
+        lambda a: weights_dense(a, 6),
+    ),
+    "Interpolated": Case(
+        "Interpolated",
+        ((7, 3), (6, 2), (8,)),
+        lambda a, b, c: operators.Interpolated(
+            weights(a, 8, 3), operators.Toeplitz(column(c)), weights(b, 8, 2)
+        ),
+        lambda a, b, c: weights_dense(a, 8, 3) @ toeplitz(column(c)) @ weights_dense(b, 8, 2).mT,
+    ),
+    "Interpolated, symmetric": Case(
+        "Interpolated",
+        ((6, 1), (6,)),
+        lambda a, c: operators.Interpolated(
+            weights(positive(a), 6, 1), operators.Toeplitz(column(c))
+        ),
+        lambda a, c: (
+            weights_dense(positive(a), 6, 1)
+            @ toeplitz(column(c))
+            @ weights_dense(positive(a), 6, 1).mT
+        ),
+        positive=True,
     ),
 }
 NAMES = sorted(REGISTRY)

@@ -7,7 +7,7 @@ import scipy.linalg
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from linear_operator.test.linear_operator_test_case import LinearOperatorTestCase
+from linear_operator.test.linear_operator_test_case import RectangularLinearOperatorTestCase
 
 from gpx.errors import NotPositiveDefinite, ShapeError
 from gpx.linalg import chan
@@ -101,19 +101,16 @@ def test_an_approximation_of_a_toeplitz_matrix_is_close_in_its_solves():
     assert (exact - near).norm() < 0.05 * exact.norm()
 
 
-class TestPackageCase(LinearOperatorTestCase, unittest.TestCase):
-    """linear_operator's own conformance test, on a symmetric positive definite circulant."""
+class TestPackageCase(RectangularLinearOperatorTestCase, unittest.TestCase):
+    """linear_operator's own test of products and indices.
+
+    Its tests of solves symmetrise gradients, which holds for no matrix given by a general column.
+    """
 
     seed = 0
-    should_call_cg = False
-    should_call_lanczos = False
-    pairs = unittest.skip("eigenvalues of a symmetric circulant come in pairs; this needs distinct")
-    test_eigh = pairs(LinearOperatorTestCase.test_eigh)
-    test_svd = pairs(LinearOperatorTestCase.test_svd)
 
     def create_linear_op(self):
-        return Circulant(torch.tensor([4.0, 0.6, -0.3, -0.3, 0.6]).requires_grad_())
+        return Circulant(torch.tensor([4.0, 0.6, -0.3, 0.2, 1.1]).requires_grad_())
 
     def evaluate_linear_op(self, linear_op):
-        column = linear_op.column
-        return column[(torch.arange(5)[:, None] - torch.arange(5)) % 5]
+        return linear_op.column[(torch.arange(5)[:, None] - torch.arange(5)) % 5]
