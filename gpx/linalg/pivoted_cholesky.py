@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from gpx.errors import NotPositiveDefinite, ShapeError
 
 MAX_BLOCK = 64
 """Most rows asked for at once: bounds the work wasted when the next pivots are guessed wrong."""
@@ -56,10 +59,16 @@ def pivoted_cholesky(
         The factorisation with m <= rank pivots: fewer when the tolerance is met or when the
         residual is exhausted to rounding (EXHAUSTED times the largest diagonal entry).
 
+    Raises:
+        NotPositiveDefinite: a negative diagonal entry, or NaN or infinite values in the diagonal or
+            the rows. ShapeError: a diagonal that is not (n,), rows that are not (b, n).
+
     Cost: about n m^2 multiply-adds and n m kernel entries; memory n (m + MAX_BLOCK); two host
     synchronisations per pivot.
     Source: sgpr_cglb_diagnostics 2.20.3.
     """
+    if diagonal.ndim != 1:
+        raise ShapeError(f"the diagonal must be (n,), got {tuple(diagonal.shape)}")
     n = diagonal.shape[0]
     rank = min(rank, n)
     residual = diagonal.detach().clone().clamp_(min=0.0)
@@ -67,7 +76,14 @@ def pivoted_cholesky(
     pivots = torch.empty(rank, dtype=torch.long, device=residual.device)
     if rank == 0:
         return PivotedCholesky(factor, pivots, residual)
-    floor = EXHAUSTED.get(residual.dtype, 1e-3) * float(residual.max())
+    scale = float(residual.max())
+    lowest = float(diagonal.detach().min())
+    if not (math.isfinite(scale) and lowest >= -_rounding(residual.dtype) * scale):
+        raise NotPositiveDefinite(
+            f"the diagonal ranges from {lowest:.3g} to {scale:.3g}, a covariance's is finite and "
+            "not negative; check the inputs and the kernel's hyperparameters"
+        )
+    floor = EXHAUSTED.get(residual.dtype, 1e-3) * scale
     block, taken = 4, 0
     while taken < rank:
         guess = torch.topk(residual, min(block, rank - taken), sorted=False).indices
@@ -76,6 +92,11 @@ def pivoted_cholesky(
         if not bool((guess == first).any()):
             guess[0] = first
         swept = rows(guess)
+        if swept.shape != (guess.shape[0], n):
+            raise ShapeError(
+                f"rows returned {tuple(swept.shape)} for {guess.shape[0]} indices; expected "
+                f"({guess.shape[0]}, {n})"
+            )
         if taken:
             done = factor[:taken]
             swept = torch.addmm(swept, done[:, guess].T, done, alpha=-1.0)
@@ -84,6 +105,11 @@ def pivoted_cholesky(
         for _ in range(len(place)):
             pivot = int(torch.argmax(residual))
             variance = float(residual[pivot])
+            if not math.isfinite(variance):
+                raise NotPositiveDefinite(
+                    f"a residual variance became {variance} after {taken} pivots: the rows hold "
+                    "NaN or infinite values; check the inputs and the kernel's hyperparameters"
+                )
             if variance <= floor or (tolerance > 0.0 and float(residual.sum()) <= tolerance):
                 return PivotedCholesky(factor[:taken], pivots[:taken], residual)
             if pivot not in place:
@@ -103,3 +129,7 @@ def pivoted_cholesky(
         hit = used == len(place)
         block = min(2 * block if hit else max(2 * used, 4), MAX_BLOCK)
     return PivotedCholesky(factor, pivots, residual)
+
+
+def _rounding(dtype: torch.dtype) -> float:
+    return 100.0 * torch.finfo(dtype).eps

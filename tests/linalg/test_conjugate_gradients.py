@@ -19,6 +19,7 @@ from gpx.linalg import (
     conjugate_gradients,
     nystrom_preconditioner,
 )
+from gpx.linalg.cg_iteration import CGIteration
 
 g1 = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "oracles" / "golden_g1.py")))
 
@@ -308,9 +309,7 @@ def test_no_synchronisation_between_the_checks_on_a_gpu():
     matrix, rhs = spd(60).cuda(), randn(60, 3).cuda()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        state = conjugate_gradients.__globals__["CGIteration"](
-            matrix.matmul, rhs, None, None, RelativeResidual(), None
-        )
+        state = CGIteration(matrix.matmul, rhs, None, None, RelativeResidual(), None)
         state.begin()
         for _ in range(5):
             state.step()

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpx.errors import NotPositiveDefinite, ShapeError
 from gpx.linalg import pivoted_cholesky
 
 
@@ -102,3 +103,28 @@ def test_trivial_ranks(rank):
     found = pivoted_cholesky(lambda i: dense[i], dense.diagonal(), rank)
     assert found.factor.shape == (rank, 5)
     assert found.pivots.tolist() == [0][:rank]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_values_that_are_not_finite_are_named(value):
+    dense = matrix(30, 1.0)
+    broken = dense.clone()
+    broken[3, 4] = broken[4, 3] = value
+    with pytest.raises(NotPositiveDefinite, match="rows hold NaN"):
+        pivoted_cholesky(lambda i: broken[i], dense.diagonal(), 30)
+    diagonal = dense.diagonal().clone()
+    diagonal[7] = value
+    with pytest.raises(NotPositiveDefinite, match="finite and not negative"):
+        pivoted_cholesky(lambda i: dense[i], diagonal, 5)
+
+
+def test_negative_variances_and_wrong_shapes_are_refused():
+    dense = matrix(10, 1.0)
+    diagonal = dense.diagonal().clone()
+    diagonal[2] = -0.5
+    with pytest.raises(NotPositiveDefinite, match=r"from -0\.5 to 1"):
+        pivoted_cholesky(lambda i: dense[i], diagonal, 5)
+    with pytest.raises(ShapeError, match=r"rows returned \(10, 4\)"):
+        pivoted_cholesky(lambda i: dense[:, i], dense.diagonal(), 4)
+    with pytest.raises(ShapeError, match="must be"):
+        pivoted_cholesky(lambda i: dense[i], dense, 4)
