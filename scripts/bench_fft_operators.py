@@ -99,7 +99,8 @@ def ski_product(n: int, m: int, dtype: torch.dtype, device: str, runs: int) -> N
     axis = RegularAxis.covering(0.0, 1.0, m)
     indices, values = interpolate(x, [axis])
     column = torch.exp(-((torch.arange(m, dtype=dtype, device=device) / 200.0) ** 2))
-    kept = Interpolated(Interpolation(values, indices, num_columns=m), Toeplitz(column))
+    weights = Interpolation(values, indices, num_columns=m)
+    kept = Interpolated(weights, Toeplitz(column))
     for c in (1, 8):
         right = torch.randn(n, c, dtype=dtype, device=device)
 
@@ -113,7 +114,10 @@ def ski_product(n: int, m: int, dtype: torch.dtype, device: str, runs: int) -> N
             return made._matmul(right)
 
         def fresh(right: Tensor = right) -> object:
-            weights = Interpolation(values, indices, num_columns=m)
+            made = Interpolation(values, indices, num_columns=m)
+            return Interpolated(made, Toeplitz(column)) @ right
+
+        def new_kernel(right: Tensor = right) -> object:
             return Interpolated(weights, Toeplitz(column)) @ right
 
         def ours(right: Tensor = right) -> object:
@@ -125,6 +129,7 @@ def ski_product(n: int, m: int, dtype: torch.dtype, device: str, runs: int) -> N
                     "linear_operator": theirs,
                     "linear_operator, in a solver": their_solver_product,
                     "gpx, all fresh": fresh,
+                    "gpx, weights kept, kernel new": new_kernel,
                     "gpx, kept": ours,
                 },
                 runs,
