@@ -30,21 +30,23 @@ class ShiftedSpectrum:
         vectors (..., m_l, m_l): Q_l, in the operator's dtype.
         values (..., m_l): eigenvalues of the factors, float64.
         shifted (..., M): prod_l values + s in the order of the grid, float64, all positive.
-        reciprocal (..., M): 1 / shifted, in the operator's dtype.
     """
 
     vectors: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
     shifted: Tensor
-    reciprocal: Tensor
 
     @classmethod
     def of(cls, factors: Sequence[Tensor], shift: Tensor) -> ShiftedSpectrum:
         """Decompose symmetric factors in float64 (they are small); shift (..., 1)."""
         pairs = [torch.linalg.eigh(f.double()) for f in factors]
         values = tuple(v for v, _ in pairs)
-        shifted = kronecker_vector(values) + shift.double()
-        if not bool((shifted > 0).all()):
+        shifted = kronecker_vector(values)
+        batch = torch.broadcast_shapes(shifted.shape[:-1], shift.shape[:-1])
+        wide = batch != shifted.shape[:-1]
+        # a grid of doubles is large: shift it in place where it need not grow
+        shifted = shifted + shift.double() if wide else shifted.add_(shift.double())
+        if not bool(shifted.min() > 0):
             raise NotPositiveDefinite(
                 f"Kronecker product of sizes {[f.shape[-1] for f in factors]} plus a constant "
                 f"diagonal is not positive definite: smallest eigenvalue {float(shifted.min()):.2e}"
@@ -52,14 +54,17 @@ class ShiftedSpectrum:
                 "check that every factor is positive semi-definite."
             )
         dtype = factors[0].dtype
-        return cls(
-            tuple(q.to(dtype) for _, q in pairs), values, shifted, shifted.reciprocal().to(dtype)
-        )
+        return cls(tuple(q.to(dtype) for _, q in pairs), values, shifted)
 
     def inverse_product(self, right: Tensor) -> Tensor:
         """Q (T + s I)^{-1} Q^T right."""
         rotated = kronecker_matmul([q.mT for q in self.vectors], right)
-        return kronecker_matmul(self.vectors, self.reciprocal.unsqueeze(-1) * rotated)
+        spectrum = self.shifted.unsqueeze(-1)
+        if torch.broadcast_shapes(rotated.shape, spectrum.shape) == rotated.shape:
+            scaled = rotated.div_(spectrum)  # fresh memory, rotated from ``right`` just now
+        else:
+            scaled = (rotated / spectrum).to(right.dtype)
+        return kronecker_matmul(self.vectors, scaled)
 
     def logdet(self) -> Tensor:
         """sum_i log(shifted_i), float64."""

@@ -21,8 +21,8 @@ from gpx.operators.algebra import rule
 from gpx.operators.kronecker_plus_diagonal import diagonal_values
 from gpx.operators.structured import Structured
 
-CHUNK_BYTES = 1 << 26
-"""Scaled rows held at once while the capacitance is summed (64 MiB)."""
+CHUNK_BYTES = 1 << 25
+"""Scaled rows held at once while the capacitance is summed (32 MiB)."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,9 @@ from gpx.errors import ShapeError
 from gpx.operators.algebra import Index, combine, rule
 from gpx.operators.structured import Structured
 
+FEW_ENTRIES = 16
+"""Blocks up to this size are read entry by entry."""
+
 
 class Selection(Structured):
     """W A V^T, (..., N', M'): row i is row rows[i] of A, column j is column columns[j] of A.
@@ -54,6 +57,15 @@ class Selection(Structured):
             right = right.new_zeros(shape).index_add(-2, self.columns, right)
         out = self.base.matmul(right)
         return out if self.rows is None else out.index_select(-2, self.rows)
+
+    def to_dense(self) -> Tensor:
+        """The chosen block; a few entries are looked up instead of multiplied out."""
+        n, m = self.shape[-2:]
+        if self.batch_shape or n * m > FEW_ENTRIES:
+            return super().to_dense()
+        rows = torch.arange(n, device=self.device)[:, None].expand(n, m)
+        columns = torch.arange(m, device=self.device).expand(n, m)
+        return self._get_indices(rows.reshape(-1), columns.reshape(-1)).reshape(n, m)
 
     def _where(self, index: Tensor, chosen: Tensor | None) -> Tensor:
         return index if chosen is None else chosen[index]

@@ -1,0 +1,141 @@
+"""Kronecker algebra against torch.kron, with rectangular factors of different sizes."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
+
+from gpx.errors import NotPositiveDefinite, ShapeError
+from gpx.linalg.kronecker import (
+    flat_index,
+    kronecker_logdet,
+    kronecker_matmul,
+    kronecker_multiply,
+    kronecker_product,
+    kronecker_rows,
+    kronecker_solve,
+    kronecker_vector,
+    matmul_operations,
+    split_index,
+)
+
+
+def draw(*shape, seed=0, dtype=torch.float64):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def kron(factors):
+    out = factors[0]
+    for f in factors[1:]:
+        out = torch.kron(out, f)
+    return out
+
+
+def spd(n, seed=0):
+    a = draw(n, n, seed=seed)
+    return a @ a.mT / n + torch.eye(n, dtype=torch.float64)
+
+
+sizes = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 4)), min_size=1, max_size=4)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(sizes, st.integers(1, 3))
+def test_products_of_any_shapes(shapes, columns):
+    factors = [draw(k, n, seed=i) for i, (k, n) in enumerate(shapes)]
+    dense = kron(factors)
+    right = draw(dense.shape[1], columns, seed=9)
+    torch.testing.assert_close(kronecker_matmul(factors, right), dense @ right)
+    torch.testing.assert_close(kronecker_product(factors), dense)
+    rows = torch.randint(dense.shape[0], (3,), generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(kronecker_rows(factors, rows), dense[rows])
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+def test_identities(dtype, tolerance):
+    a, b, c, d = (
+        draw(*s, seed=i, dtype=dtype) for i, s in enumerate([(2, 3), (4, 2), (3, 5), (2, 3)])
+    )
+    mixed = kronecker_product(kronecker_multiply([a, b], [c, d]))
+    expected = torch.kron(a, b) @ torch.kron(c, d)
+    torch.testing.assert_close(mixed, expected, rtol=tolerance, atol=tolerance)
+    v, w = draw(3, seed=4, dtype=dtype), draw(4, seed=5, dtype=dtype)
+    torch.testing.assert_close(kronecker_vector([v, w]), torch.kron(v, w))
+
+
+def test_batches_broadcast():
+    factors = [draw(2, 3, 2, seed=1), draw(4, 3, seed=2)]
+    right = draw(5, 1, 6, 2, seed=3)
+    out = kronecker_matmul(factors, right)
+    assert out.shape == (5, 2, 12, 2)
+    for i in range(5):
+        for j in range(2):
+            dense = torch.kron(factors[0][j], factors[1])
+            torch.testing.assert_close(out[i, j], dense @ right[i, 0])
+
+
+@pytest.mark.parametrize("shapes", [[(5, 5), (7, 7), (3, 3)], [(2, 8), (9, 3)], [(8, 2), (3, 9)]])
+def test_operations_are_those_promised(shapes):
+    """2 c times the cheaper of the two orders; for squares 2 c M sum m_l."""
+    factors = [draw(k, n, seed=i) for i, (k, n) in enumerate(shapes)]
+    with FlopCounterMode(display=False) as counter:
+        kronecker_matmul(factors, draw(math.prod(n for _, n in shapes), 4))
+    assert counter.get_total_flops() == 2 * 4 * min(matmul_operations(factors))
+    if shapes[0] == (5, 5):
+        assert min(matmul_operations(factors)) == 105 * 15
+
+
+def test_logdet_is_exact_where_products_of_eigenvalues_underflow():
+    """Three factors with noise 1e-3: clamping products at 1e-7 would lose a tenth."""
+    x = torch.linspace(0, 1, 30, dtype=torch.float64)
+    factors = [
+        torch.exp(-0.5 * ((x[:, None] - x) / s).square()) + 1e-3 * torch.eye(30).double()
+        for s in (0.1, 0.2, 0.3)
+    ]
+    logs = [torch.linalg.eigvalsh(f).log() for f in factors]
+    exact = (logs[0][:, None, None] + logs[1][:, None] + logs[2]).sum()
+    torch.testing.assert_close(kronecker_logdet(factors), exact, rtol=1e-10, atol=0)
+    clamped = kronecker_vector([v.exp() for v in logs]).clamp(min=1e-7).log().sum()
+    assert abs(clamped / exact - 1) > 0.05
+
+
+def test_logdet_survives_sizes_beyond_64_bits():
+    factors = [2.0 * torch.eye(4, dtype=torch.float64)] * 40
+    expected = 40 * 4**40 * math.log(2.0)
+    assert kronecker_logdet(factors).item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_solve_takes_unsymmetric_factors_and_its_gradient_is_right():
+    factors = [draw(3, 3, seed=1) + 3 * torch.eye(3), draw(2, 2, seed=2) + 3 * torch.eye(2)]
+    right = draw(6, 2, seed=3)
+    solution = kronecker_solve(factors, right)
+    torch.testing.assert_close(kron(factors) @ solution, right)
+    leaves = [t.clone().requires_grad_() for t in (right, *factors)]
+    assert torch.autograd.gradcheck(lambda r, *f: kronecker_solve(f, r), leaves)
+    assert torch.autograd.gradgradcheck(lambda r, *f: kronecker_solve(f, r), leaves)
+
+
+def test_errors_name_the_factor():
+    bad = torch.diag(torch.tensor([1.0, -1.0], dtype=torch.float64))
+    with pytest.raises(NotPositiveDefinite, match=r"factor 2 of 2 .*smallest eigenvalue -1"):
+        kronecker_logdet([spd(3), bad])
+    with pytest.raises(NotPositiveDefinite, match=r"factor 1 of 2 .*singular"):
+        kronecker_solve([torch.zeros(2, 2).double(), spd(3)], draw(6, 1))
+    with pytest.raises(ShapeError, match=r"factor 2 of 2 is .*square"):
+        kronecker_solve([spd(2), draw(2, 3)], draw(6, 1))
+    with pytest.raises(ShapeError, match="6 columns cannot be multiplied"):
+        kronecker_matmul([spd(2), spd(3)], draw(5, 1))
+    with pytest.raises(ShapeError, match="fit pairwise"):
+        kronecker_multiply([spd(2)], [spd(3)])
+
+
+def test_indices_round_trip_and_count_beyond_64_bits():
+    shape = (3, 5, 2)
+    flat = torch.arange(30)
+    parts = split_index(flat, shape)
+    torch.testing.assert_close((parts[0] * 5 + parts[1]) * 2 + parts[2], flat)
+    assert flat_index(torch.stack(parts, 1), shape) == list(range(30))
+    assert flat_index(torch.full((1, 30), 99), [100] * 30) == [100**30 - 1]

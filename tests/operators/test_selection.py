@@ -1,0 +1,99 @@
+"""Rows and columns by index and mask."""
+
+import pytest
+import torch
+
+from gpx.errors import DidNotConverge, ShapeError
+from gpx.operators import Kronecker, Selection, Sum, select
+
+
+def draw(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def spd(n, seed=0):
+    a = draw(n, n, seed=seed)
+    return a @ a.mT / n + torch.eye(n, dtype=torch.float64)
+
+
+def base():
+    return Kronecker(spd(8), spd(9, 1))
+
+
+def test_masks_and_negative_positions():
+    operator, dense = base(), base().to_dense()
+    mask = torch.arange(72) % 3 != 0
+    gappy = select(operator, mask, mask)
+    assert isinstance(gappy, Selection)
+    assert gappy.rows is gappy.columns
+    torch.testing.assert_close(gappy.to_dense(), dense[mask][:, mask])
+    torch.testing.assert_close(gappy.diagonal(), dense.diagonal()[mask])
+    torch.testing.assert_close(select(operator, torch.tensor([-1, 0])).to_dense(), dense[[-1, 0]])
+    assert select(operator) is operator
+
+
+def test_a_selection_of_a_selection_is_one():
+    operator, dense = base(), base().to_dense()
+    first = Selection(operator, rows=torch.arange(60), columns=torch.arange(10, 70))
+    second = first[torch.arange(0, 60, 2), :]
+    third = second[:, torch.arange(50)]
+    assert isinstance(third, Selection)
+    assert third.base is operator
+    torch.testing.assert_close(third.to_dense(), dense[0:60:2, 10:60])
+    scaled = 2.0 * third
+    assert isinstance(scaled, Selection)
+    assert isinstance(scaled.base, Kronecker)
+    torch.testing.assert_close(scaled.to_dense(), 2 * dense[0:60:2, 10:60])
+
+
+def test_a_selection_of_a_sum_keeps_the_terms():
+    operator = base() + Kronecker(spd(8, 3), spd(9, 4))
+    assert isinstance(operator, Sum)
+    part = operator[torch.arange(40), :]
+    assert isinstance(part, Sum)
+    assert [type(t) for t in part.terms] == [Selection, Selection]
+    torch.testing.assert_close(part.to_dense(), operator.to_dense()[:40])
+
+
+def test_the_matrix_product_costs_the_bases_product_only(monkeypatch):
+    calls, original = [], Kronecker._product
+    monkeypatch.setattr(
+        Kronecker, "_product", lambda self, v: (calls.append(v.shape), original(self, v))[1]
+    )
+    operator = Selection(base(), rows=torch.arange(50), columns=torch.arange(60))
+    operator @ draw(60, 3)
+    assert calls == [(72, 3)]
+
+
+def test_large_solves_converge_or_say_that_they_did_not(monkeypatch):
+    import gpx.operators.structured as structured
+
+    monkeypatch.setattr(structured, "DENSE_ROWS", 10)
+    where = torch.arange(0, 72, 2)
+    operator = Selection(base(), rows=where, columns=where)
+    right = draw(36, 2).requires_grad_()
+    solution = operator.solve(right)
+    dense = operator.to_dense()
+    torch.testing.assert_close(solution, torch.linalg.solve(dense, right), rtol=1e-8, atol=1e-9)
+    solution.sum().backward()
+    expected = torch.linalg.solve(dense, torch.ones_like(right))
+    torch.testing.assert_close(right.grad, expected, rtol=1e-8, atol=1e-9)
+    x = torch.linspace(0, 1, 72, dtype=torch.float64)
+    smooth = Kronecker(torch.exp(-((x[:, None] - x).square())))
+    with pytest.raises(DidNotConverge):
+        Selection(smooth, rows=where, columns=where).solve(draw(36, 1))
+    with pytest.raises(structured.ConfigError, match="stochastic Lanczos"):
+        operator.logdet()
+    with pytest.raises(structured.ConfigError, match="Lanczos root"):
+        operator.root_decomposition()
+
+
+def test_errors():
+    with pytest.raises(ShapeError, match=r"mask of rows is \(5,\); expected \(72,\)"):
+        select(base(), torch.ones(5, dtype=torch.bool))
+    with pytest.raises(ShapeError, match="columns has positions from 0 to 72"):
+        select(base(), columns=torch.tensor([0, 72]))
+    with pytest.raises(ShapeError, match=r"int64 vector.*use gpx.operators.select"):
+        Selection(base(), rows=torch.ones(72, dtype=torch.bool))
+    with pytest.raises(ShapeError, match="integer positions"):
+        select(base(), torch.ones(3))
