@@ -28,7 +28,8 @@ class CSVFile(DataSource):
         path: of the file.
         target: name of the target's column, or its number counting from 0, negative from the end
             (-1 is the last); None is the last.
-        inputs: names or numbers of the input columns, in this order; None is all but the target.
+        inputs: name or number of the input column, or a list of them, in this order; None is all
+            but the target.
         header: whether the first line names the columns; None finds out.
         split, test_fraction, root, split_seed: as for every source; a relative ``path`` is looked
             for in ``root`` when that is given.
@@ -38,7 +39,7 @@ class CSVFile(DataSource):
         self,
         path: str,
         target: Column | None = None,
-        inputs: Sequence[Column] | None = None,
+        inputs: Column | Sequence[Column] | None = None,
         header: bool | None = None,
         split: int = 0,
         test_fraction: float = 0.1,
@@ -48,6 +49,8 @@ class CSVFile(DataSource):
         super().__init__(split, test_fraction, root, split_seed)
         self.path = path
         self.target = target
+        if isinstance(inputs, (str, int)):  # data.inputs=age, not the letters of it
+            inputs = [inputs]
         self.inputs = None if inputs is None else list(inputs)
         self.header = header
 
@@ -125,7 +128,7 @@ class NPZFile(DataSource):
             name=path.stem,
             x=np.ascontiguousarray(x),
             y=np.ascontiguousarray(y),
-            input_names=tuple(f"x{i + 1}" for i in range(x.shape[-1])),
+            input_names=tuple(f"x{i + 1}" for i in range(x.shape[-1] if x.ndim else 0)),
             target_name=self.y,
             origin=str(path),
             checksums={path.name: sha256(path)},

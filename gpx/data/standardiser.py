@@ -8,6 +8,9 @@ from torch import Tensor, nn
 EPS = 4.0 * torch.finfo(torch.float64).eps
 """A column whose spread is below this share of its largest magnitude is constant to rounding."""
 
+SAFE = 1e140
+"""Magnitudes beyond this, or below its inverse, have squares that sums of float64 cannot hold."""
+
 
 class Standardiser(nn.Module):
     """Affine maps that give training inputs and targets mean zero and standard deviation one.
@@ -91,6 +94,11 @@ def _statistics(columns: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Mean, scale and constancy per column of (n, c); a constant column's mean is its value."""
     lowest, highest = columns.amin(0), columns.amax(0)
     largest = torch.maximum(lowest.abs(), highest.abs())
+    if bool(((largest > SAFE) | ((largest > 0) & (largest < 1.0 / SAFE))).any()):
+        # squares would leave the range of float64: the scale would be infinite or zero
+        unit = torch.where(largest > 0, largest, torch.ones_like(largest))
+        mean, scale, constant = _statistics(columns / unit)
+        return mean * unit, torch.where(constant, torch.ones_like(scale), scale * unit), constant
     constant = (highest - lowest) <= EPS * largest
     mean = torch.where(constant, lowest, columns.mean(0))
     std = (columns - mean).square().mean(0).sqrt()

@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from gpx.errors import ConfigError, GPXError
 from gpx.models.base import Model
+from gpx.training.option_types import check_option_types
 
 
 def build(config: DictConfig, group: str, **arguments: Any) -> Any:
@@ -27,8 +28,16 @@ def build(config: DictConfig, group: str, **arguments: Any) -> Any:
     node = config.get(group)
     if node is None:
         return None
+    target = OmegaConf.select(node, "_target_", default=None)
+    if target is None:
+        raise ConfigError(f"{group} has no _target_: name its class there")
     try:
+        check_option_types(node, group, hydra.utils.get_object(target))
         return hydra.utils.instantiate(node, **arguments)
+    except (ImportError, ValueError) as error:  # get_object; instantiate has its own exception
+        if isinstance(error, GPXError):
+            raise
+        raise ConfigError(f"cannot build {group}={target}: {error}") from error
     except hydra.errors.InstantiationException as error:
         cause: BaseException | None = error
         while cause is not None:
@@ -36,7 +45,6 @@ def build(config: DictConfig, group: str, **arguments: Any) -> Any:
                 raise cause from None
             cause = cause.__cause__
         first = str(error.__cause__ or error).strip().splitlines()[0]
-        target = OmegaConf.select(node, "_target_", default="(no _target_)")
         raise ConfigError(f"cannot build {group}={target}: {first}") from error
 
 

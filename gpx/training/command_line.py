@@ -44,6 +44,7 @@ def main(config_folder: str | Path) -> None:
     _failed.clear()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come here instead of Hydra's own printing
     try:
+        _refuse_null_groups(arguments, Path(config_folder))
         folder = _resume_target(arguments)
         if folder is not None:
             resume(folder)
@@ -57,6 +58,8 @@ def main(config_folder: str | Path) -> None:
         _fail(str(error))
     except (HydraException, OmegaConfBaseException) as error:
         _fail(explain(error, Path(config_folder)))
+    except OSError as error:  # a full disk, a run folder that cannot be made
+        _fail(f"{error.filename or 'file'}: {error.strerror or error}")
     if _failed:
         _fail(f"{len(_failed)} runs of the sweep failed")
 
@@ -124,6 +127,18 @@ def _resume_target(arguments: list[str]) -> str | None:
     return wanted[0].removeprefix("resume=").strip("'\"")
 
 
+def _refuse_null_groups(arguments: list[str], config_folder: Path) -> None:
+    """Hydra cannot choose nothing (``experiment=null``) and answers with a bare ValueError."""
+    for argument in arguments:
+        group, _, choices = argument.partition("=")
+        if "null" in choices.split(",") and (config_folder / group).is_dir():
+            options = sorted(path.stem for path in (config_folder / group).glob("*.yaml"))
+            raise ConfigError(
+                f"{group}=null chooses nothing; leave it out for the default, "
+                f"or choose one of: {', '.join(options[:20])}"
+            )
+
+
 def _fail(text: str) -> None:
     print(f"error: {text}", file=sys.stderr)
     sys.exit(USAGE_ERROR)
@@ -142,8 +157,13 @@ def explain(error: Exception, config_folder: Path) -> str:
     if isinstance(error, MissingConfigException):
         return _explain_missing(error, config_folder)
     if isinstance(error, OverrideParseException):
-        return f"cannot read the option {error.override!r}: write name=value (lists as [a,b])"
+        return (
+            f"cannot read the option {error.override!r}: write name=value (lists as [a,b]; other "
+            "than plain letters in quotes, \"name='...'\")"
+        )
     text = str(error)
+    if text.startswith("Ambiguous value for argument"):
+        return f"{text.splitlines()[0]}: add -m to sweep over several values"
     cause = error.__cause__
     if isinstance(error, ConfigCompositionException):
         unknown_group = re.search(r"Could not override '([^']+)'", text)

@@ -23,12 +23,17 @@ from gpx.training.config import TrainerConfig
 from gpx.training.console import Console
 from gpx.training.device import DTYPES, configure_torch, resolve_device
 from gpx.training.environment import environment_record, peak_memory_mib
+from gpx.training.first_order import FirstOrder
 from gpx.training.interrupt import Interrupted
+from gpx.training.lbfgsb import LBFGSB
 from gpx.training.predictor import Predictor, central_interval
 from gpx.training.run_folder import RunFolder
 from gpx.training.seeds import stream
 from gpx.training.tensorboard import TensorBoard
 from gpx.training.trainer import FitResult, Trainer
+
+PARTS = ("trainer", "data", "kernel", "mean", "likelihood", "approx", "objective", "optimizer")
+"""Groups that every run needs one choice of."""
 
 
 @dataclass
@@ -42,6 +47,8 @@ class _Run:
     data: Dataset
     model: Model
     objective: Objective
+    optimizer: FirstOrder | LBFGSB
+    start: Callable[..., None] | None
     console: Console
     train: tuple[Tensor, Tensor]
     test: tuple[Tensor, Tensor]
@@ -81,6 +88,7 @@ def run(config: DictConfig, folder: RunFolder) -> dict[str, Any]:
     """
     prepared = _prepare(config, folder)
     folder.path.mkdir(parents=True, exist_ok=True)
+    folder.clear_leftovers()
     folder.write_config(prepared.config)
     record = environment_record(prepared.device, config.seed, prepared.data.checksums)
     folder.add_environment(record)
@@ -112,6 +120,10 @@ def _prepare(config: DictConfig, folder: RunFolder) -> _Run:
     valueless = sorted(OmegaConf.missing_keys(config))
     if valueless:
         raise ConfigError(f"{valueless[0]} has no value: give it as {valueless[0]}=...")
+    for group in PARTS:
+        if config.get(group) is None:
+            chooser = "; approx= usually chooses it" if group in ("objective", "optimizer") else ""
+            raise ConfigError(f"{group}= is not chosen{chooser}")
     options = OmegaConf.to_object(config.trainer)
     if not isinstance(options, TrainerConfig):  # read back from a run folder: plain YAML
         options = TrainerConfig(**options)  # type: ignore[arg-type]
@@ -120,9 +132,8 @@ def _prepare(config: DictConfig, folder: RunFolder) -> _Run:
     dtype = DTYPES[options.dtype]
     console = Console()
 
-    if config.objective is None or config.optimizer is None:
-        missing = "objective" if config.objective is None else "optimizer"
-        raise ConfigError(f"{missing}= is not chosen; approx= usually chooses it")
+    if not isinstance(config.seed, int) or isinstance(config.seed, bool):
+        raise ConfigError(f"seed={config.seed}: expected a whole number")
     task = _likelihood_task(config)
     data = load_data(build(config, "data"), task=task)
     config = _with_facts(config, data)
@@ -141,7 +152,26 @@ def _prepare(config: DictConfig, folder: RunFolder) -> _Run:
     objective.check(model)
     train = (data.train_x.to(device, dtype), data.train_y.to(device, dtype))
     test = (data.test_x.to(device, dtype), data.test_y.to(device, dtype))
-    return _Run(config, options, folder, device, data, model, objective, console, train, test)
+    optimizer, start = build(config, "optimizer"), build(config, "init")
+    if isinstance(optimizer, FirstOrder):
+        optimizer.bind(model.parameter_groups(), options.max_steps)
+    with torch.no_grad():  # a kernel made for other inputs says so before anything is written
+        model.kernel.evaluate(train[0][:1], train[0][:1])
+        model.mean(train[0][:1])
+    return _Run(
+        config,
+        options,
+        folder,
+        device,
+        data,
+        model,
+        objective,
+        optimizer,
+        start,
+        console,
+        train,
+        test,
+    )
 
 
 def _likelihood_task(config: DictConfig) -> Task:
@@ -168,10 +198,9 @@ def _train(state: _Run) -> FitResult:
     seed, device = state.config.seed, state.device
 
     def initialise() -> None:
-        start = build(state.config, "init")
         draws = stream(seed, "hyperparameters", device)
-        if start is not None:
-            start(state.model, *state.train, generator=draws, say=state.console.say)
+        if state.start is not None:
+            state.start(state.model, *state.train, generator=draws, say=state.console.say)
         state.model.initialise(*state.train, generator=stream(seed, "model", device))
         state.objective.prepare(
             state.model, *state.train, generator=stream(seed, "estimator", device)
@@ -192,7 +221,7 @@ def _train(state: _Run) -> FitResult:
         return trainer.fit(
             state.model,
             state.objective,
-            build(state.config, "optimizer"),
+            state.optimizer,
             *state.train,
             evaluate=state.evaluate,
             initialise=initialise,

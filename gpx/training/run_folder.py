@@ -34,6 +34,12 @@ class RunFolder:
         """Whether a run has started here."""
         return self.config.exists() or self.checkpoint.exists() or self.metrics.exists()
 
+    def clear_leftovers(self) -> None:
+        """Remove what a kill in the middle of writing left beside this run's files."""
+        for file in (self.config, self.environment, self.checkpoint, self.metrics):
+            for part in self.path.glob(f".{file.name}.*.tmp"):
+                part.unlink(missing_ok=True)
+
     def read_config(self) -> DictConfig:
         """The resolved config.
 

@@ -203,3 +203,16 @@ def test_archive_faults(tmp_path: Path) -> None:
     np.save(tmp_path / "single.npy", np.ones(3))
     with pytest.raises(DataError, match="holds a single array"):
         NPZFile(str(tmp_path / "single.npy")).table()
+
+
+def test_one_input_needs_no_list(tmp_path: Path) -> None:
+    path = write(tmp_path, "age,height,y\n1,2,3\n4,5,6\n")
+    assert CSVFile(path, inputs="height").table().x.tolist() == [[2.0], [5.0]]
+    assert CSVFile(path, inputs=0).table().x.tolist() == [[1.0], [4.0]]
+
+
+def test_archive_of_a_single_number(tmp_path: Path) -> None:
+    path = tmp_path / "one.npz"
+    np.savez(path, x=np.float64(3.0), y=np.zeros(3))
+    with pytest.raises(DataError, match=r"expected \(n, d\)"):
+        NPZFile(str(path)).table()

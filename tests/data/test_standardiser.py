@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 import torch
 
 from gpx.data import Standardiser
@@ -64,3 +65,12 @@ def test_state_dict_carries_everything() -> None:
 def test_targets_are_left_alone_on_request() -> None:
     scaler, _ = Standardiser.fit(X, Y, scale_targets=False)
     assert torch.equal(scaler.transform_targets(Y), Y)
+
+
+@pytest.mark.parametrize("unit", [1e200, 1e-200])
+def test_units_whose_squares_overflow_or_vanish(unit: float) -> None:
+    scaler, constant = Standardiser.fit(X * unit, Y * unit, scale_targets=True)
+    assert not constant.any()
+    plain, _ = Standardiser.fit(X, Y, scale_targets=True)
+    torch.testing.assert_close(scaler.transform_inputs(X * unit), plain.transform_inputs(X))
+    torch.testing.assert_close(scaler.transform_targets(Y * unit), plain.transform_targets(Y))

@@ -140,3 +140,10 @@ def test_gpytorch_spectral_mixture_where_the_definitions_agree(points, num_mixtu
     theirs.mixture_means = ours.frequency.detach().unsqueeze(1)
     theirs.mixture_scales = ours.scale.detach().unsqueeze(1)
     torch.testing.assert_close(ours.evaluate(x, z), theirs(x, z).to_dense(), rtol=0, atol=1e-10)
+
+
+def test_constant_takes_the_dtype_of_its_inputs(points):
+    x, z = (torch.as_tensor(p, dtype=torch.float64) for p in points)
+    kernel = kernels.Constant(1.3).float()  # K_zz of a float32 model is evaluated in float64
+    assert kernel.evaluate(x, z).dtype == torch.float64
+    assert kernel.diagonal(x).dtype == torch.float64

@@ -1,5 +1,7 @@
+import pytest
 import torch
 
+from gpx.errors import ConfigError
 from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli, Gaussian
 from gpx.means import Constant
@@ -62,3 +64,10 @@ def test_constants_and_other_likelihoods_stay():
         before = {k: v.clone() for k, v in model.state_dict().items()}
         start(initialisation, model, x, y)
         assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+
+
+def test_a_fit_to_nothing_is_refused():
+    with pytest.raises(ConfigError, match="num_points=1 must be at least 2"):
+        SubsetInitialisation(num_points=1)
+    with pytest.raises(ConfigError, match="max_evaluations=0 at least 1"):
+        SubsetInitialisation(max_evaluations=0)

@@ -47,3 +47,16 @@ def test_a_missing_folder_names_its_neighbours(tmp_path):
     (tmp_path / "there" / "config.yaml").write_text("approx: {}")
     with pytest.raises(CheckpointError, match=r"runs beside it: .*there"):
         RunFolder(tmp_path / "their").read_config()
+
+
+def test_leftovers_of_a_kill_are_removed_and_nothing_else(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.write_json(folder.metrics, {"a": 1})
+    for name in (".checkpoint.pt.ab12.tmp", ".metrics.json.x.tmp", ".mine.tmp", "checkpoint.tmp"):
+        (tmp_path / name).write_text("half")
+    folder.clear_leftovers()
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        ".mine.tmp",
+        "checkpoint.tmp",
+        "metrics.json",
+    ]

@@ -1,0 +1,51 @@
+import pytest
+from omegaconf import OmegaConf
+
+from gpx.errors import ConfigError
+from gpx.training.option_types import check_option_types
+
+
+class Thing:
+    def __init__(
+        self,
+        count: int = 1,
+        rate: float = 1.0,
+        column: str | int | None = None,
+        flag: bool = False,
+        scale: float | list[float] = 1.0,
+        anything=None,
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("count", "abc", "thing.count=abc: expected a whole number"),
+        ("count", 1.5, "thing.count=1.5: expected a whole number"),
+        ("count", None, "thing.count=null: expected a whole number"),
+        ("count", True, "thing.count=True: expected a whole number"),
+        ("rate", "fast", "thing.rate=fast: expected a number"),
+        ("column", 1.5, "thing.column=1.5: expected text or a whole number or null"),
+        ("flag", 1, "thing.flag=1: expected true or false"),
+    ],
+)
+def test_names_the_option_and_what_it_takes(option, value, expected):
+    with pytest.raises(ConfigError) as error:
+        check_option_types(OmegaConf.create({option: value}), "thing", Thing)
+    assert str(error.value) == expected
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("rate", 2),
+        ("column", "y"),
+        ("column", None),
+        ("scale", "left to the class"),  # not made of plain types only
+        ("anything", "x"),
+        ("unknown", "the constructor says so"),
+    ],
+)
+def test_accepts_what_fits_or_cannot_be_judged(option, value):
+    check_option_types(OmegaConf.create({option: value}), "thing", Thing)
