@@ -14,6 +14,9 @@ from gpx.errors import NotPositiveDefinite, ShapeError
 MAX_BLOCK = 64
 """Most rows asked for at once: bounds the work wasted when the next pivots are guessed wrong."""
 
+MIN_BLOCK = 8
+"""Fewest rows asked for at once: a smaller block saves rows but costs more rounds than it saves."""
+
 EXHAUSTED = {torch.float64: 1e-14, torch.float32: 1e-6}
 """Residual, relative to the largest diagonal entry, below which no pivot carries information."""
 
@@ -84,7 +87,7 @@ def pivoted_cholesky(
             "not negative; check the inputs and the kernel's hyperparameters"
         )
     floor = EXHAUSTED.get(residual.dtype, 1e-3) * scale
-    block, taken = 4, 0
+    block, taken = MIN_BLOCK, 0
     while taken < rank:
         guess = torch.topk(residual, min(block, rank - taken), sorted=False).indices
         # the true next pivot is always in the block, also when topk breaks ties differently
@@ -127,7 +130,7 @@ def pivoted_cholesky(
             residual[pivots[:taken]] = 0.0
         used = taken - start
         hit = used == len(place)
-        block = min(2 * block if hit else max(2 * used, 4), MAX_BLOCK)
+        block = min(2 * block if hit else max(2 * used, MIN_BLOCK), MAX_BLOCK)
     return PivotedCholesky(factor, pivots, residual)
 
 
