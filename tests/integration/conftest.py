@@ -4,7 +4,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
@@ -12,14 +11,6 @@ from gpx.training import RunFolder, run
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ["trainer.baselines=false", "init.num_points=100", "init.max_evaluations=5"]
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture
