@@ -4,7 +4,7 @@ from gpx.data.dataset import Dataset, load
 from gpx.data.extra import ExtraTable
 from gpx.data.file import CSVFile, NPZFile
 from gpx.data.labels import Task
-from gpx.data.prediction_input import read_inputs, write_predictions
+from gpx.data.prediction_input import read_inputs, write_predictions, write_table
 from gpx.data.robot_arm import RobotArm
 from gpx.data.source import DataSource
 from gpx.data.standardiser import Standardiser
@@ -27,4 +27,5 @@ __all__ = [
     "load",
     "read_inputs",
     "write_predictions",
+    "write_table",
 ]

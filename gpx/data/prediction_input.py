@@ -72,31 +72,45 @@ def write_predictions(
         DataError: the folder cannot be written to.
         ShapeError: the four do not have one length.
     """
-    columns = [np.asarray(c, dtype=np.float64) for c in (mean, std, lower, upper)]
-    if any(c.ndim != 1 or c.shape != columns[0].shape for c in columns):
+    write_table(path, HEADER.split(","), [mean, std, lower, upper])
+
+
+def write_table(path: str | Path, names: Sequence[str], columns: Sequence[ArrayLike]) -> None:
+    """Write named columns of numbers, comma-separated; see ``write_predictions``.
+
+    Args:
+        path: file to write; its folder is made.
+        names: of the columns, for the first line.
+        columns: each (n,).
+
+    Raises:
+        DataError: the folder cannot be written to.
+        ShapeError: the columns do not have one length.
+    """
+    arrays = [np.asarray(c, dtype=np.float64) for c in columns]
+    if any(a.ndim != 1 or a.shape != arrays[0].shape for a in arrays):
         raise ShapeError(
-            f"mean, std, lower and upper have shapes {[c.shape for c in columns]}, "
-            "expected the same (n,)"
+            f"{', '.join(names)} have shapes {[a.shape for a in arrays]}, expected the same (n,)"
         )
     target = Path(path).expanduser()
     try:
         with atomic_file(target) as raw:
             if target.suffix == ".gz":
                 with gzip.GzipFile(fileobj=raw, mode="wb", filename="") as zipped:
-                    _write(zipped, columns)
+                    _write(zipped, names, arrays)
             else:
-                _write(raw, columns)
+                _write(raw, names, arrays)
     except OSError as error:
         raise DataError(f"cannot write to {target}: {error.strerror}") from error
 
 
-def _write(file: object, columns: list[Floats]) -> None:
+def _write(file: object, names: Sequence[str], columns: list[Floats]) -> None:
     np.savetxt(
         file,  # type: ignore[arg-type]
         np.column_stack(columns),
         fmt="%.10g",
         delimiter=",",
-        header=HEADER,
+        header=",".join(names),
         comments="",
     )
 

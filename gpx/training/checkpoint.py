@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,9 @@ def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
     if not path.is_file():
         raise CheckpointError(f"there is no checkpoint {path}")
     try:
-        state = torch.load(path, map_location=device, weights_only=True)
+        with warnings.catch_warnings():  # torch warns of foreign pickles before it refuses them
+            warnings.simplefilter("ignore")
+            state = torch.load(path, map_location=device, weights_only=True)
     except Exception as error:  # the unpickler can raise anything on foreign bytes
         raise CheckpointError(
             f"{path} cannot be read as a checkpoint: it is truncated or was not written by gpx "

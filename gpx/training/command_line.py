@@ -140,7 +140,7 @@ def _refuse_null_groups(arguments: list[str], config_folder: Path) -> None:
 
 
 def _fail(text: str) -> None:
-    print(f"error: {text}", file=sys.stderr)
+    print(f"error: {' '.join(text.split())}", file=sys.stderr)
     sys.exit(USAGE_ERROR)
 
 

@@ -40,7 +40,7 @@ def check_option_types(node: DictConfig, group: str, target: Any) -> None:
         if not any(_fits(value, kind) for kind in allowed):
             shown = "null" if value is None else str(value)
             wanted = " or ".join(_WORDS[kind] for kind in allowed)
-            raise ConfigError(f"{group}.{name}={shown}: expected {wanted}")
+            raise ConfigError(f"{group}.{name!s}={shown}: expected {wanted}")
 
 
 def _hints(target: Any) -> dict[str, Any]:

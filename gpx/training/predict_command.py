@@ -6,7 +6,9 @@ import difflib
 import sys
 from pathlib import Path
 
-from gpx.data import read_inputs, write_predictions
+from omegaconf.errors import OmegaConfBaseException
+
+from gpx.data import read_inputs, write_predictions, write_table
 from gpx.errors import ConfigError, GPXError
 from gpx.training.predictor import load
 
@@ -20,7 +22,8 @@ OPTIONS
   input=FILE      table of inputs: columns as in training, with or without a header line;
                   with a header the order is free and other columns are ignored
   output=FILE     where to write; one row per input row: mean, standard deviation and
-                  95 % interval of the target, in the data's own units
+                  95 % interval of the target, in the data's own units; for classes the
+                  most probable label and the probability of each
   device=cpu      cpu | cuda | auto
 """
 OPTIONS = ("run", "input", "output", "device")
@@ -36,12 +39,17 @@ def main(arguments: list[str] | None = None) -> None:
         options = _parse(arguments)
         predictor = load(options["run"], options.get("device", "cpu"))
         inputs = read_inputs(Path(options["input"]), predictor.input_names)
-        prediction = predictor.predict(inputs)
-        write_predictions(Path(options["output"]), *prediction)
-    except GPXError as error:
-        print(f"error: {error}", file=sys.stderr)
+        output = Path(options["output"])
+        if predictor.labels:
+            label, probability = predictor.predict_classes(inputs)
+            names = [f"probability_{value:g}" for value in predictor.labels]
+            write_table(output, ["label", *names], [label, *probability.T])
+        else:
+            write_predictions(output, *predictor.predict(inputs))
+    except (GPXError, OmegaConfBaseException) as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)
-    print(f"{len(prediction.mean)} predictions written to {options['output']}", file=sys.stderr)
+    print(f"{len(inputs)} predictions written to {options['output']}", file=sys.stderr)
 
 
 def _parse(arguments: list[str]) -> dict[str, str]:

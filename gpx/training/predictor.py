@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,13 +12,18 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from gpx.data import Standardiser
-from gpx.errors import CheckpointError, ShapeError
+from gpx.errors import CheckpointError, ConfigError, ShapeError
 from gpx.likelihoods import Likelihood
 from gpx.models import Posterior
 from gpx.training.build import build_model
 from gpx.training.checkpoint import load_checkpoint
 from gpx.training.device import DTYPES, resolve_device
 from gpx.training.run_folder import RunFolder
+
+COUNT_WINDOW = 256
+"""Counts whose probabilities are added up at a time."""
+MAX_COUNT = 1e6
+"""Beyond this the quantile of a count is the bound of Chebyshev's inequality."""
 
 
 class Prediction(NamedTuple):
@@ -35,6 +40,18 @@ class Prediction(NamedTuple):
     upper: NDArray[np.float64]
 
 
+class ClassPrediction(NamedTuple):
+    """Predictive distribution of the class per row, in the data's own labels.
+
+    Attributes:
+        label (n,): of the most probable class.
+        probability (n, C): of every class, in the order of ``Predictor.labels``.
+    """
+
+    label: NDArray[np.float64]
+    probability: NDArray[np.float64]
+
+
 class Predictor:
     """Posterior, likelihood and data scaling of one run.
 
@@ -44,6 +61,7 @@ class Predictor:
         scaler: standardisation of inputs and target.
         input_names: columns in training order.
         target_name: name of the target.
+        labels: for classes, the data's own label of each, ascending; otherwise empty.
     """
 
     def __init__(
@@ -53,12 +71,14 @@ class Predictor:
         scaler: Standardiser,
         input_names: tuple[str, ...],
         target_name: str,
+        labels: tuple[float, ...] = (),
     ) -> None:
         self.posterior = posterior
         self.likelihood = likelihood
         self.scaler = scaler
         self.input_names = input_names
         self.target_name = target_name
+        self.labels = labels
 
     def distribution(self, x: Tensor) -> torch.distributions.Distribution:
         """Predictive distribution of standardised y at standardised inputs (n, d)."""
@@ -74,7 +94,43 @@ class Predictor:
 
         Raises:
             ShapeError: the number of columns differs from training.
+            ConfigError: the target is a class; see ``predict_classes``.
         """
+        if self.likelihood.task in ("binary", "multiclass"):
+            raise ConfigError(
+                f"{self.target_name} is a class, which has no mean: call predict_classes"
+            )
+        distribution = self.distribution(self._standardised(inputs))
+        lower, upper = central_interval(distribution, 0.95)
+        mean = self.scaler.original_mean(distribution.mean.double().cpu())
+        std = self.scaler.original_std(distribution.stddev.double().cpu())
+        return Prediction(
+            _array(mean),
+            _array(std),
+            _array(self.scaler.original_mean(lower.double().cpu())),
+            _array(self.scaler.original_mean(upper.double().cpu())),
+        )
+
+    def predict_classes(self, inputs: ArrayLike) -> ClassPrediction:
+        """Most probable label and the probability of every class.
+
+        Args:
+            inputs (n, d): as for ``predict``.
+
+        Raises:
+            ShapeError: the number of columns differs from training.
+            ConfigError: the target is a number.
+        """
+        if self.likelihood.task not in ("binary", "multiclass"):
+            raise ConfigError(f"{self.target_name} is a number, not a class: call predict")
+        distribution: Any = self.distribution(self._standardised(inputs))
+        probability = distribution.probs.double().cpu()
+        if self.likelihood.task == "binary":  # of the class coded 1, the larger label
+            probability = torch.stack([1.0 - probability, probability], dim=1)
+        label = torch.tensor(self.labels, dtype=torch.float64)[probability.argmax(1)]
+        return ClassPrediction(_array(label), _array(probability))
+
+    def _standardised(self, inputs: ArrayLike) -> Tensor:
         array = np.atleast_2d(np.asarray(inputs, dtype=np.float64))
         if array.ndim != 2 or array.shape[1] != len(self.input_names):
             raise ShapeError(
@@ -82,20 +138,9 @@ class Predictor:
                 f"({', '.join(self.input_names[:6])}{'...' if len(self.input_names) > 6 else ''}), "
                 f"got shape {array.shape}"
             )
-        reference = next(iter(self.posterior.buffers()), None)
         x = self.scaler.transform_inputs(torch.from_numpy(array))
-        if reference is not None:
-            x = x.to(reference.device, reference.dtype)
-        distribution = self.distribution(x)
-        mean = _array(self.scaler.original_mean(distribution.mean.double().cpu()))
-        std = _array(self.scaler.original_std(distribution.stddev.double().cpu()))
-        lower, upper = central_interval(distribution, 0.95)
-        return Prediction(
-            mean,
-            std,
-            _array(self.scaler.original_mean(lower.double().cpu())),
-            _array(self.scaler.original_mean(upper.double().cpu())),
-        )
+        reference = next(iter(self.posterior.buffers()), None)
+        return x if reference is None else x.to(reference.device, reference.dtype)
 
 
 def central_interval(
@@ -103,10 +148,13 @@ def central_interval(
 ) -> tuple[Tensor, Tensor]:
     """Ends of the central interval of probability ``level``: exact quantiles where they exist.
 
-    Distributions without an inverse distribution function (mixtures, counts) get the normal
-    interval of the same mean and standard deviation.
+    Counts get the smallest whole numbers that reach both tail probabilities. Other distributions
+    without an inverse distribution function (mixtures) get the normal interval of the same mean and
+    standard deviation.
     """
     tail = (1.0 - level) / 2.0
+    if distribution.support.is_discrete:  # type: ignore[union-attr]
+        return _count_quantile(distribution, tail), _count_quantile(distribution, 1.0 - tail)
     try:
         ends = [distribution.icdf(torch.full_like(distribution.mean, q)) for q in (tail, 1 - tail)]
         return ends[0], ends[1]
@@ -114,6 +162,26 @@ def central_interval(
         width = torch.distributions.Normal(0.0, 1.0).icdf(torch.tensor(1.0 - tail))
         half = float(width) * distribution.stddev
         return distribution.mean - half, distribution.mean + half
+
+
+def _count_quantile(distribution: torch.distributions.Distribution, q: float) -> Tensor:
+    """Smallest whole number k (n,) with P(y <= k) >= q, by adding up probabilities in windows."""
+    found = torch.full_like(distribution.mean, torch.inf)
+    below = torch.zeros_like(found, dtype=torch.float64)
+    # one-sided Chebyshev: the quantile lies below this
+    last = distribution.mean + distribution.stddev * (q / (1.0 - q)) ** 0.5
+    limit = min(float(last.max()) + 1.0, MAX_COUNT) if last.numel() else 0.0
+    for start in range(0, int(limit) + 1, COUNT_WINDOW):
+        counts = torch.arange(start, start + COUNT_WINDOW, device=found.device).to(found)[:, None]
+        reached = below + distribution.log_prob(counts).double().exp().cumsum(0)
+        hit = reached >= q
+        here = counts[hit.int().argmax(0), 0]
+        found = torch.where(torch.isinf(found) & hit.any(0), here, found)
+        below = reached[-1]
+        if not bool(torch.isinf(found).any()):
+            break
+    # rounding may leave the sum short of q by its own error; then Chebyshev's bound
+    return torch.where(torch.isinf(found), last.ceil(), found)
 
 
 def _array(tensor: Tensor) -> NDArray[np.float64]:
@@ -155,5 +223,10 @@ def restore_predictor(config: DictConfig, state: dict, device: torch.device) -> 
     except (KeyError, RuntimeError, TypeError) as error:
         raise CheckpointError(f"checkpoint.pt does not fit config.yaml: {error}") from error
     return Predictor(
-        posterior, model.likelihood, scaler, tuple(state["input_names"]), state["target_name"]
+        posterior,
+        model.likelihood,
+        scaler,
+        tuple(state["input_names"]),
+        state["target_name"],
+        tuple(state.get("labels", ())),
     )

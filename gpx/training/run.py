@@ -63,6 +63,7 @@ class _Run:
             self.data.scaler,
             self.data.input_names,
             self.data.target_name,
+            self.data.labels,
         )
 
     def evaluate(self, predictor: Predictor | None = None) -> dict[str, float]:
@@ -247,6 +248,7 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
             "scaler": data.scaler.state_dict(),
             "input_names": list(data.input_names),
             "target_name": data.target_name,
+            "labels": list(data.labels),
             "num_data": data.train_x.shape[0],
         },
     )

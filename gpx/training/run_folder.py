@@ -76,9 +76,25 @@ class RunFolder:
     def add_environment(self, record: dict[str, Any]) -> None:
         """Write environment.json; later sessions of a resumed run are listed under ``resumed``."""
         if self.environment.exists():
-            first = json.loads(self.environment.read_text())
+            try:
+                first = json.loads(self.environment.read_text())
+            except ValueError as error:
+                raise CheckpointError(
+                    f"{self.environment} cannot be read ({error}); restore or remove it"
+                ) from error
+            self._require_same_data(first, record)
             record = {**first, "resumed": [*first.get("resumed", []), record]}
         self.write_json(self.environment, record)
+
+    def _require_same_data(self, first: dict[str, Any], record: dict[str, Any]) -> None:
+        before, now = first.get("data_checksums"), record.get("data_checksums")
+        if before is not None and before != now:
+            changed = sorted(set(dict(before).items()) ^ set(dict(now or {}).items()))
+            raise CheckpointError(
+                f"the data of the run in {self.path} have changed since it started "
+                f"({', '.join(dict.fromkeys(name for name, _ in changed))}); "
+                "restore them, or start a new run"
+            )
 
     def read_metrics(self) -> dict[str, Any]:
         """Contents of metrics.json."""

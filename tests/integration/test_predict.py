@@ -113,3 +113,28 @@ def test_bad_options(capsys, arguments, expected):
         main(arguments)
     assert stop.value.code == 2
     assert expected in capsys.readouterr().err
+
+
+def test_classes_get_labels_and_probabilities(tmp_path, composed):
+    from gpx.training import RunFolder, run
+
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 2))
+    kind = np.where(x[:, 0] > 0.5, 23, np.where(x[:, 0] < -0.5, 3, 13))
+    write(tmp_path / "kinds.csv", np.column_stack([x, kind]).tolist(), ["a", "b", "kind"])
+    config = composed(
+        "approx=svgp",
+        "approx.num_inducing=10",
+        "likelihood=softmax",
+        "data=csv",
+        f"data.path={tmp_path / 'kinds.csv'}",
+        "trainer.max_steps=100",
+        "trainer.tensorboard=false",
+        "trainer.baselines=false",
+    )
+    run(config, RunFolder(tmp_path / "run"))
+    rows = predict(tmp_path / "run", tmp_path / "kinds.csv", tmp_path / "out.csv")
+    assert list(rows[0]) == ["label", "probability_3", "probability_13", "probability_23"]
+    labels = np.array([float(row["label"]) for row in rows])
+    assert (labels == kind).mean() > 0.7
+    assert all(abs(sum(float(row[k]) for k in list(row)[1:]) - 1) < 1e-6 for row in rows)

@@ -1,14 +1,15 @@
 import numpy as np
 import pytest
 import torch
-from torch.distributions import Categorical, MixtureSameFamily, Normal
+from scipy import stats
+from torch.distributions import Categorical, MixtureSameFamily, Normal, Poisson
 
 from gpx.data import Standardiser
-from gpx.errors import ShapeError
+from gpx.errors import ConfigError, ShapeError
 from gpx.kernels import RBF
-from gpx.likelihoods import Gaussian
+from gpx.likelihoods import Bernoulli, Gaussian, Softmax
 from gpx.means import Zero
-from gpx.models import ExactGP
+from gpx.models import SVGP, ExactGP
 from gpx.training.predictor import Predictor, central_interval
 
 
@@ -49,3 +50,37 @@ def test_intervals_are_quantiles_or_normal():
     lower, upper = central_interval(mixture, 0.95)
     assert upper.item() == pytest.approx(1.959964 * 2**0.5, rel=1e-5)
     assert lower.item() == pytest.approx(-upper.item())
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.7, 12.0, 300.0, 9000.0])
+def test_intervals_of_counts_are_exact_quantiles(rate):
+    lower, upper = central_interval(Poisson(torch.tensor([rate, rate], dtype=torch.float64)), 0.95)
+    law = stats.poisson(rate)
+    assert lower.tolist() == [law.ppf(0.025)] * 2
+    assert upper.tolist() == [law.ppf(0.975)] * 2
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "labels"), [(Bernoulli(), (0.0, 1.0)), (Softmax(3), (3.0, 7.0, 20.0))]
+)
+def test_classes_come_back_in_their_own_labels(likelihood, labels):
+    x = torch.linspace(-2, 2, 30, dtype=torch.float64)[:, None]
+    model = SVGP(kernel=RBF(), mean=Zero(), likelihood=likelihood, num_inputs=1, num_inducing=5)
+    model.double().initialise(x, x[:, 0], generator=torch.Generator().manual_seed(0))
+    model.q.mean.data[-1] = 3.0  # of the last class
+    scaler, _ = Standardiser.fit(x, x[:, 0], scale_targets=False)
+    predictor = Predictor(model.condition(x, x[:, 0]), likelihood, scaler, ("a",), "kind", labels)
+    label, probability = predictor.predict_classes(x.numpy())
+    assert probability.shape == (30, len(labels))
+    assert np.allclose(probability.sum(1), 1.0)
+    assert (label == np.array(labels)[probability.argmax(1)]).all()
+    marginals = predictor.posterior.predict(scaler.transform_inputs(x))
+    if len(labels) == 2:
+        assert ((probability[:, 1] > 0.5) == (marginals.mean.numpy() > 0)).all()
+    with pytest.raises(ConfigError, match="call predict_classes"):
+        predictor.predict(x.numpy())
+
+
+def test_a_number_is_not_a_class(predictor):
+    with pytest.raises(ConfigError, match="height is a number"):
+        predictor[0].predict_classes([[100.0, 100.0]])

@@ -60,3 +60,13 @@ def test_leftovers_of_a_kill_are_removed_and_nothing_else(tmp_path):
         "checkpoint.tmp",
         "metrics.json",
     ]
+
+
+def test_changed_data_and_a_damaged_record_are_one_sentence(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.add_environment({"data_checksums": {"a.csv": "1", "b.csv": "2"}})
+    with pytest.raises(CheckpointError, match=r"have changed since it started \(a.csv\)"):
+        folder.add_environment({"data_checksums": {"a.csv": "3", "b.csv": "2"}})
+    folder.environment.write_text("{")
+    with pytest.raises(CheckpointError, match="restore or remove it"):
+        folder.add_environment({"data_checksums": {}})
