@@ -21,8 +21,8 @@ from gpx.operators.algebra import rule
 from gpx.operators.kronecker_plus_diagonal import diagonal_values
 from gpx.operators.structured import Structured
 
-CHUNK_BYTES = 1 << 25
-"""Scaled rows held at once while the capacitance is summed (32 MiB)."""
+CHUNK_BYTES = 1 << 28
+"""Scaled rows held at once while the capacitance is summed (256 MiB: few large products)."""
 
 
 @dataclass(frozen=True)
