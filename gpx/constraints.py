@@ -24,24 +24,35 @@ class Positive(nn.Module):
 
     Args:
         floor: the infimum of the natural value, in the parameter's own unit.
+        name: of the parameter, for the error message.
     """
 
-    def __init__(self, floor: float = FLOOR) -> None:
+    def __init__(self, floor: float = FLOOR, name: str = "a positive parameter") -> None:
         super().__init__()
         self.floor = floor
+        self.name = name
 
     def forward(self, raw: Tensor) -> Tensor:
         """Natural value of an unconstrained one; same shape."""
         return softplus(raw) + self.floor
 
     def right_inverse(self, value: Tensor) -> Tensor:
-        """Unconstrained value of a natural one; raises ConfigError at or below the floor."""
+        """Unconstrained value of a natural one.
+
+        A value equal to the floor counts as just above it: after long training towards the floor
+        that is what rounding makes of it, and what was read must be assignable.
+
+        Raises:
+            ConfigError: a value below the floor, or not finite.
+        """
         above = value - self.floor
-        if not bool((above > 0).all()):
+        if not bool(((above >= 0) & value.isfinite()).all()):
             raise ConfigError(
-                f"a positive parameter was set to {value.min().item():.3g}; "
-                f"it must be above its floor {self.floor:.1e}"
+                f"{self.name} was set to {value.min().item():.3g}; "
+                f"it must be above its floor {self.floor:.1e} and finite"
             )
+        info = torch.finfo(value.dtype)
+        above = above.clamp_min(max(self.floor * info.eps, info.tiny))
         # log(expm1(v)) written so that neither large nor tiny values lose digits
         return above + torch.log(-torch.expm1(-above))
 
@@ -63,7 +74,7 @@ def positive_parameter(
     """
     initial = torch.as_tensor(value, dtype=torch.get_default_dtype()).clone()
     setattr(module, name, nn.Parameter(initial))
-    parametrize.register_parametrization(module, name, Positive(floor))
+    parametrize.register_parametrization(module, name, Positive(floor, name))
 
 
 def natural_parameters(module: nn.Module) -> dict[str, Tensor]:

@@ -30,6 +30,18 @@ def test_reads_and_assigns_in_natural_units():
         holder.scale = torch.tensor([1.0, -1.0])
 
 
+def test_what_was_read_can_be_assigned_at_the_floor():
+    holder = Holder(0.5)
+    holder.parametrizations.scale.original.data.fill_(-60.0)  # softplus is lost in rounding
+    assert holder.scale.item() == torch.tensor(FLOOR).item()
+    holder.scale = holder.scale.detach()
+    assert holder.scale.item() == pytest.approx(FLOOR, rel=1e-5)
+    assert holder.parametrizations.scale.original.isfinite()
+    for wrong in (0.0, float("nan"), float("inf")):
+        with pytest.raises(ConfigError, match="scale was set to"):
+            holder.scale = torch.tensor(wrong)
+
+
 def test_stays_above_the_floor_whatever_the_optimiser_does():
     positive = Positive()
     raw = torch.tensor([-1e3, -50.0, 0.0, 50.0])

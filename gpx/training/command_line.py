@@ -5,7 +5,9 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import signal
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,13 @@ USAGE_ERROR = 2
 _failed: list[str] = []
 """Errors of single runs of a sweep: the others go on, the exit status tells."""
 
+# configs/hydra/launcher/joblib.yaml sets defaults of the plugin's schema, which has the same name
+warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/\w+' is validated against")
+
+
+class RunFailed(GPXError):
+    """One run of a sweep failed and has said why; Hydra brings it here when all runs are done."""
+
 
 def main(config_folder: str | Path) -> None:
     """Entry point of ``train.py``.
@@ -54,14 +63,22 @@ def main(config_folder: str | Path) -> None:
             )()
     except Interrupted as stop:
         sys.exit(128 + stop.signal_number)
+    except KeyboardInterrupt:  # before training, after it, or a second Ctrl-C in a long step
+        print("stopped at once, without a new checkpoint", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
+    except RunFailed as error:  # runs in other processes are not in the list
+        count = f"{len(_failed)} runs" if _failed else "runs"
+        _fail(f"{count} of the sweep failed, for example: {error}")
     except GPXError as error:
         _fail(str(error))
     except (HydraException, OmegaConfBaseException) as error:
         _fail(explain(error, Path(config_folder)))
     except OSError as error:  # a full disk, a run folder that cannot be made
         _fail(f"{error.filename or 'file'}: {error.strerror or error}")
-    if _failed:
-        _fail(f"{len(_failed)} runs of the sweep failed")
+    except RuntimeError as error:
+        if not str(error).startswith("Unknown plugin class"):
+            raise
+        _fail("this hydra/launcher= is not installed: pip install -e '.[sweep]' or '.[cluster]'")
 
 
 def _flags_first(arguments: list[str]) -> list[str]:
@@ -83,12 +100,16 @@ def _job(config: DictConfig) -> None:
         run(config, folder)
     except Interrupted as stop:  # SystemExit passes through Hydra, and ends a sweep too
         sys.exit(128 + stop.signal_number)
+    except KeyboardInterrupt:
+        _remove_if_empty(folder.path)
+        raise
     except GPXError as error:
         _remove_if_empty(folder.path)
         if settings.mode is not RunMode.MULTIRUN:
             _fail(str(error))
         _failed.append(str(error))
         print(f"error in {' '.join(settings.overrides.task)}: {error}", file=sys.stderr)
+        raise RunFailed(str(error)) from error
 
 
 def _relative(folder: RunFolder) -> RunFolder:
@@ -192,6 +213,8 @@ def _explain_missing(error: MissingConfigException, config_folder: Path) -> str:
 
 def _explain_unknown(name: str, config_folder: Path) -> str:
     valid = known_names(config_folder)
+    if name in valid:
+        return f"{name} is an option of other choices of {name.partition('.')[0]}=, not of this one"
     # a misspelled group is likelier to be near a group; a dotted option near its own siblings
     return f"there is no option {name}; {_suggest(name, valid)}"
 

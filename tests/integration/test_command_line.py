@@ -58,6 +58,8 @@ def train_py(tmp_path, monkeypatch, capsys):
         (["resume=nowhere", "seed=1"], "takes no other option"),
         (["+experiment=nonsense"], "nonsense"),
         (["experiment=null"], "experiment=null chooses nothing"),
+        (["approx.num_inducing=20"], "an option of other choices of approx="),
+        (["-m", "seed=0,1", "hydra/launcher=submitit_slurm", "hydra.sweep.dir=s"], "[cluster]"),
         (["~kernel"], "kernel= is not chosen"),
         (["kernel=rbf,matern32"], "add -m to sweep"),
         (["seed=abc"], "seed=abc: expected a whole number"),
@@ -115,6 +117,16 @@ def test_a_failing_run_of_a_sweep_does_not_stop_the_others(train_py, tmp_path):
     assert finished == ["0", "2"]
 
 
+def test_a_failing_run_of_a_parallel_sweep_is_in_the_exit_status(command, tmp_path):
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
+    options = ["-m", "data.split=99,0", "hydra.sweep.dir=sweep", "hydra/launcher=joblib"]
+    status, _, err = command("train.py", *TINY, *options)
+    assert status == USAGE_ERROR
+    assert "runs of the sweep failed, for example: data.split=99" in err
+    assert "validated against" not in err
+    assert [p.parent.name for p in tmp_path.glob("sweep/*/metrics.json")] == ["1"]
+
+
 def test_help_names_groups_and_options(train_py, capsys):
     GlobalHydra.instance().clear()
     status, _ = train_py("--help")
@@ -127,3 +139,14 @@ def test_progress_is_plain_lines_when_piped(train_py):
     assert "step 1/2" in err
     assert "\r" not in err
     assert "run folder: outputs/toy1d-exact/" in err
+
+
+def test_ctrl_c_before_training_has_no_traceback(train_py, tmp_path, monkeypatch):
+    def interrupted(config, folder):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gpx.training.command_line.run", interrupted)
+    status, err = train_py(*TINY)
+    assert status == 130
+    assert err.strip() == "stopped at once, without a new checkpoint"
+    assert list(tmp_path.iterdir()) == []
