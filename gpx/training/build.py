@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pydoc
 from typing import Any
 
 import hydra.errors
@@ -29,15 +30,9 @@ def build(config: DictConfig, group: str, **arguments: Any) -> Any:
     if node is None:
         return None
     target = OmegaConf.select(node, "_target_", default=None)
-    if target is None:
-        raise ConfigError(f"{group} has no _target_: name its class there")
+    check_option_types(node, group, target_of(node, group))
     try:
-        check_option_types(node, group, hydra.utils.get_object(target))
         return hydra.utils.instantiate(node, **arguments)
-    except (ImportError, ValueError) as error:  # get_object; instantiate has its own exception
-        if isinstance(error, GPXError):
-            raise
-        raise ConfigError(f"cannot build {group}={target}: {error}") from error
     except hydra.errors.InstantiationException as error:
         cause: BaseException | None = error
         while cause is not None:
@@ -46,6 +41,21 @@ def build(config: DictConfig, group: str, **arguments: Any) -> Any:
             cause = cause.__cause__
         first = str(error.__cause__ or error).strip().splitlines()[0]
         raise ConfigError(f"cannot build {group}={target}: {first}") from error
+
+
+def target_of(node: DictConfig, group: str) -> Any:
+    """The class that ``node`` names; None where there is none of that name.
+
+    Raises:
+        ConfigError: no ``_target_``, or its module cannot be imported.
+    """
+    target = OmegaConf.select(node, "_target_", default=None)
+    if target is None:
+        raise ConfigError(f"{group} has no _target_: name its class there")
+    try:
+        return pydoc.locate(target)
+    except pydoc.ErrorDuringImport as error:
+        raise ConfigError(f"cannot import {group}={target}: {error.value!r}") from error
 
 
 def build_model(config: DictConfig) -> Model:

@@ -17,7 +17,7 @@ from gpx.errors import CheckpointError, ConfigError
 from gpx.metrics import baselines, evaluate
 from gpx.models import Model
 from gpx.objectives import Objective
-from gpx.training.build import build, build_model
+from gpx.training.build import build, build_model, target_of
 from gpx.training.checkpoint import save_checkpoint
 from gpx.training.config import TrainerConfig
 from gpx.training.console import Console
@@ -177,9 +177,7 @@ def _prepare(config: DictConfig, folder: RunFolder) -> _Run:
 
 def _likelihood_task(config: DictConfig) -> Task:
     """What kind of target the likelihood models, without building it (it may need the data)."""
-    from hydra.utils import get_class
-
-    return getattr(get_class(config.likelihood._target_), "task", "regression")
+    return getattr(target_of(config.likelihood, "likelihood"), "task", "regression")
 
 
 def _with_facts(config: DictConfig, data: Dataset) -> DictConfig:

@@ -60,6 +60,8 @@ def train_py(tmp_path, monkeypatch, capsys):
         (["experiment=null"], "experiment=null chooses nothing"),
         (["approx.num_inducing=20"], "an option of other choices of approx="),
         (["-m", "seed=0,1", "hydra/launcher=submitit_slurm", "hydra.sweep.dir=s"], "[cluster]"),
+        (["likelihood._target_=nowhere.Noise"], "cannot build likelihood=nowhere.Noise"),
+        (["kernel._target_=gpx.kernels.RBFF"], "cannot build kernel=gpx.kernels.RBFF"),
         (["~kernel"], "kernel= is not chosen"),
         (["kernel=rbf,matern32"], "add -m to sweep"),
         (["seed=abc"], "seed=abc: expected a whole number"),
