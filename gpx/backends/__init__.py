@@ -1,5 +1,24 @@
 """How a kernel matrix meets a block of vectors."""
 
+from gpx.backends.choice import BackendName, Choice, choose_backend
+from gpx.backends.chunked import Chunked
 from gpx.backends.chunks import DEFAULT_BUDGET, row_chunks, rows_per_chunk
+from gpx.backends.dense import Dense
+from gpx.backends.entries import Entries, Scratch, TileSource
+from gpx.backends.keops import KeOps, keops_installed
 
-__all__ = ["DEFAULT_BUDGET", "row_chunks", "rows_per_chunk"]
+__all__ = [
+    "DEFAULT_BUDGET",
+    "BackendName",
+    "Choice",
+    "Chunked",
+    "Dense",
+    "Entries",
+    "KeOps",
+    "Scratch",
+    "TileSource",
+    "choose_backend",
+    "keops_installed",
+    "row_chunks",
+    "rows_per_chunk",
+]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import operator
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import reduce
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from gpx.backends import TileSource
 from gpx.constraints import positive_parameter
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
+from gpx.kernels.tiles import ProductTiles, ScaledTiles, SumTiles
 
 
 class _Combination(Kernel):
@@ -53,6 +56,16 @@ class _Combination(Kernel):
         """All parts' pairs combined."""
         return self._combine([k.pairs(x1, x2) for k in self.parts])
 
+    @property
+    def has_formula(self) -> bool:
+        """Whether all parts have one."""
+        return all(k.has_formula for k in self.parts)
+
+    def _formulas(
+        self, squared_distance: Callable[[Tensor, Tensor], Any], x1: Tensor, x2: Tensor
+    ) -> list[Any]:
+        return [k.formula(squared_distance, x1, x2) for k in self.parts]
+
 
 class Sum(_Combination):
     """k = k_1 + k_2 + ...: independent functions added.
@@ -63,6 +76,16 @@ class Sum(_Combination):
 
     def _combine(self, values: list[Tensor]) -> Tensor:
         return reduce(torch.add, values)
+
+    def tiles(self, x1: Tensor, x2: Tensor | None = None) -> TileSource:
+        """As in ``Kernel``: the parts' tiles, added."""
+        return SumTiles([k.tiles(x1, x2) for k in self.parts])
+
+    def formula(
+        self, squared_distance: Callable[[Tensor, Tensor], Any], x1: Tensor, x2: Tensor
+    ) -> Any:
+        """The parts' formulas, added; see ``Kernel.formula``."""
+        return reduce(operator.add, self._formulas(squared_distance, x1, x2))
 
 
 class Product(_Combination):
@@ -78,6 +101,16 @@ class Product(_Combination):
             # two small factors give subnormal numbers, which are slow in everything that follows
             product = torch.hardshrink(product, torch.finfo(torch.float32).tiny)
         return product
+
+    def tiles(self, x1: Tensor, x2: Tensor | None = None) -> TileSource:
+        """As in ``Kernel``: the parts' tiles, multiplied."""
+        return ProductTiles([k.tiles(x1, x2) for k in self.parts])
+
+    def formula(
+        self, squared_distance: Callable[[Tensor, Tensor], Any], x1: Tensor, x2: Tensor
+    ) -> Any:
+        """The parts' formulas, multiplied; see ``Kernel.formula``."""
+        return reduce(operator.mul, self._formulas(squared_distance, x1, x2))
 
 
 class Scale(Kernel):
@@ -113,6 +146,21 @@ class Scale(Kernel):
     def pairs(self, x1: Tensor, x2: Tensor) -> Tensor:
         """The part's pairs times the scale."""
         return self.scale * self.kernel.pairs(x1, x2)
+
+    def tiles(self, x1: Tensor, x2: Tensor | None = None) -> TileSource:
+        """As in ``Kernel``: the part's tiles and one more scale."""
+        return ScaledTiles(self.kernel.tiles(x1, x2), self.scale)
+
+    @property
+    def has_formula(self) -> bool:
+        """Whether the part has one."""
+        return self.kernel.has_formula
+
+    def formula(
+        self, squared_distance: Callable[[Tensor, Tensor], Any], x1: Tensor, x2: Tensor
+    ) -> Any:
+        """The part's formula times the scale; see ``Kernel.formula``."""
+        return self.kernel.formula(squared_distance, x1, x2) * self.scale
 
     def num_spectral_normals(self, num_inputs: int) -> int:
         """As the part says."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from gpx.backends import DEFAULT_BUDGET
+from gpx.backends import DEFAULT_BUDGET, BackendName, TileSource
 from gpx.errors import ConfigError, ShapeError
 from gpx.operators.kernel_matrix import KernelMatrix
 
@@ -105,15 +105,57 @@ class Kernel(nn.Module, ABC):
         return self.variance(self._select(x))
 
     def __call__(
-        self, x1: Tensor, x2: Tensor | None = None, *, memory_budget: int = DEFAULT_BUDGET
+        self,
+        x1: Tensor,
+        x2: Tensor | None = None,
+        *,
+        memory_budget: int = DEFAULT_BUDGET,
+        backend: BackendName | None = None,
     ) -> KernelMatrix:
         """The kernel matrix as a lazy operator; nothing of size n1 x n2 is computed here.
 
         Args:
             x1 (n1, d), x2 (n2, d): as in ``evaluate``.
             memory_budget: bytes its products may hold at once.
+            backend: "dense", "chunked" or "keops"; None chooses (``gpx.backends.choose_backend``).
+
+        Raises:
+            ShapeError, DTypeError: inputs are not matrices, or differ in dtype or device.
+            ConfigError, BackendUnavailable: the backend does not exist, does not fit the kernel or
+                is not installed.
         """
-        return KernelMatrix.of(self, x1, x2, memory_budget=memory_budget)
+        return KernelMatrix.of(self, x1, x2, memory_budget=memory_budget, backend=backend)
+
+    # --- what backends ask for -----------------------------------------------------------------
+
+    def tiles(self, x1: Tensor, x2: Tensor | None = None) -> TileSource:
+        """The matrix prepared for being written tile by tile (``gpx.backends``); no gradients."""
+        from gpx.kernels.tiles import EvaluatedTiles
+
+        return EvaluatedTiles(self, x1, x2)
+
+    @property
+    def has_formula(self) -> bool:
+        """Whether ``formula`` exists: the kernel is made of stationary parts."""
+        return False
+
+    def formula(
+        self, squared_distance: Callable[[Tensor, Tensor], Any], x1: Tensor, x2: Tensor
+    ) -> Any:
+        """k as an expression of squared distances between rows of coordinates.
+
+        Args:
+            squared_distance: takes coordinates (n1, q) and (n2, q); gives a KeOps lazy tensor, or
+                anything that calculates like one.
+            x1 (n1, d), x2 (n2, d): inputs.
+
+        Raises:
+            ConfigError: the kernel is no such expression.
+        """
+        raise ConfigError(
+            f"kernel {self.name} is no function of distances, so KeOps cannot compile it; "
+            "choose backend=chunked"
+        )
 
     def _select(self, x: Tensor) -> Tensor:
         if x.ndim != 2:

@@ -13,6 +13,7 @@ instead of rounding noise whose square root would not be small.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, ClassVar, Protocol
 
@@ -32,17 +33,25 @@ GPU_TILE = 256 << 20
 class Profile(Protocol):
     """A stationary kernel's profile phi(r2), unit outputscale, in place on a tile of r2 >= 0.
 
+    The factor costs nothing, because it goes into the matrix product that makes the distances, and
+    one clamp to ``bounds`` removes negative rounding and arguments that are too large at once.
+
     Attributes:
+        factor: what the squared distance arrives multiplied by.
+        bounds: smallest and largest value of ``factor * r2`` that arrive; one of them is zero.
         slope_per_value: c when d phi / d r2 = c phi (then no slope is stored), else None.
     """
 
+    factor: ClassVar[float]
+    bounds: ClassVar[tuple[float, float]]
     slope_per_value: ClassVar[float | None]
 
     @staticmethod
-    def evaluate_(r2: Tensor, work: Tensor, with_slope: bool) -> None:
-        """Replace r2 by phi(r2) and, ``with_slope``, work by d phi / d r2 (else it is scratch).
+    def evaluate_(scaled: Tensor, work: Tensor, with_slope: bool) -> None:
+        """Replace ``factor * r2`` by phi(r2) and, ``with_slope``, work by d phi / d r2.
 
-        The slope is zero where phi has none. Both tensors have the tile's shape.
+        The slope is zero where phi has none; without it, work is scratch. Both tensors have the
+        tile's shape.
         """
 
 
@@ -82,12 +91,13 @@ class _StationaryCovariance(torch.autograd.Function):
     ) -> Tensor:
         n1, n2 = z1.shape[0], z2.shape[0]
         with_slope = any(ctx.needs_input_grad[:2]) and profile.slope_per_value is None
-        left, right = _factors(z1, z2)
+        left, right = distance_factors(z1, z2, profile.factor)
         result = z1.new_empty(n1, n2)
         slopes = z1.new_empty(n1, n2) if with_slope else None
         work = z1.new_empty(0)
         for rows in _tiles(n1, z2):
-            tile = _distances_(left[rows], right, rows.start if square else None, result[rows])
+            offset = rows.start if square else None
+            tile = distances_(left[rows], right, offset, profile.bounds, result[rows])
             slope = work.resize_(tile.shape) if slopes is None else slopes[rows]
             profile.evaluate_(tile, slope, with_slope)
             tile.mul_(scale)
@@ -128,10 +138,11 @@ class _StationaryCovariance(torch.autograd.Function):
 class _SquaredDistance(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, z1: Tensor, z2: Tensor, square: bool) -> Tensor:
-        left, right = _factors(z1, z2)
+        left, right = distance_factors(z1, z2)
         result = z1.new_empty(z1.shape[0], z2.shape[0])
         for rows in _tiles(z1.shape[0], z2):
-            _distances_(left[rows], right, rows.start if square else None, result[rows])
+            offset = rows.start if square else None
+            distances_(left[rows], right, offset, (0.0, math.inf), result[rows])
         ctx.save_for_backward(z1, z2, result)
         return result
 
@@ -209,20 +220,26 @@ def _with_ones(z: Tensor) -> Tensor:
     return torch.cat([z.mT, z.new_ones(1, z.shape[0])])
 
 
-def _factors(z1: Tensor, z2: Tensor) -> tuple[Tensor, Tensor]:
-    """left (n1, d + 2) and right (d + 2, n2) whose product is the squared distance."""
+def distance_factors(z1: Tensor, z2: Tensor, factor: float = 1.0) -> tuple[Tensor, Tensor]:
+    """left (n1, d + 2) and right (d + 2, n2) whose product is ``factor`` times r2."""
     shrink = 1.0 - 4.0 * torch.finfo(z1.dtype).eps
     norm1 = z1.square().sum(1, keepdim=True).mul_(shrink)
     norm2 = z2.square().sum(1).mul_(shrink).unsqueeze(0)
-    left = torch.cat([-2.0 * z1, norm1, torch.ones_like(norm1)], dim=1)
+    left = torch.cat([-2.0 * z1, norm1, torch.ones_like(norm1)], dim=1).mul_(factor)
     right = torch.cat([z2.mT, torch.ones_like(norm2), norm2])
     return left, right
 
 
-def _distances_(left: Tensor, right: Tensor, offset: int | None, out: Tensor) -> Tensor:
-    """Squared distances of one tile; ``offset`` is the column of its first diagonal element."""
+def distances_(
+    left: Tensor, right: Tensor, offset: int | None, bounds: tuple[float, float], out: Tensor
+) -> Tensor:
+    """One tile of the product of ``distance_factors``, clamped to ``bounds``, written into ``out``.
+
+    ``offset`` is the column of the tile's first diagonal element, which is made exactly zero; None
+    where the tile meets no diagonal.
+    """
     torch.mm(left, right, out=out)
-    out.clamp_(min=0.0)
+    out.clamp_(*bounds)
     if offset is not None:
         out.diagonal(offset).zero_()
     return out

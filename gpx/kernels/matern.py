@@ -14,6 +14,9 @@ from gpx.kernels.stationary import Stationary
 SQRT3 = math.sqrt(3.0)
 SQRT5 = math.sqrt(5.0)
 
+_BOUNDS = (0.0, EXPONENT_FLOOR**2)
+"""Of the square of the number in the exponential."""
+
 
 class Matern(Stationary):
     """What the Matern kernels share: spectrum of a Student-t with 2 nu degrees of freedom.
@@ -59,18 +62,20 @@ class Matern12(Matern):
     class in_place:
         """The profile and its slope, in place."""
 
+        factor = 1.0
+        bounds = _BOUNDS
         slope_per_value = None
 
         @staticmethod
-        def evaluate_(r2: Tensor, work: Tensor, with_slope: bool) -> None:
+        def evaluate_(scaled: Tensor, work: Tensor, with_slope: bool) -> None:
             """exp(-r) and -exp(-r) / (2 r), zero at r = 0."""
-            r2.sqrt_().neg_().clamp_(min=EXPONENT_FLOOR)
+            scaled.sqrt_().neg_()
             if not with_slope:
-                r2.exp_()
+                scaled.exp_()
                 return
-            torch.mul(r2, 2.0, out=work)
-            r2.exp_()
-            torch.div(r2, work, out=work)
+            torch.mul(scaled, 2.0, out=work)
+            scaled.exp_()
+            torch.div(scaled, work, out=work)
             work.masked_fill_(work == -torch.inf, 0.0)
 
     def of_squared_distance(self, r2: Any) -> Any:
@@ -86,14 +91,16 @@ class Matern32(Matern):
     class in_place:
         """The profile and its slope, in place."""
 
+        factor = 3.0
+        bounds = _BOUNDS
         slope_per_value = None
 
         @staticmethod
-        def evaluate_(r2: Tensor, work: Tensor, with_slope: bool) -> None:
+        def evaluate_(scaled: Tensor, work: Tensor, with_slope: bool) -> None:
             """(1 + a) exp(-a) and -3/2 exp(-a)."""
-            minus_a = r2.sqrt_().mul_(-SQRT3).clamp_(min=EXPONENT_FLOOR)
+            minus_a = scaled.sqrt_().neg_()
             torch.exp(minus_a, out=work)
-            torch.addcmul(work, minus_a, work, value=-1.0, out=r2)
+            torch.addcmul(work, minus_a, work, value=-1.0, out=scaled)
             if with_slope:
                 work.mul_(-1.5)
 
@@ -111,16 +118,18 @@ class Matern52(Matern):
     class in_place:
         """The profile and its slope, in place."""
 
+        factor = 5.0
+        bounds = _BOUNDS
         slope_per_value = None
 
         @staticmethod
-        def evaluate_(r2: Tensor, work: Tensor, with_slope: bool) -> None:
+        def evaluate_(scaled: Tensor, work: Tensor, with_slope: bool) -> None:
             """(1 + a + a^2 / 3) exp(-a) and -5/6 (1 + a) exp(-a)."""
-            minus_a = r2.sqrt_().mul_(-SQRT5).clamp_(min=EXPONENT_FLOOR)
+            minus_a = scaled.sqrt_().neg_()
             torch.exp(minus_a, out=work)
             inner = torch.addcmul(work, minus_a, work, value=-1.0)  # (1 + a) exp(-a)
             minus_a.square_()
-            torch.addcmul(inner, minus_a, work, value=1.0 / 3.0, out=r2)
+            torch.addcmul(inner, minus_a, work, value=1.0 / 3.0, out=scaled)
             if with_slope:
                 torch.mul(inner, -5.0 / 6.0, out=work)
 

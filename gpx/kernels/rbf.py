@@ -20,12 +20,14 @@ class RBF(Stationary):
     class in_place:
         """The profile, in place."""
 
+        factor = -0.5
+        bounds = (EXPONENT_FLOOR, 0.0)
         slope_per_value = -0.5
 
         @staticmethod
-        def evaluate_(r2: Tensor, work: Tensor, with_slope: bool) -> None:
+        def evaluate_(scaled: Tensor, work: Tensor, with_slope: bool) -> None:
             """exp(-r2 / 2)."""
-            r2.mul_(-0.5).clamp_(min=EXPONENT_FLOOR).exp_()
+            scaled.exp_()
 
     def of_squared_distance(self, r2: Any) -> Any:
         """exp(-r2 / 2)."""

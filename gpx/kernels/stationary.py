@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from gpx.backends import TileSource
 from gpx.constraints import positive_parameter
 from gpx.errors import ConfigError, ShapeError
 from gpx.kernels.base import Kernel
 from gpx.kernels.fused import Profile, squared_distance, stationary_covariance
+from gpx.kernels.tiles import StationaryTiles
 
 
 class Stationary(Kernel):
@@ -86,15 +88,39 @@ class Stationary(Kernel):
 
     def covariance(self, x1: Tensor, x2: Tensor) -> Tensor:
         """As in ``Kernel``; exactly ``outputscale`` on the diagonal when ``x1 is x2``."""
+        c1, c2 = self._centred(x1, x2)
+        if self.in_place is None:
+            return self.outputscale * self.of_squared_distance(squared_distance(c1, c2))
+        return stationary_covariance(c1, c2, self.outputscale, self.in_place)
+
+    def _centred(self, x1: Tensor, x2: Tensor) -> tuple[Tensor, Tensor]:
+        """Coordinates about their mean; the same object twice when ``x1 is x2``."""
         z1 = self.coordinates(x1)
         z2 = z1 if x1 is x2 else self.coordinates(x2)
         # the distance does not depend on the centre, so it carries no gradient
         centre = z2.detach().mean(0) if z2.shape[0] else 0.0
         c1 = z1 - centre
-        c2 = c1 if x1 is x2 else z2 - centre
+        return c1, c1 if x1 is x2 else z2 - centre
+
+    def tiles(self, x1: Tensor, x2: Tensor | None = None) -> TileSource:
+        """As in ``Kernel``; coordinates are made once, and no tile allocates memory."""
         if self.in_place is None:
-            return self.outputscale * self.of_squared_distance(squared_distance(c1, c2))
-        return stationary_covariance(c1, c2, self.outputscale, self.in_place)
+            return super().tiles(x1, x2)
+        rows = self._select(x1)
+        columns = rows if x2 is None or x2 is x1 else self._select(x2)
+        return StationaryTiles(*self._centred(rows, columns), self.outputscale, self.in_place)
+
+    @property
+    def has_formula(self) -> bool:
+        """True: ``of_squared_distance`` is the formula."""
+        return True
+
+    def formula(
+        self, squared_distance: Callable[[Tensor, Tensor], Any], x1: Tensor, x2: Tensor
+    ) -> Any:
+        """``outputscale * of_squared_distance(r2)``; see ``Kernel.formula``."""
+        z1, z2 = self.coordinates(self._select(x1)), self.coordinates(self._select(x2))
+        return self.of_squared_distance(squared_distance(z1, z2)) * self.outputscale
 
     def pairs(self, x1: Tensor, x2: Tensor) -> Tensor:
         """As in ``Kernel``, from differences in O(n d); derivatives at zero distance are zero."""

@@ -1,37 +1,60 @@
-"""The kernel matrix as a lazy operator: products and their gradients in chunks of rows."""
+"""The kernel matrix as a lazy operator: products and their gradients without the matrix."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
 from linear_operator import LinearOperator
-from torch import Tensor, nn
-from torch.func import functional_call
+from torch import Tensor
 
-from gpx.backends import DEFAULT_BUDGET, row_chunks, rows_per_chunk
+from gpx.backends import (
+    DEFAULT_BUDGET,
+    BackendName,
+    Choice,
+    Chunked,
+    Dense,
+    Entries,
+    KeOps,
+    choose_backend,
+)
+from gpx.errors import DTypeError, GPXError, ShapeError
+from gpx.operators.algebra import Index, rule
+from gpx.operators.structured import Structured
 
 if TYPE_CHECKING:
     from gpx.kernels.base import Kernel
 
-_TEMPORARIES = 4  # matrices of the size of a chunk alive at once, with gradients
+
+NO_BATCH = torch.Size()
 
 
-class KernelMatrix(LinearOperator):
-    """K with K_ij = k(x1_i, x2_j), (n1, n2), never stored unless ``to_dense`` asks.
+class KernelMatrix(Structured):
+    """K with K_ij = k(x1_i, x2_j), (n1, n2), lazy.
 
     Build it with ``kernel(x1, x2)``. The kernel's parameters travel as tensor arguments, so that
     gradients reach them through every operation of ``linear_operator``.
 
-    Cost: matmul with c columns O(n1 n2 (d + c)) time; memory min(n1 n2, ``memory_budget``), forward
-    and backward (chunks are recomputed for the gradient; a square matrix evaluates each
-    off-diagonal chunk once for both triangles). Diagonal O(n d). Row access O(n2 d) per row.
-    Solve and logdet: the package's defaults (dense Cholesky to 800 rows, then CG); use
-    ``gpx.linalg`` where the result must be certified. First derivatives only.
+    Cost: matmul with c columns O(n1 n2 (d + c)) time, its gradient about four times that; memory
+    within ``memory_budget`` for every backend but a "dense" one asked for by hand, forward and
+    backward (tiles are recomputed for the gradient). Diagonal O(n d); entries O(d) each. Rows,
+    columns and blocks are kernel matrices again and cost nothing until they are used. Solve and
+    logdet: see ``Structured``. First derivatives only.
+
+    Args:
+        x1 (n1, d), x2 (n2, d): inputs of rows and columns.
+        parameters: values of the kernel's parameters.
+        kernel: its structure and buffers are used, not its parameters.
+        names: dotted names of the parameters, in order.
+        square: x2 is x1: only x1 is used; symmetric, with an exact diagonal.
+        memory_budget: bytes that products may hold beside vectors.
+        backend: "dense", "chunked" or "keops"; None chooses.
+        batch: leading dimensions along which the one matrix is repeated.
 
     Attributes:
-        backend: "dense" when products fit the budget in one piece, else "chunked".
+        choice: the backend taken, and why.
     """
 
     def __init__(
@@ -43,6 +66,8 @@ class KernelMatrix(LinearOperator):
         names: tuple[str, ...],
         square: bool,
         memory_budget: int = DEFAULT_BUDGET,
+        backend: BackendName | None = None,
+        batch: torch.Size = NO_BATCH,
     ) -> None:
         super().__init__(
             x1,
@@ -52,10 +77,14 @@ class KernelMatrix(LinearOperator):
             names=names,
             square=square,
             memory_budget=memory_budget,
+            backend=backend,
+            batch=batch,
         )
-        self.x1, self.x2, self.parameters = x1, x2, parameters
-        self.kernel, self.names, self.square = kernel, names, square
-        self.memory_budget = memory_budget
+        self.batch = batch
+        self.entries = Entries(kernel, names, parameters, x1, x2, square)
+        self.memory_budget, self.requested = memory_budget, backend
+        self._choice: Choice | None = None
+        self._engine: Dense | Chunked | KeOps | None = None
 
     @classmethod
     def of(
@@ -65,158 +94,214 @@ class KernelMatrix(LinearOperator):
         x2: Tensor | None = None,
         *,
         memory_budget: int = DEFAULT_BUDGET,
+        backend: BackendName | None = None,
     ) -> KernelMatrix:
-        """The matrix of ``kernel`` at x1 (n1, d) and x2 (n2, d), or square at x1 alone."""
+        """The matrix of ``kernel`` at x1 (n1, d) and x2 (n2, d), or square at x1 alone.
+
+        Raises:
+            ShapeError, DTypeError: inputs and parameters do not fit each other.
+            ConfigError, BackendUnavailable: see ``gpx.backends.choose_backend``.
+        """
         named = dict(kernel.named_parameters())
         square = x2 is None or x2 is x1
-        return cls(
+        second = x1 if x2 is None else x2
+        _check(kernel, x1, second, tuple(named.values()))
+        made = cls(
             x1,
-            x1 if x2 is None else x2,
+            second,
             *named.values(),
             kernel=kernel,
             names=tuple(named),
             square=square,
             memory_budget=memory_budget,
+            backend=backend,
         )
+        if backend is not None:
+            made.choice  # noqa: B018 - a backend that cannot be had is an error here, not later
+        return made
 
     @property
-    def backend(self) -> str:
-        """How products are computed: "dense" (one chunk) or "chunked"."""
-        return "dense" if self.chunk_rows >= self.x1.shape[-2] else "chunked"
+    def choice(self) -> Choice:
+        """The backend taken, and why."""
+        if self._choice is None:
+            self._choice = choose_backend(self.entries, self.memory_budget, self.requested)
+        return self._choice
 
     @property
-    def chunk_rows(self) -> int:
-        """Rows evaluated at a time."""
-        return rows_per_chunk(self.x1.shape[-2], self._bytes_per_row(), self.memory_budget)
+    def backend(self) -> BackendName:
+        """How products are computed: "dense", "chunked" or "keops"."""
+        return self.choice.name
 
-    def _bytes_per_row(self) -> int:
-        return _TEMPORARIES * self.x2.shape[-2] * self.x2.element_size()
+    @property
+    def engine(self) -> Dense | Chunked | KeOps:
+        """The backend itself; a dense one keeps the matrix as long as this operator lives."""
+        if self._engine is None:
+            if self.backend == "dense":
+                self._engine = Dense()
+            elif self.backend == "keops":
+                self._engine = KeOps()
+            else:
+                self._engine = Chunked(self.memory_budget)
+        return self._engine
 
-    def _chunks(self) -> Iterator[slice]:
-        return row_chunks(self.x1.shape[-2], self._bytes_per_row(), self.memory_budget)
-
-    def _evaluate(self, x1: Tensor, x2: Tensor | None, parameters: tuple[Tensor, ...]) -> Tensor:
-        return _call(self.kernel, "evaluate", self.names, parameters, (x1, x2))
-
-    # --- the contract of linear_operator -----------------------------------------------------
+    # --- the contract of Structured --------------------------------------------------------------
 
     def _size(self) -> torch.Size:
-        return torch.Size((self.x1.shape[-2], self.x2.shape[-2]))
+        return torch.Size((*self.batch, *self.entries.shape))
 
     def _transpose_nonbatch(self) -> KernelMatrix:
-        if self.square:
-            return self
-        return self._rebuild(self.x2, self.x1)
+        entries = self.entries
+        return self if entries.square else self._with((entries.x2, entries.x1))
 
-    def _rebuild(self, x1: Tensor, x2: Tensor, *, square: bool = False) -> KernelMatrix:
-        return KernelMatrix(
-            x1,
-            x2,
-            *self.parameters,
-            kernel=self.kernel,
-            names=self.names,
-            square=square,
-            memory_budget=self.memory_budget,
-        )
-
-    def _matmul(self, rhs: Tensor) -> Tensor:
-        block = rhs.unsqueeze(-1) if rhs.ndim == 1 else rhs
-        out = block.new_zeros(*block.shape[:-2], self.x1.shape[-2], block.shape[-1])
-        for rows, columns in self._tiles():
-            tile = self._tile(self.x1, self.x2, self.parameters, rows, columns)
-            out[..., rows, :] += tile @ block[..., columns, :]
-            if self.square and columns != rows:
-                out[..., columns, :] += tile.mT @ block[..., rows, :]
-        return out.squeeze(-1) if rhs.ndim == 1 else out
-
-    def _tiles(self) -> Iterator[tuple[slice, slice]]:
-        """Row and column slices to evaluate; a square matrix needs its upper triangle only."""
-        n1, n2 = self.x1.shape[-2], self.x2.shape[-2]
-        for rows in self._chunks():
-            if not self.square:
-                yield rows, slice(0, n2)
-                continue
-            yield rows, rows
-            if rows.stop < n1:
-                yield rows, slice(rows.stop, n1)
-
-    def _tile(
-        self, x1: Tensor, x2: Tensor, parameters: tuple[Tensor, ...], rows: slice, columns: slice
-    ) -> Tensor:
-        if self.square:
-            inputs = None if rows == columns else x1[columns]
-            return self._evaluate(x1[rows], inputs, parameters)
-        return self._evaluate(x1[rows], x2[columns], parameters)
+    def _product(self, right: Tensor) -> Tensor:
+        found = _KernelProduct.apply(self, _fold(right), *self.entries.tensors)
+        assert isinstance(found, Tensor)
+        shape = (found.shape[0], *right.shape[:-2], right.shape[-1])
+        product = found.reshape(shape).movedim(0, -2)
+        batch = torch.broadcast_shapes(self.batch, right.shape[:-2])
+        return product.expand(*batch, *product.shape[-2:])
 
     def _bilinear_derivative(self, left_vecs: Tensor, right_vecs: Tensor) -> tuple[Any, ...]:
-        """Gradient of sum_c left_c^T K right_c, one recomputed tile at a time."""
         left = left_vecs.unsqueeze(-1) if left_vecs.ndim == 1 else left_vecs
         right = right_vecs.unsqueeze(-1) if right_vecs.ndim == 1 else right_vecs
-        left, right = _fold(left), _fold(right)
-        sources = [t.detach().requires_grad_(t.requires_grad) for t in self._args]
-        wanted = [t for t in sources if t.requires_grad]
-        totals = [torch.zeros_like(t) for t in wanted]
-        if wanted:
-            x1, x2, parameters = sources[0], sources[1], tuple(sources[2:])
-            for rows, columns in self._tiles():
-                with torch.enable_grad():
-                    tile = self._tile(x1, x2, parameters, rows, columns)
-                weights = left[rows] @ right[columns].mT
-                if self.square and columns != rows:
-                    weights.addmm_(right[rows], left[columns].mT)
-                found = torch.autograd.grad(tile, wanted, weights, allow_unused=True)
-                for total, gradient in zip(totals, found, strict=True):
-                    if gradient is not None:
-                        total += gradient
-        remaining = iter(totals)
-        return tuple(next(remaining) if t.requires_grad else None for t in sources)
+        batch = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+        left, right = (_fold(v.expand(*batch, *v.shape[-2:])) for v in (left, right))
+        return self.engine.derivative(self.entries, left, right)
 
     def _diagonal(self) -> Tensor:
-        if self.square:
-            return _call(self.kernel, "diagonal", self.names, self.parameters, (self.x1,))
-        n = min(self._size())
-        return self._pairs(self.x1[:n], self.x2[:n])
+        entries = self.entries
+        if entries.square:
+            found = entries.call(lambda kernel: kernel.diagonal(entries.x1))
+        else:
+            n = min(entries.shape)
+            found = self._pairs(entries.x1[:n], entries.x2[:n])
+        return found.expand(*self.batch, found.shape[0])
 
     def _get_indices(self, row_index: Tensor, col_index: Tensor, *batch_indices: Tensor) -> Tensor:
-        rows, columns = torch.broadcast_tensors(row_index, col_index)
-        found = self._pairs(self.x1[rows.reshape(-1)], self.x2[columns.reshape(-1)])
-        return found.reshape(rows.shape)
+        rows, columns, *_ = torch.broadcast_tensors(row_index, col_index, *batch_indices)
+        x1, x2 = self.entries.x1, self.entries.x2
+        return self._pairs(x1[rows.reshape(-1)], x2[columns.reshape(-1)]).reshape(rows.shape)
+
+    def _pairs(self, x1: Tensor, x2: Tensor) -> Tensor:
+        return self.entries.call(lambda kernel: kernel.pairs(x1, x2))
 
     def _getitem(self, row_index: Any, col_index: Any, *batch_indices: Any) -> LinearOperator:
         """Rows and columns of a kernel matrix are a kernel matrix: nothing is evaluated."""
-        return self._rebuild(self.x1[row_index], self.x2[col_index])
+        same = row_index is col_index or (
+            isinstance(row_index, slice) and isinstance(col_index, slice) and row_index == col_index
+        )
+        square = same and self.entries.square
+        x1 = self.entries.x1[row_index]
+        x2 = x1 if square else self.entries.x2[col_index]
+        batch = x1.new_empty(()).expand(self.batch)[batch_indices].shape
+        return self._with((x1, x2), square=square, batch=batch)
 
-    def _pairs(self, x1: Tensor, x2: Tensor) -> Tensor:
-        return _call(self.kernel, "pairs", self.names, self.parameters, (x1, x2))
+    def _with(self, inputs: tuple[Tensor, Tensor], **changes: Any) -> KernelMatrix:
+        return KernelMatrix(*inputs, *self.entries.parameters, **{**self._kwargs, **changes})
+
+    def _repeated(self, batch: torch.Size) -> KernelMatrix:
+        return self._with((self.entries.x1, self.entries.x2), batch=batch)
+
+    def _expand_batch(self, batch_shape: Any) -> LinearOperator:
+        return self._repeated(torch.Size(batch_shape))
+
+    def _unsqueeze_batch(self, dim: int) -> LinearOperator:
+        return self._repeated(torch.Size((*self.batch[:dim], 1, *self.batch[dim:])))
+
+    def _permute_batch(self, *dims: int) -> LinearOperator:
+        return self._repeated(torch.Size(self.batch[dim] for dim in dims))
+
+    def to(self, *args: Any, **kwargs: Any) -> LinearOperator:
+        """Like ``Tensor.to``; the kernel is copied, for its buffers."""
+        kernel = copy.deepcopy(self.entries.kernel).to(*args, **kwargs)
+        tensors = [t.to(*args, **kwargs) for t in self.entries.tensors]
+        return KernelMatrix(*tensors, **{**self._kwargs, "kernel": kernel})
+
+    def type(self, dtype: torch.dtype) -> LinearOperator:
+        """As ``to(dtype)``; ``float()``, ``double()`` and ``half()`` come here."""
+        return self.to(dtype)
 
     def to_dense(self) -> Tensor:
-        """The matrix itself, (n1, n2), differentiable; the only method that stores it."""
-        return self._evaluate(self.x1, None if self.square else self.x2, self.parameters)
+        """The matrix itself, (..., n1, n2), differentiable and not kept."""
+        return self.entries.evaluate().expand(*self.batch, *self.entries.shape)
 
 
-class _Evaluation(nn.Module):
-    """A method of a kernel as a module's forward, which is what ``functional_call`` can call."""
+class _KernelProduct(torch.autograd.Function):
+    """K @ right; the gradient asks the same backend."""
 
-    def __init__(self, kernel: nn.Module, method: str) -> None:
-        super().__init__()
-        self.kernel, self.method = kernel, method
+    @staticmethod
+    def forward(ctx: Any, matrix: KernelMatrix, right: Tensor, *tensors: Tensor) -> Tensor:
+        ctx.matrix = matrix
+        ctx.save_for_backward(right, *tensors)
+        return matrix.engine.product(matrix.entries, right, transposed=False)
 
-    def forward(self, *args: Tensor | None) -> Tensor:
-        return getattr(self.kernel, self.method)(*args)
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        right, *tensors = ctx.saved_tensors  # raises when one was changed in place
+        matrix, wants = ctx.matrix, ctx.needs_input_grad
+        with torch.no_grad():
+            for_right, found = None, (None,) * len(tensors)
+            if wants[1]:
+                for_right = matrix.engine.product(matrix.entries, grad, transposed=True)
+            if any(wants[2:]):
+                found = matrix.engine.derivative(matrix.entries, grad, right)
+        if torch.is_grad_enabled():  # create_graph=True
+            sources = (grad, right, *tensors)
+            for_right, *rest = (
+                None if g is None else _FirstDerivativeOnly.apply(g, *sources)
+                for g in (for_right, *found)
+            )
+            found = tuple(rest)
+        return None, for_right, *found
 
 
-def _call(
-    kernel: nn.Module,
-    method: str,
-    names: tuple[str, ...],
-    parameters: tuple[Tensor, ...],
-    args: tuple[Tensor | None, ...],
-) -> Tensor:
-    """``kernel.method(*args)`` with the given tensors in the place of its parameters."""
-    values = {f"kernel.{name}": value for name, value in zip(names, parameters, strict=True)}
-    return functional_call(_Evaluation(kernel, method), values, args)
+class _FirstDerivativeOnly(torch.autograd.Function):
+    """Identity whose own derivative raises, where a silent zero would be wrong."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, *sources: Tensor) -> Tensor:
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        raise GPXError(
+            "a second derivative of a kernel matrix product was asked for, but only first "
+            "derivatives are available; use kernel.evaluate with a kernel in plain torch operations"
+        )
 
 
 def _fold(vectors: Tensor) -> Tensor:
     """(..., n, c) -> (n, all the others): batches of vectors are just more columns."""
-    return vectors.movedim(-2, 0).reshape(vectors.shape[-2], -1)
+    columns = math.prod(vectors.shape[:-2]) * vectors.shape[-1]
+    return vectors.movedim(-2, 0).reshape(vectors.shape[-2], columns)
+
+
+def _check(kernel: Kernel, x1: Tensor, x2: Tensor, parameters: tuple[Tensor, ...]) -> None:
+    for x in (x1, x2):
+        if x.ndim != 2:
+            raise ShapeError(
+                f"{kernel.name} kernel inputs must be a matrix (n, d), got shape "
+                f"{tuple(x.shape)}; use x[:, None] for one input dimension"
+            )
+    if x1.shape[1] != x2.shape[1]:
+        raise ShapeError(
+            f"kernel inputs have {x1.shape[1]} and {x2.shape[1]} columns; both must have the same "
+            "number"
+        )
+    for other, what in (
+        (x2, "the inputs of the columns"),
+        *((p, "a parameter") for p in parameters),
+    ):
+        if other.dtype != x1.dtype or other.device != x1.device:
+            raise DTypeError(
+                f"{kernel.name} kernel inputs are {x1.dtype} on {x1.device}, but {what} is "
+                f"{other.dtype} on {other.device}; convert one, for example kernel.to(x.dtype)"
+            )
+
+
+@rule("select", KernelMatrix, Index)
+def _select(base: KernelMatrix, index: Index) -> LinearOperator:
+    whole = slice(None)
+    rows = whole if index.rows is None else index.rows
+    columns = whole if index.columns is None else index.columns
+    return base._getitem(rows, columns)

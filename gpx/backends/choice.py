@@ -1,0 +1,89 @@
+"""Which backend a kernel matrix gets, and why."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, get_args
+
+from gpx.backends.chunks import rows_per_chunk
+from gpx.backends.dense import TEMPORARIES
+from gpx.backends.entries import Entries
+from gpx.backends.keops import keops_installed, require_keops
+from gpx.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+BackendName = Literal["dense", "chunked", "keops"]
+
+KEOPS_DIMENSIONS = 50
+"""Inputs up to which KeOps is chosen unasked: it keeps a row of each input in registers, while the
+chunked backend's matrix product gains with the dimension."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A backend's name and the reason it was taken, for logs and records."""
+
+    name: BackendName
+    reason: str
+
+
+def choose_backend(
+    entries: Entries, memory_budget: int, requested: BackendName | None = None
+) -> Choice:
+    """The backend asked for, or the one that suits size, device and kernel; logged once each.
+
+    Unasked: dense when the matrix fits the budget with what its gradient needs; on CUDA, KeOps when
+    it is installed, the kernel has a formula and the inputs have at most ``KEOPS_DIMENSIONS``
+    columns; chunked otherwise. On a CPU KeOps compiles for seconds and gains nothing over chunks,
+    so there it is only taken by hand.
+
+    Raises:
+        ConfigError: no such backend, or KeOps asked for a kernel that has no formula, or a budget
+            that is not positive.
+        BackendUnavailable: KeOps asked for and not installed.
+    """
+    choice = _by_hand(entries, requested) if requested else _automatic(entries, memory_budget)
+    _log_once(choice)
+    return choice
+
+
+def _by_hand(entries: Entries, requested: BackendName) -> Choice:
+    if requested not in get_args(BackendName):
+        raise ConfigError(
+            f"backend is {requested!r}; choose one of {', '.join(get_args(BackendName))}, or null "
+            "to have it chosen"
+        )
+    if requested == "keops":
+        if not entries.kernel.has_formula:
+            raise ConfigError(
+                f"backend=keops needs a kernel made of stationary parts, and {entries.kernel.name} "
+                "is not; choose backend=chunked"
+            )
+        require_keops()
+    return Choice(requested, "asked for")
+
+
+def _automatic(entries: Entries, memory_budget: int) -> Choice:
+    (n1, n2), x = entries.shape, entries.x1
+    needed = TEMPORARIES * entries.bytes()
+    size = f"{n1} x {n2} {str(x.dtype).removeprefix('torch.')}"
+    if rows_per_chunk(n1, needed // max(n1, 1), memory_budget) >= n1:
+        return Choice("dense", f"{size} fits the memory budget")
+    over = f"{size} needs {needed >> 20} MiB of a budget of {memory_budget >> 20} MiB"
+    if x.device.type != "cuda":
+        return Choice("chunked", f"{over}; not on a CUDA device")
+    if not keops_installed():
+        return Choice("chunked", f"{over}; pykeops is not installed")
+    if not entries.kernel.has_formula:
+        return Choice("chunked", f"{over}; {entries.kernel.name} has no KeOps formula")
+    if x.shape[-1] > KEOPS_DIMENSIONS:
+        return Choice("chunked", f"{over}; {x.shape[-1]} inputs are too many for KeOps")
+    return Choice("keops", f"{over}; CUDA device, pykeops installed")
+
+
+@lru_cache(maxsize=1024)
+def _log_once(choice: Choice) -> None:
+    logger.info("kernel matrix backend: %s (%s)", choice.name, choice.reason)

@@ -1,0 +1,136 @@
+"""What a kernel matrix is made of: a kernel, its parameters as tensors, and two sets of inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+T = TypeVar("T")
+
+
+class TileSource(Protocol):
+    """A kernel matrix prepared once, whose tiles can be written into a buffer; no gradients.
+
+    Attributes:
+        scale: the matrix is ``scale`` times the tiles, or the tiles themselves (None). Whoever
+            multiplies applies it to the thin result instead of every entry.
+    """
+
+    @property
+    def scale(self) -> Tensor | None:
+        """The common factor, or None for one."""
+
+    def fill_(self, rows: slice, columns: slice, out: Tensor, scratch: Scratch) -> None:
+        """Write rows x columns of the matrix, divided by ``scale``, into ``out``.
+
+        Several threads call it at once, each with its own ``out`` and ``scratch``.
+        """
+
+
+class Scratch:
+    """Buffers of one thread, handed out as tiles and used again: fresh pages cost more than exp.
+
+    Args:
+        like: gives dtype and device.
+        size: entries of the largest tile.
+    """
+
+    def __init__(self, like: Tensor, size: int) -> None:
+        self._like, self._size = like, size
+        self._free: list[Tensor] = []
+
+    def take(self, rows: int, columns: int) -> Tensor:
+        """An uninitialised contiguous (rows, columns) tile; give it back when done."""
+        flat = self._free.pop() if self._free else self._like.new_empty(self._size)
+        return flat[: rows * columns].view(rows, columns)
+
+    def give(self, tile: Tensor) -> None:
+        """Return a tile taken before."""
+        self._free.append(tile.as_strided((self._size,), (1,), 0))
+
+
+class _WithKernel(nn.Module):
+    """A function of a kernel as a module's forward, which is what ``functional_call`` can call."""
+
+    def __init__(self, kernel: nn.Module, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.kernel, self.function = kernel, function
+
+    def forward(self, *args: Any) -> Any:
+        return self.function(self.kernel, *args)
+
+
+@dataclass(frozen=True)
+class Entries:
+    """K_ij = k(x1_i, x2_j) with the given tensors in the place of the kernel's parameters.
+
+    Attributes:
+        kernel: its structure and buffers are used, not its parameters.
+        names: dotted names of the parameters.
+        parameters: their values, in the order of ``names``.
+        x1 (n1, d), x2 (n2, d): inputs of rows and columns.
+        square: x2 is x1: only x1 is used, and the matrix is symmetric with an exact diagonal.
+    """
+
+    kernel: Any
+    names: tuple[str, ...]
+    parameters: tuple[Tensor, ...]
+    x1: Tensor
+    x2: Tensor
+    square: bool
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """x1, x2 and the parameters: everything the matrix is a function of."""
+        return (self.x1, self.x2, *self.parameters)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n1, n2)."""
+        return self.x1.shape[-2], self.x2.shape[-2]
+
+    def transposed(self) -> Entries:
+        """Rows and columns exchanged."""
+        return self if self.square else replace(self, x1=self.x2, x2=self.x1)
+
+    def with_tensors(self, tensors: tuple[Tensor, ...]) -> Entries:
+        """The same matrix as a function of other tensors, in the order of ``tensors``."""
+        return replace(self, x1=tensors[0], x2=tensors[1], parameters=tuple(tensors[2:]))
+
+    def leaves(self) -> Entries:
+        """The same matrix as a function of detached tensors that want the same gradients."""
+        return self.with_tensors(
+            tuple(t.detach().requires_grad_(t.requires_grad) for t in self.tensors)
+        )
+
+    def call(self, function: Callable[..., T], *args: Any) -> T:
+        """``function(kernel, *args)`` while the kernel holds ``parameters``."""
+        values = {f"kernel.{n}": v for n, v in zip(self.names, self.parameters, strict=True)}
+        found: T = functional_call(_WithKernel(self.kernel, function), values, args)
+        return found
+
+    def evaluate(self) -> Tensor:
+        """The matrix itself, (n1, n2), differentiable."""
+        x2 = None if self.square else self.x2
+        return self.call(lambda kernel: kernel.evaluate(self.x1, x2))
+
+    def bytes(self) -> int:
+        """Size of the matrix if it were stored."""
+        n1, n2 = self.shape
+        return n1 * n2 * self.x1.element_size()
+
+
+def gradients(entries: Entries, output: Tensor, weights: Tensor) -> tuple[Tensor | None, ...]:
+    """Gradient of <weights, output> for every tensor of ``entries``; None where none is wanted."""
+    wanted = [t for t in entries.tensors if t.requires_grad]
+    found = iter(
+        torch.autograd.grad(output, wanted, weights, allow_unused=True, materialize_grads=True)
+        if wanted and output.requires_grad
+        else [torch.zeros_like(t) for t in wanted]
+    )
+    return tuple(next(found) if t.requires_grad else None for t in entries.tensors)

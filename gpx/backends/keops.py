@@ -1,0 +1,110 @@
+"""The KeOps backend: the kernel as a symbolic formula that one compiled loop evaluates and sums."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpx.backends.entries import Entries, gradients
+from gpx.errors import BackendUnavailable
+
+WIDTHS = (1, 2, 4, 8, 16)
+"""Columns that one compiled formula multiplies. KeOps compiles anew for every width (seconds), so
+blocks of vectors are padded with zeros to one of these."""
+
+
+def keops_installed() -> bool:
+    """Whether the optional package can be found; it is not imported."""
+    return find_spec("pykeops") is not None
+
+
+@lru_cache(maxsize=1)
+def _lazy_tensor() -> Any:
+    if not keops_installed():
+        raise BackendUnavailable(
+            "backend=keops needs the optional package pykeops, which is not installed; "
+            "pip install 'gpx-torch[keops]', or choose backend=chunked"
+        )
+    try:
+        from pykeops.torch import LazyTensor
+    except Exception as error:  # it compiles during its import, and anything may be missing
+        raise BackendUnavailable(
+            f"pykeops is installed but cannot be imported ({type(error).__name__}: {error}); "
+            "check its compiler, or choose backend=chunked"
+        ) from error
+    return LazyTensor
+
+
+def require_keops() -> None:
+    """Raises BackendUnavailable, in one sentence, when KeOps is missing or broken."""
+    _lazy_tensor()
+
+
+class KeOps:
+    """Products and their gradients by KeOps; the kernel must have a ``formula``.
+
+    Distances come from differences of coordinates, so close points are more accurate than by the
+    matrix product of the other backends. Gradients are KeOps's own, of the same formula.
+
+    Cost: O(n1 n2 (d + c)) time, O((n1 + n2)(d + c)) memory; each number of dimensions, dtype and
+    width of ``WIDTHS`` compiles once (seconds) and is then kept on disk.
+    """
+
+    def product(self, entries: Entries, right: Tensor, *, transposed: bool) -> Tensor:
+        """K @ right (n2, c), or K^T @ right (n1, c); not differentiable."""
+        if transposed:
+            entries = entries.transposed()
+        with torch.no_grad():
+            found = [_product(entries, block) for block in _blocks(right)]
+        return torch.cat(found, dim=1) if found else right.new_zeros(entries.shape[0], 0)
+
+    def derivative(
+        self, entries: Entries, left: Tensor, right: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        """Gradient of sum_c left_c^T K right_c for every tensor of ``entries``."""
+        leaves, totals = entries.leaves(), None
+        for ours, theirs in zip(_blocks(left), _blocks(right), strict=True):
+            with torch.enable_grad():
+                product = _product(leaves, theirs)
+            found = gradients(leaves, product, ours)
+            totals = found if totals is None else tuple(map(_add, totals, found))
+        if totals is None:
+            return tuple(torch.zeros_like(t) if t.requires_grad else None for t in leaves.tensors)
+        return totals
+
+
+def _add(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    return None if a is None or b is None else a + b
+
+
+def _blocks(vectors: Tensor) -> tuple[Tensor, ...]:
+    return vectors.split(WIDTHS[-1], dim=1) if vectors.shape[1] else ()
+
+
+def _product(entries: Entries, right: Tensor) -> Tensor:
+    """K @ right for at most ``WIDTHS[-1]`` columns, differentiable in ``entries``."""
+    n1, n2 = entries.shape
+    columns = right.shape[1]
+    if n1 == 0 or n2 == 0:
+        return right.new_zeros(n1, columns)
+    width = next(w for w in WIDTHS if w >= columns)
+    padded = torch.nn.functional.pad(right, (0, width - columns)).contiguous()
+    x2 = entries.x1 if entries.square else entries.x2
+    formula = entries.call(lambda kernel: kernel.formula(squared_distance, entries.x1, x2))
+    product: Tensor = (formula * _lazy_tensor()(padded[None])).sum(dim=1)
+    return product[:, :columns]
+
+
+def squared_distance(z1: Tensor, z2: Tensor) -> Any:
+    """|z1_i - z2_j|^2 as a KeOps lazy tensor.
+
+    Both arguments are made contiguous first: KeOps returns gradients of zero, or of other rows, for
+    strided inputs.
+    """
+    lazy = _lazy_tensor()
+    first, second = lazy(z1.contiguous()[:, None]), lazy(z2.contiguous()[None])
+    return ((first - second) ** 2).sum(-1)
