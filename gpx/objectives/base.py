@@ -97,7 +97,8 @@ class Objective(nn.Module, ABC):
         """Evidence over all training data, for the record at the end of a run.
 
         Full-batch objectives evaluate once. Mini-batch ones average over one pass of equal batches
-        (a remainder is skipped); objectives that can stream the exact value override this.
+        in random order (a remainder is skipped), which keeps an unbiased estimate unbiased;
+        objectives that can stream the exact value override this.
 
         Args:
             model, x (n, d), y (n,), generator: as for ``evidence``.
@@ -106,10 +107,11 @@ class Objective(nn.Module, ABC):
         if self.batching == "full":
             return self.evidence(model, x, y, generator=generator)
         size = min(batch_size, x.shape[0])
-        starts = range(0, x.shape[0] - size + 1, size)
+        order = torch.randperm(x.shape[0], generator=generator, device=x.device)
         batches = [
-            self.evidence(model, x[s : s + size], y[s : s + size], generator=generator)
-            for s in starts
+            self.evidence(model, x[rows], y[rows], generator=generator)
+            for rows in order.split(size)
+            if rows.shape[0] == size
         ]
         mean = torch.stack([batch.value for batch in batches]).mean()
         return Evidence(mean, "estimate")

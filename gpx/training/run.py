@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -89,15 +90,16 @@ def run(config: DictConfig, folder: RunFolder) -> dict[str, Any]:
     """
     prepared = _prepare(config, folder)
     folder.path.mkdir(parents=True, exist_ok=True)
-    folder.clear_leftovers()
-    folder.write_config(prepared.config)
-    record = environment_record(prepared.device, config.seed, prepared.data.checksums)
-    folder.add_environment(record)
-    try:
-        fit = _train(prepared)
-        return _finish(prepared, fit)
-    finally:
-        prepared.console.close()
+    with folder.locked():
+        folder.clear_leftovers()
+        folder.write_config(prepared.config)
+        record = environment_record(prepared.device, config.seed, prepared.data.checksums)
+        folder.add_environment(record)
+        try:
+            fit = _train(prepared)
+            return _finish(prepared, fit)
+        finally:
+            prepared.console.close()
 
 
 def resume(path: str) -> dict[str, Any]:
@@ -189,6 +191,9 @@ def _with_facts(config: DictConfig, data: Dataset) -> DictConfig:
         "num_inputs": data.train_x.shape[1],
         "num_classes": data.num_classes,
     }
+    for name in ("path", "root"):  # a run is resumed from any folder
+        if isinstance(filled.data.get(name), str):
+            filled.data[name] = str(Path(filled.data[name]).expanduser().resolve())
     return filled
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,11 @@ from yaml import YAMLError
 
 from gpx.atomic_file import atomic_file
 from gpx.errors import CheckpointError
+
+try:
+    import fcntl
+except ImportError:
+    fcntl = None  # type: ignore[assignment]
 
 
 class RunFolder:
@@ -33,6 +41,30 @@ class RunFolder:
     def holds_a_run(self) -> bool:
         """Whether a run has started here."""
         return self.config.exists() or self.checkpoint.exists() or self.metrics.exists()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from running in this folder; the lock ends with the process.
+
+        Raises:
+            CheckpointError: another process is running here.
+        """
+        if fcntl is None:  # Windows
+            yield
+            return
+        handle = os.open(self.path, os.O_RDONLY)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise CheckpointError(
+                    f"another process is running in {self.path}: wait until it ends, or stop it"
+                ) from error
+            except OSError:  # a file system without locks
+                pass
+            yield
+        finally:
+            os.close(handle)
 
     def clear_leftovers(self) -> None:
         """Remove what a kill in the middle of writing left beside this run's files."""

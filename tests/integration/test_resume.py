@@ -3,6 +3,7 @@
 import json
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -119,3 +120,17 @@ def test_killed_before_its_first_checkpoint_starts_again(composed, tmp_path):
 
 def _resolved(path):
     return RunFolder(path).read_config()
+
+
+def test_own_data_resume_from_any_folder(composed, tmp_path, monkeypatch):
+    table = tmp_path / "mine.csv"
+    table.write_text("\n".join(f"{i / 10},{(i % 7) / 7}" for i in range(60)) + "\n")
+    monkeypatch.chdir(tmp_path)
+    overrides = ["data=csv", "data.path=mine.csv", "approx=exact", "init=constants"]
+    config = composed(*overrides, "trainer.max_steps=3", "trainer.figures=false")
+    whole = run(config, RunFolder("whole"))
+    Path("stopped").mkdir()
+    RunFolder("stopped").write_config(_resolved("whole"))
+    Path("elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    assert counted(resume("../stopped")) == counted(whole)

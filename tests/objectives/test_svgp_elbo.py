@@ -182,3 +182,23 @@ def test_errors_in_one_sentence():
         SVGPElbo(10).check(Other())
     with pytest.raises(ConfigError, match="num_data must be at least 1"):
         SVGPElbo(0)
+
+
+def test_full_evidence_is_the_streamed_bound():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(23, 2, generator=generator, dtype=torch.float64)
+    y = torch.sin(x[:, 0])
+    model = SVGP(
+        kernel=RBF(ard_num_dims=2),
+        mean=Zero(),
+        likelihood=Gaussian(0.1),
+        num_inputs=2,
+        num_inducing=5,
+    ).double()
+    model.initialise(x, y, generator=generator)
+    objective = SVGPElbo(num_data=23)
+    whole = objective.evidence(model, x, y).value.item()
+    for batch_size in (1, 7, 23, 100):  # the remainder counts
+        streamed = objective.full_evidence(model, x, y, batch_size=batch_size)
+        assert streamed.value.item() == pytest.approx(whole, rel=1e-12)
+        assert streamed.kind == "lower_bound"

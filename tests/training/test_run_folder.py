@@ -70,3 +70,14 @@ def test_changed_data_and_a_damaged_record_are_one_sentence(tmp_path):
     folder.environment.write_text("{")
     with pytest.raises(CheckpointError, match="restore or remove it"):
         folder.add_environment({"data_checksums": {}})
+
+
+def test_one_process_at_a_time(tmp_path):
+    def enter(folder):
+        with folder.locked():
+            return True
+
+    with RunFolder(tmp_path).locked(), pytest.raises(CheckpointError, match="another process is"):
+        enter(RunFolder(tmp_path))
+    assert enter(RunFolder(tmp_path))
+    assert list(tmp_path.iterdir()) == []
