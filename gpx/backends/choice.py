@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Literal, get_args
 
 from gpx.backends.chunks import rows_per_chunk
-from gpx.backends.dense import TEMPORARIES
+from gpx.backends.dense import SHARE
 from gpx.backends.entries import Entries
 from gpx.backends.keops import keops_installed, require_keops
 from gpx.errors import ConfigError
@@ -35,8 +35,8 @@ def choose_backend(
 ) -> Choice:
     """The backend asked for, or the one that suits size, device and kernel; logged once each.
 
-    Unasked: dense when the matrix fits the budget with what its gradient needs; on CUDA, KeOps when
-    it is installed, the kernel has a formula and the inputs have at most ``KEOPS_DIMENSIONS``
+    Unasked: dense when the matrix fits into one part in ``SHARE`` of the budget; on CUDA, KeOps
+    when it is installed, the kernel has a formula and the inputs have at most ``KEOPS_DIMENSIONS``
     columns; chunked otherwise. On a CPU KeOps compiles for seconds and gains nothing over chunks,
     so there it is only taken by hand.
 
@@ -68,7 +68,7 @@ def _by_hand(entries: Entries, requested: BackendName) -> Choice:
 
 def _automatic(entries: Entries, memory_budget: int) -> Choice:
     (n1, n2), x = entries.shape, entries.x1
-    needed = TEMPORARIES * entries.bytes()
+    needed = SHARE * entries.bytes()
     size = f"{n1} x {n2} {str(x.dtype).removeprefix('torch.')}"
     if rows_per_chunk(n1, needed // max(n1, 1), memory_budget) >= n1:
         return Choice("dense", f"{size} fits the memory budget")

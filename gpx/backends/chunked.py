@@ -52,6 +52,18 @@ class Chunked:
                 )
             )
 
+    def matrix(self, entries: Entries) -> Tensor:
+        """K itself, (n1, n2), written tile by tile; not differentiable."""
+        tile = self._tile_entries(entries, PRODUCT_TEMPORARIES, CPU_TILE)
+        plan = tiling(entries.shape, tile, triangle=entries.square, groups=_groups(entries))
+        x2 = None if entries.square else entries.x2
+        with torch.no_grad():
+            return entries.call(
+                lambda kernel: _matrix(
+                    kernel.tiles(entries.x1, x2), entries, plan, _threads(entries)
+                )
+            )
+
     def derivative(
         self, entries: Entries, left: Tensor, right: Tensor
     ) -> tuple[Tensor | None, ...]:
@@ -132,6 +144,25 @@ def _product(
     if source.scale is not None:
         total *= source.scale
     return total.mT.contiguous()
+
+
+def _matrix(source: TileSource, entries: Entries, plan: Tiling, threads: int) -> Tensor:
+    values = entries.x1.new_empty(entries.shape)
+
+    def group(g: int) -> None:
+        scratch = Scratch(values, plan.size)
+        for rows, cols in plan.groups[g]:
+            tile = scratch.take(rows.stop - rows.start, cols.stop - cols.start)
+            source.fill_(rows, cols, tile, scratch)
+            if source.scale is not None:
+                tile *= source.scale
+            values[rows, cols] = tile
+            if entries.square and rows != cols:
+                values[cols, rows] = tile.mT
+            scratch.give(tile)
+
+    run_groups(group, len(plan.groups), threads=threads)
+    return values
 
 
 def _wanted(entries: Entries) -> list[Tensor]:

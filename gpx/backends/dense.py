@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from gpx.backends.entries import Entries, gradients
+from gpx.backends.chunked import Chunked
+from gpx.backends.entries import Entries
 
-TEMPORARIES = 4
-"""Matrices of full size alive at once while a gradient is computed."""
+SHARE = 2
+"""The stored matrix may take one part in so many of the budget; vectors and tiles need the rest."""
 
 
 class Dense:
     """Products with a matrix kept in memory; its values are refreshed when a tensor changes.
 
-    Cost: O(n1 n2 d) once, then O(n1 n2 c) per product of c columns; n1 n2 numbers, and
-    ``TEMPORARIES`` times that during a gradient, which evaluates the matrix again.
+    Cost: O(n1 n2 d) once, then O(n1 n2 c) per product of c columns; n1 n2 numbers. Gradients run
+    on tiles, as in ``Chunked``, and store nothing more.
+
+    Args:
+        memory_budget: bytes that tiles may occupy beside the matrix.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, memory_budget: int) -> None:
+        self._chunked = Chunked(memory_budget)
         self._values: Tensor | None = None
         self._versions: list[int] = []
 
@@ -31,15 +35,11 @@ class Dense:
         self, entries: Entries, left: Tensor, right: Tensor
     ) -> tuple[Tensor | None, ...]:
         """Gradient of sum_c left_c^T K right_c for every tensor of ``entries``."""
-        leaves = entries.leaves()
-        with torch.enable_grad():
-            matrix = leaves.evaluate()
-        return gradients(leaves, matrix, left @ right.mT)
+        return self._chunked.derivative(entries, left, right)
 
     def _stored(self, entries: Entries) -> Tensor:
         versions = [-1 if t.is_inference() else t._version for t in entries.tensors]
         if self._values is None or versions != self._versions or -1 in versions:
-            with torch.no_grad():
-                self._values = entries.evaluate()
+            self._values = self._chunked.matrix(entries)
             self._versions = versions
         return self._values

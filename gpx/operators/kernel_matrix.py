@@ -137,7 +137,7 @@ class KernelMatrix(Structured):
         """The backend itself; a dense one keeps the matrix as long as this operator lives."""
         if self._engine is None:
             if self.backend == "dense":
-                self._engine = Dense()
+                self._engine = Dense(self.memory_budget)
             elif self.backend == "keops":
                 self._engine = KeOps()
             else:
