@@ -172,7 +172,8 @@ def against_linear_operator(n: int, dtype: torch.dtype, options: argparse.Namesp
         smoothness = float(options.kernel.removeprefix("Matern")[0]) / 2
         part = gpytorch.kernels.MaternKernel(nu=smoothness, ard_num_dims=DIMENSIONS)
     peer = gpytorch.kernels.ScaleKernel(part).to(options.device, dtype)
-    part.lengthscale, peer.outputscale = 3.0, 1.3
+    # a plain float would be rounded to float32 on its way
+    part.lengthscale, peer.outputscale = torch.tensor([3.0, 1.3], dtype=torch.float64)
     x, right = inputs(n, dtype, options.device)
 
     def ours(backend: str) -> Callable[[], object]:
