@@ -28,6 +28,7 @@ class Matern(Stationary):
 
     def num_spectral_normals(self, num_inputs: int) -> int:
         """d + 2 nu: d for the direction, 2 nu for the chi-square in the denominator."""
+        self._whole_input()
         return num_inputs + round(2 * self.nu)
 
     def spectral_frequencies(self, normals: Tensor) -> Tensor:

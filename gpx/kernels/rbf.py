@@ -35,6 +35,7 @@ class RBF(Stationary):
 
     def num_spectral_normals(self, num_inputs: int) -> int:
         """d: the frequencies are normal."""
+        self._whole_input()
         return num_inputs
 
     def spectral_frequencies(self, normals: Tensor) -> Tensor:
