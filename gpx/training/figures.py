@@ -72,18 +72,3 @@ def fitted_function(
     axes.set_ylabel(names[1])
     axes.legend(loc="best", fontsize="small")
     return figure
-
-
-def calibration(levels: Array, coverage: Array) -> Figure:
-    """Observed against nominal coverage of central intervals.
-
-    Args:
-        levels, coverage (k,): nominal and observed shares in [0, 1].
-    """
-    figure = Figure(figsize=(4.5, 4.5), layout="constrained")
-    axes = figure.subplots()
-    axes.plot([0, 1], [0, 1], color=TRUTH, linewidth=1.0)
-    axes.plot(levels, coverage, "o-", color=INK, markersize=3)
-    axes.set_xlabel("nominal coverage")
-    axes.set_ylabel("observed coverage")
-    return figure

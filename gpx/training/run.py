@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
@@ -27,7 +26,8 @@ from gpx.training.environment import environment_record, peak_memory_mib
 from gpx.training.first_order import FirstOrder
 from gpx.training.interrupt import Interrupted
 from gpx.training.lbfgsb import LBFGSB
-from gpx.training.predictor import Predictor, central_interval
+from gpx.training.predictor import Predictor
+from gpx.training.results import draw_results, summary
 from gpx.training.run_folder import RunFolder
 from gpx.training.seeds import stream
 from gpx.training.tensorboard import TensorBoard
@@ -281,74 +281,22 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
     if state.options.figures:
         _draw(state, predictor, fit.steps)
     state.folder.write_json(state.folder.metrics, metrics)
-    _summarise(state, metrics)
+    for line in summary(metrics):
+        state.console.say(line)
+    state.console.say(f"run folder: {state.folder.path}")
     return metrics
 
 
 def _draw(state: _Run, predictor: Predictor, step: int) -> None:
     """Figures as PNG and into TensorBoard."""
-    from gpx.training import figures  # Matplotlib is slow to import; the first line must be early
-
-    data, scaler = state.data, state.data.scaler
-    pictures: dict[str, figures.Figure] = {}
-
-    def original(values: Tensor) -> np.ndarray:
-        return scaler.original_mean(values.double().cpu()).numpy()
-
-    def band(x: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        predictive = predictor.distribution(x)
-        lower, upper = central_interval(predictive, 0.95)
-        return original(predictive.mean), original(lower), original(upper)
-
-    if data.task in ("regression", "count"):
-        observed = original(data.test_y)
-        pictures["predicted_against_observed"] = figures.predicted_against_observed(
-            observed, *band(state.test[0]), data.target_name
-        )
-        if data.train_x.shape[1] == 1:
-            low, high = data.train_x.min(), data.train_x.max()
-            margin = 0.05 * (high - low)
-            grid = torch.linspace(float(low - margin), float(high + margin), 400)[:, None]
-            inputs = scaler.original_inputs(grid.double())[:, 0].numpy()
-            pictures["fitted_function"] = figures.fitted_function(
-                (scaler.original_inputs(data.train_x)[:, 0].numpy(), original(data.train_y)),
-                (scaler.original_inputs(data.test_x)[:, 0].numpy(), observed),
-                inputs,
-                *band(grid.to(state.test[0])),
-                (data.input_names[0], data.target_name),
-            )
-    if not pictures:
-        return
-    state.folder.figures.mkdir(exist_ok=True)
-    board = TensorBoard(state.folder.tensorboard) if state.options.tensorboard else None
+    pictures = draw_results(state.data, predictor, state.test[0])
+    if pictures:
+        state.folder.figures.mkdir(exist_ok=True)
     for name, figure in pictures.items():
         figure.savefig(state.folder.figures / f"{name}.png", dpi=150)
-        if board is not None:
+    if state.options.tensorboard:
+        board = TensorBoard(state.folder.tensorboard)
+        for name, figure in pictures.items():
             board.figure(name, figure, step)
-    if board is not None:
         board.metrics(step, state.evaluate(predictor))
         board.close()
-
-
-def _summarise(state: _Run, metrics: Mapping[str, Any]) -> None:
-    """The table a person reads at the end: the model beside the baselines."""
-    say: Callable[[str], None] = state.console.say
-    columns = [c for c in ("rmse", "mnlp", "accuracy") if f"test.{c}" in metrics]
-    named = dict.fromkeys(k.split(".")[1] for k in metrics if k.startswith("baseline."))
-    rows = {metrics["model.name"]: "test"} | {name: f"baseline.{name}" for name in named}
-    width = max(len(name) for name in rows) + 2
-    say("test metrics (standardised targets)".ljust(width))
-    say("".ljust(width) + "".join(column.rjust(10) for column in columns))
-    for name, prefix in rows.items():
-        cells = [metrics.get(f"{prefix}.{column}") for column in columns]
-        say(name.ljust(width) + "".join(_cell(cell) for cell in cells))
-    say(
-        f"evidence {metrics['train.evidence']:.1f} nats ({metrics['train.evidence_kind']}), "
-        f"{metrics['train.steps']} steps in {metrics['train.seconds']:.1f} s, "
-        f"peak memory {metrics['memory.peak_mib']:.0f} MiB"
-    )
-    say(f"run folder: {state.folder.path}")
-
-
-def _cell(value: float | None) -> str:
-    return "-".rjust(10) if value is None else f"{value:10.4f}"

@@ -1,0 +1,27 @@
+from gpx.training.results import summary
+
+METRICS = {
+    "test.rmse": 0.5,
+    "test.mnlp": -0.25,
+    "model.name": "SVGP",
+    "train.evidence": -12.34,
+    "train.evidence_kind": "lower_bound",
+    "train.steps": 7,
+    "train.seconds": 1.25,
+    "memory.peak_mib": 300.4,
+}
+
+
+def test_the_model_stands_above_its_baselines():
+    lines = summary(METRICS | {"baseline.linear.rmse": 0.9, "baseline.5-nn.rmse": 0.6})
+    assert [line.split() for line in lines[1:5]] == [
+        ["rmse", "mnlp"],
+        ["SVGP", "0.5000", "-0.2500"],
+        ["linear", "0.9000", "-"],
+        ["5-nn", "0.6000", "-"],
+    ]
+    assert lines[-1] == ("evidence -12.3 nats (lower_bound), 7 steps in 1.2 s, peak memory 300 MiB")
+
+
+def test_without_baselines():
+    assert len(summary(METRICS)) == 4
