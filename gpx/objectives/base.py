@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gpx.errors import ConfigError
+from gpx.likelihoods.base import Likelihood
 from gpx.linalg.report import CholeskyReport, SolveReport
 from gpx.models.base import Model
 
@@ -38,7 +39,8 @@ class Evidence:
 class Objective(nn.Module, ABC):
     """A loss that turns a model and data into evidence.
 
-    Subclasses set ``batching`` and ``kind``, list the ``models`` they fit, and write ``evidence``.
+    Subclasses set ``batching`` and ``kind``, list the ``models`` and ``likelihoods`` they fit, and
+    write ``evidence``.
     State of a stochastic estimator (control variates, support points) lives in buffers of the
     objective, so that checkpoints carry it.
     """
@@ -46,6 +48,7 @@ class Objective(nn.Module, ABC):
     batching: ClassVar[Batching] = "full"
     kind: ClassVar[Kind] = "exact"
     models: ClassVar[tuple[type[Model], ...]] = (Model,)
+    likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Likelihood,)
 
     @abstractmethod
     def evidence(
@@ -67,6 +70,14 @@ class Objective(nn.Module, ABC):
             raise ConfigError(
                 f"objective {type(self).__name__} needs a {wanted} model, "
                 f"got {type(model).__name__}; choose another objective= or approx="
+            )
+        if not isinstance(model.likelihood, self.likelihoods):
+            wanted = " or ".join(m.__name__ for m in self.likelihoods)
+            # torch renames the class of a module that has parametrised attributes
+            found = type(model.likelihood).__name__.removeprefix("Parametrized")
+            raise ConfigError(
+                f"objective {type(self).__name__} needs the {wanted} likelihood, got {found}; "
+                "choose another likelihood=, or approx=svgp, which takes any"
             )
 
     def prepare(

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
+from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import CholeskyReport, with_gradient
 from gpx.models.base import Model
 from gpx.models.nystrom import BlockStore, NystromSums, factorise, nystrom_sums
 from gpx.models.sgpr import SGPR, InnerFactor
 from gpx.objectives.base import Evidence, Objective
-from gpx.objectives.gaussian_only import require_gaussian
 from gpx.objectives.kernel_gradient import KernelGradient
 
 LOG_TWO_PI = math.log(2.0 * math.pi)
@@ -186,17 +186,13 @@ class CollapsedELBO(Objective):
     batching = "full"
     kind = "lower_bound"
     models: ClassVar[tuple[type[Model], ...]] = (SGPR,)
+    likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
 
     def __init__(self, memory_budget: int = 2**30) -> None:
         super().__init__()
         if memory_budget < 0:
             raise ConfigError(f"memory_budget is in bytes and cannot be {memory_budget}")
         self.memory_budget = int(memory_budget)
-
-    def check(self, model: Model) -> None:
-        """As in ``Objective``; also refuses likelihoods other than Gaussian."""
-        super().check(model)
-        require_gaussian(self, model)
 
     def evidence(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,14 +19,6 @@ Coefficient = float | Literal["auto"]
 MAX_DRIFT = 1e-3
 """Largest relative drift of the tracked projection before the optimiser is declared unfit."""
 MOMENT_DECAY = 0.99
-
-
-class Support(NamedTuple):
-    """Features of the support rows at the sampled blocks, and the products with them."""
-
-    features: Tensor  # (rows, 2 L W)
-    left: Tensor  # (rows, 1 + K)
-    right: Tensor  # (rows, 1 + K)
 
 
 def factor_rows(family: MeanFieldWeights, blocks: Tensor, *, sparse: bool = False) -> Tensor:

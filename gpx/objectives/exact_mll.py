@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from gpx.kernels.base import Kernel
+from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import CholeskyReport, upper_solve, with_gradient
 from gpx.models.base import Model
 from gpx.models.exact import ExactGP, noisy_cholesky, row_blocks
 from gpx.objectives.base import Evidence, Objective
-from gpx.objectives.gaussian_only import require_gaussian
 from gpx.objectives.kernel_gradient import KernelGradient
 
 LOG_TWO_PI = math.log(2.0 * math.pi)
@@ -102,11 +102,7 @@ class ExactMLL(Objective):
     batching = "full"
     kind = "exact"
     models: ClassVar[tuple[type[Model], ...]] = (ExactGP,)
-
-    def check(self, model: Model) -> None:
-        """As in ``Objective``; also refuses likelihoods other than Gaussian."""
-        super().check(model)
-        require_gaussian(self, model)
+    likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
 
     def evidence(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
