@@ -2,6 +2,7 @@
 
 from gpx.bases.base import Basis
 from gpx.bases.counter_random import philox4x32, standard_normals
+from gpx.bases.dictionary import KernelDictionary
 from gpx.bases.random_fourier import RandomFourier
 
-__all__ = ["Basis", "RandomFourier", "philox4x32", "standard_normals"]
+__all__ = ["Basis", "KernelDictionary", "RandomFourier", "philox4x32", "standard_normals"]

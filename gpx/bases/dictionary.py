@@ -1,0 +1,94 @@
+"""Kernel functions at given centres with one free precision each: the relevance vector basis."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import embedding
+
+from gpx.bases.base import Basis, check_inputs
+from gpx.bases.random_fourier import frequencies_per_block
+from gpx.errors import ConfigError
+from gpx.kernels.base import Kernel
+
+MAX_PRECISION = 1e8
+"""Precisions are held below it: the weight is pinned at zero long before."""
+
+
+class KernelDictionary(Basis):
+    """phi_i(x) = k(x, z_i), weight prior N(0, diag(s)^-1) with every s_i its own parameter.
+
+    Empirical Bayes drives most s_i to infinity; the centres of the finite ones are the relevance
+    vectors. Columns are evaluated on demand from the centres, nothing of size n x m is stored.
+
+    Args:
+        kernel: any covariance function.
+        centres (m, d): z_i, copied; usually the training inputs. They do not move.
+        block_size: upper limit of columns per block (the largest divisor of m below it is taken;
+            any subset of columns costs the same, so blocks are a matter of sampling only).
+        precision: initial s_i, all alike, in inverse squared units of a weight.
+        sparse: whether gradients of the precisions hold the sampled rows only (AdaGrad, SGD).
+
+    Attributes:
+        log_precision (m, 1): parameter, log s; a table, so that its gradient can be sparse.
+
+    Raises:
+        ConfigError: no centres, or a precision outside (0, 1e8].
+
+    Cost: O(n len(columns) d) time, O(n len(columns)) memory.
+    Source: Tipping, "Sparse Bayesian learning and the relevance vector machine", 2001; QSGP paper,
+    relevance vector machine experiment.
+    """
+
+    centres: Tensor
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        centres: Tensor,
+        block_size: int = 500,
+        precision: float = 1.0,
+        sparse: bool = False,
+    ) -> None:
+        super().__init__()
+        check_inputs(centres, "KernelDictionary")
+        if centres.shape[0] < 1 or block_size < 1:
+            raise ConfigError(
+                f"a kernel dictionary needs at least one centre and block_size >= 1, got "
+                f"{centres.shape[0]} centres and block_size={block_size}"
+            )
+        if not 0.0 < precision <= MAX_PRECISION:
+            raise ConfigError(f"precision={precision} must be in (0, {MAX_PRECISION:g}]")
+        self.kernel = kernel
+        self.num_basis = centres.shape[0]
+        self.block_size = frequencies_per_block(self.num_basis, block_size)
+        self.sparse = sparse
+        self.register_buffer("centres", centres.detach().clone())
+        start = torch.full((self.num_basis, 1), math.log(precision))
+        self.log_precision = nn.Parameter(start.to(centres))
+
+    def forward(self, x: Tensor, columns: Tensor | None = None) -> Tensor:
+        """k(x, z) at any columns: (n, len(columns)) or (n, m); differentiable in the kernel."""
+        check_inputs(x, "KernelDictionary")
+        chosen = self.centres if columns is None else self.centres[columns]
+        return self.kernel.evaluate(x, chosen.to(x.dtype))
+
+    def block_features(self, x: Tensor, blocks: Tensor) -> Tensor:
+        """Columns of ``blocks`` (L,), in order: (n, L * block_size)."""
+        return self(x, self.columns_of(blocks))
+
+    def precision_diagonal(self, columns: Tensor | None = None) -> Tensor:
+        """s at ``columns`` (all without), clamped at 1e8, differentiable: (len(columns),)."""
+        table = self.log_precision
+        rows = table if columns is None else embedding(columns, table, sparse=self.sparse)
+        return rows[:, 0].clamp_max(math.log(MAX_PRECISION)).exp()
+
+    def mean_column_square(self) -> Tensor:
+        """A reference for phi_r(x)^2: the squared prior variance at the first centre, 0-d."""
+        return self.kernel.diagonal(self.centres[:1])[0].square()
+
+    def relevant(self, threshold: float = 1e4) -> Tensor:
+        """Columns whose precision is below ``threshold`` (the relevance vectors), int64 (k,)."""
+        return torch.nonzero(self.log_precision.detach()[:, 0] < math.log(threshold))[:, 0]
