@@ -89,6 +89,11 @@ class BlockStore:
         self._work = x.new_empty(0 if self.num_kept == n else min(self.step, n), m)
         self._filled = 0
 
+    @property
+    def whole(self) -> Tensor | None:
+        """All of A^T (n, M), once a visit has filled it; None when the budget does not hold it."""
+        return self._kept if 0 < self.x.shape[0] == self._filled else None
+
     def __iter__(self) -> Iterator[tuple[slice, Tensor]]:
         """Rows and their block of A^T, valid until the next one is asked for."""
         for start in range(0, self.x.shape[0], self.step):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -97,10 +98,11 @@ def collapsed_elbo(
         terms = _terms(sums, inner, s, x.shape[0])
         if not gradient:
             return terms, None, report
-        kernel_gradient, residual_gradient = _second_pass(
-            kernel, x, z, residual.detach(), store, sums, inner, s, report.relative
+        kernel_gradient, residual_gradient = nystrom_gradient(
+            kernel, x, z, residual.detach(), store, sums, inner, s, 1.0 / s, report.relative
         )
-        noise_gradient = _noise_gradient(sums, inner, s, x.shape[0])
+        noise_gradient = log_density_noise_gradient(sums, inner, s, x.shape[0])
+        noise_gradient = noise_gradient + 0.5 * sums.trace_error / s.square()
     found = CollapsedGradient(residual_gradient, noise_gradient.to(noise.dtype), kernel_gradient)
     return terms, found, report
 
@@ -115,15 +117,16 @@ def _terms(sums: NystromSums, inner: InnerFactor, s: Tensor, n: int) -> Collapse
     )
 
 
-def _noise_gradient(sums: NystromSums, inner: InnerFactor, s: Tensor, n: int) -> Tensor:
+def log_density_noise_gradient(sums: NystromSums, inner: InnerFactor, s: Tensor, n: int) -> Tensor:
+    """d log N(r; 0, Q_xx + s I) / d s, from the cache alone."""
     beta = inner.weights
     # tr(B^{-1} A A^T) / s = tr(I - B^{-1})
     effective = inner.complement.trace()
     fit = sums.squared_residual / s - torch.dot(sums.projected, beta) / s - torch.dot(beta, beta)
-    return 0.5 * (fit + sums.trace_error / s + effective - n) / s
+    return 0.5 * (fit + effective - n) / s
 
 
-def _second_pass(
+def nystrom_gradient(
     kernel: Kernel,
     x: Tensor,
     z: Tensor,
@@ -132,33 +135,58 @@ def _second_pass(
     sums: NystromSums,
     inner: InnerFactor,
     s: Tensor,
+    trace_weight: Tensor,
     jitter: float,
+    extra: Callable[[slice], Tensor] | None = None,
 ) -> tuple[KernelGradient, Tensor]:
+    """Gradient of log N(r; 0, Q_xx + s I) - w T / 2 at a fixed w = ``trace_weight``.
+
+    With w = 1 / s that is the collapsed bound (see ``collapsed_elbo`` for the algebra); a function
+    g(T) in the place of -w T / 2 has the gradient of w = -2 g'(T).
+
+    Args:
+        kernel, x (n, d), z (M, d), residual (n,): as in ``collapsed_elbo``.
+        store, sums, inner: of the first pass, with the same residual.
+        s (), trace_weight (): noise variance and w.
+        jitter: on K_zz, relative to its mean diagonal.
+        extra: rows -> (rows, M), further derivatives with respect to these rows of A^T.
+
+    Returns:
+        the kernel's gradient, to which more may be added, and -Q^{-1} r (n,).
+    """
     factor = store.whitener.factor
     beta, m = inner.weights, z.shape[0]
+    eye = torch.eye(m, dtype=s.dtype, device=s.device)
+    excess = trace_weight - 1.0 / s
     # rows of L^{-T} W: block @ right + r u^T
-    right = _times_inverse(factor, inner.complement - torch.outer(beta, beta)) / s
-    clamp_right = _times_inverse(factor, torch.eye(m, dtype=s.dtype, device=s.device)) / s
+    weighted = (inner.complement - torch.outer(beta, beta)) / s + excess * eye
+    right = _times_inverse(factor, weighted)
+    inverse = _times_inverse(factor, eye).to(x.dtype)
     outer = _times_inverse(factor, beta.unsqueeze(0)).squeeze(0) / s
-    right, clamp_right, outer = (t.to(x.dtype) for t in (right, clamp_right, outer))
+    right, outer = right.to(x.dtype), outer.to(x.dtype)
     mean_weights = beta.to(x.dtype)
     kernel_gradient = KernelGradient(kernel, x, z)
     residual_gradient = torch.empty_like(residual)
-    clamped_gram = torch.zeros_like(factor)
-    diagonal_weight = (-0.5 / s).to(x.dtype)
+    clamped_gram, extra_gram = torch.zeros_like(factor), torch.zeros_like(factor)
+    diagonal_weight, clamp_weight = (-0.5 * trace_weight).to(x.dtype), float(trace_weight)
     for rows, block in store:
         weight = torch.mm(block, right).addr_(residual[rows], outer)
         clamped = sums.clamped[rows].nonzero().squeeze(1)
         if clamped.numel():
             zero_gap = block[clamped]
-            weight[clamped] -= zero_gap @ clamp_right
+            weight[clamped] -= clamp_weight * (zero_gap @ inverse)
             clamped_gram += (zero_gap.mT @ zero_gap).double()
+        if extra is not None:
+            more = extra(rows)
+            weight.addmm_(more, inverse)
+            extra_gram += (more.mT @ block).double()
         kernel_gradient.add_cross(rows, weight)
         kernel_gradient.add_diagonal(rows, diagonal_weight * ~sums.clamped[rows])
         torch.sub(block @ mean_weights, residual[rows], out=residual_gradient[rows])
     residual_gradient /= s.to(x.dtype)
 
-    moment = (inner.complement @ sums.gram - clamped_gram) / s + torch.outer(beta, beta)
+    moment = inner.complement @ sums.gram / s + torch.outer(beta, beta)
+    moment += excess * sums.gram - trace_weight * clamped_gram + extra_gram
     inducing = -0.5 * _times_inverse(factor, _times_inverse(factor, moment).mT)
     inducing = 0.5 * (inducing + inducing.mT)
     kernel_gradient.add_inducing(inducing.to(x.dtype))
