@@ -1,0 +1,123 @@
+"""The weight-space ELBO from index lists: theorems 1 and 2 and the constant, as plain functions.
+
+ELBO = -1/2 [L_mu + L_Sigma + L_const] for y = Phi w + noise, w ~ N(0, S^-1), q(w) = N(mu, C C^T).
+Each function estimates one term from lists of rows and of basis functions; averaged over
+independent lists in which every entry is equally likely it is exact, and with full lists each is
+the exact term. They are the reference form, for any S and any C: QuadruplyStochasticELBO has the
+structured form, in which diagonal columns do not need two lists to collide.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Ratios:
+    """What each sampled sum is multiplied by.
+
+    Attributes:
+        rows: n / rows in the mini-batch.
+        functions: m / length of lists i and j.
+        columns: m / length of list r.
+    """
+
+    rows: float = 1.0
+    functions: float = 1.0
+    columns: float = 1.0
+
+
+def prior_quadratic(left: Tensor, right: Tensor, precision: Tensor, ratio: float) -> Tensor:
+    """Estimate of sum_k v_k^T S v_k; 0-d.
+
+    Args:
+        left, right (l, k): rows of v at lists j and i.
+        precision: S_ji (l, l); or, for diagonal S, its diagonal s_i (l,) at list i. The second form
+            needs no collision of the lists and is the only usable one for diagonal S.
+        ratio: m / l.
+    """
+    if precision.ndim == 1:
+        return ratio * (precision[:, None] * right.square()).sum()
+    return ratio**2 * (left * (precision @ right)).sum()
+
+
+def mean_term(
+    targets: Tensor,
+    phi_left: Tensor,
+    phi_right: Tensor,
+    left: Tensor,
+    right: Tensor,
+    precision: Tensor,
+    noise: Tensor | float,
+    ratios: Ratios,
+) -> Tensor:
+    """L_mu = (-2 y^T Phi mu + |Phi mu|^2) / noise + mu^T S mu, estimated; 0-d.
+
+    Args:
+        targets (b,): y of the mini-batch.
+        phi_left, phi_right (b, l): features at lists j and i.
+        left, right (l,): mu there.
+        precision: S_ji (l, l), or s_i (l,) for diagonal S.
+        noise (): noise variance.
+
+    Exactness: unbiased when i and j are independent; tying them (i = j) is biased.
+    Cost: O(b l + l^2). Source: QSGP paper theorem 1.
+    """
+    f_left, f_right = phi_left @ left, phi_right @ right
+    linear = -2.0 * ratios.rows * ratios.functions * (targets @ f_right)
+    quadratic = ratios.rows * ratios.functions**2 * (f_left @ f_right)
+    prior = prior_quadratic(left[:, None], right[:, None], precision, ratios.functions)
+    return (linear + quadratic) / noise + prior
+
+
+def covariance_term(
+    phi_left: Tensor,
+    phi_right: Tensor,
+    left: Tensor,
+    right: Tensor,
+    log_diagonal: Tensor,
+    precision: Tensor,
+    noise: Tensor | float,
+    ratios: Ratios,
+) -> Tensor:
+    """L_Sigma = |Phi C|_F^2 / noise + tr(S C C^T) - 2 sum log c_rr, estimated; 0-d.
+
+    Args:
+        phi_left, phi_right (b, l): features at lists j and i.
+        left, right (l, q): rows j and i of the columns r of C; C may be any lower triangle.
+        log_diagonal (q,): log c_rr of those columns.
+        precision: S_ji (l, l), or s_i (l,) for diagonal S.
+        noise (): noise variance.
+
+    Exactness: unbiased for mutually independent i, j, r. For a diagonal column it is non-zero only
+    when both lists hit it: variance grows like (m / l)^2, so use it for small m or dense C.
+    Cost: O(b l q + l^2 q). Source: QSGP paper theorem 2.
+    """
+    data = ratios.rows * ratios.functions**2 * ((phi_left @ left) * (phi_right @ right)).sum()
+    prior = prior_quadratic(left, right, precision, ratios.functions)
+    return ratios.columns * (data / noise + prior - 2.0 * log_diagonal.sum())
+
+
+def constant_term(
+    targets: Tensor,
+    precision: Tensor,
+    noise: Tensor,
+    num_data: int,
+    num_basis: int,
+    ratios: Ratios,
+) -> Tensor:
+    """L_const = -log|S| - m + n log(2 pi noise) + y^T y / noise for diagonal S, estimated; 0-d.
+
+    Args:
+        targets (b,): y of the mini-batch.
+        precision (l,): s_i at list i.
+        noise (): noise variance.
+
+    Exactness: unbiased. Cost: O(b + l). Source: QSGP paper proposition 2.
+    """
+    data = ratios.rows * targets.square().sum() / noise
+    normaliser = num_data * (math.log(2.0 * math.pi) + noise.log())
+    return data + normaliser - num_basis - ratios.functions * precision.log().sum()
