@@ -15,6 +15,7 @@ from gpx.means import Zero
 from gpx.models.base import Model
 from gpx.models.block_ascent import BlockReport, ascend
 from gpx.models.weight_space_posterior import QSGPPosterior
+from gpx.models.weight_space_sites import SiteReport, ascend_sites, check_site, site_precision
 from gpx.variational.mean_field import Diagonal, MeanFieldWeights
 from gpx.variational.weights_chevron import ChevronWeights
 
@@ -36,7 +37,8 @@ class QSGP(Model):
     Args:
         kernel: stationary kernel with a spectral sampler (RBF, Matern).
         mean: must be Zero (targets are standardised; the prior mean of the weights is zero).
-        likelihood: must be Gaussian.
+        likelihood: Gaussian, or any with log-concave sites of one latent (Bernoulli, Laplace,
+            Poisson); those train with SiteBoundELBO.
         num_basis: m, even.
         covariance: ``mean_field`` or ``chevron``.
         num_dense: K, dense columns of a chevron covariance; 0 for mean_field.
@@ -56,6 +58,7 @@ class QSGP(Model):
     """
 
     num_data: Tensor
+    site_variance: Tensor
 
     def __init__(
         self,
@@ -79,11 +82,7 @@ class QSGP(Model):
                 f"approx=qsgp needs mean=zero, got {type(mean).__name__}: weight-space models put "
                 "no prior mean on the weights, and targets are standardised"
             )
-        if not isinstance(likelihood, Gaussian):
-            raise ConfigError(
-                f"approx=qsgp needs likelihood=gaussian, got {type(likelihood).__name__}; "
-                "use approx=svgp for other likelihoods"
-            )
+        check_site(likelihood)  # type: ignore[arg-type]
         if covariance not in get_args(Covariance):
             raise ConfigError(
                 f"covariance={covariance}: expected one of {', '.join(get_args(Covariance))}"
@@ -111,9 +110,11 @@ class QSGP(Model):
         self.group = min(blocks, max(1, round(warm_start_size / width)))
         self.block_solves = block_solves
         self.diagonal_rows = diagonal_rows
-        self.report: BlockReport | None = None
+        self.report: BlockReport | SiteReport | None = None
         # a tensor, so that steps read it without leaving the device
         self.register_buffer("num_data", torch.ones(()))
+        # noise variance of the Gaussian sites that stand in for others where scales are closed form
+        self.register_buffer("site_variance", torch.ones(()))
 
     @property
     def kernel(self) -> nn.Module:  # type: ignore[override]
@@ -127,8 +128,10 @@ class QSGP(Model):
 
     @property
     def noise_variance(self) -> Tensor:
-        """Noise variance of the likelihood, 0-d."""
-        return self.likelihood.noise_variance  # type: ignore[return-value]
+        """Noise variance of the likelihood, 0-d; of the stand-in for sites that have none."""
+        if not isinstance(self.likelihood, Gaussian):
+            return self.site_variance
+        return self.likelihood.noise_variance
 
     def log_scales(self, blocks: Tensor, *, sparse: bool = False) -> Tensor:
         """log c (L, W) of the diagonal columns of ``blocks``."""
@@ -148,6 +151,9 @@ class QSGP(Model):
         """
         with torch.no_grad():
             self.num_data.fill_(float(x.shape[0]))
+            if not isinstance(self.likelihood, Gaussian):
+                self._start_sites(x, y)
+                return
             if self.warm_start or self.block_solves:
                 self.report = ascend(
                     self.basis,
@@ -171,12 +177,49 @@ class QSGP(Model):
                 rows = x[chosen[: self.diagonal_rows]]
             self._start_scales(rows)
 
-    def _start_scales(self, rows: Tensor) -> None:
-        ratio = torch.empty_like(self.family.mean)
-        expected = rows.shape[0] * self.basis.mean_column_square()
-        for blocks in torch.arange(self.basis.num_blocks, device=rows.device).split(16):
-            features = self.basis.block_features(rows, blocks)
-            ratio[blocks] = (features.square().sum(0) / expected).view(blocks.shape[0], -1)
+    def _start_sites(self, x: Tensor, y: Tensor) -> None:
+        """Site variance and scales in turn to their fixed point, then the mean given them."""
+
+        def latent_variance() -> Tensor:
+            blocks = torch.arange(self.basis.num_blocks, device=x.device)
+            total = self.log_scales(blocks).mul_(2.0).exp_().sum(dtype=torch.float64)
+            return (total * self.basis.mean_column_square()).to(x.dtype)
+
+        self._start_scales(None)
+        for _ in range(3):
+            v = latent_variance().expand_as(y)
+            precision = site_precision(self.likelihood, y, torch.zeros_like(y), v).mean()
+            self.site_variance.copy_(1.0 / precision)
+            self._start_scales(None)
+        if self.warm_start or self.block_solves:
+            self.report = ascend_sites(
+                self.basis,
+                self.family.mean.data,
+                self.likelihood,
+                x,
+                y,
+                latent_variance=latent_variance(),
+                group=self.group,
+                warm_start=self.warm_start,
+                solves=self.block_solves,
+            )
+            self.site_variance.fill_(self.report.site_variance)
+            logger.info(
+                "%d block solves for %s sites: %d iterations, %s",
+                self.report.solves,
+                type(self.likelihood).__name__.removeprefix("Parametrized"),
+                self.report.iterations,
+                "converged" if self.report.converged else "stopped early",
+            )
+
+    def _start_scales(self, rows: Tensor | None) -> None:
+        """Scales at their optimum; without ``rows`` columns have their expected squares."""
+        ratio = torch.ones_like(self.family.mean)
+        if rows is not None:
+            expected = rows.shape[0] * self.basis.mean_column_square()
+            for blocks in torch.arange(self.basis.num_blocks, device=rows.device).split(16):
+                features = self.basis.block_features(rows, blocks)
+                ratio[blocks] = (features.square().sum(0) / expected).view(blocks.shape[0], -1)
         column_square = self.num_data * self.basis.mean_column_square() * ratio
         noise = self.noise_variance
         precision = self.basis.precision_diagonal().view_as(ratio)

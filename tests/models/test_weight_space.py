@@ -5,7 +5,7 @@ import torch
 
 from gpx.errors import ConfigError
 from gpx.kernels import RBF, Matern32
-from gpx.likelihoods import Gaussian
+from gpx.likelihoods import Gaussian, Softmax, StudentT
 from gpx.means import Constant, Zero
 from gpx.models import weight_space_posterior
 from gpx.models.weight_space import QSGP
@@ -151,8 +151,10 @@ def test_misfits_are_refused_in_one_sentence():
 
     with pytest.raises(ConfigError, match="mean=zero"):
         problem(mean=Constant())
-    with pytest.raises(ConfigError, match="likelihood=gaussian"):
-        problem(likelihood=torch.nn.Identity())
+    with pytest.raises(ConfigError, match="concave in f, and StudentT is not"):
+        problem(likelihood=StudentT())
+    with pytest.raises(ConfigError, match="one latent function, got Softmax with 3"):
+        problem(likelihood=Softmax(3))
     with pytest.raises(ConfigError, match="chevron needs num_dense"):
         problem(covariance="chevron")
     with pytest.raises(ConfigError, match="covariance=full"):
