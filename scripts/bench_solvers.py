@@ -81,16 +81,14 @@ def bench_cg(n, columns, steps, dtype, repeats, device):
 
     def ours():
         found = conjugate_gradients(
-            matrix.matmul, rhs, stop=impossible, max_iterations=steps, on_failure="return"
+            matrix, rhs, stop=impossible, max_iterations=steps, on_failure="return"
         )
         return found.solution, found.report
 
     def theirs():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return linear_cg(
-                matrix.matmul, rhs, tolerance=1e-30, max_iter=steps, max_tridiag_iter=0
-            ), None
+            return linear_cg(matrix, rhs, tolerance=1e-30, max_iter=steps, max_tridiag_iter=0), None
 
     def products():
         out = rhs

@@ -15,11 +15,17 @@ Product = Callable[[Tensor], Tensor]
 
 
 class CGIteration:
-    """The vectors of the recurrence; every method queues device work and reads nothing back."""
+    """The vectors of the recurrence, which step by step queues device work and reads nothing back.
+
+    Every right-hand side is scaled to entries below two, so that no inner product under- or
+    overflows (a float32 column of norm 1e-20 would look solved by zero). What a step leaves behind
+    is kept as it is and put together once at the end: for a few thousand rows the bookkeeping of
+    the coefficients would cost as much as the vectors.
+    """
 
     def __init__(
         self,
-        matmul: Product,
+        matmul: Product | Tensor,
         rhs: Tensor,
         preconditioner: Product | None,
         x0: Tensor | None,
@@ -27,32 +33,33 @@ class CGIteration:
         product_dtype: torch.dtype | None,
     ) -> None:
         self.is_vector = rhs.ndim == 1
-        self.rhs = by_columns(rhs.detach().unsqueeze(-1) if self.is_vector else rhs.detach())
-        self.matmul, self.preconditioner, self.stop = matmul, preconditioner, stop
+        given = rhs.detach().unsqueeze(-1) if self.is_vector else rhs.detach()
+        self.scale = column_scales(given)
+        self.rhs = by_columns(given / self.scale.unsqueeze(-2))
+        self.preconditioner, self.stop = preconditioner, stop
         self.product_dtype = self.rhs.dtype if product_dtype is None else product_dtype
+        self.matmul = DenseProduct(matmul) if isinstance(matmul, Tensor) else matmul
+        self.rhs_norm = torch.linalg.vector_norm(self.rhs, dim=-2)
         if x0 is None:
             self.x = torch.zeros_like(self.rhs)
         else:
-            start = x0.detach().unsqueeze(-1) if x0.ndim == 1 else x0.detach()
-            self.x = by_columns(start.expand(self.rhs.shape)).clone()
+            start = (x0.detach().unsqueeze(-1) if x0.ndim == 1 else x0.detach()).expand(given.shape)
+            # K v = 0 has one solution, whatever the start; its relative residual is defined there
+            zero = (self.rhs_norm == 0.0).unsqueeze(-2)
+            self.x = by_columns(torch.where(zero, 0.0, start / self.scale.unsqueeze(-2)))
         self.from_zero = x0 is None
         self.products = 0
-        self.rhs_norm = torch.linalg.vector_norm(self.rhs, dim=-2)
-        sides = self.rhs_norm.shape
-        device = self.rhs.device
-        self.active = torch.ones(sides, dtype=torch.bool, device=device)
-        self.flat = torch.zeros_like(self.active)
-        self.broken = torch.zeros_like(self.active)
-        self.iterations = torch.zeros(sides, dtype=torch.long, device=device)
-        self.steps = torch.zeros((), dtype=torch.long, device=device)  # with any side in motion
-        self.curvature = torch.zeros_like(self.rhs_norm)
+        self.zero = torch.zeros_like(self.rhs_norm)
+        self.active = torch.ones_like(self.rhs_norm, dtype=torch.bool)
         self.undisturbed: int | None = None
-        self.history: list[Tensor] = []
+        self.measures: list[Tensor] = []
+        self.actives: list[Tensor] = []
+        self.curvatures: list[Tensor] = []
         self.step_sizes: list[Tensor] = []
         self.ratios: list[Tensor] = []
 
     def product(self, vectors: Tensor) -> Tensor:
-        """K times vectors (..., n, c), counted."""
+        """K times vectors (..., n, c), counted; with a dense K, valid until the next product."""
         self.products += 1
         given = vectors.squeeze(-1) if self.is_vector else vectors
         out = self.matmul(given)
@@ -67,8 +74,14 @@ class CGIteration:
         """Q^{-1} times vectors (..., n, c)."""
         if self.preconditioner is None:
             return vectors
-        out = self.preconditioner(vectors.squeeze(-1) if self.is_vector else vectors)
-        return out.unsqueeze(-1) if self.is_vector else out
+        given = vectors.squeeze(-1) if self.is_vector else vectors
+        out = self.preconditioner(given)
+        if out.shape != given.shape:
+            raise ShapeError(
+                f"the preconditioner returned {tuple(out.shape)} for residuals "
+                f"{tuple(given.shape)}; it must solve with a square matrix"
+            )
+        return by_columns(out.unsqueeze(-1) if self.is_vector else out)
 
     def begin(self) -> None:
         """Residual and direction at the start."""
@@ -78,10 +91,10 @@ class CGIteration:
             self.r = self.rhs - self.product(self.x)
         s = self.precondition(self.r)
         self.gamma = (self.r * s).sum(-2)
-        self.p = s.clone() if s is self.r else s
+        self.p = s.clone()  # a preconditioner may return its argument, or keep what it returns
         self.slope = self.gamma
         self.observe()
-        self.history.append(self.measure)
+        self.measures.append(self.measure)
 
     def step(self) -> None:
         """One step of every side in motion."""
@@ -90,33 +103,29 @@ class CGIteration:
         else:
             kp = self.product(self.p.to(self.product_dtype)).to(self.rhs.dtype)
         curvature = (self.p * kp).sum(-2)
-        positive = (curvature > 0.0) & (curvature < math.inf)  # false for NaN, too
-        moving = self.active & positive
-        self.flat = self.flat | (self.active & ~positive)
-        self.curvature = torch.where(self.active, curvature, self.curvature)
-        size = torch.where(moving, self.slope / curvature, 0.0)
+        # false for NaN, too
+        moving = (curvature > 0.0).logical_and_(curvature < math.inf).logical_and_(self.active)
+        size = torch.where(moving, self.slope / curvature, self.zero)
         self.x.addcmul_(size.unsqueeze(-2), self.p)
         self.r.addcmul_(size.unsqueeze(-2), kp, value=-1.0)
         s = self.precondition(self.r)
         gamma = (self.r * s).sum(-2)
-        ratio = torch.where(moving, gamma / self.gamma, 0.0)
+        ratio = torch.where(moving, gamma / self.gamma, self.zero)
         self.p.mul_(ratio.unsqueeze(-2)).add_(s)
         self.gamma = self.slope = gamma
-        self.iterations += self.active
-        self.steps += self.active.any()
+        self.actives.append(self.active)
+        self.curvatures.append(curvature)
         self.step_sizes.append(size)
         self.ratios.append(ratio)
         self.active = moving
         self.observe()
-        self.history.append(torch.where(moving, self.measure, self.history[-1]))
+        self.measures.append(self.measure)
 
     def observe(self) -> None:
-        """Judge the current residual and freeze the sides that are done."""
+        """Judge the current residual and freeze the sides that are done, or broken by NaN."""
         self.measure = self._measure()
-        self.broken = self.broken | (
-            self.active & ~(torch.isfinite(self.measure) & (self.gamma >= 0.0))
-        )
-        self.active = self.active & ~(self.measure <= self.stop.tolerance) & ~self.broken
+        going = (self.measure > self.stop.tolerance).logical_and_(self.gamma >= 0.0)
+        self.active = going.logical_and_(self.active)
 
     def refresh(self, restart: bool) -> None:
         """Put the true residual in the place of the recurrence's for the sides in motion.
@@ -130,41 +139,115 @@ class CGIteration:
         s = self.precondition(self.r)
         self.gamma = (self.r * s).sum(-2)
         if restart:
-            self.p = s.clone() if s is self.r else s
+            self.p = s.clone()
         self.slope = (self.p * self.r).sum(-2)
         self.observe()
 
     def verify(self) -> float:
         """Judge the true residual; wake the sides that fail the rule and return their worst."""
+        stuck = self.flat() | self.broken()
         self.r = self.rhs - self.product(self.x)
         self.gamma = (self.r * self.precondition(self.r)).sum(-2)
         self.measure = self._measure()
-        met = self.measure <= self.stop.tolerance
-        self.active = ~met & ~self.flat & ~self.broken
+        self.active = ~(self.measure <= self.stop.tolerance) & ~stuck & (self.gamma >= 0.0)
         return float(torch.where(self.active, self.measure, 0.0).max())
 
     def restart(self) -> None:
         """Go on along the steepest descent from the current residual."""
         self._disturb()
-        s = self.precondition(self.r)
-        self.p = s.clone() if s is self.r else s
+        self.p = self.precondition(self.r).clone()
         self.slope = self.gamma
+
+    def flat(self) -> Tensor:
+        """Which sides met a direction of no positive (or no finite) curvature, (..., c)."""
+        if not self.actives:
+            return torch.zeros_like(self.active)
+        return (torch.stack(self.actives) & ~_positive(torch.stack(self.curvatures))).any(0)
+
+    def broken(self) -> Tensor:
+        """Which sides ended in NaN or infinite values, or at r^T Q^-1 r < 0, (..., c)."""
+        return ~(torch.isfinite(self.measure) & (self.gamma >= 0.0))
+
+    def met_curvatures(self) -> Tensor:
+        """All p^T K p of sides in motion, (k,)."""
+        if not self.actives:
+            return self.zero[:0].flatten()
+        return torch.stack(self.curvatures)[torch.stack(self.actives)]
 
     def trim(self) -> int:
         """Drop the records of steps in which no side moved; the number of steps that count."""
-        steps = int(self.steps)
-        del self.history[steps + 1 :], self.step_sizes[steps:], self.ratios[steps:]
+        if not self.actives:
+            return 0
+        moved = torch.stack(self.actives).flatten(1).any(1)
+        steps = int((moved * torch.arange(1, len(moved) + 1, device=moved.device)).max())
+        del self.measures[steps + 1 :], self.step_sizes[steps:], self.ratios[steps:]
+        del self.actives[steps:], self.curvatures[steps:]
         return steps
+
+    def history(self) -> Tensor:
+        """The measures (t + 1, ..., c), each side's constant from its last step in motion on."""
+        measures = torch.stack(self.measures)
+        if not self.actives:
+            return measures
+        met = torch.stack(self.actives)
+        place = torch.arange(1, met.shape[0] + 1, device=met.device)
+        place = place.view(-1, *[1] * (met.ndim - 1))
+        last = torch.where(met, place, 0).cummax(0).values
+        return torch.cat([measures[:1], measures.gather(0, last)])
+
+    def iterations(self) -> Tensor:
+        """Steps taken by each side, (..., c)."""
+        if not self.actives:
+            return torch.zeros_like(self.active, dtype=torch.long)
+        return torch.stack(self.actives).sum(0)
 
     def _measure(self) -> Tensor:
         preconditioned = self.preconditioner is not None
         return self.stop.measure(
-            Residual(self.r, self.gamma, self.rhs_norm, preconditioned=preconditioned)
+            Residual(
+                self.r,
+                self.gamma,
+                self.rhs_norm,
+                scale=self.scale,
+                preconditioned=preconditioned,
+            )
         )
 
     def _disturb(self) -> None:
         if self.undisturbed is None:
             self.undisturbed = len(self.step_sizes)
+
+
+class DenseProduct:
+    """Products with a dense matrix (n, n), all written into one buffer that lies by columns."""
+
+    def __init__(self, matrix: Tensor) -> None:
+        self.matrix = matrix.detach()
+        self._cast: dict[torch.dtype, Tensor] = {self.matrix.dtype: self.matrix}
+        self._buffer: Tensor | None = None
+
+    def __call__(self, vectors: Tensor) -> Tensor:
+        """K times vectors (n,) or (..., n, c), in their dtype; valid until the next call."""
+        matrix = self._cast.get(vectors.dtype)
+        if matrix is None:
+            matrix = self._cast[vectors.dtype] = self.matrix.to(vectors.dtype)
+        if matrix.ndim > 2 or vectors.ndim != 2:
+            return matrix @ vectors
+        if self._buffer is None or self._buffer.dtype != vectors.dtype:
+            self._buffer = torch.empty_like(vectors.mT).mT
+        return torch.mm(matrix, vectors, out=self._buffer)
+
+
+def column_scales(block: Tensor) -> Tensor:
+    """A power of two per column of (..., n, c) with |entries| / scale < 2, (..., c); 1 for zeros.
+
+    Dividing by it is exact. No host synchronisation.
+    """
+    if block.shape[-2] == 0:
+        return torch.ones_like(block.sum(-2))
+    largest = torch.linalg.vector_norm(block, float("inf"), dim=-2)
+    power = largest / (2.0 * torch.frexp(largest).mantissa)
+    return torch.where((largest > 0.0) & (largest < math.inf), power, 1.0)
 
 
 def by_columns(block: Tensor) -> Tensor:
@@ -174,3 +257,7 @@ def by_columns(block: Tensor) -> Tensor:
     BLAS multiplies a matrix by few such columns up to a third faster.
     """
     return block.mT.contiguous().mT
+
+
+def _positive(curvature: Tensor) -> Tensor:
+    return (curvature > 0.0) & (curvature < math.inf)

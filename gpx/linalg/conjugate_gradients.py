@@ -63,7 +63,7 @@ class CGResult:
 
 
 def conjugate_gradients(
-    matmul: Product,
+    matmul: Product | Tensor,
     rhs: Tensor,
     *,
     preconditioner: Product | None = None,
@@ -84,8 +84,10 @@ def conjugate_gradients(
     truth or the true residual stops falling (reported as stagnation).
 
     Args:
-        matmul: (..., n, c) -> K times it, same shape.
-        rhs (n,) or (..., n, c): right-hand sides b, solved together, each to its own end.
+        matmul: (..., n, c) -> K times it, same shape; linear. Or a dense K (..., n, n) itself: its
+            products are written into one buffer.
+        rhs (n,) or (..., n, c): right-hand sides b, solved together, each to its own end and at its
+            own scale; ``matmul`` sees them scaled to entries below two.
         preconditioner: r -> Q^{-1} r for a symmetric positive definite Q near K; a
             ``Preconditioner``'s ``solve``.
         x0: where to start, broadcastable to ``rhs``; default zero (which saves a product).
@@ -114,7 +116,15 @@ def conjugate_gradients(
     Source: sgpr_cglb_diagnostics 2.23.
     """
     stop = RelativeResidual() if stop is None else stop
-    _check(rhs, x0, stop, preconditioner, max_iterations, on_failure)
+    _check(rhs, x0, stop, preconditioner, on_failure)
+    _check_matrix(matmul, rhs)
+    for name, count, least in (
+        ("max_iterations", max_iterations, 0),
+        ("check_every", check_every, 1),
+        ("refresh_every", refresh_every, 1),
+    ):
+        if count is not None and count < least:
+            raise ConfigError(f"{name} must be at least {least}, got {count}")
     reduced = product_dtype is not None and product_dtype != rhs.dtype
     if check_every is None:
         check_every = 1 if rhs.device.type == "cpu" else 10
@@ -152,36 +162,36 @@ def _finish(
     stagnated: bool,
     on_failure: str,
 ) -> CGResult:
+    steps = state.trim()
     converged = state.measure <= stop.tolerance
     relative = torch.linalg.vector_norm(state.r, dim=-2) / state.rhs_norm.clamp(
         min=torch.finfo(rhs.dtype).tiny
     )
-    steps = state.trim()
+    broken, flat = state.broken(), state.flat() & ~converged
     success = bool(converged.all())
     error: type[GPXError] = DidNotConverge
     worst = float(state.measure.max()) if state.measure.numel() else 0.0
     measured = f"{stop.describe()} {worst:.3g} against {stop.tolerance:.3g}"
     if success:
         reason = f"converged: {measured}"
-    elif bool((state.broken & ~torch.isfinite(state.measure)).any()) or not bool(
-        torch.isfinite(state.curvature).all()
+    elif bool((broken & ~torch.isfinite(state.gamma + state.measure)).any()) or not bool(
+        torch.isfinite(state.met_curvatures()).all()
     ):
         reason = (
-            "NaN or infinite values in the right-hand sides or the products; "
-            "check the inputs and hyperparameters"
+            "NaN or infinite values in the right-hand sides, the products or the preconditioner's "
+            "solves; check the inputs and hyperparameters"
         )
-    elif bool(state.broken.any()):
+    elif bool(broken.any()):
         error = NotPositiveDefinite
         reason = (
             f"the preconditioner is not positive definite (r^T Q^-1 r = "
             f"{float(state.gamma.min()):.3g}); rebuild it in float64 or with more noise"
         )
-    elif bool((state.flat & ~converged).any()):
+    elif bool(flat.any()):
         error = NotPositiveDefinite
-        lowest = float(state.curvature[state.flat].min())
         reason = (
-            f"the matrix is not positive definite: a direction has curvature {lowest:.3g}; "
-            "add a positive diagonal (noise variance)"
+            "the matrix is not positive definite: a direction has curvature "
+            f"{float(state.met_curvatures().min()):.3g}; add a positive diagonal (noise variance)"
         )
     elif stagnated:
         reason = (
@@ -211,16 +221,15 @@ def _result(
     empty = state.rhs_norm.new_empty(0, *sides)
     sizes = torch.stack(state.step_sizes) if steps else empty
     ratios = torch.stack(state.ratios) if steps else empty
-    history = torch.stack(state.history)
+    history, iterations = state.history(), state.iterations()
     if state.is_vector:
         history, sizes, ratios = history[:, 0], sizes[:, 0], ratios[:, 0]
-        converged, iterations = converged[0], state.iterations[0]
-    else:
-        iterations = state.iterations
+        converged, iterations = converged[0], iterations[0]
+    scale = state.scale.unsqueeze(-2)
     return CGResult(
-        state.x.reshape(rhs.shape).contiguous(),
+        (state.x * scale).reshape(rhs.shape).contiguous(),
         report,
-        state.r.reshape(rhs.shape).contiguous(),
+        (state.r * scale).reshape(rhs.shape).contiguous(),
         history,
         iterations,
         converged,
@@ -236,7 +245,6 @@ def _check(
     x0: Tensor | None,
     stop: StoppingRule,
     preconditioner: Product | None,
-    max_iterations: int,
     on_failure: str,
 ) -> None:
     if rhs.ndim == 0:
@@ -248,16 +256,30 @@ def _check(
             raise DTypeError(
                 f"x0 is {x0.dtype} on {x0.device}, the right-hand sides {rhs.dtype} on {rhs.device}"
             )
-        if (x0.ndim == 1) != (rhs.ndim == 1) or x0.shape[-1 if x0.ndim == 1 else -2] != rhs.shape[
-            -1 if rhs.ndim == 1 else -2
-        ]:
+        fits = (x0.ndim == 1) == (rhs.ndim == 1) and x0.ndim <= rhs.ndim
+        rows = -1 if rhs.ndim == 1 else -2
+        pairs = zip(reversed(x0.shape), reversed(rhs.shape), strict=False)
+        if not fits or x0.shape[rows] != rhs.shape[rows] or any(a not in (1, b) for a, b in pairs):
             raise ShapeError(f"x0 {tuple(x0.shape)} does not fit rhs {tuple(rhs.shape)}")
     if stop.needs_preconditioner and preconditioner is None:
         raise ConfigError(
             f"{type(stop).__name__} without a preconditioner certifies nothing; "
             "give it noise_variance (sigma^2 I is below every noisy kernel matrix)"
         )
-    if max_iterations < 0:
-        raise ConfigError(f"max_iterations must not be negative, got {max_iterations}")
     if on_failure not in ("raise", "warn", "return"):
         raise ConfigError(f'on_failure must be "raise", "warn" or "return", got {on_failure!r}')
+
+
+def _check_matrix(matrix: Product | Tensor, rhs: Tensor) -> None:
+    if not isinstance(matrix, Tensor):
+        return
+    rows = rhs.shape[-1 if rhs.ndim == 1 else -2]
+    if matrix.ndim < 2 or tuple(matrix.shape[-2:]) != (rows, rows):
+        raise ShapeError(
+            f"a matrix {tuple(matrix.shape)} does not fit {rows} rows; expected square"
+        )
+    if matrix.dtype != rhs.dtype or matrix.device != rhs.device:
+        raise DTypeError(
+            f"the matrix is {matrix.dtype} on {matrix.device}, the right-hand sides {rhs.dtype} on "
+            f"{rhs.device}"
+        )

@@ -18,27 +18,69 @@ from gpx.errors import ConfigError
 
 
 class Residual:
-    """What a rule may look at.
+    """What a rule may look at, all in the unit of the right-hand sides.
 
     Attributes:
         vector (..., n, c): r = b - K v.
         gamma (..., c): r^T Q^{-1} r, with Q = I when there is no preconditioner.
         rhs_norm (..., c): ||b||.
-        norm (..., c): ||r||, computed when asked for.
+        norm (..., c): ||r||.
+        relative (..., c): ||r|| / ||b||, 0 where both are zero.
+
+    Args:
+        vector, gamma, rhs_norm: of r / scale and b / scale, which may be in range where r and b
+            under- or overflow when squared.
+        scale (..., c): one positive number per side.
+        preconditioned: False when gamma is ||r||^2.
     """
 
     def __init__(
-        self, vector: Tensor, gamma: Tensor, rhs_norm: Tensor, *, preconditioned: bool = True
+        self,
+        vector: Tensor,
+        gamma: Tensor,
+        rhs_norm: Tensor,
+        *,
+        scale: Tensor,
+        preconditioned: bool = True,
     ) -> None:
-        self.vector, self.gamma, self.rhs_norm = vector, gamma, rhs_norm
+        self._vector, self._gamma, self._rhs_norm, self._scale = vector, gamma, rhs_norm, scale
         self._preconditioned = preconditioned
+
+    @property
+    def rows(self) -> int:
+        """n."""
+        return self._vector.shape[-2]
+
+    @property
+    def vector(self) -> Tensor:
+        """r, (..., n, c); a copy."""
+        return self._vector * self._scale.unsqueeze(-2)
+
+    @property
+    def gamma(self) -> Tensor:
+        """r^T Q^{-1} r, (..., c)."""
+        return self._gamma * self._scale * self._scale
+
+    @property
+    def rhs_norm(self) -> Tensor:
+        """||b||, (..., c)."""
+        return self._rhs_norm * self._scale
 
     @property
     def norm(self) -> Tensor:
         """||r||, (..., c)."""
+        return self._scaled_norm() * self._scale
+
+    @property
+    def relative(self) -> Tensor:
+        """||r|| / ||b||, (..., c)."""
+        # a scaled right-hand side that is not zero has a norm of at least one
+        return self._scaled_norm() / self._rhs_norm.clamp(min=torch.finfo(self._gamma.dtype).tiny)
+
+    def _scaled_norm(self) -> Tensor:
         if not self._preconditioned:
-            return self.gamma.sqrt()
-        return torch.linalg.vector_norm(self.vector, dim=-2)
+            return self._gamma.sqrt()
+        return torch.linalg.vector_norm(self._vector, dim=-2)
 
 
 class StoppingRule(ABC):
@@ -71,8 +113,7 @@ class RelativeResidual(StoppingRule):
 
     def measure(self, residual: Residual) -> Tensor:
         """The quantity bounded, (..., c)."""
-        tiny = torch.finfo(residual.rhs_norm.dtype).tiny
-        return residual.norm / residual.rhs_norm.clamp(min=tiny)
+        return residual.relative
 
     def describe(self) -> str:
         """The quantity in words."""
@@ -88,7 +129,7 @@ class AbsoluteResidual(StoppingRule):
 
     def measure(self, residual: Residual) -> Tensor:
         """The quantity bounded, (..., c)."""
-        return residual.norm / residual.vector.shape[-2] if self.per_row else residual.norm
+        return residual.norm / residual.rows if self.per_row else residual.norm
 
     def describe(self) -> str:
         """The quantity in words."""
@@ -110,6 +151,7 @@ class EvidenceBound(StoppingRule):
 
     def __init__(self, epsilon: float = 1.0, *, noise_variance: float | Tensor | None = None):
         super().__init__(epsilon)
+        _check_variance(self, "noise_variance", noise_variance)
         self.noise_variance = noise_variance
         self.needs_preconditioner = noise_variance is None
 
@@ -141,6 +183,8 @@ class PosteriorMeanError(StoppingRule):
         noise_variance: float | Tensor | None = None,
     ) -> None:
         super().__init__(tolerance)
+        _check_variance(self, "noise_variance", noise_variance)
+        _check_variance(self, "prior_variance", prior_variance)
         self.prior_variance, self.noise_variance = prior_variance, noise_variance
         self.needs_preconditioner = noise_variance is None
 
@@ -151,6 +195,12 @@ class PosteriorMeanError(StoppingRule):
     def describe(self) -> str:
         """The quantity in words."""
         return "bound on the posterior mean's error"
+
+
+def _check_variance(rule: StoppingRule, name: str, value: float | Tensor | None) -> None:
+    """A bound over a variance that is not positive would be met at once, or never."""
+    if value is not None and not bool(torch.as_tensor(value > 0.0).all()):
+        raise ConfigError(f"{type(rule).__name__}: {name} must be positive, got {value}")
 
 
 def _squared_error(residual: Residual, noise_variance: float | Tensor | None) -> Tensor:

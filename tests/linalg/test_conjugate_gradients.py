@@ -13,6 +13,7 @@ from gpx.errors import ConfigError, DidNotConverge, DTypeError, NotPositiveDefin
 from gpx.linalg import (
     AbsoluteResidual,
     EvidenceBound,
+    LowRankPlusNoise,
     PosteriorMeanError,
     RelativeResidual,
     UnconvergedWarning,
@@ -217,6 +218,112 @@ def test_float32_runs_and_reports_its_own_dtype():
     assert float(relative(matrix.double(), found.solution.double(), rhs.double()).max()) < 1.1e-5
 
 
+@pytest.mark.parametrize("scale", [1e-170, 1e170])
+@pytest.mark.parametrize("preconditioned", [False, True])
+def test_columns_of_any_scale_are_solved_alike(scale, preconditioned):
+    matrix, column = spd(30), randn(30)
+    rhs = torch.stack([column, scale * column, 0.0 * column], -1)
+    q = (lambda r: r / matrix.diagonal().unsqueeze(-1)) if preconditioned else None
+    found = conjugate_gradients(matrix.matmul, rhs, preconditioner=q)
+    assert abs(int(found.iterations[1] - found.iterations[0])) <= 2
+    assert int(found.iterations[0]) > 5
+    assert bool((found.solution[:, 2] == 0).all())
+    torch.testing.assert_close(
+        found.solution[:, 1] / scale, found.solution[:, 0], rtol=1e-4, atol=1e-5
+    )
+    true = torch.linalg.vector_norm(column - matrix @ (found.solution[:, 1] / scale))
+    assert float(true / column.norm()) <= 1e-6
+
+
+@pytest.mark.parametrize("scale", [1e-25, 1e-18, 1e25])
+def test_float32_columns_whose_squares_leave_the_range(scale):
+    matrix, column = spd(30, 10.0).float(), randn(30).float()
+    found = conjugate_gradients(matrix.matmul, scale * column, stop=RelativeResidual(1e-5))
+    exact = torch.linalg.solve(matrix.double(), column.double())
+    assert found.report.iterations > 5
+    torch.testing.assert_close(found.solution.double() / scale, exact, rtol=1e-3, atol=1e-4)
+    reduced = conjugate_gradients(
+        lambda v: matrix.to(v.dtype) @ v,
+        scale**2 * column.double(),
+        product_dtype=torch.float32,
+        stop=RelativeResidual(1e-10),
+    )
+    torch.testing.assert_close(
+        matrix.double() @ reduced.solution / scale**2, column.double(), rtol=0, atol=1e-8
+    )
+
+
+def test_absolute_rules_measure_in_the_unit_of_the_right_hand_sides():
+    matrix, rhs = spd(40, 1e3), randn(40, 3) * torch.tensor([1e-3, 1.0, 1e3])
+    q = LowRankPlusNoise(randn(2, 40), 1.0)
+    for stop in (
+        AbsoluteResidual(1e-2),
+        EvidenceBound(1e-2),
+        EvidenceBound(1e-2, noise_variance=1),
+    ):
+        found = conjugate_gradients(matrix.matmul, rhs, preconditioner=q, stop=stop)
+        r = found.residual
+        if isinstance(stop, AbsoluteResidual):
+            expected = torch.linalg.vector_norm(r, dim=0)
+        else:
+            expected = 0.5 * (r * (q.solve(r) if stop.needs_preconditioner else r)).sum(0)
+        assert float(expected.max()) <= 1e-2
+        torch.testing.assert_close(found.history[-1], expected, rtol=1e-5, atol=0)
+    assert found.iterations.tolist() == sorted(found.iterations.tolist())
+
+
+def test_a_zero_side_ends_at_zero_whatever_its_start():
+    matrix = spd(30)
+    rhs = torch.stack([randn(30), torch.zeros(30, dtype=torch.float64)], -1)
+    found = conjugate_gradients(matrix.matmul, rhs, x0=randn(30, 2, seed=4))
+    assert bool((found.solution[:, 1] == 0).all())
+    assert int(found.iterations[1]) == 0
+    assert bool(found.converged.all())
+
+
+@pytest.mark.parametrize("shape", [(30,), (30, 2)])
+def test_a_preconditioner_may_return_its_argument_or_a_buffer_of_its_own(shape):
+    matrix, rhs = spd(30), randn(*shape)
+    plain = conjugate_gradients(matrix.matmul, rhs)
+    buffer = torch.empty_like(rhs)
+    for q in (lambda r: r, lambda r: r.view(shape), buffer.copy_):
+        found = conjugate_gradients(matrix.matmul, rhs, preconditioner=q)
+        torch.testing.assert_close(found.solution, plain.solution, rtol=1e-8, atol=1e-8)
+
+
+def test_a_dense_matrix_itself_in_place_of_its_product():
+    matrix, rhs = spd(30), randn(30, 3)
+    for b in (rhs, rhs[:, 0]):
+        torch.testing.assert_close(
+            conjugate_gradients(matrix, b).solution, conjugate_gradients(matrix.matmul, b).solution
+        )
+    batch, sides = spd(12, batch=(2,)), randn(2, 12, 3)
+    torch.testing.assert_close(
+        conjugate_gradients(batch, sides, stop=RelativeResidual(1e-10)).solution,
+        torch.linalg.solve(batch, sides),
+    )
+    mixed = conjugate_gradients(
+        matrix, rhs, product_dtype=torch.float32, stop=RelativeResidual(1e-11)
+    )
+    assert float(relative(matrix, mixed.solution, rhs).max()) <= 1e-11
+    with pytest.raises(ShapeError, match=r"\(30, 30\) does not fit 29 rows"):
+        conjugate_gradients(matrix, rhs[1:])
+    with pytest.raises(DTypeError, match="the matrix is"):
+        conjugate_gradients(matrix.float(), rhs)
+
+
+def test_steps_with_a_dense_matrix_take_no_new_memory_of_the_size_of_the_vectors():
+    matrix, rhs = spd(64), randn(64, 8)
+    state = CGIteration(matrix, rhs, None, None, RelativeResidual(1e-12), None)
+    state.begin()
+    state.step()
+    places = {name: getattr(state, name).data_ptr() for name in ("x", "r", "p")}
+    buffer = state.product(state.p).data_ptr()
+    state.step()
+    assert places == {name: getattr(state, name).data_ptr() for name in places}
+    assert state.product(state.p).data_ptr() == buffer
+
+
 # --- failures ----------------------------------------------------------------------------------
 
 
@@ -285,6 +392,21 @@ def test_bad_arguments():
         conjugate_gradients(matrix.matmul, rhs, stop=EvidenceBound(1.0))
     with pytest.raises(ConfigError, match="must be positive, got 0"):
         AbsoluteResidual(0.0)
+    for name in ("check_every", "refresh_every"):
+        with pytest.raises(ConfigError, match=f"{name} must be at least 1, got 0"):
+            conjugate_gradients(matrix.matmul, rhs, **{name: 0})
+    for bound in (
+        lambda v: EvidenceBound(1.0, noise_variance=v),
+        lambda v: PosteriorMeanError(1.0, v),
+    ):
+        with pytest.raises(ConfigError, match="variance must be positive, got -1"):
+            bound(-1.0)
+    with pytest.raises(ShapeError, match=r"x0 \(5, 3\)"):
+        conjugate_gradients(matrix.matmul, randn(5, 2), x0=randn(5, 3))
+    with pytest.raises(ShapeError, match="the preconditioner returned"):
+        conjugate_gradients(matrix.matmul, rhs, preconditioner=lambda r: r[:3])
+    with pytest.raises(DidNotConverge, match="preconditioner's solves"):
+        conjugate_gradients(matrix.matmul, rhs, preconditioner=lambda r: r * float("nan"))
     with pytest.raises(ConfigError, match="on_failure"):
         conjugate_gradients(matrix.matmul, rhs, on_failure="ignore")
     with pytest.raises(DTypeError, match="floating"):
