@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +37,10 @@ class Posterior(nn.Module, ABC):
     def predict(self, x: Tensor) -> Marginals:
         """Mean and variance of the latent function at x (n, d); no gradient graph is kept."""
 
+    def facts(self) -> dict[str, bool | int | float | str]:
+        """Plain values for metrics.json: how predictions were computed, at what accuracy."""
+        return {}
+
     @abstractmethod
     def sample_paths(self, num: int, *, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
         """``num`` posterior functions as one callable: x (n, d) -> (num, n).
@@ -57,6 +61,17 @@ class Model(nn.Module, ABC):
     kernel: Kernel
     mean: Mean
     likelihood: Likelihood
+
+    def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
+        """Fix the options that were left to choose, given the training inputs x (n, d).
+
+        Called once, before anything is written: what is chosen goes into the run's config, so that
+        a resumed run and later predictions do the same. Default: nothing was left.
+
+        Returns:
+            option -> (value, reason in words).
+        """
+        return {}
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Data-dependent start of the variational state (inducing points ...). Default: nothing.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -15,13 +15,21 @@ from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import CholeskyReport, available_memory, cholesky_in_place, upper_solve
 from gpx.means.base import Mean
 from gpx.models.base import Marginals, Model, Posterior
+from gpx.models.exact_solver import (
+    IterativeOptions,
+    SolverChoice,
+    SolverName,
+    cholesky_memory,
+    choose_solver,
+    require_finite,
+)
 from gpx.sampling import prior_functions
+
+if TYPE_CHECKING:
+    from gpx.models.iterative_posterior import IterativePosterior
 
 BLOCK_BYTES = {"cpu": 2**23, "cuda": 2**28}
 """Bytes of one block of kernel rows: large enough to hide overheads, small beside n x n."""
-
-HEADROOM = 1.25
-"""Memory asked for before starting, in units of the n x n array."""
 
 
 def row_blocks(n: int, width: int, like: Tensor) -> Iterator[slice]:
@@ -58,47 +66,89 @@ def noisy_cholesky(kernel: Kernel, x: Tensor, noise: Tensor) -> tuple[Tensor, Ch
 
 
 def _require_memory(n: int, x: Tensor) -> None:
-    needed = int(HEADROOM * n * n * x.element_size())
+    needed = cholesky_memory(x)
     free = available_memory(x.device)
     if free is not None and needed > free:
         raise ConfigError(
             f"an exact Gaussian process on {n} training points needs about {needed / 2**30:.1f} "
-            f"GiB and {free / 2**30:.1f} GiB are free on {x.device}; use approx=sgpr, svgp or "
-            "qsgp, fewer points, or trainer.dtype=float32"
+            f"GiB and {free / 2**30:.1f} GiB are free on {x.device}; use approx.solver=iterative, "
+            "approx=sgpr, svgp or qsgp, fewer points, or trainer.dtype=float32"
         )
 
 
 class ExactGP(Model):
-    """Gaussian process regression without approximation.
+    """Gaussian process regression without approximation of the model.
 
     Args:
         kernel, mean, likelihood: the likelihood must be Gaussian.
+        solver: "cholesky"; "iterative" or "barely_biased": by kernel products alone, memory O(n);
+            "auto": Cholesky where time and memory allow, else iterative. ``settle`` fixes what
+            ``auto`` means for a run, in its config.
+        iterative: numbers of the two iterative paths.
 
-    Cost: see ``ExactMLL``; the posterior holds the training inputs and one n x n factor.
+    Cost: see ``ExactMLL``, ``IterativeMLL`` and ``BarelyBiasedMLL``.
     """
 
     kernel: Kernel
     mean: Mean
     likelihood: Gaussian
 
-    def __init__(self, *, kernel: Kernel, mean: Mean, likelihood: Gaussian) -> None:
+    def __init__(
+        self,
+        *,
+        kernel: Kernel,
+        mean: Mean,
+        likelihood: Gaussian,
+        solver: SolverName = "cholesky",
+        iterative: IterativeOptions | None = None,
+    ) -> None:
         super().__init__()
         self.kernel = kernel
         self.mean = mean
         self.likelihood = likelihood
+        self.iterative = IterativeOptions() if iterative is None else iterative
+        self.solver = solver
+        choose_solver(solver, torch.empty(0))  # fails early
 
-    def condition(self, x: Tensor, y: Tensor) -> ExactPosterior:
-        """Posterior given x (n, d) and y (n,). Cost: n^3/3 multiply-adds, one n x n array."""
+    def solver_for(self, x: Tensor) -> SolverChoice:
+        """The path for training inputs x (n, d), never "auto", and why."""
+        return choose_solver(self.solver, x)
+
+    def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
+        """As in ``Model``: what "auto" means here."""
+        if self.solver != "auto":
+            return {}
+        choice = self.solver_for(x)
+        self.solver = choice.name
+        return {"solver": (choice.name, choice.reason)}
+
+    def condition(self, x: Tensor, y: Tensor) -> ExactPosterior | IterativePosterior:
+        """Posterior given x (n, d) and y (n,).
+
+        Cost: Cholesky n^3/3 multiply-adds, one n x n array; iterative one solve.
+
+        Raises:
+            DataError: targets that are not finite.
+        """
         with torch.no_grad():
-            posterior = ExactPosterior(self.kernel, self.mean, self.likelihood, x, y)
+            posterior = self._posterior(x, y)
+            require_finite(posterior.residual)
             posterior.condition_()
         return posterior
 
-    def empty_posterior(self, num_data: int) -> ExactPosterior:
+    def empty_posterior(self, num_data: int) -> ExactPosterior | IterativePosterior:
         """As in ``Model``; the number of inputs is read from the loaded state."""
         parameter = next(self.parameters())
         empty = parameter.new_zeros(num_data, 0)
-        return ExactPosterior(self.kernel, self.mean, self.likelihood, empty, empty.sum(1))
+        return self._posterior(empty, empty.sum(1))
+
+    def _posterior(self, x: Tensor, y: Tensor) -> ExactPosterior | IterativePosterior:
+        from gpx.models.iterative_posterior import IterativePosterior
+
+        parts = (self.kernel, self.mean, self.likelihood, x, y)
+        if self.solver_for(x).name == "cholesky":
+            return ExactPosterior(*parts)
+        return IterativePosterior(*parts, self.iterative)
 
 
 class ExactPosterior(Posterior):
@@ -137,6 +187,10 @@ class ExactPosterior(Posterior):
         )
         self.alpha = upper_solve(self.factor, self.residual.unsqueeze(1)).squeeze(1)
         return report
+
+    def facts(self) -> dict[str, bool | int | float | str]:
+        """As in ``Posterior``."""
+        return {"solver": "cholesky"}
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:

@@ -1,18 +1,29 @@
 """Evidence objectives, one per file."""
 
+from gpx.objectives.barely_biased_mll import BarelyBiasedMLL
 from gpx.objectives.base import Evidence, Objective
+from gpx.objectives.cg_lower_bound import CGLowerBound
 from gpx.objectives.collapsed_elbo import CollapsedELBO
 from gpx.objectives.exact_mll import ExactMLL
+from gpx.objectives.iterative_mll import IterativeMLL
+from gpx.objectives.marginal_likelihood import MarginalLikelihood
 from gpx.objectives.quadruply_stochastic_elbo import QuadruplyStochasticELBO
+from gpx.objectives.site_bound_elbo import SiteBoundELBO, exact_site_elbo
 from gpx.objectives.svgp_elbo import SVGPElbo
 from gpx.objectives.weight_space_elbo import WeightSpaceELBO
 
 __all__ = [
+    "BarelyBiasedMLL",
+    "CGLowerBound",
     "CollapsedELBO",
     "Evidence",
     "ExactMLL",
+    "IterativeMLL",
+    "MarginalLikelihood",
     "Objective",
     "QuadruplyStochasticELBO",
     "SVGPElbo",
+    "SiteBoundELBO",
     "WeightSpaceELBO",
+    "exact_site_elbo",
 ]

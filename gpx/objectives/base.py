@@ -16,6 +16,7 @@ from gpx.models.base import Model
 
 Kind = Literal["exact", "lower_bound", "upper_bound", "unbiased", "estimate"]
 Batching = Literal["full", "minibatch"]
+Facts = dict[str, bool | int | float | str]
 
 
 @dataclass(frozen=True)
@@ -28,12 +29,14 @@ class Evidence:
             unbiased estimate of a bound or of the evidence, as the objective's docstring says.
         parts: named terms, detached, in nats, for monitoring (fit, complexity, trace, ...).
         report: what the solver or factorisation did.
+        facts: further plain values for metrics.json (which path was taken, at what accuracy).
     """
 
     value: Tensor
     kind: Kind
     parts: dict[str, Tensor] = field(default_factory=dict)
     report: SolveReport | CholeskyReport | None = None
+    facts: Facts = field(default_factory=dict)
 
 
 class Objective(nn.Module, ABC):
@@ -87,6 +90,10 @@ class Objective(nn.Module, ABC):
 
     def after_step(self, model: Model) -> None:
         """Called after every optimiser step (to update tracked quantities). Default: nothing."""
+
+    def after_stall(self, model: Model) -> bool:
+        """Called when a line search failed. True: the objective became smoother, go on."""
+        return False
 
     def forward(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None

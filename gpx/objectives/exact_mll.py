@@ -14,7 +14,8 @@ from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import CholeskyReport, upper_solve, with_gradient
 from gpx.models.base import Model
 from gpx.models.exact import ExactGP, noisy_cholesky, row_blocks
-from gpx.objectives.base import Evidence, Objective
+from gpx.models.exact_solver import require_finite
+from gpx.objectives.base import Evidence, Facts, Objective
 from gpx.objectives.kernel_gradient import KernelGradient
 
 LOG_TWO_PI = math.log(2.0 * math.pi)
@@ -112,6 +113,7 @@ class ExactMLL(Objective):
         assert isinstance(model, ExactGP)
         assert isinstance(model.likelihood, Gaussian)
         residual = y - model.mean(x)
+        require_finite(residual)
         noise = model.likelihood.noise_variance
         terms, gradient, report = log_marginal_likelihood(
             model.kernel, x, residual, noise, gradient=torch.is_grad_enabled()
@@ -123,4 +125,5 @@ class ExactMLL(Objective):
                 [residual, noise, *gradient.kernel.inputs()],
                 [gradient.residual, gradient.noise, *gradient.kernel.gradients()],
             )
-        return Evidence(value, self.kind, terms._asdict(), report)
+        facts: Facts = {"solver": "cholesky", "jitter": report.jitter}
+        return Evidence(value, self.kind, terms._asdict(), report, facts)

@@ -161,6 +161,9 @@ def _prepare(config: DictConfig, folder: RunFolder) -> _Run:
     with torch.no_grad():  # a kernel made for other inputs says so before anything is written
         model.kernel.evaluate(train[0][:1], train[0][:1])
         model.mean(train[0][:1])
+    for option, (value, reason) in model.settle(train[0]).items():
+        config.approx[option] = value
+        console.say(f"approx.{option}={value}: {reason}")
     return _Run(
         config,
         options,
@@ -275,6 +278,8 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
         "data.split": data.split,
         "memory.peak_mib": peak_memory_mib(state.device),
     }
+    metrics |= {f"train.{name}": value for name, value in evidence.facts.items()}
+    metrics |= {f"predict.{name}": value for name, value in predictor.posterior.facts().items()}
     if state.options.baselines:
         for name, values in baselines(data).items():
             metrics |= {f"baseline.{name}.{key}": value for key, value in values.items()}

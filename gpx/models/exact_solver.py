@@ -1,0 +1,130 @@
+"""How an exact Gaussian process is solved: which path, and the numbers of the iterative ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from gpx.errors import ConfigError, DataError
+from gpx.linalg import available_memory
+
+SolverName = Literal["auto", "cholesky", "iterative", "barely_biased"]
+VarianceName = Literal["lanczos", "exact", "subset", "sgpr", "nystrom"]
+
+HEADROOM = 1.25
+"""Memory asked for before a factorisation starts, in units of the n x n array."""
+
+CHOLESKY_LIMIT = {"cpu": 10_000, "cuda": 40_000}
+"""Training points up to which ``auto`` factorises: some tens of seconds per evaluation there, and
+no error bars to read."""
+
+
+@dataclass(frozen=True)
+class SolverChoice:
+    """A path and the reason it was taken, for logs and records."""
+
+    name: SolverName
+    reason: str
+
+
+def choose_solver(requested: SolverName, x: Tensor) -> SolverChoice:
+    """The path asked for, or for ``auto``: Cholesky where time and memory allow, else iterative.
+
+    Args:
+        requested: option ``approx.solver``.
+        x (n, d): training inputs, for their number, dtype and device.
+
+    Raises:
+        ConfigError: no such solver.
+    """
+    if requested not in get_args(SolverName):
+        raise ConfigError(
+            f"approx.solver={requested}: choose one of {', '.join(get_args(SolverName))}"
+        )
+    if requested != "auto":
+        return SolverChoice(requested, "asked for")
+    n, limit = x.shape[0], CHOLESKY_LIMIT.get(x.device.type, CHOLESKY_LIMIT["cpu"])
+    if n > limit:
+        return SolverChoice("iterative", f"{n:,} training points are more than {limit:,}")
+    needed, free = cholesky_memory(x), available_memory(x.device)
+    if free is not None and needed > free:
+        return SolverChoice(
+            "iterative",
+            f"a factor needs {needed / 2**30:.1f} GiB and {free / 2**30:.1f} GiB are free",
+        )
+    return SolverChoice("cholesky", f"{n:,} training points are at most {limit:,} and fit memory")
+
+
+def cholesky_memory(x: Tensor) -> int:
+    """Bytes that a factorisation of the kernel matrix of x (n, d) needs."""
+    return int(HEADROOM * x.shape[0] ** 2 * x.element_size())
+
+
+def require_finite(residual: Tensor) -> None:
+    """Raise DataError when y - m(x) (n,) holds NaN or infinite values: every solve spreads them."""
+    bad = ~torch.isfinite(residual)
+    if bool(bad.any()):
+        first = int(bad.nonzero()[0, 0])
+        raise DataError(
+            f"{int(bad.sum())} of {residual.shape[0]} targets (or their prior means) are NaN or "
+            f"infinite, the first in row {first}; remove or repair these rows"
+        )
+
+
+@dataclass(frozen=True)
+class IterativeOptions:
+    """Numbers of the iterative and barely biased paths.
+
+    Attributes:
+        rank: greedy points of the Nystrom preconditioner; n rank^2 operations per evaluation.
+        product_dtype: dtype of the products under float64 recurrences, "float32" or "float64";
+            None: that of the training data. Estimates only: barely biased products are float64.
+        memory_budget_gib: what kernel products may hold; up to half of it a stored matrix.
+        max_iterations: most steps of conjugate gradients when conditioning and predicting.
+        tolerance: what is predicted is this exact, relative to the noise: the mean to ``tolerance``
+            noise standard deviations, certified; variances to ``tolerance`` noise variances where
+            they are solved for ("exact"). Not reached: a warning with the bound that holds.
+        variance: "lanczos" (cached projection, an upper bound with its certificate), "exact" (a
+            solve per test point), "subset" (of data: the greedy points alone), "sgpr" (collapsed
+            posterior at the greedy points), "nystrom" (upper end of the sandwich).
+        variance_steps: Lanczos vectors beside the ``rank`` greedy ones in the cached projection.
+    """
+
+    rank: int = 500
+    product_dtype: str | None = None
+    memory_budget_gib: float = 2.0
+    max_iterations: int = 1000
+    tolerance: float = 0.01
+    variance: VarianceName = "lanczos"
+    variance_steps: int = 100
+
+    def __post_init__(self) -> None:
+        """Check ranges; raises ConfigError."""
+        if self.rank < 1 or self.max_iterations < 1 or self.variance_steps < 0:
+            raise ConfigError(
+                f"approx.iterative: rank={self.rank} and max_iterations={self.max_iterations} must "
+                f"be at least 1, variance_steps={self.variance_steps} at least 0"
+            )
+        if not self.tolerance > 0.0 or not self.memory_budget_gib > 0.0:
+            raise ConfigError(
+                f"approx.iterative: tolerance={self.tolerance} and memory_budget_gib="
+                f"{self.memory_budget_gib} must be positive"
+            )
+        if self.product_dtype not in (None, "float32", "float64"):
+            raise ConfigError(
+                f"approx.iterative.product_dtype={self.product_dtype}: expected float32, float64 "
+                "or null"
+            )
+        if self.variance not in get_args(VarianceName):
+            raise ConfigError(
+                f"approx.iterative.variance={self.variance}: choose one of "
+                f"{', '.join(get_args(VarianceName))}"
+            )
+
+    @property
+    def memory_budget(self) -> int:
+        """``memory_budget_gib`` in bytes."""
+        return int(self.memory_budget_gib * 2**30)
