@@ -13,7 +13,7 @@ import numpy as np
 
 from gpx.data.download import download
 from gpx.data.folders import cache_folder, candidate_folders, find, sha256
-from gpx.data.source import DataSource
+from gpx.data.source import DataSource, Rows
 from gpx.data.table import Floats, Table
 from gpx.data.uci_sets import ALIASES, REVISION, UCI_SETS, Pinned
 from gpx.errors import ConfigError, DataError
@@ -52,6 +52,13 @@ class UCI(DataSource):
         split: 0 to 9, a column of the published test masks.
         root: folder to look in first.
         base_url: mirror of the collection; default $GPX_DATA_URL, then ``COLLECTION``.
+        train_fraction: None for the published splits; otherwise split k is a random one that trains
+            on the whole number of rows below this share (0.67 in the comparison of CGLB, SGPR and
+            iterative GPs), drawn from k and ``split_seed`` alone.
+        split_seed: see ``train_fraction``.
+
+    Raises:
+        ConfigError: ``train_fraction`` is not between 0 and 1.
     """
 
     def __init__(
@@ -60,8 +67,16 @@ class UCI(DataSource):
         split: int = 0,
         root: str | None = None,
         base_url: str | None = None,
+        train_fraction: float | None = None,
+        split_seed: int = 0,
     ) -> None:
-        super().__init__(split=split, root=root)
+        super().__init__(split=split, root=root, split_seed=split_seed)
+        if train_fraction is not None and not 0.0 < train_fraction < 1.0:
+            raise ConfigError(
+                f"data.train_fraction={train_fraction} is not between 0 and 1; null takes the "
+                "published splits"
+            )
+        self.train_fraction = train_fraction
         self.name = resolve_name(name)
         self.known = UCI_SETS[self.name]
         chosen = base_url or os.environ.get(URL_VARIABLE) or COLLECTION
@@ -95,6 +110,18 @@ class UCI(DataSource):
             origin=str(parts[0]),
             checksums=self._checksums([*parts, mask_file]),
         )
+
+    def split_rows(self, table: Table) -> tuple[Rows, Rows]:
+        """As in ``DataSource``, or random rows where ``train_fraction`` is given."""
+        if self.train_fraction is None:
+            return super().split_rows(table)
+        if self.split < 0:
+            raise DataError(f"data.split={self.split} does not exist: random splits count from 0")
+        rows = len(table.y)
+        draws = np.random.Generator(np.random.PCG64([self.split_seed, self.split]))
+        order = draws.permutation(rows)
+        size = int(self.train_fraction * rows)
+        return np.sort(order[:size]).astype(np.int64), np.sort(order[size:]).astype(np.int64)
 
     def fetch(self, folder: Path) -> list[Path]:
         """Download this set's files into ``folder/<name>``, keeping what is there already.
