@@ -14,12 +14,27 @@ from gpx.linalg.circulant_approximation import (
 from gpx.linalg.conjugate_gradients import CGResult, UnconvergedWarning, conjugate_gradients
 from gpx.linalg.interpolation import RegularAxis, cubic_weights, interpolate, linear_weights
 from gpx.linalg.inv_quad_logdet import InvQuadLogdet, inv_quad_logdet
+from gpx.linalg.khatri_rao import khatri_rao_columns, khatri_rao_gram
 from gpx.linalg.known_gradient import with_gradient
+from gpx.linalg.kronecker import (
+    flat_index,
+    flatten_index,
+    kronecker_logdet,
+    kronecker_matmul,
+    kronecker_multiply,
+    kronecker_product,
+    kronecker_rows,
+    kronecker_solve,
+    kronecker_vector,
+    split_index,
+)
+from gpx.linalg.kronecker_extremes import KroneckerExtremes, kronecker_extremes
 from gpx.linalg.lanczos import Lanczos, lanczos, tridiagonal_of_cg
 from gpx.linalg.levinson import durbin, toeplitz_logdet, toeplitz_solve
 from gpx.linalg.memory import available_memory
 from gpx.linalg.pivoted_cholesky import PivotedCholesky, pivoted_cholesky
 from gpx.linalg.preconditioners import (
+    GridLowRankPlusNoise,
     Jacobi,
     LowRankPlusNoise,
     OperatorPreconditioner,
@@ -54,8 +69,10 @@ __all__ = [
     "CholeskyReport",
     "Estimate",
     "EvidenceBound",
+    "GridLowRankPlusNoise",
     "InvQuadLogdet",
     "Jacobi",
+    "KroneckerExtremes",
     "Lanczos",
     "LowRankPlusNoise",
     "OperatorPreconditioner",
@@ -83,12 +100,24 @@ __all__ = [
     "cubic_weights",
     "durbin",
     "enough_wraps",
+    "flat_index",
+    "flatten_index",
     "gauss",
     "gauss_radau",
     "hutch_plus_plus_trace",
     "hutchinson_trace",
     "interpolate",
     "inv_quad_logdet",
+    "khatri_rao_columns",
+    "khatri_rao_gram",
+    "kronecker_extremes",
+    "kronecker_logdet",
+    "kronecker_matmul",
+    "kronecker_multiply",
+    "kronecker_product",
+    "kronecker_rows",
+    "kronecker_solve",
+    "kronecker_vector",
     "lanczos",
     "lanczos_root",
     "linear_weights",
@@ -100,6 +129,7 @@ __all__ = [
     "pivoted_cholesky_preconditioner",
     "probe_vectors",
     "shifted_conjugate_gradients",
+    "split_index",
     "stochastic_lanczos_quadrature",
     "strang",
     "toeplitz_logdet",

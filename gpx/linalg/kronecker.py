@@ -127,6 +127,17 @@ def split_index(index: Tensor, sizes: Sequence[int]) -> tuple[Tensor, ...]:
     return tuple(reversed(parts))
 
 
+def flatten_index(parts: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
+    """One index per axis (...) -> flat grid index (...), row-major; inverse of ``split_index``.
+
+    For grids an int64 can count; ``flat_index`` has no such limit.
+    """
+    flat = torch.zeros_like(parts[0])
+    for part, size in zip(parts, sizes, strict=True):
+        flat = flat * size + part
+    return flat
+
+
 def flat_index(index: Tensor, sizes: Sequence[int]) -> list[int]:
     """Multi-indices (p, d) -> flat grid indices as Python integers, of any size.
 

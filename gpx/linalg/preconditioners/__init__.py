@@ -6,6 +6,7 @@ from gpx.linalg.preconditioners.grid import (
     missing_grid_preconditioner,
     observed_grid_preconditioner,
 )
+from gpx.linalg.preconditioners.grid_low_rank import GridLowRankPlusNoise
 from gpx.linalg.preconditioners.low_rank import (
     LowRankPlusNoise,
     nystrom_preconditioner,
@@ -14,6 +15,7 @@ from gpx.linalg.preconditioners.low_rank import (
 from gpx.linalg.preconditioners.of_operator import OperatorPreconditioner
 
 __all__ = [
+    "GridLowRankPlusNoise",
     "Jacobi",
     "LowRankPlusNoise",
     "OperatorPreconditioner",

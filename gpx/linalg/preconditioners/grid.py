@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError, ShapeError
 from gpx.linalg.khatri_rao import khatri_rao_columns
-from gpx.linalg.kronecker_extremes import kronecker_extremes
-from gpx.linalg.preconditioners.low_rank import LowRankPlusNoise
+from gpx.linalg.kronecker import flatten_index, split_index
+from gpx.linalg.kronecker_extremes import KroneckerExtremes, kronecker_extremes
+from gpx.linalg.preconditioners.grid_low_rank import GridLowRankPlusNoise
+from gpx.linalg.preconditioners.low_rank import LowRankPlusNoise, Woodbury
 
 EIGENVALUE_FLOOR = 1e-12
 """Relative floor of each factor's eigenvalues: those of smooth kernels are rounded below zero."""
+
+Form = Literal["dense", "kronecker"]
 
 
 def observed_grid_preconditioner(
@@ -22,27 +27,36 @@ def observed_grid_preconditioner(
     observed: Tensor,
     rank: int,
     noise: Tensor | float,
-) -> LowRankPlusNoise:
+    *,
+    form: Form = "dense",
+) -> Woodbury:
     """Top eigenpairs of the full grid, restricted to the observed points ("ignore the gaps").
 
     B = W Q S_p^T T_p^{1/2}, Q_pre = B B^T + sigma^2 I for K_XX + sigma^2 I = W (K + sigma^2 I) W^T:
     a Nystrom preconditioner whose inducing set contains the data. Below the kernel. Exact at full
-    rank. A good rank is the number of eigenvalues above the noise variance.
+    rank. A good rank is the number of eigenvalues above the noise variance. Its log-determinant is
+    log|sigma^2 I_p + B^T B| + (n - p) log sigma^2.
 
     Args:
         eigenvectors: per factor (m_l, m_l), columns. For interpolated data (SKI) pass E_l Q_l
-            (n, m_l) with ``observed`` = arange(n) in every column.
+            (n, m_l) with ``observed`` = arange(n) in every column, and the dense form.
         eigenvalues: per factor (m_l,).
-        observed (n, d): grid index of each observed point, one column per factor.
+        observed (n, d): grid index of each observed point, one column per factor; or (n,), the
+            flat index (row-major).
         rank: p.
         noise: sigma^2, or the diagonal (n,).
+        form: "dense" keeps B (n, p): O(n p) per application. "kronecker" never forms it, see
+            ``GridLowRankPlusNoise``: O(M sum_l c_l) per application and O(M + p^2) memory, for
+            grids whose B does not fit.
 
-    Cost: O(d n p + n p^2) time, O(n p) memory.
-    Source: grids_and_grief 2.8.1, 2.8.4.
+    Cost: dense O(d n p + n p^2) time, O(n p) memory; kronecker as its class says.
+    Source: Evans thesis, section 3.3.4.
     """
-    factor, log_values = _restricted(eigenvectors, eigenvalues, observed, rank, largest=True)
-    factor = factor * (0.5 * log_values).exp()
-    return LowRankPlusNoise(factor.mT.contiguous(), noise, below_kernel=True)
+    cells = _cells(eigenvectors, observed, form)
+    with torch.no_grad():
+        extremes = kronecker_extremes(eigenvalues, rank, largest=True, floor=EIGENVALUE_FLOOR)
+        weights = (0.5 * extremes.log_values).exp()
+        return _build(eigenvectors, cells, extremes, weights, noise, form, below_kernel=True)
 
 
 def missing_grid_preconditioner(
@@ -53,7 +67,8 @@ def missing_grid_preconditioner(
     noise: Tensor | float,
     *,
     shift: float | None = None,
-) -> LowRankPlusNoise:
+    form: Form = "dense",
+) -> Woodbury:
     """Smallest eigenpairs with a spectral shift, for the matrix F of the "fill the gaps" system.
 
     F = V (K + sigma^2 I)^{-1} V^T at the missing points is near C C^T + zeta I with
@@ -61,8 +76,8 @@ def missing_grid_preconditioner(
     experience is that it seldom pays: F's spectrum decays slowly.
 
     Args:
-        eigenvectors, eigenvalues: per factor, as for ``observed_grid_preconditioner``.
-        missing (L, d): grid index of each gap.
+        eigenvectors, eigenvalues, form: as for ``observed_grid_preconditioner``.
+        missing (L, d) or (L,): grid index of each gap.
         rank: p.
         noise: sigma^2, scalar.
         shift: zeta in (0, 1 / (largest kept lambda + sigma^2)); default half of that end.
@@ -70,34 +85,52 @@ def missing_grid_preconditioner(
     Raises:
         ConfigError: ``shift`` outside its range.
 
-    Source: grids_and_grief 2.8.2.
+    Source: Evans thesis, section 3.3.4.
     """
-    factor, log_values = _restricted(eigenvectors, eigenvalues, missing, rank, largest=False)
-    inverse = 1.0 / (log_values.exp() + noise)
-    end = float(inverse.min())
-    zeta = 0.5 * end if shift is None else shift
-    if not 0.0 < zeta < end:
-        raise ConfigError(
-            f"the spectral shift {zeta:.3g} must be above 0 and below {end:.3g}, the smallest "
-            "inverse eigenvalue kept; leave it out for half of that"
-        )
-    return LowRankPlusNoise((factor * (inverse - zeta).sqrt()).mT.contiguous(), zeta)
+    cells = _cells(eigenvectors, missing, form)
+    with torch.no_grad():
+        extremes = kronecker_extremes(eigenvalues, rank, largest=False, floor=EIGENVALUE_FLOOR)
+        inverse = 1.0 / (extremes.log_values.exp() + noise)
+        end = float(inverse.min())
+        zeta = 0.5 * end if shift is None else shift
+        if not 0.0 < zeta < end:
+            raise ConfigError(
+                f"the spectral shift {zeta:.3g} must be above 0 and below {end:.3g}, the smallest "
+                "inverse eigenvalue kept; leave it out for half of that"
+            )
+        weights = (inverse - zeta).sqrt()
+        return _build(eigenvectors, cells, extremes, weights, zeta, form, below_kernel=False)
 
 
-def _restricted(
-    eigenvectors: Sequence[Tensor],
-    eigenvalues: Sequence[Tensor],
-    points: Tensor,
-    rank: int,
-    *,
-    largest: bool,
-) -> tuple[Tensor, Tensor]:
-    """Rows ``points`` of the extreme eigenvectors (n, p), and their log-eigenvalues (p,)."""
+def _cells(eigenvectors: Sequence[Tensor], points: Tensor, form: Form) -> tuple[Tensor, ...]:
+    """Index of each point along every axis."""
+    if form not in ("dense", "kronecker"):
+        raise ConfigError(f'form must be "dense" or "kronecker", got {form!r}')
+    sizes = [q.shape[0] for q in eigenvectors]
+    if points.ndim == 1:
+        return split_index(points, sizes)
     if points.ndim != 2 or points.shape[1] != len(eigenvectors):
         raise ShapeError(
-            f"grid indices are {tuple(points.shape)}; expected (n, {len(eigenvectors)})"
+            f"grid indices are {tuple(points.shape)}; expected (n, {len(eigenvectors)}) or (n,)"
         )
-    with torch.no_grad():
-        extremes = kronecker_extremes(eigenvalues, rank, largest=largest, floor=EIGENVALUE_FLOOR)
-        rows = [q[points[:, l]] for l, q in enumerate(eigenvectors)]
-        return khatri_rao_columns(rows, extremes.index), extremes.log_values
+    return points.unbind(1)
+
+
+def _build(
+    eigenvectors: Sequence[Tensor],
+    cells: tuple[Tensor, ...],
+    extremes: KroneckerExtremes,
+    weights: Tensor,
+    noise: Tensor | float,
+    form: Form,
+    *,
+    below_kernel: bool,
+) -> Woodbury:
+    if form == "dense":
+        rows = [q[i] for q, i in zip(eigenvectors, cells, strict=True)]
+        factor = khatri_rao_columns(rows, extremes.index) * weights
+        return LowRankPlusNoise(factor.mT.contiguous(), noise, below_kernel=below_kernel)
+    flat = flatten_index(cells, [q.shape[0] for q in eigenvectors])
+    return GridLowRankPlusNoise(
+        eigenvectors, flat, extremes.index, weights, noise, below_kernel=below_kernel
+    )

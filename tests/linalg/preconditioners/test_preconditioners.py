@@ -6,6 +6,7 @@ from linear_operator.operators import DiagLinearOperator
 
 from gpx.errors import ConfigError, NotPositiveDefinite, ShapeError
 from gpx.linalg import (
+    GridLowRankPlusNoise,
     Jacobi,
     LowRankPlusNoise,
     OperatorPreconditioner,
@@ -75,6 +76,12 @@ def cases():
         observed_grid_preconditioner(vectors, values, index[~gone], rank, NOISE),
         top @ torch.diag(flat_values[order[:rank]]) @ top.mT + NOISE * eye(len(top)),
     )
+    flat = torch.arange(len(index))[~gone]
+    yield (
+        "observed grid, kronecker",
+        observed_grid_preconditioner(vectors, values, flat, rank, NOISE, form="kronecker"),
+        top @ torch.diag(flat_values[order[:rank]]) @ top.mT + NOISE * eye(len(top)),
+    )
     # eigenvalues here are floored; five of the smallest of a rough kernel are well above the floor
     vectors, values, _, index, gone = grid(lengthscale=0.12)
     flat_values, flat_vectors = torch.kron(*values), torch.kron(*vectors)
@@ -85,6 +92,11 @@ def cases():
     yield (
         "missing grid",
         missing_grid_preconditioner(vectors, values, index[gone], 5, NOISE),
+        bottom @ torch.diag(inverse - zeta) @ bottom.mT + zeta * eye(len(bottom)),
+    )
+    yield (
+        "missing grid, kronecker",
+        missing_grid_preconditioner(vectors, values, index[gone], 5, NOISE, form="kronecker"),
         bottom @ torch.diag(inverse - zeta) @ bottom.mT + zeta * eye(len(bottom)),
     )
 
@@ -203,5 +215,11 @@ def test_what_cannot_be_a_preconditioner_is_refused():
     vectors, values, _, index, gone = grid()
     with pytest.raises(ConfigError, match="spectral shift"):
         missing_grid_preconditioner(vectors, values, index[gone], 5, NOISE, shift=1e6)
+    with pytest.raises(ConfigError, match="form must be"):
+        observed_grid_preconditioner(vectors, values, index, 5, NOISE, form="sparse")
+    with pytest.raises(ShapeError, match="the grid has 42"):
+        GridLowRankPlusNoise(
+            vectors, torch.tensor([42]), torch.zeros(1, 2, dtype=torch.long), torch.ones(1), NOISE
+        )
     with pytest.raises(ShapeError, match=r"expected \(n, 2\)"):
         observed_grid_preconditioner(vectors, values, index[:, :1], 5, NOISE)
