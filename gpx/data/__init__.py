@@ -4,6 +4,7 @@ from gpx.data.dataset import Dataset, load
 from gpx.data.extra import ExtraTable
 from gpx.data.file import CSVFile, NPZFile
 from gpx.data.labels import Task
+from gpx.data.mnist import MNISTParity
 from gpx.data.prediction_input import read_inputs, write_predictions, write_table
 from gpx.data.robot_arm import RobotArm
 from gpx.data.source import DataSource
@@ -18,6 +19,7 @@ __all__ = [
     "DataSource",
     "Dataset",
     "ExtraTable",
+    "MNISTParity",
     "NPZFile",
     "RobotArm",
     "Standardiser",

@@ -86,6 +86,7 @@ def load(source: DataSource, *, task: Task) -> Dataset:
 
     Statistics (mean and population standard deviation) come from the training rows alone. A column
     that is constant over the training rows is centred and left unscaled, with a warning in the log.
+    A table with ``input_unit`` has its inputs divided by it instead.
 
     Args:
         source: where the rows come from and which split is wanted.
@@ -104,7 +105,11 @@ def load(source: DataSource, *, task: Task) -> Dataset:
     train_x, train_y = x[torch.from_numpy(train)], y[torch.from_numpy(train)]
     test_x, test_y = x[torch.from_numpy(test)], y[torch.from_numpy(test)]
     scaler, constant = Standardiser.fit(train_x, train_y, scale_targets=task == "regression")
-    _warn_of_constants(table.where, table.input_names, table.target_name, constant)
+    if table.input_unit is None:
+        _warn_of_constants(table.where, table.input_names, table.target_name, constant)
+    else:
+        scaler.input_mean.zero_()
+        scaler.input_scale.fill_(table.input_unit)
     return Dataset(
         name=table.name,
         split=source.split,

@@ -11,7 +11,7 @@ from gpx.errors import ConfigError, DataError
 
 Task = Literal["regression", "binary", "multiclass", "count"]
 
-_BINARY = ((0.0, 1.0), (-1.0, 1.0))
+_BINARY = ((0.0, 1.0), (-1.0, 1.0), (1.0, 2.0))
 
 
 def encode_targets(table: Table, task: Task) -> tuple[Floats, tuple[float, ...]]:
@@ -45,10 +45,10 @@ def encode_targets(table: Table, task: Task) -> tuple[Floats, tuple[float, ...]]
         if values not in _BINARY:
             raise DataError(
                 f"{table.where}: the target ({table.target_name!r}) takes {_listed(values)}, "
-                "expected two labels coded 0 and 1, -1 and 1, or false and true; "
+                "expected two labels coded 0 and 1, -1 and 1, 1 and 2, or false and true; "
                 "recode them or choose another likelihood="
             )
-        return np.where(y > 0, 1.0, -1.0), values
+        return np.where(y == values[1], 1.0, -1.0), values
     if task == "multiclass":
         bad = y != np.round(y)
         if bad.any():

@@ -28,6 +28,8 @@ class Table:
         notes: what a reader of results on this set must know (leaks, repeats, caps).
         origin: file or generator the numbers came from, for error messages.
         checksums: SHA-256 by file name, for the record of a run.
+        input_unit: one number that all inputs are divided by, in place of standardisation (pixels:
+            rare ones would blow up); None where inputs are standardised.
 
     Raises:
         DataError: shapes do not agree, there are no rows or no inputs, or a value is not finite.
@@ -42,6 +44,7 @@ class Table:
     notes: str = ""
     origin: str = ""
     checksums: Mapping[str, str] = field(default_factory=dict)
+    input_unit: float | None = None
 
     def __post_init__(self) -> None:
         if self.x.ndim != 2 or self.y.ndim != 1 or len(self.x) != len(self.y):

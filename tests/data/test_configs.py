@@ -23,7 +23,7 @@ def composed(name: str, *overrides: str) -> DictConfig:
 
 
 def test_every_set_has_a_config() -> None:
-    others = {"robot_arm", "toy1d", *MANDATORY}
+    others = {"robot_arm", "toy1d", "mnist_parity", *MANDATORY}
     assert set(NAMES) == {*UCI_SETS, *ALIASES, *EXTRA_SETS, *others}
 
 

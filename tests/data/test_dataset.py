@@ -80,7 +80,7 @@ def test_binary_labels_become_signs(codes: tuple[float, float]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("y", "found"), [([1.0, 2.0], "2 values"), ([1.0, 1.0], "single value 1"), ([0, 1, 2], "3 val")]
+    ("y", "found"), [([1.0, 3.0], "2 values"), ([1.0, 1.0], "single value 1"), ([0, 1, 2], "3 val")]
 )
 def test_other_binary_labels_are_refused(y: list[float], found: str) -> None:
     with pytest.raises(DataError, match=f"takes (the )?{found}.*expected two labels coded 0 and 1"):
