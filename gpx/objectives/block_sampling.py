@@ -29,7 +29,7 @@ def sample_blocks(
     - ``with_replacement``: independent and uniform; O(L).
     - ``without_replacement``: a uniform subset; O(B) time (a permutation of blocks).
 
-    No host synchronisation. Source: reweighted_and_qsgp 2.17.
+    No host synchronisation. Source: Evans and Nair 2020 (QSGP); strata are ours.
     """
     if sampling == "stratified":
         position = torch.rand(size, generator=generator, device=device, dtype=torch.float64)

@@ -13,6 +13,7 @@ from gpx.bases.base import Basis
 from gpx.errors import ConfigError
 from gpx.models.block_ascent import ROW_CHUNK
 from gpx.objectives.block_sampling import multiplicity
+from gpx.objectives.tracked_product import carry_projection, product_correction
 from gpx.variational.mean_field import MeanFieldWeights
 
 Coefficient = float | Literal["auto"]
@@ -30,18 +31,24 @@ def factor_rows(family: MeanFieldWeights, blocks: Tensor, *, sparse: bool = Fals
     return torch.cat((mean, dense), dim=1)
 
 
+def flat_parameters(basis: Basis) -> Tensor:
+    """Copy of all hyperparameters that the features depend on, in one vector."""
+    return torch.cat([p.detach().reshape(-1) for p in basis.parameters()])
+
+
 class ControlVariate(nn.Module):
     """Zero-mean correction of sum_v (Phi_j v_j)^T (Phi_i v_i), v = mu and dense columns of C.
 
     On ``rows`` fixed support rows p it subtracts the same doubly sampled product and adds its
     expectation (n / rows) |Phi_p v|^2. The projection a = Phi_p v is tracked: after each optimiser
     step only the sampled blocks have moved, so a += Phi_p,U (v_new - v_old). Features inside the
-    control variate stay at the hyperparameters of ``start`` (2.25 c), which keeps a valid when
-    hyperparameters move.
+    control variate stay at the hyperparameters of ``start``, which keeps a valid when
+    hyperparameters move: nothing in it is refreshed then, it has mean zero for ever and only
+    correlates less. No gradient of hyperparameters passes through it, except that of the noise
+    variance, by which the caller divides. ``start`` again to renew features and projection.
 
-    The gradient of the expectation is dense; it is replaced by the unbiased sparse one that keeps
-    the sampled blocks, weighted by B / (2 L) on each of the two lists (2.23, which shows that this
-    weight and the one by unique indices have the same variance within 2 %).
+    The gradient of the expectation is dense; it is replaced by the sparse unbiased one of
+    ``tracked_square``.
 
     Args:
         rows: number of support rows; 0 switches the control variate off.
@@ -49,7 +56,8 @@ class ControlVariate(nn.Module):
             from previous steps (an exponential window), so that it stays unbiased.
         drift_interval: steps between exact recomputations of a, O(rows m) each; 0 never.
 
-    State: rows (d + 1 + K) numbers. Source: reweighted_and_qsgp 2.22, 2.23, 2.25 c.
+    State: rows (d + 1 + K) numbers. Source: Evans and Nair 2020 (QSGP), proposition 3 and
+    appendix.
     """
 
     STATE = ("support", "projection", "hyperparameters", "moments")
@@ -98,7 +106,7 @@ class ControlVariate(nn.Module):
             return
         chosen = torch.randperm(x.shape[0], generator=generator, device=x.device)[: self.rows]
         self.support = x[chosen]
-        self.hyperparameters = torch.cat([p.detach().reshape(-1) for p in basis.parameters()])
+        self.hyperparameters = flat_parameters(basis)
         self.moments = torch.zeros(5, dtype=torch.float64, device=x.device)
         self._basis = []
         self.projection = self.exact_projection(self.frozen_basis(basis), family, anchor)
@@ -175,15 +183,12 @@ class ControlVariate(nn.Module):
         left, right = features[:, :half] @ factors[:half], features[:, half:] @ factors[half:]
         ratio = basis.num_blocks / (pair.shape[0] // 2)
         per_row = num_data / self.rows_used
-        sampled = per_row * ratio**2 * (left * right).sum()
-        a = self.projection
-        # value |a|^2 now; gradient of the sampled coordinates only, each list weighted B / (2 L)
-        moving = (a * (left + right)).sum()
-        expected = per_row * (a.square().sum() + ratio * (moving - moving.detach()))
-        factor = self._coefficient(target.detach(), sampled.detach())
+        correction = per_row * product_correction(self.projection, left, right, ratio)
+        expected = per_row * self.projection.square().sum()
+        factor = self._coefficient(target.detach() - expected, -correction.detach())
         if torch.is_grad_enabled():
             self._remember(family, pair, features)
-        return factor * (expected - sampled)
+        return factor * correction
 
     @property
     def rows_used(self) -> int:
@@ -191,14 +196,20 @@ class ControlVariate(nn.Module):
         return 0 if self.support is None else self.support.shape[0]
 
     def _coefficient(self, target: Tensor, sampled: Tensor) -> Tensor | float:
+        """Coefficient of this step; with ``auto`` from the steps before it.
+
+        Cov(T - E, S) / E[S^2] of the centred control variate S (mean zero by construction) and the
+        target less the tracked expectation E, which takes most of the trend of a training run out.
+        Zero, which is no control variate, until two steps are known.
+        """
         if self.coefficient != "auto":
             return float(self.coefficient)
         assert self.moments is not None
         weight, mean_t, mean_s, cross, square = self.moments.clone().unbind()
         covariance = cross * weight - mean_t * mean_s
-        variance = square * weight - mean_s.square()
+        variance = square * weight
         usable = variance > 0
-        best = torch.where(usable, covariance / torch.where(usable, variance, 1.0), 1.0)
+        best = torch.where(usable, covariance / torch.where(usable, variance, 1.0), 0.0)
         if torch.is_grad_enabled():
             t, s = target.double(), sampled.double()
             self.moments.mul_(MOMENT_DECAY).add_(
@@ -232,7 +243,7 @@ class ControlVariate(nn.Module):
         moved, features, once, old = self._pending
         self._pending = None
         assert self.projection is not None
-        self.projection += features @ (once * (factor_rows(family, moved) - old))
+        carry_projection(self.projection, features, once * (factor_rows(family, moved) - old))
         self.steps += 1
         if self.drift_interval and self.steps % self.drift_interval == 0:
             self.check_drift(basis, family, anchor)

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from gpx.likelihoods import Gaussian
 from gpx.models.base import Model
 from gpx.models.weight_space import QSGP
 from gpx.objectives.base import Evidence, Objective
@@ -28,12 +29,13 @@ class WeightSpaceELBO(Objective):
     optimum of the full family.
     Cost: O(n m (d + K)) time. Memory: a chunk of features without gradients; O(n m) under autograd
     (meant for small m, or for diagnostics under ``torch.no_grad``).
-    Source: reweighted_and_qsgp 2.16.
+    Source: Evans and Nair 2020 (QSGP), equation 2.
     """
 
     batching = "full"
     kind = "lower_bound"
     models = (QSGP,)
+    likelihoods = (Gaussian,)
 
     def prepare(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None

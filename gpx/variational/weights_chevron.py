@@ -25,7 +25,8 @@ class ChevronWeights(MeanFieldWeights):
         num_dense: K, 1 <= K <= m.
         diagonal: of the other columns, as in MeanFieldWeights.
 
-    State: (K + 2) m + K numbers. Source: reweighted_and_qsgp 2.20; Challis and Barber 2013.
+    State: (K + 2) m + K numbers. Source: Evans and Nair 2020 (QSGP); Challis and
+    Barber 2013.
     """
 
     def __init__(

@@ -110,7 +110,7 @@ def test_unbiased_value_and_gradient(num_dense, length, scheme, support):
 def test_unbiased_with_replacement_within_a_list():
     model, x, y = problem(2)
     objective = prepared(model, x, y, support_rows=2, coefficient=0.7)
-    value, found = expectation(objective, model, x, y, 2, "with", batch=3)
+    value, found = expectation(objective, model, x, y, 2, "with", batch=4)
     want_value, want = exact(model, x, y)
     assert value == pytest.approx(want_value, rel=1e-12)
     for a, b in zip(found, want, strict=True):
@@ -130,6 +130,120 @@ def test_unbiased_with_anchor():
     assert value == pytest.approx(want_value, rel=1e-12)
     for a, b in zip(found, want, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+
+
+def move(model, seed=4):
+    with torch.no_grad():
+        for p in model.family.parameters():
+            p += 0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("support", [0, 3])
+def test_unbiased_with_snapshot(support):
+    model, x, y = problem(1)
+    model.basis.requires_grad_(False)
+    objective = prepared(model, x, y, support_rows=support, snapshot=True)
+    model.likelihood.noise_variance = torch.tensor(0.35)
+    move(model)
+    if support:
+        control = objective.control
+        frozen = control.frozen_basis(model.basis)
+        control.projection = control.exact_projection(frozen, model.family, objective.anchor)
+    value, found = expectation(objective, model, x, y, 1, "with")
+    want_value, want = exact(model, x, y)
+    assert value == pytest.approx(want_value, rel=1e-12)
+    for a, b in zip(found, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+
+
+def test_nothing_in_the_fit_is_left_to_chance_at_the_snapshot():
+    model, x, y = problem()
+    model.basis.requires_grad_(False)
+    objective = prepared(model, x, y, support_rows=0, snapshot=True)
+    want = WeightSpaceELBO().evidence(model, x, y).parts["fit"]
+    lists_ = (torch.tensor([0]), torch.tensor([2]), torch.tensor([1]))
+    for row in range(N):
+        found = objective.estimate(model, x[[row]], y[[row]], *lists_).parts["fit"]
+        torch.testing.assert_close(found, want)
+
+
+def test_snapshot_refuses_moving_features_and_survives_a_checkpoint():
+    model, x, y = problem()
+    objective = QuadruplyStochasticELBO(N, support_rows=0, snapshot=True)
+    with pytest.raises(ConfigError, match="no snapshot yet"):
+        objective.evidence(model, x, y)
+    objective.prepare(model, x, y)
+    with pytest.raises(ConfigError, match="freeze them"):
+        objective.evidence(model, x, y)
+    model.basis.requires_grad_(False)
+    fresh = QuadruplyStochasticELBO(N, support_rows=0, snapshot=True)
+    fresh.load_state_dict(objective.state_dict())
+    move(model)
+    values = [
+        o(model, x, y, generator=torch.Generator().manual_seed(3)).detach()
+        for o in (objective, fresh)
+    ]
+    assert torch.equal(*values)
+
+
+def test_column_squares_follow_the_lengthscales_only_once_these_have_moved():
+    model, x, y = problem(diagonal="closed_form", num_basis=20, n=400)
+    objective = prepared(model, x, y, columns=4, diagonal_columns=20, refresh=0.1)
+    generator = torch.Generator().manual_seed(0)
+    start = model.family.column_ratio.clone()
+
+    def steps(count):
+        for _ in range(count):
+            rows = torch.randint(400, (100,), generator=generator)
+            objective(model, x[rows], y[rows], generator=generator)
+            objective.after_step(model)
+
+    steps(3)
+    assert torch.equal(model.family.column_ratio, start)
+    with torch.no_grad():
+        model.kernel.lengthscale = torch.tensor([3.0, 4.0])
+        model.likelihood.noise_variance = torch.tensor(0.4)
+    phi = model.basis(x).detach()
+    want = (0.4 / (phi.square().sum(0) + 0.4)).sqrt().log()
+    before = (model.log_scales(torch.arange(10)).reshape(-1) - want).abs().max()
+    steps(60)
+    after = (model.log_scales(torch.arange(10)).reshape(-1) - want).abs().max()
+    # a column square is an average over about 20 mini-batches of 100 rows: a few per cent
+    assert before > 0.5
+    assert after < 0.1
+
+
+def test_full_refresh_on_all_rows_is_the_numerical_minimiser():
+    model, x, y = problem(diagonal="closed_form", n=30)
+    objective = prepared(model, x, y, support_rows=0, refresh=1.0)
+    with torch.no_grad():
+        model.kernel.lengthscale = torch.tensor([2.0, 0.4])
+        model.kernel.outputscale = torch.tensor(0.7)
+        model.likelihood.noise_variance = torch.tensor(0.4)
+    every = torch.arange(BLOCKS)
+    objective.estimate(model, x, y, every, every, every)
+    objective.after_step(model)
+    phi = model.basis(x).detach()
+    squares = phi.square().sum(0)
+    log_c = torch.zeros(6, requires_grad=True)
+    optimiser = torch.optim.LBFGS(
+        [log_c],
+        max_iter=200,
+        tolerance_grad=1e-14,
+        tolerance_change=0,
+        line_search_fn="strong_wolfe",
+    )
+
+    def loss():
+        optimiser.zero_grad()
+        value = ((2 * log_c).exp() * (squares / 0.4 + 1) - 2 * log_c).sum()
+        value.backward()
+        return value
+
+    optimiser.step(loss)
+    torch.testing.assert_close(
+        model.log_scales(every).reshape(-1), log_c.detach(), rtol=1e-10, atol=1e-10
+    )
 
 
 def test_unbiased_after_hyperparameters_moved():
@@ -218,6 +332,14 @@ def test_errors():
         QuadruplyStochasticELBO(num_data=0)
     with pytest.raises(ConfigError, match="stratified"):
         QuadruplyStochasticELBO(num_data=4, sampling="sometimes")
+    with pytest.raises(ConfigError, match="support_rows=5 is above the 4 training rows"):
+        QuadruplyStochasticELBO(num_data=4, support_rows=5)
+    with pytest.raises(ConfigError, match="refresh=2"):
+        QuadruplyStochasticELBO(num_data=4, refresh=2.0)
+    for name in ("columns", "diagonal_columns"):
+        with pytest.raises(ConfigError, match=f"{name}=7 is above the 6 basis functions"):
+            QuadruplyStochasticELBO(num_data=4, **{name: 7}).check(model)
+    QuadruplyStochasticELBO(num_data=4).check(model)
     with pytest.raises(ConfigError, match="num_data=5"):
         QuadruplyStochasticELBO(num_data=5).prepare(model, x, y)
     with pytest.raises(ConfigError, match="prepare"):
