@@ -26,8 +26,9 @@ def cholesky(
 ) -> tuple[Tensor, CholeskyReport]:
     """Lower Cholesky factor of a symmetric positive definite matrix, with reported jitter.
 
-    The jitters of ``ladder`` are tried in order, each relative to the mean diagonal; the first that
-    succeeds is used and reported. Pass ``ladder=(0.0,)`` to forbid jitter.
+    The jitters of ``ladder`` are tried in order, each relative to the mean diagonal (of each matrix
+    of a batch); the first that succeeds is used and reported, the largest of a batch. Pass
+    ``ladder=(0.0,)`` to forbid jitter.
 
     Args:
         matrix (..., n, n): symmetric; only the lower triangle is read.
@@ -47,17 +48,19 @@ def cholesky(
     if matrix.ndim < 2 or matrix.shape[-1] != matrix.shape[-2]:
         raise ShapeError(f"{name} must be square, got {tuple(matrix.shape)}")
     steps = LADDER.get(matrix.dtype, (0.0,)) if ladder is None else ladder
-    scale = matrix.detach().diagonal(dim1=-2, dim2=-1).mean()
+    # every matrix of a batch has a scale of its own
+    scale = matrix.detach().diagonal(dim1=-2, dim2=-1).sum(-1) / max(matrix.shape[-1], 1)
     tried: list[float] = []
     for relative in steps:
         shift = relative * scale
         candidate = matrix
         if relative:
             candidate = matrix.clone()
-            candidate.diagonal(dim1=-2, dim2=-1).add_(shift)
+            candidate.diagonal(dim1=-2, dim2=-1).add_(shift.unsqueeze(-1))
         factor, info = torch.linalg.cholesky_ex(candidate)
         # one transfer from the device for both numbers
-        failed, jitter = torch.stack([info.any().to(shift), shift]).tolist()
+        most = shift.abs().max() if shift.numel() else shift.new_zeros(())
+        failed, jitter = torch.stack([info.any().to(most), most]).tolist()
         tried.append(jitter)
         if not failed:
             return factor, CholeskyReport(jitter, tuple(tried), relative)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,10 +34,11 @@ class RegularAxis:
     size: int
 
     def __post_init__(self) -> None:
-        if not self.spacing > 0.0 or self.size < 2:
+        finite = math.isfinite(self.start) and math.isfinite(self.spacing)
+        if not finite or not self.spacing > 0.0 or self.size < 2:
             raise ConfigError(
-                f"an axis needs a positive spacing and two points or more, got spacing "
-                f"{self.spacing} and {self.size} points"
+                f"an axis needs a finite start, a positive spacing and two points or more, got "
+                f"start {self.start}, spacing {self.spacing} and {self.size} points"
             )
 
     @classmethod

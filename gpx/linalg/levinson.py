@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gpx.errors import DidNotConverge, NotPositiveDefinite
+from gpx.errors import DidNotConverge, NotPositiveDefinite, ShapeError
 from gpx.linalg.fft_products import (
     convolve,
     embed_symmetric,
@@ -152,8 +152,10 @@ def toeplitz_solve(column: Tensor, right: Tensor, plan: Prepared | None = None) 
     """
     plan = Prepared() if plan is None else plan
     column, right = column.detach(), right.detach()
-    _, first = plan.get("durbin", (column,), lambda: durbin(column))
     m = column.shape[-1]
+    if right.ndim < 2 or right.shape[-2] != m:
+        raise ShapeError(f"right-hand sides {tuple(right.shape)} for a Toeplitz matrix of {m} rows")
+    _, first = plan.get("durbin", (column,), lambda: durbin(column))
     lengths, grid = (fast_length(2 * m - 1),), (m,)
     eigenvalues = plan.get(
         "refinement", (column,), lambda: spectrum(embed_symmetric(column, lengths[0]))

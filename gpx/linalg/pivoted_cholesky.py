@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gpx.errors import NotPositiveDefinite, ShapeError
+from gpx.errors import ConfigError, NotPositiveDefinite, ShapeError
 
 MAX_BLOCK = 64
 """Most rows asked for at once: bounds the work wasted when the next pivots are guessed wrong."""
@@ -72,6 +72,8 @@ def pivoted_cholesky(
     """
     if diagonal.ndim != 1:
         raise ShapeError(f"the diagonal must be (n,), got {tuple(diagonal.shape)}")
+    if rank < 0:
+        raise ConfigError(f"the rank must not be negative, got {rank}")
     n = diagonal.shape[0]
     rank = min(rank, n)
     residual = diagonal.detach().clone().clamp_(min=0.0)

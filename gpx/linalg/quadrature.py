@@ -81,4 +81,11 @@ def gauss_radau(
 
 def _rule(function: Callable[[Tensor], Tensor], matrix: Tensor) -> Tensor:
     nodes, vectors = torch.linalg.eigh(matrix)
-    return (vectors[..., 0, :].square() * function(nodes)).sum(-1)
+    values = function(nodes)
+    if not bool(torch.isfinite(values).all()):
+        raise NotPositiveDefinite(
+            f"the function is not finite at all Ritz values, which range from "
+            f"{float(nodes.min()):.3g} to {float(nodes.max()):.3g}; a logarithm needs a positive "
+            "definite matrix, raise the noise variance"
+        )
+    return (vectors[..., 0, :].square() * values).sum(-1)

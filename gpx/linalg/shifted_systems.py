@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError, DidNotConverge, NotPositiveDefinite
+from gpx.linalg.cg_iteration import column_scales
 from gpx.linalg.report import SolveReport
 
 TRUE_SLACK = 2.0
@@ -58,6 +59,8 @@ def shifted_conjugate_gradients(
         raise ConfigError(f"shifts must be non-negative and at least one, got {list(shifts)}")
     check_every = check_every or (1 if rhs.device.type == "cpu" else 10)
     block = rhs.detach().unsqueeze(-1) if rhs.ndim == 1 else rhs.detach()
+    scale = column_scales(block).unsqueeze(-2)  # no inner product under- or overflows
+    block = block / scale
     seed = min(shifts)
     extra = torch.tensor(shifts, dtype=block.dtype, device=block.device).sub_(seed).unsqueeze(-1)
     x = block.new_zeros(len(shifts), *block.shape)
@@ -115,4 +118,5 @@ def shifted_conjugate_gradients(
     converged = relative <= TRUE_SLACK * tolerance
     reason = f"seed system's relative residual {relative:.3g} against {tolerance:.3g}"
     report = SolveReport(steps, relative, converged, reason)
+    x = x * scale
     return ShiftedResult(x.squeeze(-1) if rhs.ndim == 1 else x, report)

@@ -12,7 +12,8 @@ import torch
 from scipy.special import ellipj, ellipk
 from torch import Tensor
 
-from gpx.errors import ConfigError, DidNotConverge, NotPositiveDefinite
+from gpx.errors import ConfigError, DidNotConverge, NotPositiveDefinite, ShapeError
+from gpx.linalg.cg_iteration import column_scales
 from gpx.linalg.conjugate_gradients import UnconvergedWarning
 from gpx.linalg.lanczos import Lanczos
 from gpx.linalg.report import SolveReport
@@ -58,7 +59,8 @@ def lanczos_root(
     """
     if power not in ("root", "inverse_root"):
         raise ConfigError(f'power is "root" or "inverse_root", got {power!r}')
-    process = Lanczos(matmul, vectors, max_steps)
+    starts, scale = _starts(vectors)
+    process = Lanczos(matmul, starts, max_steps)
     previous: Tensor | None = None
     change = math.inf
     while True:
@@ -77,9 +79,21 @@ def lanczos_root(
             break
         previous = weights
     combined = (weights.unsqueeze(1) @ process.basis).squeeze(1)
-    value = (process.norms.unsqueeze(-1) * combined).mT.reshape(vectors.shape)
+    value = (process.norms.unsqueeze(-1) * combined).mT.reshape(vectors.shape) * scale
     report = _judge("Lanczos square root", process.steps, change, tolerance, on_failure)
     return RootResult(value, report)
+
+
+def _starts(vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """Vectors to start from and what to multiply the results by; zeros start anywhere, times 0."""
+    if vectors.ndim not in (1, 2):
+        raise ShapeError(f"square roots take vectors (n,) or (n, c), got {tuple(vectors.shape)}")
+    block = vectors.detach().unsqueeze(-1) if vectors.ndim == 1 else vectors.detach()
+    scale = column_scales(block)
+    zero = (block == 0.0).all(-2)
+    starts = torch.where(zero, 1.0, block / scale)
+    scale = torch.where(zero, 0.0, scale)
+    return starts.reshape(vectors.shape), scale if vectors.ndim > 1 else scale[0]
 
 
 def _first_column(process: Lanczos, power: Power) -> Tensor:
@@ -177,8 +191,8 @@ def contour_nodes(smallest: float, largest: float, nodes: int) -> tuple[list[flo
 
 
 def _spectrum_ends(matmul: Callable[[Tensor], Tensor], vectors: Tensor) -> tuple[float, float]:
-    start = vectors if vectors.ndim == 1 else vectors[..., :1]
-    process = Lanczos(matmul, start, 20).extend(20)
+    starts, _ = _starts(vectors)
+    process = Lanczos(matmul, starts if vectors.ndim == 1 else starts[:, :1], 20).extend(20)
     values = torch.linalg.eigvalsh(process.tridiagonal())
     low, high = float(values.min()), float(values.max())
     if low <= 0.0:

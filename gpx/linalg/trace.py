@@ -43,6 +43,8 @@ def probe_vectors(
     Rademacher probes (signs) have the least variance among independent entries; Gaussian ones are
     invariant under rotation. Keep the result and pass it again for a fixed-probe line search.
     """
+    if count < 1:
+        raise ConfigError(f"a stochastic estimate needs at least one probe, got {count}")
     if kind == "gaussian":
         return torch.randn(n, count, generator=generator, dtype=dtype, device=device)
     if kind == "rademacher":

@@ -82,3 +82,19 @@ def test_nan_is_named_and_rectangles_are_refused():
         cholesky(matrix)
     with pytest.raises(ShapeError, match="must be square"):
         cholesky(matrix[:3])
+
+
+def test_each_matrix_of_a_batch_has_jitter_on_its_own_scale():
+    flat = torch.ones(6, 6, dtype=torch.float64)
+    batch = torch.stack([1e6 * torch.eye(6, dtype=torch.float64), 1e-3 * flat])
+    factor, report = cholesky(batch)
+    gap = factor @ factor.mT - batch
+    assert report.relative > 0.0
+    assert report.jitter == pytest.approx(1e6 * report.relative)
+    assert float(gap[1].abs().max()) <= 2e-3 * report.relative
+
+
+def test_an_empty_matrix_needs_no_jitter():
+    factor, report = cholesky(torch.zeros(0, 0, dtype=torch.float64))
+    assert factor.shape == (0, 0)
+    assert (report.jitter, report.tried) == (0.0, (0.0,))

@@ -182,3 +182,9 @@ def test_errors_name_the_way_out():
     for name, value in (("method", "quintic"), ("boundary", "none"), ("outside", "ignore")):
         with pytest.raises(ConfigError, match="does not exist"):
             interpolate(x[:, None], [RegularAxis(-9.0, 1.0, 20)], **{name: value})
+
+
+def test_an_axis_starts_somewhere():
+    for start in (float("nan"), float("inf")):
+        with pytest.raises(ConfigError, match="finite start"):
+            RegularAxis(start, 1.0, 6)

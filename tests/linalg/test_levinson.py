@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpx.errors import DidNotConverge, NotPositiveDefinite
+from gpx.errors import DidNotConverge, NotPositiveDefinite, ShapeError
 from gpx.linalg import durbin, levinson, toeplitz_logdet, toeplitz_solve
 from gpx.linalg.levinson import inverse_diagonal_sums
 
@@ -88,3 +88,8 @@ def test_a_solve_that_cannot_be_refined_is_refused(monkeypatch):
     monkeypatch.setattr(levinson, "_apply_semencul", lambda *a: -0.01 * apply(*a))
     with pytest.raises(DidNotConverge, match="noise variance"):
         toeplitz_solve(column, right)
+
+
+def test_right_hand_sides_that_do_not_fit_are_refused():
+    with pytest.raises(ShapeError, match="Toeplitz matrix of 8 rows"):
+        toeplitz_solve(kernel_column(8), torch.ones(7, 1, dtype=torch.float64))

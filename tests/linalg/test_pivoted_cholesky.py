@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpx.errors import NotPositiveDefinite, ShapeError
+from gpx.errors import ConfigError, NotPositiveDefinite, ShapeError
 from gpx.linalg import pivoted_cholesky
 
 
@@ -128,3 +128,9 @@ def test_negative_variances_and_wrong_shapes_are_refused():
         pivoted_cholesky(lambda i: dense[:, i], dense.diagonal(), 4)
     with pytest.raises(ShapeError, match="must be"):
         pivoted_cholesky(lambda i: dense[i], dense, 4)
+
+
+def test_a_negative_rank_is_refused():
+    matrix = torch.eye(4, dtype=torch.float64)
+    with pytest.raises(ConfigError, match="got -1"):
+        pivoted_cholesky(lambda i: matrix[i], matrix.diagonal(), -1)

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpx.errors import ConfigError, DidNotConverge, NotPositiveDefinite
+from gpx.errors import ConfigError, DidNotConverge, NotPositiveDefinite, ShapeError
 from gpx.linalg import UnconvergedWarning, contour_root, lanczos_root, shifted_conjugate_gradients
 from gpx.linalg.square_root import contour_nodes
 
@@ -127,3 +127,22 @@ def test_indefinite_and_bad_arguments():
         lanczos_root(matrix.matmul, block, power="cube")
     with pytest.raises(ConfigError, match="0 < smallest < largest"):
         contour_root(covariance(20).matmul, block, smallest=5.0, largest=1.0)
+
+
+def test_columns_of_zeros_and_of_any_scale():
+    matrix, column = covariance(30), randn(30)
+    block = torch.stack([torch.zeros_like(column), column, 1e-200 * column, 1e200 * column], -1)
+    for root in (lanczos_root, contour_root):
+        found = root(matrix.matmul, block, tolerance=1e-8).value
+        expected = exact(matrix, column.unsqueeze(-1), "root").squeeze(-1)
+        assert bool((found[:, 0] == 0).all())
+        for place, scale in ((1, 1.0), (2, 1e-200), (3, 1e200)):
+            torch.testing.assert_close(found[:, place] / scale, expected, rtol=1e-5, atol=1e-5)
+        assert bool((root(matrix.matmul, block[:, 0]).value == 0).all())
+        with pytest.raises(ShapeError, match="square roots take"):
+            root(matrix.matmul, block.expand(2, -1, -1))
+    small = shifted_conjugate_gradients(matrix.matmul, 1e-200 * column, [0.0, 2.0])
+    assert small.report.iterations > 5
+    torch.testing.assert_close(
+        (matrix @ small.solutions[0]) / 1e-200, column, rtol=0, atol=1e-5 * float(column.norm())
+    )

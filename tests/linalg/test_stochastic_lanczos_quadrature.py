@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, NotPositiveDefinite
 from gpx.linalg import (
     logdet_quadrature,
     nystrom_preconditioner,
@@ -82,3 +82,28 @@ def test_other_functions_than_the_logarithm():
     exact = float(torch.linalg.inv(g1.K).trace())
     assert abs(float(found.value) - exact) < 4 * float(found.standard_error)
     assert torch.equal(found.gauss, found.radau)
+
+
+def test_a_logarithm_of_a_matrix_that_is_not_positive_definite_is_refused():
+    matrix = torch.diag(torch.linspace(-1.0, 5.0, 20, dtype=torch.float64))
+    probes = probe_vectors(20, 4, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(NotPositiveDefinite, match="Ritz values, which range from -"):
+        logdet_quadrature(matrix.matmul, probes, steps=10)
+
+
+def test_intervals_cover_and_brackets_hold_probe_by_probe():
+    x = torch.linspace(0, 1, 30, dtype=torch.float64)
+    matrix = torch.exp(-((x.unsqueeze(-1) - x) ** 2) / 0.02) + 0.1 * torch.eye(30).double()
+    values, vectors = torch.linalg.eigh(matrix)
+    logarithm = (vectors * values.log()) @ vectors.mT
+    exact, generator, covered = float(values.log().sum()), torch.Generator().manual_seed(1), 0
+    for _ in range(60):
+        probes = probe_vectors(30, 20, kind="gaussian", generator=generator)
+        for steps in (2, 8):
+            found = logdet_quadrature(matrix.matmul, probes, steps=steps, node=0.1)
+            each = (probes * (logarithm @ probes)).sum(0)
+            assert bool((found.radau <= each + 1e-8).all())
+            assert bool((each <= found.gauss + 1e-8).all())
+        low, high = found.interval(2.0)
+        covered += bool(low <= exact <= high)
+    assert covered >= 50  # 2 standard errors of 20 probes cover 94 %: 50 of 60 or fewer is 1 in 500

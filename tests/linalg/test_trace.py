@@ -84,3 +84,8 @@ def test_seeds_dtypes_and_kinds():
         probe_vectors(9, 3, kind="uniform")
     with pytest.raises(ConfigError, match="at least 3"):
         hutch_plus_plus_trace(symmetric(4).matmul, 4, 2)
+
+
+def test_no_probes_are_refused():
+    with pytest.raises(ConfigError, match="at least one probe, got 0"):
+        probe_vectors(5, 0)

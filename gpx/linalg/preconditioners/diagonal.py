@@ -27,10 +27,11 @@ class Jacobi(Preconditioner):
     def __init__(self, diagonal: Tensor, *, below_kernel: bool = False) -> None:
         if diagonal.ndim != 1:
             raise ShapeError(f"the diagonal must be (n,), got {tuple(diagonal.shape)}")
-        if not bool((diagonal > 0.0).all()):
+        if not bool(((diagonal > 0.0) & (diagonal < torch.inf)).all()):
             raise NotPositiveDefinite(
-                f"the diagonal has the entry {float(diagonal.min()):.3g}; a preconditioner needs "
-                "positive ones, check the noise variance and the kernel's outputscale"
+                f"the diagonal ranges from {float(diagonal.min()):.3g} to "
+                f"{float(diagonal.max()):.3g}; a preconditioner needs positive, finite entries, "
+                "check the noise variance and the kernel's outputscale"
             )
         self.diagonal = diagonal.detach()
         self.below_kernel = below_kernel

@@ -158,7 +158,8 @@ class GridLowRankPlusNoise(Woodbury):
             top if complement else 0.0
         )
         chosen = ((density == 0.0) if complement else (density > 0.0)).nonzero().squeeze(-1)
-        step = max(1, BLOCK_BYTES // (density.element_size() * p))
+        # a block is at most as large as a grid or the Gram matrix
+        step = max(1, min(max(self._size // p, p), BLOCK_BYTES // (density.element_size() * p)))
         for part in chosen.split(step):
             place = split_index(part, self._grid)
             rows = khatri_rao_columns(

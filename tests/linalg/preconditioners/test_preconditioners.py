@@ -206,8 +206,10 @@ def test_float32_factors_are_inverted_by_a_float64_gram_matrix():
 def test_what_cannot_be_a_preconditioner_is_refused():
     with pytest.raises(NotPositiveDefinite, match="raise the noise variance"):
         LowRankPlusNoise(randn(3, 10), 0.0)
-    with pytest.raises(NotPositiveDefinite, match="entry -1"):
+    with pytest.raises(NotPositiveDefinite, match="ranges from -1 to 1"):
         Jacobi(torch.tensor([1.0, -1.0]))
+    with pytest.raises(NotPositiveDefinite, match="to inf"):
+        Jacobi(torch.tensor([1.0, float("inf")]))
     with pytest.raises(ShapeError, match="noise must be a scalar"):
         LowRankPlusNoise(randn(3, 10), torch.ones(3))
     with pytest.raises(ConfigError, match=r"pass root=operator\.sqrt"):
