@@ -14,7 +14,7 @@ LADDER: dict[torch.dtype, tuple[float, ...]] = {
     torch.float64: (0.0, 1e-12, 1e-10, 1e-8, 1e-6, 1e-5, 1e-4),
     torch.float32: (0.0, 1e-6, 1e-5, 1e-4),
 }
-"""Relative jitters (times the mean diagonal) per dtype (sgpr_cglb_diagnostics 2.11)."""
+"""Relative jitters (times the mean diagonal) per dtype (Burt thesis, section 2.6)."""
 
 
 def cholesky(

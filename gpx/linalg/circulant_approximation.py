@@ -4,7 +4,7 @@ All take the first column k (..., m), k_j = k(j h), and return the first column 
 symmetric circulant, differentiably. For solves apply them to T + noise I (add the noise to k_0):
 Tyrtyshnikov's is not equivariant under shifts, and the others are positive definite only then.
 
-Source: msgp_ski_toeplitz 2.23 to 2.25.
+Source: Hultin 2017, section 3.4.
 """
 
 from __future__ import annotations

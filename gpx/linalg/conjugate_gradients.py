@@ -113,7 +113,7 @@ def conjugate_gradients(
 
     Cost: one product and one preconditioner solve per step, about 10 n c operations more; memory
     6 n c. Not differentiable: see ``inv_quad_logdet`` for gradients.
-    Source: sgpr_cglb_diagnostics 2.23.
+    Source: Burt thesis, sections 4.1.1 and 4.1.2.
     """
     stop = RelativeResidual() if stop is None else stop
     _check(rhs, x0, stop, preconditioner, on_failure)

@@ -45,7 +45,7 @@ class RegularAxis:
     def covering(cls, low: float, high: float, size: int, *, margin: int = 2) -> RegularAxis:
         """``size`` points from ``margin`` cells below ``low`` to as many above ``high``.
 
-        A constant coordinate (low = high) gets spacing one. Source: msgp_ski_toeplitz 2.18.
+        A constant coordinate (low = high) gets spacing one. Source: Hultin 2017, section 4.3.
 
         Raises:
             ConfigError: fewer than 2 margin + 2 points, or low > high.
@@ -83,7 +83,7 @@ def cubic_weights(
         DataError: x outside the grid, or in an end cell with boundary="margin".
         ConfigError: fewer points than the stencil needs (4, or 3 with "keys").
 
-    Source: msgp_ski_toeplitz 2.19.
+    Source: Hultin 2017, section 3.2.1; Keys 1981.
     """
     m = axis.size
     least = 3 if boundary == "keys" else 4
@@ -241,7 +241,7 @@ def interpolate(
         ShapeError, ConfigError, DataError: in one sentence.
 
     Cost: O(n s^d) time and memory, s = 4 or 2: d = 5 with cubic weights makes 1,024 per row.
-    Source: msgp_ski_toeplitz 2.19, 2.20.
+    Source: Hultin 2017, section 3.2.1.
     """
     if x.ndim != 2 or x.shape[1] != len(axes) or not axes:
         raise ShapeError(f"inputs (n, {len(axes)}) for {len(axes)} axes, got {tuple(x.shape)}")

@@ -81,7 +81,7 @@ def inv_quad_logdet(
     Cost: Cholesky n^3 / 3, and n^3 backward; iterative one product with c + L columns per step, and
     one bilinear derivative with c + L columns backward.
     Raises: as ``cholesky`` and ``conjugate_gradients``; ShapeError, ConfigError.
-    Source: sgpr_cglb_diagnostics 2.12, 2.26-2.28.
+    Source: Burt thesis, sections 4.1.3 to 4.1.5.
     """
     if len(matrix.shape) != 2 or matrix.shape[0] != matrix.shape[1]:
         raise ShapeError(f"the matrix must be (n, n), got {tuple(matrix.shape)}")

@@ -37,7 +37,7 @@ def khatri_rao_columns(
         ShapeError: ``index`` is not (p, d), or ``log_scale`` not (p,).
 
     Cost: O(d n p) time, O(n p) memory, forward and backward (nothing is kept per factor).
-    Source: grids_and_grief 2.16 and 2.18.
+    Source: Evans thesis, theorem 4.2 and section 4.3.2.
     """
     if index.ndim != 2 or index.shape[1] != len(factors):
         raise ShapeError(

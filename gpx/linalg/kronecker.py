@@ -50,7 +50,7 @@ def kronecker_matmul(factors: Sequence[Factor], right: Tensor) -> Tensor:
 
     Cost: 2 c M sum_l m_l operations for square factors (M = prod_l m_l); memory two buffers of
     c M, plus c M per factor when gradients of the factors are wanted.
-    Source: grids_and_grief 2.2 (with its correction C6).
+    Source: Evans thesis, appendix A (contraction order corrected).
     """
     columns = math.prod(f.shape[-1] for f in factors)
     if not factors or right.ndim < 2 or right.shape[-2] != columns:

@@ -61,7 +61,7 @@ def kronecker_extremes(
 
     Cost: O(sum_l m_l p) time, O(max_l m_l p) memory, whatever the number of products (10^200 is
     fine).
-    Source: grids_and_grief 2.17 (Evans and Nair 2018, algorithm 4.1).
+    Source: Evans thesis, algorithm 4.1 (Evans and Nair 2018, algorithm 4.1).
     """
     if not factors or any(f.ndim != 1 or f.shape[0] == 0 for f in factors):
         raise ShapeError(

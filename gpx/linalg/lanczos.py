@@ -38,7 +38,7 @@ class Lanczos:
         exhausted (c,): whether the Krylov space of a column has ended.
 
     Cost: per step one product and 8 n c t operations; memory n c ``capacity``.
-    Source: sgpr_cglb_diagnostics 2.27.
+    Source: Burt thesis, section 4.1.4.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ def tridiagonal_of_cg(result: CGResult) -> tuple[Tensor, Tensor]:
     Returns:
         alphas (c, t), betas (c, t).
 
-    Source: sgpr_cglb_diagnostics 2.27.
+    Source: Burt thesis, section 4.1.4.
     """
     a = result.step_sizes[: result.undisturbed].reshape(result.undisturbed, -1).mT
     b = result.ratios[: result.undisturbed].reshape(result.undisturbed, -1).mT

@@ -49,7 +49,7 @@ def durbin(column: Tensor) -> tuple[Tensor, Tensor]:
 
     Cost: m^2 multiply-adds in m steps of a few vector operations; O(m) memory; one host
     synchronisation at the end.
-    Source: msgp_ski_toeplitz 2.17.
+    Source: Hultin 2017, section 3.1.2.
     """
     column = column.detach()
     m = column.shape[-1]

@@ -68,7 +68,7 @@ def pivoted_cholesky(
 
     Cost: about n m^2 multiply-adds and n m kernel entries; memory n (m + MAX_BLOCK); two host
     synchronisations per pivot.
-    Source: sgpr_cglb_diagnostics 2.20.3.
+    Source: Burt thesis, section 3.1.2.
     """
     if diagonal.ndim != 1:
         raise ShapeError(f"the diagonal must be (n,), got {tuple(diagonal.shape)}")

@@ -26,7 +26,7 @@ def gauss(function: Callable[[Tensor], Tensor], alphas: Tensor, betas: Tensor) -
         (...,).
 
     Cost: one symmetric eigenproblem of size t each.
-    Source: sgpr_cglb_diagnostics 2.28 (the weights corrected there).
+    Source: Burt thesis, section 4.1.5 (the weights corrected there).
     """
     return _rule(function, tridiagonal(alphas, betas))
 
@@ -48,7 +48,7 @@ def gauss_radau(
     Raises:
         NotPositiveDefinite: a Ritz value lies below ``node``, so that it is no lower bound.
 
-    Source: sgpr_cglb_diagnostics 2.28; Golub 1973.
+    Source: Burt thesis, section 4.1.5; Golub 1973.
     """
     t = alphas.shape[-1]
     if betas.shape[-1] != t:

@@ -55,7 +55,7 @@ def lanczos_root(
         NotPositiveDefinite: a negative Ritz value beyond rounding.
 
     Cost: one product per step; memory n c max_steps.
-    Source: sgpr_cglb_diagnostics 2.27 (Krylov basis and T); Higham 2008, section 13.2.
+    Source: Burt thesis, section 4.1.4 (Krylov basis and T); Higham 2008, section 13.2.
     """
     if power not in ("root", "inverse_root"):
         raise ConfigError(f'power is "root" or "inverse_root", got {power!r}')

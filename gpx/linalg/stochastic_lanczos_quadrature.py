@@ -71,7 +71,7 @@ def stochastic_lanczos_quadrature(
     Exactness: the Gauss rule is biased upwards for f = log, the Gauss-Radau rule downwards; both
     become exact with the steps.
     Cost: t products with L columns, 8 n L t^2 / 2 for the orthogonalisation; memory n L t.
-    Source: sgpr_cglb_diagnostics 2.28.
+    Source: Burt thesis, section 4.1.5.
     """
     if width is not None and node is None:
         raise ConfigError(
@@ -119,7 +119,7 @@ def logdet_quadrature(
     Raises:
         NotPositiveDefinite: a Ritz value below the node (it is no lower bound).
 
-    Source: sgpr_cglb_diagnostics 2.28.
+    Source: Burt thesis, section 4.1.5.
     """
     if preconditioner is None:
         return stochastic_lanczos_quadrature(

@@ -146,7 +146,7 @@ class EvidenceBound(StoppingRule):
         noise_variance: use Q = sigma^2 I for the bound, whatever the preconditioner (the criterion
             of Gibbs and MacKay). None: the preconditioner's Q, for free; it must be below K.
 
-    Source: sgpr_cglb_diagnostics 2.12, 2.23.
+    Source: Burt thesis, sections 4.1.1, 4.2.1 and 4.3.1.
     """
 
     def __init__(self, epsilon: float = 1.0, *, noise_variance: float | Tensor | None = None):
@@ -172,7 +172,7 @@ class PosteriorMeanError(StoppingRule):
         prior_variance: the largest prior variance k(x_*, x_*) of the test points.
         noise_variance: as for ``EvidenceBound``.
 
-    Source: sgpr_cglb_diagnostics 2.25.
+    Source: Burt thesis, sections 4.2.1 and 4.3.1.
     """
 
     def __init__(

@@ -64,7 +64,7 @@ def hutchinson_trace(matmul: Callable[[Tensor], Tensor], probes: Tensor) -> Esti
     """tr(A) as the mean of w^T A w over probes (n, L); exact for diagonal A and Rademacher probes.
 
     Cost: one product with L columns. Unbiased.
-    Source: sgpr_cglb_diagnostics 2.26.
+    Source: Burt thesis, section 4.1.3.
     """
     samples = (probes * matmul(probes)).sum(0)
     return Estimate(*mean_and_error(samples), samples)

@@ -215,7 +215,7 @@ def pivoted_cholesky_preconditioner(
         tolerance: stop at this trace error.
 
     Cost: that of ``pivoted_cholesky`` plus n rank^2.
-    Source: sgpr_cglb_diagnostics 2.11, 2.24.
+    Source: Burt thesis, sections 2.6 and 4.1.2.
     """
     with torch.no_grad():
         found = pivoted_cholesky(rows, diagonal, rank, tolerance=tolerance)
@@ -233,7 +233,7 @@ def nystrom_preconditioner(k_zz: Tensor, k_zx: Tensor, noise: Tensor | float) ->
         NotPositiveDefinite: K_zz at every jitter.
 
     Cost: n m^2 (twice: the factor and its Gram matrix) + m^3.
-    Source: sgpr_cglb_diagnostics 1.3, 2.24.
+    Source: Burt thesis, section 4.1.2.
     """
     with torch.no_grad():
         lower, _ = cholesky(k_zz.detach(), name=f"K_zz of {k_zz.shape[0]} inducing points")
