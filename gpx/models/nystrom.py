@@ -106,6 +106,12 @@ class BlockStore:
                     self._filled = rows.stop
             yield rows, block
 
+    def cross_blocks(self) -> Iterator[tuple[slice, Tensor]]:
+        """Rows and their block of K_xz, evaluated anew."""
+        for start in range(0, self.x.shape[0], self.step):
+            rows = slice(start, min(start + self.step, self.x.shape[0]))
+            yield rows, self.whitener.kernel.evaluate(self.x[rows], self.whitener.z).detach()
+
 
 @dataclass(frozen=True)
 class NystromSums:

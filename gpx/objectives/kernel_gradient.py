@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 
@@ -70,6 +72,14 @@ class KernelGradient:
             left = self._leaf(rows)
             block = self.kernel.diagonal(left)
         self._pull(block, weight, (rows, left))
+
+    def add_found(self, gradients: Mapping[Tensor, Tensor]) -> None:
+        """Add gradients found elsewhere, by the parameter or input that they are of."""
+        for parameter, total in zip(self.parameters, self._sums, strict=True):
+            if parameter in gradients:
+                total += gradients[parameter]
+        if self._grad_x is not None and self.x_input in gradients:
+            self._grad_x += gradients[self.x_input]
 
     def inputs(self) -> list[Tensor]:
         """Tensors that have a gradient, in the order of ``gradients``."""

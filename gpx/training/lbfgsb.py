@@ -15,6 +15,9 @@ from gpx.errors import CheckpointError, NotPositiveDefinite
 Evaluation = tuple[float, float, Tensor]
 """Checksum of the point, loss, gradient (P,) float64: one call of the objective."""
 
+ABNORMAL = 2
+"""SciPy's status of a line search that failed."""
+
 
 class LBFGSB:
     """Limited-memory quasi-Newton with a line search, for deterministic objectives.
@@ -42,6 +45,7 @@ class LBFGSB:
         self.max_line_search = max_line_search
         self.start: Tensor | None = None
         self.evaluations: list[Evaluation] = []
+        self.restarts: list[int] = []
 
     def minimise(
         self,
@@ -49,6 +53,8 @@ class LBFGSB:
         loss: Callable[[], Tensor],
         max_evaluations: int,
         after_evaluation: Callable[[int, float, bool], None],
+        after_iteration: Callable[[], None] = lambda: None,
+        after_stall: Callable[[], bool] = lambda: False,
     ) -> str:
         """Minimise ``loss`` over ``parameters``; they end at the best point seen.
 
@@ -58,6 +64,9 @@ class LBFGSB:
             max_evaluations: stop after this many (exactly: the best point so far is kept).
             after_evaluation: called with (evaluations so far, loss, whether it was replayed);
                 may raise to stop the run.
+            after_iteration: called when an iteration has ended at a new point.
+            after_stall: called when a line search found no better point; true when the loss was
+                changed so that it is worth while to start again from the best point.
 
         Returns:
             why it stopped, in words.
@@ -68,6 +77,7 @@ class LBFGSB:
         if self.start is None:
             self.start = _flatten(parameters)
         recorded = list(self.evaluations)
+        restarts = set(self.restarts)
         self.evaluations = []
         best_loss, best_point = np.inf, self.start.numpy().copy()
 
@@ -94,22 +104,42 @@ class LBFGSB:
             after_evaluation(count + 1, value, replayed)
             return value, gradient.numpy()
 
+        def iterated(point: np.ndarray) -> None:
+            if len(self.evaluations) >= len(recorded):  # before, the loss's own state knows of it
+                _assign(parameters, torch.from_numpy(point))
+                after_iteration()
+
+        def again() -> bool:
+            count = len(self.evaluations)
+            if count in restarts:
+                return True
+            if count < len(recorded) or not after_stall():
+                return False
+            self.restarts.append(count)
+            return True
+
         try:
-            result = scipy.optimize.minimize(
-                evaluate,
-                self.start.numpy(),
-                jac=True,
-                method="L-BFGS-B",
-                options={
-                    "maxcor": self.memory,
-                    "ftol": self.ftol,
-                    "gtol": self.gtol,
-                    "maxfun": max_evaluations + 1,
-                    "maxiter": max_evaluations + 1,
-                    "maxls": self.max_line_search,
-                },
-            )
-            reason = str(result.message)
+            point = self.start.numpy()
+            while True:
+                result = scipy.optimize.minimize(
+                    evaluate,
+                    point,
+                    jac=True,
+                    method="L-BFGS-B",
+                    callback=iterated,
+                    options={
+                        "maxcor": self.memory,
+                        "ftol": self.ftol,
+                        "gtol": self.gtol,
+                        "maxfun": max_evaluations + 1,
+                        "maxiter": max_evaluations + 1,
+                        "maxls": self.max_line_search,
+                    },
+                )
+                reason = str(result.message)
+                if result.status != ABNORMAL or not again():
+                    break
+                point, best_loss = best_point.copy(), np.inf
         except _BudgetSpent:
             reason = f"max_steps={max_evaluations} evaluations reached"
         finally:
@@ -152,12 +182,14 @@ class LBFGSB:
             "checksums": torch.tensor(checksums, dtype=torch.float64),
             "values": torch.tensor(values, dtype=torch.float64),
             "gradients": torch.stack(gradients),
+            "restarts": torch.tensor(self.restarts, dtype=torch.int64),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore ``state_dict``; the next ``minimise`` replays it first."""
         self.start = None if state["start"] is None else state["start"].to("cpu")
         self.evaluations = []
+        self.restarts = state["restarts"].tolist() if "restarts" in state else []
         if "values" in state:
             self.evaluations = list(
                 zip(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from gpx.errors import CheckpointError, ConfigError, DidNotConverge
 from gpx.models.base import Model
 from gpx.objectives.base import Evidence, Objective
 from gpx.training.batches import Batches
+from gpx.training.block_steps import BlockSteps
 from gpx.training.checkpoint import load_checkpoint, save_checkpoint
 from gpx.training.config import TrainerConfig
 from gpx.training.first_order import FirstOrder
@@ -95,7 +97,7 @@ class Trainer:
         self,
         model: Model,
         objective: Objective,
-        optimizer: FirstOrder | LBFGSB,
+        optimizer: FirstOrder | LBFGSB | BlockSteps,
         x: Tensor,
         y: Tensor,
         evaluate: Callable[[], Mapping[str, float]],
@@ -105,7 +107,8 @@ class Trainer:
 
         Args:
             model, objective: what to train; the objective's ``check`` has passed.
-            optimizer: FirstOrder for mini-batch objectives, LBFGSB or FirstOrder for full-batch.
+            optimizer: FirstOrder for mini-batch objectives, LBFGSB or FirstOrder for full-batch;
+                BlockSteps makes its own steps.
             x (n, d), y (n,): training data on the model's device.
             evaluate: test metrics of the current model; its time is not counted.
             initialise: data-dependent start of model and objective; skipped when resuming.
@@ -132,6 +135,8 @@ class Trainer:
                 session.seconds = time.perf_counter() - started
             if isinstance(optimizer, LBFGSB):
                 reason = session.run_quasi_newton(optimizer)
+            elif isinstance(optimizer, BlockSteps):
+                reason = session.run_block_steps(optimizer)
             else:
                 reason = session.run_first_order(optimizer, resumed)
         return FitResult(session.step, session.seconds, reason, session.save())
@@ -145,7 +150,7 @@ class _Session:
         trainer: Trainer,
         model: Model,
         objective: Objective,
-        optimizer: FirstOrder | LBFGSB,
+        optimizer: FirstOrder | LBFGSB | BlockSteps,
         x: Tensor,
         y: Tensor,
         evaluate: Callable[[], Mapping[str, float]],
@@ -162,6 +167,8 @@ class _Session:
         self.step = 0
         self.seconds = 0.0
         self.pending: dict[str, Any] = {}
+        self.saved_step: int | None = None
+        self.max_steps = trainer.config.max_steps
         self._last_saved = time.perf_counter()
         self._logged_step, self._logged_seconds = 0, 0.0
 
@@ -179,6 +186,7 @@ class _Session:
             **self.trainer.extra_state,
         }
         save_checkpoint(self.trainer.checkpoint, state)
+        self.saved_step = self.step
         self._last_saved = time.perf_counter()
         return state
 
@@ -196,28 +204,47 @@ class _Session:
             raise CheckpointError(
                 f"{self.trainer.checkpoint} does not fit this run's config.yaml: {error}"
             ) from error
+        self.saved_step = self.step
         self._logged_step, self._logged_seconds = self.step, self.seconds
 
-    def _stop_or_save(self) -> None:
+    def _stop_or_save(self, check: Callable[[], None] | None = None) -> None:
+        """Checkpoint where one is due; ``check`` raises where the state is not worth keeping."""
+        due = time.perf_counter() - self._last_saved > self.config.checkpoint_seconds
+        if check is not None and (due or self.guard.received is not None):
+            check()
         if self.guard.received is not None:
             self.save()
             raise Interrupted(self.guard.received)
-        if time.perf_counter() - self._last_saved > self.config.checkpoint_seconds:
+        if due:
             self.save()
 
     # -- monitoring -------------------------------------------------------------------------------
 
-    def _report(self, loss: float, parts: Mapping[str, Tensor], rates: Mapping[str, float]) -> None:
-        if loss != loss or loss in (float("inf"), -float("inf")):
-            raise DidNotConverge(
-                f"the loss is {loss} at step {self.step}; lower the learning rates "
-                "(optimizer.groups.*.lr) or use trainer.dtype=float64"
+    def _require_finite(self, loss: float, parts: Mapping[str, Tensor]) -> None:
+        """Raise DidNotConverge where the loss is not a number; the last checkpoint stays."""
+        if math.isfinite(loss):
+            return
+        broken = [name for name, value in parts.items() if not math.isfinite(float(value))]
+        what = f"its term {broken[0]} is not finite" if broken else "its terms are finite now"
+        advice = (
+            "lower the learning rates (optimizer.groups.*.lr) or use trainer.dtype=float64"
+            if isinstance(self.optimizer, FirstOrder)
+            else "use trainer.dtype=float64 or a larger likelihood.noise_variance"
+        )
+        kept = ""
+        if self.saved_step is not None:
+            kept = (
+                f"; the checkpoint of step {self.saved_step} is kept in {self.trainer.checkpoint}"
             )
+        raise DidNotConverge(f"the loss is {loss} at step {self.step}, {what}; {advice}{kept}")
+
+    def _report(self, loss: float, parts: Mapping[str, Tensor], rates: Mapping[str, float]) -> None:
+        self._require_finite(loss, parts)
         num_data = self.objective.num_data(self.x)
         steps = max(1, self.step - self._logged_step)
         progress = Progress(
             step=self.step,
-            max_steps=self.config.max_steps,
+            max_steps=self.max_steps,
             evidence_per_point=-loss,
             parts={name: float(value) / num_data for name, value in parts.items()},
             learning_rates=rates,
@@ -229,8 +256,8 @@ class _Session:
             monitor.progress(progress, self.model)
 
     def _due(self, every: int | None) -> bool:
-        interval = max(1, self.config.max_steps // 10) if every is None else every
-        return interval > 0 and self.step % interval == 0 and self.step < self.config.max_steps
+        interval = max(1, self.max_steps // 10) if every is None else every
+        return interval > 0 and self.step % interval == 0 and self.step < self.max_steps
 
     def _report_metrics(self) -> None:
         metrics = self.evaluate()
@@ -276,9 +303,31 @@ class _Session:
                 summed = 0
             if self._due(config.eval_every):
                 self._report_metrics()
-            self._stop_or_save()
+            parts, running = evidence.parts, loss_sum
+            self._stop_or_save(lambda r=running, p=parts: self._require_finite(float(r), p))  # type: ignore[misc]
         optimizer.release()
         return f"max_steps={config.max_steps} steps done"
+
+    def run_block_steps(self, optimizer: BlockSteps) -> str:
+        """Steps that the optimiser makes itself; every one is finite before it may be saved."""
+        if self.pending:
+            optimizer.load_state_dict(self.pending)
+        optimizer.bind(self.model, self.x, self.trainer.seed)
+        self.max_steps = optimizer.max_steps(self.config.max_steps)
+        while self.step < self.max_steps:
+            started = time.perf_counter()
+            evidence = optimizer.step(self.step, self.x, self.y, generator=self.generator)
+            self.step += 1
+            loss = float(-evidence.value / self.objective.num_data(self.x))
+            self._require_finite(loss, evidence.parts)
+            self.seconds += time.perf_counter() - started
+            if self.step % self.config.log_every == 0 or self.step in (1, self.max_steps):
+                self._report(loss, evidence.parts, optimizer.learning_rates(self.step - 1))
+            if self._due(self.config.eval_every):
+                self._report_metrics()
+            self._stop_or_save()
+        optimizer.release()
+        return f"{self.max_steps} block steps done"
 
     def run_quasi_newton(self, optimizer: LBFGSB) -> str:
         """L-BFGS-B on a deterministic objective."""
@@ -309,4 +358,11 @@ class _Session:
             self._stop_or_save()
             clock = time.perf_counter()
 
-        return optimizer.minimise(parameters, loss, self.config.max_steps, after_evaluation)
+        return optimizer.minimise(
+            parameters,
+            loss,
+            self.config.max_steps,
+            after_evaluation,
+            after_iteration=lambda: self.objective.after_step(self.model),
+            after_stall=lambda: self.objective.after_stall(self.model),
+        )

@@ -14,6 +14,7 @@ UNCOUNTED = ("train.seconds", "memory.peak_mib")
 SETTINGS = {
     "exact": ["data.num_points=300", "trainer.max_steps=10"],
     "sgpr": ["data.num_points=600", "trainer.max_steps=10", "approx.num_inducing=30"],
+    "cglb": ["data.num_points=600", "trainer.max_steps=9", "approx.num_inducing=20"],
     "svgp": [
         "data.num_points=600",
         "trainer.max_steps=30",

@@ -13,6 +13,7 @@ ARM = ["data=robot_arm", "data.num_points=1500"]
 APPROXIMATIONS = {
     "exact": ["trainer.max_steps=8", "data.num_points=400"],
     "sgpr": ["trainer.max_steps=8", "approx.num_inducing=40"],
+    "cglb": ["trainer.max_steps=6", "approx.num_inducing=30"],
     "svgp": ["trainer.max_steps=30", "approx.num_inducing=40", "trainer.batch_size=200"],
     "qsgp": [
         "trainer.max_steps=12",

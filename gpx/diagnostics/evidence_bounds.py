@@ -1,0 +1,250 @@
+"""Lower and upper bounds on the log marginal likelihood from a Nystrom matrix and any vector v.
+
+Notation: K = K_xx + s I, Q = Q_xx + s I <= K, T = tr(K_xx - Q_xx), r = y - K v. Every bound is
+-1/2 (quadratic + log determinant) - n/2 log 2 pi with a one-sided quadratic and a one-sided log
+determinant; all in float64 nats. An upper bound is for judging, never for maximising: optimisation
+would exploit its looseness.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gpx.kernels.base import Kernel
+from gpx.linalg import SolveReport
+from gpx.models.auxiliary import AuxiliarySolver, NoisyKernelMatrix, require_finite
+from gpx.models.nystrom_matrix import NystromMatrix
+from gpx.objectives.nystrom_logdet import tight_gap
+
+LOG_TWO_PI = math.log(2.0 * math.pi)
+
+
+def evidence_from(n: int, quadratic: Tensor, logdet: Tensor) -> Tensor:
+    """-1/2 (quadratic + logdet) - n/2 log 2 pi: below the evidence where both are above."""
+    return -0.5 * (quadratic + logdet + n * LOG_TWO_PI)
+
+
+# -- log det K ------------------------------------------------------------------------------------
+
+
+def logdet_lower(nystrom: NystromMatrix, *, refined: bool = True) -> Tensor:
+    """log det Q, and ``refined`` with log(1 + T / (lambda_1(Q_xx) + s)) more; <= log det K.
+
+    Cost: one M x M eigendecomposition when refined.
+    Source: sgpr_cglb_diagnostics 2.12 (LD0, LD1).
+    """
+    value = nystrom.logdet()
+    if refined:
+        top = nystrom.largest_eigenvalue() + nystrom.noise
+        value = value + (nystrom.sums.trace_error / top).log1p()
+    return value
+
+
+def logdet_upper(nystrom: NystromMatrix, *, variational: bool = False) -> Tensor:
+    """log det Q + n log(1 + T / (n s)), or with T / s (``variational``); >= log det K.
+
+    Source: sgpr_cglb_diagnostics 2.12 (LD4, LD5).
+    """
+    n, ratio = nystrom.shape[0], nystrom.sums.trace_error / nystrom.noise
+    return nystrom.logdet() + (ratio if variational else n * (ratio / n).log1p())
+
+
+def logdet_upper_tight(
+    matrix: NoisyKernelMatrix, nystrom: NystromMatrix, diagonal: Tensor, *, linear: bool = False
+) -> Tensor:
+    """log det Q + n log(tr(Q^{-1} K) / n), or with tr(Q^{-1} K) - n (``linear``); >= log det K.
+
+    Args:
+        matrix, nystrom: K and Q.
+        diagonal (n,): k(x_n, x_n).
+
+    Cost: n^2 M multiply-adds; memory 2 n M.
+    Source: sgpr_cglb_diagnostics 2.12 (LD2, LD3).
+    """
+    n = nystrom.shape[0]
+    half_log = tight_gap(matrix, nystrom, diagonal).value
+    if linear:
+        return nystrom.logdet() + n * torch.expm1(-2.0 * half_log / n)
+    return nystrom.logdet() - 2.0 * half_log
+
+
+# -- y^T K^{-1} y ---------------------------------------------------------------------------------
+
+
+def quadratic_lower(target: Tensor, vector: Tensor, residual: Tensor) -> Tensor:
+    """v^T (y + r) = 2 y^T v - v^T K v <= y^T K^{-1} y, for every v.
+
+    Source: sgpr_cglb_diagnostics 2.12.
+    """
+    return torch.dot(vector, target + residual).double()
+
+
+def quadratic_upper(
+    nystrom: NystromMatrix, target: Tensor, vector: Tensor, residual: Tensor
+) -> Tensor:
+    """v^T (y + r) + r^T Q^{-1} r >= y^T K^{-1} y, for every v. Source: as ``quadratic_lower``."""
+    excess = torch.dot(residual, nystrom.solve(residual)).double()
+    return quadratic_lower(target, vector, residual) + excess
+
+
+def titsias_quadratic(nystrom: NystromMatrix, target: Tensor) -> Tensor:
+    """y^T (Q + T I)^{-1} y <= y^T K^{-1} y. Source: sgpr_cglb_diagnostics 2.12."""
+    return torch.dot(target, nystrom.shifted_solve(target)).double()
+
+
+# -- bounds on the evidence -----------------------------------------------------------------------
+
+
+def titsias_upper_bound(nystrom: NystromMatrix, target: Tensor, *, refined: bool = True) -> Tensor:
+    """Upper bound without a product with K (Titsias 2014; refined by Burt).
+
+    Cost: n M beside the Nystrom matrix. Source: sgpr_cglb_diagnostics 2.32.
+    """
+    quadratic = titsias_quadratic(nystrom, target)
+    return evidence_from(len(target), quadratic, logdet_lower(nystrom, refined=refined))
+
+
+def cg_upper_bound(
+    nystrom: NystromMatrix,
+    target: Tensor,
+    vector: Tensor,
+    residual: Tensor,
+    *,
+    refined: bool = True,
+) -> Tensor:
+    """Upper bound at any v (Kim and Teh 2018; refined by Burt), tightest at v = K^{-1} y.
+
+    Cost: n beside the Nystrom matrix and the residual. Source: sgpr_cglb_diagnostics 2.32.
+    """
+    quadratic = quadratic_lower(target, vector, residual)
+    return evidence_from(len(target), quadratic, logdet_lower(nystrom, refined=refined))
+
+
+def cg_lower_bound_value(
+    nystrom: NystromMatrix, target: Tensor, vector: Tensor, residual: Tensor
+) -> Tensor:
+    """The value of ``CGLowerBound`` at any v. Source: sgpr_cglb_diagnostics 2.33."""
+    quadratic = quadratic_upper(nystrom, target, vector, residual)
+    return evidence_from(len(target), quadratic, logdet_upper(nystrom))
+
+
+def collapsed_bound_value(nystrom: NystromMatrix, target: Tensor) -> Tensor:
+    """Titsias's lower bound. Source: sgpr_cglb_diagnostics 2.8."""
+    quadratic = torch.dot(target, nystrom.solve(target)).double()
+    return evidence_from(len(target), quadratic, logdet_upper(nystrom, variational=True))
+
+
+def davies_lower_bound(
+    k_zz: Tensor,
+    k_zx: Tensor,
+    diagonal: Tensor,
+    noise: Tensor,
+    target: Tensor,
+    vector: Tensor,
+    residual: Tensor,
+) -> Tensor:
+    """Davies's (2005) lower bound from a subset z of the inputs; does not recover it at z = x.
+
+    Args:
+        k_zz (m, m), k_zx (m, n), diagonal (n,): kernel at the subset, with the data, and k(x, x).
+        noise (): s.
+        target, vector, residual (n,): y - m(x), v, y - m(x) - K v.
+
+    Cost: n m^2. Source: sgpr_cglb_diagnostics 2.35.
+    """
+    n, m = len(target), k_zz.shape[0]
+    factor = torch.linalg.cholesky(k_zz + noise * torch.eye(m, dtype=k_zz.dtype).to(k_zz))
+    explained = torch.linalg.solve_triangular(factor, k_zx, upper=False).square().sum()
+    logdet = 2.0 * factor.diagonal().log().sum() + (n - m) * noise.log()
+    logdet = logdet + (diagonal.sum() - explained) / noise
+    quadratic = quadratic_lower(target, vector, residual) + residual.square().sum() / noise
+    return evidence_from(n, quadratic, logdet)
+
+
+@dataclass(frozen=True)
+class EvidenceBounds:
+    """What is known of a log marginal likelihood, in nats, lowest first.
+
+    Attributes:
+        collapsed: Titsias's lower bound (the evidence lower bound of SGPR).
+        cg_lower: conjugate gradient lower bound; at most 2 epsilon below ``collapsed``, if at all.
+        cg_upper: refined Kim-Teh upper bound.
+        titsias_refined, titsias: upper bounds without products with K.
+        trace_error: T.
+        gap: nats of the quadratic term not yet explained, 1/2 r^T Q^{-1} r.
+        report: of the solve for v.
+    """
+
+    collapsed: float
+    cg_lower: float
+    cg_upper: float
+    titsias_refined: float
+    titsias: float
+    trace_error: float
+    gap: float
+    report: SolveReport
+
+    @property
+    def lower(self) -> float:
+        """The higher of the lower bounds."""
+        return max(self.collapsed, self.cg_lower)
+
+    @property
+    def upper(self) -> float:
+        """The lowest of the upper bounds."""
+        return min(self.cg_upper, self.titsias_refined)
+
+
+@torch.no_grad()
+def evidence_bounds(
+    kernel: Kernel,
+    x: Tensor,
+    z: Tensor,
+    target: Tensor,
+    noise: Tensor,
+    solver: AuxiliarySolver,
+    *,
+    start: Tensor | None = None,
+    jitter: float | None = None,
+) -> EvidenceBounds:
+    """Bracket log N(target; 0, k(x, x) + noise I) from both sides.
+
+    Conjugate gradients start at (Q + T I)^{-1} y, where the upper bound is already no higher than
+    Titsias's, unless ``start`` is given.
+
+    Args:
+        kernel, x (n, d), z (M, d), target (n,), noise (): covariance, inputs, inducing inputs,
+            y - m(x), noise variance; in float64 for bounds that hold.
+        solver: accuracy in nats, steps, memory.
+        start (n,): a vector near K^{-1} target.
+        jitter: on K_zz; see ``gpx.models.nystrom.factorise``.
+
+    Raises:
+        DataError: targets that are not finite.
+        NotPositiveDefinite: K_zz at every jitter.
+
+    Cost: n M^2 and one product with the kernel matrix per step; memory linear in n.
+    Source: sgpr_cglb_diagnostics 2.12, 2.32, 2.33.
+    """
+    require_finite(target)
+    nystrom = NystromMatrix(
+        kernel, x, z, target, noise, jitter=jitter, memory_budget=solver.memory_budget
+    )
+    matrix = solver.matrix(kernel, x, noise)
+    begin = nystrom.shifted_solve(target) if start is None else start
+    found = solver.solve(matrix, nystrom, target, begin)
+    v, r = found.vector, found.residual
+    return EvidenceBounds(
+        collapsed=float(collapsed_bound_value(nystrom, target)),
+        cg_lower=float(cg_lower_bound_value(nystrom, target, v, r)),
+        cg_upper=float(cg_upper_bound(nystrom, target, v, r)),
+        titsias_refined=float(titsias_upper_bound(nystrom, target)),
+        titsias=float(titsias_upper_bound(nystrom, target, refined=False)),
+        trace_error=float(nystrom.sums.trace_error),
+        gap=found.gap,
+        report=found.report,
+    )
