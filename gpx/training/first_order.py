@@ -18,6 +18,9 @@ ALGORITHMS: dict[str, type[torch.optim.Optimizer]] = {
 }
 SPARSE_ALGORITHMS = ("adagrad", "sgd")
 """Those that touch only the entries with a gradient; the others keep O(m) moments moving."""
+DENSE_OPTIONS = ("momentum", "weight_decay")
+"""Options with which even those move every entry. (The rate's decay is a function of the step, so
+it is exact for an entry however long ago that was last sampled.)"""
 
 
 def schedule_factor(name: str, final: float, progress: float) -> float:
@@ -123,14 +126,24 @@ class FirstOrder:
             for group in optimiser.param_groups:
                 group["lr"] = rate
             algorithm = self.settings[role].get("algorithm", "adam")
-            if algorithm not in SPARSE_ALGORITHMS and any(
-                p.grad is not None and p.grad.is_sparse for p in self.parameters[role]
-            ):
-                raise ConfigError(
-                    f"optimizer.groups.{role}.algorithm={algorithm} would move entries that were "
-                    f"not sampled; use one of {', '.join(SPARSE_ALGORITHMS)}"
-                )
+            if any(p.grad is not None and p.grad.is_sparse for p in self.parameters[role]):
+                self._check_sparse(role, algorithm)
             optimiser.step()
+
+    def _check_sparse(self, role: str, algorithm: str) -> None:
+        """A step on sampled entries must leave all others where they are, at O(sampled) cost."""
+        if algorithm not in SPARSE_ALGORITHMS:
+            raise ConfigError(
+                f"optimizer.groups.{role}.algorithm={algorithm} would move entries that were "
+                f"not sampled; use one of {', '.join(SPARSE_ALGORITHMS)}"
+            )
+        for option in DENSE_OPTIONS:
+            value = self.settings[role].get(option, 0)
+            if value:
+                raise ConfigError(
+                    f"optimizer.groups.{role}.{option}={value} would move entries that were not "
+                    "sampled, at a cost that grows with all of them; leave it out"
+                )
 
     def release(self) -> None:
         """Make every parameter trainable again (after the last step)."""

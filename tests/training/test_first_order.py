@@ -100,3 +100,30 @@ def test_state_round_trip_continues_exactly():
         return w.detach()
 
     assert torch.equal(run(None), run(7))
+
+
+@pytest.mark.parametrize("option", ["momentum", "weight_decay"])
+def test_dense_options_on_sparse_gradients_are_one_sentence(option):
+    table = nn.Parameter(torch.zeros(10, 1))
+    optimizer = FirstOrder({"variational": {"algorithm": "sgd", "lr": 0.1, option: 0.9}})
+    optimizer.bind({"variational": [table]}, 3)
+    optimizer.before_step(0)
+    nn.functional.embedding(torch.tensor([2]), table, sparse=True).sum().backward()
+    with pytest.raises(ConfigError, match=f"{option}=0.9 would move entries"):
+        optimizer.step(0)
+    assert not table.detach().any()
+
+
+def test_rate_decay_is_exact_for_an_entry_that_was_not_sampled_for_long():
+    # row 0 is sampled at every step, row 1 only at the last: it moves by that step's rate
+    settings = {"variational": {"algorithm": "sgd", "lr": 0.5}}
+    table = nn.Parameter(torch.zeros(2, 3))
+    optimizer = FirstOrder(settings, {"name": "exponential", "final": 0.1})
+    optimizer.bind({"variational": [table]}, 10)
+    for step in range(10):
+        optimizer.before_step(step)
+        rows = torch.tensor([0, 1] if step == 9 else [0])
+        nn.functional.embedding(rows, table, sparse=True).sum().backward()
+        optimizer.step(step)
+    rates = [0.5 * 0.1 ** (step / 10) for step in range(10)]
+    assert table.detach()[:, 0].tolist() == pytest.approx([-sum(rates), -rates[-1]])
