@@ -4,7 +4,10 @@ from gpx.models.base import Marginals, Model, Posterior
 from gpx.models.cglb import CGLB, CGLBPosterior
 from gpx.models.exact import ExactGP, ExactPosterior
 from gpx.models.exact_solver import IterativeOptions
+from gpx.models.inducing_posterior import InducingPosterior
+from gpx.models.inducing_weights import QSGPInducing
 from gpx.models.iterative_posterior import IterativePosterior
+from gpx.models.relevance_vectors import QSRVM, RelevanceVectorPosterior
 from gpx.models.sgpr import SGPR, SGPRPosterior
 from gpx.models.svgp import SVGP, SVGPPosterior
 from gpx.models.weight_space import QSGP
@@ -13,17 +16,21 @@ from gpx.models.weight_space_posterior import QSGPPosterior
 __all__ = [
     "CGLB",
     "QSGP",
+    "QSRVM",
     "SGPR",
     "SVGP",
     "CGLBPosterior",
     "ExactGP",
     "ExactPosterior",
+    "InducingPosterior",
     "IterativeOptions",
     "IterativePosterior",
     "Marginals",
     "Model",
     "Posterior",
+    "QSGPInducing",
     "QSGPPosterior",
+    "RelevanceVectorPosterior",
     "SGPRPosterior",
     "SVGPPosterior",
 ]

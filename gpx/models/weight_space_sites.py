@@ -127,7 +127,8 @@ def ascend_sites(
         precision = prior_scale * basis.precision_diagonal(basis.columns_of(blocks)).double()
         curvature = site_precision(likelihood, y, offset_rows, latent_variance.expand_as(y))
         gram, _ = normal_equations(basis, blocks, x, y, dtype=x.dtype)
-        system = gram.mul_(float(curvature.mean())) + torch.diag(precision)
+        system = torch.tril(gram).mul_(float(curvature.mean()))
+        system += torch.tril(system, -1).T + torch.diag(precision)
         root, _ = cholesky(system, name=f"normal matrix of {system.shape[0]} basis functions")
         new, count, done = _maximise(
             likelihood, phi, y, others, latent_variance, precision, root, weights.double()

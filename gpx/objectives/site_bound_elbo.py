@@ -15,6 +15,8 @@ from gpx.objectives.base import Batching, Evidence, Kind, Objective
 from gpx.objectives.block_sampling import Sampling, multiplicity, sample_blocks
 from gpx.objectives.control_variate import anchor_at, factor_rows
 from gpx.objectives.weights_kl import weights_kl
+from gpx.variational.mean_field import MeanFieldWeights
+from gpx.variational.weights_chevron import ChevronWeights
 
 Bound = Literal["affine", "reparam", "paper"]
 DEFAULT_COLUMNS = 10_000
@@ -107,6 +109,11 @@ class SiteBoundELBO(Objective):
         super().check(model)
         check_site(model.likelihood)
         assert isinstance(model, QSGP)
+        if type(model.family) not in (MeanFieldWeights, ChevronWeights):
+            raise ConfigError(
+                "objective SiteBoundELBO needs approx.covariance=mean_field or chevron: blocks of "
+                "the covariance are exact solves, which these sites do not have"
+            )
         if self.columns is not None and self.columns > model.basis.num_basis:
             raise ConfigError(
                 f"objective.columns={self.columns} basis functions per step, but there are "
