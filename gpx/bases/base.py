@@ -19,10 +19,13 @@ class Basis(nn.Module, ABC):
     Attributes:
         num_basis: m.
         block_size: columns per block; divides m.
+        parts: equal contiguous parts of a block whose columns are nearly orthogonal to those of
+            the other parts over the data; one where nothing is known.
     """
 
     num_basis: int
     block_size: int
+    parts: int = 1
 
     @property
     def num_blocks(self) -> int:

@@ -56,6 +56,8 @@ class RandomFourier(Basis):
     Source: reweighted_and_qsgp 2.10 (scaled) and 2.30; Rahimi and Recht 2007.
     """
 
+    parts = 2  # cosines and sines
+
     def __init__(
         self, kernel: nn.Module, num_basis: int, seed: int = 0, block_frequencies: int = 500
     ) -> None:

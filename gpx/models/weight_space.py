@@ -8,6 +8,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from gpx.bases.cells import Cells
 from gpx.bases.random_fourier import RandomFourier
 from gpx.errors import ConfigError
 from gpx.likelihoods import Gaussian
@@ -17,9 +18,10 @@ from gpx.models.block_ascent import BlockReport, ascend
 from gpx.models.weight_space_posterior import QSGPPosterior
 from gpx.models.weight_space_sites import SiteReport, ascend_sites, check_site, site_precision
 from gpx.variational.mean_field import Diagonal, MeanFieldWeights
+from gpx.variational.weights_block_diagonal import BlockDiagonalWeights
 from gpx.variational.weights_chevron import ChevronWeights
 
-Covariance = Literal["mean_field", "chevron"]
+Covariance = Literal["mean_field", "block_diagonal", "chevron"]
 logger = logging.getLogger(__name__)
 
 
@@ -40,8 +42,11 @@ class QSGP(Model):
         likelihood: Gaussian, or any with log-concave sites of one latent (Bernoulli, Laplace,
             Poisson); those train with SiteBoundELBO.
         num_basis: m, even.
-        covariance: ``mean_field`` or ``chevron``.
-        num_dense: K, dense columns of a chevron covariance; 0 for mean_field.
+        covariance: ``mean_field``, ``block_diagonal`` or ``chevron``.
+        num_dense: K, dense columns of a chevron covariance; 0 for the others.
+        block_columns: weights that a block step solves for, b, rounded to groups of the basis; its
+            cosines and its sines are the blocks of a block_diagonal covariance (``Cells``).
+        covariance_storage: dtype of those blocks, b / 4 numbers per column.
         diagonal: ``closed_form`` (c_r at its optimum, no parameter) or ``free`` (a parameter).
         warm_start: whether to solve the first group exactly.
         warm_start_size: weights per exact solve, b; rounded to whole blocks.
@@ -68,6 +73,8 @@ class QSGP(Model):
         num_basis: int = 100_000,
         covariance: Covariance = "mean_field",
         num_dense: int = 0,
+        block_columns: int = 5000,
+        covariance_storage: str = "float32",
         diagonal: Diagonal = "closed_form",
         warm_start: bool = True,
         warm_start_size: int = 5000,
@@ -90,7 +97,7 @@ class QSGP(Model):
         if (covariance == "chevron") != (num_dense > 0):
             raise ConfigError(
                 f"covariance={covariance} with num_dense={num_dense}: chevron needs num_dense >= 1 "
-                "and mean_field needs num_dense=0"
+                "and the others need num_dense=0"
             )
         if warm_start_size < 1 or block_solves < 0 or diagonal_rows < 0:
             raise ConfigError(
@@ -98,11 +105,26 @@ class QSGP(Model):
                 f"{block_solves} and diagonal_rows={diagonal_rows} at least 0"
             )
         self.basis = RandomFourier(kernel, num_basis, seed, block_frequencies)
+        if self.basis.per_block == 1 and block_frequencies > 1 and num_basis > 2:
+            raise ConfigError(
+                f"num_basis={num_basis} would make blocks of a single frequency, because "
+                f"num_basis / 2 = {num_basis // 2} has no divisor up to block_frequencies="
+                f"{block_frequencies}; choose a num_basis with one, such as a round number"
+            )
         self.mean = mean
         self.likelihood = likelihood
         blocks, width = self.basis.num_blocks, self.basis.block_size
         self.family: MeanFieldWeights
-        if covariance == "chevron":
+        if covariance == "block_diagonal":
+            if diagonal != "closed_form" or warm_start or block_solves:
+                raise ConfigError(
+                    f"covariance=block_diagonal is solved by optimizer=qsgp_blocks, also its start "
+                    f"and its scales; got diagonal={diagonal}, warm_start={warm_start}, "
+                    f"block_solves={block_solves}: set closed_form, false and 0"
+                )
+            cells = Cells.of(self.basis, block_columns)
+            self.family = BlockDiagonalWeights(cells, covariance_storage)
+        elif covariance == "chevron":
             self.family = ChevronWeights(blocks, width, num_dense, diagonal)
         else:
             self.family = MeanFieldWeights(blocks, width, diagonal)
@@ -242,8 +264,10 @@ class QSGP(Model):
         """The posterior process under q; q is a parameter, so the data are not needed."""
         blocks = torch.arange(self.basis.num_blocks, device=self.family.mean.device)
         scale = self.log_scales(blocks).exp() * self.family.is_diagonal_column(blocks)
-        posterior = QSGPPosterior(self.basis, self.family.num_dense)
+        posterior = self.empty_posterior(x.shape[0])
         posterior.to(device=scale.device, dtype=scale.dtype)
+        if isinstance(self.family, BlockDiagonalWeights):
+            posterior.covariance = self.family.covariance.share()
         posterior.weight_mean.copy_(self.family.mean)
         posterior.scale.copy_(scale)
         posterior.dense.copy_(self.family.dense_of(blocks))
@@ -251,4 +275,7 @@ class QSGP(Model):
 
     def empty_posterior(self, num_data: int) -> QSGPPosterior:
         """Posterior of the right shapes for ``load_state_dict``."""
+        if isinstance(self.family, BlockDiagonalWeights):
+            storage = str(self.family.covariance.storage).removeprefix("torch.")
+            return QSGPPosterior(self.basis, 0, self.family.cells, storage)
         return QSGPPosterior(self.basis, self.family.num_dense)

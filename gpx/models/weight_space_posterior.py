@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from gpx.bases.cells import Cells
 from gpx.bases.random_fourier import RandomFourier
 from gpx.models.base import Marginals, Posterior
+from gpx.variational.cell_covariance import CellCovariance
 
 FEATURE_BUDGET = 32 * 2**20
 """Bytes of features held at once."""
@@ -24,10 +26,14 @@ class QSGPPosterior(Posterior):
     Args:
         basis: copied.
         num_dense: K, dense columns of C.
+        cells: partition of a block-diagonal covariance, whose blocks ``covariance`` holds; they
+            add to the diagonal and the dense columns, which are zero in their rows.
+        storage: dtype of those blocks.
 
-    Cost of prediction: O(m (d + K)) time per point, memory that grows with neither m nor the number
-    of points beyond the result: features are made in chunks of rows and blocks, products run in
-    the dtype of x and are summed over blocks in float64.
+    Cost of prediction: O(m (d + K)) time per point (b more per function for blocks of b columns),
+    memory that grows with neither m nor the number of points beyond the result: features are made
+    in chunks of rows and blocks, products run in the dtype of x and are summed over blocks in
+    float64.
     Source: reweighted_and_qsgp 2.28.
     """
 
@@ -35,8 +41,16 @@ class QSGPPosterior(Posterior):
     scale: Tensor
     dense: Tensor
 
-    def __init__(self, basis: RandomFourier, num_dense: int) -> None:
+    def __init__(
+        self,
+        basis: RandomFourier,
+        num_dense: int,
+        cells: Cells | None = None,
+        storage: str = "float32",
+    ) -> None:
         super().__init__()
+        self.cells = cells
+        self.covariance = None if cells is None else CellCovariance(storage)
         self.basis = copy.deepcopy(basis).requires_grad_(False)
         blocks, width = basis.num_blocks, basis.block_size
         self.num_dense = num_dense
@@ -72,7 +86,18 @@ class QSGPPosterior(Posterior):
             # features are this loop's own buffer, so they are squared in place
             variance += features.square_() @ square
         variance += projected.square().sum(1)
+        for cell, root in self._roots(x.dtype):
+            assert self.cells is not None
+            variance += (root @ self.cells.features(self.basis, cell, x)).square_().sum(0)
         return Marginals(mean.to(x.dtype), variance.to(x.dtype))
+
+    def _roots(self, dtype: torch.dtype) -> Iterator[tuple[int, Tensor]]:
+        """Cells with a covariance block and their roots (b, b)."""
+        if self.covariance is not None:
+            for cell in self.covariance.roots:
+                root = self.covariance.root(cell, dtype)
+                assert root is not None
+                yield cell, root
 
     @torch.no_grad()
     def sample_paths(self, num: int, *, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
@@ -89,6 +114,16 @@ class QSGPPosterior(Posterior):
                 self.num_dense, num, generator=generator, device=device, dtype=dtype
             )
             weights += self.dense @ shared
+        for cell, root in self._roots(dtype):
+            assert self.cells is not None
+            normals = torch.randn(
+                root.shape[0], num, generator=generator, device=device, dtype=dtype
+            )
+            deviation = root.T @ normals
+            for path in range(num):
+                table = weights[..., path]
+                own = self.cells.read(table, cell)
+                self.cells.write(table, cell, own + deviation[:, path])
 
         @torch.no_grad()
         def paths(x: Tensor) -> Tensor:

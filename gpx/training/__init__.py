@@ -1,7 +1,9 @@
 """Training: optimisers, initialisation, runs and their folders."""
 
+from gpx.training.block_steps import BlockSteps
 from gpx.training.config import TrainerConfig
 from gpx.training.first_order import FirstOrder
+from gpx.training.inducing_steps import InducingSteps
 from gpx.training.initialisation import ConstantInitialisation, SubsetInitialisation
 from gpx.training.lbfgsb import LBFGSB
 from gpx.training.predictor import Prediction, Predictor, load
@@ -11,8 +13,10 @@ from gpx.training.trainer import Monitor, Progress, Trainer
 
 __all__ = [
     "LBFGSB",
+    "BlockSteps",
     "ConstantInitialisation",
     "FirstOrder",
+    "InducingSteps",
     "Monitor",
     "Prediction",
     "Predictor",

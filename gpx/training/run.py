@@ -17,6 +17,8 @@ from gpx.errors import CheckpointError, ConfigError
 from gpx.metrics import baselines, evaluate
 from gpx.models import Model
 from gpx.objectives import Objective
+from gpx.objectives.base import Evidence
+from gpx.training.block_steps import BlockSteps
 from gpx.training.build import build, build_model, target_of
 from gpx.training.checkpoint import save_checkpoint
 from gpx.training.config import TrainerConfig
@@ -48,7 +50,7 @@ class _Run:
     data: Dataset
     model: Model
     objective: Objective
-    optimizer: FirstOrder | LBFGSB
+    optimizer: FirstOrder | LBFGSB | BlockSteps
     start: Callable[..., None] | None
     console: Console
     train: tuple[Tensor, Tensor]
@@ -158,6 +160,8 @@ def _prepare(config: DictConfig, folder: RunFolder) -> _Run:
     optimizer, start = build(config, "optimizer"), build(config, "init")
     if isinstance(optimizer, FirstOrder):
         optimizer.bind(model.parameter_groups(), options.max_steps)
+    if isinstance(optimizer, BlockSteps):
+        optimizer.check(model, data.train_x.shape[0])
     with torch.no_grad():  # a kernel made for other inputs says so before anything is written
         model.kernel.evaluate(train[0][:1], train[0][:1])
         model.mean(train[0][:1])
@@ -258,12 +262,7 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
             "num_data": data.train_x.shape[0],
         },
     )
-    evidence = state.objective.full_evidence(
-        model,
-        *state.train,
-        batch_size=state.options.batch_size,
-        generator=stream(state.config.seed, "final evidence", state.device),
-    )
+    evidence = _final_evidence(state)
     metrics: dict[str, Any] = {f"test.{k}": v for k, v in state.evaluate(predictor).items()}
     metrics |= {
         "train.evidence": evidence.value.item(),
@@ -290,6 +289,18 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
         state.console.say(line)
     state.console.say(f"run folder: {state.folder.path}")
     return metrics
+
+
+def _final_evidence(state: _Run) -> Evidence:
+    """Over all training data; block steps have it at hand."""
+    if isinstance(state.optimizer, BlockSteps):
+        return state.optimizer.evidence(state.data.train_x.shape[0])
+    return state.objective.full_evidence(
+        state.model,
+        *state.train,
+        batch_size=state.options.batch_size,
+        generator=stream(state.config.seed, "final evidence", state.device),
+    )
 
 
 def _draw(state: _Run, predictor: Predictor, step: int) -> None:

@@ -1,0 +1,114 @@
+"""Groups of columns that are solved together, and their cells, which q(w) correlates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gpx.bases.base import Basis
+from gpx.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Partition of the m columns of a basis into groups of L blocks, and of these into cells.
+
+    A cell is one part of the blocks of a group. Random Fourier features have two parts, cosines and
+    sines: over inputs that are spread about evenly to both sides of their mean the products of a
+    cosine and a sine average to zero, so that the covariance blocks of a cell of cosines and a cell
+    of sines say what one block of twice the size would, in half of its numbers. (The mean needs
+    the group: what correlation there is counts against small noise.)
+
+    Attributes:
+        num_blocks: B, blocks of the basis.
+        block_size: W, columns per block.
+        parts: equal contiguous parts of a block (``Basis.parts``).
+        blocks_per_group: L; the last group may have fewer blocks.
+    """
+
+    num_blocks: int
+    block_size: int
+    parts: int
+    blocks_per_group: int
+
+    @classmethod
+    def of(cls, basis: Basis, size: int) -> Cells:
+        """Groups of about ``size`` columns each.
+
+        Raises:
+            ConfigError: fewer than one column.
+        """
+        if size < 1:
+            raise ConfigError(f"block_columns={size} must be at least 1")
+        blocks = round(size / basis.block_size)
+        blocks = min(basis.num_blocks, max(1, blocks))
+        return cls(basis.num_blocks, basis.block_size, basis.parts, blocks)
+
+    @property
+    def num_groups(self) -> int:
+        """Number of groups."""
+        return -(-self.num_blocks // self.blocks_per_group)
+
+    def group(self, number: int) -> list[int]:
+        """Cells of group ``number``."""
+        return [number * self.parts + part for part in range(self.parts)]
+
+    @property
+    def num_cells(self) -> int:
+        """Number of cells, G."""
+        return self.num_groups * self.parts
+
+    @property
+    def largest(self) -> int:
+        """Columns of the largest cell, b."""
+        return self.blocks_per_group * self.block_size // self.parts
+
+    def size(self, cell: int) -> int:
+        """Columns of ``cell``."""
+        return (self._stop(cell) - self._start(cell)) * self.block_size // self.parts
+
+    def _start(self, cell: int) -> int:
+        return cell // self.parts * self.blocks_per_group
+
+    def _stop(self, cell: int) -> int:
+        return min(self.num_blocks, self._start(cell) + self.blocks_per_group)
+
+    def features(self, basis: Basis, cell: int, x: Tensor) -> Tensor:
+        """Columns of ``cell`` as rows: (b, n), contiguous. Cost: the blocks the cell lies in."""
+        blocks = torch.arange(self._start(cell), self._stop(cell), device=x.device)
+        rows = basis.block_features(x, blocks).T
+        if self.parts == 1:
+            return rows.contiguous()
+        split = rows.reshape(blocks.shape[0], self.parts, -1, x.shape[0])
+        return split[:, cell % self.parts].reshape(-1, x.shape[0])
+
+    def group_features(self, basis: Basis, group: int, x: Tensor) -> Tensor:
+        """Columns of the cells of ``group``, one cell after the other, as rows: (b, n)."""
+        first = self.group(group)[0]
+        blocks = torch.arange(self._start(first), self._stop(first), device=x.device)
+        rows = basis.block_features(x, blocks).T
+        split = rows.reshape(blocks.shape[0], self.parts, -1, x.shape[0])
+        return split.transpose(0, 1).reshape(-1, x.shape[0])
+
+    def read(self, table: Tensor, cell: int) -> Tensor:
+        """Entries (b,) of ``cell`` in a table (B, W), a copy."""
+        return self._view(table, cell).reshape(-1).clone()
+
+    def write(self, table: Tensor, cell: int, values: Tensor) -> None:
+        """Put values (b,) into the entries of ``cell`` of a table (B, W)."""
+        view = self._view(table, cell)
+        view.copy_(values.view(view.shape))
+
+    def columns(self, cell: int, device: torch.device | None = None) -> Tensor:
+        """Column numbers (b,) of ``cell`` within the basis, in the order of ``features``."""
+        width = self.block_size // self.parts
+        blocks = torch.arange(self._start(cell), self._stop(cell), device=device)
+        within = torch.arange(width, device=device) + cell % self.parts * width
+        return (blocks[:, None] * self.block_size + within).reshape(-1)
+
+    def _view(self, table: Tensor, cell: int) -> Tensor:
+        width = self.block_size // self.parts
+        part = cell % self.parts
+        return table[self._start(cell) : self._stop(cell), part * width : (part + 1) * width]

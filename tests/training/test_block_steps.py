@@ -1,0 +1,158 @@
+"""Block steps: what fits, what each step does, what a checkpoint holds."""
+
+import itertools
+
+import pytest
+import torch
+
+from gpx.errors import ConfigError
+from gpx.kernels import RBF
+from gpx.likelihoods import Gaussian, Laplace
+from gpx.means import Zero
+from gpx.models import QSGP
+from gpx.training import BlockSteps
+
+N = 120
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def problem(**options):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(N, 2, generator=generator)
+    y = torch.sin(2 * x[:, 0]) + x[:, 1] + 0.2 * torch.randn(N, generator=generator)
+    settings = {
+        "kernel": RBF(ard_num_dims=2, lengthscale=0.8, outputscale=1.5),
+        "mean": Zero(),
+        "likelihood": Gaussian(0.3),
+        "num_basis": 48,
+        "covariance": "block_diagonal",
+        "block_columns": 12,
+        "covariance_storage": "float64",
+        "warm_start": False,
+        "block_frequencies": 3,
+    }
+    model = QSGP(**{**settings, **options})
+    if model.family.num_dense == 0:
+        model.initialise(x, y, generator=generator)
+    return model, x, y
+
+
+def run(optimizer, model, x, y, steps=None):
+    optimizer.check(model, x.shape[0])
+    optimizer.bind(model, x, seed=0)
+    generator = torch.Generator().manual_seed(0)
+    total = optimizer.max_steps(10_000) if steps is None else steps
+    return [float(optimizer.step(k, x, y, generator=generator).value) for k in range(total)]
+
+
+def test_the_bound_never_falls_and_the_noise_maximises_it():
+    model, x, y = problem()
+    optimizer = BlockSteps(sweeps=3, stand_in_groups=0, noise="evidence")
+    values = run(optimizer, model, x, y)
+    assert len(values) == 12
+    assert all(b >= a - 1e-9 for a, b in itertools.pairwise(values))
+    noise = float(model.noise_variance.detach())
+    assert noise != 0.3
+    best = float(optimizer.evidence(N).value)
+    for factor in (0.9, 1.1):
+        model.likelihood.noise_variance = torch.tensor(noise * factor)
+        assert float(optimizer.evidence(N).value) < best
+
+
+def test_predictions_are_those_of_the_dense_block_posterior():
+    model, x, y = problem()
+    run(BlockSteps(sweeps=2), model, x, y)
+    posterior = model.condition(x, y)
+    found = posterior.predict(x[:7])
+    phi = model.basis(x[:7]).detach()
+    family = model.family
+    variance = torch.zeros(7)
+    for cell in range(family.cells.num_cells):
+        root = family.covariance.root(cell, torch.float64)
+        part = phi[:, family.cells.columns(cell)]
+        variance += (part @ (root.T @ root) * part).sum(1)
+    torch.testing.assert_close(found.variance, variance)
+    torch.testing.assert_close(found.mean, phi @ family.mean.detach().reshape(-1))
+    restored = model.empty_posterior(N)
+    restored.load_state_dict(posterior.state_dict())
+    assert torch.equal(restored.predict(x[:7]).variance, found.variance)
+    paths = posterior.sample_paths(4000, generator=torch.Generator().manual_seed(0))(x[:7])
+    assert ((paths.var(0) / found.variance - 1).abs() < 5 * (2 / 4000) ** 0.5).all()
+
+
+@pytest.mark.parametrize("options", [{}, {"rows": 40, "columns": 12, "step_size": 0.5}])
+def test_going_on_from_a_state_is_the_same_run(options):
+    whole, x, y = problem()
+    values = run(BlockSteps(**options), whole, x, y, steps=6)
+
+    first, _, _ = problem()
+    optimizer, generator = BlockSteps(**options), torch.Generator().manual_seed(0)
+    optimizer.bind(first, x, seed=0)
+    for k in range(3):
+        optimizer.step(k, x, y, generator=generator)
+    second, again = problem()[0], BlockSteps(**options)
+    second.load_state_dict(first.state_dict())
+    again.load_state_dict(optimizer.state_dict())
+    again.bind(second, x, seed=0)
+    found = [float(again.step(k, x, y, generator=generator).value) for k in range(3, 6)]
+    assert found == values[3:]
+    assert torch.equal(second.family.mean, whole.family.mean)
+
+
+def test_stochastic_steps_approach_the_exact_posterior_mean():
+    model, x, y = problem(likelihood=Gaussian(1.0))
+    phi = model.basis(x).detach()
+    want = phi @ torch.linalg.solve(phi.T @ phi + torch.eye(48), phi.T @ y)
+    run(BlockSteps(sweeps=100, rows=60, columns=48, stand_in_groups=0), model, x, y)
+    found = phi @ model.family.mean.detach().reshape(-1)
+    assert (found - want).norm() < 0.15 * want.norm()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sweeps": 0}, "sweeps=0 must be positive"),
+        ({"rows": 0}, "rows=0 at least 1"),
+        ({"step_size": 1.5}, "step_size=1.5 must be in"),
+        ({"noise": "adam"}, "noise=adam: expected one of fixed, evidence"),
+        ({"noise": "evidence", "rows": 10}, "needs all rows"),
+    ],
+)
+def test_options_out_of_range(options, message):
+    with pytest.raises(ConfigError, match=message):
+        BlockSteps(**options)
+
+
+@pytest.mark.parametrize(
+    ("model_options", "options", "message"),
+    [
+        ({"covariance": "mean_field"}, {}, "needs approx.covariance=block_diagonal"),
+        ({"covariance": "chevron", "num_dense": 2}, {}, "needs approx.covariance=block_diagonal"),
+        ({"likelihood": Laplace()}, {}, "needs likelihood=gaussian, got Laplace"),
+        ({}, {"rows": 121}, "rows=121 is above the 120 training rows"),
+        ({}, {"stand_in_groups": 5}, "stand_in_groups=5 is above the 4 groups"),
+    ],
+)
+def test_what_does_not_fit_is_said_before_training(model_options, options, message):
+    model, x, _ = problem(**model_options)
+    with pytest.raises(ConfigError, match=message):
+        BlockSteps(**options).check(model, x.shape[0])
+
+
+def test_a_prime_number_of_frequencies_is_refused():
+    with pytest.raises(
+        ConfigError, match="blocks of a single frequency, because num_basis / 2 = 47"
+    ):
+        problem(num_basis=94)
+
+
+def test_a_start_of_its_own_does_not_go_with_block_diagonal():
+    for options in ({"warm_start": True}, {"block_solves": 2}, {"diagonal": "free"}):
+        with pytest.raises(ConfigError, match="is solved by optimizer=qsgp_blocks"):
+            problem(**options)
