@@ -3,6 +3,20 @@
 from gpx.bases.base import Basis
 from gpx.bases.counter_random import philox4x32, standard_normals
 from gpx.bases.dictionary import KernelDictionary
+from gpx.bases.inducing_points import InducingPoints
+from gpx.bases.orthogonal_features import OrthogonalFourier, StructuredOrthogonalFourier
+from gpx.bases.quadrature_features import GaussHermiteFourier, QuasiMonteCarloFourier
 from gpx.bases.random_fourier import RandomFourier
 
-__all__ = ["Basis", "KernelDictionary", "RandomFourier", "philox4x32", "standard_normals"]
+__all__ = [
+    "Basis",
+    "GaussHermiteFourier",
+    "InducingPoints",
+    "KernelDictionary",
+    "OrthogonalFourier",
+    "QuasiMonteCarloFourier",
+    "RandomFourier",
+    "StructuredOrthogonalFourier",
+    "philox4x32",
+    "standard_normals",
+]

@@ -1,0 +1,77 @@
+"""Kernel functions at inducing points with the kernel matrix as prior precision: Phi = S = K."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import torch
+from torch import Tensor
+
+from gpx.bases.base import Basis, check_inputs
+from gpx.errors import ConfigError
+from gpx.kernels.base import Kernel
+
+
+class InducingPoints(Basis):
+    """phi_i(x) = k(x, z_i), w ~ N(0, S^-1) with the dense precision S_ij = k(z_i, z_j).
+
+    With the training inputs as centres Phi = S = K, the prior over the training values is exactly
+    that of the kernel (K K^-1 K = K) and the posterior mean weights are (K + noise I)^-1 y, those
+    of the exact Gaussian process. Neither Phi nor S is ever stored: any block is evaluated on
+    demand. Blocks have one column, because any subset of columns costs the same.
+
+    Args:
+        kernel: any covariance function.
+        centres (m, d): z_i, copied.
+
+    Cost: O(n len(columns) d) time, O(n len(columns)) memory.
+    Source: QSGP paper, inducing-point experiments and appendix.
+    """
+
+    block_size = 1
+    centres: Tensor
+
+    def __init__(self, kernel: Kernel, centres: Tensor) -> None:
+        super().__init__()
+        check_inputs(centres, "InducingPoints")
+        if centres.shape[0] < 1:
+            raise ConfigError("an inducing-point basis needs at least one centre")
+        self.kernel = kernel
+        self.num_basis = centres.shape[0]
+        self.register_buffer("centres", centres.detach().clone())
+
+    def _at(self, columns: Tensor | None) -> Tensor:
+        return self.centres if columns is None else self.centres[columns]
+
+    def forward(self, x: Tensor, columns: Tensor | None = None) -> Tensor:
+        """k(x, z) at any columns: (n, len(columns)) or (n, m)."""
+        check_inputs(x, "InducingPoints")
+        return self.kernel.evaluate(x, self._at(columns).to(x.dtype))
+
+    def block_features(self, x: Tensor, blocks: Tensor) -> Tensor:
+        """Columns ``blocks`` (L,), in order: (n, L)."""
+        return self(x, blocks)
+
+    def precision(self, rows: Tensor | None = None, columns: Tensor | None = None) -> Tensor:
+        """S at rows and columns: (len(rows), len(columns)); all where None."""
+        return self.kernel.evaluate(self._at(rows), self._at(columns))
+
+    def precision_diagonal(self, columns: Tensor | None = None) -> NoReturn:
+        """There is none.
+
+        Raises:
+            ConfigError: always; S is dense, and log|S| of a dense S has no cheap unbiased estimate.
+        """
+        raise ConfigError(
+            "an inducing-point basis has a dense prior precision S = K, so it cannot learn "
+            "hyperparameters by empirical Bayes or take a diagonal one; use random Fourier "
+            "features (approx=qsgp) or a kernel dictionary"
+        )
+
+    @torch.no_grad()
+    def column_squares(self, x: Tensor, *, chunk: int = 512) -> Tensor:
+        """phi_r^T phi_r over the rows of x (n, d): (m,) float64, streamed; n m kernel entries."""
+        total = torch.zeros(self.num_basis, dtype=torch.float64, device=x.device)
+        for rows in x.split(chunk):
+            total += self(rows).square_().sum(0)
+        return total
