@@ -5,6 +5,7 @@ from gpx.objectives.base import Evidence, Objective
 from gpx.objectives.cg_lower_bound import CGLowerBound
 from gpx.objectives.collapsed_elbo import CollapsedELBO
 from gpx.objectives.exact_mll import ExactMLL
+from gpx.objectives.inducing_elbo import InducingELBO
 from gpx.objectives.iterative_mll import IterativeMLL
 from gpx.objectives.marginal_likelihood import MarginalLikelihood
 from gpx.objectives.quadruply_stochastic_elbo import QuadruplyStochasticELBO
@@ -18,6 +19,7 @@ __all__ = [
     "CollapsedELBO",
     "Evidence",
     "ExactMLL",
+    "InducingELBO",
     "IterativeMLL",
     "MarginalLikelihood",
     "Objective",

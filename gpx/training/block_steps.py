@@ -96,6 +96,7 @@ class BlockSteps:
         self.columns = columns
         self.fitted = torch.zeros(0, dtype=torch.float64)
         self.misfit = math.nan
+        self.converged = False  # steps that solve to a tolerance end the run early
         self._batches: Batches | None = None
 
     def check(self, model: Model, num_data: int) -> None:

@@ -314,20 +314,21 @@ class _Session:
             optimizer.load_state_dict(self.pending)
         optimizer.bind(self.model, self.x, self.trainer.seed)
         self.max_steps = optimizer.max_steps(self.config.max_steps)
-        while self.step < self.max_steps:
+        while self.step < self.max_steps and not optimizer.converged:
             started = time.perf_counter()
             evidence = optimizer.step(self.step, self.x, self.y, generator=self.generator)
             self.step += 1
             loss = float(-evidence.value / self.objective.num_data(self.x))
             self._require_finite(loss, evidence.parts)
             self.seconds += time.perf_counter() - started
-            if self.step % self.config.log_every == 0 or self.step in (1, self.max_steps):
+            last = optimizer.converged or self.step in (1, self.max_steps)
+            if self.step % self.config.log_every == 0 or last:
                 self._report(loss, evidence.parts, optimizer.learning_rates(self.step - 1))
             if self._due(self.config.eval_every):
                 self._report_metrics()
             self._stop_or_save()
         optimizer.release()
-        return f"{self.max_steps} block steps done"
+        return f"{self.step} block steps done" + (", converged" if optimizer.converged else "")
 
     def run_quasi_newton(self, optimizer: LBFGSB) -> str:
         """L-BFGS-B on a deterministic objective."""
