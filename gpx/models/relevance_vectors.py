@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from gpx.bases.dictionary import MAX_PRECISION, KernelDictionary
 from gpx.errors import ConfigError
+from gpx.kernels.base import Kernel
 from gpx.likelihoods import Gaussian
 from gpx.linalg.cholesky import cholesky
 from gpx.means import Zero
@@ -68,7 +69,7 @@ class QSRVM(QSGP):
 
     def __init__(
         self,
-        kernel: nn.Module,
+        kernel: Kernel,
         mean: nn.Module,
         likelihood: nn.Module,
         num_data: int,
@@ -225,7 +226,7 @@ class QSRVM(QSGP):
 
     def empty_posterior(self, num_data: int) -> RelevanceVectorPosterior:  # type: ignore[override]
         """Without vectors; their number comes with the state."""
-        return RelevanceVectorPosterior(self.kernel, self.basis.centres.shape[1])
+        return RelevanceVectorPosterior(self.basis.kernel, self.basis.centres.shape[1])
 
 
 class RelevanceVectorPosterior(Posterior):
@@ -246,9 +247,9 @@ class RelevanceVectorPosterior(Posterior):
     weight_mean: Tensor
     weight_root: Tensor
 
-    def __init__(self, kernel: nn.Module, num_inputs: int) -> None:
+    def __init__(self, kernel: Kernel, num_inputs: int) -> None:
         super().__init__()
-        self.kernel = copy.deepcopy(kernel).requires_grad_(False)
+        self.kernel: Kernel = copy.deepcopy(kernel).requires_grad_(False)
         self.register_buffer("centres", torch.zeros(0, num_inputs))
         self.register_buffer("weight_mean", torch.zeros(0))
         self.register_buffer("weight_root", torch.zeros(0, 0))
