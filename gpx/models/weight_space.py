@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from gpx.bases.cells import Cells
+from gpx.bases.orthogonal_features import OrthogonalFourier, StructuredOrthogonalFourier
+from gpx.bases.quadrature_features import GaussHermiteFourier, QuasiMonteCarloFourier
 from gpx.bases.random_fourier import RandomFourier
 from gpx.errors import ConfigError
 from gpx.likelihoods import Gaussian
@@ -22,6 +24,13 @@ from gpx.variational.weights_block_diagonal import BlockDiagonalWeights
 from gpx.variational.weights_chevron import ChevronWeights
 
 Covariance = Literal["mean_field", "block_diagonal", "chevron"]
+BASES: dict[str, type[RandomFourier]] = {
+    "random_fourier": RandomFourier,
+    "orthogonal": OrthogonalFourier,
+    "structured_orthogonal": StructuredOrthogonalFourier,
+    "quasi_monte_carlo": QuasiMonteCarloFourier,
+    "gauss_hermite": GaussHermiteFourier,
+}
 logger = logging.getLogger(__name__)
 
 
@@ -55,6 +64,8 @@ class QSGP(Model):
         diagonal_rows: training rows that the closed-form scales see (0: all rows, O(n m) once).
         seed: of the random frequencies.
         block_frequencies: upper limit of frequencies per block.
+        basis: which frequencies: random_fourier (independent), orthogonal, structured_orthogonal,
+            quasi_monte_carlo or gauss_hermite.
 
     Raises:
         ConfigError: a mean, likelihood, kernel or option that does not fit.
@@ -82,6 +93,7 @@ class QSGP(Model):
         diagonal_rows: int = 2000,
         seed: int = 0,
         block_frequencies: int = 500,
+        basis: str = "random_fourier",
     ) -> None:
         super().__init__()
         if not isinstance(mean, Zero):
@@ -104,7 +116,9 @@ class QSGP(Model):
                 f"warm_start_size={warm_start_size} must be at least 1, block_solves="
                 f"{block_solves} and diagonal_rows={diagonal_rows} at least 0"
             )
-        self.basis = RandomFourier(kernel, num_basis, seed, block_frequencies)
+        if basis not in BASES:
+            raise ConfigError(f"approx.basis={basis}: expected one of {', '.join(BASES)}")
+        self.basis = BASES[basis](kernel, num_basis, seed, block_frequencies)
         if self.basis.per_block == 1 and block_frequencies > 1 and num_basis > 2:
             raise ConfigError(
                 f"num_basis={num_basis} would make blocks of a single frequency, because "
