@@ -92,7 +92,11 @@ class Objective(nn.Module, ABC):
         """Called after every optimiser step (to update tracked quantities). Default: nothing."""
 
     def after_stall(self, model: Model) -> bool:
-        """Called when a line search failed. True: the objective became smoother, go on."""
+        """Called when the loss no longer falls although its gradient has not vanished.
+
+        Returns:
+            whether the objective became smoother, so that it is worth while to go on.
+        """
         return False
 
     def forward(

@@ -17,7 +17,7 @@ from gpx.models.auxiliary import Auxiliary, AuxiliarySolver, NoisyKernelMatrix, 
 from gpx.models.base import Model
 from gpx.models.cglb import CGLB
 from gpx.models.nystrom_matrix import NystromMatrix
-from gpx.objectives.base import Evidence, Objective
+from gpx.objectives.base import Evidence, Facts, Objective
 from gpx.objectives.collapsed_elbo import log_density_noise_gradient, nystrom_gradient
 from gpx.objectives.kernel_gradient import KernelGradient
 from gpx.objectives.nystrom_logdet import TightGap, tight_gap
@@ -154,9 +154,9 @@ class CGLowerBound(Objective):
         max_iterations, restart_every, product_dtype, memory_budget: see ``AuxiliarySolver``.
         log_determinant: see ``cg_lower_bound``.
         refresh: when v moves. "evaluation": at every evaluation, so that epsilon holds everywhere
-            and the loss may jump by epsilon; a line search that fails of it goes over to
-            "iteration". "iteration": at the first evaluation of every iteration of the optimiser;
-            further ones of its line search keep v, so that loss and gradient agree exactly.
+            and the loss may jump by epsilon; an optimiser that comes to rest goes over to
+            "iteration" and goes on. "iteration": at the first evaluation of every iteration of the
+            optimiser; further ones of its line search keep v, so that loss and gradient agree.
 
     Exactness: lower bound. Cost and source: ``cg_lower_bound``; per conjugate gradient step one
     product with the kernel matrix (n^2 / 2 kernel evaluations) and 4 n M.
@@ -219,7 +219,7 @@ class CGLowerBound(Objective):
         self.moved.fill_(False)
 
     def after_stall(self, model: Model) -> bool:
-        """A line search failed: hold v within each from now on, and go on (once)."""
+        """Hold v within each line search from now on, and go on (once)."""
         if bool(self.hold):
             return False
         self.hold.fill_(True)
@@ -274,4 +274,10 @@ class CGLowerBound(Objective):
                 [target, noise, *gradient.kernel.inputs()],
                 [gradient.target, gradient.noise, *gradient.kernel.gradients()],
             )
-        return Evidence(value, self.kind, terms._asdict(), found.report)
+        facts: Facts = {
+            "cg_iterations": found.report.iterations,
+            "cg_converged": found.report.converged,
+            "evidence_gap": found.gap,
+            "jitter": nystrom.report.jitter,
+        }
+        return Evidence(value, self.kind, terms._asdict(), found.report, facts)

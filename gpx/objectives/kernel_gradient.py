@@ -78,8 +78,9 @@ class KernelGradient:
         for parameter, total in zip(self.parameters, self._sums, strict=True):
             if parameter in gradients:
                 total += gradients[parameter]
-        if self._grad_x is not None and self.x_input in gradients:
-            self._grad_x += gradients[self.x_input]
+        x = self.x_input
+        if self._grad_x is not None and x is not None and x in gradients:
+            self._grad_x += gradients[x]
 
     def inputs(self) -> list[Tensor]:
         """Tensors that have a gradient, in the order of ``gradients``."""

@@ -15,8 +15,8 @@ from gpx.errors import CheckpointError, NotPositiveDefinite
 Evaluation = tuple[float, float, Tensor]
 """Checksum of the point, loss, gradient (P,) float64: one call of the objective."""
 
-ABNORMAL = 2
-"""SciPy's status of a line search that failed."""
+STATIONARY = "GRADIENT"
+"""In SciPy's message when it stopped because the gradient vanished."""
 
 
 class LBFGSB:
@@ -65,8 +65,9 @@ class LBFGSB:
             after_evaluation: called with (evaluations so far, loss, whether it was replayed);
                 may raise to stop the run.
             after_iteration: called when an iteration has ended at a new point.
-            after_stall: called when a line search found no better point; true when the loss was
-                changed so that it is worth while to start again from the best point.
+            after_stall: called when the loss no longer falls, or a line search failed, where the
+                gradient has not vanished; true when the loss was changed so that it is worth while
+                to start again from the best point.
 
         Returns:
             why it stopped, in words.
@@ -137,7 +138,7 @@ class LBFGSB:
                     },
                 )
                 reason = str(result.message)
-                if result.status != ABNORMAL or not again():
+                if STATIONARY in reason or not again():
                     break
                 point, best_loss = best_point.copy(), np.inf
         except _BudgetSpent:

@@ -128,3 +128,59 @@ def test_parameters_keep_their_dtype():
     LBFGSB().minimise([parameter], lambda: (parameter**2).sum(), 20, lambda *_: None)
     assert parameter.dtype == torch.float32
     assert parameter.abs().max().item() < 1e-4
+
+
+class Jumping:
+    """A loss with its own state: an offset that moves with iterations, and steps until frozen."""
+
+    def __init__(self):
+        self.offset, self.frozen, self.iterations = 0.0, False, 0
+
+    def loss(self, parameters):
+        value = rosenbrock(parameters)
+        rough = 0.0 if self.frozen else (value.round(decimals=1) - value).detach()
+        return value + rough + self.offset
+
+    def after_iteration(self):
+        self.iterations += 1
+        self.offset -= 1e-3 * (self.iterations < 6)
+
+    def after_stall(self):
+        if self.frozen:
+            return False
+        self.frozen = True
+        return True
+
+
+@pytest.mark.parametrize("stop_at", [3, 12, 40])
+def test_hooks_are_called_once_also_when_a_run_is_stopped_and_replayed(stop_at):
+    def minimise(solver, parameters, state, after):
+        return solver.minimise(
+            parameters,
+            lambda: state.loss(parameters),
+            300,
+            after,
+            after_iteration=state.after_iteration,
+            after_stall=state.after_stall,
+        )
+
+    whole, solver, state = fresh_parameters(), LBFGSB(ftol=1e-15, gtol=1e-8), Jumping()
+    reason = minimise(solver, whole, state, lambda *_: None)
+    assert state.frozen
+    assert solver.restarts
+    assert values(whole) == pytest.approx([1.0, 1.0], abs=1e-3)
+    assert len(solver.evaluations) > stop_at
+
+    def stop(count, value, replayed):
+        if count == stop_at:
+            raise _Stop
+
+    parameters, first, moving = fresh_parameters(), LBFGSB(ftol=1e-15, gtol=1e-8), Jumping()
+    with pytest.raises(_Stop):
+        minimise(first, parameters, moving, stop)
+    second = LBFGSB(ftol=1e-15, gtol=1e-8)
+    second.load_state_dict(first.state_dict())
+    assert minimise(second, fresh_parameters(), moving, lambda *_: None) == reason
+    assert (moving.offset, moving.iterations) == (state.offset, state.iterations)
+    assert second.restarts == solver.restarts
+    assert [e[1] for e in second.evaluations] == [e[1] for e in solver.evaluations]
