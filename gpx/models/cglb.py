@@ -200,6 +200,15 @@ class CGLBPosterior(SGPRPosterior):
         self.register_buffer("basis", z.new_zeros(rank, num_data if rank else 0))
         self.register_buffer("tridiagonal", torch.eye(rank, dtype=z.dtype, device=z.device))
 
+    def facts(self) -> dict[str, bool | int | float | str]:
+        """As in ``Posterior``."""
+        found: dict[str, bool | int | float | str] = {"variance": self.variance}
+        if self.report is not None:
+            found["solver_iterations"] = self.report.iterations
+            found["solver_converged"] = self.report.converged
+            found["solver_residual"] = self.report.residual
+        return found
+
     def keep_lanczos(self, run: Lanczos) -> None:
         """Keep the basis and T of a Lanczos run with K; columns it did not reach stay zero."""
         t = run.steps

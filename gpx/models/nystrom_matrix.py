@@ -35,14 +35,15 @@ class NystromMatrix(Preconditioner):
         noise (): s, float64.
         report: jitter that K_zz took. With any jitter Q <= K holds.
 
-    Cost: n M^2 multiply-adds once; a solve 2 n M (kept) or 2 n M (d + 1) and a few exponentials
-    per entry.
+    No gradients. Cost: n M^2 multiply-adds once; a solve 2 n M (kept), or 2 n M (d + 1) and a few
+    exponentials per entry.
     Raises: NotPositiveDefinite.
     Source: sgpr_cglb_diagnostics 1.3, 2.24.
     """
 
     below_kernel = True
 
+    @torch.no_grad()
     def __init__(
         self,
         kernel: Kernel,
@@ -78,6 +79,7 @@ class NystromMatrix(Preconditioner):
         made.sums, made.inner, made.report = sums, inner, CholeskyReport(0.0, ())
         return made
 
+    @torch.no_grad()
     def with_target(self, target: Tensor) -> NystromMatrix:
         """The same matrix with the sums of another target (n,). Cost: n M."""
         sums = replace(

@@ -275,8 +275,8 @@ class CGLowerBound(Objective):
                 [gradient.target, gradient.noise, *gradient.kernel.gradients()],
             )
         facts: Facts = {
-            "cg_iterations": found.report.iterations,
-            "cg_converged": found.report.converged,
+            "solver_iterations": found.report.iterations,
+            "solver_converged": found.report.converged,
             "evidence_gap": found.gap,
             "jitter": nystrom.report.jitter,
         }

@@ -13,6 +13,7 @@ import pytest
 from gpx.data import UCI, load
 from gpx.data import uci as module
 from gpx.data.folders import sha256
+from gpx.data.table import Table
 from gpx.data.uci_sets import ALIASES, REVISION, UCI_SETS, Pinned, UCISet
 from gpx.errors import ConfigError, DataError
 
@@ -217,3 +218,37 @@ def test_constant_column_of_keggundirected(caplog: pytest.LogCaptureFixture) -> 
     assert (data.train_x[:, 9] == 0).all()
     assert bool(data.train_x.isfinite().all())
     assert bool(data.test_x.isfinite().all())
+
+
+RANDOM_SPLITS = {
+    "bike": 11643,
+    "elevators": 11121,
+    "pol": 10050,
+    "kin40k": 26800,
+    "protein": 30639,
+    "keggundirected": 42617,
+}
+
+
+@pytest.mark.parametrize("name", RANDOM_SPLITS)
+def test_random_splits_have_the_sizes_of_the_published_comparison(name):
+    rows = UCI_SETS[name].n
+    table = Table(
+        name=name,
+        x=np.zeros((rows, 1)),
+        y=np.zeros(rows),
+        input_names=("x1",),
+        target_name="y",
+        origin="made here",
+    )
+    first, second = (UCI(name, split=k, train_fraction=0.67).split_rows(table) for k in (0, 1))
+    again = UCI(name, split=0, train_fraction=0.67).split_rows(table)
+    assert len(first[0]) == RANDOM_SPLITS[name]
+    assert np.array_equal(np.sort(np.concatenate(first)), np.arange(rows))
+    assert np.array_equal(first[0], again[0])
+    assert not np.array_equal(first[0], second[0])
+
+
+def test_a_share_that_is_none_is_refused():
+    with pytest.raises(ConfigError, match=r"data\.train_fraction=1\.0 is not between 0 and 1"):
+        UCI("kin40k", train_fraction=1.0)
