@@ -168,6 +168,7 @@ class _Session:
         self.seconds = 0.0
         self.pending: dict[str, Any] = {}
         self.saved_step: int | None = None
+        self.unlogged: tuple[Tensor, Mapping[str, Tensor]] | None = None
         self.max_steps = trainer.config.max_steps
         self._last_saved = time.perf_counter()
         self._logged_step, self._logged_seconds = 0, 0.0
@@ -207,11 +208,11 @@ class _Session:
         self.saved_step = self.step
         self._logged_step, self._logged_seconds = self.step, self.seconds
 
-    def _stop_or_save(self, check: Callable[[], None] | None = None) -> None:
-        """Checkpoint where one is due; ``check`` raises where the state is not worth keeping."""
+    def _stop_or_save(self) -> None:
         due = time.perf_counter() - self._last_saved > self.config.checkpoint_seconds
-        if check is not None and (due or self.guard.received is not None):
-            check()
+        if self.unlogged is not None and (due or self.guard.received is not None):
+            # a state that is no number any more must not replace the last good checkpoint
+            self._require_finite(float(self.unlogged[0]), self.unlogged[1])
         if self.guard.received is not None:
             self.save()
             raise Interrupted(self.guard.received)
@@ -303,8 +304,8 @@ class _Session:
                 summed = 0
             if self._due(config.eval_every):
                 self._report_metrics()
-            parts, running = evidence.parts, loss_sum
-            self._stop_or_save(lambda r=running, p=parts: self._require_finite(float(r), p))  # type: ignore[misc]
+            self.unlogged = (loss_sum, evidence.parts)
+            self._stop_or_save()
         optimizer.release()
         return f"max_steps={config.max_steps} steps done"
 

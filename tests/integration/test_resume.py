@@ -23,6 +23,25 @@ SETTINGS = {
     ],
     "qsgp": [
         "data.num_points=600",
+        "approx.num_basis=2000",
+        "approx.block_columns=200",
+        "approx.block_frequencies=50",
+        "optimizer.sweeps=2",
+        "optimizer.noise=evidence",
+    ],
+    "qsgp-stochastic": [
+        "optimizer=qsgp_stochastic_blocks",
+        "data.num_points=600",
+        "approx.num_basis=2000",
+        "approx.block_columns=200",
+        "approx.block_frequencies=50",
+        "optimizer.rows=300",
+        "optimizer.columns=400",
+        "trainer.max_steps=15",
+    ],
+    "qsgp-gradients": [
+        "optimizer=qsgp",
+        "data.num_points=600",
         "trainer.max_steps=30",
         "approx.num_basis=2000",
         "trainer.batch_size=100",
@@ -62,7 +81,7 @@ def stop_at(monkeypatch):
 def test_stopped_and_resumed_equals_never_stopped(composed, tmp_path, stop_at, approx, step):
     overrides = [
         "data=robot_arm",
-        f"approx={approx}",
+        f"approx={approx.partition('-')[0]}",
         "init.num_points=100",
         "init.max_evaluations=5",
         "trainer.baselines=false",

@@ -16,12 +16,9 @@ APPROXIMATIONS = {
     "cglb": ["trainer.max_steps=6", "approx.num_inducing=30"],
     "svgp": ["trainer.max_steps=30", "approx.num_inducing=40", "trainer.batch_size=200"],
     "qsgp": [
-        "trainer.max_steps=12",
         "approx.num_basis=2000",
-        "trainer.batch_size=100",
-        "objective.columns=400",
-        "objective.support_rows=50",
-        "approx.warm_start_size=500",
+        "approx.block_frequencies=100",
+        "approx.block_columns=400",
     ],
 }
 PROMISED = [

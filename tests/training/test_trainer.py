@@ -110,6 +110,23 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):
         fit(tmp_path, Diverging(), sgd())
 
 
+class DivergingLater(SampledSquares):
+    def evidence(self, model, x, y, *, generator=None):
+        self.calls = getattr(self, "calls", 0) + 1
+        fit = super().evidence(model, x, y).value
+        trace = torch.tensor(float("inf") if self.calls >= 12 else 0.0)
+        return Evidence(fit - trace, "exact", {"fit": fit.detach(), "trace": trace})
+
+
+def test_a_diverging_run_names_its_term_and_keeps_the_last_good_checkpoint(tmp_path):
+    with pytest.raises(DidNotConverge, match="step 12, its term trace is not finite") as caught:
+        fit(tmp_path, DivergingLater(), sgd(), checkpoint_seconds=0)
+    assert "the checkpoint of step 11 is kept" in str(caught.value)
+    state = torch.load(tmp_path / "c.pt", weights_only=True)
+    assert state["step"] == 11
+    assert torch.isfinite(state["model"]["slope"])
+
+
 def test_quasi_newton_needs_a_deterministic_objective(tmp_path):
     with pytest.raises(ConfigError, match="needs a deterministic objective"):
         fit(tmp_path, SampledSquares(), LBFGSB())
