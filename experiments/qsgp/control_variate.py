@@ -135,8 +135,8 @@ def main() -> None:
     notes = [
         f"kin40k split 0, m = {NUM_BASIS} random Fourier features, {COLUMNS} per list (pairs of a",
         f"cosine and a sine, with replacement), {BATCH} rows, {draws} evaluations, float32;",
-        "variance relative to rank 0. Published (QSGP paper, figure 1): about 0.1 at rank 300; reference:",
-        "an independent computation with 400 evaluations.",
+        "variance relative to rank 0. Published (QSGP paper, figure 1): about 0.1 at rank 300;",
+        "reference: an independent computation with 400 evaluations.",
     ]
     write("control_variate", "Control variate: variance against rank", notes, rows, checks)
     draw(results)

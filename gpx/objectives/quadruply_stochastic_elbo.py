@@ -179,7 +179,8 @@ class QuadruplyStochasticELBO(Objective):
     def _take_snapshot(self, model: QSGP, x: Tensor, y: Tensor) -> None:
         basis, residual = model.basis, y.double()
         blocks = torch.arange(basis.num_blocks, device=x.device)
-        for some in blocks[(self.anchor != 0).any(1)].split(SNAPSHOT_BLOCKS):
+        filled = blocks[(self.anchor != 0).any(1)]
+        for some in filled.split(SNAPSHOT_BLOCKS) if filled.numel() else ():
             residual = residual - fitted_values(basis, some, self.anchor[some].reshape(-1), x)
         self.misfit = residual.square().sum()
         residual = residual.to(x.dtype)

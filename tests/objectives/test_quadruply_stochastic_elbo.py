@@ -167,6 +167,16 @@ def test_nothing_in_the_fit_is_left_to_chance_at_the_snapshot():
         torch.testing.assert_close(found, want)
 
 
+def test_snapshot_at_zero_weights_holds_the_moments_of_the_targets():
+    model, x, y = problem()
+    with torch.no_grad():
+        model.family.mean.zero_()
+    objective = prepared(model, x, y, support_rows=0, snapshot=True)
+    want = (model.basis(x).T @ y).detach()
+    torch.testing.assert_close(objective.moment.reshape(-1), want)
+    torch.testing.assert_close(objective.misfit, y.square().sum())
+
+
 def test_snapshot_refuses_moving_features_and_survives_a_checkpoint():
     model, x, y = problem()
     objective = QuadruplyStochasticELBO(N, support_rows=0, snapshot=True)
