@@ -70,7 +70,7 @@ def write(
     sections = [json.loads(path.read_text()) for path in sorted(HERE.glob("*.json"))]
     text = "# Quadruply stochastic Gaussian processes: reproductions\n\n"
     text += "Written by the scripts of this folder from their JSON files.\n"
-    text += "".join(_section(section) for section in sections if "rows" in section)
+    text += "".join(_section(section) for section in sections if "checks" in section)
     (HERE / "RESULTS.md").write_text(text)
     print(_section(content))
 
