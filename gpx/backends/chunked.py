@@ -52,6 +52,12 @@ class Chunked:
                 )
             )
 
+    def product_of(self, source: TileSource, entries: Entries, right: Tensor) -> Tensor:
+        """Product of another matrix of the same shape and symmetry, given by its tiles."""
+        plan = self._product_plan(entries, right.shape[1])
+        with torch.no_grad():
+            return _product(source, entries, right, plan, _threads(entries))
+
     def matrix(self, entries: Entries) -> Tensor:
         """K itself, (n1, n2), written tile by tile; not differentiable."""
         tile = self._tile_entries(entries, PRODUCT_TEMPORARIES, CPU_TILE)

@@ -52,8 +52,11 @@ class StationaryTiles:
         offset = 0 if self.square and rows == columns else None
         distances_(self.left[rows], self.right[:, columns], offset, self.profile.bounds, out)
         work = scratch.take(*out.shape)
-        self.profile.evaluate_(out, work, False)
+        self._finish(out, work)
         scratch.give(work)
+
+    def _finish(self, out: Tensor, work: Tensor) -> None:
+        self.profile.evaluate_(out, work, False)
 
 
 class SumTiles:

@@ -9,11 +9,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gpx.backends import BackendName
+from gpx.backends import BackendName, Chunked
 from gpx.errors import ConfigError, DataError
 from gpx.kernels.base import Kernel
 from gpx.linalg import EvidenceBound, SolveReport, UnconvergedWarning, conjugate_gradients
 from gpx.models.nystrom_matrix import NystromMatrix
+from gpx.models.stationary_gradient import has_slope_products, stationary_gradient
 from gpx.operators import KernelMatrix
 
 REDUCED = {"float32": torch.float32, "float64": None}
@@ -43,7 +44,7 @@ class NoisyKernelMatrix:
         memory_budget: int = 2**30,
         backend: BackendName | None = None,
     ) -> None:
-        self.noise = noise.detach()
+        self.noise, self._memory_budget = noise.detach(), memory_budget
         self._full: KernelMatrix = kernel(x, memory_budget=memory_budget, backend=backend)
         self._reduced: KernelMatrix | None = None
         if reduced is not None and reduced != x.dtype:
@@ -56,15 +57,24 @@ class NoisyKernelMatrix:
         with torch.no_grad():
             return self._matrix(vectors.dtype) @ vectors + self.noise.to(vectors.dtype) * vectors
 
-    def derivative(self, left: Tensor, right: Tensor) -> dict[Tensor, Tensor]:
+    def derivative(
+        self, left: Tensor, right: Tensor, product: Tensor | None = None
+    ) -> dict[Tensor, Tensor]:
         """Gradient of sum_c left_c^T k(x, x) right_c for the kernel's parameters and x.
 
         Args:
             left, right: (n,) or (n, c).
+            product: k(x, x) right, where it is known.
 
         Always in the data's dtype: with v near K^{-1} y the sum cancels to a small part of its
-        terms, and float32 would leave no digit of it. Cost: about four products; memory of tiles.
+        terms, and float32 would leave no digit of it. Cost: about four products, fewer for
+        stationary kernels with ``product`` known (``stationary_gradient``); memory of tiles.
         """
+        entries = self._full.entries
+        if product is not None and has_slope_products(entries.kernel, entries):
+            engine = Chunked(self._memory_budget)
+            grads = stationary_gradient(engine, entries, left, right, product)
+            return dict(zip((p for p in entries.parameters if p.requires_grad), grads, strict=True))
         sides = (v.unsqueeze(1) if v.ndim == 1 else v for v in (left, right))
         found = self._full.engine.derivative(self._full.entries, *sides)
         sums: dict[Tensor, Tensor] = {}
