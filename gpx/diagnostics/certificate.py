@@ -1,0 +1,302 @@
+"""Everything certain about a trained Gaussian process regression at chosen points."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gpx.diagnostics.collapse import collapse_reason
+from gpx.diagnostics.effective_dimension import effective_dimension_bounds
+from gpx.diagnostics.evidence_bounds import (
+    cg_lower_bound_value,
+    cg_upper_bound,
+    collapsed_bound_value,
+    titsias_upper_bound,
+)
+from gpx.diagnostics.kl_bounds import kl_upper_bound, kl_upper_bound_cg
+from gpx.diagnostics.moment_bounds import MomentBounds, moment_bounds_from_kl
+from gpx.diagnostics.nystrom_moments import (
+    condition_bound,
+    nystrom_moment_bounds,
+    rounding_of_moments,
+    solved_moment_bounds,
+)
+from gpx.errors import ConfigError, DTypeError, NotPositiveDefinite
+from gpx.kernels.base import Kernel
+from gpx.likelihoods.gaussian import Gaussian
+from gpx.linalg import SolveReport
+from gpx.means.base import Mean
+from gpx.models.auxiliary import AuxiliarySolver, require_finite
+from gpx.models.base import Marginals
+from gpx.models.exact import ExactPosterior, row_blocks
+from gpx.models.nystrom import BlockStore
+from gpx.models.nystrom_matrix import NystromMatrix
+from gpx.models.sgpr import SGPRPosterior
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What is certain, in the units of the targets given (nats for evidence and divergences).
+
+    Attributes:
+        num_data, num_inducing: n, M; M = 0 for exact inference.
+        noise: noise variance.
+        lower_bounds, upper_bounds: on the log marginal likelihood, by name; both hold its value
+            after exact inference.
+        kl: upper bound on KL(q || posterior) of the sparse posterior; 0 for exact inference.
+        trace_error: T = tr(K_xx - Q_xx).
+        jitter: on K_zz, relative to its mean diagonal.
+        dimension_lower, dimension_upper: around the effective dimension.
+        moments: where the exact posterior mean and variance of f lie at the chosen points.
+        predicted: what the model says there.
+        collapse: why the model is one that calls everything noise, or "".
+        report: of conjugate gradients; None where none ran.
+    """
+
+    num_data: int
+    num_inducing: int
+    noise: float
+    lower_bounds: dict[str, float]
+    upper_bounds: dict[str, float]
+    kl: float
+    trace_error: float
+    jitter: float
+    dimension_lower: float
+    dimension_upper: float
+    moments: MomentBounds
+    predicted: Marginals
+    collapse: str
+    report: SolveReport | None
+
+    @property
+    def lower(self) -> float:
+        """The highest lower bound on the log marginal likelihood."""
+        return max(self.lower_bounds.values())
+
+    @property
+    def upper(self) -> float:
+        """The lowest upper bound."""
+        return min(self.upper_bounds.values())
+
+    @property
+    def mean_error(self) -> Tensor:
+        """(t,): how far a predicted mean is at most from the exact one."""
+        mean = self.predicted.mean
+        return torch.maximum(self.moments.mean_upper - mean, mean - self.moments.mean_lower)
+
+    @property
+    def certain_mean_error(self) -> Tensor:
+        """(t,): how far it is at least."""
+        mean = self.predicted.mean
+        outside = torch.maximum(mean - self.moments.mean_upper, self.moments.mean_lower - mean)
+        return outside.clamp(min=0.0)
+
+    def variance_ratio(self, noise: float = 0.0) -> tuple[Tensor, Tensor]:
+        """(t,), (t,): ends for exact over predicted variance, ``noise`` added to both."""
+        said = self.predicted.variance + noise
+        return (self.moments.variance_lower + noise) / said, (
+            self.moments.variance_upper + noise
+        ) / said
+
+
+@torch.no_grad()
+def certify(
+    kernel: Kernel,
+    mean: Mean,
+    likelihood: Gaussian,
+    z: Tensor,
+    x: Tensor,
+    y: Tensor,
+    points: Tensor,
+    predicted: Marginals | None = None,
+    *,
+    products: bool = True,
+    jitter: float | None = None,
+    nystrom: NystromMatrix | None = None,
+    solver: AuxiliarySolver | None = None,
+) -> Certificate:
+    """Bounds on the evidence, the divergence and the exact moments, by inducing points.
+
+    Three kinds of interval are intersected: what KL(q || posterior) allows around q, what the
+    Nystrom matrix allows, and, with ``products``, what conjugate gradients on K leave open. A
+    certificate holds for the hyperparameters given; it says nothing of how good these are.
+
+    Args:
+        kernel, mean, likelihood: trained, in float64.
+        z (M, d): inducing inputs; any will do, better ones give tighter bounds.
+        x (n, d), y (n,): training data.
+        points (t, d): where to certify moments.
+        predicted: what the model predicts there; None: the sparse posterior of z.
+        products: whether products with the kernel matrix may be used (n^2 each).
+        jitter: on K_zz; that of the run, so that the divergence is of its q.
+        nystrom: Q of z and y - m(x), where it exists already.
+        solver: nats and steps of conjugate gradients; default 1e-6 nats, 200 steps.
+
+    Raises:
+        ConfigError: a likelihood that is not Gaussian.
+        DTypeError: data that are not float64.
+        DataError: targets that are not finite.
+        NotPositiveDefinite: K_zz at every jitter.
+
+    Cost: n M^2; with products one per step for the evidence and one of 64 columns per step and
+    per 64 points; memory n M within the solver's budget, then linear in n.
+    Source: Burt thesis, sections 2.4 and 4.2 to 4.3.
+    """
+    _check(likelihood, x)
+    solver = AuxiliarySolver(epsilon=1e-6, max_iterations=200) if solver is None else solver
+    target, noise = y - mean(x), likelihood.noise_variance.detach()
+    require_finite(target)
+    if nystrom is None:
+        nystrom = NystromMatrix(
+            kernel, x, z, target, noise, jitter=jitter, memory_budget=solver.memory_budget
+        )
+    posterior = SGPRPosterior(kernel, mean, nystrom.store.whitener.z)
+    posterior.factor.copy_(nystrom.store.whitener.factor)
+    posterior.inner_factor.copy_(nystrom.inner.factor)
+    posterior.weights.copy_(nystrom.inner.weights)
+    sparse = posterior.predict(points)
+    prior, prior_mean = kernel.diagonal(points), mean(points)
+
+    lowers = {"collapsed bound": float(collapsed_bound_value(nystrom, target))}
+    uppers = {"refined Titsias bound": float(titsias_upper_bound(nystrom, target))}
+    kl = float(kl_upper_bound(nystrom.sums, noise))
+    vector = residual = report = None
+    if products:
+        matrix = solver.matrix(kernel, x, noise)
+        found = solver.solve(matrix, nystrom, target, nystrom.shifted_solve(target))
+        vector, residual, report = found.vector, found.residual, found.report
+        parts = (nystrom, target, vector, residual)
+        lowers["conjugate gradient lower bound"] = float(cg_lower_bound_value(*parts))
+        uppers["conjugate gradient upper bound"] = float(cg_upper_bound(*parts))
+        kl = min(kl, float(kl_upper_bound_cg(*parts)))
+    moments = nystrom_moment_bounds(
+        kernel, nystrom, target, points, vector=vector, residual=residual
+    )
+    if vector is not None and residual is not None:
+        moments = moments.intersect(
+            solved_moment_bounds(
+                kernel,
+                matrix,
+                nystrom,
+                target,
+                points,
+                vector=vector,
+                residual=residual,
+                max_iterations=solver.max_iterations,
+            )
+        )
+    by_kl = moment_bounds_from_kl(
+        y.new_tensor(kl), sparse.mean - prior_mean, sparse.variance, moments.variance_upper
+    )
+    quadratic = torch.dot(target, nystrom.solve(target))
+    rounding = rounding_of_moments(condition_bound(nystrom), prior, quadratic)
+    moments = moments.intersect(by_kl).widen(*rounding)
+    moments = moments._replace(
+        mean_lower=moments.mean_lower + prior_mean,
+        mean_upper=moments.mean_upper + prior_mean,
+        variance_upper=torch.minimum(moments.variance_upper, prior),
+    )
+    low, high = effective_dimension_bounds(nystrom)
+    return Certificate(
+        num_data=x.shape[0],
+        num_inducing=nystrom.store.whitener.z.shape[0],
+        noise=float(noise),
+        lower_bounds=lowers,
+        upper_bounds=uppers,
+        kl=kl,
+        trace_error=float(nystrom.sums.trace_error),
+        jitter=nystrom.report.relative,
+        dimension_lower=float(low),
+        dimension_upper=min(float(high), float(x.shape[0])),
+        moments=moments,
+        predicted=sparse if predicted is None else predicted,
+        collapse=collapse_reason(float(noise), y, _fitted(nystrom) + mean(x)),
+        report=report,
+    )
+
+
+@torch.no_grad()
+def certify_exact(
+    kernel: Kernel,
+    mean: Mean,
+    likelihood: Gaussian,
+    x: Tensor,
+    y: Tensor,
+    points: Tensor,
+    predicted: Marginals | None = None,
+) -> Certificate:
+    """The same by a Cholesky factorisation: every interval closes to rounding.
+
+    Args: as for ``certify``.
+
+    Raises: as ``certify``, and ConfigError where the n x n matrix does not fit memory.
+
+    Cost: n^3 / 3 and n^2 per point; memory n^2.
+    """
+    _check(likelihood, x)
+    target, noise = y - mean(x), float(likelihood.noise_variance)
+    require_finite(target)
+    posterior = ExactPosterior(kernel, mean, likelihood, x, y)
+    jitter = posterior.condition_().relative
+    if jitter:
+        raise NotPositiveDefinite(
+            f"exact inference took a jitter of {jitter:.0e} and is not exact: the noise variance "
+            f"{noise:.2e} is lost in rounding; set a larger one"
+        )
+    exact, factor = posterior.predict(points), posterior.factor
+    assert factor is not None
+    whitened = torch.linalg.solve_triangular(factor.mT, target[:, None], upper=False)[:, 0]
+    value = -0.5 * float(whitened.square().sum()) - 0.5 * len(y) * math.log(2.0 * math.pi)
+    value -= float(factor.diagonal().log().sum())
+    dimension = len(y) - noise * _inverse_trace(factor)
+    prior = kernel.diagonal(points)
+    condition = kernel.diagonal(x).sum() / noise + 1.0
+    rounding = rounding_of_moments(condition, prior, whitened.square().sum())
+    moments = MomentBounds(exact.mean, exact.mean, exact.variance, exact.variance)
+    fitted = target - noise * posterior.alpha
+    return Certificate(
+        num_data=len(y),
+        num_inducing=0,
+        noise=noise,
+        lower_bounds={"log marginal likelihood": value},
+        upper_bounds={"log marginal likelihood": value},
+        kl=0.0,
+        trace_error=0.0,
+        jitter=0.0,
+        dimension_lower=dimension,
+        dimension_upper=dimension,
+        moments=moments.widen(*rounding),
+        predicted=exact if predicted is None else predicted,
+        collapse=collapse_reason(noise, y, fitted + mean(x)),
+        report=None,
+    )
+
+
+def _inverse_trace(factor: Tensor) -> float:
+    """tr(K^{-1}) from K = factor^T factor (n, n), a block of columns at a time."""
+    n, total = factor.shape[0], 0.0
+    for rows in row_blocks(n, n, factor):
+        unit = factor.new_zeros(n, rows.stop - rows.start)
+        unit[rows] = torch.eye(rows.stop - rows.start).to(factor)
+        total += float(torch.linalg.solve_triangular(factor.mT, unit, upper=False).square().sum())
+    return total
+
+
+def _fitted(nystrom: NystromMatrix) -> Tensor:
+    """Sparse posterior mean less the prior mean at the training inputs."""
+    out = nystrom.store.x.new_empty(nystrom.store.x.shape[0])
+    for rows, block in BlockStore(nystrom.store.whitener, nystrom.store.x):
+        out[rows] = block @ nystrom.inner.weights
+    return out
+
+
+def _check(likelihood: Gaussian, x: Tensor) -> None:
+    if not isinstance(likelihood, Gaussian):
+        raise ConfigError(
+            f"certificates need a Gaussian likelihood, not {type(likelihood).__name__}"
+        )
+    if x.dtype != torch.float64:
+        raise DTypeError(f"certificates are computed in float64, got {x.dtype}")

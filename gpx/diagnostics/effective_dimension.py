@@ -1,0 +1,20 @@
+"""How many directions of the data the model uses: tr(K_xx (K_xx + s I)^{-1})."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from gpx.models.nystrom_matrix import NystromMatrix
+
+
+def effective_dimension_bounds(nystrom: NystromMatrix) -> tuple[Tensor, Tensor]:
+    """Lower and upper bound on the effective dimension, from the Nystrom matrix alone.
+
+    That of Q_xx, M - tr(B^{-1}), and T / s more: K_xx -> tr(K_xx (K_xx + s I)^{-1}) is monotone and
+    tr(Q^{-1} - K^{-1}) <= T / s^2. The upper one is at most M + T / s.
+
+    Cost: M^3.
+    Source: Burt thesis, section 3.1.4; the sharper ends are derived.
+    """
+    least = nystrom.inner.complement.trace()
+    return least, least + nystrom.sums.trace_error / nystrom.noise

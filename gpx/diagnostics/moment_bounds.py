@@ -1,0 +1,101 @@
+"""Intervals that hold the exact posterior mean and variance of f, and those that follow from KL."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+NEWTON_STEPS = 60
+"""Steps of Newton's method: machine precision for divergences from 1e-16 to 1e6."""
+
+
+class MomentBounds(NamedTuple):
+    """Where the exact posterior moments of f lie, per point.
+
+    Attributes:
+        mean_lower, mean_upper (t,): ends for the mean.
+        variance_lower, variance_upper (t,): ends for the variance of f, never negative.
+    """
+
+    mean_lower: Tensor
+    mean_upper: Tensor
+    variance_lower: Tensor
+    variance_upper: Tensor
+
+    def intersect(self, other: MomentBounds) -> MomentBounds:
+        """What both allow; ends that rounding has crossed are put back in order."""
+        mean = _intersect(self.mean_lower, self.mean_upper, other.mean_lower, other.mean_upper)
+        variance = _intersect(
+            self.variance_lower, self.variance_upper, other.variance_lower, other.variance_upper
+        )
+        return MomentBounds(*mean, *variance)
+
+    def widen(self, mean: Tensor, variance: Tensor) -> MomentBounds:
+        """Both ends moved outwards by these amounts (t,)."""
+        return MomentBounds(
+            self.mean_lower - mean,
+            self.mean_upper + mean,
+            (self.variance_lower - variance).clamp(min=0.0),
+            self.variance_upper + variance,
+        )
+
+
+def _intersect(a_low: Tensor, a_up: Tensor, b_low: Tensor, b_up: Tensor) -> tuple[Tensor, Tensor]:
+    low, up = torch.maximum(a_low, b_low), torch.minimum(a_up, b_up)
+    return torch.minimum(low, up), torch.maximum(low, up)
+
+
+def variance_ratio_interval(kl: Tensor) -> tuple[Tensor, Tensor]:
+    """Ends of var_q / var_posterior at every point when KL(q || posterior) <= kl.
+
+    The two roots of a - log a = 1 + 2 kl, that is -W_0 and -W_{-1} of -exp(-1 - 2 kl), by Newton's
+    method on b = log a, where nothing under- or overflows: expm1(b) - b = 2 kl.
+
+    Args:
+        kl: divergences in nats, any shape.
+
+    Returns:
+        (lower in (0, 1], upper in [1, inf)), one at kl = 0.
+
+    Source: Burt thesis, section 2.4.1 (with the sign of the Lambert function's argument corrected).
+    """
+    kl = kl.double()
+    step = 2.0 * kl.sqrt()
+    up = (step + step.square() / 3.0).log1p()
+    low = torch.where(step < 1.0, -step, -1.0 - 2.0 * kl)
+    for _ in range(NEWTON_STEPS):
+        up, low = _newton(up, kl), _newton(low, kl)
+    return low.exp(), up.exp()
+
+
+def _newton(b: Tensor, kl: Tensor) -> Tensor:
+    slope = torch.expm1(b)
+    moved = b - (slope - b - 2.0 * kl) / slope
+    return torch.where(slope == 0.0, b, moved)
+
+
+def moment_bounds_from_kl(
+    kl: Tensor, mean: Tensor, variance: Tensor, variance_upper: Tensor | None = None
+) -> MomentBounds:
+    """Exact moments given those of q and KL(q || posterior) <= kl, at all points at once.
+
+    |mean_q - mean| <= sigma sqrt(2 kl) and <= sigma_q sqrt(exp(2 kl) - 1), the sharp constant for
+    every kl; variances by ``variance_ratio_interval``.
+
+    Args:
+        kl (): nats; useful well below one.
+        mean, variance (t,): of f under q.
+        variance_upper (t,): anything known to lie above the exact variance.
+
+    Source: Burt thesis, section 2.4.1; the constant of the mean is corrected.
+    """
+    low, up = variance_ratio_interval(kl)
+    highest = variance / low
+    if variance_upper is not None:
+        highest = torch.minimum(highest, variance_upper)
+    reach = torch.minimum(2.0 * kl * highest, variance * torch.expm1(2.0 * kl)).sqrt()
+    # zero times infinity: a variance of zero is only near one of zero
+    reach = torch.where(variance > 0.0, reach, torch.zeros_like(reach))
+    return MomentBounds(mean - reach, mean + reach, variance / up, highest)

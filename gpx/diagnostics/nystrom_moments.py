@@ -1,0 +1,199 @@
+"""Intervals for exact posterior moments by linear algebra: Q <= K <= Q + T I, and residuals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from gpx.diagnostics.kl_bounds import ROUNDING
+from gpx.diagnostics.moment_bounds import MomentBounds
+from gpx.kernels.base import Kernel
+from gpx.linalg import EvidenceBound, cholesky, conjugate_gradients
+from gpx.models.auxiliary import NoisyKernelMatrix
+from gpx.models.nystrom_matrix import NystromMatrix
+
+TEST_COLUMNS = 64
+"""Test points treated together: memory is a few times n by this many."""
+
+
+def nystrom_moment_bounds(
+    kernel: Kernel,
+    nystrom: NystromMatrix,
+    target: Tensor,
+    x: Tensor,
+    *,
+    vector: Tensor | None = None,
+    residual: Tensor | None = None,
+) -> MomentBounds:
+    """Exact mean (less the prior mean) and variance of f at x (t, d) by the Nystrom matrix.
+
+    k_** - k_*^T Q^{-1} k_* <= variance <= k_** - k_*^T (Q + T I)^{-1} k_*. With r = y - K v and
+    D = Q^{-1} - K^{-1}, where 0 <= D <= Q^{-1} - (Q + T I)^{-1}, the mean is
+    k_*^T v + k_*^T Q^{-1} r - k_*^T D r, and |k_*^T D r| is at most the lesser of
+
+        sqrt(k_*^T D k_* r^T D r), each factor by the upper bound on D, and
+        T ||Q^{-1} k_*|| ||r|| / s,
+
+    beside |mean - k_*^T v| <= sqrt(k_*^T K^{-1} k_* r^T Q^{-1} r), k_*^T K^{-1} k_* being at most
+    k_** and k_*^T Q^{-1} k_*.
+
+    Args:
+        kernel, nystrom: covariance function; Q at the training inputs.
+        target (n,): y - m(x).
+        x (t, d): where.
+        vector, residual (n,): v near K^{-1} y and y - K v; None: v = 0, without a product with K.
+
+    Cost: n (t kernel entries + 4 M t) operations; memory a few n x 64.
+    Source: Burt thesis, sections 2.4.1 and 4.2.1; the first bound on |k_*^T D r| is derived.
+    """
+    v = torch.zeros_like(target) if vector is None else vector
+    r = target if residual is None else residual
+    solved = nystrom.solve(r)
+    squared = torch.dot(r, solved)
+    lost = (squared - torch.dot(r, nystrom.shifted_solve(r))).clamp(min=0.0) + ROUNDING * squared
+    reach = nystrom.sums.trace_error / nystrom.noise * torch.linalg.vector_norm(r)
+    parts = [_empty(target)]
+    for cross, prior in _columns(kernel, nystrom.store.x, x):
+        inverse = nystrom.solve(cross)
+        most = torch.linalg.vecdot(cross, inverse, dim=0)
+        least = torch.linalg.vecdot(cross, nystrom.shifted_solve(cross), dim=0)
+        width = (most - least).clamp(min=0.0) + ROUNDING * most
+        first = cross.mT @ v
+        centre = first + inverse.mT @ r
+        half = torch.minimum(
+            (width * lost).sqrt(), reach * torch.linalg.vector_norm(inverse, dim=0)
+        )
+        plain = (torch.minimum(prior, most) * squared).sqrt()
+        lower, upper = (prior - most).clamp(min=0.0), (prior - least).clamp(min=0.0)
+        by_nystrom = MomentBounds(centre - half, centre + half, lower, upper)
+        parts.append(by_nystrom.intersect(MomentBounds(first - plain, first + plain, lower, upper)))
+    return _join(parts)
+
+
+def solved_moment_bounds(
+    kernel: Kernel,
+    matrix: NoisyKernelMatrix,
+    nystrom: NystromMatrix,
+    target: Tensor,
+    x: Tensor,
+    *,
+    vector: Tensor,
+    residual: Tensor,
+    tolerance: float = 1e-2,
+    max_iterations: int = 100,
+) -> MomentBounds:
+    """Exact mean (less the prior mean) and variance of f at x (t, d) by a solve per point.
+
+    With any s near K^{-1} k_*, its residual p = k_* - K s and r = y - K v:
+    k_*^T K^{-1} k_* lies in s^T (k_* + p) + [0, p^T Q^{-1} p], and the mean within
+    sqrt(p^T Q^{-1} p r^T Q^{-1} r) of s^T y + p^T v. A solve cut short gives wider intervals, never
+    wrong ones.
+
+    Args:
+        kernel, matrix, nystrom: covariance function, K, Q.
+        target, vector, residual (n,): y - m(x), v, y - K v.
+        x (t, d): where.
+        tolerance: variances are solved to this share of the noise variance.
+        max_iterations: steps at most.
+
+    Cost: a product with K of 64 columns per step and per 64 points; memory 8 n x 64.
+    Source: Burt thesis, sections 4.2.1 and 4.2.2; the quadratic certificate is derived.
+    """
+    squared = torch.dot(residual, nystrom.solve(residual))
+    stop = EvidenceBound(0.5 * tolerance * float(nystrom.noise))
+    parts = [_empty(target)]
+    for cross, prior in _columns(kernel, nystrom.store.x, x):
+        found = conjugate_gradients(
+            matrix,
+            cross,
+            preconditioner=nystrom,
+            stop=stop,
+            max_iterations=max_iterations,
+            on_failure="return",
+        )
+        s, p = found.solution, found.residual
+        least = torch.linalg.vecdot(s, cross + p, dim=0)
+        more = torch.linalg.vecdot(p, nystrom.solve(p), dim=0).clamp(min=0.0)
+        centre = s.mT @ target + p.mT @ vector
+        half = (more * squared).sqrt()
+        upper = (prior - least).clamp(min=0.0)
+        parts.append(
+            MomentBounds(centre - half, centre + half, (upper - more).clamp(min=0.0), upper)
+        )
+    return _join(parts)
+
+
+def davies_variance_bounds(
+    kernel: Kernel, inputs: Tensor, subset: Tensor, noise: Tensor, x: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Exact variance of f at x (t, d) between two functions of a subset of the data.
+
+    With k_* split into the subset z and the rest w and K_z = K_zz + s I: at most
+    k_** - k_z*^T K_z^{-1} k_z*, and at least that less ||k_w* - K_wz K_z^{-1} k_z*||^2 / s. The
+    lower end closes slowly where data are strongly correlated.
+
+    Args:
+        kernel, inputs (n, d), noise (): covariance function, training inputs, s.
+        subset (m,): rows of the inputs.
+        x (t, d): where.
+
+    Cost: n m (t + m); memory n (64 + m) numbers.
+    Source: Davies (2005); Burt thesis, section 2.4.1.
+    """
+    rest = torch.ones(inputs.shape[0], dtype=torch.bool, device=inputs.device)
+    rest[subset] = False
+    inside, outside = inputs[subset], inputs[rest]
+    square = kernel.evaluate(inside)
+    square.diagonal().add_(noise)
+    factor, _ = cholesky(square, name=f"the kernel matrix of {len(subset)} points plus noise")
+    between = kernel.evaluate(outside, inside)
+    lowers, uppers = [x.new_empty(0)], [x.new_empty(0)]
+    for start in range(0, x.shape[0], TEST_COLUMNS):
+        rows = x[start : start + TEST_COLUMNS]
+        near = kernel.evaluate(inside, rows)
+        weights = torch.cholesky_solve(near, factor)
+        upper = kernel.diagonal(rows) - torch.linalg.vecdot(near, weights, dim=0)
+        missed = kernel.evaluate(outside, rows) - between @ weights
+        uppers.append(upper.clamp(min=0.0))
+        lowers.append((upper - missed.square().sum(0) / noise).clamp(min=0.0))
+    return torch.cat(lowers), torch.cat(uppers)
+
+
+def rounding_of_moments(
+    condition: Tensor, prior: Tensor, quadratic: Tensor
+) -> tuple[Tensor, Tensor]:
+    """What rounding alone may cost a mean and a variance (t,) computed with K in float64.
+
+    e k_** for a variance and e sqrt(k_** y^T K^{-1} y) for a mean, e = eps (10 kappa(K) + 1000);
+    the second term is for kernel entries, which hold some hundred eps where inputs nearly coincide.
+
+    Args:
+        condition (): at least kappa(K).
+        prior (t,): k_**.
+        quadratic (): at least y^T K^{-1} y.
+    """
+    share = torch.finfo(torch.float64).eps * (10.0 * condition + 1000.0)
+    return share * (prior * quadratic).sqrt(), share * prior
+
+
+def condition_bound(nystrom: NystromMatrix) -> Tensor:
+    """(lambda_1(Q_xx) + T + s) / s, at least the condition number of K."""
+    s = nystrom.noise
+    return (nystrom.largest_eigenvalue() + nystrom.sums.trace_error + s) / s
+
+
+def _columns(kernel: Kernel, inputs: Tensor, x: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """k_* (n, c) and k_** (c,) for a few test points at a time."""
+    for start in range(0, x.shape[0], TEST_COLUMNS):
+        rows = x[start : start + TEST_COLUMNS]
+        yield kernel.evaluate(inputs, rows), kernel.diagonal(rows)
+
+
+def _empty(like: Tensor) -> MomentBounds:
+    return MomentBounds(*(like.new_empty(0) for _ in range(4)))
+
+
+def _join(parts: list[MomentBounds]) -> MomentBounds:
+    return MomentBounds(*(torch.cat(ends) for ends in zip(*parts, strict=True)))
