@@ -1,0 +1,126 @@
+"""Inducing-point bound: unbiased with a dense prior precision, control variates of mean zero."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from gpx.errors import ConfigError
+from gpx.kernels import RBF
+from gpx.likelihoods import Gaussian
+from gpx.means import Zero
+from gpx.models import QSGPInducing
+from gpx.objectives import InducingELBO
+
+N, NOISE = 5, 0.1
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def problem(n=N, functions=2, support_rows=3):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(n, 2, generator=generator)
+    y = torch.sin(x[:, 0]) + 0.1 * torch.randn(n, generator=generator)
+    kernel = RBF(lengthscale=1.1, outputscale=1.3)
+    model = QSGPInducing(kernel, Zero(), Gaussian(NOISE), n, 2, rank=n)
+    model.initialise(x, y, generator=generator)
+    with torch.no_grad():
+        model.weight_mean.copy_(torch.randn(n, 1, generator=generator))
+    objective = InducingELBO(n, functions, support_rows)
+    objective.prepare(model, x, y, generator=generator)
+    return model, objective, x, y
+
+
+def exact(model, x, y):
+    """Bound less 1/2 log|K| from its definition, and its gradient in the weights."""
+    k = model.kernel.evaluate(x).detach()
+    mu = model.weight_mean.detach().clone().requires_grad_()
+    c = model.scales()
+    misfit = (y - k @ mu[:, 0]).square().sum() + (k.square() @ c).sum()
+    value = -0.5 * (misfit / NOISE + len(y) * math.log(2 * math.pi * NOISE))
+    value = value - 0.5 * (mu[:, 0] @ k @ mu[:, 0] + k.diagonal() @ c - len(y))
+    value = value + 0.5 * c.log().sum()
+    (gradient,) = torch.autograd.grad(value, mu)
+    return value.detach(), gradient
+
+
+@pytest.mark.parametrize("support_rows", [0, 3])
+def test_value_and_gradient_are_unbiased_over_all_samples(support_rows):
+    model, objective, x, y = problem(support_rows=support_rows)
+    want, want_gradient = exact(model, x, y)
+    total, gradient, count = 0.0, torch.zeros(N, 1), 0
+    lists = [torch.tensor(pair) for pair in itertools.product(range(N), repeat=2)]
+    for row, i, j in itertools.product(range(N), lists, lists):
+        model.zero_grad()
+        value = objective.estimate(model, x[row : row + 1], y[row : row + 1], i, j).value
+        value.backward()
+        total += float(value.detach())
+        gradient += model.weight_mean.grad.to_dense()
+        count += 1
+    assert total / count == pytest.approx(float(want), rel=1e-10)
+    torch.testing.assert_close(gradient / count, want_gradient, rtol=1e-9, atol=1e-9)
+
+
+def test_full_lists_give_the_exact_bound_and_so_does_the_streamed_one():
+    model, objective, x, y = problem(n=12, functions=12, support_rows=4)
+    want, want_gradient = exact(model, x, y)
+    found = objective.evidence(model, x, y, generator=torch.Generator())
+    found.value.backward()
+    torch.testing.assert_close(found.value.detach(), want)
+    torch.testing.assert_close(model.weight_mean.grad.to_dense(), want_gradient)
+    full = objective.full_evidence(model, x, y, batch_size=5)
+    torch.testing.assert_close(full.value, want)
+
+
+def test_projections_follow_adagrad_for_a_thousand_steps():
+    model, objective, x, y = problem(n=30, functions=6, support_rows=8)
+    objective.drift_interval = 0
+    optimiser = torch.optim.Adagrad([model.weight_mean], lr=0.05)
+    generator = torch.Generator().manual_seed(1)
+    start = float(exact(model, x, y)[0])
+    for _ in range(1000):
+        rows = torch.randint(30, (10,), generator=generator)
+        optimiser.zero_grad()
+        (-objective.evidence(model, x[rows], y[rows], generator=generator).value / 30).backward()
+        optimiser.step()
+        objective.after_step(model)
+    carried, prior = objective.projection.clone(), objective.prior_projection.clone()
+    objective._project(model)
+    torch.testing.assert_close(carried, objective.projection, rtol=0, atol=1e-6)
+    torch.testing.assert_close(prior, objective.prior_projection, rtol=0, atol=1e-6)
+    assert float(exact(model, x, y)[0]) > start
+
+
+def test_control_variates_lower_the_variance():
+    spread = {}
+    for rows in (0, 20):
+        model, objective, x, y = problem(n=60, functions=6, support_rows=rows)
+        generator = torch.Generator().manual_seed(2)
+        values = [
+            float(objective.evidence(model, x, y, generator=generator).value.detach())
+            for _ in range(300)
+        ]
+        spread[rows] = torch.tensor(values).var()
+    assert float(spread[20]) < 0.3 * float(spread[0])
+
+
+@pytest.mark.parametrize("options", [{"functions": 31}, {"support_rows": 31}, {"functions": 0}])
+def test_lists_and_support_stay_within_n(options):
+    with pytest.raises(ConfigError, match="30"):
+        InducingELBO(30, **options)
+
+
+def test_state_carries_the_control_variates():
+    model, objective, x, y = problem(n=12, functions=4, support_rows=5)
+    other = InducingELBO(12, 4, 5)
+    other.load_state_dict(objective.state_dict())
+    i = torch.tensor([1, 2, 3, 4])
+    first = objective.estimate(model, x, y, i, i.flip(0) + 3).value
+    second = other.estimate(model, x, y, i, i.flip(0) + 3).value
+    assert torch.equal(first, second)
