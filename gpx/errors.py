@@ -16,6 +16,10 @@ class ShapeError(GPXError, ValueError):
     """A tensor has the wrong shape."""
 
 
+class IndexOutOfRange(ShapeError, IndexError):
+    """An index lies beyond the dimension it is for."""
+
+
 class DTypeError(GPXError, TypeError):
     """A tensor has the wrong dtype or lives on the wrong device."""
 

@@ -2,6 +2,7 @@
 
 from gpx.operators.block_toeplitz import BlockToeplitz, grid_lags
 from gpx.operators.circulant import BlockCirculant, Circulant
+from gpx.operators.elementwise import Elementwise
 from gpx.operators.interpolated import Interpolated
 from gpx.operators.interpolation import Interpolation
 from gpx.operators.kernel_matrix import KernelMatrix
@@ -9,6 +10,7 @@ from gpx.operators.khatri_rao import KhatriRao
 from gpx.operators.kronecker import Kronecker
 from gpx.operators.kronecker_plus_diagonal import KroneckerPlusDiagonal
 from gpx.operators.low_rank_plus_diagonal import LowRankPlusDiagonal
+from gpx.operators.product import Product
 from gpx.operators.selection import Selection, select
 from gpx.operators.sums import Scaled, Sum
 from gpx.operators.toeplitz import Toeplitz
@@ -17,6 +19,7 @@ __all__ = [
     "BlockCirculant",
     "BlockToeplitz",
     "Circulant",
+    "Elementwise",
     "Interpolated",
     "Interpolation",
     "KernelMatrix",
@@ -24,6 +27,7 @@ __all__ = [
     "Kronecker",
     "KroneckerPlusDiagonal",
     "LowRankPlusDiagonal",
+    "Product",
     "Scaled",
     "Selection",
     "Sum",

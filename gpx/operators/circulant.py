@@ -122,7 +122,7 @@ class BlockCirculant(Convolution):
 
     def _check_regular(self) -> None:
         smallest = self.plan.get("smallest", self._args, self._smallest)
-        if smallest <= 0.0:
+        if not smallest > 0.0:  # also when it is NaN
             raise NotPositiveDefinite(
                 f"the circulant of size {self.shape[-1]} is singular to rounding: its smallest "
                 "eigenvalue is below 1e-15 (float32: 1e-7) of the largest; add to its diagonal"

@@ -10,10 +10,12 @@ from linear_operator import LinearOperator
 from linear_operator.operators import ConstantDiagLinearOperator, DenseLinearOperator
 from torch import Tensor
 
+from gpx.errors import DTypeError
 from gpx.linalg.fft_products import convolve, correlate, spectrum
 from gpx.linalg.prepared import Prepared
 from gpx.operators.algebra import Index, rule
 from gpx.operators.closed_form import closed_form_product
+from gpx.operators.indexing import common_batch
 from gpx.operators.structured import Structured
 
 DENSE_ENTRIES = 1 << 14
@@ -43,6 +45,14 @@ class Convolution(Structured):
     def __init__(self, *tensors: Tensor, plan: Prepared | None = None, **options: Any) -> None:
         self.plan = Prepared() if plan is None else plan
         super().__init__(*tensors, plan=self.plan, **options)
+        first = tensors[0]
+        if not first.is_floating_point() or any(
+            t.dtype != first.dtype or t.device != first.device for t in tensors
+        ):
+            raise DTypeError(
+                f"{type(self).__name__} needs real floating tensors of one dtype and device, got "
+                f"{[(t.dtype, str(t.device)) for t in tensors]}; convert them to one"
+            )
 
     @property
     @abstractmethod
@@ -67,7 +77,8 @@ class Convolution(Structured):
     def _batch(self) -> torch.Size:
         if len(self._args) == 1:
             return self._args[0].shape[: -self.levels]
-        return torch.broadcast_shapes(*(t.shape[: -self.levels] for t in self._args))
+        shapes = (t.shape[: -self.levels] for t in self._args)
+        return common_batch(*shapes, what=f"the tensors of a {type(self).__name__}")
 
     def _dims(self) -> tuple[int, ...]:
         return (self.levels,) * len(self._args)
@@ -199,17 +210,29 @@ def _(operator: Convolution, diagonal: ConstantDiagLinearOperator) -> LinearOper
 @rule("add", Convolution, Convolution)
 def _(left: Convolution, right: Convolution) -> LinearOperator | None:
     """Two of one kind and shape stay one."""
-    same = type(left) is type(right) and len(left._args) == len(right._args)
-    if (
-        not same
-        or left.grids != right.grids
-        or any(
-            a.shape[-left.levels :] != b.shape[-left.levels :]
-            for a, b in zip(left._args, right._args, strict=True)
-        )
-    ):
+    if not _alike(left, right):
         return None
     return left._rebuilt(*(a + b for a, b in zip(left._args, right._args, strict=True)))
+
+
+@rule("mul", Convolution, Convolution)
+def _(left: Convolution, right: Convolution) -> LinearOperator | None:
+    """Two of one kind and shape multiply lag by lag."""
+    if not _alike(left, right):
+        return None
+    return left._rebuilt(*(a * b for a, b in zip(left._args, right._args, strict=True)))
+
+
+def _alike(left: Convolution, right: Convolution) -> bool:
+    same = type(left) is type(right) and len(left._args) == len(right._args)
+    return (
+        same
+        and left.grids == right.grids
+        and all(
+            a.shape[-left.levels :] == b.shape[-left.levels :]
+            for a, b in zip(left._args, right._args, strict=True)
+        )
+    )
 
 
 def _flat_lags(

@@ -8,9 +8,10 @@ import torch
 from linear_operator import LinearOperator, to_linear_operator
 from torch import Tensor
 
-from gpx.errors import ShapeError
+from gpx.errors import DTypeError, ShapeError
 from gpx.operators.algebra import Index, combine, rule
 from gpx.operators.closed_form import closed_form_product
+from gpx.operators.indexing import common_batch
 from gpx.operators.interpolation import Interpolation
 from gpx.operators.structured import Structured
 
@@ -52,12 +53,20 @@ class Interpolated(Structured):
                 f"not fit a grid matrix of shape {tuple(shape)}; the grids of weights and kernel "
                 "must be the same"
             )
+        parts = (self.left, base, self.right)
+        if any(p.dtype != base.dtype or p.device != base.device for p in parts):
+            raise DTypeError(
+                "weights and grid matrix differ: "
+                f"{[(p.dtype, str(p.device)) for p in parts]}; convert them to one"
+            )
 
     # --- the contract of linear_operator -----------------------------------------------------
 
     def _size(self) -> torch.Size:
         left, right = self.left._size(), self.right._size()
-        batch = torch.broadcast_shapes(left[:-2], self.base.batch_shape, right[:-2])
+        batch = common_batch(
+            left[:-2], self.base.batch_shape, right[:-2], what="weights and grid matrix"
+        )
         return torch.Size((*batch, left[-2], right[-2]))
 
     def _transpose_nonbatch(self) -> Interpolated:
@@ -143,7 +152,7 @@ class Interpolated(Structured):
 
     def to_dense(self) -> Tensor:
         """The matrix itself, (..., n1, n2), differentiable; nothing is kept."""
-        return self._product(torch.eye(self.shape[-1], dtype=self.dtype, device=self.device))
+        return self._matmul(torch.eye(self.shape[-1], dtype=self.dtype, device=self.device))
 
     def zero_mean_mvn_samples(self, num_samples: int) -> Tensor:
         """Draws (num_samples, ..., n) of N(0, W K W^T): W times draws of the grid's matrix."""

@@ -10,7 +10,7 @@ import torch
 from linear_operator import LinearOperator
 from torch import Tensor
 
-from gpx.errors import ShapeError
+from gpx.errors import DTypeError, ShapeError
 from gpx.linalg.interpolation import Boundary, Method, Outside, RegularAxis, interpolate
 from gpx.linalg.prepared import Prepared
 from gpx.operators.algebra import Index, combine, rule
@@ -47,6 +47,11 @@ class Interpolation(Structured):
             raise ShapeError(
                 f"interpolation values {tuple(values.shape)} and indices {tuple(indices.shape)} "
                 "must both be (..., n, q)"
+            )
+        if not values.is_floating_point() or indices.dtype != torch.long:
+            raise DTypeError(
+                f"interpolation needs floating values and int64 indices, got {values.dtype} and "
+                f"{indices.dtype}"
             )
 
     @classmethod
@@ -112,11 +117,19 @@ class Interpolation(Structured):
         """Values and indices as one block-diagonal matrix of two dimensions."""
         blocks = self.values.shape[:-2].numel()
         values, indices = self.values.detach(), self.indices
+        if indices.numel():  # compressed rows do not check: they would read foreign memory
+            low, high = (int(found) for found in indices.aminmax())
+            if low < 0 or high >= self.num_columns:
+                raise ShapeError(
+                    f"interpolation indices from {low} to {high} do not fit {self.num_columns} "
+                    "columns"
+                )
         if blocks > 1:
             offset = self.num_columns * torch.arange(blocks, device=indices.device)
             indices = indices + offset.view(*self.values.shape[:-2], 1, 1)
         q = values.shape[-1]
-        return values.reshape(-1, q), indices.reshape(-1, q), blocks * self.num_columns
+        rows = blocks * values.shape[-2]
+        return values.reshape(rows, q), indices.reshape(rows, q), blocks * self.num_columns
 
     def _rows(self) -> Tensor:
         values, indices, m = self._flat()

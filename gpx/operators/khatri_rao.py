@@ -16,6 +16,7 @@ from gpx.errors import DTypeError, ShapeError
 from gpx.linalg.khatri_rao import khatri_rao_columns, khatri_rao_gram
 from gpx.linalg.kronecker import kronecker_vector, split_index
 from gpx.operators.algebra import Index, rule
+from gpx.operators.indexing import common_batch
 from gpx.operators.structured import Structured
 
 LARGEST = 2**63 - 1
@@ -80,7 +81,7 @@ class KhatriRao(Structured):
                 f"10^{len(str(m)) - 1} columns, more than a shape can state; use select_columns "
                 "or gram, which never count them"
             )
-        batch = torch.broadcast_shapes(*[f.shape[:-2] for f in self.factors])
+        batch = common_batch(*[f.shape[:-2] for f in self.factors], what="the Khatri-Rao factors")
         return torch.Size((*batch, m, n) if self.columnwise else (*batch, n, m))
 
     def _transpose_nonbatch(self) -> KhatriRao:
@@ -114,8 +115,8 @@ class KhatriRao(Structured):
         batch = torch.broadcast_shapes(self.batch_shape, right.shape[:-2])
         chunks = self._chunks(right.shape[-1], batch)
         step = self._scatter if self.columnwise else self._gather
-        if len(chunks) == 1:
-            return step(chunks[0], right)
+        if len(chunks) < 2:
+            return step(slice(0, self.factors[0].shape[-2]), right)
         # the gradient recomputes a chunk's row-wise products instead of keeping them all
         parts = [checkpoint(step, rows, right, use_reentrant=False) for rows in chunks]
         return reduce(torch.add, parts) if self.columnwise else torch.cat(parts, dim=-2)

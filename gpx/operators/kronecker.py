@@ -26,6 +26,7 @@ from gpx.linalg.kronecker import (
     split_index,
 )
 from gpx.operators.algebra import Index, rule
+from gpx.operators.indexing import common_batch
 from gpx.operators.khatri_rao import KhatriRao
 from gpx.operators.selection import Selection
 from gpx.operators.structured import Structured
@@ -71,7 +72,7 @@ class Kronecker(Structured):
         self.factors = factors
 
     def _size(self) -> torch.Size:
-        batch = torch.broadcast_shapes(*[f.shape[:-2] for f in self.factors])
+        batch = common_batch(*[f.shape[:-2] for f in self.factors], what="the Kronecker factors")
         rows = math.prod(f.shape[-2] for f in self.factors)
         return torch.Size((*batch, rows, math.prod(f.shape[-1] for f in self.factors)))
 

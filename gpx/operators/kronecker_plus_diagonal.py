@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,83 +12,13 @@ from torch.autograd.function import once_differentiable
 
 from gpx.errors import DTypeError, NotPositiveDefinite, ShapeError
 from gpx.linalg.conjugate_gradients import conjugate_gradients
-from gpx.linalg.kronecker import kronecker_matmul, kronecker_vector
 from gpx.linalg.prepared import Prepared
 from gpx.linalg.stopping import RelativeResidual
 from gpx.operators.algebra import rule
+from gpx.operators.indexing import common_batch
 from gpx.operators.kronecker import Kronecker
+from gpx.operators.shifted_spectrum import KroneckerPreconditioner, ShiftedSpectrum
 from gpx.operators.structured import TOLERANCE, Structured
-
-
-@dataclass(frozen=True)
-class ShiftedSpectrum:
-    """Eigendecomposition Q (T + s I) Q^T of a Kronecker product plus a constant.
-
-    Attributes:
-        vectors (..., m_l, m_l): Q_l, in the operator's dtype.
-        values (..., m_l): eigenvalues of the factors, float64.
-        shifted (..., M): prod_l values + s in the order of the grid, float64, all positive.
-    """
-
-    vectors: tuple[Tensor, ...]
-    values: tuple[Tensor, ...]
-    shifted: Tensor
-
-    @classmethod
-    def of(cls, factors: Sequence[Tensor], shift: Tensor) -> ShiftedSpectrum:
-        """Decompose symmetric factors in float64 (they are small); shift (..., 1)."""
-        pairs = [torch.linalg.eigh(f.double()) for f in factors]
-        values = tuple(v for v, _ in pairs)
-        shifted = kronecker_vector(values)
-        batch = torch.broadcast_shapes(shifted.shape[:-1], shift.shape[:-1])
-        wide = batch != shifted.shape[:-1]
-        # a grid of doubles is large: shift it in place where it need not grow
-        shifted = shifted + shift.double() if wide else shifted.add_(shift.double())
-        if not bool(shifted.min() > 0):
-            raise NotPositiveDefinite(
-                f"Kronecker product of sizes {[f.shape[-1] for f in factors]} plus a constant "
-                f"diagonal is not positive definite: smallest eigenvalue {float(shifted.min()):.2e}"
-                f" with the diagonal at {float(shift.min()):.2e}. Try: raise the noise variance; "
-                "check that every factor is positive semi-definite."
-            )
-        dtype = factors[0].dtype
-        return cls(tuple(q.to(dtype) for _, q in pairs), values, shifted)
-
-    def inverse_product(self, right: Tensor) -> Tensor:
-        """Q (T + s I)^{-1} Q^T right."""
-        rotated = kronecker_matmul([q.mT for q in self.vectors], right)
-        spectrum = self.shifted.unsqueeze(-1)
-        if torch.broadcast_shapes(rotated.shape, spectrum.shape) == rotated.shape:
-            scaled = rotated.div_(spectrum)  # fresh memory, rotated from ``right`` just now
-        else:
-            scaled = (rotated / spectrum).to(right.dtype)
-        return kronecker_matmul(self.vectors, scaled)
-
-    def logdet(self) -> Tensor:
-        """sum_i log(shifted_i), float64."""
-        return self.shifted.log().sum(-1)
-
-    def logdet_gradients(self) -> tuple[list[Tensor], Tensor]:
-        """d logdet / d A_l (..., m_l, m_l) and d logdet / d s (..., 1), float64.
-
-        Q_l diag(g_l) Q_l^T with g_l the sum, over the other axes, of their eigenvalues divided by
-        ``shifted``. No difference of eigenvalues is divided by, so repeated ones do no harm.
-        Cost: O(d M + sum m_l^3).
-        """
-        reciprocal = self.shifted.reciprocal()
-        one = reciprocal.new_ones(1)
-        found = []
-        for at, q in enumerate(self.vectors):
-            before = kronecker_vector([one, *self.values[:at]])
-            after = kronecker_vector([one, *self.values[at + 1 :]])
-            m = q.shape[-1]
-            grid = reciprocal.reshape(*reciprocal.shape[:-1], -1, after.shape[-1])
-            grid = (grid @ after.unsqueeze(-1)).squeeze(-1)
-            grid = grid.reshape(*grid.shape[:-1], before.shape[-1], m)
-            weights = (before.unsqueeze(-2) @ grid).squeeze(-2)
-            wide = q.double()
-            found.append((wide * weights.unsqueeze(-2)) @ wide.mT)
-        return found, reciprocal.sum(-1, keepdim=True)
 
 
 class KroneckerPlusDiagonal(Structured):
@@ -101,7 +29,9 @@ class KroneckerPlusDiagonal(Structured):
 
     General diagonal (..., M): solves by conjugate gradients preconditioned with the same
     decomposition at the geometric mean of D (condition number at most max D / min D, whatever the
-    Kronecker product), to ``structured.TOLERANCE`` or DidNotConverge; logdet as ``Structured``.
+    Kronecker product), to ``structured.TOLERANCE`` or DidNotConverge; logdet as ``Structured``, and
+    at any size as an estimate with an error bar by
+    ``gpx.linalg.inv_quad_logdet(a, b, method="iterative", preconditioner=a.preconditioner())``.
 
     Cost, c columns, M = prod m_l: product 2 c M sum m_l operations; first solve or logdet sum
     10 m_l^3 and O(M); a solve two Kronecker products; logdet O(M), its gradient O(d M + sum m_l^3)
@@ -113,7 +43,8 @@ class KroneckerPlusDiagonal(Structured):
 
     Raises:
         ShapeError, DTypeError: factors that are not square, or a diagonal that does not fit.
-        NotPositiveDefinite: an eigenvalue of the sum is not positive.
+        NotPositiveDefinite: an eigenvalue of the sum, or an entry of a general diagonal, is not
+            positive.
     Source: grids_and_grief 2.2 (item 8).
     """
 
@@ -148,7 +79,8 @@ class KroneckerPlusDiagonal(Structured):
 
     def _size(self) -> torch.Size:
         shape = self.kronecker.shape
-        batch = torch.broadcast_shapes(shape[:-2], self.diagonal_values.shape[:-1])
+        parts = (shape[:-2], self.diagonal_values.shape[:-1])
+        batch = common_batch(*parts, what="a Kronecker product and a diagonal")
         return torch.Size((*batch, *shape[-2:]))
 
     def _transpose_nonbatch(self) -> KroneckerPlusDiagonal:
@@ -178,12 +110,29 @@ class KroneckerPlusDiagonal(Structured):
         def build() -> ShiftedSpectrum:
             shift = self.diagonal_values
             if not self.constant:
+                if not bool((shift > 0).all()):
+                    raise NotPositiveDefinite(
+                        f"the diagonal of {self._name()} has the entry {float(shift.min()):.2e}; "
+                        "expected positive noise variances. Raise them."
+                    )
                 shift = shift.log().mean(-1, keepdim=True).exp()
             return ShiftedSpectrum.of(self.kronecker.dense_factors(), shift)
 
         with torch.no_grad():
             found = self._kept.get("spectrum", self.representation(), build)
         return found
+
+    _preconditioner_hint = ", preconditioner=operator.preconditioner()"
+
+    def preconditioner(self) -> KroneckerPreconditioner:
+        """Q (T + s I) Q^T at the kept decomposition, for ``gpx.linalg``; no batch.
+
+        Raises:
+            ShapeError: a batch of matrices.
+        """
+        if len(self.batch_shape):
+            raise ShapeError(f"a preconditioner is for one matrix; this is {self._name()}")
+        return KroneckerPreconditioner(self.spectrum(), self.dtype)
 
     def _inverse_product(self, right: Tensor) -> Tensor:
         spectrum = self.spectrum()

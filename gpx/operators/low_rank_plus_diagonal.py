@@ -18,6 +18,7 @@ from gpx.linalg.cholesky import cholesky
 from gpx.linalg.prepared import Prepared
 from gpx.linalg.triangular import lower_of_product
 from gpx.operators.algebra import rule
+from gpx.operators.indexing import common_batch
 from gpx.operators.kronecker_plus_diagonal import diagonal_values
 from gpx.operators.structured import Structured
 
@@ -41,10 +42,11 @@ class Capacitance:
     def of(cls, factor: Tensor, diagonal: Tensor) -> Capacitance:
         """Sum over rows in chunks, in float64 across chunks; diagonal (..., n) or (..., 1)."""
         n, k = factor.shape[-2:]
-        if not bool((diagonal > 0).all()):
+        if not bool(((diagonal > 0) & diagonal.isfinite()).all()):
+            low, high = float(diagonal.min()), float(diagonal.max())
             raise NotPositiveDefinite(
-                f"the diagonal of a low-rank-plus-diagonal matrix of {n} rows has the entry "
-                f"{float(diagonal.min()):.2e}; expected positive entries. Raise the noise variance."
+                f"the diagonal of a low-rank-plus-diagonal matrix of {n} rows has entries from "
+                f"{low:.2e} to {high:.2e}; expected positive, finite. Raise the noise variance."
             )
         batch = torch.broadcast_shapes(factor.shape[:-2], diagonal.shape[:-1])
         total = torch.zeros(*batch, k, k, dtype=torch.float64, device=factor.device)
@@ -123,8 +125,8 @@ class LowRankPlusDiagonal(Structured):
 
     def _size(self) -> torch.Size:
         n = self.factor.shape[-2]
-        batch = torch.broadcast_shapes(self.factor.shape[:-2], self.diagonal_values.shape[:-1])
-        return torch.Size((*batch, n, n))
+        shapes = (self.factor.shape[:-2], self.diagonal_values.shape[:-1])
+        return torch.Size((*common_batch(*shapes, what="a factor and a diagonal"), n, n))
 
     def _transpose_nonbatch(self) -> LowRankPlusDiagonal:
         return self  # symmetric for every value of its tensors

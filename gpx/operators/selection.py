@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gpx.errors import ShapeError
 from gpx.operators.algebra import Index, combine, rule
+from gpx.operators.indexing import positions
 from gpx.operators.structured import Structured
 
 FEW_ENTRIES = 16
@@ -130,22 +131,12 @@ def select(
 def _positions(index: Tensor | None, size: int, name: str) -> Tensor | None:
     if index is None:
         return None
-    if index.dtype == torch.bool:
-        if index.shape != (size,):
-            raise ShapeError(f"the mask of {name} is {tuple(index.shape)}; expected ({size},)")
-        return index.nonzero().squeeze(-1)
-    if index.ndim != 1 or index.is_floating_point():
+    if index.dtype != torch.bool and (index.ndim != 1 or index.is_floating_point()):
         raise ShapeError(
             f"{name} must be a mask ({size},) or integer positions, got {index.dtype} of shape "
             f"{tuple(index.shape)}"
         )
-    index = index.long()
-    if index.numel() and bool(((index < -size) | (index >= size)).any()):
-        raise ShapeError(
-            f"{name} has positions from {int(index.min())} to {int(index.max())}; expected "
-            f"-{size} to {size - 1}"
-        )
-    return torch.where(index < 0, index + size, index)
+    return positions(index, size, name)
 
 
 @rule("select", LinearOperator, Index)

@@ -15,7 +15,6 @@ from linear_operator import LinearOperator
 from linear_operator.operators import (
     ConstantDiagLinearOperator,
     DiagLinearOperator,
-    MatmulLinearOperator,
     RootLinearOperator,
     ZeroLinearOperator,
     to_linear_operator,
@@ -28,6 +27,8 @@ from gpx.linalg.cholesky import cholesky
 from gpx.linalg.conjugate_gradients import conjugate_gradients
 from gpx.linalg.stopping import RelativeResidual
 from gpx.operators.algebra import Index, combine
+from gpx.operators.indexing import WHOLE, checked_index, common_batch, kept
+from gpx.operators.inverse_root import inverse_root
 
 DENSE_ROWS = 2_000
 """Up to this size an operator without a direct method is factorised densely."""
@@ -47,6 +48,9 @@ class Structured(LinearOperator):
     solve runs conjugate gradients to ``TOLERANCE`` or raises DidNotConverge, and a logdet raises
     ConfigError. Solves assume a symmetric positive definite matrix unless the class says otherwise.
     """
+
+    _preconditioner_hint = ""
+    """What an error message adds to a call of ``gpx.linalg.inv_quad_logdet``."""
 
     def _dims(self) -> tuple[int, ...]:
         """How many trailing dimensions of each positional argument are not batch."""
@@ -76,7 +80,10 @@ class Structured(LinearOperator):
         if n > DENSE_ROWS:
             raise ConfigError(
                 f"{self._name()} has no closed-form log-determinant and {n} rows are too many for "
-                f"a dense one (at most {DENSE_ROWS}); use stochastic Lanczos quadrature"
+                f"a dense one (at most {DENSE_ROWS}). Estimate it with an error bar, by stochastic "
+                "Lanczos quadrature: "
+                "gpx.linalg.inv_quad_logdet(operator, right_hand_sides, method='iterative', "
+                f"generator=generator{self._preconditioner_hint})"
             )
         lower, _ = cholesky(self.to_dense(), name=self._name(), ladder=(0.0,))
         return 2.0 * lower.diagonal(dim1=-2, dim2=-1).log().sum(-1)
@@ -100,13 +107,27 @@ class Structured(LinearOperator):
                 f"{self._name()} cannot be multiplied with {type(other).__name__} of shape "
                 f"{tuple(other.shape)}: {self.shape[-1]} columns against {other.shape[-2]} rows"
             )
+        self._same_kind(other)
         found = combine("matmul", self, other)
-        return MatmulLinearOperator(self, other) if found is None else found
+        assert found is not None  # Product takes whatever nobody else does
+        return found
 
     def _matmul(self, rhs: Tensor) -> Tensor:
+        if rhs.numel() == 0:  # no columns, or nothing to sum over; FFTs refuse such sizes
+            return self._nothing(rhs)
         if rhs.ndim == 1:
             return self._product(rhs.unsqueeze(-1)).squeeze(-1)
         return self._product(rhs)
+
+    def _nothing(self, rhs: Tensor) -> Tensor:
+        """Zeros of the product's shape, attached to the graph of everything that went in."""
+        tensors = [rhs, *(t for t in self.representation() if t.is_floating_point())]
+        zero = torch.stack([t.reshape(-1)[:0].sum() for t in tensors]).sum()
+        *batch, rows, _ = self.shape
+        if rhs.ndim == 1:
+            return zero.expand(*batch, rows).clone()
+        batch = torch.broadcast_shapes(self.batch_shape, rhs.shape[:-2])
+        return zero.expand(*batch, rows, rhs.shape[-1]).clone()
 
     def _check(self, other: Tensor, rows: int) -> None:
         found = other.shape[0] if other.ndim == 1 else other.shape[-2] if other.ndim else -1
@@ -115,9 +136,21 @@ class Structured(LinearOperator):
                 f"{self._name()} cannot meet a right-hand side of shape {tuple(other.shape)}: "
                 f"expected ({rows},) or (..., {rows}, c)"
             )
+        if other.ndim > 2 and len(self.batch_shape):
+            common_batch(
+                self.batch_shape, other.shape[:-2], what=f"{self._name()} and a right-hand side"
+            )
         if other.dtype != self.dtype or other.device != self.device:
             raise DTypeError(
                 f"{self._name()} is {self.dtype} on {self.device}, the right-hand side is "
+                f"{other.dtype} on {other.device}; convert one of them"
+            )
+
+    def _same_kind(self, other: LinearOperator) -> None:
+        elsewhere = other.device is not None and other.device != self.device  # identities have None
+        if other.dtype != self.dtype or elsewhere:
+            raise DTypeError(
+                f"{self._name()} is {self.dtype} on {self.device}, {type(other).__name__} is "
                 f"{other.dtype} on {other.device}; convert one of them"
             )
 
@@ -144,10 +177,16 @@ class Structured(LinearOperator):
         """
         self._square("solve")
         self._check(right_tensor, self.shape[-1])
+        if left_tensor is not None and left_tensor.shape[-1] != self.shape[-1]:
+            raise ShapeError(
+                f"{self._name()} cannot meet a left-hand side of shape {tuple(left_tensor.shape)}: "
+                f"expected (..., c, {self.shape[-1]})"
+            )
         vector = right_tensor.ndim == 1
         right = right_tensor.unsqueeze(-1) if vector else right_tensor
         batch = torch.broadcast_shapes(self.batch_shape, right.shape[:-2])
-        out = self._solution(right.expand(*batch, *right.shape[-2:]))
+        right = right.expand(*batch, *right.shape[-2:])
+        out = self._solution(right) if right.numel() else right.clone()
         out = out.squeeze(-1) if vector else out
         return out if left_tensor is None else left_tensor @ out
 
@@ -197,10 +236,63 @@ class Structured(LinearOperator):
         if self.shape[-1] > DENSE_ROWS:
             raise ConfigError(
                 f"{self._name()} has no structured root and is too large for a dense one (at most "
-                f"{DENSE_ROWS} rows); use a Lanczos root (method='lanczos')"
+                f"{DENSE_ROWS} rows); gpx.linalg.lanczos_root and contour_root multiply vectors "
+                "with a root and report their error"
             )
         lower, _ = cholesky(self.to_dense(), name=self._name(), ladder=(0.0,))
         return RootLinearOperator(lower)
+
+    def root_inv_decomposition(
+        self,
+        initial_vectors: Tensor | None = None,
+        test_vectors: Tensor | None = None,
+        method: str | None = None,
+    ) -> LinearOperator:
+        """R R^T = self^{-1}, R = L^{-T} with the default root L; at most ``DENSE_ROWS`` rows.
+
+        ``method`` names one of the package's own methods instead.
+        """
+        self._square("root_inv_decomposition")
+        if method is not None:
+            return super().root_inv_decomposition(initial_vectors, test_vectors, method)
+        self._dense_size("root_inv_decomposition")
+        lower, _ = cholesky(self.to_dense(), name=self._name(), ladder=(0.0,))
+        eye = torch.eye(self.shape[-1], dtype=self.dtype, device=self.device)
+        return RootLinearOperator(torch.linalg.solve_triangular(lower, eye, upper=False).mT)
+
+    def diagonalization(self, method: str | None = None) -> tuple[Tensor, Any]:
+        """Eigenvalues (..., N) and eigenvectors, dense, complete; at most ``DENSE_ROWS`` rows.
+
+        ``method`` names one of the package's own methods instead.
+        """
+        self._square("diagonalization")
+        if method is not None:
+            return super().diagonalization(method)
+        self._dense_size("diagonalization")
+        return self._symeig(eigenvectors=True)
+
+    def sqrt_inv_matmul(
+        self, rhs: Tensor, lhs: Tensor | None = None
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """self^{-1/2} rhs, or (lhs self^{-1/2} rhs, diagonal of lhs self^{-1} lhs^T).
+
+        Dense, at most ``DENSE_ROWS`` rows; the gradient is exact also where eigenvalues repeat.
+        """
+        self._square("sqrt_inv_matmul")
+        self._check(rhs, self.shape[-1])
+        self._dense_size("sqrt_inv_matmul")
+        found = inverse_root(self, rhs)
+        if lhs is None:
+            return found
+        return lhs @ found, inverse_root(self, lhs.mT).square().sum(-2)
+
+    def _dense_size(self, what: str) -> None:
+        if self.shape[-1] > DENSE_ROWS:
+            raise ConfigError(
+                f"{what} of {self._name()} would be dense (at most {DENSE_ROWS} rows); "
+                "gpx.linalg.lanczos_root and contour_root multiply vectors with a root or an "
+                "inverse root and report their error, gpx.linalg.Lanczos gives eigenvalue estimates"
+            )
 
     # --- algebra ---------------------------------------------------------------------------------
 
@@ -216,16 +308,39 @@ class Structured(LinearOperator):
                 f"{self._name()} cannot be added to {type(other).__name__} of shape "
                 f"{tuple(other.shape)}"
             )
+        self._same_kind(other)
         found = combine("add", self, other)
         return super().__add__(other) if found is None else found
 
-    def add_diagonal(self, diag: Tensor) -> LinearOperator:
-        """self + diag(d) for d (..., N), or constant: (..., 1) or ()."""
+    def __sub__(self, other: Any) -> LinearOperator:
+        return self if isinstance(other, ZeroLinearOperator) else super().__sub__(other)
+
+    def add_diagonal(self, diag: Tensor | float) -> LinearOperator:
+        """self + diag(d) for d (..., N), or constant: a number, (..., 1) or ().
+
+        Raises:
+            ShapeError: not square, or a diagonal of another length.
+        """
         self._square("add_diagonal")
+        diag = torch.as_tensor(diag, dtype=self.dtype, device=self.device)
+        if diag.ndim and diag.shape[-1] not in (1, self.shape[-1]):
+            raise ShapeError(
+                f"a diagonal of shape {tuple(diag.shape)} cannot be added to {self._name()}"
+            )
         if diag.ndim == 0 or (diag.shape[-1] == 1 and self.shape[-1] != 1):
             values = diag.reshape(1) if diag.ndim == 0 else diag
             return self + ConstantDiagLinearOperator(values, diag_shape=self.shape[-1])
         return self + DiagLinearOperator(diag)
+
+    def mul(self, other: float | Tensor | LinearOperator) -> Any:
+        """Times a number (or one per batch member), or elementwise with another matrix.
+
+        Raises:
+            ShapeError: shapes that do not broadcast.
+        """
+        if isinstance(other, (Tensor, LinearOperator)):
+            common_batch(self.shape, other.shape, what="factors of an elementwise product")
+        return super().mul(other)
 
     def _mul_constant(self, other: float | Tensor) -> LinearOperator:
         scale = torch.as_tensor(other, dtype=self.dtype, device=self.device)
@@ -233,8 +348,33 @@ class Structured(LinearOperator):
         return super()._mul_constant(scale) if found is None else found
 
     def _mul_matrix(self, other: Any) -> LinearOperator:
+        if other.shape[-2:] != self.shape[-2:] and 1 in other.shape[-2:]:
+            return self._mul_broadcast(other.to_dense())
+        if other.shape[-2:] != self.shape[-2:]:
+            raise ShapeError(
+                f"{self._name()} cannot be multiplied elementwise with {type(other).__name__} of "
+                f"shape {tuple(other.shape)}"
+            )
+        self._same_kind(other)
         found = combine("mul", self, other)
-        return super()._mul_matrix(other) if found is None else found
+        assert found is not None  # Elementwise takes whatever nobody else does
+        return found
+
+    def _mul_broadcast(self, other: Tensor) -> LinearOperator:
+        """Times one number (..., 1, 1), one per column (..., 1, M) or one per row (..., N, 1)."""
+        if other.shape[-2:] == (1, 1):
+            return self._mul_constant(other[..., 0, 0])
+        if other.shape[-2:] == (1, self.shape[-1]):
+            return self @ DiagLinearOperator(other.squeeze(-2))
+        if other.shape[-2:] == (self.shape[-2], 1):
+            return (self.mT @ DiagLinearOperator(other.squeeze(-1))).mT
+        raise ShapeError(
+            f"{self._name()} cannot be multiplied elementwise with {tuple(other.shape)}"
+        )
+
+    def sum(self, dim: int | None = None) -> Any:
+        """Sum over rows (-2), columns (-1), a batch dimension, or everything (None)."""
+        return self.sum(-1).sum() if dim is None else super().sum(dim)
 
     # --- batches and indexing --------------------------------------------------------------------
 
@@ -256,13 +396,28 @@ class Structured(LinearOperator):
     def _unsqueeze_batch(self, dim: int) -> LinearOperator:
         return type(self)(*[a.unsqueeze(dim) for a in self._broadcast_args()], **self._kwargs)
 
+    def __getitem__(self, index: Any) -> Any:
+        """Rows, columns, blocks and batch members by integer, slice, list, mask or positions.
+
+        Raises:
+            ShapeError, IndexOutOfRange: see ``gpx.operators.indexing.checked_index``.
+        """
+        index = checked_index(index, self.shape, self.device)
+        wide = [i for i in index if isinstance(i, Tensor) and i.ndim > 1]
+        if wide and not all(isinstance(i, Tensor) for i in index[-2:]):
+            raise ShapeError(
+                f"positions of shape {tuple(wide[0].shape)} on their own do not give rows of "
+                f"{self._name()}; use a vector of positions"
+            )
+        return super().__getitem__(index)
+
     def _getitem(self, row_index: Any, col_index: Any, *batch_indices: Any) -> LinearOperator:
         base = self
-        if any(index != slice(None) for index in map(_plain, batch_indices)):
+        if any(not isinstance(i, slice) or i != WHOLE for i in batch_indices):
             base = type(self)(*[a[batch_indices] for a in self._broadcast_args()], **self._kwargs)
         index = Index(
-            _positions(row_index, self.shape[-2], self.device),
-            _positions(col_index, self.shape[-1], self.device),
+            kept(row_index, self.shape[-2], self.device),
+            kept(col_index, self.shape[-1], self.device),
         )
         if index.rows is None and index.columns is None:
             return base
@@ -319,19 +474,3 @@ class _Inverse(torch.autograd.Function):
         if any(ctx.needs_input_grad[2:]):
             found = ctx.operator._bilinear_derivative(-weights, solution)
         return (None, weights, *found)
-
-
-def _plain(index: Any) -> Any:
-    """Something that compares with a slice without comparing entries."""
-    return index if isinstance(index, (slice, int)) else None
-
-
-def _positions(index: Any, size: int, device: torch.device | None) -> Tensor | None:
-    """Slice, mask or indices -> non-negative positions; None for everything."""
-    if isinstance(index, slice):
-        if index == slice(None):
-            return None
-        return torch.arange(*index.indices(size), device=device)
-    if index.dtype == torch.bool:
-        return index.nonzero().squeeze(-1)
-    return torch.where(index < 0, index + size, index)

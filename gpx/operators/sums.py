@@ -14,8 +14,9 @@ from linear_operator.operators import (
 )
 from torch import Tensor
 
-from gpx.errors import ShapeError
+from gpx.errors import DTypeError, NotPositiveDefinite, ShapeError
 from gpx.operators.algebra import Index, combine, rule
+from gpx.operators.indexing import common_batch
 from gpx.operators.structured import Structured
 
 
@@ -23,10 +24,20 @@ class Scaled(Structured):
     """c A, (..., n, m), for a scalar c of the batch shape; what A solves, c A solves.
 
     Cost: A's, plus O(n c) for the multiplication. Solve: A^{-1} b / c; logdet: log|A| + n log c.
+
+    Raises:
+        DTypeError: a scale of another dtype or device. ShapeError: batches that do not fit.
+        NotPositiveDefinite: a solve with c = 0, a logdet or root with c <= 0 (one host
+            synchronisation).
     """
 
     def __init__(self, base: LinearOperator, scale: Tensor) -> None:
         super().__init__(base, scale)
+        if scale.dtype != base.dtype or scale.device != base.device:
+            raise DTypeError(
+                f"the scale is {scale.dtype} on {scale.device}, the operator {base.dtype} on "
+                f"{base.device}; convert one of them"
+            )
         self.base, self.scale = base, scale
 
     def _dims(self) -> tuple[int, ...]:
@@ -34,7 +45,12 @@ class Scaled(Structured):
 
     def _size(self) -> torch.Size:
         shape = self.base.shape
-        return torch.Size((*torch.broadcast_shapes(shape[:-2], self.scale.shape), *shape[-2:]))
+        return torch.Size(
+            (
+                *common_batch(shape[:-2], self.scale.shape, what="an operator and its scale"),
+                *shape[-2:],
+            )
+        )
 
     def _transpose_nonbatch(self) -> Scaled:
         return Scaled(self.base.mT, self.scale)
@@ -43,13 +59,23 @@ class Scaled(Structured):
         return self.scale[..., None, None] * self.base.matmul(right)
 
     def _solution(self, right: Tensor) -> Tensor:
+        if bool((self.scale == 0).any()):
+            raise NotPositiveDefinite(f"{self._name()} is zero times an operator: no solve")
         return self.base.solve(right) / self.scale[..., None, None]
 
     def _inverse_product(self, right: Tensor) -> Tensor:
         return self._solution(right)
 
     def _logdet(self) -> Tensor:
+        self._positive("log-determinant")
         return self.base.logdet() + self.shape[-1] * self.scale.log()
+
+    def _positive(self, what: str) -> None:
+        if not bool((self.scale > 0).all()):
+            raise NotPositiveDefinite(
+                f"the {what} of {self._name()} needs a positive scale; found "
+                f"{float(self.scale.min()):.2e}"
+            )
 
     def _diagonal(self) -> Tensor:
         return self.scale[..., None] * self.base._diagonal()
@@ -61,6 +87,7 @@ class Scaled(Structured):
 
     def root_decomposition(self, method: str | None = None) -> LinearOperator:
         """sqrt(c) R."""
+        self._positive("root")
         root = self.base.root_decomposition(method).root
         return RootLinearOperator(root * self.scale.sqrt()[..., None, None])
 
@@ -79,10 +106,15 @@ class Sum(Structured):
             raise ShapeError(
                 f"a sum needs terms of one shape, got {[tuple(t.shape) for t in terms]}"
             )
+        if len({(t.dtype, t.device) for t in terms}) != 1:
+            raise DTypeError(
+                f"a sum needs terms of one dtype and device, got "
+                f"{[(t.dtype, str(t.device)) for t in terms]}; convert them to one"
+            )
         self.terms = terms
 
     def _size(self) -> torch.Size:
-        batch = torch.broadcast_shapes(*[t.shape[:-2] for t in self.terms])
+        batch = common_batch(*[t.shape[:-2] for t in self.terms], what="the terms of a sum")
         return torch.Size((*batch, *self.terms[0].shape[-2:]))
 
     def _transpose_nonbatch(self) -> Sum:

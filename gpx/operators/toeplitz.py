@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError, ShapeError
+from gpx.errors import ConfigError, NotPositiveDefinite, ShapeError
 from gpx.linalg.fft_products import embed_general, embed_symmetric, fast_length
 from gpx.linalg.levinson import toeplitz_logdet, toeplitz_solve
 from gpx.linalg.prepared import Prepared
@@ -33,7 +33,9 @@ class Toeplitz(Convolution):
 
     Raises:
         ShapeError: an empty column or row.
-        NotPositiveDefinite: a solve or logdet, when a pivot of the recursion is not positive.
+        DTypeError: column and row differ in dtype or device, or are not real floating numbers.
+        NotPositiveDefinite: a solve or logdet, when a pivot of the recursion is not positive; a
+            solve of a singular matrix given by column and row.
         DidNotConverge: a solve, when the matrix is too near singular for its dtype.
 
     Source: msgp_ski_toeplitz 2.17.
@@ -86,12 +88,20 @@ class Toeplitz(Convolution):
     def _solution(self, right: Tensor) -> Tensor:
         if self.row is None:
             return super()._solution(right)
-        return torch.linalg.solve(self._dense("solve"), right)
+        return self._lu_solve(right)
 
     def _inverse_product(self, right: Tensor) -> Tensor:
         if self.row is None:
             return toeplitz_solve(self.column, right, self.plan)
-        return torch.linalg.solve(self._dense("solve"), right)
+        return self._lu_solve(right)
+
+    def _lu_solve(self, right: Tensor) -> Tensor:
+        found, info = torch.linalg.solve_ex(self._dense("solve"), right)
+        if bool(info.any()):
+            raise NotPositiveDefinite(
+                f"{self._name()} is singular: a pivot of its LU factorisation is zero"
+            )
+        return found
 
     def _dense(self, what: str) -> Tensor:
         if self.shape[-1] > DENSE_ROWS:

@@ -165,6 +165,7 @@ class TestPackageCase(LinearOperatorTestCase, unittest.TestCase):
     seed = 3
     should_call_cg = False
     should_call_lanczos = False
+    should_call_lanczos_diagonalization = False
 
     def create_linear_op(self):
         place = torch.tensor([[0, 1], [1, 2], [2, 3], [3, 4], [4, 5]])

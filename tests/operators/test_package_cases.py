@@ -48,6 +48,7 @@ class TestLowRankPlusDiagonal(LinearOperatorTestCase, unittest.TestCase):
     seed = 3
     should_call_cg = False
     should_call_lanczos = False
+    should_call_lanczos_diagonalization = False
 
     def create_linear_op(self):
         factor = torch.randn(5, 2).requires_grad_()

@@ -84,7 +84,7 @@ def test_large_solves_converge_or_say_that_they_did_not(monkeypatch):
         Selection(smooth, rows=where, columns=where).solve(draw(36, 1))
     with pytest.raises(structured.ConfigError, match="stochastic Lanczos"):
         operator.logdet()
-    with pytest.raises(structured.ConfigError, match="Lanczos root"):
+    with pytest.raises(structured.ConfigError, match="lanczos_root"):
         operator.root_decomposition()
 
 

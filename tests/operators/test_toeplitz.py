@@ -188,6 +188,7 @@ class TestPackageCase(LinearOperatorTestCase, unittest.TestCase):
     seed = 1
     should_call_cg = False
     should_call_lanczos = False
+    should_call_lanczos_diagonalization = False
 
     def create_linear_op(self):
         return Toeplitz(torch.tensor([4.0, 0.5, 0.2, 1.0, -0.3]).requires_grad_())
