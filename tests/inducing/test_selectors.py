@@ -4,10 +4,23 @@ import pytest
 import torch
 
 from gpx.errors import ConfigError, DataError
-from gpx.inducing import GreedyConditionalVariance, KMeans, Uniform, selector
+from gpx.inducing import (
+    AdaptiveRidgeLeverage,
+    Determinantal,
+    GreedyConditionalVariance,
+    KMeans,
+    RidgeLeverage,
+    Uniform,
+    selector,
+)
 from gpx.kernels import RBF, Matern32
 
-ALL = [GreedyConditionalVariance, KMeans, Uniform]
+ALL = [GreedyConditionalVariance, KMeans, Uniform, Determinantal, RidgeLeverage]
+
+
+def made(cls):
+    """With a short chain where there is one."""
+    return cls(steps=1000) if cls is Determinantal else cls()
 
 
 def data(n=300, d=2, dtype=torch.float64, seed=0):
@@ -33,7 +46,8 @@ def trace_error(x, z, function):
 def test_points_have_the_right_shape_and_are_reproducible(cls, dtype):
     x = data(dtype=dtype)
     first, second, other = (
-        cls()(x, kernel(dtype), 23, generator=torch.Generator().manual_seed(s)) for s in (1, 1, 2)
+        made(cls)(x, kernel(dtype), 23, generator=torch.Generator().manual_seed(s))
+        for s in (1, 1, 2)
     )
     assert first.shape == (23, 2)
     assert first.dtype == dtype
@@ -43,10 +57,10 @@ def test_points_have_the_right_shape_and_are_reproducible(cls, dtype):
     assert torch.unique(first, dim=0).shape[0] == 23
 
 
-@pytest.mark.parametrize("cls", [GreedyConditionalVariance, Uniform])
+@pytest.mark.parametrize("cls", [c for c in ALL if c is not KMeans])
 def test_indices_are_those_of_the_points(cls):
     x = data()
-    chosen = cls().select(x, kernel(), 23, generator=torch.Generator().manual_seed(1))
+    chosen = made(cls).select(x, kernel(), 23, generator=torch.Generator().manual_seed(1))
     assert torch.equal(x[chosen.indices], chosen.points)
     assert chosen.indices.unique().numel() == 23
     chosen.points.zero_()  # a copy: training the points must not move the data
@@ -56,7 +70,7 @@ def test_indices_are_those_of_the_points(cls):
 @pytest.mark.parametrize("cls", ALL)
 def test_every_selector_can_take_all_the_data(cls):
     x = data(n=9)
-    z = cls()(x, kernel(), 9, generator=torch.Generator().manual_seed(1))
+    z = made(cls)(x, kernel(), 9, generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(z.sort(0).values, x.sort(0).values)
 
 
@@ -64,12 +78,12 @@ def test_every_selector_can_take_all_the_data(cls):
 def test_mistakes_are_explained(cls):
     x = data(n=5)
     with pytest.raises(DataError, match=r"6 inducing points .* only 5 training points"):
-        cls()(x, kernel(), 6)
+        made(cls)(x, kernel(), 6)
     with pytest.raises(ConfigError, match="at least 1"):
-        cls()(x, kernel(), 0)
+        made(cls)(x, kernel(), 0)
     x[2, 0] = float("nan")
     with pytest.raises(DataError, match="NaN or infinite"):
-        cls()(x, kernel(), 3)
+        made(cls)(x, kernel(), 3)
 
 
 def test_over_dispersed_points_explain_more_than_uniform_ones():
@@ -81,9 +95,12 @@ def test_over_dispersed_points_explain_more_than_uniform_ones():
         centres = 4 * torch.randn(4, 2, generator=generator, dtype=torch.float64)
         x = data(n=500, seed=seed) + centres[torch.randint(4, (500,), generator=generator)]
         for cls in ALL:
-            errors[cls] += trace_error(x, cls()(x, function, 80, generator=generator), function)
+            z = made(cls)(x, function, 80, generator=generator)
+            errors[cls] += trace_error(x, z, function)
     assert errors[GreedyConditionalVariance] < 0.5 * errors[Uniform]
     assert errors[KMeans] < 0.5 * errors[Uniform]
+    assert errors[Determinantal] < 0.8 * errors[Uniform]
+    assert errors[RidgeLeverage] < 0.9 * errors[Uniform]
 
 
 def test_greedy_is_nested_and_knows_its_trace_error():
@@ -155,6 +172,9 @@ def test_names_in_configs():
     assert isinstance(selector("greedy"), GreedyConditionalVariance)
     assert isinstance(selector("kmeans"), KMeans)
     assert isinstance(selector("uniform"), Uniform)
+    assert isinstance(selector("dpp"), Determinantal)
+    assert isinstance(selector("rls"), RidgeLeverage)
+    assert isinstance(selector("rls_adaptive"), AdaptiveRidgeLeverage)
     with pytest.raises(ConfigError, match="unknown selector 'random'"):
         selector("random")
     with pytest.raises(ConfigError, match="max_candidates"):

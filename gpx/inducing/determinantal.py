@@ -1,0 +1,205 @@
+"""Inducing points from a determinantal point process of fixed size, by Markov chain Monte Carlo."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import torch
+from torch import Tensor
+
+from gpx.errors import ConfigError
+from gpx.inducing.base import Selection, Selector
+from gpx.inducing.greedy import GreedyConditionalVariance
+from gpx.kernels.base import Kernel
+from gpx.linalg import cholesky
+
+JITTER = 1e-12
+"""Added to the kernel's diagonal, relative to its mean: sets with repeated points keep a (tiny)
+probability, and the inverse of K_zz exists."""
+
+REFRESH = 500
+"""Accepted swaps between fresh inverses of K_zz: rounding of the updates does not pile up."""
+
+BLOCK = 64
+"""Most proposals judged at once."""
+
+
+def mixing_steps(num_data: int, num_inducing: int, accuracy: float) -> int:
+    """Steps after which the chain from a greedy start is within ``accuracy`` in total variation.
+
+    2 M n (log(M log(M n)) + log(2 / accuracy^2)), an upper bound.
+
+    Source: Burt thesis, section 3.1.2 (after Anari, Oveis Gharan and Rezaei 2016).
+    """
+    m, n = num_inducing, num_data
+    start = math.log(m * math.log(m * n)) if m * n > 1 else 0.0
+    return math.ceil(2 * m * n * (start + math.log(2.0 / accuracy**2)))
+
+
+class DeterminantalChain:
+    """State of the chain: a set z of M rows and P = K_zz^{-1}; float64.
+
+    Args:
+        x (n, d), kernel: inputs and covariance function.
+        chosen (M,): distinct rows to start from.
+
+    Attributes:
+        inside (M,), outside (n - M,): rows in and not in z.
+        accepted: swaps made.
+
+    Raises: NotPositiveDefinite where K_zz cannot be factorised with ``JITTER``.
+    """
+
+    def __init__(self, x: Tensor, kernel: Kernel, chosen: Tensor) -> None:
+        self.x = x.detach().double()
+        self.kernel = copy.deepcopy(kernel).double().requires_grad_(False)
+        diagonal = self.kernel.diagonal(self.x)
+        self.shift = JITTER * diagonal.mean()
+        self.diagonal = diagonal + self.shift
+        self.inside = chosen.clone()
+        free = torch.ones(x.shape[0], dtype=torch.bool, device=x.device)
+        free[chosen] = False
+        self.outside = free.nonzero().squeeze(1)
+        self.accepted = 0
+        self._invert()
+
+    def _invert(self) -> None:
+        z = self.x[self.inside]
+        gram = self.kernel.evaluate(z, z)
+        gram.diagonal().copy_(self.diagonal[self.inside])
+        factor, _ = cholesky(
+            gram, name=f"K_zz of {len(z)} points of the determinantal process", ladder=(0.0,)
+        )
+        self.inverse = torch.cholesky_inverse(factor)
+
+    def ratios(self, leaves: Tensor, enters: Tensor) -> Tensor:
+        """det K_z'z' / det K_zz (b,) where z' swaps inside[leaves] for outside[enters].
+
+        Args:
+            leaves, enters (b,): places in ``inside`` and in ``outside``.
+
+        Cost: b M^2 multiply-adds.
+        """
+        rows = self.outside[enters]
+        cross = self.kernel.evaluate(self.x[self.inside], self.x[rows])
+        return self._ratios(leaves, rows, cross)
+
+    def _ratios(self, leaves: Tensor, rows: Tensor, cross: Tensor) -> Tensor:
+        """From cross = k(z, x[rows]). With w = P k_zj and s = k_jj - k_jz w the ratio is
+        P_ii s + w_i^2: the variance of j given z less i, divided by that of i."""
+        weights = self.inverse @ cross
+        given_all = (self.diagonal[rows] - (cross * weights).sum(0)).clamp_(min=0.0)
+        own = weights.gather(0, leaves.unsqueeze(0)).squeeze(0)
+        return self.inverse.diagonal()[leaves] * given_all + own.square()
+
+    def swap(self, leave: int, enter: int, cross: Tensor) -> None:
+        """inside[leave] for outside[enter], whose k(z, x_enter) (M,) is ``cross``.
+
+        Cost: 2 M^2 multiply-adds; M^3 every ``REFRESH``.
+        """
+        row = self.outside[enter].clone()
+        self.outside[enter] = self.inside[leave]
+        self.inside[leave] = row
+        self.accepted += 1
+        column = self.inverse[:, leave]
+        without = torch.addr(self.inverse, column, column / column[leave], alpha=-1.0)
+        weights = without @ cross
+        weights[leave] = 0.0
+        variance = self.diagonal[row] - weights @ cross
+        if self.accepted % REFRESH == 0 or not bool(variance > self.shift):
+            self._invert()  # next to a repeated point the update would divide by rounding
+            return
+        weights[leave] = -1.0
+        self.inverse = without.addr_(weights, weights / variance)
+
+    def run(self, steps: int, generator: torch.Generator | None) -> None:
+        """``steps`` steps of the lazy Metropolis chain (half of them stay without a look).
+
+        Several proposals are judged together against the present state and those after the first
+        that is accepted are judged again, so that the chain is that of one proposal at a time.
+        """
+        m, rest, device = self.inside.shape[0], self.outside.shape[0], self.x.device
+        if not rest:
+            return
+        moves = int((torch.rand(steps, generator=generator, device=device) < 0.5).sum())
+        leaves = torch.randint(m, (moves,), generator=generator, device=device)
+        enters = torch.randint(rest, (moves,), generator=generator, device=device)
+        levels = torch.rand(moves, generator=generator, device=device, dtype=torch.float64)
+        for start in range(0, moves, BLOCK):
+            part = slice(start, start + BLOCK)
+            self._judge(leaves[part], enters[part], levels[part])
+
+    def _judge(self, leaves: Tensor, enters: Tensor, levels: Tensor) -> None:
+        """One block of proposals, in their order; the kernel is evaluated once for all of them."""
+        rows = self.outside[enters]
+        inputs = self.x[rows]
+        cross = self.kernel.evaluate(self.x[self.inside], inputs)
+        among = self.kernel.evaluate(inputs, inputs)
+        places = list(zip(leaves.tolist(), enters.tolist(), strict=True))
+        at, ahead = 0, 4
+        while at < len(places):
+            part = slice(at, at + ahead)
+            accepted = levels[part] < self._ratios(leaves[part], rows[part], cross[:, part])
+            first = accepted.nonzero()
+            if not first.shape[0]:
+                at += accepted.shape[0]
+                ahead *= 2
+                continue
+            gap = int(first[0])
+            at += gap
+            leave, enter = places[at]
+            gone = self.inside[leave].clone()
+            self.swap(leave, enter, cross[:, at].clone())
+            cross[leave] = among[at]
+            ahead = max(2, gap + 2)
+            at += 1
+            again = [i for i in range(at, len(places)) if places[i][1] == enter]
+            if again:  # the place holds another row now
+                left = self.x[gone].unsqueeze(0)
+                rows[again], inputs[again] = gone, left
+                cross[:, again] = self.kernel.evaluate(self.x[self.inside], left)
+                changed = self.kernel.evaluate(left, inputs)
+                among[again] = changed
+                among[:, again] = changed.mT
+
+
+class Determinantal(Selector):
+    """A draw of M rows z with probability proportional to det K_zz (a k-DPP), approximately.
+
+    A lazy Metropolis chain on sets swaps one row at a time; it starts at the greedy set. Where the
+    greedy set has exhausted the rank of the kernel matrix (repeated inputs, M above the rank) every
+    larger determinant is zero, the target does not exist and the greedy set is returned.
+
+    Args:
+        steps: of the chain. ``mixing_steps`` says how many a guarantee takes.
+        accuracy: in place of ``steps``, the total variation distance that ``mixing_steps``
+            guarantees.
+
+    Cost: the greedy selection, then about M^2 multiply-adds and M kernel entries per proposal, of
+    which there are steps / 2; memory M^2. Guarantee at ``accuracy``:
+    E tr(K_xx - Q_xx) <= (M + 1) sum_{m > M} lambda_m(K_xx) + accuracy tr K_xx.
+    Source: Burt thesis, section 3.1.2.
+    """
+
+    def __init__(self, steps: int = 10_000, accuracy: float | None = None) -> None:
+        if steps < 0:
+            raise ConfigError(f"steps must not be negative, got {steps}")
+        if accuracy is not None and not 0.0 < accuracy < 1.0:
+            raise ConfigError(f"accuracy must be between 0 and 1, got {accuracy}")
+        self.steps = steps
+        self.accuracy = accuracy
+
+    def _select(
+        self, x: Tensor, kernel: Kernel, num_inducing: int, generator: torch.Generator | None
+    ) -> Selection:
+        start = GreedyConditionalVariance().select(x, kernel, num_inducing, generator=generator)
+        assert start.indices is not None
+        if start.informative != num_inducing or num_inducing == x.shape[0]:
+            return start
+        chain = DeterminantalChain(x, kernel, start.indices)
+        steps = self.steps
+        if self.accuracy is not None:
+            steps = mixing_steps(x.shape[0], num_inducing, self.accuracy)
+        chain.run(steps, generator)
+        return Selection(x[chain.inside].clone(), chain.inside, informative=num_inducing)

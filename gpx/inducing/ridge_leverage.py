@@ -1,0 +1,253 @@
+"""Inducing points sampled by ridge leverage scores, exact or by recursive halving."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gpx.errors import ConfigError
+from gpx.inducing.base import Selection, Selector, subset
+from gpx.kernels.base import Kernel
+from gpx.linalg import cholesky
+
+BLOCK_ENTRIES = 2**20
+"""Kernel entries evaluated at once."""
+
+FLOOR = 1e-12
+"""Smallest ridge, relative to the kernel's mean diagonal."""
+
+
+class WeightedSample(NamedTuple):
+    """Rows (m,), their weights 1 / sqrt(probability) (m,) and the ridge they were drawn for."""
+
+    rows: Tensor
+    weights: Tensor
+    ridge: float
+
+
+def ridge_leverage_scores(kernel: Kernel, x: Tensor, ridge: float) -> Tensor:
+    """diag(K_xx (K_xx + ridge I)^{-1}) (n,), each in [0, 1]; their sum is the effective dimension.
+
+    Cost: n^3 time, n^2 memory.
+    Raises: NotPositiveDefinite.
+    """
+    matrix = kernel.evaluate(x, x).detach().double()
+    matrix.diagonal().add_(ridge)
+    factor, _ = cholesky(matrix, name="K_xx + ridge I of the leverage scores", ladder=(0.0,))
+    # K (K + w I)^{-1} = I - w (K + w I)^{-1}
+    inverse = torch.cholesky_inverse(factor).diagonal()
+    return (1.0 - ridge * inverse).clamp_(0.0, 1.0)
+
+
+def approximate_scores(
+    kernel: Kernel, x: Tensor, z: Tensor, weights: Tensor, ridge: float
+) -> Tensor:
+    """(k_nn - k_nz (K_zz + ridge W^{-2})^{-1} k_zn) / ridge (n,), never below the exact scores.
+
+    It is the conditional variance of f(x_n) given noisy observations at z, so every subset of the
+    data with weights of at least one and any ridge gives an upper bound, cut at nothing.
+
+    Args:
+        kernel, x (n, d): covariance function and inputs.
+        z (m, d), weights (m,): a subset of x, with the weights it was sampled with.
+        ridge: in the unit of k.
+
+    Cost: n m^2 / 2 multiply-adds, memory of one block.
+    Raises: NotPositiveDefinite.
+    """
+    gram = kernel.evaluate(z, z)
+    gram.diagonal().add_(ridge / weights.square())
+    factor, _ = cholesky(gram, name=f"K_zz of {len(z)} leverage samples", ladder=(0.0, FLOOR))
+    scores = kernel.diagonal(x).clone()
+    for rows in torch.arange(x.shape[0], device=x.device).split(max(1, BLOCK_ENTRIES // len(z))):
+        half = torch.linalg.solve_triangular(factor, kernel.evaluate(z, x[rows]), upper=False)
+        scores[rows] -= half.square_().sum(0)
+    return scores.clamp_(min=0.0) / ridge
+
+
+class RidgeLeverage(Selector):
+    """M rows sampled with probabilities that follow their ridge leverage scores (Musco and Musco).
+
+    The scores l_n = diag(K (K + w I)^{-1}) are estimated recursively: half of the rows, chosen by
+    coin flips, are sampled by the same method first, and their sample judges all rows. Rows are
+    taken with min(1, c l_n log(2 S / failure)), weights 1 / sqrt(probability), and the ridge is
+    w = (1 / S) sum_{m > S} lambda_m(W K_zz W), which adapts to the spectrum.
+
+    Args:
+        oversampling: c; 5 with ``num_scores`` = S and the log factor is what the guarantee
+            needs, the sample size then follows from it.
+        num_scores: S; None: about M / (4 log(M + 1)), whose sample is then scaled to M rows.
+        failure: probability of failure of the guarantee, below 1/32.
+
+    Guarantee with c = 5: the largest eigenvalue of K_xx - Q_xx is at most
+    (1 / S) sum_{m > S} lambda_m(K_xx), except with probability 3 ``failure``.
+    Cost: about n M^2 / 2 multiply-adds; memory M^2 and one block of kernel rows.
+    Source: Musco and Musco 2017, algorithm 3; Burt thesis, section 3.1.2.
+    """
+
+    def __init__(
+        self,
+        oversampling: float = 1.0,
+        num_scores: int | None = None,
+        failure: float = 1.0 / 33.0,
+    ) -> None:
+        if oversampling <= 0.0 or not 0.0 < failure < 1.0:
+            raise ConfigError(
+                f"ridge leverage sampling needs oversampling > 0 and 0 < failure < 1, got "
+                f"{oversampling} and {failure}"
+            )
+        if num_scores is not None and num_scores < 1:
+            raise ConfigError(f"num_scores must be at least 1, got {num_scores}")
+        self.oversampling = oversampling
+        self.num_scores = num_scores
+        self.failure = failure
+
+    def sample(
+        self,
+        x: Tensor,
+        kernel: Kernel,
+        num_scores: int,
+        base_size: int,
+        generator: torch.Generator | None = None,
+    ) -> WeightedSample:
+        """The recursive sample itself, of random size.
+
+        Args:
+            x (n, d), kernel: float64.
+            num_scores: S.
+            base_size: sets up to this size are kept whole.
+        """
+        return self._recurse(
+            x, kernel, torch.arange(x.shape[0], device=x.device), num_scores, base_size,
+            self.failure, generator,
+        )  # fmt: skip
+
+    def _ridge(self, gram: Tensor, num_scores: int, scale: float) -> float:
+        values = torch.linalg.eigvalsh(gram)
+        tail = values[: max(0, len(values) - num_scores)].clamp(min=0.0).sum()
+        return max(float(tail) / num_scores, FLOOR * scale)
+
+    def _recurse(
+        self,
+        x: Tensor,
+        kernel: Kernel,
+        active: Tensor,
+        num_scores: int,
+        base_size: int,
+        failure: float,
+        generator: torch.Generator | None,
+    ) -> WeightedSample:
+        scale = float(kernel.diagonal(x[active]).mean())
+        if len(active) <= base_size:
+            return WeightedSample(active, torch.ones_like(x[active, 0]), FLOOR * scale)
+        probabilities, ridge = self._probabilities(
+            x, kernel, active, num_scores, base_size, failure, generator
+        )
+        taken = _coin_flips(probabilities, generator)
+        return WeightedSample(active[taken], probabilities[taken].rsqrt(), ridge)
+
+    def _probabilities(
+        self,
+        x: Tensor,
+        kernel: Kernel,
+        active: Tensor,
+        num_scores: int,
+        base_size: int,
+        failure: float,
+        generator: torch.Generator | None,
+    ) -> tuple[Tensor, float]:
+        coins = torch.rand(len(active), generator=generator, device=x.device) < 0.5
+        coins[0] |= ~coins.any()
+        inner = self._recurse(
+            x, kernel, active[coins], num_scores, base_size, failure / 3.0, generator
+        )
+        z, weights = x[inner.rows], inner.weights
+        gram = kernel.evaluate(z, z) * weights * weights.unsqueeze(1)
+        ridge = self._ridge(gram, num_scores, float(kernel.diagonal(x[active]).mean()))
+        scores = approximate_scores(kernel, x[active], z, weights, ridge)
+        factor = self.oversampling * self._log_factor(scores, num_scores, failure)
+        return (factor * scores).clamp_(max=1.0), ridge
+
+    def _log_factor(self, scores: Tensor, num_scores: int, failure: float) -> float:
+        return math.log(2.0 * num_scores / failure)
+
+    def _select(
+        self, x: Tensor, kernel: Kernel, num_inducing: int, generator: torch.Generator | None
+    ) -> Selection:
+        n, m = x.shape[0], num_inducing
+        kernel = copy.deepcopy(kernel).double().requires_grad_(False)
+        size = self.num_scores or math.ceil(0.25 * m / math.log(m + 1.0))
+        if m == n:
+            indices = torch.arange(n, device=x.device)
+        else:
+            everything = torch.arange(n, device=x.device)
+            probabilities, _ = self._probabilities(
+                x.double(), kernel, everything, size, m, self.failure, generator
+            )
+            indices = _exactly(probabilities, m, generator)
+        return Selection(x[indices].clone(), indices)
+
+
+class AdaptiveRidgeLeverage(RidgeLeverage):
+    """Ridge leverage sampling with the ridge given; the number of points follows, up to M.
+
+    Rows are taken with min(1, c l_n log(sum l / failure)).
+
+    Args:
+        ridge: w, relative to the mean of k(x, x): what the points may leave unexplained.
+        oversampling: c; 3/2 is what the guarantee needs.
+        failure: as in ``RidgeLeverage``.
+
+    Guarantee with c = 3/2: K_xx - Q_xx <= w I, except with probability 3 ``failure``, where M does
+    not cut the sample.
+    Cost: as ``RidgeLeverage``, with the effective dimension at w in the place of M.
+    Source: Musco and Musco 2017, algorithm 2; Burt thesis, section 3.1.2.
+    """
+
+    def __init__(
+        self, ridge: float = 1e-2, oversampling: float = 1.0, failure: float = 1.0 / 33.0
+    ) -> None:
+        super().__init__(oversampling, None, failure)
+        if ridge <= 0.0:
+            raise ConfigError(f"ridge must be positive, got {ridge}")
+        self.ridge = ridge
+
+    def _ridge(self, gram: Tensor, num_scores: int, scale: float) -> float:
+        return self.ridge * scale
+
+    def _log_factor(self, scores: Tensor, num_scores: int, failure: float) -> float:
+        return max(1.0, math.log(max(float(scores.sum()), 1.0) / failure))
+
+    def _select(
+        self, x: Tensor, kernel: Kernel, num_inducing: int, generator: torch.Generator | None
+    ) -> Selection:
+        kernel = copy.deepcopy(kernel).double().requires_grad_(False)
+        rows = self.sample(x.double(), kernel, 1, 64, generator).rows
+        if len(rows) > num_inducing:
+            rows = rows[subset(len(rows), num_inducing, x, generator)]
+        rows = rows if len(rows) else subset(x.shape[0], 1, x, generator)
+        return Selection(x[rows].clone(), rows)
+
+
+def _coin_flips(probabilities: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Each row taken with its probability; the likeliest one where none was."""
+    draws = torch.rand(
+        len(probabilities), generator=generator, device=probabilities.device, dtype=torch.float64
+    )
+    taken = draws < probabilities
+    taken[probabilities.argmax()] |= ~taken.any()
+    return taken.nonzero().squeeze(1)
+
+
+def _exactly(probabilities: Tensor, size: int, generator: torch.Generator | None) -> Tensor:
+    """``size`` rows without replacement with these probabilities, rows of none last."""
+    # exponential races: the first arrivals at rates p are a weighted draw without replacement
+    draws = torch.rand(
+        len(probabilities), generator=generator, device=probabilities.device, dtype=torch.float64
+    )
+    arrivals = -torch.log1p(-draws) / probabilities.clamp(min=1e-300)
+    return torch.topk(arrivals, size, largest=False).indices

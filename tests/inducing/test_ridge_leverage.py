@@ -1,0 +1,123 @@
+"""Ridge leverage scores against dense algebra, and the guarantees of their samples."""
+
+import math
+
+import pytest
+import torch
+
+from gpx.errors import ConfigError
+from gpx.inducing import AdaptiveRidgeLeverage, RidgeLeverage
+from gpx.inducing.ridge_leverage import approximate_scores, ridge_leverage_scores
+from gpx.kernels import RBF, Matern32
+
+
+def data(n=200, d=2, seed=0):
+    draws = torch.Generator().manual_seed(seed)
+    return torch.randn(n, d, generator=draws, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("ridge", [1e-4, 0.1, 3.0])
+@torch.no_grad()
+def test_exact_scores_sum_to_the_effective_dimension(ridge):
+    x, kernel = data(), Matern32(lengthscale=0.8).double()
+    scores = ridge_leverage_scores(kernel, x, ridge)
+    gram = kernel.evaluate(x, x)
+    values = torch.linalg.eigvalsh(gram)
+    assert float(scores.sum()) == pytest.approx(float((values / (values + ridge)).sum()), rel=1e-9)
+    dense = gram @ torch.linalg.inv(gram + ridge * torch.eye(200, dtype=torch.float64))
+    torch.testing.assert_close(scores, dense.diagonal(), rtol=1e-7, atol=1e-10)
+    # 1 / w (k_nn - k_n (K + w I)^{-1} k_n), the conditional variance form
+    form = (kernel.diagonal(x) - (gram * dense).sum(0)) / ridge
+    torch.testing.assert_close(form, scores, rtol=1e-6, atol=1e-9)
+
+
+@torch.no_grad()
+def test_scores_from_a_sample_are_never_too_small():
+    x, kernel, ridge = data(), RBF(lengthscale=0.6).double(), 0.2
+    exact = ridge_leverage_scores(kernel, x, ridge)
+    weights = torch.ones(40, dtype=torch.float64)
+    few = approximate_scores(kernel, x, x[:40], weights, ridge)
+    assert bool((few >= exact - 1e-9).all())
+    # all rows with weight one give the conditional variance of the exact scores
+    every = approximate_scores(kernel, x, x, torch.ones(200, dtype=torch.float64), ridge)
+    torch.testing.assert_close(every, exact, rtol=1e-6, atol=1e-8)
+
+
+@torch.no_grad()
+def test_recursive_scores_overestimate_with_the_constants_of_the_theory():
+    kernel, size = RBF(lengthscale=0.6).double(), 8
+    good = total = 0
+    for seed in range(5):
+        x = data(300, seed=seed)
+        sampler = RidgeLeverage(oversampling=5.0, num_scores=size)
+        chances, ridge = sampler._probabilities(
+            x, kernel, torch.arange(300), size, 20, 1 / 33, torch.Generator().manual_seed(seed)
+        )
+        exact = ridge_leverage_scores(kernel, x, ridge) * math.log(2 * size * 33)
+        good += int((chances >= exact.clamp(max=1.0) - 1e-9).sum())
+        total += 300
+    assert good >= 0.95 * total
+
+
+def largest_error(gram, z):
+    explained = gram[:, z] @ torch.linalg.lstsq(gram[z][:, z], gram[z], driver="gelsd").solution
+    return float(torch.linalg.eigvalsh(gram - 0.5 * (explained + explained.T))[-1])
+
+
+@torch.no_grad()
+def test_largest_error_is_within_the_guarantee():
+    # many repeated neighbourhoods, so that a sample well below n is enough
+    kernel, size, kept, smaller = RBF(lengthscale=2.0).double(), 3, 0, 0
+    for seed in range(12):
+        x = data(600, 1, seed=seed)
+        draws = torch.Generator().manual_seed(seed)
+        sampler = RidgeLeverage(oversampling=5.0)
+        rows = sampler.sample(x, kernel, size, 20, draws).rows
+        gram = kernel.evaluate(x, x)
+        bound = float(torch.linalg.eigvalsh(gram)[:-size].sum()) / size
+        kept += largest_error(gram, rows) <= bound
+        smaller += len(rows) < 400
+    assert kept >= 11
+    assert smaller >= 11
+
+
+@torch.no_grad()
+def test_a_given_ridge_bounds_the_error_and_sets_the_size():
+    kernel, x = RBF(lengthscale=2.0).double(), data(600, 1)
+    gram = kernel.evaluate(x, x)
+    sizes = []
+    for ridge in (0.3, 0.01):
+        sampler = AdaptiveRidgeLeverage(ridge=ridge, oversampling=1.5)
+        found = sampler.select(x, kernel, 600, generator=torch.Generator().manual_seed(0))
+        assert largest_error(gram, found.indices) <= ridge
+        sizes.append(len(found.indices))
+    assert sizes[0] < sizes[1] < 600
+
+
+def test_size_is_kept_and_cut():
+    kernel, x = RBF(lengthscale=0.5).double(), data(400)
+    draws = torch.Generator().manual_seed(0)
+    for m in (1, 7, 399, 400):
+        chosen = RidgeLeverage().select(x, kernel, m, generator=draws)
+        assert chosen.indices.unique().numel() == m
+    assert len(AdaptiveRidgeLeverage(ridge=1e-4).select(x, kernel, 9, generator=draws).points) == 9
+
+
+def test_repeated_inputs():
+    kernel, x = RBF(lengthscale=0.5).double(), data(10).repeat(30, 1)
+    draws = torch.Generator().manual_seed(0)
+    chosen = RidgeLeverage().select(x, kernel, 25, generator=draws)
+    assert chosen.indices.unique().numel() == 25
+    # ten different points with scores below one thirtieth each: nothing is negative or NaN
+    scores = ridge_leverage_scores(kernel, x, 1e-3)
+    assert float(scores.max()) <= 1 / 30 + 1e-9
+    assert float(scores.min()) >= 0.0
+
+
+def test_options():
+    with pytest.raises(ConfigError, match="oversampling"):
+        RidgeLeverage(oversampling=0.0)
+    with pytest.raises(ConfigError, match="num_scores"):
+        RidgeLeverage(num_scores=0)
+    with pytest.raises(ConfigError, match="ridge must be positive"):
+        AdaptiveRidgeLeverage(ridge=0.0)
