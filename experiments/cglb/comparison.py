@@ -208,10 +208,17 @@ def accept(rows: list[Row]) -> list[str]:
         and (other := (*key[:-1], key[-1].replace("cglb", "sgpr"))) in keyed
     ]
     higher = sum(c["evidence"] >= s["evidence"] for c, s in pairs)
+    stuck = [f"{r['data']} {r['method']} split {r['split']}" for r in rows if r["rmse"] > 0.95]
+    note = (
+        ["", f"Stuck where everything is noise (RMSE near 1) from this start: {', '.join(stuck)}."]
+        if stuck
+        else []
+    )
     return [
         "",
         f"Bounds below the exact evidence: {below} of {len(bounds)} runs. CGLB at least SGPR with",
         f"as many inducing points on the same split: {higher} of {len(pairs)} pairs.",
+        *note,
     ]
 
 
