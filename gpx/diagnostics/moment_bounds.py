@@ -92,7 +92,8 @@ def moment_bounds_from_kl(
     Source: Burt thesis, section 2.4.1; the constant of the mean is corrected.
     """
     low, up = variance_ratio_interval(kl)
-    highest = variance / low
+    # a lower ratio that underflows allows everything, also where the variance is zero
+    highest = torch.where(low > 0.0, variance / low, torch.inf)
     if variance_upper is not None:
         highest = torch.minimum(highest, variance_upper)
     reach = torch.minimum(2.0 * kl * highest, variance * torch.expm1(2.0 * kl)).sqrt()

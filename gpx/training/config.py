@@ -27,6 +27,7 @@ class TrainerConfig:
         tensorboard: write TensorBoard events.
         figures: draw figures (PNG in the run folder, and into TensorBoard).
         baselines: fit the linear and nearest-neighbour baselines and report them beside the model.
+        certify: bound, at test points, what the approximation costs (sgpr, cglb, exact).
     """
 
     device: str = "auto"
@@ -42,6 +43,7 @@ class TrainerConfig:
     tensorboard: bool = True
     figures: bool = True
     baselines: bool = True
+    certify: bool = False
 
     def __post_init__(self) -> None:
         """Check ranges; raises ConfigError."""

@@ -20,6 +20,13 @@ from gpx.objectives import Objective
 from gpx.objectives.base import Evidence
 from gpx.training.block_steps import BlockSteps
 from gpx.training.build import build, build_model, target_of
+from gpx.training.certification import (
+    CertifyOptions,
+    certify_run,
+    chosen_points,
+    require_certifiable,
+    write_report,
+)
 from gpx.training.checkpoint import save_checkpoint
 from gpx.training.config import TrainerConfig
 from gpx.training.console import Console
@@ -132,6 +139,8 @@ def _prepare(config: DictConfig, folder: RunFolder) -> _Run:
     options = OmegaConf.to_object(config.trainer)
     if not isinstance(options, TrainerConfig):  # read back from a run folder: plain YAML
         options = TrainerConfig(**options)  # type: ignore[arg-type]
+    if options.certify:
+        require_certifiable(config)
     device = resolve_device(options.device)
     configure_torch(options, device)
     dtype = DTYPES[options.dtype]
@@ -216,13 +225,15 @@ def _train(state: _Run) -> FitResult:
         state.objective.prepare(
             state.model, *state.train, generator=stream(seed, "estimator", device)
         )
-        state.console.say(f"initialised {type(state.model).__name__}")
+        note = f": {state.model.note}" if state.model.note else ""
+        state.console.say(f"initialised {type(state.model).__name__}{note}")
 
     trainer = Trainer(
         config=state.options,
         seed=seed,
         checkpoint=state.folder.checkpoint,
         monitors=[state.console],
+        say=state.console.say,
     )
     board = None
     if state.options.tensorboard:
@@ -282,6 +293,12 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
     if state.options.baselines:
         for name, values in baselines(data).items():
             metrics |= {f"baseline.{name}.{key}": value for key, value in values.items()}
+    if state.options.certify:
+        points = chosen_points(data)
+        report = certify_run(predictor, state.config, data, points, CertifyOptions())
+        write_report(report, state.folder)
+        metrics |= {f"certificate.{name}": value for name, value in report.values().items()}
+        state.console.say(report.sentence())
     if state.options.figures:
         _draw(state, predictor, fit.steps)
     state.folder.write_json(state.folder.metrics, metrics)

@@ -105,6 +105,10 @@ class RunFolder:
         """Write one JSON file, sorted as given."""
         _write_atomically(path, json.dumps(content, indent=2) + "\n")
 
+    def write_text(self, path: Path, text: str) -> None:
+        """Write one text file; it appears complete or not at all."""
+        _write_atomically(path, text)
+
     def add_environment(self, record: dict[str, Any]) -> None:
         """Write environment.json; later sessions of a resumed run are listed under ``resumed``."""
         if self.environment.exists():

@@ -1,0 +1,111 @@
+"""The picture of a certificate: the evidence between its bounds, predictions in theirs."""
+
+from __future__ import annotations
+
+import torch
+from matplotlib.figure import Figure
+
+from gpx.diagnostics.report import Report
+
+INK, BAND, TRUTH, FAINT = "#1f4e79", "#9dc3e6", "#222222", "#deebf7"
+MOST = 200
+"""Points drawn; more are a blot."""
+LEAST_NATS = 0.05
+
+
+def draw(report: Report) -> Figure:
+    """Left: bounds on the log marginal likelihood. Right: certified intervals at the points."""
+    figure = Figure(figsize=(11.0, 4.2), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=(1.0, 1.6))
+    _evidence(left, report)
+    _points(right, report)
+    return figure
+
+
+def _evidence(axes, report: Report) -> None:  # type: ignore[no-untyped-def]
+    found = report.certificate
+    rows = [(value, name, INK) for name, value in found.lower_bounds.items()]
+    if found.lower_bounds != found.upper_bounds:
+        rows += [(value, name, TRUTH) for name, value in found.upper_bounds.items()]
+    rows.sort()
+    axes.axvspan(found.lower, max(found.upper, found.lower + 1e-12), color=BAND, alpha=0.6)
+    for height, (value, _, colour) in enumerate(rows):
+        axes.plot(value, height, "o", color=colour)
+    axes.set_yticks(range(len(rows)), [f"{name}\n{value:.5g}" for value, name, _ in rows])
+    axes.set_ylim(-0.6, len(rows) - 0.4)
+    low, high = rows[0][0], rows[-1][0]
+    margin = max(0.15 * (high - low), LEAST_NATS)  # closer than that is one place
+    axes.set_xlim(low - margin, high + margin)
+    axes.ticklabel_format(axis="x", useOffset=False)
+    axes.locator_params(axis="x", nbins=5)
+    axes.set_xlabel("nats")
+    axes.set_title("log marginal likelihood (shaded)", fontsize="medium")
+
+
+def _points(axes, report: Report) -> None:  # type: ignore[no-untyped-def]
+    found = report.certificate
+    shown = slice(0, MOST)
+    spread = (found.predicted.variance.double() + found.noise).sqrt()[shown]
+    middle = found.predicted.mean.double()[shown]
+    intervals = report.intervals
+    one_input = len(report.input_names) == 1
+    if one_input:
+        order = report.points[shown, 0].argsort()
+        place = report.points[shown, 0][order].tolist()
+        zero, unit = torch.zeros_like(spread), torch.ones_like(spread)
+    else:
+        order = torch.arange(len(middle))
+        place = order.tolist()
+        zero, unit = report.shift + report.scale * middle, report.scale * spread
+
+    def on_axis(values: torch.Tensor) -> list[float]:
+        return ((values - zero) / unit)[order].tolist()
+
+    def original(values: torch.Tensor) -> torch.Tensor:
+        return report.shift + report.scale * values[shown]
+
+    axes.vlines(
+        place,
+        on_axis(intervals.inflated_lower[shown]),
+        on_axis(intervals.inflated_upper[shown]),
+        color=FAINT,
+        linewidth=5,
+        label=f"contains the exact {100 * report.level:g} % interval",
+    )
+    axes.vlines(
+        place,
+        on_axis(intervals.deflated_lower[shown]),
+        on_axis(intervals.deflated_upper[shown]),
+        color=BAND,
+        linewidth=5,
+        label="inside it",
+    )
+    axes.vlines(
+        place,
+        on_axis(original(found.moments.mean_lower)),
+        on_axis(original(found.moments.mean_upper)),
+        color=INK,
+        linewidth=2,
+        label="exact mean is here",
+    )
+    axes.plot(
+        place,
+        on_axis(original(found.predicted.mean.double())),
+        ".",
+        color=TRUTH,
+        markersize=4,
+        label="predicted mean",
+    )
+    if one_input:
+        axes.set_xlabel(report.input_names[0])
+        axes.set_ylabel(report.target_name)
+    else:
+        axes.set_xlabel("point")
+        axes.set_ylabel(f"{report.target_name}: predictive standard deviations from the mean")
+    # a hopeless certificate must not hide the predictions
+    top = on_axis(original(found.predicted.mean.double()) + 8.0 * report.scale * spread)
+    base = on_axis(original(found.predicted.mean.double()) - 8.0 * report.scale * spread)
+    low, high = axes.get_ylim()
+    axes.set_ylim(max(low, min(base, default=low)), min(high, max(top, default=high)))
+    axes.legend(loc="best", fontsize="small")
+    axes.set_title(f"verdict: {report.verdict.grade}", fontsize="medium")

@@ -1,0 +1,279 @@
+"""A certificate as one page for people (Markdown) and as plain values (JSON)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpx.diagnostics.certificate import Certificate
+from gpx.diagnostics.credible_intervals import CredibleIntervals, credible_intervals
+from gpx.diagnostics.event_probability import (
+    exceedance_interval,
+    exceedance_probability,
+    probability_interval,
+)
+from gpx.diagnostics.kl_bounds import total_variation_bound
+from gpx.diagnostics.moment_bounds import variance_ratio_interval
+from gpx.diagnostics.verdict import Verdict, in_words, judge
+
+SHOWN = 25
+"""Rows of the table on the page; the JSON file has all."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """A certificate with what is needed to say it in the data's own units.
+
+    Args:
+        certificate: in standardised units.
+        model: name of the model.
+        points (t, d): chosen inputs in their own units.
+        input_names, target_name: of the columns.
+        shift, scale: standardised targets -> the data's own unit.
+        products: whether products with the kernel matrix were used.
+        level: of the central intervals of y.
+        threshold: in the target's own unit; adds the probability of y being at least this.
+        seconds: what the certificate took.
+    """
+
+    certificate: Certificate
+    model: str
+    points: Tensor
+    input_names: tuple[str, ...]
+    target_name: str
+    shift: float = 0.0
+    scale: float = 1.0
+    products: bool = True
+    level: float = 0.95
+    threshold: float | None = None
+    seconds: float = 0.0
+
+    @property
+    def verdict(self) -> Verdict:
+        """How far the predictions agree with exact inference."""
+        return judge(self.certificate)
+
+    @property
+    def intervals(self) -> CredibleIntervals:
+        """Certified neighbours of the exact central intervals of y, in the target's own unit."""
+        found = credible_intervals(
+            self.certificate.moments, self.certificate.noise, level=self.level
+        )
+        return CredibleIntervals(*(self.shift + self.scale * end for end in found))
+
+    def probabilities(self) -> dict[str, Tensor] | None:
+        """P(y >= threshold) as predicted, its certified ends, and those of the divergence alone."""
+        if self.threshold is None:
+            return None
+        found = self.certificate
+        level = torch.tensor((self.threshold - self.shift) / self.scale, dtype=torch.float64)
+        noise = torch.tensor(found.noise, dtype=torch.float64)
+        said = exceedance_probability(
+            found.predicted.mean.double(), found.predicted.variance.double(), noise, level
+        )
+        lower, upper = exceedance_interval(found.moments, noise, level)
+        return {"probability": said, "probability_lower": lower, "probability_upper": upper}
+
+    def columns(self) -> dict[str, list[float | None]]:
+        """One named column per quantity, a row per point, in the data's own units."""
+        found, scale = self.certificate, self.scale
+        spread = (found.predicted.variance.double() + found.noise).sqrt()
+        columns: dict[str, Tensor] = {
+            name: self.points[:, i] for i, name in enumerate(self.input_names)
+        }
+        columns |= {
+            "mean": self.shift + scale * found.predicted.mean.double(),
+            "mean_lower": self.shift + scale * found.moments.mean_lower,
+            "mean_upper": self.shift + scale * found.moments.mean_upper,
+            "std": scale * spread,
+            "std_lower": scale * (found.moments.variance_lower + found.noise).sqrt(),
+            "std_upper": scale * (found.moments.variance_upper + found.noise).sqrt(),
+        }
+        columns |= self.intervals._asdict()
+        columns |= self.probabilities() or {}
+        # JSON has no NaN: an empty interval has no ends
+        return {
+            name: [v if v == v and abs(v) != float("inf") else None for v in values.tolist()]
+            for name, values in columns.items()
+        }
+
+    def values(self) -> dict[str, Any]:
+        """Plain numbers for metrics.json: the certificate without its points."""
+        found, verdict = self.certificate, self.verdict
+        low, high = variance_ratio_interval(torch.tensor(found.kl, dtype=torch.float64))
+        names = {**found.lower_bounds, **found.upper_bounds}
+        return {
+            "verdict": verdict.grade,
+            "collapse": found.collapse,
+            "evidence_lower": found.lower,
+            "evidence_upper": found.upper,
+            **{name.replace(" ", "_"): value for name, value in names.items()},
+            "kl_upper": found.kl,
+            "total_variation": total_variation_bound(found.kl),
+            "variance_ratio_lower": float(low),
+            "variance_ratio_upper": _finite(float(high)),
+            "effective_dimension_lower": found.dimension_lower,
+            "effective_dimension_upper": found.dimension_upper,
+            "noise_variance": found.noise,
+            "trace_error": found.trace_error,
+            "jitter": found.jitter,
+            "num_inducing": found.num_inducing,
+            "cg_iterations": None if found.report is None else found.report.iterations,
+            "cg_converged": None if found.report is None else found.report.converged,
+            "mean_error_original": _finite(self.scale * verdict.mean_error),
+            "mean_error_in_std": _finite(verdict.mean_share),
+            "variance_error": _finite(verdict.variance_error),
+            "points": verdict.points,
+            "points_good": verdict.good,
+            "points_off": verdict.off,
+            "products": self.products,
+            "seconds": self.seconds,
+        }
+
+    def sentence(self) -> str:
+        """The verdict in words."""
+        return in_words(
+            self.verdict,
+            self.certificate,
+            scale=self.scale,
+            unit=self.target_name,
+            products=self.products,
+        )
+
+    def markdown(self, figure: str | None = None) -> str:
+        """The page.
+
+        Args:
+            figure: path of the picture, relative to the page.
+        """
+        found, values = self.certificate, self.values()
+        lines = [f"# How far can this model be trusted? ({self.model})", "", self.sentence(), ""]
+        if figure:
+            lines += [f"![bounds on the evidence, certified intervals]({figure})", ""]
+        lines += ["## Evidence", "", *_ladder(found), ""]
+        lines += _divergence(found, values)
+        lines += ["## Size of the problem", "", *_size(found, values), ""]
+        lines += [f"## Points ({values['points']})", "", *self._table(), ""]
+        lines += [
+            "`mean` and `std` (noise included) are the model's. The "
+            f"exact {100 * self.level:g} % interval of {self.target_name} lies inside the "
+            "inflated interval and contains the deflated one (-: nothing is certain to lie in it).",
+            "",
+            "All of this is about inference at the model's hyperparameters. It says nothing of how "
+            "good these are: compare held-out errors, and the evidence of other models.",
+        ]
+        return "\n".join(lines) + "\n"
+
+    def _table(self) -> list[str]:
+        columns = self.columns()
+        total = len(next(iter(columns.values()), []))
+        names = [*self.input_names[:3], "mean", "off by at most", "std", "exact std in"]
+        names += ["inflated interval", "deflated interval"]
+        if self.threshold is not None:
+            names += [f"P({self.target_name} >= {self.threshold:g})", "exact P in"]
+        errors = (self.scale * self.certificate.mean_error).tolist()
+        rows = []
+        for i in range(min(total, SHOWN)):
+            row = {name: column[i] for name, column in columns.items()}
+            cells = [_number(row[name]) for name in self.input_names[:3]]
+            cells += [_number(row["mean"]), _number(errors[i], 2)]
+            cells += [_number(row["std"]), _interval(row, "std")]
+            cells += [_interval(row, "inflated"), _interval(row, "deflated")]
+            if self.threshold is not None:
+                cells += [_number(row["probability"]), _interval(row, "probability")]
+            rows.append(cells)
+        lines = [_row(names), _row(["---"] * len(names)), *map(_row, rows)]
+        if total > SHOWN:
+            lines += ["", f"{total - SHOWN} more points are in the JSON file."]
+        return lines
+
+    def kl_probabilities(self) -> tuple[Tensor, Tensor, Tensor] | None:
+        """P(y >= threshold) as predicted, and its ends by the divergence alone (any event)."""
+        said = self.probabilities()
+        if said is None:
+            return None
+        kl = torch.tensor(self.certificate.kl, dtype=torch.float64)
+        return (said["probability"], *probability_interval(said["probability"], kl))
+
+
+def _ladder(found: Certificate) -> list[str]:
+    """Bounds from the lowest to the highest."""
+    if found.lower_bounds == found.upper_bounds:
+        return [f"- log marginal likelihood, exact: {found.lower:.6g} nats (standardised targets)"]
+    named = [(v, k, "lower") for k, v in found.lower_bounds.items()]
+    named += [(v, k, "upper") for k, v in found.upper_bounds.items()]
+    lines = [
+        f"- {name}: {value:.6g} nats" for value, name, kind in sorted(named) if kind == "lower"
+    ]
+    lines.append(
+        f"- **log marginal likelihood: between {found.lower:.6g} and {found.upper:.6g}** "
+        "(standardised targets)"
+    )
+    lines += [
+        f"- {name}: {value:.6g} nats" for value, name, kind in sorted(named) if kind == "upper"
+    ]
+    return lines
+
+
+def _divergence(found: Certificate, values: Mapping[str, Any]) -> list[str]:
+    if found.num_inducing == 0:
+        return []
+    kl = found.kl
+    lines = [
+        "## Sparse posterior",
+        "",
+        f"KL(sparse posterior || exact posterior) is at most {kl:.3g} nats"
+        + (f" (with jitter {found.jitter:.0e} on the inducing points)" if found.jitter else "")
+        + ".",
+    ]
+    if kl <= 2.0:
+        lines.append(
+            f"The probability of any event is right to {values['total_variation']:.2g}; exact "
+            f"variances of f are between {1 / values['variance_ratio_upper']:.4g} and "
+            f"{1 / values['variance_ratio_lower']:.4g} times the sparse ones, everywhere."
+        )
+    else:
+        lines.append(
+            "Above 2 nats this alone says little; what follows rests on the kernel matrix."
+        )
+    return [*lines, ""]
+
+
+def _size(found: Certificate, values: Mapping[str, Any]) -> list[str]:
+    inducing = f", {found.num_inducing} inducing points" if found.num_inducing else ""
+    low, high = found.dimension_lower, found.dimension_upper
+    dimension = f"{low:.1f}" if high - low < 0.05 else f"between {low:.1f} and {high:.1f}"
+    lines = [
+        f"- {found.num_data:,} training points{inducing}",
+        f"- effective dimension (how many directions of the data are used): {dimension}",
+        f"- noise variance {found.noise:.3g} (standardised targets)",
+    ]
+    if found.num_inducing:
+        lines.append(f"- prior variance the inducing points miss: {found.trace_error:.3g} in all")
+    if found.report is not None:
+        lines.append(
+            f"- conjugate gradients: {found.report.iterations} steps; {found.report.reason}"
+        )
+    lines.append(f"- this certificate took {values['seconds']:.1f} s")
+    return lines
+
+
+def _interval(row: Mapping[str, float | None], name: str) -> str:
+    low, up = row[f"{name}_lower"], row[f"{name}_upper"]
+    return "-" if low is None and up is None else f"[{_number(low)}, {_number(up)}]"
+
+
+def _number(value: float | None, digits: int = 5) -> str:
+    return "-" if value is None else f"{value:.{digits}g}"
+
+
+def _row(cells: list[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _finite(value: float) -> float | None:
+    return value if abs(value) < float("inf") else None

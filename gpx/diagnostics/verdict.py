@@ -1,0 +1,127 @@
+"""From a certificate to a sentence: how far may the predictions be trusted?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from gpx.diagnostics.certificate import Certificate
+
+Grade = Literal["certified", "plausible", "uncertified"]
+
+MEAN_SHARE = 0.25
+"""A mean is good when it is certain to this share of the predictive standard deviation of y."""
+VARIANCE_SHARE = 0.25
+"""A predictive variance of y is good when it is certain to this share."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How far predictions at the chosen points agree with exact inference.
+
+    Attributes:
+        grade: "certified": all points are good; "plausible": at least half are, and none is
+            certainly off; "uncertified": anything else.
+        mean_error: largest certified error of a mean, in the targets' unit.
+        mean_share: the same in predictive standard deviations of y.
+        variance_error: largest certified relative error of a predictive variance of y.
+        good: how many points are good.
+        off: at how many the mean is certainly off by more than MEAN_SHARE.
+        points: how many there are.
+    """
+
+    grade: Grade
+    mean_error: float
+    mean_share: float
+    variance_error: float
+    good: int
+    off: int
+    points: int
+
+
+def judge(certificate: Certificate) -> Verdict:
+    """Grade a certificate; every number is over the points it holds."""
+    found = certificate
+    spread = (found.moments.variance_lower + found.noise).sqrt()
+    share = found.mean_error / spread
+    low, high = found.variance_ratio(found.noise)
+    # exact over predicted -> predicted against exact
+    ratio = ((1.0 / low - 1.0).abs()).maximum((1.0 / high - 1.0).abs())
+    good = (share <= MEAN_SHARE) & (ratio <= VARIANCE_SHARE)
+    off = found.certain_mean_error / spread > MEAN_SHARE
+    count, total = int(good.sum()), good.numel()
+    grade: Grade = "uncertified"
+    if not found.collapse and count == total:
+        grade = "certified"
+    elif not found.collapse and 2 * count >= total and not bool(off.any()):
+        grade = "plausible"
+    return Verdict(
+        grade,
+        float(found.mean_error.max()) if total else 0.0,
+        float(share.max()) if total else 0.0,
+        float(ratio.max()) if total else 0.0,
+        count,
+        int(off.sum()),
+        total,
+    )
+
+
+def in_words(
+    verdict: Verdict,
+    certificate: Certificate,
+    *,
+    scale: float = 1.0,
+    unit: str = "",
+    products: bool = True,
+) -> str:
+    """The verdict as one paragraph, with what to do about it.
+
+    Args:
+        verdict, certificate: what was found.
+        scale: of the targets, to the data's own unit.
+        unit: name of the target.
+        products: whether products with the kernel matrix were used.
+    """
+    name = f" of {unit}" if unit else ""
+    numbers = (
+        f"the means{name} to {scale * verdict.mean_error:.3g} "
+        f"({100.0 * verdict.mean_share:.2g} % of a predictive standard deviation) and the "
+        f"predictive variances to {100.0 * verdict.variance_error:.2g} %"
+    )
+    if certificate.collapse:
+        return (
+            f"Do not use this model: it explains the data as noise ({certificate.collapse}). Small "
+            "divergences mean nothing there. Use more inducing points and train again from the "
+            "initial hyperparameters."
+        )
+    if verdict.grade == "certified":
+        return f"Certified: at all {verdict.points} points trust {numbers}."
+    more = _advice(certificate, products)
+    if verdict.off:
+        return (
+            f"Not good enough: at {verdict.off} of {verdict.points} points the mean is certainly "
+            f"off by more than {100.0 * MEAN_SHARE:.0f} % of a predictive standard deviation. All "
+            f"that is certain: {numbers}. {more}"
+        )
+    if verdict.grade == "plausible":
+        return (
+            f"Plausible: {verdict.good} of {verdict.points} points are certain to "
+            f"{100.0 * MEAN_SHARE:.0f} % of a predictive standard deviation and of the variance, "
+            f"none is certainly off. Over all points trust {numbers}. {more}"
+        )
+    return (
+        f"Not certified: the predictions may be right, but this cannot be shown: only "
+        f"{verdict.good} of {verdict.points} points are certain to {100.0 * MEAN_SHARE:.0f} %; "
+        f"over all points, {numbers}. {more}"
+    )
+
+
+def _advice(certificate: Certificate, products: bool) -> str:
+    m, n = certificate.num_inducing, certificate.num_data
+    if not products:
+        return "Ask for products=true, which uses the whole kernel matrix and is far sharper."
+    if certificate.report is not None and not certificate.report.converged:
+        return "Conjugate gradients did not converge: give them more steps, or inducing points."
+    if 0 < m < n:
+        return f"Add inducing points: approx.num_inducing={min(2 * m, n)} instead of {m}."
+    return "The noise variance is too small for float64 to say more."

@@ -1,0 +1,175 @@
+"""Certificates of trained runs: which of them can have one, for which points, into which files."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import time
+from dataclasses import dataclass
+
+import torch
+from omegaconf import DictConfig
+from torch import Tensor
+
+from gpx.data import Dataset
+from gpx.diagnostics.certificate import Certificate, certify, certify_exact
+from gpx.diagnostics.report import Report
+from gpx.errors import ConfigError
+from gpx.inducing import GreedyConditionalVariance
+from gpx.likelihoods import Gaussian
+from gpx.models import CGLB, SGPR, ExactGP
+from gpx.models.base import Marginals
+from gpx.models.exact import ExactPosterior
+from gpx.models.exact_solver import choose_solver
+from gpx.models.iterative_posterior import IterativePosterior
+from gpx.models.sgpr import SGPRPosterior
+from gpx.training.build import target_of
+from gpx.training.predictor import Predictor
+from gpx.training.run_folder import RunFolder
+
+CHOSEN = 50
+"""Test points certified when none are named."""
+PRODUCTS_LIMIT = {"cpu": 20_000, "cuda": 200_000}
+"""Training points up to which products with the kernel matrix are used unless asked otherwise."""
+EXACT_RANK = 500
+"""Greedy inducing points behind the certificate of an exact run too large to factorise."""
+
+
+@dataclass(frozen=True)
+class CertifyOptions:
+    """What a certificate is asked for.
+
+    Attributes:
+        products: whether to use products with the kernel matrix (n^2 each); None: by size.
+        level: of the central intervals of y.
+        threshold: also certify P(y >= threshold), in the target's own unit.
+
+    Raises:
+        ConfigError: a level outside (0, 1).
+    """
+
+    products: bool | None = None
+    level: float = 0.95
+    threshold: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        if not 0.0 < self.level < 1.0:
+            raise ConfigError(f"level={self.level}: a probability between 0 and 1 is expected")
+
+
+def require_certifiable(config: DictConfig) -> None:
+    """Raise ConfigError unless runs of this config can have a certificate."""
+    approx = target_of(config.approx, "approx")
+    likelihood = target_of(config.likelihood, "likelihood")
+    if not (isinstance(approx, type) and issubclass(approx, (SGPR, CGLB, ExactGP))):
+        name = getattr(approx, "__name__", config.approx.get("_target_"))
+        raise ConfigError(
+            f"a run of {name} cannot be certified: certificates compare with exact inference and "
+            "need approx=sgpr, cglb or exact"
+        )
+    if not (isinstance(likelihood, type) and issubclass(likelihood, Gaussian)):
+        name = getattr(likelihood, "__name__", config.likelihood.get("_target_"))
+        raise ConfigError(
+            f"a run with the likelihood {name} cannot be certified: certificates need "
+            "likelihood=gaussian"
+        )
+
+
+def chosen_points(data: Dataset) -> Tensor:
+    """Up to CHOSEN test inputs, evenly spaced over the test rows; standardised, float64."""
+    total = data.test_x.shape[0]
+    rows = torch.linspace(0, total - 1, min(CHOSEN, total)).round().long()
+    return data.test_x[rows]
+
+
+def certify_run(
+    predictor: Predictor, config: DictConfig, data: Dataset, points: Tensor, options: CertifyOptions
+) -> Report:
+    """The certificate of a trained model at points (t, d), standardised.
+
+    Args:
+        predictor: the trained model; what it predicts is what is judged.
+        config: of the run.
+        data: the split it was trained on.
+        points: where, standardised.
+        options: what is asked for.
+
+    Raises:
+        ConfigError, DataError, NotPositiveDefinite: see ``gpx.diagnostics.certificate.certify``.
+    """
+    require_certifiable(config)
+    began = time.perf_counter()
+    reference = next(iter(predictor.posterior.buffers()))
+    x, y, points = (
+        t.to(reference.device, torch.float64) for t in (data.train_x, data.train_y, points)
+    )
+    said = predictor.posterior.predict(points.to(reference.dtype))
+    predicted = Marginals(said.mean.double(), said.variance.double())
+    products = options.products
+    if products is None:
+        products = len(y) <= PRODUCTS_LIMIT.get(x.device.type, PRODUCTS_LIMIT["cpu"])
+    found = _certificate(predictor, config, x, y, points, predicted, products)
+    found = _on_cpu(found)
+    scaler = predictor.scaler
+    return Report(
+        certificate=found,
+        model=target_of(config.approx, "approx").__name__,
+        points=scaler.original_inputs(points).cpu(),
+        input_names=predictor.input_names,
+        target_name=predictor.target_name,
+        shift=float(scaler.target_mean),
+        scale=float(scaler.target_scale),
+        products=products,
+        level=options.level,
+        threshold=options.threshold,
+        seconds=time.perf_counter() - began,
+    )
+
+
+def _certificate(
+    predictor: Predictor,
+    config: DictConfig,
+    x: Tensor,
+    y: Tensor,
+    points: Tensor,
+    predicted: Marginals,
+    products: bool,
+) -> Certificate:
+    posterior = predictor.posterior
+    assert isinstance(posterior, (SGPRPosterior, ExactPosterior, IterativePosterior))
+    assert isinstance(predictor.likelihood, Gaussian)
+    kernel = copy.deepcopy(posterior.kernel).double()
+    mean = copy.deepcopy(posterior.mean).double()
+    likelihood = copy.deepcopy(predictor.likelihood).double()
+    if isinstance(posterior, SGPRPosterior):
+        jitter = config.approx.get("jitter")
+        if jitter is None and posterior.inducing_points.dtype == torch.float32:
+            jitter = 1e-6  # what the run itself took
+        z = posterior.inducing_points.double()
+        return certify(
+            kernel, mean, likelihood, z, x, y, points, predicted, products=products, jitter=jitter
+        )
+    if choose_solver("auto", x).name == "cholesky":
+        return certify_exact(kernel, mean, likelihood, x, y, points, predicted)
+    z = GreedyConditionalVariance()(x, kernel, min(EXACT_RANK, len(y)))
+    return certify(kernel, mean, likelihood, z, x, y, points, predicted, products=products)
+
+
+def _on_cpu(found: Certificate) -> Certificate:
+    moments = type(found.moments)(*(t.cpu() for t in found.moments))
+    predicted = Marginals(*(t.cpu() for t in found.predicted))
+    return dataclasses.replace(found, moments=moments, predicted=predicted)
+
+
+def write_report(report: Report, folder: RunFolder) -> None:
+    """diagnostics.md, diagnostics.json and figures/diagnostics.png in the run folder."""
+    from gpx.diagnostics.figure import draw  # Matplotlib is slow to import
+
+    folder.figures.mkdir(exist_ok=True)
+    draw(report).savefig(folder.figures / "diagnostics.png", dpi=150)
+    folder.write_json(
+        folder.path / "diagnostics.json",
+        {"verdict": report.sentence(), "values": report.values(), "points": report.columns()},
+    )
+    folder.write_text(folder.path / "diagnostics.md", report.markdown("figures/diagnostics.png"))

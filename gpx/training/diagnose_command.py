@@ -1,0 +1,136 @@
+"""The command line of diagnose.py: a run folder in, a page on how far it can be trusted out."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import sys
+from pathlib import Path
+
+import torch
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from gpx.data import Dataset, read_inputs
+from gpx.data import load as load_data
+from gpx.errors import CheckpointError, ConfigError, GPXError
+from gpx.training.build import build
+from gpx.training.certification import (
+    CertifyOptions,
+    certify_run,
+    chosen_points,
+    require_certifiable,
+    write_report,
+)
+from gpx.training.predictor import load
+from gpx.training.run_folder import RunFolder
+
+USAGE = """\
+What is certain about a trained model: bounds on its evidence, and on how far its predictions are
+from exact inference, with a verdict in plain words.
+
+    python diagnose.py run=outputs/...
+    python diagnose.py run=outputs/... points=new.csv threshold=440
+
+Writes diagnostics.md, diagnostics.json and figures/diagnostics.png into the run folder.
+
+OPTIONS
+  run=FOLDER      run folder of a finished run of approx=sgpr, cglb or exact (Gaussian noise)
+  points=FILE     table of inputs to certify, columns as in training, with or without a header line;
+                  default: 50 of the test points
+  threshold=X     also certify the probability of the target being at least X (its own unit)
+  level=0.95      probability of the intervals of the target
+  products=auto   true: use the whole kernel matrix, n^2 per step, sharp; false: n M^2 and coarse;
+                  auto: by the number of training points
+  device=cpu      cpu | cuda | auto
+"""
+OPTIONS = ("run", "points", "threshold", "level", "products", "device")
+PRODUCTS = {"auto": None, "true": True, "false": False}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Entry point of ``diagnose.py``; mistakes give one line and exit status 2."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments or any(a in ("--help", "-h") for a in arguments):
+        print(USAGE)
+        return
+    try:
+        options = _parse(arguments)
+        folder = RunFolder(options["run"])
+        level = _number(options, "level")
+        asked = CertifyOptions(
+            products=_products(options.get("products", "auto")),
+            level=0.95 if level is None else level,
+            threshold=_number(options, "threshold"),
+        )
+        config = folder.read_config()
+        require_certifiable(config)
+        predictor = load(folder.path, options.get("device", "cpu"))
+        points = None
+        if "points" in options:
+            inputs = read_inputs(Path(options["points"]), predictor.input_names)
+            points = predictor.scaler.transform_inputs(torch.from_numpy(inputs))
+        data = _training_data(config, folder)
+        points = chosen_points(data) if points is None else points
+        report = certify_run(predictor, config, data, points, asked)
+        write_report(report, folder)
+    except (GPXError, OmegaConfBaseException) as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        print(f"error: {error.filename or 'file'}: {error.strerror or error}", file=sys.stderr)
+        sys.exit(2)
+    print(report.sentence())
+    print(f"page: {folder.path / 'diagnostics.md'}", file=sys.stderr)
+
+
+def _parse(arguments: list[str]) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if not equals or name not in OPTIONS or not value:
+            near = difflib.get_close_matches(name, OPTIONS, n=1, cutoff=0.4)
+            hint = f"did you mean {near[0]}=?" if near else f"valid are: {', '.join(OPTIONS)}"
+            raise ConfigError(f"cannot read {argument!r}; {hint} (python diagnose.py --help)")
+        options[name] = value
+    if "run" not in options:
+        raise ConfigError("run= is missing (python diagnose.py --help)")
+    return options
+
+
+def _products(text: str) -> bool | None:
+    if text not in PRODUCTS:
+        raise ConfigError(f"products={text}: choose one of {', '.join(PRODUCTS)}")
+    return PRODUCTS[text]
+
+
+def _number(options: dict[str, str], name: str) -> float | None:
+    text = options.get(name)
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ConfigError(f"{name}={text}: expected a number")
+    return value
+
+
+def _training_data(config: DictConfig, folder: RunFolder) -> Dataset:
+    """The split the run was trained on, read again and known to be the same.
+
+    Raises:
+        CheckpointError: the data have changed since.
+    """
+    data = load_data(build(config, "data"), task="regression")
+    try:
+        before = json.loads(folder.environment.read_text()).get("data_checksums")
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{folder.environment} cannot be read: {error}") from error
+    if before is not None and dict(before) != dict(data.checksums):
+        raise CheckpointError(
+            f"the data of the run in {folder.path} have changed since it was trained; restore them"
+        )
+    return data

@@ -1,0 +1,141 @@
+"""diagnose.py and trainer.certify on small runs: the page, its numbers, and clear refusals."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from gpx.training.diagnose_command import main
+
+
+def table(tmp_path, n=90):
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-2, 2, (n, 2))
+    y = 50 + 10 * np.sin(2 * x[:, 0]) + 3 * x[:, 1] + 0.5 * rng.normal(size=n)
+    path = tmp_path / "table.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["depth", "width", "strength"])
+        writer.writerows(np.column_stack([x, y]).tolist())
+    return path
+
+
+@pytest.fixture
+def run(train, tmp_path):
+    """Train on the table: (metrics, run folder)."""
+    path = table(tmp_path)
+
+    def start(*overrides):
+        return train(
+            "data=csv",
+            f"data.path={path}",
+            "data.target=strength",
+            "trainer.max_steps=15",
+            "trainer.tensorboard=false",
+            "trainer.figures=false",
+            *overrides,
+        )
+
+    return start
+
+
+def refused(capsys, *arguments):
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stop:
+        main(list(arguments))
+    assert stop.value.code == 2
+    err = capsys.readouterr().err.strip()
+    assert err.startswith("error: ")
+    assert len(err.splitlines()) == 1
+    return err
+
+
+@pytest.mark.parametrize("approx", ["sgpr", "cglb", "exact"])
+def test_report(run, approx, tmp_path, capsys):
+    size = [] if approx == "exact" else ["approx.num_inducing=60"]
+    metrics, folder = run(f"approx={approx}", *size)
+    assert not any(name.startswith("certificate.") for name in metrics)
+    main([f"run={folder.path}", "threshold=55"])
+    assert "Certified: at all 9 points" in capsys.readouterr().out
+    page = (folder.path / "diagnostics.md").read_text()
+    assert "P(strength >= 55)" in page
+    assert (folder.figures / "diagnostics.png").read_bytes().startswith(b"\x89PNG")
+    stored = json.loads((folder.path / "diagnostics.json").read_text())
+    values, points = stored["values"], stored["points"]
+    assert values["verdict"] == "certified"
+    assert values["evidence_lower"] <= values["evidence_upper"]
+    slack = 1e-6 * abs(metrics["train.evidence"])
+    if approx == "exact":
+        assert values["evidence_lower"] == pytest.approx(metrics["train.evidence"], rel=1e-8)
+    else:
+        assert metrics["train.evidence"] <= values["evidence_upper"] + slack
+        assert values["collapsed_bound"] <= values["evidence_lower"]
+    for low, middle, high in (
+        ("mean_lower", "mean", "mean_upper"),
+        ("inflated_lower", "deflated_lower", "deflated_upper"),
+        ("deflated_lower", "deflated_upper", "inflated_upper"),
+        ("probability_lower", "probability", "probability_upper"),
+    ):
+        rows = zip(points[low], points[middle], points[high], strict=True)
+        # an approximate mean or probability may lie beyond what is certain, by less than a quarter
+        room = 0.25 if middle in ("mean", "probability") else 0.0
+        assert all(a - room <= b <= c + room for a, b, c in rows)
+    assert 35 < np.mean(points["mean"]) < 65  # in the data's own units
+
+
+def test_poor_model_is_called_poor_and_points_may_be_named(run, tmp_path, capsys):
+    _, folder = run("approx=sgpr", "approx.num_inducing=3", "init.max_evaluations=15")
+    points = tmp_path / "points.csv"
+    points.write_text("width,depth\n0.5,1.0\n-1.5,0.2\n0.1,-0.7\n")
+    main([f"run={folder.path}", f"points={points}", "products=true"])
+    said = capsys.readouterr().out
+    stored = json.loads((folder.path / "diagnostics.json").read_text())
+    assert stored["points"]["depth"] == pytest.approx([1.0, 0.2, -0.7])
+    assert stored["values"]["verdict"] == "uncertified"
+    assert "approx.num_inducing=6 instead of 3" in said or "explains the data as noise" in said
+    main([f"run={folder.path}", f"points={points}", "products=false"])
+    coarse = json.loads((folder.path / "diagnostics.json").read_text())
+    assert coarse["values"]["kl_upper"] >= stored["values"]["kl_upper"]
+    assert coarse["values"]["cg_iterations"] is None
+
+
+def test_at_the_end_of_training(run):
+    metrics, folder = run("approx=sgpr", "approx.num_inducing=40", "trainer.certify=true")
+    stored = json.loads((folder.path / "diagnostics.json").read_text())
+    kept = {k.removeprefix("certificate."): v for k, v in metrics.items() if "certificate." in k}
+    assert kept == stored["values"]
+    assert kept["verdict"] in ("certified", "plausible", "uncertified")
+    # the same numbers later, from the files alone
+    main([f"run={folder.path}"])
+    again = json.loads((folder.path / "diagnostics.json").read_text())["values"]
+    for name in ("kl_upper", "evidence_lower", "mean_error_original"):
+        assert again[name] == pytest.approx(kept[name], rel=1e-5, abs=1e-9)
+
+
+def test_what_cannot_be_certified_says_so(run, tmp_path, capsys, composed):
+    _, folder = run("approx=svgp", "approx.num_inducing=10")
+    err = refused(capsys, f"run={folder.path}")
+    assert "a run of SVGP cannot be certified" in err
+    from gpx.errors import ConfigError
+
+    with pytest.raises(ConfigError, match="QSGP cannot be certified"):
+        run("approx=qsgp", "trainer.certify=true")
+    assert "there is no run folder" in refused(capsys, f"run={tmp_path / 'nowhere'}")
+    assert "run= is missing" in refused(capsys, "points=x.csv")
+    assert "did you mean points=" in refused(capsys, "run=x", "point=x.csv")
+
+
+def test_wrong_points_and_options(run, tmp_path, capsys):
+    _, folder = run("approx=sgpr", "approx.num_inducing=10")
+    where = f"run={folder.path}"
+    assert "points.csv" in refused(capsys, where, f"points={tmp_path / 'points.csv'}")
+    (tmp_path / "points.csv").write_text("depth,breadth\n1,2\n")
+    assert "width" in refused(capsys, where, f"points={tmp_path / 'points.csv'}")
+    assert "threshold=high: expected a number" in refused(capsys, where, "threshold=high")
+    assert "level=95" in refused(capsys, where, "level=95")
+    assert "products=perhaps" in refused(capsys, where, "products=perhaps")
+    assert not (folder.path / "diagnostics.json").exists()
+    changed = (tmp_path / "table.csv").read_text().replace("strength\n", "strength\n0.1,0.1,49\n")
+    (tmp_path / "table.csv").write_text(changed)
+    assert "have changed since" in refused(capsys, where)
