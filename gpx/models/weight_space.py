@@ -66,6 +66,8 @@ class QSGP(Model):
         block_frequencies: upper limit of frequencies per block.
         basis: which frequencies: random_fourier (independent), orthogonal, structured_orthogonal,
             quasi_monte_carlo or gauss_hermite.
+        site_passes: likelihoods other than Gaussian: passes over all features that spread the warm
+            start over all weights (``site_spread``), O(n m d) each; 0 leaves it on its group.
 
     Raises:
         ConfigError: a mean, likelihood, kernel or option that does not fit.
@@ -94,6 +96,7 @@ class QSGP(Model):
         seed: int = 0,
         block_frequencies: int = 500,
         basis: str = "random_fourier",
+        site_passes: int = 2,
     ) -> None:
         super().__init__()
         if not isinstance(mean, Zero):
@@ -111,10 +114,11 @@ class QSGP(Model):
                 f"covariance={covariance} with num_dense={num_dense}: chevron needs num_dense >= 1 "
                 "and the others need num_dense=0"
             )
-        if warm_start_size < 1 or block_solves < 0 or diagonal_rows < 0:
+        if warm_start_size < 1 or min(block_solves, diagonal_rows, site_passes) < 0:
             raise ConfigError(
                 f"warm_start_size={warm_start_size} must be at least 1, block_solves="
-                f"{block_solves} and diagonal_rows={diagonal_rows} at least 0"
+                f"{block_solves}, diagonal_rows={diagonal_rows} and site_passes={site_passes} at "
+                "least 0"
             )
         if basis not in BASES:
             raise ConfigError(f"approx.basis={basis}: expected one of {', '.join(BASES)}")
@@ -146,6 +150,7 @@ class QSGP(Model):
         self.group = min(blocks, max(1, round(warm_start_size / width)))
         self.block_solves = block_solves
         self.diagonal_rows = diagonal_rows
+        self.site_passes = site_passes
         self.report: BlockReport | SiteReport | None = None
         # a tensor, so that steps read it without leaving the device
         self.register_buffer("num_data", torch.ones(()))
@@ -238,6 +243,7 @@ class QSGP(Model):
                 group=self.group,
                 warm_start=self.warm_start,
                 solves=self.block_solves,
+                passes=self.site_passes,
             )
             self.site_variance.fill_(self.report.site_variance)
             logger.info(
@@ -247,6 +253,13 @@ class QSGP(Model):
                 self.report.iterations,
                 "converged" if self.report.converged else "stopped early",
             )
+            spread = self.report.spread
+            if spread is not None:
+                logger.info(
+                    "start spread over all functions: %d passes, residual %.2g",
+                    spread.passes,
+                    spread.residual,
+                )
 
     def _start_scales(self, rows: Tensor | None) -> None:
         """Scales at their optimum; without ``rows`` columns have their expected squares."""

@@ -15,6 +15,7 @@ from gpx.errors import ConfigError
 from gpx.likelihoods.base import Likelihood
 from gpx.linalg.cholesky import cholesky
 from gpx.models.block_ascent import ROW_CHUNK, normal_equations
+from gpx.models.site_spread import SpreadReport, spread
 
 logger = logging.getLogger(__name__)
 
@@ -63,10 +64,11 @@ class SiteReport:
 
     Attributes:
         solves: groups of blocks that were maximised over.
-        visited: leading blocks among them.
+        visited: leading blocks among them; 0 where the weights were spread over all blocks.
         iterations: of L-BFGS, all groups together.
         converged: whether every group stopped by its tolerance.
         site_variance: 1 / mean precision of the sites afterwards.
+        spread: of the weights over all functions, where that was asked for.
     """
 
     solves: int
@@ -74,6 +76,7 @@ class SiteReport:
     iterations: int
     converged: bool
     site_variance: float
+    spread: SpreadReport | None = None
 
 
 @torch.no_grad()
@@ -88,6 +91,7 @@ def ascend_sites(
     group: int,
     warm_start: bool,
     solves: int,
+    passes: int = 0,
 ) -> SiteReport:
     """Maximise the evidence bound over the weight mean, one group of blocks at a time, in place.
 
@@ -105,6 +109,8 @@ def ascend_sites(
         group: blocks per solve.
         warm_start: maximise over the first group as if it were the whole prior.
         solves: further groups, at the true prior.
+        passes: over all features after the warm start, which spread its weights over all functions
+            (``site_spread``); none without a warm start.
 
     Cost per group of b functions: O(n b^2 + b^3) once and O(n b + b^2) per iteration; O(n b + b^2)
     memory.
@@ -115,7 +121,7 @@ def ascend_sites(
         if bool((mean[blocks] != 0).any()):
             offset_rows += _features(basis, x, blocks) @ mean[blocks].reshape(-1).to(x.dtype)
     share = groups[0].shape[0] / basis.num_blocks
-    iterations, converged = 0, True
+    iterations, converged, spreading = 0, True, None
     schedule = ([(0, share)] if warm_start else []) + [
         ((k + warm_start) % len(groups), 1.0) for k in range(solves)
     ]
@@ -136,9 +142,24 @@ def ascend_sites(
         iterations, converged = iterations + count, converged and done
         mean[blocks] = new.to(mean.dtype).view(-1, basis.block_size)
         offset_rows = others + phi @ new.to(x.dtype)
+        if warm_start and passes and spreading is None:
+            spreading, fitted = spread(
+                basis,
+                mean,
+                likelihood,
+                x,
+                y,
+                latent=offset_rows,
+                latent_variance=latent_variance,
+                stand_in=phi,
+                root=root,
+                curvature=float(curvature.mean()),
+                passes=passes,
+            )
+            offset_rows = fitted.to(x.dtype)
     final = site_precision(likelihood, y, offset_rows, latent_variance.expand_as(y)).mean()
-    visited = sum(blocks.shape[0] for blocks in groups[: len(schedule)])
-    return SiteReport(len(schedule), visited, iterations, converged, 1.0 / float(final))
+    visited = 0 if spreading else sum(blocks.shape[0] for blocks in groups[: len(schedule)])
+    return SiteReport(len(schedule), visited, iterations, converged, 1.0 / float(final), spreading)
 
 
 def _features(basis: Basis, x: Tensor, blocks: Tensor) -> Tensor:

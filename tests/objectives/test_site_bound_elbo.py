@@ -11,7 +11,9 @@ from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli, Gaussian, Laplace, Poisson
 from gpx.means import Zero
 from gpx.models.weight_space import QSGP
+from gpx.models.weight_space_sites import SiteReport
 from gpx.objectives import QuadruplyStochasticELBO, SiteBoundELBO, WeightSpaceELBO, exact_site_elbo
+from gpx.training import FirstOrder
 
 ROWS = 5
 BLOCKS = 6
@@ -175,6 +177,65 @@ def test_kl_is_unbiased(num_dense):
         q = p.MultivariateNormal(model.family.mean.reshape(-1), covariance + dense @ dense.T)
         prior = p.MultivariateNormal(torch.zeros_like(c), torch.eye(len(c)))
         torch.testing.assert_close(-exact, p.kl_divergence(q, prior))
+
+
+def test_prior_term_of_an_anchored_start_is_exact_whatever_the_list():
+    with torch.no_grad():
+        model, x, y = problem()
+        model.family.mean[2:] = 0.0  # as exact solves of the first two blocks leave it
+        model.family.log_scale.fill_(-1.0)
+        model.report = SiteReport(2, 2, 1, True, 1.0)
+        objective = SiteBoundELBO(ROWS, columns=WIDTH)
+        objective.prepare(model, x, y, generator=torch.Generator().manual_seed(0))
+        assert objective.anchor.shape[0] == 2
+        exact = exact_site_elbo(model, x, y).parts["complexity"]
+        lists = [torch.tensor([k]) for k in range(BLOCKS)]
+        for chosen in lists:
+            found = objective.estimate(model, x, y, chosen).parts["complexity"]
+            torch.testing.assert_close(found, exact)
+        # and unbiased once steps have moved the weights
+        model.family.mean.normal_(generator=torch.Generator().manual_seed(4))
+        found = [objective.estimate(model, x, y, chosen).parts["complexity"] for chosen in lists]
+        exact = exact_site_elbo(model, x, y).parts["complexity"]
+        torch.testing.assert_close(torch.stack(found).mean(), exact)
+
+
+@pytest.mark.parametrize("algorithm", ["adagrad", "sgd"])
+def test_steps_raise_the_exact_bound(algorithm):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(200, 2, generator=generator)
+    y = torch.where(x.prod(1) > 0, 1.0, -1.0)
+    model = QSGP(
+        RBF(lengthscale=1.0, outputscale=4.0),
+        Zero(),
+        Bernoulli(),
+        num_basis=400,
+        warm_start_size=40,
+        site_passes=0,
+        block_frequencies=10,
+    )
+    model.initialise(x, y, generator=generator)
+    start = exact_site_elbo(model, x, y).value
+    objective = SiteBoundELBO(200, columns=100)
+    objective.prepare(model, x, y, generator=generator)
+    rate = {"adagrad": 0.02, "sgd": 1.0}[algorithm]
+    optimiser = FirstOrder(
+        {
+            "variational": {"algorithm": algorithm, "lr": rate},
+            "hyperparameters": {"algorithm": "adam", "lr": 0.0, "freeze_steps": 1000},
+        }
+    )
+    optimiser.bind(model.parameter_groups(), 100)
+    values = []
+    for step in range(100):
+        rows = torch.randint(200, (50,), generator=generator)
+        optimiser.before_step(step)
+        objective(model, x[rows], y[rows], generator=generator).backward()
+        optimiser.step(step)
+        objective.after_step(model)
+        if step % 50 == 49:
+            values.append(exact_site_elbo(model, x, y).value)
+    assert start + 2.0 < values[0] < values[1]  # nats, far above rounding
 
 
 def test_gradient_is_that_of_the_value():

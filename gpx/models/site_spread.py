@@ -1,0 +1,151 @@
+"""The weight mean of a model with log-concave sites, spread over all basis functions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+from torch import Tensor
+
+from gpx.bases.base import Basis
+from gpx.likelihoods.base import Likelihood
+
+TOLERANCE = 1e-2
+"""Norm of the residual, relative to that of the slopes, at which passes stop."""
+CHUNK_BYTES = 128 * 2**20
+"""Of features held at once, all rows of at least one block."""
+
+
+@dataclass(frozen=True)
+class SpreadReport:
+    """What the passes did.
+
+    Attributes:
+        passes: over all features.
+        residual: |slopes - coefficients| / |slopes| at the end; 0 at the optimum.
+        converged: whether it is below the tolerance.
+    """
+
+    passes: int
+    residual: float
+    converged: bool
+
+
+def slopes(likelihood: Likelihood, y: Tensor, latent: Tensor, variance: Tensor) -> Tensor:
+    """d/da E log p(y | f), f ~ N(a, v), row by row: (n,), float64."""
+    with torch.enable_grad():
+        a = latent.detach().clone().requires_grad_()
+        total = likelihood.expected_log_prob(y.double(), a, variance.double().expand_as(a)).sum()
+        (slope,) = torch.autograd.grad(total, a)
+    return slope
+
+
+def spread(
+    basis: Basis,
+    mean: Tensor,
+    likelihood: Likelihood,
+    x: Tensor,
+    y: Tensor,
+    *,
+    latent: Tensor,
+    latent_variance: Tensor,
+    stand_in: Tensor,
+    root: Tensor,
+    curvature: float,
+    passes: int,
+) -> tuple[SpreadReport, Tensor]:
+    """Maximise the evidence bound over weight means of the form S^-1 Phi^T alpha, in place.
+
+    The optimum has that form, with alpha_l the slope of E log p(y_l | f_l) at its own latent means
+    K alpha, K = Phi S^-1 Phi^T (representer theorem). A solution on few functions that stood for
+    all of them knows alpha to the error of their kernel, so that one pass hands it to all m. Each
+    further pass adds the direction (1 + curvature K_B)^-1 (slopes - alpha), K_B the kernel of those
+    few, and the bound is maximised over the coefficients of all directions: it never falls.
+
+    Args:
+        basis: phi with S diagonal.
+        mean (B, W): weight means; overwritten.
+        likelihood: with log-concave sites.
+        x (n, d), y (n,): all training data.
+        latent (n,): latent means of the solution on the few functions.
+        latent_variance (): v, the same for all rows.
+        stand_in (n, b): features of those functions.
+        root (b, b): lower Cholesky root of curvature * stand_in^T stand_in + b / m * S.
+        curvature: typical -d^2/da^2 E log p.
+        passes: at most, at least one.
+
+    Returns:
+        Report, and Phi mean (n,) in float64.
+
+    Cost per pass: O(n m d) time and m numbers; O(n W) memory.
+    """
+    variance = latent_variance.double()
+    directions: list[Tensor] = []
+    products: list[Tensor] = []
+    tables: list[Tensor] = []
+    new = slopes(likelihood, y, latent.double(), variance)
+    alpha, fitted, residual = torch.zeros_like(new), torch.zeros_like(new), 1.0
+    coefficients = np.zeros(0)
+    while len(directions) < passes and residual > TOLERANCE:
+        product, table = _pass(basis, x, new)
+        size = torch.dot(new, product).clamp_min(torch.finfo(product.dtype).tiny).rsqrt()
+        directions.append(new * size)
+        products.append(product * size)
+        tables.append(table.mul_(size.to(table.dtype)))
+        basis_alpha, basis_fit = torch.stack(directions, 1), torch.stack(products, 1)
+        start = np.append(coefficients, 0.0 if len(coefficients) else 1.0 / float(size))
+        coefficients = _maximise(likelihood, y, variance, basis_alpha, basis_fit, start)
+        found = torch.from_numpy(coefficients).to(alpha)
+        alpha, fitted = basis_alpha @ found, basis_fit @ found
+        slope = slopes(likelihood, y, fitted, variance)
+        miss = slope - alpha
+        residual = float(miss.norm() / slope.norm().clamp_min(1e-300))
+        right = (stand_in.mT @ miss.to(stand_in.dtype)).to(root)
+        solved = torch.cholesky_solve(right[:, None], root)[:, 0]
+        new = miss - curvature * (stand_in @ solved.to(stand_in.dtype)).double()
+    mean.zero_()
+    for table, c in zip(tables, coefficients, strict=True):
+        mean.add_(table, alpha=float(c))
+    return SpreadReport(len(tables), residual, residual <= TOLERANCE), fitted
+
+
+def _pass(basis: Basis, x: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
+    """K alpha (n,), float64, and S^-1 Phi^T alpha (B, W)."""
+    at_once = max(1, CHUNK_BYTES // (basis.block_size * x.shape[0] * x.element_size()))
+    product = torch.zeros_like(alpha)
+    right = alpha.to(x.dtype)
+    weights = []
+    for blocks in torch.arange(basis.num_blocks, device=x.device).split(at_once):
+        features = basis.block_features(x, blocks)
+        precision = basis.precision_diagonal(basis.columns_of(blocks)).to(x.dtype)
+        chunk = (right @ features) / precision
+        product += features @ chunk
+        weights.append(chunk.view(-1, basis.block_size))
+    return product, torch.cat(weights)
+
+
+def _maximise(
+    likelihood: Likelihood,
+    y: Tensor,
+    variance: Tensor,
+    directions: Tensor,
+    products: Tensor,
+    start: np.ndarray,
+) -> np.ndarray:
+    """Coefficients (k,) of the directions (n, k) at the largest bound."""
+    gram = directions.T @ products
+    gram = 0.5 * (gram + gram.T)
+
+    def loss(c: np.ndarray) -> tuple[float, np.ndarray]:
+        with torch.enable_grad():
+            free = torch.from_numpy(c).to(products).requires_grad_()
+            latent = products @ free
+            fit = likelihood.expected_log_prob(y.double(), latent, variance.expand_as(latent)).sum()
+            value = 0.5 * free @ gram @ free - fit
+            (gradient,) = torch.autograd.grad(value, free)
+        return float(value), gradient.cpu().numpy()
+
+    found = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": 200})
+    return np.asarray(found.x)
