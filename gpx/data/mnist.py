@@ -88,7 +88,8 @@ class MNISTParity(DataSource):
         parts = ["test"] if self.images == "test" else ["train", "test"]
         if self.images == "auto" and not self._files("train"):
             parts = ["test"]
-        pixels, digits, used = [], [], []
+        pixels, digits = [], []
+        used: list[Path] = []
         for part in parts:
             files = self._files(part)
             if not files:

@@ -61,6 +61,33 @@ class Model(nn.Module, ABC):
     kernel: Kernel
     mean: Mean
     likelihood: Likelihood
+    note = ""
+    """What is worth saying of the last data-dependent choice; for the console."""
+
+    @property
+    def num_rounds(self) -> int:
+        """Optimisations in a row, at most; see ``next_round``."""
+        return 1
+
+    def next_round(self, x: Tensor, y: Tensor, loss: float, *, generator: torch.Generator) -> bool:
+        """Called when an optimisation has ended; may move the model. Default: nothing.
+
+        Args:
+            x (n, d), y (n,): all training data.
+            loss: where it ended; infinite where it could not begin.
+            generator: of this round, on the data's device.
+
+        Returns:
+            whether the model is at a new start, to be optimised again.
+        """
+        return False
+
+    def rounds_state(self) -> dict[str, Any]:
+        """What ``next_round`` remembers, for checkpoints."""
+        return {}
+
+    def load_rounds_state(self, state: dict[str, Any]) -> None:
+        """Restore ``rounds_state``."""
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
         """Fix the options that were left to choose, given the training inputs x (n, d).

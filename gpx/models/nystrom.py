@@ -47,7 +47,7 @@ class Whitener:
 
 
 def factorise(
-    kernel: Kernel, z: Tensor, jitter: float | None = None
+    kernel: Kernel, z: Tensor, jitter: float | None = None, *, escalate: bool = True
 ) -> tuple[Whitener, CholeskyReport]:
     """Factorise K_zz in float64 and report the jitter it took.
 
@@ -55,19 +55,45 @@ def factorise(
         kernel, z (M, d): covariance function and inducing inputs.
         jitter: smallest jitter to try, relative to the mean diagonal; None: 0 in float64 and 1e-6
             in float32, where rounding of the kernel entries alone makes K_zz indefinite.
+        escalate: whether larger ones are tried where it does not suffice.
 
     Raises:
         NotPositiveDefinite: when the whole ladder of jitters fails.
     """
-    smallest = jitter if jitter is not None else (0.0 if z.dtype == torch.float64 else 1e-6)
+    smallest = _smallest_jitter(z, jitter)
+    larger = tuple(j for j in LADDER[torch.float64] if j > smallest) if escalate else ()
     z = z.detach()
     factor, report = cholesky(
         kernel.evaluate(z, z).detach().double(),
         name=f"K_zz of {z.shape[0]} inducing points",
-        ladder=(smallest, *(j for j in LADDER[torch.float64] if j > smallest)),
+        ladder=(smallest, *larger),
         hint="fewer inducing points or shorter lengthscales",
     )
     return Whitener(kernel, z, factor), report
+
+
+def _smallest_jitter(z: Tensor, jitter: float | None) -> float:
+    if jitter is not None:
+        return jitter
+    return 0.0 if z.dtype == torch.float64 else 1e-6
+
+
+@torch.no_grad()
+def longest_prefix(kernel: Kernel, z: Tensor, jitter: float | None = None) -> Tensor:
+    """The first rows of z (M, d) whose K_zz has a Cholesky factor at the smallest jitter.
+
+    All of z where K_zz has one; at least one row. Repeated points, and points that the ones before
+    determine to rounding, end the prefix.
+
+    Raises: NotPositiveDefinite where even k(z_1, z_1) is not positive.
+    """
+    gram = kernel.evaluate(z, z).double()
+    gram.diagonal().add_(_smallest_jitter(z, jitter) * gram.diagonal().mean())
+    _, info = torch.linalg.cholesky_ex(gram)
+    failed = int(info)  # order of the first leading block that is not positive definite
+    if failed == 1:
+        factorise(kernel, z[:1], jitter, escalate=False)  # says what is wrong
+    return z if failed == 0 else z[: failed - 1]
 
 
 class BlockStore:

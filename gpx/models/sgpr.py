@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
+import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, NotPositiveDefinite
 from gpx.inducing import Selector
 from gpx.inducing import selector as named_selector
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import cholesky
 from gpx.means.base import Mean
-from gpx.models.base import Marginals, Model, Posterior
-from gpx.models.nystrom import BlockStore, NystromSums, Whitener, factorise, nystrom_sums
-from gpx.sampling import prior_functions
+from gpx.models.base import Model
+from gpx.models.certified_selection import certified_kl, certified_selection
+from gpx.models.nystrom import (
+    BlockStore,
+    NystromSums,
+    factorise,
+    longest_prefix,
+    nystrom_sums,
+)
+from gpx.models.sgpr_posterior import SGPRPosterior
 
 
 class InnerFactor:
@@ -74,17 +81,26 @@ class SGPR(Model):
     Args:
         kernel, mean, likelihood: the likelihood must be Gaussian.
         num_inputs: d, the number of columns of x.
-        num_inducing: M.
+        num_inducing: M, or "auto": as few greedy points as certify KL(q || posterior) <=
+            ``tolerance``, at the hyperparameters that training starts from and again at those that
+            it ends at. Needs float64.
         num_data: n when it is known; M is then at most n, so that defaults serve small data too.
-        selector: how ``initialise`` places the inducing points: "greedy", "kmeans" or "uniform".
+        selector: how ``initialise`` places the inducing points: a name of ``gpx.inducing``.
         fit_noise: whether ``initialise`` moves the noise variance to where the collapsed bound is
             largest for the new Z. Hyperparameters found without inducing points tend to put into
             the signal what M points cannot explain, and the bound then starts at -T / (2 noise).
         jitter: smallest jitter on K_zz, relative to its mean diagonal; None: 0 in float64 and 1e-6
             in float32. Larger ones are tried when it does not suffice, and reported.
+        reinitialise: how often Z is selected anew, at the hyperparameters found so far, and
+            optimised again; a round that does not raise the bound is undone and the last. K_zz then
+            never gets a larger jitter: where it has no Cholesky factor Z is selected again, and
+            points that the ones before determine are dropped.
+        tolerance: nats, of "auto".
+        max_inducing: most points of "auto"; above the tolerance there, the run says so.
 
     Attributes:
         inducing_points (M, d): Z, trained with the hyperparameters; zero until ``initialise``.
+        escalate: whether K_zz may get a larger jitter.
     """
 
     kernel: Kernel
@@ -98,15 +114,38 @@ class SGPR(Model):
         mean: Mean,
         likelihood: Gaussian,
         num_inputs: int,
-        num_inducing: int = 512,
+        num_inducing: int | str = 512,
         num_data: int | None = None,
         selector: str = "greedy",
         fit_noise: bool = True,
         jitter: float | None = None,
+        reinitialise: int = 0,
+        tolerance: float = 0.1,
+        max_inducing: int = 2048,
     ) -> None:
         super().__init__()
-        if num_inducing < 1:
-            raise ConfigError(f"num_inducing must be at least 1, got {num_inducing}")
+        self.automatic = num_inducing == "auto"
+        if isinstance(num_inducing, str):
+            if not self.automatic:
+                raise ConfigError(
+                    f"num_inducing={num_inducing}: expected a whole number or the word auto"
+                )
+            if selector != "greedy":
+                raise ConfigError(
+                    f"num_inducing=auto grows a nested set and needs selector=greedy, got "
+                    f"{selector}"
+                )
+            num_inducing = min(32, max_inducing)
+        if num_inducing < 1 or max_inducing < 1:
+            raise ConfigError(
+                f"num_inducing must be at least 1, got {num_inducing}"
+                if num_inducing < 1
+                else f"max_inducing must be at least 1, got {max_inducing}"
+            )
+        if reinitialise < 0:
+            raise ConfigError(f"reinitialise counts rounds and cannot be {reinitialise}")
+        if not tolerance > 0.0:
+            raise ConfigError(f"tolerance is in nats and must be positive, got {tolerance}")
         if jitter is not None and jitter < 0.0:
             raise ConfigError(f"jitter must not be negative, got {jitter}")
         self.kernel = kernel
@@ -115,8 +154,24 @@ class SGPR(Model):
         self.selector: Selector = named_selector(selector)
         self.fit_noise = fit_noise
         self.jitter = jitter
+        self.reinitialise = reinitialise
+        self.tolerance = tolerance
+        self.max_inducing = max_inducing
+        self.escalate = reinitialise == 0 and not self.automatic
+        self._round = 0
+        self._best: tuple[float, dict[str, Tensor]] | None = None
         size = num_inducing if num_data is None else min(num_inducing, num_data)
+        self.num_inducing = size
         self.inducing_points = nn.Parameter(torch.zeros(size, num_inputs))
+
+    def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
+        """Nothing is left to settle before a run; ``automatic`` certifies in float64 alone."""
+        if self.automatic and x.dtype != torch.float64:
+            raise ConfigError(
+                "approx.num_inducing=auto certifies in nats, which float32 cannot: set "
+                "trainer.dtype=float64"
+            )
+        return {}
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Place the inducing points at the current hyperparameters, then refit the noise variance.
@@ -125,16 +180,124 @@ class SGPR(Model):
         Raises:
             DataError: fewer data than inducing points.
         """
-        m = self.inducing_points.shape[0]
-        chosen = self.selector(x, self.kernel, m, generator=generator)
-        with torch.no_grad():
-            self.inducing_points.copy_(chosen)
-            if self.fit_noise:
-                whitener, _ = factorise(self.kernel, self.inducing_points, self.jitter)
+        self._select(x, y, generator)
+        if self.fit_noise and not self.automatic:
+            with torch.no_grad():
+                whitener, _ = factorise(
+                    self.kernel, self.inducing_points, self.jitter, escalate=self.escalate
+                )
                 sums = nystrom_sums(BlockStore(whitener, x), y - self.mean(x))
                 current = self.likelihood.noise_variance
                 best = best_noise(sums, x.shape[0], current.double())
                 self.likelihood.noise_variance = best.to(current.dtype)
+
+    def _select(self, x: Tensor, y: Tensor, generator: torch.Generator) -> None:
+        """Place the inducing points at the current hyperparameters."""
+        if self.automatic:
+            with torch.no_grad():
+                residual = y - self.mean(x)
+            found = certified_selection(
+                self.kernel,
+                x,
+                residual,
+                self.likelihood.noise_variance,
+                tolerance=self.tolerance,
+                max_points=self.max_inducing,
+                jitter=self.jitter,
+                generator=generator,
+            )
+            self.note = str(found)
+            self.place(found.points)
+            return
+        points = self.selector(x, self.kernel, self.num_inducing, generator=generator)
+        if not self.escalate:
+            kept = longest_prefix(self.kernel, points, self.jitter)
+            if len(kept) < len(points):
+                self.note = (
+                    f"{len(kept)} of {len(points)} inducing points kept: the others are determined "
+                    "by them in the precision of the kernel matrix"
+                )
+            points = kept
+        self.place(points)
+
+    @torch.no_grad()
+    def place(self, points: Tensor) -> None:
+        """Make points (M, d) the inducing points; M may change."""
+        if points.shape == self.inducing_points.shape:
+            self.inducing_points.copy_(points)
+        else:
+            self.inducing_points.grad = None
+            self.inducing_points.data = points.detach().to(self.inducing_points, copy=True)
+
+    @property
+    def num_rounds(self) -> int:
+        """The first optimisation and those of ``reinitialise``."""
+        return 1 + self.reinitialise
+
+    def next_round(self, x: Tensor, y: Tensor, loss: float, *, generator: torch.Generator) -> bool:
+        """Select Z anew at the current hyperparameters; see ``reinitialise`` and ``automatic``.
+
+        Returns:
+            whether another optimisation is to follow. After the last, ``automatic`` leaves points
+            that are certified at the final hyperparameters.
+        """
+        self._round += 1
+        more = self._round < self.num_rounds
+        if self.automatic:
+            kl = self.kl_upper_bound(x, y) if math.isnan(loss) or math.isfinite(loss) else math.inf
+            if kl <= self.tolerance:
+                self.note = (
+                    f"certified with {len(self.inducing_points)} inducing points: "
+                    f"KL(q || posterior) <= {kl:.3g} nats"
+                )
+                return False
+            self._select(x, y, generator)
+            self.note = f"KL(q || posterior) <= {kl:.3g} nats only; {self.note}"
+            return more
+        if self.reinitialise == 0:
+            return False
+        if self._best is not None and not loss < self._best[0]:
+            self.load_state_dict(self._best[1])
+            self.note = "selecting the inducing points anew did not raise the bound and was undone"
+            return False
+        state = {name: value.detach().clone() for name, value in self.state_dict().items()}
+        if math.isfinite(loss):
+            self._best = loss, state
+        if more:
+            self._select(x, y, generator)
+            self.note = f"inducing points selected anew, round {self._round + 1}. {self.note}"
+        return more
+
+    def rounds_state(self) -> dict[str, Any]:
+        """As in ``Model``: rounds done, and the best state so far with its loss."""
+        best = {} if self._best is None else {"loss": self._best[0], "model": self._best[1]}
+        return {"done": self._round, **best}
+
+    def load_rounds_state(self, state: dict[str, Any]) -> None:
+        """As in ``Model``."""
+        self._round = state.get("done", 0)
+        self._best = (state["loss"], state["model"]) if "loss" in state else None
+
+    @torch.no_grad()
+    def kl_upper_bound(self, x: Tensor, y: Tensor) -> float:
+        """Nats above KL(q || posterior), infinite where K_zz has no Cholesky factor.
+
+        Cost: n M^2 multiply-adds and one M x M eigendecomposition.
+        """
+        try:
+            whitener, _ = factorise(
+                self.kernel, self.inducing_points, self.jitter, escalate=self.escalate
+            )
+        except NotPositiveDefinite:
+            return math.inf
+        sums = nystrom_sums(BlockStore(whitener, x), y - self.mean(x))
+        return certified_kl(sums, self.likelihood.noise_variance)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        stored = state_dict.get(prefix + "inducing_points")
+        if isinstance(stored, Tensor) and stored.ndim == 2 and not self.escalate:
+            self.place(stored)  # M may have changed while training
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """``inducing`` (Z) and ``hyperparameters`` (everything else)."""
@@ -145,9 +308,14 @@ class SGPR(Model):
     def condition(self, x: Tensor, y: Tensor) -> SGPRPosterior:
         """Optimal q(u) given x (n, d), y (n,). Cost: 1.5 n M^2 multiply-adds, memory O(M^2)."""
         posterior = self.empty_posterior(x.shape[0])
-        whitener, _ = factorise(self.kernel, self.inducing_points, self.jitter)
+        whitener, _ = factorise(
+            self.kernel, self.inducing_points, self.jitter, escalate=self.escalate
+        )
         sums = nystrom_sums(BlockStore(whitener, x), y - self.mean(x))
-        inner = InnerFactor(sums, self.likelihood.noise_variance.double())
+        noise = self.likelihood.noise_variance.double()
+        inner = InnerFactor(sums, noise)
+        if self.automatic:
+            posterior.certificate = (sums, noise, self.tolerance)
         posterior.factor.copy_(whitener.factor)
         posterior.inner_factor.copy_(inner.factor)
         posterior.weights.copy_(inner.weights)
@@ -156,75 +324,3 @@ class SGPR(Model):
     def empty_posterior(self, num_data: int) -> SGPRPosterior:
         """As in ``Model``; the training data are not part of the posterior."""
         return SGPRPosterior(self.kernel, self.mean, self.inducing_points)
-
-
-class SGPRPosterior(Posterior):
-    """Posterior process of ``SGPR``; needs no training data.
-
-    With u = f(Z) = L v, q(v) = N(weights, B^{-1}) and LB = chol(B).
-
-    Attributes:
-        inducing_points (M, d), factor (M, M): Z and L = chol(K_zz).
-        inner_factor (M, M), weights (M,): LB and the mean of v.
-    """
-
-    inducing_points: Tensor
-    factor: Tensor
-    inner_factor: Tensor
-    weights: Tensor
-
-    def __init__(self, kernel: Kernel, mean: Mean, inducing_points: Tensor) -> None:
-        super().__init__()
-        self.kernel = copy.deepcopy(kernel).requires_grad_(False)
-        self.mean = copy.deepcopy(mean).requires_grad_(False)
-        z = inducing_points.detach().clone()
-        m = z.shape[0]
-        self.register_buffer("inducing_points", z)
-        self.register_buffer("factor", z.new_zeros(m, m))
-        self.register_buffer("inner_factor", z.new_zeros(m, m))
-        self.register_buffer("weights", z.new_zeros(m))
-
-    @torch.no_grad()
-    def predict(self, x: Tensor) -> Marginals:
-        """Mean and variance of the latent function at x (t, d).
-
-        Cost: M^2 multiply-adds per row; memory of one block of kernel rows beside the output.
-        """
-        whitener = Whitener(self.kernel, self.inducing_points, self.factor)
-        mean, variance = x.new_empty(x.shape[0]), x.new_empty(x.shape[0])
-        for rows, block in BlockStore(whitener, x):
-            mean[rows] = self.mean(x[rows]) + block @ self.weights
-            prior = self.kernel.diagonal(x[rows])
-            unexplained = (prior - torch.linalg.vecdot(block, block)).clamp_(min=0.0)
-            column = block.mT
-            torch.linalg.solve_triangular(self.inner_factor, column, upper=False, out=column)
-            variance[rows] = unexplained + torch.linalg.vecdot(block, block)
-        return Marginals(mean, variance)
-
-    @torch.no_grad()
-    def sample_paths(self, num: int, *, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
-        """``num`` posterior functions x (t, d) -> (num, t) by pathwise conditioning.
-
-        f(x) = prior(x) + K_xz K_zz^{-1} (u - prior(Z)) with u ~ q: a prior function from random
-        Fourier features, corrected at the inducing points (Wilson et al. 2020). Exact in the mean;
-        the variance away from Z is that of the feature approximation.
-
-        Raises:
-            ConfigError: the kernel has no random Fourier features.
-
-        Cost: num M^2 multiply-adds once, O(num M) per row.
-        """
-        z = self.inducing_points
-        prior = prior_functions(self.kernel, num, z.shape[1], generator=generator)
-        noise = torch.randn(z.shape[0], num, generator=generator, dtype=z.dtype, device=z.device)
-        v = self.weights.unsqueeze(1) + torch.linalg.solve_triangular(
-            self.inner_factor.mT, noise, upper=True
-        )
-        v = v - torch.linalg.solve_triangular(self.factor, prior(z).mT, upper=False)
-        weights = torch.linalg.solve_triangular(self.factor.mT, v, upper=True).mT
-
-        @torch.no_grad()
-        def paths(x: Tensor) -> Tensor:
-            return prior(x) + weights @ self.kernel.evaluate(z, x) + self.mean(x)
-
-        return paths

@@ -13,7 +13,7 @@ from gpx.bases.orthogonal_features import OrthogonalFourier, StructuredOrthogona
 from gpx.bases.quadrature_features import GaussHermiteFourier, QuasiMonteCarloFourier
 from gpx.bases.random_fourier import RandomFourier
 from gpx.errors import ConfigError
-from gpx.likelihoods import Gaussian
+from gpx.likelihoods import Gaussian, Likelihood
 from gpx.means import Zero
 from gpx.models.base import Model
 from gpx.models.block_ascent import BlockReport, ascend
@@ -82,7 +82,7 @@ class QSGP(Model):
         self,
         kernel: nn.Module,
         mean: nn.Module,
-        likelihood: nn.Module,
+        likelihood: Likelihood,
         num_basis: int = 100_000,
         covariance: Covariance = "mean_field",
         num_dense: int = 0,
@@ -104,7 +104,7 @@ class QSGP(Model):
                 f"approx=qsgp needs mean=zero, got {type(mean).__name__}: weight-space models put "
                 "no prior mean on the weights, and targets are standardised"
             )
-        check_site(likelihood)  # type: ignore[arg-type]
+        check_site(likelihood)
         if covariance not in get_args(Covariance):
             raise ConfigError(
                 f"covariance={covariance}: expected one of {', '.join(get_args(Covariance))}"

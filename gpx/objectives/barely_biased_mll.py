@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -37,17 +38,22 @@ NEGLIGIBLE_MODE = 1e-10
 """Eigenvalues of a probe's gradient matrix below this times the largest are left out."""
 
 
+Estimate = Literal["below", "middle"]
+"""Which point of the bracket is the value: its lower end, or half-way."""
+
+
 class BarelyBiasedTerms(NamedTuple):
     """Terms of the estimate, in nats.
 
     Attributes:
         fit: -r^T K^{-1} r / 2, low by at most ``fit_gap``.
-        complexity: -log det K / 2 by the Gauss rule, low in expectation by at most
-            ``quadrature_gap``.
+        complexity: -log det K / 2, low in expectation by at most ``quadrature_gap``.
         constant: -n log(2 pi) / 2.
-        fit_gap: r^T Q^{-1} r / 2 of the solve's residual.
-        quadrature_gap: mean over the probes of the Gauss minus the Gauss-Radau rule, halved.
+        fit_gap, quadrature_gap: widths of the brackets, by Gauss and Gauss-Radau rules for 1/x and
+            (mean over the probes, halved) for log x.
         standard_error: of ``complexity``, from the scatter of the probes.
+
+    With the estimate "middle" both terms stand half a width higher, and err by at most half.
     """
 
     fit: Tensor
@@ -61,8 +67,8 @@ class BarelyBiasedTerms(NamedTuple):
         """The estimate of the log marginal likelihood."""
         return self.fit + self.complexity + self.constant
 
-    def bias_bound(self) -> Tensor:
-        """E[value] is at most this much below the log marginal likelihood, and never above it."""
+    def gap(self) -> Tensor:
+        """Width of the bracket of the expected value."""
         return self.fit_gap + self.quadrature_gap
 
 
@@ -72,89 +78,141 @@ class BarelyBiased:
 
     Attributes:
         terms, report: value, certified gaps, and whether the bias bound was met.
+        bias_bound: nats; E[value] is at most this much below the log marginal likelihood, and
+            never above it ("below"), or at most this much off ("middle").
         process: Lanczos columns of Q^{-1/2} K Q^{-1/2}: the probes, then Q^{-1/2} r.
         solution (n,), correction (n,): v ~ K^{-1} r and u = Q^{-1} (r - K v).
+        share: of r^T Q^{-1} r / 2 that ``fit`` takes off: the gap it is known to, or half of that.
         probes (n, L): w.
     """
 
     terms: BarelyBiasedTerms
     report: SolveReport
+    bias_bound: float
     process: Lanczos
     solution: Tensor
     correction: Tensor
+    share: float
     probes: Tensor
 
 
 def barely_biased_log_marginal_likelihood(
-    system: NoisyKernel, residual: Tensor, probes: Tensor, *, bias: float, max_steps: int
+    system: NoisyKernel,
+    residual: Tensor,
+    probes: Tensor,
+    *,
+    bias: float,
+    max_steps: int,
+    estimate: Estimate = "below",
 ) -> BarelyBiased:
     """Run Lanczos for all probes and for r until the bracket is narrower than ``bias`` nats.
 
-    Every step is one product of L + 1 columns. The column of Q^{-1/2} r gives the solve: its
+    A step is one product of up to L + 1 columns. The column of Q^{-1/2} r gives the solve: its
     Galerkin iterate is that of preconditioned conjugate gradients, with full reorthogonalisation.
+    L probes cost L times as much as r, so they are allowed L / (L + 1) of the bias; whichever of
+    the two is done first rests, and the other goes on until the sum is below the bound.
+
+    The quadratic term is bracketed by the same rules as the determinant: with the node 1 below the
+    spectrum, Gauss-Radau for 1/x lies above b^T A^{-1} b, and is tighter than r^T Q^{-1} r of the
+    iterate by one to two orders of magnitude on ill-conditioned systems.
 
     Args:
         system: K and Q, products in float64.
         residual (n,): r = y - m(x).
         probes (n, L): w, with E[w w^T] = I.
-        bias: epsilon in nats: E[value] <= log N(r; 0, K) <= E[value] + epsilon.
+        bias: epsilon in nats: E[value] <= log N(r; 0, K) <= E[value] + epsilon ("below"), or
+            |E[value] - log N(r; 0, K)| <= epsilon ("middle": a bracket twice as wide will do).
         max_steps: most steps; when it stops the run the bound is void, which is reported and
-            warned of (``UnconvergedWarning``), with the gap that was reached.
+            warned of (``UnconvergedWarning``), with the bound that was reached.
 
     Exactness: expected value within the bias bound reported.
     Cost: per step one product, 8 n (L + 1) t operations; memory n (L + 1) ``max_steps``.
-    Source: sgpr_cglb_diagnostics 2.36; Burt 2022, 4.6.
+    Source: Burt 2022, 4.6, with its residual bound of the quadratic term replaced by Golub and
+    Meurant 1994.
     """
-    q = system.preconditioner
-    count, n = probes.shape[1], probes.shape[0]
+    q, count = system.preconditioner, probes.shape[1]
     target = residual.detach().double()
     length = torch.linalg.vector_norm(target)
     moving = bool(length > 0.0)
     starts = torch.cat([probes, q.inverse_root_matmul(target).unsqueeze(1)], 1)
     process = Lanczos(system.whitened, starts if moving else probes, max_steps)
-    scale = process.norms[:count].square()
-    coefficients = target.new_zeros(1)
-    fit_gap = target.new_zeros(())
+    width = bias if estimate == "below" else 2.0 * bias
+    allowed = width * count / (count + 1.0) if moving else width
+    upper = lower = target.new_zeros(count)
+    quadrature_gap = fit_gap = target.new_zeros(())
     while True:
         before = process.steps
-        process.extend(1 + before // 10)
-        alphas, betas = process.alphas, process.betas
-        upper = 0.5 * scale * gauss(torch.log, alphas[:count], betas[:count])
-        lower = 0.5 * scale * gauss_radau(torch.log, alphas[:count], betas[:count], system.node)
-        quadrature_gap = (upper - lower).mean()
-        if moving:
-            right = target.new_zeros(process.steps)
-            right[0] = process.norms[count]
-            coefficients = torch.linalg.solve(process.tridiagonal()[count], right)
-            fit_gap = 0.5 * (betas[count, -1] * coefficients[-1]).square()
-        gap = float(quadrature_gap + fit_gap)
-        met = gap <= bias
+        process.extend(1 + before // 20)
+        if process.columns.start == 0:
+            upper, lower = _bracket(torch.log, process, slice(0, count), system.node)
+            quadrature_gap = (upper - lower).mean()
+        if moving and process.columns.stop > count:
+            below, above = _bracket(torch.reciprocal, process, slice(count, None), system.node)
+            fit_gap = (above - below).squeeze(0).clamp(min=0.0)
+        met = float(quadrature_gap + fit_gap) <= width
         if met or process.steps in (before, process.capacity):
             break
+        if process.columns == slice(0, count + 1):
+            if float(quadrature_gap) <= allowed:
+                process.narrow(slice(count, count + 1))
+            elif float(fit_gap) <= width - allowed:
+                process.narrow(slice(0, count))
     if moving:
-        v = q.inverse_root_matmul(process.basis[count].mT @ coefficients)
+        v, r, u, fit_gap = solve_of(system, process, count, target, fit_gap)
     else:
-        v = torch.zeros_like(target)
-    r = target - system.matmul(v)  # the true residual, whatever the recurrence says
-    u = q.solve(r)
-    fit_gap = 0.5 * torch.dot(r, u)
-    mean, error = mean_and_error(upper)
+        v, r, u = torch.zeros_like(target), target, target
+    residual_bound = float(0.5 * torch.dot(r, u))
+    taken = 1.0 if estimate == "below" else 0.5
+    mean, error = mean_and_error(upper - (1.0 - taken) * (upper - lower))
     terms = BarelyBiasedTerms(
-        fit=-0.5 * torch.dot(v, target + r) - fit_gap,
+        fit=-0.5 * torch.dot(v, target + r) - taken * fit_gap,
         complexity=-(mean + 0.5 * q.logdet()),
-        constant=target.new_tensor(-0.5 * n * LOG_TWO_PI),
+        constant=target.new_tensor(-0.5 * target.shape[0] * LOG_TWO_PI),
         fit_gap=fit_gap,
         quadrature_gap=quadrature_gap,
         standard_error=error,
     )
-    report = _report(terms, process, r, length, bias)
-    return BarelyBiased(terms, report, process, v, u, probes)
+    bound = taken * float(terms.gap())
+    share = taken * float(fit_gap) / residual_bound if residual_bound > 0.0 else 0.0
+    report = _report(bound, process, r, length, bias)
+    return BarelyBiased(terms, report, bound, process, v, u, share, probes)
 
 
-def _report(
-    terms: BarelyBiasedTerms, process: Lanczos, r: Tensor, length: Tensor, bias: float
-) -> SolveReport:
-    gap = float(terms.bias_bound())
+def _bracket(
+    function: Callable[[Tensor], Tensor], process: Lanczos, columns: slice, node: float
+) -> tuple[Tensor, Tensor]:
+    """Gauss and Gauss-Radau rules of ||w||^2 / 2 e_1^T f(T) e_1 for some columns, (c,) each."""
+    alphas, betas = process.alphas[columns], process.betas[columns]
+    scale = 0.5 * process.norms[columns].square()
+    return (
+        scale * gauss(function, alphas, betas),
+        scale * gauss_radau(function, alphas, betas, node),
+    )
+
+
+def solve_of(
+    system: NoisyKernel, process: Lanczos, column: int, target: Tensor, gap: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """v ~ K^{-1} target of a Lanczos column, r = target - K v, u = Q^{-1} r, and the gap in truth.
+
+    ``gap`` bounds e^T A^{-1} e / 2 for the recurrence's whitened residual e. The true one differs
+    by rounding, delta: sqrt(r^T K^{-1} r) <= sqrt(e^T A^{-1} e) + ||delta||. Never wider than
+    r^T Q^{-1} r / 2.
+    """
+    q = system.preconditioner
+    right = target.new_zeros(process.steps)
+    right[0] = process.norms[column]
+    coefficients = torch.linalg.solve(process.tridiagonal()[column], right)
+    v = q.inverse_root_matmul(process.basis[column].mT @ coefficients)
+    r = target - system.matmul(v)
+    u = q.solve(r)
+    last = process.betas[column, -1] * coefficients[-1] * process.following[column]
+    rounding = torch.linalg.vector_norm(q.inverse_root_matmul(r) + last)
+    drifted = 0.5 * ((2.0 * gap).sqrt() + rounding).square()
+    return v, r, u, torch.minimum(drifted, 0.5 * torch.dot(r, u))
+
+
+def _report(gap: float, process: Lanczos, r: Tensor, length: Tensor, bias: float) -> SolveReport:
     met = gap <= 1.01 * bias  # the true residual may differ from the recurrence's by rounding
     relative = float(torch.linalg.vector_norm(r) / length.clamp(min=torch.finfo(r.dtype).tiny))
     if met:
@@ -199,16 +257,18 @@ def barely_biased_gradient(
 ) -> IterativeGradient:
     """Gradient with the Krylov bases frozen, as a control variate against the exact part of Q.
 
-    d Gauss = ||w||^2 <G, W^T dK W> with W = Q^{-1/2} U, plus the exact d log det Q, minus its
-    estimate from the same probes. Its bias vanishes with the steps (at t = n the expectation is the
-    exact gradient); that it is small for the steps the bias bound asks for is an observation.
+    The fit is taken as -(v^T (r + r') + s r'^T Q^{-1} r') / 2 with r' = r - K v and the fixed share
+    s at which that is its value. d Gauss = ||w||^2 <G, W^T dK W> with W = Q^{-1/2} U, plus the
+    exact d log det Q, minus its estimate from the same probes. Its bias vanishes with the steps (at
+    t = n the expectation is the exact gradient); that it is small for the steps the bias bound asks
+    for is an observation.
 
     Cost: see ``pull_back``, with some tens of columns per probe.
     Source: sgpr_cglb_diagnostics 2.36 (sign and control variate corrected there).
     """
     q, process = system.preconditioner, found.process
     v, u, count = found.solution, found.correction, found.probes.shape[1]
-    left, right = [0.5 * v + u], [v]
+    left, right = [0.5 * v + found.share * u], [v]
     for column in range(count):
         weights, modes = quadrature_modes(process, column)
         vectors = q.inverse_root_matmul(process.basis[column].mT @ modes)
@@ -222,9 +282,9 @@ def barely_biased_gradient(
         left=torch.stack(left, 1),
         right=torch.stack(right, 1),
         probes=q.inverse_root_matmul(found.probes),
-        correction=u,
+        correction=found.share**0.5 * u,
     )
-    return IterativeGradient(-(v + u), pulled)
+    return IterativeGradient(-(v + found.share * u), pulled)
 
 
 class BarelyBiasedMLL(Objective):
@@ -232,13 +292,16 @@ class BarelyBiasedMLL(Objective):
 
     Args:
         bias: epsilon, nats; 1 to 100 in the publication.
+        estimate: "below" (the publication's) or "middle" of the bracket: fewer steps for the same
+            bias, but not below the evidence in expectation.
         probes: L; one suffices for training, two or more give a standard error.
         kind_of_probes: "rademacher" or "gaussian".
         resample: as for ``IterativeMLL``.
         max_steps: cap on the Lanczos steps; a capped evaluation is flagged in ``report``.
 
-    Exactness: an estimate whose expectation lies in [evidence - bias, evidence] while
-    ``report.converged``. Cost: see ``barely_biased_log_marginal_likelihood``.
+    Exactness: an estimate whose expectation lies in [evidence - bias, evidence] ("below"), or
+    [evidence - bias, evidence + bias] ("middle"), while ``report.converged``. Cost: see
+    ``barely_biased_log_marginal_likelihood``.
     """
 
     batching = "full"
@@ -253,6 +316,7 @@ class BarelyBiasedMLL(Objective):
         kind_of_probes: Literal["rademacher", "gaussian"] = "rademacher",
         resample: bool = True,
         max_steps: int = 200,
+        estimate: Estimate = "below",
     ) -> None:
         super().__init__()
         if not (bias > 0.0 and math.isfinite(bias)):
@@ -261,7 +325,10 @@ class BarelyBiasedMLL(Objective):
             raise ConfigError(f"probes={probes} and max_steps={max_steps} must be at least 1")
         if kind_of_probes not in ("rademacher", "gaussian"):
             raise ConfigError(f"kind_of_probes={kind_of_probes}: expected rademacher or gaussian")
+        if estimate not in get_args(Estimate):
+            raise ConfigError(f"estimate={estimate}: expected below or middle")
         self.bias, self.probes, self.max_steps = bias, probes, max_steps
+        self.estimate: Estimate = estimate
         self.kind_of_probes = kind_of_probes
         self.draws = FixedProbes(resample)
 
@@ -291,7 +358,12 @@ class BarelyBiasedMLL(Objective):
                 device=x.device,
             )
             found = barely_biased_log_marginal_likelihood(
-                system, residual, w, bias=self.bias, max_steps=self.max_steps
+                system,
+                residual,
+                w,
+                bias=self.bias,
+                max_steps=self.max_steps,
+                estimate=self.estimate,
             )
         value = found.terms.value()
         if torch.is_grad_enabled():
@@ -311,6 +383,7 @@ class BarelyBiasedMLL(Objective):
             "preconditioner_rank": system.factor.shape[0],
             "solver_iterations": found.report.iterations,
             "solver_converged": found.report.converged,
-            "bias_bound": float(found.terms.bias_bound()),
+            "columns_multiplied": found.process.multiplied + 1,
+            "bias_bound": found.bias_bound,
         }
         return Evidence(value, self.kind, found.terms._asdict(), found.report, facts)

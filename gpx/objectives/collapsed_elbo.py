@@ -17,7 +17,7 @@ from gpx.linalg import CholeskyReport, with_gradient
 from gpx.models.base import Model
 from gpx.models.nystrom import BlockStore, NystromSums, factorise, nystrom_sums
 from gpx.models.sgpr import SGPR, InnerFactor
-from gpx.objectives.base import Evidence, Objective
+from gpx.objectives.base import Evidence, Facts, Objective
 from gpx.objectives.kernel_gradient import KernelGradient
 
 LOG_TWO_PI = math.log(2.0 * math.pi)
@@ -63,6 +63,7 @@ def collapsed_elbo(
     gradient: bool,
     memory_budget: int = 2**30,
     jitter: float | None = None,
+    escalate: bool = True,
 ) -> tuple[CollapsedTerms, CollapsedGradient | None, CholeskyReport]:
     """Titsias's bound log N(r; 0, Q) - T / (2 noise), Q = Q_xx + noise I, and its gradient.
 
@@ -81,7 +82,7 @@ def collapsed_elbo(
             variance.
         gradient: whether to make the second pass.
         memory_budget: bytes of A kept between the passes; what does not fit is computed twice.
-        jitter: see ``factorise``.
+        jitter, escalate: see ``factorise``.
 
     Exactness: lower bound on the log marginal likelihood; jitter keeps it one.
     Cost: 2 n M^2 multiply-adds with the gradient (2.5 where A is computed twice); memory
@@ -90,7 +91,7 @@ def collapsed_elbo(
     Source: sgpr_cglb_diagnostics 1.3, 2.8; the gradient is derived from it.
     """
     with torch.no_grad():
-        whitener, report = factorise(kernel, z, jitter)
+        whitener, report = factorise(kernel, z, jitter, escalate=escalate)
         store = BlockStore(whitener, x, memory_budget if gradient else 0)
         sums = nystrom_sums(store, residual.detach())
         s = noise.detach().double()
@@ -240,6 +241,7 @@ class CollapsedELBO(Objective):
             gradient=torch.is_grad_enabled(),
             memory_budget=self.memory_budget,
             jitter=model.jitter,
+            escalate=model.escalate,
         )
         value = terms.fit + terms.complexity + terms.trace + terms.constant
         if gradient is not None:
@@ -248,4 +250,5 @@ class CollapsedELBO(Objective):
                 [residual, noise, *gradient.kernel.inputs()],
                 [gradient.residual, gradient.noise, *gradient.kernel.gradients()],
             )
-        return Evidence(value, self.kind, terms._asdict(), report)
+        facts: Facts = {"jitter": report.relative}
+        return Evidence(value, self.kind, terms._asdict(), report, facts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -172,6 +173,15 @@ class LBFGSB:
             ]
         )
         return float(value.detach()), gradient
+
+    @property
+    def lowest(self) -> float:
+        """Lowest loss of the record; infinite when there is none."""
+        return min((value for _, value, _ in self.evaluations), default=math.inf)
+
+    def forget(self) -> None:
+        """Drop the record: the next ``minimise`` starts afresh, at the parameters as they are."""
+        self.start, self.evaluations, self.restarts = None, [], []
 
     def state_dict(self) -> dict[str, Any]:
         """The starting point and every evaluation: (P + 2) float64 numbers each."""

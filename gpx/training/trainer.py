@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from gpx.errors import CheckpointError, ConfigError, DidNotConverge
+from gpx.errors import CheckpointError, ConfigError, DidNotConverge, NotPositiveDefinite
 from gpx.models.base import Model
 from gpx.objectives.base import Evidence, Objective
 from gpx.training.batches import Batches
@@ -85,6 +85,7 @@ class Trainer:
         checkpoint: file to write.
         monitors: watchers.
         extra_state: saved with every checkpoint as it is (data scaling).
+        say: takes lines for the user.
     """
 
     config: TrainerConfig
@@ -92,6 +93,7 @@ class Trainer:
     checkpoint: Path
     monitors: list[Monitor] = field(default_factory=list)
     extra_state: dict[str, Any] = field(default_factory=dict)
+    say: Callable[[str], None] = lambda line: None
 
     def fit(
         self,
@@ -123,6 +125,11 @@ class Trainer:
                 f"L-BFGS-B needs a deterministic objective and {type(objective).__name__} is "
                 "stochastic; use a first-order optimizer"
             )
+        if model.num_rounds > 1 and not isinstance(optimizer, LBFGSB):
+            raise ConfigError(
+                f"approx.reinitialise={model.num_rounds - 1} needs optimizer=lbfgsb, which knows "
+                "when an optimisation has ended; set approx.reinitialise=0"
+            )
         session = _Session(self, model, objective, optimizer, x, y, evaluate)
         with InterruptGuard() as guard:
             session.guard = guard
@@ -134,11 +141,12 @@ class Trainer:
                 initialise()
                 session.seconds = time.perf_counter() - started
             if isinstance(optimizer, LBFGSB):
-                reason = session.run_quasi_newton(optimizer)
+                reason = session.run_rounds(optimizer)
             elif isinstance(optimizer, BlockSteps):
                 reason = session.run_block_steps(optimizer)
             else:
                 reason = session.run_first_order(optimizer, resumed)
+                session.end_round(math.nan)
         return FitResult(session.step, session.seconds, reason, session.save())
 
 
@@ -165,6 +173,7 @@ class _Session:
         self.generator = stream(trainer.seed, "objective", x.device)
         self.guard = InterruptGuard()
         self.step = 0
+        self.round, self.round_start = 0, 0
         self.seconds = 0.0
         self.pending: dict[str, Any] = {}
         self.saved_step: int | None = None
@@ -184,6 +193,11 @@ class _Session:
             "objective": self.objective.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "generator": self.generator.get_state(),
+            "rounds": {
+                "round": self.round,
+                "start": self.round_start,
+                "model": self.model.rounds_state(),
+            },
             **self.trainer.extra_state,
         }
         save_checkpoint(self.trainer.checkpoint, state)
@@ -201,6 +215,10 @@ class _Session:
             self.objective.load_state_dict(state["objective"])
             self.generator.set_state(state["generator"].cpu())
             self.pending = state["optimizer"]
+            if "rounds" in state:
+                rounds = state["rounds"]
+                self.round, self.round_start = rounds["round"], rounds["start"]
+                self.model.load_rounds_state(rounds["model"])
         except (KeyError, RuntimeError, TypeError) as error:
             raise CheckpointError(
                 f"{self.trainer.checkpoint} does not fit this run's config.yaml: {error}"
@@ -331,10 +349,46 @@ class _Session:
         optimizer.release()
         return f"{self.step} block steps done" + (", converged" if optimizer.converged else "")
 
-    def run_quasi_newton(self, optimizer: LBFGSB) -> str:
-        """L-BFGS-B on a deterministic objective."""
+    def run_rounds(self, optimizer: LBFGSB) -> str:
+        """L-BFGS-B, again from every new start that the model moves to.
+
+        Round r of R ends at evaluation (r + 1) max_steps / R at the latest.
+        """
         if self.pending:
             optimizer.load_state_dict(self.pending)
+        total = self.model.num_rounds
+        while True:
+            last = self.round + 1 >= total
+            budget = self.config.max_steps * (self.round + 1) // total - self.round_start
+            if last:
+                budget = self.config.max_steps - self.round_start
+            try:
+                reason = self.run_quasi_newton(optimizer, budget)
+            except NotPositiveDefinite:
+                if last:
+                    raise
+                reason = "the inducing points have no Cholesky factor"
+            if self.step >= self.config.max_steps:
+                reason = f"max_steps={self.config.max_steps} evaluations reached"
+            if not self.end_round(optimizer.lowest) or last:
+                return reason
+            optimizer.forget()
+            self.round, self.round_start = self.round + 1, self.step
+            self.save()
+
+    def end_round(self, loss: float) -> bool:
+        """Ask the model for another start."""
+        started = time.perf_counter()
+        generator = stream(self.trainer.seed, f"round {self.round}", self.x.device)
+        self.model.note = ""
+        again = self.model.next_round(self.x, self.y, loss, generator=generator)
+        if self.model.note:
+            self.trainer.say(f"step {self.step}: {self.model.note}")
+        self.seconds += time.perf_counter() - started
+        return again
+
+    def run_quasi_newton(self, optimizer: LBFGSB, budget: int) -> str:
+        """L-BFGS-B on a deterministic objective, ``budget`` evaluations at most."""
         parameters = [p for group in self.model.parameter_groups().values() for p in group]
         latest: list[Evidence] = []
         restored_seconds = self.seconds
@@ -347,13 +401,13 @@ class _Session:
 
         def after_evaluation(count: int, value: float, replayed: bool) -> None:
             nonlocal clock
-            self.step = count
+            self.step = self.round_start + count
             if replayed:
                 clock = time.perf_counter()
                 self.seconds = restored_seconds
                 return
             self.seconds += time.perf_counter() - clock
-            if count == 1 or count % self.config.log_every == 0:
+            if count == 1 or self.step % self.config.log_every == 0:
                 self._report(value, latest[0].parts, {})
             if self._due(self.config.eval_every):
                 self._report_metrics()
@@ -363,7 +417,7 @@ class _Session:
         return optimizer.minimise(
             parameters,
             loss,
-            self.config.max_steps,
+            budget,
             after_evaluation,
             after_iteration=lambda: self.objective.after_step(self.model),
             after_stall=lambda: self.objective.after_stall(self.model),

@@ -52,7 +52,7 @@ def test_measured_bias_is_within_the_bound_over_100_seeds(bias, kind):
                 system, y, probe_vectors(60, 2, kind=kind, generator=draws), bias=bias, max_steps=60
             )
             assert found.report.converged
-            assert float(found.terms.bias_bound()) <= 1.01 * bias
+            assert found.bias_bound <= 1.01 * bias
             errors.append(float(found.terms.value()) - exact)
     mean, room = statistics.mean(errors), 4 * statistics.stdev(errors) / 10
     assert -bias - room <= mean <= room
