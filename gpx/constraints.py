@@ -16,7 +16,7 @@ from torch.nn.utils import parametrize
 from gpx.errors import ConfigError
 
 FLOOR = 1e-6
-"""Smallest value of a positive parameter (sgpr_cglb_diagnostics 1.5)."""
+"""Smallest value of a positive parameter."""
 
 
 class Positive(nn.Module):

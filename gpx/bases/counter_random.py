@@ -64,7 +64,7 @@ def standard_normals(
     the last bit between devices (their log, cos and sin do), on one device it never does. |z| is
     at most 6.8: uniforms have 32 bits.
     Cost: O(r num_columns) time and memory.
-    Source: reweighted_and_qsgp 2.30; Box and Muller 1958.
+    Source: Box and Muller 1958; features from a saved seed as in Evans and Nair 2020 (QSGP).
     """
     quads = -(-num_columns // 4)
     row = rows[:, None]

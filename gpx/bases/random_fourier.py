@@ -53,7 +53,7 @@ class RandomFourier(Basis):
     Raises:
         ConfigError: m is odd or below 2, or the kernel has no spectral sampler.
 
-    Source: reweighted_and_qsgp 2.10 (scaled) and 2.30; Rahimi and Recht 2007.
+    Source: Rahimi and Recht 2007; Evans thesis, chapter 5 (rescaled to S = I).
     """
 
     parts = 2  # cosines and sines

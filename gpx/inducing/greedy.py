@@ -24,7 +24,7 @@ class GreedyConditionalVariance(Selector):
             memory is (M + 64) x candidates numbers.
 
     Cost: O(M) rows of the kernel matrix, n M^2 multiply-adds.
-    Source: sgpr_cglb_diagnostics 2.20.3.
+    Source: Burt thesis, section 3.1.2.
     """
 
     def __init__(self, max_candidates: int = 100_000) -> None:

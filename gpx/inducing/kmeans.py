@@ -25,7 +25,7 @@ class KMeans(Selector):
         max_points: with more data than this, cluster a uniform subset of this size.
 
     Cost: O(n M d) per iteration with n <= max_points; memory does not hold n x M.
-    Source: sgpr_cglb_diagnostics 2.20.2.
+    Source: Burt thesis, section 3.1.2.
     """
 
     def __init__(self, max_iterations: int = 100, max_points: int = 20_000) -> None:

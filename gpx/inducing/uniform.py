@@ -13,7 +13,7 @@ class Uniform(Selector):
     """M training inputs without replacement.
 
     The baseline: it needs many more points than an over-dispersed choice.
-    Cost: O(n). Source: sgpr_cglb_diagnostics 2.20.1.
+    Cost: O(n). Source: Burt thesis, section 3.1.2.
     """
 
     def _select(

@@ -26,7 +26,7 @@ class Linear(Kernel):
         ConfigError: as many variances as ``ard_num_dims`` are needed.
         ShapeError: when evaluated at inputs with another number of columns.
 
-    Source: sgpr_cglb_diagnostics 2.2.
+    Source: Burt thesis, section 1.2.1.
     """
 
     slope_variance: Tensor

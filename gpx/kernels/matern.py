@@ -21,7 +21,7 @@ _BOUNDS = (0.0, EXPONENT_FLOOR**2)
 class Matern(Stationary):
     """What the Matern kernels share: spectrum of a Student-t with 2 nu degrees of freedom.
 
-    Source: sgpr_cglb_diagnostics 2.2, 2.3.
+    Source: Burt thesis, sections 1.2.1 and 1.2.2.
     """
 
     nu: ClassVar[float]

@@ -14,7 +14,7 @@ from gpx.kernels.stationary import Stationary
 class RBF(Stationary):
     """Squared exponential: k = outputscale * exp(-r2 / 2); analytic samples.
 
-    Options and costs as in ``Stationary``. Source: sgpr_cglb_diagnostics 2.2, 2.3.
+    Options and costs as in ``Stationary``. Source: Burt thesis, sections 1.2.1 and 1.2.2.
     """
 
     class in_place:

@@ -73,9 +73,9 @@ class Bernoulli(Likelihood):
         link: ``logit`` (logistic sigmoid) or ``probit`` (standard normal distribution function).
         probability: what ``predictive`` gives: ``mean``, E link(f), which averages over the latent
             uncertainty, or ``median``, link(E f), the median of link(f) since the link is monotone
-            (the QSGP paper's choice, reweighted_and_qsgp 2.28).
+            (the choice of Evans and Nair 2020, QSGP).
         num_nodes: quadrature nodes; 101 reproduces published benchmarks with the logit link
-            (reweighted_and_qsgp 2.27), 20 is enough for latent standard deviations up to a few.
+            (Evans and Nair 2020), 20 is enough for latent standard deviations up to a few.
     """
 
     log_concave = True

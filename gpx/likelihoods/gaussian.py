@@ -20,7 +20,7 @@ class Gaussian(Likelihood):
         noise_variance: initial variance of the noise, in squared target units; learned.
         noise_floor: infimum of the noise variance, same unit.
 
-    All expectations are closed forms (reweighted_and_qsgp 2.27). Cost: O(n).
+    All expectations are closed forms. Cost: O(n).
     """
 
     log_concave = True

@@ -44,7 +44,7 @@ class Laplace(Likelihood):
         E|y - f| = s sqrt(2 / pi) exp(-delta^2 / 2 s^2) + delta erf(delta / (s sqrt 2)).
 
         For s -> 0 this tends to |delta|; variances below the smallest normal number of the dtype
-        count as that number, where the two agree to rounding. Source: reweighted_and_qsgp 2.27.
+        count as that number, where the two agree to rounding. A folded normal mean.
         """
         delta = y - mean
         tiny = torch.finfo(variance.dtype).tiny

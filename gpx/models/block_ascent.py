@@ -38,7 +38,7 @@ def needs_float64(column_square: float, ridge: float, size: int) -> bool:
 
     Rounding gives A an error matrix of norm about eps32 * a_rr * sqrt(b) (independent entries);
     where that comes near the ridge, small eigenvalues of the system are noise and Cholesky may
-    fail (reweighted_and_qsgp 2.34, Matern-3/2 with a large outputscale over a small noise).
+    fail (measured: Matern-3/2 on kin40k with a large outputscale over a small noise).
     """
     error = torch.finfo(torch.float32).eps * column_square * size**0.5
     return FLOAT32_SAFETY * error > ridge
@@ -118,7 +118,7 @@ def ascend(
         solves: further solves of one group each, at the true prior.
 
     Cost: O(n b^2 + b^3) time per solve, O(b^2 + n) memory.
-    Source: reweighted_and_qsgp 2.34.
+    Source: coordinate ascent on Evans and Nair 2020 (QSGP), equation 2.
     """
     num_blocks = basis.num_blocks
     groups = list(torch.arange(num_blocks, device=x.device).split(group))

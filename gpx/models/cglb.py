@@ -56,7 +56,7 @@ class CGLB(SGPR):
     Attributes:
         auxiliary (n,): v, a buffer: a constant of every gradient, moved by the objective.
 
-    Source: sgpr_cglb_diagnostics 2.31, 2.33, 2.34.
+    Source: Burt thesis, sections 4.3.3 and 4.4.2.
     """
 
     auxiliary: Tensor

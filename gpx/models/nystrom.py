@@ -1,6 +1,6 @@
 """The Nystrom approximation of a kernel matrix, streamed over blocks of data.
 
-Notation (sgpr_cglb_diagnostics 1.3): L = chol(K_zz), A = L^{-1} K_zx (M, n), Q_xx = A^T A. Blocks
+Notation: L = chol(K_zz), A = L^{-1} K_zx (M, n), Q_xx = A^T A. Blocks
 hold A^T, data points in rows. Products over data are in the data's dtype, sums over data and all
 M x M algebra in float64.
 """

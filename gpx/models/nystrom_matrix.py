@@ -38,7 +38,7 @@ class NystromMatrix(Preconditioner):
     No gradients. Cost: n M^2 multiply-adds once; a solve 2 n M (kept), or 2 n M (d + 1) and a few
     exponentials per entry.
     Raises: NotPositiveDefinite.
-    Source: sgpr_cglb_diagnostics 1.3, 2.24.
+    Source: Burt thesis, sections 2.3 and 4.1.2.
     """
 
     below_kernel = True

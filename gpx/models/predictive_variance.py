@@ -43,7 +43,7 @@ class Projection:
 
     Cost: build one product of t columns and n t^2; n (t + 4 m) operations per test point; memory
     2 n t.
-    Source: sgpr_cglb_diagnostics 2.31 c; the space is cached as in Pleiss et al. 2018.
+    Source: Burt thesis, section 4.4.2; the space is cached as in Pleiss et al. 2018.
     """
 
     def __init__(self, system: NoisyKernel, basis: Tensor) -> None:
@@ -96,7 +96,7 @@ def projection(system: NoisyKernel, options: IterativeOptions) -> VarianceRule:
 def solved(system: NoisyKernel, options: IterativeOptions) -> VarianceRule:
     """A preconditioned CG solve per test point, to ``tolerance`` noise variances ("exact").
 
-    Cost: a product of b columns per step. Source: sgpr_cglb_diagnostics 2.31 a.
+    Cost: a product of b columns per step. Source: Burt thesis, section 4.4.2.
     """
     stop = EvidenceBound(0.5 * options.tolerance * float(system.noise))
 
@@ -120,7 +120,7 @@ def solved(system: NoisyKernel, options: IterativeOptions) -> VarianceRule:
 def subset_of_data(system: NoisyKernel, options: IterativeOptions) -> VarianceRule:
     """Condition on the greedy points alone ("subset"): m^2 + n m per test point.
 
-    Source: sgpr_cglb_diagnostics 2.16 (Davies), 2.31 b.
+    Source: Burt thesis, sections 2.4.1 (bound of Davies) and 4.4.2.
     """
     pivots = system.pivots
     lower = system.factor[:, pivots].mT
@@ -146,7 +146,7 @@ def subset_of_data(system: NoisyKernel, options: IterativeOptions) -> VarianceRu
 def collapsed(system: NoisyKernel, options: IterativeOptions) -> VarianceRule:
     """Variance of the collapsed sparse posterior at the greedy points ("sgpr"); no certificate.
 
-    Source: sgpr_cglb_diagnostics 2.31 d.
+    Source: Burt thesis, section 4.4.2.
     """
     lower = system.factor[:, system.pivots].mT
     inner = system.factor @ system.factor.mT / system.noise
@@ -165,7 +165,7 @@ def collapsed(system: NoisyKernel, options: IterativeOptions) -> VarianceRule:
 def sandwich(system: NoisyKernel, options: IterativeOptions) -> VarianceRule:
     """Upper end of Q <= K <= Q + T I, and the lower end as its certificate ("nystrom").
 
-    Source: sgpr_cglb_diagnostics 2.16, 2.31 e.
+    Source: Burt thesis, sections 2.4.1 and 4.4.2.
     """
     above = LowRankPlusNoise(system.factor, system.noise + system.trace_error)
 

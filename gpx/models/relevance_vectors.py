@@ -64,7 +64,7 @@ class QSRVM(QSGP):
         ConfigError: a mean, likelihood or option that does not fit.
 
     Cost: a sweep O(n m b + m b^2), a group without finite precisions is skipped; state O(m).
-    Source: reweighted_and_qsgp 2.12, 2.31; Tipping 2001; MacKay 1992.
+    Source: Tipping 2001; MacKay 1992; Evans and Nair 2020 (QSGP), section on the QSRVM.
     """
 
     def __init__(

@@ -70,7 +70,7 @@ class SVGP(Model):
     Raises:
         ConfigError: unknown selector or family, or sizes below one.
 
-    Source: sgpr_cglb_diagnostics 2.7 and 2.8.
+    Source: Burt thesis, sections 2.1 to 2.3.
     """
 
     kernel: Kernel

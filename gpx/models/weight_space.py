@@ -72,7 +72,7 @@ class QSGP(Model):
     Raises:
         ConfigError: a mean, likelihood, kernel or option that does not fit.
 
-    Source: reweighted_and_qsgp 2.10, 2.16, 2.20, 2.30, 2.34.
+    Source: Evans and Nair 2020 (QSGP); Rahimi and Recht 2007; the exact starts are ours.
     """
 
     num_data: Tensor

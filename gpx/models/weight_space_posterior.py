@@ -34,7 +34,7 @@ class QSGPPosterior(Posterior):
     memory that grows with neither m nor the number of points beyond the result: features are made
     in chunks of rows and blocks, products run in the dtype of x and are summed over blocks in
     float64.
-    Source: reweighted_and_qsgp 2.28.
+    Source: Evans and Nair 2020 (QSGP), prediction.
     """
 
     weight_mean: Tensor

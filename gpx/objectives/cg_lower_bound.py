@@ -94,7 +94,7 @@ def cg_lower_bound(
     monotone in M.
     Cost: gradient 2 n M^2 multiply-adds and about four products with K; memory linear in n. The
     tighter g: 3 n^2 M more, memory 2 n M.
-    Source: sgpr_cglb_diagnostics 2.33; Artemev, Burt and van der Wilk (2021); the gradient is
+    Source: Burt thesis, section 4.3.3; Artemev, Burt and van der Wilk (2021); the gradient is
     derived from it.
     """
     n, v, r = x.shape[0], found.vector, found.residual

@@ -88,7 +88,7 @@ def collapsed_elbo(
     Cost: 2 n M^2 multiply-adds with the gradient (2.5 where A is computed twice); memory
     O(M^2 + block) beside the data, the residuals and the budget.
     Raises: NotPositiveDefinite.
-    Source: sgpr_cglb_diagnostics 1.3, 2.8; the gradient is derived from it.
+    Source: Burt thesis, sections 2.3 and 2.6.1; the gradient is derived from it.
     """
     with torch.no_grad():
         whitener, report = factorise(kernel, z, jitter, escalate=escalate)

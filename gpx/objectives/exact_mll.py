@@ -66,7 +66,7 @@ def log_marginal_likelihood(
     the matrix with that jitter.
     Cost: n^3/3 multiply-adds for the value, n^3 in all with the gradient; memory one n x n array.
     Raises: NotPositiveDefinite; ConfigError when the array does not fit.
-    Source: sgpr_cglb_diagnostics 2.5.
+    Source: Burt thesis, sections 1.1.1 and 1.3.
     """
     n = x.shape[0]
     with torch.no_grad():

@@ -103,7 +103,7 @@ def iterative_log_marginal_likelihood(
 
     Exactness: fit within ``fit_gap``; complexity unbiased up to the quadrature.
     Cost: one product of L + 1 columns per step, 4 n m (L + 1) operations per step.
-    Source: sgpr_cglb_diagnostics 2.26-2.29.
+    Source: Burt thesis, sections 4.1.3 to 4.1.5 and 4.2.
     """
     q = system.preconditioner
     target = residual.detach().double()
@@ -158,7 +158,7 @@ def iterative_gradient(
     z^T dQ z over the probes. No graph runs through the solve.
 
     Cost: see ``pull_back``.
-    Source: sgpr_cglb_diagnostics 2.26, 2.36.
+    Source: Burt thesis, sections 4.1.3 and 4.6.
     """
     v, solutions = solved.solution[:, :1], solved.solution[:, 1:]
     u = system.preconditioner.solve(solved.residual[:, 0])

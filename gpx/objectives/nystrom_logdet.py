@@ -45,7 +45,7 @@ def tight_gap(matrix: NoisyKernelMatrix, nystrom: NystromMatrix, diagonal: Tenso
     geometric mean of the eigenvalues of Q^{-1/2} K Q^{-1/2}.
     Cost: a product of the kernel matrix with M vectors, n^2 M multiply-adds (three times that with
     the gradient); memory 2 n M.
-    Source: sgpr_cglb_diagnostics 2.12 (LD2), 2.33; the gradient is derived from it.
+    Source: Burt thesis, sections 4.3.1 and 4.3.3; the gradient is derived from it.
     """
     n, s, inner = nystrom.shape[0], nystrom.noise, nystrom.inner
     m = inner.factor.shape[0]

@@ -53,7 +53,7 @@ def pull_back(
         correction (n,): u.
 
     Cost: one pass of kernel derivatives with c columns, 4 n m^2 multiply-adds, n m derivatives.
-    Source: sgpr_cglb_diagnostics 2.26 (control variate), 2.33 (terms of the CG bound).
+    Source: Burt thesis, sections 4.1.3 (control variate) and 4.3.3 (terms of the CG bound).
     """
     with torch.no_grad():
         factor, pivots, q = system.factor, system.pivots, system.preconditioner

@@ -21,7 +21,7 @@ class SVGPElbo(Objective):
         num_data: n, the number of training points.
 
     Cost: O(M^3 + p M^2 B) per step.
-    Source: sgpr_cglb_diagnostics 2.7.
+    Source: Burt thesis, sections 2.1 and 2.2.
     """
 
     batching = "minibatch"

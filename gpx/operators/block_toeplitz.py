@@ -34,7 +34,7 @@ class BlockToeplitz(Convolution):
     logdet as ``Structured``; at any size, for even lags, with an error bar by
     ``gpx.linalg.inv_quad_logdet(a, b, method="iterative", preconditioner=a.preconditioner())``.
 
-    Source: msgp_ski_toeplitz 2.25.
+    Source: Hultin thesis, section 3.4.1.
     """
 
     def __init__(self, lags: Tensor, *, grid: Sequence[int], plan: Prepared | None = None) -> None:

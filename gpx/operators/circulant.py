@@ -31,7 +31,7 @@ class BlockCirculant(Convolution):
         NotPositiveDefinite: a solve or logdet, when an eigenvalue is zero to rounding (one host
             synchronisation per matrix); ``sqrt``, when one is negative.
 
-    Source: msgp_ski_toeplitz 2.17, 2.25.
+    Source: Hultin thesis, sections 3.1.2 and 3.4.1.
     """
 
     def __init__(self, generator: Tensor, *, levels: int, plan: Prepared | None = None) -> None:

@@ -33,7 +33,7 @@ class Interpolated(Structured):
     logdet: the package's defaults; use ``gpx.linalg`` where the result must be certified. The
     diagonal is the interpolated one, not the kernel's.
 
-    Source: msgp_ski_toeplitz 2.21, section 3.
+    Source: Hultin thesis, section 3.2.
     """
 
     def __init__(

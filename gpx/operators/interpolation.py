@@ -34,7 +34,7 @@ class Interpolation(Structured):
     Cost: product either way O(n q) time per column, O(n q + m) memory. Rows are free: indexing them
     slices values and indices. Columns and elements by comparing indices, O(q) each.
 
-    Source: msgp_ski_toeplitz 2.20, section 3.
+    Source: Hultin thesis, section 3.2.1.
     """
 
     def __init__(

@@ -38,7 +38,7 @@ class KhatriRao(Structured):
 
     Raises:
         ShapeError, DTypeError: no factor, factors of different n, dtype or device.
-    Source: grids_and_grief 2.16 to 2.18 (Evans and Nair 2018, theorem 4.2).
+    Source: Evans thesis, theorem 4.2 and section 4.3.2 (Evans and Nair 2018).
     """
 
     def __init__(

@@ -50,7 +50,7 @@ class Kronecker(Structured):
 
     Raises:
         ShapeError, DTypeError: no factor, not matrices, factors of different dtype or device.
-    Source: grids_and_grief 2.2.
+    Source: Evans thesis, appendix A.
     """
 
     def __init__(self, *factors: Tensor | LinearOperator) -> None:
@@ -215,7 +215,7 @@ def _add(left: Kronecker, right: Kronecker) -> Kronecker | None:
 
 @rule("matmul", KhatriRao, Kronecker)
 def _khatri_rao_kronecker(left: KhatriRao, right: Kronecker) -> KhatriRao | None:
-    """(R * S)(A x B) = RA * SB, row by row (grids_and_grief 2.16)."""
+    """(R * S)(A x B) = RA * SB, row by row (Evans thesis, theorem 4.2)."""
     if left.columnwise or len(left.factors) != len(right.factors):
         return None
     pairs = list(zip(left.factors, right.factors, strict=True))

@@ -45,7 +45,7 @@ class KroneckerPlusDiagonal(Structured):
         ShapeError, DTypeError: factors that are not square, or a diagonal that does not fit.
         NotPositiveDefinite: an eigenvalue of the sum, or an entry of a general diagonal, is not
             positive.
-    Source: grids_and_grief 2.2 (item 8).
+    Source: Evans thesis, appendix A.
     """
 
     def __init__(self, kronecker: Kronecker, diagonal: Tensor) -> None:

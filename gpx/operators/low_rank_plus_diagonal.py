@@ -101,7 +101,7 @@ class LowRankPlusDiagonal(Structured):
     Raises:
         ShapeError, DTypeError: the diagonal does not fit the factor.
         NotPositiveDefinite: at the first solve or logdet, a diagonal that is not positive.
-    Source: reweighted_and_qsgp 3, grids_and_grief 3.
+    Source: Woodbury's identity and the matrix determinant lemma.
     """
 
     def __init__(self, factor: Tensor, diagonal: Tensor) -> None:

@@ -38,7 +38,7 @@ class Toeplitz(Convolution):
             solve of a singular matrix given by column and row.
         DidNotConverge: a solve, when the matrix is too near singular for its dtype.
 
-    Source: msgp_ski_toeplitz 2.17.
+    Source: Hultin thesis, section 3.1.2 (algorithm 2, embedding length corrected).
     """
 
     levels = 1

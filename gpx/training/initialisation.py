@@ -39,7 +39,7 @@ class SubsetInitialisation:
     Raises:
         ConfigError: fewer than 2 points or 1 evaluation.
 
-    Source: reweighted_and_qsgp 4.0 (the common initialisation of the published benchmarks).
+    Source: Evans and Nair 2020 (QSGP), the common initialisation of its benchmarks.
     """
 
     def __init__(self, num_points: int = 1000, max_evaluations: int = 100) -> None:

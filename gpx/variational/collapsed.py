@@ -35,7 +35,7 @@ class CollapsedStatistics:
     def optimal_q(self, noise_variance: Tensor) -> tuple[Tensor, Tensor]:
         """Mean (1, M) and lower factor (1, M, M) of q(v) = N(B^{-1} A r / s2, B^{-1}).
 
-        B = I + A A^T / s2 with s2 the noise variance. Source: sgpr_cglb_diagnostics 2.8.
+        B = I + A A^T / s2 with s2 the noise variance. Source: Burt thesis, section 2.3.
         """
         noise = noise_variance.double()
         gram = self.gram / noise

@@ -30,7 +30,7 @@ class MeanFieldWeights(nn.Module):
         block_size: W; m = B W.
         diagonal: ``free`` or ``closed_form``.
 
-    State: 2 m numbers. Source: reweighted_and_qsgp 2.16, 2.20.
+    State: 2 m numbers. Source: Evans and Nair 2020 (QSGP), equation 2 and propositions 1, 2.
     """
 
     num_dense: int = 0

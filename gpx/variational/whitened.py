@@ -81,7 +81,7 @@ def whitened_marginals(
         Rounding can make variances slightly negative; they are clamped at zero.
 
     Cost: O(M^3 + p M^2 B) time, O(p M^2 + p M B) memory.
-    Source: sgpr_cglb_diagnostics 2.7.
+    Source: Burt thesis, sections 2.1 and 2.2.
     """
     white = whitening(kernel, inducing, jitter)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Circulant approximations: definitions as minimisers, Fourier identities, table R2 of the spec."""
+"""Circulant approximations: definitions as minimisers, Fourier identities, reference values."""
 
 import math
 

@@ -130,6 +130,6 @@ def test_float32_products_are_close_and_refused_where_too_coarse():
         fit @ double.reshape(-1)
     ).norm()
     assert error < 1e-3
-    # the two cases measured in reweighted_and_qsgp 2.34: kin40k RBF and Matern-3/2
+    # two cases as measured on kin40k: RBF, and Matern-3/2, where float32 products failed
     assert not needs_float64(36_000 * 1.73 / 1e5, 0.0069 * 0.05, 5000)
     assert needs_float64(36_000 * 28.5 / 1e5, 0.002 * 0.05, 5000)
