@@ -82,12 +82,14 @@ class NoisyKernel:
 
     @property
     def node(self) -> float:
-        """A lower bound of the spectrum of ``whitened`` as computed: 1, less rounding.
+        """A lower bound of the spectrum of ``whitened`` as computed: 1, less rounding."""
+        return 1.0 - min(0.5, 64.0 * self.rounding)
 
-        A product's rounding, of the order eps ||K||, is divided by the noise on the way.
-        """
+    @property
+    def rounding(self) -> float:
+        """Order of the rounding of ``whitened``: eps ||K|| of a product, divided by the noise."""
         condition = 1.0 + self.x.shape[0] * float(self.prior_variance / self.noise)
-        return 1.0 - min(0.5, 64.0 * torch.finfo(torch.float64).eps * condition)
+        return torch.finfo(torch.float64).eps * condition
 
     def matmul(self, vectors: Tensor) -> Tensor:
         """K times vectors (n,) or (n, c), in their own dtype."""

@@ -37,6 +37,8 @@ from gpx.objectives.preconditioned_gradient import pull_back
 NEGLIGIBLE_MODE = 1e-10
 """Eigenvalues of a probe's gradient matrix below this times the largest are left out."""
 
+CANCELLATION = 16.0 * torch.finfo(torch.float64).eps
+"""Relative rounding of the difference of two quadrature rules."""
 
 Estimate = Literal["below", "middle"]
 """Which point of the bracket is the value: its lower end, or half-way."""
@@ -140,27 +142,31 @@ def barely_biased_log_marginal_likelihood(
     allowed = width * count / (count + 1.0) if moving else width
     upper = lower = target.new_zeros(count)
     quadrature_gap = fit_gap = target.new_zeros(())
+    solved = None if moving else Solve(torch.zeros_like(target), target, target, fit_gap)
     while True:
         before = process.steps
         process.extend(1 + before // 20)
         if process.columns.start == 0:
             upper, lower = _bracket(torch.log, process, slice(0, count), system.node)
-            quadrature_gap = (upper - lower).mean()
-        if moving and process.columns.stop > count:
+            rounding = 0.5 * process.norms[:count].square() * system.rounding
+            quadrature_gap = ((upper - lower).clamp(min=0.0) + rounding).mean()
+        if solved is None:
             below, above = _bracket(torch.reciprocal, process, slice(count, None), system.node)
-            fit_gap = (above - below).squeeze(0).clamp(min=0.0)
+            fit_gap = ((above - below).clamp(min=0.0) + CANCELLATION * above).squeeze(0)
         met = float(quadrature_gap + fit_gap) <= width
-        if met or process.steps in (before, process.capacity):
+        ended = bool(process.exhausted[process.columns].all())
+        if met or ended or process.steps == process.capacity:
             break
         if process.columns == slice(0, count + 1):
             if float(quadrature_gap) <= allowed:
                 process.narrow(slice(count, count + 1))
             elif float(fit_gap) <= width - allowed:
+                solved = solve_of(system, process, count, target, fit_gap)
+                fit_gap = solved.gap
                 process.narrow(slice(0, count))
-    if moving:
-        v, r, u, fit_gap = solve_of(system, process, count, target, fit_gap)
-    else:
-        v, r, u = torch.zeros_like(target), target, target
+    if solved is None:
+        solved = solve_of(system, process, count, target, fit_gap)
+    v, r, u, fit_gap = solved
     residual_bound = float(0.5 * torch.dot(r, u))
     taken = 1.0 if estimate == "below" else 0.5
     mean, error = mean_and_error(upper - (1.0 - taken) * (upper - lower))
@@ -174,7 +180,9 @@ def barely_biased_log_marginal_likelihood(
     )
     bound = taken * float(terms.gap())
     share = taken * float(fit_gap) / residual_bound if residual_bound > 0.0 else 0.0
-    report = _report(bound, process, r, length, bias)
+    capped = not met and not ended
+    relative = float(torch.linalg.vector_norm(r) / length.clamp(min=torch.finfo(r.dtype).tiny))
+    report = _report(bound, bias, process.steps, relative, capped)
     return BarelyBiased(terms, report, bound, process, v, u, share, probes)
 
 
@@ -190,10 +198,19 @@ def _bracket(
     )
 
 
+class Solve(NamedTuple):
+    """v ~ K^{-1} r (n,), r - K v (n,), Q^{-1} times it (n,); width of the bracket of r^T v / 2."""
+
+    solution: Tensor
+    residual: Tensor
+    correction: Tensor
+    gap: Tensor
+
+
 def solve_of(
     system: NoisyKernel, process: Lanczos, column: int, target: Tensor, gap: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """v ~ K^{-1} target of a Lanczos column, r = target - K v, u = Q^{-1} r, and the gap in truth.
+) -> Solve:
+    """The Galerkin solve of a Lanczos column that is not at rest, and its gap in truth.
 
     ``gap`` bounds e^T A^{-1} e / 2 for the recurrence's whitened residual e. The true one differs
     by rounding, delta: sqrt(r^T K^{-1} r) <= sqrt(e^T A^{-1} e) + ||delta||. Never wider than
@@ -209,27 +226,26 @@ def solve_of(
     last = process.betas[column, -1] * coefficients[-1] * process.following[column]
     rounding = torch.linalg.vector_norm(q.inverse_root_matmul(r) + last)
     drifted = 0.5 * ((2.0 * gap).sqrt() + rounding).square()
-    return v, r, u, torch.minimum(drifted, 0.5 * torch.dot(r, u))
+    return Solve(v, r, u, torch.minimum(drifted, 0.5 * torch.dot(r, u)))
 
 
-def _report(gap: float, process: Lanczos, r: Tensor, length: Tensor, bias: float) -> SolveReport:
-    met = gap <= 1.01 * bias  # the true residual may differ from the recurrence's by rounding
-    relative = float(torch.linalg.vector_norm(r) / length.clamp(min=torch.finfo(r.dtype).tiny))
+def _report(bound: float, bias: float, steps: int, relative: float, capped: bool) -> SolveReport:
+    met = bound <= 1.01 * bias  # the true residual may differ from the recurrence's by rounding
     if met:
-        reason = f"converged: bias at most {gap:.3g} of {bias:.3g} nats"
-    elif process.steps < process.capacity:
+        reason = f"converged: bias at most {bound:.3g} of {bias:.3g} nats"
+    elif capped:
         reason = (
-            f"the Krylov spaces ended after {process.steps} steps with a bias bound of {gap:.3g} "
-            f"nats against {bias:.3g}: rounding allows no less"
+            f"{steps} steps were not enough: bias at most {bound:.3g} nats against {bias:.3g}"
+            " asked for; allow more steps, a preconditioner of higher rank, or a larger bias"
         )
     else:
         reason = (
-            f"{process.steps} steps were not enough: bias at most {gap:.3g} nats against {bias:.3g}"
-            " asked for; allow more steps, a preconditioner of higher rank, or a larger bias"
+            f"the bias is at most {bound:.3g} nats after {steps} steps against {bias:.3g} asked "
+            "for: rounding allows no less; raise the noise variance, or ask for a larger bias"
         )
     if not met:
         warnings.warn(f"barely biased evidence: {reason}", UnconvergedWarning, stacklevel=3)
-    return SolveReport(process.steps, relative, met, reason)
+    return SolveReport(steps, relative, met, reason)
 
 
 def quadrature_modes(process: Lanczos, column: int) -> tuple[Tensor, Tensor]:
