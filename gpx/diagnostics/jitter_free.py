@@ -7,9 +7,9 @@ from torch import Tensor
 from gpx.kernels.base import Kernel
 from gpx.linalg import CholeskyReport
 from gpx.linalg.pivoted_cholesky import pivoted_cholesky
+from gpx.models.inner_factor import InnerFactor
 from gpx.models.nystrom import BlockStore, Whitener, nystrom_sums
 from gpx.models.nystrom_matrix import NystromMatrix
-from gpx.models.sgpr import InnerFactor
 
 
 def nystrom_without_jitter(

@@ -23,9 +23,10 @@ from gpx.linalg import (
 from gpx.means.base import Mean
 from gpx.models.auxiliary import AuxiliarySolver, require_finite
 from gpx.models.base import Marginals
+from gpx.models.inner_factor import InnerFactor
 from gpx.models.nystrom import BlockStore, NystromSums, Whitener
 from gpx.models.nystrom_matrix import NystromMatrix
-from gpx.models.sgpr import SGPR, InnerFactor, SGPRPosterior
+from gpx.models.sgpr import SGPR, SGPRPosterior
 
 VarianceName = Literal["sgpr", "lanczos", "exact"]
 VARIANCES: tuple[VarianceName, ...] = ("sgpr", "lanczos", "exact")

@@ -10,8 +10,8 @@ from torch import Tensor
 from gpx.errors import NotPositiveDefinite
 from gpx.kernels.base import Kernel
 from gpx.linalg import CholeskyReport, Preconditioner
+from gpx.models.inner_factor import InnerFactor
 from gpx.models.nystrom import BlockStore, NystromSums, factorise, nystrom_sums
-from gpx.models.sgpr import InnerFactor
 
 NEGLIGIBLE = 1e-13
 """Eigenvalues of A A^T below this times the largest are dropped from the root."""

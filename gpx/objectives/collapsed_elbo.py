@@ -15,8 +15,9 @@ from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import CholeskyReport, with_gradient
 from gpx.models.base import Model
+from gpx.models.inner_factor import InnerFactor
 from gpx.models.nystrom import BlockStore, NystromSums, factorise, nystrom_sums
-from gpx.models.sgpr import SGPR, InnerFactor
+from gpx.models.sgpr import SGPR
 from gpx.objectives.base import Evidence, Facts, Objective
 from gpx.objectives.kernel_gradient import KernelGradient
 
