@@ -3,6 +3,8 @@
 from gpx.bases.base import Basis
 from gpx.bases.counter_random import philox4x32, standard_normals
 from gpx.bases.dictionary import KernelDictionary
+from gpx.bases.grief import GridEigenfunctions, GridModes
+from gpx.bases.grief_grid import GridOptions
 from gpx.bases.inducing_points import InducingPoints
 from gpx.bases.orthogonal_features import OrthogonalFourier, StructuredOrthogonalFourier
 from gpx.bases.quadrature_features import GaussHermiteFourier, QuasiMonteCarloFourier
@@ -11,6 +13,9 @@ from gpx.bases.random_fourier import RandomFourier
 __all__ = [
     "Basis",
     "GaussHermiteFourier",
+    "GridEigenfunctions",
+    "GridModes",
+    "GridOptions",
     "InducingPoints",
     "KernelDictionary",
     "OrthogonalFourier",

@@ -4,6 +4,8 @@ from gpx.models.base import Marginals, Model, Posterior
 from gpx.models.cglb import CGLB, CGLBPosterior
 from gpx.models.exact import ExactGP, ExactPosterior
 from gpx.models.exact_solver import IterativeOptions
+from gpx.models.grief import GRIEF
+from gpx.models.grief_posterior import GRIEFPosterior
 from gpx.models.inducing_posterior import InducingPosterior
 from gpx.models.inducing_weights import QSGPInducing
 from gpx.models.iterative_posterior import IterativePosterior
@@ -15,6 +17,7 @@ from gpx.models.weight_space_posterior import QSGPPosterior
 
 __all__ = [
     "CGLB",
+    "GRIEF",
     "QSGP",
     "QSRVM",
     "SGPR",
@@ -22,6 +25,7 @@ __all__ = [
     "CGLBPosterior",
     "ExactGP",
     "ExactPosterior",
+    "GRIEFPosterior",
     "InducingPosterior",
     "IterativeOptions",
     "IterativePosterior",

@@ -4,6 +4,7 @@ from gpx.objectives.barely_biased_mll import BarelyBiasedMLL
 from gpx.objectives.base import Evidence, Objective
 from gpx.objectives.cg_lower_bound import CGLowerBound
 from gpx.objectives.collapsed_elbo import CollapsedELBO
+from gpx.objectives.eigenfunction_evidence import EigenfunctionEvidence
 from gpx.objectives.exact_mll import ExactMLL
 from gpx.objectives.inducing_elbo import InducingELBO
 from gpx.objectives.iterative_mll import IterativeMLL
@@ -17,6 +18,7 @@ __all__ = [
     "BarelyBiasedMLL",
     "CGLowerBound",
     "CollapsedELBO",
+    "EigenfunctionEvidence",
     "Evidence",
     "ExactMLL",
     "InducingELBO",

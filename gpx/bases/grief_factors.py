@@ -1,0 +1,128 @@
+"""A covariance function as a product of one-dimensional ones, one per input column."""
+
+from __future__ import annotations
+
+import math
+from functools import reduce
+from typing import cast
+
+import torch
+from torch import Tensor
+from torch.nn.utils.parametrize import is_parametrized
+
+from gpx.constraints import FLOOR
+from gpx.errors import ConfigError
+from gpx.kernels.algebra import Product, Scale
+from gpx.kernels.base import Kernel
+from gpx.kernels.constant import Constant
+from gpx.kernels.periodic import Periodic
+from gpx.kernels.rbf import RBF
+from gpx.kernels.stationary import Stationary
+
+
+class ProductFactors:
+    """k(x, z) = outputscale prod_i k_i(x_i, z_i) with k_i(0) = 1, read off a kernel.
+
+    Holds the kernel's parts, not copies: values are differentiable in their parameters.
+
+    Args:
+        kernel: a squared exponential over any columns, any other stationary kernel over one
+            column, or products and multiples of those. Columns that no part looks at have k_i = 1.
+        num_inputs: d.
+
+    Raises:
+        ConfigError: the kernel does not factor. A radial Matern over several columns does not: it
+            differs from the product of one-dimensional ones, so that nothing is swapped in silence.
+
+    Source: Evans thesis, section 2.2.
+    """
+
+    def __init__(self, kernel: Kernel, num_inputs: int) -> None:
+        self.num_inputs = num_inputs
+        self._scales: list[tuple[Kernel, str]] = []
+        self._parts: list[tuple[Stationary, list[int]]] = []
+        self._take(kernel)
+
+    def _take(self, kernel: Kernel) -> None:
+        if isinstance(kernel, Product):
+            for part in kernel.parts:
+                self._take(part)
+            return
+        if isinstance(kernel, Scale):
+            self._scales.append((kernel, "scale"))
+            self._take(kernel.kernel)
+            return
+        if isinstance(kernel, Constant):
+            self._scales.append((kernel, "constant"))
+            return
+        columns = list(range(self.num_inputs))
+        if kernel.active_dims is not None:
+            columns = kernel.active_dims.tolist()
+        if max(columns) >= self.num_inputs:
+            raise ConfigError(
+                f"active_dims asks for column {max(columns)}, but the inputs have only "
+                f"{self.num_inputs} columns, numbered from 0"
+            )
+        if not isinstance(kernel, Stationary) or not (isinstance(kernel, RBF) or len(columns) == 1):
+            raise ConfigError(
+                f"kernel {kernel.name} over {len(columns)} columns is no product of "
+                "one-dimensional kernels, which a grid needs: use kernel=rbf, or a product of "
+                "stationary kernels with one column each (active_dims)"
+            )
+        self._scales.append((kernel, "outputscale"))
+        self._parts.append((kernel, columns))
+
+    @property
+    def outputscale(self) -> Tensor:
+        """Product of all scales, 0-d; the factors have none."""
+        values = [cast(Tensor, getattr(kernel, name)) for kernel, name in self._scales]
+        return reduce(torch.mul, values)
+
+    @torch.no_grad()
+    def set_outputscale(self, value: Tensor) -> None:
+        """Move the product of all scales to ``value``, by the first that is learned, if any is."""
+        for kernel, name in self._scales:
+            if is_parametrized(kernel, name):
+                current = cast(Tensor, getattr(kernel, name))
+                wanted = value.to(current) * current / self.outputscale.to(current)
+                setattr(kernel, name, wanted.clamp(min=2.0 * FLOOR))
+                return
+
+    def evaluate(self, nodes: Tensor, x: Tensor) -> Tensor:
+        """k_i(node, x_i) for every column: (d, m, n).
+
+        Args:
+            nodes (d, m): points along each column.
+            x (n, d): inputs.
+
+        Cost: O(d m n) time and memory.
+        """
+        points = x.mT
+        whole = list(range(self.num_inputs))
+        if len(self._parts) == 1 and self._parts[0][1] == whole:
+            return _profile(self._parts[0][0], nodes, points)
+        found: list[list[Tensor]] = [[] for _ in whole]
+        for part, columns in self._parts:
+            for column, value in zip(
+                columns, _profile(part, nodes[columns], points[columns]), strict=True
+            ):
+                found[column].append(value)
+        ones = x.new_ones(nodes.shape[1], x.shape[0])
+        return torch.stack([reduce(torch.mul, values) if values else ones for values in found])
+
+
+def _profile(part: Stationary, nodes: Tensor, points: Tensor) -> Tensor:
+    """Values (q, m, n) of nodes (q, m) against points (q, n)."""
+    q = nodes.shape[0]
+    lengthscale = part.lengthscale.expand(q).unsqueeze(1).to(points.dtype)
+    if isinstance(part, Periodic):
+        turn = math.pi / part.period.expand(q).unsqueeze(1).to(points.dtype)
+        sine = ((nodes * turn).unsqueeze(2) - (points * turn).unsqueeze(1)).sin()
+        return part.of_squared_distance((2.0 * sine / lengthscale.unsqueeze(2)).square())
+    square = ((nodes / lengthscale).unsqueeze(2) - (points / lengthscale).unsqueeze(1)).square()
+    if isinstance(part, RBF):
+        return part.of_squared_distance(square)
+    # a square root has an infinite slope at zero: those entries are one, without a graph
+    zero = square == 0
+    value = part.of_squared_distance(square.masked_fill(zero, 1.0))
+    return torch.where(zero, torch.ones_like(value), value)

@@ -1,0 +1,134 @@
+"""Products of one entry per factor, many at once: each from a shorter one by one multiplication."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from gpx.linalg.khatri_rao import khatri_rao_columns
+
+SMALLEST_LOG = {torch.float64: -400.0, torch.float32: -40.0}
+"""Logarithm of the product of ground modes below which products are summed as logarithms."""
+
+
+class ProductPlan:
+    """Order in which the products of p multi-indices are formed.
+
+    The p largest products of factors in descending order are a lower set: with a multi-index they
+    hold every smaller one. The one without its last nonzero entry is its parent, so that a product
+    is its parent's times one ratio (entry over ground entry of that factor), whatever d. A parent
+    that ties or rounding left out is added.
+
+    Args:
+        index (p, d): entry of each factor, int64; the ground entry is 0.
+
+    Attributes:
+        index (p, d): the multi-indices in the order of the products: by number of nonzero entries.
+        order (p,): where in that order the multi-indices given stand.
+        width: entries of each factor that occur, the ground entry included.
+        num_nodes: products formed, those of added parents included.
+
+    Cost: O(p d log p), once per choice of index.
+    """
+
+    def __init__(self, index: Tensor) -> None:
+        self.width = int(index.max()) + 1
+        nodes = torch.unique(index, dim=0)
+        while True:
+            grown = torch.unique(torch.cat([nodes, _parents(nodes)]), dim=0)
+            if len(grown) == len(nodes):
+                break
+            nodes = grown
+        depth = (nodes > 0).sum(1)
+        by_depth = depth.argsort(stable=True)
+        nodes, depth = nodes[by_depth], depth[by_depth]
+        self.num_nodes = len(nodes)
+        # one numbering for nodes, parents and the multi-indices given
+        _, label = torch.unique(
+            torch.cat([nodes, _parents(nodes), index]), dim=0, return_inverse=True
+        )
+        row = torch.empty_like(label[: self.num_nodes])
+        row[label[: self.num_nodes]] = torch.arange(self.num_nodes, device=index.device)
+        parent, given = row[label[self.num_nodes : 2 * self.num_nodes]], row[label[-len(index) :]]
+        wanted = torch.zeros_like(depth, dtype=torch.bool)
+        wanted[given] = True
+        self.kept = None if bool(wanted.all()) else wanted.nonzero().squeeze(1)
+        self.order = (wanted.cumsum(0) - 1)[given]
+        self.index = nodes[wanted]
+        last = _last_nonzero(nodes)
+        entry = nodes.gather(1, last[:, None]).squeeze(1)
+        ratio = last * (self.width - 1) + entry - 1
+        self.levels: list[tuple[slice, Tensor, Tensor]] = []
+        start = 1
+        for count in torch.bincount(depth)[1:].tolist():
+            rows = slice(start, start + count)
+            self.levels.append((rows, parent[rows], ratio[rows]))
+            start += count
+
+
+def _last_nonzero(index: Tensor) -> Tensor:
+    """Column (p,) of the last nonzero entry of each row; 0 for a row of zeros."""
+    columns = torch.arange(index.shape[1], device=index.device)
+    return torch.where(index > 0, columns, 0).amax(1)
+
+
+def _parents(index: Tensor) -> Tensor:
+    """Every row with its last nonzero entry set to zero."""
+    return index.scatter(1, _last_nonzero(index)[:, None], 0)
+
+
+def tree_products(factors: Tensor, plan: ProductPlan) -> Tensor:
+    """prod_i factors[i, index[j, i]] for every multi-index j of a plan, in its order: (p, n).
+
+    Where the product of the ground entries comes near the smallest number of the dtype, logarithms
+    and signs are summed instead (``khatri_rao_columns``), at d times the cost: the ground entries
+    of 100 factors may underflow together although other products do not.
+
+    Args:
+        factors (d, c, n): entries of each factor, at least those that occur; ground entries first.
+        plan: of the multi-indices.
+
+    Returns:
+        (p, n), differentiable once in ``factors``, also where entries are zero.
+
+    Cost: (p + d) n multiplications, twice that and O(p n) memory for the gradient.
+    Source: Evans thesis, theorem 4.2 and section 4.3.2; the order of the products is ours.
+    """
+    ground = factors[:, 0]
+    logarithm = ground.detach().abs().log().sum(0)
+    low = SMALLEST_LOG.get(factors.dtype, -40.0)
+    if logarithm.numel() and not bool(logarithm.amin() > low):
+        entries = [f.mT for f in factors[:, : plan.width].unbind(0)]
+        return khatri_rao_columns(entries, plan.index).mT
+    ratio = factors[:, 1 : plan.width] / ground.unsqueeze(1)
+    root = ground.prod(0)
+    out = _Tree.apply(root, ratio.flatten(0, 1), plan)
+    assert isinstance(out, Tensor)
+    return out if plan.kept is None else out.index_select(0, plan.kept)
+
+
+class _Tree(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, root: Tensor, ratio: Tensor, plan: ProductPlan) -> Tensor:
+        products = root.new_empty(plan.num_nodes, root.shape[0])
+        products[0] = root
+        for rows, parent, which in plan.levels:
+            torch.mul(products[parent], ratio[which], out=products[rows])
+        ctx.plan = plan
+        ctx.save_for_backward(products, ratio)
+        return products
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        products, ratio = ctx.saved_tensors
+        grad = grad.clone()
+        ratio_grad = torch.zeros_like(ratio)
+        for rows, parent, which in reversed(ctx.plan.levels):
+            here = grad[rows]
+            ratio_grad.index_add_(0, which, here * products[parent])
+            grad.index_add_(0, parent, here * ratio[which])
+        return grad[0], ratio_grad, None

@@ -1,0 +1,220 @@
+"""Regression on the leading eigenfunctions of a kernel on a grid of any size (GRIEF)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gpx.bases.grief import GridEigenfunctions
+from gpx.bases.grief_grid import GridOptions
+from gpx.errors import ConfigError
+from gpx.kernels.base import Kernel
+from gpx.likelihoods.gaussian import Gaussian
+from gpx.means.base import Mean
+from gpx.models.base import Model
+from gpx.models.grief_posterior import GRIEFPosterior
+from gpx.models.grief_sums import FeatureSums, WeightPosterior, feature_sums
+
+NOISE_GRID = 400
+"""Ratios of noise to outputscale looked up by ``best_scales``."""
+
+
+def best_scales(sums: FeatureSums) -> tuple[Tensor, Tensor]:
+    """Outputscale and noise variance that maximise the evidence of fixed eigenfunctions.
+
+    With the eigenvalues of F F^T the evidence is a function of the ratio noise / outputscale alone,
+    because the best outputscale at a ratio is known: it is looked up on a grid of 400 ratios from
+    1e-10 to 1e6 (a step of 10 %: enough for a start).
+
+    Args:
+        sums: with E = I.
+
+    Returns:
+        outputscale (), noise ().
+
+    Cost: one p x p eigendecomposition.
+    Source: after Evans thesis, section 4.3; the profile is ours.
+    """
+    n = sums.num_data
+    values, vectors = torch.linalg.eigh(sums.gram)
+    values = values.clamp(min=0.0)
+    power = (vectors.mT @ sums.projected).square()
+    ratios = torch.logspace(-10.0, 6.0, NOISE_GRID, dtype=values.dtype, device=values.device)
+    ratio = ratios.unsqueeze(1)
+    quadratic = (sums.squared_residual - (power / (values + ratio)).sum(1)) / ratios
+    # the ratio n log(ratio) + sum log(1 + lambda / ratio) is log det of F^T F + ratio I
+    logs = n * ratios.log() + (values / ratio).log1p().sum(1)
+    outputscale = (quadratic / n).clamp(min=torch.finfo(values.dtype).tiny)
+    best = torch.argmin(n * outputscale.log() + logs)
+    return outputscale[best], outputscale[best] * ratios[best]
+
+
+class GRIEF(Model):
+    """Gaussian process regression with grid-structured eigenfunctions (Evans and Nair 2018).
+
+    f(x) = sum_j v_j phi_j(x) over the p leading Nystrom eigenfunctions of the kernel on a product
+    grid of inducing points (10^33 of them are nothing special), v ~ N(0, I).
+
+    Args:
+        kernel, mean, likelihood: the kernel must factor over the columns (``ProductFactors``), the
+            likelihood must be Gaussian.
+        num_inputs: d.
+        num_eigenfunctions: p, at most.
+        grid: how the inducing grid is built from the training inputs.
+        factor_jitter: on every one-dimensional covariance.
+        noise_first: whether ``initialise`` moves noise variance and outputscale to where the
+            evidence of the p eigenfunctions is largest. Hyperparameters of an exact process leave
+            no noise for what p eigenfunctions cannot explain, and a first line search from there
+            may end anywhere.
+        correction: whether the variance that the eigenfunctions miss at a point is added back, as
+            independent noise of f: k~(x, x) + (k(x, x) - k~(x, x)) at equal inputs.
+        fixed_basis: whether the kernel stays as initialised and the prior variance of every
+            eigenfunction's weight is learned instead, from sums over the data that are computed
+            once: O(p^3) per evaluation, whatever n.
+
+    Raises:
+        ConfigError: a kernel that does not factor, options out of range or at odds.
+
+    Attributes:
+        basis: the eigenfunctions.
+        log_weights (p,): logarithms of those prior variances (``fixed_basis`` only).
+
+    Source: Evans thesis, chapter 4, algorithm 4.2.
+    """
+
+    mean: Mean
+    likelihood: Gaussian
+    gram: Tensor
+    projected: Tensor
+    totals: Tensor
+
+    def __init__(
+        self,
+        *,
+        kernel: Kernel,
+        mean: Mean,
+        likelihood: Gaussian,
+        num_inputs: int,
+        num_eigenfunctions: int = 1000,
+        grid: GridOptions | None = None,
+        factor_jitter: float = 1e-12,
+        noise_first: bool = True,
+        correction: bool = False,
+        fixed_basis: bool = False,
+    ) -> None:
+        super().__init__()
+        if fixed_basis and correction:
+            raise ConfigError(
+                "approx.fixed_basis=true keeps sums that do not depend on the noise, which "
+                "approx.correction=true would make them: choose one"
+            )
+        self.basis = GridEigenfunctions(kernel, num_inputs, num_eigenfunctions, grid, factor_jitter)
+        self.mean = mean
+        self.likelihood = likelihood
+        self.noise_first = noise_first
+        self.correction = correction
+        self.fixed_basis = fixed_basis
+        if fixed_basis:
+            self.log_weights = nn.Parameter(torch.zeros(num_eigenfunctions))
+            double = torch.float64
+            self.register_buffer("gram", torch.zeros(0, 0, dtype=double))
+            self.register_buffer("projected", torch.zeros(0, dtype=double))
+            self.register_buffer("totals", torch.zeros(2, dtype=double))
+
+    @property
+    def kernel(self) -> Kernel:  # type: ignore[override]
+        """Covariance function; the basis owns it."""
+        return self.basis.kernel
+
+    def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
+        """Build the grid; then ``noise_first``, and the sums of a fixed basis.
+
+        Cost: O(n log n d), and n p^2 / 2 + p^3 multiply-adds where there are sums.
+        """
+        self.basis.place(x)
+        self.note = (
+            f"{self.basis.num_basis} eigenfunctions of 10^{self.basis.log10_grid_size:.1f} "
+            "inducing points"
+        )
+        if not (self.noise_first or self.fixed_basis):
+            return
+        with torch.no_grad():
+            modes = self.basis.modes()
+            one = torch.ones((), dtype=torch.float64, device=x.device)
+            sums = feature_sums(self.basis, modes, x, y - self.mean(x), one)
+            if self.noise_first:
+                outputscale, noise = best_scales(sums)
+                self.basis.factors.set_outputscale(outputscale)
+                floor = self.likelihood.noise_variance.new_tensor(2e-6)
+                self.likelihood.noise_variance = torch.maximum(noise.to(floor), floor)
+            if self.fixed_basis:
+                self._keep(sums)
+                start = self.basis.factors.outputscale.log().expand(self.basis.num_basis)
+                self.log_weights.data = start.to(self.log_weights.dtype).clone()
+
+    def _keep(self, sums: FeatureSums) -> None:
+        self.gram, self.projected = sums.gram, sums.projected
+        count = sums.squared_residual.new_tensor(float(sums.num_data))
+        self.totals = torch.stack([sums.squared_residual, count])
+
+    @property
+    def sums(self) -> FeatureSums:
+        """What a fixed basis keeps of the data, with E = I."""
+        squared, count = self.totals.unbind()
+        return FeatureSums(
+            self.gram, self.projected, squared, torch.zeros_like(squared), int(count)
+        )
+
+    def facts(self) -> dict[str, bool | int | float | str]:
+        """Plain values for records: the size of the grid and of the basis."""
+        return {
+            "log10_inducing": self.basis.log10_grid_size,
+            "num_eigenfunctions": self.basis.num_basis,
+        }
+
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        """Everything, or with a fixed basis its weights and the noise."""
+        if not self.fixed_basis:
+            return super().parameter_groups()
+        return {"hyperparameters": [self.log_weights, *self.likelihood.parameters()]}
+
+    @torch.no_grad()
+    def condition(self, x: Tensor, y: Tensor) -> GRIEFPosterior:
+        """Posterior of the weights given x (n, d), y (n,).
+
+        Cost: n p^2 / 2 + p^3 / 3 multiply-adds, memory O(p^2 + block).
+        """
+        modes = self.basis.modes()
+        noise = self.likelihood.noise_variance.double()
+        outputscale = self.basis.factors.outputscale.double()
+        if self.fixed_basis:
+            kept = self.sums
+            sums = FeatureSums(
+                kept.gram / noise,
+                kept.projected / noise,
+                kept.squared_residual / noise,
+                kept.num_data * noise.log(),
+                kept.num_data,
+            )
+            scale = (0.5 * self.log_weights.double()).exp()
+        else:
+            correction = outputscale if self.correction else None
+            sums = feature_sums(self.basis, modes, x, y - self.mean(x), noise, correction)
+            scale = outputscale.sqrt().expand(modes.plan.index.shape[0])
+        weights = WeightPosterior(sums, scale)
+        posterior = GRIEFPosterior(self.basis, self.mean, self.correction)
+        posterior.fill(modes, scale, weights)
+        return posterior
+
+    def empty_posterior(self, num_data: int) -> GRIEFPosterior:
+        """As in ``Model``; the training data are not part of the posterior."""
+        return GRIEFPosterior(self.basis, self.mean, self.correction)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        for name in ("log_weights", "gram", "projected") if self.fixed_basis else ():
+            stored, here = state_dict.get(prefix + name), getattr(self, name)
+            if isinstance(stored, Tensor):  # p of the file, which data and grid may have lowered
+                here.data = here.data.new_zeros(stored.shape)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
