@@ -11,6 +11,7 @@ from torch import Tensor
 from gpx.diagnostics.collapse import collapse_reason
 from gpx.diagnostics.effective_dimension import effective_dimension_bounds
 from gpx.diagnostics.evidence_bounds import (
+    bounds_rounding,
     cg_lower_bound_value,
     cg_upper_bound,
     collapsed_bound_value,
@@ -19,10 +20,14 @@ from gpx.diagnostics.evidence_bounds import (
 from gpx.diagnostics.kl_bounds import kl_upper_bound, kl_upper_bound_cg
 from gpx.diagnostics.moment_bounds import MomentBounds, moment_bounds_from_kl
 from gpx.diagnostics.nystrom_moments import (
-    condition_bound,
     nystrom_moment_bounds,
-    rounding_of_moments,
     solved_moment_bounds,
+)
+from gpx.diagnostics.rounding import (
+    condition_bound,
+    evidence_rounding,
+    factor_rounding,
+    moment_rounding,
 )
 from gpx.errors import ConfigError, DTypeError, NotPositiveDefinite
 from gpx.kernels.base import Kernel
@@ -46,12 +51,14 @@ class Certificate:
         noise: noise variance.
         lower_bounds, upper_bounds: on the log marginal likelihood, by name; both hold its value
             after exact inference.
+        rounding: nats that float64 may have moved any of these; ``lower`` and ``upper`` allow it.
         kl: upper bound on KL(q || posterior) of the sparse posterior; 0 for exact inference.
         trace_error: T = tr(K_xx - Q_xx).
         jitter: on K_zz, relative to its mean diagonal.
         dimension_lower, dimension_upper: around the effective dimension.
         moments: where the exact posterior mean and variance of f lie at the chosen points.
         predicted: what the model says there.
+        noise_share: noise variance over the variance of the targets.
         collapse: why the model is one that calls everything noise, or "".
         report: of conjugate gradients; None where none ran.
     """
@@ -61,6 +68,7 @@ class Certificate:
     noise: float
     lower_bounds: dict[str, float]
     upper_bounds: dict[str, float]
+    rounding: float
     kl: float
     trace_error: float
     jitter: float
@@ -68,18 +76,19 @@ class Certificate:
     dimension_upper: float
     moments: MomentBounds
     predicted: Marginals
+    noise_share: float
     collapse: str
     report: SolveReport | None
 
     @property
     def lower(self) -> float:
-        """The highest lower bound on the log marginal likelihood."""
-        return max(self.lower_bounds.values())
+        """The highest lower bound on the log marginal likelihood, less rounding."""
+        return max(self.lower_bounds.values()) - self.rounding
 
     @property
     def upper(self) -> float:
-        """The lowest upper bound."""
-        return min(self.upper_bounds.values())
+        """The lowest upper bound, and rounding."""
+        return min(self.upper_bounds.values()) + self.rounding
 
     @property
     def mean_error(self) -> Tensor:
@@ -162,7 +171,8 @@ def certify(
 
     lowers = {"collapsed bound": float(collapsed_bound_value(nystrom, target))}
     uppers = {"refined Titsias bound": float(titsias_upper_bound(nystrom, target))}
-    kl = float(kl_upper_bound(nystrom.sums, noise))
+    factor = factor_rounding(nystrom)
+    kl = float(kl_upper_bound(nystrom.sums, noise, rounding=factor))
     vector = residual = report = None
     if products:
         matrix = solver.matrix(kernel, x, noise)
@@ -192,7 +202,7 @@ def certify(
         y.new_tensor(kl), sparse.mean - prior_mean, sparse.variance, moments.variance_upper
     )
     quadratic = torch.dot(target, nystrom.solve(target))
-    rounding = rounding_of_moments(condition_bound(nystrom), prior, quadratic)
+    rounding = moment_rounding(condition_bound(nystrom), prior, quadratic, factor / nystrom.noise)
     moments = moments.intersect(by_kl).widen(*rounding)
     moments = moments._replace(
         mean_lower=moments.mean_lower + prior_mean,
@@ -206,6 +216,7 @@ def certify(
         noise=float(noise),
         lower_bounds=lowers,
         upper_bounds=uppers,
+        rounding=float(bounds_rounding(nystrom, target)),
         kl=kl,
         trace_error=float(nystrom.sums.trace_error),
         jitter=nystrom.report.relative,
@@ -213,6 +224,7 @@ def certify(
         dimension_upper=min(float(high), float(x.shape[0])),
         moments=moments,
         predicted=sparse if predicted is None else predicted,
+        noise_share=float(likelihood.noise_variance / y.var(correction=0)),
         collapse=collapse_reason(float(noise), y, _fitted(nystrom) + mean(x)),
         report=report,
     )
@@ -253,8 +265,8 @@ def certify_exact(
     value -= float(factor.diagonal().log().sum())
     dimension = len(y) - noise * _inverse_trace(factor)
     prior = kernel.diagonal(points)
-    condition = kernel.diagonal(x).sum() / noise + 1.0
-    rounding = rounding_of_moments(condition, prior, whitened.square().sum())
+    size, quadratic = kernel.diagonal(x).sum(), whitened.square().sum()
+    rounding = moment_rounding(size / noise + 1.0, prior, quadratic)
     moments = MomentBounds(exact.mean, exact.mean, exact.variance, exact.variance)
     fitted = target - noise * posterior.alpha
     return Certificate(
@@ -263,6 +275,7 @@ def certify_exact(
         noise=noise,
         lower_bounds={"log marginal likelihood": value},
         upper_bounds={"log marginal likelihood": value},
+        rounding=float(evidence_rounding(len(y), size, likelihood.noise_variance, quadratic)),
         kl=0.0,
         trace_error=0.0,
         jitter=0.0,
@@ -270,6 +283,7 @@ def certify_exact(
         dimension_upper=dimension,
         moments=moments.widen(*rounding),
         predicted=exact if predicted is None else predicted,
+        noise_share=float(likelihood.noise_variance / y.var(correction=0)),
         collapse=collapse_reason(noise, y, fitted + mean(x)),
         report=None,
     )

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gpx.diagnostics.rounding import evidence_rounding, factor_rounding, kernel_size
 from gpx.kernels.base import Kernel
 from gpx.linalg import SolveReport
 from gpx.models.auxiliary import AuxiliarySolver, NoisyKernelMatrix, require_finite
@@ -35,7 +36,7 @@ def logdet_lower(nystrom: NystromMatrix, *, refined: bool = True) -> Tensor:
     """log det Q, and ``refined`` with log(1 + T / (lambda_1(Q_xx) + s)) more; <= log det K.
 
     Cost: one M x M eigendecomposition when refined.
-    Source: sgpr_cglb_diagnostics 2.12 (LD0, LD1).
+    Source: Burt thesis, section 2.4.2.
     """
     value = nystrom.logdet()
     if refined:
@@ -47,7 +48,7 @@ def logdet_lower(nystrom: NystromMatrix, *, refined: bool = True) -> Tensor:
 def logdet_upper(nystrom: NystromMatrix, *, variational: bool = False) -> Tensor:
     """log det Q + n log(1 + T / (n s)), or with T / s (``variational``); >= log det K.
 
-    Source: sgpr_cglb_diagnostics 2.12 (LD4, LD5).
+    Source: Burt thesis, sections 2.4.2 and 4.3.2.
     """
     n, ratio = nystrom.shape[0], nystrom.sums.trace_error / nystrom.noise
     return nystrom.logdet() + (ratio if variational else n * (ratio / n).log1p())
@@ -63,7 +64,7 @@ def logdet_upper_tight(
         diagonal (n,): k(x_n, x_n).
 
     Cost: n^2 M multiply-adds; memory 2 n M.
-    Source: sgpr_cglb_diagnostics 2.12 (LD2, LD3).
+    Source: Burt thesis, section 4.3.2.
     """
     n = nystrom.shape[0]
     half_log = tight_gap(matrix, nystrom, diagonal).value
@@ -78,7 +79,7 @@ def logdet_upper_tight(
 def quadratic_lower(target: Tensor, vector: Tensor, residual: Tensor) -> Tensor:
     """v^T (y + r) = 2 y^T v - v^T K v <= y^T K^{-1} y, for every v.
 
-    Source: sgpr_cglb_diagnostics 2.12.
+    Source: Burt thesis, sections 2.4.2 and 4.3.1.
     """
     return torch.dot(vector, target + residual).double()
 
@@ -92,7 +93,7 @@ def quadratic_upper(
 
 
 def titsias_quadratic(nystrom: NystromMatrix, target: Tensor) -> Tensor:
-    """y^T (Q + T I)^{-1} y <= y^T K^{-1} y. Source: sgpr_cglb_diagnostics 2.12."""
+    """y^T (Q + T I)^{-1} y <= y^T K^{-1} y. Source: Burt thesis, sections 2.4.2 and 4.3.1."""
     return torch.dot(target, nystrom.shifted_solve(target)).double()
 
 
@@ -102,7 +103,7 @@ def titsias_quadratic(nystrom: NystromMatrix, target: Tensor) -> Tensor:
 def titsias_upper_bound(nystrom: NystromMatrix, target: Tensor, *, refined: bool = True) -> Tensor:
     """Upper bound without a product with K (Titsias 2014; refined by Burt).
 
-    Cost: n M beside the Nystrom matrix. Source: sgpr_cglb_diagnostics 2.32.
+    Cost: n M beside the Nystrom matrix. Source: Burt thesis, section 4.3.4.
     """
     quadratic = titsias_quadratic(nystrom, target)
     return evidence_from(len(target), quadratic, logdet_lower(nystrom, refined=refined))
@@ -118,7 +119,7 @@ def cg_upper_bound(
 ) -> Tensor:
     """Upper bound at any v (Kim and Teh 2018; refined by Burt), tightest at v = K^{-1} y.
 
-    Cost: n beside the Nystrom matrix and the residual. Source: sgpr_cglb_diagnostics 2.32.
+    Cost: n beside the Nystrom matrix and the residual. Source: Burt thesis, section 4.3.4.
     """
     quadratic = quadratic_lower(target, vector, residual)
     return evidence_from(len(target), quadratic, logdet_lower(nystrom, refined=refined))
@@ -127,13 +128,13 @@ def cg_upper_bound(
 def cg_lower_bound_value(
     nystrom: NystromMatrix, target: Tensor, vector: Tensor, residual: Tensor
 ) -> Tensor:
-    """The value of ``CGLowerBound`` at any v. Source: sgpr_cglb_diagnostics 2.33."""
+    """The value of ``CGLowerBound`` at any v. Source: Burt thesis, section 4.3.3."""
     quadratic = quadratic_upper(nystrom, target, vector, residual)
     return evidence_from(len(target), quadratic, logdet_upper(nystrom))
 
 
 def collapsed_bound_value(nystrom: NystromMatrix, target: Tensor) -> Tensor:
-    """Titsias's lower bound. Source: sgpr_cglb_diagnostics 2.8."""
+    """Titsias's lower bound. Source: Burt thesis, section 2.3."""
     quadratic = torch.dot(target, nystrom.solve(target)).double()
     return evidence_from(len(target), quadratic, logdet_upper(nystrom, variational=True))
 
@@ -154,7 +155,7 @@ def davies_lower_bound(
         noise (): s.
         target, vector, residual (n,): y - m(x), v, y - m(x) - K v.
 
-    Cost: n m^2. Source: sgpr_cglb_diagnostics 2.35.
+    Cost: n m^2. Source: Burt thesis, section 4.3.
     """
     n, m = len(target), k_zz.shape[0]
     factor = torch.linalg.cholesky(k_zz + noise * torch.eye(m, dtype=k_zz.dtype).to(k_zz))
@@ -163,6 +164,13 @@ def davies_lower_bound(
     logdet = logdet + (diagonal.sum() - explained) / noise
     quadratic = quadratic_lower(target, vector, residual) + residual.square().sum() / noise
     return evidence_from(n, quadratic, logdet)
+
+
+def bounds_rounding(nystrom: NystromMatrix, target: Tensor) -> Tensor:
+    """Nats that float64 may have moved any bound made with this matrix. Cost: n M + M^3."""
+    quadratic = torch.dot(target, nystrom.solve(target)).double()
+    parts = kernel_size(nystrom), nystrom.noise, quadratic, factor_rounding(nystrom)
+    return evidence_rounding(len(target), *parts)
 
 
 @dataclass(frozen=True)
@@ -176,6 +184,7 @@ class EvidenceBounds:
         titsias_refined, titsias: upper bounds without products with K.
         trace_error: T.
         gap: nats of the quadratic term not yet explained, 1/2 r^T Q^{-1} r.
+        rounding: nats that float64 may have moved any of them; ``lower`` and ``upper`` allow it.
         report: of the solve for v.
     """
 
@@ -186,17 +195,18 @@ class EvidenceBounds:
     titsias: float
     trace_error: float
     gap: float
+    rounding: float
     report: SolveReport
 
     @property
     def lower(self) -> float:
-        """The higher of the lower bounds."""
-        return max(self.collapsed, self.cg_lower)
+        """The higher of the lower bounds, less rounding."""
+        return max(self.collapsed, self.cg_lower) - self.rounding
 
     @property
     def upper(self) -> float:
-        """The lowest of the upper bounds."""
-        return min(self.cg_upper, self.titsias_refined)
+        """The lowest of the upper bounds, and rounding."""
+        return min(self.cg_upper, self.titsias_refined) + self.rounding
 
 
 @torch.no_grad()
@@ -228,7 +238,7 @@ def evidence_bounds(
         NotPositiveDefinite: K_zz at every jitter.
 
     Cost: n M^2 and one product with the kernel matrix per step; memory linear in n.
-    Source: sgpr_cglb_diagnostics 2.12, 2.32, 2.33.
+    Source: Burt thesis, sections 2.4.2 and 4.3.
     """
     require_finite(target)
     nystrom = NystromMatrix(
@@ -246,5 +256,6 @@ def evidence_bounds(
         titsias=float(titsias_upper_bound(nystrom, target, refined=False)),
         trace_error=float(nystrom.sums.trace_error),
         gap=found.gap,
+        rounding=float(bounds_rounding(nystrom, target)),
         report=found.report,
     )

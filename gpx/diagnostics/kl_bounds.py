@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gpx.diagnostics.rounding import evidence_rounding, factor_rounding, kernel_size
 from gpx.models.nystrom import NystromSums
 from gpx.models.nystrom_matrix import NystromMatrix
 
@@ -42,12 +43,14 @@ class QuadraticGap(NamedTuple):
     trace_error: Tensor
 
 
-def trace_error_bound(sums: NystromSums) -> Tensor:
+def trace_error_bound(sums: NystromSums, rounding: Tensor | float = 0.0) -> Tensor:
     """T, raised by what rounding may have taken from it. Float64, in the kernel's unit."""
-    return sums.trace_error + ROUNDING * (sums.gram.trace() + sums.trace_error)
+    return sums.trace_error + ROUNDING * (sums.gram.trace() + sums.trace_error) + rounding
 
 
-def quadratic_gap(sums: NystromSums, noise: Tensor) -> QuadraticGap:
+def quadratic_gap(
+    sums: NystromSums, noise: Tensor, *, rounding: Tensor | float = 0.0
+) -> QuadraticGap:
     """What the quadratic form can lose by Q for K, without cancellation.
 
     With A A^T = V diag(g) V^T and h = V^T A y it is T [sum_m h_m^2 / g_m / ((s + g_m)(s + g_m + T))
@@ -56,12 +59,13 @@ def quadratic_gap(sums: NystromSums, noise: Tensor) -> QuadraticGap:
     Args:
         sums: of ``gpx.models.nystrom.nystrom_sums``.
         noise (): s.
+        rounding (): added to T; ``gpx.diagnostics.rounding.factor_rounding``.
 
     Cost: one M x M eigendecomposition.
     """
     s = noise.double()
     values, modes = torch.linalg.eigh(sums.gram)
-    trace_error = trace_error_bound(sums)
+    trace_error = trace_error_bound(sums, rounding)
     largest = values[-1].clamp(min=0.0)
     keep = values > NEGLIGIBLE * largest
     safe = torch.where(keep, values, torch.ones_like(values))
@@ -73,18 +77,18 @@ def quadratic_gap(sums: NystromSums, noise: Tensor) -> QuadraticGap:
     return QuadraticGap(value, largest, trace_error)
 
 
-def kl_upper_bound(sums: NystromSums, noise: Tensor) -> Tensor:
+def kl_upper_bound(sums: NystromSums, noise: Tensor, *, rounding: Tensor | float = 0.0) -> Tensor:
     """1/2 [T / s - log(1 + T / (lambda_1(Q_xx) + s)) + T y^T Q^{-1} (Q + T I)^{-1} y] >= KL.
 
     Never negative; tends to zero as the inducing points come to explain the data's inputs.
 
     Args:
-        sums, noise: as for ``quadratic_gap``.
+        sums, noise, rounding: as for ``quadratic_gap``.
 
     Cost: one M x M eigendecomposition; no product with the kernel matrix.
     Source: Burt thesis, sections 2.4.2 and 3.1.1; evaluated without cancellation.
     """
-    gap = quadratic_gap(sums, noise)
+    gap = quadratic_gap(sums, noise, rounding=rounding)
     return 0.5 * (_trace_part(gap, noise.double()) + gap.value)
 
 
@@ -117,15 +121,17 @@ def kl_upper_bound_cg(
     Cost: n M beside the Nystrom matrix and the residual.
     Source: Burt thesis, sections 2.4.2 and 4.3.4.
     """
-    gap = quadratic_gap(nystrom.sums, nystrom.noise)
+    factor = factor_rounding(nystrom)
+    gap = quadratic_gap(nystrom.sums, nystrom.noise, rounding=factor)
     weights = nystrom.inner.weights
     above = (nystrom.sums.squared_residual - torch.dot(nystrom.sums.projected, weights)) / (
         nystrom.noise
     )
     below = torch.dot(vector, target + residual).double()
-    size = nystrom.sums.squared_residual / nystrom.noise + vector.abs().double() @ target.abs()
-    excess = (above - below).clamp(min=0.0) + ROUNDING * size
-    return 0.5 * (_trace_part(gap, nystrom.noise) + excess)
+    excess = (above - below).clamp(min=0.0)
+    size = ROUNDING * (nystrom.sums.squared_residual / nystrom.noise + vector.abs() @ target.abs())
+    lost = evidence_rounding(len(target), kernel_size(nystrom), nystrom.noise, above, factor)
+    return 0.5 * (_trace_part(gap, nystrom.noise) + excess + size) + lost
 
 
 def _trace_part(gap: QuadraticGap, s: Tensor) -> Tensor:

@@ -161,29 +161,6 @@ def davies_variance_bounds(
     return torch.cat(lowers), torch.cat(uppers)
 
 
-def rounding_of_moments(
-    condition: Tensor, prior: Tensor, quadratic: Tensor
-) -> tuple[Tensor, Tensor]:
-    """What rounding alone may cost a mean and a variance (t,) computed with K in float64.
-
-    e k_** for a variance and e sqrt(k_** y^T K^{-1} y) for a mean, e = eps (10 kappa(K) + 1000);
-    the second term is for kernel entries, which hold some hundred eps where inputs nearly coincide.
-
-    Args:
-        condition (): at least kappa(K).
-        prior (t,): k_**.
-        quadratic (): at least y^T K^{-1} y.
-    """
-    share = torch.finfo(torch.float64).eps * (10.0 * condition + 1000.0)
-    return share * (prior * quadratic).sqrt(), share * prior
-
-
-def condition_bound(nystrom: NystromMatrix) -> Tensor:
-    """(lambda_1(Q_xx) + T + s) / s, at least the condition number of K."""
-    s = nystrom.noise
-    return (nystrom.largest_eigenvalue() + nystrom.sums.trace_error + s) / s
-
-
 def _columns(kernel: Kernel, inputs: Tensor, x: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """k_* (n, c) and k_** (c,) for a few test points at a time."""
     for start in range(0, x.shape[0], TEST_COLUMNS):

@@ -13,6 +13,8 @@ MEAN_SHARE = 0.25
 """A mean is good when it is certain to this share of the predictive standard deviation of y."""
 VARIANCE_SHARE = 0.25
 """A predictive variance of y is good when it is certain to this share."""
+NOISE_SHARE = 0.5
+"""More noise than this share of the targets' variance makes a sparse model worth a second look."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +97,9 @@ def in_words(
             "initial hyperparameters."
         )
     if verdict.grade == "certified":
-        return f"Certified: at all {verdict.points} points trust {numbers}."
-    more = _advice(certificate, products)
+        said = f"Certified: at all {verdict.points} points trust {numbers}."
+        return said + _second_look(certificate)
+    more = _advice(certificate, products) + _second_look(certificate)
     if verdict.off:
         return (
             f"Not good enough: at {verdict.off} of {verdict.points} points the mean is certainly "
@@ -125,3 +128,14 @@ def _advice(certificate: Certificate, products: bool) -> str:
     if 0 < m < n:
         return f"Add inducing points: approx.num_inducing={min(2 * m, n)} instead of {m}."
     return "The noise variance is too small for float64 to say more."
+
+
+def _second_look(certificate: Certificate) -> str:
+    """What certificates cannot see: hyperparameters that the approximation itself has spoilt."""
+    m, share = certificate.num_inducing, certificate.noise_share
+    if not 0 < m < certificate.num_data or share <= NOISE_SHARE:
+        return ""
+    return (
+        f" But {100.0 * share:.0f} % of the targets' variance counts as noise, as it does where "
+        f"inducing points are too few: compare the evidence after training with {2 * m}."
+    )

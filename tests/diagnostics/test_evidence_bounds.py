@@ -111,8 +111,9 @@ def test_golden_bracket_after_one_nat(golden):
     assert found.cg_lower == pytest.approx(-13.15869761, rel=1e-8)
     assert found.cg_upper == pytest.approx(-11.30235883, rel=1e-8)
     assert found.gap == pytest.approx(0.9175964454, rel=1e-8)
-    assert found.lower == found.cg_lower
-    assert found.upper == found.cg_upper
+    assert 0.0 < found.rounding < 1e-6
+    assert found.lower == found.cg_lower - found.rounding
+    assert found.upper == found.cg_upper + found.rounding
 
 
 @settings(max_examples=20, deadline=None)
