@@ -55,6 +55,12 @@ def certified_kl(sums: NystromSums, noise: Tensor) -> float:
     return float(kl_upper_bound(sums, noise))
 
 
+def least_kl_bound(trace_error: Tensor, noise: Tensor) -> Tensor:
+    """(T / s - log(1 + T / s)) / 2: ``kl_upper_bound`` is never less, whatever the targets."""
+    ratio = trace_error / noise.double()
+    return 0.5 * (ratio - ratio.log1p())
+
+
 def prefix_sums(sums: NystromSums, size: int) -> NystromSums:
     """Sums of the first ``size`` inducing points, from those of all of them.
 
@@ -108,19 +114,19 @@ def certified_selection(
         z = longest_prefix(kernel, greedy.points[: greedy.informative or 1], jitter)
         whitener, _ = factorise(kernel, z, jitter, escalate=False)
         sums = nystrom_sums(BlockStore(whitener, x), residual)
-        kl = certified_kl(sums, noise)
-        if kl <= tolerance:
-            break
-        if len(z) < size:
-            reason = "further points add nothing in the precision of the kernel matrix"
-            return CertifiedSelection(z, kl, tolerance, reason)
-        if size == most:
-            reason = "that is all of the training data"
-            if most < x.shape[0]:
-                reason = f"approx.max_inducing={max_points} is the limit set"
-            return CertifiedSelection(z, kl, tolerance, reason)
+        last = len(z) < size or size == most
+        if last or float(least_kl_bound(sums.trace_error, noise)) <= tolerance:
+            kl = certified_kl(sums, noise)
+            if kl <= tolerance:
+                break
+            if last:
+                return CertifiedSelection(z, kl, tolerance, _limit(len(z) < size, max_points, x))
         size, too_few = min(2 * size, most), size
     enough = len(z)
+    # T of the first 1, 2, ... points, and what no targets can make small enough
+    freed = sums.gram.diagonal().flip(0).cumsum(0).flip(0)[1:]
+    hopeless = least_kl_bound(sums.trace_error + freed, noise) > tolerance
+    too_few = max(too_few, int(hopeless.sum()))
     while enough - too_few > max(1.0, SLACK * enough):
         middle = (enough + too_few) // 2
         found = certified_kl(prefix_sums(sums, middle), noise)
@@ -129,3 +135,12 @@ def certified_selection(
         else:
             too_few = middle
     return CertifiedSelection(z[:enough].clone(), kl, tolerance)
+
+
+def _limit(exhausted: bool, max_points: int, x: Tensor) -> str:
+    """Why the set grows no further."""
+    if exhausted:
+        return "further points add nothing in the precision of the kernel matrix"
+    if max_points < x.shape[0]:
+        return f"approx.max_inducing={max_points} is the limit set"
+    return "that is all of the training data"

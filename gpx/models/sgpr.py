@@ -15,7 +15,11 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
 from gpx.models.base import Model
-from gpx.models.certified_selection import certified_kl, certified_selection
+from gpx.models.certified_selection import (
+    CertifiedSelection,
+    certified_kl,
+    certified_selection,
+)
 from gpx.models.inner_factor import InnerFactor, best_noise
 from gpx.models.nystrom import BlockStore, factorise, longest_prefix, nystrom_sums
 from gpx.models.sgpr_posterior import SGPRPosterior
@@ -81,13 +85,11 @@ class SGPR(Model):
                     f"num_inducing=auto grows a nested set and needs selector=greedy, got "
                     f"{selector}"
                 )
+            if max_inducing < 1:
+                raise ConfigError(f"max_inducing must be at least 1, got {max_inducing}")
             num_inducing = min(32, max_inducing)
-        if num_inducing < 1 or max_inducing < 1:
-            raise ConfigError(
-                f"num_inducing must be at least 1, got {num_inducing}"
-                if num_inducing < 1
-                else f"max_inducing must be at least 1, got {max_inducing}"
-            )
+        if num_inducing < 1:
+            raise ConfigError(f"num_inducing must be at least 1, got {num_inducing}")
         if reinitialise < 0:
             raise ConfigError(f"reinitialise counts rounds and cannot be {reinitialise}")
         if not tolerance > 0.0:
@@ -140,18 +142,7 @@ class SGPR(Model):
     def _select(self, x: Tensor, y: Tensor, generator: torch.Generator) -> None:
         """Place the inducing points at the current hyperparameters."""
         if self.automatic:
-            with torch.no_grad():
-                residual = y - self.mean(x)
-            found = certified_selection(
-                self.kernel,
-                x,
-                residual,
-                self.likelihood.noise_variance,
-                tolerance=self.tolerance,
-                max_points=self.max_inducing,
-                jitter=self.jitter,
-                generator=generator,
-            )
+            found = self._certified_selection(x, y, generator)
             self.note = str(found)
             self.place(found.points)
             return
@@ -165,6 +156,21 @@ class SGPR(Model):
                 )
             points = kept
         self.place(points)
+
+    @torch.no_grad()
+    def _certified_selection(
+        self, x: Tensor, y: Tensor, generator: torch.Generator
+    ) -> CertifiedSelection:
+        return certified_selection(
+            self.kernel,
+            x,
+            y - self.mean(x),
+            self.likelihood.noise_variance,
+            tolerance=self.tolerance,
+            max_points=self.max_inducing,
+            jitter=self.jitter,
+            generator=generator,
+        )
 
     @torch.no_grad()
     def place(self, points: Tensor) -> None:
@@ -185,33 +191,54 @@ class SGPR(Model):
 
         Returns:
             whether another optimisation is to follow. After the last, ``automatic`` leaves points
-            that are certified at the final hyperparameters.
+            that are certified at the final hyperparameters, where ``max_inducing`` allows it.
         """
         self._round += 1
         more = self._round < self.num_rounds
         if self.automatic:
-            kl = self.kl_upper_bound(x, y) if math.isnan(loss) or math.isfinite(loss) else math.inf
-            if kl <= self.tolerance:
-                self.note = (
-                    f"certified with {len(self.inducing_points)} inducing points: "
-                    f"KL(q || posterior) <= {kl:.3g} nats"
-                )
-                return False
-            self._select(x, y, generator)
-            self.note = f"KL(q || posterior) <= {kl:.3g} nats only; {self.note}"
-            return more
-        if self.reinitialise == 0:
+            more = self._grow(x, y, generator) and more
+        elif self.reinitialise:
+            more = self._select_again(x, y, loss, more, generator)
+        else:
+            more = False
+        if not more:
+            self._round = self.num_rounds
+        return more
+
+    def _grow(self, x: Tensor, y: Tensor, generator: torch.Generator) -> bool:
+        """Select as many points as certify where those trained do not; whether Z has moved."""
+        kl = self.kl_upper_bound(x, y)
+        if kl <= self.tolerance:
+            self.note = (
+                f"certified with {len(self.inducing_points)} inducing points: "
+                f"KL(q || posterior) <= {kl:.3g} nats"
+            )
             return False
-        if self._best is not None and not loss < self._best[0]:
+        found = self._certified_selection(x, y, generator)
+        before = f"{len(self.inducing_points)} inducing points, KL(q || posterior) <= {kl:.3g} nats"
+        if not (found.met or found.kl < kl):
+            self.note = f"{before}, above the {self.tolerance:g} asked for: {found.limit}"
+            return False
+        self.place(found.points)
+        self.note = f"{before}; selected anew: {found}"
+        return True
+
+    def _select_again(
+        self, x: Tensor, y: Tensor, loss: float, more: bool, generator: torch.Generator
+    ) -> bool:
+        """Keep what was best so far and, where more is to come, select from there."""
+        if self._best is not None and not loss <= self._best[0]:
             self.load_state_dict(self._best[1])
             self.note = "selecting the inducing points anew did not raise the bound and was undone"
             return False
-        state = {name: value.detach().clone() for name, value in self.state_dict().items()}
         if math.isfinite(loss):
+            state = {name: value.detach().clone() for name, value in self.state_dict().items()}
             self._best = loss, state
         if more:
+            self.note = ""
             self._select(x, y, generator)
-            self.note = f"inducing points selected anew, round {self._round + 1}. {self.note}"
+            dropped = f"; {self.note}" if self.note else ""
+            self.note = f"inducing points selected anew, round {self._round + 1}{dropped}"
         return more
 
     def rounds_state(self) -> dict[str, Any]:

@@ -352,28 +352,32 @@ class _Session:
     def run_rounds(self, optimizer: LBFGSB) -> str:
         """L-BFGS-B, again from every new start that the model moves to.
 
-        Round r of R ends at evaluation (r + 1) max_steps / R at the latest.
+        Round r of R ends at evaluation (r + 1) max_steps / R at the latest; a model that wants no
+        further start may use what is left of max_steps.
         """
         if self.pending:
             optimizer.load_state_dict(self.pending)
-        total = self.model.num_rounds
+        total, most = self.model.num_rounds, self.config.max_steps
         while True:
             last = self.round + 1 >= total
-            budget = self.config.max_steps * (self.round + 1) // total - self.round_start
-            if last:
-                budget = self.config.max_steps - self.round_start
+            budget = max(1, most * (self.round + 1) // total - self.round_start)
             try:
                 reason = self.run_quasi_newton(optimizer, budget)
             except NotPositiveDefinite:
                 if last:
                     raise
                 reason = "the inducing points have no Cholesky factor"
-            if self.step >= self.config.max_steps:
-                reason = f"max_steps={self.config.max_steps} evaluations reached"
-            if not self.end_round(optimizer.lowest) or last:
+            if self.step >= most:
+                reason = f"max_steps={most} evaluations reached"
+            ended = _flat(self.model)
+            again = self.end_round(optimizer.lowest)
+            unfinished = self.step - self.round_start >= budget and self.step < most
+            if last or not (again or unfinished):
                 return reason
-            optimizer.forget()
-            self.round, self.round_start = self.round + 1, self.step
+            if again or not torch.equal(ended, _flat(self.model)):
+                optimizer.forget()
+                self.round_start = self.step
+            self.round = self.round + 1 if again else total - 1
             self.save()
 
     def end_round(self, loss: float) -> bool:
@@ -422,3 +426,9 @@ class _Session:
             after_iteration=lambda: self.objective.after_step(self.model),
             after_stall=lambda: self.objective.after_stall(self.model),
         )
+
+
+def _flat(model: Model) -> Tensor:
+    """All parameters in one vector."""
+    parts = [p.detach().reshape(-1) for group in model.parameter_groups().values() for p in group]
+    return torch.cat(parts)

@@ -14,6 +14,19 @@ UNCOUNTED = ("train.seconds", "memory.peak_mib")
 SETTINGS = {
     "exact": ["data.num_points=300", "trainer.max_steps=10"],
     "sgpr": ["data.num_points=600", "trainer.max_steps=10", "approx.num_inducing=30"],
+    "sgpr-rounds": [
+        "data.num_points=400",
+        "trainer.max_steps=12",
+        "approx.num_inducing=20",
+        "approx.reinitialise=2",
+    ],
+    "sgpr-auto": [
+        "inducing=auto",
+        "data.num_points=300",
+        "trainer.max_steps=10",
+        "approx.tolerance=50",
+        "approx.max_inducing=200",
+    ],
     "cglb": ["data.num_points=600", "trainer.max_steps=9", "approx.num_inducing=20"],
     "svgp": [
         "data.num_points=600",

@@ -151,3 +151,89 @@ def test_a_checkpoint_of_another_model(tmp_path):
     torch.save(state, tmp_path / "c.pt")
     with pytest.raises(CheckpointError, match=r"does not fit this run's config.yaml"):
         fit(tmp_path, SampledSquares(), sgd())
+
+
+class Rounds(Line):
+    """Starts again at ``starts`` in turn; ``undone`` goes back to the first end at the last."""
+
+    def __init__(self, starts, undone=False):
+        super().__init__()
+        self.starts, self.undone, self.losses, self.ends = starts, undone, [], []
+
+    @property
+    def num_rounds(self):
+        return 1 + len(self.starts)
+
+    def rounds_state(self):
+        return {"losses": self.losses, "ends": self.ends}
+
+    def load_rounds_state(self, state):
+        self.losses, self.ends = list(state["losses"]), list(state["ends"])
+
+    def next_round(self, x, y, loss, *, generator):
+        self.losses.append(loss)
+        self.ends.append(self.slope.item())
+        if len(self.losses) > len(self.starts):
+            return False
+        with torch.no_grad():
+            if self.undone and len(self.losses) == 2:
+                self.slope.fill_(self.ends[0])
+                return False
+            self.slope.fill_(self.starts[len(self.losses) - 1])
+        return True
+
+
+class Quartics(Squares):
+    """Slow to minimise: every round uses up its budget."""
+
+    def evidence(self, model, x, y, *, generator=None):
+        fit = -((y - model.slope * x[:, 0]) ** 4).sum()
+        return Evidence(fit, "exact", {"fit": fit.detach()})
+
+
+def train_in_rounds(path, model, max_steps):
+    trainer = Trainer(TrainerConfig(max_steps=max_steps, log_every=1), 0, path, [])
+    return trainer.fit(
+        model, Quartics(), LBFGSB(gtol=0.0, ftol=0.0), X, Y, lambda: {"rmse": 1.0}, lambda: None
+    )
+
+
+def test_rounds_share_the_evaluations(tmp_path):
+    model = Rounds([-5.0, 9.0])
+    result = train_in_rounds(tmp_path / "c.pt", model, 12)
+    assert result.steps == 12
+    assert result.reason == "max_steps=12 evaluations reached"
+    assert len(model.losses) == 3
+    for start, end in zip((0.0, -5.0, 9.0), model.ends, strict=True):
+        assert abs(end - 3.0) < 0.6 * abs(start - 3.0)
+    assert model.slope.item() == model.ends[-1]
+
+
+def test_an_undone_round_leaves_its_evaluations_to_what_is_kept(tmp_path):
+    model = Rounds([-5.0, 9.0], undone=True)
+    result = train_in_rounds(tmp_path / "c.pt", model, 12)
+    assert result.steps == 12
+    assert len(model.losses) == 3
+    assert model.losses[2] < model.losses[0]
+    assert abs(model.ends[2] - 3.0) < abs(model.ends[0] - 3.0)
+
+
+def test_a_model_content_after_its_first_round_is_trained_on_without_a_break(tmp_path):
+    class Content(Rounds):
+        def next_round(self, x, y, loss, *, generator):
+            self.losses.append(loss)
+            return False
+
+    model, straight = Content([0.0]), Line()
+    in_rounds = train_in_rounds(tmp_path / "a.pt", model, 10)
+    whole = train_in_rounds(tmp_path / "b.pt", straight, 10)
+    assert in_rounds.steps == whole.steps == 10
+    assert len(model.losses) == 2
+    assert model.slope.item() == straight.slope.item()  # the curvature is not forgotten either
+
+
+def test_rounds_need_an_optimiser_that_ends(tmp_path):
+    model = Rounds([1.0])
+    trainer = Trainer(TrainerConfig(max_steps=5), 0, tmp_path / "c.pt", [])
+    with pytest.raises(ConfigError, match=r"approx.reinitialise=1 needs optimizer=lbfgsb"):
+        trainer.fit(model, Squares(), sgd(), X, Y, lambda: {}, lambda: None)
