@@ -15,7 +15,7 @@ from gpx.bases.grief_grid import GridOptions, grid_size, inducing_axes, pad_axes
 from gpx.bases.grief_products import ProductPlan, tree_products
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
-from gpx.linalg.kronecker_extremes import kronecker_extremes
+from gpx.linalg.kronecker_extremes import KroneckerExtremes, kronecker_extremes
 from gpx.linalg.stable_eigh import stable_eigh
 
 EIGENVALUE_FLOOR = 1e-12
@@ -30,8 +30,7 @@ class GridModes(NamedTuple):
             carry the gradient.
         log_values (p,): logarithms of the eigenvalues of the grid's covariance, in the order of
             the plan.
-        plan: the p multi-indices in the order of their products; ``plan.order`` sorts them by
-            descending eigenvalue.
+        plan: the p multi-indices in the order of their products.
     """
 
     transforms: Tensor
@@ -49,8 +48,10 @@ class GridEigenfunctions(Basis):
     k~(x, z) = phi(x)^T phi(z), is the Nystrom kernel of U cut to rank p; k - k~ is positive
     semi-definite.
 
-    Selection follows the kernel's parameters (it is piecewise constant in them); features are
-    differentiable in the parameters.
+    Features are differentiable in the kernel's parameters. Which products are the largest is
+    piecewise constant in them, and what an optimiser sees jumps wherever that changes: ``select``
+    fixes the choice made at the current parameters until it is called again. Without it every call
+    chooses anew.
 
     Args:
         kernel: one that factors over the columns, see ``ProductFactors``.
@@ -62,6 +63,7 @@ class GridEigenfunctions(Basis):
     Attributes:
         nodes (d, m): nodes along each column, the last one repeated; zero until ``place``.
         sizes (d,): how many of them count.
+        index (p, d): the choice of ``select``; (0, d) without one.
 
     Cost: O(sum_i m_i^3) for the eigenpairs, O(d m p) for the selection, O(n (p + d m c)) for
     features at n points; nothing depends on the number of grid points prod_i m_i.
@@ -71,6 +73,7 @@ class GridEigenfunctions(Basis):
     block_size = 1
     nodes: Tensor
     sizes: Tensor
+    index: Tensor
 
     def __init__(
         self,
@@ -96,20 +99,40 @@ class GridEigenfunctions(Basis):
         width = self.options.points_per_dim
         self.register_buffer("nodes", torch.zeros(num_inputs, width, dtype=torch.float64))
         self.register_buffer("sizes", torch.ones(num_inputs, dtype=torch.int64))
+        self.register_buffer("index", torch.zeros(0, num_inputs, dtype=torch.int64))
+        self._plan: ProductPlan | None = None
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """Moves between devices, but nodes stay in float64."""
         nodes = self.nodes
         super()._apply(fn, recurse)
         self.nodes = nodes.to(self.nodes.device)
+        self._plan = None
         return self
 
     def place(self, x: Tensor) -> None:
-        """Build the grid for inputs x (n, d). Cost: O(n log n d)."""
+        """Build the grid for inputs x (n, d); forgets a choice. Cost: O(n log n d)."""
         check_inputs(x, "a grid of eigenfunctions")
         padded, sizes = pad_axes(inducing_axes(x, self.options))
         self.nodes, self.sizes = padded.to(self.nodes.device), sizes.to(self.sizes.device)
         self.num_basis = min(self.most, self.grid_size)
+        self.index, self._plan = self.index[:0], None
+
+    @torch.no_grad()
+    def select(self) -> int:
+        """Choose the p largest products at the current parameters, and keep to them.
+
+        Returns:
+            how many of them are new; p at the first call.
+
+        Cost: O(sum_i m_i^3 + d m p).
+        """
+        found = self._largest(self.eigenpairs()[0])
+        plan = ProductPlan(found.index)
+        both = torch.cat([self.index, plan.index])
+        new = len(torch.unique(both, dim=0)) - len(self.index)
+        self.index, self._plan = plan.index, plan
+        return new
 
     @property
     def grid_size(self) -> int:
@@ -127,14 +150,22 @@ class GridEigenfunctions(Basis):
         Cost: O(sum_i m_i^3 + d m p).
         """
         values, vectors = self.eigenpairs()
-        spectra = [v[:size] for v, size in zip(values.detach(), self.sizes.tolist(), strict=True)]
-        found = kronecker_extremes(spectra, self.num_basis, floor=EIGENVALUE_FLOOR)
-        plan = ProductPlan(found.index)
+        if len(self.index):
+            if self._plan is None:
+                self._plan = ProductPlan(self.index)
+            plan = self._plan
+        else:
+            plan = ProductPlan(self._largest(values).index)
         c = plan.width
-        transforms = vectors[:, :, :c] * self._floored(values)[:, None, :c].rsqrt()
-        log_values = torch.empty_like(found.log_values)
-        log_values[plan.order] = found.log_values
-        return GridModes(transforms, log_values, plan)
+        raised = self._floored(values)
+        transforms = vectors[:, :, :c] * raised[:, None, :c].rsqrt()
+        chosen = raised.detach().log().gather(1, plan.index.mT)
+        return GridModes(transforms, chosen.sum(0), plan)
+
+    def _largest(self, values: Tensor) -> KroneckerExtremes:
+        """The p largest products of eigenvalues (d, m)."""
+        spectra = [v[:size] for v, size in zip(values.detach(), self.sizes.tolist(), strict=True)]
+        return kronecker_extremes(spectra, self.num_basis, floor=EIGENVALUE_FLOOR)
 
     def eigenpairs(self) -> tuple[Tensor, Tensor]:
         """Values (d, m), descending, and vectors (d, m, m) of every axis; beyond its size zero."""
@@ -176,7 +207,8 @@ class GridEigenfunctions(Basis):
         """
         check_inputs(x, "a grid of eigenfunctions")
         modes = self.modes()
-        order = modes.plan.order if columns is None else modes.plan.order[columns]
+        descending = modes.log_values.argsort(descending=True, stable=True)
+        order = descending if columns is None else descending[columns]
         if columns is not None:
             chosen, order = torch.unique(order, return_inverse=True)
             plan = ProductPlan(modes.plan.index[chosen])
@@ -201,8 +233,10 @@ class GridEigenfunctions(Basis):
         return self.nodes.new_ones(count)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        stored = state_dict.get(prefix + "nodes")
-        if isinstance(stored, Tensor) and stored.ndim == 2:  # width of the file's grid
-            self.nodes = self.nodes.new_zeros(stored.shape)
+        for name in ("nodes", "index"):  # their shapes follow the data
+            stored, here = state_dict.get(prefix + name), getattr(self, name)
+            if isinstance(stored, Tensor) and stored.ndim == 2:
+                setattr(self, name, here.new_zeros(stored.shape))
+        self._plan = None
         super()._load_from_state_dict(state_dict, prefix, *rest)
         self.num_basis = min(self.most, self.grid_size)

@@ -15,8 +15,8 @@ RELATIVE_GAP = 1e-12
 def stable_eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Eigenvalues in descending order and eigenvectors, of symmetric matrices (..., m, m).
 
-    The sum of every eigenvector is made positive (its largest entry where the sum is rounding), so
-    that the result does not depend on the library's signs.
+    The sum of every eigenvector is made positive (its first moment where the sum is rounding, as of
+    odd functions), so that the result does not depend on the library's signs.
 
     The derivative of eigenvector b has weights 1 / (lambda_b - lambda_a) on the others, which are
     infinite between eigenvalues that coincide, as the rounded ones of smooth kernels do; here they
@@ -40,8 +40,9 @@ class _StableEigh(torch.autograd.Function):
         values, vectors = torch.linalg.eigh(matrix)
         values, vectors = values.flip(-1), vectors.flip(-1)
         total = vectors.sum(-2, keepdim=True)
-        largest = vectors.gather(-2, vectors.abs().argmax(-2, keepdim=True))
-        lead = torch.where(total.abs() > 1e-6, total, largest)
+        place = torch.arange(vectors.shape[-2], dtype=vectors.dtype, device=vectors.device)
+        moment = (place.unsqueeze(-1) * vectors).sum(-2, keepdim=True)
+        lead = torch.where(total.abs() > 1e-6, total, moment)
         vectors = vectors * torch.where(lead < 0, -1.0, 1.0).to(vectors.dtype)
         ctx.save_for_backward(values, vectors)
         return values, vectors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -19,6 +20,9 @@ from gpx.models.grief_sums import FeatureSums, WeightPosterior, feature_sums
 
 NOISE_GRID = 400
 """Ratios of noise to outputscale looked up by ``best_scales``."""
+
+NEGLIGIBLE_GAIN = 1e-4
+"""Nats per point below which a round that leaves the choice as it is was the last."""
 
 
 def best_scales(sums: FeatureSums) -> tuple[Tensor, Tensor]:
@@ -70,6 +74,10 @@ class GRIEF(Model):
             may end anywhere.
         correction: whether the variance that the eigenfunctions miss at a point is added back, as
             independent noise of f: k~(x, x) + (k(x, x) - k~(x, x)) at equal inputs.
+        reselect: how often the p eigenfunctions are chosen anew, at the kernel found so far, and
+            training goes on. The choice stays fixed in between: the evidence jumps where it
+            changes, and a line search ends there. A round that does not raise it is undone and the
+            last.
         fixed_basis: whether the kernel stays as initialised and the prior variance of every
             eigenfunction's weight is learned instead, from sums over the data that are computed
             once: O(p^3) per evaluation, whatever n.
@@ -102,6 +110,7 @@ class GRIEF(Model):
         factor_jitter: float = 1e-12,
         noise_first: bool = True,
         correction: bool = False,
+        reselect: int = 3,
         fixed_basis: bool = False,
     ) -> None:
         super().__init__()
@@ -110,12 +119,17 @@ class GRIEF(Model):
                 "approx.fixed_basis=true keeps sums that do not depend on the noise, which "
                 "approx.correction=true would make them: choose one"
             )
+        if reselect < 0:
+            raise ConfigError(f"approx.reselect counts rounds and cannot be {reselect}")
         self.basis = GridEigenfunctions(kernel, num_inputs, num_eigenfunctions, grid, factor_jitter)
         self.mean = mean
         self.likelihood = likelihood
         self.noise_first = noise_first
         self.correction = correction
+        self.reselect = 0 if fixed_basis else reselect
         self.fixed_basis = fixed_basis
+        self._round = 0
+        self._best: tuple[float, dict[str, Tensor]] | None = None
         if fixed_basis:
             self.log_weights = nn.Parameter(torch.zeros(num_eigenfunctions))
             double = torch.float64
@@ -134,6 +148,7 @@ class GRIEF(Model):
         Cost: O(n log n d), and n p^2 / 2 + p^3 multiply-adds where there are sums.
         """
         self.basis.place(x)
+        self.basis.select()
         self.note = (
             f"{self.basis.num_basis} eigenfunctions of 10^{self.basis.log10_grid_size:.1f} "
             "inducing points"
@@ -166,6 +181,41 @@ class GRIEF(Model):
         return FeatureSums(
             self.gram, self.projected, squared, torch.zeros_like(squared), int(count)
         )
+
+    @property
+    def num_rounds(self) -> int:
+        """The first optimisation and those of ``reselect``."""
+        return 1 + self.reselect
+
+    def next_round(self, x: Tensor, y: Tensor, loss: float, *, generator: torch.Generator) -> bool:
+        """Choose the eigenfunctions anew at the current kernel; see ``reselect``."""
+        self._round += 1
+        if self.reselect == 0:
+            return False
+        if self._best is not None and not loss < self._best[0]:
+            self.load_state_dict(self._best[1])
+            self.note = "choosing the eigenfunctions anew did not raise the evidence and was undone"
+            return False
+        gained = math.inf if self._best is None else self._best[0] - loss
+        state = {name: value.detach().clone() for name, value in self.state_dict().items()}
+        if math.isfinite(loss):
+            self._best = loss, state
+        if self._round >= self.num_rounds:
+            return False
+        new = self.basis.select()
+        if new:
+            self.note = f"round {self._round + 1}: {new} eigenfunctions are new"
+        return bool(new) or gained > NEGLIGIBLE_GAIN
+
+    def rounds_state(self) -> dict[str, Any]:
+        """As in ``Model``: rounds done, and the best state so far with its loss."""
+        best = {} if self._best is None else {"loss": self._best[0], "model": self._best[1]}
+        return {"done": self._round, **best}
+
+    def load_rounds_state(self, state: dict[str, Any]) -> None:
+        """As in ``Model``."""
+        self._round = state.get("done", 0)
+        self._best = (state["loss"], state["model"]) if "loss" in state else None
 
     def facts(self) -> dict[str, bool | int | float | str]:
         """Plain values for records: the size of the grid and of the basis."""
