@@ -22,6 +22,7 @@ from gpx.models.base import Marginals
 from gpx.models.exact import ExactPosterior
 from gpx.models.exact_solver import choose_solver
 from gpx.models.iterative_posterior import IterativePosterior
+from gpx.models.nystrom import longest_prefix
 from gpx.models.sgpr import SGPRPosterior
 from gpx.training.build import target_of
 from gpx.training.predictor import Predictor
@@ -152,7 +153,8 @@ def _certificate(
         )
     if choose_solver("auto", x).name == "cholesky":
         return certify_exact(kernel, mean, likelihood, x, y, points, predicted)
-    z = GreedyConditionalVariance()(x, kernel, min(EXACT_RANK, len(y)))
+    greedy = GreedyConditionalVariance().select(x, kernel, min(EXACT_RANK, len(y)))
+    z = longest_prefix(kernel, greedy.points[: greedy.informative or 1])  # needs no jitter
     return certify(kernel, mean, likelihood, z, x, y, points, predicted, products=products)
 
 
