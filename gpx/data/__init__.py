@@ -3,6 +3,10 @@
 from gpx.data.dataset import Dataset, load
 from gpx.data.extra import ExtraTable
 from gpx.data.file import CSVFile, NPZFile
+from gpx.data.grid_file import ExtraGrid, GridFile
+from gpx.data.grid_frames import FrameFolder
+from gpx.data.grid_stress import GridStress
+from gpx.data.grid_values import GridSource, GridValues
 from gpx.data.labels import Task
 from gpx.data.mnist import MNISTParity
 from gpx.data.prediction_input import read_inputs, write_predictions, write_table
@@ -18,7 +22,13 @@ __all__ = [
     "CSVFile",
     "DataSource",
     "Dataset",
+    "ExtraGrid",
     "ExtraTable",
+    "FrameFolder",
+    "GridFile",
+    "GridSource",
+    "GridStress",
+    "GridValues",
     "MNISTParity",
     "NPZFile",
     "RobotArm",

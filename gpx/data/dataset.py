@@ -110,6 +110,8 @@ def load(source: DataSource, *, task: Task) -> Dataset:
     else:
         scaler.input_mean.zero_()
         scaler.input_scale.fill_(table.input_unit)
+    for column in table.labels:
+        scaler.input_mean[column], scaler.input_scale[column] = 0.0, 1.0
     return Dataset(
         name=table.name,
         split=source.split,

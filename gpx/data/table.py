@@ -30,6 +30,7 @@ class Table:
         checksums: SHA-256 by file name, for the record of a run.
         input_unit: one number that all inputs are divided by, in place of standardisation (pixels:
             rare ones would blow up); None where inputs are standardised.
+        labels: numbers of input columns that count something (outputs of a grid): never scaled.
 
     Raises:
         DataError: shapes do not agree, there are no rows or no inputs, or a value is not finite.
@@ -45,6 +46,7 @@ class Table:
     origin: str = ""
     checksums: Mapping[str, str] = field(default_factory=dict)
     input_unit: float | None = None
+    labels: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.x.ndim != 2 or self.y.ndim != 1 or len(self.x) != len(self.y):

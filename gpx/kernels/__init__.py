@@ -6,6 +6,7 @@ from gpx.kernels.constant import Constant
 from gpx.kernels.cosine import Cosine
 from gpx.kernels.linear import Linear
 from gpx.kernels.matern import Matern, Matern12, Matern32, Matern52
+from gpx.kernels.over_axes import AxisProduct
 from gpx.kernels.periodic import Periodic
 from gpx.kernels.polynomial import Polynomial
 from gpx.kernels.rational_quadratic import RationalQuadratic
@@ -15,6 +16,7 @@ from gpx.kernels.stationary import Stationary
 
 __all__ = [
     "RBF",
+    "AxisProduct",
     "Constant",
     "Cosine",
     "Kernel",

@@ -4,6 +4,8 @@ from gpx.models.base import Marginals, Model, Posterior
 from gpx.models.cglb import CGLB, CGLBPosterior
 from gpx.models.exact import ExactGP, ExactPosterior
 from gpx.models.exact_solver import IterativeOptions
+from gpx.models.grid import GridGP
+from gpx.models.grid_posterior import GridPosterior
 from gpx.models.grief import GRIEF
 from gpx.models.grief_posterior import GRIEFPosterior
 from gpx.models.inducing_posterior import InducingPosterior
@@ -26,6 +28,8 @@ __all__ = [
     "ExactGP",
     "ExactPosterior",
     "GRIEFPosterior",
+    "GridGP",
+    "GridPosterior",
     "InducingPosterior",
     "IterativeOptions",
     "IterativePosterior",

@@ -6,6 +6,7 @@ from gpx.objectives.cg_lower_bound import CGLowerBound
 from gpx.objectives.collapsed_elbo import CollapsedELBO
 from gpx.objectives.eigenfunction_evidence import EigenfunctionEvidence
 from gpx.objectives.exact_mll import ExactMLL
+from gpx.objectives.grid_mll import GridMLL
 from gpx.objectives.inducing_elbo import InducingELBO
 from gpx.objectives.iterative_mll import IterativeMLL
 from gpx.objectives.marginal_likelihood import MarginalLikelihood
@@ -21,6 +22,7 @@ __all__ = [
     "EigenfunctionEvidence",
     "Evidence",
     "ExactMLL",
+    "GridMLL",
     "InducingELBO",
     "IterativeMLL",
     "MarginalLikelihood",

@@ -10,11 +10,12 @@ from omegaconf.errors import MissingMandatoryValue
 
 from gpx.data import DataSource
 from gpx.data.extra import EXTRA_SETS
+from gpx.data.grid_file import EXTRA_GRIDS
 from gpx.data.uci_sets import ALIASES, UCI_SETS
 
 FOLDER = Path(__file__).parents[2] / "configs"
 NAMES = sorted(path.stem for path in (FOLDER / "data").glob("*.yaml"))
-MANDATORY = {"csv": "path", "npz": "path", "uci": "name"}
+MANDATORY = {"csv": "path", "npz": "path", "uci": "name", "grid": "path", "frames": "path"}
 
 
 def composed(name: str, *overrides: str) -> DictConfig:
@@ -23,7 +24,7 @@ def composed(name: str, *overrides: str) -> DictConfig:
 
 
 def test_every_set_has_a_config() -> None:
-    others = {"robot_arm", "toy1d", "mnist_parity", *MANDATORY}
+    others = {"robot_arm", "toy1d", "mnist_parity", "grid_stress", *EXTRA_GRIDS, *MANDATORY}
     assert set(NAMES) == {*UCI_SETS, *ALIASES, *EXTRA_SETS, *others}
 
 

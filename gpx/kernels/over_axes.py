@@ -1,0 +1,187 @@
+"""Products of kernels over axes, and a free covariance between the outputs of one axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gpx.constraints import positive_parameter
+from gpx.errors import ConfigError, DataError
+from gpx.kernels.algebra import Product
+from gpx.kernels.base import Kernel
+from gpx.kernels.matern import Matern12, Matern32, Matern52
+from gpx.kernels.rbf import RBF
+from gpx.kernels.stationary import per_dimension
+
+FAMILIES: dict[str, type[Any]] = {
+    "rbf": RBF,
+    "matern12": Matern12,
+    "matern32": Matern32,
+    "matern52": Matern52,
+}
+
+
+class AxisProduct(Product):
+    """k(x, x') = outputscale * prod_l k_l(x_l, x'_l), one stationary kernel per axis.
+
+    A radial Matern kernel of several inputs does not factor over them; this product of
+    one-dimensional ones is another kernel, and says so in its name.
+
+    Args:
+        family: "rbf", "matern12", "matern32" or "matern52", of every factor; or one per axis.
+        num_inputs: d; every column is an axis unless ``axes`` says otherwise.
+        axes: groups of columns, each with a radial kernel of its own with one lengthscale per
+            column; columns may be left out.
+        lengthscale: initial value(s), one or one per column.
+        outputscale: initial signal variance, one for the whole product; None fixes it to one.
+
+    Raises:
+        ConfigError: no such family, or a column in two axes.
+
+    Source: Evans thesis, section 3.2.
+    """
+
+    outputscale: Tensor
+
+    def __init__(
+        self,
+        family: str | Sequence[str],
+        num_inputs: int,
+        axes: Sequence[Sequence[int]] | None = None,
+        lengthscale: float | Sequence[float] = 1.0,
+        outputscale: float | None = 1.0,
+    ) -> None:
+        groups = [[i] for i in range(num_inputs)] if axes is None else [list(g) for g in axes]
+        columns = [i for g in groups for i in g]
+        if len(set(columns)) < len(columns) or not set(columns) <= set(range(num_inputs)):
+            raise ConfigError(
+                f"kernel.axes={groups} must hold every input column (0 to {num_inputs - 1}) once "
+                "at most"
+            )
+        names = [family] * len(groups) if isinstance(family, str) else list(family)
+        if len(names) != len(groups) or not all(n in FAMILIES for n in names):
+            raise ConfigError(
+                f"kernel.family={family}: expected one of {', '.join(FAMILIES)}, or a list with "
+                f"one for each of the {len(groups)} axes"
+            )
+        starts = per_dimension(lengthscale, num_inputs).tolist()
+        super().__init__(
+            FAMILIES[name](
+                ard_num_dims=len(group),
+                lengthscale=[starts[i] for i in group],
+                outputscale=None,
+                active_dims=group,
+            )
+            for name, group in zip(names, groups, strict=True)
+        )
+        if outputscale is None:
+            self.register_buffer("outputscale", torch.ones(()), persistent=False)
+        else:
+            positive_parameter(self, "outputscale", float(outputscale))
+
+    def _combine(self, values: list[Tensor]) -> Tensor:
+        return super()._combine([values[0] * self.outputscale, *values[1:]])
+
+    @property
+    def has_formula(self) -> bool:
+        """False: KeOps would need every factor's own distance."""
+        return False
+
+    def tiles(self, x1: Tensor, x2: Tensor | None = None) -> Any:
+        """As in ``Kernel``, evaluated."""
+        return Kernel.tiles(self, x1, x2)
+
+
+class Coregionalisation(Kernel):
+    """k(i, j) = B_ij between outputs numbered 0 ... q - 1, B = L L^T with L lower triangular.
+
+    The outputs of a multi-output Gaussian process are one more axis of its grid. B carries its own
+    scale: the other factors need none.
+
+    Args:
+        num_outputs: q.
+        active_dims: the column that holds the output's number, in its own unit.
+        correlation: initial correlation between any two outputs, in [0, 1).
+
+    Raises:
+        ConfigError: fewer than one output, or a correlation out of range.
+        DataError: on evaluation, inputs that are not whole numbers from 0 to q - 1.
+
+    Source: Evans thesis, section 3.5.3.
+    """
+
+    def __init__(
+        self, num_outputs: int, active_dims: Sequence[int], correlation: float = 0.5
+    ) -> None:
+        super().__init__(active_dims)
+        if num_outputs < 1 or not 0.0 <= correlation < 1.0:
+            raise ConfigError(
+                f"kernel: num_outputs={num_outputs} must be at least 1 and correlation="
+                f"{correlation} in [0, 1)"
+            )
+        self.num_outputs = num_outputs
+        start = torch.eye(num_outputs) * (1.0 - correlation) + correlation
+        self.root = nn.Parameter(torch.linalg.cholesky(start))
+
+    def matrix(self) -> Tensor:
+        """B (q, q)."""
+        lower = self.root.tril()
+        return lower @ lower.mT
+
+    def covariance(self, x1: Tensor, x2: Tensor) -> Tensor:
+        """As in ``Kernel``."""
+        return self.matrix()[self._numbers(x1)][:, self._numbers(x2)]
+
+    def variance(self, x: Tensor) -> Tensor:
+        """As in ``Kernel``."""
+        return self.matrix().diagonal()[self._numbers(x)]
+
+    def _numbers(self, x: Tensor) -> Tensor:
+        found = x[:, 0].round()
+        wrong = ((found - x[:, 0]).abs() > 1e-6) | (found < 0) | (found >= self.num_outputs)
+        if bool(wrong.any()):
+            raise DataError(
+                f"an output is numbered {float(x[wrong.nonzero()[0, 0], 0]):.6g}; expected whole "
+                f"numbers from 0 to {self.num_outputs - 1} in that column, in its own unit (list "
+                "it in data.labels, so that it is not standardised)"
+            )
+        return found.long()
+
+
+class MultiOutput(Product):
+    """Kernels over the axes times a ``Coregionalisation`` of the outputs in the last column.
+
+    Args:
+        family, lengthscale: see ``AxisProduct``.
+        num_inputs: d, the column of the output's number included.
+        num_outputs: q.
+        axes: groups of the other columns; None: each is an axis.
+        correlation: initial correlation between outputs.
+    """
+
+    def __init__(
+        self,
+        family: str | Sequence[str],
+        num_inputs: int,
+        num_outputs: int,
+        axes: Sequence[Sequence[int]] | None = None,
+        lengthscale: float | Sequence[float] = 1.0,
+        correlation: float = 0.5,
+    ) -> None:
+        last = num_inputs - 1
+        groups = [[i] for i in range(last)] if axes is None else [list(g) for g in axes]
+        super().__init__(
+            [
+                AxisProduct(
+                    family,
+                    num_inputs,
+                    [g for g in groups if last not in g],
+                    lengthscale,
+                    outputscale=None,
+                ),
+                Coregionalisation(num_outputs, [last], correlation),
+            ]
+        )

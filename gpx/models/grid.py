@@ -1,0 +1,170 @@
+"""Exact Gaussian process regression on a Cartesian grid with gaps."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpx.errors import ConfigError
+from gpx.kernels.base import Kernel
+from gpx.likelihoods.gaussian import Gaussian
+from gpx.linalg import Prepared
+from gpx.linalg.kronecker_workspace import KroneckerWorkspace
+from gpx.means.base import Mean
+from gpx.models.base import Model
+from gpx.models.exact_solver import require_finite
+from gpx.models.grid_axes import GriddedRows, column_groups, find_grid
+from gpx.models.grid_factors import AxisKernels, split_kernel
+from gpx.models.grid_gaps import GapOptions, Gaps, GridSolve, choose_gaps, solve_gaps
+from gpx.models.grid_posterior import GridPosterior
+from gpx.models.grid_system import GridSystem
+from gpx.models.grid_variance import VarianceName, VarianceOptions
+
+
+class GridGP(Model):
+    """Gaussian process regression, exact, for inputs on a grid: n in the tens of millions.
+
+    The axes are found from the rows. The kernel must be a product over them (an RBF is), and the
+    likelihood Gaussian. Nothing larger than a few vectors over the grid is kept.
+
+    Args:
+        kernel, mean, likelihood: as above.
+        axes: groups of input columns that are one axis together (stations by longitude and
+            latitude); None: every column is an axis.
+        gaps, tolerance, max_iterations, precondition_rank, precondition_power, penalty: see
+            ``GapOptions``.
+        variance, variance_samples, variance_rank: see ``VarianceOptions``.
+
+    Attributes:
+        warm: where the next solve starts: the last one's unknowns.
+
+    Raises:
+        ConfigError: options out of range; at ``settle`` a kernel that does not factor, a grid
+            too large. DataError there: two rows in one cell.
+
+    Cost: see ``GridMLL``. Source: Evans thesis, chapter 3.
+    """
+
+    kernel: Kernel
+    mean: Mean
+    likelihood: Gaussian
+    warm: Tensor
+
+    def __init__(
+        self,
+        *,
+        kernel: Kernel,
+        mean: Mean,
+        likelihood: Gaussian,
+        axes: Sequence[Sequence[int]] | None = None,
+        gaps: Gaps = "auto",
+        tolerance: float = 1e-6,
+        max_iterations: int = 10_000,
+        precondition_rank: int | None = None,
+        precondition_power: float = 1.0,
+        penalty: float = 1e4,
+        variance: VarianceName = "auto",
+        variance_samples: int = 64,
+        variance_rank: int = 500,
+    ) -> None:
+        super().__init__()
+        if not isinstance(likelihood, Gaussian):
+            raise ConfigError(
+                f"approx=grid is exact regression and needs likelihood=gaussian, got "
+                f"{type(likelihood).__name__.removeprefix('Parametrized')}"
+            )
+        self.kernel = kernel
+        self.mean = mean
+        self.likelihood = likelihood
+        self.axes = axes
+        self.options = GapOptions(
+            gaps, tolerance, max_iterations, precondition_rank, precondition_power, penalty
+        )
+        self.variance = VarianceOptions(variance, variance_samples, variance_rank)
+        self.register_buffer("warm", torch.zeros(0))
+        self._prepared = Prepared()
+        self._workspace: KroneckerWorkspace | None = None
+
+    def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
+        """As in ``Model``: finds the grid and fixes how its gaps are treated."""
+        rows = self.gridded(x)
+        asked = self.options.gaps
+        if asked == "auto":
+            chosen, reason = choose_gaps(self.options, rows.gaps.shape[0], rows.grid.size)
+            self.options = dataclasses.replace(self.options, gaps=chosen)
+            self._fit_warm(rows)
+            return {"gaps": (chosen, f"grid of {rows.grid.describe()}; {reason}")}
+        return {}
+
+    def gridded(self, x: Tensor) -> GriddedRows:
+        """Grid and cells of the rows x (n, d); found once for the same tensor.
+
+        Raises:
+            DataError, ConfigError: see ``find_grid`` and ``split_kernel``.
+        """
+        # a kernel that does not factor is known before anything is sorted
+        split_kernel(self.kernel, column_groups(x.shape[1], self.axes))
+        rows = self._prepared.get("rows", [x], lambda: find_grid(x, self.axes))
+        choose_gaps(self.options, rows.gaps.shape[0], rows.grid.size)
+        self._fit_warm(rows)
+        return rows
+
+    def axis_kernels(self, rows: GriddedRows) -> AxisKernels:
+        """The kernel taken apart over the axes."""
+        return split_kernel(self.kernel, rows.grid.groups)
+
+    def system(self, rows: GriddedRows, factors: Sequence[Tensor]) -> GridSystem:
+        """K + sigma^2 I for given covariances of the axes; shares this model's buffers."""
+        shape = rows.grid.shape
+        if self._workspace is None or self._workspace.sizes != shape:
+            self._workspace = KroneckerWorkspace(shape)
+        return GridSystem(factors, self.likelihood.noise_variance, rows, self._workspace)
+
+    @torch.no_grad()
+    def solve(self, system: GridSystem, target: Tensor) -> GridSolve:
+        """Solve for target (N,) from where the last solve ended, and remember its end."""
+        start = self.warm.to(target) if self.warm.shape[0] else None
+        found = solve_gaps(system, target, self.options, start=start)
+        if found.state is not None and bool(torch.isfinite(found.state).all()):
+            self.warm.copy_(found.state)
+        return found
+
+    def _fit_warm(self, rows: GriddedRows) -> None:
+        gaps, _ = choose_gaps(self.options, rows.gaps.shape[0], rows.grid.size)
+        sizes = {
+            "full": 0,
+            "fill": rows.gaps.shape[0],
+            "ignore": rows.cells.shape[0],
+            "penalize": rows.grid.size,
+        }
+        if self.warm.shape[0] != sizes[gaps]:
+            self.warm = self.warm.new_zeros(sizes[gaps])
+
+    @torch.no_grad()
+    def condition(self, x: Tensor, y: Tensor) -> GridPosterior:
+        """Posterior given x (n, d) on a grid and y (n,).
+
+        Cost: one solve, see ``solve_gaps``. A solve cut short is warned of and in its facts.
+
+        Raises:
+            DataError: targets that are not finite, two rows in one cell.
+        """
+        rows = self.gridded(x)
+        target = y - self.mean(x)
+        require_finite(target)
+        system = self.system(rows, self.axis_kernels(rows).matrices(rows.grid))
+        start = self.warm if self.warm.shape[0] else None
+        found = solve_gaps(system, target, self.options, start=start)
+        posterior = self.empty_posterior(x.shape[0])
+        posterior.fill_(rows, target, found.alpha, found.report)
+        return posterior
+
+    def empty_posterior(self, num_data: int) -> GridPosterior:
+        """As in ``Model``; the size of the grid is read from the loaded state."""
+        return GridPosterior(
+            self.kernel, self.mean, self.likelihood, num_data, self.options, self.variance
+        )

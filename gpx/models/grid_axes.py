@@ -1,0 +1,170 @@
+"""The Cartesian grid that rows of inputs lie on, found from the rows alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gpx.errors import ConfigError, DataError
+from gpx.linalg import available_memory, flatten_index, split_index
+
+GRID_VECTORS = 10
+"""Vectors over the whole grid that training keeps at once, at most."""
+
+
+@dataclass(frozen=True)
+class CartesianGrid:
+    """A product of axes, each a list of points in one or several input columns.
+
+    Cells are counted row-major, the last axis fastest.
+
+    Attributes:
+        axes: per axis the points (m_l, d_l), in ascending (lexicographic) order.
+        groups: per axis the input columns its points live in; together all columns once.
+    """
+
+    axes: tuple[Tensor, ...]
+    groups: tuple[tuple[int, ...], ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """m_1 ... m_d."""
+        return tuple(a.shape[0] for a in self.axes)
+
+    @property
+    def size(self) -> int:
+        """M, how many cells: a Python integer of any size."""
+        return math.prod(self.shape)
+
+    def describe(self) -> str:
+        """For messages: "344 x 403 = 138,632 cells"."""
+        sizes = " x ".join(f"{m:,}" for m in self.shape)
+        return f"{sizes} = {self.size:,} cells" if self.size < 10**15 else f"{sizes} cells"
+
+    def rows(self, cells: Tensor) -> Tensor:
+        """Inputs (k, d) of cells (k,)."""
+        parts = split_index(cells, self.shape)
+        out = self.axes[0].new_empty(cells.shape[0], sum(map(len, self.groups)))
+        for points, columns, index in zip(self.axes, self.groups, parts, strict=True):
+            out[:, list(columns)] = points[index]
+        return out
+
+    def embedded(self, axis: int, points: Tensor | None = None) -> Tensor:
+        """Points (k, d_l) of one axis as full input rows (k, d), zero in the other columns."""
+        points = self.axes[axis] if points is None else points
+        out = points.new_zeros(points.shape[0], sum(map(len, self.groups)))
+        out[:, list(self.groups[axis])] = points
+        return out
+
+
+@dataclass(frozen=True)
+class GriddedRows:
+    """A grid and the cell of every row.
+
+    Attributes:
+        grid: the axes.
+        cells (n,): flat index of each row, all different.
+        gaps (L,): flat indices of the cells without a row, ascending.
+    """
+
+    grid: CartesianGrid
+    cells: Tensor
+    gaps: Tensor
+
+    @property
+    def gappiness(self) -> float:
+        """Share of cells without a row."""
+        return self.gaps.shape[0] / self.grid.size
+
+
+def column_groups(num_inputs: int, axes: Sequence[Sequence[int]] | None) -> tuple[tuple[int, ...]]:
+    """Input columns per axis: each its own axis where ``axes`` is None.
+
+    Raises:
+        ConfigError: a column is missing, out of range or in two axes.
+    """
+    if axes is None:
+        return tuple((i,) for i in range(num_inputs))  # type: ignore[return-value]
+    groups = tuple(tuple(int(i) for i in group) for group in axes)
+    if sorted(i for group in groups for i in group) != list(range(num_inputs)) or () in groups:
+        raise ConfigError(
+            f"approx.axes={[list(g) for g in groups]} must hold each of the {num_inputs} input "
+            f"columns (0 to {num_inputs - 1}) exactly once, for example [[0, 1], [2]]"
+        )
+    return groups  # type: ignore[return-value]
+
+
+def find_grid(x: Tensor, axes: Sequence[Sequence[int]] | None = None) -> GriddedRows:
+    """The smallest grid that holds all rows, and where each of them lies on it.
+
+    Cells that no row could ever lie in (a point of an axis without any observation) change neither
+    evidence nor predictions of an exact Gaussian process, so the axes need not be given.
+
+    Args:
+        x (n, d): inputs.
+        axes: groups of columns, see ``column_groups``.
+
+    Raises:
+        DataError: no rows, or two rows in one cell.
+        ConfigError: the product is too large for memory.
+
+    Cost: O(n log n) per axis; memory a few n and M flags.
+    Source: Evans thesis, section 3.2.
+    """
+    groups = column_groups(x.shape[1], axes)
+    if not x.shape[0]:
+        raise DataError("a grid needs at least one observed cell; there are no rows")
+    points, index = [], []
+    for group in groups:
+        column = x.detach()[:, list(group)]
+        if len(group) == 1:
+            found, inverse = torch.unique(column.squeeze(1), return_inverse=True)
+            found = found.unsqueeze(1)
+        else:
+            found, inverse = torch.unique(column, dim=0, return_inverse=True)
+        points.append(found)
+        index.append(inverse)
+    grid = CartesianGrid(tuple(points), groups)
+    require_memory(grid, x)
+    cells = flatten_index(index, grid.shape)
+    observed = torch.zeros(grid.size, dtype=torch.bool, device=x.device)
+    observed[cells] = True
+    gaps = (~observed).nonzero().squeeze(1)
+    if grid.size - gaps.shape[0] != x.shape[0]:
+        _refuse_duplicates(cells, x)
+    return GriddedRows(grid, cells, gaps)
+
+
+def require_memory(grid: CartesianGrid, like: Tensor) -> None:
+    """Raise ConfigError where vectors over the grid, or a factor's eigenvectors, do not fit."""
+    free = available_memory(like.device)
+    longest = max(grid.shape)
+    needed = like.element_size() * (GRID_VECTORS * grid.size + 4 * sum(m * m for m in grid.shape))
+    if free is None or needed <= free:
+        return
+    size = f"{needed / 2**30:,.1f} GiB" if needed < 2**70 else f"more than {2**40:,} GiB"
+    cause = "an axis that is nearly as long as the table is a continuous input, not a grid"
+    if longest <= 20_000:
+        cause = "the axes multiply"
+    raise ConfigError(
+        f"the rows lie on a grid of {grid.describe()}, which needs about {size} and "
+        f"{free / 2**30:,.1f} GiB are free on {like.device}: {cause}; group columns that "
+        "vary together (approx.axes=[[0,1],[2]]), round or thin an axis, or take approx=svgp, sgpr "
+        "or qsgp, which need no grid"
+    )
+
+
+def _refuse_duplicates(cells: Tensor, x: Tensor) -> None:
+    order = torch.sort(cells, stable=True)
+    repeat = (order.values[1:] == order.values[:-1]).nonzero().squeeze(1)
+    first, second = (int(order.indices[repeat[0] + k]) for k in (0, 1))
+    place = ", ".join(f"{v:.6g}" for v in x[first].tolist()[:6])
+    raise DataError(
+        f"training rows {first} and {second} (counting from 0) lie in one cell of the grid "
+        f"(standardised inputs {place}), and so do {repeat.shape[0]} pairs in all; average them, "
+        "add the column that tells them apart, or take another approx="
+    )

@@ -1,0 +1,281 @@
+"""Three ways to solve with the covariance of a grid's observed cells: fill, ignore, penalise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from gpx.errors import ConfigError
+from gpx.linalg import (
+    RelativeResidual,
+    SolveReport,
+    conjugate_gradients,
+    missing_grid_preconditioner,
+    observed_grid_preconditioner,
+)
+from gpx.linalg.preconditioners import Preconditioner
+from gpx.models.grid_system import GridSystem
+
+Gaps = Literal["auto", "full", "fill", "ignore", "penalize"]
+
+MOST_GAPS_FILLED = 0.9
+"""Share of gaps up to which filling them is the faster way."""
+
+DENSE_FACTOR = 2**30
+"""Bytes of a preconditioner's factor that is kept; beyond, it stays a Kronecker product."""
+
+MOST_RANK = 1000
+"""Of a preconditioner whose rank was left open."""
+
+
+@dataclass(frozen=True)
+class GapOptions:
+    """How systems with gaps are solved.
+
+    Attributes:
+        gaps: "fill" (infer the targets of the gaps, a well-conditioned system of L unknowns; the
+            default up to 90 % gaps), "ignore" (N unknowns, needs a preconditioner), "penalize"
+            (huge noise at the gaps, M unknowns: a comparator, error O(1 / penalty)), "full" (there
+            are no gaps) or "auto".
+        tolerance: relative residual of conjugate gradients.
+        max_iterations: most steps of one solve.
+        precondition_rank: eigenpairs of the preconditioner; None: for "ignore" as many as lie above
+            the noise variance, at most 1000, for "fill" none.
+        precondition_power: of the diagonal that "penalize" divides by, 1 or 0.5.
+        penalty: noise variance added at the gaps under "penalize", in squared units of targets.
+    """
+
+    gaps: Gaps = "auto"
+    tolerance: float = 1e-6
+    max_iterations: int = 10_000
+    precondition_rank: int | None = None
+    precondition_power: float = 1.0
+    penalty: float = 1e4
+
+    def __post_init__(self) -> None:
+        """Check ranges; raises ConfigError."""
+        if self.gaps not in get_args(Gaps):
+            raise ConfigError(
+                f"grid.gaps={self.gaps}: choose one of {', '.join(get_args(Gaps))} "
+                "(fill is right unless nearly everything is missing)"
+            )
+        if not self.tolerance > 0.0 or self.max_iterations < 1:
+            raise ConfigError(
+                f"grid.tolerance={self.tolerance} must be positive and grid.max_iterations="
+                f"{self.max_iterations} at least 1"
+            )
+        if self.precondition_rank is not None and self.precondition_rank < 0:
+            raise ConfigError(f"grid.precondition_rank={self.precondition_rank} must be 0 or more")
+        if self.precondition_power not in (0.5, 1.0):
+            raise ConfigError(f"grid.precondition_power={self.precondition_power}: 1 or 0.5")
+        if not self.penalty > 0.0:
+            raise ConfigError(f"grid.penalty={self.penalty} must be positive")
+
+
+def choose_gaps(options: GapOptions, num_gaps: int, size: int) -> tuple[Gaps, str]:
+    """What "auto" means for a grid, never "auto", and why.
+
+    Raises:
+        ConfigError: "full" where there are gaps.
+    """
+    share = num_gaps / size
+    if options.gaps == "full" and num_gaps:
+        raise ConfigError(
+            f"grid.gaps=full, but {num_gaps:,} of {size:,} cells ({share:.1%}) have no row; take "
+            "grid.gaps=fill"
+        )
+    if not num_gaps:
+        return "full", "every cell of the grid is observed"
+    if options.gaps != "auto":
+        return options.gaps, "as asked"
+    found = f"{share:.1%} of {size:,} cells are gaps"
+    if share <= MOST_GAPS_FILLED:
+        return "fill", f"{found}, at most {MOST_GAPS_FILLED:.0%}"
+    return "ignore", f"{found}, more than {MOST_GAPS_FILLED:.0%}"
+
+
+@dataclass(frozen=True)
+class GridSolve:
+    """Solutions alpha of (K_XX + sigma^2 I) alpha_X = y_X, spread over the grid.
+
+    Attributes:
+        alpha (M,) or (M, c): the mean at any inputs is their covariance with the whole grid times
+            it. Under "fill" its entries at the gaps vanish only with the residual and must be kept.
+        fit (c,) or (): y_X^T (K_XX + sigma^2 I)^{-1} y_X as the strategy sees it: from above under
+            "fill", from below under "ignore", up to O(1 / penalty) under "penalize".
+        state: what the next solve nearby may start from.
+        report: of conjugate gradients; None where no iteration was needed.
+    """
+
+    alpha: Tensor
+    fit: Tensor
+    state: Tensor | None
+    report: SolveReport | None
+
+
+def solve_gaps(
+    system: GridSystem,
+    target: Tensor,
+    options: GapOptions,
+    *,
+    start: Tensor | None = None,
+    on_failure: Literal["raise", "warn", "return"] = "warn",
+) -> GridSolve:
+    """Solve (K_XX + sigma^2 I) alpha_X = target by the strategy of ``options``.
+
+    Args:
+        target (N,) or (N, c): at the observed cells.
+        start: ``GridSolve.state`` of an earlier solve.
+        on_failure: as for ``conjugate_gradients``.
+
+    Cost: per step two Kronecker products (fill) or one (ignore, penalize) per column.
+    Source: Evans thesis, sections 3.3.1 to 3.3.4 (penalty on the gaps, not on the data; the whole
+        alpha is kept after filling).
+    """
+    gaps, _ = choose_gaps(options, system.num_gaps, system.size)
+    if gaps == "full":
+        alpha = system.inverse(system.rows.cells, None, target)
+        return GridSolve(alpha, _dot(target, alpha[system.rows.cells]), None, None)
+    with torch.no_grad():
+        if gaps == "fill":
+            return _fill(system, target, options, start, on_failure)
+        if gaps == "ignore":
+            return _ignore(system, target, options, start, on_failure)
+        return _penalize(system, target, options, start, on_failure)
+
+
+def _fill(
+    system: GridSystem, target: Tensor, options: GapOptions, start: Tensor | None, on_failure: str
+) -> GridSolve:
+    """Infer the targets of the gaps: F y_Z = -C[Z, X] y_X; then the grid is full."""
+    cells, gaps = system.rows.cells, system.rows.gaps
+    found = conjugate_gradients(
+        system.missing,
+        system.inverse(cells, gaps, target).neg_(),
+        x0=start,
+        preconditioner=fill_preconditioner(system, options),
+        stop=RelativeResidual(options.tolerance),
+        max_iterations=options.max_iterations,
+        verify=False,  # the products below are the verification
+        on_failure=on_failure,  # type: ignore[arg-type]
+    )
+    filled = system.spread(target)
+    filled[gaps] = found.solution
+    alpha = system.inverse(None, None, filled)
+    return GridSolve(alpha, _dot(filled, alpha), found.solution, found.report)
+
+
+def _ignore(
+    system: GridSystem, target: Tensor, options: GapOptions, start: Tensor | None, on_failure: str
+) -> GridSolve:
+    found = conjugate_gradients(
+        system.observed,
+        target,
+        x0=start,
+        preconditioner=ignore_preconditioner(system, options),
+        stop=RelativeResidual(options.tolerance),
+        max_iterations=options.max_iterations,
+        on_failure=on_failure,  # type: ignore[arg-type]
+    )
+    # 2 a^T y - a^T A a = a^T (y + r): the best lower bound that a gives
+    fit = _dot(found.solution, target + found.residual)
+    return GridSolve(system.spread(found.solution), fit, found.solution, found.report)
+
+
+def _penalize(
+    system: GridSystem, target: Tensor, options: GapOptions, start: Tensor | None, on_failure: str
+) -> GridSolve:
+    """(K + penalty R + sigma^2 I) alpha = y with R = I at the gaps and y = 0 there."""
+    diagonal = system.noise.expand(system.size).clone()
+    diagonal[system.rows.gaps] += options.penalty
+    weights = diagonal.pow(-options.precondition_power)
+
+    def times(d: Tensor, v: Tensor) -> Tensor:
+        return d * v if v.ndim == 1 else d.unsqueeze(1) * v
+
+    found = conjugate_gradients(
+        lambda v: system.covariance(None, None, v).add_(times(diagonal, v)),
+        system.spread(target),
+        x0=start,
+        preconditioner=lambda r: times(weights, r),
+        stop=RelativeResidual(options.tolerance),
+        max_iterations=options.max_iterations,
+        on_failure=on_failure,  # type: ignore[arg-type]
+    )
+    alpha = found.solution
+    return GridSolve(alpha, _dot(target, alpha[system.rows.cells]), alpha, found.report)
+
+
+def ignore_preconditioner(system: GridSystem, options: GapOptions) -> Preconditioner | None:
+    """Leading eigenpairs of the whole grid at the observed cells; None for rank 0.
+
+    Cost: min(N, L) p^2 and p^3; memory N p, or O(M) where that is much.
+    """
+    rank = options.precondition_rank
+    if rank is None:
+        above = int((system.shifted > 2.0 * system.noise).sum())
+        rank = min(max(above, 1), MOST_RANK, system.num_observed)
+    if rank == 0:
+        return None
+    dense = system.num_observed * rank * system.shifted.element_size() <= DENSE_FACTOR
+    return observed_grid_preconditioner(
+        system.vectors,
+        system.values,
+        system.rows.cells,
+        rank,
+        system.noise,
+        form="dense" if dense else "kronecker",
+    )
+
+
+def fill_preconditioner(system: GridSystem, options: GapOptions) -> Preconditioner | None:
+    """Smallest eigenpairs with a spectral shift; None unless a rank is asked for (seldom pays)."""
+    rank = options.precondition_rank
+    if not rank:
+        return None
+    dense = system.num_gaps * rank * system.shifted.element_size() <= DENSE_FACTOR
+    return missing_grid_preconditioner(
+        system.vectors,
+        system.values,
+        system.rows.gaps,
+        rank,
+        system.noise,
+        form="dense" if dense else "kronecker",
+    )
+
+
+@dataclass(frozen=True)
+class FitBracket:
+    """Certified ends of y_X^T (K_XX + sigma^2 I)^{-1} y_X."""
+
+    lower: Tensor
+    upper: Tensor
+
+
+def bracket(system: GridSystem, target: Tensor, filled: Tensor) -> FitBracket:
+    """Bracket of the data fit from any values for the gaps.
+
+    Above: y^T C y over the grid completed with ``filled`` (least at the posterior mean). Below:
+    2 a^T y - a^T (K_XX + sigma^2 I) a at a = (C y)_X, the best of which is the exact fit.
+
+    Args:
+        target (N,): at the observed cells.
+        filled (L,): any; the ends meet, quadratically, at the posterior mean of the targets.
+
+    Cost: three Kronecker products.
+    Source: Evans thesis, section 3.3.3, and the variational form of both quadratics.
+    """
+    cells = system.rows.cells
+    whole = system.spread(target)
+    whole[system.rows.gaps] = filled
+    alpha = system.inverse(None, None, whole)
+    weights = alpha[cells]
+    lower = 2.0 * _dot(weights, target) - _dot(weights, system.observed(weights))
+    return FitBracket(lower, _dot(whole, alpha))
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    return (a.double() * b.double()).sum(0)

@@ -1,0 +1,90 @@
+"""Covariances between any points and a whole grid, contracted axis by axis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gpx.linalg import flatten_index, kronecker_matmul, kronecker_vector
+from gpx.models.grid_axes import CartesianGrid
+from gpx.models.grid_factors import AxisKernels
+
+BLOCK_NUMBERS = 2**24
+"""Numbers in one block of partly contracted rows."""
+
+
+class GridPoints:
+    """Rows of inputs seen from a grid: g(x) = k(grid, x) is a Kronecker product of small vectors.
+
+    Points that share coordinates (another grid, held-out cells) are contracted together, as a
+    rectangular Kronecker product over their distinct coordinates, where that is less work than one
+    after the other.
+
+    Args:
+        grid, kernels: of the model.
+        x (t, d): inputs, on the grid, between its points or beyond it.
+
+    Attributes:
+        cross (q_l, m_l): per axis, covariances of the distinct coordinates with the axis.
+        place (t,): per axis, which of them each point has.
+        prior (t,): k(x, x).
+
+    Source: Evans thesis, section 3.4.
+    """
+
+    def __init__(self, grid: CartesianGrid, kernels: AxisKernels, x: Tensor) -> None:
+        distinct, self.place = [], []
+        for columns in grid.groups:
+            found, inverse = torch.unique(x[:, list(columns)], dim=0, return_inverse=True)
+            distinct.append(found)
+            self.place.append(inverse)
+        with torch.no_grad():
+            self.cross = kernels.matrices(grid, distinct)
+            parts = kernels.diagonals(grid, distinct)
+            self.prior = math.prod(
+                (d[i] for d, i in zip(parts, self.place, strict=True)), start=x.new_ones(())
+            )
+        assert isinstance(self.prior, Tensor)
+        self._grid_size = grid.size
+
+    def with_cross(self, cross: Sequence[Tensor]) -> GridPoints:
+        """The same points with other matrices (q_l, m_l) per axis."""
+        other = GridPoints.__new__(GridPoints)
+        other.cross, other.place, other.prior = list(cross), self.place, self.prior
+        other._grid_size = self._grid_size
+        return other
+
+    def columns(self, rows: slice) -> Tensor:
+        """k(x, grid) of some points, expanded: (rows, M)."""
+        return kronecker_vector([g[i[rows]] for g, i in zip(self.cross, self.place, strict=True)])
+
+    def contract(self, vector: Tensor) -> Tensor:
+        """g(x)^T vector (t,) for a vector over the grid (M,).
+
+        Cost: as a product over the distinct coordinates, or t M.
+        """
+        count = self.place[0].shape[0]
+        if not count:
+            return vector.new_zeros(0)
+        sizes = [g.shape[0] for g in self.cross]
+        if math.prod(sizes) <= 4 * (self._grid_size + count):
+            whole = kronecker_matmul(self.cross, vector.unsqueeze(1)).squeeze(1)
+            return whole[flatten_index(self.place, sizes)]
+        width = self._grid_size // self.cross[0].shape[1]
+        step = max(1, BLOCK_NUMBERS // max(width, 1))
+        found = vector.new_empty(count)
+        for start in range(0, count, step):
+            rows = slice(start, min(start + step, count))
+            found[rows] = self._contract_rows(vector, rows)
+        return found
+
+    def _contract_rows(self, vector: Tensor, rows: slice) -> Tensor:
+        first = self.cross[0][self.place[0][rows]]
+        rest = first @ vector.view(first.shape[1], -1)
+        for g, place in zip(self.cross[1:], self.place[1:], strict=True):
+            left = g[place[rows]].unsqueeze(1)
+            rest = torch.bmm(left, rest.view(left.shape[0], left.shape[2], -1)).squeeze(1)
+        return rest.squeeze(1)
