@@ -55,6 +55,11 @@ class Cells:
         """Cells of group ``number``."""
         return [number * self.parts + part for part in range(self.parts)]
 
+    def blocks_of(self, group: int) -> slice:
+        """Blocks that ``group`` is made of."""
+        first = group * self.parts
+        return slice(self._start(first), self._stop(first))
+
     @property
     def num_cells(self) -> int:
         """Number of cells, G."""

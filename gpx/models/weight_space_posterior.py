@@ -16,6 +16,8 @@ from gpx.variational.cell_covariance import CellCovariance
 FEATURE_BUDGET = 32 * 2**20
 """Bytes of features held at once."""
 ROW_CHUNK = 2048
+PANEL = 512
+"""Rows of a triangular root that are multiplied at once."""
 
 
 class QSGPPosterior(Posterior):
@@ -58,38 +60,69 @@ class QSGPPosterior(Posterior):
         self.register_buffer("scale", torch.zeros(blocks, width))
         self.register_buffer("dense", torch.zeros(blocks, width, num_dense))
 
-    def _chunks(self, x: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Blocks (L,) and their features (n, L W) until all m functions were seen."""
+    def _chunks(self, x: Tensor, blocks: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Blocks (L,) and their features (n, L W) until all those asked for were seen."""
+        if blocks is None:
+            blocks = torch.arange(self.basis.num_blocks, device=x.device)
         per_block = self.basis.block_size * x.shape[0] * x.element_size()
         at_once = max(1, FEATURE_BUDGET // max(1, per_block))
-        for blocks in torch.arange(self.basis.num_blocks, device=x.device).split(at_once):
-            yield blocks, self.basis.block_features(x, blocks)
+        for some in blocks.split(at_once):
+            yield some, self.basis.block_features(x, some)
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:
         """Mean and variance of f at x (n, d), without observation noise."""
-        parts = [self._predict_rows(rows) for rows in x.split(ROW_CHUNK)]
-        mean = torch.cat([part.mean for part in parts])
-        return Marginals(mean, torch.cat([part.variance for part in parts]))
-
-    def _predict_rows(self, x: Tensor) -> Marginals:
         n = x.shape[0]
         mean = torch.zeros(n, dtype=torch.float64, device=x.device)
         variance = torch.zeros(n, dtype=torch.float64, device=x.device)
-        projected = torch.zeros(n, self.num_dense, dtype=torch.float64, device=x.device)
-        for blocks, features in self._chunks(x):
-            mean += features @ self.weight_mean[blocks].reshape(-1).to(x.dtype)
+        rest = self._add_solved_groups(x, mean, variance)
+        for start in range(0, n, ROW_CHUNK) if len(rest) else ():
+            rows = slice(start, start + ROW_CHUNK)
+            self._add_diagonal_blocks(x[rows], rest, mean[rows], variance[rows])
+        return Marginals(mean.to(x.dtype), variance.to(x.dtype))
+
+    def _add_solved_groups(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        """Add the groups that were solved (all cells at once); the numbers of all other blocks.
+
+        Roots are unpacked once for all rows, and each feature is made once.
+        """
+        blocks = torch.arange(self.basis.num_blocks, device=x.device)
+        if self.cells is None or self.covariance is None:
+            return blocks
+        other = torch.ones(self.basis.num_blocks, dtype=torch.bool, device=x.device)
+        for group in range(self.cells.num_groups):
+            members = self.cells.group(group)
+            if members[0] not in self.covariance.roots:
+                continue
+            other[self.cells.blocks_of(group)] = False
+            weights = torch.cat([self.cells.read(self.weight_mean, cell) for cell in members])
+            roots = [self.covariance.root(cell, x.dtype) for cell in members]
+            for start in range(0, x.shape[0], ROW_CHUNK):
+                rows = slice(start, start + ROW_CHUNK)
+                features = self.cells.group_features(self.basis, group, x[rows])
+                mean[rows] += weights.to(x.dtype) @ features
+                offset = 0
+                for root in roots:
+                    assert root is not None
+                    own = features[offset : offset + root.shape[0]]
+                    variance[rows] += _squared_columns(root, own)
+                    offset += root.shape[0]
+        return blocks[other]
+
+    def _add_diagonal_blocks(
+        self, x: Tensor, blocks: Tensor, mean: Tensor, variance: Tensor
+    ) -> None:
+        """Add ``blocks`` at rows x: scales and dense columns."""
+        projected = torch.zeros(x.shape[0], self.num_dense, dtype=torch.float64, device=x.device)
+        for some, features in self._chunks(x, blocks):
+            mean += features @ self.weight_mean[some].reshape(-1).to(x.dtype)
             if self.num_dense:
-                dense = self.dense[blocks].reshape(-1, self.num_dense)
+                dense = self.dense[some].reshape(-1, self.num_dense)
                 projected += features @ dense.to(x.dtype)
-            square = self.scale[blocks].reshape(-1).to(x.dtype).square()
+            square = self.scale[some].reshape(-1).to(x.dtype).square()
             # features are this loop's own buffer, so they are squared in place
             variance += features.square_() @ square
         variance += projected.square().sum(1)
-        for cell, root in self._roots(x.dtype):
-            assert self.cells is not None
-            variance += (root @ self.cells.features(self.basis, cell, x)).square_().sum(0)
-        return Marginals(mean.to(x.dtype), variance.to(x.dtype))
 
     def _roots(self, dtype: torch.dtype) -> Iterator[tuple[int, Tensor]]:
         """Cells with a covariance block and their roots (b, b)."""
@@ -136,3 +169,12 @@ class QSGPPosterior(Posterior):
             return torch.cat(chunks).T
 
         return paths
+
+
+def _squared_columns(root: Tensor, features: Tensor) -> Tensor:
+    """Column sums of squares of R F (n,), R (b, b) lower triangular, F (b, n): half a product."""
+    total = torch.zeros(features.shape[1], dtype=torch.float64, device=features.device)
+    for start in range(0, root.shape[0], PANEL):
+        stop = min(start + PANEL, root.shape[0])
+        total += (root[start:stop, :stop] @ features[:stop]).square_().sum(0)
+    return total

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.distributions import Distribution
 
 from gpx.data import Dataset
 from gpx.training.predictor import Predictor, central_interval
@@ -22,13 +23,15 @@ GRID = 400
 """Points at which a function of one input is drawn."""
 
 
-def draw_results(data: Dataset, predictor: Predictor, test_x: Tensor) -> dict[str, Figure]:
+def draw_results(
+    data: Dataset, predictor: Predictor, predictive: Distribution
+) -> dict[str, Figure]:
     """Predicted against observed and, for one input, the fitted function; none for classes.
 
     Args:
         data: the split the model was trained on.
         predictor: the trained model.
-        test_x (t, d): standardised test inputs in the model's dtype and on its device.
+        predictive: its prediction at the test inputs.
     """
     from gpx.training import figures  # Matplotlib is slow to import; the first line must be early
 
@@ -42,15 +45,14 @@ def draw_results(data: Dataset, predictor: Predictor, test_x: Tensor) -> dict[st
     def original_inputs(x: Tensor) -> Array:
         return scaler.original_inputs(x.double())[:, 0].numpy()
 
-    def band(x: Tensor) -> tuple[Array, Array, Array]:
-        predictive = predictor.distribution(x)
+    def band(predictive: Distribution) -> tuple[Array, Array, Array]:
         lower, upper = central_interval(predictive, 0.95)
         return original(predictive.mean), original(lower), original(upper)
 
     observed = original(data.test_y)
     drawn = {
         "predicted_against_observed": figures.predicted_against_observed(
-            observed, *band(test_x), data.target_name
+            observed, *band(predictive), data.target_name
         )
     }
     if data.num_inputs == 1:
@@ -61,7 +63,7 @@ def draw_results(data: Dataset, predictor: Predictor, test_x: Tensor) -> dict[st
             (original_inputs(data.train_x), original(data.train_y)),
             (original_inputs(data.test_x), observed),
             original_inputs(grid),
-            *band(grid.to(test_x)),
+            *band(predictor.distribution(grid.to(predictive.mean))),
             (data.input_names[0], data.target_name),
         )
     return drawn

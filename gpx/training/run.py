@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
+from torch.distributions import Distribution
 
 from gpx.data import Dataset, Task
 from gpx.data import load as load_data
@@ -76,10 +77,10 @@ class _Run:
             self.data.labels,
         )
 
-    def evaluate(self, predictor: Predictor | None = None) -> dict[str, float]:
-        """Test metrics."""
-        predictor = self.predictor() if predictor is None else predictor
-        predictive = predictor.distribution(self.test[0])
+    def evaluate(self, predictive: Distribution | None = None) -> dict[str, float]:
+        """Test metrics of a prediction at the test inputs; by default of the model as it stands."""
+        if predictive is None:
+            predictive = self.predictor().distribution(self.test[0])
         return evaluate(self.data.task, predictive, self.test[1], self.data.scaler)
 
 
@@ -274,7 +275,9 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
         },
     )
     evidence = _final_evidence(state)
-    metrics: dict[str, Any] = {f"test.{k}": v for k, v in state.evaluate(predictor).items()}
+    predictive = predictor.distribution(state.test[0])
+    scores = state.evaluate(predictive)
+    metrics: dict[str, Any] = {f"test.{k}": v for k, v in scores.items()}
     metrics |= {
         "train.evidence": evidence.value.item(),
         "train.evidence_kind": evidence.kind,
@@ -300,7 +303,7 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
         metrics |= {f"certificate.{name}": value for name, value in report.values().items()}
         state.console.say(report.sentence())
     if state.options.figures:
-        _draw(state, predictor, fit.steps)
+        _draw(state, predictor, predictive, scores, fit.steps)
     state.folder.write_json(state.folder.metrics, metrics)
     for line in summary(metrics):
         state.console.say(line)
@@ -320,9 +323,15 @@ def _final_evidence(state: _Run) -> Evidence:
     )
 
 
-def _draw(state: _Run, predictor: Predictor, step: int) -> None:
-    """Figures as PNG and into TensorBoard."""
-    pictures = draw_results(state.data, predictor, state.test[0])
+def _draw(
+    state: _Run,
+    predictor: Predictor,
+    predictive: Distribution,
+    scores: dict[str, float],
+    step: int,
+) -> None:
+    """Figures as PNG and into TensorBoard, with the scores."""
+    pictures = draw_results(state.data, predictor, predictive)
     if pictures:
         state.folder.figures.mkdir(exist_ok=True)
     for name, figure in pictures.items():
@@ -331,5 +340,5 @@ def _draw(state: _Run, predictor: Predictor, step: int) -> None:
         board = TensorBoard(state.folder.tensorboard)
         for name, figure in pictures.items():
             board.figure(name, figure, step)
-        board.metrics(step, state.evaluate(predictor))
+        board.metrics(step, scores)
         board.close()
