@@ -1,5 +1,6 @@
 """Linear algebra on tensors: factorisations and solves that report what they did."""
 
+from gpx.linalg.block_lanczos import BlockLanczos, block_gauss, block_radau
 from gpx.linalg.cholesky import cholesky, cholesky_in_place, upper_solve
 from gpx.linalg.circulant_approximation import (
     chan,
@@ -65,6 +66,7 @@ from gpx.linalg.trace import Estimate, hutch_plus_plus_trace, hutchinson_trace, 
 
 __all__ = [
     "AbsoluteResidual",
+    "BlockLanczos",
     "CGResult",
     "CholeskyReport",
     "Estimate",

@@ -35,8 +35,6 @@ class Lanczos:
             (``betas[:, :-1]`` is T's off-diagonal, the last one belongs to Gauss-Radau).
         basis (c, t, n): rows are the vectors u_1 .. u_t.
         norms (c,): lengths of the start vectors.
-        columns: the slice of start vectors that steps are made for; all until ``narrow``.
-        multiplied: columns multiplied by K so far.
         exhausted (c,): whether the Krylov space of a column has ended.
 
     Cost: per step one product and 8 n c t operations; memory n c ``capacity``.
@@ -68,8 +66,6 @@ class Lanczos:
         self._next = (block / self.norms).mT.contiguous()
         self._scale = torch.zeros_like(self.norms)
         self.exhausted = torch.zeros(c, dtype=torch.bool, device=block.device)
-        self.columns = slice(0, c)
-        self.multiplied = 0
         self.steps = 0
 
     @property
@@ -91,26 +87,6 @@ class Lanczos:
         """T, (c, t, t)."""
         return tridiagonal(self.alphas, self.betas)
 
-    @property
-    def following(self) -> Tensor:
-        """The unit vector u_{t+1} that the next step would add, as rows (c, n); zero at an end."""
-        return self._next
-
-    def narrow(self, columns: slice) -> None:
-        """Make further steps for a range of columns only; the others rest for good.
-
-        T of a resting column is padded as at the end of a Krylov space, the coupling that led out
-        of it is dropped: take a Gauss-Radau rule before.
-        """
-        start, stop, _ = columns.indices(self.norms.shape[0])
-        start, stop = max(start, self.columns.start), min(stop, self.columns.stop)
-        for rest in (slice(self.columns.start, start), slice(stop, self.columns.stop)):
-            self._next[rest] = 0.0
-            self._alphas[rest, self.steps :] = self._alphas[rest, :1]
-            if self.steps:
-                self._betas[rest, self.steps - 1] = 0.0
-        self.columns = slice(start, stop)
-
     @torch.no_grad()
     def extend(self, steps: int) -> Lanczos:
         """Make up to ``steps`` more steps: fewer at the capacity or when all columns ended.
@@ -121,11 +97,7 @@ class Lanczos:
         """
         stop = min(self.steps + steps, self.capacity)
         while self.steps < stop:
-            if (
-                self.steps
-                and self.steps % self._check_every == 0
-                and bool(self.exhausted[self.columns].all())
-            ):
+            if self.steps and self.steps % self._check_every == 0 and bool(self.exhausted.all()):
                 break
             self._step()
         if not bool(torch.isfinite(self.alphas).all()):
@@ -136,28 +108,26 @@ class Lanczos:
         return self
 
     def _step(self) -> None:
-        i, moving = self.steps, self.columns
-        vector, ended = self._next[moving], self.exhausted[moving]
-        self._storage[moving, i] = vector
+        i = self.steps
+        vector = self._next
+        self._storage[:, i] = vector
         product = self._matmul(vector.mT).mT
-        self.multiplied += vector.shape[0]
         alpha = (vector * product).sum(-1)
-        alpha = torch.where(ended, self._alphas[moving, 0], alpha)
-        basis = self._storage[moving, : i + 1]
+        alpha = torch.where(self.exhausted, self._alphas[:, 0], alpha)
+        basis = self._storage[:, : i + 1]
         rest = product.unsqueeze(-1)
         for _ in range(2):
             rest = rest - basis.mT @ (basis @ rest)
         rest = rest.squeeze(-1)
         beta = torch.linalg.vector_norm(rest, dim=-1)
-        self._scale[moving] = torch.maximum(self._scale[moving], alpha.abs() + beta)
-        noise = BREAKDOWN * torch.finfo(beta.dtype).eps * self._scale[moving]
-        ended = ended | (beta <= noise) | (i + 1 == rest.shape[-1])
-        beta = torch.where(ended, 0.0, beta)
-        self._alphas[moving, i], self._betas[moving, i] = alpha, beta
-        self._next[moving] = torch.where(
-            ended.unsqueeze(-1), 0.0, rest / beta.masked_fill(ended, 1.0)[:, None]
+        self._scale = torch.maximum(self._scale, alpha.abs() + beta)
+        noise = BREAKDOWN * torch.finfo(beta.dtype).eps * self._scale
+        self.exhausted = self.exhausted | (beta <= noise) | (i + 1 == rest.shape[-1])
+        beta = torch.where(self.exhausted, 0.0, beta)
+        self._alphas[:, i], self._betas[:, i] = alpha, beta
+        self._next = torch.where(
+            self.exhausted.unsqueeze(-1), 0.0, rest / beta.masked_fill(self.exhausted, 1.0)[:, None]
         )
-        self.exhausted[moving] = ended
         self.steps += 1
 
 
