@@ -118,16 +118,15 @@ class WeightPosterior:
     Attributes:
         factor (p, p): lower Cholesky factor of B.
         mean (p,): B^{-1} diag(scale) F E r.
-        gram (p, p), projected (p,): the sums in these features.
+        projected (p,): the sum in these features.
 
     Cost: p^3 / 3 multiply-adds.
     Raises: NotPositiveDefinite where the sums are not finite.
     """
 
     def __init__(self, sums: FeatureSums, scale: Tensor) -> None:
-        self.gram = sums.gram * scale * scale.unsqueeze(1)
+        inner = sums.gram * scale * scale.unsqueeze(1)
         self.projected = sums.projected * scale
-        inner = self.gram.clone()
         inner.diagonal().add_(1.0)
         # at least one on every eigenvalue: a failure can only be NaN, which the error then names
         self.factor, _ = cholesky(inner, name="I + Phi^T Phi / noise", ladder=(0.0,))

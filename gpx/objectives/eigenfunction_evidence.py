@@ -92,15 +92,16 @@ def fixed_basis_evidence(
         )
         weights = WeightPosterior(scaled, (0.5 * log_weights.double()).exp())
         terms = evidence_terms(scaled, weights)
-        inverse = weights.inverse().diagonal()
-        weight_gradient = 0.5 * (weights.mean.square() - 1.0 + inverse)
-        return terms, weight_gradient, _noise_gradient(scaled, weights, s)
+        effective = 1.0 - weights.inverse().diagonal()
+        weight_gradient = 0.5 * (weights.mean.square() - effective)
+        return terms, weight_gradient, _noise_gradient(scaled, weights, s, effective.sum())
 
 
-def _noise_gradient(sums: FeatureSums, weights: WeightPosterior, s: Tensor) -> Tensor:
-    """d evidence / d noise where D = noise I, from the sums alone."""
+def _noise_gradient(
+    sums: FeatureSums, weights: WeightPosterior, s: Tensor, effective: Tensor
+) -> Tensor:
+    """d evidence / d noise where D = noise I, from the sums and tr(I - B^{-1}) alone."""
     fit = sums.squared_residual - weights.explained() - torch.dot(weights.mean, weights.mean)
-    effective = torch.cholesky_solve(weights.gram, weights.factor).trace()
     return 0.5 * (fit + effective - sums.num_data) / s
 
 
@@ -209,12 +210,12 @@ def _second_pass(
         (total if grad is None else total + grad).to(p.dtype)
         for p, total, grad in zip(parameters, totals[1:], through, strict=True)
     ]
-    traced = torch.cholesky_solve(weights.gram, weights.factor).trace()
-    scale_gradient = 0.5 * (torch.dot(weights.mean, weights.mean) - traced) / scale
+    effective = (1.0 - inverse.diagonal()).sum()
+    scale_gradient = 0.5 * (torch.dot(weights.mean, weights.mean) - effective) / scale
     if correction:
         scale_gradient = scale_gradient + gap_gradient
     else:
-        noise_gradient = _noise_gradient(sums, weights, noise.double())
+        noise_gradient = _noise_gradient(sums, weights, noise.double(), effective)
     return BasisGradient(residual_gradient, noise_gradient, scale_gradient, kernel)
 
 
