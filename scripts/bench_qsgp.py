@@ -5,7 +5,9 @@
 
 Each row is one model: sparse AdaGrad steps of the quadruply stochastic bound in float32, without
 a warm start. Configurations take turns within every round, so that a busy machine slows all of
-them alike; the table gives medians and minima over rounds. Memory of a step is what it holds
+them alike; the table gives medians and minima over rounds. The limit of a step is the time that its
+cosines, sines and multiply-adds (counted while it runs) take at the machine's own rates, which are
+measured in every round as well. Memory of a step is what it holds
 beyond the state (weights and AdaGrad accumulators, O(m)) and the data.
 """
 
@@ -17,16 +19,19 @@ import json
 import resource
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
 from gpx.models import QSGP
 from gpx.objectives import QuadruplyStochasticELBO
+from gpx.training.allocator import keep_freed_memory
 
 NUM_INPUTS = 8
 BATCH = 500
@@ -96,6 +101,61 @@ def synchronise(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
+class Operations(TorchDispatchMode):
+    """Counts trigonometric functions and multiply-adds of matrix products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trigonometric = 0
+        self.multiply_adds = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        """Run ``func`` and count it."""
+        result = func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__
+        if name in ("cos", "sin"):
+            self.trigonometric += result.numel()
+        elif name in ("mm", "bmm", "addmm", "addmm_", "mv"):
+            left = args[1] if name.startswith("addmm") else args[0]
+            self.multiply_adds += result.numel() * left.shape[-1]
+        return result
+
+
+class Rates:
+    """The machine's trigonometric functions and multiply-adds per millisecond, by rounds."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.angles = torch.randn(2500, 500, device=device)
+        self.values = torch.empty_like(self.angles)
+        self.square = torch.randn(1536, 1536, device=device)
+        self.trigonometric: list[float] = []
+        self.multiply_adds: list[float] = []
+
+    def _time(self, work: Callable[[], object]) -> float:
+        synchronise(self.device)
+        start = time.perf_counter()
+        work()
+        synchronise(self.device)
+        return 1e3 * (time.perf_counter() - start)
+
+    def measure(self) -> None:
+        """One round."""
+
+        def evaluate() -> None:
+            torch.cos(self.angles, out=self.values)
+            torch.sin(self.angles, out=self.values)
+
+        self.trigonometric.append(2 * self.angles.numel() / self._time(evaluate))
+        self.multiply_adds.append(1536**3 / self._time(lambda: self.square @ self.square))
+
+    def limit(self, counted: Operations) -> float:
+        """Milliseconds that the counted operations take at the median rates."""
+        return counted.trigonometric / statistics.median(
+            self.trigonometric
+        ) + counted.multiply_adds / statistics.median(self.multiply_adds)
+
+
 def working_memory(case: Case) -> float:
     """MiB that one step holds beyond what was there before it."""
     gc.collect()
@@ -128,6 +188,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=None, help="also write the rows here")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    keep_freed_memory()  # as a run does
     device = torch.device(options.device)
     first_rows, *more_rows = options.rows
     wanted = [(m, first_rows) for m in options.basis]
@@ -136,9 +197,16 @@ def main() -> None:
     for case in cases:
         case.step()
     memory = [working_memory(case) for case in cases]
+    with Operations() as counted:
+        cases[0].step()
+    rates = Rates(device)
+    rates.measure()
+    rates = Rates(device)
     for _ in range(options.rounds):
         for case in cases:
+            rates.measure()
             case.measure(options.steps)
+    limit = rates.limit(counted)
     rows = [
         {
             "num_basis": case.num_basis,
@@ -146,6 +214,7 @@ def main() -> None:
             "wall_ms": statistics.median(case.wall),
             "best_ms": min(case.wall),
             "cpu_ms": statistics.median(case.cpu),
+            "limit_ms": limit,
             "step_mib": mib,
         }
         for case, mib in zip(cases, memory, strict=True)
@@ -155,11 +224,21 @@ def main() -> None:
         f"batch {BATCH}, support rows 500, {options.columns} columns per list, "
         f"{options.dense} dense columns, d = {NUM_INPUTS}"
     )
-    print(f"{'m':>10} {'n':>9} {'wall ms':>9} {'best ms':>9} {'cpu ms':>9} {'step MiB':>9}")
+    print(
+        f"limit {limit:.1f} ms: {counted.trigonometric:.3g} cosines and sines at "
+        f"{statistics.median(rates.trigonometric) / 1e3:.0f} million/s, "
+        f"{counted.multiply_adds:.3g} multiply-adds at "
+        f"{statistics.median(rates.multiply_adds) / 1e6:.0f} thousand million/s"
+    )
+    print(
+        f"{'m':>10} {'n':>9} {'wall ms':>9} {'best ms':>9} {'cpu ms':>9} {'step MiB':>9} "
+        f"{'of limit':>9}"
+    )
     for row in rows:
         print(
             f"{row['num_basis']:>10} {row['num_data']:>9} {row['wall_ms']:>9.1f} "
-            f"{row['best_ms']:>9.1f} {row['cpu_ms']:>9.1f} {row['step_mib']:>9.1f}"
+            f"{row['best_ms']:>9.1f} {row['cpu_ms']:>9.1f} {row['step_mib']:>9.1f} "
+            f"{row['wall_ms'] / limit:>8.2f}x"
         )
     same_n = [row for row in rows if row["num_data"] == first_rows]
     same_m = [row for row in rows if row["num_basis"] == wanted[-1][0]]

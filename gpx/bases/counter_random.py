@@ -34,15 +34,21 @@ def philox4x32(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[int, i
     Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
     """
     c0, c1, c2, c3 = torch.broadcast_tensors(*counter)
+    multiplied, kept = torch.stack((c0, c2)), torch.stack((c3, c1))
+    shape = (2,) + (1,) * c0.ndim
+    multiplier = torch.full(shape, MULTIPLIERS[0], device=c0.device)
+    multiplier[1] = MULTIPLIERS[1]
     k0, k1 = key
     for _ in range(ROUNDS):
         # int64 products wrap modulo 2^64, so the low 64 bits of the 32 x 32 product are exact;
         # the arithmetic shift's copies of the sign bit are masked away
-        p0, p1 = c0 * MULTIPLIERS[0], c2 * MULTIPLIERS[1]
-        high0, high1 = (p0 >> 32) & MASK, (p1 >> 32) & MASK
-        c0, c1, c2, c3 = high1 ^ c1 ^ k0, p1 & MASK, high0 ^ c3 ^ k1, p0 & MASK
+        product = multiplied * multiplier
+        high = (product >> 32).bitwise_and_(MASK).bitwise_xor_(kept)
+        high[0] ^= k1
+        high[1] ^= k0
+        multiplied, kept = high.flip(0), product.bitwise_and_(MASK)
         k0, k1 = (k0 + WEYL[0]) & MASK, (k1 + WEYL[1]) & MASK
-    return torch.stack((c0, c1, c2, c3))
+    return torch.stack((multiplied[0], kept[1], multiplied[1], kept[0]))
 
 
 def standard_normals(

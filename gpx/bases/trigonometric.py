@@ -8,6 +8,10 @@ import torch
 from torch import Tensor
 
 
+SLAB = 2**18
+"""Angles that are turned into features at once on a CPU."""
+
+
 class Trigonometric(torch.autograd.Function):
     """scale * (cos, sin) of angles Omega x, block by block.
 
@@ -24,15 +28,16 @@ class Trigonometric(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, frequencies: Tensor, scale: Tensor) -> Tensor:
         """Features (L, 2, F, n); see the class."""
         num_blocks, per_block, _ = frequencies.shape
-        angles = (frequencies.reshape(num_blocks * per_block, -1) @ x.T).view(
-            num_blocks, per_block, x.shape[0]
-        )
-        out = torch.empty(
-            num_blocks, 2, per_block, x.shape[0], dtype=angles.dtype, device=angles.device
-        )
-        torch.cos(angles, out=out[:, 0])
-        torch.sin(angles, out=out[:, 1])
-        out.mul_(scale)
+        n = x.shape[0]
+        out = x.new_empty(num_blocks, 2, per_block, n)
+        # on a CPU in slabs that stay in its cache; elsewhere all at once
+        slab = num_blocks if x.device.type != "cpu" else max(1, SLAB // max(1, per_block * n))
+        for start in range(0, num_blocks, slab):
+            some, rows = out[start : start + slab], frequencies[start : start + slab]
+            angles = (rows.flatten(0, 1) @ x.T).view(-1, per_block, n)
+            torch.cos(angles, out=some[:, 0])
+            torch.sin(angles, out=some[:, 1])
+            some.mul_(scale)
         ctx.save_for_backward(x, frequencies, scale, out)
         return out
 
