@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-
 SLAB = 2**18
 """Angles that are turned into features at once on a CPU."""
 
