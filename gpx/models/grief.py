@@ -77,7 +77,7 @@ class GRIEF(Model):
         reselect: how often the p eigenfunctions are chosen anew, at the kernel found so far, and
             training goes on. The choice stays fixed in between: the evidence jumps where it
             changes, and a line search ends there. A round that does not raise it is undone and the
-            last.
+            last. Often none does: the kernel has adapted to the functions that it started with.
         fixed_basis: whether the kernel stays as initialised and the prior variance of every
             eigenfunction's weight is learned instead, from sums over the data that are computed
             once: O(p^3) per evaluation, whatever n.
@@ -110,7 +110,7 @@ class GRIEF(Model):
         factor_jitter: float = 1e-12,
         noise_first: bool = True,
         correction: bool = False,
-        reselect: int = 3,
+        reselect: int = 0,
         fixed_basis: bool = False,
     ) -> None:
         super().__init__()
