@@ -10,6 +10,11 @@ from torch import Tensor
 
 from gpx.diagnostics.collapse import collapse_reason
 from gpx.diagnostics.effective_dimension import effective_dimension_bounds
+from gpx.diagnostics.event_probability import (
+    exceedance_interval,
+    exceedance_probability,
+    probability_interval,
+)
 from gpx.diagnostics.evidence_bounds import (
     bounds_rounding,
     cg_lower_bound_value,
@@ -25,11 +30,14 @@ from gpx.diagnostics.nystrom_moments import (
 )
 from gpx.diagnostics.rounding import (
     condition_bound,
+    entry_rounding,
+    event_rounding,
     evidence_rounding,
     factor_rounding,
     moment_rounding,
 )
 from gpx.errors import ConfigError, DTypeError, NotPositiveDefinite
+from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import SolveReport
@@ -58,6 +66,8 @@ class Certificate:
         dimension_lower, dimension_upper: around the effective dimension.
         moments: where the exact posterior mean and variance of f lie at the chosen points.
         predicted: what the model says there.
+        sparse: what q says there; None after exact inference.
+        event_rounding: what float64 may have moved a probability by q at these points.
         noise_share: noise variance over the variance of the targets.
         collapse: why the model is one that calls everything noise, or "".
         report: of conjugate gradients; None where none ran.
@@ -76,6 +86,8 @@ class Certificate:
     dimension_upper: float
     moments: MomentBounds
     predicted: Marginals
+    sparse: Marginals | None
+    event_rounding: float
     noise_share: float
     collapse: str
     report: SolveReport | None
@@ -103,6 +115,18 @@ class Certificate:
         outside = torch.maximum(mean - self.moments.mean_upper, self.moments.mean_lower - mean)
         return outside.clamp(min=0.0)
 
+    def probability_bounds(self, threshold: float) -> tuple[Tensor, Tensor]:
+        """(t,), (t,): ends for the exact P(y >= threshold), by moments and by the divergence."""
+        noise, level = self.predicted.mean.new_tensor([self.noise, threshold], dtype=torch.float64)
+        lower, upper = exceedance_interval(self.moments, noise, level)
+        if self.sparse is None:
+            return lower, upper
+        said = exceedance_probability(self.sparse.mean, self.sparse.variance, noise, level)
+        least, most = probability_interval(said, noise.new_tensor(self.kl))
+        room = self.event_rounding
+        low, up = torch.maximum(lower, least - room), torch.minimum(upper, most + room)
+        return torch.minimum(low, up), torch.maximum(low, up)  # rounding may have crossed them
+
     def variance_ratio(self, noise: float = 0.0) -> tuple[Tensor, Tensor]:
         """(t,), (t,): ends for exact over predicted variance, ``noise`` added to both."""
         said = self.predicted.variance + noise
@@ -125,6 +149,7 @@ def certify(
     products: bool = True,
     jitter: float | None = None,
     nystrom: NystromMatrix | None = None,
+    features: InducingFeatures = POINTS,
     solver: AuxiliarySolver | None = None,
 ) -> Certificate:
     """Bounds on the evidence, the divergence and the exact moments, by inducing points.
@@ -142,6 +167,7 @@ def certify(
         products: whether products with the kernel matrix may be used (n^2 each).
         jitter: on K_zz; that of the run, so that the divergence is of its q.
         nystrom: Q of z and y - m(x), where it exists already.
+        features: what z stands for, where it does not.
         solver: nats and steps of conjugate gradients; default 1e-6 nats, 200 steps.
 
     Raises:
@@ -160,9 +186,18 @@ def certify(
     require_finite(target)
     if nystrom is None:
         nystrom = NystromMatrix(
-            kernel, x, z, target, noise, jitter=jitter, memory_budget=solver.memory_budget
+            kernel,
+            x,
+            z,
+            target,
+            noise,
+            jitter=jitter,
+            memory_budget=solver.memory_budget,
+            features=features,
         )
-    posterior = SGPRPosterior(kernel, mean, nystrom.store.whitener.z)
+    posterior = SGPRPosterior(
+        kernel, mean, nystrom.store.whitener.z, nystrom.store.whitener.features
+    )
     posterior.factor.copy_(nystrom.store.whitener.factor)
     posterior.inner_factor.copy_(nystrom.inner.factor)
     posterior.weights.copy_(nystrom.inner.weights)
@@ -202,7 +237,13 @@ def certify(
         y.new_tensor(kl), sparse.mean - prior_mean, sparse.variance, moments.variance_upper
     )
     quadratic = torch.dot(target, nystrom.solve(target))
-    rounding = moment_rounding(condition_bound(nystrom), prior, quadratic, factor / nystrom.noise)
+    rounding = moment_rounding(
+        condition_bound(nystrom),
+        prior,
+        quadratic,
+        entry=entry_rounding(kernel, torch.cat([points, x])),
+        factor=factor / nystrom.noise,
+    )
     moments = moments.intersect(by_kl).widen(*rounding)
     moments = moments._replace(
         mean_lower=moments.mean_lower + prior_mean,
@@ -224,6 +265,8 @@ def certify(
         dimension_upper=min(float(high), float(x.shape[0])),
         moments=moments,
         predicted=sparse if predicted is None else predicted,
+        sparse=sparse,
+        event_rounding=float(event_rounding(*rounding, nystrom.noise)),
         noise_share=float(likelihood.noise_variance / y.var(correction=0)),
         collapse=collapse_reason(float(noise), y, _fitted(nystrom) + mean(x)),
         report=report,
@@ -266,7 +309,8 @@ def certify_exact(
     dimension = len(y) - noise * _inverse_trace(factor)
     prior = kernel.diagonal(points)
     size, quadratic = kernel.diagonal(x).sum(), whitened.square().sum()
-    rounding = moment_rounding(size / noise + 1.0, prior, quadratic)
+    entry = entry_rounding(kernel, torch.cat([points, x]))
+    rounding = moment_rounding(size / noise + 1.0, prior, quadratic, entry=entry)
     moments = MomentBounds(exact.mean, exact.mean, exact.variance, exact.variance)
     fitted = target - noise * posterior.alpha
     return Certificate(
@@ -275,7 +319,9 @@ def certify_exact(
         noise=noise,
         lower_bounds={"log marginal likelihood": value},
         upper_bounds={"log marginal likelihood": value},
-        rounding=float(evidence_rounding(len(y), size, likelihood.noise_variance, quadratic)),
+        rounding=float(
+            evidence_rounding(len(y), size, likelihood.noise_variance, quadratic, entry=entry)
+        ),
         kl=0.0,
         trace_error=0.0,
         jitter=0.0,
@@ -283,6 +329,8 @@ def certify_exact(
         dimension_upper=dimension,
         moments=moments.widen(*rounding),
         predicted=exact if predicted is None else predicted,
+        sparse=None,
+        event_rounding=0.0,
         noise_share=float(likelihood.noise_variance / y.var(correction=0)),
         collapse=collapse_reason(noise, y, fitted + mean(x)),
         report=None,

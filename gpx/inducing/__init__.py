@@ -1,8 +1,11 @@
-"""Selectors of inducing points."""
+"""Inducing points, their selectors, and inducing variables of other kinds."""
 
 from gpx.errors import ConfigError
 from gpx.inducing.base import Selection, Selector
+from gpx.inducing.combinations import Eigenvectors
 from gpx.inducing.determinantal import Determinantal
+from gpx.inducing.eigenfunctions import Eigenfunctions
+from gpx.inducing.features import InducingFeatures, Points
 from gpx.inducing.greedy import GreedyConditionalVariance
 from gpx.inducing.kmeans import KMeans
 from gpx.inducing.ridge_leverage import AdaptiveRidgeLeverage, RidgeLeverage
@@ -11,8 +14,12 @@ from gpx.inducing.uniform import Uniform
 __all__ = [
     "AdaptiveRidgeLeverage",
     "Determinantal",
+    "Eigenfunctions",
+    "Eigenvectors",
     "GreedyConditionalVariance",
+    "InducingFeatures",
     "KMeans",
+    "Points",
     "RidgeLeverage",
     "Selection",
     "Selector",

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.kernels.base import Kernel
 from gpx.linalg import CholeskyReport, cholesky
 from gpx.linalg.cholesky import LADDER
@@ -30,24 +31,37 @@ class Whitener:
     Attributes:
         kernel, z (M, d): covariance function and inducing inputs.
         factor (M, M): L.
+        features: what z stands for; points unless it is said.
     """
 
-    def __init__(self, kernel: Kernel, z: Tensor, factor: Tensor) -> None:
+    def __init__(
+        self, kernel: Kernel, z: Tensor, factor: Tensor, features: InducingFeatures = POINTS
+    ) -> None:
         self.kernel = kernel
         self.z = z.detach()
         self.factor = factor
+        self.features = features
         self._solver = factor.to(z.dtype)
+
+    def cross(self, x: Tensor) -> Tensor:
+        """K_xz (b, M) for the rows x (b, d)."""
+        return self.features.cross(self.kernel, x, self.z)
 
     def block(self, x: Tensor, out: Tensor) -> Tensor:
         """A^T for the rows x (b, d), written into out (b, M). Cost: b M^2 / 2 multiply-adds."""
-        out.copy_(self.kernel.evaluate(x, self.z))
+        out.copy_(self.cross(x))
         column = out.mT  # LAPACK's layout: solved in place, without a copy
         torch.linalg.solve_triangular(self._solver, column, upper=False, out=column)
         return out
 
 
 def factorise(
-    kernel: Kernel, z: Tensor, jitter: float | None = None, *, escalate: bool = True
+    kernel: Kernel,
+    z: Tensor,
+    jitter: float | None = None,
+    *,
+    escalate: bool = True,
+    features: InducingFeatures = POINTS,
 ) -> tuple[Whitener, CholeskyReport]:
     """Factorise K_zz in float64 and report the jitter it took.
 
@@ -56,6 +70,7 @@ def factorise(
         jitter: smallest jitter to try, relative to the mean diagonal; None: 0 in float64 and 1e-6
             in float32, where rounding of the kernel entries alone makes K_zz indefinite.
         escalate: whether larger ones are tried where it does not suffice.
+        features: what z stands for.
 
     Raises:
         NotPositiveDefinite: when the whole ladder of jitters fails.
@@ -64,12 +79,12 @@ def factorise(
     larger = tuple(j for j in LADDER[torch.float64] if j > smallest) if escalate else ()
     z = z.detach()
     factor, report = cholesky(
-        kernel.evaluate(z, z).detach().double(),
+        features.gram(kernel, z).detach().double(),
         name=f"K_zz of {z.shape[0]} inducing points",
         ladder=(smallest, *larger),
         hint="fewer inducing points or shorter lengthscales",
     )
-    return Whitener(kernel, z, factor), report
+    return Whitener(kernel, z, factor, features), report
 
 
 def _smallest_jitter(z: Tensor, jitter: float | None) -> float:
@@ -79,7 +94,9 @@ def _smallest_jitter(z: Tensor, jitter: float | None) -> float:
 
 
 @torch.no_grad()
-def longest_prefix(kernel: Kernel, z: Tensor, jitter: float | None = None) -> Tensor:
+def longest_prefix(
+    kernel: Kernel, z: Tensor, jitter: float | None = None, features: InducingFeatures = POINTS
+) -> Tensor:
     """The first rows of z (M, d) whose K_zz has a Cholesky factor at the smallest jitter.
 
     All of z where K_zz has one; at least one row. Repeated points, and points that the ones before
@@ -87,12 +104,12 @@ def longest_prefix(kernel: Kernel, z: Tensor, jitter: float | None = None) -> Te
 
     Raises: NotPositiveDefinite where even k(z_1, z_1) is not positive.
     """
-    gram = kernel.evaluate(z, z).double()
+    gram = features.gram(kernel, z).double()
     gram.diagonal().add_(_smallest_jitter(z, jitter) * gram.diagonal().mean())
     _, info = torch.linalg.cholesky_ex(gram)
     failed = int(info)  # order of the first leading block that is not positive definite
     if failed == 1:
-        factorise(kernel, z[:1], jitter, escalate=False)  # says what is wrong
+        factorise(kernel, z[:1], jitter, escalate=False, features=features)  # says what is wrong
     return z if failed == 0 else z[: failed - 1]
 
 
@@ -136,7 +153,7 @@ class BlockStore:
         """Rows and their block of K_xz, evaluated anew."""
         for start in range(0, self.x.shape[0], self.step):
             rows = slice(start, min(start + self.step, self.x.shape[0]))
-            yield rows, self.whitener.kernel.evaluate(self.x[rows], self.whitener.z).detach()
+            yield rows, self.whitener.cross(self.x[rows]).detach()
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gpx.errors import NotPositiveDefinite
+from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.kernels.base import Kernel
 from gpx.linalg import CholeskyReport, Preconditioner
 from gpx.models.inner_factor import InnerFactor
@@ -29,6 +30,7 @@ class NystromMatrix(Preconditioner):
         noise (): s.
         jitter: see ``factorise``.
         memory_budget: bytes of A that may be kept.
+        features: what z stands for.
 
     Attributes:
         store, sums, inner: blocks of A, sums over the data, B = I + A A^T / s.
@@ -54,8 +56,9 @@ class NystromMatrix(Preconditioner):
         *,
         jitter: float | None = None,
         memory_budget: int = 2**30,
+        features: InducingFeatures = POINTS,
     ) -> None:
-        whitener, self.report = factorise(kernel, z, jitter)
+        whitener, self.report = factorise(kernel, z, jitter, features=features)
         self._adopt(BlockStore(whitener, x, memory_budget), noise)
         self.sums = nystrom_sums(self.store, target.detach())
         self.inner = InnerFactor(self.sums, self.noise)

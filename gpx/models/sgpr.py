@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from gpx.errors import ConfigError, NotPositiveDefinite
 from gpx.inducing import Selector
 from gpx.inducing import selector as named_selector
+from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
@@ -21,7 +22,13 @@ from gpx.models.certified_selection import (
     certified_selection,
 )
 from gpx.models.inner_factor import InnerFactor, best_noise
-from gpx.models.nystrom import BlockStore, factorise, longest_prefix, nystrom_sums
+from gpx.models.nystrom import (
+    BlockStore,
+    Whitener,
+    factorise,
+    longest_prefix,
+    nystrom_sums,
+)
 from gpx.models.sgpr_posterior import SGPRPosterior
 
 
@@ -36,6 +43,8 @@ class SGPR(Model):
             it ends at. Needs float64.
         num_data: n when it is known; M is then at most n, so that defaults serve small data too.
         selector: how ``initialise`` places the inducing points: a name of ``gpx.inducing``.
+        features: what the inducing variables are; None: function values at inducing points. Those
+            of another kind are placed by themselves and not trained.
         fit_noise: whether ``initialise`` moves the noise variance to where the collapsed bound is
             largest for the new Z. Hyperparameters found without inducing points tend to put into
             the signal what M points cannot explain, and the bound then starts at -T / (2 noise).
@@ -67,6 +76,7 @@ class SGPR(Model):
         num_inducing: int | str = 512,
         num_data: int | None = None,
         selector: str = "greedy",
+        features: InducingFeatures | None = None,
         fit_noise: bool = True,
         jitter: float | None = None,
         reinitialise: int = 0,
@@ -85,6 +95,8 @@ class SGPR(Model):
                     f"num_inducing=auto grows a nested set and needs selector=greedy, got "
                     f"{selector}"
                 )
+            if features is not None:
+                raise ConfigError("num_inducing=auto needs inducing points: set features=null")
             if max_inducing < 1:
                 raise ConfigError(f"max_inducing must be at least 1, got {max_inducing}")
             num_inducing = min(32, max_inducing)
@@ -100,6 +112,7 @@ class SGPR(Model):
         self.mean = mean
         self.likelihood = likelihood
         self.selector: Selector = named_selector(selector)
+        self.features: InducingFeatures = POINTS if features is None else features
         self.fit_noise = fit_noise
         self.jitter = jitter
         self.reinitialise = reinitialise
@@ -110,10 +123,13 @@ class SGPR(Model):
         self._best: tuple[float, dict[str, Tensor]] | None = None
         size = num_inducing if num_data is None else min(num_inducing, num_data)
         self.num_inducing = size
-        self.inducing_points = nn.Parameter(torch.zeros(size, num_inputs))
+        self.inducing_points = nn.Parameter(
+            torch.zeros(size, num_inputs), requires_grad=self.features.trainable
+        )
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
-        """Nothing is left to settle before a run; ``automatic`` certifies in float64 alone."""
+        """Nothing is left to settle before a run, but what cannot be done is said here."""
+        self.features.require(self.kernel)
         if self.automatic and x.dtype != torch.float64:
             raise ConfigError(
                 "approx.num_inducing=auto certifies in nats, which float32 cannot: set "
@@ -131,9 +147,7 @@ class SGPR(Model):
         self._select(x, y, generator)
         if self.fit_noise and not self.automatic:
             with torch.no_grad():
-                whitener, _ = factorise(
-                    self.kernel, self.inducing_points, self.jitter, escalate=self.escalate
-                )
+                whitener = self._factorise()
                 sums = nystrom_sums(BlockStore(whitener, x), y - self.mean(x))
                 current = self.likelihood.noise_variance
                 best = best_noise(sums, x.shape[0], current.double())
@@ -146,9 +160,11 @@ class SGPR(Model):
             self.note = str(found)
             self.place(found.points)
             return
-        points = self.selector(x, self.kernel, self.num_inducing, generator=generator)
+        points = self.features.choose(
+            x, self.kernel, self.num_inducing, selector=self.selector, generator=generator
+        )
         if not self.escalate:
-            kept = longest_prefix(self.kernel, points, self.jitter)
+            kept = longest_prefix(self.kernel, points, self.jitter, self.features)
             if len(kept) < len(points):
                 self.note = (
                     f"{len(kept)} of {len(points)} inducing points kept: the others are determined "
@@ -258,32 +274,40 @@ class SGPR(Model):
         Cost: n M^2 multiply-adds and one M x M eigendecomposition.
         """
         try:
-            whitener, _ = factorise(
-                self.kernel, self.inducing_points, self.jitter, escalate=self.escalate
-            )
+            whitener = self._factorise()
         except NotPositiveDefinite:
             return math.inf
         sums = nystrom_sums(BlockStore(whitener, x), y - self.mean(x))
         return certified_kl(sums, self.likelihood.noise_variance)
 
+    def _factorise(self) -> Whitener:
+        """K_zz at the current hyperparameters; raises NotPositiveDefinite."""
+        return factorise(
+            self.kernel,
+            self.inducing_points,
+            self.jitter,
+            escalate=self.escalate,
+            features=self.features,
+        )[0]
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         stored = state_dict.get(prefix + "inducing_points")
-        if isinstance(stored, Tensor) and stored.ndim == 2 and not self.escalate:
+        fixed = self.escalate and self.features.trainable
+        if isinstance(stored, Tensor) and stored.ndim == 2 and not fixed:
             self.place(stored)  # M may have changed while training
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """``inducing`` (Z) and ``hyperparameters`` (everything else)."""
+        """``inducing`` (Z, where it is trained) and ``hyperparameters`` (everything else)."""
         rest = [p for p in self.parameters() if p is not self.inducing_points]
-        return {"inducing": [self.inducing_points], "hyperparameters": rest}
+        inducing = {"inducing": [self.inducing_points]} if self.features.trainable else {}
+        return {**inducing, "hyperparameters": rest}
 
     @torch.no_grad()
     def condition(self, x: Tensor, y: Tensor) -> SGPRPosterior:
         """Optimal q(u) given x (n, d), y (n,). Cost: 1.5 n M^2 multiply-adds, memory O(M^2)."""
         posterior = self.empty_posterior(x.shape[0])
-        whitener, _ = factorise(
-            self.kernel, self.inducing_points, self.jitter, escalate=self.escalate
-        )
+        whitener = self._factorise()
         sums = nystrom_sums(BlockStore(whitener, x), y - self.mean(x))
         noise = self.likelihood.noise_variance.double()
         inner = InnerFactor(sums, noise)
@@ -296,4 +320,4 @@ class SGPR(Model):
 
     def empty_posterior(self, num_data: int) -> SGPRPosterior:
         """As in ``Model``; the training data are not part of the posterior."""
-        return SGPRPosterior(self.kernel, self.mean, self.inducing_points)
+        return SGPRPosterior(self.kernel, self.mean, self.inducing_points, self.features)

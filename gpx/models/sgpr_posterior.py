@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gpx.errors import ConfigError
+from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.kernels.base import Kernel
 from gpx.means.base import Mean
 from gpx.models.base import Marginals, Posterior
@@ -24,6 +26,7 @@ class SGPRPosterior(Posterior):
 
     Attributes:
         inducing_points (M, d), factor (M, M): Z and L = chol(K_zz).
+        features: what Z stands for.
         inner_factor (M, M), weights (M,): LB and the mean of v.
         certificate: sums, noise variance and tolerance of a certified q; None for any other, and
             for a posterior read back from a file.
@@ -34,8 +37,15 @@ class SGPRPosterior(Posterior):
     inner_factor: Tensor
     weights: Tensor
 
-    def __init__(self, kernel: Kernel, mean: Mean, inducing_points: Tensor) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        mean: Mean,
+        inducing_points: Tensor,
+        features: InducingFeatures = POINTS,
+    ) -> None:
         super().__init__()
+        self.features = copy.deepcopy(features)
         self.kernel = copy.deepcopy(kernel).requires_grad_(False)
         self.mean = copy.deepcopy(mean).requires_grad_(False)
         self.certificate: tuple[NystromSums, Tensor, float] | None = None
@@ -58,14 +68,12 @@ class SGPRPosterior(Posterior):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         stored = state_dict.get(prefix + "inducing_points")
         if isinstance(stored, Tensor) and stored.ndim == 2:  # M of the file, not of the config
-            m = stored.shape[0]
-            for name in ("inducing_points", "factor", "inner_factor", "weights"):
-                here = getattr(self, name)
-                shape = {1: (m,), 2: (m, m)}[here.ndim]
-                if name == "inducing_points":
-                    shape = (m, here.shape[1])
-                if here.shape[0] != m:
-                    setattr(self, name, here.new_zeros(shape))
+            m, width = stored.shape
+            if not self.features.trainable or width == self.inducing_points.shape[1]:
+                self.inducing_points = self.inducing_points.new_zeros(m, width)
+            for name in ("factor", "inner_factor"):
+                setattr(self, name, self.factor.new_zeros(m, m))
+            self.weights = self.weights.new_zeros(m)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     @torch.no_grad()
@@ -74,7 +82,7 @@ class SGPRPosterior(Posterior):
 
         Cost: M^2 multiply-adds per row; memory of one block of kernel rows beside the output.
         """
-        whitener = Whitener(self.kernel, self.inducing_points, self.factor)
+        whitener = Whitener(self.kernel, self.inducing_points, self.factor, self.features)
         mean, variance = x.new_empty(x.shape[0]), x.new_empty(x.shape[0])
         for rows, block in BlockStore(whitener, x):
             mean[rows] = self.mean(x[rows]) + block @ self.weights
@@ -94,10 +102,16 @@ class SGPRPosterior(Posterior):
         the variance away from Z is that of the feature approximation.
 
         Raises:
-            ConfigError: the kernel has no random Fourier features.
+            ConfigError: the kernel has no random Fourier features, or the inducing variables are
+                not function values.
 
         Cost: num M^2 multiply-adds once, O(num M) per row.
         """
+        if not self.features.sampled:
+            raise ConfigError(
+                "sampled functions need inducing points, and this posterior has inducing variables "
+                f"of another kind ({type(self.features).__name__})"
+            )
         z = self.inducing_points
         prior = prior_functions(self.kernel, num, z.shape[1], generator=generator)
         noise = torch.randn(z.shape[0], num, generator=generator, dtype=z.dtype, device=z.device)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError
+from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
@@ -65,6 +66,7 @@ def collapsed_elbo(
     memory_budget: int = 2**30,
     jitter: float | None = None,
     escalate: bool = True,
+    features: InducingFeatures = POINTS,
 ) -> tuple[CollapsedTerms, CollapsedGradient | None, CholeskyReport]:
     """Titsias's bound log N(r; 0, Q) - T / (2 noise), Q = Q_xx + noise I, and its gradient.
 
@@ -83,7 +85,7 @@ def collapsed_elbo(
             variance.
         gradient: whether to make the second pass.
         memory_budget: bytes of A kept between the passes; what does not fit is computed twice.
-        jitter, escalate: see ``factorise``.
+        jitter, escalate, features: see ``factorise``.
 
     Exactness: lower bound on the log marginal likelihood; jitter keeps it one.
     Cost: 2 n M^2 multiply-adds with the gradient (2.5 where A is computed twice); memory
@@ -92,7 +94,7 @@ def collapsed_elbo(
     Source: Burt thesis, sections 2.3 and 2.6.1; the gradient is derived from it.
     """
     with torch.no_grad():
-        whitener, report = factorise(kernel, z, jitter, escalate=escalate)
+        whitener, report = factorise(kernel, z, jitter, escalate=escalate, features=features)
         store = BlockStore(whitener, x, memory_budget if gradient else 0)
         sums = nystrom_sums(store, residual.detach())
         s = noise.detach().double()
@@ -167,7 +169,7 @@ def nystrom_gradient(
     outer = _times_inverse(factor, beta.unsqueeze(0)).squeeze(0) / s
     right, outer = right.to(x.dtype), outer.to(x.dtype)
     mean_weights = beta.to(x.dtype)
-    kernel_gradient = KernelGradient(kernel, x, z)
+    kernel_gradient = KernelGradient(kernel, x, z, store.whitener.features)
     residual_gradient = torch.empty_like(residual)
     clamped_gram, extra_gram = torch.zeros_like(factor), torch.zeros_like(factor)
     diagonal_weight, clamp_weight = (-0.5 * trace_weight).to(x.dtype), float(trace_weight)
@@ -243,6 +245,7 @@ class CollapsedELBO(Objective):
             memory_budget=self.memory_budget,
             jitter=model.jitter,
             escalate=model.escalate,
+            features=model.features,
         )
         value = terms.fit + terms.complexity + terms.trace + terms.constant
         if gradient is not None:

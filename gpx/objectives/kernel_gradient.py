@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.kernels.base import Kernel
 
 
@@ -20,10 +21,18 @@ class KernelGradient:
         kernel: differentiated in those of its parameters that require a gradient.
         x (n, d): data inputs; their gradient is gathered when they require one.
         z (M, d): inducing inputs, where there are any; likewise.
+        features: what z stands for.
     """
 
-    def __init__(self, kernel: Kernel, x: Tensor, z: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        x: Tensor,
+        z: Tensor | None = None,
+        features: InducingFeatures = POINTS,
+    ) -> None:
         self.kernel = kernel
+        self.features = features
         self.parameters: list[nn.Parameter] = [p for p in kernel.parameters() if p.requires_grad]
         self.x = x.detach()
         self.x_input = x if x.requires_grad else None
@@ -49,21 +58,21 @@ class KernelGradient:
         assert self.z is not None
         with torch.enable_grad():
             left = self._leaf(rows)
-            block = self.kernel.evaluate(left, self.z)
+            block = self.features.cross(self.kernel, left, self.z)
         self._pull(block, weight, (rows, left))
 
     def add_inducing(self, weight: Tensor) -> None:
         """Add k(z, z) with its weight (M, M)."""
         assert self.z is not None
         with torch.enable_grad():
-            block = self.kernel.evaluate(self.z, self.z)
+            block = self.features.gram(self.kernel, self.z)
         self._pull(block, weight)
 
     def add_inducing_diagonal(self, weight: Tensor) -> None:
         """Add k(z_m, z_m) with its weight (M,)."""
         assert self.z is not None
         with torch.enable_grad():
-            block = self.kernel.diagonal(self.z)
+            block = self.features.gram_diagonal(self.kernel, self.z)
         self._pull(block, weight)
 
     def add_diagonal(self, rows: slice, weight: Tensor) -> None:

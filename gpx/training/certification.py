@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from omegaconf import DictConfig
@@ -44,19 +45,27 @@ class CertifyOptions:
         products: whether to use products with the kernel matrix (n^2 each); None: by size.
         level: of the central intervals of y.
         threshold: also certify P(y >= threshold), in the target's own unit.
+        least: and decide whether that is at least this probability.
 
     Raises:
-        ConfigError: a level outside (0, 1).
+        ConfigError: a level or probability outside (0, 1), a probability without a threshold.
     """
 
     products: bool | None = None
     level: float = 0.95
     threshold: float | None = None
+    least: float | None = None
 
     def __post_init__(self) -> None:
         """Check ranges."""
         if not 0.0 < self.level < 1.0:
             raise ConfigError(f"level={self.level}: a probability between 0 and 1 is expected")
+        if self.least is not None and not 0.0 < self.least < 1.0:
+            raise ConfigError(
+                f"probability={self.least}: a probability between 0 and 1 is expected"
+            )
+        if self.least is not None and self.threshold is None:
+            raise ConfigError("probability= asks about P(target >= threshold): set threshold= too")
 
 
 def require_certifiable(config: DictConfig) -> None:
@@ -124,6 +133,7 @@ def certify_run(
         products=products,
         level=options.level,
         threshold=options.threshold,
+        least=options.least,
         seconds=time.perf_counter() - began,
     )
 
@@ -147,9 +157,18 @@ def _certificate(
         jitter = config.approx.get("jitter")
         if jitter is None and posterior.inducing_points.dtype == torch.float32:
             jitter = 1e-6  # what the run itself took
-        z = posterior.inducing_points.double()
         return certify(
-            kernel, mean, likelihood, z, x, y, points, predicted, products=products, jitter=jitter
+            kernel,
+            mean,
+            likelihood,
+            posterior.inducing_points.double(),
+            x,
+            y,
+            points,
+            predicted,
+            products=products,
+            jitter=jitter,
+            features=copy.deepcopy(posterior.features).double(),
         )
     if choose_solver("auto", x).name == "cholesky":
         return certify_exact(kernel, mean, likelihood, x, y, points, predicted)
@@ -161,7 +180,8 @@ def _certificate(
 def _on_cpu(found: Certificate) -> Certificate:
     moments = type(found.moments)(*(t.cpu() for t in found.moments))
     predicted = Marginals(*(t.cpu() for t in found.predicted))
-    return dataclasses.replace(found, moments=moments, predicted=predicted)
+    sparse = None if found.sparse is None else Marginals(*(t.cpu() for t in found.sparse))
+    return dataclasses.replace(found, moments=moments, predicted=predicted, sparse=sparse)
 
 
 def write_report(report: Report, folder: RunFolder) -> None:
@@ -170,8 +190,12 @@ def write_report(report: Report, folder: RunFolder) -> None:
 
     folder.figures.mkdir(exist_ok=True)
     draw(report).savefig(folder.figures / "diagnostics.png", dpi=150)
+    points: dict[str, list[Any]] = {**report.columns()}
+    answers = report.decisions()
+    if answers is not None:
+        points["decision"] = answers
     folder.write_json(
         folder.path / "diagnostics.json",
-        {"verdict": report.sentence(), "values": report.values(), "points": report.columns()},
+        {"verdict": report.sentence(), "values": report.values(), "points": points},
     )
     folder.write_text(folder.path / "diagnostics.md", report.markdown("figures/diagnostics.png"))

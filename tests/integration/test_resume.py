@@ -27,6 +27,13 @@ SETTINGS = {
         "approx.tolerance=50",
         "approx.max_inducing=200",
     ],
+    "sgpr-eigenfunctions": [
+        "inducing=eigenfunctions",
+        "data.num_points=200",
+        "trainer.max_steps=8",
+        "approx.num_inducing=30",
+        "approx.reinitialise=1",
+    ],
     "cglb": ["data.num_points=600", "trainer.max_steps=9", "approx.num_inducing=20"],
     "svgp": [
         "data.num_points=600",

@@ -1,0 +1,65 @@
+"""Inducing features that are weighted sums of function values at the training inputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpx.inducing.base import Selector
+from gpx.inducing.features import InducingFeatures
+from gpx.kernels.base import Kernel
+
+
+class Eigenvectors(InducingFeatures):
+    """u = z f(anchors), z (M, n): any combinations; ``choose`` takes the leading eigenvectors.
+
+    At the hyperparameters they were chosen at, eigenvectors of K_xx make Q_xx its best
+    approximation of rank M: least trace error and least operator norm of K_xx - Q_xx at once. What
+    any inducing points can reach is measured by them; they are too dear for anything else.
+
+    Attributes:
+        anchors (n, d): set by ``choose`` to the training inputs.
+
+    Cost: n^2 M per evaluation, n^3 for ``choose``; memory n^2.
+    Source: Burt thesis, sections 2.3.4 and 3.1.2.
+    """
+
+    anchors: Tensor
+
+    def __init__(self, anchors: Tensor | None = None) -> None:
+        super().__init__()
+        self.register_buffer("anchors", torch.zeros(0, 0) if anchors is None else anchors)
+
+    @torch.no_grad()
+    def choose(
+        self,
+        x: Tensor,
+        kernel: Kernel,
+        num: int,
+        *,
+        selector: Selector,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """lambda_m^{-1/2} times the ``num`` leading eigenvectors of K_xx, in rows."""
+        self.anchors = x.detach().clone()
+        values, vectors = torch.linalg.eigh(kernel.evaluate(x, x).double())
+        keep = values.flip(0)[:num] > torch.finfo(x.dtype).eps * len(x) * values[-1]
+        values, vectors = values.flip(0)[:num][keep], vectors.flip(1)[:, :num][:, keep]
+        return (vectors / values.sqrt()).mT.to(x.dtype)
+
+    def cross(self, kernel: Kernel, x: Tensor, z: Tensor) -> Tensor:
+        """k(x, anchors) z^T."""
+        return kernel.evaluate(x, self.anchors) @ z.mT
+
+    def gram(self, kernel: Kernel, z: Tensor) -> Tensor:
+        """z k(anchors, anchors) z^T."""
+        found = z @ kernel.evaluate(self.anchors, self.anchors) @ z.mT
+        return 0.5 * (found + found.mT)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        stored = state_dict.get(prefix + "anchors")
+        if isinstance(stored, Tensor):
+            self.anchors = self.anchors.new_zeros(stored.shape)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
