@@ -72,3 +72,15 @@ def exceedance_interval(
     lower = torch.special.ndtr(low / torch.where(low > 0.0, most, least))
     upper = torch.special.ndtr(up / torch.where(up > 0.0, least, most))
     return lower, upper
+
+
+def decide(lower: Tensor, upper: Tensor, least: float) -> Tensor:
+    """Is the probability, known to lie in [lower, upper] (t,), at least this? (t,) int8.
+
+    Returns:
+        1 where it certainly is, -1 where it certainly is not, 0 where that stays open.
+
+    Source: Burt thesis, section 2.4.3.
+    """
+    yes, no = lower >= least, upper < least
+    return yes.to(torch.int8) - no.to(torch.int8)

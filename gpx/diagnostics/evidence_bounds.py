@@ -14,7 +14,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gpx.diagnostics.rounding import evidence_rounding, factor_rounding, kernel_size
+from gpx.diagnostics.rounding import (
+    entry_rounding,
+    evidence_rounding,
+    factor_rounding,
+    kernel_size,
+)
 from gpx.kernels.base import Kernel
 from gpx.linalg import SolveReport
 from gpx.models.auxiliary import AuxiliarySolver, NoisyKernelMatrix, require_finite
@@ -169,8 +174,14 @@ def davies_lower_bound(
 def bounds_rounding(nystrom: NystromMatrix, target: Tensor) -> Tensor:
     """Nats that float64 may have moved any bound made with this matrix. Cost: n M + M^3."""
     quadratic = torch.dot(target, nystrom.solve(target)).double()
-    parts = kernel_size(nystrom), nystrom.noise, quadratic, factor_rounding(nystrom)
-    return evidence_rounding(len(target), *parts)
+    return evidence_rounding(
+        len(target),
+        kernel_size(nystrom),
+        nystrom.noise,
+        quadratic,
+        entry=entry_rounding(nystrom.store.whitener.kernel, nystrom.store.x),
+        factor=factor_rounding(nystrom),
+    )
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gpx.diagnostics.rounding import evidence_rounding, factor_rounding, kernel_size
+from gpx.diagnostics.rounding import (
+    entry_rounding,
+    evidence_rounding,
+    factor_rounding,
+    kernel_size,
+)
 from gpx.models.nystrom import NystromSums
 from gpx.models.nystrom_matrix import NystromMatrix
 
@@ -130,7 +135,11 @@ def kl_upper_bound_cg(
     below = torch.dot(vector, target + residual).double()
     excess = (above - below).clamp(min=0.0)
     size = ROUNDING * (nystrom.sums.squared_residual / nystrom.noise + vector.abs() @ target.abs())
-    lost = evidence_rounding(len(target), kernel_size(nystrom), nystrom.noise, above, factor)
+    store = nystrom.store
+    entry = entry_rounding(store.whitener.kernel, store.x)
+    lost = evidence_rounding(
+        len(target), kernel_size(nystrom), nystrom.noise, above, entry=entry, factor=factor
+    )
     return 0.5 * (_trace_part(gap, nystrom.noise) + excess + size) + lost
 
 

@@ -12,9 +12,8 @@ from torch import Tensor
 from gpx.diagnostics.certificate import Certificate
 from gpx.diagnostics.credible_intervals import CredibleIntervals, credible_intervals
 from gpx.diagnostics.event_probability import (
-    exceedance_interval,
+    decide,
     exceedance_probability,
-    probability_interval,
 )
 from gpx.diagnostics.kl_bounds import total_variation_bound
 from gpx.diagnostics.moment_bounds import variance_ratio_interval
@@ -22,6 +21,7 @@ from gpx.diagnostics.verdict import Verdict, in_words, judge
 
 SHOWN = 25
 """Rows of the table on the page; the JSON file has all."""
+ANSWERS = {1: "yes", 0: "open", -1: "no"}
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class Report:
         products: whether products with the kernel matrix were used.
         level: of the central intervals of y.
         threshold: in the target's own unit; adds the probability of y being at least this.
+        least: and whether that probability is at least this.
         seconds: what the certificate took.
     """
 
@@ -50,6 +51,7 @@ class Report:
     products: bool = True
     level: float = 0.95
     threshold: float | None = None
+    least: float | None = None
     seconds: float = 0.0
 
     @property
@@ -66,17 +68,23 @@ class Report:
         return CredibleIntervals(*(self.shift + self.scale * end for end in found))
 
     def probabilities(self) -> dict[str, Tensor] | None:
-        """P(y >= threshold) as predicted, its certified ends, and those of the divergence alone."""
+        """P(y >= threshold) as predicted, and certified ends for the exact one."""
         if self.threshold is None:
             return None
-        found = self.certificate
-        level = torch.tensor((self.threshold - self.shift) / self.scale, dtype=torch.float64)
-        noise = torch.tensor(found.noise, dtype=torch.float64)
-        said = exceedance_probability(
-            found.predicted.mean.double(), found.predicted.variance.double(), noise, level
-        )
-        lower, upper = exceedance_interval(found.moments, noise, level)
+        found, level = self.certificate, (self.threshold - self.shift) / self.scale
+        mean, variance = found.predicted.mean.double(), found.predicted.variance.double()
+        noise, standardised = mean.new_tensor([found.noise, level])
+        said = exceedance_probability(mean, variance, noise, standardised)
+        lower, upper = found.probability_bounds(level)
         return {"probability": said, "probability_lower": lower, "probability_upper": upper}
+
+    def decisions(self) -> list[str] | None:
+        """Per point: is P(y >= threshold) certainly at least ``least``? "yes", "no" or "open"."""
+        ends = self.probabilities()
+        if ends is None or self.least is None:
+            return None
+        found = decide(ends["probability_lower"], ends["probability_upper"], self.least)
+        return [ANSWERS[answer] for answer in found.tolist()]
 
     def columns(self) -> dict[str, list[float | None]]:
         """One named column per quantity, a row per point, in the data's own units."""
@@ -177,6 +185,9 @@ class Report:
         names += ["inflated interval", "deflated interval"]
         if self.threshold is not None:
             names += [f"P({self.target_name} >= {self.threshold:g})", "exact P in"]
+        answers = self.decisions()
+        if answers is not None:
+            names.append(f"exact P >= {self.least:g}?")
         errors = (self.scale * self.certificate.mean_error).tolist()
         rows = []
         for i in range(min(total, SHOWN)):
@@ -187,19 +198,13 @@ class Report:
             cells += [_interval(row, "inflated"), _interval(row, "deflated")]
             if self.threshold is not None:
                 cells += [_number(row["probability"]), _interval(row, "probability")]
+            if answers is not None:
+                cells.append(answers[i])
             rows.append(cells)
         lines = [_row(names), _row(["---"] * len(names)), *map(_row, rows)]
         if total > SHOWN:
             lines += ["", f"{total - SHOWN} more points are in the JSON file."]
         return lines
-
-    def kl_probabilities(self) -> tuple[Tensor, Tensor, Tensor] | None:
-        """P(y >= threshold) as predicted, and its ends by the divergence alone (any event)."""
-        said = self.probabilities()
-        if said is None:
-            return None
-        kl = torch.tensor(self.certificate.kl, dtype=torch.float64)
-        return (said["probability"], *probability_interval(said["probability"], kl))
 
 
 def _ladder(found: Certificate) -> list[str]:

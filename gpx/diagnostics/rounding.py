@@ -17,12 +17,37 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gpx.kernels.base import Kernel
 from gpx.models.nystrom_matrix import NystromMatrix
 
 UNIT = torch.finfo(torch.float64).eps
 
 FACTOR = 4.0
 """Over the usual rounding of a triangular factor and of a solve with it."""
+
+SAMPLE = 64
+"""Rows whose kernel entries are compared with the same from differences of inputs."""
+
+SHIFTS = (0.0, 1e-6, 1e-3)
+"""Of a row, relative: nearly coincident partners."""
+
+
+def entry_rounding(kernel: Kernel, x: Tensor) -> Tensor:
+    """Largest error (), four times as measured, of kernel entries among inputs x (n, d).
+
+    Entries as in a matrix against ``Kernel.pairs``, which takes differences where a kernel can; one
+    that cannot counts as exact here. Cost: 3 SAMPLE^2 kernel entries.
+    """
+    if len(x) == 0:
+        return x.new_zeros(())
+    rows = x[torch.linspace(0, len(x) - 1, min(SAMPLE, len(x))).round().long()]
+    left = rows.repeat_interleave(len(rows), 0)
+    worst = x.new_zeros(())
+    for shift in SHIFTS:
+        others = rows * (1.0 + shift)
+        apart = kernel.pairs(left, others.repeat(len(rows), 1)).reshape(len(rows), -1)
+        worst = torch.maximum(worst, (kernel.evaluate(rows, others) - apart).abs().max())
+    return 4.0 * worst
 
 
 def factor_rounding(nystrom: NystromMatrix) -> Tensor:
@@ -48,43 +73,64 @@ def kernel_size(nystrom: NystromMatrix) -> Tensor:
 
 
 def evidence_rounding(
-    n: int, size: Tensor, noise: Tensor, quadratic: Tensor, factor: Tensor | float = 0.0
+    n: int,
+    size: Tensor,
+    noise: Tensor,
+    quadratic: Tensor,
+    *,
+    entry: Tensor | float,
+    factor: Tensor | float = 0.0,
 ) -> Tensor:
     """Nats that rounding may move the log marginal likelihood or a bound on it.
 
-    dL = 1/2 (a^T dK a - tr(K^{-1} dK)) with a = K^{-1} y, ||dK||_F <= e size for entries and sums
-    and dK of trace norm ``factor``; ||a||^2 <= y^T K^{-1} y / s, ||K^{-1}||_F <= sqrt(n) / s.
+    dL = 1/2 (a^T dK a - tr(K^{-1} dK)) with a = K^{-1} y, ||dK||_F <= e size + sqrt(n) entry for
+    entries and sums, and dK of trace norm ``factor``; ||a||^2 <= y^T K^{-1} y / s and
+    ||K^{-1}||_F <= sqrt(n) / s.
 
     Args:
         n: data points.
         size (): at least ||K||_F.
         noise (): s.
         quadratic (): y^T K^{-1} y, or anything above it.
-        factor (): of ``factor_rounding``.
+        entry, factor (): of ``entry_rounding`` and ``factor_rounding``.
     """
-    s = noise.double()
+    s, root = noise.double(), n**0.5
     logs = UNIT * n * (s.log().abs() + 2.0)
-    matrix = (UNIT * size * (n**0.5 + quadratic) + factor * (1.0 + quadratic)) / s
+    change = UNIT * size + root * entry
+    matrix = (change * (root + quadratic) + factor * (1.0 + quadratic)) / s
     return 0.5 * (matrix + logs + UNIT * quadratic)
 
 
 def moment_rounding(
-    condition: Tensor, prior: Tensor, quadratic: Tensor, factor: Tensor | float = 0.0
+    condition: Tensor,
+    prior: Tensor,
+    quadratic: Tensor,
+    *,
+    entry: Tensor | float,
+    factor: Tensor | float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """What rounding may cost a mean and a variance (t,) computed with K in float64.
 
     c k_** for a variance and c sqrt(k_** y^T K^{-1} y) for a mean, where c is
-    e (10 kappa(K) + 1000) + factor; the 1000 is for kernel entries, which hold some hundred e where
-    inputs nearly coincide.
+    e (10 kappa(K) + 1000) + entry sqrt(kappa(K)) / max k_** + factor.
 
     Args:
         condition (): at least kappa(K).
         prior (t,): k_**.
         quadratic (): at least y^T K^{-1} y.
-        factor (): of ``factor_rounding``, over the noise variance.
+        entry, factor (): of ``entry_rounding``, and of ``factor_rounding`` over the noise variance.
     """
-    share = UNIT * (10.0 * condition + 1000.0) + factor
+    largest = prior.amax() if len(prior) else prior.new_ones(())
+    share = UNIT * (10.0 * condition + 1000.0) + entry * condition.sqrt() / largest + factor
     return share * (prior * quadratic).sqrt(), share * prior
+
+
+def event_rounding(mean: Tensor, variance: Tensor, noise: Tensor) -> Tensor:
+    """What ``moment_rounding`` (t,) may cost any P(f + e >= threshold), e of variance ``noise``.
+
+    The slopes of ndtr(a / sqrt(v)) are at most 0.4 / sqrt(v) and 0.13 / v.
+    """
+    return (0.4 * mean / noise.sqrt() + 0.13 * variance / noise).amax(0) if len(mean) else noise * 0
 
 
 def condition_bound(nystrom: NystromMatrix) -> Tensor:

@@ -40,12 +40,13 @@ OPTIONS
   points=FILE     table of inputs to certify, columns as in training, with or without a header line;
                   default: 50 of the test points
   threshold=X     also certify the probability of the target being at least X (its own unit)
+  probability=P   and decide, per point, whether that probability is at least P
   level=0.95      probability of the intervals of the target
   products=auto   true: use the whole kernel matrix, n^2 per step, sharp; false: n M^2 and coarse;
                   auto: by the number of training points
   device=cpu      cpu | cuda | auto
 """
-OPTIONS = ("run", "points", "threshold", "level", "products", "device")
+OPTIONS = ("run", "points", "threshold", "probability", "level", "products", "device")
 PRODUCTS = {"auto": None, "true": True, "false": False}
 
 
@@ -63,6 +64,7 @@ def main(arguments: list[str] | None = None) -> None:
             products=_products(options.get("products", "auto")),
             level=0.95 if level is None else level,
             threshold=_number(options, "threshold"),
+            least=_number(options, "probability"),
         )
         config = folder.read_config()
         require_certifiable(config)

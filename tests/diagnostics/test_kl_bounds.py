@@ -65,7 +65,7 @@ def test_gap_without_cancellation_is_the_dense_one(golden):
 KERNELS = (RBF, Matern12, Matern32, Matern52)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     n=st.integers(2, 60),

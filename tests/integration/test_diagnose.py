@@ -56,7 +56,7 @@ def test_report(run, approx, tmp_path, capsys):
     size = [] if approx == "exact" else ["approx.num_inducing=60"]
     metrics, folder = run(f"approx={approx}", *size)
     assert not any(name.startswith("certificate.") for name in metrics)
-    main([f"run={folder.path}", "threshold=55"])
+    main([f"run={folder.path}", "threshold=55", "probability=0.5"])
     assert "Certified: at all 9 points" in capsys.readouterr().out
     page = (folder.path / "diagnostics.md").read_text()
     assert "P(strength >= 55)" in page
@@ -81,6 +81,12 @@ def test_report(run, approx, tmp_path, capsys):
         # an approximate mean or probability may lie beyond what is certain, by less than a quarter
         room = 0.25 if middle in ("mean", "probability") else 0.0
         assert all(a - room <= b <= c + room for a, b, c in rows)
+    assert "exact P >= 0.5?" in page
+    for low, high, answer in zip(
+        points["probability_lower"], points["probability_upper"], points["decision"], strict=True
+    ):
+        assert answer == ("yes" if low >= 0.5 else "no" if high < 0.5 else "open")
+    assert {"yes", "no"} == set(points["decision"])
     assert 35 < np.mean(points["mean"]) < 65  # in the data's own units
 
 
@@ -134,6 +140,8 @@ def test_wrong_points_and_options(run, tmp_path, capsys):
     assert "width" in refused(capsys, where, f"points={tmp_path / 'points.csv'}")
     assert "threshold=high: expected a number" in refused(capsys, where, "threshold=high")
     assert "level=95" in refused(capsys, where, "level=95")
+    assert "set threshold= too" in refused(capsys, where, "probability=0.9")
+    assert "probability=2" in refused(capsys, where, "threshold=3", "probability=2")
     assert "products=perhaps" in refused(capsys, where, "products=perhaps")
     assert not (folder.path / "diagnostics.json").exists()
     changed = (tmp_path / "table.csv").read_text().replace("strength\n", "strength\n0.1,0.1,49\n")
