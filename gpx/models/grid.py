@@ -68,7 +68,7 @@ class GridGP(Model):
         precondition_power: float = 1.0,
         penalty: float = 1e4,
         variance: VarianceName = "auto",
-        variance_samples: int = 64,
+        variance_samples: int = 32,
         variance_rank: int = 500,
     ) -> None:
         super().__init__()

@@ -19,6 +19,9 @@ VarianceName = Literal["auto", "fill", "ignore", "sampled", "rank_reduced"]
 EXACT_POINTS = 64
 """Test points up to which "auto" solves a system for each."""
 
+SAMPLE_TOLERANCE = 1e-3
+"""Relative residual of sampled solves: far below the scatter of the samples."""
+
 BLOCK_NUMBERS = 2**24
 """Numbers in one block of columns over the grid."""
 
@@ -37,7 +40,7 @@ class VarianceOptions:
     """
 
     variance: VarianceName = "auto"
-    samples: int = 64
+    samples: int = 32
     rank: int = 500
 
     def __post_init__(self) -> None:
@@ -176,7 +179,7 @@ class SampledVariance:
         solved = conjugate_gradients(
             system.missing,
             system.inverse_root(system.rows.gaps, normals),
-            stop=RelativeResidual(max(options.tolerance, 1e-4)),
+            stop=RelativeResidual(max(options.tolerance, SAMPLE_TOLERANCE)),
             max_iterations=options.max_iterations,
             verify=False,
             on_failure="warn",
@@ -197,7 +200,7 @@ class SampledVariance:
         )
         targets = prior[system.rows.cells] + system.noise.sqrt() * noise
         solved = solve_gaps(
-            system, targets, replace(options, tolerance=max(options.tolerance, 1e-4))
+            system, targets, replace(options, tolerance=max(options.tolerance, SAMPLE_TOLERANCE))
         )
         return prior_weights(system, normals) - solved.alpha
 

@@ -6,6 +6,7 @@ from gpx.objectives.cg_lower_bound import CGLowerBound
 from gpx.objectives.collapsed_elbo import CollapsedELBO
 from gpx.objectives.eigenfunction_evidence import EigenfunctionEvidence
 from gpx.objectives.exact_mll import ExactMLL
+from gpx.objectives.gcv import GCV
 from gpx.objectives.grid_mll import GridMLL
 from gpx.objectives.inducing_elbo import InducingELBO
 from gpx.objectives.iterative_mll import IterativeMLL
@@ -16,6 +17,7 @@ from gpx.objectives.svgp_elbo import SVGPElbo
 from gpx.objectives.weight_space_elbo import WeightSpaceELBO
 
 __all__ = [
+    "GCV",
     "BarelyBiasedMLL",
     "CGLowerBound",
     "CollapsedELBO",

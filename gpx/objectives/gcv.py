@@ -1,0 +1,171 @@
+"""Generalised cross-validation of a Gaussian process on a grid: no likelihood, one more solve."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from gpx.errors import ConfigError
+from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.gaussian import Gaussian
+from gpx.linalg import cholesky, probe_vectors, with_gradient
+from gpx.linalg.trace import mean_and_error
+from gpx.models.base import Model
+from gpx.models.exact_solver import require_finite
+from gpx.models.grid import GridGP
+from gpx.models.grid_gaps import GapOptions, solve_gaps
+from gpx.models.grid_system import GridSystem
+from gpx.objectives.base import Evidence, Facts, Objective
+from gpx.objectives.fixed_probes import FixedProbes
+from gpx.objectives.grid_gradient import FactorGradient, bilinear_gradient, spectral_sum
+from gpx.objectives.grid_logdet import DENSE_POINTS, dense_function
+
+TraceName = Literal["auto", "nystrom", "dense", "hutchinson"]
+
+
+def inverse_trace(
+    system: GridSystem,
+    route: str,
+    options: GapOptions,
+    *,
+    probes: int = 10,
+    generator: torch.Generator | None = None,
+) -> tuple[Tensor, FactorGradient, Tensor]:
+    """Tr (K_XX + sigma^2 I)^{-1}, its gradient and its standard error.
+
+    * full, nystrom: sum over the N largest eigenvalues of 1 / (N / M lambda_i + sigma^2); exact
+      without gaps. dense: N x N. hutchinson: unbiased, a solve per probe.
+
+    Cost: O(M); N^3; or one solve with ``probes`` right-hand sides.
+    Source: Evans thesis, appendix B (gappy case by the estimate of section 3.4).
+    """
+    zero = system.shifted.new_zeros((), dtype=torch.float64)
+    if route in ("full", "nystrom"):
+        value, gradient = spectral_sum(
+            system.values,
+            system.vectors,
+            system.noise,
+            system.num_observed,
+            torch.reciprocal,
+            lambda t: -t.square().reciprocal(),
+        )
+        return value, gradient, zero
+    if route == "dense":
+
+        def trace(matrix: Tensor) -> tuple[Tensor, Tensor]:
+            lower, _ = cholesky(
+                matrix, name="the covariance of the observed cells plus noise", ladder=(0.0,)
+            )
+            inverse = torch.cholesky_inverse(lower)
+            return inverse.diagonal().double().sum(), -inverse @ inverse
+
+        return *dense_function(system, trace), zero
+    like = system.shifted
+    z = probe_vectors(
+        system.num_observed, probes, generator=generator, dtype=like.dtype, device=like.device
+    )
+    solved = solve_gaps(system, z, options)
+    mean, error = mean_and_error((z * solved.alpha[system.rows.cells]).sum(0).double())
+    gradient = bilinear_gradient(system.factors, solved.alpha, solved.alpha)
+    return mean, (-1.0 / probes) * gradient, error
+
+
+class GCV(Objective):
+    """-N / 2 log GCV of a ``GridGP``, GCV = N ||alpha||^2 / (Tr (K_XX + sigma^2 I)^{-1})^2.
+
+    GCV is the mean squared residual over the squared mean of I - H, H the hat matrix; it estimates
+    the leave-one-out error and does not change when K and sigma^2 are scaled together: keep the
+    outputscale fixed (kernel.outputscale=null), its gradient and the noise's cancel. The logarithm
+    puts it on the scale of an evidence.
+
+    Args:
+        trace: "nystrom", "dense", "hutchinson" (a solve per probe) or "auto": exact where it is
+            cheap, else "nystrom".
+        probes: of "hutchinson"; fixed for a run.
+
+    Exactness: an estimate of predictive error, no evidence. Cost: two solves, else as ``GridMLL``.
+    Source: Evans thesis, appendix B, with the numerator ||alpha||^2 (the printed y^T alpha has
+    another unit).
+    """
+
+    batching = "full"
+    kind = "estimate"
+    models: ClassVar[tuple[type[Model], ...]] = (GridGP,)
+    likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
+
+    def __init__(self, trace: TraceName = "auto", probes: int = 10) -> None:
+        super().__init__()
+        if trace not in get_args(TraceName):
+            raise ConfigError(
+                f"objective.trace={trace}: choose one of {', '.join(get_args(TraceName))}"
+            )
+        if probes < 1:
+            raise ConfigError(f"objective.probes={probes} must be at least 1")
+        self.trace: TraceName = trace
+        self.probes = probes
+        self.draws = FixedProbes(resample=False)
+
+    def prepare(
+        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    ) -> None:
+        """Choose the fixed probes of the run; refuses targets that are not finite (DataError)."""
+        require_finite(y)
+        self.draws.prepare(generator)
+
+    def evidence(
+        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    ) -> Evidence:
+        """-N / 2 log GCV; parts: its residual and its trace term. Facts: the GCV itself."""
+        self.check(model)
+        assert isinstance(model, GridGP)
+        target = y - model.mean(x)
+        require_finite(target)
+        rows = model.gridded(x)
+        factors = model.axis_kernels(rows).matrices(rows.grid)
+        noise = model.likelihood.noise_variance
+        n = x.shape[0]
+        wanted = torch.is_grad_enabled()
+        with torch.no_grad():
+            system = model.system(rows, factors)
+            cells = rows.cells
+            solve = model.solve(system, target.detach())
+            alpha = solve.alpha[cells]
+            route = self._route(system)
+            trace, trace_gradient, error = inverse_trace(
+                system,
+                route,
+                model.options,
+                probes=self.probes,
+                generator=self.draws.generator(x.device, generator),
+            )
+            square = alpha.double().square().sum()
+            parts = {"residual": -0.5 * n * (n * square).log(), "trace": n * trace.log()}
+        value = parts["residual"] + parts["trace"]
+        if wanted:
+            with torch.no_grad():
+                # d ||alpha||^2 = -2 eta^T dK alpha + 2 eta^T dy, eta = (K + sigma^2 I)^{-1} alpha
+                eta = solve_gaps(system, alpha, model.options).alpha
+                bilinear = bilinear_gradient(system.factors, eta, solve.alpha)
+                gradient = (n / square) * bilinear + (n / trace) * trace_gradient
+            value = with_gradient(
+                value,
+                [target, noise, *factors],
+                [-(n / square) * eta[cells], gradient.noise, *gradient.factors],
+            )
+        facts: Facts = {
+            "gcv": float(n * square / trace.square()),
+            "trace": route,
+            "gaps": model.options.gaps,
+        }
+        if float(error):
+            facts["trace_standard_error"] = float(error)
+        return Evidence(value, self.kind, parts, solve.report, facts)
+
+    def _route(self, system: GridSystem) -> str:
+        if not system.num_gaps:
+            return "full"
+        if self.trace != "auto":
+            return self.trace
+        return "dense" if system.num_observed <= DENSE_POINTS else "nystrom"

@@ -1,0 +1,213 @@
+"""Exact Gaussian processes on grids with gaps: scale, time per solver step, and GPyTorch.
+
+    python scripts/bench_grid.py scale --shape 100,100,100 --gaps 0.01,0.2,0.5
+    python scripts/bench_grid.py peer --shape 60,60 --gaps 0,0.2
+
+"scale": evidence with gradient, ``--evaluations`` times at moving hyperparameters, through model
+and objective as training calls them; then the time of one solver step beside its bare Kronecker
+products, measured in turns. "peer": the same evidence and gradient to 1e-6 by GPyTorch's operators
+(Kronecker plus diagonal on a full grid, a masked Kronecker product with gaps; Cholesky, since its
+stochastic log-determinant does not reach 1e-6).
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import resource
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpx.data import GridStress
+from gpx.kernels import AxisProduct
+from gpx.likelihoods import Gaussian
+from gpx.linalg import RelativeResidual, conjugate_gradients
+from gpx.means import Zero
+from gpx.models import GridGP
+from gpx.objectives import GridMLL
+from gpx.training.allocator import keep_freed_memory
+
+
+def problem(shape: tuple[int, ...], share: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Rows and standardised noisy targets of the membrane (three axes) or Rastrigin's function."""
+    field = "membrane" if len(shape) == 3 else "rastrigin"
+    table = GridStress(field, shape, share, noise=0.1, seed=seed).table()
+    y = torch.from_numpy(table.y)
+    return torch.from_numpy(table.x), (y - y.mean()) / y.std()
+
+
+def model_of(d: int, gaps: str, tolerance: float) -> GridGP:
+    kernel = AxisProduct("rbf", d, lengthscale=0.15)
+    return GridGP(
+        kernel=kernel, mean=Zero(), likelihood=Gaussian(0.05), gaps=gaps, tolerance=tolerance
+    ).double()
+
+
+def step_ratio(model: GridGP, x: Tensor, y: Tensor, steps: int) -> tuple[float, float]:
+    """Seconds of one solver step, and of its bare products, in turns."""
+    rows = model.gridded(x)
+    with torch.no_grad():
+        system = model.system(rows, model.axis_kernels(rows).matrices(rows.grid))
+    space, grid = system.workspace, torch.randn(1, system.size, dtype=y.dtype)
+    filling = model.options.gaps in ("auto", "fill")
+    matmul = system.missing if filling else system.observed
+    rhs = torch.randn(system.num_gaps if filling else system.num_observed, dtype=y.dtype)
+
+    def solve(count: int) -> None:
+        conjugate_gradients(
+            matmul,
+            rhs,
+            stop=RelativeResidual(1e-30),
+            max_iterations=count,
+            verify=False,
+            on_failure="return",
+        )
+
+    def bare() -> None:
+        source = grid
+        for _ in range(steps):
+            source = space.product(system.transposed, source)
+            if filling:
+                source = space.product(system.vectors, source)
+
+    per_step, per_product = [], []
+    for _ in range(3):
+        per_step.append((timed(lambda: solve(2 * steps)) - timed(lambda: solve(steps))) / steps)
+        per_product.append(timed(bare) / steps)
+    return statistics.median(per_step), statistics.median(per_product)
+
+
+def timed(function: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def scale(options: argparse.Namespace) -> None:
+    for share in options.gaps:
+        x, y = problem(options.shape, share, options.seed)
+        model = model_of(len(options.shape), options.strategy, options.tolerance)
+        objective = GridMLL(options.logdet)
+        found = timed(lambda model=model, x=x: model.gridded(x))
+        seconds, iterations = [], []
+        for _ in range(options.evaluations):
+            start = time.perf_counter()
+            evidence = objective.evidence(model, x, y)
+            gradient = torch.autograd.grad(evidence.value, list(model.parameters()))
+            seconds.append(time.perf_counter() - start)
+            iterations.append(evidence.facts.get("solver_iterations", 0))
+            with torch.no_grad():  # a step such as an optimiser takes
+                for p, g in zip(model.parameters(), gradient, strict=True):
+                    p.add_(0.05 * g / (g.norm() + 1e-300))
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        total = sum(seconds)
+        print(
+            f"M={math.prod(options.shape):,} gaps={share:.0%} N={len(y):,}: "
+            f"{options.evaluations} evaluations with gradient in {total:.1f} s "
+            f"({', '.join(f'{s:.1f}' for s in seconds)}), CG steps {iterations}, grid found in "
+            f"{found:.1f} s, evidence {float(evidence.value.detach()):.1f} "
+            f"({evidence.facts['logdet']}), peak {peak:.1f} GiB",
+            flush=True,
+        )
+        if share and options.steps:
+            step, bare = step_ratio(model, x, y, options.steps)
+            print(f"  solver step {step:.3f} s, bare products {bare:.3f} s: {step / bare:.2f} x")
+        del model, x, y
+
+
+def peer_evidence(
+    factors: list[Tensor], noise: Tensor, observed: Tensor, y: Tensor
+) -> tuple[Tensor, list[Tensor]]:
+    """Evidence and gradient with respect to factors and noise, by the peer's operators."""
+    import gpytorch
+    from linear_operator import to_linear_operator
+    from linear_operator.operators import (
+        ConstantDiagLinearOperator,
+        KroneckerProductAddedDiagLinearOperator,
+        KroneckerProductLinearOperator,
+        MaskedLinearOperator,
+    )
+
+    leaves = [f.clone().requires_grad_() for f in factors]
+    variance = noise.clone().requires_grad_()
+    product = KroneckerProductLinearOperator(*map(to_linear_operator, leaves))
+    n = y.shape[0]
+    if n == observed.shape[0]:
+        diagonal = ConstantDiagLinearOperator(variance.reshape(1), diag_shape=n)
+        operator = KroneckerProductAddedDiagLinearOperator(product, diagonal)
+    else:
+        operator = MaskedLinearOperator(product, observed, observed).add_diagonal(variance)
+    if n == observed.shape[0]:  # its own eigendecompositions
+        fit, logdet = y @ operator.solve(y), operator.logdet()
+    else:
+        with gpytorch.settings.max_cholesky_size(10**6):
+            fit, logdet = operator.inv_quad_logdet(y.unsqueeze(1), logdet=True)
+    value = -0.5 * (fit + logdet + n * math.log(2.0 * math.pi)).squeeze()
+    return value.detach(), list(torch.autograd.grad(value, [*leaves, variance]))
+
+
+def peer(options: argparse.Namespace) -> None:
+    for share in options.gaps:
+        x, y = problem(options.shape, share, options.seed)
+        model = model_of(len(options.shape), options.strategy, 1e-10)
+        objective = GridMLL("dense")
+        rows = model.gridded(x)
+        order = torch.sort(rows.cells).indices
+        observed = torch.zeros(rows.grid.size, dtype=torch.bool)
+        observed[rows.cells] = True
+        with torch.no_grad():
+            factors = model.axis_kernels(rows).matrices(rows.grid)
+            noise = model.likelihood.noise_variance
+
+        def ours(model=model, x=x, y=y, objective=objective) -> Tensor:  # type: ignore[no-untyped-def]
+            model.warm.zero_()  # a first evaluation, not the next one
+            evidence = objective.evidence(model, x, y)
+            torch.autograd.grad(evidence.value, list(model.parameters()))
+            return evidence.value.detach()
+
+        def theirs(factors=factors, noise=noise, observed=observed, y=y[order]) -> Tensor:  # type: ignore[no-untyped-def]
+            return peer_evidence(factors, noise, observed, y)[0]
+
+        values = [float(ours()), float(theirs())]
+        times: list[list[float]] = [[], []]
+        for _ in range(options.repeats):
+            times[0].append(timed(ours))
+            times[1].append(timed(theirs))
+        mine, other = (statistics.median(t) for t in times)
+        print(
+            f"{' x '.join(map(str, options.shape))}, gaps {share:.0%}, N={len(y):,}: "
+            f"gpx {mine:.3f} s, GPyTorch {other:.3f} s: {other / mine:.1f} x; evidence "
+            f"{values[0]:.6f} and {values[1]:.6f} (relative {abs(values[0] / values[1] - 1):.1e})",
+            flush=True,
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser.add_argument("what", choices=("scale", "peer"))
+    parser.add_argument("--shape", default="100,100,100")
+    parser.add_argument("--gaps", default="0.01,0.2,0.5")
+    parser.add_argument("--strategy", default="auto")
+    parser.add_argument("--logdet", default="nystrom")
+    parser.add_argument("--tolerance", type=float, default=1e-6)
+    parser.add_argument("--evaluations", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=5, help="per timing of a solver step; 0: skip")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    options.shape = tuple(int(m) for m in options.shape.split(","))
+    options.gaps = [float(s) for s in options.gaps.split(",")]
+    torch.set_num_threads(options.threads)
+    np.seterr(all="raise", under="ignore")
+    keep_freed_memory()
+    {"scale": scale, "peer": peer}[options.what](options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""Small grids with gaps, and dense algebra to compare with."""
+
+from __future__ import annotations
+
+import torch
+
+from gpx.kernels import RBF
+from gpx.likelihoods import Gaussian
+from gpx.means import Constant
+from gpx.models import ExactGP, GridGP
+
+SIZES = (5, 6, 4)
+
+
+def draw(share=0.65, sizes=SIZES, seed=0):
+    """Rows in random order on a grid with uneven axes, and targets."""
+    generator = torch.Generator().manual_seed(seed)
+    axes = [torch.rand(m, generator=generator).double().sort().values for m in sizes]
+    whole = torch.cartesian_prod(*axes)
+    order = torch.randperm(len(whole), generator=generator)[: round(share * len(whole))]
+    y = torch.randn(len(order), generator=generator).double()
+    return whole, whole[order].contiguous(), y
+
+
+def parts(d=3, noise=0.05, kernel=None):
+    """Kernel, mean and likelihood as arguments."""
+    kernel = RBF(d, [0.3, 0.5, 0.4][:d], 1.7) if kernel is None else kernel
+    return {
+        "kernel": kernel.double(),
+        "mean": Constant().double(),
+        "likelihood": Gaussian(noise).double(),
+    }
+
+
+def pair(d=3, noise=0.05, kernel=None, **options):
+    """A grid model and a dense one that share their parameters."""
+    shared = parts(d, noise, kernel)
+    options = {"tolerance": 1e-12} | options
+    return GridGP(**shared, **options).double(), ExactGP(**shared).double()
