@@ -1,0 +1,90 @@
+"""Rules for predictive variances at tiny noise, against extended precision: bounds hold or warn."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpx.kernels import RBF, Matern32
+from gpx.likelihoods import Gaussian
+from gpx.linalg import UnconvergedWarning
+from gpx.means import Zero
+from gpx.models import ExactGP, IterativeOptions
+
+N = 40
+
+
+def conditioned(kernel, noise, rank, steps, rule, seed):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.rand(N, 2, generator=generator, dtype=torch.float64) * 4
+    model = ExactGP(
+        kernel=kernel(ard_num_dims=2, lengthscale=[0.8, 1.5], outputscale=1.4),
+        mean=Zero(),
+        likelihood=Gaussian(noise, noise_floor=1e-10),
+        solver="iterative",
+        iterative=IterativeOptions(rank=rank, variance_steps=steps, variance=rule),
+    ).double()
+    at = torch.rand(15, 2, generator=generator, dtype=torch.float64) * 5
+    return model.condition(x, x.sum(1).sin()), x, at
+
+
+def in_extended_precision(matrix, right):
+    """right^T matrix^{-1} right per column by a Cholesky factorisation in long double."""
+    a, b = matrix.numpy().astype(np.longdouble), right.numpy().astype(np.longdouble)
+    for i in range(len(a)):
+        a[i, i] = np.sqrt(a[i, i] - (a[i, :i] ** 2).sum())
+        a[i + 1 :, i] = (a[i + 1 :, i] - a[i + 1 :, :i] @ a[i, :i]) / a[i, i]
+        b[i] = (b[i] - a[i, :i] @ b[:i]) / a[i, i]
+    return torch.from_numpy((b**2).sum(0).astype(np.float64))
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    kernel=st.sampled_from([Matern32, RBF]),
+    exponent=st.floats(-8.0, -2.0),
+    rank=st.integers(1, N),
+    steps=st.integers(0, 40),
+    rule=st.sampled_from(["lanczos", "exact", "subset", "nystrom"]),
+    seed=st.integers(0, 100),
+)
+def test_certificates_hold_at_tiny_noise_and_wide_ones_are_reported(
+    kernel, exponent, rank, steps, rule, seed
+):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        posterior, x, at = conditioned(kernel, 10.0**exponent, rank, steps, rule, seed)
+        caught.clear()  # of the mean
+        variance = posterior.predict(at).variance
+    noise = posterior.likelihood.noise_variance
+    matrix = posterior.kernel.evaluate(x, x) + noise * torch.eye(N, dtype=torch.float64)
+    cross = posterior.kernel.evaluate(x, at)
+    prior = posterior.kernel.diagonal(at)
+    want = prior - in_extended_precision(matrix, cross)
+    found = posterior._rule(cross, prior)
+    # what a sum of N terms of the size of the prior variance rounds to
+    slack = 1e-13 * N * float(prior.max())
+    assert bool((found.variance >= want - slack).all())
+    assert bool((found.variance - found.gap <= want + slack).all())
+    bound = posterior.facts()["variance_error_bound"]
+    assert bool((variance - want <= bound * (want + noise) + slack).all())
+    warned = any("predictive variances are certified" in str(w.message) for w in caught)
+    assert warned == (bound > posterior.options.tolerance)
+
+
+@pytest.mark.parametrize("kernel", [Matern32, RBF])
+@pytest.mark.parametrize("noise", [1e-8, 1e-4])
+def test_a_cache_as_wide_as_the_data_is_exact_or_says_it_is_not(kernel, noise):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UnconvergedWarning)
+        posterior, x, at = conditioned(kernel, noise, N, 40, "lanczos", 0)
+        got = posterior.predict(at).variance
+    matrix = posterior.kernel.evaluate(x, x)
+    matrix += posterior.likelihood.noise_variance * torch.eye(N, dtype=torch.float64)
+    cross = posterior.kernel.evaluate(x, at)
+    want = posterior.kernel.diagonal(at) - in_extended_precision(matrix, cross)
+    assert float(((got - want).abs() / (want + noise)).max()) < 0.01
+    assert math.isfinite(posterior.facts()["variance_error_bound"])
