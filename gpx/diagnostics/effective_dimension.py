@@ -7,6 +7,16 @@ from torch import Tensor
 from gpx.models.nystrom_matrix import NystromMatrix
 
 
+def effective_dimension(eigenvalues: Tensor, noise: Tensor) -> Tensor:
+    """sum_n lambda_n / (lambda_n + s) of the eigenvalues of K_xx (n,), s the noise variance ().
+
+    For any M at most M plus the sum of the other eigenvalues over s. Source: Burt thesis, section
+    3.1.4.
+    """
+    values = eigenvalues.double().clamp(min=0.0)
+    return (values / (values + noise)).sum()
+
+
 def effective_dimension_bounds(nystrom: NystromMatrix) -> tuple[Tensor, Tensor]:
     """Lower and upper bound on the effective dimension, from the Nystrom matrix alone.
 
