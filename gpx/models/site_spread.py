@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -26,11 +26,15 @@ class SpreadReport:
         passes: over all features.
         residual: |slopes - coefficients| / |slopes| at the end; 0 at the optimum.
         converged: whether it is below the tolerance.
+        fitted (n,): Phi mean afterwards.
+        alpha (n,): of which the mean is S^-1 Phi^T alpha.
     """
 
     passes: int
     residual: float
     converged: bool
+    fitted: Tensor = field(repr=False, compare=False)
+    alpha: Tensor = field(repr=False, compare=False)
 
 
 def slopes(likelihood: Likelihood, y: Tensor, latent: Tensor, variance: Tensor) -> Tensor:
@@ -42,6 +46,27 @@ def slopes(likelihood: Likelihood, y: Tensor, latent: Tensor, variance: Tensor) 
     return slope
 
 
+@dataclass(frozen=True)
+class StandIn:
+    """Few functions that stand for all of them: a preconditioner for slopes.
+
+    Attributes:
+        features (n, b): of those functions.
+        root (b, b): lower Cholesky root of curvature * features^T features + b / m * S.
+        curvature: typical -d^2/da^2 E log p.
+    """
+
+    features: Tensor
+    root: Tensor
+    curvature: float
+
+    def precondition(self, miss: Tensor) -> Tensor:
+        """(1 + curvature K_B)^-1 miss, K_B the kernel of the few functions; O(n b)."""
+        right = (self.features.mT @ miss.to(self.features.dtype)).to(self.root)
+        solved = torch.cholesky_solve(right[:, None], self.root)[:, 0]
+        return miss - self.curvature * (self.features @ solved.to(self.features.dtype)).double()
+
+
 def spread(
     basis: Basis,
     mean: Tensor,
@@ -51,11 +76,10 @@ def spread(
     *,
     latent: Tensor,
     latent_variance: Tensor,
-    stand_in: Tensor,
-    root: Tensor,
-    curvature: float,
+    stand_in: StandIn,
     passes: int,
-) -> tuple[SpreadReport, Tensor]:
+    alpha: Tensor | None = None,
+) -> SpreadReport:
     """Maximise the evidence bound over weight means of the form S^-1 Phi^T alpha, in place.
 
     The optimum has that form, with alpha_l the slope of E log p(y_l | f_l) at its own latent means
@@ -64,51 +88,57 @@ def spread(
     further pass adds the direction (1 + curvature K_B)^-1 (slopes - alpha), K_B the kernel of those
     few, and the bound is maximised over the coefficients of all directions: it never falls.
 
+    With ``alpha`` the mean as it stands is kept as one of the directions, so that passes go on from
+    any weights, whatever moved them or the features since alpha was right.
+
     Args:
         basis: phi with S diagonal.
         mean (B, W): weight means; overwritten.
         likelihood: with log-concave sites.
         x (n, d), y (n,): all training data.
-        latent (n,): latent means of the solution on the few functions.
+        latent (n,): latent means of the solution on the few functions, or of ``mean``.
         latent_variance (): v, the same for all rows.
-        stand_in (n, b): features of those functions.
-        root (b, b): lower Cholesky root of curvature * stand_in^T stand_in + b / m * S.
-        curvature: typical -d^2/da^2 E log p.
+        stand_in: those few functions.
         passes: at most, at least one.
-
-    Returns:
-        Report, and Phi mean (n,) in float64.
+        alpha (n,): slopes that ``mean`` was made of; without, it is ignored.
 
     Cost per pass: O(n m d) time and m numbers; O(n W) memory.
     """
     variance = latent_variance.double()
-    directions: list[Tensor] = []
-    products: list[Tensor] = []
-    tables: list[Tensor] = []
-    new = slopes(likelihood, y, latent.double(), variance)
-    alpha, fitted, residual = torch.zeros_like(new), torch.zeros_like(new), 1.0
-    coefficients = np.zeros(0)
-    while len(directions) < passes and residual > TOLERANCE:
+    slope = slopes(likelihood, y, latent.double(), variance)
+    directions: list[Tensor] = []  # alphas
+    products: list[Tensor] = []  # K alpha
+    tables: list[Tensor] = []  # S^-1 Phi^T alpha
+    kept = None
+    found = torch.zeros_like(slope)
+    if alpha is None:
+        new, coefficients = slope, np.zeros(0)
+    else:
+        precision = basis.precision_diagonal().view_as(mean).double()
+        kept = float((precision * mean.double().square()).sum())
+        directions, products, tables = [alpha.double()], [latent.double()], [mean.clone()]
+        new, coefficients = stand_in.precondition(slope - alpha), np.ones(1)
+    done, residual, fitted = 0, 1.0, latent.double()
+    while done < passes and residual > TOLERANCE:
         product, table = _pass(basis, x, new)
+        done += 1
         size = torch.dot(new, product).clamp_min(torch.finfo(product.dtype).tiny).rsqrt()
         directions.append(new * size)
         products.append(product * size)
         tables.append(table.mul_(size.to(table.dtype)))
         basis_alpha, basis_fit = torch.stack(directions, 1), torch.stack(products, 1)
         start = np.append(coefficients, 0.0 if len(coefficients) else 1.0 / float(size))
-        coefficients = _maximise(likelihood, y, variance, basis_alpha, basis_fit, start)
-        found = torch.from_numpy(coefficients).to(alpha)
-        alpha, fitted = basis_alpha @ found, basis_fit @ found
+        coefficients = _maximise(likelihood, y, variance, basis_alpha, basis_fit, start, kept)
+        chosen = torch.from_numpy(coefficients).to(slope)
+        found, fitted = basis_alpha @ chosen, basis_fit @ chosen
         slope = slopes(likelihood, y, fitted, variance)
-        miss = slope - alpha
+        miss = slope - found
         residual = float(miss.norm() / slope.norm().clamp_min(1e-300))
-        right = (stand_in.mT @ miss.to(stand_in.dtype)).to(root)
-        solved = torch.cholesky_solve(right[:, None], root)[:, 0]
-        new = miss - curvature * (stand_in @ solved.to(stand_in.dtype)).double()
+        new = stand_in.precondition(miss)
     mean.zero_()
     for table, c in zip(tables, coefficients, strict=True):
         mean.add_(table, alpha=float(c))
-    return SpreadReport(len(tables), residual, residual <= TOLERANCE), fitted
+    return SpreadReport(done, residual, residual <= TOLERANCE, fitted, found)
 
 
 def _pass(basis: Basis, x: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
@@ -133,9 +163,16 @@ def _maximise(
     directions: Tensor,
     products: Tensor,
     start: np.ndarray,
+    kept: float | None,
 ) -> np.ndarray:
-    """Coefficients (k,) of the directions (n, k) at the largest bound."""
+    """Coefficients (k,) of the directions (n, k) at the largest bound.
+
+    With ``kept``, the prior square of the first table, that table need not be its own alpha's.
+    """
     gram = directions.T @ products
+    if kept is not None:
+        gram[0, :] = gram[:, 0]
+        gram[0, 0] = kept
     gram = 0.5 * (gram + gram.T)
 
     def loss(c: np.ndarray) -> tuple[float, np.ndarray]:

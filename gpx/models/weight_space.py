@@ -66,8 +66,9 @@ class QSGP(Model):
         block_frequencies: upper limit of frequencies per block.
         basis: which frequencies: random_fourier (independent), orthogonal, structured_orthogonal,
             quasi_monte_carlo or gauss_hermite.
-        site_passes: likelihoods other than Gaussian: passes over all features that spread the warm
-            start over all weights (``site_spread``), O(n m d) each; 0 leaves it on its group.
+        site_passes: likelihoods other than Gaussian: passes over all features at most that spread
+            the warm start over all weights (``site_spread``), O(n m d) each; 0 leaves it on its
+            group.
 
     Raises:
         ConfigError: a mean, likelihood, kernel or option that does not fit.
@@ -96,7 +97,7 @@ class QSGP(Model):
         seed: int = 0,
         block_frequencies: int = 500,
         basis: str = "random_fourier",
-        site_passes: int = 2,
+        site_passes: int = 6,
     ) -> None:
         super().__init__()
         if not isinstance(mean, Zero):
@@ -240,7 +241,7 @@ class QSGP(Model):
                 x,
                 y,
                 latent_variance=latent_variance(),
-                group=self.group,
+                group=self.site_group(x.shape[0]),
                 warm_start=self.warm_start,
                 solves=self.block_solves,
                 passes=self.site_passes,
@@ -260,6 +261,10 @@ class QSGP(Model):
                     spread.passes,
                     spread.residual,
                 )
+
+    def site_group(self, num_data: int) -> int:
+        """Blocks per solve for sites: no more functions than rows, which they would only repeat."""
+        return min(self.group, max(1, round(num_data / self.basis.block_size)))
 
     def _start_scales(self, rows: Tensor | None) -> None:
         """Scales at their optimum; without ``rows`` columns have their expected squares."""

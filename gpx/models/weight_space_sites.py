@@ -15,7 +15,7 @@ from gpx.errors import ConfigError
 from gpx.likelihoods.base import Likelihood
 from gpx.linalg.cholesky import cholesky
 from gpx.models.block_ascent import ROW_CHUNK, normal_equations
-from gpx.models.site_spread import SpreadReport, spread
+from gpx.models.site_spread import SpreadReport, StandIn, spread
 
 logger = logging.getLogger(__name__)
 
@@ -131,11 +131,8 @@ def ascend_sites(
         phi = _features(basis, x, blocks)
         others = offset_rows - phi @ weights
         precision = prior_scale * basis.precision_diagonal(basis.columns_of(blocks)).double()
-        curvature = site_precision(likelihood, y, offset_rows, latent_variance.expand_as(y))
-        gram, _ = normal_equations(basis, blocks, x, y, dtype=x.dtype)
-        system = torch.tril(gram).mul_(float(curvature.mean()))
-        system += torch.tril(system, -1).T + torch.diag(precision)
-        root, _ = cholesky(system, name=f"normal matrix of {system.shape[0]} basis functions")
+        curvature = _mean_precision(likelihood, y, offset_rows, latent_variance)
+        root = _normal_root(basis, blocks, x, y, curvature, precision)
         new, count, done = _maximise(
             likelihood, phi, y, others, latent_variance, precision, root, weights.double()
         )
@@ -143,7 +140,7 @@ def ascend_sites(
         mean[blocks] = new.to(mean.dtype).view(-1, basis.block_size)
         offset_rows = others + phi @ new.to(x.dtype)
         if warm_start and passes and spreading is None:
-            spreading, fitted = spread(
+            spreading = spread(
                 basis,
                 mean,
                 likelihood,
@@ -151,15 +148,74 @@ def ascend_sites(
                 y,
                 latent=offset_rows,
                 latent_variance=latent_variance,
-                stand_in=phi,
-                root=root,
-                curvature=float(curvature.mean()),
+                stand_in=StandIn(phi, root, curvature),
                 passes=passes,
             )
-            offset_rows = fitted.to(x.dtype)
-    final = site_precision(likelihood, y, offset_rows, latent_variance.expand_as(y)).mean()
+            offset_rows = spreading.fitted.to(x.dtype)
+    final = _mean_precision(likelihood, y, offset_rows, latent_variance)
     visited = 0 if spreading else sum(blocks.shape[0] for blocks in groups[: len(schedule)])
-    return SiteReport(len(schedule), visited, iterations, converged, 1.0 / float(final), spreading)
+    return SiteReport(len(schedule), visited, iterations, converged, 1.0 / final, spreading)
+
+
+@torch.no_grad()
+def respread_sites(
+    basis: Basis,
+    mean: Tensor,
+    likelihood: Likelihood,
+    x: Tensor,
+    y: Tensor,
+    *,
+    latent: Tensor,
+    latent_variance: Tensor,
+    alpha: Tensor,
+    group: int,
+    passes: int,
+) -> SpreadReport:
+    """Go on spreading from the weights as they stand, in place; the bound never falls.
+
+    Args:
+        basis, mean, likelihood, x, y, latent_variance, passes: as for ``ascend_sites``.
+        latent (n,): Phi mean.
+        alpha (n,): of the last spread.
+        group: leading blocks that precondition.
+
+    Cost: O(n m d) per pass, and O(n b^2 + b^3) for the b functions of the group.
+    """
+    blocks = torch.arange(group, device=x.device)
+    precision = basis.precision_diagonal(basis.columns_of(blocks)).double()
+    curvature = _mean_precision(likelihood, y, latent.to(y.dtype), latent_variance)
+    share = group / basis.num_blocks
+    root = _normal_root(basis, blocks, x, y, curvature, share * precision)
+    return spread(
+        basis,
+        mean,
+        likelihood,
+        x,
+        y,
+        latent=latent,
+        latent_variance=latent_variance,
+        stand_in=StandIn(_features(basis, x, blocks), root, curvature),
+        passes=passes,
+        alpha=alpha,
+    )
+
+
+def _mean_precision(
+    likelihood: Likelihood, y: Tensor, latent: Tensor, latent_variance: Tensor
+) -> float:
+    """Mean precision of the sites, latent variances all the same."""
+    return float(site_precision(likelihood, y, latent, latent_variance.expand_as(y)).mean())
+
+
+def _normal_root(
+    basis: Basis, blocks: Tensor, x: Tensor, y: Tensor, curvature: float, precision: Tensor
+) -> Tensor:
+    """Lower Cholesky root of curvature * Phi_B^T Phi_B + diag(precision), (b, b) float64."""
+    gram, _ = normal_equations(basis, blocks, x, y, dtype=x.dtype)
+    system = torch.tril(gram).mul_(curvature)
+    system += torch.tril(system, -1).T + torch.diag(precision)
+    root, _ = cholesky(system, name=f"normal matrix of {system.shape[0]} basis functions")
+    return root
 
 
 def _features(basis: Basis, x: Tensor, blocks: Tensor) -> Tensor:

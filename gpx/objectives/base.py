@@ -88,6 +88,14 @@ class Objective(nn.Module, ABC):
     ) -> None:
         """Called once before the first step with all training data. Default: nothing."""
 
+    def before_step(self, model: Model, x: Tensor, y: Tensor, rows: Tensor) -> None:
+        """Called before every mini-batch step, with all training data. Default: nothing.
+
+        Args:
+            x (n, d), y (n,): all training data.
+            rows (batch,): those of the mini-batch that ``evidence`` will be given.
+        """
+
     def after_step(self, model: Model) -> None:
         """Called after every optimiser step (to update tracked quantities). Default: nothing."""
 

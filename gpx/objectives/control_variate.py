@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from typing import Literal
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gpx.bases.base import Basis
+from gpx.bases.frozen import flat_parameters, frozen_basis
 from gpx.errors import ConfigError
 from gpx.models.block_ascent import ROW_CHUNK
 from gpx.objectives.block_sampling import multiplicity
@@ -29,11 +29,6 @@ def factor_rows(family: MeanFieldWeights, blocks: Tensor, *, sparse: bool = Fals
         return mean
     dense = family.dense_of(blocks, sparse=sparse).reshape(-1, family.num_dense)
     return torch.cat((mean, dense), dim=1)
-
-
-def flat_parameters(basis: Basis) -> Tensor:
-    """Copy of all hyperparameters that the features depend on, in one vector."""
-    return torch.cat([p.detach().reshape(-1) for p in basis.parameters()])
 
 
 class ControlVariate(nn.Module):
@@ -114,15 +109,8 @@ class ControlVariate(nn.Module):
     def frozen_basis(self, basis: Basis) -> Basis:
         """Copy of ``basis`` at the hyperparameters of ``start``."""
         if not self._basis:
-            frozen = copy.deepcopy(basis).requires_grad_(False)
             assert self.hyperparameters is not None
-            offset = 0
-            for parameter in frozen.parameters():
-                flat = self.hyperparameters[offset : offset + parameter.numel()]
-                parameter.data = flat.view_as(parameter).to(parameter).clone()
-                parameter.grad = None
-                offset += parameter.numel()
-            self._basis.append(frozen)
+            self._basis.append(frozen_basis(basis, self.hyperparameters))
         return self._basis[0]
 
     @torch.no_grad()

@@ -8,6 +8,7 @@ from typing import ClassVar, get_args
 import torch
 from torch import Tensor
 
+from gpx.bases.frozen import flat_parameters
 from gpx.errors import ConfigError
 from gpx.likelihoods import Gaussian
 from gpx.likelihoods.base import Likelihood
@@ -21,7 +22,6 @@ from gpx.objectives.control_variate import (
     ControlVariate,
     anchor_at,
     factor_rows,
-    flat_parameters,
 )
 
 LOG_TWO_PI = math.log(2.0 * math.pi)

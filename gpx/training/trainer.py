@@ -304,6 +304,7 @@ class _Session:
                 x, y = self.x, self.y
             else:
                 rows = batches.rows(self.step)
+                objective.before_step(self.model, self.x, self.y, rows)
                 x, y = self.x[rows], self.y[rows]
             evidence = objective.evidence(self.model, x, y, generator=self.generator)
             loss = -evidence.value / objective.num_data(x)

@@ -185,7 +185,7 @@ def test_prior_term_of_an_anchored_start_is_exact_whatever_the_list():
         model.family.mean[2:] = 0.0  # as exact solves of the first two blocks leave it
         model.family.log_scale.fill_(-1.0)
         model.report = SiteReport(2, 2, 1, True, 1.0)
-        objective = SiteBoundELBO(ROWS, columns=WIDTH)
+        objective = SiteBoundELBO(ROWS, columns=WIDTH, snapshot=False)
         objective.prepare(model, x, y, generator=torch.Generator().manual_seed(0))
         assert objective.anchor.shape[0] == 2
         exact = exact_site_elbo(model, x, y).parts["complexity"]
@@ -200,8 +200,9 @@ def test_prior_term_of_an_anchored_start_is_exact_whatever_the_list():
         torch.testing.assert_close(torch.stack(found).mean(), exact)
 
 
+@pytest.mark.parametrize("snapshot", [False, True])
 @pytest.mark.parametrize("algorithm", ["adagrad", "sgd"])
-def test_steps_raise_the_exact_bound(algorithm):
+def test_steps_raise_the_exact_bound(algorithm, snapshot):
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(200, 2, generator=generator)
     y = torch.where(x.prod(1) > 0, 1.0, -1.0)
@@ -216,7 +217,7 @@ def test_steps_raise_the_exact_bound(algorithm):
     )
     model.initialise(x, y, generator=generator)
     start = exact_site_elbo(model, x, y).value
-    objective = SiteBoundELBO(200, columns=100)
+    objective = SiteBoundELBO(200, columns=100, snapshot=snapshot)
     objective.prepare(model, x, y, generator=generator)
     rate = {"adagrad": 0.02, "sgd": 1.0}[algorithm]
     optimiser = FirstOrder(
@@ -230,6 +231,7 @@ def test_steps_raise_the_exact_bound(algorithm):
     for step in range(100):
         rows = torch.randint(200, (50,), generator=generator)
         optimiser.before_step(step)
+        objective.before_step(model, x, y, rows)
         objective(model, x[rows], y[rows], generator=generator).backward()
         optimiser.step(step)
         objective.after_step(model)
@@ -270,10 +272,117 @@ def test_running_eta_is_the_deviation_of_earlier_steps():
     torch.testing.assert_close(objective.eta, want, rtol=1e-3, atol=0.0)
 
 
+def snapshot_of(model, x, y, eta=None, **options):
+    """An objective with a snapshot, tight where all functions are listed."""
+    objective = SiteBoundELBO(ROWS, **options)
+    objective.prepare(model, x, y, generator=torch.Generator().manual_seed(0))
+    objective.eta.copy_(exact_standard_deviation(model, x, y) if eta is None else eta)
+    objective.before_step(model, x, y, torch.arange(ROWS))
+    return objective
+
+
+def test_a_snapshot_takes_the_cost_of_sampling_away_until_something_moves():
+    with torch.no_grad():
+        model, x, y = problem(log_scale=-1.0)
+        model.family.log_scale.fill_(-1.0)  # latent variances alike: eta fits all rows
+        exact = exact_site_elbo(model, x, y).value
+        whole, plain = snapshot_of(model, x, y), SiteBoundELBO(ROWS)
+        plain.eta.copy_(whole.eta)
+        for k in range(BLOCKS):  # whatever the list
+            found = whole.estimate(model, x, y, torch.tensor([k])).value
+            torch.testing.assert_close(found, exact, rtol=1e-9, atol=0.0)
+        assert averaged(plain, model, x, y, 2) < exact - 1.0
+        # weights and features move: a bound again, and far tighter than without
+        generator = torch.Generator().manual_seed(5)
+        model.family.mean.add_(0.1 * torch.randn(BLOCKS, WIDTH, generator=generator))
+        model.kernel.lengthscale = torch.tensor([[0.85, 1.1]])
+        whole.snapshot.moved = True
+        exact = exact_site_elbo(model, x, y).value
+        found = averaged(whole, model, x, y, 2)
+        assert averaged(plain, model, x, y, 2) - exact < 5.0 * (found - exact) < 0.0
+        complexity = [
+            whole.estimate(model, x, y, torch.tensor([k])).parts["complexity"]
+            for k in range(BLOCKS)
+        ]
+        torch.testing.assert_close(
+            torch.stack(complexity).mean(), exact_site_elbo(model, x, y).parts["complexity"]
+        )
+
+
+def test_gradient_at_the_snapshot_is_that_of_the_exact_bound():
+    model, x, y = problem(log_scale=-1.0)
+    with torch.no_grad():
+        model.family.log_scale.fill_(-1.0)
+    objective = snapshot_of(model, x, y)
+    objective.snapshot.moved = True  # features of then beside those of now
+    parameters = [model.family.mean, *model.basis.parameters()]
+    lists = [torch.tensor(pair) for pair in itertools.combinations(range(BLOCKS), 2)]
+    for chosen in lists:
+        (objective.estimate(model, x, y, chosen).value / len(lists)).backward()
+    found = [p.grad.to_dense() if p.grad.is_sparse else p.grad for p in parameters]
+    everything = torch.arange(BLOCKS)
+    for parameter in parameters:
+        parameter.grad = None
+    objective.estimate(model, x, y, everything).value.backward()
+    for parameter, grad in zip(parameters, found, strict=True):
+        want = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
+        torch.testing.assert_close(grad, want)
+
+
+def test_refreshing_never_lowers_the_bound_and_undoes_what_did():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(200, 2, generator=generator)
+    y = torch.where(x.prod(1) > 0, 1.0, -1.0)
+    model = QSGP(
+        RBF(lengthscale=1.0, outputscale=4.0),
+        Zero(),
+        Bernoulli(),
+        num_basis=400,
+        warm_start_size=40,
+        site_passes=2,
+        block_frequencies=10,
+    )
+    model.initialise(x, y, generator=generator)
+    objective = SiteBoundELBO(200, refresh_steps=1, refresh_passes=2)
+    objective.prepare(model, x, y, generator=generator)
+    start = exact_site_elbo(model, x, y).value
+    torch.testing.assert_close(objective.snapshot.value, start)
+    with torch.no_grad():
+        model.family.mean.add_(0.1 * torch.randn(model.family.mean.shape, generator=generator))
+        model.kernel.lengthscale = torch.tensor([[0.95]])
+    spoiled = exact_site_elbo(model, x, y).value
+    assert spoiled < start
+    objective.before_step(model, x, y, torch.arange(50))
+    objective.after_step(model)  # passes mend the weights for the new lengthscale
+    mended = exact_site_elbo(model, x, y).value
+    assert mended > start + 1.0
+    kept = model.family.mean.detach().clone()
+    with torch.no_grad():
+        model.family.mean.mul_(-1.0)
+        model.kernel.lengthscale = torch.tensor([[30.0]])
+    objective.before_step(model, x, y, torch.arange(50))
+    objective.after_step(model)
+    torch.testing.assert_close(model.kernel.lengthscale.detach(), torch.tensor([[0.95]]))
+    torch.testing.assert_close(model.family.mean.detach(), kept)
+    torch.testing.assert_close(exact_site_elbo(model, x, y).value, mended)
+    # and all of it survives a checkpoint
+    other = SiteBoundELBO(200, refresh_steps=1, refresh_passes=2)
+    other.load_state_dict(objective.state_dict())
+    assert other.steps == 2
+    for step in (objective, other):
+        step.before_step(model, x, y, torch.arange(50))
+    lists = torch.tensor([1, 3])
+    with torch.no_grad():
+        values = [o.estimate(model, x[:50], y[:50], lists).value for o in (objective, other)]
+    torch.testing.assert_close(*values)
+
+
 def test_misfits_are_refused_in_one_sentence():
     model, _, _ = problem()
     with pytest.raises(ConfigError, match="bound=tight: expected one of affine, reparam, paper"):
         SiteBoundELBO(ROWS, bound="tight")
+    with pytest.raises(ConfigError, match="only a snapshot can be refreshed"):
+        SiteBoundELBO(ROWS, snapshot=False, refresh_steps=5)
     with pytest.raises(ConfigError, match=r"eta=-1: expected a positive number or running"):
         SiteBoundELBO(ROWS, eta=-1)
     with pytest.raises(ConfigError, match=r"columns=13 basis functions per step, but .*=12"):

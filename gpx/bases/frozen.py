@@ -1,0 +1,38 @@
+"""A basis as it was at earlier hyperparameters."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor
+
+from gpx.bases.base import Basis
+
+
+def flat_parameters(basis: Basis) -> Tensor:
+    """Copy of all hyperparameters that the features depend on, in one vector."""
+    return torch.cat([p.detach().reshape(-1) for p in basis.parameters()])
+
+
+def frozen_basis(basis: Basis, hyperparameters: Tensor) -> Basis:
+    """Copy of ``basis`` at other hyperparameters, none of them trainable.
+
+    Args:
+        basis: to copy; nothing of size m is copied.
+        hyperparameters: as ``flat_parameters`` returned them then.
+    """
+    frozen = copy.deepcopy(basis).requires_grad_(False)
+    put_parameters(frozen, hyperparameters)
+    return frozen
+
+
+@torch.no_grad()
+def put_parameters(basis: Basis, hyperparameters: Tensor) -> None:
+    """Set the hyperparameters of ``basis`` to those of ``flat_parameters``."""
+    offset = 0
+    for parameter in basis.parameters():
+        flat = hyperparameters[offset : offset + parameter.numel()]
+        parameter.copy_(flat.view_as(parameter))
+        parameter.grad = None
+        offset += parameter.numel()
