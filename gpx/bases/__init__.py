@@ -5,6 +5,8 @@ from gpx.bases.counter_random import philox4x32, standard_normals
 from gpx.bases.dictionary import KernelDictionary
 from gpx.bases.grief import GridEigenfunctions, GridModes
 from gpx.bases.grief_grid import GridOptions
+from gpx.bases.grief_interpolation import GridInterpolation
+from gpx.bases.grief_preconditioner import eigenfunction_preconditioner
 from gpx.bases.inducing_points import InducingPoints
 from gpx.bases.orthogonal_features import OrthogonalFourier, StructuredOrthogonalFourier
 from gpx.bases.quadrature_features import GaussHermiteFourier, QuasiMonteCarloFourier
@@ -14,6 +16,7 @@ __all__ = [
     "Basis",
     "GaussHermiteFourier",
     "GridEigenfunctions",
+    "GridInterpolation",
     "GridModes",
     "GridOptions",
     "InducingPoints",
@@ -22,6 +25,7 @@ __all__ = [
     "QuasiMonteCarloFourier",
     "RandomFourier",
     "StructuredOrthogonalFourier",
+    "eigenfunction_preconditioner",
     "philox4x32",
     "standard_normals",
 ]

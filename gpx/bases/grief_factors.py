@@ -110,13 +110,21 @@ class ProductFactors:
         ones = x.new_ones(nodes.shape[1], x.shape[0])
         return torch.stack([reduce(torch.mul, values) if values else ones for values in found])
 
+    def evaluate_column(self, column: int, nodes: Tensor, points: Tensor) -> Tensor:
+        """k_column between nodes (m,) and points (n,): (m, n)."""
+        value = points.new_ones(nodes.shape[0], points.shape[0])
+        for part, columns in self._parts:
+            if column in columns:
+                where = columns.index(column)
+                value = value * _profile(part, nodes[None], points[None], where)[0]
+        return value
 
-def _profile(part: Stationary, nodes: Tensor, points: Tensor) -> Tensor:
-    """Values (q, m, n) of nodes (q, m) against points (q, n)."""
-    q = nodes.shape[0]
-    lengthscale = part.lengthscale.expand(q).unsqueeze(1).to(points.dtype)
+
+def _profile(part: Stationary, nodes: Tensor, points: Tensor, first: int = 0) -> Tensor:
+    """Values (q, m, n) of nodes (q, m) against points (q, n), for q columns from ``first`` on."""
+    lengthscale = _per_column(part.lengthscale, nodes, points, first)
     if isinstance(part, Periodic):
-        turn = math.pi / part.period.expand(q).unsqueeze(1).to(points.dtype)
+        turn = math.pi / _per_column(part.period, nodes, points, first)
         sine = ((nodes * turn).unsqueeze(2) - (points * turn).unsqueeze(1)).sin()
         return part.of_squared_distance((2.0 * sine / lengthscale.unsqueeze(2)).square())
     square = ((nodes / lengthscale).unsqueeze(2) - (points / lengthscale).unsqueeze(1)).square()
@@ -126,3 +134,10 @@ def _profile(part: Stationary, nodes: Tensor, points: Tensor) -> Tensor:
     zero = square == 0
     value = part.of_squared_distance(square.masked_fill(zero, 1.0))
     return torch.where(zero, torch.ones_like(value), value)
+
+
+def _per_column(value: Tensor, nodes: Tensor, points: Tensor, first: int) -> Tensor:
+    """A parameter of one or all columns as (q, 1)."""
+    if value.ndim:
+        value = value[first : first + nodes.shape[0]]
+    return value.expand(nodes.shape[0]).unsqueeze(1).to(points.dtype)

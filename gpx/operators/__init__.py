@@ -3,6 +3,7 @@
 from gpx.operators.block_toeplitz import BlockToeplitz, grid_lags
 from gpx.operators.circulant import BlockCirculant, Circulant
 from gpx.operators.elementwise import Elementwise
+from gpx.operators.hadamard_interpolated import HadamardInterpolated
 from gpx.operators.interpolated import Interpolated
 from gpx.operators.interpolation import Interpolation
 from gpx.operators.kernel_matrix import KernelMatrix
@@ -20,6 +21,7 @@ __all__ = [
     "BlockToeplitz",
     "Circulant",
     "Elementwise",
+    "HadamardInterpolated",
     "Interpolated",
     "Interpolation",
     "KernelMatrix",
