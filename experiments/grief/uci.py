@@ -16,18 +16,23 @@ import argparse
 import json
 import math
 import statistics
+import sys
 import tempfile
 import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 import torch
 from hydra import compose, initialize_config_dir
-from record import HERE, write
+from record import write
 
 from gpx.errors import GPXError
 from gpx.training import RunFolder, run
+
+HERE = Path(__file__).resolve().parent
 
 ROOT = HERE.parents[1]
 FOLDS = HERE / "uci_folds.jsonl"
@@ -158,7 +163,7 @@ def table() -> None:
         "(wanted: 15 of 21)": within >= 15,
         f"never worse than trivial by more than 15 % ({', '.join(worse) or 'none'})": not worse,
     }
-    write("uci", "UCI regression", notes, rows, checks)
+    write(HERE, "uci", "UCI regression", notes, rows, checks)
 
 
 def main() -> None:

@@ -9,9 +9,14 @@ augmentation.json, augmentation.png and RESULTS.md beside this file; seconds on 
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 import torch
 from matplotlib.figure import Figure
-from record import HERE, write
+from record import write
 from torch import Tensor
 
 from gpx.kernels import RBF
@@ -19,6 +24,8 @@ from gpx.likelihoods import Gaussian
 from gpx.means import Zero
 from gpx.models import QSGPInducing
 from gpx.training import InducingSteps
+
+HERE = Path(__file__).resolve().parent
 
 NUM_POINTS, NOISE, LENGTHSCALE, PRIOR, SEED = 20, 0.01, 1.5, 0.5, 0
 
@@ -93,7 +100,14 @@ def main() -> None:
         "Published (QSGP paper, figure 2): means agree, the augmented variance grows back to the",
         "prior, the others shrink to zero when extrapolating.",
     ]
-    write("augmentation", "Variance augmentation of an inducing-point basis", notes, rows, checks)
+    write(
+        HERE,
+        "augmentation",
+        "Variance augmentation of an inducing-point basis",
+        notes,
+        rows,
+        checks,
+    )
     figure = Figure(figsize=(8, 6))
     axes = figure.subplots(2, 1, sharex=True)
     axes[0].plot(x[:, 0], y, "k.", label="data")

@@ -15,16 +15,23 @@ independent computation of the same study, 400 evaluations.
 from __future__ import annotations
 
 import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
+from kin40k import KIN40K_LENGTHSCALES, kin40k, kin40k_kernel
 from matplotlib.figure import Figure
-from record import HERE, KIN40K_LENGTHSCALES, kin40k, kin40k_kernel, write
+from record import write
 from torch import Tensor
 
 from gpx.bases import RandomFourier
 from gpx.objectives.block_sampling import sample_blocks
 from gpx.objectives.control_variate import ControlVariate, factor_rows
 from gpx.variational.mean_field import MeanFieldWeights
+
+HERE = Path(__file__).resolve().parent
 
 NUM_BASIS, COLUMNS, BATCH = 10_000, 500, 500
 RANKS = (50, 100, 200, 300, 500, 1000)
@@ -138,7 +145,7 @@ def main() -> None:
         "variance relative to rank 0. Published (QSGP paper, figure 1): about 0.1 at rank 300;",
         "reference: an independent computation with 400 evaluations.",
     ]
-    write("control_variate", "Control variate: variance against rank", notes, rows, checks)
+    write(HERE, "control_variate", "Control variate: variance against rank", notes, rows, checks)
     draw(results)
 
 

@@ -20,8 +20,12 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from omegaconf import OmegaConf
-from record import HERE, write
+from record import write
+
+HERE = Path(__file__).resolve().parent
 
 ROOT = HERE.parents[1]
 RUNS = HERE / "inducing_runs.json"
@@ -98,7 +102,7 @@ def record(runs: dict[str, dict[str, Any]]) -> None:
         "where all training rows are used, else a random split (and no comparison).",
     ]
     title = "Regression with inducing points at the training inputs"
-    write("inducing", title, notes, rows, checks)
+    write(HERE, "inducing", title, notes, rows, checks)
 
 
 def main() -> None:

@@ -11,9 +11,13 @@ gradients on blocks (optimizer=qsgp_stochastic_blocks), the published AdaGrad on
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 from record import write
@@ -26,6 +30,8 @@ from gpx.means import Zero
 from gpx.models import QSGP, SVGP, Model
 from gpx.objectives import Objective, QuadruplyStochasticELBO, SVGPElbo
 from gpx.training import BlockSteps, FirstOrder
+
+HERE = Path(__file__).resolve().parent
 
 INPUTS, TEST, NOISE, LENGTHSCALE = 8, 2000, 0.01, 2.0
 
@@ -141,6 +147,7 @@ def main() -> None:
 
     best = min(rows, key=lambda row: row["RMSE"])["method"]
     write(
+        HERE,
         "large_synthetic",
         f"n = m = {size:,}: equal training time, {arguments.seconds:.0f} s each",
         ["Known hyperparameters; noise standard deviation 0.1; unpublished setting."],

@@ -12,12 +12,17 @@ that of ten times as many without; the best has both.
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
+from kin40k import KIN40K_NOISE, kin40k, kin40k_kernel
 from matplotlib.figure import Figure
-from record import HERE, KIN40K_NOISE, kin40k, kin40k_kernel, write
+from record import write
 from torch import Tensor
 
 from gpx.likelihoods import Gaussian
@@ -25,6 +30,8 @@ from gpx.means import Zero
 from gpx.models import QSGP
 from gpx.objectives import QuadruplyStochasticELBO, WeightSpaceELBO
 from gpx.training import FirstOrder
+
+HERE = Path(__file__).resolve().parent
 
 
 @dataclass(frozen=True)
@@ -142,7 +149,7 @@ def main() -> None:
         f"{setting.num_dense} dense columns, {BATCH} rows per step, {setting.steps} AdaGrad steps",
         "at rate 0.1 falling tenfold. Published: thesis figure 6.2, 10^3 and 10^4 of 10^5.",
     ]
-    write("traces", "Optimisation traces", notes, rows, checks)
+    write(HERE, "traces", "Optimisation traces", notes, rows, checks)
     figure = Figure(figsize=(5.5, 3.6), layout="constrained")
     axes = figure.subplots()
     for name, curve in curves.items():

@@ -1,0 +1,113 @@
+"""Rows of experiments: a JSON file per table, and one generated RESULTS.md per folder.
+
+A script writes <name>.json through ``write``: what was run, what was published, its rows, what
+they had to show, and the machine. RESULTS.md is made from all of them, so a table cannot disagree
+with its rows. Scripts run as ``python experiments/<folder>/<script>.py`` find this file through
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gpx.training.environment import environment_record
+
+Rows = list[dict[str, Any]]
+
+TITLES = {
+    "diagnostics": "Diagnostics: what certificates show",
+    "grids": "Exact Gaussian processes on grids with gaps: reproductions",
+    "grief": "Eigenfunctions of grids (GRIEF): reproductions",
+    "iterative": "Evidence by iterative solvers: measurements",
+    "qsgp": "Quadruply stochastic Gaussian processes: reproductions",
+}
+
+
+def write(
+    folder: Path,
+    name: str,
+    title: str,
+    notes: Sequence[str],
+    rows: Rows | dict[str, Rows],
+    checks: dict[str, bool],
+    *,
+    hidden: Sequence[str] = (),
+    pictures: Sequence[str] = (),
+) -> None:
+    """Write <name>.json and RESULTS.md.
+
+    Args:
+        folder: of the script.
+        name: of the table; starts with the name of its script.
+        title: of its section.
+        notes: sentences under the title: setting, and where published numbers come from.
+        rows: one dict per row of the table, all with the same keys; several tables: caption ->
+            rows.
+        checks: what the rows had to show, and whether they do.
+        hidden: keys of rows that are in the file but not in the table.
+        pictures: file names in the folder.
+    """
+    environment = environment_record(torch.device("cpu"), 0, {})
+    machine = {
+        key: environment[key] for key in ("device_name", "num_threads", "versions", "git_commit")
+    }
+    content = {
+        "title": title,
+        "notes": list(notes),
+        "rows": rows,
+        "hidden": list(hidden),
+        "checks": checks,
+        "pictures": list(pictures),
+        "machine": machine,
+        "date": date.today().isoformat(),
+    }
+    (folder / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
+    results(folder)
+    print(_section(content))
+
+
+def results(folder: Path) -> None:
+    """Write RESULTS.md again from the tables of a folder; other JSON files there are left out."""
+    files = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    sections = [content for content in files if "checks" in content]
+    text = f"# {TITLES[folder.name]}\n\n"
+    text += "Written by the scripts of this folder from their JSON files.\n"
+    text += "".join(_section(content) for content in sections)
+    (folder / "RESULTS.md").write_text(text)
+
+
+def _section(content: dict[str, Any]) -> str:
+    lines = [f"\n## {content['title']}\n", *content["notes"], ""]
+    rows = content["rows"]
+    for caption, table in (rows if isinstance(rows, dict) else {"": rows}).items():
+        if caption:
+            lines += [caption, ""]
+        header = [key for key in table[0] if key not in content.get("hidden", [])]
+        lines += ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+        for row in table:
+            lines.append("| " + " | ".join(_cell(row[key]) for key in header) + " |")
+        lines.append("")
+    for picture in content.get("pictures", []):
+        lines += [f"![{content['title']}]({picture})", ""]
+    lines += [f"- {'pass' if ok else 'FAIL'}: {what}" for what, ok in content["checks"].items()]
+    machine = content["machine"]
+    lines.append(
+        f"- {content['date']}, {machine['device_name']}, {machine['num_threads']} threads, "
+        f"torch {machine['versions']['torch']}, commit {str(machine['git_commit'])[:12]}"
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, list):
+        return "[" + ", ".join(_cell(v) for v in value) + "]"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
