@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError, NotPositiveDefinite, ShapeError
+from gpx.errors import ConfigError, DTypeError, NotPositiveDefinite, ShapeError
 from gpx.linalg.fft_products import convolve, embed_symmetric, fast_length, spectrum
 
 Kind = Literal["strang", "chan", "tyrtyshnikov"]
@@ -47,6 +47,11 @@ def tyrtyshnikov(column: Tensor) -> Tensor:
 
     Eigenvalue q is delta_q(T^2) / delta_q(T) with delta_q(M) = f_q^H M f_q in the Fourier basis;
     both in O(m log m) through the splitting of T into a circulant and a skew-circulant matrix.
+    Where T f_q = 0 to rounding any eigenvalue is a minimiser: it is zero there, without gradient.
+
+    Raises:
+        NotPositiveDefinite: delta_q(T) = 0 but T f_q is not: T is indefinite and has no minimiser
+            (one host synchronisation).
     """
     m = column.shape[-1]
     mirrored = _reflected(column)
@@ -64,7 +69,17 @@ def tyrtyshnikov(column: Tensor) -> Tensor:
     skew = _real_spectrum(chan(odd))
     delta = gamma + skew
     delta_squared = gamma**2 + 2.0 * gamma * skew + _real_spectrum(chan(squared))
-    return torch.fft.irfft((delta_squared / delta) + 0j, n=m)
+    size = 2.0 * column.detach().abs().sum(-1, keepdim=True)  # at least the norm of T
+    rounding = 16.0 * torch.finfo(column.dtype).eps
+    lost = delta.detach().abs() <= rounding * size
+    if bool((lost & (delta_squared.detach().abs() > rounding * size * size)).any()):
+        raise NotPositiveDefinite(
+            f"the Toeplitz matrix of size {m} is indefinite and has no super-optimal circulant: a "
+            "Fourier vector has f^H T f = 0 but T f is not zero. Add the noise variance at lag "
+            "zero, or use chan."
+        )
+    ratio = torch.where(lost, 0.0, delta_squared / torch.where(lost, 1.0, delta))
+    return torch.fft.irfft(ratio + 0j, n=m)
 
 
 def whittle(
@@ -158,6 +173,7 @@ def circulant_preconditioner(
     Raises:
         NotPositiveDefinite: the approximation has an eigenvalue that is not positive; "chan" is
             positive definite whenever the matrix is.
+        ShapeError, DTypeError: from the function, for vectors that do not fit.
 
     Cost: O(n log n) once (one host synchronisation), then two FFTs per column, no padding. The
     values carry no gradient.
@@ -177,7 +193,19 @@ def circulant_preconditioner(
         )
     inverse = torch.complex(values.reciprocal(), torch.zeros_like(values))
 
+    rows = torch.Size(grid).numel()
+
     def apply(vectors: Tensor) -> Tensor:
+        if vectors.ndim == 0 or vectors.shape[-1 if vectors.ndim == 1 else -2] != rows:
+            raise ShapeError(
+                f"a circulant preconditioner of {rows} rows cannot meet vectors of shape "
+                f"{tuple(vectors.shape)}; expected ({rows},) or (..., {rows}, c)"
+            )
+        if vectors.dtype != values.dtype or vectors.device != values.device:
+            raise DTypeError(
+                f"the circulant preconditioner is {values.dtype} on {values.device}, the vectors "
+                f"are {vectors.dtype} on {vectors.device}; convert one of them"
+            )
         block = vectors.unsqueeze(-1) if vectors.ndim == 1 else vectors
         out = convolve(inverse, block, grid, grid, grid)
         return out.squeeze(-1) if vectors.ndim == 1 else out

@@ -6,6 +6,7 @@ factor, so that any of prod_l m_l = 10^200 columns costs d products per entry.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gpx.errors import ShapeError
+from gpx.errors import DTypeError, IndexOutOfRange, ShapeError
 
 
 def khatri_rao_columns(
@@ -31,10 +32,13 @@ def khatri_rao_columns(
 
     Returns:
         (..., n, p): prod_l R_l[:, index[:, l]] exp(log_scale). Gradients reach factors and
-        log_scale, are exact also at entries that are zero, and are first derivatives only.
+        log_scale, are exact also at entries that are zero, and are first derivatives only. Zero
+        times infinity is NaN, as in the product itself.
 
     Raises:
-        ShapeError: ``index`` is not (p, d), or ``log_scale`` not (p,).
+        ShapeError: ``index`` is not (p, d), or ``log_scale`` not (p,); factors that differ in rows.
+        IndexOutOfRange: an index beyond its factor's columns (one host synchronisation).
+        DTypeError: factors or ``log_scale`` of different dtype or device.
 
     Cost: O(d n p) time, O(n p) memory, forward and backward (nothing is kept per factor).
     Source: Evans thesis, theorem 4.2 and section 4.3.2.
@@ -43,15 +47,40 @@ def khatri_rao_columns(
         raise ShapeError(
             f"index is {tuple(index.shape)}; expected (p, {len(factors)}), one column per factor"
         )
+    first = factors[0]
     if log_scale is None:
-        log_scale = factors[0].new_zeros(index.shape[0])
+        log_scale = first.new_zeros(index.shape[0])
     if log_scale.shape != index.shape[:1]:
         raise ShapeError(
             f"log_scale is {tuple(log_scale.shape)}; expected {tuple(index.shape[:1])}"
         )
+    _check(factors, index, log_scale)
     out = _SignedLogProduct.apply(index, log_scale, *factors)
     assert isinstance(out, Tensor)
     return out
+
+
+def _check(factors: Sequence[Tensor], index: Tensor, log_scale: Tensor) -> None:
+    first = factors[0]
+    if any(f.ndim < 2 or f.shape[-2] != first.shape[-2] for f in factors):
+        raise ShapeError(
+            "the factors of a row-partitioned Khatri-Rao product need equal numbers of rows, got "
+            f"{[tuple(f.shape) for f in factors]}"
+        )
+    for other in (*factors[1:], log_scale):
+        if other.dtype != first.dtype or other.device != first.device:
+            raise DTypeError(
+                f"the first factor of a Khatri-Rao product is {first.dtype} on {first.device}, "
+                f"another or its log_scale {other.dtype} on {other.device}; convert one of them"
+            )
+    sizes = [f.shape[-1] for f in factors]
+    if index.numel():
+        limits = torch.tensor(sizes, device=index.device)
+        if bool(((index < 0) | (index >= limits)).any()):
+            raise IndexOutOfRange(
+                f"column indices range from {index.amin(0).tolist()} to {index.amax(0).tolist()}; "
+                f"the factors have {sizes} columns"
+            )
 
 
 class _SignedLogProduct(torch.autograd.Function):
@@ -59,16 +88,18 @@ class _SignedLogProduct(torch.autograd.Function):
     def forward(ctx: Any, index: Tensor, log_scale: Tensor, *factors: Tensor) -> Tensor:
         logs, sign, zeros = _accumulate(index, log_scale, factors)
         ctx.save_for_backward(index, log_scale, *factors)
-        return torch.where(zeros > 0, 0.0, sign * logs.exp())
+        return _value(logs, sign, zeros)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         index, log_scale, *factors = ctx.saved_tensors
         logs, sign, zeros = _accumulate(index, log_scale, factors)
+        # an entry that is not used has no gradient, also where its derivative overflows
+        unused = grad == 0.0
         scale_grad = None
         if ctx.needs_input_grad[1]:
-            whole = grad * torch.where(zeros > 0, 0.0, sign * logs.exp())
+            whole = (grad * _value(logs, sign, zeros)).masked_fill_(unused, 0.0)
             scale_grad = whole.flatten(0, -2).sum(0)
         found: list[Tensor | None] = []
         for position, f in enumerate(factors):
@@ -81,8 +112,15 @@ class _SignedLogProduct(torch.autograd.Function):
             magnitude = (logs - torch.where(zero, 0.0, entry.abs().log())).exp()
             others = torch.where(zero, sign, sign * entry.sign())
             others = torch.where(zeros - zero.to(zeros.dtype) > 0, 0.0, others * magnitude)
-            found.append(_sum_to(grad * others, f, index[:, position]))
+            others = (grad * others).masked_fill_(unused, 0.0)
+            found.append(_sum_to(others, f, index[:, position]))
         return (None, scale_grad, *found)
+
+
+def _value(logs: Tensor, sign: Tensor, zeros: Tensor) -> Tensor:
+    """sign exp(logs), zero where a factor is: but zero times infinity, or times NaN, is NaN."""
+    nothing = torch.where(logs < math.inf, 0.0, math.nan)
+    return torch.where(zeros > 0, nothing, sign * logs.exp())
 
 
 def _sum_to(grad: Tensor, factor: Tensor, columns: Tensor) -> Tensor:

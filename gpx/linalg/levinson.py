@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gpx.errors import DidNotConverge, NotPositiveDefinite, ShapeError
+from gpx.linalg.cg_iteration import column_scales
 from gpx.linalg.fft_products import (
     convolve,
     embed_symmetric,
@@ -143,9 +144,12 @@ def toeplitz_solve(column: Tensor, right: Tensor, plan: Prepared | None = None) 
     Rounding means the backward error |T s - r| / (|T| |s| + |r|), as dense factorisations promise:
     the residual itself grows with the condition number.
 
+    Column and right-hand sides are scaled by powers of two, so that no norm under- or overflows.
+
     Raises:
         NotPositiveDefinite: from the Durbin recursion.
-        DidNotConverge: the matrix is too near singular for its dtype.
+        DidNotConverge: the matrix is too near singular for its dtype; right-hand sides that are not
+            finite.
 
     Cost: O(m^2) once per column (kept in ``plan``); then six FFTs of length 2 m and two for the
     residual per column and refinement; one host synchronisation per refinement. No gradients.
@@ -157,18 +161,22 @@ def toeplitz_solve(column: Tensor, right: Tensor, plan: Prepared | None = None) 
         raise ShapeError(f"right-hand sides {tuple(right.shape)} for a Toeplitz matrix of {m} rows")
     _, first = plan.get("durbin", (column,), lambda: durbin(column))
     lengths, grid = (fast_length(2 * m - 1),), (m,)
+    size = plan.get("scale", (column,), lambda: column_scales(column.unsqueeze(-1)))
+    column = plan.get("scaled", (column,), lambda: column / size)
     eigenvalues = plan.get(
         "refinement", (column,), lambda: spectrum(embed_symmetric(column, lengths[0]))
     )
-    factors = plan.get("semencul", (first,), lambda: _semencul(first, lengths))
+    factors = plan.get("semencul", (first,), lambda: _semencul(first * size, lengths))
+    unit = column_scales(right)
+    right = right / unit.unsqueeze(-2)
     accuracy = ACCURACY * torch.finfo(right.dtype).eps
     tiny = torch.finfo(right.dtype).tiny
-    norm, size = 2.0 * column.abs().sum(-1, keepdim=True), right.norm(dim=-2).clamp(min=tiny)
+    norm, length = 2.0 * column.abs().sum(-1, keepdim=True), right.norm(dim=-2).clamp(min=tiny)
     solution = _apply_semencul(factors, right, lengths, m)
     best, best_error = solution, float("inf")
     for _ in range(REFINEMENTS):
         residual = right - convolve(eigenvalues, solution, lengths, grid, grid)
-        error = float((residual.norm(dim=-2) / (norm * solution.norm(dim=-2) + size)).max())
+        error = float((residual.norm(dim=-2) / (norm * solution.norm(dim=-2) + length)).max())
         if error < best_error:
             best = solution
         stalled = not error < 0.5 * best_error
@@ -177,12 +185,16 @@ def toeplitz_solve(column: Tensor, right: Tensor, plan: Prepared | None = None) 
             break
         solution = solution + _apply_semencul(factors, residual, lengths, m)
     if not best_error <= ACCEPTED.get(right.dtype, 1e-3):
+        if not bool(torch.isfinite(right).all()):
+            raise DidNotConverge(
+                f"the right-hand sides of a Toeplitz solve of size {m} hold NaN or infinite values"
+            )
         raise DidNotConverge(
             f"the Toeplitz solve of size {m} ({right.dtype}) stopped at a backward error of "
             f"{best_error:.1e}: the matrix is nearly singular. Add noise variance to column[0] or "
             "use float64."
         )
-    return best
+    return best * (unit / size).unsqueeze(-2)
 
 
 def _semencul(first: Tensor, lengths: tuple[int]) -> tuple[Tensor, Tensor, Tensor]:

@@ -6,7 +6,7 @@ import pytest
 import scipy.linalg
 import torch
 
-from gpx.errors import ConfigError, NotPositiveDefinite
+from gpx.errors import ConfigError, DTypeError, NotPositiveDefinite, ShapeError
 from gpx.linalg import (
     chan,
     circulant_approximation,
@@ -223,3 +223,30 @@ def test_errors_name_the_way_out():
         circulant_preconditioner(k, kind="strang")
     with pytest.raises(ConfigError, match="one level"):
         circulant_preconditioner(draw(3, 3), kind="tyrtyshnikov", levels=2)
+
+
+@pytest.mark.parametrize("m", [7, 8])
+@pytest.mark.parametrize("spectrum", [[1.0, 0.0, 0.0, 0.0], [4.0, 0.0, 2.0, 0.0], [0.0] * 4])
+def test_a_singular_circulant_is_its_own_super_optimal_circulant(m, spectrum):
+    values = torch.tensor([*spectrum, 0.0][: m // 2 + 1], dtype=torch.float64)
+    k = torch.fft.irfft(values + 0j, n=m).requires_grad_()
+    found = tyrtyshnikov(k)
+    torch.testing.assert_close(found.detach(), k.detach(), rtol=0, atol=1e-13)
+    found[0].backward()
+    assert torch.isfinite(k.grad).all()
+
+
+def test_an_indefinite_matrix_without_a_super_optimal_circulant_is_an_error():
+    k = torch.zeros(4, dtype=torch.float64)
+    k[1] = 1.0  # skew part: f^H T f = 0 at frequency one, where T f is not zero
+    with pytest.raises(NotPositiveDefinite, match="indefinite"):
+        tyrtyshnikov(k)
+
+
+def test_a_preconditioner_refuses_vectors_that_do_not_fit():
+    apply = circulant_preconditioner(column(6))
+    for wrong in (draw(7), draw(7, 2), draw(5, 6, 2)[:, :3]):
+        with pytest.raises(ShapeError, match="6 rows"):
+            apply(wrong)
+    with pytest.raises(DTypeError, match="float32"):
+        apply(draw(6).float())

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from gpx.errors import ShapeError
+from gpx.errors import DTypeError, IndexOutOfRange, ShapeError
 from gpx.linalg.khatri_rao import khatri_rao_columns, khatri_rao_gram
 
 
@@ -86,3 +86,37 @@ def test_shapes_are_checked():
         khatri_rao_columns(factors, index, scale[:6])
     with pytest.raises(ShapeError, match="pairwise"):
         khatri_rao_gram(factors, factors[:2])
+
+
+def test_zero_times_infinity_is_nan_as_in_the_direct_product():
+    infinite = torch.tensor([[0.0, math.inf, math.nan, 2.0]], dtype=torch.float64)
+    index = torch.cartesian_prod(torch.arange(4), torch.arange(4))
+    factors = [infinite, infinite]
+    none = torch.zeros(16, dtype=torch.float64)
+    found = khatri_rao_columns(factors, index)
+    expected = direct(factors, index, none)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=0.0, equal_nan=True)
+    nothing = khatri_rao_columns(factors, index[:1], torch.tensor([-math.inf]).double())
+    assert nothing.item() == 0.0  # 0 * 0 * exp(-inf)
+
+
+def test_an_unused_entry_has_no_gradient_even_where_its_derivative_overflows():
+    """d / d 1e-300 of 1e-300 * 1e300 * 1e300 is 1e600."""
+    factors = [torch.tensor([[v, 3.0]]).double().requires_grad_() for v in (1e-300, 1e300, 1e300)]
+    found = khatri_rao_columns(factors, torch.tensor([[0, 0, 0], [1, 1, 1]]))
+    found[0, 1].backward()
+    for f in factors:
+        torch.testing.assert_close(f.grad, torch.tensor([[0.0, 9.0]]).double())
+
+
+def test_indices_and_factors_that_do_not_fit_are_one_clear_error_each():
+    factors, index, _ = problem()
+    for wrong in (torch.full_like(index, -1), torch.full_like(index, 4)):
+        with pytest.raises(IndexOutOfRange, match=r"range from .* \[4, 3, 5\] columns"):
+            khatri_rao_columns(factors, wrong)
+    with pytest.raises(ShapeError, match="equal numbers of rows"):
+        khatri_rao_columns([factors[0], factors[1][1:], factors[2]], index)
+    with pytest.raises(DTypeError, match="float32"):
+        khatri_rao_columns([factors[0], factors[1].float(), factors[2]], index)
+    with pytest.raises(DTypeError, match="float32"):
+        khatri_rao_columns(factors, index, torch.zeros(index.shape[0]))

@@ -93,3 +93,18 @@ def test_a_solve_that_cannot_be_refined_is_refused(monkeypatch):
 def test_right_hand_sides_that_do_not_fit_are_refused():
     with pytest.raises(ShapeError, match="Toeplitz matrix of 8 rows"):
         toeplitz_solve(kernel_column(8), torch.ones(7, 1, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("matrix", "side"),
+    [(1e-290, 1e-290), (1e-290, 1e-160), (1.0, 1e290), (1.0, 1e-270), (1e290, 1e160)],
+)
+def test_scales_that_cannot_be_squared(matrix, side):
+    column, right = kernel_column(30), torch.randn(30, 2, dtype=torch.float64)
+    found = toeplitz_solve(matrix * column, side * right) / (side / matrix)
+    torch.testing.assert_close(found, toeplitz_solve(column, right), rtol=1e-10, atol=1e-12)
+
+
+def test_right_hand_sides_that_are_not_finite_are_named():
+    with pytest.raises(DidNotConverge, match=r"right-hand sides .* NaN or infinite"):
+        toeplitz_solve(kernel_column(5), torch.full((5, 1), float("nan"), dtype=torch.float64))
