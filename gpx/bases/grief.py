@@ -118,6 +118,30 @@ class GridEigenfunctions(Basis):
         self.num_basis = min(self.most, self.grid_size)
         self.index, self._plan = self.index[:0], None
 
+    def raise_lengthscales(self, x: Tensor) -> list[int]:
+        """Raise lengthscales below the distance of the data to the nearest node.
+
+        Between nodes further apart than about a lengthscale the Nystrom eigenfunctions vanish, and
+        the data there cannot be explained by any of them.
+
+        Args:
+            x (n, d): training inputs. A column whose values are all nodes allows any lengthscale.
+
+        Returns:
+            the columns whose lengthscale was raised.
+
+        Cost: O(n d log m).
+        """
+        least = x.new_zeros(x.shape[1], dtype=torch.float64)
+        for column, size in enumerate(self.sizes.tolist()):
+            if size < 2:
+                continue
+            nodes, values = self.nodes[column, :size], x[:, column].double().contiguous()
+            above = torch.searchsorted(nodes, values).clamp(1, size - 1)
+            gap = torch.minimum((nodes[above] - values).abs(), (values - nodes[above - 1]).abs())
+            least[column] = 2.0 * gap.max()
+        return self.factors.raise_lengthscales(least)
+
     @torch.no_grad()
     def select(self) -> int:
         """Choose the p largest products at the current parameters, and keep to them.

@@ -88,6 +88,26 @@ class ProductFactors:
                 setattr(kernel, name, wanted.clamp(min=2.0 * FLOOR))
                 return
 
+    @torch.no_grad()
+    def raise_lengthscales(self, least: Tensor) -> list[int]:
+        """Raise lengthscales to at least ``least`` (d,), one shared by columns to their smallest.
+
+        Returns:
+            the columns whose lengthscale was raised.
+        """
+        raised: list[int] = []
+        for part, columns in self._parts:
+            if not is_parametrized(part, "lengthscale"):
+                continue
+            current = part.lengthscale
+            floor = least[columns].to(current)
+            wanted = torch.maximum(current, floor if current.ndim else floor.min())
+            moved = (wanted > current).expand(len(columns))
+            if bool(moved.any()):
+                part.lengthscale = wanted
+                raised += [c for c, m in zip(columns, moved.tolist(), strict=True) if m]
+        return sorted(raised)
+
     def evaluate(self, nodes: Tensor, x: Tensor) -> Tensor:
         """k_i(node, x_i) for every column: (d, m, n).
 

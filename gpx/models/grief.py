@@ -21,6 +21,9 @@ from gpx.models.grief_sums import FeatureSums, WeightPosterior, feature_sums
 NOISE_GRID = 400
 """Ratios of noise to outputscale looked up by ``best_scales``."""
 
+LARGEST_SCALE = 1e4
+"""Largest outputscale that ``best_scales`` takes, in mean squares of the residuals."""
+
 NEGLIGIBLE_GAIN = 1e-4
 """Nats per point below which a round that leaves the choice as it is was the last."""
 
@@ -51,7 +54,10 @@ def best_scales(sums: FeatureSums) -> tuple[Tensor, Tensor]:
     # the ratio n log(ratio) + sum log(1 + lambda / ratio) is log det of F^T F + ratio I
     logs = n * ratios.log() + (values / ratio).log1p().sum(1)
     outputscale = (quadratic / n).clamp(min=torch.finfo(values.dtype).tiny)
-    best = torch.argmin(n * outputscale.log() + logs)
+    loss = n * outputscale.log() + logs
+    # features that vanish at the data ask for any scale at all
+    loss[outputscale > LARGEST_SCALE * sums.squared_residual / n] = torch.inf
+    best = torch.argmin(loss)
     return outputscale[best], outputscale[best] * ratios[best]
 
 
@@ -68,10 +74,10 @@ class GRIEF(Model):
         num_eigenfunctions: p, at most.
         grid: how the inducing grid is built from the training inputs.
         factor_jitter: on every one-dimensional covariance.
-        noise_first: whether ``initialise`` moves noise variance and outputscale to where the
-            evidence of the p eigenfunctions is largest. Hyperparameters of an exact process leave
-            no noise for what p eigenfunctions cannot explain, and a first line search from there
-            may end anywhere.
+        noise_first: whether ``initialise`` raises lengthscales that the grid cannot resolve to its
+            spacing, and then moves noise variance and outputscale to where the evidence of the p
+            eigenfunctions is largest. Hyperparameters of an exact process leave no noise for what p
+            eigenfunctions cannot explain, and a first line search from there may end anywhere.
         correction: whether the variance that the eigenfunctions miss at a point is added back, as
             independent noise of f: k~(x, x) + (k(x, x) - k~(x, x)) at equal inputs.
         reselect: how often the p eigenfunctions are chosen anew, at the kernel found so far, and
@@ -148,11 +154,14 @@ class GRIEF(Model):
         Cost: O(n log n d), and n p^2 / 2 + p^3 multiply-adds where there are sums.
         """
         self.basis.place(x)
+        raised = self.basis.raise_lengthscales(x) if self.noise_first else []
         self.basis.select()
         self.note = (
             f"{self.basis.num_basis} eigenfunctions of 10^{self.basis.log10_grid_size:.1f} "
             "inducing points"
         )
+        if raised:
+            self.note += f"; lengthscales of {len(raised)} inputs raised to the spacing of the grid"
         if not (self.noise_first or self.fixed_basis):
             return
         with torch.no_grad():
