@@ -1,0 +1,6 @@
+"""What others reconstruct gappy fields with: comparators, never defaults."""
+
+from gpx.comparators.gappy_pod import GappyPOD, gappy_pod
+from gpx.comparators.local_kriging import Independent, local_kriging
+
+__all__ = ["GappyPOD", "Independent", "gappy_pod", "local_kriging"]

@@ -1,0 +1,86 @@
+"""Gappy proper orthogonal decomposition: low-rank fields, its fixed point, bad input."""
+
+import pytest
+import torch
+
+from gpx.comparators import gappy_pod
+from gpx.comparators.gappy_pod import leading_part
+from gpx.errors import ConfigError, DataError, ShapeError
+
+
+def low_rank_field(rank=5, size=(60, 40), share=0.2, noise=0.0, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    left = torch.randn(size[0], rank, generator=generator).double()
+    right = torch.randn(rank, size[1], generator=generator).double()
+    truth = left @ right + 3.0
+    values = truth + noise * torch.randn(size, generator=generator).double()
+    observed = torch.rand(size, generator=generator) >= share
+    return truth, values, observed
+
+
+def run(values, observed, **options):
+    return gappy_pod(values, observed, generator=torch.Generator().manual_seed(1), **options)
+
+
+def test_recovers_a_field_of_rank_five():
+    truth, values, observed = low_rank_field()
+    found = run(values.masked_fill(~observed, torch.nan), observed, tolerance=1e-7)
+    error = (found.filled - truth)[~observed].norm() / truth[~observed].norm()
+    assert error < 1e-2
+    assert found.converged
+    # the mean of what is observed is off by a constant in time: a sixth mode
+    assert found.held_out[4] > 1e-2 > 1e4 * found.held_out[5]
+    assert found.rank >= 6
+    assert torch.equal(found.filled[observed], values[observed])
+
+
+def test_held_out_error_chooses_the_rank_under_noise():
+    truth, values, observed = low_rank_field(rank=3, noise=0.5)
+    found = run(values, observed)
+    assert found.rank == 4  # three, and the error of the mean
+    assert found.held_out.argmin() == 3
+    assert len(found.held_out) == 7  # patience: three ranks without a better one
+    error = (found.low_rank - truth)[~observed].square().mean().sqrt()
+    assert error < 0.5 * values.std()
+
+
+def test_gaps_are_a_fixed_point_of_the_reconstruction():
+    _, values, observed = low_rank_field(rank=2, size=(20, 12))
+    found = run(values, observed, tolerance=1e-9, max_rank=2, max_iterations=3000)
+    mean = (values * observed).sum(1, keepdim=True) / observed.sum(1, keepdim=True)
+    u, s, v = torch.linalg.svd(found.filled - mean, full_matrices=False)
+    again = (u[:, : found.rank] * s[: found.rank]) @ v[: found.rank] + mean
+    torch.testing.assert_close(again[~observed], found.filled[~observed], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [(7, 4), (4, 7), (5, 5)])
+def test_leading_part_is_the_truncated_svd(size):
+    matrix = torch.randn(size, generator=torch.Generator().manual_seed(2)).double()
+    u, s, v = torch.linalg.svd(matrix, full_matrices=False)
+    torch.testing.assert_close(leading_part(matrix, 3), (u[:, :3] * s[:3]) @ v[:3])
+
+
+def test_stops_short_and_says_so():
+    _, values, observed = low_rank_field()
+    found = run(values, observed, max_iterations=2, tolerance=1e-12, max_rank=2)
+    assert not found.converged
+    assert found.iterations == 2
+    assert found.change > 1e-12
+
+
+def test_bad_input():
+    _, values, observed = low_rank_field()
+    with pytest.raises(ShapeError, match=r"\(60, 40\) and \(60,\)"):
+        run(values, observed[:, 0])
+    with pytest.raises(ConfigError, match="max_rank=41"):
+        run(values, observed, max_rank=41)
+    with pytest.raises(ConfigError, match="hold_out"):
+        run(values, observed, hold_out=0.0)
+    never = observed.clone()
+    never[3] = False
+    with pytest.raises(DataError, match="1 points are observed in no snapshot"):
+        run(values, never)
+    broken = values.clone()
+    broken[observed.nonzero()[0].tolist()] = torch.nan
+    with pytest.raises(DataError, match="not finite"):
+        run(broken, observed)
