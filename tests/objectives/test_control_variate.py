@@ -191,7 +191,7 @@ def test_control_variate_reduces_the_variance(coefficient):
 
 
 def test_auto_coefficient_shrinks_a_harmful_control_variate():
-    # few support rows and a rough kernel: coefficient one hurts, auto must not (2.22)
+    # few support rows and a rough kernel: coefficient one hurts, auto must not
     def variance(**options):
         model, x, y = problem(200, n=300, length=0.1)
         generator = torch.Generator().manual_seed(4)

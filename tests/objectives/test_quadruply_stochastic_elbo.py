@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+from gpx.bases import standard_normals
 from gpx.errors import ConfigError
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
@@ -257,7 +258,7 @@ def test_full_refresh_on_all_rows_is_the_numerical_minimiser():
 
 
 def test_unbiased_after_hyperparameters_moved():
-    # the control variate keeps its features at the initial hyperparameters (2.25 c)
+    # the control variate keeps its features at the initial hyperparameters
     model, x, y = problem(1)
     objective = prepared(model, x, y, support_rows=3)
     with torch.no_grad():
@@ -268,6 +269,31 @@ def test_unbiased_after_hyperparameters_moved():
     assert value == pytest.approx(want_value, rel=1e-12)
     for a, b in zip(found, want, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+
+
+def test_lengthscale_gradient_through_sampled_features_is_that_of_the_dense_bound():
+    # the bound written out for dense matrices, features from normals over lengthscales
+    model, x, y = problem()
+    objective = prepared(model, x, y, support_rows=3)
+    _, found = expectation(objective, model, x, y, 2, "without")
+    names = [name for name, p in model.named_parameters() if p.requires_grad]
+    raw = dict(model.named_parameters())
+    kernel, noise = model.kernel, model.noise_variance
+    normals = standard_normals(model.basis.seed, torch.arange(BLOCKS), 2, dtype=torch.float64)
+    angles = x @ (normals / kernel.lengthscale).T
+    scale = (2.0 * kernel.outputscale / model.basis.num_basis).sqrt()
+    phi = scale * torch.stack((angles.cos(), angles.sin()), dim=2).reshape(len(y), -1)
+    mu, log_c = model.family.mean.reshape(-1), model.family.log_scale.reshape(-1)
+    covariance = (2.0 * log_c).exp().diag()
+    marginal = torch.distributions.Normal(phi @ mu, noise.sqrt()).log_prob(y).sum()
+    trace = 0.5 / noise * (phi @ covariance @ phi.T).trace()
+    kl = 0.5 * (mu @ mu + covariance.trace() - len(mu)) - log_c.sum()
+    (marginal - trace - kl).backward()
+    checked = 0
+    for name, grad in zip(names, found, strict=True):
+        torch.testing.assert_close(grad, raw[name].grad, rtol=1e-9, atol=1e-9)
+        checked += "lengthscale" in name
+    assert checked == 1
 
 
 def test_tied_lists_are_biased():

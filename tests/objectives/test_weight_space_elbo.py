@@ -80,7 +80,7 @@ def set_factor(model, c):
 
 
 def oracle_factor(precision, num_dense):
-    """Optimal columns: h / sqrt(h_1), h the first column of the inverse of H[r:, r:] (2.16)."""
+    """Optimal columns: h / sqrt(h_1), h the first column of the inverse of H[r:, r:]."""
     c = torch.diag(precision.diagonal().rsqrt())
     for r in range(num_dense):
         h = torch.linalg.inv(precision[r:, r:])[:, 0]

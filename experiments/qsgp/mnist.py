@@ -1,0 +1,195 @@
+"""MNIST, odd against even, by random Fourier features and a logistic site (QSGP paper, section 4).
+
+    python experiments/qsgp/mnist.py --quick     # m = 1e4, half of the 10,000 test images, minutes
+    python experiments/qsgp/mnist.py --images test --basis 10000 100000
+    python experiments/qsgp/mnist.py --images all --basis 1000000 --steps 5000 --device cuda
+
+The last line is the published setting and needs the files of MNIST (60,000 training images);
+``python train.py experiment=qsgp_mnist`` is the same run with checkpoints and TensorBoard.
+Published: accuracy 97.85 %, mean negative log probability 0.068 at m = 1e6 and 0.063 at m = 1e7. A
+fold of the 10,000 test images is a sixth of the data and another test set, so its numbers stand
+beside the published ones and not against them. Writes mnist.json, mnist.png and RESULTS.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch
+from matplotlib.figure import Figure
+from record import write
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from gpx.data import load
+from gpx.data.mnist import MNISTParity
+from gpx.kernels import RBF
+from gpx.likelihoods import Bernoulli
+from gpx.means import Zero
+from gpx.models import QSGP
+from gpx.objectives import SiteBoundELBO, exact_site_elbo
+from gpx.training import FirstOrder
+from gpx.training.batches import Batches
+
+HERE = Path(__file__).resolve().parent
+BATCH, NODES = 100, 101  # of the paper
+LENGTHSCALE, OUTPUTSCALE = 5.0, 10.0  # ours, as all below: the paper does not state them
+REFRESHES = 4
+PUBLISHED = {10**6: (0.9785, 0.068), 10**7: (None, 0.063)}
+
+
+@torch.no_grad()
+def measured(model: QSGP, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> dict:
+    """Exact bound per training image, accuracy and mean negative log probability (median)."""
+    latent = test[1] * model.condition(*train).predict(test[0]).mean
+    return {
+        "bound / image": float(exact_site_elbo(model, *train).value) / len(train[1]),
+        "accuracy": float((latent > 0).double().mean()),
+        "NLP": float(-logsigmoid(latent).mean()),
+        "lengthscale": float(model.kernel.lengthscale.mean()),
+        "signal variance": float(model.kernel.outputscale),
+    }
+
+
+def train(
+    m: int,
+    columns: int,
+    steps: int,
+    data: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]],
+    group: int,
+) -> list[dict[str, Any]]:
+    """Rows of one run: exact start on few functions, spread over all of them, steps."""
+    (x, y), test = data
+    model = QSGP(
+        RBF(lengthscale=LENGTHSCALE, outputscale=OUTPUTSCALE),
+        Zero(),
+        Bernoulli(num_nodes=NODES, probability="median"),
+        num_basis=m,
+        warm_start_size=group,
+        block_frequencies=min(500, columns // 20),
+        site_passes=0,
+    ).to(x.device, x.dtype)
+    rows: list[dict[str, Any]] = []
+    seconds = 0.0
+
+    def record(stage: str, step: int) -> None:
+        published = PUBLISHED.get(m, (None, None))
+        rows.append(
+            {
+                "m": m,
+                "stage": stage,
+                "step": step,
+                **measured(model, data[0], test),
+                "seconds": seconds,
+                "published accuracy": published[0],
+                "published NLP": published[1],
+            }
+        )
+        print(rows[-1], flush=True)
+
+    generator = torch.Generator(x.device).manual_seed(0)
+    for stage, passes in ((f"solved for {group}", 0), ("spread over all", 6)):
+        started = time.perf_counter()
+        model.site_passes = passes
+        model.family.mean.data.zero_()
+        model.initialise(x, y, generator=generator)
+        seconds += time.perf_counter() - started
+        record(stage, 0)
+    started = time.perf_counter()
+    objective = SiteBoundELBO(len(y), columns, refresh_steps=steps // REFRESHES).to(x.device)
+    objective.prepare(model, x, y, generator=generator)
+    optimiser = FirstOrder(
+        {
+            "variational": {"algorithm": "adagrad", "lr": 0.001},
+            "hyperparameters": {"algorithm": "adam", "lr": 0.005},
+        },
+        {"name": "exponential", "final": 0.1},
+    )
+    optimiser.bind(model.parameter_groups(), steps)
+    batches = Batches(len(y), BATCH, 0, x.device)
+    for step in range(steps):
+        chosen = batches.rows(step)
+        optimiser.before_step(step)
+        objective.before_step(model, x, y, chosen)
+        objective(model, x[chosen], y[chosen], generator=generator).backward()
+        optimiser.step(step)
+        objective.after_step(model)
+        if (step + 1) % (steps // REFRESHES) == 0:
+            seconds += time.perf_counter() - started
+            record("steps", step + 1)
+            started = time.perf_counter()
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="m = 1e4, half of the images")
+    parser.add_argument("--basis", type=int, nargs="+", default=[10**4, 10**5])
+    parser.add_argument("--images", choices=("auto", "test", "all"), default="auto")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--steps", type=int, default=200, help="a multiple of 4")
+    parser.add_argument("--group", type=int, default=2000, help="functions of the first solve")
+    arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.basis, arguments.images, arguments.steps = [10**4], "test", 80
+        arguments.group = 1000
+    loaded = load(MNISTParity(images=arguments.images), task="binary")
+    count = 4500 if arguments.quick else len(loaded.train_y)
+    tables = [
+        t.to(arguments.device, torch.float32)
+        for t in (loaded.train_x[:count], loaded.train_y[:count], loaded.test_x, loaded.test_y)
+    ]
+    data = (tables[0], tables[1]), (tables[2], tables[3])
+    runs = {}
+    for m in arguments.basis:
+        columns = min(20_000, max(2000, m // 5))
+        runs[m] = train(m, columns, arguments.steps, data, arguments.group)
+    rows = [row for run in runs.values() for row in run]
+
+    figure = Figure(figsize=(8, 3), layout="constrained")
+    axes = figure.subplots(1, 2)
+    for m, run in runs.items():
+        after = run[1:]
+        for axis, key in zip(axes, ("bound / image", "NLP"), strict=True):
+            axis.plot([r["step"] for r in after], [r[key] for r in after], "o-", label=f"m = {m:,}")
+            axis.set(xlabel="step", ylabel=key)
+    axes[0].legend()
+    figure.savefig(HERE / "mnist.png", dpi=150)
+
+    first, last = [run[1] for run in runs.values()], [run[-1] for run in runs.values()]
+    pairs = list(zip(first, last, strict=True))
+    write(
+        HERE,
+        "mnist",
+        "MNIST, odd against even",
+        [
+            f"{count:,} training and {len(tables[3]):,} test images; {BATCH} images and a fifth",
+            f"of the functions (2,000 to 20,000) per step, {NODES} nodes, predictive median. The",
+            "bound is exact, in nats. Published: all 60,000 + 10,000 images.",
+        ],
+        rows,
+        {
+            "steps end with a higher exact bound than the start over all functions": all(
+                b["bound / image"] > a["bound / image"] for a, b in pairs
+            ),
+            "and with no larger negative log probability (within 0.002)": all(
+                b["NLP"] <= a["NLP"] + 0.002 for a, b in pairs
+            ),
+            "the start over all functions is better in both than the solve for few": all(
+                run[1]["NLP"] < run[0]["NLP"] and run[1]["bound / image"] > run[0]["bound / image"]
+                for run in runs.values()
+            ),
+        },
+        hidden=["published accuracy"] if max(arguments.basis) < 10**6 else [],
+        pictures=["mnist.png"],
+    )
+
+
+if __name__ == "__main__":
+    main()
