@@ -190,7 +190,6 @@ def kronecker_logdet(factors: Sequence[Tensor]) -> Tensor:
     Cost: sum_l m_l^3 / 3 multiply-adds; one host synchronisation per factor.
     """
     sizes = [f.shape[-1] for f in factors]
-    total = math.prod(sizes)
     terms = []
     for position, f in enumerate(factors):
         lower, _ = cholesky(
@@ -200,7 +199,8 @@ def kronecker_logdet(factors: Sequence[Tensor]) -> Tensor:
             hint="add a noise variance (KroneckerPlusDiagonal)",
         )
         log_diagonal = lower.diagonal(dim1=-2, dim2=-1).log()
-        terms.append(2.0 * float(total // sizes[position]) * log_diagonal.sum(-1))
+        others = math.prod(sizes[:position] + sizes[position + 1 :])
+        terms.append(2.0 * float(others) * log_diagonal.sum(-1))
     return reduce(torch.add, terms)
 
 
@@ -222,15 +222,24 @@ def kronecker_solve(factors: Sequence[Tensor], right: Tensor) -> Tensor:
                 "needs square factors"
             )
         lu, pivots, info = torch.linalg.lu_factor_ex(f)
-        if bool((info != 0).any()):
+        pivot = lu.detach().diagonal(dim1=-2, dim2=-1).abs()
+        if bool((info != 0).any()) or not bool((pivot > _rounding(f.detach(), lu, pivots)).all()):
             raise NotPositiveDefinite(
                 f"factor {position + 1} of {len(factors)} of a Kronecker product "
-                f"({f.shape[-1]} x {f.shape[-1]}) is singular: a pivot of its factorisation is "
-                "zero. Try: remove duplicate grid points; add a noise variance "
-                "(KroneckerPlusDiagonal)."
+                f"({f.shape[-1]} x {f.shape[-1]}) is singular or not finite: a pivot of its "
+                f"factorisation is {float(pivot.min()):.1e}, zero to rounding. Try: remove "
+                "duplicate grid points; add a noise variance (KroneckerPlusDiagonal)."
             )
         solvers.append(_Inverse(lu, pivots))
     return kronecker_matmul(solvers, right)
+
+
+def _rounding(matrix: Tensor, lu: Tensor, pivots: Tensor) -> Tensor:
+    """What a pivot (..., m) is worth no more than, whatever the scales of its row and column."""
+    size = matrix.abs()
+    order = torch.lu_unpack(lu.detach(), pivots, unpack_data=False)[0]
+    rows = (order.mT @ size.sum(-1, keepdim=True)).squeeze(-1)
+    return torch.finfo(matrix.dtype).eps * torch.minimum(size.sum(-2), rows)
 
 
 class _Inverse:

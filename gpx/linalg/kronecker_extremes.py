@@ -56,7 +56,7 @@ def kronecker_extremes(
         Values and multi-indices. Reproducible: ties go to the earlier candidate.
 
     Raises:
-        NotPositiveDefinite: an entry is not positive after ``floor``.
+        NotPositiveDefinite: an entry is not positive after ``floor``, or not finite.
         ShapeError, ConfigError: no factors, not vectors; ``count`` or ``floor`` out of range.
 
     Cost: O(sum_l m_l p) time, O(max_l m_l p) memory, whatever the number of products (10^200 is
@@ -75,10 +75,11 @@ def kronecker_extremes(
     index = torch.zeros(1, 0, dtype=torch.long, device=factors[0].device)
     for position, f in enumerate(factors):
         raised = torch.maximum(f, floor * f.max()) if floor else f
-        if not bool((raised > 0).all()):
+        if not bool(((raised > 0) & (raised < math.inf)).all()):
             raise NotPositiveDefinite(
-                f"factor {position + 1} of {len(factors)} has the entry {float(raised.min()):.2e}; "
-                "expected positive entries. Rounded eigenvalues of a smooth kernel are not: "
+                f"factor {position + 1} of {len(factors)} has entries from "
+                f"{float(raised.min()):.2e} to {float(raised.max()):.2e}; expected positive, "
+                "finite ones. Rounded eigenvalues of a smooth kernel are not: "
                 "try floor=1e-12."
             )
         candidates = (values[:, None] + raised.log()).flatten()

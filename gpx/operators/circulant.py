@@ -29,7 +29,8 @@ class BlockCirculant(Convolution):
     Raises:
         ShapeError: the generator has fewer axes than ``levels``, or an empty one.
         NotPositiveDefinite: a solve or logdet, when an eigenvalue is zero to rounding (one host
-            synchronisation per matrix); ``sqrt``, when one is negative.
+            synchronisation per matrix); ``sqrt``, when one is negative; a root or samples of a
+            matrix that is not symmetric.
 
     Source: Hultin thesis, sections 3.1.2 and 3.4.1.
     """
@@ -95,22 +96,27 @@ class BlockCirculant(Convolution):
             NotPositiveDefinite: an eigenvalue of the symmetric part is negative beyond rounding.
         """
         values = self._spectrum().real
-        smallest, largest = values.min(), values.max()
+        each = values.detach().flatten(-self.levels)
+        smallest, largest = each.amin(-1), each.amax(-1)  # every matrix of a batch has its scale
         rounding = 100 * torch.finfo(values.dtype).eps
-        if bool(smallest < -rounding * largest.abs()):
+        if not bool((smallest >= -rounding * largest).all()):  # also when it is NaN
             raise NotPositiveDefinite(
-                f"the circulant of size {self.shape[-1]} has an eigenvalue {float(smallest):.2e} "
-                f"(largest {float(largest):.2e}), so it has no real square root; add at least "
-                f"{-float(smallest):.1e} to its diagonal"
+                f"a circulant of size {self.shape[-1]} has an eigenvalue "
+                f"{float(smallest.min()):.2e} (largest {float(largest.max()):.2e}), so it has no "
+                f"real square root; add at least {-float(smallest.min()):.1e} to its diagonal"
             )
         return self._rebuilt(self._from_spectrum(values.clamp(min=0).sqrt()))
 
     def root_decomposition(self, method: str | None = None) -> LinearOperator:
         """R R^T = C with the circulant root; C symmetric positive semi-definite."""
-        return super().root_decomposition(method) if method else RootLinearOperator(self.sqrt())
+        if method:
+            return super().root_decomposition(method)
+        self._check_symmetric("root")
+        return RootLinearOperator(self.sqrt())
 
     def zero_mean_mvn_samples(self, num_samples: int) -> Tensor:
         """Draws (num_samples, ..., n) of N(0, C), C symmetric positive semi-definite."""
+        self._check_symmetric("samples")
         noise = torch.randn(*self.shape[:-1], num_samples, dtype=self.dtype, device=self.device)
         drawn: Tensor = self.sqrt().matmul(noise)
         return drawn.movedim(-1, 0)
@@ -119,6 +125,15 @@ class BlockCirculant(Convolution):
         grid = self.grids[0]
         dims = tuple(range(-self.levels, 0))
         return torch.fft.irfftn(values + 0j, s=grid, dim=dims)
+
+    def _check_symmetric(self, what: str) -> None:
+        values = self._spectrum().detach()
+        rounding = 1e3 * torch.finfo(values.dtype).eps
+        if bool((values.imag.abs() > rounding * values.abs().max()).any()):
+            raise NotPositiveDefinite(
+                f"{what} of a circulant of size {self.shape[-1]} that is not symmetric: its "
+                "eigenvalues are complex; expected generator[j] = generator[n - j]"
+            )
 
     def _check_regular(self) -> None:
         smallest = self.plan.get("smallest", self._args, self._smallest)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -42,8 +43,8 @@ def checked_index(index: Any, shape: torch.Size, device: torch.device | None) ->
 
 def _entry(entry: Any, dim: int, shape: torch.Size, device: torch.device | None) -> int | Tensor:
     size = shape[dim]
-    if isinstance(entry, list):
-        entry = torch.tensor(entry, device=device)
+    if isinstance(entry, (list, range, np.ndarray)):
+        entry = torch.as_tensor(list(entry) if isinstance(entry, range) else entry, device=device)
         entry = entry if entry.numel() else entry.long()
     if isinstance(entry, Tensor) and entry.ndim and not entry.is_floating_point():
         return positions(entry, size, f"dimension {dim} of an operator of shape {tuple(shape)}")

@@ -148,7 +148,7 @@ class Interpolated(Structured):
             place = torch.arange(start, min(start + step, n), device=device)
             full = torch.broadcast_tensors(place, *index)
             parts.append(self._get_indices(full[0], full[0], *full[1:]))
-        return torch.cat(parts, -1)
+        return torch.cat(parts, -1) if parts else self.left.values.new_zeros(*batch, 0)
 
     def to_dense(self) -> Tensor:
         """The matrix itself, (..., n1, n2), differentiable; nothing is kept."""

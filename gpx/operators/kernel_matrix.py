@@ -22,6 +22,7 @@ from gpx.backends import (
 )
 from gpx.errors import DTypeError, GPXError, ShapeError
 from gpx.operators.algebra import Index, rule
+from gpx.operators.indexing import kept
 from gpx.operators.structured import Structured
 
 if TYPE_CHECKING:
@@ -191,6 +192,10 @@ class KernelMatrix(Structured):
             isinstance(row_index, slice) and isinstance(col_index, slice) and row_index == col_index
         )
         square = same and self.entries.square
+        row_index, col_index = (
+            kept(i, size, self.device) if isinstance(i, slice) and (i.step or 1) < 0 else i
+            for i, size in zip((row_index, col_index), self.shape[-2:], strict=True)
+        )  # tensors know no negative steps
         x1 = self.entries.x1[row_index]
         x2 = x1 if square else self.entries.x2[col_index]
         batch = x1.new_empty(()).expand(self.batch)[batch_indices].shape

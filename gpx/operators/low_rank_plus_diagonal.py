@@ -42,12 +42,7 @@ class Capacitance:
     def of(cls, factor: Tensor, diagonal: Tensor) -> Capacitance:
         """Sum over rows in chunks, in float64 across chunks; diagonal (..., n) or (..., 1)."""
         n, k = factor.shape[-2:]
-        if not bool(((diagonal > 0) & diagonal.isfinite()).all()):
-            low, high = float(diagonal.min()), float(diagonal.max())
-            raise NotPositiveDefinite(
-                f"the diagonal of a low-rank-plus-diagonal matrix of {n} rows has entries from "
-                f"{low:.2e} to {high:.2e}; expected positive, finite. Raise the noise variance."
-            )
+        _check_diagonal(diagonal, n)
         batch = torch.broadcast_shapes(factor.shape[:-2], diagonal.shape[:-1])
         total = torch.zeros(*batch, k, k, dtype=torch.float64, device=factor.device)
         constant = diagonal.shape[-1] == 1
@@ -77,6 +72,16 @@ class Capacitance:
         return torch.cholesky_solve(right.double(), self.lower).to(right.dtype)
 
 
+def _check_diagonal(diagonal: Tensor, rows: int, *, zero: bool = False) -> None:
+    least = diagonal >= 0 if zero else diagonal > 0
+    if not bool((least & diagonal.isfinite()).all()):
+        low, high = float(diagonal.min()), float(diagonal.max())
+        raise NotPositiveDefinite(
+            f"the diagonal of a low-rank-plus-diagonal matrix of {rows} rows has entries from "
+            f"{low:.2e} to {high:.2e}; expected positive, finite. Raise the noise variance."
+        )
+
+
 def _chunks(factor: Tensor) -> Iterator[slice]:
     row = factor.shape[-1] * factor.element_size() * max(factor.shape[:-2].numel(), 1)
     return row_chunks(factor.shape[-2], row, CHUNK_BYTES)
@@ -100,7 +105,8 @@ class LowRankPlusDiagonal(Structured):
 
     Raises:
         ShapeError, DTypeError: the diagonal does not fit the factor.
-        NotPositiveDefinite: at the first solve or logdet, a diagonal that is not positive.
+        NotPositiveDefinite: at the first solve or logdet, or at a root or sample, a diagonal that
+            is not positive (a root and samples allow zeros).
     Source: Woodbury's identity and the matrix determinant lemma.
     """
 
@@ -189,6 +195,7 @@ class LowRankPlusDiagonal(Structured):
         """[Phi, D^{1/2}], (..., n, k + n): no factorisation, differentiable everywhere."""
         if method is not None:
             return super().root_decomposition(method=method)
+        _check_diagonal(self.diagonal_values, self.shape[-1], zero=True)
         return RootLinearOperator(_Root(self.factor, self.diagonal_values))
 
     def zero_mean_mvn_samples(
@@ -196,6 +203,7 @@ class LowRankPlusDiagonal(Structured):
     ) -> Tensor:
         """Draws of N(0, A), (num_samples, ..., n), as Phi e + D^{1/2} e': O(n k) each."""
         *batch, n, _ = self.shape
+        _check_diagonal(self.diagonal_values, n, zero=True)
         k = self.factor.shape[-1]
         draws = torch.randn(
             *batch, k + n, num_samples, dtype=self.dtype, device=self.device, generator=generator
@@ -209,6 +217,7 @@ class LowRankPlusDiagonal(Structured):
         M = V (sqrt(1 + S) - 1) / S V^T, written so that S = 0 is harmless. Detached from gradients.
         Cost: O(n k^2) once. R is symmetric when D is constant.
         """
+        _check_diagonal(self.diagonal_values, self.shape[-1])
         with torch.no_grad():
             scale = self.diagonal_values.sqrt()
             white = self.factor / scale.unsqueeze(-1)

@@ -37,11 +37,12 @@ class ShiftedSpectrum:
         wide = batch != shifted.shape[:-1]
         # a grid of doubles is large: shift it in place where it need not grow
         shifted = shifted + shift.double() if wide else shifted.add_(shift.double())
-        if not bool(shifted.min() > 0):
+        if not bool(((shifted > 0) & (shifted < torch.inf)).all()):
             raise NotPositiveDefinite(
                 f"Kronecker product of sizes {[f.shape[-1] for f in factors]} plus a constant "
-                f"diagonal is not positive definite: smallest eigenvalue {float(shifted.min()):.2e}"
-                f" with the diagonal at {float(shift.min()):.2e}. Try: raise the noise variance; "
+                f"diagonal is not positive definite, or not finite: eigenvalues from "
+                f"{float(shifted.min()):.2e} to {float(shifted.max()):.2e} "
+                f"with the diagonal at {float(shift.min()):.2e}. Try: raise the noise variance; "
                 "check that every factor is positive semi-definite."
             )
         dtype = factors[0].dtype

@@ -102,6 +102,10 @@ class Structured(LinearOperator):
         if isinstance(other, Tensor):
             self._check(other, self.shape[-1])
             return self._matmul(other)
+        if not isinstance(other, LinearOperator):
+            raise DTypeError(
+                f"{self._name()} multiplies tensors and operators, got {type(other).__name__}"
+            )
         if self.shape[-1] != other.shape[-2]:
             raise ShapeError(
                 f"{self._name()} cannot be multiplied with {type(other).__name__} of shape "
@@ -312,6 +316,9 @@ class Structured(LinearOperator):
         found = combine("add", self, other)
         return super().__add__(other) if found is None else found
 
+    def __neg__(self) -> LinearOperator:
+        return self._mul_constant(-1.0)
+
     def __sub__(self, other: Any) -> LinearOperator:
         return self if isinstance(other, ZeroLinearOperator) else super().__sub__(other)
 
@@ -395,6 +402,23 @@ class Structured(LinearOperator):
 
     def _unsqueeze_batch(self, dim: int) -> LinearOperator:
         return type(self)(*[a.unsqueeze(dim) for a in self._broadcast_args()], **self._kwargs)
+
+    def repeat(self, *sizes: Any) -> LinearOperator:
+        """Repeated along batch dimensions, as an expansion wherever these have size one.
+
+        The package's repeated operator, which larger ones fall back on, cannot be indexed.
+        """
+        given = tuple(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
+        batch = (*(1,) * (len(given) - 2 - len(self.batch_shape)), *self.batch_shape)
+        if given[-2:] != (1, 1) or len(given) != len(batch) + 2:
+            raise ShapeError(
+                f"{self._name()} can be repeated along batch dimensions only, {len(batch)} of them "
+                f"or more and then (1, 1); got {given}"
+            )
+        pairs = list(zip(given, batch, strict=False))
+        if all(1 in pair for pair in pairs):
+            return self.expand(*[a * b for a, b in pairs], *self.shape[-2:])
+        return super().repeat(*given)
 
     def __getitem__(self, index: Any) -> Any:
         """Rows, columns, blocks and batch members by integer, slice, list, mask or positions.

@@ -83,7 +83,12 @@ class Toeplitz(Convolution):
     def _logdet(self) -> Tensor:
         if self.row is None:
             return toeplitz_logdet(self.column, self.plan)
-        return torch.linalg.slogdet(self._dense("log-determinant"))[1]
+        found = torch.linalg.slogdet(self._dense("log-determinant"))[1]
+        if not bool(torch.isfinite(found).all()):
+            raise NotPositiveDefinite(
+                f"{self._name()} is singular or not finite: its log |det| is {float(found.min())}"
+            )
+        return found
 
     def _solution(self, right: Tensor) -> Tensor:
         if self.row is None:
@@ -97,9 +102,9 @@ class Toeplitz(Convolution):
 
     def _lu_solve(self, right: Tensor) -> Tensor:
         found, info = torch.linalg.solve_ex(self._dense("solve"), right)
-        if bool(info.any()):
+        if bool(info.any()) or bool(found.isnan().any()):
             raise NotPositiveDefinite(
-                f"{self._name()} is singular: a pivot of its LU factorisation is zero"
+                f"{self._name()} is singular or not finite: its LU factorisation broke down"
             )
         return found
 

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import gpytorch
 import linear_operator
+import numpy as np
 import pytest
 import torch
 from linear_operator import LinearOperator
@@ -93,13 +95,13 @@ def principal(base: LinearOperator) -> LinearOperator:
     return operators.Selection(base, rows=where, columns=where)
 
 
-def kernel_matrix(*leaves: Tensor) -> LinearOperator:
+def kernel_matrix(*leaves: Tensor, **options: Any) -> LinearOperator:
     parameters = leaves[-2:]
     kernel = Matern52(2, [0.8, 1.3], 1.4).to(leaves[0].device, leaves[0].dtype)
     names = tuple(name for name, _ in kernel.named_parameters())
     x1, x2 = (leaves[0], leaves[0]) if len(leaves) == 3 else leaves[:2]
     return operators.KernelMatrix(
-        x1, x2, *parameters, kernel=kernel, names=names, square=len(leaves) == 3
+        x1, x2, *parameters, kernel=kernel, names=names, square=len(leaves) == 3, **options
     )
 
 
@@ -292,6 +294,13 @@ REGISTRY: dict[str, Case] = {
         "KernelMatrix",
         ((9, 2), (7, 2), (2,), ()),
         kernel_matrix,
+        kernel_dense,
+        batches=False,
+    ),
+    "KernelMatrix, chunked": Case(
+        "KernelMatrix",
+        ((9, 2), (7, 2), (2,), ()),
+        lambda *a: kernel_matrix(*a, backend="chunked", memory_budget=256),
         kernel_dense,
         batches=False,
     ),
@@ -529,6 +538,9 @@ def test_every_kind_of_index(name):
         (slice(None), none),
         ([], slice(2, 2)),
         (slice(0, 1), slice(0, 1)),
+        (np.array([0, -1]), slice(None)),
+        (range(2), slice(None)),
+        (range(2), [1, 0]),
     ]:
         part, expected = operator[where], dense[where]
         close(part if isinstance(part, Tensor) else part.to_dense(), expected)
@@ -536,6 +548,10 @@ def test_every_kind_of_index(name):
             right = draw(expected.shape[1], 2)
             close(part @ right, expected @ right)
             close(part.mT @ draw(expected.shape[0], 1), expected.mT @ draw(expected.shape[0], 1))
+    for step in (-1, -2):  # tensors have no negative steps
+        back = torch.arange(n - 1, -1, step)
+        close(operator[::step].to_dense(), dense[back])
+        close(operator[::step, ::-1].to_dense(), dense[back].flip(-1))
     for where in [n, -n - 1, torch.tensor([0, n]), (slice(None), [m]), (0, 0, 0), None, 0.5]:
         with pytest.raises(ShapeError, match=r"shape \("):
             operator[where]
@@ -615,6 +631,7 @@ def test_products_and_multiples_keep_the_values(name):
         (operator * columns, dense * columns),
         (operator * scales, dense * scales),
         (-3 * operator / 2, -1.5 * dense),
+        (-operator, -dense),
         (operator - ZeroLinearOperator(n, m, dtype=torch.float64), dense),
         (operator @ ConstantDiagLinearOperator(scales[0, 0], diag_shape=m), 2.0 * dense),
         (operator @ IdentityLinearOperator(m, dtype=torch.float64), dense),
@@ -821,6 +838,65 @@ def test_batched_solves_and_their_gradients(name):
     assert torch.autograd.gradcheck(lambda *v: case.build(*v).logdet(), tuple(values))
 
 
+@pytest.mark.parametrize("name", sorted(set(NAMES) - set(BATCHED)))
+def test_one_matrix_repeated_is_a_batch(name):
+    """Operators whose leaves have no batches still take part in batched algebra."""
+    values = leaves(name)
+    one, dense = REGISTRY[name].build(*values), dense_of(name, values)
+    n, m = dense.shape
+    batched = {
+        "expanded": (one.expand(2, n, m), dense.expand(2, n, m)),
+        "unsqueezed": (one.unsqueeze(0), dense.unsqueeze(0)),
+        "repeated": (one.repeat(2, 1, 1), dense.repeat(2, 1, 1)),
+        "permuted": (
+            one.expand(3, 2, n, m).permute(1, 0, 2, 3),
+            dense.expand(3, 2, n, m).permute(1, 0, 2, 3),
+        ),
+    }
+    for operator, expected in batched.values():
+        batch = expected.shape[:-2]
+        assert operator.shape == expected.shape
+        close(operator.to_dense(), expected)
+        right, left = draw(*batch, m, 2), draw(*batch, n, 2)
+        close(operator @ right, expected @ right)
+        close(operator @ right[0], expected @ right[0])
+        close(operator.mT @ left, expected.mT @ left)
+        close(operator[0].to_dense(), expected[0])
+        close(operator[..., 1:3, :].to_dense(), expected[..., 1:3, :])
+        close(operator.sum(0).to_dense(), expected.sum(0))
+        if not REGISTRY[name].positive:
+            continue
+        close(operator.diagonal(), expected.diagonal(dim1=-2, dim2=-1))
+        close(operator.solve(left), torch.linalg.solve(expected, left), 10.0)
+        close(operator.logdet(), torch.logdet(expected), 10.0)
+        quad, logdet = operator.inv_quad_logdet(left, logdet=True)
+        close(quad, (left * torch.linalg.solve(expected, left)).sum((-2, -1)), 10.0)
+        close(logdet, torch.logdet(expected), 10.0)
+
+
+@every_positive
+def test_gpytorch_takes_it_as_a_covariance(name):
+    """Evidence, its gradient, marginals and noise through the package that users come from."""
+    values = [v.requires_grad_() for v in leaves(name)]
+    y = draw(dense_of(name, values).shape[0])
+    mean = torch.zeros_like(y)
+    likelihood = gpytorch.likelihoods.GaussianLikelihood().double()
+    likelihood.noise = 0.3
+    model = gpytorch.models.ExactGP(None, None, likelihood)
+    evidence = gpytorch.mlls.ExactMarginalLogLikelihood(likelihood, model)
+    prior = gpytorch.distributions.MultivariateNormal(mean, REGISTRY[name].build(*values))
+    found = evidence(prior, y)
+    noise = likelihood.noise.detach()
+    noisy = dense_of(name, values) + noise * torch.eye(len(y), dtype=y.dtype)
+    expected = torch.distributions.MultivariateNormal(mean, noisy).log_prob(y) / len(y)
+    close(found.detach(), expected.detach(), 10.0)
+    close(likelihood(prior).variance.detach(), noisy.diagonal().detach())
+    for ours, exact in zip(
+        torch.autograd.grad(found, values), torch.autograd.grad(expected, values), strict=True
+    ):
+        close(ours, exact, 100.0)
+
+
 @every
 def test_conversion_keeps_the_matrix(name):
     values = leaves(name)
@@ -843,6 +919,8 @@ def test_mismatches_are_one_clear_error_each(name):
         operator @ draw(m + 1)
     with pytest.raises(DTypeError, match=r"float32.*convert one of them|float64.*float32"):
         operator @ draw(m, 2).float()
+    with pytest.raises(DTypeError, match="tensors and operators, got list"):
+        operator @ ([1.0] * m)
     other = draw(m, 2).to("meta")
     with pytest.raises(DTypeError, match="meta"):
         operator @ other

@@ -139,3 +139,28 @@ def test_indices_round_trip_and_count_beyond_64_bits():
     torch.testing.assert_close((parts[0] * 5 + parts[1]) * 2 + parts[2], flat)
     assert flat_index(torch.stack(parts, 1), shape) == list(range(30))
     assert flat_index(torch.full((1, 30), 99), [100] * 30) == [100**30 - 1]
+
+
+def test_an_empty_factor_has_the_determinant_one():
+    empty, other = torch.ones(0, 0, dtype=torch.float64), 2 * torch.eye(2, dtype=torch.float64)
+    assert kronecker_logdet([empty, other]).item() == 0.0
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-150])
+def test_a_pivot_lost_to_rounding_is_an_error_and_bad_scales_are_not(scale):
+    near = torch.ones(3, 3, dtype=torch.float64)
+    near.diagonal()[1:] += 2.0**-52  # one rounding unit
+    other = torch.tensor([[2.0, 1.0, 0.0], [1.0, 2.0, 1.0], [0.0, 1.0, 3.0]]).double()
+    right = torch.ones(9, 1, dtype=torch.float64)
+    for lost in (near, near * float("nan")):
+        with pytest.raises(NotPositiveDefinite, match=r"factor 2 of 2 .* singular or not finite"):
+            kronecker_solve([other, scale * lost], right)
+    weights = torch.tensor([1.0, 1e-20, 1e10], dtype=torch.float64)
+    inverse = torch.linalg.inv(other)
+    for skewed, undone in (
+        (weights[:, None] * other, inverse / weights),
+        (other * weights, inverse / weights[:, None]),
+    ):
+        found = kronecker_solve([other, scale * skewed], right)
+        expected = torch.kron(inverse, undone / scale) @ right
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=0.0)

@@ -55,3 +55,8 @@ def test_the_floor_and_the_errors():
         kronecker_extremes([values], 0)
     with pytest.raises(ShapeError, match="vectors"):
         kronecker_extremes([values[:, None]], 1)
+
+
+def test_infinite_entries_are_refused():
+    with pytest.raises(NotPositiveDefinite, match="finite"):
+        kronecker_extremes([torch.tensor([1.0, float("inf")]), torch.tensor([1.0, 2.0])], 2)

@@ -114,3 +114,19 @@ class TestPackageCase(RectangularLinearOperatorTestCase, unittest.TestCase):
 
     def evaluate_linear_op(self, linear_op):
         return linear_op.column[(torch.arange(5)[:, None] - torch.arange(5)) % 5]
+
+
+def test_every_matrix_of_a_batch_is_judged_at_its_own_scale():
+    """A small negative definite matrix beside a large positive one must not become zero."""
+    column = torch.tensor([3.0, 1.0, 0.0, 1.0], dtype=torch.float64)
+    with pytest.raises(NotPositiveDefinite, match="no real square root"):
+        Circulant(torch.stack([1e6 * column, -1e-9 * column])).sqrt()
+    with pytest.raises(NotPositiveDefinite, match="nan"):
+        Circulant(column * float("nan")).sqrt()
+
+
+def test_a_root_or_samples_of_an_unsymmetric_matrix_are_refused():
+    operator = Circulant(torch.tensor([3.0, 1.0, 0.0, 0.0], dtype=torch.float64))
+    for refused in (operator.root_decomposition, lambda: operator.zero_mean_mvn_samples(2)):
+        with pytest.raises(NotPositiveDefinite, match="not symmetric"):
+            refused()

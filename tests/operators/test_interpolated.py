@@ -178,3 +178,11 @@ class TestPackageCase(LinearOperatorTestCase, unittest.TestCase):
         weights = left.values.new_zeros(5, 6).scatter_add(1, left.indices, left.values)
         k = linear_op.base.column[(torch.arange(6)[:, None] - torch.arange(6)).abs()]
         return weights @ k @ weights.mT
+
+
+def test_no_inputs_have_an_empty_diagonal():
+    none = Interpolation(
+        torch.ones(0, 2, dtype=torch.float64), torch.zeros(0, 2, dtype=torch.long), num_columns=4
+    )
+    column = torch.tensor([2.0, 1.0, 0.0, 0.0], dtype=torch.float64)
+    assert Interpolated(none, Toeplitz(column)).diagonal().shape == (0,)

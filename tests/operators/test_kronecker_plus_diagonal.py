@@ -95,3 +95,13 @@ def test_errors():
     for call in (operator.logdet, lambda: operator.solve(draw(6)), operator.root_decomposition):
         with pytest.raises(NotPositiveDefinite, match=r"smallest eigenvalue -\d.*raise the noise"):
             call()
+
+
+def test_an_empty_grid_and_eigenvalues_out_of_range():
+    empty = KroneckerPlusDiagonal(
+        Kronecker(torch.ones(0, 0, dtype=torch.float64)), torch.ones(1, dtype=torch.float64)
+    )
+    assert empty.logdet().item() == 0.0
+    huge = 1e200 * torch.eye(2, dtype=torch.float64)
+    with pytest.raises(NotPositiveDefinite, match="not finite"):
+        KroneckerPlusDiagonal(Kronecker(huge, huge), torch.ones(1, dtype=torch.float64)).logdet()

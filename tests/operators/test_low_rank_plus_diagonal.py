@@ -120,3 +120,17 @@ def test_errors():
     for call in (bad.logdet, lambda: bad.solve(draw(4))):
         with pytest.raises(NotPositiveDefinite, match=r"-5.00e-01.*Raise the noise"):
             call()
+
+
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
+def test_roots_and_samples_need_a_diagonal_that_has_a_root(value):
+    operator = LowRankPlusDiagonal(
+        torch.ones(4, 2, dtype=torch.float64), torch.tensor([value], dtype=torch.float64)
+    )
+    for refused in (
+        operator.root_decomposition,
+        operator.square_root,
+        lambda: operator.zero_mean_mvn_samples(2),
+    ):
+        with pytest.raises(NotPositiveDefinite, match="expected positive, finite"):
+            refused()

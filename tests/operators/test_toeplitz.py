@@ -206,3 +206,12 @@ def test_cuda_equals_cpu():
     torch.testing.assert_close((gpu @ right.cuda()).cpu(), cpu @ right)
     torch.testing.assert_close(gpu.solve(right.cuda()).cpu(), cpu.solve(right))
     torch.testing.assert_close(gpu.logdet().cpu(), cpu.logdet())
+
+
+def test_singular_general_matrices_are_one_clear_error():
+    ones = torch.ones(4, dtype=torch.float64)
+    for column in (ones, ones * float("nan")):
+        operator = Toeplitz(column, ones)
+        for refused in (operator.logdet, lambda operator=operator: operator.solve(ones)):
+            with pytest.raises(NotPositiveDefinite, match="singular or not finite"):
+                refused()
