@@ -9,8 +9,16 @@ import torch
 from torch import Tensor
 
 from gpx.inducing import GreedyConditionalVariance
-from gpx.kernels.base import Kernel
-from gpx.models.nystrom import BlockStore, NystromSums, factorise, longest_prefix, nystrom_sums
+from gpx.models.auxiliary import require_finite
+from gpx.models.kl_certificate import KLCertifier, least_kl_bound
+from gpx.models.nystrom import (
+    BlockStore,
+    NystromSums,
+    Whitener,
+    factorise,
+    longest_prefix,
+    nystrom_sums,
+)
 
 FIRST = 64
 """Points of the first attempt; every further one has twice as many."""
@@ -47,20 +55,6 @@ class CertifiedSelection:
         return f"{text}, above the {self.tolerance:g} asked for: {self.limit}"
 
 
-def certified_kl(sums: NystromSums, noise: Tensor) -> float:
-    """``gpx.diagnostics.kl_upper_bound``, in nats."""
-    # diagnostics takes models apart and cannot be loaded before them
-    from gpx.diagnostics.kl_bounds import kl_upper_bound
-
-    return float(kl_upper_bound(sums, noise))
-
-
-def least_kl_bound(trace_error: Tensor, noise: Tensor) -> Tensor:
-    """(T / s - log(1 + T / s)) / 2: ``kl_upper_bound`` is never less, whatever the targets."""
-    ratio = trace_error / noise.double()
-    return 0.5 * (ratio - ratio.log1p())
-
-
 def prefix_sums(sums: NystromSums, size: int) -> NystromSums:
     """Sums of the first ``size`` inducing points, from those of all of them.
 
@@ -79,44 +73,41 @@ def prefix_sums(sums: NystromSums, size: int) -> NystromSums:
 
 @torch.no_grad()
 def certified_selection(
-    kernel: Kernel,
-    x: Tensor,
-    residual: Tensor,
-    noise: Tensor,
+    certifier: KLCertifier,
     *,
-    tolerance: float,
     max_points: int,
     jitter: float | None = None,
     generator: torch.Generator | None = None,
 ) -> CertifiedSelection:
-    """Grow a greedy set until the a-posteriori bound on the KL is within ``tolerance``.
+    """Grow a greedy set until the a-posteriori bound on the KL is within the tolerance.
 
     Sets are nested, so one factorisation certifies every size up to its own; sizes double, and the
     smallest that suffices is found by bisection (within ``SLACK``). K_zz is factorised with the
     smallest jitter alone: where that ends, the set ends.
 
     Args:
-        kernel, x (n, d), residual (n,), noise (): covariance, inputs, y - m(x), noise variance;
-            float64.
-        tolerance: nats.
+        certifier: of the data and hyperparameters, with the tolerance.
         max_points: most inducing points.
         jitter: smallest jitter, see ``factorise``.
         generator: thins very large data before the greedy selection.
 
-    Cost: at most about 8 n M^2 multiply-adds for the M that is returned, and some M x M
-    eigendecompositions; memory n times up to 2 M.
+    Cost: at most about 8 n M^2 multiply-adds for the M that is returned, and the certifier's some
+    ten times; memory n times up to 2 M.
+    Raises: DataError: targets that are not finite.
     Source: Burt thesis, sections 2.4 and 5.1.
     """
-    most = min(max_points, x.shape[0])
+    require_finite(certifier.residual)
+    kernel, x, noise = certifier.kernel, certifier.x, certifier.noise
+    tolerance, most = certifier.tolerance, min(max_points, certifier.x.shape[0])
     size, too_few = min(FIRST, most), 0
     while True:
         greedy = GreedyConditionalVariance().select(x, kernel, size, generator=generator)
         z = longest_prefix(kernel, greedy.points[: greedy.informative or 1], jitter)
-        whitener, _ = factorise(kernel, z, jitter, escalate=False)
-        sums = nystrom_sums(BlockStore(whitener, x), residual)
+        whitener, report = factorise(kernel, z, jitter, escalate=False)
+        sums = nystrom_sums(BlockStore(whitener, x), certifier.residual)
         last = len(z) < size or size == most
         if last or float(least_kl_bound(sums.trace_error, noise)) <= tolerance:
-            kl = certified_kl(sums, noise)
+            kl = certifier.bound(whitener, sums, report)
             if kl <= tolerance:
                 break
             if last:
@@ -128,12 +119,13 @@ def certified_selection(
     hopeless = least_kl_bound(sums.trace_error + freed, noise) > tolerance
     too_few = max(too_few, int(hopeless.sum()))
     while enough - too_few > max(1.0, SLACK * enough):
-        middle = (enough + too_few) // 2
-        found = certified_kl(prefix_sums(sums, middle), noise)
+        m = (enough + too_few) // 2
+        part = Whitener(kernel, z[:m], whitener.factor[:m, :m])
+        found = certifier.bound(part, prefix_sums(sums, m), report)
         if found <= tolerance:
-            enough, kl = middle, found
+            enough, kl = m, found
         else:
-            too_few = middle
+            too_few = m
     return CertifiedSelection(z[:enough].clone(), kl, tolerance)
 
 

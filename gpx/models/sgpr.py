@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,14 +15,12 @@ from gpx.inducing import selector as named_selector
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
+from gpx.linalg import CholeskyReport
 from gpx.means.base import Mean
 from gpx.models.base import Model
-from gpx.models.certified_selection import (
-    CertifiedSelection,
-    certified_kl,
-    certified_selection,
-)
+from gpx.models.certified_selection import CertifiedSelection, certified_selection
 from gpx.models.inner_factor import InnerFactor, best_noise
+from gpx.models.kl_certificate import KLCertifier
 from gpx.models.nystrom import (
     BlockStore,
     Whitener,
@@ -29,7 +28,7 @@ from gpx.models.nystrom import (
     longest_prefix,
     nystrom_sums,
 )
-from gpx.models.sgpr_posterior import SGPRPosterior
+from gpx.models.sgpr_posterior import Certificate, SGPRPosterior
 
 
 class SGPR(Model):
@@ -147,7 +146,7 @@ class SGPR(Model):
         self._select(x, y, generator)
         if self.fit_noise and not self.automatic:
             with torch.no_grad():
-                whitener = self._factorise()
+                whitener, _ = self._factorise()
                 sums = nystrom_sums(BlockStore(whitener, x), y - self.mean(x))
                 current = self.likelihood.noise_variance
                 best = best_noise(sums, x.shape[0], current.double())
@@ -173,20 +172,21 @@ class SGPR(Model):
             points = kept
         self.place(points)
 
-    @torch.no_grad()
     def _certified_selection(
         self, x: Tensor, y: Tensor, generator: torch.Generator
     ) -> CertifiedSelection:
         return certified_selection(
-            self.kernel,
-            x,
-            y - self.mean(x),
-            self.likelihood.noise_variance,
-            tolerance=self.tolerance,
+            self._certifier(x, y),
             max_points=self.max_inducing,
             jitter=self.jitter,
             generator=generator,
         )
+
+    @torch.no_grad()
+    def _certifier(self, x: Tensor, y: Tensor) -> KLCertifier:
+        """Of the hyperparameters as they are."""
+        noise = self.likelihood.noise_variance.clone()
+        return KLCertifier(self.kernel, x, y - self.mean(x), noise, self.tolerance)
 
     @torch.no_grad()
     def place(self, points: Tensor) -> None:
@@ -271,16 +271,17 @@ class SGPR(Model):
     def kl_upper_bound(self, x: Tensor, y: Tensor) -> float:
         """Nats above KL(q || posterior), infinite where K_zz has no Cholesky factor.
 
-        Cost: n M^2 multiply-adds and one M x M eigendecomposition.
+        Cost: n M^2 multiply-adds and those of ``KLCertifier``.
         """
         try:
-            whitener = self._factorise()
+            whitener, report = self._factorise()
         except NotPositiveDefinite:
             return math.inf
-        sums = nystrom_sums(BlockStore(whitener, x), y - self.mean(x))
-        return certified_kl(sums, self.likelihood.noise_variance)
+        certifier = self._certifier(x, y)
+        sums = nystrom_sums(BlockStore(whitener, x), certifier.residual)
+        return certifier.bound(whitener, sums, report)
 
-    def _factorise(self) -> Whitener:
+    def _factorise(self) -> tuple[Whitener, CholeskyReport]:
         """K_zz at the current hyperparameters; raises NotPositiveDefinite."""
         return factorise(
             self.kernel,
@@ -288,7 +289,7 @@ class SGPR(Model):
             self.jitter,
             escalate=self.escalate,
             features=self.features,
-        )[0]
+        )
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         stored = state_dict.get(prefix + "inducing_points")
@@ -307,12 +308,14 @@ class SGPR(Model):
     def condition(self, x: Tensor, y: Tensor) -> SGPRPosterior:
         """Optimal q(u) given x (n, d), y (n,). Cost: 1.5 n M^2 multiply-adds, memory O(M^2)."""
         posterior = self.empty_posterior(x.shape[0])
-        whitener = self._factorise()
+        whitener, report = self._factorise()
         sums = nystrom_sums(BlockStore(whitener, x), y - self.mean(x))
         noise = self.likelihood.noise_variance.double()
         inner = InnerFactor(sums, noise)
         if self.automatic:
-            posterior.certificate = (sums, noise, self.tolerance)
+            certifier = replace(self._certifier(x, y), kernel=posterior.kernel)
+            own = Whitener(posterior.kernel, whitener.z, whitener.factor)
+            posterior.certificate = Certificate(certifier, own, sums, report)
         posterior.factor.copy_(whitener.factor)
         posterior.inner_factor.copy_(inner.factor)
         posterior.weights.copy_(inner.weights)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,11 +12,21 @@ from torch import Tensor
 from gpx.errors import ConfigError
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.kernels.base import Kernel
+from gpx.linalg import CholeskyReport
 from gpx.means.base import Mean
 from gpx.models.base import Marginals, Posterior
-from gpx.models.certified_selection import certified_kl
+from gpx.models.kl_certificate import KLCertifier
 from gpx.models.nystrom import BlockStore, NystromSums, Whitener
 from gpx.sampling import prior_functions
+
+
+class Certificate(NamedTuple):
+    """What ``KLCertifier.bound`` needs to judge one q; nothing is computed until it is asked."""
+
+    certifier: KLCertifier
+    whitener: Whitener
+    sums: NystromSums
+    report: CholeskyReport
 
 
 class SGPRPosterior(Posterior):
@@ -28,8 +38,8 @@ class SGPRPosterior(Posterior):
         inducing_points (M, d), factor (M, M): Z and L = chol(K_zz).
         features: what Z stands for.
         inner_factor (M, M), weights (M,): LB and the mean of v.
-        certificate: sums, noise variance and tolerance of a certified q; None for any other, and
-            for a posterior read back from a file.
+        certificate: of a q that was asked to be certified; None for any other, and for a posterior
+            read back from a file.
     """
 
     inducing_points: Tensor
@@ -48,7 +58,7 @@ class SGPRPosterior(Posterior):
         self.features = copy.deepcopy(features)
         self.kernel = copy.deepcopy(kernel).requires_grad_(False)
         self.mean = copy.deepcopy(mean).requires_grad_(False)
-        self.certificate: tuple[NystromSums, Tensor, float] | None = None
+        self.certificate: Certificate | None = None
         z = inducing_points.detach().clone()
         m = z.shape[0]
         self.register_buffer("inducing_points", z)
@@ -60,8 +70,8 @@ class SGPRPosterior(Posterior):
         """As in ``Posterior``; M, and of a certified q the bound on its KL."""
         found: dict[str, bool | int | float | str] = {"num_inducing": len(self.inducing_points)}
         if self.certificate is not None:
-            sums, noise, tolerance = self.certificate
-            kl = certified_kl(sums, noise)
+            certifier, whitener, sums, report = self.certificate
+            kl, tolerance = certifier.bound(whitener, sums, report), certifier.tolerance
             found |= {"kl_upper_bound": kl, "kl_tolerance": tolerance, "certified": kl <= tolerance}
         return found
 

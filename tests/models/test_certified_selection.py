@@ -6,16 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from gpx.errors import DataError
 from gpx.inducing import GreedyConditionalVariance
 from gpx.kernels import RBF, Matern32, Matern52
-from gpx.models.certified_selection import (
-    SLACK,
-    certified_kl,
-    certified_selection,
-    least_kl_bound,
-    prefix_sums,
-)
-from gpx.models.nystrom import BlockStore, factorise, nystrom_sums
+from gpx.models import kl_certificate
+from gpx.models.certified_selection import SLACK, certified_selection, prefix_sums
+from gpx.models.kl_certificate import KLCertifier, least_kl_bound
+from gpx.models.nystrom import BlockStore, Whitener, factorise, nystrom_sums
 
 
 def oracle():
@@ -47,8 +44,8 @@ def data(n, d, seed=0):
 
 
 def sums_of(kernel, x, z, y):
-    whitener, _ = factorise(kernel, z, escalate=False)
-    return nystrom_sums(BlockStore(whitener, x), y)
+    whitener, report = factorise(kernel, z, escalate=False)
+    return whitener, nystrom_sums(BlockStore(whitener, x), y), report
 
 
 @torch.no_grad()
@@ -58,12 +55,14 @@ def exact_kl(kernel, x, z, y, noise):
     return DENSE.log_marginal_likelihood(matrices[0], y.numpy(), noise) - bound
 
 
+@pytest.mark.parametrize("products", [False, True])
 @pytest.mark.parametrize(("kernel", "d", "noise", "tolerance"), CASES)
 @torch.no_grad()
-def test_the_exact_divergence_is_within_the_tolerance(kernel, d, noise, tolerance):
+def test_the_exact_divergence_is_within_the_tolerance(kernel, d, noise, tolerance, products):
     kernel = kernel.double()
     x, y = data(400, d)
-    found = certified_selection(kernel, x, y, double(noise), tolerance=tolerance, max_points=400)
+    certifier = KLCertifier(kernel, x, y, double(noise), tolerance, products)
+    found = certified_selection(certifier, max_points=400)
     assert found.met
     assert "nats" in str(found)
     assert "above" not in str(found)
@@ -73,51 +72,85 @@ def test_the_exact_divergence_is_within_the_tolerance(kernel, d, noise, toleranc
     greedy = GreedyConditionalVariance().select(x, kernel, size)
     assert torch.equal(found.points, greedy.points)
     fewer = size - 1 - round(SLACK * size)  # bisection may stop this far above the smallest
-    too_few = sums_of(kernel, x, found.points[:fewer], y)
-    assert certified_kl(too_few, double(noise)) > tolerance
+    assert certifier.bound(*sums_of(kernel, x, found.points[:fewer], y)) > tolerance
+
+
+@torch.no_grad()
+def test_products_with_the_kernel_matrix_certify_with_fewer_points():
+    kernel = Matern52(lengthscale=2.0).double()
+    x, y = data(400, 1)
+    certifiers = [KLCertifier(kernel, x, y, double(0.05), 0.5, p) for p in (False, True)]
+    coarse, sharp = (certified_selection(c, max_points=400) for c in certifiers)
+    assert len(sharp.points) < 0.8 * len(coarse.points)
+    exact = exact_kl(kernel, x, sharp.points, y, 0.05)
+    same = sums_of(kernel, x, sharp.points, y)
+    assert exact <= certifiers[1].bound(*same) <= 0.5 < certifiers[0].bound(*same)
+
+
+@torch.no_grad()
+def test_products_are_made_for_few_data_only(monkeypatch):
+    kernel = Matern52(lengthscale=2.0).double()
+    x, y = data(200, 1)
+    by_size, with_products, without = (
+        KLCertifier(kernel, x, y, double(0.05), 0.5, p) for p in (None, True, False)
+    )
+    few = sums_of(kernel, x, certified_selection(with_products, max_points=200).points, y)
+    assert by_size.bound(*few) == with_products.bound(*few) < without.bound(*few)
+    monkeypatch.setitem(kl_certificate.PRODUCTS_LIMIT, "cpu", 199)
+    assert by_size.bound(*few) == without.bound(*few)
 
 
 @torch.no_grad()
 def test_sums_of_a_prefix_are_those_of_the_first_points():
-    kernel, noise = Matern32().double(), double(0.1)
+    kernel = Matern32().double()
     x, y = data(200, 2)
+    certifier = KLCertifier(kernel, x, y, double(0.1), 0.1, products=False)
     z = x[:40]
-    whole = sums_of(kernel, x, z, y)
+    whitener, whole, report = sums_of(kernel, x, z, y)
     for m in (1, 17, 39, 40):
         got, want = prefix_sums(whole, m), sums_of(kernel, x, z[:m], y)
         for name in ("gram", "projected", "trace_error", "squared_residual"):
             torch.testing.assert_close(
-                getattr(got, name), getattr(want, name), rtol=1e-9, atol=1e-10
+                getattr(got, name), getattr(want[1], name), rtol=1e-9, atol=1e-10
             )
-        assert certified_kl(got, noise) == pytest.approx(certified_kl(want, noise), rel=1e-7)
-        assert float(least_kl_bound(got.trace_error, noise)) <= certified_kl(got, noise)
+        part = Whitener(kernel, z[:m], whitener.factor[:m, :m])
+        bound = certifier.bound(part, got, report)
+        assert bound == pytest.approx(certifier.bound(*want), rel=1e-7)
+        assert float(least_kl_bound(got.trace_error, double(0.1))) <= bound
 
 
 @torch.no_grad()
 def test_no_targets_make_the_bound_smaller_than_its_trace_part():
     x, _ = data(100, 1)
+    nothing = torch.zeros(100, dtype=torch.float64)
+    found = sums_of(RBF().double(), x, x[:5], nothing)
     for noise in (1e-3, 1.0):
-        none = sums_of(RBF().double(), x, x[:5], torch.zeros(100, dtype=torch.float64))
-        least = float(least_kl_bound(none.trace_error, double(noise)))
-        assert 0.0 < least <= certified_kl(none, double(noise))
+        least = float(least_kl_bound(found[1].trace_error, double(noise)))
+        for tolerance in (0.5 * least, 2.0 * least):
+            certifier = KLCertifier(RBF().double(), x, nothing, double(noise), tolerance, True)
+            assert 0.0 < least <= certifier.bound(*found)
 
 
 @torch.no_grad()
 def test_what_ends_the_growth_is_said():
     x, y = data(150, 2)
-    kernel = Matern32(lengthscale=0.1).double()
-    few = certified_selection(kernel, x, y, double(1e-2), tolerance=0.1, max_points=7)
+
+    def select(kernel, x, y, noise, tolerance, most):
+        return certified_selection(
+            KLCertifier(kernel.double(), x, y, double(noise), tolerance), max_points=most
+        )
+
+    few = select(Matern32(lengthscale=0.1), x, y, 1e-2, 0.1, 7)
     assert not few.met
     assert len(few.points) == 7
     assert "approx.max_inducing=7 is the limit set" in str(few)
     assert "above the 0.1 asked for" in str(few)
-    repeated, kernel = x[:30].repeat(5, 1), Matern32(lengthscale=0.5).double()
-    found = certified_selection(kernel, repeated, y, double(1e-2), tolerance=0.1, max_points=150)
+    found = select(Matern32(lengthscale=0.5), x[:30].repeat(5, 1), y, 1e-2, 0.1, 150)
     assert found.met
     assert len(found.points) == 30
     # a kernel of rounding: nothing further can be told apart, and the targets are huge
-    flat = RBF(lengthscale=1e4).double()
-    found = certified_selection(flat, x, 1e12 * y, double(1e-6), tolerance=1e-6, max_points=150)
+    flat = RBF(lengthscale=1e4)
+    found = select(flat, x, 1e12 * y, 1e-6, 1e-6, 150)
     assert not found.met
     assert "further points add nothing" in str(found)
     assert exact_kl(flat, x, found.points, y, 1e-6) <= found.kl
@@ -126,7 +159,18 @@ def test_what_ends_the_growth_is_said():
 @torch.no_grad()
 def test_all_of_the_data_is_the_last_set():
     x, y = data(20, 3)
-    kernel = Matern32(lengthscale=1e-2).double()
-    found = certified_selection(kernel, x, 1e9 * y, double(1e-6), tolerance=1e-9, max_points=50)
+    certifier = KLCertifier(
+        Matern32(lengthscale=1e-2).double(), x, 1e9 * y, double(1e-6), tolerance=1e-9
+    )
+    found = certified_selection(certifier, max_points=50)
     assert len(found.points) == 20
     assert found.met or "all of the training data" in str(found)
+
+
+@torch.no_grad()
+def test_targets_that_are_not_finite_are_named():
+    x, y = data(50, 1)
+    y[7] = torch.nan
+    certifier = KLCertifier(Matern52().double(), x, y, double(0.1), 0.1, True)
+    with pytest.raises(DataError, match=r"1 of 50 targets are not finite"):
+        certified_selection(certifier, max_points=50)
