@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from gpx.errors import NotPositiveDefinite, ShapeError
+from gpx.errors import DTypeError, NotPositiveDefinite, ShapeError
 from gpx.linalg.report import CholeskyReport
 
 LADDER: dict[torch.dtype, tuple[float, ...]] = {
@@ -41,13 +41,17 @@ def cholesky(
 
     Raises:
         NotPositiveDefinite: with size, dtype, smallest eigenvalue, duplicate rows, jitters tried.
-        ShapeError: the matrix is not square.
+        ShapeError: the matrix is not square. DTypeError: it is neither float32 nor float64.
 
     Cost: n^3/3 multiply-adds per attempt; one host synchronisation per attempt (the success flag).
     """
     if matrix.ndim < 2 or matrix.shape[-1] != matrix.shape[-2]:
         raise ShapeError(f"{name} must be square, got {tuple(matrix.shape)}")
-    steps = LADDER.get(matrix.dtype, (0.0,)) if ladder is None else ladder
+    if matrix.dtype not in LADDER:
+        raise DTypeError(
+            f"{name} is {matrix.dtype}; factorisations exist in float32 and float64, convert it"
+        )
+    steps = LADDER[matrix.dtype] if ladder is None else ladder
     # every matrix of a batch has a scale of its own
     scale = matrix.detach().diagonal(dim1=-2, dim2=-1).sum(-1) / max(matrix.shape[-1], 1)
     tried: list[float] = []

@@ -10,7 +10,7 @@ from linear_operator import LinearOperator, to_linear_operator
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gpx.errors import ConfigError, ShapeError
+from gpx.errors import ConfigError, DTypeError, ShapeError
 from gpx.linalg.cholesky import cholesky
 from gpx.linalg.conjugate_gradients import CGResult, conjugate_gradients
 from gpx.linalg.lanczos import tridiagonal_of_cg
@@ -80,7 +80,7 @@ def inv_quad_logdet(
     the solves' residuals. First derivatives only.
     Cost: Cholesky n^3 / 3, and n^3 backward; iterative one product with c + L columns per step, and
     one bilinear derivative with c + L columns backward.
-    Raises: as ``cholesky`` and ``conjugate_gradients``; ShapeError, ConfigError.
+    Raises: as ``cholesky`` and ``conjugate_gradients``; ShapeError, DTypeError, ConfigError.
     Source: Burt thesis, sections 4.1.3 to 4.1.5.
     """
     if len(matrix.shape) != 2 or matrix.shape[0] != matrix.shape[1]:
@@ -89,15 +89,34 @@ def inv_quad_logdet(
         raise ShapeError(
             f"right-hand sides {tuple(rhs.shape)} do not fit a matrix of {matrix.shape[0]} rows"
         )
+    if rhs.dtype != matrix.dtype or rhs.device != matrix.device:
+        raise DTypeError(
+            f"the matrix is {matrix.dtype} on {matrix.device}, the right-hand sides {rhs.dtype} on "
+            f"{rhs.device}; convert one of them"
+        )
     block = rhs.unsqueeze(-1) if rhs.ndim == 1 else rhs
     if method == "cholesky":
         dense = matrix if isinstance(matrix, Tensor) else matrix.to_dense()
         return _direct(dense, block, ladder)
     if method != "iterative":
         raise ConfigError(f'method must be "cholesky" or "iterative", got {method!r}')
+    if max_iterations < 1:
+        raise ConfigError(
+            f"a log-determinant is read off the steps of the solve; max_iterations is "
+            f"{max_iterations}, at least one is needed"
+        )
     operator = to_linear_operator(matrix)
     if isinstance(probes, Tensor):
         xi = probes
+        if xi.ndim != 2 or xi.shape[0] != block.shape[0] or not xi.shape[1]:
+            raise ShapeError(
+                f"probes are {tuple(xi.shape)}; expected ({block.shape[0]}, L) with L >= 1"
+            )
+        if xi.dtype != block.dtype or xi.device != block.device:
+            raise DTypeError(
+                f"probes are {xi.dtype} on {xi.device}, the right-hand sides {block.dtype} on "
+                f"{block.device}; convert one of them"
+            )
     else:
         xi = probe_vectors(
             block.shape[0], probes, generator=generator, dtype=block.dtype, device=block.device

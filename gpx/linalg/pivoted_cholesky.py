@@ -21,6 +21,10 @@ EXHAUSTED = {torch.float64: 1e-14, torch.float32: 1e-6}
 """Residual, relative to the largest diagonal entry, below which no pivot carries information."""
 
 
+INDEFINITE = {torch.float64: 1e-4, torch.float32: 1e-1}
+"""Negative residual, relative to the largest diagonal entry, that no rounding of rows explains."""
+
+
 @dataclass(frozen=True)
 class PivotedCholesky:
     """Partial factorisation K ~ C^T C with greedily chosen pivots.
@@ -63,8 +67,9 @@ def pivoted_cholesky(
         residual is exhausted to rounding (EXHAUSTED times the largest diagonal entry).
 
     Raises:
-        NotPositiveDefinite: a negative diagonal entry, or NaN or infinite values in the diagonal or
-            the rows. ShapeError: a diagonal that is not (n,), rows that are not (b, n).
+        NotPositiveDefinite: a negative diagonal entry, NaN or infinite values in the diagonal or
+            the rows, a residual variance that is negative beyond all rounding.
+        ShapeError: a diagonal that is not (n,), rows that are not (b, n).
 
     Cost: about n m^2 multiply-adds and n m kernel entries; memory n (m + MAX_BLOCK); two host
     synchronisations per pivot.
@@ -116,6 +121,7 @@ def pivoted_cholesky(
                     "NaN or infinite values; check the inputs and the kernel's hyperparameters"
                 )
             if variance <= floor or (tolerance > 0.0 and float(residual.sum()) <= tolerance):
+                _clamp(residual, scale)
                 return PivotedCholesky(factor[:taken], pivots[:taken], residual)
             if pivot not in place:
                 break
@@ -126,14 +132,27 @@ def pivoted_cholesky(
             row = torch.div(row, variance**0.5, out=factor[taken])
             row[pivots[:taken]] = 0.0  # exact zeros keep C[:, pivots] triangular
             row[pivot] = variance**0.5
-            residual.addcmul_(row, row, value=-1.0).clamp_(min=0.0)
+            residual.addcmul_(row, row, value=-1.0)
             pivots[taken] = pivot
             taken += 1
             residual[pivots[:taken]] = 0.0
+        _clamp(residual, scale)
         used = taken - start
         hit = used == len(place)
         block = min(2 * block if hit else max(2 * used, MIN_BLOCK), MAX_BLOCK)
     return PivotedCholesky(factor, pivots, residual)
+
+
+def _clamp(residual: Tensor, scale: float) -> None:
+    """Negative variances are rounding and become zero; beyond that the matrix is indefinite."""
+    lowest = float(residual.min())
+    if not lowest >= -INDEFINITE.get(residual.dtype, 1e-1) * scale:  # also when it is NaN
+        raise NotPositiveDefinite(
+            f"a residual variance became {lowest:.3g} (largest variance {scale:.3g}): the matrix "
+            "is indefinite, no covariance, or its rows hold NaN or infinite values; check that the "
+            "rows and the diagonal belong together"
+        )
+    residual.clamp_(min=0.0)
 
 
 def _rounding(dtype: torch.dtype) -> float:

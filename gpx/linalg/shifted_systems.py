@@ -57,6 +57,9 @@ def shifted_conjugate_gradients(
     """
     if len(shifts) == 0 or min(shifts) < 0.0:
         raise ConfigError(f"shifts must be non-negative and at least one, got {list(shifts)}")
+    if rhs.numel() == 0:
+        report = SolveReport(0, 0.0, True, "converged: no right-hand sides")
+        return ShiftedResult(rhs.new_zeros(len(shifts), *rhs.shape), report)
     check_every = check_every or (1 if rhs.device.type == "cpu" else 10)
     block = rhs.detach().unsqueeze(-1) if rhs.ndim == 1 else rhs.detach()
     scale = column_scales(block).unsqueeze(-2)  # no inner product under- or overflows

@@ -60,6 +60,8 @@ def lanczos_root(
     if power not in ("root", "inverse_root"):
         raise ConfigError(f'power is "root" or "inverse_root", got {power!r}')
     starts, scale = _starts(vectors)
+    if vectors.numel() == 0:
+        return _nothing(vectors)
     process = Lanczos(matmul, starts, max_steps)
     previous: Tensor | None = None
     change = math.inf
@@ -82,6 +84,10 @@ def lanczos_root(
     value = (process.norms.unsqueeze(-1) * combined).mT.reshape(vectors.shape) * scale
     report = _judge("Lanczos square root", process.steps, change, tolerance, on_failure)
     return RootResult(value, report)
+
+
+def _nothing(vectors: Tensor) -> RootResult:
+    return RootResult(vectors.detach().clone(), SolveReport(0, 0.0, True, "converged: no vectors"))
 
 
 def _starts(vectors: Tensor) -> tuple[Tensor, Tensor]:
@@ -145,6 +151,8 @@ def contour_root(
     """
     if power not in ("root", "inverse_root"):
         raise ConfigError(f'power is "root" or "inverse_root", got {power!r}')
+    if vectors.numel() == 0:
+        return _nothing(vectors)
     if smallest is None or largest is None:
         low, high = _spectrum_ends(matmul, vectors)
         smallest = low if smallest is None else smallest

@@ -54,7 +54,9 @@ def probe_vectors(
 
 
 def mean_and_error(samples: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean of samples (L,) and its standard error (infinite for L = 1)."""
+    """Mean of samples (L,), L >= 1, and its standard error (infinite for L = 1)."""
+    if samples.shape[0] < 1:
+        raise ConfigError("a stochastic estimate needs at least one probe, got none")
     if samples.shape[0] < 2:
         return samples.mean(), torch.full_like(samples.mean(), torch.inf)
     return samples.mean(), samples.std() / samples.shape[0] ** 0.5

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gpx.errors import NotPositiveDefinite, ShapeError
+from gpx.errors import DTypeError, NotPositiveDefinite, ShapeError
 from gpx.linalg import cholesky, cholesky_in_place, upper_solve
 
 
@@ -98,3 +98,9 @@ def test_an_empty_matrix_needs_no_jitter():
     factor, report = cholesky(torch.zeros(0, 0, dtype=torch.float64))
     assert factor.shape == (0, 0)
     assert (report.jitter, report.tried) == (0.0, (0.0,))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.int64])
+def test_types_without_factorisations_are_named(dtype):
+    with pytest.raises(DTypeError, match="exist in float32 and float64"):
+        cholesky(torch.eye(2, dtype=dtype))

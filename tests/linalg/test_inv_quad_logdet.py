@@ -9,7 +9,13 @@ import pytest
 import torch
 from linear_operator.operators import DenseLinearOperator
 
-from gpx.errors import ConfigError, DidNotConverge, NotPositiveDefinite, ShapeError
+from gpx.errors import (
+    ConfigError,
+    DidNotConverge,
+    DTypeError,
+    NotPositiveDefinite,
+    ShapeError,
+)
 from gpx.kernels import RBF
 from gpx.linalg import RelativeResidual, inv_quad_logdet, nystrom_preconditioner
 
@@ -157,3 +163,19 @@ def test_failures():
         inv_quad_logdet(g1.K, g1.y[:5], method="cholesky")
     with pytest.raises(ShapeError, match=r"must be \(n, n\)"):
         inv_quad_logdet(g1.K[:5], g1.y, method="cholesky")
+
+
+@pytest.mark.parametrize("method", ["cholesky", "iterative"])
+def test_operands_that_do_not_fit_are_one_clear_error_each(method):
+    matrix, b = torch.eye(5, dtype=torch.float64), randn(5)
+    with pytest.raises(DTypeError, match="right-hand sides"):
+        inv_quad_logdet(matrix, b.float(), method=method)
+    if method == "cholesky":
+        return
+    for wrong in (randn(4, 3), randn(5), randn(5, 0)):
+        with pytest.raises(ShapeError, match="probes"):
+            inv_quad_logdet(matrix, b, method=method, probes=wrong)
+    with pytest.raises(DTypeError, match="probes"):
+        inv_quad_logdet(matrix, b, method=method, probes=randn(5, 2).float())
+    with pytest.raises(ConfigError, match="at least one is needed"):
+        inv_quad_logdet(matrix, b, method=method, max_iterations=0, on_failure="return")

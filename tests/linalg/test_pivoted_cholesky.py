@@ -134,3 +134,13 @@ def test_a_negative_rank_is_refused():
     matrix = torch.eye(4, dtype=torch.float64)
     with pytest.raises(ConfigError, match="got -1"):
         pivoted_cholesky(lambda i: matrix[i], matrix.diagonal(), -1)
+
+
+def test_indefinite_matrices_are_refused():
+    """The textbook's clamp would call [[1, 5], [5, 1]] a covariance of rank one."""
+    wrong = torch.tensor([[1.0, 5.0], [5.0, 1.0]], dtype=torch.float64)
+    late = torch.eye(2, dtype=torch.float64)
+    late[0, 1] = float("nan")  # seen only once the last pivot has been taken
+    for matrix, rank in ((wrong, 1), (wrong, 2), (late, 1)):
+        with pytest.raises(NotPositiveDefinite, match="indefinite"):
+            pivoted_cholesky(lambda i, k=matrix: k[i], torch.ones(2).double(), rank)

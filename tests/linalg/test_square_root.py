@@ -146,3 +146,13 @@ def test_columns_of_zeros_and_of_any_scale():
     torch.testing.assert_close(
         (matrix @ small.solutions[0]) / 1e-200, column, rtol=0, atol=1e-5 * float(column.norm())
     )
+
+
+@pytest.mark.parametrize("power", ["root", "inverse_root"])
+def test_no_vectors_at_all(power):
+    none, matrix = torch.ones(6, 0, dtype=torch.float64), covariance(6)
+    for root in (lanczos_root, contour_root):
+        found = root(matrix.matmul, none, power=power)
+        assert found.value.shape == (6, 0)
+        assert found.report.converged
+    assert shifted_conjugate_gradients(matrix.matmul, none, [0.0, 1.0]).solutions.shape == (2, 6, 0)

@@ -89,3 +89,8 @@ def test_seeds_dtypes_and_kinds():
 def test_no_probes_are_refused():
     with pytest.raises(ConfigError, match="at least one probe, got 0"):
         probe_vectors(5, 0)
+
+
+def test_no_probes_estimate_nothing():
+    with pytest.raises(ConfigError, match="at least one probe"):
+        hutchinson_trace(lambda v: v, torch.ones(4, 0))

@@ -39,7 +39,9 @@ def observed_grid_preconditioner(
 
     Args:
         eigenvectors: per factor (m_l, m_l), columns. For interpolated data (SKI) pass E_l Q_l
-            (n, m_l) with ``observed`` = arange(n) in every column, and the dense form.
+            (n, m_l) with ``observed`` = arange(n) in every column. That has the dense form only:
+            interpolation weights couple the grid's points, so that B^T D^{-1} B is no contraction
+            over the grid.
         eigenvalues: per factor (m_l,).
         observed (n, d): grid index of each observed point, one column per factor; or (n,), the
             flat index (row-major).
@@ -48,6 +50,10 @@ def observed_grid_preconditioner(
         form: "dense" keeps B (n, p): O(n p) per application. "kronecker" never forms it, see
             ``GridLowRankPlusNoise``: O(M sum_l c_l) per application and O(M + p^2) memory, for
             grids whose B does not fit.
+
+    Raises:
+        ShapeError: ``observed`` is neither (n, d) nor (n,).
+        ConfigError: the kronecker form with eigenvectors that are not square (interpolated data).
 
     Cost: dense O(d n p + n p^2) time, O(n p) memory; kronecker as its class says.
     Source: Evans thesis, section 3.3.4.
@@ -106,6 +112,11 @@ def _cells(eigenvectors: Sequence[Tensor], points: Tensor, form: Form) -> tuple[
     """Index of each point along every axis."""
     if form not in ("dense", "kronecker"):
         raise ConfigError(f'form must be "dense" or "kronecker", got {form!r}')
+    if form == "kronecker" and any(q.shape[0] != q.shape[1] for q in eigenvectors):
+        raise ConfigError(
+            "the kronecker form takes the square eigenvectors of the grid's factors, got "
+            f"{[tuple(q.shape) for q in eigenvectors]}; for interpolated data use form='dense'"
+        )
     sizes = [q.shape[0] for q in eigenvectors]
     if points.ndim == 1:
         return split_index(points, sizes)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from gpx.errors import NotPositiveDefinite, ShapeError
+from gpx.errors import DTypeError, NotPositiveDefinite, ShapeError
 from gpx.linalg.cholesky import cholesky
 from gpx.linalg.pivoted_cholesky import pivoted_cholesky
 from gpx.linalg.preconditioners.base import Preconditioner
@@ -48,10 +48,11 @@ class Woodbury(Preconditioner):
         diagonal = torch.as_tensor(noise, dtype=dtype, device=device).detach()
         if diagonal.ndim > 1 or (diagonal.ndim == 1 and diagonal.shape[0] not in (1, rows)):
             raise ShapeError(f"noise must be a scalar or ({rows},), got {tuple(diagonal.shape)}")
-        if not bool((diagonal > 0.0).all()):
+        if not bool(((diagonal > 0.0) & (diagonal < torch.inf)).all()):
             raise NotPositiveDefinite(
-                f"the noise is {float(diagonal.min()):.3g} somewhere; a low-rank matrix is only "
-                "invertible with a positive diagonal, raise the noise variance"
+                f"the noise ranges from {float(diagonal.min()):.3g} to {float(diagonal.max()):.3g};"
+                " a low-rank matrix is only invertible with a positive, finite diagonal, raise the "
+                "noise variance"
             )
         # a constant stays a scalar, which costs nothing to keep or to apply
         self._diagonal = diagonal.reshape(()) if diagonal.numel() == 1 else diagonal
@@ -92,11 +93,13 @@ class Woodbury(Preconditioner):
 
     def matmul(self, vectors: Tensor) -> Tensor:
         """Q times vectors."""
+        self._check(vectors)
         scaled = columns_times(self._diagonal.sqrt(), vectors)
         return columns_times(self._diagonal.sqrt(), scaled + self._expand(self._project(scaled)))
 
     def solve(self, vectors: Tensor) -> Tensor:
         """Q^{-1} times vectors."""
+        self._check(vectors)
         scaled = columns_times(self._diagonal.rsqrt(), vectors)
         low = self._project(scaled)
         low = self._on_small(lambda b: torch.cholesky_solve(b, self._inner), low)
@@ -120,6 +123,7 @@ class Woodbury(Preconditioner):
 
     def _power(self, vectors: Tensor, exponent: float) -> Tensor:
         """(I + A^T A)^exponent times vectors, by the eigenvectors A^T V G^{-1/2} of A^T A."""
+        self._check(vectors)
         if self._spectral is None:
             values, modes = torch.linalg.eigh(self._gram)
             keep = values > NEGLIGIBLE * values.amax() if values.numel() else values > 0.0
@@ -133,6 +137,18 @@ class Woodbury(Preconditioner):
 
         low = self._on_small(weighted, self._project(vectors))
         return vectors + self._expand(low)
+
+    def _check(self, vectors: Tensor) -> None:
+        if vectors.ndim == 0 or vectors.shape[-1 if vectors.ndim == 1 else -2] != self._rows:
+            raise ShapeError(
+                f"a preconditioner of {self._rows} rows cannot meet vectors of shape "
+                f"{tuple(vectors.shape)}; expected ({self._rows},) or (..., {self._rows}, c)"
+            )
+        if vectors.dtype != self.dtype or vectors.device != self.device:
+            raise DTypeError(
+                f"the preconditioner is {self.dtype} on {self.device}, the vectors {vectors.dtype} "
+                f"on {vectors.device}; convert one of them"
+            )
 
     def _on_small(self, function: Callable[[Tensor], Tensor], low: Tensor) -> Tensor:
         """A function of (m, c) blocks in float64, on (m,) or (m, c) in the factor's dtype."""

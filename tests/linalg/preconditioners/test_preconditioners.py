@@ -4,7 +4,7 @@ import pytest
 import torch
 from linear_operator.operators import DiagLinearOperator
 
-from gpx.errors import ConfigError, NotPositiveDefinite, ShapeError
+from gpx.errors import ConfigError, DTypeError, NotPositiveDefinite, ShapeError
 from gpx.linalg import (
     GridLowRankPlusNoise,
     Jacobi,
@@ -225,3 +225,33 @@ def test_what_cannot_be_a_preconditioner_is_refused():
         )
     with pytest.raises(ShapeError, match=r"expected \(n, 2\)"):
         observed_grid_preconditioner(vectors, values, index[:, :1], 5, NOISE)
+
+
+def test_vectors_that_do_not_fit_are_one_clear_error_each():
+    q = LowRankPlusNoise(randn(2, 5), 0.3)
+    for use in (q.solve, q.matmul, q.root_matmul, q.inverse_root_matmul):
+        for wrong in (randn(4), randn(6, 2), randn(5, 6, 1)):
+            with pytest.raises(ShapeError, match="5 rows"):
+                use(wrong)
+        with pytest.raises(DTypeError, match="float32"):
+            use(randn(5).float())
+    block = randn(3, 5, 2)
+    torch.testing.assert_close(q.solve(block), torch.stack([q.solve(b) for b in block]))
+
+
+@pytest.mark.parametrize("noise", [0.0, float("nan"), float("inf")])
+def test_noise_must_be_positive_and_finite(noise):
+    with pytest.raises(NotPositiveDefinite, match="positive, finite"):
+        LowRankPlusNoise(randn(2, 5), noise)
+
+
+def test_interpolated_data_have_the_dense_form_only():
+    vectors = [randn(20, 4), randn(20, 4, seed=1)]
+    values = [torch.ones(4, dtype=torch.float64)] * 2
+    observed = torch.arange(20)[:, None].expand(20, 2)
+    q = observed_grid_preconditioner(vectors, values, observed, 16, 0.3)
+    factor = (vectors[0].unsqueeze(-1) * vectors[1].unsqueeze(-2)).flatten(-2)
+    expected = factor @ factor.mT + 0.3 * eye(20)
+    torch.testing.assert_close(q.matmul(eye(20)), expected)
+    with pytest.raises(ConfigError, match="form='dense'"):
+        observed_grid_preconditioner(vectors, values, observed, 16, 0.3, form="kronecker")
