@@ -151,6 +151,7 @@ class GridMLL(Objective):
             facts["solver_converged"] = solve.report.converged
         if self.bracket and model.options.gaps == "fill" and solve.state is not None:
             ends = bracket(system, target.detach(), solve.state)
-            facts["evidence_fit_gap"] = 0.5 * float(ends.upper - ends.lower)
-        kind = "exact" if logdet.exact and model.options.gaps != "penalize" else "estimate"
+            facts["evidence_fit_gap"] = max(0.5 * float(ends.upper - ends.lower), 0.0)
+        penalised = model.options.gaps == "penalize" and system.num_gaps > 0
+        kind = "exact" if logdet.exact and not penalised else "estimate"
         return Evidence(value, kind, terms._asdict(), solve.report, facts)  # type: ignore[arg-type]

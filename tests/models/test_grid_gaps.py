@@ -61,7 +61,7 @@ def test_exact_strategies_equal_dense_algebra(gaps, share):
 
 
 def test_filled_targets_are_the_posterior_mean():
-    system, matrix, y, alpha = dense()
+    system, _, y, alpha = dense()
     found = solve_gaps(system, y, GapOptions("fill", 1e-12))
     cells, gaps = system.rows.cells, system.rows.gaps
     eye = torch.eye(system.size, dtype=y.dtype)

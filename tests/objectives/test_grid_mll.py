@@ -1,0 +1,250 @@
+"""Evidence on grids with gaps: every log-determinant, and closed-form gradients."""
+
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from gpx.errors import ConfigError, DataError
+from gpx.kernels.over_axes import MultiOutput
+from gpx.models.grid_axes import CartesianGrid, GriddedRows
+from gpx.models.grid_gaps import GapOptions
+from gpx.models.grid_system import GridSystem
+from gpx.objectives import GCV, ExactMLL, GridMLL, grid_logdet
+from gpx.objectives.gcv import inverse_trace
+from gpx.objectives.grid_gradient import bilinear_gradient
+from gpx.objectives.grid_logdet import choose_logdet
+from gpx.objectives.grid_logdet import grid_logdet as logdet_of
+
+PROBLEMS = Path(__file__).parents[1] / "models" / "grid_problems.py"
+P = SimpleNamespace(**runpy.run_path(str(PROBLEMS)))
+OPTIONS = GapOptions(tolerance=1e-12)
+
+
+def gradient(value, model):
+    return torch.autograd.grad(value, list(model.parameters()))
+
+
+def system_of(share, noise=0.05):
+    _, x, _ = P.draw(share)
+    model, exact = P.pair(noise=noise)
+    rows = model.gridded(x)
+    with torch.no_grad():
+        system = model.system(rows, model.axis_kernels(rows).matrices(rows.grid))
+        eye = torch.eye(len(x), dtype=x.dtype)
+        matrix = exact.kernel.evaluate(x) + system.noise * eye
+    return system, matrix
+
+
+@pytest.mark.parametrize("gaps", ["fill", "ignore", "penalize"])
+@pytest.mark.parametrize("share", [0.3, 0.7, 1.0])
+def test_evidence_and_gradient_equal_dense_ones(gaps, share):
+    _, x, y = P.draw(share)
+    model, exact = P.pair(gaps=gaps, penalty=1e9, tolerance=1e-13)
+    found = GridMLL("dense", bracket=True).evidence(model, x, y)
+    want = ExactMLL().evidence(exact, x, y)
+    tolerance = 1e-6 if gaps == "penalize" and share < 1 else 1e-8
+    torch.testing.assert_close(found.value, want.value, rtol=tolerance, atol=0)
+    for ours, dense in zip(gradient(found.value, model), gradient(want.value, exact), strict=True):
+        torch.testing.assert_close(ours, dense, rtol=100 * tolerance, atol=1e-5)
+    assert found.kind == ("estimate" if gaps == "penalize" and share < 1 else "exact")
+    if gaps == "fill" and share < 1:
+        assert 0.0 <= found.facts["evidence_fit_gap"] < 1e-9
+
+
+def test_gradient_reaches_the_coregionalisation():
+    generator = torch.Generator().manual_seed(2)
+    place = torch.randn(4, 2, generator=generator, dtype=torch.float64)
+    rows = [[*p.tolist(), h, o] for p in place for h in (0.0, 1.0, 2.5) for o in (0.0, 1.0)]
+    x = torch.tensor(rows, dtype=torch.float64)[torch.randperm(24, generator=generator)[:17]]
+    y = torch.randn(17, generator=generator, dtype=torch.float64)
+    kernel = MultiOutput("matern32", 4, 2, [[0, 1], [2], [3]])
+    model, exact = P.pair(kernel=kernel, axes=[[0, 1], [2], [3]], tolerance=1e-13)
+    found = gradient(GridMLL("dense").evidence(model, x, y).value, model)
+    want = gradient(ExactMLL().evidence(exact, x, y).value, exact)
+    names = [name for name, _ in model.named_parameters()]
+    assert any("root" in name for name in names)
+    for ours, dense in zip(found, want, strict=True):
+        torch.testing.assert_close(ours, dense, rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("route", ["nystrom", "slq_fill", "slq_ignore"])
+def test_gradient_is_that_of_the_route(route):
+    """Central differences of the same fixed probes; quadrature differs from its own derivative."""
+    _, x, y = P.draw(0.6)
+    model, _ = P.pair(tolerance=1e-13)
+    objective = GridMLL(route, probes=100 if route != "nystrom" else 1)
+    objective.prepare(model, x, y, generator=torch.Generator().manual_seed(0))
+    found = gradient(objective.evidence(model, x, y).value, model)
+    for parameter, slope in zip(model.parameters(), found, strict=True):
+        flat, step = parameter.data.view(-1), 1e-5
+        for i in range(flat.numel()):
+            ends = []
+            for sign in (1, -1):
+                flat[i] += sign * step
+                with torch.no_grad():
+                    ends.append(float(objective.evidence(model, x, y).value))
+                flat[i] -= sign * step
+            difference = (ends[0] - ends[1]) / (2 * step)
+            tolerance = 1e-4 if route == "nystrom" else 0.2
+            assert float(slope.view(-1)[i]) == pytest.approx(
+                difference, rel=tolerance, abs=10 * tolerance
+            )
+
+
+@pytest.mark.parametrize("share", [0.3, 0.8])
+def test_the_identity_over_the_gaps_is_exact(share, monkeypatch):
+    system, matrix = system_of(share)
+    want = torch.linalg.slogdet(matrix).logabsdet
+    inverse = torch.linalg.inv(matrix)
+    for points in (1500, 0):  # over the observed cells; over the gaps where they are fewer
+        monkeypatch.setattr(grid_logdet, "DENSE_POINTS", points)
+        monkeypatch.setattr(grid_logdet, "BLOCK_NUMBERS", 1000)
+        found = logdet_of(system, "dense", OPTIONS)
+        torch.testing.assert_close(found.value, want, rtol=1e-9, atol=0)
+        torch.testing.assert_close(found.gradient.noise, inverse.trace(), rtol=1e-8, atol=0)
+    value, slopes = grid_logdet._dense_gaps(system)
+    torch.testing.assert_close(value, want, rtol=1e-9, atol=0)
+    _, want_slopes = grid_logdet._dense_observed(system)
+    for ours, dense in zip(slopes.factors, want_slopes.factors, strict=True):
+        # factors are symmetric: only the symmetric part of a derivative means anything
+        torch.testing.assert_close(ours + ours.mT, dense + dense.mT, rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("route", ["slq_fill", "slq_ignore"])
+def test_quadrature_is_within_its_error_bars(route):
+    system, matrix = system_of(0.6)
+    found = logdet_of(system, route, OPTIONS, probes=60, generator=torch.Generator().manual_seed(1))
+    want = torch.linalg.slogdet(matrix).logabsdet
+    assert 0.0 < float(found.standard_error) < 5.0
+    assert abs(float(found.value - want)) < 3.0 * float(found.standard_error)
+
+
+@pytest.mark.parametrize(("theta", "noise"), [(0.1, 1e-2), (0.2, 1e-2), (0.2, 1e-6)])
+def test_nystrom_estimate_at_half_gaps(theta, noise):
+    """Below one per cent on 50 x 50 cells; exact without gaps."""
+    axis = torch.linspace(0.0, 1.0, 50, dtype=torch.float64)
+    factor = torch.exp(-(((axis[:, None] - axis) / theta) ** 2))
+    grid = CartesianGrid((axis[:, None], axis[:, None]), ((0,), (1,)))
+    order = torch.randperm(2500, generator=torch.Generator().manual_seed(0))
+    for gaps in (1250, 0):
+        rows = GriddedRows(grid, order[gaps:], order[:gaps].sort().values)
+        system = GridSystem([factor, factor], torch.tensor(noise).double(), rows)
+        found = float(logdet_of(system, "nystrom", OPTIONS).value)
+        whole = torch.kron(factor, factor)[order[gaps:]][:, order[gaps:]]
+        whole.diagonal().add_(system.noise)
+        want = float(torch.linalg.slogdet(whole).logabsdet)
+        assert found == pytest.approx(want, rel=1e-2 if gaps else 1e-9)
+
+
+def test_eigenvalues_that_tie_share_the_places_left():
+    """Identity factors: all eigenvalues equal; N of M of them, and the derivative is fair."""
+    eye = torch.eye(4, dtype=torch.float64)
+    grid = CartesianGrid((eye[:, :1], eye[:, :1]), ((0,), (1,)))
+    order = torch.arange(16)
+    rows = GriddedRows(grid, order[6:], order[:6])
+    system = GridSystem([eye, eye], torch.tensor(0.5, dtype=torch.float64), rows)
+    found = logdet_of(system, "nystrom", OPTIONS)
+    share = 10 / 16
+    assert float(found.value) == pytest.approx(
+        10 * torch.tensor(share + 0.5).log().item(), rel=1e-6
+    )
+    want = share / (share + 0.5) * 10 / 16 * 4 * eye
+    torch.testing.assert_close(found.gradient.factors[0], want, rtol=1e-12, atol=1e-12)
+
+
+def test_bilinear_gradient_equals_autograd():
+    generator = torch.Generator().manual_seed(0)
+    draw = lambda *s: torch.randn(*s, generator=generator, dtype=torch.float64)  # noqa: E731
+    roots = [draw(m, m) for m in (3, 4, 2, 5)]
+    factors = [r @ r.mT for r in roots]
+    left, right = draw(120, 2), draw(120, 2)
+    leaves = [f.clone().requires_grad_() for f in factors]
+    whole = leaves[0]
+    for f in leaves[1:]:
+        whole = torch.kron(whole, f)
+    want = torch.autograd.grad((left * (whole @ right)).sum(), leaves)
+    found = bilinear_gradient(factors, left, right)
+    for ours, exact in zip(found.factors, want, strict=True):
+        torch.testing.assert_close(ours, exact, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(found.noise, (left * right).sum())
+
+
+def test_the_next_evaluation_starts_where_the_last_ended():
+    _, x, y = P.draw(0.6)
+    model, _ = P.pair(tolerance=1e-8)
+    objective = GridMLL("nystrom")
+    first = objective.evidence(model, x, y)
+    with torch.no_grad():
+        next(model.parameters()).add_(1e-4)
+    second = objective.evidence(model, x, y)
+    assert second.facts["solver_iterations"] < 0.7 * first.facts["solver_iterations"]
+
+
+def test_routes_are_chosen_by_size_and_recorded():
+    assert choose_logdet("auto", 10, 0) == "full"
+    assert choose_logdet("auto", 10, 10**9) == "dense"
+    assert choose_logdet("auto", 10**6, 5) == "dense"
+    assert choose_logdet("auto", 10**6, 10**6) == "nystrom"
+    assert choose_logdet("slq_fill", 10, 10) == "slq_fill"
+    with pytest.raises(ConfigError, match="choose one of auto, nystrom"):
+        GridMLL("nystroem")
+    with pytest.raises(ConfigError, match="probes=0"):
+        GridMLL(probes=0)
+    _, x, y = P.draw(0.6)
+    model, exact = P.pair()
+    with pytest.raises(ConfigError, match="needs a GridGP model"):
+        GridMLL().check(exact)
+    with pytest.raises(DataError, match="NaN or infinite"):
+        GridMLL().evidence(model, x, y * torch.nan)
+
+
+# -- generalised cross-validation ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("share", [0.65, 1.0])
+def test_gcv_equals_its_definition_and_gradient(share):
+    _, x, y = P.draw(share)
+    model, exact = P.pair()
+    found = GCV("dense").evidence(model, x, y)
+    n = len(y)
+    eye = torch.eye(n, dtype=y.dtype)
+    matrix = exact.kernel.evaluate(x) + exact.likelihood.noise_variance * eye
+    hat = exact.kernel.evaluate(x) @ torch.linalg.inv(matrix)
+    residual = (eye - hat) @ (y - exact.mean(x))
+    gcv = residual.square().mean() / ((eye - hat).trace() / n) ** 2
+    assert found.facts["gcv"] == pytest.approx(float(gcv.detach()), rel=1e-10)
+    want = gradient(-0.5 * n * gcv.log(), exact)
+    for ours, dense in zip(gradient(found.value, model), want, strict=True):
+        torch.testing.assert_close(ours, dense, rtol=1e-6, atol=1e-8)
+
+
+def test_gcv_does_not_change_with_a_common_scale():
+    _, x, y = P.draw(0.65)
+    model, _ = P.pair()
+    first = GCV("nystrom").evidence(model, x, y).facts["gcv"]
+    with torch.no_grad():
+        model.kernel.outputscale = model.kernel.outputscale * 3.0
+        model.likelihood.noise_variance = model.likelihood.noise_variance * 3.0
+    assert GCV("nystrom").evidence(model, x, y).facts["gcv"] == pytest.approx(first, rel=1e-9)
+
+
+@pytest.mark.parametrize("route", ["nystrom", "hutchinson"])
+def test_traces_estimate_the_dense_one(route):
+    system, matrix = system_of(0.7)
+    value, slopes, error = inverse_trace(
+        system, route, OPTIONS, probes=300, generator=torch.Generator().manual_seed(0)
+    )
+    inverse = torch.linalg.inv(matrix)
+    slack = 3.0 * float(error) if route == "hutchinson" else 0.2 * float(inverse.trace())
+    assert abs(float(value - inverse.trace())) < slack
+    assert float(slopes.noise) == pytest.approx(-float((inverse @ inverse).trace()), rel=0.25)
+
+
+def test_gcv_refuses_what_it_does_not_know():
+    with pytest.raises(ConfigError, match="choose one of auto, nystrom"):
+        GCV("exact")
+    with pytest.raises(ConfigError, match="probes=0"):
+        GCV(probes=0)
