@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gpx.errors import DidNotConverge, ShapeError
+from gpx.linalg.cg_iteration import column_scales
 from gpx.linalg.conjugate_gradients import CGResult
 
 BREAKDOWN = 1e3
@@ -119,7 +120,8 @@ class Lanczos:
         for _ in range(2):
             rest = rest - basis.mT @ (basis @ rest)
         rest = rest.squeeze(-1)
-        beta = torch.linalg.vector_norm(rest, dim=-1)
+        size = column_scales(rest.mT)  # the squares of a badly scaled matrix leave the range
+        beta = size * torch.linalg.vector_norm(rest / size.unsqueeze(-1), dim=-1)
         self._scale = torch.maximum(self._scale, alpha.abs() + beta)
         noise = BREAKDOWN * torch.finfo(beta.dtype).eps * self._scale
         self.exhausted = self.exhausted | (beta <= noise) | (i + 1 == rest.shape[-1])

@@ -58,7 +58,8 @@ def gauss_radau(
     pivot = alphas[..., 0] - node
     lowest = pivot
     for i in range(1, t):
-        pivot = alphas[..., i] - node - betas[..., i - 1].square() / pivot
+        coupling = betas[..., i - 1]
+        pivot = alphas[..., i] - node - coupling * (coupling / pivot)  # no square: any scale
         lowest = torch.minimum(lowest, pivot)
     # rounding may put the smallest Ritz value a hair below a node that is the smallest eigenvalue
     slack = 1e4 * torch.finfo(alphas.dtype).eps * alphas.abs().amax(-1)
@@ -70,7 +71,7 @@ def gauss_radau(
         )
     coupling = betas[..., -1]
     safe = pivot.clamp(min=torch.finfo(alphas.dtype).tiny)
-    last = node + coupling.square() / safe
+    last = node + coupling * (coupling / safe)
     ended = (coupling == 0.0) | (pivot <= 0.0)
     last = torch.where(ended, alphas[..., 0], last)
     coupling = torch.where(ended, 0.0, coupling)

@@ -30,8 +30,7 @@ class Interpolated(Structured):
     Cost: product O(n q + matmul of K) time, O(n q + m) memory; diagonal and single entries O(q^2)
     look-ups in K each. Rows and columns by index stay interpolated and cost nothing. Gradients to
     the tensors of K and to the weights (and from there to the inputs) in closed form. Solve and
-    logdet: the package's defaults; use ``gpx.linalg`` where the result must be certified. The
-    diagonal is the interpolated one, not the kernel's.
+    logdet: see ``Structured``. The diagonal is the interpolated one, not the kernel's.
 
     Source: Hultin thesis, section 3.2.
     """

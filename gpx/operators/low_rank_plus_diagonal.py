@@ -107,7 +107,7 @@ class LowRankPlusDiagonal(Structured):
         ShapeError, DTypeError: the diagonal does not fit the factor.
         NotPositiveDefinite: at the first solve or logdet, or at a root or sample, a diagonal that
             is not positive (a root and samples allow zeros).
-    Source: Woodbury's identity and the matrix determinant lemma.
+    Source: Burt thesis, section 2.3 (Woodbury's identity, matrix determinant lemma).
     """
 
     def __init__(self, factor: Tensor, diagonal: Tensor) -> None:

@@ -1,5 +1,6 @@
 """Gauss and Gauss-Radau rules: golden values, brackets, exactness."""
 
+import math
 import runpy
 from pathlib import Path
 from types import SimpleNamespace
@@ -117,3 +118,15 @@ def test_tridiagonal_of_batches():
     assert torch.equal(dense.diagonal(dim1=-2, dim2=-1), alphas)
     assert torch.equal(dense.diagonal(1, -2, -1), betas[..., :3])
     assert bool((dense.triu(2) == 0).all())
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e200])
+def test_brackets_at_any_scale(scale):
+    """tr log(s K) = tr log K + n log s, for both rules."""
+    alphas = torch.tensor([2.0, 3.0, 2.5], dtype=torch.float64)
+    betas = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+    offset = math.log(scale)
+    found = gauss_radau(torch.log, scale * alphas, scale * betas, scale * 0.9)
+    torch.testing.assert_close(found - offset, gauss_radau(torch.log, alphas, betas, 0.9))
+    found = gauss(torch.log, scale * alphas, scale * betas)
+    torch.testing.assert_close(found - offset, gauss(torch.log, alphas, betas))

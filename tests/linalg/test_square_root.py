@@ -156,3 +156,20 @@ def test_no_vectors_at_all(power):
         assert found.value.shape == (6, 0)
         assert found.report.converged
     assert shifted_conjugate_gradients(matrix.matmul, none, [0.0, 1.0]).solutions.shape == (2, 6, 0)
+
+
+@pytest.mark.parametrize("power", ["root", "inverse_root"])
+@pytest.mark.parametrize(("dtype", "scale"), [(torch.float64, 1e-200), (torch.float32, 1e-26)])
+def test_matrices_of_any_scale(power, dtype, scale):
+    """Squares of such entries leave the range: a Krylov space must not look exhausted."""
+    matrix, block = covariance(8, noise=0.5), randn(8, 2)
+    expected = exact(matrix, block, power)
+    accuracy = 1e-6 if dtype == torch.float64 else 1e-3
+    for factor in (scale, 1.0 / scale):
+        scaled = (factor * matrix).to(dtype)
+        for root in (lanczos_root, contour_root):
+            found = root(scaled.matmul, block.to(dtype), power=power, tolerance=accuracy / 10)
+            unit = factor**0.5 if power == "root" else factor**-0.5
+            torch.testing.assert_close(
+                found.value.double() / unit, expected, rtol=0, atol=10 * accuracy
+            )
