@@ -14,7 +14,12 @@ def exceedance_probability(
     mean: Tensor, variance: Tensor, noise: Tensor, threshold: Tensor
 ) -> Tensor:
     """P(f + noise >= threshold) (t,) for f of this mean and variance (t,)."""
-    return torch.special.ndtr((mean - threshold) / (variance + noise).sqrt())
+    return _normal_cdf((mean - threshold) / (variance + noise).sqrt())
+
+
+def _normal_cdf(x: Tensor) -> Tensor:
+    """With all digits in the lower tail, where torch.special.ndtr has none."""
+    return 0.5 * torch.erfc(-x * 2.0**-0.5)
 
 
 def probability_interval(
@@ -69,8 +74,8 @@ def exceedance_interval(
     low, up = moments.mean_lower - threshold, moments.mean_upper - threshold
     least = (moments.variance_lower + noise).sqrt()
     most = (moments.variance_upper + noise).sqrt()
-    lower = torch.special.ndtr(low / torch.where(low > 0.0, most, least))
-    upper = torch.special.ndtr(up / torch.where(up > 0.0, least, most))
+    lower = _normal_cdf(low / torch.where(low > 0.0, most, least))
+    upper = _normal_cdf(up / torch.where(up > 0.0, least, most))
     return lower, upper
 
 

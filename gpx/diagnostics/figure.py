@@ -88,6 +88,9 @@ def _points(axes, report: Report) -> None:  # type: ignore[no-untyped-def]
         linewidth=2,
         label="exact mean is here",
     )
+    # an interval of no visible height still has a place
+    middles = 0.5 * (found.moments.mean_lower + found.moments.mean_upper)
+    axes.plot(place, on_axis(original(middles)), "_", color=INK, markersize=6)
     axes.plot(
         place,
         on_axis(original(found.predicted.mean.double())),
@@ -107,5 +110,5 @@ def _points(axes, report: Report) -> None:  # type: ignore[no-untyped-def]
     base = on_axis(original(found.predicted.mean.double()) - 8.0 * report.scale * spread)
     low, high = axes.get_ylim()
     axes.set_ylim(max(low, min(base, default=low)), min(high, max(top, default=high)))
-    axes.legend(loc="best", fontsize="small")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=4, fontsize="small")
     axes.set_title(f"verdict: {report.verdict.grade}", fontsize="medium")

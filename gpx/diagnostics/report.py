@@ -231,9 +231,9 @@ def _divergence(found: Certificate, values: Mapping[str, Any]) -> list[str]:
         return []
     kl = found.kl
     lines = [
-        "## Sparse posterior",
+        "## Inducing points",
         "",
-        f"KL(sparse posterior || exact posterior) is at most {kl:.3g} nats"
+        f"KL(best posterior of these inducing points || exact posterior) is at most {kl:.3g} nats"
         + (f" (with jitter {found.jitter:.0e} on the inducing points)" if found.jitter else "")
         + ".",
     ]

@@ -18,13 +18,14 @@ from gpx.diagnostics.report import Report
 from gpx.errors import ConfigError
 from gpx.inducing import GreedyConditionalVariance
 from gpx.likelihoods import Gaussian
-from gpx.models import CGLB, SGPR, ExactGP
+from gpx.models import CGLB, SGPR, SVGP, ExactGP
 from gpx.models.base import Marginals
 from gpx.models.exact import ExactPosterior
 from gpx.models.exact_solver import choose_solver
 from gpx.models.iterative_posterior import IterativePosterior
 from gpx.models.nystrom import longest_prefix
 from gpx.models.sgpr import SGPRPosterior
+from gpx.models.svgp import SVGPPosterior
 from gpx.training.build import target_of
 from gpx.training.predictor import Predictor
 from gpx.training.run_folder import RunFolder
@@ -72,17 +73,18 @@ def require_certifiable(config: DictConfig) -> None:
     """Raise ConfigError unless runs of this config can have a certificate."""
     approx = target_of(config.approx, "approx")
     likelihood = target_of(config.likelihood, "likelihood")
-    if not (isinstance(approx, type) and issubclass(approx, (SGPR, CGLB, ExactGP))):
+    if not (isinstance(approx, type) and issubclass(approx, (SGPR, CGLB, ExactGP, SVGP))):
         name = getattr(approx, "__name__", config.approx.get("_target_"))
         raise ConfigError(
-            f"a run of {name} cannot be certified: certificates compare with exact inference and "
-            "need approx=sgpr, cglb or exact"
+            f"a run of {name} cannot be certified: certificates bound the distance from exact "
+            "inference with the run's own kernel and inducing points, and need approx=sgpr, cglb, "
+            "svgp or exact; compare held-out errors (metrics.json) with those of one of these"
         )
     if not (isinstance(likelihood, type) and issubclass(likelihood, Gaussian)):
         name = getattr(likelihood, "__name__", config.likelihood.get("_target_"))
         raise ConfigError(
-            f"a run with the likelihood {name} cannot be certified: certificates need "
-            "likelihood=gaussian"
+            f"a run with the likelihood {name} cannot be certified: its exact posterior has no "
+            "closed form to compare with; certificates need likelihood=gaussian"
         )
 
 
@@ -148,7 +150,7 @@ def _certificate(
     products: bool,
 ) -> Certificate:
     posterior = predictor.posterior
-    assert isinstance(posterior, (SGPRPosterior, ExactPosterior, IterativePosterior))
+    assert isinstance(posterior, (SGPRPosterior, SVGPPosterior, ExactPosterior, IterativePosterior))
     assert isinstance(predictor.likelihood, Gaussian)
     kernel = copy.deepcopy(posterior.kernel).double()
     mean = copy.deepcopy(posterior.mean).double()
@@ -170,6 +172,10 @@ def _certificate(
             jitter=jitter,
             features=copy.deepcopy(posterior.features).double(),
         )
+    if isinstance(posterior, SVGPPosterior):
+        # any inducing points certify; these also say how good q could have been
+        z = posterior.inducing.double()
+        return certify(kernel, mean, likelihood, z, x, y, points, predicted, products=products)
     if choose_solver("auto", x).name == "cholesky":
         return certify_exact(kernel, mean, likelihood, x, y, points, predicted)
     greedy = GreedyConditionalVariance().select(x, kernel, min(EXACT_RANK, len(y)))

@@ -36,7 +36,8 @@ from exact inference, with a verdict in plain words.
 Writes diagnostics.md, diagnostics.json and figures/diagnostics.png into the run folder.
 
 OPTIONS
-  run=FOLDER      run folder of a finished run of approx=sgpr, cglb or exact (Gaussian noise)
+  run=FOLDER      run folder of a finished run of approx=sgpr, cglb, svgp or exact, with
+                  likelihood=gaussian
   points=FILE     table of inputs to certify, columns as in training, with or without a header line;
                   default: 50 of the test points
   threshold=X     also certify the probability of the target being at least X (its own unit)

@@ -7,6 +7,7 @@ import torch
 
 from gpx.diagnostics.credible_intervals import credible_intervals
 from gpx.diagnostics.event_probability import (
+    decide,
     exceedance_interval,
     exceedance_probability,
     probability_interval,
@@ -110,6 +111,16 @@ def test_probability_over_a_rectangle_of_moments():
     every = exceedance_probability(mean[:, None], variance[None], noise, threshold)
     assert torch.allclose(every.amin((0, 1)), low)
     assert torch.allclose(every.amax((0, 1)), up)
+
+
+def test_small_probabilities_keep_their_digits():
+    found = exceedance_probability(double(-10.0), double(0.5), double(0.5), double(0.0))
+    assert float(found) == pytest.approx(7.61985302416e-24, rel=1e-10)
+
+
+def test_a_decision_is_made_only_where_the_whole_interval_is_on_one_side():
+    low, up = double([0.1, 0.5, 0.91, 0.9, 0.2]), double([0.3, 0.95, 0.99, 0.9, 0.9])
+    assert decide(low, up, 0.9).tolist() == [-1, 0, 1, 1, 0]
 
 
 def test_credible_intervals_nest():

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 
+from gpx.errors import ConfigError
 from gpx.training.diagnose_command import main
 
 
@@ -119,14 +120,18 @@ def test_at_the_end_of_training(run):
         assert again[name] == pytest.approx(kept[name], rel=1e-5, abs=1e-9)
 
 
-def test_what_cannot_be_certified_says_so(run, tmp_path, capsys, composed):
-    _, folder = run("approx=svgp", "approx.num_inducing=10")
-    err = refused(capsys, f"run={folder.path}")
-    assert "a run of SVGP cannot be certified" in err
-    from gpx.errors import ConfigError
+def test_svgp_is_judged_by_what_it_predicts(run):
+    metrics, folder = run("approx=svgp", "approx.num_inducing=60", "trainer.certify=true")
+    values = json.loads((folder.path / "diagnostics.json").read_text())["values"]
+    assert values["verdict"] == "certified"
+    assert metrics["train.evidence"] <= values["evidence_upper"]
 
+
+def test_what_cannot_be_certified_says_so(run, tmp_path, capsys, composed):
     with pytest.raises(ConfigError, match="QSGP cannot be certified"):
         run("approx=qsgp", "trainer.certify=true")
+    with pytest.raises(ConfigError, match="StudentT cannot be certified"):
+        run("approx=svgp", "likelihood=student_t", "trainer.certify=true")
     assert "there is no run folder" in refused(capsys, f"run={tmp_path / 'nowhere'}")
     assert "run= is missing" in refused(capsys, "points=x.csv")
     assert "did you mean points=" in refused(capsys, "run=x", "point=x.csv")
