@@ -217,6 +217,8 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
                     sizes, values = [r["M"] for r in part], [max(r[key], 1e-6) for r in part]
                     panel.plot(sizes, values, style, label=selector, markersize=3)
             panel.set(xscale="log", yscale="log", xlabel="M", title=f"{name}: {key}")
+            panel.set_xticks(sizes, [str(m) for m in sizes])
+            panel.set_xticks([], minor=True)
         line[1].set_ylabel("nats")
     panels[0][0].legend(fontsize=8)
     figure.tight_layout()
