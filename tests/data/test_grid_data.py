@@ -112,7 +112,7 @@ def test_scattered_stations_are_one_axis(tmp_path):
         ({"axis0": np.ones((3, 2))}, {}, r"has 2 points twice"),
         ({"axis0": A[:2]}, {}, r"shape \(3, 4\), the axes 2 x 4"),
         ({"seen": np.ones((4, 3))}, {"mask": "seen"}, r"the mask has shape \(4, 3\)"),
-        ({"seen": np.zeros((3, 4))}, {"mask": "seen"}, r"all 12 cells are gaps .*inverted"),
+        ({"seen": np.zeros((3, 4))}, {"mask": "seen"}, r"all 12 cells are gaps; .*inverted"),
         ({"values": np.full((3, 4), np.nan)}, {}, r"all 12 cells are gaps"),
         ({"values": np.full((3, 4), np.inf)}, {}, r"12 values are infinite"),
         ({"axis1": None}, {}, r"no array 'axis1'"),
@@ -153,7 +153,9 @@ def test_frames_and_their_masks(tmp_path):
     assert np.isnan(grid.values[1, 1, 0])
     assert int(np.isnan(grid.values).sum()) == 2
     seen = ~np.isnan(grid.values)
-    np.testing.assert_allclose(grid.values[seen], frames[seen], atol=2e-3)
+    np.testing.assert_allclose(
+        grid.values[seen], frames[seen], atol=1.1 / 255
+    )  # the colour map rounds
     one = FrameFolder(str(folder), mask=str(masks / "f0.png"), scale=2).grid()
     assert one.values.shape == (2, 2, 3)
     (folder / "f0.png").unlink()
@@ -183,8 +185,8 @@ def test_frames_that_do_not_fit(tmp_path):
 
 
 def test_the_membrane_obeys_the_wave_equation():
-    field = membrane((41, 41, 4001), np.random.default_rng(0))
-    h, dt = 1 / 40, 1 / 4000
+    field = membrane((41, 41, 1001), np.random.default_rng(0))
+    h, dt = 1 / 40, 1 / 1000
     x1 = np.diff(field, 2, axis=0)[:, 1:-1, 1:-1] / h**2
     x2 = np.diff(field, 2, axis=1)[1:-1, :, 1:-1] / h**2
     time = np.diff(field, 2, axis=2)[1:-1, 1:-1] / dt**2

@@ -63,14 +63,15 @@ def test_resumed_equals_uninterrupted_and_predicts_after_loading(
     np.testing.assert_array_equal(first.std, second.std)
 
 
-def test_a_table_with_axis_columns_and_outputs(train, tmp_path):
+def test_a_table_with_axis_columns(composed, tmp_path):
     rows = [[s, t] for s in range(4) for t in np.linspace(0.0, 3.0, 15)]
     random = np.random.default_rng(0)
     kept = np.array(rows)[random.permutation(60)[:50]]
     target = np.sin(kept[:, 1]) + 0.3 * kept[:, 0] + 0.05 * random.standard_normal(50)
     path = tmp_path / "table.csv"
     np.savetxt(path, np.column_stack([kept, target]), delimiter=",")
-    metrics, _ = train(*SMALL, "data=csv", f"data.path={path}", "kernel=rbf")
+    options = [*SMALL, "data=csv", f"data.path={path}", "kernel=rbf"]
+    metrics = run(composed(*options), RunFolder(tmp_path / "run"))
     assert metrics["train.evidence_kind"] == "exact"
     assert metrics["train.logdet"] == "dense"
     assert metrics["train.grid_cells"] == 60
@@ -78,7 +79,7 @@ def test_a_table_with_axis_columns_and_outputs(train, tmp_path):
     twice = np.vstack([kept, kept])
     np.savetxt(path, np.column_stack([twice, [*target, *target]]), delimiter=",")
     with pytest.raises(DataError, match="one cell of the grid"):
-        train(*SMALL, "data=csv", f"data.path={path}", folder="twice")
+        run(composed(*options), RunFolder(tmp_path / "twice"))
 
 
 @pytest.mark.parametrize(
