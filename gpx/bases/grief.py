@@ -63,7 +63,7 @@ class GridEigenfunctions(Basis):
     Attributes:
         nodes (d, m): nodes along each column, the last one repeated; zero until ``place``.
         sizes (d,): how many of them count.
-        index (p, d): the choice of ``select``; (0, d) without one.
+        index (p, d): the choice of ``select``, largest first; (0, d) without one.
 
     Cost: O(sum_i m_i^3) for the eigenpairs, O(d m p) for the selection, O(n (p + d m c)) for
     features at n points; nothing depends on the number of grid points prod_i m_i.
@@ -152,10 +152,9 @@ class GridEigenfunctions(Basis):
         Cost: O(sum_i m_i^3 + d m p).
         """
         found = self._largest(self.eigenpairs()[0])
-        plan = ProductPlan(found.index)
-        both = torch.cat([self.index, plan.index])
+        both = torch.cat([self.index, found.index])
         new = len(torch.unique(both, dim=0)) - len(self.index)
-        self.index, self._plan = plan.index, plan
+        self.index, self._plan = found.index, ProductPlan(found.index)
         return new
 
     @property
@@ -224,15 +223,16 @@ class GridEigenfunctions(Basis):
         return tree_products(self.one_dimensional(x, modes.transforms), modes.plan)
 
     def forward(self, x: Tensor, columns: Tensor | None = None) -> Tensor:
-        """phi(x), outputscale included: (n, p), or (n, len(columns)); descending eigenvalues.
+        """phi(x), outputscale included: (n, p), or (n, len(columns)).
 
-        In chunks of rows. Cost: O(n p) beside the eigenproblems; columns are picked before the
-        products are formed.
+        Column j belongs to the j-th largest eigenvalue, of the parameters at which ``select`` was
+        called, where it was. In chunks of rows.
+
+        Cost: O(n p) beside the eigenproblems; columns are picked before the products are formed.
         """
         check_inputs(x, "a grid of eigenfunctions")
         modes = self.modes()
-        descending = modes.log_values.argsort(descending=True, stable=True)
-        order = descending if columns is None else descending[columns]
+        order = modes.plan.order if columns is None else modes.plan.order[columns]
         if columns is not None:
             chosen, order = torch.unique(order, return_inverse=True)
             plan = ProductPlan(modes.plan.index[chosen])

@@ -272,6 +272,28 @@ def test_float32_features_keep_float64_eigenproblems():
 
 
 @torch.no_grad()
+def test_lengthscales_that_the_grid_cannot_resolve_are_raised():
+    x = draw(200, 3, seed=9)
+    x[:, 1] = (x[:, 1] > 0.5).double()  # every value is a node
+    lengthscale = [0.01, 0.01, 0.8]
+    kernel = natural(RBF(ard_num_dims=3, outputscale=None), lengthscale=lengthscale)
+    basis = GridEigenfunctions(kernel, 3, 100, GridOptions(points_per_dim=6)).double()
+    basis.place(x)
+    before = basis(x).square().sum(1)
+    assert basis.raise_lengthscales(x) == [0]
+    spacing = 1.2 * float(x[:, 0].max() - x[:, 0].min()) / 5
+    found = kernel.lengthscale.tolist()
+    assert 0.5 * spacing < found[0] <= 1.01 * spacing
+    assert found[1:] == pytest.approx(lengthscale[1:])
+    assert basis(x).square().sum(1).mean() > 3.0 * before.mean()
+    assert basis.raise_lengthscales(x) == []
+    shared = natural(RBF(outputscale=None), lengthscale=0.01)
+    basis = GridEigenfunctions(shared, 3, 100, GridOptions(points_per_dim=6)).double()
+    basis.place(x)
+    assert basis.raise_lengthscales(x) == []  # the two-valued column allows it
+
+
+@torch.no_grad()
 def test_constant_columns_have_no_part():
     x = draw(30, 2, seed=8)
     wide = torch.cat([x[:, :1], torch.full((30, 1), 4.0, dtype=torch.float64), x[:, 1:]], 1)

@@ -1,0 +1,163 @@
+"""GRIEF against the machine's multiply-adds: features, evaluations, fixed basis, grid size.
+
+    python scripts/bench_grief.py --threads 1
+    python scripts/bench_grief.py --quick
+
+Features: seconds and working memory of all eigenfunctions at n points, block by block, over n, d
+and p in turn; nanoseconds an entry must not grow. Limit: p products an entry of the elementwise
+product of this machine plus the small matrix products with the nodes. Evaluation: evidence and
+gradient against 1.5 n p^2 multiply-adds of its matrix product (n p^2 / 2 for the Gram matrix, n p^2
+for the gradient). Fixed basis: the same after the sums are cached, over n. Grid: nodes an axis.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Callable
+
+import torch
+
+from gpx.bases import GridOptions
+from gpx.kernels import RBF
+from gpx.likelihoods import Gaussian
+from gpx.means import Zero
+from gpx.models import GRIEF
+from gpx.models.grief_sums import data_blocks
+from gpx.objectives import EigenfunctionEvidence
+
+EVIDENCE = EigenfunctionEvidence()
+
+
+def best(function: Callable[[], object], rounds: int) -> float:
+    """Smallest of several timings, seconds."""
+    found = math.inf
+    for _ in range(rounds):
+        started = time.perf_counter()
+        function()
+        found = min(found, time.perf_counter() - started)
+    return found
+
+
+def working_memory(function: Callable[[], object]) -> float:
+    """MiB that a call holds at most."""
+    with torch.profiler.profile(profile_memory=True) as profile:
+        function()
+    current = peak = 0
+    for event in profile.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            current += event.nbytes()
+            peak = max(peak, current)
+    return peak / 2**20
+
+
+def rates(rounds: int) -> tuple[float, float]:
+    """Multiply-adds per second of a matrix product, and entries per second of one product each."""
+    a, b = torch.randn(1000, 1000), torch.randn(1000, 512)
+    gemm = 1000 * 1000 * 512 / best(lambda: a @ b, rounds)
+    c = torch.empty_like(b)
+    return gemm, b.numel() / best(lambda: torch.mul(b, b, out=c), rounds)
+
+
+def problem(n: int, d: int, p: int, nodes: int = 10, fixed: bool = False) -> tuple:
+    """Model and data: n normal points in d dimensions."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(n, d, generator=generator)
+    y = x.sum(1).sin()
+    model = GRIEF(
+        kernel=RBF(ard_num_dims=d, lengthscale=math.sqrt(d)),
+        mean=Zero(),
+        likelihood=Gaussian(0.01),
+        num_inputs=d,
+        num_eigenfunctions=p,
+        grid=GridOptions(points_per_dim=nodes),
+        noise_first=False,
+        fixed_basis=fixed,
+    )
+    model.initialise(x, y, generator=generator)
+    return model, x, y
+
+
+def evaluate(model: GRIEF, x: torch.Tensor, y: torch.Tensor) -> None:
+    """Evidence and gradient."""
+    model.zero_grad()
+    EVIDENCE(model, x, y).backward()
+
+
+@torch.no_grad()
+def features(model: GRIEF, x: torch.Tensor) -> None:
+    """All eigenfunctions at x, one block after another."""
+    modes = model.basis.modes()
+    for rows in data_blocks(model.basis, modes, x):
+        model.basis.features(x[rows], modes)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="sizes a quarter")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.set_default_dtype(torch.float64)
+    unit = 5_000 if options.quick else 20_000
+    gemm, elementwise = rates(20)
+    print(f"{options.threads} threads, torch {torch.__version__}, float64")
+    print(f"matrix product {gemm / 1e9:.1f}, elementwise product {elementwise / 1e9:.2f} billion/s")
+
+    print("\nfeatures: seconds, ns an entry, ratio to the limit, working memory beside the data")
+    print(f"{'n':>8} {'d':>4} {'p':>5} {'log10 m':>8} {'s':>7} {'ns':>6} {'ratio':>6} {'MiB':>6}")
+    base = (unit, 16, 500)
+    cases = [base, (2 * unit, 16, 500), (4 * unit, 16, 500)]
+    cases += [(unit, 32, 500), (unit, 64, 500), (unit, 128, 500)]
+    cases += [(unit, 16, 1000), (unit, 16, 2000)]
+    for n, d, p in cases:
+        model, x, _ = problem(n, d, p)
+        seconds = best(lambda m=model, x=x: features(m, x), options.rounds)
+        _, nodes, c = model.basis.modes().transforms.shape
+        # exponentials count as elementwise products: a generous limit
+        limit = n * ((p + d * nodes) / elementwise + d * nodes * c / gemm)
+        memory = working_memory(lambda m=model, x=x: features(m, x))
+        print(
+            f"{n:>8} {d:>4} {p:>5} {model.basis.log10_grid_size:>8.0f} {seconds:>7.3f} "
+            f"{1e9 * seconds / (n * p):>6.2f} {seconds / limit:>6.2f} {memory:>6.1f}"
+        )
+
+    print("\nevidence and gradient: seconds, ratio to 1.5 n p^2 + 5/6 p^3 multiply-adds")
+    print(f"{'n':>8} {'d':>4} {'p':>5} {'log10 m':>8} {'s':>7} {'ratio':>6} {'MiB':>6}")
+    for n, d, p in [base, (2 * unit, 16, 500), (unit, 128, 500), (unit, 16, 1000)]:
+        model, x, y = problem(n, d, p)
+        seconds = best(lambda m=model, x=x, y=y: evaluate(m, x, y), options.rounds)
+        limit = (1.5 * n * p**2 + 5 / 6 * p**3) / gemm
+        memory = working_memory(lambda m=model, x=x, y=y: evaluate(m, x, y))
+        print(
+            f"{n:>8} {d:>4} {p:>5} {model.basis.log10_grid_size:>8.0f} {seconds:>7.2f} "
+            f"{seconds / limit:>6.2f} {memory:>6.1f}"
+        )
+
+    print("\nfixed basis, sums cached: ms an evaluation with gradient")
+    print(f"{'n':>8} {'p':>5} {'ms':>7}")
+    for n in (unit // 4, unit, 4 * unit):
+        model, x, y = problem(n, 16, 300, fixed=True)
+        seconds = best(lambda m=model, x=x, y=y: evaluate(m, x, y), 5 * options.rounds)
+        print(f"{n:>8} {300:>5} {1e3 * seconds:>7.1f}")
+
+    print(
+        "\nnodes an axis at n = 10,000, d = 10, p = 200: seconds an evaluation, of them eigenpairs"
+    )
+    print(f"{'nodes':>6} {'log10 m':>8} {'s':>7} {'eigen s':>8}")
+    for nodes in (10, 30, 100):
+        model, x, y = problem(10_000, 10, 200, nodes)
+        seconds = best(lambda m=model, x=x, y=y: evaluate(m, x, y), options.rounds)
+
+        def small(m: GRIEF = model) -> None:
+            values, vectors = m.basis.eigenpairs()
+            (values.sum() + vectors.sum()).backward()
+
+        eigen = best(small, options.rounds)
+        print(f"{nodes:>6} {model.basis.log10_grid_size:>8.0f} {seconds:>7.3f} {eigen:>8.3f}")
+
+
+if __name__ == "__main__":
+    main()
