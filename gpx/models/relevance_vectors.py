@@ -6,6 +6,7 @@ import copy
 import logging
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +33,21 @@ CONVERGED = 1e-3
 """Largest change of a finite log precision at which sweeps stop."""
 RELEVANT = 1e4
 """Precisions below it are finite; their centres are the relevance vectors (QSGP paper)."""
+
+
+@dataclass(frozen=True)
+class SweepReport:
+    """What the fixed-point sweeps did.
+
+    Attributes:
+        solves: sweeps.
+        residual: largest change of a log precision in the last sweep.
+        converged: whether that is below the tolerance.
+    """
+
+    solves: int
+    residual: float
+    converged: bool
 
 
 class QSRVM(QSGP):
@@ -106,7 +122,7 @@ class QSRVM(QSGP):
             self.family = MeanFieldWeights(blocks, width)
         self.sweeps = sweeps
         self.group = min(blocks, max(1, round(group_size / width)))
-        self.report = None
+        self.report: SweepReport | None = None  # type: ignore[assignment]
         self.register_buffer("num_data", torch.ones(()))
         self.register_buffer("site_variance", torch.ones(()))
 
@@ -129,14 +145,16 @@ class QSRVM(QSGP):
             noise = (y.double() - fitted).square().sum() / max(n - freedom, 1.0)
             self.likelihood.noise_variance = noise.clamp_min(1e-6).to(self.noise_variance)
         if self.sweeps:
-            logger.log(
-                logging.INFO if change < CONVERGED else logging.WARNING,
-                "%d fixed-point sweeps, largest change of log precision %.1e: %d of %d vectors",
-                done,
-                change,
-                self.basis.relevant(RELEVANT).shape[0],
-                m,
-            )
+            ended = change < CONVERGED
+            self.report = SweepReport(done, change, ended)
+            kept = self.basis.relevant(RELEVANT).shape[0]
+            self.note = f"{done} fixed-point sweeps, {kept} of {m} vectors"
+            if not ended:
+                self.note += (
+                    f"; not converged, log precisions still move by {change:.1e} per sweep "
+                    "(raise approx.sweeps)"
+                )
+            logger.log(logging.INFO if ended else logging.WARNING, "%s", self.note)
         columns = [self.basis.block_features(x, g).double().square().sum(0) for g in groups]
         square = torch.cat(columns).view_as(self.family.mean)
         reference = n * self.basis.mean_column_square().double()

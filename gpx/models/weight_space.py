@@ -14,16 +14,18 @@ from gpx.bases.quadrature_features import GaussHermiteFourier, QuasiMonteCarloFo
 from gpx.bases.random_fourier import RandomFourier
 from gpx.errors import ConfigError
 from gpx.likelihoods import Gaussian, Likelihood
+from gpx.linalg.cholesky import cholesky
 from gpx.means import Zero
 from gpx.models.base import Model
-from gpx.models.block_ascent import BlockReport, ascend
+from gpx.models.block_ascent import BlockReport, ascend, normal_equations
 from gpx.models.weight_space_posterior import QSGPPosterior
 from gpx.models.weight_space_sites import SiteReport, ascend_sites, check_site, site_precision
 from gpx.variational.mean_field import Diagonal, MeanFieldWeights
 from gpx.variational.weights_block_diagonal import BlockDiagonalWeights
 from gpx.variational.weights_chevron import ChevronWeights
+from gpx.variational.weights_full import FullWeights
 
-Covariance = Literal["mean_field", "block_diagonal", "chevron"]
+Covariance = Literal["mean_field", "block_diagonal", "chevron", "full"]
 BASES: dict[str, type[RandomFourier]] = {
     "random_fourier": RandomFourier,
     "orthogonal": OrthogonalFourier,
@@ -38,8 +40,9 @@ class QSGP(Model):
     """Model of quadruply stochastic Gaussian processes: random Fourier features, q(w) Gaussian.
 
     y = phi(x)^T w + noise, w ~ N(0, I), phi the m scaled random Fourier features of the kernel;
-    q(w) = N(mu, C C^T) with C diagonal (``mean_field``) or with K dense columns (``chevron``).
-    The state is O(m) numbers; neither features nor frequencies are ever stored.
+    q(w) = N(mu, C C^T) with C diagonal (``mean_field``), with K dense columns (``chevron``) or any
+    lower triangle (``full``, a few thousand functions at most). The state is O(m) numbers, m^2 for
+    the last; neither features nor frequencies are ever stored.
 
     ``initialise`` solves for one group of ``warm_start_size`` weights exactly as if it were the
     whole basis (one pass over the data), then solves ``block_solves`` further groups in turn, each
@@ -51,13 +54,13 @@ class QSGP(Model):
         likelihood: Gaussian, or any with log-concave sites of one latent (Bernoulli, Laplace,
             Poisson); those train with SiteBoundELBO.
         num_basis: m, even.
-        covariance: ``mean_field``, ``block_diagonal`` or ``chevron``.
+        covariance: ``mean_field``, ``block_diagonal``, ``chevron`` or ``full``.
         num_dense: K, dense columns of a chevron covariance; 0 for the others.
         block_columns: weights that a block step solves for, b, rounded to groups of the basis; its
             cosines and its sines are the blocks of a block_diagonal covariance (``Cells``).
         covariance_storage: dtype of those blocks, b / 4 numbers per column.
         diagonal: ``closed_form`` (c_r at its optimum, no parameter) or ``free`` (a parameter).
-        warm_start: whether to solve the first group exactly.
+        warm_start: whether to solve the first group exactly; with ``full``, for all of q.
         warm_start_size: weights per exact solve, b; rounded to whole blocks.
         block_solves: exact group solves after the warm start, O(n b^2 + b^3) each; m / b of them
             make one sweep of block ascent.
@@ -143,6 +146,8 @@ class QSGP(Model):
                 )
             cells = Cells.of(self.basis, block_columns)
             self.family = BlockDiagonalWeights(cells, covariance_storage)
+        elif covariance == "full":
+            self.family = FullWeights(blocks, width)
         elif covariance == "chevron":
             self.family = ChevronWeights(blocks, width, num_dense, diagonal)
         else:
@@ -189,7 +194,8 @@ class QSGP(Model):
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Exact warm start and block solves for the mean, closed form for the scales.
 
-        Cost: O(n b^2 + b^3) for the warm start, O(diagonal_rows m) for the scales.
+        Cost: O(n b^2 + b^3) for the warm start, O(diagonal_rows m) for the scales; O(n m^2 + m^3)
+        for a full covariance.
         """
         with torch.no_grad():
             self.num_data.fill_(float(x.shape[0]))
@@ -218,6 +224,20 @@ class QSGP(Model):
                 chosen = torch.randperm(x.shape[0], generator=generator, device=x.device)
                 rows = x[chosen[: self.diagonal_rows]]
             self._start_scales(rows)
+            if isinstance(self.family, FullWeights) and self.warm_start:
+                self._start_full(self.family, x, y)
+
+    def _start_full(self, family: FullWeights, x: Tensor, y: Tensor) -> None:
+        """q at the exact posterior of the weights, where the bound is the log evidence."""
+        blocks = torch.arange(self.basis.num_blocks, device=x.device)
+        gram, moment = normal_equations(self.basis, blocks, x, y, dtype=torch.float64)
+        noise = self.noise_variance.double()
+        precision = gram / noise + torch.diag(self.basis.precision_diagonal().double())
+        factor, _ = cholesky(precision, name=f"precision of {precision.shape[0]} basis functions")
+        inverse = torch.cholesky_inverse(factor)
+        root, _ = cholesky(inverse, name=f"covariance of {precision.shape[0]} basis functions")
+        family.mean.copy_((inverse @ (moment / noise)).view_as(family.mean))
+        family.set_root(root.to(family.mean))
 
     def _start_sites(self, x: Tensor, y: Tensor) -> None:
         """Site variance and scales in turn to their fixed point, then the mean given them."""

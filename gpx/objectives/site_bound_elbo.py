@@ -16,8 +16,7 @@ from gpx.objectives.block_sampling import Sampling, multiplicity, sample_blocks
 from gpx.objectives.control_variate import anchor_at, factor_rows
 from gpx.objectives.site_snapshot import SiteSnapshot, site_elbo
 from gpx.objectives.weights_kl import weights_kl
-from gpx.variational.mean_field import MeanFieldWeights
-from gpx.variational.weights_chevron import ChevronWeights
+from gpx.variational.weights_block_diagonal import BlockDiagonalWeights
 
 Bound = Literal["affine", "reparam", "paper"]
 DEFAULT_COLUMNS = 10_000
@@ -138,10 +137,10 @@ class SiteBoundELBO(Objective):
         super().check(model)
         check_site(model.likelihood)
         assert isinstance(model, QSGP)
-        if type(model.family) not in (MeanFieldWeights, ChevronWeights):
+        if isinstance(model.family, BlockDiagonalWeights):
             raise ConfigError(
-                "objective SiteBoundELBO needs approx.covariance=mean_field or chevron: blocks of "
-                "the covariance are exact solves, which these sites do not have"
+                "objective SiteBoundELBO needs approx.covariance=mean_field, chevron or full: "
+                "blocks of the covariance are exact solves, which these sites do not have"
             )
         if self.columns is not None and self.columns > model.basis.num_basis:
             raise ConfigError(

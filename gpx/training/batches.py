@@ -17,7 +17,7 @@ class Batches:
 
     Args:
         num_data: n.
-        batch_size: rows per batch; at most n.
+        batch_size: rows per batch; all n where there are fewer (the trainer says so).
         seed: of the run.
         device: where the indices live.
 

@@ -294,6 +294,11 @@ class _Session:
         batches = None
         if objective.batching == "minibatch":
             n = self.x.shape[0]
+            if config.batch_size > n and self.step == 0:
+                self.trainer.say(
+                    f"trainer.batch_size={config.batch_size} is above the {n} training rows: "
+                    "every step takes all of them"
+                )
             batches = Batches(n, config.batch_size, self.trainer.seed, self.x.device)
         loss_sum = torch.zeros((), dtype=torch.float64, device=self.x.device)
         summed = 0

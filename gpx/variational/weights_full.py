@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import torch
+from torch import Tensor
+
 from gpx.errors import ConfigError
 from gpx.variational.weights_chevron import ChevronWeights
 
@@ -27,7 +30,14 @@ class FullWeights(ChevronWeights):
         m = num_blocks * block_size
         if m > MAX_WEIGHTS:
             raise ConfigError(
-                f"covariance=full keeps m^2 numbers and m={m} is above {MAX_WEIGHTS}; use "
-                "covariance=chevron with num_dense dense columns, or fewer basis functions"
+                f"covariance=full keeps m^2 numbers and m={m} is above {MAX_WEIGHTS}; use fewer "
+                "basis functions (approx.num_basis), covariance=block_diagonal, or covariance="
+                "chevron with approx.num_dense columns"
             )
         super().__init__(num_blocks, block_size, m)
+
+    @torch.no_grad()
+    def set_root(self, root: Tensor) -> None:
+        """Set C to a lower-triangular ``root`` (m, m) with positive diagonal."""
+        self.dense.copy_(root.reshape(self.dense.shape))
+        self.log_dense.copy_(root.diagonal().log())

@@ -157,8 +157,8 @@ def test_misfits_are_refused_in_one_sentence():
         problem(likelihood=Softmax(3))
     with pytest.raises(ConfigError, match="chevron needs num_dense"):
         problem(covariance="chevron")
-    with pytest.raises(ConfigError, match="covariance=full"):
-        problem(covariance="full")
+    with pytest.raises(ConfigError, match="covariance=dense"):
+        problem(covariance="dense")
     with pytest.raises(ConfigError, match="must be even"):
         problem(m=41)
     with pytest.raises(ConfigError, match="warm_start_size"):

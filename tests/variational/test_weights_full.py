@@ -9,7 +9,7 @@ from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
 from gpx.models.weight_space import QSGP
-from gpx.objectives.weight_space_elbo import WeightSpaceELBO
+from gpx.objectives import QuadruplyStochasticELBO, WeightSpaceELBO
 from gpx.variational.weights_full import FullWeights
 
 
@@ -61,3 +61,31 @@ def test_maximising_the_bound_reaches_the_evidence():
     c = model.family.dense_of(torch.arange(3)).reshape(6, 6).detach()
     want = torch.linalg.inv(phi.T @ phi / 0.2 + torch.eye(6)).detach()
     torch.testing.assert_close(c @ c.T, want, rtol=1e-3, atol=1e-4)
+
+
+def test_model_with_full_covariance_starts_at_the_evidence():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(30, 2, generator=generator)
+    y = torch.sin(x.sum(1))
+    model = QSGP(
+        RBF(ard_num_dims=2), Zero(), Gaussian(0.2), 12, covariance="full", block_frequencies=2
+    )
+    model.initialise(x, y, generator=generator)
+    phi = model.basis(x)
+    covariance = phi @ phi.T + model.noise_variance * torch.eye(30)
+    evidence = MultivariateNormal(torch.zeros(30), covariance).log_prob(y)
+    found = WeightSpaceELBO().evidence(model, x, y).value
+    torch.testing.assert_close(found, evidence, rtol=1e-9, atol=0.0)
+    # so that gradients of hyperparameters through it are those of the evidence
+    parameters = model.parameter_groups()["hyperparameters"]
+    want = torch.autograd.grad(evidence, parameters, retain_graph=True)
+    for a, b in zip(torch.autograd.grad(found, parameters), want, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-9)
+    # and with all functions in every list the sampled bound has no noise left
+    objective = QuadruplyStochasticELBO(30, support_rows=0)
+    objective.prepare(model, x, y, generator=generator)
+    every = torch.arange(model.basis.num_blocks)
+    value = objective.estimate(model, x, y, every, every, every).value
+    torch.testing.assert_close(value, evidence, rtol=1e-9, atol=0.0)
+    with pytest.raises(ConfigError, match="m=5000 is above 4096"):
+        QSGP(RBF(), Zero(), Gaussian(0.2), 5000, covariance="full")
