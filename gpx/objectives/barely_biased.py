@@ -112,8 +112,8 @@ def barely_biased_log_marginal_likelihood(
     Exactness: expected value within the bias bound reported.
     Cost: t products (columns) in all, 8 n t^2 operations, eigenproblems of size t at a few looks;
     memory n t, at most n (L + 1) ``max_steps``.
-    Source: Burt 2022, 4.6, with its separate processes replaced by a block process and its residual
-    bound of the quadratic term by a Gauss-Radau rule (Golub and Meurant 2010, chapter 6).
+    Source: Burt thesis, section 4.6, with a block process in place of its separate ones and a
+    Gauss-Radau rule (Golub and Meurant 2010, chapter 6) for its residual bound of the fit.
     """
     q, count = system.preconditioner, probes.shape[1]
     target = residual.detach().double()
@@ -279,7 +279,7 @@ def quadrature_modes(projected: Tensor, coefficients: Tensor) -> tuple[Tensor, T
     log tau_j) / (tau_i - tau_j). Log is smooth, so few of its eigenvalues count; the others are
     left out, and fewer columns meet the kernel derivative.
 
-    Source: Burt 2022, 4.6.2 (sign corrected), Daleckii and Krein 1965.
+    Source: Burt thesis, section 4.6 (sign corrected); Daleckii and Krein 1965.
     """
     nodes, vectors = torch.linalg.eigh(projected)
     share = (nodes[:, None] - nodes) / nodes
@@ -304,7 +304,7 @@ def barely_biased_gradient(
     is an observation.
 
     Cost: see ``pull_back``, with some tens of columns per probe.
-    Source: Burt 2022, 4.6.2 (sign corrected), with the control variate of its section 4.1.3.
+    Source: Burt thesis, section 4.6 (sign corrected), with the control variate of section 4.1.3.
     """
     q, process = system.preconditioner, found.process
     v, u, count = found.solution, found.correction, found.probes.shape[1]

@@ -3,6 +3,7 @@
 import io
 import math
 import warnings
+from itertools import pairwise
 
 import pytest
 import torch
@@ -10,11 +11,12 @@ import torch
 from gpx.errors import ConfigError, DataError
 from gpx.kernels import RBF, Matern32
 from gpx.likelihoods import Gaussian
-from gpx.linalg import UnconvergedWarning
+from gpx.linalg import EvidenceBound, UnconvergedWarning, conjugate_gradients
 from gpx.means import Constant, Zero
 from gpx.models import ExactGP, ExactPosterior, IterativeOptions, IterativePosterior
 from gpx.models import exact_solver as solver_module
 from gpx.models.exact_solver import choose_solver
+from gpx.models.noisy_kernel import NoisyKernel
 
 RULES = ("lanczos", "exact", "subset", "sgpr", "nystrom")
 
@@ -100,6 +102,40 @@ def test_a_cache_that_is_too_small_says_so():
     model, x, y = problem(rank=2, variance_steps=0)
     with pytest.warns(UnconvergedWarning, match="certified to .* of themselves only, not to 0.01"):
         model.condition(x, y).predict(x[:5] + 0.1)
+
+
+@pytest.mark.parametrize("rank", [1, 5])
+def test_chain_of_bounds_on_the_mean_for_every_step_on_the_golden_fixture(rank):
+    """|k_*^T (v_t - v)| <= sqrt(k r^T K^-1 r) <= sqrt(k r^T Q^-1 r) <= sqrt(k) ||r|| / sigma."""
+    x = torch.arange(200, dtype=torch.float64)[:, None] * (10.0 / 199.0)
+    y = (2 * x[:, 0]).sin() + 0.3 * (7 * x[:, 0]).cos()
+    kernel = RBF(lengthscale=0.7, outputscale=1.3).double()
+    with torch.no_grad():
+        noise = torch.tensor(0.05, dtype=torch.float64)
+        system = NoisyKernel(kernel, x, noise, IterativeOptions(rank=rank))
+        dense = system.matmul(torch.eye(200, dtype=torch.float64))
+        truth = torch.linalg.solve(dense, y)
+        at = torch.linspace(-1.0, 11.0, 100, dtype=torch.float64)[:, None]
+        cross = kernel.evaluate(at, x)
+        for steps in range(1, 11):
+            found = conjugate_gradients(
+                system.matmul,
+                y,
+                preconditioner=system.preconditioner,
+                stop=EvidenceBound(1e-14),
+                max_iterations=steps,
+                on_failure="return",
+            )
+            r = found.residual
+            off = (cross @ (found.solution - truth)).abs().max()
+            chain = [
+                off,
+                (system.prior_variance * (r @ torch.linalg.solve(dense, r))).sqrt(),
+                (system.prior_variance * (r @ system.preconditioner.solve(r))).sqrt(),
+                (system.prior_variance / noise).sqrt() * r.norm(),
+            ]
+            assert all(float(a) <= float(b) * (1 + 1e-9) for a, b in pairwise(chain))
+            assert float(off) > 0.0
 
 
 def test_golden_predictions():
