@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from functools import reduce
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn.utils.parametrize import is_parametrized
 
 from gpx.constraints import FLOOR
@@ -15,6 +16,7 @@ from gpx.errors import ConfigError
 from gpx.kernels.algebra import Product, Scale
 from gpx.kernels.base import Kernel
 from gpx.kernels.constant import Constant
+from gpx.kernels.exponential import EXPONENT_FLOOR
 from gpx.kernels.periodic import Periodic
 from gpx.kernels.rbf import RBF
 from gpx.kernels.stationary import Stationary
@@ -147,6 +149,10 @@ def _profile(part: Stationary, nodes: Tensor, points: Tensor, first: int = 0) ->
         turn = math.pi / _per_column(part.period, nodes, points, first)
         sine = ((nodes * turn).unsqueeze(2) - (points * turn).unsqueeze(1)).sin()
         return part.of_squared_distance((2.0 * sine / lengthscale.unsqueeze(2)).square())
+    if not points.requires_grad and _has_profile_of_rbf(part):
+        out = _SquaredExponential.apply(nodes, points, lengthscale)
+        assert isinstance(out, Tensor)
+        return out
     square = ((nodes / lengthscale).unsqueeze(2) - (points / lengthscale).unsqueeze(1)).square()
     if isinstance(part, RBF):
         return part.of_squared_distance(square)
@@ -161,3 +167,32 @@ def _per_column(value: Tensor, nodes: Tensor, points: Tensor, first: int) -> Ten
     if value.ndim:
         value = value[first : first + nodes.shape[0]]
     return value.expand(nodes.shape[0]).unsqueeze(1).to(points.dtype)
+
+
+def _has_profile_of_rbf(part: Stationary) -> bool:
+    """Whether the kernel is RBF itself, and not one derived from it with another profile."""
+    return type(part).of_squared_distance is RBF.of_squared_distance and isinstance(part, RBF)
+
+
+class _SquaredExponential(torch.autograd.Function):
+    """exp(-((u - x) / l)^2 / 2) of nodes (q, m), points (q, n): one buffer, gradient in l (q, 1).
+
+    Many axes or many nodes make these entries, not their products, the price of features.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, nodes: Tensor, points: Tensor, lengthscale: Tensor) -> Tensor:
+        scale = math.sqrt(0.5) / lengthscale
+        out = (nodes * scale).unsqueeze(2) - (points * scale).unsqueeze(1)
+        out.square_().neg_().clamp_(min=EXPONENT_FLOOR).exp_()
+        ctx.save_for_backward(nodes, points, lengthscale, out)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        nodes, points, lengthscale, out = ctx.saved_tensors
+        scale = math.sqrt(2.0) / lengthscale  # two halves of a squared distance
+        slope = (nodes * scale).unsqueeze(2) - (points * scale).unsqueeze(1)
+        slope = slope.square_().mul_(out).mul_(grad).sum((1, 2)).unsqueeze(1)
+        return None, None, 0.5 * slope / lengthscale
