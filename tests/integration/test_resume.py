@@ -35,6 +35,18 @@ SETTINGS = {
         "approx.reinitialise=1",
     ],
     "cglb": ["data.num_points=600", "trainer.max_steps=9", "approx.num_inducing=20"],
+    "grief": [
+        "data.num_points=600",
+        "trainer.max_steps=10",
+        "approx.num_eigenfunctions=40",
+        "approx.reselect=2",
+    ],
+    "grief-fixed": [
+        "data.num_points=600",
+        "trainer.max_steps=10",
+        "approx.num_eigenfunctions=40",
+        "approx.fixed_basis=true",
+    ],
     "svgp": [
         "data.num_points=600",
         "trainer.max_steps=30",

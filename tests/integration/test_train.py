@@ -14,6 +14,7 @@ APPROXIMATIONS = {
     "exact": ["trainer.max_steps=8", "data.num_points=400"],
     "sgpr": ["trainer.max_steps=8", "approx.num_inducing=40"],
     "cglb": ["trainer.max_steps=6", "approx.num_inducing=30"],
+    "grief": ["trainer.max_steps=6", "approx.num_eigenfunctions=60"],
     "svgp": ["trainer.max_steps=30", "approx.num_inducing=40", "trainer.batch_size=200"],
     "qsgp": [
         "approx.num_basis=2000",
