@@ -391,3 +391,27 @@ def test_misfits_are_refused_in_one_sentence():
         QuadruplyStochasticELBO(ROWS).check(model)
     with pytest.raises(ConfigError, match="num_data=4 but there are 5 training rows"):
         SiteBoundELBO(4).prepare(model, torch.zeros(5, 2), torch.ones(5))
+
+
+def test_memory_of_a_step_does_not_grow_with_the_number_of_functions():
+    torch.set_default_dtype(torch.float32)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(20, 784, generator=generator) / 28.0
+    y = torch.where(x[:, 0] > 0, 1.0, -1.0)
+    peaks = []
+    for m in (10_000, 1_000_000):
+        model = QSGP(RBF(lengthscale=1.0), Zero(), Bernoulli(), m, warm_start=False)
+        objective = SiteBoundELBO(20, columns=1000, snapshot=False)
+        objective.prepare(model, x, y, generator=generator)
+        for _ in range(2):  # the first step also allocates what stays
+            model.zero_grad(set_to_none=True)
+            with torch.profiler.profile(profile_memory=True) as profile:
+                objective(model, x, y, generator=generator).backward()
+        current = peak = 0
+        for event in profile.profiler.kineto_results.events():
+            if event.name() == "[memory]":
+                current += event.nbytes()
+                peak = max(peak, current)
+        peaks.append(peak)
+    assert peaks[0] > 2**20  # the frequencies of the sampled functions at least
+    assert peaks[1] < 1.05 * peaks[0]
