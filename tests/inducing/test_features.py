@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from gpx.diagnostics.certificate import certify
 from gpx.errors import ConfigError
 from gpx.inducing import Eigenfunctions, Eigenvectors, GreedyConditionalVariance, Points
 from gpx.kernels import RBF, Matern32
@@ -142,6 +143,24 @@ def test_enough_eigenfunctions_are_exact_inference():
     assert torch.equal(rebuilt.predict(at).mean, posterior.predict(at).mean)
     with pytest.raises(ConfigError, match="need inducing points"):
         posterior.sample_paths(2, generator=torch.Generator())
+
+
+@torch.no_grad()
+def test_a_posterior_of_eigenfunctions_can_be_certified():
+    x, y = data(80)
+    kernel, likelihood = RBF(lengthscale=0.8).double(), Gaussian(0.05).double()
+    features = Eigenfunctions()
+    z = features.choose(x, kernel, 9, selector=GREEDY)
+    at = torch.linspace(-2, 2, 9, dtype=torch.float64)[:, None]
+    found = certify(kernel, Zero(), likelihood, z, x, y, at, products=False, features=features)
+    exact = ExactGP(kernel=kernel, mean=Zero(), likelihood=likelihood)
+    evidence = float(ExactMLL().evidence(exact, x, y).value)
+    assert found.lower <= evidence <= found.upper
+    assert 1e-3 < evidence - found.lower <= found.kl
+    moments, truth = found.moments, exact.condition(x, y).predict(at)
+    assert bool((moments.mean_lower <= truth.mean).all() & (truth.mean <= moments.mean_upper).all())
+    assert bool((moments.variance_lower <= truth.variance).all())
+    assert bool((truth.variance <= moments.variance_upper).all())
 
 
 @pytest.mark.parametrize("kind", [Points, Eigenfunctions, Eigenvectors])

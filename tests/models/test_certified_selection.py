@@ -1,14 +1,16 @@
 """Greedy sets that certify themselves: against dense evidence, smallest size, where they end."""
 
 import importlib.util
+import runpy
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from gpx.errors import DataError
 from gpx.inducing import GreedyConditionalVariance
-from gpx.kernels import RBF, Matern32, Matern52
+from gpx.kernels import RBF, Matern32, Matern52, Periodic
 from gpx.models import kl_certificate
 from gpx.models.certified_selection import SLACK, certified_selection, prefix_sums
 from gpx.models.kl_certificate import KLCertifier, least_kl_bound
@@ -73,6 +75,24 @@ def test_the_exact_divergence_is_within_the_tolerance(kernel, d, noise, toleranc
     assert torch.equal(found.points, greedy.points)
     fewer = size - 1 - round(SLACK * size)  # bisection may stop this far above the smallest
     assert certifier.bound(*sums_of(kernel, x, found.points[:fewer], y)) > tolerance
+
+
+@pytest.mark.parametrize("fixture", ["g1", "g2"])
+@torch.no_grad()
+def test_golden_fixtures_reach_a_tenth_of_a_nat(fixture):
+    oracles = Path(__file__).parents[1] / "oracles"
+    g = SimpleNamespace(**runpy.run_path(str(oracles / f"golden_{fixture}.py")))
+    kernel = RBF().double()
+    kernel.lengthscale, kernel.outputscale = double(0.7), double(1.3)
+    if fixture == "g2":  # condition number 2e7
+        season = RBF(lengthscale=20.0, outputscale=2.4**2) * Periodic(1, 1.3, None)
+        kernel = (RBF(lengthscale=67.0, outputscale=66.0**2) + season).double()
+    certifier = KLCertifier(kernel, g.x[:, None], g.y, double(g.NOISE), 0.1)
+    found = certified_selection(certifier, max_points=400)
+    assert found.met
+    assert len(found.points) < 70
+    exact = exact_kl(kernel, g.x[:, None], found.points, g.y, g.NOISE)
+    assert -1e-5 <= exact <= found.kl + 1e-5  # rounding of the dense evidence
 
 
 @torch.no_grad()

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gpx.kernels import Matern32
+from gpx.kernels import RBF, Matern32
 from gpx.models import nystrom
 from gpx.models.nystrom_matrix import NystromMatrix
 
@@ -47,6 +47,22 @@ def test_products_solves_and_roots(pair, columns):
     same(q.sums.trace_error, trace)
     assert q.below_kernel
     assert torch.linalg.eigvalsh(k - dense).min() > -1e-10
+
+
+@torch.no_grad()
+def test_scale_estimated_by_the_bound_is_biased_upwards():
+    # y ~ N(0, K): the bound's estimate of the scale is y^T Q^{-1} y / n, the exact one y^T K^{-1} y
+    x = torch.linspace(0, 10, 100, dtype=torch.float64)[:, None]
+    kernel, noise = RBF().double(), torch.tensor(0.1, dtype=torch.float64)
+    kernel.lengthscale = kernel.outputscale = torch.ones((), dtype=torch.float64)
+    k = kernel.evaluate(x) + noise * torch.eye(100, dtype=torch.float64)
+    golden = {4: (4.3235, 6.2430), 8: (1.2653, 0.084878), 12: (1.00956, 0.020461)}
+    for m, (mean, variance) in golden.items():
+        z = torch.linspace(0, 10, m, dtype=torch.float64)[:, None]
+        solved = NystromMatrix(kernel, x, z, x[:, 0], noise).solve(k)
+        assert float(solved.trace()) / 100 == pytest.approx(mean, rel=1e-4)
+        second = float((solved @ solved).trace())
+        assert 2 * second / 100**2 == pytest.approx(variance, rel=1e-4)
 
 
 def test_another_target(pair):

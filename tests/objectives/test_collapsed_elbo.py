@@ -12,6 +12,7 @@ import torch
 from gpx.errors import ConfigError
 from gpx.inducing import GreedyConditionalVariance
 from gpx.kernels import RBF, Matern32, Matern52
+from gpx.kernels import Linear as LinearKernel
 from gpx.likelihoods import Gaussian, StudentT
 from gpx.linalg import with_gradient
 from gpx.means import Linear, Zero
@@ -276,6 +277,21 @@ def test_identical_inputs_need_one_inducing_point():
         exact = ExactGP(kernel=model.kernel, mean=model.mean, likelihood=model.likelihood)
         torch.testing.assert_close(
             bound, ExactMLL().evidence(exact, x, y).value, rtol=1e-12, atol=0
+        )
+
+
+def test_a_linear_kernel_needs_as_many_points_as_inputs():
+    x = torch.randn(25, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    y = 0.7 * x[:, 0] + 0.1 * torch.cos(9 * x[:, 0])
+    model = SGPR(
+        kernel=LinearKernel(), mean=Zero(), likelihood=Gaussian(0.2), num_inputs=1, num_inducing=1
+    ).double()
+    with torch.no_grad():
+        model.inducing_points.fill_(-2.3)  # any point but the origin
+        bound = CollapsedELBO().evidence(model, x, y).value
+        exact = ExactGP(kernel=model.kernel, mean=model.mean, likelihood=model.likelihood)
+        torch.testing.assert_close(
+            bound, ExactMLL().evidence(exact, x, y).value, rtol=1e-10, atol=0
         )
 
 
