@@ -15,17 +15,16 @@ SETTINGS = {
     "exact": ["data.num_points=300", "trainer.max_steps=10"],
     "sgpr": ["data.num_points=600", "trainer.max_steps=10", "approx.num_inducing=30"],
     "sgpr-rounds": [
-        "data.num_points=400",
-        "trainer.max_steps=12",
-        "approx.num_inducing=20",
+        "data.num_points=200",
+        "trainer.max_steps=9",
+        "approx.num_inducing=15",
         "approx.reinitialise=2",
     ],
     "sgpr-auto": [
         "inducing=auto",
-        "data.num_points=300",
-        "trainer.max_steps=10",
-        "approx.tolerance=50",
-        "approx.max_inducing=200",
+        "data.num_points=120",
+        "trainer.max_steps=8",
+        "approx.tolerance=20",
     ],
     "sgpr-eigenfunctions": [
         "inducing=eigenfunctions",
