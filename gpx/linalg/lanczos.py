@@ -162,6 +162,9 @@ def tridiagonal_of_cg(result: CGResult) -> tuple[Tensor, Tensor]:
 
     Source: Burt thesis, section 4.1.4.
     """
+    if result.undisturbed == 0:  # met without a step: T = 1, as for columns that never moved
+        empty = result.solution.new_zeros(result.solution.shape[-1], 1)
+        return empty + 1.0, empty
     a = result.step_sizes[: result.undisturbed].reshape(result.undisturbed, -1).mT
     b = result.ratios[: result.undisturbed].reshape(result.undisturbed, -1).mT
     moving = a > 0.0

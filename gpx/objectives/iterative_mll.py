@@ -49,7 +49,8 @@ class IterativeTerms(NamedTuple):
         constant: -n log(2 pi) / 2.
         fit_gap: certified bound on the error of ``fit``.
         quadrature_gap: half the width of the Gauss to Gauss-Radau bracket of ``complexity``, which
-            no number of probes narrows; NaN where products in float32 leave no bracket.
+            no number of probes narrows; NaN where there is no bracket: products in float32, or a
+            stopping rule that a probe meets without a step.
         standard_error: of ``complexity``, from the scatter of the probes.
     """
 
@@ -124,7 +125,8 @@ def iterative_log_marginal_likelihood(
     alphas, betas = (part[1:] for part in tridiagonal_of_cg(solved))
     scale = 0.5 * probes.square().sum(0)
     upper = scale * gauss(torch.log, alphas, betas)
-    if system.product_dtype == torch.float64:
+    moved = solved.step_sizes.shape[0] > 0 and bool((solved.step_sizes[0, 1:] > 0.0).all())
+    if system.product_dtype == torch.float64 and moved:
         lower = scale * gauss_radau(torch.log, alphas, betas, system.node)
         half = 0.5 * (upper - lower).mean()
         middle, error = mean_and_error(0.5 * (upper + lower))

@@ -275,5 +275,18 @@ def test_the_objective_follows_the_model(solver):
         MarginalLikelihood(barely_biased=IterativeMLL())
 
 
+def test_a_rule_met_without_a_step_leaves_no_bracket_and_a_bound_on_the_fit():
+    model, x, y = problem()
+    objective = IterativeMLL(criterion="residual_per_row", tolerance=10.0)
+    found = objective.evidence(model, x, y)
+    assert found.report.iterations == 0
+    assert float(found.parts["fit"]) == 0.0
+    assert found.parts["quadrature_gap"].isnan()
+    with torch.no_grad():
+        exact = ExactMLL().evidence(model, x, y)
+    assert float(found.parts["fit"] - exact.parts["fit"]) <= float(found.parts["fit_gap"])
+    assert all(g.isfinite().all() for g in gradients(found.value, model))
+
+
 def test_residual_rule_is_the_published_one():
     assert isinstance(IterativeMLL(criterion="residual_per_row").stop, AbsoluteResidual)
