@@ -1,0 +1,80 @@
+"""Training and solving on a grid, timed: what every script of this folder does."""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpx.kernels import AxisProduct
+from gpx.models import GridGP
+from gpx.models.grid_posterior import GridPosterior
+from gpx.objectives import GridMLL
+from gpx.training.lbfgsb import LBFGSB
+
+
+class Fit(NamedTuple):
+    """What training found.
+
+    Attributes:
+        posterior: at the hyperparameters of largest evidence.
+        evidence: there, in nats.
+        evaluations: of evidence and gradient.
+        iterations: of conjugate gradients, all evaluations and the last solve.
+        seconds: of the processor, for training and the last solve.
+    """
+
+    posterior: GridPosterior
+    evidence: float
+    evaluations: int
+    iterations: int
+    seconds: float
+
+
+def fit(model: GridGP, x: Tensor, y: Tensor, evaluations: int) -> Fit:
+    """Maximise the evidence (log-determinant: Nystrom, in every method alike), then solve."""
+    objective = GridMLL("nystrom")
+    counts: list[int] = []
+    values: list[float] = []
+
+    def loss() -> Tensor:
+        found = objective.evidence(model, x, y)
+        counts.append(int(found.facts.get("solver_iterations", 0)))
+        values.append(float(found.value.detach()))
+        return -found.value / len(y)
+
+    start = time.process_time()
+    if evaluations:
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        LBFGSB().minimise(parameters, loss, evaluations, lambda *_: None)
+    model.warm.zero_()  # steps of a cold start
+    posterior = model.condition(x, y)
+    seconds = time.process_time() - start
+    last = posterior.report.iterations if posterior.report else 0
+    best = max(values, default=float("nan"))
+    return Fit(posterior, best, len(values), sum(counts) + last, seconds)
+
+
+def lengthscales(kernel: AxisProduct) -> list[float]:
+    """One number per axis."""
+    return [float(part.lengthscale[0].detach()) for part in kernel.parts]
+
+
+def copy_parameters(source: GridGP, target: GridGP) -> None:
+    """Hyperparameters of one model into another with the same kernel."""
+    with torch.no_grad():
+        for a, b in zip(source.parameters(), target.parameters(), strict=True):
+            b.copy_(a)
+
+
+def tensors(*arrays: np.ndarray) -> tuple[Tensor, ...]:
+    """NumPy arrays in float64."""
+    return tuple(torch.from_numpy(np.ascontiguousarray(a, dtype=np.float64)) for a in arrays)
+
+
+def rmse(a: Tensor, b: Tensor) -> float:
+    """Root mean square difference."""
+    return float((a - b).square().mean().sqrt())
