@@ -133,7 +133,12 @@ def cg_upper_bound(
 def cg_lower_bound_value(
     nystrom: NystromMatrix, target: Tensor, vector: Tensor, residual: Tensor
 ) -> Tensor:
-    """The value of ``CGLowerBound`` at any v. Source: Burt thesis, section 4.3.3."""
+    """The value of ``CGLowerBound`` at any v, always below the evidence.
+
+    At least ``collapsed_bound_value`` at v = 0 and where conjugate gradients have converged; other
+    v may give less than that.
+
+    Source: Burt thesis, section 4.3.3."""
     quadratic = quadratic_upper(nystrom, target, vector, residual)
     return evidence_from(len(target), quadratic, logdet_upper(nystrom))
 

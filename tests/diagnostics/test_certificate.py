@@ -19,12 +19,16 @@ from gpx.diagnostics.event_probability import (
 )
 from gpx.diagnostics.nystrom_moments import davies_variance_bounds, nystrom_moment_bounds
 from gpx.errors import ConfigError, DataError, DTypeError
+from gpx.inducing import GreedyConditionalVariance
 from gpx.kernels import RBF, Matern12, Matern32, Matern52, Periodic
 from gpx.likelihoods import Gaussian, StudentT
-from gpx.means import Constant
+from gpx.means import Constant, Zero
 from gpx.models.nystrom_matrix import NystromMatrix
 
-g1 = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "oracles" / "golden_g1.py")))
+ORACLES = Path(__file__).parents[1] / "oracles"
+g1, g2 = (
+    SimpleNamespace(**runpy.run_path(str(ORACLES / f"golden_{name}.py"))) for name in ("g1", "g2")
+)
 
 
 def double(value):
@@ -116,6 +120,42 @@ def test_not_one_violation(seed, n, log_noise, log_scale, log_size, share, produ
     rounding = sparse.event_rounding
     assert bool(((low <= event + rounding) & (event <= up + rounding)).all())
     assert bool(((wide[0] <= low) & (up <= wide[1])).all())
+
+
+@torch.no_grad()
+def test_two_hundred_questions_about_co2():
+    """Fixture G2: probabilities and intervals hold for every number of greedy points."""
+    trend = RBF(lengthscale=67.0, outputscale=66.0**2)
+    season = Periodic(lengthscale=1.3, outputscale=None)
+    kernel = (trend + RBF(lengthscale=20.0, outputscale=2.4**2) * season).double()
+    x, y, likelihood = g2.x[:, None], g2.y, Gaussian(g2.NOISE).double()
+    draws = torch.Generator().manual_seed(0)
+    points = 1955.0 + 60.0 * torch.rand(200, 1, generator=draws, dtype=torch.float64)
+    exact = certify_exact(kernel, Zero(), likelihood, x, y, points)
+    noise = likelihood.noise_variance
+    spread = (exact.predicted.variance + noise).sqrt()
+    thresholds = exact.predicted.mean + spread * torch.randn(200, generator=draws).double()
+    truth = exceedance_probability(*exact.predicted, noise, thresholds)
+    left, right = (exact.predicted.mean + sign * 1.959963984540054 * spread for sign in (-1, 1))
+    chosen = GreedyConditionalVariance().select(x, kernel, 100).points
+    widths, empty = [], []
+    for m in (10, 30, 50, 75, 90, 100):
+        found = certify(kernel, Zero(), likelihood, chosen[:m], x, y, points, products=False)
+        said = exceedance_probability(*found.predicted, noise, thresholds)
+        pinsker = probability_interval(said, double(found.kl), pinsker=True)
+        for low, up in (pinsker, exceedance_interval(found.moments, noise, thresholds)):
+            assert bool(((low <= truth) & (truth <= up)).all())
+        outer = credible_intervals(found.moments, noise)
+        assert bool(((outer.inflated_lower <= left) & (right <= outer.inflated_upper)).all())
+        inside = (left <= outer.deflated_lower) & (outer.deflated_upper <= right)
+        assert bool((inside | outer.empty).all())
+        widths.append(float((pinsker[1] - pinsker[0]).mean()))
+        empty.append(int(outer.empty.sum()))
+    assert widths == sorted(widths, reverse=True)
+    assert widths[0] == 1.0
+    assert widths[-1] < 0.1
+    assert empty[0] > 100
+    assert empty[-1] == 0
 
 
 def golden_certificate(points, **options):

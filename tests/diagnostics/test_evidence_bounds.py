@@ -143,7 +143,8 @@ def test_every_order(seed, log_noise, log_scale, m):
     partial = 0.5 * v + 0.5 * start
     slack = 1e-8 * max(1.0, abs(float(case.quadratic)))
     assert titsias_quadratic(q, y) <= quadratic_lower(y, start, case.residual(start)) + slack
-    for w in (start, partial, v, torch.zeros_like(y)):
+    anything = torch.randn(40, generator=draws, dtype=torch.float64) * v.norm()
+    for w in (start, partial, v, torch.zeros_like(y), anything, v + 0.01 * anything):
         r = case.residual(w)
         assert quadratic_lower(y, w, r) <= case.quadratic + slack
         assert case.quadratic <= quadratic_upper(q, y, w, r) + slack
@@ -152,6 +153,10 @@ def test_every_order(seed, log_noise, log_scale, m):
         )
         lower = cg_lower_bound_value(q, y, w, r)
         assert lower <= case.evidence + 1e-8 * max(1.0, abs(float(lower)))
+        refined, older = cg_upper_bound(q, y, w, r), cg_upper_bound(q, y, w, r, refined=False)
+        assert case.evidence <= refined + 1e-8 * max(1.0, abs(float(refined)))
+        assert refined <= older
+    assert collapsed_bound_value(q, y) <= cg_lower_bound_value(q, y, v, case.residual(v)) + slack
     assert collapsed_bound_value(q, y) <= cg_lower_bound_value(q, y, torch.zeros_like(y), y) + slack
     uppers = [
         case.evidence,
@@ -162,6 +167,13 @@ def test_every_order(seed, log_noise, log_scale, m):
     ]
     slack = 1e-8 * max(1.0, *(abs(float(t)) for t in uppers))
     assert all(a <= b + slack for a, b in itertools.pairwise(uppers))
+
+
+@torch.no_grad()
+def test_a_poor_vector_takes_the_bound_below_the_collapsed_one(golden):
+    v = 5.0 * golden.solution
+    found = cg_lower_bound_value(golden.q, golden.y, v, golden.residual(v))
+    assert found < collapsed_bound_value(golden.q, golden.y) - 1.0
 
 
 ELEVATORS = [
