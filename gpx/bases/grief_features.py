@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gpx.bases.grief import GridEigenfunctions
 from gpx.bases.random_fourier import frequencies_per_block
@@ -28,8 +28,10 @@ class GridFeatures(GridEigenfunctions):
     """
 
     def __init__(
-        self, kernel: Kernel, num_basis: int, seed: int = 0, block_frequencies: int = 500
+        self, kernel: nn.Module, num_basis: int, seed: int = 0, block_frequencies: int = 500
     ) -> None:
+        if not isinstance(kernel, Kernel):
+            raise ConfigError(f"approx.basis=grief needs a kernel, got a {type(kernel).__name__}")
         d = getattr(kernel, "ard_num_dims", None)
         if d is None:
             raise ConfigError(

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gpx.bases.cells import Cells
+from gpx.bases.grief_features import GridFeatures
 from gpx.bases.orthogonal_features import OrthogonalFourier, StructuredOrthogonalFourier
 from gpx.bases.quadrature_features import GaussHermiteFourier, QuasiMonteCarloFourier
 from gpx.bases.random_fourier import RandomFourier
@@ -26,12 +27,13 @@ from gpx.variational.weights_chevron import ChevronWeights
 from gpx.variational.weights_full import FullWeights
 
 Covariance = Literal["mean_field", "block_diagonal", "chevron", "full"]
-BASES: dict[str, type[RandomFourier]] = {
+BASES: dict[str, type[RandomFourier] | type[GridFeatures]] = {
     "random_fourier": RandomFourier,
     "orthogonal": OrthogonalFourier,
     "structured_orthogonal": StructuredOrthogonalFourier,
     "quasi_monte_carlo": QuasiMonteCarloFourier,
     "gauss_hermite": GaussHermiteFourier,
+    "grief": GridFeatures,
 }
 logger = logging.getLogger(__name__)
 
@@ -68,7 +70,8 @@ class QSGP(Model):
         seed: of the random frequencies.
         block_frequencies: upper limit of frequencies per block.
         basis: which frequencies: random_fourier (independent), orthogonal, structured_orthogonal,
-            quasi_monte_carlo or gauss_hermite.
+            quasi_monte_carlo or gauss_hermite; or grief: the leading eigenfunctions of the kernel
+            on a grid (``GridFeatures``).
         site_passes: likelihoods other than Gaussian: passes over all features at most that spread
             the warm start over all weights (``site_spread``), O(n m d) each; 0 leaves it on its
             group.
@@ -199,6 +202,8 @@ class QSGP(Model):
         """
         with torch.no_grad():
             self.num_data.fill_(float(x.shape[0]))
+            if isinstance(self.basis, GridFeatures):
+                self.basis.place_and_select(x)
             if not isinstance(self.likelihood, Gaussian):
                 self._start_sites(x, y)
                 return

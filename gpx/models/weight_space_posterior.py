@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from gpx.bases.base import Basis
 from gpx.bases.cells import Cells
-from gpx.bases.random_fourier import RandomFourier
 from gpx.models.base import Marginals, Posterior
 from gpx.variational.cell_covariance import CellCovariance
 
@@ -45,7 +45,7 @@ class QSGPPosterior(Posterior):
 
     def __init__(
         self,
-        basis: RandomFourier,
+        basis: Basis,
         num_dense: int,
         cells: Cells | None = None,
         storage: str = "float32",
