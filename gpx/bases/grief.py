@@ -254,7 +254,7 @@ class GridEigenfunctions(Basis):
     def precision_diagonal(self, columns: Tensor | None = None) -> Tensor:
         """Ones: the features carry the prior scale (S = I)."""
         count = self.num_basis if columns is None else columns.shape[0]
-        return self.nodes.new_ones(count)
+        return torch.ones(count, dtype=self.factors.outputscale.dtype, device=self.nodes.device)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         for name in ("nodes", "index"):  # their shapes follow the data
