@@ -238,7 +238,7 @@ def draw(
     for axis in axes.flat:
         axis.set_xticks([])
         axis.set_yticks([])
-    figure.savefig(HERE / name, dpi=110)
+    figure.savefig(HERE / name, dpi=80)
 
 
 def main() -> None:
