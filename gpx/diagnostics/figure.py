@@ -19,6 +19,7 @@ def draw(report: Report) -> Figure:
     left, right = figure.subplots(1, 2, width_ratios=(1.0, 1.6))
     _evidence(left, report)
     _points(right, report)
+    figure.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure
 
 
@@ -104,11 +105,10 @@ def _points(axes, report: Report) -> None:  # type: ignore[no-untyped-def]
         axes.set_ylabel(report.target_name)
     else:
         axes.set_xlabel("point")
-        axes.set_ylabel(f"{report.target_name}: predictive standard deviations from the mean")
+        axes.set_ylabel(f"{report.target_name}: standard deviations from the mean")
     # a hopeless certificate must not hide the predictions
     top = on_axis(original(found.predicted.mean.double()) + 8.0 * report.scale * spread)
     base = on_axis(original(found.predicted.mean.double()) - 8.0 * report.scale * spread)
     low, high = axes.get_ylim()
     axes.set_ylim(max(low, min(base, default=low)), min(high, max(top, default=high)))
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=4, fontsize="small")
     axes.set_title(f"verdict: {report.verdict.grade}", fontsize="medium")

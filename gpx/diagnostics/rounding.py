@@ -25,7 +25,7 @@ UNIT = torch.finfo(torch.float64).eps
 FACTOR = 4.0
 """Over the usual rounding of a triangular factor and of a solve with it."""
 
-SAMPLE = 64
+SAMPLE = 32
 """Rows whose kernel entries are compared with the same from differences of inputs."""
 
 SHIFTS = (0.0, 1e-6, 1e-3)
