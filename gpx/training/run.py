@@ -159,6 +159,8 @@ def _prepare(config: DictConfig, folder: RunFolder) -> _Run:
     )
     if data.notes:
         console.say(f"note: {data.notes}")
+    if task == "regression" and _two_values(data.train_y):
+        console.say("note: the targets take two values only; likelihood=bernoulli models classes")
 
     torch.manual_seed(config.seed)  # constructors of user-written modules may draw
     model = build_model(config).to(device, dtype)
@@ -192,6 +194,11 @@ def _prepare(config: DictConfig, folder: RunFolder) -> _Run:
         train,
         test,
     )
+
+
+def _two_values(targets: Tensor) -> bool:
+    low, high = targets.min(), targets.max()
+    return bool(low < high) and bool(((targets == low) | (targets == high)).all())
 
 
 def _likelihood_task(config: DictConfig) -> Task:

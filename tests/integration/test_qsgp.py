@@ -1,0 +1,89 @@
+"""Runs of approx=qsgp by the command's own defaults: which parts fit a likelihood, what they do."""
+
+import signal
+
+import pytest
+import torch
+
+from gpx.training import RunFolder, resume, run, trainer
+from gpx.training.interrupt import Interrupted
+
+SITES = ("mean_field", "gpx.objectives.SiteBoundELBO", "gpx.training.FirstOrder")
+BLOCKS = (
+    "block_diagonal",
+    "gpx.objectives.QuadruplyStochasticELBO",
+    "gpx.training.BlockSteps",
+)
+
+
+@pytest.fixture
+def classes(tmp_path):
+    """Overrides: a table of two classes that no line separates."""
+    generator = torch.Generator().manual_seed(0)
+    x = 2.0 * torch.rand(300, 2, generator=generator) - 1.0
+    labels = (x.prod(1) > 0).long()
+    path = tmp_path / "classes.csv"
+    table = torch.column_stack((x, labels)).tolist()
+    lines = [f"{a},{b},{k:.0f}" for a, b, k in table]
+    path.write_text("\n".join(["a,b,label", *lines]) + "\n")
+    return [
+        "data=csv",
+        f"data.path={path}",
+        "likelihood=bernoulli",
+        "approx=qsgp",
+        "approx.num_basis=400",
+        "trainer.max_steps=100",
+        "trainer.figures=false",
+        "trainer.tensorboard=false",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "parts"),
+    [("gaussian", BLOCKS), ("bernoulli", SITES), ("laplace", SITES), ("poisson", SITES)],
+)
+def test_likelihood_chooses_family_objective_and_optimizer(composed, likelihood, parts):
+    config = composed("approx=qsgp", f"likelihood={likelihood}")
+    found = config.approx.covariance, config.objective["_target_"], config.optimizer["_target_"]
+    assert found == parts
+
+
+def test_two_classes_by_defaults(composed, classes, tmp_path, capsys):
+    metrics = run(composed(*classes), RunFolder(tmp_path / "run"))
+    assert metrics["test.accuracy"] > 0.9
+    assert metrics["test.mnlp"] < 0.75 * metrics["baseline.linear.mnlp"]
+    assert metrics["train.evidence_kind"] == "lower_bound"
+    said = capsys.readouterr()
+    assert "trainer.batch_size=500 is above the 270 training rows" in said.out + said.err
+    # the same run without steps: what the start alone has
+    start = run(composed(*classes, "trainer.max_steps=1"), RunFolder(tmp_path / "start"))
+    assert metrics["train.evidence"] > start["train.evidence"] + 5.0
+    assert metrics["test.mnlp"] < start["test.mnlp"]
+
+
+def test_classes_under_a_gaussian_likelihood_are_said_aloud(composed, classes, tmp_path, capsys):
+    overrides = ["likelihood=gaussian", "init=constants", "approx.block_columns=400"]
+    run(composed(*classes, *overrides), RunFolder(tmp_path / "run"))
+    said = capsys.readouterr()
+    assert "take two values only; likelihood=bernoulli models classes" in said.out + said.err
+
+
+def test_sites_stopped_and_resumed_equal_never_stopped(composed, classes, tmp_path, monkeypatch):
+    overrides = [*classes, "trainer.max_steps=12", "objective.refresh_steps=4"]
+    overrides += ["trainer.batch_size=50", "objective.columns=100", "approx.block_frequencies=10"]
+    whole = run(composed(*overrides), RunFolder(tmp_path / "whole"))
+    original = trainer._Session._stop_or_save
+
+    def stop(session):
+        if session.step == 6:
+            session.guard.received = signal.SIGTERM
+        original(session)
+
+    monkeypatch.setattr(trainer._Session, "_stop_or_save", stop)
+    folder = RunFolder(tmp_path / "stopped")
+    with pytest.raises(Interrupted):
+        run(composed(*overrides), folder)
+    monkeypatch.setattr(trainer._Session, "_stop_or_save", original)
+    found = resume(str(folder.path))
+    for name in ("train.evidence", "test.mnlp", "test.rmse", "train.steps"):
+        assert found[name] == whole[name]
