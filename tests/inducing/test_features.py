@@ -223,3 +223,24 @@ def test_mistakes_are_explained():
         SGPR(kernel=RBF(), features=Eigenfunctions(), num_inducing="auto", **common)
     with pytest.raises(ConfigError, match="spread is a standard deviation"):
         Eigenfunctions(spread=0.0)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@torch.no_grad()
+def test_cuda_agrees_with_cpu():
+    x, y = data(80)
+    values = []
+    for device in ("cpu", "cuda"):
+        model = SGPR(
+            kernel=RBF(lengthscale=0.8),
+            mean=Zero(),
+            likelihood=Gaussian(0.05),
+            num_inputs=1,
+            num_inducing=20,
+            features=Eigenfunctions(),
+            fit_noise=False,
+        ).to(device, torch.float64)
+        model.initialise(x.to(device), y.to(device), generator=torch.Generator(device))
+        values.append(float(CollapsedELBO().evidence(model, x.to(device), y.to(device)).value))
+    assert values[1] == pytest.approx(values[0], rel=1e-9)

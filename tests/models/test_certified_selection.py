@@ -194,3 +194,17 @@ def test_targets_that_are_not_finite_are_named():
     certifier = KLCertifier(Matern52().double(), x, y, double(0.1), 0.1, True)
     with pytest.raises(DataError, match=r"1 of 50 targets are not finite"):
         certified_selection(certifier, max_points=50)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@torch.no_grad()
+def test_cuda_selects_the_same_points():
+    x, y = data(400, 1)
+    kernel = Matern52(lengthscale=2.0).double()
+    here = certified_selection(KLCertifier(kernel, x, y, double(0.05), 0.5), max_points=400)
+    there = certified_selection(
+        KLCertifier(kernel.cuda(), x.cuda(), y.cuda(), double(0.05).cuda(), 0.5), max_points=400
+    )
+    assert abs(len(here.points) - len(there.points)) <= 1
+    torch.testing.assert_close(there.points[:10].cpu(), here.points[:10])
