@@ -314,6 +314,7 @@ def draw(rows: list[dict[str, Any]]) -> None:
             )
         axis.set_title(f"{kind}, noise {noise:g}", fontsize=8)
         axis.tick_params(labelsize=7)
+        axis.xaxis.set_minor_formatter("")
     for axis in axes[-1]:
         axis.set_xlabel("products (columns)", fontsize=8)
     for axis in axes[:, 0]:

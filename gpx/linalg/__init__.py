@@ -91,6 +91,8 @@ __all__ = [
     "StoppingRule",
     "UnconvergedWarning",
     "available_memory",
+    "block_gauss",
+    "block_radau",
     "chan",
     "cholesky",
     "cholesky_in_place",
