@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gpx.kernels import AxisProduct
+from gpx.kernels.periodic import Periodic
 from gpx.models import GridGP
 from gpx.models.grid_posterior import GridPosterior
 from gpx.objectives import GridMLL
@@ -68,6 +69,19 @@ def copy_parameters(source: GridGP, target: GridGP) -> None:
     with torch.no_grad():
         for a, b in zip(source.parameters(), target.parameters(), strict=True):
             b.copy_(a)
+
+
+def circle(column: int, period: float, lengthscale: float) -> Periodic:
+    """A periodic factor whose period is known."""
+    kernel = Periodic(lengthscale=lengthscale, outputscale=None, active_dims=[column])
+    kernel.period = torch.tensor(period)
+    kernel.parametrizations["period"].original.requires_grad_(False)
+    return kernel
+
+
+def random_share(shape: tuple[int, ...], share: float, seed: int) -> Tensor:
+    """Cells chosen at random, flat."""
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed)).reshape(-1) < share
 
 
 def tensors(*arrays: np.ndarray) -> tuple[Tensor, ...]:
