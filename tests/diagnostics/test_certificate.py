@@ -23,7 +23,10 @@ from gpx.inducing import GreedyConditionalVariance
 from gpx.kernels import RBF, Matern12, Matern32, Matern52, Periodic
 from gpx.likelihoods import Gaussian, StudentT
 from gpx.means import Constant, Zero
+from gpx.models import SGPR
 from gpx.models.nystrom_matrix import NystromMatrix
+from gpx.objectives import CollapsedELBO
+from gpx.training.lbfgsb import LBFGSB
 
 ORACLES = Path(__file__).parents[1] / "oracles"
 g1, g2 = (
@@ -239,12 +242,42 @@ def test_what_cannot_be_certified():
         certify(*parts, Gaussian(0.1).double(), x[:3], x, bad, x[:2])
 
 
-def test_collapse_is_seen_where_the_divergence_is_tiny():
+def toy():
+    """The problem of E3: a signal, and noise that no kernel can tell from noise."""
     n = torch.arange(200, dtype=torch.float64)
-    x, y = g1.x[:, None], g1.y + 0.2 * math.sqrt(2) * (1.7 * n**2).sin()
+    return g1.x[:, None], g1.y + 0.2 * math.sqrt(2) * (1.7 * n**2).sin()
+
+
+def test_collapse_is_seen_where_the_divergence_is_tiny():
+    x, y = toy()
     kernel = RBF(lengthscale=0.01).double()
     z = double([[1.0], [9.0]])
     kernel.lengthscale, kernel.outputscale = double(1.0), double(1e-5)
     found = certify(kernel, Constant().double(), Gaussian(0.6032).double(), z, x, y, x[:5])
     assert found.kl < 0.05
     assert "more than 80 %" in found.collapse
+
+
+@pytest.mark.parametrize(("m", "collapsed"), [(2, True), (32, False)])
+def test_training_with_too_few_inducing_points_is_seen_to_collapse(m, collapsed):
+    x, y = toy()
+    model = SGPR(
+        kernel=RBF(),
+        mean=Zero(),
+        likelihood=Gaussian(1.0),
+        num_inputs=1,
+        num_inducing=m,
+        fit_noise=False,
+    ).double()
+    with torch.no_grad():
+        model.inducing_points.copy_(torch.linspace(1, 9, m, dtype=torch.float64)[:, None])
+    objective = CollapsedELBO()
+    LBFGSB().minimise(
+        list(model.parameters()),
+        lambda: -objective.evidence(model, x, y).value / len(y),
+        60,
+        lambda *_: None,
+    )
+    parts = model.kernel, model.mean, model.likelihood, model.inducing_points.detach()
+    found = certify(*parts, x, y, x[:5])
+    assert bool(found.collapse) is collapsed
