@@ -27,7 +27,7 @@ class TrainerConfig:
         tensorboard: write TensorBoard events.
         figures: draw figures (PNG in the run folder, and into TensorBoard).
         baselines: fit the linear and nearest-neighbour baselines and report them beside the model.
-        certify: bound, at test points, what the approximation costs (sgpr, cglb, exact).
+        certify: bound, at test points, what the approximation costs (sgpr, cglb, svgp, exact).
     """
 
     device: str = "auto"
