@@ -1,0 +1,120 @@
+"""Training on the barely biased evidence: bound on the bias and number of probes.
+
+    python experiments/iterative/training.py           # pol, 400 training rows, 40 steps of Adam
+    python experiments/iterative/training.py --quick   # 150 rows, 4 steps, nothing written
+
+Writes training.json and RESULTS.md beside this file. Source: Burt thesis, figure 4.6: bounds of 1,
+10 and 100 nats with 1 and 10 probes; a larger bound takes fewer steps, one probe is as good as ten.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import warnings
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch
+from record import write
+from torch import Tensor
+
+from gpx.data import UCI, load
+from gpx.kernels import Matern32
+from gpx.likelihoods import Gaussian
+from gpx.linalg import UnconvergedWarning
+from gpx.means import Constant
+from gpx.models import ExactGP, IterativeOptions
+from gpx.objectives import BarelyBiasedMLL, ExactMLL
+
+HERE = Path(__file__).resolve().parent
+
+
+def train(
+    x: Tensor, y: Tensor, at: Tensor, truth: Tensor, bias: float, probes: int, steps: int
+) -> dict[str, Any]:
+    """Adam at 0.1; steps and products of the solver, exact evidence and test error at the end."""
+    model = ExactGP(
+        kernel=Matern32(ard_num_dims=x.shape[1], lengthscale=[1.0] * x.shape[1], outputscale=1.0),
+        mean=Constant(),
+        likelihood=Gaussian(1.0),
+        iterative=IterativeOptions(rank=50),
+    ).double()
+    objective = BarelyBiasedMLL(bias=bias, probes=probes, kind_of_probes="gaussian")
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.1)
+    draws = torch.Generator().manual_seed(0)
+    taken, products = [], []
+    for _ in range(steps):
+        optimiser.zero_grad()
+        evidence = objective.evidence(model, x, y, generator=draws)
+        (-evidence.value / len(y)).backward()
+        optimiser.step()
+        taken.append(evidence.facts["solver_iterations"])
+        products.append(evidence.facts["columns_multiplied"])
+    with torch.no_grad():
+        exact = ExactMLL().evidence(model, x, y).value.item()
+        off = model.condition(x, y).predict(at).mean - truth
+    return {
+        "bias asked for, nats": bias,
+        "probes": probes,
+        "median steps": statistics.median(taken),
+        "median products": statistics.median(products),
+        "exact evidence at the end": exact,
+        "test RMSE": float(off.square().mean().sqrt()),
+    }
+
+
+def main() -> None:
+    """See the module's docstring."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--data", default="pol")
+    parser.add_argument("--rows", type=int, default=400)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    rows, steps = (150, 4) if options.quick else (options.rows, options.steps)
+    data = load(UCI(options.data), task="regression")
+    x, y = data.train_x[:rows].double(), data.train_y[:rows].double()
+    at, truth = data.test_x[:500].double(), data.test_y[:500].double()
+    table = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnconvergedWarning)
+        for probes in (1, 10):
+            for bias in (1.0, 10.0, 100.0):
+                table.append(train(x, y, at, truth, bias, probes, steps))
+                print(table[-1], flush=True)
+    if options.quick:
+        return
+    by_probes = [table[:3], table[3:]]
+    errors = [row["test RMSE"] for row in table if row["bias asked for, nats"] <= 10.0]
+    write(
+        HERE,
+        "training",
+        "Training on the barely biased evidence",
+        [
+            f"{options.data}, {rows} training and 500 test rows (standardised), Matern 3/2 ARD,",
+            f"{steps} steps of Adam at 0.1, Gaussian probes, preconditioner of rank 50. A step is",
+            "one product of up to one column per probe and one for the targets. 100 nats are much",
+            "on so few rows: the published bound was asked for on 10,050.",
+        ],
+        table,
+        {
+            "the median number of products falls with the bias asked for": all(
+                a["median products"] >= b["median products"]
+                for part in by_probes
+                for a, b in pairwise(part)
+            ),
+            "up to 10 nats, test errors are within 10 %, with one probe as with ten": max(errors)
+            <= 1.1 * min(errors),
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()
