@@ -35,9 +35,11 @@ class BlockSteps:
     null the solve sees all data: the bound is at its maximum over the group afterwards and never
     falls from one step to the next (the first ``stand_in_groups`` steps excepted), and its limit in
     the mean is the exact posterior mean. With ``rows`` the step is a stochastic natural gradient
-    from a mini-batch, at a cost that depends neither on n nor on m: natural parameters move by
-    ``step_size`` towards an unbiased estimate of their optimum, and the other groups' part of the
-    residual is evaluated on ``columns`` weights, see ``sampled_values``.
+    from a mini-batch: natural parameters move by ``step_size`` towards an unbiased estimate of
+    their optimum. The other groups' part of the residual is carried along for all rows, exact at
+    O(n b) a step. With ``columns`` it is estimated from that many weights (``sampled_values``), and
+    a step costs the same for every n and m; but the error of the estimate is proportional to the
+    weights, and once clearly more of them are filled than ``columns`` the steps diverge.
 
     Args:
         sweeps: passes over all groups; trainer.max_steps may end training earlier.
@@ -48,13 +50,14 @@ class BlockSteps:
         rows: data rows per step; null for all.
         step_size: rho of the first stochastic visit of a group, then rho / visits^step_decay.
         step_decay: in [0, 1]; above 1/2 the steps converge (Robbins and Monro).
-        columns: weights of other groups evaluated per stochastic step.
+        columns: weights of other groups evaluated per stochastic step; null carries the fitted
+            values of all rows instead.
 
     Raises:
         ConfigError: an option out of range; ``check`` says what does not fit the model.
 
-    Cost per step: O(rows b^2 + b^3) time and O(b^2) memory for groups of b columns, and n numbers
-    of fitted values when all rows are used.
+    Cost per step: O(rows b^2 + b^3 + n b) time and O(b^2) memory for groups of b columns, and n
+    numbers of fitted values; neither n b nor n with ``columns``.
     Source: coordinate ascent variational inference; Hoffman et al. 2013 for stochastic steps.
     """
 
@@ -66,12 +69,13 @@ class BlockSteps:
         rows: int | None = None,
         step_size: float = 1.0,
         step_decay: float = 0.5,
-        columns: int = 10_000,
+        columns: int | None = None,
     ) -> None:
-        if sweeps <= 0 or stand_in_groups < 0 or columns < 1 or (rows is not None and rows < 1):
+        counts = [k for k in (rows, columns) if k is not None]
+        if sweeps <= 0 or stand_in_groups < 0 or min(counts, default=1) < 1:
             raise ConfigError(
                 f"optimizer: sweeps={sweeps} must be positive, stand_in_groups={stand_in_groups} "
-                f"not negative, columns={columns} and rows={rows} at least 1 (rows=null: all)"
+                f"not negative, columns={columns} and rows={rows} at least 1 (or null)"
             )
         if not 0.0 < step_size <= 1.0 or not 0.0 <= step_decay <= 1.0:
             raise ConfigError(
@@ -144,9 +148,14 @@ class BlockSteps:
             self.log_precision += float(self.basis.precision_diagonal(columns).double().log().sum())
         if self.rows is not None:
             self._batches = Batches(x.shape[0], self.rows, seed, x.device)
-        elif self.fitted.shape[0] != x.shape[0]:  # not restored from a checkpoint
+        if self._carries and self.fitted.shape[0] != x.shape[0]:  # not restored from a checkpoint
             self.fitted = self._all_values(x)
         diagonal_terms(self.basis, self.family, model.noise_variance, x.shape[0])
+
+    @property
+    def _carries(self) -> bool:
+        """Whether fitted values of all rows are kept."""
+        return self.rows is None or self.columns is None
 
     def _all_values(self, x: Tensor) -> Tensor:
         total = torch.zeros(x.shape[0], dtype=torch.float64, device=x.device)
@@ -204,10 +213,13 @@ class BlockSteps:
         visits = step // cells.num_groups + 1
         chosen = batches.rows(step)
         rows, targets = x[chosen], y[chosen].double()
-        visited = min(step, cells.num_groups)
-        fitted = sampled_values(
-            self.basis, self.family, group, visited, rows, self.columns, generator=generator
-        )
+        if self.columns is None:
+            fitted = self.fitted[chosen]
+        else:
+            visited = min(step, cells.num_groups)
+            fitted = sampled_values(
+                self.basis, self.family, group, visited, rows, self.columns, generator=generator
+            )
         share = 1.0
         if step < self.stand_in_groups:
             share = self.stand_in_groups / cells.num_groups
@@ -224,7 +236,11 @@ class BlockSteps:
             step=rho / visits**self.step_decay,
             prior_scale=share,
         )
-        change = group_values(self.basis, cells, group, solve.change, rows)
+        if self.columns is None:
+            everywhere = group_values(self.basis, cells, group, solve.change, x)
+            self.fitted, change = self.fitted + everywhere, everywhere[chosen]
+        else:
+            change = group_values(self.basis, cells, group, solve.change, rows)
         misfit = (targets - fitted - change).square().mean() * x.shape[0]
         self.misfit = float(misfit)
         return self.evidence(x.shape[0])

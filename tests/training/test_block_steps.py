@@ -105,13 +105,27 @@ def test_going_on_from_a_state_is_the_same_run(options):
     assert torch.equal(second.family.mean, whole.family.mean)
 
 
-def test_stochastic_steps_approach_the_exact_posterior_mean():
+@pytest.mark.parametrize("columns", [48, None])
+def test_stochastic_steps_approach_the_exact_posterior_mean(columns):
     model, x, y = problem(likelihood=Gaussian(1.0))
     phi = model.basis(x).detach()
     want = phi @ torch.linalg.solve(phi.T @ phi + torch.eye(48), phi.T @ y)
-    run(BlockSteps(sweeps=100, rows=60, columns=48, stand_in_groups=0), model, x, y)
+    run(BlockSteps(sweeps=100, rows=60, columns=columns, stand_in_groups=0), model, x, y)
     found = phi @ model.family.mean.detach().reshape(-1)
     assert (found - want).norm() < 0.15 * want.norm()
+
+
+def test_carried_fitted_values_are_exact_where_sampled_ones_diverge():
+    errors = []
+    for columns in (None, 12):
+        model, x, y = problem()
+        steps = BlockSteps(sweeps=10, rows=40, columns=columns, stand_in_groups=0)
+        run(steps, model, x, y)
+        fitted = (model.basis(x) @ model.family.mean.reshape(-1)).detach()
+        errors.append((y - fitted).square().mean())
+        if columns is None:
+            torch.testing.assert_close(steps.fitted, fitted)
+    assert errors[0] < 0.5 * y.square().mean() < errors[1]
 
 
 @pytest.mark.parametrize(
