@@ -100,7 +100,8 @@ def _gaps(shape: tuple[int, int, int], random: np.random.Generator) -> NDArray[n
     for blob in range(3):
         radius = random.uniform(5.0, 8.0, 2)
         centre = random.uniform(0.2, 0.8, 2) * (rows, columns)
-        drift = random.uniform(-0.3, 0.3, 2)
+        # some ten frames pass until a gap has left a point
+        drift = random.uniform(0.8, 1.2, 2) * random.choice([-1.0, 1.0], 2)
         for t in range(frames):
             if blob and (t // 15 + blob) % 3 == 0:
                 continue

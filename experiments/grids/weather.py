@@ -121,8 +121,8 @@ def canada(quick: bool) -> dict[str, Any]:
         "Canadian normals: " + " x ".join(map(str, shape)) + " cells",
         [
             "Real: daily means at 35 stations; 30 % of the cells of 31 stations and four whole",
-            "stations held out. Stations Matern 1/2 over latitude and longitude, day periodic; both",
-            "outputs coregionalised with one noise variance, or each alone; trained by filling.",
+            "stations held out. Stations Matern 1/2 over latitude and longitude, day periodic;",
+            "both outputs coregionalised with one noise variance, or each alone; filling.",
             "Nothing is published for this set.",
         ],
         rows,
@@ -234,7 +234,8 @@ def new_york(quick: bool) -> dict[str, Any]:
         [
             f"Real: hourly temperature in 2013, {1.0 - known.mean():.1%} never observed. Held out:",
             "a tenth of the hours, one airport for ten days, the last week of all. Airports",
-            "coregionalised, day Matern 1/2, hour of the day Matern 3/2, season as mean; filling,",
+            "coregionalised, day Matern 1/2, hour Matern 3/2 (a product, so that midnight",
+            "is a step of the day's factor alone), season as mean; trained by filling,",
             f"{fitted.evaluations} evaluations, {fitted.seconds:.0f} processor seconds. Nothing is",
             "published for this set.",
         ],
