@@ -276,7 +276,8 @@ def draw(study: list[dict[str, Any]], membrane: list[dict[str, Any]]) -> None:
         left.axhline(filling, color=f"C{i}", linestyle=":", label=f"fill, theta {theta}")
     left.set_xlabel("eigenpairs of the preconditioner")
     left.set_ylabel("processor seconds, set-up counted")
-    left.legend(fontsize=7)
+    left.legend(fontsize=6, loc="upper center", ncols=3)
+    left.set_ylim(top=150.0)
     for i, cells in enumerate(dict.fromkeys(r["cells"] for r in membrane)):
         for gaps, style in (("fill", "-o"), ("ignore", "--s")):
             mine = [r for r in membrane if r["cells"] == cells and r[f"{gaps}: steps"] is not None]
@@ -288,7 +289,8 @@ def draw(study: list[dict[str, Any]], membrane: list[dict[str, Any]]) -> None:
             right.loglog(odds, seconds, style, color=f"C{i}", markersize=3, label=label)
     right.set_xlabel("gaps per observed cell")
     right.set_ylabel("processor seconds of a solve")
-    right.legend(fontsize=7)
+    right.legend(fontsize=6, loc="upper center", ncols=2)
+    right.set_ylim(top=300.0)
     figure.savefig(HERE / "stress.png", dpi=130)
 
 
