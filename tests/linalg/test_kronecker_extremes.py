@@ -47,7 +47,7 @@ def test_ties_are_reproducible():
 
 def test_the_floor_and_the_errors():
     values = torch.tensor([1.0, -1e-17, 0.5], dtype=torch.float64)
-    with pytest.raises(NotPositiveDefinite, match=r"factor 2 of 2 has the entry -1.00e-17"):
+    with pytest.raises(NotPositiveDefinite, match=r"factor 2 of 2 has entries from -1.00e-17"):
         kronecker_extremes([torch.ones(2).double(), values], 2)
     found = kronecker_extremes([values], 3, floor=1e-12)
     torch.testing.assert_close(found.log_values.exp(), torch.tensor([1.0, 0.5, 1e-12]).double())
