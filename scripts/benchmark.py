@@ -2,8 +2,9 @@
 
 Each bench_*.py measures one room of gpx against its peer and against the machine's own rates in the
 same run, and prints a table. This script runs them one after another with the same thread count and
-writes the tables, with machine, versions and date, to experiments/benchmarks/RESULTS.md. Needs the
-``bench`` extra (GPyTorch). Run it on an idle machine; ratios are steadier than seconds.
+writes the tables, each with machine, versions and date, to experiments/benchmarks/RESULTS.md. The
+tables of scripts that are not run stay. Needs the ``bench`` extra (GPyTorch). Run it on an idle
+machine; ratios are steadier than seconds.
 """
 
 from __future__ import annotations
@@ -25,15 +26,25 @@ def available() -> dict[str, Path]:
     return {path.stem.removeprefix("bench_"): path for path in sorted(HERE.glob("bench_*.py"))}
 
 
-def heading(threads: int) -> str:
+HEADING = """# Benchmarks
+
+Written by `scripts/benchmark.py`; each table is what one script printed. Ratios
+above one say how many times faster (or leaner) gpx is than the peer of that row.
+"""
+
+
+def setting(threads: int) -> str:
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in PACKAGES)
     return (
-        "# Benchmarks\n\n"
-        "Written by `scripts/benchmark.py`; each table is what one script printed. Ratios\n"
-        "above one say how many times faster (or leaner) gpx is than the peer of that row.\n\n"
         f"{date.today().isoformat()}, {platform.machine()}, {platform.system()}, "
-        f"{threads} threads, Python {platform.python_version()}, {versions}\n"
+        f"{threads} threads, Python {platform.python_version()}, {versions}"
     )
+
+
+def kept(text: str) -> dict[str, str]:
+    """Sections of an earlier RESULTS.md by script name."""
+    parts = text.split("\n## `scripts/bench_")[1:]
+    return {part.split(".py`", 1)[0]: "\n## `scripts/bench_" + part for part in parts}
 
 
 def section(name: str, path: Path, threads: int) -> str:
@@ -43,7 +54,7 @@ def section(name: str, path: Path, threads: int) -> str:
     if done.returncode:
         sys.exit(f"error: {path.name} failed with status {done.returncode}")
     print(done.stdout, flush=True)
-    return f"\n## `scripts/{path.name}`\n\n```\n{done.stdout.strip()}\n```\n"
+    return f"\n## `scripts/{path.name}`\n\n{setting(threads)}\n\n```\n{done.stdout.strip()}\n```\n"
 
 
 def main() -> None:
@@ -52,11 +63,12 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=scripts, default=list(scripts))
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
-    text = heading(arguments.threads)
-    for name in arguments.only:
-        text += section(name, scripts[name], arguments.threads)
     OUTPUT.parent.mkdir(parents=True, exist_ok=True)
-    OUTPUT.write_text(text)
+    sections = kept(OUTPUT.read_text()) if OUTPUT.exists() else {}
+    for name in arguments.only:
+        sections[name] = section(name, scripts[name], arguments.threads)
+        ordered = [sections[key] for key in sorted(sections)]
+        OUTPUT.write_text(HEADING + "".join(ordered))
 
 
 if __name__ == "__main__":
