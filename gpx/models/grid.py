@@ -24,6 +24,9 @@ from gpx.models.grid_posterior import GridPosterior
 from gpx.models.grid_system import GridSystem
 from gpx.models.grid_variance import VarianceName, VarianceOptions
 
+LONG_AXIS = 4000
+"""Points of an axis from which its eigendecomposition is worth a word."""
+
 
 class GridGP(Model):
     """Gaussian process regression, exact, for inputs on a grid: n in the tens of millions.
@@ -97,6 +100,13 @@ class GridGP(Model):
             chosen, reason = choose_gaps(self.options, rows.gaps.shape[0], rows.grid.size)
             self.options = dataclasses.replace(self.options, gaps=chosen)
             self._fit_warm(rows)
+            longest = max(rows.grid.shape)
+            if longest > LONG_AXIS:
+                reason += (
+                    f"; every evaluation decomposes a {longest:,} x {longest:,} covariance, about "
+                    f"{9e-12 * longest**3:.1f} x 10^12 operations: where that axis is regular, two "
+                    "columns in its place (such as day and hour) are far cheaper"
+                )
             return {"gaps": (chosen, f"grid of {rows.grid.describe()}; {reason}")}
         return {}
 
