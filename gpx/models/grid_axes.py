@@ -146,12 +146,12 @@ def require_memory(grid: CartesianGrid, like: Tensor) -> None:
     needed = like.element_size() * (GRID_VECTORS * grid.size + 4 * sum(m * m for m in grid.shape))
     if free is None or needed <= free:
         return
-    size = f"{needed / 2**30:,.1f} GiB" if needed < 2**70 else f"more than {2**40:,} GiB"
+    size = f"about {needed / 2**30:,.1f} GiB" if needed < 2**70 else f"more than {2**40:,} GiB"
     cause = "an axis that is nearly as long as the table is a continuous input, not a grid"
     if longest <= 20_000:
         cause = "the axes multiply"
     raise ConfigError(
-        f"the rows lie on a grid of {grid.describe()}, which needs about {size} and "
+        f"the rows lie on a grid of {grid.describe()}, which needs {size} and "
         f"{free / 2**30:,.1f} GiB are free on {like.device}: {cause}; group columns that "
         "vary together (approx.axes=[[0,1],[2]]), round or thin an axis, or take approx=svgp, sgpr "
         "or qsgp, which need no grid"

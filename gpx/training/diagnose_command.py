@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import sys
@@ -23,6 +22,7 @@ from gpx.training.certification import (
     require_certifiable,
     write_report,
 )
+from gpx.training.options import read_options
 from gpx.training.predictor import load
 from gpx.training.run_folder import RunFolder
 
@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(USAGE)
         return
     try:
-        options = _parse(arguments)
+        options = read_options(arguments, OPTIONS, required=("run",), script="diagnose.py")
         folder = RunFolder(options["run"])
         level = _number(options, "level")
         asked = CertifyOptions(
@@ -86,20 +86,6 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(2)
     print(report.sentence())
     print(f"page: {folder.path / 'diagnostics.md'}", file=sys.stderr)
-
-
-def _parse(arguments: list[str]) -> dict[str, str]:
-    options: dict[str, str] = {}
-    for argument in arguments:
-        name, equals, value = argument.partition("=")
-        if not equals or name not in OPTIONS or not value:
-            near = difflib.get_close_matches(name, OPTIONS, n=1, cutoff=0.4)
-            hint = f"did you mean {near[0]}=?" if near else f"valid are: {', '.join(OPTIONS)}"
-            raise ConfigError(f"cannot read {argument!r}; {hint} (python diagnose.py --help)")
-        options[name] = value
-    if "run" not in options:
-        raise ConfigError("run= is missing (python diagnose.py --help)")
-    return options
 
 
 def _products(text: str) -> bool | None:

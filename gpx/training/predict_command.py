@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from pathlib import Path
 
 from omegaconf.errors import OmegaConfBaseException
 
 from gpx.data import read_inputs, write_predictions, write_table
-from gpx.errors import ConfigError, GPXError
+from gpx.errors import GPXError
+from gpx.training.options import read_options
 from gpx.training.predictor import load
 
 USAGE = """\
@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(USAGE)
         return
     try:
-        options = _parse(arguments)
+        options = read_options(arguments, OPTIONS, required=OPTIONS[:3], script="predict.py")
         predictor = load(options["run"], options.get("device", "cpu"))
         inputs = read_inputs(Path(options["input"]), predictor.input_names)
         output = Path(options["output"])
@@ -50,18 +50,3 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)
     print(f"{len(inputs)} predictions written to {options['output']}", file=sys.stderr)
-
-
-def _parse(arguments: list[str]) -> dict[str, str]:
-    options: dict[str, str] = {}
-    for argument in arguments:
-        name, equals, value = argument.partition("=")
-        if not equals or name not in OPTIONS or not value:
-            near = difflib.get_close_matches(name, OPTIONS, n=1, cutoff=0.4)
-            hint = f"did you mean {near[0]}=?" if near else f"valid are: {', '.join(OPTIONS)}"
-            raise ConfigError(f"cannot read {argument!r}; {hint} (python predict.py --help)")
-        options[name] = value
-    missing = [name for name in OPTIONS[:3] if name not in options]
-    if missing:
-        raise ConfigError(f"{missing[0]}= is missing (python predict.py --help)")
-    return options

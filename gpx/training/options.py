@@ -1,0 +1,35 @@
+"""name=value options of the small commands, read with one clear line per mistake."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+from gpx.errors import ConfigError
+
+
+def read_options(
+    arguments: Sequence[str], known: Sequence[str], *, required: Sequence[str], script: str
+) -> dict[str, str]:
+    """Options by name.
+
+    Args:
+        arguments: ``name=value``, one each.
+        known, required: names that exist, and those that must be there.
+        script: whose ``--help`` errors point to.
+
+    Raises:
+        ConfigError: anything else, with the nearest name.
+    """
+    options: dict[str, str] = {}
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if not equals or name not in known or not value:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+            hint = f"did you mean {near[0]}=?" if near else f"valid are: {', '.join(known)}"
+            raise ConfigError(f"cannot read {argument!r}; {hint} (python {script} --help)")
+        options[name] = value
+    for name in required:
+        if name not in options:
+            raise ConfigError(f"{name}= is missing (python {script} --help)")
+    return options

@@ -1,0 +1,29 @@
+"""Options of the small commands."""
+
+import pytest
+
+from gpx.errors import ConfigError
+from gpx.training.options import read_options
+
+
+def read(*arguments):
+    return read_options(arguments, ("run", "points"), required=("run",), script="some.py")
+
+
+def test_names_and_values():
+    assert read("run=a=b", "points=c") == {"run": "a=b", "points": "c"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["rum=a"], r"'rum=a'; did you mean run=\?.*some.py --help"),
+        (["run"], r"'run'; did you mean run=\?"),
+        (["run="], "cannot read"),
+        (["zzz=1"], "valid are: run, points"),
+        (["points=c"], "run= is missing"),
+    ],
+)
+def test_every_mistake_is_one_line(arguments, said):
+    with pytest.raises(ConfigError, match=said):
+        read(*arguments)
