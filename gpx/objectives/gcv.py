@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError
-from gpx.likelihoods.base import Likelihood
-from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import cholesky, probe_vectors, with_gradient
 from gpx.linalg.trace import mean_and_error
 from gpx.models.base import Model
-from gpx.models.exact_solver import require_finite
 from gpx.models.grid import GridGP
 from gpx.models.grid_gaps import GapOptions, solve_gaps
 from gpx.models.grid_system import GridSystem
-from gpx.objectives.base import Evidence, Facts, Objective
-from gpx.objectives.fixed_probes import FixedProbes
+from gpx.objectives.base import Evidence, Facts
 from gpx.objectives.grid_gradient import FactorGradient, bilinear_gradient, spectral_sum
 from gpx.objectives.grid_logdet import DENSE_POINTS, dense_function
+from gpx.objectives.grid_objective import GridObjective
 
 TraceName = Literal["auto", "nystrom", "dense", "hutchinson"]
 
@@ -72,7 +69,7 @@ def inverse_trace(
     return mean, (-1.0 / probes) * gradient, error
 
 
-class GCV(Objective):
+class GCV(GridObjective):
     """-N / 2 log GCV of a ``GridGP``, GCV = N ||alpha||^2 / (Tr (K_XX + sigma^2 I)^{-1})^2.
 
     GCV is the mean squared residual over the squared mean of I - H, H the hat matrix; it estimates
@@ -90,29 +87,13 @@ class GCV(Objective):
     another unit).
     """
 
-    batching = "full"
-    kind = "estimate"
-    models: ClassVar[tuple[type[Model], ...]] = (GridGP,)
-    likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
-
     def __init__(self, trace: TraceName = "auto", probes: int = 10) -> None:
-        super().__init__()
+        super().__init__(probes)
         if trace not in get_args(TraceName):
             raise ConfigError(
                 f"objective.trace={trace}: choose one of {', '.join(get_args(TraceName))}"
             )
-        if probes < 1:
-            raise ConfigError(f"objective.probes={probes} must be at least 1")
         self.trace: TraceName = trace
-        self.probes = probes
-        self.draws = FixedProbes(resample=False)
-
-    def prepare(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
-    ) -> None:
-        """Choose the fixed probes of the run; refuses targets that are not finite (DataError)."""
-        require_finite(y)
-        self.draws.prepare(generator)
 
     def evidence(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
@@ -120,10 +101,7 @@ class GCV(Objective):
         """-N / 2 log GCV; parts: its residual and its trace term. Facts: the GCV itself."""
         self.check(model)
         assert isinstance(model, GridGP)
-        target = y - model.mean(x)
-        require_finite(target)
-        rows = model.gridded(x)
-        factors = model.axis_kernels(rows).matrices(rows.grid)
+        target, rows, factors = self.posed(model, x, y)
         noise = model.likelihood.noise_variance
         n = x.shape[0]
         wanted = torch.is_grad_enabled()

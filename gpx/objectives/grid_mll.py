@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError
-from gpx.likelihoods.base import Likelihood
-from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import with_gradient
 from gpx.models.base import Model
-from gpx.models.exact_solver import require_finite
 from gpx.models.grid import GridGP
 from gpx.models.grid_gaps import GridSolve, bracket
 from gpx.models.grid_system import GridSystem
-from gpx.objectives.base import Evidence, Facts, Objective
-from gpx.objectives.fixed_probes import FixedProbes
+from gpx.objectives.base import Evidence, Facts
 from gpx.objectives.grid_gradient import FactorGradient, bilinear_gradient
 from gpx.objectives.grid_logdet import GridLogdet, LogdetName, choose_logdet, grid_logdet
+from gpx.objectives.grid_objective import GridObjective
 
 LOG_TWO_PI = math.log(2.0 * math.pi)
 
@@ -62,7 +58,7 @@ def grid_log_marginal_likelihood(
     return terms, 0.5 * fit + -0.5 * logdet.gradient
 
 
-class GridMLL(Objective):
+class GridMLL(GridObjective):
     """Log marginal likelihood of a ``GridGP``: data fit by its gap strategy, closed-form gradient.
 
     Args:
@@ -79,29 +75,13 @@ class GridMLL(Objective):
     four more; memory about ten vectors over the grid. Source: Evans thesis, section 3.4.
     """
 
-    batching = "full"
-    kind = "estimate"
-    models: ClassVar[tuple[type[Model], ...]] = (GridGP,)
-    likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
-
     def __init__(
         self, logdet: LogdetName = "auto", probes: int = 10, bracket: bool = False
     ) -> None:
-        super().__init__()
+        super().__init__(probes)
         choose_logdet(logdet, 1, 1)  # fails early
-        if probes < 1:
-            raise ConfigError(f"objective.probes={probes} must be at least 1")
         self.logdet: LogdetName = logdet
-        self.probes = probes
         self.bracket = bracket
-        self.draws = FixedProbes(resample=False)
-
-    def prepare(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
-    ) -> None:
-        """Choose the fixed probes of the run; refuses targets that are not finite (DataError)."""
-        require_finite(y)
-        self.draws.prepare(generator)
 
     def evidence(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
@@ -113,10 +93,7 @@ class GridMLL(Objective):
         """
         self.check(model)
         assert isinstance(model, GridGP)
-        target = y - model.mean(x)
-        require_finite(target)
-        rows = model.gridded(x)
-        factors = model.axis_kernels(rows).matrices(rows.grid)
+        target, rows, factors = self.posed(model, x, y)
         noise = model.likelihood.noise_variance
         wanted = torch.is_grad_enabled()
         with torch.no_grad():
