@@ -55,7 +55,7 @@ TITLES = {
     "inducing": "Regression with inducing points at the training inputs",
 }
 NOTES = {
-    "fourier": "Published: QSGP paper, table 2 (10^5 steps of AdaGrad, mean-field); ours: block ascent.",
+    "fourier": "Published: QSGP paper, table 2 (10^5 steps of AdaGrad); ours: block ascent.",
     "inducing": "Phi = S = K, m = n. Published: QSGP paper, table 3 (AdaGrad, augmented variance).",
 }
 
@@ -122,8 +122,8 @@ def record(basis: str, runs: list[dict[str, Any]]) -> None:
             checks[f"{run['data']}: RMSE and MNLP at most as published"] = better
     notes = [
         NOTES[basis],
-        "Units of the data; seconds include initialisation. Published: RMSE of five splits, MNLP of",
-        "the first, on a GPU; measured: split 0 where all training rows are used, else a random",
+        "Units of the data; seconds include initialisation. Published: RMSE of five splits, MNLP",
+        "of the first, on a GPU; measured: split 0 where all training rows are used, else a random",
         "split (and no comparison).",
     ]
     write(HERE, f"regression_{basis}", TITLES[basis], notes, rows, checks)
