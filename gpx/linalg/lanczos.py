@@ -151,8 +151,9 @@ def tridiagonal_of_cg(result: CGResult) -> tuple[Tensor, Tensor]:
     """Lanczos coefficients of Q^{-1/2} K Q^{-1/2} started at Q^{-1/2} b, read off a PCG solve.
 
     T_ii = 1 / a_i + b_{i-1} / a_{i-1}, T_{i,i+1} = sqrt(b_i) / a_i. Steps after a refresh or
-    restart belong to another Krylov space and are left out; columns frozen early are padded as in
-    ``Lanczos``.
+    restart belong to another Krylov space and are left out. Columns frozen early are padded as in
+    ``Lanczos``, but their space has not ended: the coupling that leads out of their own T is the
+    last one, ``betas[:, -1]``, which is where ``gauss_radau`` looks for it.
 
     Args:
         result: of ``conjugate_gradients`` with (n, c) right-hand sides, started at zero.
@@ -177,4 +178,7 @@ def tridiagonal_of_cg(result: CGResult) -> tuple[Tensor, Tensor]:
     last = moving & ~coupled
     first = alphas[:, :1].clone()
     alphas = torch.where(moving, alphas, torch.where(first > 0.0, first, 1.0))
-    return alphas, torch.where(last, 0.0, betas)
+    leaving = torch.where(last, betas, 0.0).sum(-1)
+    betas = torch.where(last, 0.0, betas)
+    betas[:, -1] += leaving  # of columns in motion to the end it is there already
+    return alphas, betas

@@ -37,11 +37,14 @@ def gauss_radau(
     """Gauss-Radau rule with t free nodes and one prescribed ``node`` at or below the spectrum.
 
     For f = log it lies below the true value. Where the Krylov space is exhausted (last coupling
-    zero) it equals the Gauss rule, which is exact there.
+    zero) it equals the Gauss rule, which is exact there. Where T falls apart at an inner coupling
+    of zero (a column padded to the length of others), the start vector sees its leading block
+    alone, and the rule is that block's.
 
     Args:
         function, alphas (..., t): as for ``gauss``.
-        betas (..., t): including the coupling that leads out of T.
+        betas (..., t): including, as the last, the coupling that leads out of T or its leading
+            block.
         node: a <= smallest eigenvalue: the noise variance sigma^2 for K, 1 for
             Q^{-1/2} K Q^{-1/2} with Q <= K.
 
@@ -55,12 +58,15 @@ def gauss_radau(
         raise ConfigError(
             f"Gauss-Radau needs one coupling per step, got {betas.shape[-1]} for {t} steps"
         )
+    inner = betas[..., :-1]
+    size = 1 + (inner != 0.0).long().cumprod(-1).sum(-1)  # of the leading block
     pivot = alphas[..., 0] - node
-    lowest = pivot
+    lowest = final = pivot
     for i in range(1, t):
         coupling = betas[..., i - 1]
         pivot = alphas[..., i] - node - coupling * (coupling / pivot)  # no square: any scale
         lowest = torch.minimum(lowest, pivot)
+        final = torch.where(i < size, pivot, final)
     # rounding may put the smallest Ritz value a hair below a node that is the smallest eigenvalue
     slack = 1e4 * torch.finfo(alphas.dtype).eps * alphas.abs().amax(-1)
     if not bool((lowest >= -slack).all()):
@@ -70,13 +76,14 @@ def gauss_radau(
             "noise variance, or 1 with a preconditioner below K"
         )
     coupling = betas[..., -1]
-    safe = pivot.clamp(min=torch.finfo(alphas.dtype).tiny)
+    safe = final.clamp(min=torch.finfo(alphas.dtype).tiny)
     last = node + coupling * (coupling / safe)
-    ended = (coupling == 0.0) | (pivot <= 0.0)
-    last = torch.where(ended, alphas[..., 0], last)
-    coupling = torch.where(ended, 0.0, coupling)
-    extended = torch.cat([alphas, last.unsqueeze(-1)], -1)
-    couplings = torch.cat([betas[..., :-1], coupling.unsqueeze(-1)], -1)
+    ended = (coupling == 0.0) | (final <= 0.0)
+    last = torch.where(ended, alphas[..., 0], last).unsqueeze(-1)
+    coupling = torch.where(ended, 0.0, coupling).unsqueeze(-1)
+    place = size.unsqueeze(-1)
+    extended = torch.cat([alphas, alphas[..., :1]], -1).scatter(-1, place, last)
+    couplings = torch.nn.functional.pad(inner, (0, 1)).scatter(-1, place - 1, coupling)
     return _rule(function, tridiagonal(extended, couplings))
 
 

@@ -48,9 +48,9 @@ class IterativeTerms(NamedTuple):
         complexity: -log det K / 2.
         constant: -n log(2 pi) / 2.
         fit_gap: certified bound on the error of ``fit``.
-        quadrature_gap: half the width of the Gauss to Gauss-Radau bracket of ``complexity``, which
-            no number of probes narrows; NaN where there is no bracket: products in float32, or a
-            stopping rule that a probe meets without a step.
+        quadrature_gap: half the width of the Gauss to Gauss-Radau bracket of ``complexity``, of
+            every probe after its own steps; no number of probes narrows it. NaN where none is:
+            products in float32, or a stopping rule that a probe meets without a step.
         standard_error: of ``complexity``, from the scatter of the probes.
     """
 

@@ -11,7 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpx.errors import ConfigError, NotPositiveDefinite
-from gpx.linalg import gauss, gauss_radau, lanczos, nystrom_preconditioner
+from gpx.linalg import (
+    AbsoluteResidual,
+    conjugate_gradients,
+    gauss,
+    gauss_radau,
+    lanczos,
+    nystrom_preconditioner,
+    tridiagonal_of_cg,
+)
 from gpx.linalg.lanczos import tridiagonal
 
 g1 = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "oracles" / "golden_g1.py")))
@@ -101,6 +109,28 @@ def test_after_breakdown_both_rules_are_exact():
     probe = torch.ones(4, dtype=torch.float64)
     upper, lower = rules(matrix.matmul, probe, 4, 1.0)
     assert upper == lower == pytest.approx(float(matrix.diagonal().log().sum()), rel=1e-14)
+
+
+def test_columns_that_ended_early_have_the_bracket_of_their_own_steps():
+    """PCG freezes each probe at its own step; what it left open must not be lost in the padding."""
+    matrix = torch.diag(torch.logspace(0, 1.5, 80, dtype=torch.float64))
+    probes = torch.randn(80, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    probes *= torch.tensor([1.0, 0.3, 0.1, 0.03], dtype=torch.float64)
+    solved = conjugate_gradients(
+        matrix, probes, stop=AbsoluteResidual(0.2), on_failure="return", verify=False
+    )
+    steps = solved.iterations.tolist()
+    assert len(set(steps)) == 4
+    alphas, betas = tridiagonal_of_cg(solved)
+    lower, upper = gauss_radau(torch.log, alphas, betas, 1.0), gauss(torch.log, alphas, betas)
+    for column, count in enumerate(steps):
+        alone = lanczos(matrix.matmul, probes[:, column], count)
+        parts = alone.alphas, alone.betas
+        assert float(upper[column]) == pytest.approx(float(gauss(torch.log, *parts)), rel=1e-8)
+        want = float(gauss_radau(torch.log, *parts, 1.0))
+        assert float(lower[column]) == pytest.approx(want, rel=1e-8)
+        exact = float((probes[:, column].square() * matrix.diagonal().log()).sum())
+        assert lower[column] < exact / float(alone.norms.square()) < upper[column]
 
 
 def test_a_node_inside_the_spectrum_and_a_missing_coupling_are_refused():

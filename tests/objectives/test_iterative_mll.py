@@ -126,6 +126,28 @@ def test_error_bar_covers_the_error():
     assert missed <= 3
 
 
+def test_the_quadrature_gap_covers_what_the_probes_leave_open():
+    """Against xi^T log(Q^{-1/2} K Q^{-1/2}) xi itself, with probes that end at different steps."""
+    model, x, y = problem(rank=4, n=150, noise=0.003)
+    with torch.no_grad():
+        noise = model.likelihood.noise_variance
+        system = NoisyKernel(model.kernel, x, noise, model.iterative)
+        q = system.preconditioner
+        dense = system.whitened(torch.eye(150, dtype=torch.float64))
+        values, vectors = torch.linalg.eigh(0.5 * (dense + dense.mT))
+        xi = probe_vectors(150, 6, generator=torch.Generator().manual_seed(0))
+        xi *= torch.logspace(0, -0.5, 6, dtype=torch.float64)  # the smaller, the earlier it ends
+        truth = 0.5 * ((vectors.mT @ xi).square() * values.log().unsqueeze(1)).sum(0).mean()
+        for tolerance in (4.0, 1.0, 0.3):
+            terms, solved, _ = iterative_log_marginal_likelihood(
+                system, y - model.mean(x), xi, stop=EvidenceBound(tolerance)
+            )
+            assert solved.iterations[1:].unique().numel() > 2
+            off = float(-terms.complexity - 0.5 * q.logdet() - truth)
+            assert abs(off) <= float(terms.quadrature_gap)
+            assert abs(off) > 1e-3 * float(terms.quadrature_gap)  # of the order of the error
+
+
 def test_probes_are_fixed_for_line_searches_and_drawn_anew_with_a_generator():
     model, x, y = problem()
     objective = IterativeMLL(probes=2)
