@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from gpx.errors import ConfigError, GPXError
 from gpx.models.base import Model
-from gpx.training.option_types import check_option_types
+from gpx.training.option_types import check_option_names, check_option_types
 
 
 def build(config: DictConfig, group: str, **arguments: Any) -> Any:
@@ -30,7 +30,9 @@ def build(config: DictConfig, group: str, **arguments: Any) -> Any:
     if node is None:
         return None
     target = OmegaConf.select(node, "_target_", default=None)
-    check_option_types(node, group, target_of(node, group))
+    built = target_of(node, group)
+    check_option_names(node, group, built)
+    check_option_types(node, group, built)
     try:
         return hydra.utils.instantiate(node, **arguments)
     except hydra.errors.InstantiationException as error:

@@ -1,8 +1,10 @@
-"""Options checked against the type hints of the class they go to, before it is built."""
+"""Options checked against the signature of the class they go to, before it is built."""
 
 from __future__ import annotations
 
+import difflib
 import inspect
+import sys
 import types
 import typing
 from typing import Any
@@ -19,6 +21,68 @@ _WORDS: dict[Any, str] = {
     type(None): "null",
 }
 """Types that are checked, in a user's words; every other hint accepts anything."""
+
+
+_CHOICES: dict[str, str] = {
+    "features": "inducing=eigenfunctions",
+    "reinitialise": "inducing=auto",
+}
+"""Choices on the command line that set an option of some classes only."""
+
+
+def check_option_names(node: DictConfig, group: str, target: Any) -> None:
+    """Raise ConfigError where ``target`` takes no option of that name, and say which class does.
+
+    A choice like ``inducing=`` sets options of whatever class the node names, so an option may meet
+    a class that has none of its name. Classes that take any keyword accept everything.
+
+    Args:
+        node, group, target: as for ``check_option_types``.
+    """
+    taken = _options(target)
+    given = [str(name) for name in node if not str(name).startswith("_")]
+    unknown = [name for name in given if name not in taken] if taken else []
+    if not unknown:
+        return
+    others = _others(target, unknown)
+    text = f"{target.__name__} has no option {' or '.join(unknown)}"
+    chosen = [choice for name, choice in _CHOICES.items() if name in unknown]
+    near = difflib.get_close_matches(unknown[0], taken, n=1)
+    if others:
+        text += f", {' and '.join(others)} {'has' if len(others) == 1 else 'have'}"
+    elif near:
+        text += f"; did you mean {near[0]}?"
+    if chosen and others:
+        text += f"; {chosen[0]}, which sets it, needs {group}={' or '.join(others).lower()}"
+    raise ConfigError(f"{group}.{unknown[0]}: {text}")
+
+
+def _others(target: Any, options: list[str]) -> list[str]:
+    """Public classes of the same kind that take all the options, by name."""
+    package = sys.modules[".".join(target.__module__.split(".")[:2])]
+    if not inspect.isclass(target):
+        return []
+    kind = [base for base in target.__mro__ if base.__module__.startswith(package.__name__)][-1]
+    public = [getattr(package, name) for name in getattr(package, "__all__", ())]
+    return [
+        other.__name__
+        for other in public
+        if inspect.isclass(other)
+        and issubclass(other, kind)
+        and set(options) <= _options(other).keys()
+    ]
+
+
+def _options(target: Any) -> dict[str, Any]:
+    """Names that may be given to a class or function; empty where any may, or none can be told."""
+    if not callable(target):
+        return {}
+    try:
+        found = dict(inspect.signature(target).parameters)
+    except (TypeError, ValueError):  # written in C
+        return {}
+    free = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in found.values())
+    return {} if free else found
 
 
 def check_option_types(node: DictConfig, group: str, target: Any) -> None:

@@ -2,7 +2,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from gpx.errors import ConfigError
-from gpx.training.option_types import check_option_types
+from gpx.models import CGLB, SVGP, ExactGP
+from gpx.training.option_types import check_option_names, check_option_types
 
 
 class Thing:
@@ -49,3 +50,31 @@ def test_names_the_option_and_what_it_takes(option, value, expected):
 )
 def test_accepts_what_fits_or_cannot_be_judged(option, value):
     check_option_types(OmegaConf.create({option: value}), "thing", Thing)
+
+
+def test_an_option_of_another_class_names_that_class():
+    for model, choice, option in (
+        (CGLB, {"features": None}, "inducing=eigenfunctions"),
+        (SVGP, {"num_inducing": 5, "features": None}, "inducing=eigenfunctions"),
+        (ExactGP, {"reinitialise": 1}, "inducing=auto"),
+    ):
+        with pytest.raises(ConfigError) as error:
+            check_option_names(OmegaConf.create(choice), "approx", model)
+        name = list(choice)[-1]
+        assert str(error.value) == (
+            f"approx.{name}: {model.__name__} has no option {name}, SGPR has; {option}, "
+            "which sets it, needs approx=sgpr"
+        )
+
+
+def test_a_misspelt_option_is_named_with_the_nearest():
+    with pytest.raises(ConfigError, match=r"thing.colum: Thing has no option colum; .* column\?"):
+        check_option_names(OmegaConf.create({"count": 1, "colum": "y"}), "thing", Thing)
+
+
+def test_names_are_left_to_classes_that_take_any():
+    def anything(**options):
+        return options
+
+    for target in (anything, None, OmegaConf):
+        check_option_names(OmegaConf.create({"_target_": "a.b", "x": 1}), "thing", target)
