@@ -5,12 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from gpx.bases.selected_blocks import SelectedBlocks
+from gpx.data_sized import DataSized
 from gpx.errors import ShapeError
 
 
-class Basis(nn.Module, ABC):
+class Basis(DataSized, ABC):
     """Finite basis of f(x) = sum_i w_i phi_i(x), with w ~ N(0, S^-1) and S diagonal.
 
     Functions are grouped in contiguous blocks of ``block_size`` columns; a block is the cheapest
@@ -52,6 +54,10 @@ class Basis(nn.Module, ABC):
 
         May be a transposed view of a contiguous (L * block_size, n) array.
         """
+
+    def select(self, blocks: Tensor, x: Tensor) -> SelectedBlocks:
+        """``blocks`` (L,) for products with their features at inputs like x (its d and dtype)."""
+        return SelectedBlocks(self, blocks)
 
     @abstractmethod
     def precision_diagonal(self, columns: Tensor | None = None) -> Tensor:

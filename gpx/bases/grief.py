@@ -71,6 +71,7 @@ class GridEigenfunctions(Basis):
     """
 
     block_size = 1
+    data_sized = ("nodes", "index")
     nodes: Tensor
     sizes: Tensor
     index: Tensor
@@ -257,10 +258,6 @@ class GridEigenfunctions(Basis):
         return torch.ones(count, dtype=self.factors.outputscale.dtype, device=self.nodes.device)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        for name in ("nodes", "index"):  # their shapes follow the data
-            stored, here = state_dict.get(prefix + name), getattr(self, name)
-            if isinstance(stored, Tensor) and stored.ndim == 2:
-                setattr(self, name, here.new_zeros(stored.shape))
-        self._plan = None
         super()._load_from_state_dict(state_dict, prefix, *rest)
+        self._plan = None
         self.num_basis = min(self.most, self.grid_size)

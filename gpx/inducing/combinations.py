@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -26,6 +24,7 @@ class Eigenvectors(InducingFeatures):
     Source: Burt thesis, sections 2.3.4 and 3.1.2.
     """
 
+    data_sized = ("anchors",)
     anchors: Tensor
 
     def __init__(self, anchors: Tensor | None = None) -> None:
@@ -57,9 +56,3 @@ class Eigenvectors(InducingFeatures):
         """z k(anchors, anchors) z^T."""
         found = z @ kernel.evaluate(self.anchors, self.anchors) @ z.mT
         return 0.5 * (found + found.mT)
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        stored = state_dict.get(prefix + "anchors")
-        if isinstance(stored, Tensor):
-            self.anchors = self.anchors.new_zeros(stored.shape)
-        super()._load_from_state_dict(state_dict, prefix, *rest)

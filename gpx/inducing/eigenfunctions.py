@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -33,6 +31,7 @@ class Eigenfunctions(InducingFeatures):
     Source: Burt thesis, sections 1.2.2 and 2.3.4.
     """
 
+    data_sized = ("location", "spread")
     location: Tensor
     spread: Tensor
 
@@ -74,10 +73,3 @@ class Eigenfunctions(InducingFeatures):
     def gram(self, kernel: Kernel, z: Tensor) -> Tensor:
         """The identity."""
         return torch.eye(z.shape[0], dtype=z.dtype, device=z.device)
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        for name in ("location", "spread"):
-            stored = state_dict.get(prefix + name)
-            if isinstance(stored, Tensor):
-                setattr(self, name, getattr(self, name).new_zeros(stored.shape))
-        super()._load_from_state_dict(state_dict, prefix, *rest)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from gpx.data_sized import DataSized
 from gpx.inducing.base import Selector
 from gpx.kernels.base import Kernel
 
 
-class InducingFeatures(nn.Module, ABC):
+class InducingFeatures(DataSized, ABC):
     """M linear functionals u of f; row m of z (M, q) says which one u_m is.
 
     A subclass writes three methods and every sparse regression runs with it: bounds hold for any

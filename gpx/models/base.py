@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from gpx.data_sized import DataSized
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.means.base import Mean
@@ -26,7 +27,7 @@ class Marginals(NamedTuple):
     variance: Tensor
 
 
-class Posterior(nn.Module, ABC):
+class Posterior(DataSized, ABC):
     """Posterior process: immutable, self-contained, serialisable through ``state_dict``.
 
     It holds everything prediction needs (caches as buffers, its own copy of the kernel), so that
@@ -49,7 +50,7 @@ class Posterior(nn.Module, ABC):
         """
 
 
-class Model(nn.Module, ABC):
+class Model(DataSized, ABC):
     """One approximation of a Gaussian process.
 
     Attributes:

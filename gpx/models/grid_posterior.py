@@ -49,6 +49,7 @@ class GridPosterior(Posterior):
         report: of the solve; None for a posterior read back from a file.
     """
 
+    data_sized = ("points", "axis_shapes", "columns", "cells", "residual", "alpha")
     points: Tensor
     axis_shapes: Tensor
     columns: Tensor
@@ -215,10 +216,5 @@ class GridPosterior(Posterior):
         return paths
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        for name in ("points", "axis_shapes", "columns", "cells", "residual", "alpha"):
-            stored = state_dict.get(prefix + name)
-            if isinstance(stored, Tensor):
-                mine = getattr(self, name)
-                setattr(self, name, mine.new_zeros(stored.shape))
-        self._kept = None
         super()._load_from_state_dict(state_dict, prefix, *rest)
+        self._kept = None

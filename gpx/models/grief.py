@@ -98,6 +98,8 @@ class GRIEF(Model):
     Source: Evans thesis, chapter 4, algorithm 4.2.
     """
 
+    data_sized = ("log_weights", "gram", "projected")
+
     mean: Mean
     likelihood: Gaussian
     gram: Tensor
@@ -270,10 +272,3 @@ class GRIEF(Model):
     def empty_posterior(self, num_data: int) -> GRIEFPosterior:
         """As in ``Model``; the training data are not part of the posterior."""
         return GRIEFPosterior(self.basis, self.mean, self.correction)
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        for name in ("log_weights", "gram", "projected") if self.fixed_basis else ():
-            stored, here = state_dict.get(prefix + name), getattr(self, name)
-            if isinstance(stored, Tensor):  # p of the file, which data and grid may have lowered
-                here.data = here.data.new_zeros(stored.shape)
-        super()._load_from_state_dict(state_dict, prefix, *rest)

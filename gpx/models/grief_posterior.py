@@ -15,9 +15,6 @@ from gpx.means.base import Mean
 from gpx.models.base import Marginals, Posterior
 from gpx.models.grief_sums import WeightPosterior, data_blocks
 
-GROWING = ("transforms", "index", "scale", "weights", "factor")
-"""Buffers whose shapes follow the data."""
-
 
 class GRIEFPosterior(Posterior):
     """Posterior process of ``GRIEF``; needs no training data.
@@ -30,6 +27,7 @@ class GRIEFPosterior(Posterior):
         scale (p,), weights (p,), factor (p, p): see above.
     """
 
+    data_sized = ("transforms", "index", "scale", "weights", "factor")
     transforms: Tensor
     index: Tensor
     scale: Tensor
@@ -57,7 +55,7 @@ class GRIEFPosterior(Posterior):
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """Moves between devices, but what was factorised stays in float64."""
-        kept = {name: getattr(self, name) for name in GROWING}
+        kept = {name: getattr(self, name) for name in self.data_sized}
         super()._apply(fn, recurse)
         for name, value in kept.items():
             setattr(self, name, value.to(getattr(self, name).device))
@@ -65,10 +63,6 @@ class GRIEFPosterior(Posterior):
         return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        for name in GROWING:
-            stored = state_dict.get(prefix + name)
-            if isinstance(stored, Tensor):
-                setattr(self, name, getattr(self, name).new_zeros(stored.shape))
         super()._load_from_state_dict(state_dict, prefix, *rest)
         self._modes = None
 

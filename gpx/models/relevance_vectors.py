@@ -260,7 +260,7 @@ class RelevanceVectorPosterior(Posterior):
     Cost of prediction: O(k d + k^2) per point.
     """
 
-    STATE = ("centres", "weight_mean", "weight_root")
+    data_sized = ("centres", "weight_mean", "weight_root")
     centres: Tensor
     weight_mean: Tensor
     weight_root: Tensor
@@ -271,12 +271,6 @@ class RelevanceVectorPosterior(Posterior):
         self.register_buffer("centres", torch.zeros(0, num_inputs))
         self.register_buffer("weight_mean", torch.zeros(0))
         self.register_buffer("weight_root", torch.zeros(0, 0))
-
-    def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):  # type: ignore[no-untyped-def]
-        for name in self.STATE:  # the number of vectors is that of the checkpoint
-            if prefix + name in state_dict:
-                setattr(self, name, torch.empty_like(state_dict[prefix + name]))
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     @property
     def num_vectors(self) -> int:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from gpx.data_sized import DataSized
 from gpx.errors import ConfigError
 from gpx.likelihoods.base import Likelihood
 from gpx.linalg.report import CholeskyReport, SolveReport
@@ -39,7 +40,7 @@ class Evidence:
     facts: Facts = field(default_factory=dict)
 
 
-class Objective(nn.Module, ABC):
+class Objective(DataSized, ABC):
     """A loss that turns a model and data into evidence.
 
     Subclasses set ``batching`` and ``kind``, list the ``models`` and ``likelihoods`` they fit, and

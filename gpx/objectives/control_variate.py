@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gpx.bases.base import Basis
 from gpx.bases.frozen import flat_parameters, frozen_basis
+from gpx.bases.selected_blocks import SelectedBlocks
+from gpx.data_sized import DataSized
 from gpx.errors import ConfigError
 from gpx.models.block_ascent import ROW_CHUNK
 from gpx.objectives.block_sampling import multiplicity
-from gpx.objectives.tracked_product import carry_projection, product_correction
+from gpx.objectives.tracked_product import corrected_form, correction_direction
 from gpx.variational.mean_field import MeanFieldWeights
 
 Coefficient = float | Literal["auto"]
@@ -31,7 +33,19 @@ def factor_rows(family: MeanFieldWeights, blocks: Tensor, *, sparse: bool = Fals
     return torch.cat((mean, dense), dim=1)
 
 
-class ControlVariate(nn.Module):
+class _Moving(NamedTuple):
+    """What an optimiser step may move, as it was before."""
+
+    blocks: Tensor
+    kept: list[tuple[SelectedBlocks, Tensor]]
+    """Parts of ``blocks`` in order, with their features at the support rows."""
+    once: Tensor
+    """One over how often a row is listed, (|U|, 1)."""
+    old: Tensor
+    """Rows of [mu, dense C], (|U|, 1 + K)."""
+
+
+class ControlVariate(DataSized):
     """Zero-mean correction of sum_v (Phi_j v_j)^T (Phi_i v_i), v = mu and dense columns of C.
 
     On ``rows`` fixed support rows p it subtracts the same doubly sampled product and adds its
@@ -55,7 +69,7 @@ class ControlVariate(nn.Module):
     appendix.
     """
 
-    STATE = ("support", "projection", "hyperparameters", "moments")
+    data_sized = ("support", "projection", "hyperparameters", "moments")
     support: Tensor | None
     projection: Tensor | None
     hyperparameters: Tensor | None
@@ -73,10 +87,10 @@ class ControlVariate(nn.Module):
         self.coefficient = coefficient
         self.drift_interval = drift_interval
         self.steps = 0
-        for name in self.STATE:
+        for name in self.data_sized:
             self.register_buffer(name, None)
         self._basis: list[Basis] = []  # in a list: not a submodule, rebuilt from hyperparameters
-        self._pending: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
+        self._pending: _Moving | None = None
 
     # -- state ------------------------------------------------------------------------------------
 
@@ -133,13 +147,9 @@ class ControlVariate(nn.Module):
         """Restore ``get_extra_state``."""
         self.steps = int(state["steps"])
 
-    def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):  # type: ignore[no-untyped-def]
-        # the buffers of a fresh objective are empty: take the shapes of the checkpoint
-        for name in self.STATE:
-            if prefix + name in state_dict:
-                setattr(self, name, torch.empty_like(state_dict[prefix + name]))
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *rest)
         self._basis = []
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     # -- one step ---------------------------------------------------------------------------------
 
@@ -151,6 +161,7 @@ class ControlVariate(nn.Module):
         factors: Tensor,
         target: Tensor,
         num_data: int,
+        selected: tuple[SelectedBlocks, SelectedBlocks] | None = None,
     ) -> Tensor:
         """Zero-mean term to add to the data-quadratic term ``target``; 0-d, times noise variance.
 
@@ -159,23 +170,30 @@ class ControlVariate(nn.Module):
             factors (2 L W, 1 + K): rows of [mu - anchor, dense C] there, with gradient.
             target (): n / batch (B / L)^2 sum of products on the mini-batch; for ``auto`` only.
             num_data: n.
+            selected: the two lists as selected from ``basis``, where that is done already.
         """
         if self.projection is None or self.support is None or self.moments is None:
             raise ConfigError(
                 "the control variate has no support rows yet: call objective.prepare(model, x, y) "
                 "before the first step, or set objective.support_rows=0"
             )
-        with torch.no_grad():
-            features = self.frozen_basis(basis).block_features(self.support, pair)
+        frozen = self.frozen_basis(basis)
+        if selected is None:
+            one, other = pair.chunk(2)
+            selected = basis.select(one, self.support), basis.select(other, self.support)
+        at_left, at_right = (part.of(frozen) for part in selected)
         half = factors.shape[0] // 2
-        left, right = features[:, :half] @ factors[:half], features[:, half:] @ factors[half:]
+        kept: list[Tensor] = []
+        right = at_right.products(self.support, factors[half:], kept)
         ratio = basis.num_blocks / (pair.shape[0] // 2)
         per_row = num_data / self.rows_used
-        correction = per_row * product_correction(self.projection, left, right, ratio)
+        direction = correction_direction(self.projection, right, ratio)
+        form, left = at_left.form(self.support, factors[:half], direction, kept)
+        correction = per_row * corrected_form(form, self.projection, left, right, ratio)
         expected = per_row * self.projection.square().sum()
         factor = self._coefficient(target.detach() - expected, -correction.detach())
         if torch.is_grad_enabled():
-            self._remember(family, pair, features)
+            self._remember(family, pair, [(at_left, kept[1]), (at_right, kept[0])])
         return factor * correction
 
     @property
@@ -205,19 +223,21 @@ class ControlVariate(nn.Module):
             )
         return best.clamp(0.0, 1.0).to(target.dtype)
 
-    def _remember(self, family: MeanFieldWeights, pair: Tensor, features: Tensor) -> None:
+    def _remember(
+        self, family: MeanFieldWeights, pair: Tensor, kept: list[tuple[SelectedBlocks, Tensor]]
+    ) -> None:
         """Keep what ``after_step`` needs: blocks that may move, their features, old values."""
         with torch.no_grad():
             width = family.block_size
             head = torch.arange(math.ceil(family.num_dense / width), device=pair.device)
             if head.shape[0]:  # the diagonal of the dense columns moves at every step
                 assert self.support is not None
-                extra = self._basis[0].block_features(self.support, head)
-                features = torch.cat((features, extra), dim=1)
+                first = SelectedBlocks(self._basis[0], head)
+                kept.append((first, self._basis[0].block_features(self.support, head)))
             moved = torch.cat((pair, head))
-            once = 1.0 / multiplicity(moved).to(features.dtype)
+            once = 1.0 / multiplicity(moved).to(family.mean.dtype)
             old = factor_rows(family, moved)
-            self._pending = moved, features, once.repeat_interleave(width)[:, None], old
+            self._pending = _Moving(moved, kept, once.repeat_interleave(width)[:, None], old)
 
     @torch.no_grad()
     def after_step(self, basis: Basis, family: MeanFieldWeights, anchor: Tensor) -> None:
@@ -228,10 +248,12 @@ class ControlVariate(nn.Module):
         """
         if self.rows == 0 or self._pending is None:
             return
-        moved, features, once, old = self._pending
-        self._pending = None
+        pending, self._pending = self._pending, None
         assert self.projection is not None
-        carry_projection(self.projection, features, once * (factor_rows(family, moved) - old))
+        change = pending.once * (factor_rows(family, pending.blocks) - pending.old)
+        sizes = [part.blocks.shape[0] * family.block_size for part, _ in pending.kept]
+        for (part, features), rows in zip(pending.kept, change.split(sizes), strict=True):
+            part.carry(self.projection, features, rows)
         self.steps += 1
         if self.drift_interval and self.steps % self.drift_interval == 0:
             self.check_drift(basis, family, anchor)

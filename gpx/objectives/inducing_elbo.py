@@ -74,7 +74,7 @@ class InducingELBO(Objective):
     kind: ClassVar[Kind] = "unbiased"
     models: ClassVar[tuple[type[Model], ...]] = (QSGPInducing,)
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
-    STATE: ClassVar[tuple[str, ...]] = ("support", "projection", "factor", "prior_projection")
+    data_sized: ClassVar[tuple[str, ...]] = ("support", "projection", "factor", "prior_projection")
     support: Tensor
     projection: Tensor
     factor: Tensor
@@ -107,7 +107,7 @@ class InducingELBO(Objective):
         self.rows = support_rows
         self.drift_interval = drift_interval
         self.steps = 0
-        for name in self.STATE:
+        for name in self.data_sized:
             self.register_buffer(name, torch.zeros(0, 0))
         self._pending: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
 
@@ -122,12 +122,6 @@ class InducingELBO(Objective):
     def set_extra_state(self, state: dict[str, int]) -> None:
         """Restore ``get_extra_state``."""
         self.steps = int(state["steps"])
-
-    def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):  # type: ignore[no-untyped-def]
-        for name in self.STATE:
-            if prefix + name in state_dict:
-                setattr(self, name, torch.empty_like(state_dict[prefix + name]))
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     @torch.no_grad()
     def prepare(

@@ -83,6 +83,7 @@ class SiteBoundELBO(Objective):
     batching: ClassVar[Batching] = "minibatch"
     kind: ClassVar[Kind] = "unbiased"
     models: ClassVar[tuple[type[Model], ...]] = (QSGP,)
+    data_sized: ClassVar[tuple[str, ...]] = ("anchor",)
     anchor: Tensor
     eta: Tensor
 
@@ -155,11 +156,6 @@ class SiteBoundELBO(Objective):
     def set_extra_state(self, state: dict[str, int]) -> None:
         """Restore ``get_extra_state``."""
         self.steps = int(state["steps"])
-
-    def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):  # type: ignore[no-untyped-def]
-        if prefix + "anchor" in state_dict:  # its size is that of the warm start
-            self.anchor = torch.empty_like(state_dict[prefix + "anchor"])
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     @torch.no_grad()
     def prepare(

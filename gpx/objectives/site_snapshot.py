@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gpx.bases.base import Basis
 from gpx.bases.frozen import flat_parameters, frozen_basis, put_parameters
+from gpx.data_sized import DataSized
 from gpx.models.weight_space import QSGP
 from gpx.models.weight_space_sites import respread_sites
 from gpx.objectives.base import Evidence
@@ -18,7 +20,7 @@ from gpx.objectives.weights_kl import weights_kl
 logger = logging.getLogger(__name__)
 
 
-class SiteSnapshot(nn.Module):
+class SiteSnapshot(DataSized):
     """Weights mu0, hyperparameters theta0 and f0 = Phi(theta0) mu0 of all rows.
 
     The latent mean of row l then is f0_l + [phi_l(theta)^T mu - phi_l(theta0)^T mu0], of which only
@@ -30,7 +32,7 @@ class SiteSnapshot(nn.Module):
     Source: variance reduction of Johnson and Zhang 2013, applied to the sum over functions.
     """
 
-    STATE = ("weights", "scales", "hyperparameters", "fitted", "alpha", "prior", "value")
+    data_sized = ("weights", "scales", "hyperparameters", "fitted", "alpha", "prior", "value")
     weights: Tensor
     scales: Tensor
     hyperparameters: Tensor
@@ -41,7 +43,7 @@ class SiteSnapshot(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        for name in self.STATE:
+        for name in self.data_sized:
             self.register_buffer(name, torch.zeros(0))
         self.moved = False
         self._basis: list[Basis] = []  # in a list: not a submodule, rebuilt from hyperparameters
@@ -51,12 +53,9 @@ class SiteSnapshot(nn.Module):
         """Whether there is one."""
         return self.weights.numel() > 0
 
-    def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):  # type: ignore[no-untyped-def]
-        for name in self.STATE:  # sizes are those of the model and of the data
-            if prefix + name in state_dict:
-                setattr(self, name, torch.empty_like(state_dict[prefix + name]))
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *rest)
         self._basis, self.moved = [], True
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     @torch.no_grad()
     def take(self, model: QSGP, x: Tensor, y: Tensor, alpha: Tensor | None) -> Evidence:
@@ -112,7 +111,7 @@ class SiteSnapshot(nn.Module):
             alpha = report.alpha
         elif self.alpha.numel():
             alpha = self.alpha
-        kept = {name: getattr(self, name) for name in self.STATE}
+        kept = {name: getattr(self, name) for name in self.data_sized}
         value = self.take(model, x, y, alpha).value
         if bool(value >= kept["value"]):
             return True

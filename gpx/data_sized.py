@@ -1,0 +1,36 @@
+"""Modules that keep things whose sizes only the data or a solve decide."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+
+class DataSized(nn.Module):
+    """A module with buffers that are empty until data have been seen, and load at any size.
+
+    torch refuses a stored tensor of another shape than the buffer that waits for it. Here the
+    buffers named in ``data_sized`` take shape and dtype of what is stored first, on the device
+    where they are.
+
+    Attributes:
+        data_sized: names of buffers (or parameters) of this very module.
+    """
+
+    data_sized: ClassVar[tuple[str, ...]] = ()
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        for name in self.data_sized:
+            stored = state_dict.get(prefix + name)
+            if not isinstance(stored, Tensor) or not hasattr(self, name):
+                continue
+            here = getattr(self, name)  # None: a buffer that does not exist yet
+            device = stored.device if here is None else here.device
+            fitting = torch.empty_like(stored, device=device)
+            if isinstance(here, nn.Parameter):
+                here.data = fitting
+            else:
+                setattr(self, name, fitting)
+        super()._load_from_state_dict(state_dict, prefix, *rest)

@@ -1,0 +1,60 @@
+"""Buffers whose sizes the data decide."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from gpx.data_sized import DataSized
+
+
+class Holder(DataSized):
+    data_sized = ("found", "later", "weights", "absent")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("found", torch.zeros(0))
+        self.register_buffer("later", None)
+        self.register_buffer("fixed", torch.zeros(2))
+        self.weights = nn.Parameter(torch.zeros(1))
+
+
+def filled() -> Holder:
+    holder = Holder()
+    holder.found = torch.arange(6, dtype=torch.float64).view(2, 3)
+    holder.later = torch.ones(4)
+    holder.weights.data = torch.full((5,), 2.0)
+    return holder
+
+
+def test_named_buffers_and_parameters_load_at_any_size_and_keep_their_dtype():
+    fresh = Holder()
+    parameter = fresh.weights
+    fresh.load_state_dict(filled().state_dict())
+    assert torch.equal(fresh.found, filled().found)
+    assert fresh.found.dtype == torch.float64
+    assert torch.equal(fresh.later, torch.ones(4))
+    assert fresh.weights is parameter  # an optimiser may hold it
+    assert torch.equal(parameter, torch.full((5,), 2.0))
+
+
+def test_inside_another_module():
+    outer = nn.ModuleDict({"inner": Holder()})
+    outer.load_state_dict(nn.ModuleDict({"inner": filled()}).state_dict())
+    assert torch.equal(outer["inner"].found, filled().found)
+
+
+def test_loaded_tensors_are_copies():
+    state = filled().state_dict()
+    fresh = Holder()
+    fresh.load_state_dict(state)
+    state["found"].zero_()
+    assert torch.equal(fresh.found, filled().found)
+
+
+def test_other_buffers_still_refuse_another_size():
+    state = filled().state_dict()
+    state["fixed"] = torch.zeros(3)
+    with pytest.raises(RuntimeError, match="fixed"):
+        Holder().load_state_dict(state)
