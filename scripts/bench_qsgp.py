@@ -125,7 +125,7 @@ class Operations(TorchDispatchMode):
         """Run ``func`` and count it."""
         result = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__
-        if name in ("cos", "sin"):
+        if name in ("cos", "cos_", "sin", "sin_"):
             self.trigonometric += result.numel()
         elif name in ("mm", "bmm", "addmm", "addmm_", "mv"):
             left = args[1] if name.startswith("addmm") else args[0]

@@ -30,8 +30,8 @@ class OrthogonalFourier(RandomFourier):
     Source: Yu et al., "Orthogonal random features", NeurIPS 2016.
     """
 
-    def frequencies(self, indices: Tensor, num_inputs: int, dtype: torch.dtype) -> Tensor:
-        """Angular frequencies (r, d) of ``indices`` (r,); differentiable in the lengthscales."""
+    def normals(self, indices: Tensor, num_inputs: int, dtype: torch.dtype) -> Tensor:
+        """Normals (r, q) behind frequencies ``indices`` (r,), directions orthogonal in groups."""
         count = self.spectral.num_spectral_normals(num_inputs)
         normals = standard_normals(self.seed, indices, count)
         groups, place = torch.unique(indices // num_inputs, return_inverse=True)
@@ -44,8 +44,7 @@ class OrthogonalFourier(RandomFourier):
         rotated = directions[place, indices % num_inputs] * square[
             place, indices % num_inputs
         ].norm(dim=1, keepdim=True)
-        normals = torch.cat((rotated, normals[:, num_inputs:]), dim=1).to(dtype)
-        return self.spectral.spectral_frequencies(normals).to(dtype)
+        return torch.cat((rotated, normals[:, num_inputs:]), dim=1).to(dtype)
 
 
 class StructuredOrthogonalFourier(RandomFourier):
@@ -60,8 +59,8 @@ class StructuredOrthogonalFourier(RandomFourier):
     Source: Yu et al., "Orthogonal random features", NeurIPS 2016, section 4.
     """
 
-    def frequencies(self, indices: Tensor, num_inputs: int, dtype: torch.dtype) -> Tensor:
-        """Angular frequencies (r, d) of ``indices`` (r,); differentiable in the lengthscales."""
+    def normals(self, indices: Tensor, num_inputs: int, dtype: torch.dtype) -> Tensor:
+        """Normals (r, q) behind frequencies ``indices`` (r,), directions orthogonal in groups."""
         size = 1 << max(0, (num_inputs - 1).bit_length())
         count = self.spectral.num_spectral_normals(num_inputs)
         normals = standard_normals(self.seed, indices, max(count, size))
@@ -73,8 +72,7 @@ class StructuredOrthogonalFourier(RandomFourier):
                 rows = hadamard_transform(rows) / math.sqrt(size)
         length = normals[:, :size].norm(dim=1, keepdim=True)
         rotated = (rows * (length / math.sqrt(size)))[:, :num_inputs]
-        normals = torch.cat((rotated, normals[:, num_inputs:count]), dim=1).to(dtype)
-        return self.spectral.spectral_frequencies(normals).to(dtype)
+        return torch.cat((rotated, normals[:, num_inputs:count]), dim=1).to(dtype)
 
 
 def random_signs(seed: int, groups: Tensor, count: int, size: int) -> Tensor:

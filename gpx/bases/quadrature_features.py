@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from gpx.bases.base import check_inputs
 from gpx.bases.counter_random import philox4x32
 from gpx.bases.random_fourier import RandomFourier
+from gpx.bases.selected_blocks import SelectedBlocks
 from gpx.errors import ConfigError
 from gpx.kernels.rbf import RBF
 
@@ -63,16 +64,15 @@ class QuasiMonteCarloFourier(RandomFourier):
     Cranley and Patterson 1976 for the shift.
     """
 
-    def frequencies(self, indices: Tensor, num_inputs: int, dtype: torch.dtype) -> Tensor:
-        """Angular frequencies (r, d) of ``indices`` (r,); differentiable in the lengthscales."""
+    def normals(self, indices: Tensor, num_inputs: int, dtype: torch.dtype) -> Tensor:
+        """Normals (r, q) behind frequencies ``indices`` (r,), at shifted Halton points."""
         count = self.spectral.num_spectral_normals(num_inputs)
         columns = torch.arange(count, device=indices.device)
         zero = torch.zeros_like(columns)
         key = (self.seed & MASK, ((self.seed >> 32) & MASK) ^ SHIFT_STREAM)
         shift = (philox4x32((columns, zero, zero, zero), key)[0].double() + 0.5) * 2.0**-32
         uniform = (halton(indices, count) + shift).frac().clamp(2.0**-53, 1.0 - 2.0**-53)
-        normals = math.sqrt(2.0) * torch.special.erfinv(2.0 * uniform - 1.0)
-        return self.spectral.spectral_frequencies(normals.to(dtype)).to(dtype)
+        return (math.sqrt(2.0) * torch.special.erfinv(2.0 * uniform - 1.0)).to(dtype)
 
 
 class GaussHermiteFourier(RandomFourier):
@@ -134,10 +134,13 @@ class GaussHermiteFourier(RandomFourier):
         """Weights (r,) of the kept frequencies, float64; they sum to one over all m / 2."""
         return 2.0 * self.weights.double()[self._digits(indices)].prod(1)
 
-    def frequencies(self, indices: Tensor, num_inputs: int, dtype: torch.dtype) -> Tensor:
-        """Angular frequencies (r, d) of ``indices`` (r,); differentiable in the lengthscales."""
-        normals = self.points.double()[self._digits(indices)].to(dtype)
-        return self.spectral.spectral_frequencies(normals).to(dtype)
+    def normals(self, indices: Tensor, num_inputs: int, dtype: torch.dtype) -> Tensor:
+        """Nodes (r, d) of frequencies ``indices`` (r,), in units of a standard normal."""
+        return self.points.double()[self._digits(indices)].to(dtype)
+
+    def select(self, blocks: Tensor, x: Tensor) -> SelectedBlocks:
+        """As Basis; features carry weights of their own, so that products are taken after them."""
+        return SelectedBlocks(self, blocks)
 
     def _relative(self, indices: Tensor, dtype: torch.dtype) -> Tensor:
         """sqrt(weight / mean weight) of frequencies, by which the common scale is off."""

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from gpx.bases.base import Basis, check_inputs
 from gpx.bases.counter_random import standard_normals
+from gpx.bases.selected_blocks import SelectedBlocks
+from gpx.bases.selected_frequencies import SelectedFrequencies
 from gpx.bases.trigonometric import trigonometric_features
 from gpx.errors import ConfigError
 
@@ -83,11 +85,25 @@ class RandomFourier(Basis):
         """The kernel, seen as a sampler of its spectral density."""
         return cast(SpectralKernel, self.kernel)
 
+    def normals(self, indices: Tensor, num_inputs: int, dtype: torch.dtype) -> Tensor:
+        """Standard normals (r, q) behind frequencies ``indices`` (r,); no hyperparameters."""
+        count = self.spectral.num_spectral_normals(num_inputs)
+        return standard_normals(self.seed, indices, count, dtype=dtype)
+
     def frequencies(self, indices: Tensor, num_inputs: int, dtype: torch.dtype) -> Tensor:
         """Angular frequencies (r, d) of ``indices`` (r,); differentiable in the lengthscales."""
-        count = self.spectral.num_spectral_normals(num_inputs)
-        normals = standard_normals(self.seed, indices, count, dtype=dtype)
+        normals = self.normals(indices, num_inputs, dtype)
         return self.spectral.spectral_frequencies(normals).to(dtype)
+
+    def _frequency_indices(self, blocks: Tensor) -> Tensor:
+        within = torch.arange(self.per_block, device=blocks.device)
+        return (blocks[:, None] * self.per_block + within).reshape(-1)
+
+    def select(self, blocks: Tensor, x: Tensor) -> SelectedBlocks:
+        """As Basis; frequencies are generated once, products taken tile by tile."""
+        check_inputs(x, "RandomFourier")
+        indices = self._frequency_indices(blocks)
+        return SelectedFrequencies(self, blocks, self.normals(indices, x.shape[1], x.dtype))
 
     def scale(self, dtype: torch.dtype) -> Tensor:
         """sqrt(2 outputscale / m), 0-d."""
@@ -98,10 +114,8 @@ class RandomFourier(Basis):
 
         Cost: O(n L F d) and 2 n L F trigonometric functions; memory the result and half of it.
         """
-        within = torch.arange(self.per_block, device=blocks.device)
-        indices = (blocks[:, None] * self.per_block + within).reshape(-1)
         check_inputs(x, "RandomFourier")
-        frequencies = self.frequencies(indices, x.shape[1], x.dtype)
+        frequencies = self.frequencies(self._frequency_indices(blocks), x.shape[1], x.dtype)
         stacked = frequencies.view(blocks.shape[0], self.per_block, x.shape[1])
         return trigonometric_features(x, stacked, self.scale(x.dtype))
 
@@ -122,9 +136,9 @@ class RandomFourier(Basis):
 
     def precision_diagonal(self, columns: Tensor | None = None) -> Tensor:
         """Ones: the features carry the prior scale (S = I)."""
-        scale = self.spectral.outputscale
+        like = next(self.parameters())
         count = self.num_basis if columns is None else columns.shape[0]
-        return torch.ones(count, dtype=scale.dtype, device=scale.device)
+        return torch.ones(count, dtype=like.dtype, device=like.device)
 
     def mean_column_square(self) -> Tensor:
         """Expected phi_r(x)^2 over a cosine and sine pair: outputscale / m, exact; 0-d."""

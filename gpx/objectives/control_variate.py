@@ -161,7 +161,7 @@ class ControlVariate(DataSized):
         factors: Tensor,
         target: Tensor,
         num_data: int,
-        selected: tuple[SelectedBlocks, SelectedBlocks] | None = None,
+        selected: SelectedBlocks | None = None,
     ) -> Tensor:
         """Zero-mean term to add to the data-quadratic term ``target``; 0-d, times noise variance.
 
@@ -170,22 +170,21 @@ class ControlVariate(DataSized):
             factors (2 L W, 1 + K): rows of [mu - anchor, dense C] there, with gradient.
             target (): n / batch (B / L)^2 sum of products on the mini-batch; for ``auto`` only.
             num_data: n.
-            selected: the two lists as selected from ``basis``, where that is done already.
+            selected: ``pair`` as selected from ``basis``, where that is done already.
         """
         if self.projection is None or self.support is None or self.moments is None:
             raise ConfigError(
                 "the control variate has no support rows yet: call objective.prepare(model, x, y) "
                 "before the first step, or set objective.support_rows=0"
             )
-        frozen = self.frozen_basis(basis)
         if selected is None:
-            one, other = pair.chunk(2)
-            selected = basis.select(one, self.support), basis.select(other, self.support)
-        at_left, at_right = (part.of(frozen) for part in selected)
+            selected = basis.select(pair, self.support)
+        length = pair.shape[0] // 2
+        at_left, at_right = selected.of(self.frozen_basis(basis)).split((length, length))
         half = factors.shape[0] // 2
         kept: list[Tensor] = []
         right = at_right.products(self.support, factors[half:], kept)
-        ratio = basis.num_blocks / (pair.shape[0] // 2)
+        ratio = basis.num_blocks / length
         per_row = num_data / self.rows_used
         direction = correction_direction(self.projection, right, ratio)
         form, left = at_left.form(self.support, factors[:half], direction, kept)

@@ -84,7 +84,7 @@ class QuadruplyStochasticELBO(Objective):
     kind: ClassVar[Kind] = "unbiased"
     models: ClassVar[tuple[type[Model], ...]] = (QSGP,)
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
-    STATE: ClassVar[tuple[str, ...]] = ("anchor", "moment", "misfit", "hyperparameters")
+    data_sized: ClassVar[tuple[str, ...]] = ("anchor", "moment", "misfit", "hyperparameters")
     anchor: Tensor
     moment: Tensor
     misfit: Tensor
@@ -127,7 +127,7 @@ class QuadruplyStochasticELBO(Objective):
         self.control = ControlVariate(rows, coefficient, drift_interval)
         self.snapshot = snapshot
         self.refresh = refresh
-        for name in self.STATE:
+        for name in self.data_sized:
             self.register_buffer(name, torch.zeros(0, 0))
         self._seen: tuple[Tensor, Tensor] | None = None
 
@@ -146,12 +146,6 @@ class QuadruplyStochasticELBO(Objective):
     def num_data(self, x: Tensor) -> int:
         """n, whatever the mini-batch holds."""
         return self.total
-
-    def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):  # type: ignore[no-untyped-def]
-        for name in self.STATE:  # sizes are those of the warm start and of the model
-            if prefix + name in state_dict:
-                setattr(self, name, torch.empty_like(state_dict[prefix + name]))
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     @torch.no_grad()
     def prepare(
@@ -264,11 +258,13 @@ class QuadruplyStochasticELBO(Objective):
 
         if self.snapshot:
             self._check_snapshot(model)
-        # one evaluation for all lists: generating frequencies has a fixed cost per call
+        # one selection for all lists: generating frequencies has a fixed cost per call
         head = torch.arange(0 if self.snapshot else self.anchor.shape[0], device=x.device)
-        features, features_r, features_head = basis.block_features(
-            x, torch.cat((pair, r, head))
-        ).split([k * basis.block_size for k in (2 * length, r.shape[0], head.shape[0])], dim=1)
+        lists = torch.cat((pair, r, head))
+        at_pair, at_r, at_head = basis.select(lists, x).split(
+            (2 * length, r.shape[0], head.shape[0])
+        )
+        at_i, at_j = at_pair.split((length, length))
         factors = factor_rows(family, pair, sparse=True)
         precision = basis.precision_diagonal(basis.columns_of(pair)).to(factors.dtype)
         prior = 0.5 * ratio * (precision[:, None] * factors.square()).sum()
@@ -278,26 +274,32 @@ class QuadruplyStochasticELBO(Objective):
             shift = anchor_at(self.anchor, pair).reshape(-1, 1)
             delta = torch.cat((factors[:, :1] - shift, factors[:, 1:]), dim=1)
         half = delta.shape[0] // 2
-        left, right = features[:, :half] @ delta[:half], features[:, half:] @ delta[half:]
+        # list i is evaluated last, when all that its product meets is known
+        right = at_j.products(x, delta[half:])
+        direction = per_row * ratio**2 * right
         if self.snapshot:
             constant = self.misfit
             linear = -ratio * (self.moment[pair].reshape(-1) @ delta[:, 0])
         else:
             if head.shape[0]:
-                residual = y - features_head @ self.anchor.reshape(-1)
+                residual = y - at_head.products(x, self.anchor.reshape(-1, 1))[:, 0]
             constant = per_row * residual.square().sum()
-            linear = -per_row * ratio * (residual @ (left[:, 0] + right[:, 0]))
-        quadratic = per_row * ratio**2 * (left * right).sum()
+            pull = per_row * ratio * residual
+            linear = -(pull @ right[:, 0])
+            direction = torch.cat((direction[:, :1] - pull[:, None], direction[:, 1:]), dim=1)
+        # the quadratic term, and without a snapshot the linear term of list i
+        products, left = at_i.form(x, delta[:half], direction)
         if self.control.rows:
-            quadratic = quadratic + self.control.correction(
-                basis, family, pair, delta, quadratic, self.total
+            quadratic = per_row * ratio**2 * (left * right.detach()).sum()
+            products = products + self.control.correction(
+                basis, family, pair, delta, quadratic, self.total, at_pair
             )
 
         # diagonal columns of C
         active = family.is_diagonal_column(r)
         log_scale = model.log_scales(r, sparse=True)
         square = torch.where(active, (2.0 * log_scale).exp(), torch.zeros_like(log_scale))
-        column = per_row * features_r.square().sum(0).view_as(square)
+        column = per_row * at_r.column_squares(x).view_as(square)
         if torch.is_grad_enabled():
             expected = self.total * basis.mean_column_square()
             self._seen = r, (column / expected).detach()
@@ -308,7 +310,7 @@ class QuadruplyStochasticELBO(Objective):
         log_factor = log_factor + family.log_dense_diagonal().sum()
         log_precision = 0.5 * ratio * precision.log().sum()
 
-        fit = -0.5 * (constant + linear + quadratic) / noise
+        fit = -0.5 * (constant + linear + products) / noise
         scatter = -0.5 * trace / noise
         normaliser = -0.5 * self.total * (LOG_TWO_PI + noise.log())
         kl = 0.5 * (prior - basis.num_basis - log_precision) - log_factor

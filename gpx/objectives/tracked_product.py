@@ -40,6 +40,29 @@ def product_correction(projection: Tensor, left: Tensor, right: Tensor, ratio: f
     return tracked_square(projection, left, right, ratio) - ratio**2 * (left * right).sum()
 
 
+def correction_direction(projection: Tensor, right: Tensor, ratio: float) -> Tensor:
+    """u (p, k) = ratio a - ratio^2 P_i v_i: gradient of ``product_correction`` in P_j v_j.
+
+    With it one pass over the other list gives product and gradient (``corrected_form``).
+    """
+    return ratio * projection - ratio**2 * right
+
+
+def corrected_form(
+    form: Tensor, projection: Tensor, left: Tensor, right: Tensor, ratio: float
+) -> Tensor:
+    """``product_correction`` of value and gradient; 0-d.
+
+    Args:
+        form: sum(u * left) with u from ``correction_direction``, with gradient.
+        projection, right, ratio: as for ``product_correction``.
+        left (p, k): P_j v_j, without gradient.
+    """
+    moving = form + ratio * (projection * right).sum()
+    fixed = ratio * (projection * (left + right.detach())).sum()
+    return projection.square().sum() - fixed + moving
+
+
 @torch.no_grad()
 def carry_projection(projection: Tensor, features: Tensor, change: Tensor) -> None:
     """a += P_U (v_new - v_old), in place: O(p |U| k), free of the number of entries.
