@@ -1,0 +1,238 @@
+"""Is this machine ready? ``python -m gpx.doctor`` answers in seconds, in plain words.
+
+Versions, memory and devices; the package's own numerics against dense NumPy in float64, on every
+device in float32 and float64; the optional KeOps backend by compiling one formula; and what is
+used in place of what is missing. The exit status is 1 where a number is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpx.backends import keops_installed
+from gpx.bases import RandomFourier
+from gpx.data.folders import ROOT_VARIABLE, cache_folder
+from gpx.errors import GPXError
+from gpx.kernels import RBF
+from gpx.linalg import RelativeResidual, available_memory, conjugate_gradients
+from gpx.objectives.exact_mll import log_marginal_likelihood
+from gpx.operators import KernelMatrix, Toeplitz
+from gpx.training.environment import environment_record
+
+POINTS = 200
+NOISE = 0.1
+LENGTHSCALE = 0.7
+ALLOWED = {torch.float64: 1e-9, torch.float32: 1e-3}
+"""Largest relative error of the self-tests."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the answer.
+
+    Attributes:
+        passed: False where a number is wrong; notes and missing extras pass.
+        mark: "ok", "note" or "FAIL".
+        text: what was looked at and what was found.
+    """
+
+    passed: bool
+    mark: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.mark:>4}  {self.text}"
+
+
+def note(text: str) -> Finding:
+    """Something to know, not to mend."""
+    return Finding(True, "note", text)
+
+
+def judged(text: str, passed: bool) -> Finding:
+    """A check that passed or failed."""
+    return Finding(passed, "ok" if passed else "FAIL", text)
+
+
+# -- the machine ----------------------------------------------------------------------------------
+
+
+def devices() -> list[torch.device]:
+    """The CPU and every CUDA device."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return [torch.device("cpu"), *(torch.device("cuda", i) for i in range(count))]
+
+
+def machine() -> Iterator[Finding]:
+    """Versions, threads, memory, devices, data folders."""
+    record = environment_record(torch.device("cpu"), 0, {})
+    found = ", ".join(f"{k} {v}" for k, v in record["versions"].items() if v is not None)
+    yield judged(f"{found}; {record['platform']}", True)
+    yield note(f"{torch.get_num_threads()} threads per operation (trainer.num_threads sets them)")
+    for device in devices():
+        free = available_memory(device)
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else "the processor"
+        memory = "unknown memory" if free is None else f"{free / 2**30:.1f} GiB free"
+        yield note(f"{device}: {name}, {memory}")
+    if len(devices()) == 1:
+        why = (
+            f"torch {torch.__version__} is built for CPUs"
+            if torch.version.cuda is None
+            else f"torch is built for CUDA {torch.version.cuda} and finds no device or driver"
+        )
+        yield note(f"no CUDA device ({why}): trainer.device=auto takes the CPU")
+    root = os.environ.get(ROOT_VARIABLE)
+    where = f"${ROOT_VARIABLE} ({root})" if root else f"${ROOT_VARIABLE} (not set)"
+    missing = ", which is no folder" if root and not os.path.isdir(root) else ""
+    yield note(f"data sets are looked for in data.root, {where}{missing}, {cache_folder()}")
+
+
+# -- numerics against dense NumPy in float64 ------------------------------------------------------
+
+
+def problem() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Inputs (n, 2), targets (n,) and K + sigma^2 I (n, n)."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((POINTS, 2))
+    y = np.sin(3.0 * x[:, 0]) + 0.3 * rng.standard_normal(POINTS)
+    squared = ((x[:, None] - x[None]) ** 2).sum(-1)
+    return x, y, np.exp(-0.5 * squared / LENGTHSCALE**2) + NOISE * np.eye(POINTS)
+
+
+def smooth_kernel() -> RBF:
+    """The kernel of ``problem``, its parameters set in float64: built ones are rounded."""
+    kernel = RBF().double()
+    kernel.lengthscale = torch.tensor(LENGTHSCALE, dtype=torch.float64)
+    kernel.outputscale = torch.tensor(1.0, dtype=torch.float64)
+    return kernel
+
+
+def relative(found: Tensor, right: np.ndarray | float) -> float:
+    """Largest difference over the largest right value."""
+    value = found.detach().double().cpu().numpy()
+    return float(np.abs(value - right).max() / np.abs(right).max())
+
+
+def self_tests(device: torch.device, dtype: torch.dtype) -> dict[str, float]:
+    """Relative errors of one representative of every numerical path."""
+    x, y, matrix = problem()
+
+    def here(values: np.ndarray | float) -> Tensor:
+        return torch.as_tensor(values, device=device, dtype=dtype)
+
+    inputs, targets = here(x), here(y)
+    kernel = smooth_kernel().to(device, dtype)
+    weights = np.linalg.solve(matrix, y)
+    covariance = matrix - NOISE * np.eye(POINTS)
+    operator = KernelMatrix.of(kernel, inputs, backend="chunked")
+
+    noise = here(NOISE)
+    terms, gradient, _ = log_marginal_likelihood(kernel, inputs, targets, noise, gradient=True)
+    assert gradient is not None
+    inverse = np.linalg.inv(matrix)
+    _, logdet = np.linalg.slogdet(matrix)
+    right = -0.5 * (y @ weights + logdet + POINTS * np.log(2.0 * np.pi))
+
+    solved = conjugate_gradients(
+        lambda v: operator @ v + NOISE * v,
+        targets,
+        stop=RelativeResidual(1e-12 if dtype == torch.float64 else 1e-6),
+        max_iterations=10 * POINTS,
+        on_failure="return",
+    )
+    column = np.exp(-0.5 * (np.arange(POINTS) / 20.0) ** 2)
+    dense = column[np.abs(np.subtract.outer(np.arange(POINTS), np.arange(POINTS)))]
+    basis = RandomFourier(smooth_kernel(), 2000, seed=0)
+    features = RandomFourier(kernel, 2000, seed=0)(inputs)
+    with torch.no_grad():
+        host = basis(torch.as_tensor(x)).numpy()
+    return {
+        "kernel products": relative(operator @ targets, covariance @ y),
+        "evidence by Cholesky": relative(terms.fit + terms.complexity + terms.constant, right),
+        "its gradient": relative(gradient.noise, 0.5 * (weights @ weights - np.trace(inverse))),
+        "conjugate gradients": relative(solved.solution, weights),
+        "Toeplitz products by FFT": relative(Toeplitz(here(column)) @ targets, dense @ y),
+        "random Fourier features": relative(features, host),
+    }
+
+
+def numerics() -> Iterator[Finding]:
+    """The self-tests on every device in both precisions."""
+    for device in devices():
+        for dtype, allowed in ALLOWED.items():
+            where = f"{device}, {str(dtype).removeprefix('torch.')}"
+            try:
+                errors = self_tests(device, dtype)
+            except (GPXError, RuntimeError) as error:
+                yield judged(f"{where}: {error}", False)
+                continue
+            worst = max(errors, key=lambda k: errors[k])
+            bad = [f"{k} ({e:.1e})" for k, e in errors.items() if not e <= allowed]
+            if bad:
+                yield judged(f"{where}: wrong beyond {allowed:.0e}: {', '.join(bad)}", False)
+            else:
+                yield judged(
+                    f"{where}: {len(errors)} self-tests against dense NumPy, largest relative "
+                    f"error {errors[worst]:.1e} ({worst}; allowed {allowed:.0e})",
+                    True,
+                )
+
+
+# -- extras ---------------------------------------------------------------------------------------
+
+
+def extras(compile_keops: bool) -> Iterator[Finding]:
+    """Optional parts: missing ones are notes, installed ones that do not work fail."""
+    instead = "kernel products run in cache-sized tiles of torch (backend=chunked), which need none"
+    if not keops_installed():
+        yield note(f"KeOps is not installed (pip install pykeops): {instead}")
+    elif not compile_keops:
+        yield note("KeOps is installed; --keops compiles one formula with it")
+    else:
+        x, y, matrix = problem()
+        started = time.perf_counter()
+        try:
+            operator = KernelMatrix.of(smooth_kernel(), torch.as_tensor(x), backend="keops")
+            error = relative(operator @ torch.as_tensor(y), matrix @ y - NOISE * y)
+        except Exception as failure:  # a compiler may fail in any way
+            reason = str(failure).strip().splitlines()[-1:] or [type(failure).__name__]
+            yield judged(f"KeOps does not compile here: {reason[0]}; {instead}", False)
+        else:
+            seconds = time.perf_counter() - started
+            yield judged(
+                f"KeOps: one formula in {seconds:.0f} s, relative error {error:.1e}", error < 1e-9
+            )
+
+
+def examine(compile_keops: bool, say: Callable[[str], None] = print) -> bool:
+    """Say every finding as it comes; whether all passed."""
+    passed = True
+    for part in (machine(), numerics(), extras(compile_keops)):
+        for finding in part:
+            say(str(finding))
+            passed &= finding.passed
+    return passed
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m gpx.doctor", description=__doc__)
+    parser.add_argument(
+        "--keops", action="store_true", help="compile a KeOps formula too (up to a minute)"
+    )
+    passed = examine(parser.parse_args(arguments).keops)
+    print("all checks passed" if passed else "something is wrong here: see FAIL above")
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
