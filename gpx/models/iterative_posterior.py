@@ -96,6 +96,8 @@ class IterativePosterior(Posterior):
         )
         rest = found.residual
         squared = (rest * system.preconditioner.solve(rest)).sum(0)
+        # with hardly any noise rounding makes that negative; noise I is below K, too
+        squared = torch.where(squared >= 0.0, squared, rest.square().sum(0) / system.noise)
         return found.solution, (system.prior_variance * squared).sqrt(), found.report
 
     def facts(self) -> dict[str, bool | int | float | str]:
@@ -148,8 +150,9 @@ class IterativePosterior(Posterior):
         if widest > self.options.tolerance:
             warnings.warn(
                 f"predictive variances are certified to {widest:.2g} of themselves only, not to "
-                f"{self.options.tolerance:g} (they err upwards); use "
-                "approx.iterative.variance=exact, or a higher approx.iterative.rank",
+                f"{self.options.tolerance:g} (they err upwards); raise "
+                "approx.iterative.rank (approx.rank under approx=qsgp_inducing) or take "
+                "approx.iterative.variance=exact",
                 UnconvergedWarning,
                 stacklevel=3,
             )

@@ -24,6 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from gpx.errors import ConfigError, GPXError
+from gpx.training.console import warnings_as_lines
 from gpx.training.interrupt import Interrupted
 from gpx.training.run import resume, run
 from gpx.training.run_folder import RunFolder
@@ -48,6 +49,7 @@ def main(config_folder: str | Path) -> None:
     Args:
         config_folder: absolute path of the folder with ``train.yaml`` and the groups.
     """
+    warnings_as_lines()
     arguments = _flags_first(sys.argv[1:])
     sys.argv[1:] = arguments
     _failed.clear()
@@ -89,6 +91,7 @@ def _flags_first(arguments: list[str]) -> list[str]:
 
 def _job(config: DictConfig) -> None:
     """One run, as Hydra calls it; composition has passed."""
+    warnings_as_lines()  # a sweep may run this in processes of its own
     settings = HydraConfig.get()
     folder = _relative(RunFolder(settings.runtime.output_dir))
     try:

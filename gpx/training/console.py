@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
 from collections.abc import Mapping
 from typing import TextIO
 
@@ -11,6 +12,23 @@ from tqdm import tqdm
 
 from gpx.models.base import Model
 from gpx.training.trainer import Progress
+
+
+def warnings_as_lines() -> None:
+    """Show warnings of this process as "warning: ..." without Python's source line."""
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        text = " ".join(str(message).split())
+        print(f"warning: {text}", file=sys.stderr if file is None else file, flush=True)
+
+    warnings.showwarning = show
 
 
 class Console:

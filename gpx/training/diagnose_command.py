@@ -22,6 +22,7 @@ from gpx.training.certification import (
     require_certifiable,
     write_report,
 )
+from gpx.training.console import warnings_as_lines
 from gpx.training.options import read_options
 from gpx.training.predictor import load
 from gpx.training.run_folder import RunFolder
@@ -53,6 +54,7 @@ PRODUCTS = {"auto": None, "true": True, "false": False}
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of ``diagnose.py``; mistakes give one line and exit status 2."""
+    warnings_as_lines()
     arguments = sys.argv[1:] if arguments is None else arguments
     if not arguments or any(a in ("--help", "-h") for a in arguments):
         print(USAGE)

@@ -9,6 +9,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from gpx.data import read_inputs, write_predictions, write_table
 from gpx.errors import GPXError
+from gpx.training.console import warnings_as_lines
 from gpx.training.options import read_options
 from gpx.training.predictor import load
 
@@ -31,6 +32,7 @@ OPTIONS = ("run", "input", "output", "device")
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of ``predict.py``; mistakes give one line and exit status 2."""
+    warnings_as_lines()
     arguments = sys.argv[1:] if arguments is None else arguments
     if not arguments or any(a in ("--help", "-h") for a in arguments):
         print(USAGE)

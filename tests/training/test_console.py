@@ -1,6 +1,7 @@
 import io
+import warnings
 
-from gpx.training.console import Console
+from gpx.training.console import Console, warnings_as_lines
 from gpx.training.trainer import Progress
 
 
@@ -46,3 +47,11 @@ def test_a_resumed_bar_starts_where_the_run_does():
     console.progress(progress(7), None)
     console.close()
     assert "7/10" in out.getvalue()
+
+
+def test_warnings_are_one_line_without_source(capsys):
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings_as_lines()
+        warnings.warn("variances are\n  wide", UserWarning, stacklevel=1)
+    assert capsys.readouterr().err == "warning: variances are wide\n"
