@@ -7,9 +7,10 @@ from gpx.training.inducing_steps import InducingSteps
 from gpx.training.initialisation import ConstantInitialisation, SubsetInitialisation
 from gpx.training.lbfgsb import LBFGSB
 from gpx.training.predictor import Prediction, Predictor, load
+from gpx.training.progress import Monitor, Progress
 from gpx.training.run import resume, run
 from gpx.training.run_folder import RunFolder
-from gpx.training.trainer import Monitor, Progress, Trainer
+from gpx.training.trainer import Trainer
 
 __all__ = [
     "LBFGSB",

@@ -11,7 +11,7 @@ from typing import TextIO
 from tqdm import tqdm
 
 from gpx.models.base import Model
-from gpx.training.trainer import Progress
+from gpx.training.progress import Progress
 
 
 def warnings_as_lines() -> None:

@@ -11,7 +11,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from gpx.constraints import natural_parameters
 from gpx.models.base import Model
-from gpx.training.trainer import Progress
+from gpx.training.progress import Progress
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -2,7 +2,7 @@ import io
 import warnings
 
 from gpx.training.console import Console, warnings_as_lines
-from gpx.training.trainer import Progress
+from gpx.training.progress import Progress
 
 
 def progress(step, max_steps=10):

@@ -1,0 +1,42 @@
+"""What a run tells those who watch it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from gpx.models.base import Model
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands, for monitors.
+
+    Attributes:
+        step: steps (or evaluations) done.
+        max_steps: of the run.
+        evidence_per_point: nats per training point, averaged since the last entry.
+        parts: terms of the evidence, nats per training point.
+        learning_rates: by role of parameter.
+        seconds_per_step: training time since the last entry.
+        seconds: training time so far, without metrics, figures and checkpoints.
+    """
+
+    step: int
+    max_steps: int
+    evidence_per_point: float
+    parts: Mapping[str, float]
+    learning_rates: Mapping[str, float]
+    seconds_per_step: float
+    seconds: float
+
+
+class Monitor(Protocol):
+    """Watches a run."""
+
+    def progress(self, progress: Progress, model: Model) -> None:
+        """Called every ``log_every`` steps and after the last."""
+
+    def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Called with test metrics at intervals."""
