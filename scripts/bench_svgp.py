@@ -24,7 +24,7 @@ from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
 from gpx.models import SVGP
-from gpx.objectives import SVGPElbo
+from gpx.objectives import SVGPELBO
 
 NUM_DATA = 36_000
 
@@ -56,7 +56,7 @@ def our_step(inducing: Tensor, x: Tensor, y: Tensor) -> Callable[[], float]:
     ).to(x.dtype)
     with torch.no_grad():
         model.inducing.copy_(inducing)
-    objective = SVGPElbo(NUM_DATA)
+    objective = SVGPELBO(NUM_DATA)
 
     def step() -> float:
         model.zero_grad()

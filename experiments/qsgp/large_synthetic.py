@@ -28,7 +28,7 @@ from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
 from gpx.models import QSGP, SVGP, Model
-from gpx.objectives import Objective, QuadruplyStochasticELBO, SVGPElbo
+from gpx.objectives import Objective, QuadruplyStochasticELBO, SVGPELBO
 from gpx.training import BlockSteps, FirstOrder
 
 HERE = Path(__file__).resolve().parent
@@ -143,7 +143,7 @@ def main() -> None:
     inducing.initialise(x[:20_000], y[:20_000], generator=generator)
     adam = {"algorithm": "adam", "lr": 0.01}
     rates = FirstOrder({"variational": adam, "inducing": adam})
-    record("SVGP-512", inducing, first_order(inducing, SVGPElbo(size), x, y, rates, 1024))
+    record("SVGP-512", inducing, first_order(inducing, SVGPELBO(size), x, y, rates, 1024))
 
     best = min(rows, key=lambda row: row["RMSE"])["method"]
     write(

@@ -13,11 +13,12 @@ from gpx.objectives.iterative_mll import IterativeMLL
 from gpx.objectives.marginal_likelihood import MarginalLikelihood
 from gpx.objectives.quadruply_stochastic_elbo import QuadruplyStochasticELBO
 from gpx.objectives.site_bound_elbo import SiteBoundELBO, exact_site_elbo
-from gpx.objectives.svgp_elbo import SVGPElbo
+from gpx.objectives.svgp_elbo import SVGPELBO
 from gpx.objectives.weight_space_elbo import WeightSpaceELBO
 
 __all__ = [
     "GCV",
+    "SVGPELBO",
     "BarelyBiasedMLL",
     "CGLowerBound",
     "CollapsedELBO",
@@ -30,7 +31,6 @@ __all__ = [
     "MarginalLikelihood",
     "Objective",
     "QuadruplyStochasticELBO",
-    "SVGPElbo",
     "SiteBoundELBO",
     "WeightSpaceELBO",
     "exact_site_elbo",

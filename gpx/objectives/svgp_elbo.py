@@ -11,7 +11,7 @@ from gpx.models.svgp import SVGP
 from gpx.objectives.base import Evidence, Objective
 
 
-class SVGPElbo(Objective):
+class SVGPELBO(Objective):
     """(n / B) sum over the batch of E_q log p(y | f) minus KL(q(u) || p(u)).
 
     An unbiased estimate, over uniformly drawn batches, of a lower bound of the log marginal

@@ -9,7 +9,7 @@ from gpx.kernels import Constant as ConstantKernel
 from gpx.likelihoods import Bernoulli, Gaussian, Poisson, Softmax, StudentT
 from gpx.means import Constant, Zero
 from gpx.models import SVGP
-from gpx.objectives.svgp_elbo import SVGPElbo
+from gpx.objectives.svgp_elbo import SVGPELBO
 
 
 def _generator(seed=0):
@@ -46,7 +46,7 @@ def _randomise(model):
 
 
 def _train(model, x, y, steps, lr=0.05):
-    objective = SVGPElbo(len(x))
+    objective = SVGPELBO(len(x))
     optimiser = torch.optim.Adam(model.parameters(), lr=lr)
     for _ in range(steps):
         optimiser.zero_grad()
@@ -261,7 +261,7 @@ def test_bernoulli_learns_a_ring(link):
 
     model = _model(Bernoulli(link), num_inducing=20)
     model.initialise(x, labels(x), generator=_generator())
-    start = SVGPElbo(150)(model, x, labels(x)).item()
+    start = SVGPELBO(150)(model, x, labels(x)).item()
     assert _train(model, x, labels(x), 120) < start - 0.1
     probabilities = model.likelihood.predictive(*model.condition(x, x).predict(fresh)).probs
     accuracy = ((probabilities > 0.5) == (labels(fresh) > 0)).double().mean().item()
@@ -291,7 +291,7 @@ def test_softmax_learns_three_sectors():
 
     model = _model(Softmax(3, num_nodes=12, num_steps=32), num_inducing=20)
     model.initialise(x, labels(x), generator=_generator())
-    start = SVGPElbo(150)(model, x, labels(x)).item()
+    start = SVGPELBO(150)(model, x, labels(x)).item()
     assert start == pytest.approx(math.log(3), abs=0.6)
     _train(model, x, labels(x), 80)
     probabilities = model.likelihood.predictive(*model.condition(x, x).predict(fresh)).probs
@@ -303,7 +303,7 @@ def test_gaussian_trains_from_mini_batches_in_float32():
     x, y = (t.float() for t in _regression(400))
     model = _model(num_inducing=20, dtype=torch.float32)
     model.initialise(x, y, generator=_generator())
-    objective = SVGPElbo(400)
+    objective = SVGPELBO(400)
     start = objective(model, x, y).item()
     optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
     generator = _generator(4)

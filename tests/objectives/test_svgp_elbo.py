@@ -9,7 +9,7 @@ from gpx.likelihoods import Bernoulli, Gaussian, Softmax
 from gpx.means import Constant, Zero
 from gpx.models import SVGP
 from gpx.models.base import Model
-from gpx.objectives.svgp_elbo import SVGPElbo
+from gpx.objectives.svgp_elbo import SVGPELBO
 
 
 def _problem(n=60, d=2, seed=0):
@@ -56,7 +56,7 @@ def test_optimal_q_gives_the_collapsed_bound(jitter):
     x, y = _problem()
     model = _model(jitter=jitter, mean=Constant(0.2))
     model.initialise(x, y, generator=_generator())  # warm start: q is at its optimum
-    evidence = SVGPElbo(len(x)).evidence(model, x, y)
+    evidence = SVGPELBO(len(x)).evidence(model, x, y)
     assert evidence.value.item() == pytest.approx(_collapsed(model, x, y).item(), abs=1e-8)
     gradients = torch.autograd.grad(evidence.value, list(model.q.parameters()))
     assert max(g.abs().max() for g in gradients) < 1e-7
@@ -84,7 +84,7 @@ def test_golden_number():
             setattr(module, name, torch.tensor(value, dtype=torch.float64))
         model.inducing.copy_(x[5::10])
     model.fit_variational(x, y)
-    found = SVGPElbo(200).evidence(model, x, y).value.item()
+    found = SVGPELBO(200).evidence(model, x, y).value.item()
     assert found == pytest.approx(-15.39090192, rel=1e-6)
 
 
@@ -96,7 +96,7 @@ def test_any_other_q_is_below_the_collapsed_bound():
         with torch.no_grad():
             for parameter in model.q.parameters():
                 parameter.add_(0.1 * torch.randn(parameter.shape, dtype=torch.float64))
-        value = SVGPElbo(len(x)).evidence(model, x, y).value
+        value = SVGPELBO(len(x)).evidence(model, x, y).value
         assert value < _collapsed(model, x, y) + 1e-8
 
 
@@ -110,7 +110,7 @@ def test_collapsed_bound_is_below_the_evidence_and_reaches_it_with_all_points():
             30, dtype=x.dtype
         )
         exact = torch.distributions.MultivariateNormal(torch.zeros(30, dtype=x.dtype), covariance)
-        gaps.append((exact.log_prob(y) - SVGPElbo(30).evidence(model, x, y).value).item())
+        gaps.append((exact.log_prob(y) - SVGPELBO(30).evidence(model, x, y).value).item())
     assert gaps[0] > gaps[1] > gaps[2] > -1e-8
     assert gaps[2] == pytest.approx(0.0, abs=1e-7)
 
@@ -124,7 +124,7 @@ def test_average_over_all_batches_is_the_full_bound(likelihood, family):
     model.initialise(x, y, generator=_generator())
     with torch.no_grad():
         model.q.mean.normal_(generator=_generator())
-    objective = SVGPElbo(12)
+    objective = SVGPELBO(12)
     full = objective.evidence(model, x, y).value
     single = [objective.evidence(model, x[i : i + 1], y[i : i + 1]).value for i in range(12)]
     torch.testing.assert_close(torch.stack(single).mean(), full, rtol=1e-12, atol=1e-10)
@@ -140,7 +140,7 @@ def test_softmax_bound_is_below_the_evidence():
     y = torch.tensor([0.0, 2.0, 1.0]).double()
     model = _model(Softmax(3), num_inducing=3, selector="uniform")
     model.initialise(x, y, generator=_generator())
-    objective = SVGPElbo(3)
+    objective = SVGPELBO(3)
     optimiser = torch.optim.LBFGS(model.q.parameters(), max_iter=100, line_search_fn="strong_wolfe")
 
     def closure():
@@ -163,7 +163,7 @@ def test_parts_kind_report_and_loss():
     x, y = _problem()
     model = _model(jitter=1e-6)
     model.initialise(x, y, generator=_generator())
-    objective = SVGPElbo(600)
+    objective = SVGPELBO(600)
     evidence = objective.evidence(model, x, y)
     assert evidence.kind == objective.kind == "unbiased"
     torch.testing.assert_close(
@@ -178,10 +178,10 @@ def test_errors_in_one_sentence():
         def condition(self, x, y): ...
         def empty_posterior(self, num_data): ...
 
-    with pytest.raises(ConfigError, match="SVGPElbo needs a SVGP model, got Other"):
-        SVGPElbo(10).check(Other())
+    with pytest.raises(ConfigError, match="SVGPELBO needs a SVGP model, got Other"):
+        SVGPELBO(10).check(Other())
     with pytest.raises(ConfigError, match="num_data must be at least 1"):
-        SVGPElbo(0)
+        SVGPELBO(0)
 
 
 def test_full_evidence_is_the_streamed_bound():
@@ -196,7 +196,7 @@ def test_full_evidence_is_the_streamed_bound():
         num_inducing=5,
     ).double()
     model.initialise(x, y, generator=generator)
-    objective = SVGPElbo(num_data=23)
+    objective = SVGPELBO(num_data=23)
     whole = objective.evidence(model, x, y).value.item()
     for batch_size in (1, 7, 23, 100):  # the remainder counts
         streamed = objective.full_evidence(model, x, y, batch_size=batch_size)
