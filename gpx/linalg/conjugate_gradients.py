@@ -174,18 +174,17 @@ def _finish(
     measured = f"{stop.describe()} {worst:.3g} against {stop.tolerance:.3g}"
     if success:
         reason = f"converged: {measured}"
-    elif bool((broken & ~torch.isfinite(state.gamma + state.measure)).any()) or not bool(
-        torch.isfinite(state.met_curvatures()).all()
-    ):
-        reason = (
-            "NaN or infinite values in the right-hand sides, the products or the preconditioner's "
-            "solves; check the inputs and hyperparameters"
-        )
-    elif bool(broken.any()):
+    elif bool((state.gamma < 0.0).any()):  # whose root in a rule is NaN: the cause comes first
         error = NotPositiveDefinite
         reason = (
             f"the preconditioner is not positive definite (r^T Q^-1 r = "
-            f"{float(state.gamma.min()):.3g}); rebuild it in float64 or with more noise"
+            f"{float(state.gamma.nan_to_num(0.0).min()):.3g}); rebuild it in float64 or with more "
+            "noise"
+        )
+    elif bool(broken.any()) or not bool(torch.isfinite(state.met_curvatures()).all()):
+        reason = (
+            "NaN or infinite values in the right-hand sides, the products or the preconditioner's "
+            "solves; check the inputs and hyperparameters"
         )
     elif bool(flat.any()):
         error = NotPositiveDefinite

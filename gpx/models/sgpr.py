@@ -28,6 +28,7 @@ from gpx.models.nystrom import (
     longest_prefix,
     nystrom_sums,
 )
+from gpx.models.settled_size import settled_size
 from gpx.models.sgpr_posterior import Certificate, SGPRPosterior
 
 
@@ -121,20 +122,20 @@ class SGPR(Model):
         self._round = 0
         self._best: tuple[float, dict[str, Tensor]] | None = None
         size = num_inducing if num_data is None else min(num_inducing, num_data)
-        self.num_inducing = size
+        self.num_inducing, self._asked = size, num_inducing
         self.inducing_points = nn.Parameter(
             torch.zeros(size, num_inputs), requires_grad=self.features.trainable
         )
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
-        """Nothing is left to settle before a run, but what cannot be done is said here."""
+        """M where more were asked for than there are data; what cannot be done is said here."""
         self.features.require(self.kernel)
         if self.automatic and x.dtype != torch.float64:
             raise ConfigError(
                 "approx.num_inducing=auto certifies in nats, which float32 cannot: set "
                 "trainer.dtype=float64"
             )
-        return {}
+        return settled_size(self._asked, self.num_inducing)
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Place the inducing points at the current hyperparameters, then refit the noise variance.

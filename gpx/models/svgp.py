@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from gpx.linalg import CholeskyReport
 from gpx.linalg.triangular import inverse_lower, lower_matmul
 from gpx.means.base import Mean
 from gpx.models.base import Marginals, Model, Posterior
+from gpx.models.settled_size import settled_size
 from gpx.sampling import prior_functions
 from gpx.variational import (
     CollapsedStatistics,
@@ -100,6 +101,7 @@ class SVGP(Model):
                 f"num_inputs and num_inducing must be at least 1, got {num_inputs}, {num_inducing}"
             )
         size = num_inducing if num_data is None else min(num_inducing, num_data)
+        self._asked = num_inducing
         self.kernel = kernel
         self.mean = mean
         self.likelihood = likelihood
@@ -109,6 +111,10 @@ class SVGP(Model):
         self.jitter = jitter
         self.inducing = nn.Parameter(torch.zeros(size, num_inputs))
         self.q = _family(family)(size, likelihood.num_latents)
+
+    def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
+        """As in ``Model``: M where more were asked for than there are data."""
+        return settled_size(self._asked, self.inducing.shape[0])
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Choose inducing points among the data; start q(v) at its optimum where it is known.

@@ -98,6 +98,22 @@ def test_a_projection_on_everything_is_exact_and_a_smaller_one_above_it():
     assert bool((off <= found.gap).all())  # r^T K^-1 r <= r^T Q^-1 r
 
 
+def test_without_noise_and_with_repeated_inputs_the_certificate_is_wide_but_a_number():
+    """Rounding makes r^T Q^{-1} r negative there; the cause is named, noise I still certifies."""
+    x = torch.randn(40, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x = torch.cat([x, x, x])
+    model = ExactGP(
+        kernel=RBF(lengthscale=1.0, outputscale=1e3),
+        mean=Zero(),
+        likelihood=Gaussian(1e-13, noise_floor=1e-14),
+        solver="iterative",
+    ).double()
+    with pytest.warns(UnconvergedWarning, match="preconditioner is not positive definite"):
+        posterior = model.condition(x, (2.0 * x[:, 0]).sin() + x[:, 1])
+    assert math.isfinite(posterior.mean_error)
+    assert posterior.mean_error > 1.0
+
+
 def test_a_cache_that_is_too_small_says_so():
     model, x, y = problem(rank=2, variance_steps=0)
     with pytest.warns(UnconvergedWarning, match="certified to .* of themselves only, not to 0.01"):
