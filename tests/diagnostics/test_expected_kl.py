@@ -1,10 +1,8 @@
 """KL on average over the model and below: golden values, simulation, dense truth, growth."""
 
 import math
-import runpy
-from pathlib import Path
-from types import SimpleNamespace
 
+import golden_g1 as g1
 import pytest
 import torch
 from hypothesis import given, settings
@@ -24,8 +22,6 @@ from gpx.diagnostics.expected_kl import sufficient_trace_error
 from gpx.errors import ConfigError
 from gpx.kernels import RBF, Matern32
 from gpx.models.nystrom_matrix import NystromMatrix
-
-g1 = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "oracles" / "golden_g1.py")))
 
 
 def double(value):

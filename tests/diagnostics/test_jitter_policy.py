@@ -1,10 +1,8 @@
 """Certificates where K_zz is nearly singular: no jitter where the points allow it."""
 
 import math
-import runpy
-from pathlib import Path
-from types import SimpleNamespace
 
+import golden_g2 as g2
 import pytest
 import torch
 
@@ -14,7 +12,6 @@ from gpx.inducing import GreedyConditionalVariance
 from gpx.kernels import RBF, Periodic
 from gpx.models.nystrom_matrix import NystromMatrix
 
-g2 = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "oracles" / "golden_g2.py")))
 X = g2.x[:, None]
 NOISE = torch.tensor(g2.NOISE, dtype=torch.float64)
 

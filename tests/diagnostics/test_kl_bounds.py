@@ -1,11 +1,9 @@
 """Upper bounds on KL(q || posterior): golden values, dense truth, order, limits."""
 
 import math
-import runpy
 from itertools import pairwise
-from pathlib import Path
-from types import SimpleNamespace
 
+import golden_g1 as g1
 import pytest
 import torch
 from hypothesis import given, settings
@@ -22,8 +20,6 @@ from gpx.diagnostics.kl_bounds import (
 from gpx.kernels import RBF, Matern12, Matern32, Matern52
 from gpx.models.auxiliary import AuxiliarySolver
 from gpx.models.nystrom_matrix import NystromMatrix
-
-g1 = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "oracles" / "golden_g1.py")))
 
 
 def double(value):

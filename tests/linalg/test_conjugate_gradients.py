@@ -1,9 +1,6 @@
 """Conjugate gradients against dense solves and golden histories; no outcome goes unreported."""
 
-import runpy
-from pathlib import Path
-from types import SimpleNamespace
-
+import golden_g1 as g1
 import pytest
 import torch
 from hypothesis import given, settings
@@ -21,8 +18,6 @@ from gpx.linalg import (
     nystrom_preconditioner,
 )
 from gpx.linalg.cg_iteration import CGIteration
-
-g1 = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "oracles" / "golden_g1.py")))
 
 
 class Counted:

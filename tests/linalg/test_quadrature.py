@@ -1,10 +1,8 @@
 """Gauss and Gauss-Radau rules: golden values, brackets, exactness."""
 
 import math
-import runpy
-from pathlib import Path
-from types import SimpleNamespace
 
+import golden_g1 as g1
 import pytest
 import torch
 from hypothesis import given, settings
@@ -22,7 +20,6 @@ from gpx.linalg import (
 )
 from gpx.linalg.lanczos import tridiagonal
 
-g1 = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "oracles" / "golden_g1.py")))
 ONES = torch.ones(200, dtype=torch.float64)
 ALTERNATING = torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(100)
 SEVENS = torch.where((7 * torch.arange(200)) % 11 < 5, 1.0, -1.0).double()

@@ -1,10 +1,8 @@
 """Log-determinants by quadrature: bracket, standard error, early stop, preconditioning."""
 
 import itertools
-import runpy
-from pathlib import Path
-from types import SimpleNamespace
 
+import golden_g1 as g1
 import pytest
 import torch
 
@@ -15,8 +13,6 @@ from gpx.linalg import (
     probe_vectors,
     stochastic_lanczos_quadrature,
 )
-
-g1 = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "oracles" / "golden_g1.py")))
 
 
 def preconditioner():

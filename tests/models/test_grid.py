@@ -1,10 +1,8 @@
 """Posterior on, between and beyond the points of a grid against dense algebra."""
 
 import io
-import runpy
-from pathlib import Path
-from types import SimpleNamespace
 
+import grid_problems
 import pytest
 import torch
 from hypothesis import given, settings
@@ -16,8 +14,6 @@ from gpx.kernels.over_axes import MultiOutput
 from gpx.likelihoods import StudentT
 from gpx.models import GridGP, grid_points, grid_variance
 from gpx.models.grid_variance import VarianceOptions, choose_variance
-
-P = SimpleNamespace(**runpy.run_path(str(Path(__file__).parent / "grid_problems.py")))
 
 
 def around(whole):
@@ -32,9 +28,9 @@ def around(whole):
 @pytest.mark.parametrize("gaps", ["fill", "ignore", "penalize"])
 @pytest.mark.parametrize("share", [0.4, 1.0])
 def test_mean_and_variance_equal_dense_inference(gaps, share):
-    whole, x, y = P.draw(share)
+    whole, x, y = grid_problems.draw(share)
     at = around(whole)
-    model, exact = P.pair(gaps=gaps, penalty=1e8, tolerance=1e-13)
+    model, exact = grid_problems.pair(gaps=gaps, penalty=1e8, tolerance=1e-13)
     found = model.condition(x, y).predict(at)
     want = exact.condition(x, y).predict(at)
     tolerance = 1e-5 if gaps == "penalize" else 1e-8
@@ -44,12 +40,12 @@ def test_mean_and_variance_equal_dense_inference(gaps, share):
 
 @pytest.mark.parametrize("share", [0.4, 0.9])
 def test_every_variance_route_agrees_where_it_is_exact(share):
-    whole, x, y = P.draw(share)
+    whole, x, y = grid_problems.draw(share)
     at = around(whole)
-    _, exact = P.pair()
+    _, exact = grid_problems.pair()
     want = exact.condition(x, y).predict(at).variance
     for variance in ("fill", "ignore", "rank_reduced"):
-        model, _ = P.pair(variance=variance, variance_rank=120)
+        model, _ = grid_problems.pair(variance=variance, variance_rank=120)
         posterior = model.condition(x, y)
         found = posterior.predict(at).variance
         torch.testing.assert_close(found, want, rtol=1e-6, atol=1e-9)
@@ -59,9 +55,9 @@ def test_every_variance_route_agrees_where_it_is_exact(share):
 @pytest.mark.parametrize("gaps", ["fill", "ignore"])
 def test_sampled_variance_is_unbiased(gaps):
     """1600 samples: relative error 0.035; a deviation of five of them has odds below 1e-6."""
-    whole, x, y = P.draw(0.5)
+    whole, x, y = grid_problems.draw(0.5)
     at = around(whole)
-    model, exact = P.pair(gaps=gaps, variance="sampled", variance_samples=1600)
+    model, exact = grid_problems.pair(gaps=gaps, variance="sampled", variance_samples=1600)
     want = exact.condition(x, y).predict(at).variance
     posterior = model.condition(x, y)
     found = posterior.predict(at).variance
@@ -72,11 +68,11 @@ def test_sampled_variance_is_unbiased(gaps):
 @settings(max_examples=8, deadline=None)
 @given(st.integers(0, 50), st.integers(1, 6), st.floats(0.2, 0.9))
 def test_unfinished_solves_bracket_the_variance(seed, steps, share):
-    whole, x, y = P.draw(share, seed=seed)
+    whole, x, y = grid_problems.draw(share, seed=seed)
     at = around(whole)[::4]
-    model, exact = P.pair(noise=0.02, max_iterations=steps)
+    model, exact = grid_problems.pair(noise=0.02, max_iterations=steps)
     want = exact.condition(x, y).predict(at).variance
-    posterior = P.pair(noise=0.02)[0].condition(x, y)
+    posterior = grid_problems.pair(noise=0.02)[0].condition(x, y)
     posterior.options = model.options
     with pytest.MonkeyPatch.context() as patch:
         solve = grid_variance.solve_gaps
@@ -89,18 +85,18 @@ def test_unfinished_solves_bracket_the_variance(seed, steps, share):
 
 
 def test_rank_reduced_variances_stay_between_zero_and_the_prior():
-    whole, x, y = P.draw()
+    whole, x, y = grid_problems.draw()
     at = around(whole)
-    model, _ = P.pair(variance="rank_reduced", variance_rank=5)
+    model, _ = grid_problems.pair(variance="rank_reduced", variance_rank=5)
     found = model.condition(x, y).predict(at).variance
     assert (found >= 0.0).all()
     assert (found <= model.kernel.diagonal(at) + 1e-12).all()
 
 
 def test_scattered_points_are_contracted_in_blocks(monkeypatch):
-    _, x, y = P.draw()
+    _, x, y = grid_problems.draw()
     at = torch.rand(200, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    model, exact = P.pair()
+    model, exact = grid_problems.pair()
     monkeypatch.setattr(grid_points, "BLOCK_NUMBERS", 100)
     found = model.condition(x, y).predict_mean(at)
     want = exact.condition(x, y).predict(at).mean
@@ -115,7 +111,7 @@ def test_stations_by_time_by_output():
     order = torch.randperm(24, generator=generator)
     x, y = whole[order[:17]], torch.randn(17, generator=generator, dtype=torch.float64)
     kernel = MultiOutput("matern32", 4, 2, [[0, 1], [2], [3]])
-    model, exact = P.pair(kernel=kernel, axes=[[0, 1], [2], [3]])
+    model, exact = grid_problems.pair(kernel=kernel, axes=[[0, 1], [2], [3]])
     at = torch.cat([whole[order[17:]], torch.tensor([[0.1, 0.2, 3.0, 1.0]], dtype=torch.float64)])
     found, want = model.condition(x, y).predict(at), exact.condition(x, y).predict(at)
     torch.testing.assert_close(found.mean, want.mean, rtol=1e-8, atol=1e-9)
@@ -123,15 +119,15 @@ def test_stations_by_time_by_output():
 
 
 def test_posterior_survives_a_safe_checkpoint_and_is_independent_of_its_model():
-    whole, x, y = P.draw()
+    whole, x, y = grid_problems.draw()
     at = around(whole)
-    model, _ = P.pair(axes=[[0, 2], [1]])
+    model, _ = grid_problems.pair(axes=[[0, 2], [1]])
     posterior = model.condition(x, y)
     want = posterior.predict(at)
     stream = io.BytesIO()
     torch.save(posterior.state_dict(), stream)
     stream.seek(0)
-    fresh, _ = P.pair(axes=[[0, 2], [1]])
+    fresh, _ = grid_problems.pair(axes=[[0, 2], [1]])
     rebuilt = fresh.empty_posterior(len(x)).double()
     rebuilt.load_state_dict(torch.load(stream, weights_only=True))
     with torch.no_grad():
@@ -143,8 +139,8 @@ def test_posterior_survives_a_safe_checkpoint_and_is_independent_of_its_model():
 
 
 def test_sample_paths_have_the_posteriors_moments_on_the_grid_and_repeat():
-    whole, x, y = P.draw(0.6)
-    model, exact = P.pair()
+    whole, x, y = grid_problems.draw(0.6)
+    model, exact = grid_problems.pair()
     want = exact.condition(x, y).predict(whole)
     paths = model.condition(x, y).sample_paths(2000, generator=torch.Generator().manual_seed(0))
     drawn = paths(whole)
@@ -155,8 +151,8 @@ def test_sample_paths_have_the_posteriors_moments_on_the_grid_and_repeat():
 
 
 def test_one_observed_cell():
-    whole, x, y = P.draw(0.5)
-    model, exact = P.pair()
+    whole, x, y = grid_problems.draw(0.5)
+    model, exact = grid_problems.pair()
     found = model.condition(x[:1], y[:1]).predict(whole)
     want = exact.condition(x[:1], y[:1]).predict(whole)
     torch.testing.assert_close(found.mean, want.mean, rtol=1e-9, atol=1e-10)
@@ -164,8 +160,8 @@ def test_one_observed_cell():
 
 
 def test_what_is_chosen_is_recorded():
-    _, x, _ = P.draw(0.5)
-    model, _ = P.pair()
+    _, x, _ = grid_problems.draw(0.5)
+    model, _ = grid_problems.pair()
     settled = model.settle(x)
     assert settled["gaps"][0] == "fill"
     assert "120 cells; 50.0%" in settled["gaps"][1]
@@ -176,15 +172,15 @@ def test_what_is_chosen_is_recorded():
 
 
 def test_refusals():
-    _, x, y = P.draw()
-    model, _ = P.pair()
+    _, x, y = grid_problems.draw()
+    model, _ = grid_problems.pair()
     with pytest.raises(DataError, match="NaN or infinite"):
         model.condition(x, torch.full_like(y, torch.nan))
     with pytest.raises(ShapeError, match=r"\(t, 3\)"):
         model.condition(x, y).predict(x[:, :2])
     with pytest.raises(ConfigError, match="does not factor"):
-        P.pair(kernel=Matern32(3))[0].settle(x)
-    shared = P.parts()
+        grid_problems.pair(kernel=Matern32(3))[0].settle(x)
+    shared = grid_problems.parts()
     with pytest.raises(ConfigError, match="likelihood=gaussian"):
         GridGP(**(shared | {"likelihood": StudentT()}))
     with pytest.raises(ConfigError, match="variance_samples=1"):
@@ -196,8 +192,8 @@ def test_refusals():
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_cuda_agrees_with_cpu():
-    whole, x, y = P.draw()
-    model, _ = P.pair()
+    whole, x, y = grid_problems.draw()
+    model, _ = grid_problems.pair()
     want = model.condition(x, y).predict(whole)
     found = model.cuda().condition(x.cuda(), y.cuda()).predict(whole.cuda())
     torch.testing.assert_close(found.mean.cpu(), want.mean, rtol=1e-8, atol=1e-9)

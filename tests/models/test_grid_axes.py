@@ -1,9 +1,6 @@
 """Rows to grid and back; kernels taken apart; every refusal in one sentence."""
 
-import runpy
-from pathlib import Path
-from types import SimpleNamespace
-
+import grid_problems
 import pytest
 import torch
 
@@ -14,8 +11,6 @@ from gpx.linalg import kronecker_product
 from gpx.models import grid_axes
 from gpx.models.grid_axes import find_grid
 from gpx.models.grid_factors import split_kernel
-
-P = SimpleNamespace(**runpy.run_path(str(Path(__file__).parent / "grid_problems.py")))
 
 
 def stations(outputs=2, seed=0):
@@ -44,9 +39,9 @@ def test_stations_by_time_by_output_become_a_grid_and_back():
 
 
 def test_axes_are_those_of_the_rows_whatever_their_order():
-    whole, x, _ = P.draw()
+    whole, x, _ = grid_problems.draw()
     found = find_grid(x)
-    assert found.grid.shape == P.SIZES
+    assert found.grid.shape == grid_problems.SIZES
     torch.testing.assert_close(found.grid.rows(torch.arange(len(whole))), whole, rtol=0, atol=0)
 
 
@@ -86,7 +81,7 @@ def test_a_kernel_that_does_not_factor_is_named_with_what_to_do():
 
 
 def test_two_rows_in_one_cell():
-    _, x, _ = P.draw()
+    _, x, _ = grid_problems.draw()
     twice = torch.cat([x, x[3:5]])
     with pytest.raises(DataError, match=rf"rows 3 and {len(x)} .*one cell .*2 pairs"):
         find_grid(twice)
@@ -101,7 +96,7 @@ def test_a_product_too_large_for_memory_says_how_large():
 
 
 def test_memory_is_asked_before_it_is_taken(monkeypatch):
-    _, x, _ = P.draw()
+    _, x, _ = grid_problems.draw()
     monkeypatch.setattr(grid_axes, "available_memory", lambda device: 1000)
     with pytest.raises(ConfigError, match=r"5 x 6 x 4 = 120 cells"):
         find_grid(x)

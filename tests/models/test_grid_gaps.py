@@ -1,9 +1,6 @@
 """Fill, ignore and penalise against dense algebra; brackets; preconditioners; step counts."""
 
-import runpy
-from pathlib import Path
-from types import SimpleNamespace
-
+import grid_problems
 import pytest
 import torch
 from hypothesis import given, settings
@@ -23,13 +20,11 @@ from gpx.models.grid_gaps import (
 )
 from gpx.models.grid_system import GridSystem
 
-P = SimpleNamespace(**runpy.run_path(str(Path(__file__).parent / "grid_problems.py")))
-
 
 def dense(share=0.65, noise=0.05, seed=0):
     """A system, its dense K + sigma^2 I over cells in row order, targets, exact weights."""
-    _, x, y = P.draw(share, seed=seed)
-    model, _ = P.pair(noise=noise)
+    _, x, y = grid_problems.draw(share, seed=seed)
+    model, _ = grid_problems.pair(noise=noise)
     rows = model.gridded(x)
     with torch.no_grad():
         system = model.system(rows, model.axis_kernels(rows).matrices(rows.grid))

@@ -1,8 +1,6 @@
 """K and its Nystrom matrix Q: products, order, and the golden fixture on real data."""
 
-import importlib.util
-from pathlib import Path
-
+import golden_g3 as g3
 import pytest
 import torch
 
@@ -13,17 +11,6 @@ from gpx.means import Zero
 from gpx.models import ExactGP, IterativeOptions
 from gpx.models.noisy_kernel import NoisyKernel
 from gpx.objectives import ExactMLL
-
-
-def oracle(name):
-    path = Path(__file__).parents[1] / "oracles" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-G3 = oracle("golden_g3")
 
 
 def number(value):
@@ -65,11 +52,11 @@ def test_the_nystrom_matrix_is_below_and_the_node_below_the_spectrum(rank):
     assert made.node > 1.0 - 1e-6
 
 
-@pytest.mark.skipif(not G3.AVAILABLE, reason="elevators is not in $GPX_DATA")
-@pytest.mark.parametrize("setting", G3.SETTINGS)
+@pytest.mark.skipif(not g3.AVAILABLE, reason="elevators is not in $GPX_DATA")
+@pytest.mark.parametrize("setting", g3.SETTINGS)
 def test_golden_g3(setting):
-    lengthscale, noise, evidence, first, ranks, plain = G3.SETTINGS[setting]
-    x, y = G3.load()
+    lengthscale, noise, evidence, first, ranks, plain = g3.SETTINGS[setting]
+    x, y = g3.load()
     model = ExactGP(kernel=Matern32(), mean=Zero(), likelihood=Gaussian()).double()
     model.kernel.lengthscale, model.kernel.outputscale = number(lengthscale), number(1.0)
     model.likelihood.noise_variance = number(noise)

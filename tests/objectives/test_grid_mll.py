@@ -1,9 +1,6 @@
 """Evidence on grids with gaps: every log-determinant, and closed-form gradients."""
 
-import runpy
-from pathlib import Path
-from types import SimpleNamespace
-
+import grid_problems
 import pytest
 import torch
 
@@ -18,8 +15,6 @@ from gpx.objectives.grid_gradient import bilinear_gradient
 from gpx.objectives.grid_logdet import choose_logdet
 from gpx.objectives.grid_logdet import grid_logdet as logdet_of
 
-PROBLEMS = Path(__file__).parents[1] / "models" / "grid_problems.py"
-P = SimpleNamespace(**runpy.run_path(str(PROBLEMS)))
 OPTIONS = GapOptions(tolerance=1e-12)
 
 
@@ -28,8 +23,8 @@ def gradient(value, model):
 
 
 def system_of(share, noise=0.05):
-    _, x, _ = P.draw(share)
-    model, exact = P.pair(noise=noise)
+    _, x, _ = grid_problems.draw(share)
+    model, exact = grid_problems.pair(noise=noise)
     rows = model.gridded(x)
     with torch.no_grad():
         system = model.system(rows, model.axis_kernels(rows).matrices(rows.grid))
@@ -41,8 +36,8 @@ def system_of(share, noise=0.05):
 @pytest.mark.parametrize("gaps", ["fill", "ignore", "penalize"])
 @pytest.mark.parametrize("share", [0.3, 0.7, 1.0])
 def test_evidence_and_gradient_equal_dense_ones(gaps, share):
-    _, x, y = P.draw(share)
-    model, exact = P.pair(gaps=gaps, penalty=1e9, tolerance=1e-13)
+    _, x, y = grid_problems.draw(share)
+    model, exact = grid_problems.pair(gaps=gaps, penalty=1e9, tolerance=1e-13)
     found = GridMLL("dense", bracket=True).evidence(model, x, y)
     want = ExactMLL().evidence(exact, x, y)
     tolerance = 1e-6 if gaps == "penalize" and share < 1 else 1e-8
@@ -61,7 +56,7 @@ def test_gradient_reaches_the_coregionalisation():
     x = torch.tensor(rows, dtype=torch.float64)[torch.randperm(24, generator=generator)[:17]]
     y = torch.randn(17, generator=generator, dtype=torch.float64)
     kernel = MultiOutput("matern32", 4, 2, [[0, 1], [2], [3]])
-    model, exact = P.pair(kernel=kernel, axes=[[0, 1], [2], [3]], tolerance=1e-13)
+    model, exact = grid_problems.pair(kernel=kernel, axes=[[0, 1], [2], [3]], tolerance=1e-13)
     found = gradient(GridMLL("dense").evidence(model, x, y).value, model)
     want = gradient(ExactMLL().evidence(exact, x, y).value, exact)
     names = [name for name, _ in model.named_parameters()]
@@ -73,8 +68,8 @@ def test_gradient_reaches_the_coregionalisation():
 @pytest.mark.parametrize("route", ["nystrom", "slq_fill", "slq_ignore"])
 def test_gradient_is_that_of_the_route(route):
     """Central differences of the same fixed probes; quadrature differs from its own derivative."""
-    _, x, y = P.draw(0.6)
-    model, _ = P.pair(tolerance=1e-13)
+    _, x, y = grid_problems.draw(0.6)
+    model, _ = grid_problems.pair(tolerance=1e-13)
     objective = GridMLL(route, probes=100 if route != "nystrom" else 1)
     objective.prepare(model, x, y, generator=torch.Generator().manual_seed(0))
     found = gradient(objective.evidence(model, x, y).value, model)
@@ -173,8 +168,8 @@ def test_bilinear_gradient_equals_autograd():
 
 
 def test_the_next_evaluation_starts_where_the_last_ended():
-    _, x, y = P.draw(0.6)
-    model, _ = P.pair(tolerance=1e-8)
+    _, x, y = grid_problems.draw(0.6)
+    model, _ = grid_problems.pair(tolerance=1e-8)
     objective = GridMLL("nystrom")
     first = objective.evidence(model, x, y)
     with torch.no_grad():
@@ -193,8 +188,8 @@ def test_routes_are_chosen_by_size_and_recorded():
         GridMLL("nystroem")
     with pytest.raises(ConfigError, match="probes=0"):
         GridMLL(probes=0)
-    _, x, y = P.draw(0.6)
-    model, exact = P.pair()
+    _, x, y = grid_problems.draw(0.6)
+    model, exact = grid_problems.pair()
     with pytest.raises(ConfigError, match="needs a GridGP model"):
         GridMLL().check(exact)
     with pytest.raises(DataError, match="NaN or infinite"):
@@ -206,8 +201,8 @@ def test_routes_are_chosen_by_size_and_recorded():
 
 @pytest.mark.parametrize("share", [0.65, 1.0])
 def test_gcv_equals_its_definition_and_gradient(share):
-    _, x, y = P.draw(share)
-    model, exact = P.pair()
+    _, x, y = grid_problems.draw(share)
+    model, exact = grid_problems.pair()
     found = GCV("dense").evidence(model, x, y)
     n = len(y)
     eye = torch.eye(n, dtype=y.dtype)
@@ -222,8 +217,8 @@ def test_gcv_equals_its_definition_and_gradient(share):
 
 
 def test_gcv_does_not_change_with_a_common_scale():
-    _, x, y = P.draw(0.65)
-    model, _ = P.pair()
+    _, x, y = grid_problems.draw(0.65)
+    model, _ = grid_problems.pair()
     first = GCV("nystrom").evidence(model, x, y).facts["gcv"]
     with torch.no_grad():
         model.kernel.outputscale = model.kernel.outputscale * 3.0
