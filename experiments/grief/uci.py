@@ -111,6 +111,7 @@ def fold(name: str, split: int, evaluations: int, start: int, grid: str) -> dict
         "start_evaluations": start,
         "grid": grid,
         "start_lengthscale": lengthscale,
+        "search_sweeps": config.approx.search_sweeps,
         "num_threads": torch.get_num_threads(),
     }
 

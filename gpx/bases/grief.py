@@ -133,6 +133,10 @@ class GridEigenfunctions(Basis):
 
         Cost: O(n d log m).
         """
+        return self.factors.raise_lengthscales(self.resolved_lengthscales(x))
+
+    def resolved_lengthscales(self, x: Tensor) -> Tensor:
+        """Twice the largest distance of the data x (n, d) to the nearest node: (d,), float64."""
         least = x.new_zeros(x.shape[1], dtype=torch.float64)
         for column, size in enumerate(self.sizes.tolist()):
             if size < 2:
@@ -141,7 +145,7 @@ class GridEigenfunctions(Basis):
             above = torch.searchsorted(nodes, values).clamp(1, size - 1)
             gap = torch.minimum((nodes[above] - values).abs(), (values - nodes[above - 1]).abs())
             least[column] = 2.0 * gap.max()
-        return self.factors.raise_lengthscales(least)
+        return least
 
     @torch.no_grad()
     def select(self) -> int:
@@ -174,12 +178,18 @@ class GridEigenfunctions(Basis):
         Cost: O(sum_i m_i^3 + d m p).
         """
         values, vectors = self.eigenpairs()
-        if len(self.index):
-            if self._plan is None:
-                self._plan = ProductPlan(self.index)
-            plan = self._plan
-        else:
-            plan = ProductPlan(self._largest(values).index)
+        if len(self.index) == 0:
+            return self._modes(values, vectors, ProductPlan(self._largest(values).index))
+        if self._plan is None:
+            self._plan = ProductPlan(self.index)
+        return self._modes(values, vectors, self._plan)
+
+    def leading_modes(self) -> GridModes:
+        """As ``modes``, but with the choice made anew whatever ``select`` has fixed."""
+        values, vectors = self.eigenpairs()
+        return self._modes(values, vectors, ProductPlan(self._largest(values).index))
+
+    def _modes(self, values: Tensor, vectors: Tensor, plan: ProductPlan) -> GridModes:
         c = plan.width
         raised = self._floored(values)
         transforms = vectors[:, :, :c] * raised[:, None, :c].rsqrt()

@@ -90,6 +90,11 @@ class ProductFactors:
                 setattr(kernel, name, wanted.clamp(min=2.0 * FLOOR))
                 return
 
+    @property
+    def learned_lengthscales(self) -> list[tuple[Stationary, list[int]]]:
+        """Parts whose lengthscale is a parameter, each with its columns."""
+        return [(k, c) for k, c in self._parts if is_parametrized(k, "lengthscale")]
+
     @torch.no_grad()
     def raise_lengthscales(self, least: Tensor) -> list[int]:
         """Raise lengthscales to at least ``least`` (d,), one shared by columns to their smallest.
@@ -98,9 +103,7 @@ class ProductFactors:
             the columns whose lengthscale was raised.
         """
         raised: list[int] = []
-        for part, columns in self._parts:
-            if not is_parametrized(part, "lengthscale"):
-                continue
+        for part, columns in self.learned_lengthscales:
             current = part.lengthscale
             floor = least[columns].to(current)
             wanted = torch.maximum(current, floor if current.ndim else floor.min())

@@ -16,6 +16,7 @@ from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
 from gpx.models.base import Model
 from gpx.models.grief_posterior import GRIEFPosterior
+from gpx.models.grief_search import Found, search_lengthscales
 from gpx.models.grief_sums import FeatureSums, WeightPosterior, feature_sums
 
 NOISE_GRID = 400
@@ -78,6 +79,9 @@ class GRIEF(Model):
             spacing, and then moves noise variance and outputscale to where the evidence of the p
             eigenfunctions is largest. Hyperparameters of an exact process leave no noise for what p
             eigenfunctions cannot explain, and a first line search from there may end anywhere.
+        search_sweeps: how often ``noise_first`` also goes over the inputs and doubles and halves
+            their lengthscales, with the eigenfunctions chosen anew each time, see
+            ``search_lengthscales``; 0 keeps those of the start.
         correction: whether the variance that the eigenfunctions miss at a point is added back, as
             independent noise of f: k~(x, x) + (k(x, x) - k~(x, x)) at equal inputs.
         reselect: how often the p eigenfunctions are chosen anew, at the kernel found so far, and
@@ -117,6 +121,7 @@ class GRIEF(Model):
         grid: GridOptions | None = None,
         factor_jitter: float = 1e-12,
         noise_first: bool = True,
+        search_sweeps: int = 3,
         correction: bool = False,
         reselect: int = 0,
         fixed_basis: bool = False,
@@ -127,12 +132,14 @@ class GRIEF(Model):
                 "approx.fixed_basis=true keeps sums that do not depend on the noise, which "
                 "approx.correction=true would make them: choose one"
             )
-        if reselect < 0:
-            raise ConfigError(f"approx.reselect counts rounds and cannot be {reselect}")
+        for name, count in (("reselect", reselect), ("search_sweeps", search_sweeps)):
+            if count < 0:
+                raise ConfigError(f"approx.{name} counts rounds and cannot be {count}")
         self.basis = GridEigenfunctions(kernel, num_inputs, num_eigenfunctions, grid, factor_jitter)
         self.mean = mean
         self.likelihood = likelihood
         self.noise_first = noise_first
+        self.search_sweeps = search_sweeps
         self.correction = correction
         self.reselect = 0 if fixed_basis else reselect
         self.fixed_basis = fixed_basis
@@ -157,6 +164,7 @@ class GRIEF(Model):
         """
         self.basis.place(x)
         raised = self.basis.raise_lengthscales(x) if self.noise_first else []
+        found = self._search(x, y, generator) if self.noise_first else Found(0.0, 0)
         self.basis.select()
         self.note = (
             f"{self.basis.num_basis} eigenfunctions of 10^{self.basis.log10_grid_size:.1f} "
@@ -164,6 +172,11 @@ class GRIEF(Model):
         )
         if raised:
             self.note += f"; lengthscales of {len(raised)} inputs raised to the spacing of the grid"
+        if found.gain > 0.0:
+            self.note += (
+                f"; {found.evaluations} sets of lengthscales compared, evidence/point "
+                f"{found.gain:+.4f}"
+            )
         if not (self.noise_first or self.fixed_basis):
             return
         with torch.no_grad():
@@ -179,6 +192,14 @@ class GRIEF(Model):
                 self._keep(sums)
                 start = self.basis.factors.outputscale.log().expand(self.basis.num_basis)
                 self.log_weights.data = start.to(self.log_weights.dtype).clone()
+
+    def _search(self, x: Tensor, y: Tensor, generator: torch.Generator) -> Found:
+        with torch.no_grad():
+            ratio = float(self.likelihood.noise_variance / self.basis.factors.outputscale)
+            residual = y - self.mean(x)
+        return search_lengthscales(
+            self.basis, x, residual, ratio, self.search_sweeps, generator=generator
+        )
 
     def _keep(self, sums: FeatureSums) -> None:
         self.gram, self.projected = sums.gram, sums.projected
@@ -201,10 +222,11 @@ class GRIEF(Model):
     def next_round(self, x: Tensor, y: Tensor, loss: float, *, generator: torch.Generator) -> bool:
         """Choose the eigenfunctions anew at the current kernel; see ``reselect``."""
         self._round += 1
-        if self.reselect == 0:
+        if self.reselect == 0 or self._round > self.num_rounds:
             return False
         if self._best is not None and not loss < self._best[0]:
             self.load_state_dict(self._best[1])
+            self._round = self.num_rounds  # what is left of the evaluations goes to this choice
             self.note = "choosing the eigenfunctions anew did not raise the evidence and was undone"
             return False
         gained = math.inf if self._best is None else self._best[0] - loss
