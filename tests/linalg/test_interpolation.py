@@ -83,7 +83,7 @@ def test_linear_weights_on_any_axis_reproduce_lines(points, seed):
         ("linear", {20: 2.8e-2, 40: 6.6e-3, 80: 1.6e-3, 160: 4.0e-4, 320: 9.9e-5}),
     ],
 )
-def test_convergence_is_that_of_the_specification(method, expected):
+def test_convergence_is_the_known_one(method, expected):
     x = torch.linspace(0, 3, 5001, dtype=D)
     for m, error in expected.items():
         axis = RegularAxis(0.0, 3.0 / (m - 1), m)

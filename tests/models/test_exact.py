@@ -17,7 +17,7 @@ from gpx.models import exact as exact_module
 
 
 def golden():
-    """Fixture G1 of the specification: 200 points on [0, 10]."""
+    """Golden problem G1: 200 points on [0, 10]."""
     x = torch.arange(200, dtype=torch.float64) * (10.0 / 199.0)
     y = (2 * x).sin() + 0.3 * (7 * x).cos()
     model = ExactGP(kernel=RBF(), mean=Zero(), likelihood=Gaussian()).double()

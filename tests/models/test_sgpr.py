@@ -16,7 +16,7 @@ from gpx.objectives import CollapsedELBO
 
 
 def golden():
-    """Fixture G1 of the specification: 200 points on [0, 10], 20 inducing points."""
+    """Golden problem G1: 200 points on [0, 10], 20 inducing points."""
     x = torch.arange(200, dtype=torch.float64) * (10.0 / 199.0)
     y = (2 * x).sin() + 0.3 * (7 * x).cos()
     model = SGPR(

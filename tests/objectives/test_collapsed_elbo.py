@@ -187,7 +187,7 @@ def test_golden_value():
 
 
 ELEVATORS = [
-    # lengthscale, noise, M, T, ELBO, LML (fixture G3 of the specification)
+    # lengthscale, noise, M, T, ELBO, LML (golden problem G3)
     (1.0, 1.0, 50, 948.767, -1868.965, -1444.28684),
     (1.0, 1.0, 200, 787.157, -1729.777, -1444.28684),
     (4.0, 0.1, 50, 429.922, -4089.656, -793.00731),

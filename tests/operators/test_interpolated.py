@@ -131,7 +131,7 @@ def test_batches_broadcast_over_one_grid():
     ("method", "errors"),
     [("cubic", {50: 1.2e-5, 100: 7e-8, 200: 8e-10}), ("linear", {50: 1e-3, 100: 5e-5, 200: 3e-6})],
 )
-def test_it_approaches_the_kernel_as_the_specification_says(method, errors):
+def test_it_approaches_the_kernel_as_published(method, errors):
     """Mean squared error over the variance of the entries, 1,000 inputs on [-10, 10]."""
     x = 20.0 * uniform(1000, 1) - 10.0
     kernel = RBF(1).double()

@@ -1,4 +1,4 @@
-"""Fixture G1 of the specification of certified bounds: one-dimensional, n = 200, closed form.
+"""Golden problem G1 of certified bounds: one-dimensional, n = 200, closed form.
 
 x_n = 10 n / 199, y_n = sin 2 x_n + 0.3 cos 7 x_n; squared exponential with lengthscale 0.7 and
 variance 1.3, noise variance 0.05; every tenth point from the fifth is an inducing point.

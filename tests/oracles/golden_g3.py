@@ -1,4 +1,4 @@
-"""Fixture G3 of the specification of certified bounds: the first 1,000 rows of elevators.
+"""Golden problem G3 of certified bounds: the first 1,000 rows of elevators.
 
 Inputs and target (last column) standardised with the population standard deviations of these rows;
 Matern 3/2, one lengthscale, unit variance; greedy inducing points, no jitter. Needs the data set.
