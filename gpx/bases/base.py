@@ -55,7 +55,7 @@ class Basis(DataSized, ABC):
         May be a transposed view of a contiguous (L * block_size, n) array.
         """
 
-    def select(self, blocks: Tensor, x: Tensor) -> SelectedBlocks:
+    def selected(self, blocks: Tensor, x: Tensor) -> SelectedBlocks:
         """``blocks`` (L,) for products with their features at inputs like x (its d and dtype)."""
         return SelectedBlocks(self, blocks)
 

@@ -1,9 +1,10 @@
 """Products with Fourier features that are taken while the features are in the cache.
 
 A step of a sampled bound needs Phi w, Phi^T u and sums of squares, never Phi. Frequencies are
-worked off in tiles: one small product for the angles, their cosines and sines, and at once all
-products in which these take part. Features are then read from main memory only where a later
-product needs a result of an earlier one (``FourierProducts``, whose gradient arrives afterwards).
+worked off in tiles: their angles, cosines and sines, and at once all products in which these take
+part. On a CPU with a compiler one pass does it in registers (``fourier_native``) and nothing is
+kept; torch operations on tiles keep features only where a later product needs a result of an
+earlier one (``FourierProducts``, whose gradient arrives afterwards).
 
 Arrays hold all cosines, then all sines: weights (2, R, k) and kept features (2, R, n) for R
 frequencies. Gradients are written by hand: with G = u w^T the gradient of a product with respect to
@@ -14,10 +15,12 @@ frequency. Once differentiable.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from gpx.bases.fourier_native import MOST_INPUTS, FourierPass, fourier_pass
 
 TILE = 2**17
 """Angles worked on at once on a CPU; their cosines and sines fill one megabyte in float32."""
@@ -27,56 +30,166 @@ def tiles(num_frequencies: int, x: Tensor) -> Iterator[slice]:
     """Frequencies that are worked off together for inputs x (n, d): equal parts, all on a GPU."""
     most = max(1, TILE // max(1, x.shape[0])) if x.device.type == "cpu" else num_frequencies
     parts = -(-num_frequencies // max(1, most))
-    size = -(-num_frequencies // max(1, parts))
-    for start in range(0, num_frequencies, max(1, size)):
+    size = max(1, -(-num_frequencies // max(1, parts)))
+    for start in range(0, num_frequencies, size):
         yield slice(start, min(start + size, num_frequencies))
 
 
-def waves(frequencies: Tensor, inputs: Tensor, cosines: Tensor, sines: Tensor) -> None:
-    """cos and sin of frequencies (T, d) times inputs (d, n), into two arrays (T, n)."""
-    torch.mm(frequencies, inputs, out=sines)
-    torch.cos(sines, out=cosines)
-    sines.sin_()
-
-
-class _Tiles:
-    """Tiles of features, evaluated one after the other into kept or into reused memory."""
-
-    def __init__(self, x: Tensor, frequencies: Tensor, keep: Tensor | None) -> None:
-        self.inputs = x.T.contiguous()
-        self.frequencies = frequencies
-        self.keep = keep
-        self.slices = list(tiles(frequencies.shape[0], x))
-        largest = self.slices[0].stop if self.slices else 0
-        self.scratch = x.new_empty(2, largest, x.shape[0]) if keep is None else None
-
-    def __iter__(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        for some in self.slices:
-            if self.keep is not None:
-                cosines, sines = self.keep[0, some], self.keep[1, some]
-            else:
-                assert self.scratch is not None
-                count = some.stop - some.start
-                cosines, sines = self.scratch[0, :count], self.scratch[1, :count]
-            waves(self.frequencies[some], self.inputs, cosines, sines)
-            yield some, cosines, sines
-
-
-def _angle_gradient(weights: Tensor, direction: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
-    """Gradient (T, n) of sum(direction * (Phi w)) with respect to the angles of a tile.
+def waves(
+    frequencies: Tensor,
+    inputs: Tensor,
+    cosines: Tensor,
+    sines: Tensor,
+    native: FourierPass | None,
+    scale: float = 1.0,
+) -> None:
+    """scale * cos and sin of frequencies (T, d) times inputs (d, n), into two arrays (T, n).
 
     Args:
-        weights (2, T, k), direction (k, n), cosines, sines (T, n).
+        frequencies, inputs, cosines, sines: all contiguous.
+        native: the compiled pass for them, or None.
+        scale: factor; the compiled pass takes it at no cost.
     """
-    angle = (weights[1] @ direction).mul_(cosines)
-    return angle.addcmul_(weights[0] @ direction, sines, value=-1.0)
+    if native is not None and inputs.shape[0] <= MOST_INPUTS:
+        native(frequencies, inputs, cosines=cosines, sines=sines, scale=scale)
+        return
+    torch.mm(frequencies, inputs, out=sines)
+    if native is not None:
+        native(frequencies, inputs, angles=sines, cosines=cosines, sines=sines, scale=scale)
+        return
+    torch.cos(sines, out=cosines)
+    sines.sin_()
+    if scale != 1.0:
+        cosines *= scale
+        sines *= scale
+
+
+class Gradients(NamedTuple):
+    """Arrays that a sweep fills or adds to; None where a gradient is not wanted."""
+
+    x: Tensor | None
+    frequencies: Tensor | None
+    weights: Tensor | None
+
+    @classmethod
+    def wanted(cls, needed: tuple[bool, bool, bool], *like: Tensor) -> Gradients:
+        """For x (zero), frequencies and weights (both uninitialised)."""
+        x, frequencies, weights = like
+        return cls(
+            torch.zeros_like(x) if needed[0] else None,
+            torch.empty_like(frequencies) if needed[1] else None,
+            # rows in one piece, whatever view the weights are
+            torch.empty_like(weights, memory_format=torch.contiguous_format) if needed[2] else None,
+        )
+
+    def take(
+        self,
+        some: slice,
+        x: Tensor,
+        frequencies: Tensor,
+        weights: Tensor,
+        direction: Tensor,
+        features: tuple[Tensor, Tensor],
+    ) -> None:
+        """Gradients of sum(u * (Phi w)) from a tile: its features (T, n), u as (n, k)."""
+        cosines, sines = features
+        if self.weights is not None:
+            torch.mm(cosines, direction, out=self.weights[0, some])
+            torch.mm(sines, direction, out=self.weights[1, some])
+        if self.x is None and self.frequencies is None:
+            return
+        angle = (weights[1, some] @ direction.T).mul_(cosines)
+        angle.addcmul_(weights[0, some] @ direction.T, sines, value=-1.0)
+        if self.frequencies is not None:
+            torch.mm(angle, x, out=self.frequencies[some])
+        if self.x is not None:
+            self.x.addmm_(angle.T, frequencies[some])
+
+
+def sweep(
+    x: Tensor,
+    frequencies: Tensor,
+    weights: Tensor,
+    *,
+    direction: Tensor | None = None,
+    gradients: Gradients | None = None,
+    keep: Tensor | None = None,
+) -> Tensor:
+    """Phi w as (k, n), with gradients of sum(u * (Phi w)) on the way.
+
+    Args:
+        x (n, d), frequencies (R, d), weights (2, R, k): w.
+        direction (n, k), gradients: u, and what to fill; both or none.
+        keep (2, R, n): takes the features.
+    """
+    inputs, frequencies = x.T.contiguous(), frequencies.contiguous()
+    native = fourier_pass(x)
+    if native is not None and weights.shape[2] == 1:
+        weights = weights.contiguous()
+        if gradients is None or (gradients.x is None and gradients.frequencies is None):
+            found = None if gradients is None else gradients.weights
+            return _native_sweep(native, inputs, frequencies, weights, direction, found, keep)
+    slices = list(tiles(frequencies.shape[0], x))
+    total = x.new_zeros(weights.shape[2], x.shape[0])
+    if not slices:
+        return total
+    scratch = x.new_empty(2, slices[0].stop, x.shape[0]) if keep is None else keep
+    rows = weights.mT
+    for some in slices:
+        place = some if keep is not None else slice(0, some.stop - some.start)
+        features = scratch[0, place], scratch[1, place]
+        waves(frequencies[some], inputs, *features, native)
+        total.addmm_(rows[0, :, some], features[0]).addmm_(rows[1, :, some], features[1])
+        if gradients is not None and direction is not None:
+            gradients.take(some, x, frequencies, weights, direction, features)
+    return total
+
+
+def _native_sweep(
+    native: FourierPass,
+    inputs: Tensor,
+    frequencies: Tensor,
+    weights: Tensor,
+    direction: Tensor | None,
+    gradient: Tensor | None,
+    keep: Tensor | None,
+) -> Tensor:
+    """``sweep`` for one column of weights and no gradient of angles, compiled."""
+    (d, n), count = inputs.shape, frequencies.shape[0]
+    few = d <= MOST_INPUTS
+    slices = [slice(0, count)] if few else list(tiles(count, inputs.T))
+    total = inputs.new_zeros(1, n)
+    scratch = None if few or keep is not None else inputs.new_empty(slices[0].stop, n)
+    if direction is None or gradient is None:
+        direction = gradient = None
+    else:
+        direction = direction.contiguous()
+    for some in slices:
+        cosines, sines = (None, None) if keep is None else (keep[0, some], keep[1, some])
+        angles = None
+        if not few:
+            angles = sines if scratch is None else scratch[: some.stop - some.start]
+            torch.mm(frequencies[some], inputs, out=angles)
+        product = native(
+            frequencies[some],
+            inputs,
+            angles=angles,
+            weights=weights[:, some],
+            direction=direction,
+            gradient=None if gradient is None else gradient[:, some],
+            cosines=cosines,
+            sines=sines,
+        )
+        assert product is not None
+        total[0] += product
+    return total
 
 
 class FourierProducts(torch.autograd.Function):
     """scale * Phi w for x (n, d), frequencies (R, d), scale () and weights (2, R, k): (n, k).
 
-    Keeps the features (2, R, n) where a gradient is asked for: it needs the gradient of the
-    product, which is known later. ``keep`` (2, R, n) is filled with them in any case.
+    The gradient of the product is known only later: the features are evaluated again where that is
+    compiled, else kept (2, R, n). ``keep`` (2, R, n) is filled with them in any case.
     """
 
     @staticmethod
@@ -89,13 +202,9 @@ class FourierProducts(torch.autograd.Function):
         keep: Tensor | None,
     ) -> Tensor:
         """The product; see the class."""
-        if keep is None and any(ctx.needs_input_grad):
+        if keep is None and any(ctx.needs_input_grad) and fourier_pass(x) is None:
             keep = x.new_empty(2, frequencies.shape[0], x.shape[0])
-        total = x.new_zeros(weights.shape[2], x.shape[0])
-        rows = weights.mT
-        for some, cosines, sines in _Tiles(x, frequencies, keep):
-            total.addmm_(rows[0, :, some], cosines).addmm_(rows[1, :, some], sines)
-        total *= scale
+        total = sweep(x, frequencies, weights, keep=keep) * scale
         if any(ctx.needs_input_grad):
             ctx.save_for_backward(x, frequencies, scale, weights, keep, total)
         return total.T
@@ -106,23 +215,18 @@ class FourierProducts(torch.autograd.Function):
         """Gradients of x, frequencies, scale and weights."""
         x, frequencies, scale, weights, keep, total = ctx.saved_tensors
         need_x, need_frequencies, need_scale, need_weights, _ = ctx.needs_input_grad
-        direction = (grads[0].T * scale).contiguous()  # (k, n)
-        grad_x = grad_frequencies = grad_scale = grad_weights = None
-        if need_weights:
-            flat = keep.flatten(0, 1)
-            grad_weights = (flat @ direction.T).view_as(weights)
-        if need_scale:
-            grad_scale = (grads[0].T * total).sum() / scale
-        if need_x or need_frequencies:
-            grad_x = torch.zeros_like(x) if need_x else None
-            grad_frequencies = torch.empty_like(frequencies) if need_frequencies else None
+        grad_scale = (grads[0].T * total).sum() / scale if need_scale else None
+        direction = (grads[0] * scale).contiguous()
+        found = Gradients.wanted((need_x, need_frequencies, need_weights), x, frequencies, weights)
+        if not (need_x or need_frequencies or need_weights):
+            return None, None, grad_scale, None, None
+        if keep is None:
+            sweep(x, frequencies, weights, direction=direction, gradients=found)
+        else:
             for some in tiles(frequencies.shape[0], x):
-                angle = _angle_gradient(weights[:, some], direction, *keep[:, some])
-                if grad_frequencies is not None:
-                    torch.mm(angle, x, out=grad_frequencies[some])
-                if grad_x is not None:
-                    grad_x.addmm_(angle.T, frequencies[some])
-        return grad_x, grad_frequencies, grad_scale, grad_weights, None
+                features = keep[0, some], keep[1, some]
+                found.take(some, x, frequencies, weights, direction, features)
+        return found.x, found.frequencies, grad_scale, found.weights, None
 
 
 class FourierForm(torch.autograd.Function):
@@ -145,27 +249,16 @@ class FourierForm(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         """The form and the product; see the class."""
         need_x, need_frequencies, _, need_weights, _, _ = ctx.needs_input_grad
-        grad_x = torch.zeros_like(x) if need_x else None
-        grad_frequencies = torch.empty_like(frequencies) if need_frequencies else None
-        grad_weights = torch.empty_like(weights) if need_weights else None
-        columns = (direction * scale).contiguous()
-        total = x.new_zeros(weights.shape[2], x.shape[0])
-        rows = weights.mT
-        for some, cosines, sines in _Tiles(x, frequencies, keep):
-            total.addmm_(rows[0, :, some], cosines).addmm_(rows[1, :, some], sines)
-            if grad_weights is not None:
-                torch.mm(cosines, columns, out=grad_weights[0, some])
-                torch.mm(sines, columns, out=grad_weights[1, some])
-            if grad_frequencies is None and grad_x is None:
-                continue
-            angle = _angle_gradient(weights[:, some], columns.T, cosines, sines)
-            if grad_frequencies is not None:
-                torch.mm(angle, x, out=grad_frequencies[some])
-            if grad_x is not None:
-                grad_x.addmm_(angle.T, frequencies[some])
+        needed = need_x, need_frequencies, need_weights
+        found = Gradients.wanted(needed, x, frequencies, weights) if any(needed) else None
+        scaled = (direction * scale).contiguous()
+        total = sweep(x, frequencies, weights, direction=scaled, gradients=found, keep=keep)
         product = total.mul_(scale).T
         value = (direction * product).sum()
-        ctx.save_for_backward(grad_x, grad_frequencies, value / scale, grad_weights, product)
+        gradients = found or Gradients(None, None, None)
+        ctx.save_for_backward(
+            *(gradients.x, gradients.frequencies, value / scale, gradients.weights, product)
+        )
         ctx.mark_non_differentiable(product)
         return value, product
 

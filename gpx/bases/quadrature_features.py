@@ -138,7 +138,7 @@ class GaussHermiteFourier(RandomFourier):
         """Nodes (r, d) of frequencies ``indices`` (r,), in units of a standard normal."""
         return self.points.double()[self._digits(indices)].to(dtype)
 
-    def select(self, blocks: Tensor, x: Tensor) -> SelectedBlocks:
+    def selected(self, blocks: Tensor, x: Tensor) -> SelectedBlocks:
         """As Basis; features carry weights of their own, so that products are taken after them."""
         return SelectedBlocks(self, blocks)
 

@@ -99,7 +99,7 @@ class RandomFourier(Basis):
         within = torch.arange(self.per_block, device=blocks.device)
         return (blocks[:, None] * self.per_block + within).reshape(-1)
 
-    def select(self, blocks: Tensor, x: Tensor) -> SelectedBlocks:
+    def selected(self, blocks: Tensor, x: Tensor) -> SelectedBlocks:
         """As Basis; frequencies are generated once, products taken tile by tile."""
         check_inputs(x, "RandomFourier")
         indices = self._frequency_indices(blocks)

@@ -16,7 +16,7 @@ class SelectedBlocks:
     """Blocks (L,) of a basis; Phi stands for their features (n, L W).
 
     This class evaluates Phi and multiplies; bases that can take the products while they evaluate
-    return their own from ``Basis.select``. All products are differentiable in the hyperparameters
+    return their own from ``Basis.selected``. All products are differentiable in the hyperparameters
     and in x as far as the features are.
 
     Args:

@@ -178,7 +178,7 @@ class ControlVariate(DataSized):
                 "before the first step, or set objective.support_rows=0"
             )
         if selected is None:
-            selected = basis.select(pair, self.support)
+            selected = basis.selected(pair, self.support)
         length = pair.shape[0] // 2
         at_left, at_right = selected.of(self.frozen_basis(basis)).split((length, length))
         half = factors.shape[0] // 2

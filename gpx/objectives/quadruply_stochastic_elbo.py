@@ -261,7 +261,7 @@ class QuadruplyStochasticELBO(Objective):
         # one selection for all lists: generating frequencies has a fixed cost per call
         head = torch.arange(0 if self.snapshot else self.anchor.shape[0], device=x.device)
         lists = torch.cat((pair, r, head))
-        at_pair, at_r, at_head = basis.select(lists, x).split(
+        at_pair, at_r, at_head = basis.selected(lists, x).split(
             (2 * length, r.shape[0], head.shape[0])
         )
         at_i, at_j = at_pair.split((length, length))

@@ -1,0 +1,101 @@
+"""C files of the package, compiled for this machine at first use; None where that is impossible.
+
+Everything that uses one has a way in torch operations as well, which is what runs without a
+compiler. The library is kept in the user's cache folder under a name that holds the source, the
+compiler's command line and the processor, so that it is built once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+FLAGS = (
+    *("-O3", "-march=native", "-std=c11", "-fopenmp", "-fPIC", "-shared"),
+    *("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),
+)
+"""No -ffast-math: infinities and nan keep their meaning, and sums their order."""
+PATIENCE_S = 120
+
+
+@cache
+def native_library(source: Path, defines: tuple[str, ...] = ()) -> ctypes.CDLL | None:
+    """The shared library of one C file, compiled if need be; None where it cannot be.
+
+    Args:
+        source: the C file.
+        defines: names for the preprocessor.
+
+    The compiler is ``CC`` or ``cc``. One line is logged where there is none or it fails, and the
+    answer is remembered.
+    """
+    compiler = shutil.which(os.environ.get("CC", "cc"))
+    if compiler is None or platform.system() != "Linux":
+        logger.info("no C compiler: %s runs as torch operations", source.name)
+        return None
+    command = [compiler, *FLAGS, *(f"-D{name}" for name in defines)]
+    try:
+        return ctypes.CDLL(str(_built(source, command)))
+    except (OSError, subprocess.SubprocessError) as error:
+        reason = getattr(error, "stderr", None) or error
+        logger.info(
+            "%s could not be compiled and runs as torch operations: %s", source.name, reason
+        )
+        return None
+
+
+def _built(source: Path, command: list[str]) -> Path:
+    """The library's file; built beside it and moved into place, so that processes may race."""
+    text = source.read_bytes()
+    key = hashlib.sha256(text + " ".join(command).encode() + _processor()).hexdigest()[:20]
+    folder = _cache_folder()
+    target = folder / f"{source.stem}-{key}.so"
+    if not target.exists():
+        handle, unfinished = tempfile.mkstemp(suffix=".so", dir=folder)
+        os.close(handle)
+        try:
+            subprocess.run(
+                [*command, str(source), "-o", unfinished, "-lm"],
+                check=True,
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE_S,
+            )
+            Path(unfinished).replace(target)
+        finally:
+            Path(unfinished).unlink(missing_ok=True)
+    return target
+
+
+def _cache_folder() -> Path:
+    """The user's cache folder for gpx, private to the user.
+
+    Raises:
+        OSError: it cannot be written to, or belongs to somebody else.
+    """
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(root) / "gpx"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise PermissionError(f"{folder} belongs to another user")
+    return folder
+
+
+def _processor() -> bytes:
+    """What -march=native depends on."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor().encode()
+    wanted = ("model name", "flags", "Features", "CPU part")
+    return "\n".join(sorted({line for line in lines if line.startswith(wanted)})).encode()

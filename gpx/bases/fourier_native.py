@@ -1,0 +1,108 @@
+"""Fourier features and their products by a compiled pass (``fourier.c``), where it can be had."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from gpx.backends.native import native_library
+
+logger = logging.getLogger(__name__)
+
+SOURCE = Path(__file__).with_name("fourier.c")
+DEFINES = {torch.float32: (), torch.float64: ("DOUBLE",)}
+MOST_INPUTS = 16
+"""Inputs up to which the pass takes the angles itself; a matrix product is faster beyond."""
+_SIZE, _ARRAY = ctypes.c_long, ctypes.c_void_p
+
+
+class FourierPass:
+    """The compiled pass for one dtype.
+
+    Exactness: that of torch's cosine and sine (last places differ) for angles up to 1e4 in float32
+    and 1e6 in float64, where an angle itself is uncertain in its fourth and tenth digit. Sums run
+    in an order that depends on the number of threads alone.
+    """
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._run = library.fourier_pass
+        self._run.argtypes = (
+            *(_SIZE, _SIZE, _SIZE, _ARRAY, _ARRAY, _ARRAY, ctypes.c_double),
+            *(_ARRAY, _SIZE, _ARRAY, _ARRAY, _ARRAY, _SIZE, _ARRAY, _ARRAY, ctypes.c_int),
+        )
+        self._run.restype = None
+
+    def __call__(
+        self,
+        frequencies: Tensor,
+        inputs: Tensor,
+        *,
+        angles: Tensor | None = None,
+        scale: float = 1.0,
+        weights: Tensor | None = None,
+        direction: Tensor | None = None,
+        gradient: Tensor | None = None,
+        cosines: Tensor | None = None,
+        sines: Tensor | None = None,
+    ) -> Tensor | None:
+        """Products with scale * [cos, sin] of angles; each part where its arguments are given.
+
+        Args:
+            frequencies (R, d), inputs (d, n): contiguous.
+            angles (R, n): their product, where it is known; ``sines`` may be the same memory.
+            scale: factor of the features.
+            weights (2, R): for the product over cosines and sines.
+            direction (n,), gradient (2, R): takes the products of features with the direction.
+            cosines, sines (R, n): take the features.
+
+        Returns:
+            (n,) with weights, else None.
+        """
+        (d, n), rows = inputs.shape, frequencies.shape[0]
+        threads = torch.get_num_threads()
+        partial = None if weights is None else inputs.new_zeros(threads, n)
+        self._run(
+            *(n, d, rows, inputs.data_ptr(), frequencies.data_ptr(), _address(angles), scale),
+            *(_address(weights), 0 if weights is None else weights.stride(0), _address(partial)),
+            *(_address(direction), _address(gradient)),
+            0 if gradient is None else gradient.stride(0),
+            *(_address(cosines), _address(sines), threads),
+        )
+        if partial is None or threads == 1:
+            return None if partial is None else partial[0]
+        return partial.sum(0)
+
+
+def _address(array: Tensor | None) -> int | None:
+    return None if array is None else array.data_ptr()
+
+
+@cache
+def _checked(dtype: torch.dtype) -> FourierPass | None:
+    """The pass, once it has reproduced torch's own cosines and sines."""
+    library = native_library(SOURCE, DEFINES[dtype])
+    if library is None:
+        return None
+    found = FourierPass(library)
+    inputs = torch.linspace(-9.0, 9.0, 600, dtype=dtype)[None, :]
+    frequencies = torch.tensor([[1.0], [-3.0]], dtype=dtype)
+    waves = torch.empty(2, 2, 600, dtype=dtype)
+    found(frequencies, inputs, cosines=waves[0], sines=waves[1])
+    angles = frequencies @ inputs
+    error = float((waves - torch.stack((angles.cos(), angles.sin()))).abs().max())
+    if not error < 100 * torch.finfo(dtype).eps:
+        logger.warning("the compiled Fourier features are off by %.1e and not used", error)
+        return None
+    return found
+
+
+def fourier_pass(like: Tensor) -> FourierPass | None:
+    """The compiled pass for arrays like this one; None where torch operations have to do."""
+    if like.device.type != "cpu" or like.dtype not in DEFINES:
+        return None
+    return _checked(like.dtype)

@@ -1,0 +1,199 @@
+"""Products with features that are never stored equal those with the feature matrix."""
+
+import pytest
+import torch
+
+from gpx.bases import GaussHermiteFourier, OrthogonalFourier, RandomFourier
+from gpx.bases import fourier_products as module
+from gpx.bases.fourier_native import fourier_pass
+from gpx.bases.fourier_products import FourierForm, FourierProducts, FourierSquares, tiles
+from gpx.bases.frozen import flat_parameters, frozen_basis
+from gpx.bases.selected_blocks import SelectedBlocks
+from gpx.bases.selected_frequencies import SelectedFrequencies
+from gpx.kernels import RBF, Matern32
+
+
+@pytest.fixture(params=["torch", "compiled"])
+def road(request, monkeypatch):
+    """Both ways of evaluating features; small tiles, so that there are several."""
+    if request.param == "torch":
+        monkeypatch.setattr(module, "fourier_pass", lambda like: None)
+    elif fourier_pass(torch.zeros(1)) is None:
+        pytest.skip("no C compiler")
+    monkeypatch.setattr(module, "TILE", 40)
+    return request.param
+
+
+def problem(n=13, d=3, frequencies=7, k=1, dtype=torch.float64, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator, dtype=dtype)
+
+    x, omega, weights = normal(n, d), normal(frequencies, d), normal(2, frequencies, k)
+    return x, omega, torch.tensor(0.7, dtype=dtype), weights, normal(n, k)
+
+
+def dense(x, omega, scale):
+    angles = x @ omega.T
+    return scale * torch.stack((angles.cos(), angles.sin()))  # (2, n, R)
+
+
+def product(x, omega, scale, weights):
+    features = dense(x, omega, scale)
+    return features[0] @ weights[0] + features[1] @ weights[1]
+
+
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize(("n", "d"), [(13, 3), (600, 2), (30, 20)])
+def test_values_gradients_and_kept_features(road, n, d, k):
+    # 600 rows are more than a strip of the compiled pass, 20 inputs more than it projects itself
+    x, omega, scale, weights, u = problem(n, d, k=k)
+    leaves = [t.clone().requires_grad_() for t in (x, omega, scale, weights)]
+    direction = u.clone().requires_grad_()
+    expected = product(*leaves)
+    grads = torch.autograd.grad((direction * expected).sum(), [*leaves, direction])
+
+    kept = torch.empty(2, 7, n, dtype=x.dtype)
+    found = FourierProducts.apply(*leaves, kept)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(scale * kept.mT, dense(x, omega, scale))
+    for keep in (None, kept):
+        found = FourierProducts.apply(*leaves, keep)
+        again = torch.autograd.grad((direction * found).sum(), [*leaves, direction])
+        torch.testing.assert_close(again, grads)
+
+    value, left = FourierForm.apply(*leaves, direction, None)
+    torch.testing.assert_close(value, (direction * expected).sum())
+    torch.testing.assert_close(left, expected)
+    assert not left.requires_grad
+    again = torch.autograd.grad(value, [*leaves, direction])
+    torch.testing.assert_close(again, grads)
+
+
+def test_weights_in_any_layout(road):
+    x, omega, scale, weights, u = problem()
+    strided = weights.permute(1, 2, 0).contiguous().permute(2, 0, 1).requires_grad_()
+    assert not strided.is_contiguous()
+    value, _ = FourierForm.apply(x, omega, scale, strided, u, None)
+    (found,) = torch.autograd.grad(value, strided)
+    torch.testing.assert_close(found, (dense(x, omega, scale) * u).sum(1)[..., None])
+
+
+@pytest.mark.parametrize("needed", [(3,), (1, 3), (0, 2)])
+def test_gradcheck(road, needed):
+    x, omega, scale, weights, u = problem(n=5, d=2, frequencies=9)
+    arguments = [x, omega, scale, weights, u]
+    for index in needed:
+        arguments[index].requires_grad_()
+    torch.autograd.gradcheck(lambda *a: FourierProducts.apply(*a[:4], None), arguments)
+    torch.autograd.gradcheck(lambda *a: FourierForm.apply(*a, None)[0], arguments)
+
+
+def test_column_squares(road):
+    x, omega, scale, *_ = problem(n=6, d=2)
+    leaves = [t.requires_grad_() for t in (x, omega, scale)]
+    torch.testing.assert_close(FourierSquares.apply(*leaves), dense(*leaves).square().sum(1))
+    torch.autograd.gradcheck(FourierSquares.apply, leaves)
+
+
+def test_no_gradient_is_computed_without_need(road):
+    x, omega, scale, weights, u = problem()
+    with torch.no_grad():
+        value, _ = FourierForm.apply(x, omega, scale, weights.requires_grad_(), u, None)
+    torch.testing.assert_close(value, (u * product(x, omega, scale, weights)).sum())
+    assert not value.requires_grad
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_compiled_features_are_as_accurate_as_torch(dtype):
+    native = fourier_pass(torch.zeros(1, dtype=dtype))
+    if native is None:
+        pytest.skip("no C compiler")
+    largest = 1e4 if dtype == torch.float32 else 1e6
+    inputs = torch.linspace(-largest, largest, 100_003, dtype=dtype)
+    inputs = torch.cat((inputs, torch.linspace(-20, 20, 5001, dtype=dtype)))[None, :]
+    waves = torch.empty(2, 1, inputs.shape[1], dtype=dtype)
+    native(torch.ones(1, 1, dtype=dtype), inputs, cosines=waves[0], sines=waves[1])
+    exact = torch.stack((inputs.double().cos(), inputs.double().sin()))
+    assert (waves - exact).abs().max() < 2 * torch.finfo(dtype).eps
+
+
+def test_compiled_features_of_angles_out_of_range_stay_bounded_and_nan_stays_nan():
+    native = fourier_pass(torch.zeros(1))
+    if native is None:
+        pytest.skip("no C compiler")
+    inputs = torch.tensor([[1e9, -3e20, float("inf"), float("nan")]])
+    waves = torch.empty(2, 1, 4)
+    native(torch.ones(1, 1), inputs, cosines=waves[0], sines=waves[1])
+    assert (waves[..., :2].abs() <= 1.0).all()
+    assert waves[..., 2:].isnan().all()
+
+
+def test_compiled_sums_do_not_depend_on_threads_beyond_rounding(road):
+    x, omega, scale, weights, u = problem(n=600, frequencies=40)
+    threads = torch.get_num_threads()
+    found = []
+    try:
+        for count in (1, 3, 3):
+            torch.set_num_threads(count)
+            w = weights.clone().requires_grad_()
+            value, left = FourierForm.apply(x, omega, scale, w, u, None)
+            found.append((left, *torch.autograd.grad(value, w)))
+    finally:
+        torch.set_num_threads(threads)
+    torch.testing.assert_close(found[0], found[1])
+    torch.testing.assert_close(found[1], found[2], rtol=0, atol=0)
+
+
+def test_tiles_cover_all_frequencies_once():
+    for count in (0, 1, 7, 64):
+        covered = [r for some in tiles(count, torch.zeros(3000, 2)) for r in range(count)[some]]
+        assert covered == list(range(count))
+
+
+@pytest.mark.parametrize(
+    ("kind", "m"), [(RandomFourier, 36), (OrthogonalFourier, 36), (GaussHermiteFourier, 36)]
+)
+def test_selected_blocks_of_every_basis_agree_with_its_features(road, kind, m):
+    basis = kind(RBF(ard_num_dims=2, lengthscale=(0.8, 1.3)).double(), m, block_frequencies=3)
+    x = torch.randn(11, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    blocks = torch.tensor([4, 0, 4, 2])
+    first, last = basis.selected(blocks, x).split((1, 3))
+    generator = torch.Generator().manual_seed(2)
+    weights = torch.randn(3 * basis.block_size, 2, generator=generator, dtype=torch.float64)
+    direction = torch.randn(11, 2, generator=generator, dtype=torch.float64)
+    parameters = list(basis.parameters())
+
+    def both(selected):
+        value, left = selected.form(x, weights, direction)
+        squares = selected.column_squares(x)
+        combined = value + (squares * weights[:, 0]).sum() + selected.products(x, weights).sum()
+        grads = torch.autograd.grad(combined, parameters, allow_unused=True)
+        return [left, squares.detach(), combined.detach(), *(g for g in grads if g is not None)]
+
+    plain = SelectedBlocks(basis, blocks[1:])
+    for found, expected in zip(both(last), both(plain), strict=True):
+        torch.testing.assert_close(found, expected)
+    features = basis.block_features(x, blocks[:1]).detach()
+    torch.testing.assert_close(first.column_squares(x).detach(), features.square().sum(0))
+
+    kept: list[torch.Tensor] = []
+    total = last.products(x, weights, kept).detach().clone()
+    last.carry(total, kept[0], 0.5 * weights)
+    torch.testing.assert_close(total, 1.5 * plain.products(x, weights).detach())
+
+
+def test_blocks_of_a_frozen_basis_share_normals_but_not_hyperparameters():
+    basis = RandomFourier(Matern32(ard_num_dims=2).double(), 40, block_frequencies=4)
+    x = torch.linspace(-1, 1, 10, dtype=torch.float64).view(5, 2)
+    frozen = frozen_basis(basis, flat_parameters(basis))
+    blocks = torch.tensor([3, 1])
+    selected = basis.selected(blocks, x)
+    basis.kernel.lengthscale = torch.full((2,), 2.0, dtype=torch.float64)
+    weights = torch.ones(16, 1, dtype=torch.float64)
+    found = selected.of(frozen)
+    assert isinstance(found, SelectedFrequencies)
+    expected = frozen.block_features(x, blocks) @ weights
+    torch.testing.assert_close(found.products(x, weights), expected)
+    assert not torch.allclose(basis.block_features(x, blocks) @ weights, expected)
