@@ -32,7 +32,7 @@ from gpx.likelihoods import Gaussian
 from gpx.means import Zero
 from gpx.models import QSGP
 from gpx.objectives import QuadruplyStochasticELBO
-from gpx.training import BlockSteps, FirstOrder
+from gpx.training import FirstOrder, StochasticBlockSteps
 
 HERE = Path(__file__).resolve().parent
 BATCH, SOLVED_ROWS = 500, 3000
@@ -110,7 +110,7 @@ def block_run(m: int, steps: int, x: Tensor, y: Tensor) -> tuple[QSGP, Average]:
         m, covariance="block_diagonal", block_columns=m // 20, warm_start=False, diagonal_rows=200
     )
     model.initialise(x, y, generator=generator)
-    optimiser = BlockSteps(sweeps=1000.0, rows=4 * BATCH, columns=m)
+    optimiser = StochasticBlockSteps(rows=4 * BATCH, gram_rows=None)
     optimiser.bind(model, x, 0)
     average = Average(model, steps)
     for step in range(steps):

@@ -10,6 +10,7 @@ from gpx.training.predictor import Prediction, Predictor, load
 from gpx.training.progress import Monitor, Progress
 from gpx.training.run import resume, run
 from gpx.training.run_folder import RunFolder
+from gpx.training.stochastic_block_steps import StochasticBlockSteps
 from gpx.training.trainer import Trainer
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Predictor",
     "Progress",
     "RunFolder",
+    "StochasticBlockSteps",
     "SubsetInitialisation",
     "Trainer",
     "TrainerConfig",

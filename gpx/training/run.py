@@ -320,13 +320,11 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
 
 def _final_evidence(state: _Run) -> Evidence:
     """Over all training data; block steps have it at hand."""
+    generator = stream(state.config.seed, "final evidence", state.device)
     if isinstance(state.optimizer, BlockSteps):
-        return state.optimizer.evidence(state.data.train_x.shape[0])
+        return state.optimizer.final_evidence(*state.train, generator=generator)
     return state.objective.full_evidence(
-        state.model,
-        *state.train,
-        batch_size=state.options.batch_size,
-        generator=stream(state.config.seed, "final evidence", state.device),
+        state.model, *state.train, batch_size=state.options.batch_size, generator=generator
     )
 
 

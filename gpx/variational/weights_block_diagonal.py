@@ -26,6 +26,9 @@ class BlockDiagonalWeights(MeanFieldWeights):
     For the evidence bound each cell keeps four numbers in ``terms``: tr(Phi_g^T Phi_g Sigma_g),
     log|Sigma_g|, tr(S_g Sigma_g) and mu_g^T S_g mu_g.
 
+    With ``solved_only`` cells that were not solved are not part of the model (yet): their functions
+    have no variance, and those that were solved stand in for all.
+
     Args:
         cells: partition of the columns.
         storage: dtype of the covariance roots (CellCovariance).
@@ -49,6 +52,7 @@ class BlockDiagonalWeights(MeanFieldWeights):
                 "covariance=mean_field, which takes 2 numbers per column"
             )
         self.terms = torch.zeros(cells.num_cells, 4, dtype=torch.float64)
+        self.solved_only = False
 
     @property
     def num_free(self) -> int:
@@ -61,16 +65,19 @@ class BlockDiagonalWeights(MeanFieldWeights):
         return cell in self.covariance.roots
 
     def is_diagonal_column(self, blocks: Tensor) -> Tensor:
-        """Columns of cells that were not solved; (L, W)."""
+        """Columns of cells that were not solved; none with ``solved_only``; (L, W)."""
+        if self.solved_only:
+            return torch.zeros(blocks.shape[0], self.block_size, dtype=torch.bool).to(blocks.device)
         table = torch.ones(self.num_blocks, self.block_size, dtype=torch.bool)
         for cell in self.covariance.roots:
             self.cells.write(table, cell, torch.zeros(self.cells.size(cell), dtype=torch.bool))
         return table.to(blocks.device)[blocks]
 
     def get_extra_state(self) -> dict[str, Any]:
-        """Evidence terms, whose float64 does not follow the model's dtype."""
-        return {"terms": self.terms}
+        """Evidence terms, whose float64 does not follow the model's dtype, and ``solved_only``."""
+        return {"terms": self.terms, "solved_only": self.solved_only}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Restore ``get_extra_state``."""
         self.terms = state["terms"].clone()
+        self.solved_only = bool(state.get("solved_only", False))

@@ -66,8 +66,8 @@ SETTINGS = {
         "approx.num_basis=2000",
         "approx.block_columns=200",
         "approx.block_frequencies=50",
-        "optimizer.rows=300",
-        "optimizer.columns=400",
+        "optimizer.rows=200",
+        "optimizer.gram_rows=300",
         "trainer.max_steps=15",
     ],
     "qsgp-gradients": [

@@ -86,17 +86,16 @@ def test_predictions_are_those_of_the_dense_block_posterior():
     assert ((paths.var(0) / found.variance - 1).abs() < 5 * (2 / 4000) ** 0.5).all()
 
 
-@pytest.mark.parametrize("options", [{}, {"rows": 40, "columns": 12, "step_size": 0.5}])
-def test_going_on_from_a_state_is_the_same_run(options):
+def test_going_on_from_a_state_is_the_same_run():
     whole, x, y = problem()
-    values = run(BlockSteps(**options), whole, x, y, steps=6)
+    values = run(BlockSteps(sweeps=2), whole, x, y, steps=6)
 
     first, _, _ = problem()
-    optimizer, generator = BlockSteps(**options), torch.Generator().manual_seed(0)
+    optimizer, generator = BlockSteps(sweeps=2), torch.Generator().manual_seed(0)
     optimizer.bind(first, x, seed=0)
     for k in range(3):
         optimizer.step(k, x, y, generator=generator)
-    second, again = problem()[0], BlockSteps(**options)
+    second, again = problem()[0], BlockSteps(sweeps=2)
     second.load_state_dict(first.state_dict())
     again.load_state_dict(optimizer.state_dict())
     again.bind(second, x, seed=0)
@@ -105,37 +104,11 @@ def test_going_on_from_a_state_is_the_same_run(options):
     assert torch.equal(second.family.mean, whole.family.mean)
 
 
-@pytest.mark.parametrize("columns", [48, None])
-def test_stochastic_steps_approach_the_exact_posterior_mean(columns):
-    model, x, y = problem(likelihood=Gaussian(1.0))
-    phi = model.basis(x).detach()
-    want = phi @ torch.linalg.solve(phi.T @ phi + torch.eye(48), phi.T @ y)
-    run(BlockSteps(sweeps=100, rows=60, columns=columns, stand_in_groups=0), model, x, y)
-    found = phi @ model.family.mean.detach().reshape(-1)
-    assert (found - want).norm() < 0.15 * want.norm()
-
-
-def test_carried_fitted_values_are_exact_where_sampled_ones_diverge():
-    errors = []
-    for columns in (None, 12):
-        model, x, y = problem()
-        steps = BlockSteps(sweeps=10, rows=40, columns=columns, stand_in_groups=0)
-        run(steps, model, x, y)
-        fitted = (model.basis(x) @ model.family.mean.reshape(-1)).detach()
-        errors.append((y - fitted).square().mean())
-        if columns is None:
-            torch.testing.assert_close(steps.fitted, fitted)
-    assert errors[0] < 0.5 * y.square().mean() < errors[1]
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"sweeps": 0}, "sweeps=0 must be positive"),
-        ({"rows": 0}, "rows=0 at least 1"),
-        ({"step_size": 1.5}, "step_size=1.5 must be in"),
         ({"noise": "adam"}, "noise=adam: expected one of fixed, evidence"),
-        ({"noise": "evidence", "rows": 10}, "needs all rows"),
     ],
 )
 def test_options_out_of_range(options, message):
@@ -149,7 +122,6 @@ def test_options_out_of_range(options, message):
         ({"covariance": "mean_field"}, {}, "needs approx.covariance=block_diagonal"),
         ({"covariance": "chevron", "num_dense": 2}, {}, "needs approx.covariance=block_diagonal"),
         ({"likelihood": Laplace()}, {}, "needs likelihood=gaussian, got Laplace"),
-        ({}, {"rows": 121}, "rows=121 is above the 120 training rows"),
         ({}, {"stand_in_groups": 5}, "stand_in_groups=5 is above the 4 groups"),
     ],
 )
