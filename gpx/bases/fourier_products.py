@@ -223,7 +223,9 @@ class FourierProducts(torch.autograd.Function):
         if keep is None:
             sweep(x, frequencies, weights, direction=direction, gradients=found)
         else:
-            for some in tiles(frequencies.shape[0], x):
+            count = frequencies.shape[0]
+            angles = need_x or need_frequencies
+            for some in tiles(count, x) if angles else (slice(0, count),):
                 features = keep[0, some], keep[1, some]
                 found.take(some, x, frequencies, weights, direction, features)
         return found.x, found.frequencies, grad_scale, found.weights, None
@@ -282,12 +284,16 @@ class FourierSquares(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, frequencies: Tensor, scale: Tensor) -> Tensor:
         """The sums; see the class."""
-        inputs = 2.0 * x.T
-        half = x.new_empty(frequencies.shape[0])
-        for some in tiles(frequencies.shape[0], x):
+        inputs = 2.0 * x.T.contiguous()
+        half = x.new_empty(2, frequencies.shape[0])
+        native = fourier_pass(x) if x.shape[1] <= MOST_INPUTS else None
+        if native is not None:
+            ones = torch.ones_like(x[:, 0])
+            native(frequencies.contiguous(), inputs, direction=ones, gradient=half)
+        for some in tiles(frequencies.shape[0], x) if native is None else ():
             angles = frequencies[some] @ inputs
-            torch.sum(angles.cos_(), 1, out=half[some])
-        half *= 0.5
+            torch.sum(angles.cos_(), 1, out=half[0, some])
+        half = 0.5 * half[0]
         sums = torch.stack((0.5 * x.shape[0] + half, 0.5 * x.shape[0] - half)).clamp_min_(0.0)
         ctx.save_for_backward(x, frequencies, scale, sums)
         return sums * scale.square()

@@ -7,8 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gpx.bases.fourier_native import fourier_pass
+from gpx.bases.fourier_products import waves
+
 SLAB = 2**18
 """Angles that are turned into features at once on a CPU."""
+WORTH_A_CALL = 2**12
+"""Angles of a block from which the compiled pass is called for it."""
 
 
 class Trigonometric(torch.autograd.Function):
@@ -17,7 +22,7 @@ class Trigonometric(torch.autograd.Function):
     Forward: x (n, d), frequencies (L, F, d), scale () -> (L, 2, F, n) contiguous; slab [l, 0] holds
     the cosines and [l, 1] the sines of block l. One product for the angles, then cos and sin write
     straight into the buffer: no concatenation, no intermediate of the feature matrix's size beyond
-    the angles (half of it).
+    the angles (half of it). Compiled where there is a compiler (``fourier_native``).
 
     Backward: cos' = -sin and sin' = cos are already in the output, so nothing is recomputed:
     grad angle = grad_sin * cos - grad_cos * sin, then two products. Once differentiable.
@@ -29,6 +34,13 @@ class Trigonometric(torch.autograd.Function):
         num_blocks, per_block, _ = frequencies.shape
         n = x.shape[0]
         out = x.new_empty(num_blocks, 2, per_block, n)
+        ctx.save_for_backward(x, frequencies, scale, out)
+        native = fourier_pass(x) if per_block * n >= WORTH_A_CALL else None
+        if native is not None:
+            inputs, factor = x.T.contiguous(), float(scale)
+            for rows, pair in zip(frequencies.contiguous(), out, strict=True):
+                waves(rows, inputs, pair[0], pair[1], native, factor)
+            return out
         # on a CPU in slabs that stay in its cache; elsewhere all at once
         slab = num_blocks if x.device.type != "cpu" else max(1, SLAB // max(1, per_block * n))
         for start in range(0, num_blocks, slab):
@@ -37,7 +49,6 @@ class Trigonometric(torch.autograd.Function):
             torch.cos(angles, out=some[:, 0])
             torch.sin(angles, out=some[:, 1])
             some.mul_(scale)
-        ctx.save_for_backward(x, frequencies, scale, out)
         return out
 
     @staticmethod

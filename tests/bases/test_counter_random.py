@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from gpx.bases import philox4x32, standard_normals
+from gpx.bases import counter_random, philox4x32, standard_normals
 
 # known-answer vectors of the Random123 reference implementation (kat_vectors, philox4x32 10)
 KNOWN = [
@@ -81,3 +81,14 @@ def test_cuda_agrees_with_cpu():
     rows = torch.arange(10_000)
     cpu, cuda = standard_normals(5, rows, 8), standard_normals(5, rows.cuda(), 8).cpu()
     assert torch.allclose(cpu, cuda, rtol=0, atol=1e-14)
+
+
+def test_compiled_words_are_those_of_torch_operations(monkeypatch):
+    rows = torch.tensor([0, 5, 5, 2**33 + 7, 2**62])
+    for seed in (0, 2**64 - 1, 123_456_789_012_345):
+        for columns in (1, 4, 9):
+            found = standard_normals(seed, rows, columns)
+            with monkeypatch.context() as patch:
+                patch.setattr(counter_random, "_compiled", lambda: None)
+                expected = standard_normals(seed, rows, columns)
+            torch.testing.assert_close(found, expected, rtol=0, atol=0)
