@@ -1,6 +1,7 @@
 """Spectral densities and frequency samplers."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -42,6 +43,26 @@ def _double():
 def test_golden_densities_in_one_dimension(kernel, omega, golden):
     found = kernel(1).spectral_density(torch.tensor([[omega]])).item()
     assert found == pytest.approx(golden, rel=1e-7)
+
+
+def test_smoother_kernels_have_faster_decaying_spectra():
+    """Density of high frequencies, and eigenvalues of the operator on [0, 1] (uniform grid)."""
+    order = [Matern12(1), Matern32(1), Matern52(1), RBF(1)]
+    with torch.no_grad():
+        densities = [k.double().spectral_density(torch.tensor([[3.0]])).item() for k in order]
+        assert densities == sorted(densities, reverse=True)
+        x = (torch.arange(600.0)[:, None] + 0.5) / 600.0
+        tails = []
+        for kernel in order:
+            values = torch.linalg.eigvalsh(kernel.evaluate(x, x)).flip(0).clamp(min=0.0) / 600.0
+            tails.append(values[5:20])
+            if kernel is not order[-1]:
+                # m^-(2 nu + 1), approached from above
+                slope = math.log(float(values[100] / values[30])) / math.log(101 / 31)
+                nu = (0.5, 1.5, 2.5)[order.index(kernel)]
+                assert slope == pytest.approx(-(2 * nu + 1), abs=0.3)
+    for rough, smooth in pairwise(tails):
+        assert bool((smooth < rough).all())
 
 
 @pytest.mark.parametrize(

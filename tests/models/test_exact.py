@@ -163,3 +163,22 @@ def test_cuda_agrees_with_cpu():
     got = model.cuda().condition(x.cuda(), y.cuda()).predict(x.cuda() + 0.1)
     torch.testing.assert_close(got.mean.cpu(), want.mean, rtol=1e-8, atol=1e-9)
     torch.testing.assert_close(got.variance.cpu(), want.variance, rtol=1e-6, atol=1e-9)
+
+
+def test_predictive_intervals_cover_as_often_as_they_say():
+    """200 functions from the prior with noise; observations at new points in the 95 % interval."""
+    generator = torch.Generator().manual_seed(0)
+    model, x, _ = golden()
+    x, at = x[::5], torch.linspace(0.1, 9.9, 20, dtype=torch.float64)[:, None]
+    both = torch.cat([x, at])
+    with torch.no_grad():
+        noise = model.likelihood.noise_variance
+        prior = model.kernel.evaluate(both, both) + noise * torch.eye(60, dtype=torch.float64)
+        white = torch.randn(60, 200, generator=generator, dtype=torch.float64)
+        values = torch.linalg.cholesky(prior) @ white
+        inside = []
+        for y in values.mT:
+            found = model.condition(x, y[:40]).predict(at)
+            width = 1.959964 * (found.variance + noise).sqrt()
+            inside.append((y[40:] - found.mean).abs() <= width)
+    assert 0.93 <= float(torch.cat(inside).double().mean()) <= 0.97

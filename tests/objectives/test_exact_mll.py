@@ -12,6 +12,7 @@ from gpx.means import Linear, Zero
 from gpx.models import SGPR, ExactGP
 from gpx.models import exact as exact_module
 from gpx.objectives import ExactMLL
+from gpx.training.lbfgsb import LBFGSB
 
 
 def autograd_value(model, x, y, relative_jitter=0.0):
@@ -153,3 +154,31 @@ def test_it_refuses_other_models_and_likelihoods():
     model = ExactGP(kernel=RBF(), mean=Zero(), likelihood=Laplace())
     with pytest.raises(ConfigError, match="needs the Gaussian likelihood, got Laplace"):
         ExactMLL().check(model)
+
+
+@pytest.mark.parametrize(
+    ("start", "evidence", "hyperparameters"),
+    [
+        ((0.5, 1.0, 0.1), -20.2996, (0.334, 0.539, 0.0389)),
+        ((1.5, 1.0, 0.04), -64.9819, (0.924, 1.194, 0.0832)),  # the fast wave taken for noise
+    ],
+)
+def test_two_optima_of_a_toy_problem(start, evidence, hyperparameters):
+    """Lengthscale, outputscale, noise variance: where L-BFGS ends depends on where it starts."""
+    index = torch.arange(200, dtype=torch.float64)
+    x = index * (10.0 / 199.0)
+    y = (2 * x).sin() + 0.3 * (7 * x).cos() + 0.2 * 2.0**0.5 * (1.7 * index.square()).sin()
+    model = ExactGP(
+        kernel=RBF(1, [start[0]], start[1]), mean=Zero(), likelihood=Gaussian(start[2])
+    ).double()
+    LBFGSB().minimise(
+        list(model.parameters()),
+        lambda: -ExactMLL().evidence(model, x[:, None], y).value / 200,
+        60,
+        lambda *_: None,
+    )
+    with torch.no_grad():
+        found = ExactMLL().evidence(model, x[:, None], y).value.item()
+        ends = model.kernel.lengthscale, model.kernel.outputscale, model.likelihood.noise_variance
+    assert found == pytest.approx(evidence, abs=1e-3)
+    assert [v.item() for v in ends] == pytest.approx(hyperparameters, rel=5e-3)
