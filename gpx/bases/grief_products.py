@@ -10,8 +10,8 @@ from torch.autograd.function import once_differentiable
 
 from gpx.linalg.khatri_rao import khatri_rao_columns
 
-SMALLEST_LOG = {torch.float64: -400.0, torch.float32: -40.0}
-"""Logarithm of the product of ground modes below which products are summed as logarithms."""
+SMALLEST = {torch.float64: 1e-174, torch.float32: 1e-17}
+"""Product of ground entries below which logarithms are summed instead: half of all exponents."""
 
 
 class ProductPlan:
@@ -94,17 +94,17 @@ def tree_products(factors: Tensor, plan: ProductPlan) -> Tensor:
     Returns:
         (p, n), differentiable once in ``factors``, also where entries are zero.
 
-    Cost: (p + d) n multiplications, twice that and O(p n) memory for the gradient.
+    Cost: (p + d c) n multiplications and two gathers of p rows, twice that and O(p n) memory for
+    the gradient.
     Source: Evans thesis, theorem 4.2 and section 4.3.2; the order of the products is ours.
     """
     ground = factors[:, 0]
-    logarithm = ground.detach().abs().log().sum(0)
-    low = SMALLEST_LOG.get(factors.dtype, -40.0)
-    if logarithm.numel() and not bool(logarithm.amin() > low):
+    root = ground.prod(0)
+    low = SMALLEST.get(factors.dtype, 1e-17)
+    if root.numel() and not bool(root.detach().abs().amin() > low):
         entries = [f.mT for f in factors[:, : plan.width].unbind(0)]
         return khatri_rao_columns(entries, plan.index).mT
     ratio = factors[:, 1 : plan.width] / ground.unsqueeze(1)
-    root = ground.prod(0)
     out = _Tree.apply(root, ratio.flatten(0, 1), plan)
     assert isinstance(out, Tensor)
     return out if plan.kept is None else out.index_select(0, plan.kept)
@@ -115,8 +115,14 @@ class _Tree(torch.autograd.Function):
     def forward(ctx: Any, root: Tensor, ratio: Tensor, plan: ProductPlan) -> Tensor:
         products = root.new_empty(plan.num_nodes, root.shape[0])
         products[0] = root
+        largest = max((len(which) for _, _, which in plan.levels), default=0)
+        scratch = torch.empty_like(products[:largest])
         for rows, parent, which in plan.levels:
-            torch.mul(products[parent], ratio[which], out=products[rows])
+            # gathers into memory at hand: fresh memory costs more than the products
+            here, gathered = products[rows], scratch[: len(which)]
+            torch.index_select(ratio, 0, which, out=here)
+            torch.index_select(products, 0, parent, out=gathered)
+            here.mul_(gathered)
         ctx.plan = plan
         ctx.save_for_backward(products, ratio)
         return products
