@@ -110,7 +110,7 @@ def block_run(m: int, steps: int, x: Tensor, y: Tensor) -> tuple[QSGP, Average]:
         m, covariance="block_diagonal", block_columns=m // 20, warm_start=False, diagonal_rows=200
     )
     model.initialise(x, y, generator=generator)
-    optimiser = StochasticBlockSteps(rows=4 * BATCH, gram_rows=None)
+    optimiser = StochasticBlockSteps(rows=4 * BATCH)
     optimiser.bind(model, x, 0)
     average = Average(model, steps)
     for step in range(steps):

@@ -61,19 +61,6 @@ def group_products(
 
 
 @torch.no_grad()
-def group_moment(
-    basis: Basis, cells: Cells, group: int, x: Tensor, residual: Tensor, *, dtype: torch.dtype
-) -> Tensor:
-    """Phi_g^T residual (b,) in float64, features in ``dtype``. Cost O(n b)."""
-    chunks = zip(x.split(ROW_CHUNK), residual.split(ROW_CHUNK), strict=True)
-    parts = [
-        (cells.group_features(basis, group, rows.to(dtype)) @ targets.to(dtype)).double()
-        for rows, targets in chunks
-    ]
-    return torch.stack(parts).sum(0)
-
-
-@torch.no_grad()
 def group_values(basis: Basis, cells: Cells, group: int, weights: Tensor, x: Tensor) -> Tensor:
     """Phi_g w in float64 (n,), features in x's dtype; weights (b,). Cost O(n b)."""
     chunks = [

@@ -12,7 +12,7 @@ from gpx.errors import NotPositiveDefinite
 from gpx.linalg.cholesky import cholesky
 from gpx.linalg.triangular import inverse_lower
 from gpx.models.block_ascent import needs_float64
-from gpx.models.cell_ascent import group_mean, group_moment, group_products
+from gpx.models.cell_ascent import group_mean, group_products
 from gpx.variational.weights_block_diagonal import BlockDiagonalWeights
 
 
@@ -50,7 +50,6 @@ def natural_step(
     noise: Tensor,
     num_data: int,
     averaging: Averaging,
-    gram_rows: int | None = None,
 ) -> Tensor:
     """Average natural parameters of one group with their estimate from a batch, in place.
 
@@ -62,7 +61,9 @@ def natural_step(
 
     and likewise the linear term; the prior's part is s S, exactly. The mean follows from both. With
     rho = 1/t and N = t rows that is Bayesian updating by one batch after the other; with N = n and
-    sum rho = infinity, sum rho^2 finite the fixed point is block ascent on all data.
+    sum rho = infinity, sum rho^2 finite the fixed point is block ascent on all data. The new
+    precision is at least rho times the batch's own, so that whatever rho the step is a proximal one
+    on the batch and cannot overshoot there.
 
     Args:
         basis: phi with S diagonal.
@@ -73,8 +74,6 @@ def natural_step(
         noise (): noise variance.
         num_data: n, for the evidence terms.
         averaging: weights of old and new.
-        gram_rows: leading rows that A is estimated from, by default all. A takes b operations more
-            per row than r, and less of them: its noise only scales the step.
 
     Returns:
         change (b,): new weights minus old ones, float64.
@@ -82,12 +81,11 @@ def natural_step(
     Raises:
         NotPositiveDefinite: the system is singular even in float64.
 
-    Cost: O(gram_rows b^2 + b^3 + rows b) time, O(b^2) memory; free of n and of m.
+    Cost: O(rows b^2 + b^3) time, O(b^2) memory for b columns; free of n and of m.
     Source: Hoffman et al. 2013 (stochastic natural gradients), on blocks of Evans and Nair 2020.
     """
     cells, members = family.cells, family.cells.group(group)
     scale = averaging.points / x.shape[0]
-    lead = x.shape[0] if gram_rows is None else min(gram_rows, x.shape[0])
     variance = noise.detach().double()
     old = group_mean(family, group).double()
     columns = torch.cat([cells.columns(cell, x.device) for cell in members])
@@ -104,10 +102,8 @@ def natural_step(
         previous.mul_(averaging.kept)
 
     def attempt(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-        gram, moment = group_products(basis, cells, group, x[:lead], residual[:lead], dtype=dtype)
-        if lead < x.shape[0]:
-            moment += group_moment(basis, cells, group, x[lead:], residual[lead:], dtype=dtype)
-        gram.mul_(averaging.points / lead)
+        gram, moment = group_products(basis, cells, group, x, residual, dtype=dtype)
+        gram.mul_(scale)
         system = gram * (averaging.step / variance)
         if previous is not None:
             system.add_(previous)

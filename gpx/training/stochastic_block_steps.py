@@ -37,8 +37,6 @@ class StochasticBlockSteps(BlockSteps):
 
     Args:
         rows: data rows per round.
-        gram_rows: rows among them that the precision of a group is estimated from, several times
-            its columns; null for all.
         growth: factor from round to round of the active groups, above 1.
         step_decay: kappa in (1/2, 1], where the steps converge (Robbins and Monro).
         sweeps: passes over all groups at most; trainer.max_steps may end training earlier.
@@ -54,18 +52,16 @@ class StochasticBlockSteps(BlockSteps):
 
     def __init__(
         self,
-        rows: int = 40_000,
-        gram_rows: int | None = 10_000,
-        growth: float = 2.0,
-        step_decay: float = 1.0,
+        rows: int = 20_000,
+        growth: float = 1.5,
+        step_decay: float = 0.7,
         sweeps: float = 1000.0,
         evidence_rows: int = 2000,
     ) -> None:
         super().__init__(sweeps=sweeps, stand_in_groups=0)
-        if min(rows, evidence_rows) < 2 or (gram_rows is not None and gram_rows < 1):
+        if min(rows, evidence_rows) < 2:
             raise ConfigError(
-                f"optimizer: rows={rows} and evidence_rows={evidence_rows} must be at least 2, "
-                f"gram_rows={gram_rows} at least 1 (or null)"
+                f"optimizer: rows={rows} and evidence_rows={evidence_rows} must be at least 2"
             )
         if growth <= 1.0 or not 0.5 < step_decay <= 1.0:
             raise ConfigError(
@@ -73,7 +69,6 @@ class StochasticBlockSteps(BlockSteps):
                 "needed for the steps to converge"
             )
         self.num_rows = rows
-        self.gram_rows = gram_rows
         self.growth = growth
         self.step_decay = step_decay
         self.evidence_rows = evidence_rows
@@ -128,7 +123,6 @@ class StochasticBlockSteps(BlockSteps):
             residual,
             noise=self.model.noise_variance,
             num_data=n,
-            gram_rows=self.gram_rows,
             averaging=Averaging(
                 step=(number - first + 1) ** -self.step_decay,
                 points=min(n, (number + 1) * self.num_rows),

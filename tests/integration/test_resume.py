@@ -67,7 +67,6 @@ SETTINGS = {
         "approx.block_columns=200",
         "approx.block_frequencies=50",
         "optimizer.rows=200",
-        "optimizer.gram_rows=300",
         "trainer.max_steps=15",
     ],
     "qsgp-gradients": [

@@ -65,7 +65,7 @@ def test_rounds_grow_to_all_groups_and_stay_there():
 
 def test_fitted_values_are_exact_at_every_step():
     model, x, y = problem()
-    steps = StochasticBlockSteps(rows=30, growth=2.0, gram_rows=20)
+    steps = StochasticBlockSteps(rows=30)
     steps.check(model, N)
     steps.bind(model, x, seed=0)
     phi = model.basis(x).detach()
@@ -79,7 +79,7 @@ def test_fitted_values_are_exact_at_every_step():
 
 def test_the_first_round_is_the_exact_posterior_of_its_rows_under_fewer_functions():
     model, x, y = problem()
-    run(StochasticBlockSteps(rows=60, gram_rows=None), model, x, y, 1)
+    run(StochasticBlockSteps(rows=60), model, x, y, 1)
     alone = QSGP(
         model.kernel, Zero(), Gaussian(0.3), 12, block_frequencies=3, warm_start=False
     )  # the same leading frequencies at the scale of 12 functions
@@ -96,7 +96,7 @@ def test_steps_approach_the_exact_posterior_mean():
     model, x, y = problem(noise=1.0)
     phi = model.basis(x).detach()
     want = phi @ torch.linalg.solve(phi.T @ phi + torch.eye(48), phi.T @ y)
-    steps = StochasticBlockSteps(rows=60, gram_rows=None, step_decay=0.7)
+    steps = StochasticBlockSteps(rows=60, step_decay=0.7)
     errors = []
     run(steps, model, x, y, 1)
     for start, stop in ((1, 10), (10, 120)):
@@ -107,7 +107,7 @@ def test_steps_approach_the_exact_posterior_mean():
 
 def test_many_more_filled_groups_than_rows_do_no_harm():
     model, x, y = problem(num_basis=120, block_columns=6)
-    steps = StochasticBlockSteps(rows=40, gram_rows=None, step_decay=0.8)
+    steps = StochasticBlockSteps(rows=40, step_decay=0.8)
     run(steps, model, x, y, 20 * 6)
     assert len(model.family.covariance.roots) == 2 * 20
     phi = model.basis(x).detach()
@@ -118,7 +118,7 @@ def test_many_more_filled_groups_than_rows_do_no_harm():
 @pytest.mark.parametrize("count", [3, 30])
 def test_the_final_bound_is_that_of_the_groups_that_joined(count):
     model, x, y = problem()
-    steps = StochasticBlockSteps(rows=40, evidence_rows=4000, gram_rows=None)
+    steps = StochasticBlockSteps(rows=40, evidence_rows=4000)
     run(steps, model, x, y, count)
     posterior = model.condition(x, y)
     mean, variance = posterior.predict(x)
@@ -149,7 +149,7 @@ def test_the_final_bound_is_that_of_the_groups_that_joined(count):
 
 
 def test_going_on_from_a_state_is_the_same_run():
-    options = {"rows": 30, "gram_rows": 20, "step_decay": 0.7}
+    options = {"rows": 30, "step_decay": 0.7}
     whole, x, y = problem()
     values = run(StochasticBlockSteps(**options), whole, x, y, 12)
     first, _, _ = problem()
@@ -167,7 +167,7 @@ def test_a_step_allocates_the_same_for_any_n_and_m():
     sums = []
     for n, m in ((200, 480), (200, 4800), (2000, 480)):
         model, x, y = problem(n=n, num_basis=m)
-        steps = StochasticBlockSteps(rows=20, gram_rows=12)
+        steps = StochasticBlockSteps(rows=20)
         run(steps, model, x, y, 6)  # a permutation of all rows was drawn, once an epoch
         state = [*model.state_dict().values(), model.family.terms, x, y]
         state = [t.untyped_storage().data_ptr() for t in state if isinstance(t, torch.Tensor)]
@@ -196,7 +196,6 @@ class _Allocations(TorchDispatchMode):
     ("options", "message"),
     [
         ({"rows": 1}, "rows=1 and"),
-        ({"gram_rows": 0}, "gram_rows=0 at least 1"),
         ({"growth": 1.0}, "growth=1.0 above 1"),
         ({"step_decay": 0.5}, "step_decay=0.5 in"),
     ],
