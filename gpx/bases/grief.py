@@ -162,6 +162,15 @@ class GridEigenfunctions(Basis):
         self.index, self._plan = found.index, ProductPlan(found.index)
         return new
 
+    def under(self, kernel: Kernel) -> GridEigenfunctions:
+        """The same grid and choice for another kernel of as many inputs; buffers are shared."""
+        other = GridEigenfunctions(
+            kernel, self.factors.num_inputs, self.most, self.options, self.factor_jitter
+        )
+        other.nodes, other.sizes, other.index = self.nodes, self.sizes, self.index
+        other.num_basis, other._plan = self.num_basis, self._plan
+        return other
+
     @property
     def grid_size(self) -> int:
         """Number of grid points, prod_i m_i: a Python integer of any size."""
