@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -20,6 +21,13 @@ HEADROOM = 1.25
 CHOLESKY_LIMIT = {"cpu": 10_000, "cuda": 40_000}
 """Training points up to which ``auto`` factorises: some tens of seconds per evaluation there, and
 no error bars to read."""
+
+
+RANK_GROWTH = 14.0
+"""Greedy points of ``rank="auto"`` per square root of n: 626 for 2,000 rows, 990 for 5,000."""
+
+RANK_BUFFERS = 4
+"""Arrays of n x rank float64 that an evaluation with its gradient holds."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +87,8 @@ class IterativeOptions:
     """Numbers of the iterative and barely biased paths.
 
     Attributes:
-        rank: greedy points of the Nystrom preconditioner; n rank^2 operations per evaluation.
+        rank: greedy points of the Nystrom preconditioner, at most n; n rank^2 operations per
+            evaluation. "auto": see ``points``.
         product_dtype: dtype of the products under float64 recurrences, "float32" or "float64";
             None: that of the training data. Estimates only: barely biased products are float64.
         memory_budget_gib: what kernel products may hold; up to half of it a stored matrix.
@@ -93,7 +102,7 @@ class IterativeOptions:
         variance_steps: Lanczos vectors beside the ``rank`` greedy ones in the cached projection.
     """
 
-    rank: int = 500
+    rank: int | Literal["auto"] = "auto"
     product_dtype: str | None = None
     memory_budget_gib: float = 2.0
     max_iterations: int = 1000
@@ -103,7 +112,12 @@ class IterativeOptions:
 
     def __post_init__(self) -> None:
         """Check ranges; raises ConfigError."""
-        if self.rank < 1 or self.max_iterations < 1 or self.variance_steps < 0:
+        if self.rank != "auto" and not isinstance(self.rank, int):
+            raise ConfigError(
+                f"approx.iterative.rank={self.rank}: expected a whole number or the word auto"
+            )
+        least = 1 if self.rank == "auto" else self.rank
+        if least < 1 or self.max_iterations < 1 or self.variance_steps < 0:
             raise ConfigError(
                 f"approx.iterative: rank={self.rank} and max_iterations={self.max_iterations} must "
                 f"be at least 1, variance_steps={self.variance_steps} at least 0"
@@ -123,6 +137,18 @@ class IterativeOptions:
                 f"approx.iterative.variance={self.variance}: choose one of "
                 f"{', '.join(get_args(VarianceName))}"
             )
+
+    def points(self, n: int) -> int:
+        """Greedy points for n training points: ``rank``, or what "auto" means.
+
+        ``RANK_GROWTH`` sqrt(n), where time for a given scatter of the evidence is about least, in
+        as far as ``RANK_BUFFERS`` factors (n, points) fit the memory budget. More noise needs fewer
+        of them, and the factor ends by itself when the rest is negligible.
+        """
+        if self.rank != "auto":
+            return min(self.rank, n)
+        room = self.memory_budget // (8 * RANK_BUFFERS * max(n, 1))
+        return max(1, min(n, math.ceil(RANK_GROWTH * math.sqrt(n)), room))
 
     @property
     def memory_budget(self) -> int:

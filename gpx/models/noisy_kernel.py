@@ -67,7 +67,7 @@ class NoisyKernel:
             found = pivoted_cholesky(
                 lambda rows: self.kernel.evaluate(self.x[rows], self.x),
                 diagonal,
-                options.rank,
+                options.points(self.x.shape[0]),
                 tolerance=NEGLIGIBLE_TRACE * float(self.noise),
             )
             self.factor, self.pivots = found.factor, found.pivots

@@ -254,11 +254,22 @@ def test_auto_goes_by_size_and_memory_and_says_why(monkeypatch):
     assert model.settle(x) == {}
 
 
+def test_the_rank_follows_the_number_of_points_and_the_memory():
+    options = IterativeOptions()
+    assert [options.points(n) for n in (1, 100, 5_000, 20_000)] == [1, 100, 990, 1980]
+    assert options.points(10**6) == 2**31 // (8 * 4 * 10**6)  # four factors in 2 GiB
+    assert IterativeOptions(memory_budget_gib=1e-6).points(10**6) == 1
+    assert [IterativeOptions(rank=500).points(n) for n in (80, 10**6)] == [80, 500]
+    model, x, y = problem(rank="auto", variance="sgpr")
+    assert model.condition(x, y).system().factor.shape[0] == 80
+
+
 def test_options_are_checked():
     with pytest.raises(ConfigError, match=r"approx\.solver=lu: choose one of auto, cholesky"):
         ExactGP(kernel=RBF(), mean=Zero(), likelihood=Gaussian(), solver="lu")
     for options, text in (
         ({"rank": 0}, "rank=0"),
+        ({"rank": "many"}, "rank=many: expected a whole number or the word auto"),
         ({"tolerance": 0.0}, "must be positive"),
         ({"product_dtype": "float16"}, "product_dtype=float16"),
         ({"variance": "love"}, "variance=love: choose one of lanczos"),
