@@ -66,7 +66,7 @@ def divergence(model: Model, posterior: Posterior) -> float:
     if isinstance(posterior, SVGPPosterior):
         mean, factor = posterior.q_mean.double(), posterior.q_factor.double()
         square = mean.square().sum() + factor.square().sum() - mean.numel()
-        return float(0.5 * square - factor.diagonal().abs().log().sum())
+        return float(0.5 * square - factor.diagonal(dim1=-2, dim2=-1).log().sum())
     assert isinstance(model, QSGP)
     blocks = torch.arange(model.basis.num_blocks)
     factors, log_scale = factor_rows(model.family, blocks), model.log_scales(blocks)
@@ -176,7 +176,7 @@ def main() -> None:
     torch.set_num_threads(1)
     size, budget = 1_000_000, arguments.seconds
     if arguments.quick:
-        size, budget = 100_000, 20.0
+        size, budget = 100_000, min(20.0, budget)
     x, y = draw(size + TEST)
     test, train = (x[:TEST], y[:TEST]), (x[TEST:], y[TEST:])
     x, y = train
