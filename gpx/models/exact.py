@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from gpx.bases.grief_factors import ProductFactors
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
@@ -115,7 +116,13 @@ class ExactGP(Model):
         return choose_solver(self.solver, x)
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
-        """As in ``Model``: what "auto" means here."""
+        """As in ``Model``: what "auto" means here.
+
+        Raises:
+            ConfigError: eigenfunctions asked for as preconditioner of a kernel that has none.
+        """
+        if self.iterative.preconditioner == "grief":
+            ProductFactors(self.kernel, x.shape[1])
         if self.solver != "auto":
             return {}
         choice = self.solver_for(x)

@@ -6,6 +6,7 @@ import copy
 import math
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -68,8 +69,9 @@ class IterativePosterior(Posterior):
     def system(self) -> NoisyKernel:
         """K and Q at the posterior's hyperparameters; built once."""
         if self._system is None:
+            greedy = replace(self.options, preconditioner="nystrom")  # variances need its points
             self._system = NoisyKernel(
-                self.kernel, self.inputs, self.likelihood.noise_variance, self.options
+                self.kernel, self.inputs, self.likelihood.noise_variance, greedy
             )
         return self._system
 

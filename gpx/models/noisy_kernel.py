@@ -7,12 +7,20 @@ import copy
 import torch
 from torch import Tensor
 
+from gpx.bases.grief import GridEigenfunctions
+from gpx.bases.grief_grid import GridOptions
 from gpx.kernels.base import Kernel
 from gpx.linalg import LowRankPlusNoise, pivoted_cholesky
 from gpx.models.exact_solver import IterativeOptions
+from gpx.models.grief_sums import data_blocks
 
 NEGLIGIBLE_TRACE = 1e-2
 """Trace error, in noise variances, at which more greedy points no longer change Q noticeably."""
+
+
+NODES = 20
+"""Most nodes along an input for the eigenfunctions of a grid: their one-dimensional problems are
+nothing beside the kernel's products."""
 
 
 class NoisyKernel:
@@ -21,6 +29,8 @@ class NoisyKernel:
     Recurrences are in float64. Q = C^T C + noise I, with C the incomplete pivoted Cholesky factor
     of k(x, x), is the Nystrom approximation at the greedily chosen training points: sigma^2 I <= Q
     <= K, so that r^T Q^{-1} r certifies errors and 1 bounds the spectrum of Q^{-1/2} K Q^{-1/2}.
+    With ``preconditioner="grief"`` the rows of C are the leading eigenfunctions of a grid, which
+    keep to the same order.
 
     Args:
         kernel: covariance function; a float64 copy is used.
@@ -32,7 +42,9 @@ class NoisyKernel:
     Attributes:
         x (n, d), noise (): in float64.
         preconditioner: Q.
-        factor (m, n), pivots (m,): C and the greedy points, C[:, pivots] upper triangular.
+        factor (m, n), pivots (m,): C and the greedy points, C[:, pivots] upper triangular; none
+            where C holds eigenfunctions.
+        eigenfunctions: those, or None.
         product_dtype: in which products of a solve's steps are computed.
 
     Cost: n m^2 once; a product n^2 kernel entries, or n^2 multiply-adds per column where the budget
@@ -64,14 +76,26 @@ class NoisyKernel:
             )
             diagonal = self.kernel.diagonal(self.x)
             self.prior_variance = diagonal.max()
-            found = pivoted_cholesky(
-                lambda rows: self.kernel.evaluate(self.x[rows], self.x),
-                diagonal,
-                options.points(self.x.shape[0]),
-                tolerance=NEGLIGIBLE_TRACE * float(self.noise),
-            )
-            self.factor, self.pivots = found.factor, found.pivots
-            self.trace_error = found.residual.sum()
+            rank = options.points(self.x.shape[0])
+            self.eigenfunctions: GridEigenfunctions | None = None
+            self.pivots = torch.empty(0, dtype=torch.int64, device=self.x.device)
+            if options.preconditioner == "grief":
+                self.eigenfunctions = basis = _eigenfunctions(self.kernel, self.x, rank)
+                modes = basis.modes()
+                blocks = data_blocks(basis, modes, self.x)
+                unit = torch.cat([basis.features(self.x[rows], modes) for rows in blocks], 1)
+                self.factor = basis.factors.outputscale.sqrt() * unit
+                missed = diagonal - self.factor.square().sum(0)
+                self.trace_error = missed.clamp_(min=0.0).sum()
+            else:
+                found = pivoted_cholesky(
+                    lambda rows: self.kernel.evaluate(self.x[rows], self.x),
+                    diagonal,
+                    rank,
+                    tolerance=NEGLIGIBLE_TRACE * float(self.noise),
+                )
+                self.factor, self.pivots = found.factor, found.pivots
+                self.trace_error = found.residual.sum()
             self.preconditioner = LowRankPlusNoise(self.factor, self.noise, below_kernel=True)
 
     @property
@@ -105,3 +129,12 @@ class NoisyKernel:
         """Q^{-1/2} K Q^{-1/2} times vectors (n, c); Q^{-1/2} is the symmetric root."""
         q = self.preconditioner
         return q.inverse_root_matmul(self.matmul(q.inverse_root_matmul(vectors)))
+
+
+def _eigenfunctions(kernel: Kernel, x: Tensor, rank: int) -> GridEigenfunctions:
+    """The ``rank`` leading ones at the kernel's parameters, on a grid over x (n, d)."""
+    options = GridOptions(points_per_dim=NODES, margin=0.0)
+    basis = GridEigenfunctions(kernel, x.shape[1], rank, options).to(x.device)
+    basis.place(x)
+    basis.select()
+    return basis
