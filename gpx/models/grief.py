@@ -13,53 +13,18 @@ from gpx.bases.grief_grid import GridOptions
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
+from gpx.linalg import available_memory
 from gpx.means.base import Mean
 from gpx.models.base import Model
 from gpx.models.grief_posterior import GRIEFPosterior
-from gpx.models.grief_search import Found, search_lengthscales
+from gpx.models.grief_search import Found, best_scales, search_lengthscales
 from gpx.models.grief_sums import FeatureSums, WeightPosterior, feature_sums
 
-NOISE_GRID = 400
-"""Ratios of noise to outputscale looked up by ``best_scales``."""
-
-LARGEST_SCALE = 1e4
-"""Largest outputscale that ``best_scales`` takes, in mean squares of the residuals."""
+SQUARE_ARRAYS = 8
+"""Arrays of p x p that training holds at once."""
 
 NEGLIGIBLE_GAIN = 1e-4
 """Nats per point below which a round that leaves the choice as it is was the last."""
-
-
-def best_scales(sums: FeatureSums) -> tuple[Tensor, Tensor]:
-    """Outputscale and noise variance that maximise the evidence of fixed eigenfunctions.
-
-    With the eigenvalues of F F^T the evidence is a function of the ratio noise / outputscale alone,
-    because the best outputscale at a ratio is known: it is looked up on a grid of 400 ratios from
-    1e-10 to 1e6 (a step of 10 %: enough for a start).
-
-    Args:
-        sums: with E = I.
-
-    Returns:
-        outputscale (), noise ().
-
-    Cost: one p x p eigendecomposition.
-    Source: after Evans thesis, section 4.3; the profile is ours.
-    """
-    n = sums.num_data
-    values, vectors = torch.linalg.eigh(sums.gram)
-    values = values.clamp(min=0.0)
-    power = (vectors.mT @ sums.projected).square()
-    ratios = torch.logspace(-10.0, 6.0, NOISE_GRID, dtype=values.dtype, device=values.device)
-    ratio = ratios.unsqueeze(1)
-    quadratic = (sums.squared_residual - (power / (values + ratio)).sum(1)) / ratios
-    # the ratio n log(ratio) + sum log(1 + lambda / ratio) is log det of F^T F + ratio I
-    logs = n * ratios.log() + (values / ratio).log1p().sum(1)
-    outputscale = (quadratic / n).clamp(min=torch.finfo(values.dtype).tiny)
-    loss = n * outputscale.log() + logs
-    # features that vanish at the data ask for any scale at all
-    loss[outputscale > LARGEST_SCALE * sums.squared_residual / n] = torch.inf
-    best = torch.argmin(loss)
-    return outputscale[best], outputscale[best] * ratios[best]
 
 
 class GRIEF(Model):
@@ -156,6 +121,24 @@ class GRIEF(Model):
     def kernel(self) -> Kernel:  # type: ignore[override]
         """Covariance function; the basis owns it."""
         return self.basis.kernel
+
+    def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
+        """As in ``Model``: nothing to settle, but p functions must fit into memory.
+
+        Raises:
+            ConfigError: they do not.
+        """
+        self.basis.place(x)
+        p, free = self.basis.num_basis, available_memory(x.device)
+        needed = SQUARE_ARRAYS * 8 * p**2
+        if free is not None and needed > free:
+            most = math.isqrt(free // (SQUARE_ARRAYS * 8))
+            raise ConfigError(
+                f"approx.num_eigenfunctions={p} needs about {needed / 2**30:.1f} GiB for sums of "
+                f"{p} x {p} and {free / 2**30:.1f} GiB are free on {x.device}; use at most {most}, "
+                "beyond a few thousand approx=qsgp approx.basis=grief"
+            )
+        return {}
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Build the grid; then ``noise_first``, and the sums of a fixed basis.

@@ -12,7 +12,7 @@ from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Linear, Zero
 from gpx.models import GRIEF, grief_sums
-from gpx.models.grief import best_scales
+from gpx.models.grief_search import best_scales
 from gpx.objectives import EigenfunctionEvidence
 
 EVIDENCE = EigenfunctionEvidence()
@@ -205,3 +205,13 @@ def test_mistakes_are_explained():
         GRIEF(**common, fixed_basis=True, correction=True)
     with pytest.raises(ConfigError, match="reselect counts rounds"):
         GRIEF(**common, reselect=-1)
+
+
+def test_more_functions_than_memory_holds_are_refused_before_the_run(monkeypatch):
+    from gpx.models import grief
+
+    model, x, _ = problem(p=30)
+    assert model.settle(x) == {}
+    monkeypatch.setattr(grief, "available_memory", lambda device: 8 * 8 * 20**2)
+    with pytest.raises(ConfigError, match=r"num_eigenfunctions=30 needs .*use at most 20"):
+        model.settle(x)
