@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, get_args
 
@@ -9,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError
-from gpx.linalg import RelativeResidual, conjugate_gradients
+from gpx.linalg import RelativeResidual, UnconvergedWarning, conjugate_gradients
 from gpx.models.grid_gaps import GapOptions, choose_gaps, ignore_preconditioner, solve_gaps
 from gpx.models.grid_points import GridPoints
 from gpx.models.grid_system import GridSystem
@@ -19,8 +21,14 @@ VarianceName = Literal["auto", "fill", "ignore", "sampled", "rank_reduced"]
 EXACT_POINTS = 64
 """Test points up to which "auto" solves a system for each."""
 
+MOST_ERROR = 1e-3
+"""What solves may leave of error, in units of the predictive variance."""
+
+TIGHTER = 1e-2
+"""Factor of the tolerance from one round of a variance's solve to the next."""
+
 SAMPLE_TOLERANCE = 1e-3
-"""Relative residual of sampled solves: far below the scatter of the samples."""
+"""Relative residual of sampled solves, at most: far below the scatter of the samples."""
 
 BLOCK_NUMBERS = 2**24
 """Numbers in one block of columns over the grid."""
@@ -101,9 +109,40 @@ def solved_variance(
     for start in range(0, found.shape[0], step):
         rows = slice(start, min(start + step, found.shape[0]))
         cross = points.columns(rows)[:, system.rows.cells].mT
-        solve = solve_gaps(system, cross, chosen)
-        found[rows] = points.prior[rows] - solve.fit.to(found.dtype)
+        explained = _explained(system, cross, points.prior[rows].double(), chosen)
+        found[rows] = points.prior[rows] - explained.to(found.dtype)
     return found
+
+
+def _explained(system: GridSystem, cross: Tensor, prior: Tensor, options: GapOptions) -> Tensor:
+    """g^T (K_XX + sigma^2 I)^{-1} g (c,) for columns g, tightened until its error does not matter.
+
+    A residual of 1e-6 relative to a right-hand side as large as 1 / sigma^2 may leave an error
+    many times the variance itself. So each round asks for a hundredth of the residual, hence about
+    1e-4 of the error, until the certificate of ``GridSolve`` or the last change is small enough.
+    """
+    solve = solve_gaps(system, cross, options)
+    last = torch.full_like(solve.fit, torch.inf)
+    while solve.report is not None:
+        allowed = MOST_ERROR * ((prior - solve.fit).clamp_(min=0.0) + system.noise)
+        change = (solve.fit - last).abs()
+        if bool(((solve.error <= allowed) | (change <= 10.0 * allowed)).all()):
+            break
+        if not solve.report.converged:
+            if bool(torch.isfinite(last).all()):  # else the solve itself has warned
+                warnings.warn(
+                    f"predictive variances by solving ({options.gaps}) changed by up to "
+                    f"{float(change.max()):.1e} when the tolerance was last lowered, and cannot be "
+                    f"had more exactly at noise variance {float(system.noise):.1e}; take the other "
+                    "of approx.variance=fill and ignore, or trainer.dtype=float64",
+                    UnconvergedWarning,
+                    stacklevel=2,
+                )
+            break
+        last = solve.fit
+        options = replace(options, tolerance=TIGHTER * options.tolerance)
+        solve = solve_gaps(system, cross, options, start=solve.state, on_failure="return")
+    return solve.fit
 
 
 def variance_bracket(
@@ -179,7 +218,7 @@ class SampledVariance:
         solved = conjugate_gradients(
             system.missing,
             system.inverse_root(system.rows.gaps, normals),
-            stop=RelativeResidual(max(options.tolerance, SAMPLE_TOLERANCE)),
+            stop=RelativeResidual(max(options.tolerance, sample_tolerance(system))),
             max_iterations=options.max_iterations,
             verify=False,
             on_failure="warn",
@@ -199,9 +238,8 @@ class SampledVariance:
             device=normals.device,
         )
         targets = prior[system.rows.cells] + system.noise.sqrt() * noise
-        solved = solve_gaps(
-            system, targets, replace(options, tolerance=max(options.tolerance, SAMPLE_TOLERANCE))
-        )
+        tolerance = max(options.tolerance, sample_tolerance(system))
+        solved = solve_gaps(system, targets, replace(options, tolerance=tolerance))
         return prior_weights(system, normals) - solved.alpha
 
     def variance(self, system: GridSystem, points: GridPoints) -> Tensor:
@@ -213,6 +251,15 @@ class SampledVariance:
         if self.filling:
             return full_variance(system, points) + mean
         return mean + points.prior - grid_explained(system, points)
+
+
+def sample_tolerance(system: GridSystem) -> float:
+    """Relative residual of sampled solves: 1e-3, less where the noise is far below the prior.
+
+    A residual of r times the targets may leave r^2 k / sigma^2 of the prior variance k, per cell.
+    """
+    prior = math.prod(float(f.diagonal().max()) for f in system.factors)
+    return min(SAMPLE_TOLERANCE, 0.1 * math.sqrt(float(system.noise) / prior))
 
 
 def grid_explained(system: GridSystem, points: GridPoints) -> Tensor:

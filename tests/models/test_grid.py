@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpx.errors import ConfigError, DataError, ShapeError
-from gpx.kernels import Matern32
+from gpx.kernels import RBF, Matern32
 from gpx.kernels.over_axes import MultiOutput
 from gpx.likelihoods import StudentT
+from gpx.linalg import UnconvergedWarning
 from gpx.models import GridGP, grid_points, grid_variance
 from gpx.models.grid_variance import VarianceOptions, choose_variance
 
@@ -77,11 +78,42 @@ def test_unfinished_solves_bracket_the_variance(seed, steps, share):
     with pytest.MonkeyPatch.context() as patch:
         solve = grid_variance.solve_gaps
         patch.setattr(
-            grid_variance, "solve_gaps", lambda *a, **k: solve(*a, **k, on_failure="return")
+            grid_variance, "solve_gaps", lambda *a, **k: solve(*a, **k | {"on_failure": "return"})
         )
         ends = posterior.variance_bracket(at)
     assert (ends.lower <= want + 1e-9).all()
     assert (ends.upper >= want - 1e-9).all()
+
+
+@pytest.mark.parametrize("variance", ["fill", "ignore", "sampled"])
+@pytest.mark.parametrize("gaps", ["fill", "ignore"])
+def test_variances_hold_where_noise_is_far_below_the_prior(gaps, variance, monkeypatch):
+    """A residual relative to a right-hand side of size 1 / sigma^2 may not mean anything."""
+    whole, x, y = grid_problems.draw(0.5, sizes=(14, 14), seed=1)
+    kernel = RBF(2, [0.3, 0.3], 1.0)
+    options = {"tolerance": 1e-6, "gaps": gaps, "variance": variance, "variance_samples": 800}
+    model, exact = grid_problems.pair(2, 1e-5, kernel=kernel, **options)
+    with torch.no_grad():
+        exact.likelihood.noise_variance = torch.tensor(1.1e-6).double()
+    want = exact.condition(x, y).predict(whole).variance
+    noise = float(exact.likelihood.noise_variance.detach())
+    found = model.condition(x, y).predict(whole).variance
+    error = ((found - want) / (want + noise)).abs().max()
+    assert float(error) < (0.3 if variance == "sampled" else 2e-3)
+    if variance == "fill":
+        monkeypatch.setattr(grid_variance, "MOST_ERROR", 1e30)
+        loose = model.condition(x, y).predict(whole).variance
+        assert float(((loose - want) / (want + noise)).abs().max()) > 0.05
+
+
+def test_variances_that_float32_cannot_have_are_told():
+    _, x, y = grid_problems.draw(0.5, sizes=(14, 14), seed=1)
+    options = {"gaps": "fill", "variance": "fill", "tolerance": 1e-4}
+    model, _ = grid_problems.pair(2, 1e-5, kernel=RBF(2, [0.3, 0.3], 1.0), **options)
+    with torch.no_grad():
+        model.likelihood.noise_variance = torch.tensor(1.1e-6).double()
+    with pytest.warns(UnconvergedWarning, match=r"predictive variances|stagnation"):
+        model.float().condition(x.float(), y.float()).predict(x[:9].float())
 
 
 def test_rank_reduced_variances_stay_between_zero_and_the_prior():

@@ -1,5 +1,7 @@
 """Fill, ignore and penalise against dense algebra; brackets; preconditioners; step counts."""
 
+from dataclasses import replace
+
 import grid_problems
 import pytest
 import torch
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from gpx.data.grid_stress import rastrigin
 from gpx.errors import ConfigError, NotPositiveDefinite
 from gpx.linalg import UnconvergedWarning
+from gpx.models import grid_gaps
 from gpx.models.grid_axes import CartesianGrid, GriddedRows
 from gpx.models.grid_gaps import (
     GapOptions,
@@ -129,6 +132,8 @@ def test_unfinished_solves_err_to_their_own_side(steps):
         on_failure="return",
     )
     assert float(below.fit) < fit < float(above.fit)
+    assert fit - float(below.fit) <= float(below.error)
+    assert float(above.fit) - fit <= float(above.error)
     with pytest.warns(UnconvergedWarning):
         solve_gaps(system, y, GapOptions("fill", 1e-14, max_iterations=steps))
 
@@ -161,6 +166,30 @@ def test_a_warm_start_at_the_solution_takes_no_step():
     again = solve_gaps(system, y, GapOptions("fill", 1e-6), start=first.state)
     assert first.report.iterations > 5
     assert again.report.iterations == 0
+
+
+def test_a_filling_solve_reports_the_true_residual(monkeypatch):
+    system, _, y, _ = dense(0.6, 0.01)
+    options = GapOptions("fill", 1e-6)
+    honest = solve_gaps(system, y, options)
+    rhs = system.inverse(system.rows.cells, system.rows.gaps, y)
+    true = system.missing(honest.state) + rhs
+    assert float(true.norm() / rhs.norm()) == pytest.approx(honest.report.residual, rel=1e-6)
+    assert honest.report.residual <= 1e-6
+
+    solve, called = grid_gaps.conjugate_gradients, []
+
+    def drifting(*args, **options):
+        """The first recurrence believes itself done when the truth is far from it."""
+        called.append(options["verify"])
+        found = solve(*args, **options)
+        return found if options["verify"] else replace(found, solution=0.99 * found.solution)
+
+    monkeypatch.setattr(grid_gaps, "conjugate_gradients", drifting)
+    mended = solve_gaps(system, y, options)
+    assert called == [False, True]
+    assert mended.report.residual <= 1e-6
+    assert mended.report.iterations > honest.report.iterations
 
 
 @pytest.mark.parametrize("share", [0.3, 0.8])
