@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from gpx.training import RunFolder, load, resume, run
-from gpx.training import trainer as trainer_module
 from gpx.training.interrupt import Interrupted
+from gpx.training.session import Session
 
 SMALL = [
     "data=robot_arm",
@@ -48,7 +48,7 @@ def test_resumed_equals_uninterrupted_and_predicts_after_loading(
     assert whole["predict.solver"] == "iterative"
     assert whole["predict.tolerance"] == 0.01
 
-    original = trainer_module._Session._stop_or_save
+    original = Session._stop_or_save
 
     def stop_at_three(session, *rest):
         if session.step == 3:
@@ -57,7 +57,7 @@ def test_resumed_equals_uninterrupted_and_predicts_after_loading(
 
     folder = RunFolder(tmp_path / "stopped")
     with monkeypatch.context() as patch:
-        patch.setattr(trainer_module._Session, "_stop_or_save", stop_at_three)
+        patch.setattr(Session, "_stop_or_save", stop_at_three)
         with pytest.raises(Interrupted):
             run(composed(*overrides), folder)
     found = resume(str(folder.path))

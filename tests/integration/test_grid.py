@@ -8,8 +8,8 @@ import torch
 
 from gpx.errors import ConfigError, DataError
 from gpx.training import RunFolder, load, resume, run
-from gpx.training import trainer as trainer_module
 from gpx.training.interrupt import Interrupted
+from gpx.training.session import Session
 
 SMALL = [
     "approx=grid",
@@ -41,7 +41,7 @@ def test_resumed_equals_uninterrupted_and_predicts_after_loading(
     assert whole["model.name"] == "GridGP"
     assert whole["train.gaps"] == (options[0][10:] if "gaps" in options[0] else "fill")
 
-    original = trainer_module._Session._stop_or_save
+    original = Session._stop_or_save
 
     def stop_at_three(session, *rest):
         if session.step == 3:
@@ -50,7 +50,7 @@ def test_resumed_equals_uninterrupted_and_predicts_after_loading(
 
     folder = RunFolder(tmp_path / "stopped")
     with monkeypatch.context() as patch:
-        patch.setattr(trainer_module._Session, "_stop_or_save", stop_at_three)
+        patch.setattr(Session, "_stop_or_save", stop_at_three)
         with pytest.raises(Interrupted):
             run(composed(*overrides), folder)
     again = resume(str(folder.path))

@@ -5,8 +5,9 @@ import signal
 import pytest
 import torch
 
-from gpx.training import RunFolder, resume, run, trainer
+from gpx.training import RunFolder, resume, run
 from gpx.training.interrupt import Interrupted
+from gpx.training.session import Session
 
 SITES = ("mean_field", "gpx.objectives.SiteBoundELBO", "gpx.training.FirstOrder")
 BLOCKS = (
@@ -72,18 +73,18 @@ def test_sites_stopped_and_resumed_equal_never_stopped(composed, classes, tmp_pa
     overrides = [*classes, "trainer.max_steps=12", "objective.refresh_steps=4"]
     overrides += ["trainer.batch_size=50", "objective.columns=100", "approx.block_frequencies=10"]
     whole = run(composed(*overrides), RunFolder(tmp_path / "whole"))
-    original = trainer._Session._stop_or_save
+    original = Session._stop_or_save
 
     def stop(session):
         if session.step == 6:
             session.guard.received = signal.SIGTERM
         original(session)
 
-    monkeypatch.setattr(trainer._Session, "_stop_or_save", stop)
+    monkeypatch.setattr(Session, "_stop_or_save", stop)
     folder = RunFolder(tmp_path / "stopped")
     with pytest.raises(Interrupted):
         run(composed(*overrides), folder)
-    monkeypatch.setattr(trainer._Session, "_stop_or_save", original)
+    monkeypatch.setattr(Session, "_stop_or_save", original)
     found = resume(str(folder.path))
     for name in ("train.evidence", "test.mnlp", "test.rmse", "train.steps"):
         assert found[name] == whole[name]

@@ -90,9 +90,9 @@ def counted(metrics):
 @pytest.fixture
 def stop_at(monkeypatch):
     """Deliver a signal to the running trainer after a number of steps."""
-    from gpx.training import trainer as module
+    from gpx.training.session import Session
 
-    original = module._Session._stop_or_save
+    original = Session._stop_or_save
 
     def arrange(step):
         def check(session):
@@ -100,10 +100,10 @@ def stop_at(monkeypatch):
                 session.guard.received = signal.SIGTERM
             original(session)
 
-        monkeypatch.setattr(module._Session, "_stop_or_save", check)
+        monkeypatch.setattr(Session, "_stop_or_save", check)
 
     yield arrange
-    monkeypatch.setattr(module._Session, "_stop_or_save", original)
+    monkeypatch.setattr(Session, "_stop_or_save", original)
 
 
 @pytest.mark.parametrize("approx", SETTINGS)
