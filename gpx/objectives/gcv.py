@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError
-from gpx.linalg import cholesky, probe_vectors, with_gradient
+from gpx.linalg import SolveReport, cholesky, probe_vectors, with_gradient
 from gpx.linalg.trace import mean_and_error
 from gpx.models.base import Model
 from gpx.models.grid import GridGP
@@ -17,9 +17,25 @@ from gpx.models.grid_system import GridSystem
 from gpx.objectives.base import Evidence, Facts
 from gpx.objectives.grid_gradient import FactorGradient, bilinear_gradient, spectral_sum
 from gpx.objectives.grid_logdet import DENSE_POINTS, dense_function
-from gpx.objectives.grid_objective import GridObjective
+from gpx.objectives.grid_objective import GridObjective, grid_facts
 
 TraceName = Literal["auto", "nystrom", "dense", "hutchinson"]
+
+
+class InverseTrace(NamedTuple):
+    """Tr (K_XX + sigma^2 I)^{-1}.
+
+    Attributes:
+        value ().
+        gradient: with respect to the factors and the noise variance.
+        standard_error (): of the stochastic route, else 0.
+        report: of its solves.
+    """
+
+    value: Tensor
+    gradient: FactorGradient
+    standard_error: Tensor
+    report: SolveReport | None = None
 
 
 def inverse_trace(
@@ -29,8 +45,8 @@ def inverse_trace(
     *,
     probes: int = 10,
     generator: torch.Generator | None = None,
-) -> tuple[Tensor, FactorGradient, Tensor]:
-    """Tr (K_XX + sigma^2 I)^{-1}, its gradient and its standard error.
+) -> InverseTrace:
+    """Tr (K_XX + sigma^2 I)^{-1} by ``route``.
 
     * full, nystrom: sum over the N largest eigenvalues of 1 / (N / M lambda_i + sigma^2); exact
       without gaps. dense: N x N. hutchinson: unbiased, a solve per probe.
@@ -48,7 +64,7 @@ def inverse_trace(
             torch.reciprocal,
             lambda t: -t.square().reciprocal(),
         )
-        return value, gradient, zero
+        return InverseTrace(value, gradient, zero)
     if route == "dense":
 
         def trace(matrix: Tensor) -> tuple[Tensor, Tensor]:
@@ -58,7 +74,7 @@ def inverse_trace(
             inverse = torch.cholesky_inverse(lower)
             return inverse.diagonal().double().sum(), -inverse @ inverse
 
-        return *dense_function(system, trace), zero
+        return InverseTrace(*dense_function(system, trace), zero)
     like = system.shifted
     z = probe_vectors(
         system.num_observed, probes, generator=generator, dtype=like.dtype, device=like.device
@@ -66,7 +82,7 @@ def inverse_trace(
     solved = solve_gaps(system, z, options)
     mean, error = mean_and_error((z * solved.alpha[system.rows.cells]).sum(0).double())
     gradient = bilinear_gradient(system.factors, solved.alpha, solved.alpha)
-    return mean, (-1.0 / probes) * gradient, error
+    return InverseTrace(mean, (-1.0 / probes) * gradient, error, solved.report)
 
 
 class GCV(GridObjective):
@@ -74,8 +90,11 @@ class GCV(GridObjective):
 
     GCV is the mean squared residual over the squared mean of I - H, H the hat matrix; it estimates
     the leave-one-out error and does not change when K and sigma^2 are scaled together: keep the
-    outputscale fixed (kernel.outputscale=null), its gradient and the noise's cancel. The logarithm
-    puts it on the scale of an evidence.
+    outputscale fixed (kernel.outputscale=null), its gradient and the noise's cancel. For the same
+    reason it knows no scale of variances: means are as they are, predictive variances (and the
+    noise variance) are to be multiplied by the fact ``variance_scale`` = y^T (K_XX + sigma^2
+    I)^{-1} y / N, the scale of greatest likelihood. The logarithm puts it on the scale of an
+    evidence.
 
     Args:
         trace: "nystrom", "dense", "hutchinson" (a solve per probe) or "auto": exact where it is
@@ -98,7 +117,7 @@ class GCV(GridObjective):
     def evidence(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Evidence:
-        """-N / 2 log GCV; parts: its residual and its trace term. Facts: the GCV itself."""
+        """-N / 2 log GCV; parts: its residual and its trace term. Facts: GCV, variance_scale."""
         self.check(model)
         assert isinstance(model, GridGP)
         target, rows, factors = self.posed(model, x, y)
@@ -111,22 +130,25 @@ class GCV(GridObjective):
             solve = model.solve(system, target.detach())
             alpha = solve.alpha[cells]
             route = self._route(system)
-            trace, trace_gradient, error = inverse_trace(
+            inverse = inverse_trace(
                 system,
                 route,
                 model.options,
                 probes=self.probes,
                 generator=self.draws.generator(x.device, generator),
             )
+            trace = inverse.value
             square = alpha.double().square().sum()
             parts = {"residual": -0.5 * n * (n * square).log(), "trace": n * trace.log()}
         value = parts["residual"] + parts["trace"]
+        second: SolveReport | None = None
         if wanted:
             with torch.no_grad():
                 # d ||alpha||^2 = -2 eta^T dK alpha + 2 eta^T dy, eta = (K + sigma^2 I)^{-1} alpha
-                eta = solve_gaps(system, alpha, model.options).alpha
+                again = solve_gaps(system, alpha, model.options)
+                eta, second = again.alpha, again.report
                 bilinear = bilinear_gradient(system.factors, eta, solve.alpha)
-                gradient = (n / square) * bilinear + (n / trace) * trace_gradient
+                gradient = (n / square) * bilinear + (n / trace) * inverse.gradient
             value = with_gradient(
                 value,
                 [target, noise, *factors],
@@ -134,11 +156,14 @@ class GCV(GridObjective):
             )
         facts: Facts = {
             "gcv": float(n * square / trace.square()),
+            "variance_scale": float(solve.fit) / n,
             "trace": route,
-            "gaps": model.options.gaps,
         }
-        if float(error):
-            facts["trace_standard_error"] = float(error)
+        facts |= grid_facts(
+            model, rows, solver=solve.report, gradient_solver=second, trace_solver=inverse.report
+        )
+        if float(inverse.standard_error):
+            facts["trace_standard_error"] = float(inverse.standard_error)
         return Evidence(value, self.kind, parts, solve.report, facts)
 
     def _route(self, system: GridSystem) -> str:

@@ -13,12 +13,15 @@ from gpx.models.base import Model
 from gpx.models.grid import GridGP
 from gpx.models.grid_gaps import GridSolve, bracket
 from gpx.models.grid_system import GridSystem
-from gpx.objectives.base import Evidence, Facts
+from gpx.objectives.base import Evidence, Facts, Kind
 from gpx.objectives.grid_gradient import FactorGradient, bilinear_gradient
 from gpx.objectives.grid_logdet import GridLogdet, LogdetName, choose_logdet, grid_logdet
-from gpx.objectives.grid_objective import GridObjective
+from gpx.objectives.grid_objective import GridObjective, grid_facts
 
 LOG_TWO_PI = math.log(2.0 * math.pi)
+
+CUT_SHORT: dict[str, Kind] = {"fill": "lower_bound", "ignore": "upper_bound"}
+"""What a solve that did not converge makes of an otherwise exact evidence."""
 
 
 class GridTerms(NamedTuple):
@@ -88,8 +91,9 @@ class GridMLL(GridObjective):
     ) -> Evidence:
         """Evidence in nats, in float64; parts are those of ``GridTerms``.
 
-        Facts: route of the log-determinant, its standard error, steps of the solve, and the width
-        of the certified bracket of the fit where asked for.
+        Facts: route of the log-determinant, its standard error, steps, residual and outcome of the
+        solves, and the width of the certified bracket of the fit where asked for. A solve cut short
+        makes an exact evidence a lower (fill) or an upper (ignore) bound.
         """
         self.check(model)
         assert isinstance(model, GridGP)
@@ -115,20 +119,15 @@ class GridMLL(GridObjective):
                 [target, noise, *factors],
                 [-solve.alpha[rows.cells], gradient.noise, *gradient.factors],
             )
-        facts: Facts = {
-            "logdet": logdet.route,
-            "gaps": model.options.gaps,
-            "grid_cells": system.size,
-            "gap_share": rows.gappiness,
-        }
+        facts: Facts = {"logdet": logdet.route}
+        facts |= grid_facts(model, rows, solver=solve.report, logdet_solver=logdet.report)
         if float(logdet.standard_error):
             facts["logdet_standard_error"] = 0.5 * float(logdet.standard_error)
-        if solve.report is not None:
-            facts["solver_iterations"] = solve.report.iterations
-            facts["solver_converged"] = solve.report.converged
         if self.bracket and model.options.gaps == "fill" and solve.state is not None:
             ends = bracket(system, target.detach(), solve.state)
             facts["evidence_fit_gap"] = max(0.5 * float(ends.upper - ends.lower), 0.0)
-        penalised = model.options.gaps == "penalize" and system.num_gaps > 0
-        kind = "exact" if logdet.exact and not penalised else "estimate"
-        return Evidence(value, kind, terms._asdict(), solve.report, facts)  # type: ignore[arg-type]
+        kind: Kind = "estimate"
+        if logdet.exact and facts["gaps"] != "penalize":
+            cut_short = solve.report is not None and not solve.report.converged
+            kind = CUT_SHORT[str(facts["gaps"])] if cut_short else "exact"
+        return Evidence(value, kind, terms._asdict(), solve.report, facts)

@@ -10,11 +10,13 @@ from torch import Tensor
 from gpx.errors import ConfigError
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
+from gpx.linalg import SolveReport
 from gpx.models.base import Model
 from gpx.models.exact_solver import require_finite
 from gpx.models.grid import GridGP
 from gpx.models.grid_axes import GriddedRows
-from gpx.objectives.base import Objective
+from gpx.models.grid_gaps import choose_gaps
+from gpx.objectives.base import Facts, Objective
 from gpx.objectives.fixed_probes import FixedProbes
 
 
@@ -52,3 +54,15 @@ class GridObjective(Objective):
         require_finite(target)
         rows = model.gridded(x)
         return target, rows, model.axis_kernels(rows).matrices(rows.grid)
+
+
+def grid_facts(model: GridGP, rows: GriddedRows, **reports: SolveReport | None) -> Facts:
+    """How gaps were treated, and what every solve did, under its own name."""
+    gaps, _ = choose_gaps(model.options, rows.gaps.shape[0], rows.grid.size)
+    found: Facts = {"gaps": gaps, "grid_cells": rows.grid.size, "gap_share": rows.gappiness}
+    for name, report in reports.items():
+        if report is not None:
+            found[f"{name}_iterations"] = report.iterations
+            found[f"{name}_residual"] = report.residual
+            found[f"{name}_converged"] = report.converged
+    return found

@@ -6,6 +6,7 @@ import torch
 
 from gpx.errors import ConfigError, DataError
 from gpx.kernels.over_axes import MultiOutput
+from gpx.linalg import UnconvergedWarning
 from gpx.models.grid_axes import CartesianGrid, GriddedRows
 from gpx.models.grid_gaps import GapOptions
 from gpx.models.grid_system import GridSystem
@@ -50,11 +51,7 @@ def test_evidence_and_gradient_equal_dense_ones(gaps, share):
 
 
 def test_gradient_reaches_the_coregionalisation():
-    generator = torch.Generator().manual_seed(2)
-    place = torch.randn(4, 2, generator=generator, dtype=torch.float64)
-    rows = [[*p.tolist(), h, o] for p in place for h in (0.0, 1.0, 2.5) for o in (0.0, 1.0)]
-    x = torch.tensor(rows, dtype=torch.float64)[torch.randperm(24, generator=generator)[:17]]
-    y = torch.randn(17, generator=generator, dtype=torch.float64)
+    x, y = grid_problems.stations()
     kernel = MultiOutput("matern32", 4, 2, [[0, 1], [2], [3]])
     model, exact = grid_problems.pair(kernel=kernel, axes=[[0, 1], [2], [3]], tolerance=1e-13)
     found = gradient(GridMLL("dense").evidence(model, x, y).value, model)
@@ -87,6 +84,31 @@ def test_gradient_is_that_of_the_route(route):
             assert float(slope.view(-1)[i]) == pytest.approx(
                 difference, rel=tolerance, abs=10 * tolerance
             )
+
+
+@pytest.mark.parametrize(("gaps", "kind"), [("fill", "lower_bound"), ("ignore", "upper_bound")])
+def test_a_solve_cut_short_makes_a_bound_and_is_recorded(gaps, kind):
+    _, x, y = grid_problems.draw(0.6)
+    options = {"gaps": gaps, "max_iterations": 2, "precondition_rank": 0}
+    model, exact = grid_problems.pair(**options)
+    with pytest.warns(UnconvergedWarning):
+        found = GridMLL("dense").evidence(model, x, y)
+    want = ExactMLL().evidence(exact, x, y).value
+    assert found.kind == kind
+    assert (found.value < want) == (kind == "lower_bound")
+    assert found.facts["solver_converged"] is False
+    assert found.facts["solver_residual"] > 1e-12
+    with pytest.warns(UnconvergedWarning):
+        facts = GCV("hutchinson").evidence(model, x, y).facts
+    assert not any(facts[f"{name}_converged"] for name in ("solver", "gradient_solver"))
+    assert facts["trace_solver_iterations"] == 2
+
+
+def test_facts_name_what_was_done_not_what_was_asked_for():
+    _, x, y = grid_problems.draw(1.0)
+    model, _ = grid_problems.pair(gaps="ignore")
+    assert GridMLL().evidence(model, x, y).facts["gaps"] == "full"
+    assert GCV().evidence(model, x, y).facts["gaps"] == "full"
 
 
 @pytest.mark.parametrize("share", [0.3, 0.8])
@@ -216,6 +238,48 @@ def test_gcv_equals_its_definition_and_gradient(share):
         torch.testing.assert_close(ours, dense, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.parametrize("gaps", ["fill", "ignore", "penalize"])
+@pytest.mark.parametrize("route", ["nystrom", "hutchinson"])
+def test_gradient_of_estimated_gcv_with_stations_and_outputs(gaps, route):
+    """Central differences along one direction, grouped axes and coregionalisation included."""
+    x, y = grid_problems.stations()
+    kernel = MultiOutput("matern32", 4, 2, [[0, 1], [2], [3]])
+    options = {"axes": [[0, 1], [2], [3]], "gaps": gaps, "penalty": 1e3, "tolerance": 1e-13}
+    model, _ = grid_problems.pair(kernel=kernel, **options)
+    objective = GCV(route, probes=3)
+    objective.prepare(model, x, y, generator=torch.Generator().manual_seed(0))
+    slopes = gradient(objective.evidence(model, x, y).value, model)
+    generator = torch.Generator().manual_seed(1)
+    along = [torch.randn(s.shape, generator=generator, dtype=s.dtype) for s in slopes]
+    ends = []
+    for step in (1e-5, -1e-5):
+        with torch.no_grad():
+            for p, v in zip(model.parameters(), along, strict=True):
+                p.add_(step * v)
+            ends.append(float(objective.evidence(model, x, y).value))
+            for p, v in zip(model.parameters(), along, strict=True):
+                p.sub_(step * v)
+    want = sum(float((s * v).sum()) for s, v in zip(slopes, along, strict=True))
+    assert (ends[0] - ends[1]) / 2e-5 == pytest.approx(want, rel=1e-6, abs=1e-6)
+
+
+def test_gcv_knows_the_scale_of_variances_apart():
+    """With K and sigma^2 multiplied by it, the evidence is greatest along that scaling."""
+    _, x, y = grid_problems.draw(0.65)
+    model, exact = grid_problems.pair()
+    scale = GCV("dense").evidence(model, x, y).facts["variance_scale"]
+    slopes = []
+    for factor in (scale, 2.0 * scale):
+        kernel, noise = 1.7 * factor, 0.05 * factor
+        with torch.no_grad():
+            exact.kernel.outputscale = torch.tensor(kernel).double()
+            exact.likelihood.noise_variance = torch.tensor(noise).double()
+        matrix = exact.kernel.evaluate(x) + noise * torch.eye(len(y), dtype=y.dtype)
+        slopes.append(float(y @ torch.linalg.solve(matrix, y).detach()) - len(y))
+    assert abs(slopes[0]) < 1e-4 * len(y)
+    assert slopes[1] < -0.4 * len(y)
+
+
 def test_gcv_does_not_change_with_a_common_scale():
     _, x, y = grid_problems.draw(0.65)
     model, _ = grid_problems.pair()
@@ -229,7 +293,7 @@ def test_gcv_does_not_change_with_a_common_scale():
 @pytest.mark.parametrize("route", ["nystrom", "hutchinson"])
 def test_traces_estimate_the_dense_one(route):
     system, matrix = system_of(0.7)
-    value, slopes, error = inverse_trace(
+    value, slopes, error, _ = inverse_trace(
         system, route, OPTIONS, probes=300, generator=torch.Generator().manual_seed(0)
     )
     inverse = torch.linalg.inv(matrix)

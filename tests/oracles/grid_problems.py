@@ -22,6 +22,15 @@ def draw(share=0.65, sizes=SIZES, seed=0):
     return whole, whole[order].contiguous(), y
 
 
+def stations():
+    """17 of 24 rows: four places in the plane, three times, two outputs; and targets."""
+    generator = torch.Generator().manual_seed(2)
+    place = torch.randn(4, 2, generator=generator, dtype=torch.float64)
+    rows = [[*p.tolist(), h, o] for p in place for h in (0.0, 1.0, 2.5) for o in (0.0, 1.0)]
+    x = torch.tensor(rows, dtype=torch.float64)[torch.randperm(24, generator=generator)[:17]]
+    return x, torch.randn(17, generator=generator, dtype=torch.float64)
+
+
 def parts(d=3, noise=0.05, kernel=None):
     """Kernel, mean and likelihood as arguments."""
     kernel = RBF(d, [0.3, 0.5, 0.4][:d], 1.7) if kernel is None else kernel
