@@ -20,6 +20,7 @@ from torch import Tensor
 
 from gpx.backends import keops_installed
 from gpx.bases import RandomFourier
+from gpx.bases.fourier_native import fourier_pass
 from gpx.data.folders import ROOT_VARIABLE, cache_folder
 from gpx.errors import GPXError
 from gpx.kernels import RBF
@@ -192,6 +193,10 @@ def numerics() -> Iterator[Finding]:
 
 def extras(compile_keops: bool) -> Iterator[Finding]:
     """Optional parts: missing ones are notes, installed ones that do not work fail."""
+    if fourier_pass(torch.zeros(1)) is None:
+        yield note("no C compiler (CC, or cc): random features run as torch operations, slower")
+    else:
+        yield judged("C compiler: random features are compiled and agree with torch", True)
     instead = "kernel products run in cache-sized tiles of torch (backend=chunked), which need none"
     if not keops_installed():
         yield note(f"KeOps is not installed (pip install pykeops): {instead}")

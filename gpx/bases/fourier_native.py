@@ -98,6 +98,7 @@ def _checked(dtype: torch.dtype) -> FourierPass | None:
     if not error < 100 * torch.finfo(dtype).eps:
         logger.warning("the compiled Fourier features are off by %.1e and not used", error)
         return None
+    logger.info("random features: compiled for this machine")
     return found
 
 
