@@ -8,7 +8,7 @@ from functools import reduce
 
 import numpy as np
 
-from gpx.data.grid_values import GridSource, GridValues
+from gpx.data.grid_values import GridSource, GridValues, require_table_memory
 from gpx.data.table import Floats
 from gpx.errors import ConfigError
 
@@ -68,7 +68,10 @@ class GridStress(GridSource):
         self.gap_share, self.noise, self.seed = gap_share, noise, seed
 
     def grid(self) -> GridValues:
-        """Draws it. Cost: a few numbers per cell."""
+        """Draws it; raises ConfigError where memory does not suffice. Cost: O(cells)."""
+        size, width = math.prod(self.shape), len(self.shape)
+        rows = size - round(self.gap_share * size)
+        require_table_memory(self.shape, width, rows, f"{self.field} generator", drawn=True)
         random = np.random.Generator(np.random.PCG64(self.seed))
         values = membrane(self.shape, random) if self.field == "membrane" else rastrigin(self.shape)
         values += self.noise * random.standard_normal(self.shape)

@@ -5,19 +5,24 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from gpx.data.source import DataSource, Rows
 from gpx.data.table import Floats, Table
 from gpx.errors import ConfigError, DataError
+from gpx.linalg.memory import available_memory
 
 HOLD_OUT = ("cells", "slices", "tail", "mask")
 
 MAX_CELLS = 2**31
 """Cells of a grid that is turned into a table of rows."""
+
+TABLE_COPIES = 3
+"""Tables of rows that exist at once while columns are joined, split and standardised."""
 
 
 @dataclass(frozen=True)
@@ -87,11 +92,8 @@ class GridValues:
 
     def table(self) -> Table:
         """One row per observed cell, in the order of the grid."""
-        if self.values.size > MAX_CELLS:
-            raise DataError(
-                f"{self.origin}: {' x '.join(map(str, self.values.shape))} = {self.values.size:,} "
-                "cells are more than a table of rows can hold; thin an axis"
-            )
+        width = sum(map(len, self.axis_names))
+        require_table_memory(self.values.shape, width, int(self.observed.sum()), self.origin)
         cells = self.cells()
         parts = np.unravel_index(cells, self.values.shape)
         columns = [_as_columns(axis)[index] for axis, index in zip(self.axes, parts, strict=True)]
@@ -107,6 +109,34 @@ class GridValues:
             checksums=self.checksums,
             labels=tuple(int(widths[axis]) for axis in self.labels),
         )
+
+
+def require_table_memory(
+    shape: Sequence[int], width: int, rows: int, origin: str, *, drawn: bool = False
+) -> None:
+    """Refuse a grid whose table of rows would not fit memory, before it is taken.
+
+    Args:
+        shape: of the grid.
+        width: input columns.
+        rows: observed cells.
+        drawn: whether values and gaps are still to be drawn: two arrays over the grid.
+
+    Raises:
+        ConfigError: how large, how much is free, what to do.
+    """
+    cells = math.prod(shape)
+    needed = 8 * (TABLE_COPIES * (width + 1) * rows + (2 * cells if drawn else 0))
+    free = available_memory(torch.device("cpu"))
+    if cells <= MAX_CELLS and (free is None or needed <= free):
+        return
+    sizes = " x ".join(f"{m:,}" for m in shape)
+    raise ConfigError(
+        f"{origin}: {sizes} = {cells:,} cells, {rows:,} of them observed, are a table of "
+        f"{needed / 2**30:,.1f} GiB; at most {MAX_CELLS:,} cells"
+        + ("" if free is None else f" and {free / 2**30:,.1f} GiB")
+        + " can be had: thin or shorten an axis"
+    )
 
 
 def _as_columns(axis: Floats) -> Floats:
@@ -183,9 +213,12 @@ class GridSource(DataSource):
         """The whole grid, in the data's own units; raises DataError when it cannot be had."""
 
     def table(self) -> Table:
-        """The observed cells as rows; several outputs are each standardised on training rows."""
+        """The observed cells as rows; several outputs are each standardised on training rows.
+
+        Predictions of several outputs are in these units; the notes say how to go back.
+        """
         self._grid = self.grid()
-        table = self._grid.table()
+        table, units = self._grid.table(), list[str]()
         for axis in self._grid.labels:
             train, _ = self.split_rows(table)
             index = np.unravel_index(self._grid.cells(), self._grid.values.shape)[axis]
@@ -196,9 +229,11 @@ class GridSource(DataSource):
                     raise DataError(
                         f"{table.where}: output {output} has no training cell; hold out others"
                     )
-                table.y[rows] -= seen.mean()
-                table.y[rows] /= seen.std() or 1.0
-        return table
+                mean, scale = seen.mean(), seen.std() or 1.0
+                table.y[rows] -= mean
+                table.y[rows] /= scale
+                units.append(f"output {output} is (value - {mean:.7g}) / {scale:.7g}")
+        return replace(table, notes="; ".join(filter(None, [table.notes, *units])))
 
     def split_rows(self, table: Table) -> tuple[Rows, Rows]:
         """As in ``DataSource``, by ``hold_out``."""

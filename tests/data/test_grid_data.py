@@ -1,11 +1,13 @@
 """Grids from archives, frames and generators: rows, folds, and every refusal in one sentence."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
 from matplotlib.image import imsave
 
-from gpx.data import ExtraGrid, FrameFolder, GridFile, GridStress, load
+from gpx.data import ExtraGrid, FrameFolder, GridFile, GridStress, grid_values, load
 from gpx.data.grid_stress import membrane, rastrigin
 from gpx.errors import ConfigError, DataError
 from gpx.models.grid_axes import find_grid
@@ -93,6 +95,11 @@ def test_several_outputs_are_a_last_axis_standardised_each_and_keep_their_number
         assert abs(float(rows.mean())) < 1e-9
         assert float(rows.std(correction=0)) == pytest.approx(1.0, abs=1e-6)
     assert find_grid(data.train_x).grid.shape == (12, 4, 2)
+    mean, scale = re.search(r"output 0 is \(value - (\S+)\) / (\S+);", data.notes).groups()
+    raw = np.load(path)["values"]
+    back = data.scaler.target_mean + data.scaler.target_scale * data.train_y[outputs == 0.0]
+    back = back * float(scale) + float(mean)
+    assert np.abs(back.numpy()[:, None] - raw.ravel()).min(1).max() < 1e-4
 
 
 def test_scattered_stations_are_one_axis(tmp_path):
@@ -205,6 +212,17 @@ def test_the_stress_generator_repeats_and_has_the_gaps_asked_for():
     for bad in ({"field": "wave"}, {"shape": (4, 4)}, {"gap_share": 1.0}, {"noise": -1.0}):
         with pytest.raises(ConfigError):
             GridStress(**bad)
+
+
+def test_a_grid_that_does_not_fit_is_told_before_memory_is_taken(monkeypatch):
+    with pytest.raises(ConfigError, match=r"20,000 x 20,000 x 20,000 = 8,000,000,000,000 cells"):
+        GridStress("rastrigin", (20_000,) * 3).grid()
+    small = GridStress("rastrigin", (12, 9)).grid()
+    monkeypatch.setattr(grid_values, "available_memory", lambda device: 1000)
+    with pytest.raises(ConfigError, match=r"12 x 9 = 108 cells, 86 .* GiB.*thin or shorten"):
+        small.table()
+    with pytest.raises(ConfigError, match="rastrigin generator: 12 x 9"):
+        GridStress("rastrigin", (12, 9)).grid()
 
 
 def test_extra_grids(tmp_path, monkeypatch):
