@@ -46,13 +46,20 @@ PUBLISHED = {10**6: (0.9785, 0.068), 10**7: (None, 0.063)}
 
 @torch.no_grad()
 def measured(model: QSGP, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> dict:
-    """Exact bound per training image, accuracy and mean negative log probability (median)."""
-    latent = test[1] * model.condition(*train).predict(test[0]).mean
-    loss = -logsigmoid(latent.double())
+    """Exact bound per training image, accuracy and mean negative log probabilities.
+
+    NLP is that of the predictive median, as published, which leaves the latent variance out;
+    "NLP, averaged" is that of the probability under q.
+    """
+    mean, variance = model.condition(*train).predict(test[0])
+    latent = test[1] * mean
+    averaged = Bernoulli(num_nodes=NODES).predictive(mean, variance)
+    loss = -averaged.log_prob(test[1]).double()
     return {
         "bound / image": float(exact_site_elbo(model, *train).value) / len(train[1]),
         "accuracy": float((latent > 0).double().mean()),
-        "NLP": float(loss.mean()),
+        "NLP": float(-logsigmoid(latent).mean()),
+        "NLP, averaged": float(loss.mean()),
         "losses": loss,
         "lengthscale": float(model.kernel.lengthscale.mean()),
         "signal variance": float(model.kernel.outputscale),
@@ -96,7 +103,7 @@ def train(
         row = rows[-1]
         # against the start over all functions, image by image: what they share cancels
         change = row["losses"] - rows[min(1, len(rows) - 1)]["losses"]
-        row["change of NLP"] = float(change.mean())
+        row["change"] = float(change.mean())
         row["+-"] = float(change.std()) / len(change) ** 0.5
         print({k: v for k, v in row.items() if k != "losses"}, flush=True)
 
@@ -182,17 +189,18 @@ def main() -> None:
         [
             f"{count:,} training and {len(tables[3]):,} test images; {BATCH} images and a fifth",
             f"of the functions (2,000 to 20,000) per step, {NODES} nodes, predictive median. The",
-            "bound is exact, in nats; the change of NLP is against the start over all functions,",
-            "with the standard error of its mean over images. Published: all 60,000 + 10,000",
-            "images.",
+            "bound is exact, in nats. Published: all 60,000 + 10,000 images. The median leaves the",
+            "latent variance out, which the bound answers with larger latent means: a better bound",
+            "need not have a lower NLP of the median, but has one of the probability under q. Its",
+            "change is against the start over all functions, with its standard error over images.",
         ],
         rows,
         {
             "steps end with a higher exact bound than the start over all functions": all(
                 b["bound / image"] > a["bound / image"] for a, b in pairs
             ),
-            "and with no higher negative log probability (two standard errors)": all(
-                b["change of NLP"] < 2.0 * b["+-"] for _, b in pairs
+            "and with a lower negative log probability under q, by two standard errors": all(
+                b["change"] < -2.0 * b["+-"] for _, b in pairs
             ),
             "the start over all functions is better in both than the solve for few": all(
                 run[1]["NLP"] < run[0]["NLP"] and run[1]["bound / image"] > run[0]["bound / image"]
