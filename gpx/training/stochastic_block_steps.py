@@ -20,13 +20,14 @@ from gpx.training.block_steps import BlockSteps
 class StochasticBlockSteps(BlockSteps):
     """Natural-gradient steps on blocks of weights, every round of them from fresh data rows.
 
-    A step needs Phi mu at its rows. Estimating it from c of the m weights, as sampled gradients do,
-    has a standard deviation of about sqrt(m / c) times the norm of what the groups contribute,
-    which is far above their sum, and a step that is exact on its block takes that noise whole. Here
-    nothing about Phi mu is sampled: rows are drawn once a round, and a round visits every active
-    group once. The step of a group updates the fitted values of this round's rows by its change,
-    and adds the group's new weights to those of the next round's rows, which are exact, therefore,
-    when the round is over: two products with the b columns at hand, whatever n and m are.
+    A step needs Phi mu at its rows. Estimated from c of the m weights, as sampled gradients do, it
+    has a standard deviation of sqrt(m / c) times the root sum of squares of what the groups
+    contribute; contributions cancel, so that is far above the size of their sum, and a step that is
+    exact on its block takes the noise whole. Here nothing about Phi mu is sampled: rows are drawn
+    once a round, and a round visits every active group once. The step of a group updates the fitted
+    values of this round's rows by its change, and adds the group's new weights to those of the next
+    round's rows, which are exact, therefore, when the round is over: two products with the b
+    columns at hand, whatever n and m are.
 
     Groups join round by round, ``growth`` times as many each. Those that have joined are the model:
     V of G with prior precision V / G S, as V b random functions of their own would have. A group
