@@ -256,7 +256,7 @@ def test_auto_goes_by_size_and_memory_and_says_why(monkeypatch):
 
 def test_the_rank_follows_the_number_of_points_and_the_memory():
     options = IterativeOptions()
-    assert [options.points(n) for n in (1, 100, 5_000, 20_000)] == [1, 100, 990, 1980]
+    assert [options.points(n) for n in (1, 100, 2_000, 20_000)] == [1, 100, 627, 1000]
     assert options.points(10**6) == 2**31 // (8 * 4 * 10**6)  # four factors in 2 GiB
     assert IterativeOptions(memory_budget_gib=1e-6).points(10**6) == 1
     assert [IterativeOptions(rank=500).points(n) for n in (80, 10**6)] == [80, 500]
