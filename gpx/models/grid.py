@@ -27,6 +27,9 @@ from gpx.models.grid_variance import VarianceName, VarianceOptions
 LONG_AXIS = 4000
 """Points of an axis from which its eigendecomposition is worth a word."""
 
+FLOAT32_TOLERANCE = 1e-4
+"""Relative residual that solves in float32 reach."""
+
 
 class GridGP(Model):
     """Gaussian process regression, exact, for inputs on a grid: n in the tens of millions.
@@ -93,10 +96,15 @@ class GridGP(Model):
         self._workspace: KroneckerWorkspace | None = None
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
-        """As in ``Model``: finds the grid and fixes how its gaps are treated."""
+        """As in ``Model``: finds the grid, fixes how gaps are treated and what float32 reaches."""
         rows = self.gridded(x)
-        asked = self.options.gaps
-        if asked == "auto":
+        settled: dict[str, tuple[Any, str]] = {}
+        asked = self.options.tolerance
+        if x.dtype == torch.float32 and asked < FLOAT32_TOLERANCE and rows.gaps.shape[0]:
+            self.options = dataclasses.replace(self.options, tolerance=FLOAT32_TOLERANCE)
+            reason = f"solves in float32 do not reach {asked:g}; trainer.dtype=float64 does"
+            settled["tolerance"] = (FLOAT32_TOLERANCE, reason)
+        if self.options.gaps == "auto":
             chosen, reason = choose_gaps(self.options, rows.gaps.shape[0], rows.grid.size)
             self.options = dataclasses.replace(self.options, gaps=chosen)
             self._fit_warm(rows)
@@ -107,8 +115,8 @@ class GridGP(Model):
                     f"{9e-12 * longest**3:.1f} x 10^12 operations: where that axis is regular, two "
                     "columns in its place (such as day and hour) are far cheaper"
                 )
-            return {"gaps": (chosen, f"grid of {rows.grid.describe()}; {reason}")}
-        return {}
+            settled["gaps"] = (chosen, f"grid of {rows.grid.describe()}; {reason}")
+        return settled
 
     def gridded(self, x: Tensor) -> GriddedRows:
         """Grid and cells of the rows x (n, d); found once for the same tensor.

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, NotPositiveDefinite
 from gpx.linalg import (
     CGResult,
     RelativeResidual,
@@ -27,6 +27,9 @@ MOST_GAPS_FILLED = 0.9
 
 DENSE_FACTOR = 2**30
 """Bytes of a preconditioner's factor that is kept; beyond, it stays a Kronecker product."""
+
+NO_SOLUTION = 0.1
+"""Relative residual above which a solve that did not converge counts for nothing."""
 
 MOST_RANK = 1000
 """Of a preconditioner whose rank was left open."""
@@ -138,6 +141,10 @@ def solve_gaps(
         start: ``GridSolve.state`` of an earlier solve.
         on_failure: as for ``conjugate_gradients``.
 
+    Raises:
+        NotPositiveDefinite: "ignore" or "penalize" ended far from any solution, and the caller
+            wanted a warning (precision too low for so small a noise variance, or too few steps).
+
     Cost: per step two Kronecker products (fill) or one (ignore, penalize) per column.
     Source: Evans thesis, sections 3.3.1 to 3.3.4 (penalty on the gaps, not on the data; the whole
         alpha is kept after filling).
@@ -205,6 +212,7 @@ def _ignore(
         max_iterations=options.max_iterations,
         on_failure=on_failure,  # type: ignore[arg-type]
     )
+    _require_solution(found, system, options, on_failure)
     # 2 a^T y - a^T A a = a^T (y + r): the best lower bound that a gives
     fit = _dot(found.solution, target + found.residual)
     error = _dot(found.residual, found.residual) / system.noise.double()
@@ -231,9 +239,30 @@ def _penalize(
         max_iterations=options.max_iterations,
         on_failure=on_failure,  # type: ignore[arg-type]
     )
+    _require_solution(found, system, options, on_failure)
     alpha = found.solution
     fit = _dot(target, alpha[system.rows.cells])
     return GridSolve(alpha, fit, torch.full_like(fit, torch.inf), alpha, found.report)
+
+
+def _require_solution(
+    found: CGResult, system: GridSystem, options: GapOptions, on_failure: str
+) -> None:
+    """Refuse what a failed solve left behind.
+
+    The quadratic form of a poor solution is too small, so the evidence too large: a search would
+    go where solves fail. An error makes it step back.
+    """
+    # written so that NaN fails
+    if on_failure != "warn" or found.report.converged or found.report.residual <= NO_SOLUTION:
+        return
+    dtype = str(found.solution.dtype).removeprefix("torch.")
+    raise NotPositiveDefinite(
+        f"grid.gaps={options.gaps} found no solution in {dtype} at noise variance "
+        f"{float(system.noise):.2e} (relative residual {found.report.residual:.1e}, "
+        f"{found.report.reason}); take grid.gaps=fill, trainer.dtype=float64, a larger noise "
+        "variance or more steps (approx.max_iterations)"
+    )
 
 
 def ignore_preconditioner(system: GridSystem, options: GapOptions) -> Preconditioner | None:

@@ -198,6 +198,12 @@ def test_what_is_chosen_is_recorded():
     assert settled["gaps"][0] == "fill"
     assert "120 cells; 50.0%" in settled["gaps"][1]
     assert model.settle(x) == {}
+    single, _ = grid_problems.pair(tolerance=1e-6)
+    settled = single.float().settle(x.float())
+    assert settled["tolerance"] == (1e-4, settled["tolerance"][1])
+    assert "do not reach 1e-06" in settled["tolerance"][1]
+    assert single.options.tolerance == 1e-4
+    assert single.settle(x.float()) == {}
     assert choose_variance(VarianceOptions(), "fill", 65) == "sampled"
     assert choose_variance(VarianceOptions(), "ignore", 64) == "ignore"
     assert choose_variance(VarianceOptions("sampled"), "full", 1000) == "full"

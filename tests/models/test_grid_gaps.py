@@ -168,6 +168,21 @@ def test_a_warm_start_at_the_solution_takes_no_step():
     assert again.report.iterations == 0
 
 
+@pytest.mark.parametrize("gaps", ["ignore", "penalize"])
+def test_what_a_failed_solve_leaves_is_refused(gaps):
+    """In float32, K + 1e-7 I is not positive definite; filling works with a diagonal that is."""
+    double = square(14, 0.9, 1e-7, 0.5)
+    factors = [f.float() for f in double.factors]
+    system = GridSystem(factors, double.noise.float(), double.rows)
+    y = torch.randn(98, generator=torch.Generator().manual_seed(0))
+    text = rf"gaps={gaps} found no solution in float32 at noise variance 1.00e-07.*fill"
+    with pytest.warns(UnconvergedWarning), pytest.raises(NotPositiveDefinite, match=text):
+        solve_gaps(system, y, GapOptions(gaps, 1e-4, max_iterations=300))
+    assert solve_gaps(system, y, GapOptions("fill", 1e-4)).report.converged
+    honest = solve_gaps(system, y, GapOptions(gaps, 1e-4), on_failure="return")
+    assert not honest.report.converged
+
+
 def test_a_filling_solve_reports_the_true_residual(monkeypatch):
     system, _, y, _ = dense(0.6, 0.01)
     options = GapOptions("fill", 1e-6)
