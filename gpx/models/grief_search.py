@@ -28,6 +28,9 @@ LEAST_ROWS = 1000
 LONGEST = 1e3
 """Longest lengthscale tried, in ranges of the column's nodes."""
 
+SHORTEST = 1e-3
+"""Shortest lengthscale tried, in the same unit, where all values of a column are nodes."""
+
 NEGLIGIBLE_MOVE = 1e-4
 """Nats per point below which a move is not worth taking."""
 
@@ -98,9 +101,9 @@ def search_lengthscales(
 
 def _limits(basis: GridEigenfunctions, x: Tensor) -> tuple[Tensor, Tensor]:
     """Shortest and longest of every learned lengthscale, flat."""
-    shortest = basis.resolved_lengthscales(x)
     span = basis.nodes.amax(1) - basis.nodes.amin(1)
     span = torch.where(span > 0.0, span, 1.0)
+    shortest = torch.maximum(basis.resolved_lengthscales(x), SHORTEST * span)
     least, longest = [], []
     for part, columns in basis.factors.learned_lengthscales:
         if part.lengthscale.ndim:

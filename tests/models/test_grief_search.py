@@ -116,6 +116,18 @@ def test_a_choice_of_functions_is_left_alone_and_a_start_without_gain_stays():
     assert ((basis.kernel.lengthscale - best).abs() > 1e-9).sum() <= 1
 
 
+@torch.no_grad()
+def test_lengthscales_stay_above_their_floor_where_every_value_is_a_node():
+    # no two of few rows share their values, so that the target is best explained row by row
+    x = torch.arange(9, dtype=DOUBLE)[:, None].expand(9, 2) * 1e-3
+    y = (-1.0) ** torch.arange(9, dtype=DOUBLE)
+    basis = basis_of(x, 9, ard_num_dims=2, lengthscale=1e-3)
+    assert basis.resolved_lengthscales(x).max() == 0.0
+    run(basis, x, y, sweeps=30)
+    span = 8e-3
+    assert (basis.kernel.lengthscale >= 1e-3 * span).all()
+
+
 def best_ratio(basis, x, y):
     sums = feature_sums(basis, basis.leading_modes(), x, y, torch.ones((), dtype=DOUBLE))
     ratios = [2.0**k for k in range(-20, 5)]
