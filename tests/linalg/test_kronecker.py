@@ -66,6 +66,12 @@ def test_identities(dtype, tolerance):
     torch.testing.assert_close(kronecker_vector([v, w]), torch.kron(v, w))
 
 
+def test_gradient_of_the_product_through_unequal_rectangles():
+    factors = [draw(k, n, seed=i) for i, (k, n) in enumerate([(2, 3), (4, 2), (3, 2)])]
+    leaves = [t.requires_grad_() for t in (draw(12, 2, seed=9), *factors)]
+    assert torch.autograd.gradcheck(lambda r, *f: kronecker_matmul(f, r), leaves)
+
+
 def test_batches_broadcast():
     factors = [draw(2, 3, 2, seed=1), draw(4, 3, seed=2)]
     right = draw(5, 1, 6, 2, seed=3)

@@ -1,5 +1,6 @@
 """Fill, ignore and penalise against dense algebra; brackets; preconditioners; step counts."""
 
+import itertools
 from dataclasses import replace
 
 import grid_problems
@@ -88,6 +89,26 @@ def test_both_powers_of_the_penalty_preconditioner_solve_the_same_system(power):
     matrix = system.covariance(None, None, torch.eye(system.size, dtype=y.dtype)) + diagonal.diag()
     want = torch.linalg.solve(matrix, system.spread(y))
     torch.testing.assert_close(found, want, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(("gaps", "sign"), [("ignore", 1.0), ("fill", -1.0)])
+def test_the_fit_approaches_its_value_from_one_side_step_by_step(gaps, sign):
+    system, _, y, alpha = dense(0.6, 0.01)
+    fits = [
+        float(
+            solve_gaps(
+                system,
+                y,
+                GapOptions(gaps, 1e-14, max_iterations=steps, precondition_rank=0),
+                on_failure="return",
+            ).fit
+        )
+        for steps in range(1, 40)
+    ]
+    fit = float(y @ alpha)
+    steps = [sign * (b - a) for a, b in itertools.pairwise([*fits, fit])]
+    assert min(steps) > -1e-9 * fit
+    assert abs(fits[-1] / fit - 1.0) < 0.02 * abs(fits[0] / fit - 1.0)
 
 
 def test_a_full_grid_needs_no_iteration():
