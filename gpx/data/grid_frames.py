@@ -9,7 +9,7 @@ import numpy as np
 from gpx.data.folders import sha256
 from gpx.data.grid_values import GridSource, GridValues
 from gpx.data.table import Floats
-from gpx.errors import DataError
+from gpx.errors import ConfigError, DataError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".pgm")
 
@@ -26,6 +26,9 @@ class FrameFolder(GridSource):
             under the frame's name; None: everything is observed.
         scale: every so many pixels are kept along each side.
         hold_out, hold_out_axis, split, test_fraction, root, split_seed: see ``GridSource``.
+
+    Raises:
+        ConfigError: ``scale`` below 1.
     """
 
     def __init__(
@@ -43,7 +46,9 @@ class FrameFolder(GridSource):
         super().__init__(hold_out, hold_out_axis, None, split, test_fraction, root, split_seed)
         self.path = path
         self.mask = mask
-        self.scale = scale
+        if scale < 1:
+            raise ConfigError(f"data.scale={scale}: expected 1 (every pixel) or more")
+        self.scale = int(scale)
 
     def grid(self) -> GridValues:
         """Reads all images.
@@ -57,7 +62,7 @@ class FrameFolder(GridSource):
         files = sorted(f for f in folder.iterdir() if f.suffix.lower() in SUFFIXES)
         if not files:
             raise DataError(f"{folder} holds no image ({', '.join(SUFFIXES)})")
-        step = max(1, int(self.scale))
+        step = self.scale
         frames = [brightness(file)[::step, ::step] for file in files]
         for file, frame in zip(files, frames, strict=True):
             if frame.shape != frames[0].shape:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -22,6 +23,18 @@ FAMILIES: dict[str, type[Any]] = {
     "matern32": Matern32,
     "matern52": Matern52,
 }
+
+
+def groups_of(axes: Sequence[Sequence[int]], option: str = "kernel.axes") -> list[list[int]]:
+    """Groups of columns as given in an option; raises ConfigError for anything else."""
+    lists = not isinstance(axes, str) and all(isinstance(g, Sequence) for g in axes)
+    if not lists or not all(isinstance(i, Integral) for g in axes for i in g):
+        shown = axes if isinstance(axes, str) else list(axes)
+        raise ConfigError(
+            f"{option}={shown}: expected a list of groups of input columns, counted from 0, for "
+            "example [[0,1],[2]]"
+        )
+    return [[int(i) for i in g] for g in axes]
 
 
 class AxisProduct(Product):
@@ -54,7 +67,7 @@ class AxisProduct(Product):
         lengthscale: float | Sequence[float] = 1.0,
         outputscale: float | None = 1.0,
     ) -> None:
-        groups = [[i] for i in range(num_inputs)] if axes is None else [list(g) for g in axes]
+        groups = [[i] for i in range(num_inputs)] if axes is None else groups_of(axes)
         columns = [i for g in groups for i in g]
         if len(set(columns)) < len(columns) or not set(columns) <= set(range(num_inputs)):
             raise ConfigError(
@@ -172,7 +185,12 @@ class MultiOutput(Product):
         correlation: float = 0.5,
     ) -> None:
         last = num_inputs - 1
-        groups = [[i] for i in range(last)] if axes is None else [list(g) for g in axes]
+        groups = [[i] for i in range(last)] if axes is None else groups_of(axes)
+        if any(last in g and len(g) > 1 for g in groups):
+            raise ConfigError(
+                f"kernel.axes={groups}: the outputs are numbered in column {last}, which must be "
+                "an axis of its own"
+            )
         super().__init__(
             [
                 AxisProduct(

@@ -27,6 +27,9 @@ from gpx.models.grid_variance import VarianceName, VarianceOptions
 LONG_AXIS = 4000
 """Points of an axis from which its eigendecomposition is worth a word."""
 
+HARDLY_A_GRID = 0.99
+"""Share of gaps from which a word is said."""
+
 FLOAT32_TOLERANCE = 1e-4
 """Relative residual that solves in float32 reach."""
 
@@ -108,6 +111,11 @@ class GridGP(Model):
             chosen, reason = choose_gaps(self.options, rows.gaps.shape[0], rows.grid.size)
             self.options = dataclasses.replace(self.options, gaps=chosen)
             self._fit_warm(rows)
+            if rows.gappiness > HARDLY_A_GRID:
+                reason += (
+                    "; so few rows are hardly a grid: round coordinates that differ by noise only, "
+                    "group columns that vary together (approx.axes), or take approx=exact or svgp"
+                )
             longest = max(rows.grid.shape)
             if longest > LONG_AXIS:
                 reason += (

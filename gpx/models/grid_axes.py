@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError, DataError
+from gpx.kernels.over_axes import groups_of
 from gpx.linalg import available_memory, flatten_index, split_index
 
 GRID_VECTORS = 10
@@ -85,11 +86,11 @@ def column_groups(num_inputs: int, axes: Sequence[Sequence[int]] | None) -> tupl
     """Input columns per axis: each its own axis where ``axes`` is None.
 
     Raises:
-        ConfigError: a column is missing, out of range or in two axes.
+        ConfigError: a column is missing, out of range or in two axes, or no list of groups.
     """
     if axes is None:
         return tuple((i,) for i in range(num_inputs))  # type: ignore[return-value]
-    groups = tuple(tuple(int(i) for i in group) for group in axes)
+    groups = tuple(tuple(group) for group in groups_of(axes, "approx.axes"))
     if sorted(i for group in groups for i in group) != list(range(num_inputs)) or () in groups:
         raise ConfigError(
             f"approx.axes={[list(g) for g in groups]} must hold each of the {num_inputs} input "

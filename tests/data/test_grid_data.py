@@ -186,6 +186,8 @@ def test_frames_that_do_not_fit(tmp_path):
         FrameFolder(str(folder), mask=str(tmp_path / "mask.png")).table()
     with pytest.raises(DataError, match="there is no mask"):
         FrameFolder(str(folder), mask=str(tmp_path / "none.png")).table()
+    with pytest.raises(ConfigError, match=r"data\.scale=0"):
+        FrameFolder(str(folder), scale=0)
     (folder / "a.png").write_bytes(b"no image")
     with pytest.raises(DataError, match="cannot be read as an image"):
         FrameFolder(str(folder)).table()

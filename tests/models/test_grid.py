@@ -205,6 +205,8 @@ def test_what_is_chosen_is_recorded():
     assert settled["gaps"][0] == "fill"
     assert "120 cells; 50.0%" in settled["gaps"][1]
     assert model.settle(x) == {}
+    scattered = torch.rand(150, 3, generator=torch.Generator().manual_seed(0)).double()
+    assert "hardly a grid" in grid_problems.pair()[0].settle(scattered)["gaps"][1]
     single, _ = grid_problems.pair(tolerance=1e-6)
     settled = single.float().settle(x.float())
     assert settled["tolerance"] == (1e-4, settled["tolerance"][1])

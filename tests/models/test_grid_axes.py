@@ -108,6 +108,18 @@ def test_groups_must_hold_every_column_once(axes):
         find_grid(torch.rand(4, 3), axes)
 
 
+@pytest.mark.parametrize("axes", [[0, 1, 2], "foo", [[0, 1], [2.5]], [["a"], [1]]])
+def test_axes_must_be_a_list_of_groups(axes):
+    for refused in (lambda: find_grid(torch.rand(4, 3), axes), lambda: AxisProduct("rbf", 3, axes)):
+        with pytest.raises(ConfigError, match=r"axes=.*list of groups of input columns"):
+            refused()
+
+
+def test_outputs_are_an_axis_of_their_own():
+    with pytest.raises(ConfigError, match="numbered in column 2, which must be an axis of its own"):
+        MultiOutput("rbf", 3, 2, [[0], [1, 2]])
+
+
 def test_no_rows():
     with pytest.raises(DataError, match="at least one observed cell"):
         find_grid(torch.zeros(0, 2))
