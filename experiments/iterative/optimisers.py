@@ -255,9 +255,9 @@ def main() -> None:
             f"{options.data}, {rows} training rows (standardised), Matern 3/2 ARD, all",
             f"hyperparameters from 1, {options.inducing} inducing points, preconditioner of rank",
             "100, ten probes (fixed for L-BFGS, drawn anew for Adam), one for barely biased.",
-            "Nats. An L-BFGS run may end before its budget. The gradient of the iterative evidence is",
-            "an unbiased estimate, not the derivative of its value at fixed probes: line searches",
-            "see two functions that differ by about the standard error, and gain less than usual.",
+            "Nats. An L-BFGS run may end before its budget. The gradient of the iterative evidence",
+            "is an unbiased estimate, not the derivative of the value at fixed probes: a search",
+            "sees two functions, about a standard error apart, and gains less than usual.",
         ],
         table,
         {
