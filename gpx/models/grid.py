@@ -12,12 +12,12 @@ from torch import Tensor
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
-from gpx.linalg import Prepared
+from gpx.linalg import Prepared, available_memory
 from gpx.linalg.kronecker_workspace import KroneckerWorkspace
 from gpx.means.base import Mean
 from gpx.models.base import Model
 from gpx.models.exact_solver import require_finite
-from gpx.models.grid_axes import GriddedRows, column_groups, find_grid
+from gpx.models.grid_axes import GRID_VECTORS, GriddedRows, column_groups, find_grid
 from gpx.models.grid_factors import AxisKernels, split_kernel
 from gpx.models.grid_gaps import GapOptions, Gaps, GridSolve, choose_gaps, solve_gaps
 from gpx.models.grid_posterior import GridPosterior
@@ -107,6 +107,7 @@ class GridGP(Model):
             self.options = dataclasses.replace(self.options, tolerance=FLOAT32_TOLERANCE)
             reason = f"solves in float32 do not reach {asked:g}; trainer.dtype=float64 does"
             settled["tolerance"] = (FLOAT32_TOLERANCE, reason)
+        settled |= self._fit_samples(rows, x)
         if self.options.gaps == "auto":
             chosen, reason = choose_gaps(self.options, rows.gaps.shape[0], rows.grid.size)
             self.options = dataclasses.replace(self.options, gaps=chosen)
@@ -125,6 +126,25 @@ class GridGP(Model):
                 )
             settled["gaps"] = (chosen, f"grid of {rows.grid.describe()}; {reason}")
         return settled
+
+    def _fit_samples(self, rows: GriddedRows, x: Tensor) -> dict[str, tuple[Any, str]]:
+        """Fewer samples of variances where the vectors they keep would not fit memory."""
+        free = available_memory(x.device)
+        sampled = self.variance.variance in ("auto", "sampled") and rows.gaps.shape[0]
+        if free is None or not sampled:
+            return {}
+        room = free // (x.element_size() * rows.grid.size) - GRID_VECTORS
+        if room >= self.variance.samples:
+            return {}
+        asked, fewer = self.variance.samples, max(2, int(room))
+        self.variance = dataclasses.replace(self.variance, samples=fewer)
+        size = asked * x.element_size() * rows.grid.size / 2**30
+        reason = (
+            f"{asked} vectors over {rows.grid.size:,} cells would take {size:.1f} GiB of "
+            f"{free / 2**30:.1f}; what gaps add to variances gets a relative error of "
+            f"{(2.0 / fewer) ** 0.5:.0%}"
+        )
+        return {"variance_samples": (fewer, reason)} if fewer < asked else {}
 
     def gridded(self, x: Tensor) -> GriddedRows:
         """Grid and cells of the rows x (n, d); found once for the same tensor.

@@ -164,8 +164,11 @@ def _refuse_duplicates(cells: Tensor, x: Tensor) -> None:
     repeat = (order.values[1:] == order.values[:-1]).nonzero().squeeze(1)
     first, second = (int(order.indices[repeat[0] + k]) for k in (0, 1))
     place = ", ".join(f"{v:.6g}" for v in x[first].tolist()[:6])
+    merged = ""
+    if x.dtype == torch.float32:
+        merged = " (float32 may have merged close coordinates: trainer.dtype=float64)"
     raise DataError(
         f"training rows {first} and {second} (counting from 0) lie in one cell of the grid "
-        f"(standardised inputs {place}), and so do {repeat.shape[0]} pairs in all; average them, "
-        "add the column that tells them apart, or take another approx="
+        f"(standardised inputs {place}), and so do {repeat.shape[0]} pairs in all{merged}; average "
+        "them, add the column that tells them apart, or take another approx="
     )

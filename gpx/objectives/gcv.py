@@ -16,7 +16,7 @@ from gpx.models.grid_gaps import GapOptions, solve_gaps
 from gpx.models.grid_system import GridSystem
 from gpx.objectives.base import Evidence, Facts
 from gpx.objectives.grid_gradient import FactorGradient, bilinear_gradient, spectral_sum
-from gpx.objectives.grid_logdet import DENSE_POINTS, dense_function
+from gpx.objectives.grid_logdet import DENSE_POINTS, dense_function, require_dense
 from gpx.objectives.grid_objective import GridObjective, grid_facts
 
 TraceName = Literal["auto", "nystrom", "dense", "hutchinson"]
@@ -113,6 +113,16 @@ class GCV(GridObjective):
                 f"objective.trace={trace}: choose one of {', '.join(get_args(TraceName))}"
             )
         self.trace: TraceName = trace
+
+    def prepare(
+        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    ) -> None:
+        """As in ``GridObjective``; raises ConfigError where "dense" does not fit memory."""
+        super().prepare(model, x, y, generator=generator)
+        assert isinstance(model, GridGP)
+        rows = model.gridded(x)
+        if self.trace == "dense" and rows.gaps.shape[0]:
+            require_dense(x.shape[0], len(rows.grid.axes), x, "objective.trace")
 
     def evidence(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None

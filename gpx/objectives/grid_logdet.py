@@ -13,6 +13,7 @@ from gpx.errors import ConfigError
 from gpx.linalg import (
     RelativeResidual,
     SolveReport,
+    available_memory,
     cholesky,
     conjugate_gradients,
     gauss,
@@ -103,12 +104,34 @@ def grid_logdet(
         exact = n == size
         return GridLogdet(value, gradient, route, exact, torch.zeros_like(value))
     if route == "dense":
-        smaller = n <= max(system.num_gaps, 1) or n <= DENSE_POINTS
+        smaller = over_observed(n, system.num_gaps)
         value, gradient = _dense_observed(system) if smaller else _dense_gaps(system)
         return GridLogdet(value, gradient, route, True, torch.zeros_like(value))
     if route == "slq_fill":
         return _slq_fill(system, options, probes, generator)
     return _slq_ignore(system, options, probes, generator)
+
+
+def over_observed(num_observed: int, num_gaps: int) -> bool:
+    """Whether the dense route factorises K_XX itself rather than F."""
+    return num_observed <= max(num_gaps, 1) or num_observed <= DENSE_POINTS
+
+
+def require_dense(count: int, axes: int, like: Tensor, option: str) -> None:
+    """Raise ConfigError where a dense route over ``count`` cells does not fit memory.
+
+    To be asked once, before the first evaluation: memory that is kept for the next one does not
+    count as free.
+    """
+    copies = axes + 4  # covariances of the axes between the cells, and four more
+    needed = copies * count**2 * like.element_size()
+    free = available_memory(like.device)
+    if free is not None and needed > free:
+        raise ConfigError(
+            f"{option}=dense factorises {count:,} x {count:,} numbers, about "
+            f"{needed / 2**30:,.1f} GiB with its gradient, and {free / 2**30:,.1f} GiB are free; "
+            f"take {option}=auto"
+        )
 
 
 def _spectral_logdet(system: GridSystem, count: int) -> tuple[Tensor, FactorGradient]:

@@ -15,7 +15,14 @@ from gpx.models.grid_gaps import GridSolve, bracket
 from gpx.models.grid_system import GridSystem
 from gpx.objectives.base import Evidence, Facts, Kind
 from gpx.objectives.grid_gradient import FactorGradient, bilinear_gradient
-from gpx.objectives.grid_logdet import GridLogdet, LogdetName, choose_logdet, grid_logdet
+from gpx.objectives.grid_logdet import (
+    GridLogdet,
+    LogdetName,
+    choose_logdet,
+    grid_logdet,
+    over_observed,
+    require_dense,
+)
 from gpx.objectives.grid_objective import GridObjective, grid_facts
 
 LOG_TWO_PI = math.log(2.0 * math.pi)
@@ -85,6 +92,18 @@ class GridMLL(GridObjective):
         choose_logdet(logdet, 1, 1)  # fails early
         self.logdet: LogdetName = logdet
         self.bracket = bracket
+
+    def prepare(
+        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    ) -> None:
+        """As in ``GridObjective``; raises ConfigError where "dense" does not fit memory."""
+        super().prepare(model, x, y, generator=generator)
+        assert isinstance(model, GridGP)
+        rows = model.gridded(x)
+        n, gaps = x.shape[0], rows.gaps.shape[0]
+        if self.logdet == "dense" and gaps:
+            count = n if over_observed(n, gaps) else gaps
+            require_dense(count, len(rows.grid.axes), x, "objective.logdet")
 
     def evidence(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None

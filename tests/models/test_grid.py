@@ -218,6 +218,17 @@ def test_what_is_chosen_is_recorded():
     assert choose_variance(VarianceOptions("sampled"), "full", 1000) == "full"
 
 
+def test_samples_are_as_many_as_memory_holds(monkeypatch):
+    _, x, _ = grid_problems.draw(0.5)
+    monkeypatch.setattr("gpx.models.grid.available_memory", lambda device: (10 + 7) * 8 * 120)
+    model, _ = grid_problems.pair()
+    count, reason = model.settle(x)["variance_samples"]
+    assert count == model.variance.samples == 7
+    assert "32 vectors over 120 cells" in reason
+    assert "53%" in reason
+    assert "variance_samples" not in grid_problems.pair(variance="fill")[0].settle(x)
+
+
 def test_refusals():
     _, x, y = grid_problems.draw()
     model, _ = grid_problems.pair()

@@ -219,6 +219,17 @@ def test_routes_are_chosen_by_size_and_recorded():
         GridMLL().evidence(model, x, y * torch.nan)
 
 
+def test_dense_routes_ask_for_memory_first(monkeypatch):
+    _, x, y = grid_problems.draw(0.6)
+    model, _ = grid_problems.pair()
+    monkeypatch.setattr(grid_logdet, "available_memory", lambda device: 1000)
+    with pytest.raises(ConfigError, match=r"logdet=dense factorises 72 x 72 .*logdet=auto"):
+        GridMLL("dense").prepare(model, x, y)
+    with pytest.raises(ConfigError, match=r"trace=dense factorises 72 x 72"):
+        GCV("dense").prepare(model, x, y)
+    GridMLL("nystrom").prepare(model, x, y)
+
+
 # -- generalised cross-validation ----------------------------------------------------------------
 
 
