@@ -198,6 +198,13 @@ def _finish(
             f"below what {str(state.product_dtype).removeprefix('torch.')} products reach, raise "
             "it or raise the noise variance"
         )
+    elif steps < max_iterations:  # r^T Q^-1 r was negative on the way, and is not in truth
+        error = NotPositiveDefinite
+        reason = (
+            f"rounding broke the recurrence: {measured}; the matrix or its preconditioner is not "
+            f"positive definite in {str(state.product_dtype).removeprefix('torch.')}, use float64 "
+            "or raise the noise variance"
+        )
     else:
         reason = (
             f"{max_iterations} steps were not enough: {measured}; allow more steps, use a "

@@ -334,6 +334,18 @@ def test_too_few_steps_raise_warn_or_return():
     assert found.report.residual == pytest.approx(true, rel=1e-12)
 
 
+def test_a_recurrence_that_rounding_broke_is_not_blamed_on_the_number_of_steps():
+    """The preconditioner's form is negative once on the way and positive for the true residual."""
+    calls = []
+
+    def wavering(r):
+        calls.append(r)
+        return -r if len(calls) == 4 else r
+
+    with pytest.raises(NotPositiveDefinite, match=r"after 3 steps: rounding broke the recurrence"):
+        conjugate_gradients(spd(20), randn(20), preconditioner=wavering)
+
+
 def test_a_tolerance_below_rounding_is_reported_as_stagnation():
     matrix, rhs = spd(50, 1e6), randn(50)
     with pytest.raises(DidNotConverge, match=r"stagnation.*float64"):
