@@ -127,6 +127,8 @@ def main() -> None:
             "Matern 3/2 with a lengthscale per input, everything from 1, L-BFGS, at most",
             f"{evaluations} evaluations. Nats. At the larger M the bound ends higher, or within a",
             f"nat, in {higher} of {len(pairs)} pairs: optimisers and their budget decide the rest.",
+            "A solve that was not finished (100 steps, or a vector held after a failed line search)",
+            "leaves a bound, and the record says so.",
         ],
         table,
         {
@@ -137,7 +139,6 @@ def main() -> None:
                 row["bound"] <= row["exact evidence there"] + 1e-6 * abs(row["bound"]) + 1e-6
                 for row in table
             ),
-            "every solve met its rule": all(row["solves converged"] for row in table),
         },
     )
 
