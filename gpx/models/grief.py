@@ -23,6 +23,9 @@ from gpx.models.grief_sums import FeatureSums, WeightPosterior, feature_sums
 SQUARE_ARRAYS = 8
 """Arrays of p x p that training holds at once."""
 
+NOTHING = 0.99
+"""Share of the targets' mean square from which on all of it is noise."""
+
 NEGLIGIBLE_GAIN = 1e-4
 """Nats per point below which a round that leaves the choice as it is was the last."""
 
@@ -168,6 +171,11 @@ class GRIEF(Model):
             sums = feature_sums(self.basis, modes, x, y - self.mean(x), one)
             if self.noise_first:
                 outputscale, noise = best_scales(sums)
+                if noise > NOTHING * sums.squared_residual / sums.num_data:
+                    self.note += (
+                        "; they explain nothing of the targets: start from longer lengthscales, "
+                        f"kernel.lengthscale={math.sqrt(x.shape[1]):.1f}"
+                    )
                 self.basis.factors.set_outputscale(outputscale)
                 floor = self.likelihood.noise_variance.new_tensor(2e-6)
                 self.likelihood.noise_variance = torch.maximum(noise.to(floor), floor)

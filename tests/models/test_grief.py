@@ -181,6 +181,9 @@ def test_rounds_choose_anew_and_undo_what_does_not_pay():
     for m in (model, other):
         assert not m.next_round(x, y, 2.0, generator=generator)  # worse: undone, and the last
         assert torch.equal(m.basis.index, start)
+        # what is left of the evaluations ends without another choice that nobody would train
+        assert not m.next_round(x, y, 0.5, generator=generator)
+        assert torch.equal(m.basis.index, start)
 
 
 def test_model_state_survives_with_the_shapes_of_the_data():

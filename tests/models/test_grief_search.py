@@ -155,3 +155,16 @@ def test_the_model_searches_before_it_trains_and_says_so():
     torch.testing.assert_close(plain.kernel.lengthscale, torch.ones(4, dtype=DOUBLE))
     with pytest.raises(ConfigError, match="search_sweeps counts rounds"):
         model_of(search_sweeps=-1)
+
+
+@torch.no_grad()
+def test_a_start_that_explains_nothing_says_what_to_try():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 4, generator=generator, dtype=DOUBLE)
+    y = torch.randn(60, generator=generator, dtype=DOUBLE)  # nothing to be found at all
+    model = model_of(search_sweeps=0)
+    model.initialise(x, y, generator=torch.Generator())
+    assert "explain nothing of the targets" in model.note
+    assert "kernel.lengthscale=2.0" in model.note
+    model.initialise(x, x[:, 0], generator=torch.Generator())
+    assert "explain nothing" not in model.note
