@@ -127,7 +127,7 @@ def main() -> None:
             "Matern 3/2 with a lengthscale per input, everything from 1, L-BFGS, at most",
             f"{evaluations} evaluations. Nats. At the larger M the bound ends higher, or within a",
             f"nat, in {higher} of {len(pairs)} pairs: optimisers and their budget decide the rest.",
-            "A solve that was not finished (100 steps, or a vector held after a failed line search)",
+            "An unfinished solve (100 steps, or a vector held after a failed line search)",
             "leaves a bound, and the record says so.",
         ],
         table,

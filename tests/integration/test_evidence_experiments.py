@@ -178,3 +178,5 @@ def test_the_comparison_composes_its_protocol(script, composed, method):
     assert int(config.data.train_fraction * 15000) == 2000
     expected = {"cglb": "CGLB", "sgpr": "SGPR", "iterative": "ExactGP"}[method]
     assert config.approx._target_ == f"gpx.models.{expected}"
+    floor = 1e-4 if method == "iterative" else 1e-6
+    assert config.likelihood.noise_floor == floor
