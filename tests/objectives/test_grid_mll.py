@@ -1,5 +1,7 @@
 """Evidence on grids with gaps: every log-determinant, and closed-form gradients."""
 
+import warnings
+
 import grid_problems
 import pytest
 import torch
@@ -199,6 +201,20 @@ def test_the_next_evaluation_starts_where_the_last_ended():
         next(model.parameters()).add_(1e-4)
     second = objective.evidence(model, x, y)
     assert second.facts["solver_iterations"] < 0.7 * first.facts["solver_iterations"]
+
+
+def test_noise_thrown_onto_its_floor_is_told_once():
+    _, x, y = grid_problems.draw(0.6)
+    objective = GridMLL("dense")
+    model, _ = grid_problems.pair()
+    with torch.no_grad():
+        model.likelihood.noise_variance = torch.tensor(1.000001e-6).double()
+    with pytest.warns(UserWarning, match=r"at its floor 1e-06 .*no way back"):
+        objective.evidence(model, x, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        objective.evidence(model, x, y)
+        GridMLL("dense").evidence(model, x, torch.zeros_like(y))  # where it belongs there
 
 
 def test_routes_are_chosen_by_size_and_recorded():
