@@ -12,6 +12,7 @@ import hashlib
 import logging
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -36,14 +37,14 @@ def native_library(source: Path, defines: tuple[str, ...] = ()) -> ctypes.CDLL |
         source: the C file.
         defines: names for the preprocessor.
 
-    The compiler is ``CC`` or ``cc``. One line is logged where there is none or it fails, and the
-    answer is remembered.
+    The compiler is ``CC``, arguments included (``ccache gcc``), or ``cc``. One line is logged where
+    there is none or it fails, and the answer is remembered.
     """
-    compiler = shutil.which(os.environ.get("CC", "cc"))
+    compiler = _compiler()
     if compiler is None or platform.system() != "Linux":
         logger.info("no C compiler: %s runs as torch operations", source.name)
         return None
-    command = [compiler, *FLAGS, *(f"-D{name}" for name in defines)]
+    command = [*compiler, *FLAGS, *(f"-D{name}" for name in defines)]
     try:
         return ctypes.CDLL(str(_built(source, command)))
     except (OSError, subprocess.SubprocessError) as error:
@@ -52,6 +53,16 @@ def native_library(source: Path, defines: tuple[str, ...] = ()) -> ctypes.CDLL |
             "%s could not be compiled and runs as torch operations: %s", source.name, reason
         )
         return None
+
+
+def _compiler() -> list[str] | None:
+    """Command of the C compiler; None where there is no such program."""
+    try:
+        words = shlex.split(os.environ.get("CC", "")) or ["cc"]
+    except ValueError:  # a quote that is not closed
+        return None
+    program = shutil.which(words[0])
+    return None if program is None else [program, *words[1:]]
 
 
 def _built(source: Path, command: list[str]) -> Path:
@@ -69,6 +80,7 @@ def _built(source: Path, command: list[str]) -> Path:
                 check=True,
                 capture_output=True,
                 text=True,
+                errors="replace",
                 timeout=PATIENCE_S,
             )
             Path(unfinished).replace(target)
@@ -81,10 +93,13 @@ def _cache_folder() -> Path:
     """The user's cache folder for gpx, private to the user.
 
     Raises:
-        OSError: it cannot be written to, or belongs to somebody else.
+        OSError: it cannot be written to, belongs to somebody else, or there is no home.
     """
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(root) / "gpx"
+    try:
+        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError as error:  # no HOME, and a user without an entry, as in containers
+        raise FileNotFoundError(str(error)) from error
+    folder = root / "gpx"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if folder.stat().st_uid != os.getuid():
         raise PermissionError(f"{folder} belongs to another user")

@@ -1,6 +1,8 @@
 """Compiled files: built once, and absent without a word of error where there is no compiler."""
 
 import ctypes
+import os
+import shutil
 
 import pytest
 
@@ -53,4 +55,24 @@ def test_no_compiler_no_cache(source, tmp_path, monkeypatch):
 
 def test_cache_folder_that_cannot_be_written(source, tmp_path, monkeypatch):
     (tmp_path / "cache").write_text("a file")
+    assert native_library(source, ("FACTOR=2",)) is None
+
+
+def test_compiler_with_arguments(source, tmp_path, monkeypatch):
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler")
+    monkeypatch.setenv("CC", "cc -DFACTOR=5")
+    assert native_library(source).twice(4) == 20
+    native_library.cache_clear()
+    monkeypatch.setenv("CC", "cc '")
+    assert native_library(source) is None
+    native_library.cache_clear()
+    monkeypatch.setenv("CC", "")  # unset, for most shells
+    assert native_library(source, ("FACTOR=2",)).twice(4) == 8
+
+
+def test_user_without_a_home(source, tmp_path, monkeypatch):
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)  # nobody has this number
     assert native_library(source, ("FACTOR=2",)) is None
