@@ -19,6 +19,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from torch import Tensor, nn
+
 logger = logging.getLogger(__name__)
 
 FLAGS = (
@@ -53,6 +55,14 @@ def native_library(source: Path, defines: tuple[str, ...] = ()) -> ctypes.CDLL |
             "%s could not be compiled and runs as torch operations: %s", source.name, reason
         )
         return None
+
+
+def has_memory(array: Tensor) -> bool:
+    """Whether compiled code can read ``array`` at its address: on the CPU, and no subclass.
+
+    A tensor that torch only traces says that it is on the CPU and has no numbers there.
+    """
+    return array.device.type == "cpu" and type(array) in (Tensor, nn.Parameter)
 
 
 def _compiler() -> list[str] | None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gpx.backends.native import native_library
+from gpx.backends.native import has_memory, native_library
 
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)
@@ -76,7 +76,7 @@ def _uniforms(seed: int, rows: Tensor, quads: int) -> Tensor:
 
     Compiled on a CPU where there is a compiler: the same numbers, eight times faster.
     """
-    run = _compiled() if rows.device.type == "cpu" and quads else None
+    run = _compiled() if has_memory(rows) and quads else None
     if run is not None:
         rows = rows.to(torch.int64).contiguous()
         found = torch.empty(4, rows.shape[0], quads, dtype=torch.float64)

@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gpx.backends.native import native_library
+from gpx.backends.native import has_memory, native_library
+from gpx.errors import DTypeError, ShapeError
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +30,8 @@ class FourierPass:
     in an order that depends on the number of threads alone.
     """
 
-    def __init__(self, library: ctypes.CDLL) -> None:
+    def __init__(self, library: ctypes.CDLL, dtype: torch.dtype) -> None:
+        self.dtype = dtype
         self._run = library.fourier_pass
         self._run.argtypes = (
             *(_SIZE, _SIZE, _SIZE, _ARRAY, _ARRAY, _ARRAY, ctypes.c_double),
@@ -62,24 +64,42 @@ class FourierPass:
 
         Returns:
             (n,) with weights, else None.
+
+        Raises:
+            ShapeError: an array of another size than the pass would read.
+            DTypeError: another dtype or device.
         """
         (d, n), rows = inputs.shape, frequencies.shape[0]
         threads = torch.get_num_threads()
         partial = None if weights is None else inputs.new_zeros(threads, n)
+        if n == 0 and gradient is not None:
+            gradient.zero_()  # the pass writes at its first strip of rows, and there is none
+
+        def address(array: Tensor | None, count: int) -> int | None:
+            return None if array is None else self._address(array, count)
+
         self._run(
-            *(n, d, rows, inputs.data_ptr(), frequencies.data_ptr(), _address(angles), scale),
-            *(_address(weights), 0 if weights is None else weights.stride(0), _address(partial)),
-            *(_address(direction), _address(gradient)),
+            *(n, d, rows, address(inputs, d * n), address(frequencies, rows * d)),
+            *(address(angles, rows * n), scale),
+            *(address(weights, 2 * rows), 0 if weights is None else weights.stride(0)),
+            *(address(partial, threads * n), address(direction, n), address(gradient, 2 * rows)),
             0 if gradient is None else gradient.stride(0),
-            *(_address(cosines), _address(sines), threads),
+            *(address(cosines, rows * n), address(sines, rows * n), threads),
         )
         if partial is None or threads == 1:
             return None if partial is None else partial[0]
         return partial.sum(0)
 
-
-def _address(array: Tensor | None) -> int | None:
-    return None if array is None else array.data_ptr()
+    def _address(self, array: Tensor, count: int) -> int:
+        """Where ``count`` numbers lie; what is read through an address nobody checks later."""
+        kind = array.dtype == self.dtype and array.device.type == "cpu"
+        if not kind or array.numel() != count:
+            raise (ShapeError if kind else DTypeError)(
+                f"Fourier features: an array of shape {tuple(array.shape)}, {array.dtype} on "
+                f"{array.device}, where {count} numbers of {self.dtype} on cpu belong; inputs, "
+                "frequencies, weights and directions must fit each other"
+            )
+        return array.data_ptr()
 
 
 @cache
@@ -88,7 +108,7 @@ def _checked(dtype: torch.dtype) -> FourierPass | None:
     library = native_library(SOURCE, DEFINES[dtype])
     if library is None:
         return None
-    found = FourierPass(library)
+    found = FourierPass(library, dtype)
     inputs = torch.linspace(-9.0, 9.0, 600, dtype=dtype)[None, :]
     frequencies = torch.tensor([[1.0], [-3.0]], dtype=dtype)
     waves = torch.empty(2, 2, 600, dtype=dtype)
@@ -104,6 +124,6 @@ def _checked(dtype: torch.dtype) -> FourierPass | None:
 
 def fourier_pass(like: Tensor) -> FourierPass | None:
     """The compiled pass for arrays like this one; None where torch operations have to do."""
-    if like.device.type != "cpu" or like.dtype not in DEFINES:
+    if not has_memory(like) or like.dtype not in DEFINES:
         return None
     return _checked(like.dtype)

@@ -156,7 +156,7 @@ def _native_sweep(
 ) -> Tensor:
     """``sweep`` for one column of weights and no gradient of angles, compiled."""
     (d, n), count = inputs.shape, frequencies.shape[0]
-    few = d <= MOST_INPUTS
+    few = d <= MOST_INPUTS or count == 0
     slices = [slice(0, count)] if few else list(tiles(count, inputs.T))
     total = inputs.new_zeros(1, n)
     scratch = None if few or keep is not None else inputs.new_empty(slices[0].stop, n)

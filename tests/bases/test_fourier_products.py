@@ -2,14 +2,17 @@
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from gpx.bases import GaussHermiteFourier, OrthogonalFourier, RandomFourier
 from gpx.bases import fourier_products as module
+from gpx.bases.counter_random import standard_normals
 from gpx.bases.fourier_native import fourier_pass
 from gpx.bases.fourier_products import FourierForm, FourierProducts, FourierSquares, tiles
 from gpx.bases.frozen import flat_parameters, frozen_basis
 from gpx.bases.selected_blocks import SelectedBlocks
 from gpx.bases.selected_frequencies import SelectedFrequencies
+from gpx.errors import GPXError
 from gpx.kernels import RBF, Matern32
 
 
@@ -42,6 +45,50 @@ def dense(x, omega, scale):
 def product(x, omega, scale, weights):
     features = dense(x, omega, scale)
     return features[0] @ weights[0] + features[1] @ weights[1]
+
+
+@pytest.mark.parametrize(("n", "d", "frequencies"), [(0, 3, 7), (0, 20, 7), (5, 20, 0), (1, 1, 1)])
+def test_no_rows_and_no_frequencies(road, n, d, frequencies, monkeypatch):
+    # memory that nobody writes must not be returned
+    for name in ("empty_like", "new_empty"):
+        owner = torch if name == "empty_like" else torch.Tensor
+        plain = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *a, _f=plain, **k: _f(*a, **k).fill_(7.0))
+    x, omega, scale, weights, u = problem(n, d, frequencies)
+    weights.requires_grad_()
+    expected = product(x, omega, scale, weights)
+    (grad,) = torch.autograd.grad((u * expected).sum(), weights)
+    found = FourierProducts.apply(x, omega, scale, weights, None)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(torch.autograd.grad((u * found).sum(), weights)[0], grad)
+    value, _ = FourierForm.apply(x, omega, scale, weights, u, None)
+    torch.testing.assert_close(torch.autograd.grad(value, weights)[0], grad)
+    squares = FourierSquares.apply(x, omega, scale)
+    torch.testing.assert_close(squares, dense(x, omega, scale).square().sum(1))
+
+
+@pytest.mark.parametrize("wrong", ["dtype", "inputs", "weights", "device"])
+def test_arrays_that_do_not_fit_are_not_read(wrong):
+    if fourier_pass(torch.zeros(1)) is None:
+        pytest.skip("no C compiler")
+    x, omega, scale, weights, _ = problem()
+    if wrong == "dtype":
+        weights = weights.float()
+    elif wrong == "inputs":
+        omega = omega[:, :2]
+    elif wrong == "weights":
+        weights = weights[:, :4]
+    else:
+        omega = omega.to("meta")
+    with pytest.raises(GPXError, match="must fit each other"):
+        FourierProducts.apply(x, omega, scale, weights, None)
+
+
+def test_traced_tensors_are_not_read():
+    with FakeTensorMode():
+        x, omega, scale, weights, _ = (torch.zeros_like(t) for t in problem())
+        assert FourierProducts.apply(x, omega, scale, weights, None).shape == (13, 1)
+        assert standard_normals(0, torch.arange(5), 3).shape == (5, 3)
 
 
 @pytest.mark.parametrize("k", [1, 3])
