@@ -83,7 +83,7 @@ def row_of(folder: Path, options: list[str]) -> dict[str, Any]:
         "split": metrics["data.split"],
         "training_rows": config.facts.num_train,
         "optimizer": str(config.optimizer._target_).rsplit(".", 1)[-1],
-        "variance": config.approx.variance,
+        "variance": config.approx.get("variance", config.approx.get("covariance")),
         "settings": options,
         "metrics": metrics,
         "device": environment["device_name"],
