@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -49,15 +49,18 @@ class BlockSteps:
     Source: coordinate ascent variational inference.
     """
 
+    option: ClassVar[str] = "qsgp_blocks"
+    """What optimizer= calls these steps."""
+
     def __init__(
         self,
         sweeps: float = 1.0,
         stand_in_groups: int = 1,
         noise: NoiseUpdate = "fixed",
     ) -> None:
-        if sweeps <= 0 or stand_in_groups < 0:
+        if not 0 < sweeps < math.inf or stand_in_groups < 0:
             raise ConfigError(
-                f"optimizer: sweeps={sweeps} must be positive and "
+                f"optimizer: sweeps={sweeps} must be positive and finite and "
                 f"stand_in_groups={stand_in_groups} not negative"
             )
         if noise not in get_args(NoiseUpdate):
@@ -75,18 +78,18 @@ class BlockSteps:
         """Raise ConfigError, in one sentence, when block steps do not fit ``model`` or the data."""
         if not isinstance(model, QSGP):
             raise ConfigError(
-                "optimizer=qsgp_blocks solves for groups of weights and needs approx=qsgp, "
+                f"optimizer={self.option} solves for groups of weights and needs approx=qsgp, "
                 f"got {type(model).__name__}; choose another optimizer="
             )
         if not isinstance(model.likelihood, Gaussian):
             found = type(model.likelihood).__name__.removeprefix("Parametrized")
             raise ConfigError(
-                f"optimizer=qsgp_blocks needs likelihood=gaussian, got {found}: its block solves "
+                f"optimizer={self.option} needs likelihood=gaussian, got {found}: its block solves "
                 "are closed forms of Gaussian noise; use optimizer=qsgp"
             )
         if not isinstance(model.family, BlockDiagonalWeights):
             raise ConfigError(
-                "optimizer=qsgp_blocks needs approx.covariance=block_diagonal, got another "
+                f"optimizer={self.option} needs approx.covariance=block_diagonal, got another "
                 "family; for mean_field or chevron use optimizer=qsgp or optimizer=qsgp_paper"
             )
         cells = model.family.cells

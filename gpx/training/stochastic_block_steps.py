@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -51,6 +52,8 @@ class StochasticBlockSteps(BlockSteps):
     Source: Hoffman et al. 2013; blocks of Evans and Nair 2020 (QSGP).
     """
 
+    option = "qsgp_stochastic_blocks"
+
     def __init__(
         self,
         rows: int = 20_000,
@@ -64,10 +67,10 @@ class StochasticBlockSteps(BlockSteps):
             raise ConfigError(
                 f"optimizer: rows={rows} and evidence_rows={evidence_rows} must be at least 2"
             )
-        if growth <= 1.0 or not 0.5 < step_decay <= 1.0:
+        if not 1.0 < growth < math.inf or not 0.5 < step_decay <= 1.0:
             raise ConfigError(
-                f"optimizer: growth={growth} above 1 and step_decay={step_decay} in (0.5, 1] are "
-                "needed for the steps to converge"
+                f"optimizer: growth={growth} above 1, finite, and step_decay={step_decay} in "
+                "(0.5, 1] are needed for the steps to converge"
             )
         self.num_rows = rows
         self.growth = growth
@@ -86,8 +89,19 @@ class StochasticBlockSteps(BlockSteps):
             )
 
     def bind(self, model: Model, x: Tensor, seed: int) -> None:
-        """Attach to a model and all training inputs x (n, d); ``check`` has passed."""
+        """Attach to a model and all training inputs x (n, d); ``check`` has passed.
+
+        Raises:
+            ConfigError: q was trained before, and this is not the run that goes on with it.
+        """
         self._attach(model)
+        restored = self.fitted.shape[0] == self.num_rows
+        if not restored and (self.family.covariance.roots or bool(self.family.mean.any())):
+            self.release()
+            raise ConfigError(
+                f"optimizer={self.option} starts from weights of zero and this model has been "
+                "trained; resume its run, or train a new model"
+            )
         self.family.solved_only = True
         self._batches = Batches(x.shape[0], self.num_rows, seed, x.device)
         self._rounds = Rounds(self.family.cells.num_groups, self.growth)
@@ -96,7 +110,7 @@ class StochasticBlockSteps(BlockSteps):
             self.family.cells.group(self._joined)[0]
         ):
             self._join(self._joined)
-        if self.fitted.shape[0] != self.num_rows:  # not restored from a checkpoint
+        if not restored:
             self.fitted = torch.zeros(self.num_rows, dtype=torch.float64, device=x.device)
             self.next_fitted = torch.zeros_like(self.fitted)
 

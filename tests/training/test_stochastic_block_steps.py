@@ -1,5 +1,7 @@
 """Stochastic block steps: exact fitted values, limits, an honest bound, a cost free of n and m."""
 
+import math
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -79,12 +81,11 @@ def test_fitted_values_are_exact_at_every_step():
 
 def test_the_first_round_is_the_exact_posterior_of_its_rows_under_fewer_functions():
     model, x, y = problem()
-    run(StochasticBlockSteps(rows=60), model, x, y, 1)
+    steps = StochasticBlockSteps(rows=60)
+    run(steps, model, x, y, 1)
     alone = QSGP(
         model.kernel, Zero(), Gaussian(0.3), 12, block_frequencies=3, warm_start=False
     )  # the same leading frequencies at the scale of 12 functions
-    steps = StochasticBlockSteps(rows=60)
-    steps.bind(model, x, seed=0)
     rows = steps._rows(0)
     phi = alone.basis(x[rows]).detach()
     want = torch.linalg.solve(phi.T @ phi + 0.3 * torch.eye(12), phi.T @ y[rows])
@@ -197,6 +198,10 @@ class _Allocations(TorchDispatchMode):
     [
         ({"rows": 1}, "rows=1 and"),
         ({"growth": 1.0}, "growth=1.0 above 1"),
+        ({"growth": math.nan}, "growth=nan above 1"),
+        ({"growth": math.inf}, "growth=inf above 1"),
+        ({"sweeps": math.nan}, "sweeps=nan must be positive"),
+        ({"sweeps": math.inf}, "sweeps=inf must be positive"),
         ({"step_decay": 0.5}, "step_decay=0.5 in"),
     ],
 )
@@ -210,5 +215,15 @@ def test_what_does_not_fit_is_said_before_training():
     with pytest.raises(ConfigError, match="rows=121 is above the 120 training rows"):
         StochasticBlockSteps(rows=121).check(model, N)
     model, _, _ = problem(covariance="mean_field")
-    with pytest.raises(ConfigError, match="for mean_field or chevron use"):
+    with pytest.raises(ConfigError, match=r"=qsgp_stochastic_blocks needs .* or chevron use"):
         StochasticBlockSteps(rows=60).check(model, N)
+
+
+def test_a_trained_model_is_not_taken_for_a_new_one():
+    # its fitted values would be counted as zero
+    model, x, y = problem()
+    run(StochasticBlockSteps(rows=60), model, x, y, 3)
+    again = StochasticBlockSteps(rows=60)
+    with pytest.raises(ConfigError, match="starts from weights of zero"):
+        again.bind(model, x, seed=0)
+    assert all(p.requires_grad for p in model.parameters())
