@@ -66,7 +66,7 @@ class FourierPass:
             (n,) with weights, else None.
 
         Raises:
-            ShapeError: an array of another size than the pass would read.
+            ShapeError: an array of another size or layout than the pass would read.
             DTypeError: another dtype or device.
         """
         (d, n), rows = inputs.shape, frequencies.shape[0]
@@ -93,11 +93,12 @@ class FourierPass:
     def _address(self, array: Tensor, count: int) -> int:
         """Where ``count`` numbers lie; what is read through an address nobody checks later."""
         kind = array.dtype == self.dtype and array.device.type == "cpu"
-        if not kind or array.numel() != count:
+        whole = array.ndim > 2 or array.is_contiguous()  # parts of weights have a stride
+        if not (kind and whole) or array.numel() != count:
             raise (ShapeError if kind else DTypeError)(
                 f"Fourier features: an array of shape {tuple(array.shape)}, {array.dtype} on "
-                f"{array.device}, where {count} numbers of {self.dtype} on cpu belong; inputs, "
-                "frequencies, weights and directions must fit each other"
+                f"{array.device}, where {count} numbers of {self.dtype} in one piece on cpu "
+                "belong; inputs, frequencies, weights and directions must fit each other"
             )
         return array.data_ptr()
 

@@ -67,12 +67,15 @@ def test_no_rows_and_no_frequencies(road, n, d, frequencies, monkeypatch):
     torch.testing.assert_close(squares, dense(x, omega, scale).square().sum(1))
 
 
-@pytest.mark.parametrize("wrong", ["dtype", "inputs", "weights", "device"])
+@pytest.mark.parametrize("wrong", ["dtype", "inputs", "weights", "device", "keep"])
 def test_arrays_that_do_not_fit_are_not_read(wrong):
     if fourier_pass(torch.zeros(1)) is None:
         pytest.skip("no C compiler")
     x, omega, scale, weights, _ = problem()
-    if wrong == "dtype":
+    keep = None
+    if wrong == "keep":
+        keep = x.new_empty(2, 13, 7).mT
+    elif wrong == "dtype":
         weights = weights.float()
     elif wrong == "inputs":
         omega = omega[:, :2]
@@ -81,7 +84,7 @@ def test_arrays_that_do_not_fit_are_not_read(wrong):
     else:
         omega = omega.to("meta")
     with pytest.raises(GPXError, match="must fit each other"):
-        FourierProducts.apply(x, omega, scale, weights, None)
+        FourierProducts.apply(x, omega, scale, weights, keep)
 
 
 def test_traced_tensors_are_not_read():
