@@ -21,7 +21,8 @@ from torch import Tensor
 from gpx.backends import keops_installed
 from gpx.bases import RandomFourier
 from gpx.bases.fourier_native import fourier_pass
-from gpx.data.folders import ROOT_VARIABLE, cache_folder
+from gpx.cache_folder import cache_folder
+from gpx.data.folders import ROOT_VARIABLE
 from gpx.errors import GPXError
 from gpx.kernels import RBF
 from gpx.linalg import RelativeResidual, available_memory, conjugate_gradients
@@ -94,7 +95,11 @@ def machine() -> Iterator[Finding]:
     root = os.environ.get(ROOT_VARIABLE)
     where = f"${ROOT_VARIABLE} ({root})" if root else f"${ROOT_VARIABLE} (not set)"
     missing = ", which is no folder" if root and not os.path.isdir(root) else ""
-    yield note(f"data sets are looked for in data.root, {where}{missing}, {cache_folder()}")
+    try:
+        cache = str(cache_folder())
+    except FileNotFoundError as error:
+        cache = f"and no cache folder ({error})"
+    yield note(f"data sets are looked for in data.root, {where}{missing}, {cache}")
 
 
 # -- numerics against dense NumPy in float64 ------------------------------------------------------

@@ -21,6 +21,8 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
+from gpx.cache_folder import cache_folder
+
 logger = logging.getLogger(__name__)
 
 FLAGS = (
@@ -79,7 +81,7 @@ def _built(source: Path, command: list[str]) -> Path:
     """The library's file; built beside it and moved into place, so that processes may race."""
     text = source.read_bytes()
     key = hashlib.sha256(text + " ".join(command).encode() + _processor()).hexdigest()[:20]
-    folder = _cache_folder()
+    folder = _private_folder()
     target = folder / f"{source.stem}-{key}.so"
     if not target.exists():
         handle, unfinished = tempfile.mkstemp(suffix=".so", dir=folder)
@@ -99,17 +101,13 @@ def _built(source: Path, command: list[str]) -> Path:
     return target
 
 
-def _cache_folder() -> Path:
-    """The user's cache folder for gpx, private to the user.
+def _private_folder() -> Path:
+    """The cache folder, made if need be.
 
     Raises:
         OSError: it cannot be written to, belongs to somebody else, or there is no home.
     """
-    try:
-        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    except RuntimeError as error:  # no HOME, and a user without an entry, as in containers
-        raise FileNotFoundError(str(error)) from error
-    folder = root / "gpx"
+    folder = cache_folder()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if folder.stat().st_uid != os.getuid():
         raise PermissionError(f"{folder} belongs to another user")

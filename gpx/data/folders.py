@@ -6,15 +6,10 @@ import hashlib
 import os
 from pathlib import Path
 
+from gpx.cache_folder import cache_folder
 from gpx.errors import DataError
 
 ROOT_VARIABLE = "GPX_DATA"
-
-
-def cache_folder() -> Path:
-    """``$XDG_CACHE_HOME/gpx``, by default ``~/.cache/gpx``."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "gpx"
 
 
 def candidate_folders(root: str | None, collection: str, name: str) -> list[Path]:

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
+from gpx.cache_folder import cache_folder
 from gpx.data.download import download
-from gpx.data.folders import cache_folder, candidate_folders, find, sha256
+from gpx.data.folders import candidate_folders, find, sha256
 from gpx.data.source import DataSource, Rows
 from gpx.data.table import Floats, Table
 from gpx.data.uci_sets import ALIASES, REVISION, UCI_SETS, Pinned

@@ -21,6 +21,7 @@ from gpx.linalg.preconditioners import Preconditioner
 from gpx.models.grid_system import GridSystem
 
 Gaps = Literal["auto", "full", "fill", "ignore", "penalize"]
+OnFailure = Literal["raise", "warn", "return"]
 
 MOST_GAPS_FILLED = 0.9
 """Share of gaps up to which filling them is the faster way."""
@@ -132,7 +133,7 @@ def solve_gaps(
     options: GapOptions,
     *,
     start: Tensor | None = None,
-    on_failure: Literal["raise", "warn", "return"] = "warn",
+    on_failure: OnFailure = "warn",
 ) -> GridSolve:
     """Solve (K_XX + sigma^2 I) alpha_X = target by the strategy of ``options``.
 
@@ -163,7 +164,11 @@ def solve_gaps(
 
 
 def _fill(
-    system: GridSystem, target: Tensor, options: GapOptions, start: Tensor | None, on_failure: str
+    system: GridSystem,
+    target: Tensor,
+    options: GapOptions,
+    start: Tensor | None,
+    on_failure: OnFailure,
 ) -> GridSolve:
     """Infer the targets of the gaps: F y_Z = -C[Z, X] y_X; then the grid is full."""
     cells, gaps = system.rows.cells, system.rows.gaps
@@ -179,7 +184,7 @@ def _fill(
             stop=RelativeResidual(options.tolerance),
             max_iterations=options.max_iterations,
             verify=verify,
-            on_failure=on_failure,  # type: ignore[arg-type]
+            on_failure=on_failure,
         )
         filled = system.spread(target)
         filled[gaps] = found.solution
@@ -201,7 +206,11 @@ def _fill(
 
 
 def _ignore(
-    system: GridSystem, target: Tensor, options: GapOptions, start: Tensor | None, on_failure: str
+    system: GridSystem,
+    target: Tensor,
+    options: GapOptions,
+    start: Tensor | None,
+    on_failure: OnFailure,
 ) -> GridSolve:
     found = conjugate_gradients(
         system.observed,
@@ -210,7 +219,7 @@ def _ignore(
         preconditioner=ignore_preconditioner(system, options),
         stop=RelativeResidual(options.tolerance),
         max_iterations=options.max_iterations,
-        on_failure=on_failure,  # type: ignore[arg-type]
+        on_failure=on_failure,
     )
     _require_solution(found, system, options, on_failure)
     # 2 a^T y - a^T A a = a^T (y + r): the best lower bound that a gives
@@ -220,7 +229,11 @@ def _ignore(
 
 
 def _penalize(
-    system: GridSystem, target: Tensor, options: GapOptions, start: Tensor | None, on_failure: str
+    system: GridSystem,
+    target: Tensor,
+    options: GapOptions,
+    start: Tensor | None,
+    on_failure: OnFailure,
 ) -> GridSolve:
     """(K + penalty R + sigma^2 I) alpha = y with R = I at the gaps and y = 0 there."""
     diagonal = system.noise.expand(system.size).clone()
@@ -237,7 +250,7 @@ def _penalize(
         preconditioner=lambda r: times(weights, r),
         stop=RelativeResidual(options.tolerance),
         max_iterations=options.max_iterations,
-        on_failure=on_failure,  # type: ignore[arg-type]
+        on_failure=on_failure,
     )
     _require_solution(found, system, options, on_failure)
     alpha = found.solution
@@ -246,7 +259,7 @@ def _penalize(
 
 
 def _require_solution(
-    found: CGResult, system: GridSystem, options: GapOptions, on_failure: str
+    found: CGResult, system: GridSystem, options: GapOptions, on_failure: OnFailure
 ) -> None:
     """Refuse what a failed solve left behind.
 
