@@ -12,18 +12,19 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 import matplotlib
 import torch
+from protocol import sparse_at_ones
 
 from gpx.data import UCI
 from gpx.data import load as load_data
-from gpx.kernels import Matern32
-from gpx.likelihoods import Gaussian
-from gpx.means import Constant
 from gpx.models import CGLB
 from gpx.objectives import CGLowerBound
 from gpx.training.lbfgsb import LBFGSB
@@ -39,16 +40,7 @@ def fit(
 ) -> list[dict[str, Any]]:
     """Train; one record per evaluation: steps of conjugate gradients, bound, seconds."""
     torch.manual_seed(0)
-    model = CGLB(
-        kernel=Matern32(x.shape[1]),
-        mean=Constant(),
-        likelihood=Gaussian(1.0),
-        num_inputs=x.shape[1],
-        num_data=len(y),
-        num_inducing=inducing,
-        fit_noise=False,
-    ).double()
-    model.initialise(x, y, generator=torch.Generator().manual_seed(0))
+    model = sparse_at_ones(CGLB, x, y, inducing)
     objective = CGLowerBound(product_dtype="float32")
     records: list[dict[str, Any]] = []
     begun = time.perf_counter()

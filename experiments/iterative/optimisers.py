@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import matplotlib
 import torch
+from protocol import sparse_at_ones
 from record import write
 from torch import Tensor, nn
 
@@ -77,20 +78,6 @@ def exact(x: Tensor, floor: float, rank: int) -> ExactGP:
     ).double()
 
 
-def sparse(kind: type[SGPR], x: Tensor, y: Tensor, inducing: int) -> SGPR:
-    model = kind(
-        kernel=Matern32(x.shape[1]),
-        mean=Constant(),
-        likelihood=Gaussian(1.0),
-        num_inputs=x.shape[1],
-        num_data=len(y),
-        num_inducing=inducing,
-        fit_noise=False,
-    ).double()
-    model.initialise(x, y, generator=torch.Generator().manual_seed(0))
-    return model
-
-
 def train(
     model: Any,
     evidence: Callable[[], Tensor],
@@ -132,7 +119,7 @@ def run(name: str, x: Tensor, y: Tensor, evaluations: int, inducing: int) -> lis
     method, rate = RUNS[name]
     torch.manual_seed(0)
     if method in ("cglb", "joint", "sgpr"):
-        model = sparse(SGPR if method == "sgpr" else CGLB, x, y, inducing)
+        model = sparse_at_ones(SGPR if method == "sgpr" else CGLB, x, y, inducing)
         if method == "joint":
             v = nn.Parameter(torch.zeros_like(y))
             return train(

@@ -22,14 +22,12 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
+from protocol import sparse_at_ones
 from record import write
 from torch import Tensor
 
 from gpx.data import UCI, load
 from gpx.data.uci_sets import UCI_SETS
-from gpx.kernels import Matern32
-from gpx.likelihoods import Gaussian
-from gpx.means import Constant
 from gpx.models import CGLB, ExactGP
 from gpx.objectives import CGLowerBound, ExactMLL
 from gpx.training.lbfgsb import LBFGSB
@@ -42,16 +40,7 @@ def fit(
     x: Tensor, y: Tensor, at: Tensor, truth: Tensor, inducing: int, evaluations: int
 ) -> dict[str, Any]:
     """Train and predict; what the bound, the solver and the optimiser report."""
-    model = CGLB(
-        kernel=Matern32(x.shape[1]),
-        mean=Constant(),
-        likelihood=Gaussian(1.0),
-        num_inputs=x.shape[1],
-        num_data=len(y),
-        num_inducing=inducing,
-        fit_noise=False,
-    ).double()
-    model.initialise(x, y, generator=torch.Generator().manual_seed(0))
+    model = sparse_at_ones(CGLB, x, y, inducing)
     objective = CGLowerBound()
     steps, converged = [], []
 
