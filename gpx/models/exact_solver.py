@@ -25,9 +25,10 @@ no error bars to read."""
 
 
 RANK_GROWTH, RANK_LIMIT = 14.0, 1000
-"""``rank="auto"``: greedy points per square root of n (627 for 2,000 rows), and at most. Measured
-with noise 0.01 and 0.1: time for a given scatter of the evidence is least at 500 to 1,000 points
-for n = 2,000, 1,000 to 1,500 for 5,000; at 10,000 halving the steps no longer pays for more."""
+"""``rank="auto"``: greedy points per square root of n (627 for 2,000 rows), and at most. A choice
+after a few runs, not an optimum: at n = 5,000 evidence of a given scatter took least time with
+1,000 points (noise 0.01) or 1,500 (0.1), of 500, 1,000 and 1,500; at n = 10,000 the steps that
+1,000 points save over 500 did not pay for them."""
 
 RANK_BUFFERS = 4
 """Arrays of n x rank float64 that an evaluation with its gradient holds."""
