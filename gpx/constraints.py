@@ -6,7 +6,9 @@ tensor; ``state_dict`` works as for any module.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +19,10 @@ from gpx.errors import ConfigError
 
 FLOOR = 1e-6
 """Smallest value of a positive parameter."""
+
+MARGIN = 0.05
+"""How far above its floor, relative to it, an optimiser keeps a positive parameter: closer, and the
+unconstrained parameter has no gradient left that would ever move it away again."""
 
 
 class Positive(nn.Module):
@@ -52,9 +58,19 @@ class Positive(nn.Module):
                 f"it must be above its floor {self.floor:.1e} and finite"
             )
         info = torch.finfo(value.dtype)
-        above = above.clamp_min(max(self.floor * info.eps, info.tiny))
-        # log(expm1(v)) written so that neither large nor tiny values lose digits
-        return above + torch.log(-torch.expm1(-above))
+        return _unconstrained(above.clamp_min(max(self.floor * info.eps, info.tiny)))
+
+    @property
+    def lowest_raw(self) -> float:
+        """Unconstrained value of (1 + MARGIN) times the floor; -inf for a floor of zero."""
+        if self.floor <= 0.0:
+            return -math.inf
+        return float(_unconstrained(torch.tensor(MARGIN * self.floor, dtype=torch.float64)))
+
+
+def _unconstrained(above: Tensor) -> Tensor:
+    """log(exp(v) - 1), written so that neither large nor tiny values lose digits."""
+    return above + torch.log(-torch.expm1(-above))
 
 
 def positive_parameter(
@@ -75,6 +91,45 @@ def positive_parameter(
     initial = torch.as_tensor(value, dtype=torch.get_default_dtype()).clone()
     setattr(module, name, nn.Parameter(initial))
     parametrize.register_parametrization(module, name, Positive(floor, name))
+
+
+def lower_limits(module: nn.Module, parameters: Sequence[nn.Parameter]) -> list[float]:
+    """Least values that an optimiser may give to ``parameters`` of ``module``, one for each.
+
+    ``Positive.lowest_raw`` for the unconstrained tensor behind a positive parameter, -inf for any
+    other parameter. A line search or a large step that goes further leaves the parameter where its
+    gradient vanishes, and the optimiser then takes it for settled.
+    """
+    found = {id(c.raw): c.constraint.lowest_raw for c in _positive_parameters(module)}
+    return [found.get(id(parameter), -math.inf) for parameter in parameters]
+
+
+def at_their_floor(module: nn.Module, parameters: Sequence[nn.Parameter]) -> list[str]:
+    """Those of ``parameters`` with an entry within 2 MARGIN of its floor: "name (1e-06)"."""
+    chosen = {id(parameter) for parameter in parameters}
+    return [
+        f"{c.name} ({c.constraint.floor:.0e})"
+        for c in _positive_parameters(module)
+        if id(c.raw) in chosen
+        and bool((c.constraint(c.raw.detach()) <= (1.0 + 2.0 * MARGIN) * c.constraint.floor).any())
+    ]
+
+
+class _Constrained(NamedTuple):
+    name: str
+    raw: nn.Parameter
+    constraint: Positive
+
+
+def _positive_parameters(module: nn.Module) -> Iterator[_Constrained]:
+    for path, child in module.named_modules():
+        if not parametrize.is_parametrized(child):
+            continue
+        for name, parametrizations in child.parametrizations.items():
+            constraint = parametrizations[0]
+            if isinstance(constraint, Positive) and len(parametrizations) == 1:
+                raw = parametrizations.original
+                yield _Constrained(f"{path}.{name}" if path else name, raw, constraint)
 
 
 def natural_parameters(module: nn.Module) -> dict[str, Tensor]:

@@ -1,10 +1,19 @@
 import copy
+import math
 
 import pytest
 import torch
 from torch import nn
 
-from gpx.constraints import FLOOR, Positive, natural_parameters, positive_parameter
+from gpx.constraints import (
+    FLOOR,
+    MARGIN,
+    Positive,
+    at_their_floor,
+    lower_limits,
+    natural_parameters,
+    positive_parameter,
+)
 from gpx.errors import ConfigError
 
 
@@ -46,6 +55,30 @@ def test_stays_above_the_floor_whatever_the_optimiser_does():
     positive = Positive()
     raw = torch.tensor([-1e3, -50.0, 0.0, 50.0])
     assert (positive(raw) >= FLOOR).all()
+
+
+def test_limits_keep_a_gradient_on_the_logarithm():
+    tree = nn.ModuleDict({"kernel": Holder([0.5, 2.0])})
+    positive = tree["kernel"].parametrizations.scale.original
+    parameters = [tree["kernel"].shift, positive]
+    assert lower_limits(tree, parameters) == [-math.inf, Positive().lowest_raw]
+    assert lower_limits(tree, [nn.Parameter(torch.zeros(2))]) == [-math.inf]
+    raw = torch.tensor(Positive().lowest_raw, dtype=torch.float64, requires_grad=True)
+    value = Positive()(raw)
+    assert value.item() == pytest.approx((1 + MARGIN) * FLOOR, rel=1e-12)
+    (slope,) = torch.autograd.grad(value.log(), raw)
+    assert slope.item() == pytest.approx(MARGIN / (1 + MARGIN), rel=1e-5)
+    assert Positive(floor=0.0).lowest_raw == -math.inf
+
+
+def test_parameters_at_their_floor_are_named():
+    tree = nn.ModuleDict({"kernel": Holder([0.5, 2.0])})
+    parameters = list(tree.parameters())
+    assert at_their_floor(tree, parameters) == []
+    raw = tree["kernel"].parametrizations.scale.original
+    raw.data[1] = Positive().lowest_raw
+    assert at_their_floor(tree, parameters) == ["kernel.scale (1e-06)"]
+    assert at_their_floor(tree, [p for p in parameters if p is not raw]) == []
 
 
 def test_natural_parameters_use_the_names_people_read():

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gpx.constraints import lower_limits
 from gpx.kernels import AxisProduct
 from gpx.kernels.periodic import Periodic
 from gpx.models import GridGP
@@ -50,7 +51,8 @@ def fit(model: GridGP, x: Tensor, y: Tensor, evaluations: int) -> Fit:
     start = time.process_time()
     if evaluations:
         parameters = [p for p in model.parameters() if p.requires_grad]
-        LBFGSB().minimise(parameters, loss, evaluations, lambda *_: None)
+        limits = lower_limits(model, parameters)
+        LBFGSB().minimise(parameters, loss, evaluations, lambda *_: None, lower=limits)
     model.warm.zero_()  # steps of a cold start
     posterior = model.condition(x, y)
     seconds = time.process_time() - start

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import warnings
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from gpx.constraints import Positive
 from gpx.linalg import with_gradient
 from gpx.models.base import Model
 from gpx.models.grid import GridGP
@@ -94,7 +92,6 @@ class GridMLL(GridObjective):
         choose_logdet(logdet, 1, 1)  # fails early
         self.logdet: LogdetName = logdet
         self.bracket = bracket
-        self._told = False
 
     def prepare(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
@@ -136,7 +133,6 @@ class GridMLL(GridObjective):
             terms, gradient = grid_log_marginal_likelihood(system, solve, logdet, gradient=wanted)
         value = terms.fit + terms.complexity + terms.constant
         if gradient is not None:
-            self._tell_of_the_floor(model, gradient.noise)
             value = with_gradient(
                 value,
                 [target, noise, *factors],
@@ -154,26 +150,3 @@ class GridMLL(GridObjective):
             cut_short = solve.report is not None and not solve.report.converged
             kind = CUT_SHORT[str(facts["gaps"])] if cut_short else "exact"
         return Evidence(value, kind, terms._asdict(), solve.report, facts)
-
-    def _tell_of_the_floor(self, model: GridGP, slope: Tensor) -> None:
-        """Say, once, that a line search has thrown the noise variance onto its floor.
-
-        There the optimiser's own parameter has hardly a gradient, so the noise does not come back
-        although the evidence rises with it.
-        """
-        noise = model.likelihood.noise_variance.detach()
-        constraint = model.likelihood.get_submodule("parametrizations.noise_variance.0")
-        assert isinstance(constraint, Positive)
-        floor = constraint.floor
-        gain = float(slope * noise)  # nats per unit of the logarithm
-        if self._told or float(noise) > 1.01 * floor or not gain > 1.0:
-            return
-        self._told = True
-        warnings.warn(
-            f"the noise variance is at its floor {floor:.0e} and the evidence would rise by "
-            f"{gain:.3g} nats for a factor of e: a line search overshot, and from the floor there "
-            "is no way back; should the run end there, start at another noise (init=subset, or "
-            "init=constants likelihood.noise_variance=1e-3)",
-            UserWarning,
-            stacklevel=2,
-        )

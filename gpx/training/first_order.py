@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from gpx.constraints import lower_limits
 from gpx.errors import ConfigError
 
 ALGORITHMS: dict[str, type[torch.optim.Optimizer]] = {
@@ -50,6 +51,8 @@ class FirstOrder:
         schedule: {name: constant | exponential | cosine, final: last rate / first rate}.
 
     The learning rate is a function of the step alone, so a resumed run needs no scheduler state.
+    After a step every positive parameter is at least (1 + MARGIN) times its floor, where it still
+    has a gradient (``gpx.constraints.lower_limits``).
     """
 
     def __init__(
@@ -60,10 +63,22 @@ class FirstOrder:
         schedule_factor(self.schedule["name"], self.schedule["final"], 0.0)  # fails early
         self.parameters: dict[str, list[nn.Parameter]] = {}
         self.optimisers: dict[str, torch.optim.Optimizer] = {}
+        self.limits: dict[str, list[tuple[nn.Parameter, float]]] = {}
         self.max_steps = 1
 
-    def bind(self, groups: Mapping[str, list[nn.Parameter]], max_steps: int) -> None:
+    def bind(
+        self,
+        groups: Mapping[str, list[nn.Parameter]],
+        max_steps: int,
+        model: nn.Module | None = None,
+    ) -> None:
         """Attach to a model's parameters.
+
+        Args:
+            groups: role -> parameters.
+            max_steps: of the run; the schedule is a function of it.
+            model: owner of the parameters, whose positive ones stay away from their floor; None
+                for parameters without constraints.
 
         Raises:
             ConfigError: a role without settings, an unknown algorithm or option.
@@ -92,6 +107,9 @@ class FirstOrder:
             except (TypeError, ValueError) as error:
                 raise ConfigError(f"optimizer.groups.{role}: {error}") from error
             self.parameters[role] = parameters
+            lower = [] if model is None else lower_limits(model, parameters)
+            limited = zip(parameters, lower, strict=False)
+            self.limits[role] = [pair for pair in limited if pair[1] > -math.inf]
 
     def learning_rate(self, role: str, step: int) -> float:
         """Rate of ``role`` at ``step``; zero while frozen."""
@@ -129,6 +147,8 @@ class FirstOrder:
             if any(p.grad is not None and p.grad.is_sparse for p in self.parameters[role]):
                 self._check_sparse(role, algorithm)
             optimiser.step()
+            for parameter, least in self.limits.get(role, ()):
+                parameter.data.clamp_(min=least)
 
     def _check_sparse(self, role: str, algorithm: str) -> None:
         """A step on sampled entries must leave all others where they are, at O(sampled) cost."""

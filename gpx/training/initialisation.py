@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from gpx.constraints import Positive
+from gpx.constraints import at_their_floor, lower_limits
 from gpx.errors import ConfigError
 from gpx.likelihoods import Gaussian
 from gpx.models import ExactGP, Model
@@ -90,27 +90,16 @@ class SubsetInitialisation:
         parameters = list(exact.parameters())
         if not parameters:
             return
-        solver.minimise(parameters, loss, self.max_evaluations, after_evaluation)
-        _tell_of_the_floor(exact.likelihood, num, say)
+        limits = lower_limits(exact, parameters)
+        solver.minimise(parameters, loss, self.max_evaluations, after_evaluation, lower=limits)
+        for name in at_their_floor(exact, parameters):
+            say(f"init: {name} of {num} points is at its floor, where it is kept")
         for source, target in (
             (exact.kernel, model.kernel),
             (exact.mean, model.mean),
             (exact.likelihood, model.likelihood),
         ):
             _copy_parameters(source, target)
-
-
-def _tell_of_the_floor(likelihood: nn.Module, num: int, say: Say) -> None:
-    """Say that the subset was explained without noise; all rows hardly ever are."""
-    assert isinstance(likelihood, Gaussian)
-    constraint = likelihood.get_submodule("parametrizations.noise_variance.0")
-    assert isinstance(constraint, Positive)
-    if float(likelihood.noise_variance.detach()) <= 1.01 * constraint.floor:
-        say(
-            f"init: the noise variance of {num} points is at its floor {constraint.floor:.0e}, "
-            "which the bound on all rows may pay for dearly; raise init.num_points, or set "
-            "init=constants likelihood.noise_variance=0.01"
-        )
 
 
 def _copy_parameters(source: nn.Module, target: nn.Module) -> None:

@@ -26,6 +26,10 @@ class LBFGSB:
     A run is stopped and resumed exactly by recording every evaluation and replaying the record
     through a fresh SciPy run: given the same losses and gradients it walks the same path.
 
+    ``lower`` limits of the parameters come in when they are needed: the search is without bounds
+    until an iteration ends beyond one, and from there on, starting at the limit, within them. A run
+    that stays inside walks the path of one without limits bit for bit.
+
     Args:
         memory: number of correction pairs.
         ftol: stop when the loss (nats per point) falls by less than this, relative to its size.
@@ -56,6 +60,7 @@ class LBFGSB:
         after_evaluation: Callable[[int, float, bool], None],
         after_iteration: Callable[[], None] = lambda: None,
         after_stall: Callable[[], bool] = lambda: False,
+        lower: Sequence[float] | None = None,
     ) -> str:
         """Minimise ``loss`` over ``parameters``; they end at the best point seen.
 
@@ -69,6 +74,8 @@ class LBFGSB:
             after_stall: called when the loss no longer falls, or a line search failed, where the
                 gradient has not vanished; true when the loss was changed so that it is worth while
                 to start again from the best point.
+            lower: least value of the entries of each parameter (``gpx.constraints.lower_limits``);
+                None for no limits. A line search may try points beyond, no iteration starts there.
 
         Returns:
             why it stopped, in words.
@@ -81,7 +88,10 @@ class LBFGSB:
         recorded = list(self.evaluations)
         restarts = set(self.restarts)
         self.evaluations = []
-        best_loss, best_point = np.inf, self.start.numpy().copy()
+        limits = _limits(parameters, lower)
+        start = np.maximum(self.start.numpy(), limits)
+        bounded = bool((start != self.start.numpy()).any())
+        best_loss, best_point = np.inf, start.copy()
 
         def evaluate(point: np.ndarray) -> tuple[float, np.ndarray]:
             nonlocal best_loss, best_point
@@ -107,6 +117,8 @@ class LBFGSB:
             return value, gradient.numpy()
 
         def iterated(point: np.ndarray) -> None:
+            if not bounded and bool((point < limits).any()):
+                raise _BeyondLimit(np.maximum(point, limits))
             if len(self.evaluations) >= len(recorded):  # before, the loss's own state knows of it
                 _assign(parameters, torch.from_numpy(point))
                 after_iteration()
@@ -121,23 +133,29 @@ class LBFGSB:
             return True
 
         try:
-            point = self.start.numpy()
+            point = start
             while True:
-                result = scipy.optimize.minimize(
-                    evaluate,
-                    point,
-                    jac=True,
-                    method="L-BFGS-B",
-                    callback=iterated,
-                    options={
-                        "maxcor": self.memory,
-                        "ftol": self.ftol,
-                        "gtol": self.gtol,
-                        "maxfun": max_evaluations + 1,
-                        "maxiter": max_evaluations + 1,
-                        "maxls": self.max_line_search,
-                    },
-                )
+                try:
+                    result = scipy.optimize.minimize(
+                        evaluate,
+                        point,
+                        jac=True,
+                        method="L-BFGS-B",
+                        bounds=scipy.optimize.Bounds(limits, np.inf) if bounded else None,
+                        callback=iterated,
+                        options={
+                            "maxcor": self.memory,
+                            "ftol": self.ftol,
+                            "gtol": self.gtol,
+                            "maxfun": max_evaluations + 1,
+                            "maxiter": max_evaluations + 1,
+                            "maxls": self.max_line_search,
+                        },
+                    )
+                except _BeyondLimit as stop:
+                    bounded = True
+                    point, best_loss, best_point = stop.nearest, np.inf, stop.nearest.copy()
+                    continue
                 reason = str(result.message)
                 if STATIONARY in reason or not again():
                     break
@@ -145,7 +163,7 @@ class LBFGSB:
         except _BudgetSpent:
             reason = f"max_steps={max_evaluations} evaluations reached"
         finally:
-            _assign(parameters, torch.from_numpy(best_point))
+            _assign(parameters, torch.from_numpy(np.maximum(best_point, limits)))
         return reason
 
     @staticmethod
@@ -214,6 +232,21 @@ class LBFGSB:
 
 class _BudgetSpent(Exception):
     """SciPy has no exact limit on evaluations (a line search runs to its end); this is one."""
+
+
+class _BeyondLimit(Exception):
+    """An iteration without bounds ended beyond a limit."""
+
+    def __init__(self, nearest: np.ndarray) -> None:
+        super().__init__()
+        self.nearest = nearest
+
+
+def _limits(parameters: Sequence[nn.Parameter], lower: Sequence[float] | None) -> np.ndarray:
+    """Least value of every entry (P,)."""
+    each = [-np.inf] * len(parameters) if lower is None else lower
+    sizes = [parameter.numel() for parameter in parameters]
+    return np.repeat(np.asarray(each, dtype=np.float64), sizes)
 
 
 def _flatten(parameters: Sequence[nn.Parameter]) -> Tensor:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from gpx.constraints import lower_limits
 from gpx.errors import CheckpointError, DidNotConverge, NotPositiveDefinite
 from gpx.models.base import Model
 from gpx.objectives.base import Evidence, Objective
@@ -164,7 +165,7 @@ class Session:
     def run_first_order(self, optimizer: FirstOrder, resumed: bool) -> str:
         """Stochastic (or full-batch first-order) steps up to max_steps."""
         config, objective = self.config, self.objective
-        optimizer.bind(self.model.parameter_groups(), config.max_steps)
+        optimizer.bind(self.model.parameter_groups(), config.max_steps, self.model)
         if resumed:
             optimizer.load_state_dict(self.pending)
         batches = None
@@ -307,6 +308,7 @@ class Session:
             after_evaluation,
             after_iteration=lambda: self.objective.after_step(self.model),
             after_stall=lambda: self.objective.after_stall(self.model),
+            lower=lower_limits(self.model, parameters),
         )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from gpx.constraints import at_their_floor
 from gpx.errors import ConfigError
 from gpx.models.base import Model
 from gpx.objectives.base import Objective
@@ -112,4 +113,7 @@ class Trainer:
             else:
                 reason = session.run_first_order(optimizer, resumed)
                 session.end_round(math.nan)
+        trained = [p for group in model.parameter_groups().values() for p in group]
+        for name in at_their_floor(model, trained):
+            self.say(f"note: {name} ended at its floor, where it is kept")
         return FitResult(session.step, session.seconds, reason, session.save())

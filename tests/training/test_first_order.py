@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch import nn
 
+from gpx.constraints import FLOOR, positive_parameter
 from gpx.errors import ConfigError
 from gpx.training.first_order import FirstOrder, schedule_factor
 
@@ -40,6 +41,26 @@ def test_freezing_and_groups():
     assert w == pytest.approx(2 * 0.8**5)
     assert v == pytest.approx(2 * 0.8**2)
     assert trainable
+
+
+@pytest.mark.parametrize("algorithm", ["adam", "adagrad", "sgd"])
+@pytest.mark.parametrize("limited", [True, False])
+def test_a_positive_parameter_pushed_to_its_floor_comes_back(algorithm, limited):
+    module = nn.Module()
+    positive_parameter(module, "scale", torch.tensor(1.0, dtype=torch.float64))
+    optimizer = FirstOrder({"hyperparameters": {"algorithm": algorithm, "lr": 1.0}})
+    groups = {"hyperparameters": list(module.parameters())}
+    optimizer.bind(groups, 600, module if limited else None)
+    with torch.no_grad():
+        module.parametrizations.scale.original.fill_(-60.0)
+    for step in range(600):
+        optimizer.before_step(step)
+        (module.scale.log() ** 2).backward()  # smallest at 1
+        optimizer.step(step)
+    if limited:
+        assert module.scale.item() > 1e-3
+    else:
+        assert module.scale.item() == pytest.approx(FLOOR)
 
 
 def test_adagrad_moves_only_sampled_rows():

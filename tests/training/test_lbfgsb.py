@@ -4,8 +4,14 @@ import scipy.optimize
 import torch
 from torch import nn
 
+from gpx.constraints import lower_limits
 from gpx.errors import CheckpointError, NotPositiveDefinite
-from gpx.training.lbfgsb import LBFGSB
+from gpx.kernels import Matern32
+from gpx.likelihoods import Gaussian
+from gpx.means import Zero
+from gpx.models import ExactGP
+from gpx.objectives import ExactMLL
+from gpx.training.lbfgsb import LBFGSB, STATIONARY
 
 
 def rosenbrock(parameters):
@@ -128,6 +134,79 @@ def test_parameters_keep_their_dtype():
     LBFGSB().minimise([parameter], lambda: (parameter**2).sum(), 20, lambda *_: None)
     assert parameter.dtype == torch.float32
     assert parameter.abs().max().item() < 1e-4
+
+
+def noisy_waves(seed=1):
+    """30 noisy values of a wave, and an exact GP that starts far from them."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.rand(30, 2, generator=generator, dtype=torch.float64) * 4 - 2
+    y = torch.sin(2 * x[:, 0])
+    y = y + 0.03 * torch.randn(30, generator=generator, dtype=torch.float64)
+    kernel = Matern32(ard_num_dims=2, lengthscale=0.3, outputscale=0.1)
+    model = ExactGP(kernel=kernel, mean=Zero(), likelihood=Gaussian(5.0)).double()
+    objective, parameters = ExactMLL(), list(model.parameters())
+    return model, parameters, lambda: objective(model, x, y)
+
+
+def test_a_noise_variance_thrown_onto_its_floor_comes_back():
+    model, parameters, loss = noisy_waves()
+    reason = LBFGSB().minimise(parameters, loss, 100, lambda *_: None)
+    stuck = loss().item()
+    assert STATIONARY in reason or "REDUCTION" in reason  # it looks settled
+    assert model.likelihood.noise_variance.item() < 1.001e-6
+
+    model, parameters, loss = noisy_waves()
+    limits = lower_limits(model, parameters)
+    LBFGSB().minimise(parameters, loss, 100, lambda *_: None, lower=limits)
+    assert loss().item() < stuck - 0.4  # nats per point
+    assert model.likelihood.noise_variance.item() == pytest.approx(1.367e-3, rel=1e-2)
+
+
+def test_limits_that_no_iteration_passes_change_no_bit():
+    paths = []
+    for lower in (None, [-1.5, -0.5]):
+        parameters, solver = fresh_parameters(), LBFGSB()
+        solver.minimise(
+            parameters, lambda p=parameters: rosenbrock(p), 60, lambda *_: None, lower=lower
+        )
+        paths.append(solver.evaluations)
+    assert len(paths[0]) == len(paths[1])
+    for free, limited in zip(*paths, strict=True):
+        assert free[:2] == limited[:2]
+        assert torch.equal(free[2], limited[2])
+
+
+def test_an_optimum_beyond_a_limit_ends_on_it():
+    parameters = fresh_parameters()
+    LBFGSB().minimise(
+        parameters, lambda: rosenbrock(parameters), 200, lambda *_: None, lower=[-9.0, 1.44]
+    )
+    assert values(parameters) == pytest.approx([-1.19617, 1.44], abs=1e-4)  # 200 (b - a^2) > 0
+    started_beyond = fresh_parameters()
+    LBFGSB().minimise(
+        started_beyond, lambda: rosenbrock(started_beyond), 1, lambda *_: None, lower=[-1.0, -9.0]
+    )
+    assert values(started_beyond) == [-1.0, 1.0]
+
+
+@pytest.mark.parametrize("stop_at", [5, 18, 40])
+def test_a_run_stopped_before_or_after_it_met_a_limit_goes_on_bit_for_bit(stop_at):
+    def minimise(solver, after, state=None):
+        model, parameters, loss = noisy_waves()
+        if state is not None:
+            solver.load_state_dict(state)
+        solver.minimise(parameters, loss, 60, after, lower=lower_limits(model, parameters))
+        return [p.tolist() for p in parameters]
+
+    def stop(count, value, replayed):
+        if count == stop_at:
+            raise _Stop
+
+    whole = minimise(LBFGSB(), lambda *_: None)
+    first = LBFGSB()
+    with pytest.raises(_Stop):
+        minimise(first, stop)
+    assert minimise(LBFGSB(), lambda *_: None, first.state_dict()) == whole
 
 
 class Jumping:
