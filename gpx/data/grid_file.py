@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpx.data.delimited import existing_file
 from gpx.data.file import read_array
@@ -65,8 +66,8 @@ class GridFile(GridSource):
         names = [self.values] if isinstance(self.values, str) else list(self.values)
         arrays = [read_array(path, name, "values") for name in names]
         axes = _axes(path, self.axis_arrays, arrays[0].ndim)
-        mask = None if self.mask is None else read_array(path, self.mask, "mask") != 0
-        test = None if self.test is None else read_array(path, self.test, "test") != 0
+        mask = None if self.mask is None else _flags(path, self.mask, "mask")
+        test = None if self.test is None else _flags(path, self.test, "test")
         return assemble(
             name=path.stem,
             axes=axes,
@@ -76,6 +77,20 @@ class GridFile(GridSource):
             origin=str(path),
             checksums={path.name: sha256(path)},
         )
+
+
+def _flags(path: Path, name: str, option: str) -> NDArray[np.bool_]:
+    """An array of flags: zero, and one other value (1, 255) where true."""
+    array = read_array(path, name, option)
+    found = array != 0.0
+    marks = array[found]
+    if not (marks == marks[:1]).all():  # NaN fails
+        raise DataError(
+            f"{path}: array {name!r} is no mask: besides 0 it holds values from {marks.min():g} "
+            f"to {marks.max():g}; expected flags, true where "
+            f"{'held out' if option == 'test' else 'observed'}"
+        )
+    return found
 
 
 def _axes(path: Path, names: Sequence[str] | None, count: int) -> dict[str, Floats]:
@@ -102,7 +117,8 @@ def assemble(
     """Values with gaps marked; several arrays become outputs along a last axis.
 
     Raises:
-        DataError: arrays, mask or test flags of different shapes; see ``GridValues``.
+        DataError: arrays, mask or test flags of different shapes, a cell that the mask marks as
+            observed and that holds no number; see ``GridValues``.
     """
     first = next(iter(arrays.values()))
     flags = {} if mask is None else {"the mask": mask}
@@ -113,6 +129,16 @@ def assemble(
                 f"{origin}: {what} has shape {array.shape} and the values {first.shape}; expected "
                 "the same"
             )
+    if mask is not None:
+        for what, array in arrays.items():
+            missing = np.isnan(array) & mask
+            if missing.any():
+                place = ", ".join(map(str, np.argwhere(missing)[0]))
+                raise DataError(
+                    f"{origin}: {int(missing.sum())} cells of {what} are NaN where the mask says "
+                    f"observed, the first at [{place}]; mark them as gaps (false) or leave "
+                    "data.mask out: NaN alone marks gaps"
+                )
     names = tuple(
         (key,) if axis.ndim == 1 else tuple(f"{key}_{i}" for i in range(axis.shape[1]))
         for key, axis in axes.items()

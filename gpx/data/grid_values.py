@@ -57,6 +57,8 @@ class GridValues:
     labels: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        if not self.values.ndim:
+            raise DataError(f"{self.origin}: the values are a single number, expected a grid")
         sizes = tuple(len(a) for a in self.axes)
         if self.values.shape != sizes:
             raise DataError(

@@ -39,7 +39,7 @@ def test_observed_cells_become_rows_in_the_order_of_the_grid(tmp_path):
 
 def test_a_mask_marks_gaps_and_another_what_is_tested(tmp_path):
     mask, held = np.ones((3, 4), dtype=bool), np.zeros((3, 4), dtype=bool)
-    mask[0, 0], held[2, 1], held[1, 2] = False, True, True
+    mask[0, 0], mask[1, 2], held[2, 1], held[1, 2] = False, False, True, True
     path, content = archive(tmp_path, seen=mask, held=held)
     data = load(GridFile(path, mask="seen", test="held", hold_out="mask"), task="regression")
     assert (data.num_train, data.num_test) == (9, 1)
@@ -121,6 +121,10 @@ def test_scattered_stations_are_one_axis(tmp_path):
         ({"seen": np.ones((4, 3))}, {"mask": "seen"}, r"the mask has shape \(4, 3\)"),
         ({"seen": np.zeros((3, 4))}, {"mask": "seen"}, r"all 12 cells are gaps; .*inverted"),
         ({"values": np.full((3, 4), np.nan)}, {}, r"all 12 cells are gaps"),
+        ({"seen": np.ones((3, 4))}, {"mask": "seen"}, r"1 cells of values are NaN .* at \[1, 2\]"),
+        ({"seen": B + np.zeros((3, 4))}, {"mask": "seen"}, r"'seen' is no mask: .* -1 to 3"),
+        ({"t": np.full((3, 4), np.nan)}, {"test": "t"}, r"'t' is no mask"),
+        ({"values": np.array(3.0)}, {}, r"a single number, expected a grid"),
         ({"values": np.full((3, 4), np.inf)}, {}, r"12 values are infinite"),
         ({"axis1": None}, {}, r"no array 'axis1'"),
         ({}, {"axis_arrays": ["axis0"]}, r"1 axes are named .*2 dimensions"),

@@ -79,6 +79,29 @@ def test_error_of_the_penalty_falls_like_its_inverse():
     assert 50 < errors[1] / errors[2] < 200
 
 
+def test_filling_has_the_least_expected_error_under_the_model_and_only_there():
+    """Squared error at the gaps, in expectation over fields: exact, by the estimators' matrices."""
+    system = square(9, 0.4, 0.1, 0.3)
+    cells, gaps = system.rows.cells, system.rows.gaps
+    eye = torch.eye(system.size, dtype=torch.float64)
+    whole = system.covariance(None, None, eye)
+
+    def error(options, noise):
+        alpha = solve_gaps(system, eye[:, : len(cells)][: len(cells)], options).alpha
+        weights = system.covariance(None, gaps, alpha)
+        data = whole[cells][:, cells] + noise * eye[: len(cells), : len(cells)]
+        cross = (weights * whole[gaps][:, cells]).sum()
+        return float(whole.diagonal()[gaps].sum() - 2.0 * cross + (weights @ data * weights).sum())
+
+    fill = GapOptions("fill", 1e-13)
+    for noise, order in ((0.1, 1.0), (1.0, -1.0)):  # the model's own, and ten times as much
+        excess = [
+            order * (error(GapOptions("penalize", 1e-13, penalty=p), noise) - error(fill, noise))
+            for p in (1e1, 1e2, 1e3)
+        ]
+        assert excess[0] > 2.0 * excess[1] > 4.0 * excess[2] > 0.0
+
+
 @pytest.mark.parametrize("power", [1.0, 0.5])
 def test_both_powers_of_the_penalty_preconditioner_solve_the_same_system(power):
     system, _, y, _ = dense()
