@@ -1,4 +1,4 @@
-"""GRIEF against the machine's multiply-adds: features, evaluations, fixed basis, grid size.
+"""GRIEF against the machine's multiply-adds: features, evaluations, grid size.
 
     python scripts/bench_grief.py --threads 1
     python scripts/bench_grief.py --quick
@@ -7,8 +7,8 @@ Features: seconds and working memory of all eigenfunctions at n points, block by
 and p in turn; nanoseconds an entry must not grow. Limit: one elementwise product an entry and a
 node, two exponentials an input, and the small matrix products with the nodes, at this machine's
 rates. Evaluation: evidence and gradient against 1.5 n p^2 multiply-adds of its matrix product
-(n p^2 / 2 for the Gram matrix, n p^2 for the gradient). Fixed basis: the same after the sums are
-cached, over n. Grid: nodes an axis. Seconds are of the processor on one thread.
+(n p^2 / 2 for the Gram matrix, n p^2 for the gradient). Grid: nodes an axis. Seconds are of the
+processor on one thread. Evaluations from cached sums: experiments/reweighted/scaling.py.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def rates(rounds: int) -> tuple[float, float, float]:
     return gemm, products, b.numel() / best(lambda: torch.exp(b, out=c), rounds)
 
 
-def problem(n: int, d: int, p: int, nodes: int = 10, fixed: bool = False) -> tuple:
+def problem(n: int, d: int, p: int, nodes: int = 10) -> tuple:
     """Model and data: n normal points in d dimensions."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(n, d, generator=generator)
@@ -80,7 +80,6 @@ def problem(n: int, d: int, p: int, nodes: int = 10, fixed: bool = False) -> tup
         num_eigenfunctions=p,
         grid=GridOptions(points_per_dim=nodes),
         noise_first=False,
-        fixed_basis=fixed,
     )
     model.initialise(x, y, generator=generator)
     return model, x, y
@@ -145,13 +144,6 @@ def main() -> None:
             f"{n:>8} {d:>4} {p:>5} {model.basis.log10_grid_size:>8.0f} {seconds:>7.2f} "
             f"{seconds / limit:>6.2f} {memory:>6.1f}"
         )
-
-    print("\nfixed basis, sums cached: ms an evaluation with gradient")
-    print(f"{'n':>8} {'p':>5} {'ms':>7}")
-    for n in (unit // 4, unit, 4 * unit):
-        model, x, y = problem(n, 16, 300, fixed=True)
-        seconds = best(lambda m=model, x=x, y=y: evaluate(m, x, y), 5 * options.rounds)
-        print(f"{n:>8} {300:>5} {1e3 * seconds:>7.1f}")
 
     print(
         "\nnodes an axis at n = 10,000, d = 10, p = 200: seconds an evaluation, of them eigenpairs"

@@ -11,7 +11,10 @@ from gpx.models.grief_posterior import GRIEFPosterior
 from gpx.models.inducing_posterior import InducingPosterior
 from gpx.models.inducing_weights import QSGPInducing
 from gpx.models.iterative_posterior import IterativePosterior
+from gpx.models.log_normal import LogNormal, WeightPriors
 from gpx.models.relevance_vectors import QSRVM, RelevanceVectorPosterior
+from gpx.models.reweighted import Reweighted
+from gpx.models.reweighted_posterior import ReweightedPosterior
 from gpx.models.sgpr import SGPR, SGPRPosterior
 from gpx.models.svgp import SVGP, SVGPPosterior
 from gpx.models.weight_space import QSGP
@@ -33,12 +36,16 @@ __all__ = [
     "InducingPosterior",
     "IterativeOptions",
     "IterativePosterior",
+    "LogNormal",
     "Marginals",
     "Model",
     "Posterior",
     "QSGPInducing",
     "QSGPPosterior",
     "RelevanceVectorPosterior",
+    "Reweighted",
+    "ReweightedPosterior",
     "SGPRPosterior",
     "SVGPPosterior",
+    "WeightPriors",
 ]

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Distribution
 
 from gpx.data_sized import DataSized
 from gpx.kernels.base import Kernel
@@ -37,6 +38,16 @@ class Posterior(DataSized, ABC):
     @abstractmethod
     def predict(self, x: Tensor) -> Marginals:
         """Mean and variance of the latent function at x (n, d); no gradient graph is kept."""
+
+    def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
+        """Distribution of y at x (n, d), batch shape (n,); no gradient graph is kept.
+
+        That of the latent marginals under ``likelihood``; posteriors whose marginals are not
+        Gaussian, or whose noise is uncertain, know better.
+        """
+        with torch.no_grad():
+            marginals = self.predict(x)
+            return likelihood.predictive(marginals.mean, marginals.variance)
 
     def facts(self) -> dict[str, bool | int | float | str]:
         """Plain values for metrics.json: how predictions were computed, at what accuracy."""

@@ -6,9 +6,40 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.distributions import Categorical, MixtureSameFamily, Normal
 
 from gpx.errors import ConfigError
 from gpx.models.base import Marginals, Posterior
+
+
+def mixture_moments(parts: Marginals, weights: Tensor | None = None) -> Marginals:
+    """Mean and variance (n,) of mixtures of components with means and variances (J, n).
+
+    Args:
+        parts: of the components.
+        weights (J,): that sum to one; None: equal.
+    """
+    if weights is None:
+        weights = parts.mean.new_ones(len(parts.mean)) / len(parts.mean)
+    share = weights.to(parts.mean).unsqueeze(1)
+    mean = (share * parts.mean).sum(0)
+    # spread within the components and between them: no difference of large numbers
+    variance = (share * (parts.variance + (parts.mean - mean).square())).sum(0)
+    return Marginals(mean, variance)
+
+
+def gaussian_mixture(parts: Marginals, weights: Tensor | None = None) -> MixtureSameFamily:
+    """Mixtures of normals, batch shape (n,); their densities are log-sum-exps.
+
+    Args:
+        parts: means and variances (J, n) of the components; variances are positive.
+        weights (J,): that sum to one; None: equal.
+    """
+    count, rows = parts.mean.shape
+    if weights is None:
+        weights = parts.mean.new_ones(count)
+    share = Categorical(probs=weights.to(parts.mean).expand(rows, count))
+    return MixtureSameFamily(share, Normal(parts.mean.mT, parts.variance.mT.sqrt()))
 
 
 class FiniteMixture(Posterior):
@@ -69,12 +100,7 @@ class FiniteMixture(Posterior):
 
         Cost: that of all its models.
         """
-        parts = self.components(x)
-        weights = self.weights.to(parts.mean).unsqueeze(1)
-        mean = (weights * parts.mean).sum(0)
-        # spread within the models and between them: no difference of large numbers
-        variance = (weights * (parts.variance + (parts.mean - mean).square())).sum(0)
-        return Marginals(mean, variance)
+        return mixture_moments(self.components(x), self.weights)
 
     @torch.no_grad()
     def sample_paths(self, num: int, *, generator: torch.Generator) -> Callable[[Tensor], Tensor]:

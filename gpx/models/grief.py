@@ -6,25 +6,18 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gpx.bases.grief import GridEigenfunctions
 from gpx.bases.grief_grid import GridOptions
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
-from gpx.linalg import available_memory
 from gpx.means.base import Mean
 from gpx.models.base import Model
 from gpx.models.grief_posterior import GRIEFPosterior
-from gpx.models.grief_search import Found, best_scales, search_lengthscales
-from gpx.models.grief_sums import FeatureSums, WeightPosterior, feature_sums
-
-SQUARE_ARRAYS = 8
-"""Arrays of p x p that training holds at once."""
-
-NOTHING = 0.99
-"""Share of the targets' mean square from which on all of it is noise."""
+from gpx.models.grief_start import choose_eigenfunctions, require_memory, scales_for
+from gpx.models.grief_sums import WeightPosterior, feature_sums
 
 NEGLIGIBLE_GAIN = 1e-4
 """Nats per point below which a round that leaves the choice as it is was the last."""
@@ -56,27 +49,18 @@ class GRIEF(Model):
             training goes on. The choice stays fixed in between: the evidence jumps where it
             changes, and a line search ends there. A round that does not raise it is undone and the
             last. Often none does: the kernel has adapted to the functions that it started with.
-        fixed_basis: whether the kernel stays as initialised and the prior variance of every
-            eigenfunction's weight is learned instead, from sums over the data that are computed
-            once: O(p^3) per evaluation, whatever n.
 
     Raises:
-        ConfigError: a kernel that does not factor, options out of range or at odds.
+        ConfigError: a kernel that does not factor, options out of range.
 
     Attributes:
         basis: the eigenfunctions.
-        log_weights (p,): logarithms of those prior variances (``fixed_basis`` only).
 
     Source: Evans thesis, chapter 4, algorithm 4.2.
     """
 
-    data_sized = ("log_weights", "gram", "projected")
-
     mean: Mean
     likelihood: Gaussian
-    gram: Tensor
-    projected: Tensor
-    totals: Tensor
 
     def __init__(
         self,
@@ -92,14 +76,8 @@ class GRIEF(Model):
         search_sweeps: int = 3,
         correction: bool = False,
         reselect: int = 0,
-        fixed_basis: bool = False,
     ) -> None:
         super().__init__()
-        if fixed_basis and correction:
-            raise ConfigError(
-                "approx.fixed_basis=true keeps sums that do not depend on the noise, which "
-                "approx.correction=true would make them: choose one"
-            )
         for name, count in (("reselect", reselect), ("search_sweeps", search_sweeps)):
             if count < 0:
                 raise ConfigError(f"approx.{name} counts rounds and cannot be {count}")
@@ -109,16 +87,9 @@ class GRIEF(Model):
         self.noise_first = noise_first
         self.search_sweeps = search_sweeps
         self.correction = correction
-        self.reselect = 0 if fixed_basis else reselect
-        self.fixed_basis = fixed_basis
+        self.reselect = reselect
         self._round = 0
         self._best: tuple[float, dict[str, Tensor]] | None = None
-        if fixed_basis:
-            self.log_weights = nn.Parameter(torch.zeros(num_eigenfunctions))
-            double = torch.float64
-            self.register_buffer("gram", torch.zeros(0, 0, dtype=double))
-            self.register_buffer("projected", torch.zeros(0, dtype=double))
-            self.register_buffer("totals", torch.zeros(2, dtype=double))
 
     @property
     def kernel(self) -> Kernel:  # type: ignore[override]
@@ -132,78 +103,34 @@ class GRIEF(Model):
             ConfigError: they do not.
         """
         self.basis.place(x)
-        p, free = self.basis.num_basis, available_memory(x.device)
-        needed = SQUARE_ARRAYS * 8 * p**2
-        if free is not None and needed > free:
-            most = math.isqrt(free // (SQUARE_ARRAYS * 8))
-            raise ConfigError(
-                f"approx.num_eigenfunctions={p} needs about {needed / 2**30:.1f} GiB for sums of "
-                f"{p} x {p} and {free / 2**30:.1f} GiB are free on {x.device}; use at most {most}, "
-                "beyond a few thousand approx=qsgp approx.basis=grief"
-            )
+        require_memory("approx.num_eigenfunctions", self.basis.num_basis, x.device)
         return {}
 
+    @torch.no_grad()
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
-        """Build the grid; then ``noise_first``, and the sums of a fixed basis.
+        """Build the grid; then ``noise_first``.
 
-        Cost: O(n log n d), and n p^2 / 2 + p^3 multiply-adds where there are sums.
+        Cost: O(n log n d), and n p^2 / 2 + p^3 multiply-adds for ``noise_first``.
         """
-        self.basis.place(x)
-        raised = self.basis.raise_lengthscales(x) if self.noise_first else []
-        found = self._search(x, y, generator) if self.noise_first else Found(0.0, 0)
-        self.basis.select()
-        self.note = (
-            f"{self.basis.num_basis} eigenfunctions of 10^{self.basis.log10_grid_size:.1f} "
-            "inducing points"
+        residual = y - self.mean(x)
+        ratio = float(self.likelihood.noise_variance / self.basis.factors.outputscale)
+        self.note = choose_eigenfunctions(
+            self.basis,
+            x,
+            residual,
+            ratio,
+            fit=self.noise_first,
+            sweeps=self.search_sweeps,
+            generator=generator,
         )
-        if raised:
-            self.note += f"; lengthscales of {len(raised)} inputs raised to the spacing of the grid"
-        if found.gain > 0.0:
-            self.note += (
-                f"; {found.evaluations} sets of lengthscales compared, evidence/point "
-                f"{found.gain:+.4f}"
-            )
-        if not (self.noise_first or self.fixed_basis):
+        if not self.noise_first:
             return
-        with torch.no_grad():
-            modes = self.basis.modes()
-            one = torch.ones((), dtype=torch.float64, device=x.device)
-            sums = feature_sums(self.basis, modes, x, y - self.mean(x), one)
-            if self.noise_first:
-                outputscale, noise = best_scales(sums)
-                if noise > NOTHING * sums.squared_residual / sums.num_data:
-                    self.note += (
-                        "; they explain nothing of the targets: start from longer lengthscales, "
-                        f"kernel.lengthscale={math.sqrt(x.shape[1]):.1f}"
-                    )
-                self.basis.factors.set_outputscale(outputscale)
-                floor = self.likelihood.noise_variance.new_tensor(2e-6)
-                self.likelihood.noise_variance = torch.maximum(noise.to(floor), floor)
-            if self.fixed_basis:
-                self._keep(sums)
-                start = self.basis.factors.outputscale.log().expand(self.basis.num_basis)
-                self.log_weights.data = start.to(self.log_weights.dtype).clone()
-
-    def _search(self, x: Tensor, y: Tensor, generator: torch.Generator) -> Found:
-        with torch.no_grad():
-            ratio = float(self.likelihood.noise_variance / self.basis.factors.outputscale)
-            residual = y - self.mean(x)
-        return search_lengthscales(
-            self.basis, x, residual, ratio, self.search_sweeps, generator=generator
-        )
-
-    def _keep(self, sums: FeatureSums) -> None:
-        self.gram, self.projected = sums.gram, sums.projected
-        count = sums.squared_residual.new_tensor(float(sums.num_data))
-        self.totals = torch.stack([sums.squared_residual, count])
-
-    @property
-    def sums(self) -> FeatureSums:
-        """What a fixed basis keeps of the data, with E = I."""
-        squared, count = self.totals.unbind()
-        return FeatureSums(
-            self.gram, self.projected, squared, torch.zeros_like(squared), int(count)
-        )
+        one = torch.ones((), dtype=torch.float64, device=x.device)
+        sums = feature_sums(self.basis, self.basis.modes(), x, residual, one)
+        outputscale, noise, remark = scales_for(sums, x.shape[1])
+        self.note += remark
+        self.basis.factors.set_outputscale(outputscale)
+        self.likelihood.noise_variance = noise.to(self.likelihood.noise_variance)
 
     @property
     def num_rounds(self) -> int:
@@ -248,12 +175,6 @@ class GRIEF(Model):
             "num_eigenfunctions": self.basis.num_basis,
         }
 
-    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """Everything, or with a fixed basis its weights and the noise."""
-        if not self.fixed_basis:
-            return super().parameter_groups()
-        return {"hyperparameters": [self.log_weights, *self.likelihood.parameters()]}
-
     @torch.no_grad()
     def condition(self, x: Tensor, y: Tensor) -> GRIEFPosterior:
         """Posterior of the weights given x (n, d), y (n,).
@@ -263,20 +184,9 @@ class GRIEF(Model):
         modes = self.basis.modes()
         noise = self.likelihood.noise_variance.double()
         outputscale = self.basis.factors.outputscale.double()
-        if self.fixed_basis:
-            kept = self.sums
-            sums = FeatureSums(
-                kept.gram / noise,
-                kept.projected / noise,
-                kept.squared_residual / noise,
-                kept.num_data * noise.log(),
-                kept.num_data,
-            )
-            scale = (0.5 * self.log_weights.double()).exp()
-        else:
-            correction = outputscale if self.correction else None
-            sums = feature_sums(self.basis, modes, x, y - self.mean(x), noise, correction)
-            scale = outputscale.sqrt().expand(modes.plan.index.shape[0])
+        correction = outputscale if self.correction else None
+        sums = feature_sums(self.basis, modes, x, y - self.mean(x), noise, correction)
+        scale = outputscale.sqrt().expand(modes.plan.index.shape[0])
         weights = WeightPosterior(sums, scale)
         posterior = GRIEFPosterior(self.basis, self.mean, self.correction)
         posterior.fill(modes, scale, weights)

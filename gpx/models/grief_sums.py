@@ -81,7 +81,7 @@ def feature_sums(
         if correction is not None:
             block = block * d.rsqrt()
             logs += d.double().log().sum()
-        _add_gram(partial, block)
+        add_gram(partial, block)
         if partial is not total:
             total += partial
             partial.zero_()
@@ -97,7 +97,7 @@ def point_noise(block: Tensor, noise: Tensor, outputscale: Tensor) -> Tensor:
     return noise + outputscale * (1.0 - block.square().sum(0)).clamp(min=0.0)
 
 
-def _add_gram(total: Tensor, block: Tensor) -> None:
+def add_gram(total: Tensor, block: Tensor) -> None:
     """Add the lower triangle of block block^T; what lands above the diagonal is ignored."""
     p = total.shape[0]
     tile = GRAM_TILE if block.is_cpu else p

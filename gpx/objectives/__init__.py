@@ -12,6 +12,7 @@ from gpx.objectives.inducing_elbo import InducingELBO
 from gpx.objectives.iterative_mll import IterativeMLL
 from gpx.objectives.marginal_likelihood import MarginalLikelihood
 from gpx.objectives.quadruply_stochastic_elbo import QuadruplyStochasticELBO
+from gpx.objectives.reweighted_evidence import ReweightedEvidence
 from gpx.objectives.site_bound_elbo import SiteBoundELBO, exact_site_elbo
 from gpx.objectives.svgp_elbo import SVGPELBO
 from gpx.objectives.weight_space_elbo import WeightSpaceELBO
@@ -31,6 +32,7 @@ __all__ = [
     "MarginalLikelihood",
     "Objective",
     "QuadruplyStochasticELBO",
+    "ReweightedEvidence",
     "SiteBoundELBO",
     "WeightSpaceELBO",
     "exact_site_elbo",

@@ -64,39 +64,6 @@ def evidence_terms(sums: FeatureSums, weights: WeightPosterior) -> Eigenfunction
     )
 
 
-def fixed_basis_evidence(
-    sums: FeatureSums, log_weights: Tensor, noise: Tensor
-) -> tuple[EigenfunctionTerms, Tensor, Tensor]:
-    """log N(r; 0, F^T W F + noise I) and its gradient from sums that are cached.
-
-    Args:
-        sums: with unit weights E = I, at ``noise`` one (``feature_sums`` with noise=1).
-        log_weights (p,): log w, prior variance of each eigenfunction's weight.
-        noise (): noise variance.
-
-    Returns:
-        the terms, and the derivatives with respect to log_weights (p,) and noise ().
-
-    Cost: O(p^3) time and O(p^2) memory, whatever n.
-    Source: Evans thesis, sections 4.3 and 5 (weighted eigenfunctions); the gradient is ours:
-    d / d log w_j = (mean_j^2 - 1 + [B^{-1}]_jj) / 2 in features with prior N(0, I).
-    """
-    with torch.no_grad():
-        s = noise.double()
-        scaled = FeatureSums(
-            sums.gram / s,
-            sums.projected / s,
-            sums.squared_residual / s,
-            sums.num_data * s.log(),
-            sums.num_data,
-        )
-        weights = WeightPosterior(scaled, (0.5 * log_weights.double()).exp())
-        terms = evidence_terms(scaled, weights)
-        effective = 1.0 - weights.inverse().diagonal()
-        weight_gradient = 0.5 * (weights.mean.square() - effective)
-        return terms, weight_gradient, _noise_gradient(scaled, weights, s, effective.sum())
-
-
 def _noise_gradient(
     sums: FeatureSums, weights: WeightPosterior, s: Tensor, effective: Tensor
 ) -> Tensor:
@@ -227,10 +194,8 @@ def unit_parameters(basis: GridEigenfunctions) -> list[nn.Parameter]:
 class EigenfunctionEvidence(Objective):
     """Log marginal likelihood of ``GRIEF``: exact for the kernel that its basis stands for.
 
-    With the model's ``fixed_basis`` it comes from cached sums, in O(p^3) whatever n.
-
     Exactness: an estimate of the log marginal likelihood of the kernel itself, from neither side.
-    Cost and source: ``moving_basis_evidence``, ``fixed_basis_evidence``.
+    Cost and source: ``moving_basis_evidence``.
     """
 
     batching = "full"
@@ -246,14 +211,6 @@ class EigenfunctionEvidence(Objective):
         assert isinstance(model, GRIEF)
         noise = model.likelihood.noise_variance
         facts = model.facts()
-        if model.fixed_basis:
-            terms, weights, slope = fixed_basis_evidence(model.sums, model.log_weights, noise)
-            value = with_gradient(
-                sum(terms[1:], terms[0]),
-                [model.log_weights, noise],
-                [weights.to(model.log_weights.dtype), slope.to(noise.dtype)],
-            )
-            return Evidence(value, self.kind, terms._asdict(), None, facts)
         residual = y - model.mean(x)
         basis = model.basis
         terms, gradient = moving_basis_evidence(

@@ -6,6 +6,7 @@ from gpx.training.first_order import FirstOrder
 from gpx.training.inducing_steps import InducingSteps
 from gpx.training.initialisation import ConstantInitialisation, SubsetInitialisation
 from gpx.training.lbfgsb import LBFGSB
+from gpx.training.mala import MALA
 from gpx.training.predictor import Prediction, Predictor, load
 from gpx.training.progress import Monitor, Progress
 from gpx.training.run import resume, run
@@ -15,6 +16,7 @@ from gpx.training.trainer import Trainer
 
 __all__ = [
     "LBFGSB",
+    "MALA",
     "BlockSteps",
     "ConstantInitialisation",
     "FirstOrder",

@@ -51,6 +51,8 @@ class BlockSteps:
 
     option: ClassVar[str] = "qsgp_blocks"
     """What optimizer= calls these steps."""
+    unit: ClassVar[str] = "block steps"
+    """What a step is, for people."""
 
     def __init__(
         self,

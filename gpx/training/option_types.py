@@ -25,6 +25,7 @@ _WORDS: dict[Any, str] = {
 
 _CHOICES: dict[str, str] = {
     "features": "inducing=eigenfunctions",
+    "inference": "inference=",
     "reinitialise": "inducing=auto",
 }
 """Choices on the command line that set an option of some classes only."""

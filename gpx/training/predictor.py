@@ -83,8 +83,7 @@ class Predictor:
     def distribution(self, x: Tensor) -> torch.distributions.Distribution:
         """Predictive distribution of standardised y at standardised inputs (n, d)."""
         with torch.no_grad():
-            marginals = self.posterior.predict(x)
-            return self.likelihood.predictive(marginals.mean, marginals.variance)
+            return self.posterior.predictive(x, self.likelihood)
 
     def predict(self, inputs: ArrayLike) -> Prediction:
         """Mean, standard deviation and 95 % interval of y in the data's own units.

@@ -230,7 +230,7 @@ class Session:
                 self._report_metrics()
             self._stop_or_save()
         optimizer.release()
-        return f"{self.step} block steps done" + (", converged" if optimizer.converged else "")
+        return f"{self.step} {optimizer.unit} done" + (", converged" if optimizer.converged else "")
 
     def run_rounds(self, optimizer: LBFGSB) -> str:
         """L-BFGS-B, again from every new start that the model moves to.

@@ -40,11 +40,18 @@ SETTINGS = {
         "approx.num_eigenfunctions=40",
         "approx.reselect=2",
     ],
-    "grief-fixed": [
+    "reweighted": [
+        "data.num_points=600",
+        "approx.num_basis=40",
+        "optimizer.burn_in=4",
+        "optimizer.iterations=6",
+        "optimizer.thin=2",
+    ],
+    "reweighted-type2": [
+        "inference=type2",
         "data.num_points=600",
         "trainer.max_steps=10",
-        "approx.num_eigenfunctions=40",
-        "approx.fixed_basis=true",
+        "approx.num_basis=40",
     ],
     "svgp": [
         "data.num_points=600",

@@ -40,10 +40,6 @@ def problem(seed=0, n=80, p=30, dtype=torch.float64, noise_first=False, mean=Non
 def dense_posterior(model, x, y, at):
     """Function space: the Gaussian process of the approximate kernel, by n x n algebra."""
     train, test = model.basis(x), model.basis(at)
-    if model.fixed_basis:
-        descending = model.basis.modes().log_values.argsort(descending=True, stable=True)
-        root = (model.log_weights.exp() / model.basis.factors.outputscale).sqrt()[descending]
-        train, test = train * root, test * root
     prior = test.square().sum(1)
     noise = model.likelihood.noise_variance.expand(len(x))
     if model.correction:
@@ -55,7 +51,7 @@ def dense_posterior(model, x, y, at):
     return mean, prior - (cross * solve.mT).sum(1)
 
 
-OPTIONS = {"plain": {}, "correction": {"correction": True}, "fixed": {"fixed_basis": True}}
+OPTIONS = {"plain": {}, "correction": {"correction": True}}
 
 
 @torch.no_grad()
@@ -204,17 +200,15 @@ def test_model_state_survives_with_the_shapes_of_the_data():
 
 def test_mistakes_are_explained():
     common = {"kernel": RBF(), "mean": Zero(), "likelihood": Gaussian(), "num_inputs": 2}
-    with pytest.raises(ConfigError, match="fixed_basis=true keeps sums that do not depend"):
-        GRIEF(**common, fixed_basis=True, correction=True)
     with pytest.raises(ConfigError, match="reselect counts rounds"):
         GRIEF(**common, reselect=-1)
 
 
 def test_more_functions_than_memory_holds_are_refused_before_the_run(monkeypatch):
-    from gpx.models import grief
+    from gpx.models import grief_start
 
     model, x, _ = problem(p=30)
     assert model.settle(x) == {}
-    monkeypatch.setattr(grief, "available_memory", lambda device: 8 * 8 * 20**2)
+    monkeypatch.setattr(grief_start, "available_memory", lambda device: 8 * 8 * 20**2)
     with pytest.raises(ConfigError, match=r"num_eigenfunctions=30 needs .*use at most 20"):
         model.settle(x)

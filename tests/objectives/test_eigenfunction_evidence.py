@@ -12,7 +12,6 @@ from gpx.likelihoods import Gaussian, StudentT
 from gpx.means import Constant, Linear, Zero
 from gpx.models import GRIEF, SGPR, grief_sums
 from gpx.objectives import EigenfunctionEvidence
-from gpx.objectives.eigenfunction_evidence import fixed_basis_evidence
 
 EVIDENCE = EigenfunctionEvidence()
 
@@ -39,10 +38,6 @@ def problem(n=60, p=25, dtype=torch.float64, kernel=None, mean=None, seed=0, **o
 def dense_value(model, x, y):
     """log N(y - m; 0, Phi Phi^T + D) by n x n algebra, differentiated by autograd."""
     features = model.basis(x)
-    if model.fixed_basis:
-        weights = model.log_weights.exp() / model.basis.factors.outputscale
-        descending = model.basis.modes().log_values.argsort(descending=True, stable=True)
-        features = features * weights[descending].sqrt()
     gap = model.kernel.diagonal(x) - features.square().sum(1)
     noise = model.likelihood.noise_variance + (gap if model.correction else 0.0 * gap)
     matrix = features @ features.mT + torch.diag(noise)
@@ -169,67 +164,6 @@ def test_float32_is_close_to_float64(correction):
     want = dense_value(wide, x.double(), y.double())
     torch.testing.assert_close(evidence.value, want, rtol=1e-4, atol=0)
     same(got, gradients(want, wide), 2e-3)
-
-
-# --- the fixed basis -----------------------------------------------------------------------------
-
-
-def test_fixed_basis_equals_the_moving_one_and_dense_algebra():
-    moving, x, y = problem(mean=Zero())
-    fixed, _, _ = problem(mean=Zero(), fixed_basis=True)
-    with torch.no_grad():
-        want = EVIDENCE.evidence(moving, x, y).value
-        torch.testing.assert_close(EVIDENCE.evidence(fixed, x, y).value, want, rtol=1e-10, atol=0)
-        noise = torch.linspace(-1.0, 2.0, 25, dtype=torch.float64)
-        fixed.log_weights += noise
-    value = EVIDENCE.evidence(fixed, x, y).value
-    want = dense_value(fixed, x, y)
-    torch.testing.assert_close(value, want, rtol=1e-9, atol=0)
-    same(gradients(value, fixed), gradients(want, fixed), 1e-8)
-
-
-def test_fixed_basis_never_reads_the_data_again():
-    model, x, y = problem(fixed_basis=True)
-    value = EVIDENCE.evidence(model, x, y).value
-    nothing = EVIDENCE.evidence(model, x[:0], y[:0])
-    assert nothing.value == value
-    sizes = {size for t in model.state_dict().values() for size in t.shape}
-    assert len(x) not in sizes
-
-
-def test_gradcheck_of_the_fixed_basis():
-    model, _, _ = problem(fixed_basis=True, p=6)
-    sums = model.sums
-
-    def function(log_weights, noise):
-        from gpx.linalg import with_gradient
-
-        terms, *slopes = fixed_basis_evidence(sums, log_weights, noise)
-        return with_gradient(sum(terms), [log_weights, noise], slopes)
-
-    weights = torch.linspace(-2.0, 1.0, 6, dtype=torch.float64).requires_grad_()
-    noise = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(function, (weights, noise))
-
-
-def test_useless_eigenfunctions_lose_their_weight():
-    model, x, y = problem(fixed_basis=True, p=6, n=200)
-    before = EVIDENCE.evidence(model, x, y).value
-    optimiser = torch.optim.LBFGS(
-        model.parameter_groups()["hyperparameters"], max_iter=60, line_search_fn="strong_wolfe"
-    )
-
-    def closure():
-        optimiser.zero_grad()
-        loss = EVIDENCE(model, x, y)
-        loss.backward()
-        return loss
-
-    optimiser.step(closure)
-    after = EVIDENCE.evidence(model, x, y).value
-    assert after > before + 1.0
-    spread = model.log_weights.detach()
-    assert float(spread.max() - spread.min()) > 2.0
 
 
 # --- mistakes ------------------------------------------------------------------------------------

@@ -1,0 +1,318 @@
+"""Regression on a basis that stays: the prior variance of every weight is what is learned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from gpx.bases import (
+    Basis,
+    GaussHermiteFourier,
+    GridEigenfunctions,
+    GridOptions,
+    OrthogonalFourier,
+    QuasiMonteCarloFourier,
+    RandomFourier,
+    StructuredOrthogonalFourier,
+)
+from gpx.errors import ConfigError
+from gpx.kernels.base import Kernel
+from gpx.likelihoods.gaussian import Gaussian
+from gpx.means.base import Mean
+from gpx.models.base import Model
+from gpx.models.grief_start import (
+    LEAST_NOISE,
+    choose_eigenfunctions,
+    require_memory,
+    scales_for,
+)
+from gpx.models.log_normal import LogNormal, WeightPriors
+from gpx.models.reweighted_posterior import ReweightedPosterior
+from gpx.models.reweighted_weights import ReweightedForm, Structure, reweighted_form
+from gpx.models.sufficient_statistics import SufficientStatistics, sufficient_statistics
+
+Inference = Literal["type1", "type2"]
+
+FOURIER: dict[str, Callable[[nn.Module, int, int], Basis]] = {
+    "random_fourier": RandomFourier,
+    "orthogonal": OrthogonalFourier,
+    "structured_orthogonal": StructuredOrthogonalFourier,
+    "quasi_monte_carlo": QuasiMonteCarloFourier,
+    "gauss_hermite": GaussHermiteFourier,
+}
+
+
+class Reweighted(Model):
+    """Gaussian process regression with a re-weighted basis kernel, at a cost that n does not enter.
+
+    f(x) = m(x) + phi(x)^T w with w ~ N(0, diag(g)): the kernel phi(x)^T diag(g) phi(z). Basis and
+    mean stay as initialised, so that the data are needed once, for their ``SufficientStatistics``;
+    every evidence, gradient and posterior afterwards comes from these. What is learned is
+    theta = (g, noise variance): maximised (type-II, which over-fits many g) or integrated out by a
+    Markov chain (type-I), whose kept states are the model's ``samples``.
+
+    Args:
+        kernel: of the basis; it must suit it (factor over the inputs for grief, have a spectral
+            sampler for the others).
+        mean, likelihood: Gaussian likelihood only.
+        num_inputs: d.
+        basis: ``grief`` (the leading eigenfunctions on a grid), or random Fourier features:
+            ``random_fourier``, ``orthogonal``, ``structured_orthogonal``, ``quasi_monte_carlo``,
+            ``gauss_hermite``.
+        num_basis: m, at most (a small grid has fewer eigenfunctions).
+        structure: of the prior: ``diagonal`` (a variance for every function, O(m^3) an evaluation
+            or O(rank^2 m)), or ``orthogonal`` (for every eigenvector of Phi^T Phi, O(m)).
+        inference: ``type1`` or ``type2``; says which optimizer fits.
+        priors: hyper-priors of theta; None: flat (type2 only).
+        grid, factor_jitter, noise_first, search_sweeps: as for ``GRIEF``; grief only.
+        seed: of random frequencies.
+
+    Attributes:
+        basis: the functions.
+        log_weights (k,): log g, relative to the basis' own prior variances.
+        samples (T, k + 1): kept states (log g, log noise) of the chain.
+
+    Raises:
+        ConfigError: options that do not fit.
+
+    Cost: n m^2 / 2 multiply-adds once, then nothing of n.
+    Source: Evans thesis, chapter 5 (with basis=grief: GP-GRIEF-I).
+    """
+
+    data_sized = ("log_weights", "samples", "gram", "projected")
+
+    mean: Mean
+    likelihood: Gaussian
+    samples: Tensor
+    gram: Tensor
+    projected: Tensor
+    totals: Tensor
+
+    def __init__(
+        self,
+        *,
+        kernel: Kernel,
+        mean: Mean,
+        likelihood: Gaussian,
+        num_inputs: int,
+        basis: str = "grief",
+        num_basis: int = 1000,
+        structure: Structure = "diagonal",
+        inference: Inference = "type1",
+        priors: WeightPriors | None = None,
+        grid: GridOptions | None = None,
+        factor_jitter: float = 1e-12,
+        noise_first: bool = True,
+        search_sweeps: int = 0,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        for name, value, choices in (
+            ("structure", structure, get_args(Structure)),
+            ("inference", inference, get_args(Inference)),
+            ("basis", basis, ("grief", *FOURIER)),
+        ):
+            if value not in choices:
+                raise ConfigError(f"approx.{name}={value}: expected one of {', '.join(choices)}")
+        if inference == "type1" and priors is None:
+            raise ConfigError(
+                "type-I inference needs hyper-priors: set approx.priors, or inference=type2"
+            )
+        if search_sweeps < 0:
+            raise ConfigError(f"approx.search_sweeps counts rounds and cannot be {search_sweeps}")
+        self.basis: Basis
+        if basis == "grief":
+            self.basis = GridEigenfunctions(kernel, num_inputs, num_basis, grid, factor_jitter)
+        else:
+            self.basis = FOURIER[basis](kernel, num_basis, seed)
+        self.mean = mean
+        self.likelihood = likelihood
+        self.structure: Structure = structure
+        self.inference: Inference = inference
+        self.priors = priors
+        self.noise_first = noise_first
+        self.search_sweeps = search_sweeps
+        self.log_weights = nn.Parameter(torch.zeros(0, dtype=torch.float64))
+        double = torch.float64
+        self.register_buffer("samples", torch.zeros(0, 0, dtype=double))
+        self.register_buffer("gram", torch.zeros(0, 0, dtype=double))
+        self.register_buffer("projected", torch.zeros(0, dtype=double))
+        # |r|^2, n, and the noise variance at the start
+        self.register_buffer("totals", torch.zeros(3, dtype=double))
+        self._form: ReweightedForm | None = None
+
+    @property
+    def kernel(self) -> Kernel:  # type: ignore[override]
+        """Covariance function; the basis owns it."""
+        kernel = self.basis.kernel
+        assert isinstance(kernel, Kernel)
+        return kernel
+
+    @property
+    def statistics(self) -> SufficientStatistics:
+        """What the model keeps of the data."""
+        squared, count, _ = self.totals.unbind()
+        return SufficientStatistics(self.gram, self.projected, squared, int(count))
+
+    @statistics.setter
+    def statistics(self, new: SufficientStatistics) -> None:
+        self.gram, self.projected = new.gram, new.projected
+        count = new.squared.new_tensor(float(new.num_data))
+        self.totals = torch.stack([new.squared, count, self.totals[2].to(new.squared)])
+        self._form = None
+
+    @property
+    def form(self) -> ReweightedForm:
+        """The path from these statistics to evidence and posterior."""
+        if self._form is None:
+            self._form = reweighted_form(self.statistics, self.structure)
+        return self._form
+
+    @property
+    def hyper_priors(self) -> tuple[LogNormal, LogNormal] | None:
+        """Of every g and of the noise variance; None: flat."""
+        if self.priors is None:
+            return None
+        return self.priors.weight(), self.priors.noise(float(self.totals[2]))
+
+    @property
+    def position(self) -> Tensor:
+        """(log g, log noise variance) (k + 1,), where the model stands; detached."""
+        noise = self.likelihood.noise_variance.detach().double().log()
+        return torch.cat([self.log_weights.detach(), noise[None]])
+
+    @torch.no_grad()
+    def move(self, position: Tensor) -> None:
+        """Put the model at (log g, log noise variance) (k + 1,)."""
+        self.log_weights.copy_(position[:-1])
+        noise = position[-1].exp().clamp_min(LEAST_NOISE)
+        self.likelihood.noise_variance = noise.to(self.likelihood.noise_variance)
+
+    def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
+        """As in ``Model``: nothing to settle, but sums of m x m must fit into memory.
+
+        Raises:
+            ConfigError: they do not.
+        """
+        if isinstance(self.basis, GridEigenfunctions):
+            self.basis.place(x)
+        require_memory("approx.num_basis", self.basis.num_basis, x.device)
+        return {}
+
+    @torch.no_grad()
+    def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
+        """Fix the basis and sum over the data, once; weights start at the mode of their prior."""
+        residual = y - self.mean(x)
+        self.note = f"{self.basis.num_basis} functions"
+        if isinstance(self.basis, GridEigenfunctions):
+            ratio = float(self.likelihood.noise_variance / self.basis.factors.outputscale)
+            self.note = choose_eigenfunctions(
+                self.basis,
+                x,
+                residual,
+                ratio,
+                fit=self.noise_first,
+                sweeps=self.search_sweeps,
+                generator=generator,
+            )
+        statistics = sufficient_statistics(self.basis, x, residual)
+        if isinstance(self.basis, GridEigenfunctions) and self.noise_first:
+            statistics = self._rescale(self.basis, statistics, x.shape[1])
+        self.statistics = statistics
+        self.totals[2] = self.likelihood.noise_variance.double().clamp_min(LEAST_NOISE)
+        start = torch.zeros(self.form.num_weights, dtype=torch.float64, device=x.device)
+        priors = self.hyper_priors
+        if priors is not None:
+            start += torch.tensor(priors[0].mode, dtype=torch.float64).log()
+            noise = torch.tensor(priors[1].mode, dtype=torch.float64)
+            self.likelihood.noise_variance = noise.to(self.likelihood.noise_variance)
+        self.log_weights.data = start
+        self.samples = start.new_zeros(0, len(start) + 1)
+        self.note += f"; {len(start)} prior variances, {self.form.path} form"
+        if self.inference == "type2":
+            self.note += (
+                f"; type-II fits all of them to {len(x)} points, which tends to over-fit "
+                "(inference=type1_mala integrates them out)"
+            )
+
+    def _rescale(
+        self, basis: GridEigenfunctions, old: SufficientStatistics, inputs: int
+    ) -> SufficientStatistics:
+        """Outputscale and noise at the largest evidence, in the kernel and in the sums."""
+        one = torch.ones_like(old.squared)
+        factor, noise, remark = scales_for(old.with_noise(one), inputs)
+        self.note += remark
+        basis.factors.set_outputscale(factor * basis.factors.outputscale)
+        self.likelihood.noise_variance = noise.to(self.likelihood.noise_variance)
+        return SufficientStatistics(
+            factor * old.gram, factor.sqrt() * old.projected, old.squared, old.num_data
+        )
+
+    @torch.no_grad()
+    def add_rows(self, x: Tensor, y: Tensor) -> None:
+        """Take in further data x (b, d), y (b,), at O(b m^2) (and O(m^3) at the next evidence).
+
+        Samples that were kept are of the data before: run the chain again.
+        """
+        more = sufficient_statistics(self.basis, x, y - self.mean(x))
+        self.statistics = self.statistics + more
+
+    @torch.no_grad()
+    def remove_rows(self, x: Tensor, y: Tensor) -> None:
+        """Forget data x (b, d), y (b,) that were taken in.
+
+        Raises:
+            ConfigError: more rows than there are.
+        """
+        fewer = sufficient_statistics(self.basis, x, y - self.mean(x))
+        self.statistics = self.statistics - fewer
+
+    def facts(self) -> dict[str, bool | int | float | str]:
+        """Plain values for records: the size of the basis and the path taken."""
+        found: dict[str, bool | int | float | str] = {
+            "num_basis": self.basis.num_basis,
+            "num_weights": self.form.num_weights,
+            "evidence_path": self.form.path,
+        }
+        if isinstance(self.basis, GridEigenfunctions):
+            found["log10_inducing"] = self.basis.log10_grid_size
+        return found
+
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        """The weights' prior variances and the noise; basis and mean stay."""
+        return {"hyperparameters": [self.log_weights, *self.likelihood.parameters()]}
+
+    @torch.no_grad()
+    def condition(self, x: Tensor, y: Tensor) -> ReweightedPosterior:
+        """The posterior over the kept samples, or at the position where there are none.
+
+        x and y are not read.
+        """
+        chosen = self.samples if len(self.samples) else self.position[None]
+        posterior = self.empty_posterior(0)
+        posterior.fill(self.statistics, chosen)
+        return posterior
+
+    def empty_posterior(self, num_data: int) -> ReweightedPosterior:
+        """As in ``Model``; the training data are not part of the posterior."""
+        return ReweightedPosterior(self.basis, self.mean, self.structure)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """Moves between devices, but sums, weights and samples stay in float64."""
+        kept = {name: getattr(self, name).data for name in (*self.data_sized, "totals")}
+        super()._apply(fn, recurse)
+        for name, value in kept.items():
+            here = getattr(self, name)
+            if isinstance(here, nn.Parameter):
+                here.data = value.to(here.device)
+            else:
+                setattr(self, name, value.to(here.device))
+        self._form = None
+        return self
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+        self._form = None

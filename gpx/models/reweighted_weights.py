@@ -1,0 +1,359 @@
+"""Posterior of the weights of a fixed basis at any prior variances, from statistics alone."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from gpx.linalg import cholesky
+from gpx.models.base import Marginals
+from gpx.models.grief_sums import WeightPosterior
+from gpx.models.sufficient_statistics import SufficientStatistics
+
+Structure = Literal["diagonal", "orthogonal"]
+
+RANK_TOLERANCE = 1e-13
+"""Eigenvalues of Phi^T Phi below this times the largest are rounding."""
+
+WORTH_COMPRESSING = 0.6
+"""Share of m below which a rank makes the compressed form the cheaper one."""
+
+
+class ReweightedWeights(ABC):
+    """r = Phi w + noise with w ~ N(0, G), at one G = diag(g) and noise variance s.
+
+    C = Phi G Phi^T + s I is the covariance of r (n,), which is never formed.
+
+    Attributes:
+        fit (): r^T C^{-1} r.
+        log_determinant (): log det C.
+        pull (k,): sqrt(g_i) phi_i^T C^{-1} r, the posterior mean of w_i / sqrt(g_i).
+        learned (k,): g_i phi_i^T C^{-1} phi_i in [0, 1), the share of a weight's prior variance
+            that the data have taken away.
+        num_data: n.
+    """
+
+    fit: Tensor
+    log_determinant: Tensor
+    pull: Tensor
+    learned: Tensor
+    num_data: int
+
+    def weight_gradient(self) -> Tensor:
+        """d log N(r; 0, C) / d log g (k,)."""
+        return 0.5 * (self.pull.square() - self.learned)
+
+    @abstractmethod
+    def noise_gradient(self) -> Tensor:
+        """d log N(r; 0, C) / d log s, 0-d."""
+
+    @abstractmethod
+    def fisher(self) -> Tensor:
+        """Diagonal of the expected information on (log g, log s), (k + 1,)."""
+
+    @abstractmethod
+    def mean(self) -> Tensor:
+        """Posterior mean of the m weights of the basis itself."""
+
+    @abstractmethod
+    def marginals(self, features: Tensor) -> Marginals:
+        """Mean and variance of Phi w at features (t, m), each (t,)."""
+
+    @abstractmethod
+    def draw(self, num: int, *, generator: torch.Generator) -> Tensor:
+        """Weights (num, m) drawn from their posterior."""
+
+
+class ReweightedForm(ABC):
+    """A path from statistics to posteriors; what does not depend on G and s is computed once.
+
+    Attributes:
+        path: its name, for records.
+        num_weights: k, prior variances that there are.
+    """
+
+    path: str
+    num_weights: int
+
+    @abstractmethod
+    def weights(self, log_variances: Tensor, log_noise: Tensor) -> ReweightedWeights:
+        """The posterior at log g (k,) and log s (), both float64."""
+
+
+def reweighted_form(statistics: SufficientStatistics, structure: Structure) -> ReweightedForm:
+    """The path for statistics: exact for its structure, the cheapest one there is.
+
+    ``diagonal`` gives every function of the basis its own prior variance: O(m^3) an evaluation,
+    O(rank^2 m) where the functions have a rank below 0.6 m on the data (fewer rows than functions).
+    ``orthogonal`` gives one to every eigenvector of Phi^T Phi: O(m) an evaluation.
+
+    Cost: one eigendecomposition of Phi^T Phi.
+    """
+    compressed = CompressedStatistics(statistics)
+    if structure == "orthogonal":
+        return OrthogonalForm(compressed)
+    m = len(statistics.projected)
+    if compressed.rank <= WORTH_COMPRESSING * m:
+        return CompressedForm(compressed)
+    return CovarianceForm(statistics)
+
+
+class CompressedStatistics:
+    """n rows of data as rank(Phi) rows that say the same of the weights.
+
+    Phi^T Phi = V Lambda V^T with the eigenvalues that are not rounding; then for every G and s
+
+        log N(r; 0, C) = log N(b; 0, B G B^T + s I) - ((n - rank) log(2 pi s) + rest / s) / 2
+
+    with B = Lambda^{1/2} V^T, b = Lambda^{-1/2} V^T Phi^T r and rest = |r|^2 - |b|^2, the part of
+    the targets that no function of the basis reaches.
+
+    Attributes:
+        vectors (m, rank), values (rank,): V and Lambda, largest first.
+        targets (rank,): b.
+        rest (): never negative.
+        num_data: n.
+
+    Cost: one eigendecomposition, about 10 m^3 operations.
+    Source: derived from Evans thesis, section 5.2.2.
+    """
+
+    def __init__(self, statistics: SufficientStatistics) -> None:
+        values, vectors = torch.linalg.eigh(statistics.gram)
+        kept = values > RANK_TOLERANCE * values.amax().clamp_min(1e-300)
+        self.values, self.vectors = values[kept].flip(0), vectors[:, kept].flip(1).contiguous()
+        self.targets = (statistics.projected @ self.vectors) / self.values.sqrt()
+        self.rest = (statistics.squared - self.targets.square().sum()).clamp_min(0.0)
+        self.num_data = statistics.num_data
+        self.num_basis = statistics.gram.shape[0]
+
+    @property
+    def rank(self) -> int:
+        """Directions of the weights that the data see."""
+        return len(self.values)
+
+
+class CovarianceForm(ReweightedForm):
+    """One Cholesky factor of I + G^{1/2} Phi^T Phi G^{1/2} / s: finite where g_i goes to zero.
+
+    Cost: m^3 multiply-adds an evaluation with its gradient, O(m^2) memory.
+    Source: Evans thesis, section 5.2.1 (with the precision G^{-1}); this form is ours.
+    """
+
+    path = "covariance"
+
+    def __init__(self, statistics: SufficientStatistics) -> None:
+        self.statistics = statistics
+        self.num_weights = len(statistics.projected)
+
+    def weights(self, log_variances: Tensor, log_noise: Tensor) -> _CovarianceWeights:
+        """As in ``ReweightedForm``."""
+        return _CovarianceWeights(self.statistics, log_variances, log_noise)
+
+
+class _CovarianceWeights(ReweightedWeights):
+    def __init__(
+        self, statistics: SufficientStatistics, log_variances: Tensor, log_noise: Tensor
+    ) -> None:
+        self.scale = (0.5 * log_variances).exp()
+        sums = statistics.with_noise(log_noise.exp())
+        self.posterior = WeightPosterior(sums, self.scale)
+        self.fit = sums.squared_residual - self.posterior.explained()
+        logs = self.posterior.factor.diagonal().log().sum()
+        self.log_determinant = 2.0 * logs + sums.log_noise
+        self.pull = self.posterior.mean
+        self.num_data = statistics.num_data
+        self.inverse = self.posterior.inverse()
+        self.learned = 1.0 - self.inverse.diagonal()
+
+    def noise_gradient(self) -> Tensor:
+        """As in ``ReweightedWeights``."""
+        # s |C^{-1} r|^2 = fit - |pull|^2
+        return 0.5 * (
+            self.fit - self.pull.square().sum() + self.learned.sum() - float(self.num_data)
+        )
+
+    def fisher(self) -> Tensor:
+        """As in ``ReweightedWeights``."""
+        unseen = self.num_data - len(self.pull)
+        noise = 0.5 * (unseen + self.inverse.square().sum())
+        return torch.cat([0.5 * self.learned.square(), noise[None]])
+
+    def mean(self) -> Tensor:
+        """As in ``ReweightedWeights``."""
+        return self.scale * self.pull
+
+    def marginals(self, features: Tensor) -> Marginals:
+        """As in ``ReweightedWeights``. Cost: m^2 multiply-adds a row."""
+        scaled = (features.double() * self.scale).mT
+        half = torch.linalg.solve_triangular(self.posterior.factor, scaled, upper=False)
+        return Marginals(self.pull @ scaled, half.square_().sum(0))
+
+    def draw(self, num: int, *, generator: torch.Generator) -> Tensor:
+        """As in ``ReweightedWeights``. Cost: num m^2 multiply-adds."""
+        noise = _normals(len(self.pull), num, self.pull, generator)
+        drawn = torch.linalg.solve_triangular(self.posterior.factor.mT, noise, upper=True)
+        return ((self.pull.unsqueeze(1) + drawn) * self.scale.unsqueeze(1)).mT
+
+
+class CompressedForm(ReweightedForm):
+    """One Cholesky factor of I + B G B^T / s with as many rows as Phi has rank.
+
+    Cost: 1.5 rank^2 m multiply-adds an evaluation with its gradient, O(rank m) memory.
+    """
+
+    path = "compressed"
+
+    def __init__(self, compressed: CompressedStatistics) -> None:
+        self.compressed = compressed
+        self.rows = compressed.values.sqrt().unsqueeze(1) * compressed.vectors.mT
+        self.num_weights = compressed.num_basis
+
+    def weights(self, log_variances: Tensor, log_noise: Tensor) -> _CompressedWeights:
+        """As in ``ReweightedForm``."""
+        return _CompressedWeights(self.compressed, self.rows, log_variances, log_noise)
+
+
+class _CompressedWeights(ReweightedWeights):
+    def __init__(
+        self,
+        compressed: CompressedStatistics,
+        rows: Tensor,
+        log_variances: Tensor,
+        log_noise: Tensor,
+    ) -> None:
+        self.compressed, self.noise = compressed, log_noise.exp()
+        self.scale = (0.5 * log_variances).exp()
+        self.scaled = rows * (self.scale / self.noise.sqrt())  # B G^{1/2} s^{-1/2}
+        inner = self.scaled @ self.scaled.mT
+        inner.diagonal().add_(1.0)
+        # at least one on every eigenvalue: a failure can only be NaN, which the error then names
+        self.factor, _ = cholesky(inner, name="I + B G B^T / noise", ladder=(0.0,))
+        # in units of the noise's standard deviation: alpha = s^{1/2} C^{-1} b
+        self.targets = compressed.targets / self.noise.sqrt()
+        self.alpha = torch.cholesky_solve(self.targets.unsqueeze(1), self.factor).squeeze(1)
+        self.half = torch.linalg.solve_triangular(self.factor, self.scaled, upper=False)
+        self.unreached = compressed.rest / self.noise
+        self.fit = self.unreached + torch.dot(self.targets, self.alpha)
+        logs = 2.0 * self.factor.diagonal().log().sum()
+        self.log_determinant = logs + compressed.num_data * log_noise
+        self.pull = self.alpha @ self.scaled
+        self.learned = self.half.square().sum(0)
+        self.num_data = compressed.num_data
+
+    def noise_gradient(self) -> Tensor:
+        """As in ``ReweightedWeights``."""
+        quadratic = self.unreached + self.alpha.square().sum()
+        return 0.5 * (quadratic + self.learned.sum() - float(self.num_data))
+
+    def fisher(self) -> Tensor:
+        """As in ``ReweightedWeights``."""
+        inverse = torch.cholesky_inverse(self.factor)
+        noise = 0.5 * (self.num_data - self.compressed.rank + inverse.square().sum())
+        return torch.cat([0.5 * self.learned.square(), noise[None]])
+
+    def mean(self) -> Tensor:
+        """As in ``ReweightedWeights``."""
+        return self.scale * self.pull
+
+    def marginals(self, features: Tensor) -> Marginals:
+        """As in ``ReweightedWeights``. Cost: rank m multiply-adds a row."""
+        scaled = (features.double() * self.scale).mT
+        variance = scaled.square().sum(0) - (self.half @ scaled).square_().sum(0)
+        return Marginals(self.pull @ scaled, variance.clamp_min(0.0))
+
+    def draw(self, num: int, *, generator: torch.Generator) -> Tensor:
+        """As in ``ReweightedWeights``: prior weights, corrected by the data (Matheron's rule).
+
+        Cost: 2 num rank m multiply-adds.
+        """
+        v = _normals(len(self.pull), num, self.pull, generator)
+        noise = _normals(len(self.alpha), num, self.pull, generator)
+        misfit = self.targets.unsqueeze(1) - self.scaled @ v - noise
+        v += self.scaled.mT @ torch.cholesky_solve(misfit, self.factor)
+        return (v * self.scale.unsqueeze(1)).mT
+
+
+class OrthogonalForm(ReweightedForm):
+    """Prior variances of the eigenvectors of Phi^T Phi: the functions Phi V are orthogonal.
+
+    The structure of the prior is chosen by the inputs then. g_i is the prior variance of v_i^T w,
+    in the scale of the basis; of the function of unit norm along it, it is lambda_i g_i.
+
+    Cost: O(rank) an evaluation with its gradient.
+    Source: Evans thesis, section 5.2.3; this form, free of cancellation, is ours.
+    """
+
+    path = "orthogonal"
+
+    def __init__(self, compressed: CompressedStatistics) -> None:
+        self.compressed = compressed
+        self.num_weights = compressed.rank
+
+    def weights(self, log_variances: Tensor, log_noise: Tensor) -> _OrthogonalWeights:
+        """As in ``ReweightedForm``."""
+        return _OrthogonalWeights(self.compressed, log_variances, log_noise)
+
+
+class _OrthogonalWeights(ReweightedWeights):
+    def __init__(
+        self, compressed: CompressedStatistics, log_variances: Tensor, log_noise: Tensor
+    ) -> None:
+        noise = log_noise.exp()
+        self.compressed = compressed
+        self.variances = log_variances.exp()
+        ratio = compressed.values * self.variances / noise
+        self.shrink = 1.0 / (1.0 + ratio)
+        self.targets = compressed.targets / noise.sqrt()
+        self.unreached = compressed.rest / noise
+        self.fit = self.unreached + (self.targets.square() * self.shrink).sum()
+        self.log_determinant = ratio.log1p().sum() + compressed.num_data * log_noise
+        self.pull = ratio.sqrt() * self.targets * self.shrink
+        self.learned = ratio * self.shrink
+        self.num_data = compressed.num_data
+
+    def noise_gradient(self) -> Tensor:
+        """As in ``ReweightedWeights``."""
+        quadratic = self.unreached + (self.targets * self.shrink).square().sum()
+        return 0.5 * (quadratic + self.learned.sum() - float(self.num_data))
+
+    def fisher(self) -> Tensor:
+        """As in ``ReweightedWeights``."""
+        unseen = self.num_data - self.compressed.rank
+        noise = 0.5 * (unseen + self.shrink.square().sum())
+        return torch.cat([0.5 * self.learned.square(), noise[None]])
+
+    def mean(self) -> Tensor:
+        """As in ``ReweightedWeights``."""
+        return self.compressed.vectors @ (self.variances.sqrt() * self.pull)
+
+    def marginals(self, features: Tensor) -> Marginals:
+        """As in ``ReweightedWeights``. Cost: O(m rank) a row for its rotation.
+
+        Directions that the data do not see keep their prior variance, the mean of the g_i: they
+        say nothing at the training inputs, and elsewhere that nothing is known.
+
+        Source: Evans thesis, section 5.2.2 (all m functions for the variance).
+        """
+        wide = features.double()
+        seen = wide @ self.compressed.vectors
+        unseen = (wide.square().sum(1) - seen.square().sum(1)).clamp_min(0.0)
+        mean = seen @ (self.variances.sqrt() * self.pull)
+        variance = seen.square() @ (self.variances * self.shrink)
+        return Marginals(mean, variance + self.variances.mean() * unseen)
+
+    def draw(self, num: int, *, generator: torch.Generator) -> Tensor:
+        """As in ``ReweightedWeights``. Cost: 2 num m rank multiply-adds."""
+        vectors = self.compressed.vectors
+        everywhere = _normals(num, self.compressed.num_basis, self.pull, generator)
+        inside = everywhere @ vectors
+        unseen = self.variances.mean().sqrt() * (everywhere - inside @ vectors.mT)
+        root = (self.variances * self.shrink).sqrt()
+        return unseen + (self.variances.sqrt() * self.pull + root * inside) @ vectors.mT
+
+
+def _normals(rows: int, columns: int, like: Tensor, generator: torch.Generator) -> Tensor:
+    return torch.randn(rows, columns, generator=generator, dtype=torch.float64, device=like.device)
