@@ -54,6 +54,7 @@ class Case:
     num_dense: int
     num_inputs: int = 8
     likelihood: str = "gaussian"
+    learn: bool = False
 
     def __post_init__(self) -> None:
         generator = torch.Generator(self.device).manual_seed(0)
@@ -84,7 +85,7 @@ class Case:
         self.objective.prepare(self.model, self.x, self.y, generator=generator)
         groups = self.model.parameter_groups()
         for parameter in groups["hyperparameters"]:  # frozen, as at the start of a run
-            parameter.requires_grad_(False)
+            parameter.requires_grad_(self.learn)
         self.optimiser = torch.optim.Adagrad(groups["variational"], lr=1e-3)
         self.generator = generator
         self.wall: list[float] = []
@@ -210,6 +211,7 @@ def main() -> None:
     parser.add_argument("--inputs", type=int, default=8, help="input dimension d")
     parser.add_argument("--likelihood", choices=("gaussian", "bernoulli"), default="gaussian")
     parser.add_argument("--columns", type=int, default=5000, help="basis functions per list")
+    parser.add_argument("--learn", action="store_true", help="gradients of hyperparameters as well")
     parser.add_argument("--dense", type=int, default=0, help="dense columns of the covariance")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--steps", type=int, default=2, help="steps per round and case")
@@ -222,7 +224,10 @@ def main() -> None:
     wanted = [(m, first_rows) for m in options.basis]
     wanted += [(options.basis[min(1, len(options.basis) - 1)], n) for n in more_rows]
     cases = [
-        Case(m, n, device, options.columns, options.dense, options.inputs, options.likelihood)
+        Case(
+            *(m, n, device, options.columns, options.dense, options.inputs, options.likelihood),
+            learn=options.learn,
+        )
         for m, n in wanted
     ]
     for case in cases:
@@ -259,7 +264,8 @@ def main() -> None:
     )
     print(
         f"batch {BATCH}, support rows 500, {options.columns} columns per list, "
-        f"{options.dense} dense columns, d = {options.inputs}, {options.likelihood} likelihood"
+        f"{options.dense} dense columns, d = {options.inputs}, {options.likelihood} likelihood, "
+        f"hyperparameters {'learned' if options.learn else 'frozen'}"
     )
     for name, value, clock in (("wall", limit, 0), ("processor", limit_cpu, 1)):
         trigonometric, multiply_adds = rates.median(clock)

@@ -37,7 +37,7 @@ typedef float real;
 #define COS(z) FMA(FMA(2.443315711809948e-5f, z, -1.388731625493765e-3f), z, 4.166664568298827e-2f)
 #endif
 
-enum { STRIP = 512 };
+enum { STRIP = 512, MOST = 32 };
 
 /* angles (n,) of one frequency w (d,) at inputs x (d, stride) */
 static void project(long n, long d, long stride, const real *restrict x, const real *restrict w,
@@ -76,20 +76,48 @@ static void wave(long n, real scale, const real *restrict angle, real *restrict 
     }
 }
 
+/* Sums of k directions u (k, stride) times cosines and times sines over n rows: pairs, sum (k, 2).
+   Four directions at a time share what is loaded of the features. */
+static void moments(long n, long k, long stride, const real *restrict u, const real *restrict c,
+                    const real *restrict s, real *restrict sum) {
+    long j = 0;
+    for (; j + 4 <= k; j += 4) {
+        const real *restrict p = u + j * stride, *restrict q = p + stride;
+        const real *restrict r = q + stride, *restrict t = r + stride;
+        real pc = 0, ps = 0, qc = 0, qs = 0, rc = 0, rs = 0, tc = 0, ts = 0;
+#pragma omp simd reduction(+ : pc, ps, qc, qs, rc, rs, tc, ts)
+        for (long i = 0; i < n; i++) {
+            pc += p[i] * c[i], ps += p[i] * s[i];
+            qc += q[i] * c[i], qs += q[i] * s[i];
+            rc += r[i] * c[i], rs += r[i] * s[i];
+            tc += t[i] * c[i], ts += t[i] * s[i];
+        }
+        const real found[8] = {pc, ps, qc, qs, rc, rs, tc, ts};
+        memcpy(sum + 2 * j, found, sizeof found);
+    }
+    for (; j < k; j++) {
+        const real *restrict p = u + j * stride;
+        real pc = 0, ps = 0;
+#pragma omp simd reduction(+ : pc, ps)
+        for (long i = 0; i < n; i++) pc += p[i] * c[i], ps += p[i] * s[i];
+        sum[2 * j] = pc, sum[2 * j + 1] = ps;
+    }
+}
+
 /* Frequencies w (m, d) at inputs x (d, n), or their angles (m, n) where not NULL.
 
    Each of these where its arrays are not NULL:
    partial (threads, n), zero: rows to be added up give sum_r weight[0, r] cos + weight[1, r] sin;
-   gradient (2, m): sums over the rows of direction (n,) times cosines, and times sines;
-   cosines, sines (m, n): the features, times scale. Weights (2, m) have rows ``weight_stride``
-   apart, gradients ``gradient_stride``. */
+   gradient (k, 2, m), k <= MOST: sums over the rows of directions (k, n) times cosines, and times
+   sines; cosines, sines (m, n): the features, times scale. Weights (2, m) have rows
+   ``weight_stride`` apart, gradients ``gradient_stride``. */
 void fourier_pass(long n, long d, long m, const real *x, const real *w, const real *angles,
-                  double scale, const real *weight, long weight_stride, real *partial,
-                  const real *direction, real *gradient, long gradient_stride, real *cosines,
+                  double scale, const real *weight, long weight_stride, real *partial, long k,
+                  const real *directions, real *gradient, long gradient_stride, real *cosines,
                   real *sines, int threads) {
 #pragma omp parallel num_threads(threads)
     {
-        real angle[STRIP], own_cosine[STRIP], own_sine[STRIP], total[STRIP];
+        real angle[STRIP], own_cosine[STRIP], own_sine[STRIP], total[STRIP], sum[2 * MOST];
         for (long start = 0; start < n; start += STRIP) {
             const long size = n - start < STRIP ? n - start : STRIP;
             for (long i = 0; i < size; i++) total[i] = 0;
@@ -107,16 +135,11 @@ void fourier_pass(long n, long d, long m, const real *x, const real *w, const re
                     for (long i = 0; i < size; i++) total[i] = FMA(a, c[i], FMA(b, s[i], total[i]));
                 }
                 if (gradient) {
-                    const real *const u = direction + start;
-                    real a = 0, b = 0;
-#pragma omp simd reduction(+ : a, b)
-                    for (long i = 0; i < size; i++) {
-                        a += u[i] * c[i];
-                        b += u[i] * s[i];
+                    moments(size, k, n, directions + start, c, s, sum);
+                    for (long j = 0; j < 2 * k; j++) {
+                        real *const g = gradient + j * gradient_stride + r;
+                        *g = start ? *g + sum[j] : sum[j];
                     }
-                    real *const g = gradient + r;
-                    g[0] = start ? g[0] + a : a;
-                    g[gradient_stride] = start ? g[gradient_stride] + b : b;
                 }
             }
             if (partial) {

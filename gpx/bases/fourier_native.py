@@ -35,7 +35,7 @@ class FourierPass:
         self._run = library.fourier_pass
         self._run.argtypes = (
             *(_SIZE, _SIZE, _SIZE, _ARRAY, _ARRAY, _ARRAY, ctypes.c_double),
-            *(_ARRAY, _SIZE, _ARRAY, _ARRAY, _ARRAY, _SIZE, _ARRAY, _ARRAY, ctypes.c_int),
+            *(_ARRAY, _SIZE, _ARRAY, _SIZE, _ARRAY, _ARRAY, _SIZE, _ARRAY, _ARRAY, ctypes.c_int),
         )
         self._run.restype = None
 
@@ -47,7 +47,7 @@ class FourierPass:
         angles: Tensor | None = None,
         scale: float = 1.0,
         weights: Tensor | None = None,
-        direction: Tensor | None = None,
+        directions: Tensor | None = None,
         gradient: Tensor | None = None,
         cosines: Tensor | None = None,
         sines: Tensor | None = None,
@@ -59,7 +59,8 @@ class FourierPass:
             angles (R, n): their product, where it is known; ``sines`` may be the same memory.
             scale: factor of the features.
             weights (2, R): for the product over cosines and sines.
-            direction (n,), gradient (2, R): takes the products of features with the direction.
+            directions (k, n), gradient (k, 2, R): takes the products of features with each of at
+                most ``MOST_INPUTS + 1`` directions.
             cosines, sines (R, n): take the features.
 
         Returns:
@@ -72,6 +73,9 @@ class FourierPass:
         (d, n), rows = inputs.shape, frequencies.shape[0]
         threads = torch.get_num_threads()
         partial = None if weights is None else inputs.new_zeros(threads, n)
+        count = 0 if directions is None else directions.shape[0]
+        if count > MOST_INPUTS + 1:
+            raise ShapeError(f"Fourier features: {count} directions, at most {MOST_INPUTS + 1}")
         if n == 0 and gradient is not None:
             gradient.zero_()  # the pass writes at its first strip of rows, and there is none
 
@@ -82,8 +86,8 @@ class FourierPass:
             *(n, d, rows, address(inputs, d * n), address(frequencies, rows * d)),
             *(address(angles, rows * n), scale),
             *(address(weights, 2 * rows), 0 if weights is None else weights.stride(0)),
-            *(address(partial, threads * n), address(direction, n), address(gradient, 2 * rows)),
-            0 if gradient is None else gradient.stride(0),
+            *(address(partial, threads * n), count, address(directions, count * n)),
+            *(address(gradient, 2 * count * rows), 0 if gradient is None else gradient.stride(-2)),
             *(address(cosines, rows * n), address(sines, rows * n), threads),
         )
         if partial is None or threads == 1:

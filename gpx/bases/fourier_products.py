@@ -125,10 +125,11 @@ def sweep(
     inputs, frequencies = x.T.contiguous(), frequencies.contiguous()
     native = fourier_pass(x)
     if native is not None and weights.shape[2] == 1:
-        weights = weights.contiguous()
-        if gradients is None or (gradients.x is None and gradients.frequencies is None):
-            found = None if gradients is None else gradients.weights
-            return _native_sweep(native, inputs, frequencies, weights, direction, found, keep)
+        by_angle = gradients is not None and gradients.frequencies is not None
+        few = not by_angle or x.shape[1] <= MOST_INPUTS
+        if few and (gradients is None or gradients.x is None):
+            weights = weights.contiguous()
+            return _native_sweep(native, inputs, frequencies, weights, direction, gradients, keep)
     slices = list(tiles(frequencies.shape[0], x))
     total = x.new_zeros(weights.shape[2], x.shape[0])
     if not slices:
@@ -151,19 +152,27 @@ def _native_sweep(
     frequencies: Tensor,
     weights: Tensor,
     direction: Tensor | None,
-    gradient: Tensor | None,
+    gradients: Gradients | None,
     keep: Tensor | None,
 ) -> Tensor:
-    """``sweep`` for one column of weights and no gradient of angles, compiled."""
+    """``sweep`` for one column of weights, compiled; no gradient of x.
+
+    With one column the gradient of frequency r is the sum over rows of u x (w_sin cos - w_cos sin):
+    products of the features with directions u and u x, all taken in one pass.
+    """
     (d, n), count = inputs.shape, frequencies.shape[0]
     few = d <= MOST_INPUTS or count == 0
     slices = [slice(0, count)] if few else list(tiles(count, inputs.T))
     total = inputs.new_zeros(1, n)
     scratch = None if few or keep is not None else inputs.new_empty(slices[0].stop, n)
-    if direction is None or gradient is None:
-        direction = gradient = None
-    else:
-        direction = direction.contiguous()
+    directions = moments = None
+    by_angle = None if gradients is None else gradients.frequencies
+    by_weight = None if gradients is None else gradients.weights
+    if direction is not None and by_angle is not None:
+        directions = torch.cat((direction.T, direction.T * inputs))
+        moments = inputs.new_empty(1 + d, 2, count)
+    elif direction is not None and by_weight is not None:
+        directions, moments = direction.T.contiguous(), by_weight[None, ..., 0]
     for some in slices:
         cosines, sines = (None, None) if keep is None else (keep[0, some], keep[1, some])
         angles = None
@@ -175,13 +184,17 @@ def _native_sweep(
             inputs,
             angles=angles,
             weights=weights[:, some],
-            direction=direction,
-            gradient=None if gradient is None else gradient[:, some],
+            directions=directions,
+            gradient=None if moments is None else moments[..., some],
             cosines=cosines,
             sines=sines,
         )
         assert product is not None
         total[0] += product
+    if by_angle is not None and moments is not None:
+        by_angle.copy_((weights[1].T * moments[1:, 0] - weights[0].T * moments[1:, 1]).T)
+        if by_weight is not None:
+            by_weight[..., 0] = moments[0]
     return total
 
 
@@ -285,24 +298,32 @@ class FourierSquares(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, frequencies: Tensor, scale: Tensor) -> Tensor:
         """The sums; see the class."""
         inputs = 2.0 * x.T.contiguous()
-        half = x.new_empty(2, frequencies.shape[0])
+        count, moments = frequencies.shape[0], None
+        need_x, need_frequencies, _ = ctx.needs_input_grad
         native = fourier_pass(x) if x.shape[1] <= MOST_INPUTS else None
         if native is not None:
-            ones = torch.ones_like(x[:, 0])
-            native(frequencies.contiguous(), inputs, direction=ones, gradient=half)
-        for some in tiles(frequencies.shape[0], x) if native is None else ():
-            angles = frequencies[some] @ inputs
-            torch.sum(angles.cos_(), 1, out=half[0, some])
-        half = 0.5 * half[0]
+            directions = torch.ones_like(inputs[:1])
+            if need_frequencies and not need_x:
+                directions = torch.cat((directions, x.T))
+            moments = x.new_empty(directions.shape[0], 2, count)
+            native(frequencies.contiguous(), inputs, directions=directions, gradient=moments)
+            half = moments[0, 0]
+        else:
+            half = x.new_empty(count)
+            for some in tiles(count, x):
+                torch.sum((frequencies[some] @ inputs).cos_(), 1, out=half[some])
+        half = 0.5 * half
         sums = torch.stack((0.5 * x.shape[0] + half, 0.5 * x.shape[0] - half)).clamp_min_(0.0)
-        ctx.save_for_backward(x, frequencies, scale, sums)
+        # sums of sin(2 angle) x over the rows (d, R), where they are known already
+        waves = moments[1:, 1] if moments is not None and moments.shape[0] > 1 else None
+        ctx.save_for_backward(x, frequencies, scale, sums, waves)
         return sums * scale.square()
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
         """Gradients of x, frequencies and scale."""
-        x, frequencies, scale, sums = ctx.saved_tensors
+        x, frequencies, scale, sums, waves = ctx.saved_tensors
         need_x, need_frequencies, need_scale = ctx.needs_input_grad
         grad_x = torch.zeros_like(x) if need_x else None
         grad_frequencies = torch.empty_like(frequencies) if need_frequencies else None
@@ -310,6 +331,8 @@ class FourierSquares(torch.autograd.Function):
         if need_x or need_frequencies:
             inputs = 2.0 * x.T
             factor = (grads[0][1] - grads[0][0])[:, None] * scale.square()
+            if waves is not None and not need_x:
+                return None, factor * waves.T, grad_scale
             for some in tiles(frequencies.shape[0], x):
                 angle = (frequencies[some] @ inputs).sin_().mul_(factor[some])
                 if grad_frequencies is not None:

@@ -94,15 +94,19 @@ def test_traced_tensors_are_not_read():
         assert standard_normals(0, torch.arange(5), 3).shape == (5, 3)
 
 
+@pytest.mark.parametrize("moving_x", [True, False])
 @pytest.mark.parametrize("k", [1, 3])
-@pytest.mark.parametrize(("n", "d"), [(13, 3), (600, 2), (30, 20)])
-def test_values_gradients_and_kept_features(road, n, d, k):
-    # 600 rows are more than a strip of the compiled pass, 20 inputs more than it projects itself
+@pytest.mark.parametrize(("n", "d"), [(13, 3), (600, 6), (30, 20)])
+def test_values_gradients_and_kept_features(road, n, d, k, moving_x):
+    # 600 rows are more than a strip of the compiled pass, 20 inputs more than it projects itself;
+    # without the gradient of x it takes that of the frequencies itself
     x, omega, scale, weights, u = problem(n, d, k=k)
     leaves = [t.clone().requires_grad_() for t in (x, omega, scale, weights)]
     direction = u.clone().requires_grad_()
+    leaves[0].requires_grad_(moving_x)
+    moving = [t for t in (*leaves, direction) if t.requires_grad]
     expected = product(*leaves)
-    grads = torch.autograd.grad((direction * expected).sum(), [*leaves, direction])
+    grads = torch.autograd.grad((direction * expected).sum(), moving)
 
     kept = torch.empty(2, 7, n, dtype=x.dtype)
     found = FourierProducts.apply(*leaves, kept)
@@ -110,14 +114,14 @@ def test_values_gradients_and_kept_features(road, n, d, k):
     torch.testing.assert_close(scale * kept.mT, dense(x, omega, scale))
     for keep in (None, kept):
         found = FourierProducts.apply(*leaves, keep)
-        again = torch.autograd.grad((direction * found).sum(), [*leaves, direction])
+        again = torch.autograd.grad((direction * found).sum(), moving)
         torch.testing.assert_close(again, grads)
 
     value, left = FourierForm.apply(*leaves, direction, None)
     torch.testing.assert_close(value, (direction * expected).sum())
     torch.testing.assert_close(left, expected)
     assert not left.requires_grad
-    again = torch.autograd.grad(value, [*leaves, direction])
+    again = torch.autograd.grad(value, moving)
     torch.testing.assert_close(again, grads)
 
 
@@ -144,7 +148,9 @@ def test_column_squares(road):
     x, omega, scale, *_ = problem(n=6, d=2)
     leaves = [t.requires_grad_() for t in (x, omega, scale)]
     torch.testing.assert_close(FourierSquares.apply(*leaves), dense(*leaves).square().sum(1))
-    torch.autograd.gradcheck(FourierSquares.apply, leaves)
+    for moving_x in (True, False):
+        x.requires_grad_(moving_x)
+        torch.autograd.gradcheck(FourierSquares.apply, leaves)
 
 
 def test_no_gradient_is_computed_without_need(road):
