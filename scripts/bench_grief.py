@@ -21,11 +21,11 @@ from collections.abc import Callable
 import torch
 
 from gpx.bases import GridOptions
+from gpx.bases.grief_pass import EigenfunctionPass
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
 from gpx.models import GRIEF
-from gpx.models.grief_sums import data_blocks
 from gpx.objectives import EigenfunctionEvidence
 
 EVIDENCE = EigenfunctionEvidence()
@@ -94,9 +94,9 @@ def evaluate(model: GRIEF, x: torch.Tensor, y: torch.Tensor) -> None:
 @torch.no_grad()
 def features(model: GRIEF, x: torch.Tensor) -> None:
     """All eigenfunctions at x, one block after another."""
-    modes = model.basis.modes()
-    for rows in data_blocks(model.basis, modes, x):
-        model.basis.features(x[rows], modes)
+    functions = EigenfunctionPass(model.basis, model.basis.modes(), x)
+    for rows in functions.blocks():
+        functions(rows)
 
 
 def main() -> None:

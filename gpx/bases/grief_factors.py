@@ -113,6 +113,19 @@ class ProductFactors:
                 raised += [c for c, m in zip(columns, moved.tolist(), strict=True) if m]
         return sorted(raised)
 
+    def squared_exponential_precision(self) -> Tensor | None:
+        """b (d,) with k_i(t) = exp(-b_i t^2 / 2) for every column; None for other kernels."""
+        total: Tensor | None = None
+        for part, columns in self._parts:
+            if not _has_profile_of_rbf(part):
+                return None
+            square = part.lengthscale.reciprocal().square()
+            if total is None:
+                total = square.new_zeros(self.num_inputs)
+            where = torch.tensor(columns, device=square.device)
+            total = total.index_add(0, where, square.expand(len(columns)))
+        return total
+
     def evaluate(self, nodes: Tensor, x: Tensor) -> Tensor:
         """k_i(node, x_i) for every column: (d, m, n).
 

@@ -30,6 +30,8 @@ class ProductPlan:
         order (p,): where in that order the multi-indices given stand.
         width: entries of each factor that occur, the ground entry included.
         num_nodes: products formed, those of added parents included.
+        parent (num_nodes,), ratio (num_nodes,): the product of which each is made, and the ratio
+            i (width - 1) + a - 1 of entry a of factor i; int32 on the CPU, zero for the ground.
 
     Cost: O(p d log p), once per choice of index.
     """
@@ -67,6 +69,9 @@ class ProductPlan:
             rows = slice(start, start + count)
             self.levels.append((rows, parent[rows], ratio[rows]))
             start += count
+        compiled = torch.stack([parent, ratio]).to(torch.int32).cpu()
+        compiled[:, 0] = 0
+        self.parent, self.ratio = compiled.unbind()
 
 
 def _last_nonzero(index: Tensor) -> Tensor:

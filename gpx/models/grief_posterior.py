@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from gpx.bases.grief import GridEigenfunctions, GridModes
+from gpx.bases.grief_pass import EigenfunctionPass
 from gpx.bases.grief_products import ProductPlan
 from gpx.means.base import Mean
 from gpx.models.base import Marginals, Posterior
-from gpx.models.grief_sums import WeightPosterior, data_blocks
+from gpx.models.grief_sums import WeightPosterior
 
 
 class GRIEFPosterior(Posterior):
@@ -88,8 +89,9 @@ class GRIEFPosterior(Posterior):
         Cost: p^2 / 2 multiply-adds per row; memory of one block of features beside the output.
         """
         mean, variance = x.new_empty(x.shape[0]), x.new_empty(x.shape[0])
-        for rows in data_blocks(self.basis, self.modes, x):
-            unit = self.basis.features(x[rows], self.modes)
+        functions = EigenfunctionPass(self.basis, self.modes, x)
+        for rows in functions.blocks():
+            unit = functions(rows)
             block = self.scale.to(x.dtype).unsqueeze(1) * unit
             mean[rows] = self.mean(x[rows]) + self.weights.to(x.dtype) @ block
             half = torch.linalg.solve_triangular(self.factor.to(x.dtype), block, upper=False)
@@ -120,10 +122,8 @@ class GRIEFPosterior(Posterior):
 
         @torch.no_grad()
         def paths(x: Tensor) -> Tensor:
-            parts = [
-                weights.to(x.dtype) @ self.basis.features(x[rows], self.modes)
-                for rows in data_blocks(self.basis, self.modes, x)
-            ]
+            functions = EigenfunctionPass(self.basis, self.modes, x)
+            parts = [weights.to(x.dtype) @ functions(rows) for rows in functions.blocks()]
             return torch.cat(parts, 1) + self.mean(x)
 
         return paths

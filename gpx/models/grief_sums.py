@@ -9,10 +9,8 @@ import torch
 from torch import Tensor
 
 from gpx.bases.grief import GridEigenfunctions, GridModes
+from gpx.bases.grief_pass import BLOCK_BYTES, EigenfunctionPass
 from gpx.linalg import cholesky
-
-BLOCK_BYTES = {"cpu": 2**22, "cuda": 2**28}
-"""Bytes of one block of features: it stays in a CPU's cache between the passes over it."""
 
 GRAM_TILE = 128
 """Rows per tile when only the lower triangle of F E F^T is formed (CPU)."""
@@ -72,8 +70,9 @@ def feature_sums(
     projected = torch.zeros(p, dtype=torch.float64, device=x.device)
     squared, logs = projected.new_zeros(()), projected.new_zeros(())
     s = noise.to(x.dtype)
-    for rows in data_blocks(basis, modes, x):
-        block, r = basis.features(x[rows], modes), residual[rows]
+    functions = EigenfunctionPass(basis, modes, x)
+    for rows in functions.blocks():
+        block, r = functions(rows), residual[rows]
         d = s if correction is None else point_noise(block, s, correction.to(x.dtype))
         scaled = r / d
         projected += (block @ scaled).double()

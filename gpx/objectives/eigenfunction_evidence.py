@@ -6,9 +6,10 @@ import math
 from typing import ClassVar, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gpx.bases.grief import GridEigenfunctions, GridModes
+from gpx.bases.grief_pass import EigenfunctionPass, unit_parameters
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import with_gradient
@@ -17,7 +18,6 @@ from gpx.models.grief import GRIEF
 from gpx.models.grief_sums import (
     FeatureSums,
     WeightPosterior,
-    data_blocks,
     feature_sums,
     point_noise,
 )
@@ -93,8 +93,8 @@ def moving_basis_evidence(
         d / dr_i = -E_i e_i
 
     Features are formed anew in the second pass; each block's meet their derivative with respect to
-    the one-dimensional transforms and the kernel's parameters, and the transforms' total goes back
-    through the small eigenproblems once.
+    what describes the one-dimensional functions, whose total goes back through the small
+    eigenproblems once (``EigenfunctionPass``).
 
     Args:
         basis: its grid is placed.
@@ -138,45 +138,34 @@ def _second_pass(
     s = scale.to(x.dtype)
     u = (weights.mean / scale.sqrt()).to(x.dtype)
     inverse = weights.inverse()
-    spread = (s * inverse).to(x.dtype)
-    leaf = modes.transforms.detach().requires_grad_()
-    parameters = unit_parameters(basis)
-    targets: list[Tensor] = [leaf, *parameters]
-    totals = [torch.zeros_like(t, dtype=torch.float64) for t in targets]
+    spread = (s * inverse if correction else scale / noise.double() * inverse).to(x.dtype)
+    functions = EigenfunctionPass(basis, modes, x, gradient=True)
     residual_gradient = torch.empty_like(residual)
     noise_gradient, gap_gradient = scale.new_zeros(()), scale.new_zeros(())
-    for rows in data_blocks(basis, modes, x):
-        with torch.enable_grad():
-            block = basis.features(x[rows], GridModes(leaf, modes.log_values, modes.plan))
-        f = block.detach()
+    for rows in functions.blocks():
+        f = functions(rows)
         error = residual[rows] - s * (u @ f)
         d = noise.to(x.dtype).expand(f.shape[1])
         if correction:
             d = point_noise(f, noise.to(x.dtype), s)
         alpha = error / d
         residual_gradient[rows] = -alpha
-        solved = spread @ f
-        weight = torch.outer(s * u, alpha).sub_(solved / d)
+        weight = functions.weights()
+        torch.mul((s * u).unsqueeze(1), alpha, out=weight)
         if correction:
+            solved = spread @ f
             gap = 1.0 - f.square().sum(0)
             each = alpha.square() - 1.0 / d + torch.linalg.vecdot(f, solved, dim=0) / d.square()
-            each = 0.5 * each * (gap > 0.0)
+            each *= 0.5
+            noise_gradient += each.double().sum()
+            each *= gap > 0.0
+            weight -= solved / d
             weight -= (2.0 * s * each) * f
             gap_gradient += torch.dot(each, gap).double()
-            clamped = 0.5 * (alpha.square() - 1.0 / d)
-            clamped += 0.5 * torch.linalg.vecdot(f, solved, dim=0) / d.square()
-            noise_gradient += clamped.double().sum()
-        found = torch.autograd.grad(block, targets, grad_outputs=weight, allow_unused=True)
-        for total, grad in zip(totals, found, strict=True):
-            if grad is not None:
-                total += grad
-    through = torch.autograd.grad(
-        modes.transforms, parameters, grad_outputs=totals[0].to(leaf.dtype), allow_unused=True
-    )
-    kernel = [
-        (total if grad is None else total + grad).to(p.dtype)
-        for p, total, grad in zip(parameters, totals[1:], through, strict=True)
-    ]
+        else:
+            weight.addmm_(spread, f, alpha=-1.0)
+        functions.add(weight)
+    kernel = functions.gradients()
     effective = (1.0 - inverse.diagonal()).sum()
     scale_gradient = 0.5 * (torch.dot(weights.mean, weights.mean) - effective) / scale
     if correction:
@@ -184,11 +173,6 @@ def _second_pass(
     else:
         noise_gradient = _noise_gradient(sums, weights, noise.double(), effective)
     return BasisGradient(residual_gradient, noise_gradient, scale_gradient, kernel)
-
-
-def unit_parameters(basis: GridEigenfunctions) -> list[nn.Parameter]:
-    """Parameters of the kernel that the unit eigenfunctions depend on (or may)."""
-    return [p for p in basis.kernel.parameters() if p.requires_grad]
 
 
 class EigenfunctionEvidence(Objective):
