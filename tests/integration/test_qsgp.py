@@ -41,12 +41,23 @@ def classes(tmp_path):
 
 @pytest.mark.parametrize(
     ("likelihood", "parts"),
-    [("gaussian", BLOCKS), ("bernoulli", SITES), ("laplace", SITES), ("poisson", SITES)],
+    [
+        ("gaussian", BLOCKS),
+        ("bernoulli", SITES),
+        ("logistic", SITES),
+        ("laplace", SITES),
+        ("poisson", SITES),
+    ],
 )
 def test_likelihood_chooses_family_objective_and_optimizer(composed, likelihood, parts):
     config = composed("approx=qsgp", f"likelihood={likelihood}")
     found = config.approx.covariance, config.objective["_target_"], config.optimizer["_target_"]
     assert found == parts
+
+
+def test_logistic_is_another_name_of_bernoulli(composed):
+    first, second = (composed("approx=qsgp", f"likelihood={n}") for n in ("logistic", "bernoulli"))
+    assert first == second
 
 
 def test_two_classes_by_defaults(composed, classes, tmp_path, capsys):
