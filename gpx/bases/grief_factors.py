@@ -117,7 +117,7 @@ class ProductFactors:
         """b (d,) with k_i(t) = exp(-b_i t^2 / 2) for every column; None for other kernels."""
         total: Tensor | None = None
         for part, columns in self._parts:
-            if not _has_profile_of_rbf(part):
+            if isinstance(part, Periodic) or not _has_profile_of_rbf(part):
                 return None
             square = part.lengthscale.reciprocal().square()
             if total is None:
