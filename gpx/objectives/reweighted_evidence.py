@@ -18,6 +18,30 @@ from gpx.objectives.base import Evidence, Objective
 from gpx.objectives.statistics_evidence import LOG_TWO_PI, log_marginal_likelihood
 
 
+class LogPrior(NamedTuple):
+    """Gaussian prior of u = (log g, log noise).
+
+    Attributes:
+        mean, variance (k + 1,): of every entry.
+        constant (): log density at the mean.
+    """
+
+    mean: Tensor
+    variance: Tensor
+    constant: Tensor
+
+
+def log_prior(priors: tuple[LogNormal, LogNormal] | None, like: Tensor) -> LogPrior | None:
+    """Prior of a position like ``like`` (k + 1,), from those of every g and of the noise."""
+    if priors is None:
+        return None
+    weight, noise = priors
+    mean, variance = torch.empty_like(like), torch.empty_like(like)
+    mean[:-1], mean[-1] = weight.log_mean, noise.log_mean
+    variance[:-1], variance[-1] = weight.log_variance, noise.log_variance
+    return LogPrior(mean, variance, -0.5 * (variance.log() + LOG_TWO_PI).sum())
+
+
 class JointDensity(NamedTuple):
     """log p(y | u) + log p(u) at u = (log g, log noise), and its gradient (k + 1,).
 
@@ -37,16 +61,14 @@ class JointDensity(NamedTuple):
 
 
 @torch.no_grad()
-def joint_density(
-    form: ReweightedForm, priors: tuple[LogNormal, LogNormal] | None, position: Tensor
-) -> JointDensity:
+def joint_density(form: ReweightedForm, prior: LogPrior | None, position: Tensor) -> JointDensity:
     """The density that type-I inference samples and type-II inference maximises.
 
     In logarithms a log-normal prior is a plain Gaussian: the Jacobian is part of it.
 
     Args:
         form: from the statistics.
-        priors: of every g and of the noise variance; None: flat in the logarithms.
+        prior: of u; None: flat.
         position (k + 1,): u, float64.
 
     Raises:
@@ -59,30 +81,21 @@ def joint_density(
     weights = form.weights(position[:-1], log_noise)
     likelihood = log_marginal_likelihood(weights)
     gradient = torch.cat([weights.weight_gradient(), weights.noise_gradient()[None]])
-    prior = torch.zeros_like(likelihood)
-    if priors is not None:
-        mean, variance = prior_moments(priors, position)
-        gap = position - mean
-        prior = -0.5 * (gap.square() / variance + variance.log() + LOG_TWO_PI).sum()
-        gradient -= gap / variance
+    value = torch.zeros_like(likelihood)
+    if prior is not None:
+        gap = position - prior.mean
+        slope = gap / prior.variance
+        value = prior.constant - 0.5 * torch.dot(gap, slope)
+        gradient -= slope
     noise = weights.num_data * log_noise
     return JointDensity(
         likelihood,
-        prior,
+        value,
         gradient,
         -0.5 * weights.fit,
         -0.5 * (weights.log_determinant - noise),
         -0.5 * (noise + weights.num_data * LOG_TWO_PI),
     )
-
-
-def prior_moments(priors: tuple[LogNormal, LogNormal], position: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance of u under its prior, (k + 1,) each."""
-    weight, noise = priors
-    mean, variance = torch.empty_like(position), torch.empty_like(position)
-    mean[:-1], mean[-1] = weight.log_mean, noise.log_mean
-    variance[:-1], variance[-1] = weight.log_variance, noise.log_variance
-    return mean, variance
 
 
 class ReweightedEvidence(Objective):
@@ -108,7 +121,8 @@ class ReweightedEvidence(Objective):
         assert isinstance(model, Reweighted)
         noise = model.likelihood.noise_variance
         position = torch.cat([model.log_weights.detach(), noise.detach().double().log()[None]])
-        found = joint_density(model.form, model.hyper_priors, position)
+        prior = log_prior(model.hyper_priors, position)
+        found = joint_density(model.form, prior, position)
         value = found.likelihood + found.prior
         slope = found.gradient[-1] / noise.detach().double()
         value = with_gradient(

@@ -14,7 +14,7 @@ from gpx.errors import ConfigError, NotPositiveDefinite
 from gpx.models.base import Model
 from gpx.models.reweighted import Reweighted
 from gpx.objectives.base import Evidence
-from gpx.objectives.reweighted_evidence import JointDensity, joint_density, prior_moments
+from gpx.objectives.reweighted_evidence import JointDensity, joint_density, log_prior
 from gpx.sampling.langevin import Langevin, effective_sample_size
 from gpx.training.block_steps import BlockSteps
 
@@ -61,6 +61,7 @@ class MALA(BlockSteps):
         self.trace: list[float] = []
         self.latest: JointDensity | None = None
         self.here: JointDensity | None = None
+        self.last = burn_in + iterations
 
     def check(self, model: Model, num_data: int) -> None:
         """Raise ConfigError, in one sentence, when the chain does not fit ``model``."""
@@ -79,19 +80,22 @@ class MALA(BlockSteps):
         """Attach to a model; ``check`` has passed. Goes on with the chain of a checkpoint."""
         assert isinstance(model, Reweighted)
         self.model: Reweighted = model  # type: ignore[assignment]
-        self.form, self.priors = model.form, model.hyper_priors
+        position = model.position
+        prior = log_prior(model.hyper_priors, position)
+        if prior is None:  # cannot be: the model refuses type-I without priors
+            raise ConfigError("type-I inference needs hyper-priors: set approx.priors")
+        self.form, self.prior = model.form, prior
         if self.saved:
             self.chain = Langevin.restored(self._density, self.saved["chain"])
             self.accepted, self.trace = self.saved["accepted"], self.saved["trace"].tolist()
             self.here = JointDensity(**self.saved["here"])
             return
-        position = model.position
         self.chain = Langevin(self._density, position, self._variances(position))
         self.here = self.latest
 
     def _density(self, position: Tensor) -> tuple[Tensor, Tensor]:
         try:
-            found = joint_density(self.form, self.priors, position)
+            found = joint_density(self.form, self.prior, position)
         except NotPositiveDefinite:  # so far out that nothing is finite: never accepted
             self.latest = None
             return position.new_tensor(-math.inf), torch.zeros_like(position)
@@ -101,10 +105,7 @@ class MALA(BlockSteps):
     def _variances(self, position: Tensor) -> Tensor:
         """Inverse of prior precision plus expected information, diagonal (k + 1,)."""
         information = self.form.weights(position[:-1], position[-1]).fisher()
-        if self.priors is None:  # cannot be: the model refuses type-I without priors
-            raise ConfigError("type-I inference needs hyper-priors: set approx.priors")
-        _, variance = prior_moments(self.priors, position)
-        return 1.0 / (1.0 / variance + information)
+        return 1.0 / (1.0 / self.prior.variance + information)
 
     def max_steps(self, limit: int) -> int:
         """Burn-in and iterations, at most ``limit``.
@@ -117,7 +118,8 @@ class MALA(BlockSteps):
                 f"trainer.max_steps={limit} ends before the first sample at step "
                 f"{self.burn_in + self.thin}; raise it, or lower optimizer.burn_in"
             )
-        return min(limit, self.burn_in + self.iterations)
+        self.last = min(limit, self.burn_in + self.iterations)
+        return self.last
 
     def step(self, step: int, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
         """One proposal; returns the log joint density where the chain is.
@@ -133,8 +135,9 @@ class MALA(BlockSteps):
         probability, moved = self.chain.step(generator=generator)
         if moved:
             self.here = self.latest
-            self.model.move(self.chain.position)
         count = step + 1
+        if count % self.thin == 0 or count == self.last:  # for those who look on
+            self.model.move(self.chain.position)
         if count <= self.burn_in:
             self.chain.adapt(count, probability)
         else:
@@ -158,7 +161,7 @@ class MALA(BlockSteps):
         An acceptance rate out of [0.4, 0.75] is a warning: the samples may not be the posterior's.
         """
         samples = self.model.samples
-        values = [joint_density(self.form, self.priors, u).likelihood for u in samples]
+        values = [joint_density(self.form, self.prior, u).likelihood for u in samples]
         sizes = effective_sample_size(samples)
         trace = torch.tensor(self.trace, dtype=torch.float64)[:, None]
         low, high = ACCEPTABLE

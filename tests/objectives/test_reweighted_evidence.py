@@ -1,0 +1,59 @@
+"""Evidence with hyper-priors: density, gradient, and what type-II inference does with it."""
+
+import math
+
+import pytest
+import torch
+from torch.distributions import LogNormal as Reference
+
+from gpx.models import LogNormal
+from gpx.models.reweighted_weights import CompressedStatistics, CovarianceForm, OrthogonalForm
+from gpx.models.sufficient_statistics import SufficientStatistics
+from gpx.objectives.reweighted_evidence import joint_density, log_prior
+
+PRIORS = LogNormal(1.0, 100.0), LogNormal(0.1, 0.04)
+
+
+def draw(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def statistics(n=30, m=5):
+    phi, y = draw(n, m, seed=1), draw(n, seed=2)
+    return SufficientStatistics(phi.mT @ phi, phi.mT @ y, y @ y, n)
+
+
+def test_prior_is_a_log_normal_density_in_the_logarithm():
+    """p(u) = p(theta) theta: the reference density times the Jacobian."""
+    u = draw(6, seed=3)
+    found = joint_density(CovarianceForm(statistics()), log_prior(PRIORS, u), u)
+    want = 0.0
+    for prior, part in zip(PRIORS, (u[:-1], u[-1:]), strict=True):
+        scale = math.sqrt(prior.log_variance)
+        law = Reference(torch.tensor(prior.log_mean).double(), torch.tensor(scale).double())
+        want = want + (law.log_prob(part.exp()) + part).sum()
+    torch.testing.assert_close(found.prior, want, rtol=1e-7, atol=0)
+
+
+@pytest.mark.parametrize("priors", [PRIORS, None])
+@pytest.mark.parametrize("orthogonal", [False, True])
+def test_gradient_equals_central_differences(priors, orthogonal):
+    sums = statistics()
+    form = OrthogonalForm(CompressedStatistics(sums)) if orthogonal else CovarianceForm(sums)
+    u = draw(6, seed=4)
+    prior = log_prior(priors, u)
+    found = joint_density(form, prior, u)
+    for i in range(6):
+        move = torch.zeros(6, dtype=torch.float64)
+        move[i] = 1e-5
+        up, down = (joint_density(form, prior, u + sign * move) for sign in (1, -1))
+        slope = float(up.likelihood + up.prior - down.likelihood - down.prior) / 2e-5
+        assert slope == pytest.approx(float(found.gradient[i]), rel=1e-5, abs=1e-6)
+
+
+def test_parts_add_up():
+    u = draw(6, seed=5)
+    found = joint_density(CovarianceForm(statistics()), log_prior(PRIORS, u), u)
+    total = found.fit + found.complexity + found.constant
+    torch.testing.assert_close(total, found.likelihood, rtol=1e-12, atol=0)
