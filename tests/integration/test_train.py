@@ -15,6 +15,12 @@ APPROXIMATIONS = {
     "sgpr": ["trainer.max_steps=8", "approx.num_inducing=40"],
     "cglb": ["trainer.max_steps=6", "approx.num_inducing=30"],
     "grief": ["trainer.max_steps=6", "approx.num_eigenfunctions=60"],
+    "reweighted": [
+        "approx.num_basis=80",
+        "optimizer.burn_in=30",
+        "optimizer.iterations=40",
+        "optimizer.thin=10",
+    ],
     "svgp": ["trainer.max_steps=30", "approx.num_inducing=40", "trainer.batch_size=200"],
     "qsgp": [
         "approx.num_basis=2000",
@@ -114,6 +120,14 @@ def test_stochastic_objective_refuses_lbfgsb(train):
 
     with pytest.raises(ConfigError, match="needs a deterministic objective"):
         train(*ARM, "approx=svgp", "optimizer=lbfgsb", "approx.num_inducing=10")
+
+
+def test_type_one_inference_needs_a_model_that_samples(train, tmp_path):
+    from gpx.errors import ConfigError
+
+    with pytest.raises(ConfigError, match="inference=, which sets it, needs approx=reweighted"):
+        train(*ARM, "approx=sgpr", "inference=type1_mala", "approx.num_inducing=10")
+    assert not (tmp_path / "run").exists()
 
 
 def test_float32_is_honoured(train):
