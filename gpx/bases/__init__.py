@@ -7,6 +7,7 @@ from gpx.bases.grief import GridEigenfunctions, GridModes
 from gpx.bases.grief_grid import GridOptions
 from gpx.bases.grief_interpolation import GridInterpolation
 from gpx.bases.grief_preconditioner import eigenfunction_preconditioner
+from gpx.bases.importance_weights import ImportanceWeights, importance_weights
 from gpx.bases.inducing_points import InducingPoints
 from gpx.bases.orthogonal_features import OrthogonalFourier, StructuredOrthogonalFourier
 from gpx.bases.quadrature_features import GaussHermiteFourier, QuasiMonteCarloFourier
@@ -19,6 +20,7 @@ __all__ = [
     "GridInterpolation",
     "GridModes",
     "GridOptions",
+    "ImportanceWeights",
     "InducingPoints",
     "KernelDictionary",
     "OrthogonalFourier",
@@ -26,6 +28,7 @@ __all__ = [
     "RandomFourier",
     "StructuredOrthogonalFourier",
     "eigenfunction_preconditioner",
+    "importance_weights",
     "philox4x32",
     "standard_normals",
 ]
