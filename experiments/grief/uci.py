@@ -62,25 +62,19 @@ PUBLISHED = {
 }
 """Standard deviations printed as 0.00 or 0.000 stand for half a unit of the last digit."""
 
-MANY = 15
-"""Inputs beyond which lengthscales start at the square root of their number, not at one."""
-
 BEYOND = {"gas": (2565, 128)}
 """Sets without a published row: gas has 10^128 inducing points."""
 
 
 def fold(name: str, split: int, evaluations: int, start: int, grid: str) -> dict[str, Any]:
     """Train and test one fold."""
-    rows, inputs = (PUBLISHED.get(name) or BEYOND[name])[:2]
+    rows = (PUBLISHED.get(name) or BEYOND[name])[0]
     p = min(1000, 10 ** math.floor(math.log10(rows)))
-    # in many dimensions a lengthscale of one leaves the kernel matrix diagonal, without a gradient
-    lengthscale = round(math.sqrt(inputs), 2) if inputs > MANY else 1.0
     overrides = [
         f"data={name}",
         f"data.split={split}",
         "approx=grief",
         f"approx.num_eigenfunctions={p}",
-        f"kernel.lengthscale={lengthscale}",
         f"trainer.max_steps={evaluations}",
         f"init.max_evaluations={start}",
         f"approx.grid.kind={grid}",
@@ -110,7 +104,9 @@ def fold(name: str, split: int, evaluations: int, start: int, grid: str) -> dict
         "max_evaluations": evaluations,
         "start_evaluations": start,
         "grid": grid,
-        "start_lengthscale": lengthscale,
+        "starts": config.init.num_starts,
+        "nodes": config.approx.grid.points_per_dim,
+        "trial_evaluations": config.approx.trial_evaluations,
         "search_sweeps": config.approx.search_sweeps,
         "num_threads": torch.get_num_threads(),
     }

@@ -159,8 +159,12 @@ class GridEigenfunctions(Basis):
         found = self._largest(self.eigenpairs()[0])
         both = torch.cat([self.index, found.index])
         new = len(torch.unique(both, dim=0)) - len(self.index)
-        self.index, self._plan = found.index, ProductPlan(found.index)
+        self.choose(found.index)
         return new
+
+    def choose(self, index: Tensor) -> None:
+        """Keep to the eigenfunctions with these multi-indices (p, d), a former choice."""
+        self.index, self._plan = index, ProductPlan(index)
 
     def under(self, kernel: Kernel) -> GridEigenfunctions:
         """The same grid and choice for another kernel of as many inputs; buffers are shared."""

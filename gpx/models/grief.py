@@ -16,8 +16,10 @@ from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
 from gpx.models.base import Model
 from gpx.models.grief_posterior import GRIEFPosterior
+from gpx.models.grief_search import LEAST_ROWS, ROWS_PER_FUNCTION
 from gpx.models.grief_start import choose_eigenfunctions, require_memory, scales_for
 from gpx.models.grief_sums import WeightPosterior, feature_sums
+from gpx.models.grief_trial import best_start
 
 NEGLIGIBLE_GAIN = 1e-4
 """Nats per point below which a round that leaves the choice as it is was the last."""
@@ -43,6 +45,10 @@ class GRIEF(Model):
         search_sweeps: how often ``noise_first`` also goes over the inputs and doubles and halves
             their lengthscales, with the eigenfunctions chosen anew each time, see
             ``search_lengthscales``; 0 keeps those of the start.
+        trial_evaluations: of the evidence, on at most 2 p rows, that what the search found and what
+            it began with are trained for; the model goes on from the one that gets further. The
+            search climbs by the evidence before training, and now and then away from the better
+            optimum. 0 takes what the search found.
         correction: whether the variance that the eigenfunctions miss at a point is added back, as
             independent noise of f: k~(x, x) + (k(x, x) - k~(x, x)) at equal inputs.
         reselect: how often the p eigenfunctions are chosen anew, at the kernel found so far, and
@@ -74,11 +80,13 @@ class GRIEF(Model):
         factor_jitter: float = 1e-12,
         noise_first: bool = True,
         search_sweeps: int = 3,
+        trial_evaluations: int = 40,
         correction: bool = False,
         reselect: int = 0,
     ) -> None:
         super().__init__()
-        for name, count in (("reselect", reselect), ("search_sweeps", search_sweeps)):
+        counts = {"reselect": reselect, "search_sweeps": search_sweeps}
+        for name, count in (counts | {"trial_evaluations": trial_evaluations}).items():
             if count < 0:
                 raise ConfigError(f"approx.{name} counts rounds and cannot be {count}")
         self.basis = GridEigenfunctions(kernel, num_inputs, num_eigenfunctions, grid, factor_jitter)
@@ -86,6 +94,7 @@ class GRIEF(Model):
         self.likelihood = likelihood
         self.noise_first = noise_first
         self.search_sweeps = search_sweeps
+        self.trial_evaluations = trial_evaluations
         self.correction = correction
         self.reselect = reselect
         self._round = 0
@@ -114,6 +123,7 @@ class GRIEF(Model):
         """
         residual = y - self.mean(x)
         ratio = float(self.likelihood.noise_variance / self.basis.factors.outputscale)
+        begin = {name: value.clone() for name, value in self.kernel.state_dict().items()}
         self.note = choose_eigenfunctions(
             self.basis,
             x,
@@ -123,6 +133,9 @@ class GRIEF(Model):
             sweeps=self.search_sweeps,
             generator=generator,
         )
+        if self.noise_first and self.trial_evaluations:
+            self._try(begin, x, y, generator)
+            residual = y - self.mean(x)
         if not self.noise_first:
             return
         one = torch.ones((), dtype=torch.float64, device=x.device)
@@ -131,6 +144,38 @@ class GRIEF(Model):
         self.note += remark
         self.basis.factors.set_outputscale(outputscale)
         self.likelihood.noise_variance = noise.to(self.likelihood.noise_variance)
+
+    def _try(
+        self, begin: dict[str, Tensor], x: Tensor, y: Tensor, generator: torch.Generator
+    ) -> None:
+        """Train what the search found and what it began with for a while; keep the better."""
+        found = {name: value.clone() for name, value in self.kernel.state_dict().items()}
+        self.kernel.load_state_dict(begin)
+        self.basis.raise_lengthscales(x)
+        if all(torch.equal(found[k], v) for k, v in self.kernel.state_dict().items()):
+            return  # no search, or it moved nothing
+        most = max(LEAST_ROWS, ROWS_PER_FUNCTION * self.basis.num_basis)
+        rows = torch.randperm(len(x), generator=generator, device=x.device)[:most]
+
+        def without_search() -> None:
+            self.kernel.load_state_dict(begin)
+            self.basis.raise_lengthscales(x)
+
+        best, values = best_start(
+            self.basis,
+            self.mean,
+            self.likelihood,
+            x[rows],
+            y[rows],
+            [lambda: self.kernel.load_state_dict(found), without_search],
+            self.trial_evaluations,
+            correction=self.correction,
+        )
+        self.note += (
+            f"; evidence/point of {len(rows)} rows after {self.trial_evaluations} evaluations "
+            f"{values[0]:+.4f} from there, {values[1]:+.4f} without the search, which is "
+            f"{'undone' if best else 'kept'}"
+        )
 
     @property
     def num_rounds(self) -> int:

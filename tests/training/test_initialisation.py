@@ -8,6 +8,7 @@ from gpx.means import Constant
 from gpx.models import ExactGP
 from gpx.objectives import ExactMLL
 from gpx.training import ConstantInitialisation, SubsetInitialisation
+from gpx.training.initialisation import start_factors
 
 
 def problem(likelihood):
@@ -81,3 +82,47 @@ def test_a_fit_to_nothing_is_refused():
         SubsetInitialisation(num_points=1)
     with pytest.raises(ConfigError, match="max_evaluations=0 at least 1"):
         SubsetInitialisation(max_evaluations=0)
+
+
+def test_several_starts_leave_where_the_kernel_matrix_is_diagonal():
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(150, 40, generator=generator, dtype=torch.float64)
+    y = torch.sin(x[:, 0]) + 0.3 * x[:, 1]
+    found = {}
+    for starts in (1, 4):
+        model = ExactGP(
+            kernel=RBF(ard_num_dims=40), mean=Constant(), likelihood=Gaussian(0.1)
+        ).double()
+        said = start(SubsetInitialisation(150, 30, starts), model, x, y)
+        found[starts] = ExactMLL().evidence(model, x, y).value.item()
+    # exp(-40) between any two points: from there nothing is explained
+    assert found[4] > found[1] + 50.0
+    values = [line for line in said if "3 starts" in line]
+    assert len(values) == 1
+    assert "largest is taken" in values[0]
+
+
+def test_a_start_that_wins_is_taken_with_all_that_belongs_to_it():
+    model, x, y = problem(Gaussian(1.0))
+    single, *_ = problem(Gaussian(1.0))
+    wide = torch.cat([x, x.flip(0)], 1)  # four inputs: from one and two times the lengthscale
+    for each in (model, single):
+        each.kernel = RBF(ard_num_dims=4).double()
+    start(SubsetInitialisation(100, 1), single, wide, y)
+    lines = start(SubsetInitialisation(100, 1, 4), model, wide, y)
+    first, second = (
+        float(v.rstrip(";")) for v in lines[-1].replace(",", "").split() if v[0] in "+-"
+    )
+    expected = 1.0 if first > second else 2.0
+    torch.testing.assert_close(
+        model.kernel.lengthscale, torch.full((4,), expected, dtype=torch.float64)
+    )
+    assert single.kernel.lengthscale.tolist() == pytest.approx([1.0] * 4)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "factors"), [(3, [1.0]), (4, [1.0, 2.0]), (16, [1.0, 2.0, 4.0]), (400, [1, 20])]
+)
+def test_starts_are_spread_up_to_the_root_of_the_inputs(inputs, factors):
+    most = 2 if inputs == 400 else 4
+    assert start_factors(most, inputs) == pytest.approx(factors)
