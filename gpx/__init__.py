@@ -1,11 +1,12 @@
 """gpx: Gaussian processes that do not fit (too many points, too many basis functions, or both).
 
-Five lines from a trained run to predictions in the data's own units::
+From arrays to predictions in their own units, or from a trained run::
 
     import gpx
 
-    model = gpx.load("outputs/...")
-    mean, std, lower, upper = model.predict(inputs)
+    fitted = gpx.fit(x, y, "approx=sgpr", "kernel=matern32")
+    mean, std, lower, upper = fitted.predict(inputs)
+    mean, std, lower, upper = gpx.load("outputs/...").predict(inputs)
 """
 
 from __future__ import annotations
@@ -13,16 +14,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gpx.training.fit import Fitted, fit
     from gpx.training.predictor import load
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "load"]
+__all__ = ["Fitted", "__version__", "fit", "load"]
 
 
 def __getattr__(name: str) -> Any:
     # ``import gpx`` stays light: training pulls in Hydra, TensorBoard and Matplotlib
-    if name == "load":
-        from gpx.training.predictor import load
+    if name in ("Fitted", "fit", "load"):
+        import gpx.training
 
-        return load
+        return getattr(gpx.training, name)
     raise AttributeError(f"module 'gpx' has no attribute {name!r}")

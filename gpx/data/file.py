@@ -95,6 +95,8 @@ class NPZFile(DataSource):
     Args:
         path: of the .npz file.
         x, y: names of the arrays in it.
+        test: name of an array (n,) or (n, k) that marks test rows, one column for each split; None
+            cuts the rows into random folds.
         split, test_fraction, root, split_seed: as for every source; a relative ``path`` is looked
             for in ``root`` when that is given.
     """
@@ -104,6 +106,7 @@ class NPZFile(DataSource):
         path: str,
         x: str = "x",
         y: str = "y",
+        test: str | None = None,
         split: int = 0,
         test_fraction: float = 0.1,
         root: str | None = None,
@@ -113,6 +116,7 @@ class NPZFile(DataSource):
         self.path = path
         self.x = x
         self.y = y
+        self.test = test
 
     def table(self) -> Table:
         """All rows.
@@ -124,12 +128,22 @@ class NPZFile(DataSource):
         x, y = (read_array(path, key, option) for key, option in ((self.x, "x"), (self.y, "y")))
         x = x[:, None] if x.ndim == 1 else x
         y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+        masks = None
+        if self.test is not None:
+            marks = read_array(path, self.test, "test")
+            if marks.ndim not in (1, 2) or not np.isin(marks, (0.0, 1.0)).all():
+                raise DataError(
+                    f"{path}: array {self.test!r} of shape {marks.shape} must mark test rows by 1 "
+                    "and the others by 0, one column for each split"
+                )
+            masks = marks.reshape(len(marks), -1).astype(bool)
         return Table(
             name=path.stem,
             x=np.ascontiguousarray(x),
             y=np.ascontiguousarray(y),
             input_names=tuple(f"x{i + 1}" for i in range(x.shape[-1] if x.ndim else 0)),
             target_name=self.y,
+            test_masks=masks,
             origin=str(path),
             checksums={path.name: sha256(path)},
         )

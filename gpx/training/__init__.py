@@ -3,10 +3,12 @@
 from gpx.training.block_steps import BlockSteps
 from gpx.training.config import TrainerConfig
 from gpx.training.first_order import FirstOrder
+from gpx.training.fit import Fitted, fit
 from gpx.training.inducing_steps import InducingSteps
 from gpx.training.initialisation import ConstantInitialisation, SubsetInitialisation
 from gpx.training.lbfgsb import LBFGSB
 from gpx.training.mala import MALA
+from gpx.training.neighbour_initialisation import NeighbourInitialisation
 from gpx.training.predictor import Prediction, Predictor, load
 from gpx.training.progress import Monitor, Progress
 from gpx.training.run import resume, run
@@ -20,8 +22,10 @@ __all__ = [
     "BlockSteps",
     "ConstantInitialisation",
     "FirstOrder",
+    "Fitted",
     "InducingSteps",
     "Monitor",
+    "NeighbourInitialisation",
     "Prediction",
     "Predictor",
     "Progress",
@@ -30,6 +34,7 @@ __all__ = [
     "SubsetInitialisation",
     "Trainer",
     "TrainerConfig",
+    "fit",
     "load",
     "resume",
     "run",

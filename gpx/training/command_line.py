@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import difflib
 import os
-import re
 import signal
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import (
-    ConfigCompositionException,
-    HydraException,
-    MissingConfigException,
-    OverrideParseException,
-)
+from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from gpx.errors import ConfigError, GPXError
+from gpx.training.composition import explain, refuse_null_groups
 from gpx.training.console import warnings_as_lines
 from gpx.training.interrupt import Interrupted
 from gpx.training.run import resume, run
@@ -55,7 +48,7 @@ def main(config_folder: str | Path) -> None:
     _failed.clear()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come here instead of Hydra's own printing
     try:
-        _refuse_null_groups(arguments, Path(config_folder))
+        refuse_null_groups(arguments, Path(config_folder))
         folder = _resume_target(arguments)
         if folder is not None:
             resume(folder)
@@ -151,112 +144,6 @@ def _resume_target(arguments: list[str]) -> str | None:
     return wanted[0].removeprefix("resume=").strip("'\"")
 
 
-def _refuse_null_groups(arguments: list[str], config_folder: Path) -> None:
-    """Hydra cannot choose nothing (``experiment=null``) and answers with a bare ValueError."""
-    for argument in arguments:
-        group, _, choices = argument.partition("=")
-        if "null" in choices.split(",") and (config_folder / group).is_dir():
-            options = sorted(path.stem for path in (config_folder / group).glob("*.yaml"))
-            raise ConfigError(
-                f"{group}=null chooses nothing; leave it out for the default, "
-                f"or choose one of: {', '.join(options[:20])}"
-            )
-
-
 def _fail(text: str) -> None:
     print(f"error: {' '.join(text.split())}", file=sys.stderr)
     sys.exit(USAGE_ERROR)
-
-
-# -- composition errors in one line ---------------------------------------------------------------
-
-
-def explain(error: Exception, config_folder: Path) -> str:
-    """One line for an error of Hydra or OmegaConf, with the nearest valid names.
-
-    Args:
-        error: what composition raised.
-        config_folder: folder of the config groups.
-    """
-    if isinstance(error, MissingConfigException):
-        return _explain_missing(error, config_folder)
-    if isinstance(error, OverrideParseException):
-        return (
-            f"cannot read the option {error.override!r}: write name=value (lists as [a,b]; other "
-            "than plain letters in quotes, \"name='...'\")"
-        )
-    text = str(error)
-    if text.startswith("Ambiguous value for argument"):
-        return f"{text.splitlines()[0]}: add -m to sweep over several values"
-    cause = error.__cause__
-    if isinstance(error, ConfigCompositionException):
-        unknown_group = re.search(r"Could not override '([^']+)'", text)
-        unknown_key = re.search(r"Key '([^']+)' is not in struct", f"{text}\n{cause}")
-        if unknown_group or unknown_key:
-            name = (unknown_group or unknown_key).group(1)  # type: ignore[union-attr]
-            return _explain_unknown(_full_key(text, cause) or name, config_folder)
-    lines = [line.strip() for line in f"{cause or text}".splitlines() if line.strip()]
-    key = _full_key(text, cause)
-    return f"{key}: {lines[0]}" if key else lines[0]
-
-
-def _full_key(text: str, cause: BaseException | None) -> str | None:
-    match = re.search(r"full_key: (\S+)", f"{text}\n{cause}")
-    return match.group(1) if match else None
-
-
-def _explain_missing(error: MissingConfigException, config_folder: Path) -> str:
-    missing = error.missing_cfg_file or ""
-    group, _, option = missing.rpartition("/")
-    options = list(error.options or [])
-    if not group or not options:
-        return str(error).splitlines()[0]
-    return f"there is no {group}={option}; {_suggest(option, options)}"
-
-
-def _explain_unknown(name: str, config_folder: Path) -> str:
-    valid = known_names(config_folder)
-    if name in valid:
-        return f"{name} is an option of other choices of {name.partition('.')[0]}=, not of this one"
-    # a misspelled group is likelier to be near a group; a dotted option near its own siblings
-    return f"there is no option {name}; {_suggest(name, valid)}"
-
-
-def _suggest(name: str, valid: list[str]) -> str:
-    near = difflib.get_close_matches(name, valid, n=3, cutoff=0.5)
-    if near:
-        return f"did you mean {' or '.join(near)}?"
-    prefix = name.rpartition(".")[0]
-    siblings = [v for v in valid if prefix and v.startswith(prefix + ".")] or valid
-    return f"valid are: {', '.join(sorted(siblings)[:20])}"
-
-
-def known_names(config_folder: Path) -> list[str]:
-    """Groups, and dotted options of the default config and of every option of every group."""
-    names: set[str] = set()
-    for path in sorted(config_folder.rglob("*.yaml")):
-        relative = path.relative_to(config_folder)
-        text = path.read_text()
-        content: Any = OmegaConf.load(path)
-        if not isinstance(content, DictConfig):
-            continue
-        package = (
-            "" if len(relative.parts) == 1 or "@package _global_" in text else relative.parts[0]
-        )
-        if len(relative.parts) > 1:
-            names.add("/".join(relative.parts[:-1]))
-        names.update(_leaves(content, package))
-    return sorted(names)
-
-
-def _leaves(node: DictConfig, prefix: str) -> list[str]:
-    found: list[str] = []
-    for key in map(str, node):
-        if key in ("defaults", "hydra", "_target_"):
-            continue
-        name = f"{prefix}.{key}" if prefix else key
-        found.append(name)
-        child = node._get_node(key)
-        if isinstance(child, DictConfig) and not child._is_none():
-            found.extend(_leaves(child, name))
-    return found

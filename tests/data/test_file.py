@@ -182,6 +182,23 @@ def test_archive(tmp_path: Path) -> None:
     assert NPZFile(str(path), x="flag").table().x.shape == (3, 1)
 
 
+def test_archive_with_test_rows(tmp_path: Path) -> None:
+    path = tmp_path / "rows.npz"
+    marks = np.array([True, False, False])
+    both = np.stack([marks, ~marks], axis=1)
+    np.savez(path, x=np.ones((3, 2)), y=np.ones(3), one=marks, two=both, wrong=[0, 2, 1], short=[1])
+    source = NPZFile(str(path), test="one")
+    assert [rows.tolist() for rows in source.split_rows(source.table())] == [[1, 2], [0]]
+    second = NPZFile(str(path), test="two", split=1)
+    masks = second.table().test_masks
+    assert masks is not None
+    assert masks.tolist() == both.tolist()
+    with pytest.raises(DataError, match="must mark test rows by 1"):
+        NPZFile(str(path), test="wrong").table()
+    with pytest.raises(DataError, match="has 3 rows but its test mask has 1"):
+        NPZFile(str(path), test="short").table()
+
+
 def test_archive_faults(tmp_path: Path) -> None:
     path = tmp_path / "rows.npz"
     np.savez(path, x=np.ones((3, 2)), y=np.ones(4), words=np.array(["a", "b", "c"]))

@@ -1,0 +1,137 @@
+"""A model trained on arrays, from Python: what ``train.py`` does, without the command line."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gpx.errors import ConfigError, DTypeError, ShapeError
+from gpx.training.composition import composed
+from gpx.training.predictor import ClassPrediction, Prediction, Predictor, load
+from gpx.training.run import run
+from gpx.training.run_folder import RunFolder
+
+DATA = "arrays.npz"
+"""The arrays in the run folder: it can be resumed, and repeated, like any other."""
+
+
+class Fitted(NamedTuple):
+    """A trained model.
+
+    Attributes:
+        model: predicts; what ``gpx.load(folder)`` reads back.
+        metrics: contents of metrics.json, for example ``test.rmse``.
+        folder: run folder.
+    """
+
+    model: Predictor
+    metrics: dict[str, Any]
+    folder: Path
+
+    def predict(self, inputs: ArrayLike) -> Prediction:
+        """Mean, standard deviation and 95 % interval; see ``Predictor.predict``."""
+        return self.model.predict(inputs)
+
+    def predict_classes(self, inputs: ArrayLike) -> ClassPrediction:
+        """Label and probabilities; see ``Predictor.predict_classes``."""
+        return self.model.predict_classes(inputs)
+
+
+def fit(
+    x: ArrayLike,
+    y: ArrayLike,
+    *options: str,
+    test: tuple[ArrayLike, ArrayLike] | None = None,
+    folder: str | Path | None = None,
+) -> Fitted:
+    """Train a model on arrays.
+
+    The same run as ``python train.py data=npz ...``: the same defaults and options, the same run
+    folder, which also keeps the arrays (``gpx.training.resume(folder)`` goes on with it)::
+
+        fitted = gpx.fit(x, y, "approx=sgpr", "kernel=matern32", "trainer.device=cuda")
+        mean, std, lower, upper = fitted.predict(x_new)
+
+    Args:
+        x (n, d): inputs in their own units (they are standardised inside); (n,) is one input.
+        y (n,): numbers, counts or class labels, as the likelihood takes them.
+        options: as on the command line, ``group=choice`` or ``name=value``.
+        test: inputs and targets that metrics are computed on. None: a tenth of the rows is held
+            out for that (``data.split``, ``data.test_fraction``) and the model does not see it.
+        folder: run folder, new or empty; None: a new one in ``outputs``.
+
+    Returns:
+        the trained model, its metrics and its folder.
+
+    Raises:
+        ShapeError: arrays that do not fit each other.
+        GPXError: everything that ``train.py`` refuses, in the same words.
+        Interrupted: after Ctrl-C, with a checkpoint in the folder.
+    """
+    arrays = _arrays(x, y)
+    if test is not None:
+        more = _arrays(*test)
+        if more["x"].shape[1] != arrays["x"].shape[1]:
+            raise ShapeError(
+                f"test inputs have {more['x'].shape[1]} columns, training inputs "
+                f"{arrays['x'].shape[1]}"
+            )
+        is_test = np.repeat([False, True], [len(arrays["y"]), len(more["y"])])
+        arrays = {name: np.concatenate([arrays[name], more[name]]) for name in arrays}
+        arrays["test"] = is_test
+    for option in options:
+        name = option.partition("=")[0].lstrip("+~")
+        if name in ("data", "data.path", "resume") or name.startswith("hydra"):
+            raise ConfigError(f"gpx.fit takes no {name}=: it trains on the arrays it is given")
+    started = datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")
+    target = RunFolder(Path("outputs", "arrays", started) if folder is None else folder)
+    if target.path.exists() and any(target.path.iterdir()):
+        raise ConfigError(
+            f"{target.path} is not empty: choose another folder=, or go on with a stopped run by "
+            f"gpx.training.resume({str(target.path)!r})"
+        )
+    path = target.path.resolve() / DATA
+    config = composed(["data=npz", *options])
+    config.data.path = str(path)
+    config.data.test = None if test is None else "test"
+    made = not target.path.exists()
+    target.path.mkdir(parents=True, exist_ok=True)
+    with open(path, "wb") as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]
+    try:
+        metrics = run(config, target)
+    except BaseException:
+        if not target.holds_a_run():  # refused before anything was trained
+            path.unlink()
+            if made:
+                shutil.rmtree(target.path)
+        raise
+    return Fitted(load(target.path, str(config.trainer.device)), metrics, target.path)
+
+
+def _arrays(x: ArrayLike, y: ArrayLike) -> dict[str, NDArray[Any]]:
+    """Inputs (n, d) and targets (n,) as float64.
+
+    Raises:
+        DTypeError: not numbers.
+        ShapeError: not that many of each.
+    """
+    try:
+        inputs, targets = (np.asarray(a, dtype=np.float64) for a in (x, y))
+    except (TypeError, ValueError) as error:
+        raise DTypeError(
+            f"inputs and targets must be arrays of numbers ({error}); give classes as numbers"
+        ) from error
+    inputs = inputs[:, None] if inputs.ndim == 1 else inputs
+    targets = targets[:, 0] if targets.ndim == 2 and targets.shape[1] == 1 else targets
+    if inputs.ndim != 2 or targets.ndim != 1 or len(inputs) != len(targets):
+        raise ShapeError(
+            f"inputs of shape {np.shape(x)} and targets of shape {np.shape(y)}; expected (n, d) "
+            "and (n,) with the same n"
+        )
+    return {"x": inputs, "y": targets}

@@ -1,0 +1,107 @@
+"""Training on arrays from Python is the run that train.py makes of the same numbers."""
+
+import sys
+
+import numpy as np
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+
+import gpx
+from gpx.errors import ConfigError, DTypeError, GPXError, ShapeError
+from gpx.training import resume
+
+QUICK = ("approx=sgpr", "approx.num_inducing=15", "trainer.max_steps=5", "init=constants")
+QUICK += ("trainer.figures=false", "trainer.tensorboard=false", "trainer.device=cpu")
+
+
+@pytest.fixture
+def arrays():
+    generator = np.random.default_rng(0)
+    x = generator.uniform(-2.0, 2.0, (60, 2))
+    return x, 50.0 + 9.0 * np.sin(x[:, 0]) * x[:, 1]
+
+
+def test_fit_predict_and_load(arrays, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    x, y = arrays
+    fitted = gpx.fit(x, y, *QUICK)
+    assert fitted.folder.parent.name == "arrays"
+    assert fitted.metrics["test.rmse_original"] < 0.3 * y.std()
+    mean, std, lower, upper = fitted.predict(x[:3])
+    assert (np.abs(mean - y[:3]) < 3.0).all()
+    assert ((lower < mean) & (mean < upper) & (std > 0)).all()
+    np.testing.assert_array_equal(gpx.load(fitted.folder).predict(x[:3]).mean, mean)
+
+
+def test_equals_the_command_line_on_the_same_numbers(arrays, tmp_path):
+    x, y = arrays
+    first = gpx.fit(x, y, *QUICK, folder=tmp_path / "a")
+    test = np.zeros(60, dtype=bool)
+    test[[5, 17, 40]] = True
+    second = gpx.fit(x[~test], y[~test], *QUICK, test=(x[test], y[test]), folder=tmp_path / "b")
+    assert first.metrics["train.evidence"] != second.metrics["train.evidence"]
+    np.savez(tmp_path / "rows.npz", x=x, y=y, held=test)
+    options = ["data=npz", f"data.path={tmp_path / 'rows.npz'}", "data.test=held", *QUICK]
+    third = gpx.training.run(
+        gpx.training.composition.composed(options), gpx.training.RunFolder(tmp_path / "c")
+    )
+    assert third["train.evidence"] == pytest.approx(second.metrics["train.evidence"], rel=1e-9)
+    assert third["test.rmse"] == pytest.approx(second.metrics["test.rmse"], rel=1e-6)
+
+
+def test_classes_and_one_input(tmp_path):
+    x = np.linspace(-1.0, 1.0, 80)
+    options = ("approx=svgp", "likelihood=bernoulli", "approx.num_inducing=10", *QUICK[3:])
+    options = (*options, "trainer.max_steps=60")
+    fitted = gpx.fit(x, np.where(x > 0.0, 2, 1), *options, folder=tmp_path / "run")
+    assert fitted.predict_classes([[-0.9], [0.9]]).label.tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"y": np.ones(59)}, ShapeError, r"\(60, 2\) and targets of shape \(59,\)"),
+        ({"y": ["a"] * 60}, DTypeError, "arrays of numbers"),
+        ({"y": np.full(60, np.nan)}, GPXError, "found nan"),
+        ({"test": (np.ones((3, 5)), np.ones(3))}, ShapeError, "test inputs have 5 columns"),
+        ({"options": ("aprox=sgpr",)}, ConfigError, "did you mean approx"),
+        ({"options": ("data=kin40k",)}, ConfigError, "gpx.fit takes no data="),
+        ({"options": ("hydra.run.dir=x",)}, ConfigError, "gpx.fit takes no hydra.run.dir="),
+        ({"options": ("approx=sgpr", "approx.num_inducing=0")}, ConfigError, "num_inducing"),
+        ({"options": ("experiment=null",)}, ConfigError, "chooses nothing"),
+    ],
+)
+def test_refused_before_anything_is_left_behind(arrays, tmp_path, change, error, words):
+    x, y = arrays
+    folder = tmp_path / "run"
+    with pytest.raises(error, match=words):
+        gpx.fit(
+            x,
+            change.get("y", y),
+            *change.get("options", QUICK),
+            test=change.get("test"),
+            folder=folder,
+        )
+    assert not folder.exists()
+    assert not GlobalHydra.instance().is_initialized()
+
+
+def test_a_folder_in_use_is_kept(arrays, tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="is not empty"):
+        gpx.fit(*arrays, *QUICK, folder=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_a_stopped_fit_goes_on(arrays, tmp_path, monkeypatch):
+    whole = gpx.fit(*arrays, *QUICK, folder=tmp_path / "whole")
+
+    def fail(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.modules["gpx.training.run"], "_finish", fail)
+        with pytest.raises(KeyboardInterrupt):
+            gpx.fit(*arrays, *QUICK, folder=tmp_path / "stopped")
+    found = resume(str(tmp_path / "stopped"))
+    assert found["train.evidence"] == whole.metrics["train.evidence"]
