@@ -13,6 +13,7 @@ from gpx.bases import (
     GaussHermiteFourier,
     GridEigenfunctions,
     GridOptions,
+    InducingPoints,
     OrthogonalFourier,
     QuasiMonteCarloFourier,
     RandomFourier,
@@ -59,9 +60,11 @@ class Reweighted(Model):
             sampler for the others).
         mean, likelihood: Gaussian likelihood only.
         num_inputs: d.
-        basis: ``grief`` (the leading eigenfunctions on a grid), or random Fourier features:
-            ``random_fourier``, ``orthogonal``, ``structured_orthogonal``, ``quasi_monte_carlo``,
-            ``gauss_hermite``.
+        num_data: n; dictionary only.
+        basis: ``grief`` (the leading eigenfunctions on a grid); ``dictionary`` (kernel functions at
+            training inputs, or a random subset: a relevance vector machine); or random Fourier
+            features: ``random_fourier``, ``orthogonal``, ``structured_orthogonal``,
+            ``quasi_monte_carlo``, ``gauss_hermite``.
         num_basis: m, at most (a small grid has fewer eigenfunctions).
         structure: of the prior: ``diagonal`` (a variance for every function, O(m^3) an evaluation
             or O(rank^2 m)), or ``orthogonal`` (for every eigenvector of Phi^T Phi, O(m)).
@@ -98,6 +101,7 @@ class Reweighted(Model):
         mean: Mean,
         likelihood: Gaussian,
         num_inputs: int,
+        num_data: int | None = None,
         basis: str = "grief",
         num_basis: int = 1000,
         structure: Structure = "diagonal",
@@ -113,7 +117,7 @@ class Reweighted(Model):
         for name, value, choices in (
             ("structure", structure, get_args(Structure)),
             ("inference", inference, get_args(Inference)),
-            ("basis", basis, ("grief", *FOURIER)),
+            ("basis", basis, ("grief", "dictionary", *FOURIER)),
         ):
             if value not in choices:
                 raise ConfigError(f"approx.{name}={value}: expected one of {', '.join(choices)}")
@@ -126,6 +130,10 @@ class Reweighted(Model):
         self.basis: Basis
         if basis == "grief":
             self.basis = GridEigenfunctions(kernel, num_inputs, num_basis, grid, factor_jitter)
+        elif basis == "dictionary":
+            if num_data is None:
+                raise ConfigError("approx.basis=dictionary needs approx.num_data, one centre a row")
+            self.basis = InducingPoints(kernel, torch.zeros(min(num_data, num_basis), num_inputs))
         else:
             self.basis = FOURIER[basis](kernel, num_basis, seed)
         self.mean = mean
@@ -218,6 +226,9 @@ class Reweighted(Model):
                 sweeps=self.search_sweeps,
                 generator=generator,
             )
+        if isinstance(self.basis, InducingPoints):
+            chosen = torch.randperm(len(x), generator=generator, device=x.device)
+            self.basis.centres.copy_(x[chosen[: self.basis.num_basis].sort().values])
         statistics = sufficient_statistics(self.basis, x, residual)
         if isinstance(self.basis, GridEigenfunctions) and self.noise_first:
             statistics = self._rescale(self.basis, statistics, x.shape[1])

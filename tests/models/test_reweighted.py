@@ -18,6 +18,7 @@ BASES = {
     "grief": {"basis": "grief", "noise_first": False},
     "fitted": {"basis": "grief", "noise_first": True, "search_sweeps": 1},
     "fourier": {"basis": "random_fourier"},
+    "dictionary": {"basis": "dictionary", "num_data": 200},
     "orthogonal": {"basis": "grief", "structure": "orthogonal", "noise_first": False},
 }
 
@@ -208,6 +209,8 @@ def test_mistakes_are_explained(monkeypatch):
     for option in ("structure", "basis", "inference"):
         with pytest.raises(ConfigError, match=rf"approx.{option}=what: expected one of"):
             build(**{option: "what"})
+    with pytest.raises(ConfigError, match=r"dictionary needs approx\.num_data"):
+        build(basis="dictionary")
     with pytest.raises(ConfigError, match="search_sweeps counts rounds"):
         build(search_sweeps=-1)
     model = build()

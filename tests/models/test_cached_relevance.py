@@ -1,0 +1,90 @@
+"""Relevance vectors from statistics: coordinate optima, expectation maximisation, sparsity."""
+
+import math
+
+import pytest
+import torch
+
+from gpx.errors import ConfigError
+from gpx.kernels import RBF
+from gpx.models.cached_relevance import coordinate_factors, em_update, select_relevance_vectors
+from gpx.models.reweighted_weights import CovarianceForm
+from gpx.models.sufficient_statistics import SufficientStatistics
+from gpx.objectives.statistics_evidence import covariance_evidence, log_marginal_likelihood
+
+
+def draw(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def problem(n=40, m=8):
+    phi = draw(n, m, seed=1)
+    y = phi[:, 0] - 0.5 * phi[:, 3] + 0.4 * draw(n, seed=2)
+    return SufficientStatistics(phi.mT @ phi, phi.mT @ y, y @ y, n)
+
+
+NOISE = torch.tensor(0.16, dtype=torch.float64)
+
+
+def evidence(statistics, variances):
+    return float(covariance_evidence(statistics, variances.sqrt().diag(), NOISE))
+
+
+def test_coordinate_optimum_beats_a_grid_and_the_gain_is_the_evidence_gained():
+    statistics = problem()
+    variances = draw(8, seed=3).exp()
+    variances[[2, 5]] = 0.0
+    factors = coordinate_factors(statistics, variances, NOISE)
+    before = evidence(statistics, variances)
+    assert int((factors.optimum == 0.0).sum()) > 0  # both kinds are there
+    assert int((factors.optimum > 0.0).sum()) > 1
+    for i in range(8):
+        moved = variances.clone()
+        moved[i] = factors.optimum[i]
+        best = evidence(statistics, moved)
+        assert best - before == pytest.approx(float(factors.gain[i]), abs=1e-9)
+        for value in [0.0, *torch.logspace(-6.0, 3.0, 60).tolist()]:
+            moved[i] = value
+            assert evidence(statistics, moved) <= best + 1e-9
+
+
+def test_expectation_maximisation_never_lowers_the_evidence():
+    form = CovarianceForm(problem())
+    u = torch.zeros(8, dtype=torch.float64)
+    values = []
+    for _ in range(200):
+        values.append(float(log_marginal_likelihood(form.weights(u, NOISE.log()))))
+        u = em_update(form, u, NOISE.log())
+    steps = torch.tensor(values).diff()
+    assert float(steps.min()) > -1e-9
+    assert values[-1] > values[0] + 1.0
+    best, _ = select_relevance_vectors(problem(), NOISE, tolerance=1e-10)
+    assert values[-1] == pytest.approx(evidence(problem(), best), abs=0.05)
+
+
+def test_noisy_sinc_needs_few_vectors():
+    x = torch.linspace(-10.0, 10.0, 100, dtype=torch.float64)[:, None]
+    y = torch.sinc(x[:, 0] / math.pi) + 0.1 * draw(100, seed=4)
+    phi = RBF(1, lengthscale=2.0).double().evaluate(x, x).detach()
+    statistics = SufficientStatistics(phi.mT @ phi, phi.mT @ y, y @ y, 100)
+    noise = torch.tensor(0.01, dtype=torch.float64)
+    variances, report = select_relevance_vectors(statistics, noise)
+    assert report.converged
+    assert report.residual < 1e-3
+    assert len(report.gains) == report.steps
+    assert 3 <= int((variances > 0.0).sum()) <= 15
+    gained = float(covariance_evidence(statistics, variances.sqrt().diag(), noise))
+    none = -0.5 * float(y @ y / noise + 100 * (noise.log() + math.log(2.0 * math.pi)))
+    assert gained - none == pytest.approx(sum(report.gains), rel=1e-6)
+    weights = CovarianceForm(statistics).weights(variances.clamp_min(1e-300).log(), noise.log())
+    fitted = phi @ weights.mean()
+    assert float((fitted - torch.sinc(x[:, 0] / math.pi)).square().mean().sqrt()) < 0.06
+
+
+def test_limits_are_reported_and_mistakes_explained():
+    variances, report = select_relevance_vectors(problem(), NOISE, max_steps=1)
+    assert not report.converged
+    assert int((variances > 0.0).sum()) == report.steps == 1
+    with pytest.raises(ConfigError, match="tolerance=0"):
+        select_relevance_vectors(problem(), NOISE, tolerance=0.0)
