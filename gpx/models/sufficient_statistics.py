@@ -10,6 +10,7 @@ from torch import Tensor
 from gpx.bases.base import Basis
 from gpx.errors import ConfigError, ShapeError
 from gpx.models.grief_sums import BLOCK_BYTES, FeatureSums, add_gram
+from gpx.operators.interpolation import Interpolation
 
 
 @dataclass(frozen=True)
@@ -132,3 +133,27 @@ def sufficient_statistics(
             partial.zero_()
     gram = total.tril() + total.tril(-1).mT
     return SufficientStatistics(gram, projected, squared, x.shape[0])
+
+
+@torch.no_grad()
+def interpolation_statistics(weights: Interpolation, residual: Tensor) -> SufficientStatistics:
+    """Statistics of a sparse interpolation matrix W in place of Phi.
+
+    A data point touches q^2 entries of the sums, whatever n and m: added to older statistics it is
+    the online update of structured kernel interpolation.
+
+    Args:
+        weights: W (n, m) with q entries a row.
+        residual (n,): y - m(x).
+
+    Cost: O(n q^2) time, O(m^2 + n q^2) memory.
+    Source: Evans thesis, section 5.3.3; Stanton et al. 2021 (online).
+    """
+    m = weights.num_columns
+    values, indices, r = weights.values.double(), weights.indices, residual.double()
+    gram = torch.zeros(m * m, dtype=torch.float64, device=r.device)
+    places = indices.unsqueeze(2) * m + indices.unsqueeze(1)
+    gram.index_add_(0, places.flatten(), (values.unsqueeze(2) * values.unsqueeze(1)).flatten())
+    projected = gram.new_zeros(m)
+    projected.index_add_(0, indices.flatten(), (values * r.unsqueeze(1)).flatten())
+    return SufficientStatistics(gram.view(m, m), projected, torch.dot(r, r), len(r))
