@@ -21,6 +21,9 @@ from gpx.models.grief_start import choose_eigenfunctions, require_memory, scales
 from gpx.models.grief_sums import WeightPosterior, feature_sums
 from gpx.models.grief_trial import best_start
 
+CHEAP_FUNCTIONS = 1000
+"""Eigenfunctions below which a trial takes more evaluations."""
+
 NEGLIGIBLE_GAIN = 1e-4
 """Nats per point below which a round that leaves the choice as it is was the last."""
 
@@ -45,10 +48,11 @@ class GRIEF(Model):
         search_sweeps: how often ``noise_first`` also goes over the inputs and doubles and halves
             their lengthscales, with the eigenfunctions chosen anew each time, see
             ``search_lengthscales``; 0 keeps those of the start.
-        trial_evaluations: of the evidence, on at most 2 p rows, that what the search found and what
+        trial_evaluations: of the evidence, on at most 8 p rows, that what the search found and what
             it began with are trained for; the model goes on from the one that gets further. The
             search climbs by the evidence before training, and now and then away from the better
-            optimum. 0 takes what the search found.
+            optimum. Up to five times as many where p < 1000 makes them cheap. 0 takes what the
+            search found.
         correction: whether the variance that the eigenfunctions miss at a point is added back, as
             independent noise of f: k~(x, x) + (k(x, x) - k~(x, x)) at equal inputs.
         reselect: how often the p eigenfunctions are chosen anew, at the kernel found so far, and
@@ -157,6 +161,9 @@ class GRIEF(Model):
         most = max(LEAST_ROWS, ROWS_PER_FUNCTION * self.basis.num_basis)
         rows = torch.randperm(len(x), generator=generator, device=x.device)[:most]
 
+        cheap = CHEAP_FUNCTIONS / self.basis.num_basis
+        evaluations = round(self.trial_evaluations * min(5.0, max(1.0, cheap)))
+
         def without_search() -> None:
             self.kernel.load_state_dict(begin)
             self.basis.raise_lengthscales(x)
@@ -168,11 +175,11 @@ class GRIEF(Model):
             x[rows],
             y[rows],
             [lambda: self.kernel.load_state_dict(found), without_search],
-            self.trial_evaluations,
+            evaluations,
             correction=self.correction,
         )
         self.note += (
-            f"; evidence/point of {len(rows)} rows after {self.trial_evaluations} evaluations "
+            f"; evidence/point of {len(rows)} rows after {evaluations} evaluations "
             f"{values[0]:+.4f} from there, {values[1]:+.4f} without the search, which is "
             f"{'undone' if best else 'kept'}"
         )

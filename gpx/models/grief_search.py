@@ -19,8 +19,8 @@ NOISE_GRID = 400
 LARGEST_SCALE = 1e4
 """Largest outputscale that ``best_scales`` takes, in mean squares of the residuals."""
 
-ROWS_PER_FUNCTION = 2
-"""Rows that the search looks at, per eigenfunction."""
+ROWS_PER_FUNCTION = 8
+"""Rows that the search looks at, per eigenfunction: fewer ask for a smoother function than all."""
 
 LEAST_ROWS = 1000
 """Rows that it looks at where there are few eigenfunctions."""
@@ -70,12 +70,12 @@ def search_lengthscales(
 
     Args:
         basis: its grid is placed; its kernel's learned lengthscales are moved.
-        x (n, d), residual (n,): inputs and y - m(x); the search looks at 2 p of them, drawn.
+        x (n, d), residual (n,): inputs and y - m(x); the search looks at 8 p of them, drawn.
         ratio: noise variance over outputscale to begin with.
         sweeps: over the inputs, at most.
         generator: draws the rows.
 
-    Cost: 2 p^3 + O(d m p) multiply-adds per set of functions, about 2 d of them in a sweep,
+    Cost: 5 p^3 + O(d m p) multiply-adds per set of functions, about 2 d of them in a sweep,
     whatever n. Nothing of it where no lengthscale is learned.
     Source: ours; the evidence is that of Evans thesis, algorithm 4.2.
     """

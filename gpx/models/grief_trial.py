@@ -21,6 +21,9 @@ from gpx.models.grief_evidence import eigenfunction_evidence
 from gpx.models.grief_start import scales_for
 from gpx.models.grief_sums import feature_sums
 
+SETTLED = 1e-7
+"""Relative gain of an iteration below which a start is trained."""
+
 
 def best_start(
     basis: GridEigenfunctions,
@@ -127,7 +130,7 @@ def _train(
             jac=True,
             method="L-BFGS-B",
             bounds=Bounds(limits, np.inf),
-            options={"maxfun": evaluations},
+            options={"maxfun": evaluations, "ftol": SETTLED},
         )
     vector_to_parameters(place, parameters)
     return best

@@ -85,8 +85,8 @@ def test_the_model_compares_the_search_with_what_it_began_with():
         model.initialise(x, y, generator=torch.Generator())
         return model
 
-    model = started(trial_evaluations=8)
-    assert "after 8 evaluations" in model.note
+    model = started(trial_evaluations=2)
+    assert "after 10 evaluations" in model.note
     kept = "is kept" in model.note
     first, second = (
         float(word.rstrip(",")) for word in model.note.split("evaluations ")[-1].split()
