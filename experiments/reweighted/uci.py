@@ -1,6 +1,6 @@
 """Type-I and type-II inference of re-weighted bases on the UCI regression sets.
 
-    python experiments/reweighted/uci.py --quick                     # challenger and servo, one fold
+    python experiments/reweighted/uci.py --quick                     # two sets, one fold
     python experiments/reweighted/uci.py --data servo yacht --splits 0 1 2
     python experiments/reweighted/uci.py --table                     # only write the table again
 
@@ -147,7 +147,7 @@ def table() -> None:
     order = list(PUBLISHED)
     for key in sorted(groups, key=lambda k: (order.index(k[0]), *map(str, k[1:]))):
         folds = groups[key]
-        name, inference, functions, structure, noise_first = key
+        name, inference, _, structure, noise_first = key
         n, d, one, one_spread, two, two_spread, exact = PUBLISHED[name]
         found = [f["rmse"] for f in folds]
         mean = statistics.fmean(found)

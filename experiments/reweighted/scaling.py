@@ -1,0 +1,155 @@
+"""What an evidence with its gradient costs once the data are summed: slopes in m, none in n.
+
+    python experiments/reweighted/scaling.py
+    python experiments/reweighted/scaling.py --quick
+
+Seconds are of the processor on one thread, the best of several; ratios over n are of timings taken
+in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch
+from record import write
+
+from gpx.bases import RandomFourier
+from gpx.kernels import RBF
+from gpx.models import LogNormal
+from gpx.models.reweighted_weights import (
+    CompressedStatistics,
+    CovarianceForm,
+    OrthogonalForm,
+    ReweightedForm,
+)
+from gpx.models.sufficient_statistics import SufficientStatistics, sufficient_statistics
+from gpx.objectives.reweighted_evidence import joint_density, log_prior
+from gpx.objectives.spectral_evidence import spectral_evidence
+
+HERE = Path(__file__).resolve().parent
+PRIORS = LogNormal(1.0, 100.0), LogNormal(0.1, 0.04)
+
+
+def timed(functions: list[Callable[[], object]], rounds: int) -> list[float]:
+    """Best processor seconds of each, taken in turn."""
+    best = [math.inf] * len(functions)
+    for function in functions:
+        function()
+    for _ in range(rounds):
+        for i, function in enumerate(functions):
+            began = time.process_time()
+            function()
+            best[i] = min(best[i], time.process_time() - began)
+    return best
+
+
+def synthetic(m: int) -> CompressedStatistics:
+    """Compressed statistics of rank m that no one had to compute."""
+    found = CompressedStatistics.__new__(CompressedStatistics)
+    found.values = torch.linspace(2.0, 1.0, m)
+    found.vectors = torch.zeros(m, 0)
+    found.targets = torch.randn(m, generator=torch.Generator().manual_seed(0))
+    found.rest = torch.tensor(float(m))
+    found.num_data, found.num_basis = 2 * m, m
+    return found
+
+
+def sums(n: int, m: int) -> SufficientStatistics:
+    """Of random Fourier features at n normal points."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(n, 3, generator=generator)
+    y = x.sum(1).sin() + 0.1 * torch.randn(n, generator=generator)
+    return sufficient_statistics(RandomFourier(RBF(3, lengthscale=0.5), m), x, y)
+
+
+def evaluation(form: ReweightedForm) -> Callable[[], object]:
+    """Joint density and gradient at the mode of the priors."""
+    u = torch.zeros(form.num_weights + 1)
+    prior = log_prior(PRIORS, u)
+    return lambda: joint_density(form, prior, u)
+
+
+def rotated(m: int) -> Callable[[], object]:
+    """Evidence and gradient of the most general prior, by reflections."""
+    compressed = synthetic(m)
+    generator = torch.Generator().manual_seed(1)
+    reflectors = torch.randn(m, m, generator=generator).requires_grad_()
+    logs, noise = torch.zeros(m).requires_grad_(), torch.zeros(()).requires_grad_()
+
+    def function() -> None:
+        value = spectral_evidence(compressed, logs, reflectors, noise)
+        torch.autograd.grad(value, [logs, reflectors, noise])
+
+    return function
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="smaller sizes")
+    options = parser.parse_args()
+    torch.set_default_dtype(torch.float64)
+    torch.set_num_threads(1)
+    rounds = 3 if options.quick else 7
+    cubic = [100, 300] if options.quick else [100, 300, 1000, 2000]
+    square = [250, 500] if options.quick else [250, 500, 1000, 2000]
+    linear = [1000, 100_000] if options.quick else [1000, 10_000, 100_000, 1_000_000]
+    tables: dict[str, list[dict[str, Any]]] = {}
+    slopes = {}
+    for name, sizes, make in (
+        ("diagonal prior, covariance form", cubic, lambda m: CovarianceForm(sums(2 * m, m))),
+        ("any prior, reflections", square, rotated),
+        ("diagonal prior on orthogonal functions", linear, lambda m: OrthogonalForm(synthetic(m))),
+    ):
+        rows: list[dict[str, Any]] = []
+        for m in sizes:
+            made = make(m)
+            run = evaluation(made) if isinstance(made, ReweightedForm) else made
+            seconds = timed([run], rounds)[0]
+            slope = None
+            if rows:
+                ratio = seconds / (rows[-1]["ms"] / 1e3)
+                slope = math.log(ratio) / math.log(m / rows[-1]["m"])
+            rows.append({"m": m, "ms": 1e3 * seconds, "slope": slope})
+        tables[f"{name}: milliseconds an evaluation with its gradient"] = rows
+        slopes[name] = rows[-1]["slope"]
+    few, many = (1000, 20_000) if options.quick else (1000, 1_000_000)
+    rows = []
+    for m in (100, 300):
+        began = time.process_time()
+        small, large = sums(few, m), sums(many, m)
+        setup = time.process_time() - began
+        seconds = timed([evaluation(CovarianceForm(s)) for s in (small, large)], 30 * rounds)
+        rows.append(
+            {
+                "m": m,
+                f"ms at n = {few:,}": 1e3 * seconds[0],
+                f"ms at n = {many:,}": 1e3 * seconds[1],
+                "ratio": seconds[1] / seconds[0],
+                "summing, s": setup,
+            }
+        )
+    tables["The same functions, sums over more data"] = rows
+    names = list(slopes)
+    checks = {
+        "time of an evaluation the same for all n, within 10 %": all(
+            0.9 < row["ratio"] < 1.1 for row in rows
+        ),
+        "slopes at most 3.2, 2.3 and 1.2 in m": slopes[names[0]] < 3.2
+        and slopes[names[1]] < 2.3
+        and slopes[names[2]] < 1.2,
+    }
+    notes = ["Slope: of log time in log m, from the row before."]
+    write(HERE, "scaling", "Cost of an evidence from sums over the data", notes, tables, checks)
+
+
+if __name__ == "__main__":
+    main()
