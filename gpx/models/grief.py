@@ -21,6 +21,9 @@ from gpx.models.grief_start import choose_eigenfunctions, require_memory, scales
 from gpx.models.grief_sums import WeightPosterior, feature_sums
 from gpx.models.grief_trial import best_start
 
+CLEAR_GAIN = 50.0
+"""Nats that no training of what the search began with is expected to make up for."""
+
 CHEAP_FUNCTIONS = 1000
 """Eigenfunctions below which a trial takes more evaluations."""
 
@@ -48,11 +51,11 @@ class GRIEF(Model):
         search_sweeps: how often ``noise_first`` also goes over the inputs and doubles and halves
             their lengthscales, with the eigenfunctions chosen anew each time, see
             ``search_lengthscales``; 0 keeps those of the start.
-        trial_evaluations: of the evidence, on at most 8 p rows, that what the search found and what
-            it began with are trained for; the model goes on from the one that gets further. The
-            search climbs by the evidence before training, and now and then away from the better
-            optimum. Up to five times as many where p < 1000 makes them cheap. 0 takes what the
-            search found.
+        trial_evaluations: of the evidence, on at most 16 p rows, that what the search found and
+            what it began with are trained for where the search gained less than 50 nats; the model
+            goes on from the one that gets further. The search climbs by the evidence before
+            training, and now and then away from the better optimum. Up to five times as many where
+            p < 1000 makes them cheap. 0 takes what the search found.
         correction: whether the variance that the eigenfunctions miss at a point is added back, as
             independent noise of f: k~(x, x) + (k(x, x) - k~(x, x)) at equal inputs.
         reselect: how often the p eigenfunctions are chosen anew, at the kernel found so far, and
@@ -83,7 +86,7 @@ class GRIEF(Model):
         grid: GridOptions | None = None,
         factor_jitter: float = 1e-12,
         noise_first: bool = True,
-        search_sweeps: int = 3,
+        search_sweeps: int = 5,
         trial_evaluations: int = 40,
         correction: bool = False,
         reselect: int = 0,
@@ -128,7 +131,7 @@ class GRIEF(Model):
         residual = y - self.mean(x)
         ratio = float(self.likelihood.noise_variance / self.basis.factors.outputscale)
         begin = {name: value.clone() for name, value in self.kernel.state_dict().items()}
-        self.note = choose_eigenfunctions(
+        self.note, gain = choose_eigenfunctions(
             self.basis,
             x,
             residual,
@@ -137,7 +140,7 @@ class GRIEF(Model):
             sweeps=self.search_sweeps,
             generator=generator,
         )
-        if self.noise_first and self.trial_evaluations:
+        if self.noise_first and self.trial_evaluations and gain < CLEAR_GAIN:
             self._try(begin, x, y, generator)
             residual = y - self.mean(x)
         if not self.noise_first:

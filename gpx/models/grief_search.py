@@ -19,7 +19,7 @@ NOISE_GRID = 400
 LARGEST_SCALE = 1e4
 """Largest outputscale that ``best_scales`` takes, in mean squares of the residuals."""
 
-ROWS_PER_FUNCTION = 8
+ROWS_PER_FUNCTION = 16
 """Rows that the search looks at, per eigenfunction: fewer ask for a smoother function than all."""
 
 LEAST_ROWS = 1000
@@ -44,10 +44,12 @@ class Found(NamedTuple):
     Attributes:
         gain: of the evidence, nats per point looked at.
         evaluations: sets of eigenfunctions compared.
+        rows: looked at.
     """
 
     gain: float
     evaluations: int
+    rows: int
 
 
 @torch.no_grad()
@@ -70,18 +72,18 @@ def search_lengthscales(
 
     Args:
         basis: its grid is placed; its kernel's learned lengthscales are moved.
-        x (n, d), residual (n,): inputs and y - m(x); the search looks at 8 p of them, drawn.
+        x (n, d), residual (n,): inputs and y - m(x); the search looks at 16 p of them, drawn.
         ratio: noise variance over outputscale to begin with.
         sweeps: over the inputs, at most.
         generator: draws the rows.
 
-    Cost: 5 p^3 + O(d m p) multiply-adds per set of functions, about 2 d of them in a sweep,
+    Cost: 9 p^3 + O(d m p) multiply-adds per set of functions, about 2 d of them in a sweep,
     whatever n. Nothing of it where no lengthscale is learned.
     Source: ours; the evidence is that of Evans thesis, algorithm 4.2.
     """
     parts = basis.factors.learned_lengthscales
     if not parts or sweeps < 1:
-        return Found(0.0, 0)
+        return Found(0.0, 0, 0)
     most = max(LEAST_ROWS, ROWS_PER_FUNCTION * basis.num_basis)
     rows = torch.randperm(len(x), generator=generator, device=x.device)[:most]
     least, longest = _limits(basis, x)
@@ -96,7 +98,7 @@ def search_lengthscales(
         before = search.value
     search.assign(search.best)
     gain = (search.value - first) / len(rows)
-    return Found(gain if math.isfinite(gain) else 0.0, search.evaluations)
+    return Found(gain if math.isfinite(gain) else 0.0, search.evaluations, len(rows))
 
 
 def _limits(basis: GridEigenfunctions, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +22,18 @@ NOTHING = 0.99
 
 LEAST_NOISE = 2e-6
 """Twice the floor of a noise variance, so that a start never sits on it."""
+
+
+class Chosen(NamedTuple):
+    """What ``choose_eigenfunctions`` did.
+
+    Attributes:
+        note: for people.
+        gain: of the search for lengthscales, nats over the rows that it looked at.
+    """
+
+    note: str
+    gain: float
 
 
 def require_memory(option: str, functions: int, device: torch.device) -> None:
@@ -50,7 +63,7 @@ def choose_eigenfunctions(
     fit: bool,
     sweeps: int,
     generator: torch.Generator,
-) -> str:
+) -> Chosen:
     """Place the grid and select the eigenfunctions of the kernel, or of one that suits them better.
 
     Args:
@@ -61,25 +74,23 @@ def choose_eigenfunctions(
         sweeps: of that search, see ``search_lengthscales``.
         generator: of its rows.
 
-    Returns:
-        what was done, for people.
     """
     basis.place(x)
     raised = basis.raise_lengthscales(x) if fit else []
-    note = ""
+    note, gain = "", 0.0
     if raised:
         note += f"; lengthscales of {len(raised)} inputs raised to the spacing of the grid"
     if fit:
         found = search_lengthscales(basis, x, residual, ratio, sweeps, generator=generator)
+        gain = found.gain * found.rows
         if found.gain > 0.0:
             note += (
                 f"; {found.evaluations} sets of lengthscales compared, evidence/point "
                 f"{found.gain:+.4f}"
             )
     basis.select()
-    return (
-        f"{basis.num_basis} eigenfunctions of 10^{basis.log10_grid_size:.1f} inducing points{note}"
-    )
+    size = f"10^{basis.log10_grid_size:.1f} inducing points"
+    return Chosen(f"{basis.num_basis} eigenfunctions of {size}{note}", gain)
 
 
 def scales_for(sums: FeatureSums, inputs: int) -> tuple[Tensor, Tensor, str]:

@@ -225,7 +225,7 @@ class Reweighted(Model):
                 fit=self.noise_first,
                 sweeps=self.search_sweeps,
                 generator=generator,
-            )
+            ).note
         if isinstance(self.basis, InducingPoints):
             chosen = torch.randperm(len(x), generator=generator, device=x.device)
             self.basis.centres.copy_(x[chosen[: self.basis.num_basis].sort().values])
