@@ -109,6 +109,8 @@ class IterativeOptions:
             solve per test point), "subset" (of data: the greedy points alone), "sgpr" (collapsed
             posterior at the greedy points), "nystrom" (upper end of the sandwich).
         variance_steps: Lanczos vectors beside the ``rank`` greedy ones in the cached projection.
+        variance_rank: of the greedy points, how many span the cached projection; None: all.
+        variance_neighbours: data near each test point to condition on beside the projection.
     """
 
     rank: int | Literal["auto"] = "auto"
@@ -119,6 +121,8 @@ class IterativeOptions:
     tolerance: float = 0.01
     variance: VarianceName = "lanczos"
     variance_steps: int = 100
+    variance_rank: int | None = None
+    variance_neighbours: int = 0
 
     def __post_init__(self) -> None:
         """Check ranges; raises ConfigError."""
@@ -131,6 +135,12 @@ class IterativeOptions:
             raise ConfigError(
                 f"approx.iterative: rank={self.rank} and max_iterations={self.max_iterations} must "
                 f"be at least 1, variance_steps={self.variance_steps} at least 0"
+            )
+        narrow = self.variance_rank is not None and self.variance_rank < 1
+        if self.variance_neighbours < 0 or narrow:
+            raise ConfigError(
+                f"approx.iterative: variance_neighbours={self.variance_neighbours} must be at "
+                f"least 0, variance_rank={self.variance_rank} at least 1 or null"
             )
         if not self.tolerance > 0.0 or not self.memory_budget_gib > 0.0:
             raise ConfigError(

@@ -40,7 +40,9 @@ class QSGPInducing(Model):
             variance family by a projection onto greedy points and Krylov vectors, or by the
             collapsed sparse posterior at the greedy points (both need ``rank``).
         rank: greedy points of the preconditioner and of the last two variances.
+        variance_rank: of them, how many ``projection`` takes; None for all.
         variance_steps: Krylov vectors of ``projection`` beside them.
+        variance_neighbours: training points near the test point that ``projection`` takes as well.
         memory_budget_gib: of kernel products; half of it may hold a stored matrix.
         hyperparameters: ``fixed``.
 
@@ -64,7 +66,9 @@ class QSGPInducing(Model):
         num_inputs: int,
         variance: WeightVariance = "projection",
         rank: int = 1000,
-        variance_steps: int = 200,
+        variance_rank: int | None = 500,
+        variance_steps: int = 100,
+        variance_neighbours: int = 128,
         memory_budget_gib: float = 2.0,
         hyperparameters: str = "fixed",
     ) -> None:
@@ -95,7 +99,11 @@ class QSGPInducing(Model):
                 f"approx.rank={rank} is above the {num_data} training points; lower approx.rank"
             )
         options = IterativeOptions(
-            rank=rank, variance_steps=variance_steps, memory_budget_gib=memory_budget_gib
+            rank=rank,
+            variance_rank=variance_rank,
+            variance_steps=variance_steps,
+            variance_neighbours=variance_neighbours,
+            memory_budget_gib=memory_budget_gib,
         )
         self.options = options
         self.variance: WeightVariance = variance

@@ -1,5 +1,6 @@
 """Rules for predictive variances at tiny noise, against extended precision: bounds hold or warn."""
 
+import itertools
 import math
 import warnings
 
@@ -9,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpx.errors import ConfigError
 from gpx.kernels import RBF, Matern32
 from gpx.likelihoods import Gaussian
 from gpx.linalg import UnconvergedWarning
@@ -18,7 +20,7 @@ from gpx.models import ExactGP, IterativeOptions
 N = 40
 
 
-def conditioned(kernel, noise, rank, steps, rule, seed):
+def conditioned(kernel, noise, rank, steps, rule, seed, neighbours=0):
     generator = torch.Generator().manual_seed(seed)
     x = torch.rand(N, 2, generator=generator, dtype=torch.float64) * 4
     model = ExactGP(
@@ -26,7 +28,9 @@ def conditioned(kernel, noise, rank, steps, rule, seed):
         mean=Zero(),
         likelihood=Gaussian(noise, noise_floor=1e-10),
         solver="iterative",
-        iterative=IterativeOptions(rank=rank, variance_steps=steps, variance=rule),
+        iterative=IterativeOptions(
+            rank=rank, variance_steps=steps, variance=rule, variance_neighbours=neighbours
+        ),
     ).double()
     at = torch.rand(15, 2, generator=generator, dtype=torch.float64) * 5
     return model.condition(x, x.sum(1).sin()), x, at
@@ -50,13 +54,14 @@ def in_extended_precision(matrix, right):
     steps=st.integers(0, 40),
     rule=st.sampled_from(["lanczos", "exact", "subset", "nystrom"]),
     seed=st.integers(0, 100),
+    neighbours=st.integers(0, N),
 )
 def test_certificates_hold_at_tiny_noise_and_wide_ones_are_reported(
-    kernel, exponent, rank, steps, rule, seed
+    kernel, exponent, rank, steps, rule, seed, neighbours
 ):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        posterior, x, at = conditioned(kernel, 10.0**exponent, rank, steps, rule, seed)
+        posterior, x, at = conditioned(kernel, 10.0**exponent, rank, steps, rule, seed, neighbours)
         caught.clear()  # of the mean
         variance = posterior.predict(at).variance
     noise = posterior.likelihood.noise_variance
@@ -90,3 +95,27 @@ def test_a_cache_as_wide_as_the_data_is_exact_or_says_it_is_not(kernel, noise):
     want = posterior.kernel.diagonal(at) - in_extended_precision(matrix, cross)
     assert float(((got - want).abs() / (want + noise)).max()) < 0.01
     assert math.isfinite(posterior.facts()["variance_error_bound"])
+
+
+@pytest.mark.parametrize("kernel", [Matern32, RBF])
+def test_neighbours_lower_a_projection_to_the_exact_variance(kernel):
+    variances = []
+    for neighbours in (0, 5, 15, N):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UnconvergedWarning)
+            posterior, x, at = conditioned(kernel, 1e-2, 6, 4, "lanczos", 0, neighbours)
+            variances.append(posterior.predict(at).variance)
+    matrix = posterior.kernel.evaluate(x, x)
+    matrix += posterior.likelihood.noise_variance * torch.eye(N, dtype=torch.float64)
+    cross = posterior.kernel.evaluate(x, at)
+    exact = posterior.kernel.diagonal(at) - (cross * torch.linalg.solve(matrix, cross)).sum(0)
+    excess = [(v - exact).detach() for v in variances]
+    assert all(bool((e > -1e-10).all()) for e in excess)  # bounds from above
+    assert all(b.mean() < 0.5 * a.mean() for a, b in itertools.pairwise(excess))
+    torch.testing.assert_close(variances[-1], exact, rtol=1e-7, atol=1e-9)
+
+
+def test_rank_of_the_projection_and_its_neighbours_are_checked():
+    for options in ({"variance_neighbours": -1}, {"variance_rank": 0}):
+        with pytest.raises(ConfigError, match=r"variance_rank=.* at least 1 or null"):
+            IterativeOptions(**options)

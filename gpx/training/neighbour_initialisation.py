@@ -1,0 +1,110 @@
+"""Where hyperparameters start: at the likelihood of values given their nearest neighbours."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor
+
+from gpx.constraints import at_their_floor, lower_limits
+from gpx.errors import ConfigError
+from gpx.likelihoods import Gaussian
+from gpx.models import ExactGP, Model
+from gpx.objectives.neighbour_likelihood import neighbour_log_likelihood, neighbours
+from gpx.training.initialisation import Say, SubsetInitialisation, copy_parameters
+from gpx.training.lbfgsb import LBFGSB
+
+
+class NeighbourInitialisation(SubsetInitialisation):
+    """Maximum of sum_i log p(y_i | its neighbours) over random rows (``init=neighbours``).
+
+    A subset's exact evidence knows the data at the density of the subset; noise and lengthscales of
+    what lies between its points are guesses. Neighbours come from all rows. The fit starts at that
+    of a subset, whose metric says which rows are near. Up to ``num_points`` rows the subset is all
+    there is, and its evidence is exact.
+
+    Args:
+        num_points, max_evaluations: of the subset fit (``SubsetInitialisation``).
+        num_rows: r, rows whose values are predicted.
+        num_neighbours: k, rows that predict each.
+        neighbour_evaluations: of the likelihood, under L-BFGS-B.
+
+    Raises:
+        ConfigError: an option out of range.
+
+    Cost: that of the subset, then r k^3 / 3 operations and r k^2 kernel entries an evaluation.
+    Source: see ``neighbour_log_likelihood``.
+    """
+
+    def __init__(
+        self,
+        num_points: int = 1000,
+        max_evaluations: int = 60,
+        num_rows: int = 400,
+        num_neighbours: int = 256,
+        neighbour_evaluations: int = 30,
+    ) -> None:
+        super().__init__(num_points, max_evaluations)
+        if min(num_rows, num_neighbours, neighbour_evaluations) < 1:
+            raise ConfigError(
+                f"init.num_rows={num_rows}, num_neighbours={num_neighbours} and "
+                f"neighbour_evaluations={neighbour_evaluations} must be at least 1; init=subset "
+                "does without neighbours"
+            )
+        self.num_rows = num_rows
+        self.num_neighbours = num_neighbours
+        self.neighbour_evaluations = neighbour_evaluations
+
+    def __call__(
+        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator, say: Say
+    ) -> None:
+        """As ``SubsetInitialisation``; then the neighbours, in float64."""
+        super().__call__(model, x, y, generator=generator, say=say)
+        n = x.shape[0]
+        if not isinstance(model.likelihood, Gaussian) or n <= max(self.num_points, 2):
+            return
+        fitted = ExactGP(
+            kernel=copy.deepcopy(model.kernel).double(),
+            mean=copy.deepcopy(model.mean).double(),
+            likelihood=copy.deepcopy(model.likelihood).double(),
+        )
+        inputs, targets = x.double(), y.double()
+        chosen = torch.randperm(n, generator=generator, device=x.device)[: self.num_rows]
+        count = min(self.num_neighbours, n - 1)
+        near = neighbours(fitted.kernel, inputs, chosen, count)
+        groups = torch.cat([near, chosen[:, None]], 1)
+        group_inputs, group_targets = inputs[groups], targets[groups]
+
+        def loss() -> Tensor:
+            mean = fitted.mean(group_inputs.flatten(0, 1)).view_as(group_targets)
+            value = neighbour_log_likelihood(
+                fitted.kernel, fitted.likelihood.noise_variance, group_inputs, group_targets - mean
+            )
+            return -value / len(chosen)
+
+        def after_evaluation(number: int, value: float, replayed: bool) -> None:
+            if number == 1 or number % 10 == 0:
+                say(
+                    f"init: {len(chosen)} rows given {count} neighbours each, evaluation {number}, "
+                    f"log probability/row {-value:+.4f}"
+                )
+
+        parameters = [p for p in fitted.parameters() if p.requires_grad]
+        if not parameters:
+            return
+        LBFGSB(ftol=1e-6, gtol=1e-3).minimise(
+            parameters,
+            loss,
+            self.neighbour_evaluations,
+            after_evaluation,
+            lower=lower_limits(fitted, parameters),
+        )
+        for name in at_their_floor(fitted, parameters):
+            say(f"init: {name} is at its floor, where it is kept")
+        for source, target in (
+            (fitted.kernel, model.kernel),
+            (fitted.mean, model.mean),
+            (fitted.likelihood, model.likelihood),
+        ):
+            copy_parameters(source, target)

@@ -1,0 +1,59 @@
+import copy
+import math
+
+import pytest
+import torch
+
+from gpx.errors import ConfigError
+from gpx.kernels import Matern32
+from gpx.likelihoods import Bernoulli, Gaussian
+from gpx.means import Constant
+from gpx.models import ExactGP
+from gpx.objectives import ExactMLL
+from gpx.training import NeighbourInitialisation, SubsetInitialisation
+
+NOISE = 0.01
+
+
+def problem(likelihood, n=800):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(n, 2, generator=generator, dtype=torch.float64) * 4 - 2
+    y = torch.sin(3 * x[:, 0]) * torch.cos(2 * x[:, 1]) + 3.0
+    y = y + NOISE**0.5 * torch.randn(n, generator=generator, dtype=torch.float64)
+    model = ExactGP(kernel=Matern32(ard_num_dims=2), mean=Constant(), likelihood=likelihood)
+    return model.double(), x, y
+
+
+def start(initialisation, model, x, y):
+    lines = []
+    initialisation(model, x, y, generator=torch.Generator().manual_seed(0), say=lines.append)
+    return lines
+
+
+def test_neighbours_find_the_noise_that_a_subset_does_not_see():
+    subset, x, y = problem(Gaussian(0.1))
+    start(SubsetInitialisation(30, 40), subset, x, y)
+    model, _, _ = problem(Gaussian(0.1))
+    lines = start(NeighbourInitialisation(30, 40, 150, 40, 25), model, x, y)
+    seen, found = (m.likelihood.noise_variance.log().item() for m in (subset, model))
+    assert abs(found - math.log(NOISE)) < 0.5 * abs(seen - math.log(NOISE))
+    evidence = [ExactMLL().evidence(m, x, y).value.item() for m in (subset, model)]
+    assert evidence[1] > evidence[0] + 50.0  # nats over all rows
+    assert any("150 rows given 40 neighbours each" in line for line in lines)
+
+
+def test_few_rows_are_fitted_exactly_and_other_likelihoods_stay():
+    for likelihood, n in ((Gaussian(0.1), 60), (Bernoulli(), 200)):
+        model, x, y = problem(likelihood, n)
+        twin = copy.deepcopy(model)
+        start(NeighbourInitialisation(60, 10, 20, 20, 10), model, x, y)
+        start(SubsetInitialisation(60, 10), twin, x, y)
+        states = zip(model.state_dict().values(), twin.state_dict().values(), strict=True)
+        assert all(torch.equal(a, b) for a, b in states)
+
+
+def test_options_out_of_range_are_refused():
+    with pytest.raises(ConfigError, match=r"num_neighbours=0 .* at least 1; init=subset"):
+        NeighbourInitialisation(num_neighbours=0)
+    with pytest.raises(ConfigError, match="num_points=1 must be at least 2"):
+        NeighbourInitialisation(num_points=1)
