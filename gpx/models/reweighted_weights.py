@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gpx.linalg import cholesky
+from gpx.linalg.triangular import inverse_lower, lower_matmul
 from gpx.models.base import Marginals
 from gpx.models.grief_sums import FeatureSums, WeightPosterior, add_gram
 from gpx.models.sufficient_statistics import SufficientStatistics
@@ -173,8 +174,7 @@ class _CovarianceWeights(ReweightedWeights):
         self.log_determinant = 2.0 * logs + sums.log_noise
         self.pull = self.posterior.mean
         self.num_data = statistics.num_data
-        self.inverse = self.posterior.inverse()
-        self.learned = 1.0 - self.inverse.diagonal()
+        self.learned = 1.0 - inverse_lower(self.posterior.factor).square_().sum(0)
 
     def noise_gradient(self) -> Tensor:
         """As in ``ReweightedWeights``."""
@@ -186,7 +186,7 @@ class _CovarianceWeights(ReweightedWeights):
     def fisher(self) -> Tensor:
         """As in ``ReweightedWeights``."""
         unseen = self.num_data - len(self.pull)
-        noise = 0.5 * (unseen + self.inverse.square().sum())
+        noise = 0.5 * (unseen + self.posterior.inverse().square().sum())
         return torch.cat([0.5 * self.learned.square(), noise[None]])
 
     def mean(self) -> Tensor:
@@ -243,8 +243,7 @@ class _CompressedWeights(ReweightedWeights):
         self.targets = compressed.targets / self.noise.sqrt()
         self.alpha = torch.cholesky_solve(self.targets.unsqueeze(1), self.factor).squeeze(1)
         # a product with the inverse is twice as fast as a solve with this many columns
-        one = torch.eye(len(rows), dtype=torch.float64, device=rows.device)
-        self.half = torch.linalg.solve_triangular(self.factor, one, upper=False) @ self.scaled
+        self.half = lower_matmul(inverse_lower(self.factor), self.scaled)
         self.unreached = compressed.rest / self.noise
         self.fit = self.unreached + torch.dot(self.targets, self.alpha)
         logs = 2.0 * self.factor.diagonal().log().sum()
