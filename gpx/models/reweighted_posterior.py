@@ -91,7 +91,7 @@ class ReweightedPosterior(Posterior):
         mean, variance = x.new_empty(shape), x.new_empty(shape)
         row = 4 * 8 * self.basis.num_basis
         for rows in row_chunks(x.shape[0], row, DEFAULT_BUDGET):
-            features = self.basis(x[rows])
+            features = self.form.at(self.basis(x[rows]))
             offset = self.mean(x[rows])
             for number, weights in enumerate(self.weights()):
                 found = weights.marginals(features)

@@ -61,7 +61,7 @@ class ReweightedWeights(ABC):
 
     @abstractmethod
     def marginals(self, features: Tensor) -> Marginals:
-        """Mean and variance of Phi w at features (t, m), each (t,)."""
+        """Mean and variance of Phi w, (t,) each, at features as ``ReweightedForm.at`` gives them."""
 
     @abstractmethod
     def draw(self, num: int, *, generator: torch.Generator) -> Tensor:
@@ -82,6 +82,10 @@ class ReweightedForm(ABC):
     @abstractmethod
     def weights(self, log_variances: Tensor, log_noise: Tensor) -> ReweightedWeights:
         """The posterior at log g (k,) and log s (), both float64."""
+
+    def at(self, features: Tensor) -> Tensor:
+        """Features (t, m) in the form that marginals at every (g, s) take; float64."""
+        return features.double()
 
 
 def reweighted_form(statistics: SufficientStatistics, structure: Structure) -> ReweightedForm:
@@ -195,7 +199,7 @@ class _CovarianceWeights(ReweightedWeights):
 
     def marginals(self, features: Tensor) -> Marginals:
         """As in ``ReweightedWeights``. Cost: m^2 multiply-adds a row."""
-        scaled = (features.double() * self.scale).mT
+        scaled = (features * self.scale).mT
         half = torch.linalg.solve_triangular(self.posterior.factor, scaled, upper=False)
         return Marginals(self.pull @ scaled, half.square_().sum(0))
 
@@ -269,7 +273,7 @@ class _CompressedWeights(ReweightedWeights):
 
     def marginals(self, features: Tensor) -> Marginals:
         """As in ``ReweightedWeights``. Cost: rank m multiply-adds a row."""
-        scaled = (features.double() * self.scale).mT
+        scaled = (features * self.scale).mT
         variance = scaled.square().sum(0) - (self.half @ scaled).square_().sum(0)
         return Marginals(self.pull @ scaled, variance.clamp_min(0.0))
 
@@ -305,6 +309,16 @@ class OrthogonalForm(ReweightedForm):
         """As in ``ReweightedForm``."""
         return _OrthogonalWeights(self.compressed, log_variances, log_noise)
 
+    def at(self, features: Tensor) -> Tensor:
+        """Features along the directions that the data see, and the square of the rest: (t, rank+1).
+
+        Cost: O(m rank) a row.
+        """
+        wide = features.double()
+        seen = wide @ self.compressed.vectors
+        rest = (wide.square().sum(1) - seen.square().sum(1)).clamp_min(0.0)
+        return torch.cat([seen, rest.unsqueeze(1)], 1)
+
 
 class _OrthogonalWeights(ReweightedWeights):
     def __init__(
@@ -339,16 +353,14 @@ class _OrthogonalWeights(ReweightedWeights):
         return self.compressed.vectors @ (self.variances.sqrt() * self.pull)
 
     def marginals(self, features: Tensor) -> Marginals:
-        """As in ``ReweightedWeights``. Cost: O(m rank) a row for its rotation.
+        """As in ``ReweightedWeights``. Cost: O(rank) a row.
 
         Directions that the data do not see keep their prior variance, the mean of the g_i: they
         say nothing at the training inputs, and elsewhere that nothing is known.
 
         Source: Evans thesis, section 5.2.2 (all m functions for the variance).
         """
-        wide = features.double()
-        seen = wide @ self.compressed.vectors
-        unseen = (wide.square().sum(1) - seen.square().sum(1)).clamp_min(0.0)
+        seen, unseen = features[:, :-1], features[:, -1]
         mean = seen @ (self.variances.sqrt() * self.pull)
         variance = seen.square() @ (self.variances * self.shrink)
         return Marginals(mean, variance + self.variances.mean() * unseen)

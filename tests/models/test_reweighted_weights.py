@@ -113,7 +113,7 @@ def test_posterior_equals_function_space(size, structure):
     cross = features @ prior @ phi.mT
     solve = torch.linalg.solve(train, cross.mT)
     covariance = features @ prior @ features.mT - cross @ solve
-    marginals = found.marginals(features)
+    marginals = found.marginals(form.at(features))
     torch.testing.assert_close(marginals.mean, solve.mT @ y, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(marginals.variance, covariance.diagonal(), rtol=1e-8, atol=1e-8)
     torch.testing.assert_close(features @ found.mean(), solve.mT @ y, rtol=1e-9, atol=1e-9)
