@@ -61,7 +61,7 @@ class ReweightedWeights(ABC):
 
     @abstractmethod
     def marginals(self, features: Tensor) -> Marginals:
-        """Mean and variance of Phi w, (t,) each, at features as ``ReweightedForm.at`` gives them."""
+        """Mean and variance of Phi w, (t,) each, at features from ``ReweightedForm.at``."""
 
     @abstractmethod
     def draw(self, num: int, *, generator: torch.Generator) -> Tensor:
