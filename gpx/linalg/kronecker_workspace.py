@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ShapeError
+from gpx.linalg.circulant_factor import GridFactor
 
 
 class KroneckerWorkspace:
@@ -41,10 +42,11 @@ class KroneckerWorkspace:
         grid.zero_()
         return grid.scatter_(1, cells.expand(rows.shape[0], -1), rows)
 
-    def product(self, factors: Sequence[Tensor], vectors: Tensor) -> Tensor:
+    def product(self, factors: Sequence[GridFactor], vectors: Tensor) -> Tensor:
         """(A_1 x ... x A_d) times each row of (c, M): (c, M), valid until the next call.
 
-        ``vectors`` may be a result of this workspace; it is overwritten then.
+        A factor is a tensor, or goes by FFT. ``vectors`` may be a result of this workspace; it is
+        overwritten then.
         """
         count = vectors.shape[0]
         if vectors.shape != (count, self.cells):
@@ -55,7 +57,10 @@ class KroneckerWorkspace:
             first, second = second, first
         for f in reversed(factors):
             m = f.shape[0]
-            if count == 1:
+            if not isinstance(f, Tensor):
+                rows = f.along(source.view(count, -1, m))
+                first.view(count, m, -1).copy_(rows.mT)
+            elif count == 1:
                 torch.mm(f, source.view(-1, m).mT, out=first.view(m, -1))
             else:
                 columns = source.view(count, -1, m).mT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
@@ -13,11 +14,18 @@ from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import Prepared, available_memory
+from gpx.linalg.circulant_factor import CirculantFactor
 from gpx.linalg.kronecker_workspace import KroneckerWorkspace
 from gpx.means.base import Mean
 from gpx.models.base import Model
 from gpx.models.exact_solver import require_finite
-from gpx.models.grid_axes import GRID_VECTORS, GriddedRows, column_groups, find_grid
+from gpx.models.grid_axes import (
+    GRID_VECTORS,
+    CartesianGrid,
+    GriddedRows,
+    column_groups,
+    find_grid,
+)
 from gpx.models.grid_factors import AxisKernels, split_kernel
 from gpx.models.grid_gaps import GapOptions, Gaps, GridSolve, choose_gaps, solve_gaps
 from gpx.models.grid_posterior import GridPosterior
@@ -26,6 +34,12 @@ from gpx.models.grid_variance import VarianceName, VarianceOptions
 
 LONG_AXIS = 4000
 """Points of an axis from which its eigendecomposition is worth a word."""
+
+CIRCLES = (2, 4, 8, 16)
+"""Times the points of a regular axis that its circle may have."""
+
+LONG_STEPS = 100
+"""Transforms of the grid in a solve by FFT, as a rule: some twenty steps of four, and as many."""
 
 HARDLY_A_GRID = 0.99
 """Share of gaps from which a word is said."""
@@ -47,6 +61,9 @@ class GridGP(Model):
         gaps, tolerance, max_iterations, precondition_rank, precondition_power, penalty: see
             ``GapOptions``.
         variance, variance_samples, variance_rank: see ``VarianceOptions``.
+        fft_points: points from which a regular axis under a stationary kernel is closed to a circle
+            and goes by FFT, not by the eigenvectors of an array of all pairs; None: never. Evidence
+            is then an estimate wherever its log-determinant is; solves stay exact.
 
     Attributes:
         warm: where the next solve starts: the last one's unknowns.
@@ -61,6 +78,7 @@ class GridGP(Model):
     kernel: Kernel
     mean: Mean
     likelihood: Gaussian
+    data_sized = ("warm",)
     warm: Tensor
 
     def __init__(
@@ -79,6 +97,7 @@ class GridGP(Model):
         variance: VarianceName = "auto",
         variance_samples: int = 32,
         variance_rank: int = 500,
+        fft_points: int | None = LONG_AXIS,
     ) -> None:
         super().__init__()
         if not isinstance(likelihood, Gaussian):
@@ -94,6 +113,9 @@ class GridGP(Model):
             gaps, tolerance, max_iterations, precondition_rank, precondition_power, penalty
         )
         self.variance = VarianceOptions(variance, variance_samples, variance_rank)
+        if fft_points is not None and fft_points < 2:
+            raise ConfigError(f"approx.fft_points={fft_points} must be at least 2, or null")
+        self.fft_points = fft_points
         self.register_buffer("warm", torch.zeros(0))
         self._prepared = Prepared()
         self._workspace: KroneckerWorkspace | None = None
@@ -109,7 +131,9 @@ class GridGP(Model):
             settled["tolerance"] = (FLOAT32_TOLERANCE, reason)
         settled |= self._fit_samples(rows, x)
         if self.options.gaps == "auto":
-            chosen, reason = choose_gaps(self.options, rows.gaps.shape[0], rows.grid.size)
+            chosen, reason = choose_gaps(
+                self.options, rows.gaps.shape[0], rows.grid.size, rows.grid.inner_size
+            )
             self.options = dataclasses.replace(self.options, gaps=chosen)
             self._fit_warm(rows)
             if rows.gappiness > HARDLY_A_GRID:
@@ -117,7 +141,17 @@ class GridGP(Model):
                     "; so few rows are hardly a grid: round coordinates that differ by noise only, "
                     "group columns that vary together (approx.axes), or take approx=exact or svgp"
                 )
-            longest = max(rows.grid.shape)
+            circular = [a for a in range(len(rows.grid.axes)) if rows.grid.circular(a)]
+            for axis in circular:
+                points, kept = rows.grid.shape[axis], rows.grid.inner_shape[axis]
+                reason += (
+                    f"; axis {axis} is regular: its {kept:,} points are closed to a circle of "
+                    f"{points:,} and go by FFT, about {2 * LONG_STEPS} of them per evaluation over "
+                    f"{rows.grid.size:,} cells, where its eigenvectors would take "
+                    f"{8e-9 * kept**2:.1f} GB (approx.fft_points=null)"
+                )
+            dense = [m for a, m in enumerate(rows.grid.shape) if a not in circular]
+            longest = max(dense, default=0)
             if longest > LONG_AXIS:
                 reason += (
                     f"; every evaluation decomposes a {longest:,} x {longest:,} covariance, about "
@@ -153,11 +187,36 @@ class GridGP(Model):
             DataError, ConfigError: see ``find_grid`` and ``split_kernel``.
         """
         # a kernel that does not factor is known before anything is sorted
-        split_kernel(self.kernel, column_groups(x.shape[1], self.axes))
-        rows = self._prepared.get("rows", [x], lambda: find_grid(x, self.axes))
+        kernels = split_kernel(self.kernel, column_groups(x.shape[1], self.axes))
+
+        def continued(axis: int, points: int) -> bool:
+            long = self.fft_points is not None and points >= self.fft_points
+            return long and self.options.gaps != "full" and kernels.stationary(axis)
+
+        rows = self._prepared.get("rows", [x], lambda: find_grid(x, self.axes, continued))
+        times = self._circle(rows.grid, kernels)
+        if times > CIRCLES[0]:
+            with contextlib.suppress(ConfigError):  # memory: GridSystem says what is wrong
+                rows = self._prepared.get(
+                    f"rows, {times} times", [x], lambda: find_grid(x, self.axes, continued, times)
+                )
         choose_gaps(self.options, rows.gaps.shape[0], rows.grid.size)
         self._fit_warm(rows)
         return rows
+
+    @torch.no_grad()
+    def _circle(self, grid: CartesianGrid, kernels: AxisKernels) -> int:
+        """Times the points of a regular axis its circle needs at the present hyperparameters.
+
+        The least where no eigenvalue is negative; where none will do the first, since GridSystem
+        says what is wrong.
+        """
+        axes = [axis for axis in range(len(grid.axes)) if grid.circular(axis)]
+        for times in CIRCLES:
+            columns = [kernels.circulant(grid, axis, times) for axis in axes]
+            if all(CirculantFactor(column).definite for column in columns):
+                return times
+        return CIRCLES[0]
 
     def axis_kernels(self, rows: GriddedRows) -> AxisKernels:
         """The kernel taken apart over the axes."""

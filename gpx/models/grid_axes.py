@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from gpx.errors import ConfigError, DataError
 from gpx.kernels.over_axes import groups_of
 from gpx.linalg import available_memory, flatten_index, split_index
+from gpx.models.grid_circle import continue_axis
 
 GRID_VECTORS = 10
 """Vectors over the whole grid that training keeps at once, at most."""
@@ -26,10 +27,13 @@ class CartesianGrid:
     Attributes:
         axes: per axis the points (m_l, d_l), in ascending (lexicographic) order.
         groups: per axis the input columns its points live in; together all columns once.
+        inner: per axis 0; or, for a long regular axis that is continued on both sides until it
+            closes to a circle (``continue_axis``), how many points it had. Empty: 0 everywhere.
     """
 
     axes: tuple[Tensor, ...]
     groups: tuple[tuple[int, ...], ...]
+    inner: tuple[int, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -41,10 +45,26 @@ class CartesianGrid:
         """M, how many cells: a Python integer of any size."""
         return math.prod(self.shape)
 
+    def circular(self, axis: int) -> bool:
+        """Whether an axis closes to a circle."""
+        return bool(self.inner) and self.inner[axis] > 0
+
+    @property
+    def inner_shape(self) -> tuple[int, ...]:
+        """Points per axis without those that close a circle."""
+        kept = self.inner or (0,) * len(self.axes)
+        return tuple(i or m for i, m in zip(kept, self.shape, strict=True))
+
+    @property
+    def inner_size(self) -> int:
+        """Cells without those that close a circle."""
+        return math.prod(self.inner_shape)
+
     def describe(self) -> str:
         """For messages: "344 x 403 = 138,632 cells"."""
-        sizes = " x ".join(f"{m:,}" for m in self.shape)
-        return f"{sizes} = {self.size:,} cells" if self.size < 10**15 else f"{sizes} cells"
+        sizes = " x ".join(f"{m:,}" for m in self.inner_shape)
+        size = self.inner_size
+        return f"{sizes} = {size:,} cells" if size < 10**15 else f"{sizes} cells"
 
     def rows(self, cells: Tensor) -> Tensor:
         """Inputs (k, d) of cells (k,)."""
@@ -78,8 +98,8 @@ class GriddedRows:
 
     @property
     def gappiness(self) -> float:
-        """Share of cells without a row."""
-        return self.gaps.shape[0] / self.grid.size
+        """Share of cells without a row; those that close a circle do not count."""
+        return 1.0 - self.cells.shape[0] / self.grid.inner_size
 
 
 def column_groups(num_inputs: int, axes: Sequence[Sequence[int]] | None) -> tuple[tuple[int, ...]]:
@@ -99,7 +119,12 @@ def column_groups(num_inputs: int, axes: Sequence[Sequence[int]] | None) -> tupl
     return groups  # type: ignore[return-value]
 
 
-def find_grid(x: Tensor, axes: Sequence[Sequence[int]] | None = None) -> GriddedRows:
+def find_grid(
+    x: Tensor,
+    axes: Sequence[Sequence[int]] | None = None,
+    continued: Callable[[int, int], bool] | None = None,
+    times: int = 2,
+) -> GriddedRows:
     """The smallest grid that holds all rows, and where each of them lies on it.
 
     Cells that no row could ever lie in (a point of an axis without any observation) change neither
@@ -108,6 +133,9 @@ def find_grid(x: Tensor, axes: Sequence[Sequence[int]] | None = None) -> Gridded
     Args:
         x (n, d): inputs.
         axes: groups of columns, see ``column_groups``.
+        continued: (axis, points) -> whether that axis is to be closed to a circle where it is
+            regular; None: never.
+        times: see ``continue_axis``.
 
     Raises:
         DataError: no rows, or two rows in one cell.
@@ -119,17 +147,23 @@ def find_grid(x: Tensor, axes: Sequence[Sequence[int]] | None = None) -> Gridded
     groups = column_groups(x.shape[1], axes)
     if not x.shape[0]:
         raise DataError("a grid needs at least one observed cell; there are no rows")
-    points, index = [], []
-    for group in groups:
+    points, index, inner = [], [], []
+    for axis, group in enumerate(groups):
         column = x.detach()[:, list(group)]
         if len(group) == 1:
             found, inverse = torch.unique(column.squeeze(1), return_inverse=True)
             found = found.unsqueeze(1)
         else:
             found, inverse = torch.unique(column, dim=0, return_inverse=True)
+        closed = None
+        if len(group) == 1 and continued is not None and continued(axis, found.shape[0]):
+            closed = continue_axis(found.squeeze(1), times)
+        if closed is not None:
+            found, inverse = closed.points.unsqueeze(1), closed.place[inverse]
         points.append(found)
         index.append(inverse)
-    grid = CartesianGrid(tuple(points), groups)
+        inner.append(0 if closed is None else closed.inner)
+    grid = CartesianGrid(tuple(points), groups, tuple(inner) if any(inner) else ())
     require_memory(grid, x)
     cells = flatten_index(index, grid.shape)
     observed = torch.zeros(grid.size, dtype=torch.bool, device=x.device)
@@ -143,8 +177,9 @@ def find_grid(x: Tensor, axes: Sequence[Sequence[int]] | None = None) -> Gridded
 def require_memory(grid: CartesianGrid, like: Tensor) -> None:
     """Raise ConfigError where vectors over the grid, or a factor's eigenvectors, do not fit."""
     free = available_memory(like.device)
-    longest = max(grid.shape)
-    needed = like.element_size() * (GRID_VECTORS * grid.size + 4 * sum(m * m for m in grid.shape))
+    dense = [m for axis, m in enumerate(grid.shape) if not grid.circular(axis)]
+    longest = max(dense, default=0)
+    needed = like.element_size() * (GRID_VECTORS * grid.size + 4 * sum(m * m for m in dense))
     if free is None or needed <= free:
         return
     size = f"about {needed / 2**30:,.1f} GiB" if needed < 2**70 else f"more than {2**40:,} GiB"

@@ -15,7 +15,10 @@ from gpx.kernels.base import Kernel
 from gpx.kernels.constant import Constant
 from gpx.kernels.over_axes import AxisProduct
 from gpx.kernels.rbf import RBF
+from gpx.kernels.stationary import Stationary
+from gpx.linalg.fft_products import fast_length
 from gpx.models.grid_axes import CartesianGrid
+from gpx.models.grid_circle import around_circle, circle_lags
 
 
 @dataclass
@@ -39,19 +42,49 @@ class AxisKernels:
     def matrices(self, grid: CartesianGrid, points: Sequence[Tensor] | None = None) -> list[Tensor]:
         """Per axis k_l(points_l, axis_l) (q_l, m_l); the first carries the scale.
 
-        Differentiable in the kernel's parameters. Cost: sum_l q_l m_l kernel evaluations.
+        An axis closed to a circle gives the first column (m_l,) of its circulant covariance instead
+        where ``points`` is None. Differentiable in the kernel's parameters. Cost: sum_l q_l m_l
+        kernel evaluations.
         """
         found = []
-        for axis, kernels in enumerate(self.parts):
+        for axis in range(len(self.parts)):
             columns = grid.embedded(axis)
+            if points is None and grid.circular(axis):
+                found.append(self.circulant(grid, axis))
+                continue
             rows = columns if points is None else grid.embedded(axis, points[axis])
-            matrix = columns.new_ones(rows.shape[0], columns.shape[0])
-            for kernel, whole in kernels:
-                value = kernel.evaluate(rows, columns)
-                matrix = matrix * (value if whole else value / _scale_of(kernel))
-            found.append(matrix)
+            found.append(self.matrix(axis, rows, columns))
         found[0] = found[0] * self.scale(found[0])
         return found
+
+    def matrix(self, axis: int, rows: Tensor, columns: Tensor) -> Tensor:
+        """k_l between embedded points of one axis, without the scale."""
+        found = columns.new_ones(rows.shape[0], columns.shape[0])
+        for kernel, whole in self.parts[axis]:
+            value = kernel.evaluate(rows, columns)
+            found = found * (value if whole else value / _scale_of(kernel))
+        return found
+
+    def circulant(self, grid: CartesianGrid, axis: int, times: int | None = None) -> Tensor:
+        """First column (a,) of k_l round the circle of an axis, without the scale.
+
+        Args:
+            times: of another circle, at least so many times as long as the axis; None: its own.
+        """
+        points = grid.axes[axis].squeeze(1)
+        size = points.shape[0] if times is None else fast_length(times * grid.inner[axis])
+        lags = grid.embedded(axis, circle_lags(points, size).unsqueeze(1))
+        start = torch.zeros_like(lags)
+        half = lags.new_ones(lags.shape[0])
+        # by pairs: distances in a matrix lose digits on an axis of many lengthscales
+        for kernel, whole in self.parts[axis]:
+            value = kernel.pairs(start, lags)
+            half = half * (value if whole else value / _scale_of(kernel))
+        return around_circle(half, size)
+
+    def stationary(self, axis: int) -> bool:
+        """Whether the covariance along an axis is a function of the distance alone."""
+        return all(isinstance(kernel, Stationary) for kernel, _ in self.parts[axis])
 
     def diagonals(self, grid: CartesianGrid, points: Sequence[Tensor]) -> list[Tensor]:
         """Per axis k_l(p, p) (q_l,); the first carries the scale."""

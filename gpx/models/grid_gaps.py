@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -18,6 +19,7 @@ from gpx.linalg import (
     observed_grid_preconditioner,
 )
 from gpx.linalg.preconditioners import Preconditioner
+from gpx.models.grid_long_gaps import LongGaps
 from gpx.models.grid_system import GridSystem
 
 Gaps = Literal["auto", "full", "fill", "ignore", "penalize"]
@@ -82,8 +84,14 @@ class GapOptions:
             raise ConfigError(f"approx.penalty={self.penalty} must be positive")
 
 
-def choose_gaps(options: GapOptions, num_gaps: int, size: int) -> tuple[Gaps, str]:
+def choose_gaps(
+    options: GapOptions, num_gaps: int, size: int, inner: int | None = None
+) -> tuple[Gaps, str]:
     """What "auto" means for a grid, never "auto", and why.
+
+    Args:
+        num_gaps, size: L and M, with what closes an axis to a circle.
+        inner: cells without that, for the words.
 
     Raises:
         ConfigError: "full" where there are gaps.
@@ -98,7 +106,8 @@ def choose_gaps(options: GapOptions, num_gaps: int, size: int) -> tuple[Gaps, st
         return "full", "every cell of the grid is observed"
     if options.gaps != "auto":
         return options.gaps, "as asked"
-    found = f"{share:.1%} of {size:,} cells are gaps"
+    inner = size if inner is None else inner
+    found = f"{1.0 - (size - num_gaps) / inner:.1%} of {inner:,} cells are gaps"
     if share <= MOST_GAPS_FILLED:
         return "fill", f"{found}, at most {MOST_GAPS_FILLED:.0%}"
     return "ignore", f"{found}, more than {MOST_GAPS_FILLED:.0%}"
@@ -281,9 +290,22 @@ def _require_solution(
 def ignore_preconditioner(system: GridSystem, options: GapOptions) -> Preconditioner | None:
     """Leading eigenpairs of the whole grid at the observed cells; None for rank 0.
 
+    None, too, where an axis is closed to a circle and no rank is asked for.
+
+    Raises:
+        ConfigError: a rank is asked for there.
+
     Cost: min(N, L) p^2 and p^3; memory N p, or O(M) where that is much.
     """
     rank = options.precondition_rank
+    if system.circular:
+        if rank:
+            raise ConfigError(
+                f"{rank} eigenpairs of a grid with an axis that goes by FFT are not to be had; "
+                "leave approx.precondition_rank=null, approx.variance=auto, or set "
+                "approx.fft_points=null"
+            )
+        return None
     if rank is None:
         above = int((system.shifted > 2.0 * system.noise).sum())
         rank = min(max(above, 1), MOST_RANK, system.num_observed)
@@ -291,7 +313,7 @@ def ignore_preconditioner(system: GridSystem, options: GapOptions) -> Preconditi
         return None
     dense = system.num_observed * rank * system.shifted.element_size() <= DENSE_FACTOR
     return observed_grid_preconditioner(
-        system.vectors,
+        [q for q in system.vectors if isinstance(q, Tensor)],
         system.values,
         system.rows.cells,
         rank,
@@ -300,14 +322,23 @@ def ignore_preconditioner(system: GridSystem, options: GapOptions) -> Preconditi
     )
 
 
-def fill_preconditioner(system: GridSystem, options: GapOptions) -> Preconditioner | None:
-    """Smallest eigenpairs with a spectral shift; None unless a rank is asked for (seldom pays)."""
+def fill_preconditioner(
+    system: GridSystem, options: GapOptions
+) -> Callable[[Tensor], Tensor] | None:
+    """Where an axis is closed to a circle, ``LongGaps``; else None unless a rank is asked for.
+
+    The rank is that of the smallest eigenpairs with a spectral shift, which seldom pays.
+    """
     rank = options.precondition_rank
+    if system.circular and not rank:
+        return LongGaps(system)
     if not rank:
         return None
+    if system.circular:
+        ignore_preconditioner(system, options)
     dense = system.num_gaps * rank * system.shifted.element_size() <= DENSE_FACTOR
     return missing_grid_preconditioner(
-        system.vectors,
+        [q for q in system.vectors if isinstance(q, Tensor)],
         system.values,
         system.rows.gaps,
         rank,

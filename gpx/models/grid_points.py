@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from gpx.linalg import flatten_index, kronecker_matmul, kronecker_vector
+from gpx.linalg.circulant_factor import FourierVectors
 from gpx.models.grid_axes import CartesianGrid
+from gpx.models.grid_circle_rows import CircleRows, CrossFactor, cross_factors
 from gpx.models.grid_factors import AxisKernels
 
 BLOCK_NUMBERS = 2**24
@@ -28,7 +30,8 @@ class GridPoints:
         x (t, d): inputs, on the grid, between its points or beyond it.
 
     Attributes:
-        cross (q_l, m_l): per axis, covariances of the distinct coordinates with the axis.
+        cross (q_l, m_l): per axis, covariances of the distinct coordinates with the axis; rows on
+            demand where the axis is closed to a circle.
         place (t,): per axis, which of them each point has.
         prior (t,): k(x, x).
 
@@ -42,7 +45,7 @@ class GridPoints:
             distinct.append(found)
             self.place.append(inverse)
         with torch.no_grad():
-            self.cross = kernels.matrices(grid, distinct)
+            self.cross = cross_factors(grid, kernels, distinct)
             parts = kernels.diagonals(grid, distinct)
             self.prior = math.prod(
                 (d[i] for d, i in zip(parts, self.place, strict=True)), start=x.new_ones(())
@@ -50,7 +53,22 @@ class GridPoints:
         assert isinstance(self.prior, Tensor)
         self._grid_size = grid.size
 
-    def with_cross(self, cross: Sequence[Tensor]) -> GridPoints:
+    def squared(self, vectors: Sequence[Tensor | FourierVectors]) -> GridPoints:
+        """The same points with the elementwise squares of cross_l Q_l per axis.
+
+        To be contracted with functions of the eigenvalues only.
+        """
+        found: list[CrossFactor] = []
+        for g, q in zip(self.cross, vectors, strict=True):
+            if isinstance(g, CircleRows):
+                found.append(g.squared())
+            else:
+                assert isinstance(g, Tensor)
+                assert isinstance(q, Tensor)
+                found.append((g @ q).square())
+        return self.with_cross(found)
+
+    def with_cross(self, cross: Sequence[CrossFactor]) -> GridPoints:
         """The same points with other matrices (q_l, m_l) per axis."""
         other = GridPoints.__new__(GridPoints)
         other.cross, other.place, other.prior = list(cross), self.place, self.prior
@@ -61,20 +79,29 @@ class GridPoints:
         """k(x, grid) of some points, expanded: (rows, M)."""
         return kronecker_vector([g[i[rows]] for g, i in zip(self.cross, self.place, strict=True)])
 
-    def contract(self, vector: Tensor) -> Tensor:
-        """g(x)^T vector (t,) for a vector over the grid (M,).
+    def contract(self, vectors: Tensor) -> Tensor:
+        """g(x)^T vectors, (t,) or (t, c), for vectors over the grid, (M,) or (M, c).
 
-        Cost: as a product over the distinct coordinates, or t M.
+        Cost per vector: as a product over the distinct coordinates, or t M. Memory of several
+        vectors: a few times theirs.
         """
         count = self.place[0].shape[0]
         if not count:
-            return vector.new_zeros(0)
+            return vectors.new_zeros(0, *vectors.shape[1:])
         sizes = [g.shape[0] for g in self.cross]
         if math.prod(sizes) <= 4 * (self._grid_size + count):
-            whole = kronecker_matmul(self.cross, vector.unsqueeze(1)).squeeze(1)
-            return whole[flatten_index(self.place, sizes)]
+            columns = vectors.unsqueeze(1) if vectors.ndim == 1 else vectors
+            found = kronecker_matmul(self.cross, columns)[flatten_index(self.place, sizes)]
+            return found.squeeze(1) if vectors.ndim == 1 else found
+        if vectors.ndim == 1:
+            return self._contract_all(vectors)
+        return torch.stack([self._contract_all(v) for v in vectors.unbind(1)], 1)
+
+    def _contract_all(self, vector: Tensor) -> Tensor:
+        count = self.place[0].shape[0]
         width = self._grid_size // self.cross[0].shape[1]
-        step = max(1, BLOCK_NUMBERS // max(width, 1))
+        longest = max(g.shape[1] for g in self.cross)
+        step = max(1, BLOCK_NUMBERS // max(width, longest))
         found = vector.new_empty(count)
         for start in range(0, count, step):
             rows = slice(start, min(start + step, count))

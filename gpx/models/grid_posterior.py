@@ -43,7 +43,8 @@ class GridPosterior(Posterior):
     O(M). What variances need is rebuilt at the first prediction after loading.
 
     Attributes:
-        points (sum_l m_l d_l,), axis_shapes (d, 2), columns (sum_l d_l,): the axes, flattened.
+        points (sum_l m_l d_l,), axis_shapes (d, 3), columns (sum_l d_l,): the axes, flattened; the
+            shapes are m_l, d_l and the points before an axis was closed to a circle, or 0.
         cells (N,): observed cells in the order of the training rows.
         residual (N,), alpha (M,): y - m(x) and the weights of the mean.
         report: of the solve; None for a posterior read back from a file.
@@ -75,7 +76,7 @@ class GridPosterior(Posterior):
         like = self.likelihood.noise_variance.detach()
         whole = torch.zeros(0, dtype=torch.long, device=like.device)
         self.register_buffer("points", like.new_zeros(0))
-        self.register_buffer("axis_shapes", whole.new_zeros(0, 2))
+        self.register_buffer("axis_shapes", whole.new_zeros(0, 3))
         self.register_buffer("columns", whole)
         self.register_buffer("cells", whole.new_zeros(num_data))
         self.register_buffer("residual", like.new_zeros(num_data))
@@ -94,7 +95,9 @@ class GridPosterior(Posterior):
         grid = rows.grid
         device = alpha.device
         self.points = torch.cat([a.reshape(-1) for a in grid.axes]).to(alpha)
-        self.axis_shapes = torch.tensor([a.shape for a in grid.axes], device=device)
+        inner = grid.inner or (0,) * len(grid.axes)
+        shapes = [(*a.shape, i) for a, i in zip(grid.axes, inner, strict=True)]
+        self.axis_shapes = torch.tensor(shapes, device=device)
         self.columns = torch.tensor([c for group in grid.groups for c in group], device=device)
         self.cells, self.residual = rows.cells.clone(), residual.detach().clone()
         self.alpha, self.report = alpha, report
@@ -104,12 +107,13 @@ class GridPosterior(Posterior):
     @property
     def grid(self) -> CartesianGrid:
         """The axes."""
-        axes, groups, at, column = [], [], 0, 0
-        for m, d in self.axis_shapes.tolist():
+        axes, groups, inner, at, column = [], [], [], 0, 0
+        for m, d, *kept in self.axis_shapes.tolist():
+            inner.append(kept[0] if kept else 0)  # posteriors once were written without
             axes.append(self.points[at : at + m * d].view(m, d))
             groups.append(tuple(self.columns[column : column + d].tolist()))
             at, column = at + m * d, column + d
-        return CartesianGrid(tuple(axes), tuple(groups))
+        return CartesianGrid(tuple(axes), tuple(groups), tuple(inner) if any(inner) else ())
 
     def axis_kernels(self) -> AxisKernels:
         """The kernel taken apart over the axes."""
@@ -138,7 +142,7 @@ class GridPosterior(Posterior):
         """As in ``Posterior``."""
         found: dict[str, bool | int | float | str] = {
             "gaps": self.options.gaps,
-            "grid_cells": self.alpha.shape[0],
+            "grid_cells": self.grid.inner_size,
         }
         if self._used:
             found["variance"] = self._used
@@ -210,8 +214,7 @@ class GridPosterior(Posterior):
         @torch.no_grad()
         def paths(x: Tensor) -> Tensor:
             points = self.at(x)
-            drawn = [points.contract(w) for w in weights.unbind(1)]
-            return torch.stack(drawn) + self.mean(x)
+            return points.contract(weights).mT + self.mean(x)
 
         return paths
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gpx.errors import NotPositiveDefinite
 from gpx.linalg import kronecker_vector
+from gpx.linalg.circulant_factor import CirculantFactor, FourierVectors
 from gpx.linalg.kronecker_workspace import KroneckerWorkspace
 from gpx.models.grid_axes import GriddedRows
 
@@ -16,11 +17,14 @@ from gpx.models.grid_axes import GriddedRows
 class GridSystem:
     """K = K_1 x ... x K_d on the whole grid and its restrictions to observed cells X and gaps Z.
 
+    A factor of an axis closed to a circle is circulant: it and its eigenvectors go by FFT.
+
     With K_l = Q_l diag(lambda_l) Q_l^T: C = (K + sigma^2 I)^{-1} = Q (T + sigma^2 I)^{-1} Q^T costs
     two Kronecker products. All vectors are (k,) or (k, c).
 
     Args:
-        factors (m_l, m_l): K_l, symmetric positive semi-definite; detached.
+        factors (m_l, m_l): K_l, symmetric positive semi-definite; or (m_l,), the first column of a
+            circulant one. Detached.
         noise (): sigma^2 > 0.
         rows: cells and gaps.
         workspace: buffers to use; systems at other hyperparameters may share them.
@@ -44,15 +48,22 @@ class GridSystem:
         rows: GriddedRows,
         workspace: KroneckerWorkspace | None = None,
     ) -> None:
-        self.factors = [f.detach().contiguous() for f in factors]
+        detached = [f.detach().contiguous() for f in factors]
+        self.factors: list[Tensor | CirculantFactor] = [
+            CirculantFactor(f) if f.ndim == 1 else f for f in detached
+        ]
         self.noise = noise.detach()
         self.rows = rows
         self.workspace = KroneckerWorkspace(rows.grid.shape) if workspace is None else workspace
         pairs = [_eigh(f, axis) for axis, f in enumerate(self.factors)]
         self.values = [value for value, _ in pairs]
         self.vectors = [vector for _, vector in pairs]
-        self.transposed = [q.mT.contiguous() for q in self.vectors]
-        self.shifted = kronecker_vector(self.values).add_(self.noise)
+        self.transposed = [
+            q.mT.contiguous() if isinstance(q, Tensor) else q.mT for q in self.vectors
+        ]
+        spectrum = kronecker_vector(self.values)
+        # of a single axis these are the values themselves
+        self.shifted = spectrum.add_(self.noise) if len(pairs) > 1 else spectrum + self.noise
 
     @property
     def num_observed(self) -> int:
@@ -68,6 +79,11 @@ class GridSystem:
     def size(self) -> int:
         """M."""
         return self.rows.grid.size
+
+    @property
+    def circular(self) -> bool:
+        """Whether an axis is closed to a circle."""
+        return any(isinstance(f, CirculantFactor) for f in self.factors)
 
     @property
     def largest(self) -> Tensor:
@@ -125,8 +141,10 @@ class GridSystem:
         return out.squeeze(0) if like.ndim == 1 else out.mT
 
 
-def _eigh(factor: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+def _eigh(factor: Tensor | CirculantFactor, axis: int) -> tuple[Tensor, Tensor | FourierVectors]:
     """Eigenvalues (raised to zero) and eigenvectors, worked out in float64."""
+    if isinstance(factor, CirculantFactor):
+        return _circulant_eigh(factor, axis)
     if not bool(torch.isfinite(factor).all()):
         raise NotPositiveDefinite(
             f"the covariance of grid axis {axis} ({factor.shape[0]} points) has entries that are "
@@ -142,3 +160,16 @@ def _eigh(factor: Tensor, axis: int) -> tuple[Tensor, Tensor]:
             f"{least:.2e} to {most:.2e}; expected none below zero. Is its kernel positive definite?"
         )
     return values.clamp(min=0.0).to(factor.dtype), vectors.to(factor.dtype).contiguous()
+
+
+def _circulant_eigh(factor: CirculantFactor, axis: int) -> tuple[Tensor, FourierVectors]:
+    size, column, values = factor.shape[0], factor.column, factor.values
+    if not factor.definite:
+        raise NotPositiveDefinite(
+            f"the covariance of grid axis {axis} reaches over its whole length (correlation "
+            f"{float(column[size // 2] / column[0]):.1e} at the distance of {size // 2:,} points), "
+            f"so that closing it to a circle of {size:,} points for products by FFT is not "
+            f"possible (eigenvalue {float(values.min()):.1e}); start at a shorter lengthscale, "
+            "thin the axis, or put two columns in its place (such as day and hour)"
+        )
+    return values.clamp(min=0.0), FourierVectors(size)

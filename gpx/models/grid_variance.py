@@ -12,7 +12,13 @@ from torch import Tensor
 
 from gpx.errors import ConfigError
 from gpx.linalg import RelativeResidual, UnconvergedWarning, conjugate_gradients
-from gpx.models.grid_gaps import GapOptions, choose_gaps, ignore_preconditioner, solve_gaps
+from gpx.models.grid_gaps import (
+    GapOptions,
+    choose_gaps,
+    fill_preconditioner,
+    ignore_preconditioner,
+    solve_gaps,
+)
 from gpx.models.grid_points import GridPoints
 from gpx.models.grid_system import GridSystem
 
@@ -89,8 +95,7 @@ def full_variance(system: GridSystem, points: GridPoints) -> Tensor:
     The elementwise square of a Kronecker product is that of the squares: one product for all
     points. Cost: as the mean at the points. Source: Evans thesis, section 3.4, extended.
     """
-    pairs = zip(points.cross, system.vectors, strict=True)
-    squared = points.with_cross([(g @ q).square() for g, q in pairs])
+    squared = points.squared(system.vectors)
     return points.prior - squared.contract(system.shifted.reciprocal())
 
 
@@ -218,6 +223,7 @@ class SampledVariance:
         solved = conjugate_gradients(
             system.missing,
             system.inverse_root(system.rows.gaps, normals),
+            preconditioner=fill_preconditioner(system, options),
             stop=RelativeResidual(max(options.tolerance, sample_tolerance(system))),
             max_iterations=options.max_iterations,
             verify=False,
@@ -245,8 +251,9 @@ class SampledVariance:
     def variance(self, system: GridSystem, points: GridPoints) -> Tensor:
         """(t,) at points; cost S products as for means."""
         total = torch.zeros_like(points.prior)
-        for column in self.vectors.unbind(1):
-            total += points.contract(column).square_()
+        width = max(1, 2 * BLOCK_NUMBERS // self.vectors.shape[0])
+        for block in self.vectors.split(width, 1):
+            total += points.contract(block).square_().sum(1)
         mean = total / self.vectors.shape[1]
         if self.filling:
             return full_variance(system, points) + mean
@@ -264,9 +271,7 @@ def sample_tolerance(system: GridSystem) -> float:
 
 def grid_explained(system: GridSystem, points: GridPoints) -> Tensor:
     """g^T K^+ g (t,): the prior variance that values on the whole grid without noise explain."""
-    pairs = zip(points.cross, system.vectors, strict=True)
-    squared = points.with_cross([(g @ q).square() for g, q in pairs])
-    return squared.contract(_pseudo_inverse(system))
+    return points.squared(system.vectors).contract(_pseudo_inverse(system))
 
 
 def prior_weights(system: GridSystem, normals: Tensor) -> Tensor:

@@ -15,8 +15,13 @@ from gpx.models.grid import GridGP
 from gpx.models.grid_gaps import GapOptions, solve_gaps
 from gpx.models.grid_system import GridSystem
 from gpx.objectives.base import Evidence, Facts
-from gpx.objectives.grid_gradient import FactorGradient, bilinear_gradient, spectral_sum
-from gpx.objectives.grid_logdet import DENSE_POINTS, dense_function, require_dense
+from gpx.objectives.grid_gradient import FactorGradient, bilinear_gradient
+from gpx.objectives.grid_logdet import (
+    DENSE_POINTS,
+    dense_function,
+    inner_spectral_sum,
+    require_dense,
+)
 from gpx.objectives.grid_objective import GridObjective, grid_facts
 
 TraceName = Literal["auto", "nystrom", "dense", "hutchinson"]
@@ -56,13 +61,8 @@ def inverse_trace(
     """
     zero = system.shifted.new_zeros((), dtype=torch.float64)
     if route in ("full", "nystrom"):
-        value, gradient = spectral_sum(
-            system.values,
-            system.vectors,
-            system.noise,
-            system.num_observed,
-            torch.reciprocal,
-            lambda t: -t.square().reciprocal(),
+        value, gradient = inner_spectral_sum(
+            system, torch.reciprocal, lambda t: -t.square().reciprocal()
         )
         return InverseTrace(value, gradient, zero)
     if route == "dense":

@@ -9,13 +9,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gpx.linalg.circulant_factor import CirculantFactor, FourierVectors
+
 
 @dataclass(frozen=True)
 class FactorGradient:
     """Derivative of a scalar with respect to K_1 ... K_d and to the noise variance.
 
     Attributes:
-        factors (m_l, m_l): d / d K_l, every entry of K_l its own variable.
+        factors (m_l, m_l): d / d K_l, every entry of K_l its own variable; (m_l,) the first column
+            of a circulant factor.
         noise (): d / d sigma^2.
     """
 
@@ -34,14 +37,16 @@ class FactorGradient:
     __rmul__ = __mul__
 
 
-def bilinear_gradient(factors: Sequence[Tensor], left: Tensor, right: Tensor) -> FactorGradient:
+def bilinear_gradient(
+    factors: Sequence[Tensor | CirculantFactor], left: Tensor, right: Tensor
+) -> FactorGradient:
     """Gradient of sum_j left_j^T (K_1 x ... x K_d + sigma^2 I) right_j.
 
     With factors before l applied to the left vector and those after l to the right one,
     d / d K_l is the product of the two unfoldings along axis l: no product is taken twice.
 
     Args:
-        factors (m_l, m_l): symmetric.
+        factors (m_l, m_l): symmetric, or circulant.
         left, right (M,) or (M, c).
 
     Returns:
@@ -51,7 +56,7 @@ def bilinear_gradient(factors: Sequence[Tensor], left: Tensor, right: Tensor) ->
     Source: derived; Evans thesis, section 3.4, for the product rule over factors.
     """
     sizes = [f.shape[0] for f in factors]
-    found = [torch.zeros_like(f) for f in factors]
+    found = [torch.zeros_like(f if isinstance(f, Tensor) else f.column) for f in factors]
     lefts = left.unsqueeze(1) if left.ndim == 1 else left
     rights = right.unsqueeze(1) if right.ndim == 1 else right
     for j in range(lefts.shape[1]):
@@ -60,9 +65,8 @@ def bilinear_gradient(factors: Sequence[Tensor], left: Tensor, right: Tensor) ->
             suffixes.append(_along(factors[axis], suffixes[-1], sizes, axis))
         prefix = lefts[:, j]
         for axis, f in enumerate(factors):
-            found[axis] += (
-                _unfolding(prefix, sizes, axis) @ _unfolding(suffixes.pop(), sizes, axis).mT
-            )
+            a, b = _unfolding(prefix, sizes, axis), _unfolding(suffixes.pop(), sizes, axis)
+            found[axis] += a @ b.mT if isinstance(f, Tensor) else f.gradient(a, b)
             if axis + 1 < len(factors):
                 prefix = _along(f, prefix, sizes, axis)
     return FactorGradient(found, (lefts * rights).sum())
@@ -70,7 +74,7 @@ def bilinear_gradient(factors: Sequence[Tensor], left: Tensor, right: Tensor) ->
 
 def spectral_sum(
     values: Sequence[Tensor],
-    vectors: Sequence[Tensor],
+    vectors: Sequence[Tensor | FourierVectors],
     noise: Tensor,
     count: int,
     function: Callable[[Tensor], Tensor],
@@ -83,7 +87,8 @@ def spectral_sum(
     the threshold share the places that are left.
 
     Args:
-        values (m_l,), vectors (m_l, m_l): eigenpairs of the factors.
+        values (m_l,), vectors (m_l, m_l): eigenpairs of the factors; for vectors also what knows
+            the derivative of the eigenvalues.
         noise (): sigma^2.
         count: N, at most M.
         function, slope: f and its derivative, elementwise.
@@ -110,8 +115,17 @@ def spectral_sum(
         chosen = above.to(spectrum.dtype).add_(ties.to(spectrum.dtype) * left)
         terms, slopes = terms.mul_(chosen), slopes.mul_(chosen)
     weights = _marginal_weights(slopes, values, share)
-    factors = [(q * w) @ q.mT for q, w in zip(vectors, weights, strict=True)]
-    return terms.double().sum(), FactorGradient(factors, slopes.sum())
+    return terms.double().sum(), FactorGradient(of_values(vectors, weights), slopes.sum())
+
+
+def of_values(
+    vectors: Sequence[Tensor | FourierVectors], weights: Sequence[Tensor]
+) -> list[Tensor]:
+    """d / d K_l of sum_j weights_lj lambda_lj, or d / d column of a circulant factor."""
+    return [
+        (q * w) @ q.mT if isinstance(q, Tensor) else q.value_gradient(w)
+        for q, w in zip(vectors, weights, strict=True)
+    ]
 
 
 def _marginal_weights(slopes: Tensor, values: Sequence[Tensor], share: float) -> list[Tensor]:
@@ -132,9 +146,14 @@ def _marginal_weights(slopes: Tensor, values: Sequence[Tensor], share: float) ->
     return found
 
 
-def _along(factor: Tensor, vector: Tensor, sizes: Sequence[int], axis: int) -> Tensor:
+def _along(
+    factor: Tensor | CirculantFactor, vector: Tensor, sizes: Sequence[int], axis: int
+) -> Tensor:
     """A factor applied along one axis of a vector over the grid."""
     before, m, after = _split(sizes, axis)
+    if not isinstance(factor, Tensor):
+        rows = vector.reshape(before, m, after).mT.contiguous()
+        return factor.along(rows).mT.reshape(-1)
     if after == 1:
         return (vector.reshape(before, m) @ factor.mT).reshape(-1)
     return torch.matmul(factor, vector.reshape(before, m, after)).reshape(-1)

@@ -17,6 +17,7 @@ from gpx.linalg import (
     cholesky,
     conjugate_gradients,
     gauss,
+    kronecker_vector,
     probe_vectors,
     split_index,
     tridiagonal_of_cg,
@@ -24,7 +25,12 @@ from gpx.linalg import (
 from gpx.linalg.trace import mean_and_error
 from gpx.models.grid_gaps import GapOptions, ignore_preconditioner
 from gpx.models.grid_system import GridSystem
-from gpx.objectives.grid_gradient import FactorGradient, bilinear_gradient, spectral_sum
+from gpx.objectives.grid_gradient import (
+    FactorGradient,
+    bilinear_gradient,
+    of_values,
+    spectral_sum,
+)
 
 LogdetName = Literal["auto", "nystrom", "dense", "slq_fill", "slq_ignore"]
 
@@ -89,7 +95,10 @@ def grid_logdet(
     """The log-determinant by ``route`` (``choose_logdet``).
 
     * full: all eigenvalues, exact. nystrom: sum over the N largest of log(N / M lambda_i +
-      sigma^2), an estimate (error below a percent at 50 % gaps for smooth kernels).
+      sigma^2), an estimate (error below a percent at 50 % gaps for smooth kernels). On an axis
+      closed to a circle the circle's eigenvalues stand for those of the axis, and the strong Szego
+      theorem adds what its ends change: without gaps the error vanishes exponentially with its
+      length in lengthscales.
     * dense: exact, by factorising K_XX or, where the gaps are fewer, by the identity
       log|K_XX + sigma^2 I| = log|K + sigma^2 I| + log|F|, F = C[Z, Z].
     * slq_fill: that identity with log|F| by stochastic Lanczos quadrature (F is well conditioned);
@@ -100,7 +109,10 @@ def grid_logdet(
     """
     n, size = system.num_observed, system.size
     if route in ("full", "nystrom"):
-        value, gradient = _spectral_logdet(system, n)
+        value, gradient = inner_spectral_sum(system, torch.log, torch.reciprocal)
+        if system.circular:
+            edge, slope = edge_term(system)
+            value, gradient = value + edge, gradient + slope
         exact = n == size
         return GridLogdet(value, gradient, route, exact, torch.zeros_like(value))
     if route == "dense":
@@ -134,9 +146,55 @@ def require_dense(count: int, axes: int, like: Tensor, option: str) -> None:
         )
 
 
-def _spectral_logdet(system: GridSystem, count: int) -> tuple[Tensor, FactorGradient]:
+def inner_spectral_sum(
+    system: GridSystem, function: Callable[[Tensor], Tensor], slope: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, FactorGradient]:
+    """``spectral_sum`` for the N observed cells; circles count by their share that is the axis."""
+    inner = system.rows.grid.inner_size
+    count = round(system.num_observed * system.size / inner)
+    value, gradient = spectral_sum(
+        system.values, system.vectors, system.noise, count, function, slope
+    )
+    scale = inner / system.size
+    return (value, gradient) if inner == system.size else (scale * value, scale * gradient)
+
+
+def edge_term(system: GridSystem) -> tuple[Tensor, FactorGradient]:
+    """What the two ends of an axis add to the mean logarithm over its circle, with gradient.
+
+    log|T_m| = m L_0 + sum_k k L_k^2 + o(1) for a Toeplitz matrix T_m whose symbol has a logarithm
+    with Fourier coefficients L_k; summed over the eigenvalues of the other axes. Zero where two
+    axes or more are circles.
+
+    Cost: one FFT of the grid and its derivative. Source: the strong Szego limit theorem.
+    """
+    circles = [axis for axis, q in enumerate(system.vectors) if not isinstance(q, Tensor)]
+    zeros = [torch.zeros_like(f if isinstance(f, Tensor) else f.column) for f in system.factors]
+    if len(circles) != 1:
+        zero = system.shifted.new_zeros((), dtype=torch.float64)
+        return zero, FactorGradient(zeros, torch.zeros_like(system.noise))
+    (axis,) = circles
+    size = system.values[axis].shape[0]
+    share = system.num_observed / system.rows.grid.inner_size
+    with torch.enable_grad():
+        leaves = [v.double().clone().requires_grad_() for v in system.values]
+        noise = system.noise.double().clone().requires_grad_()
+        beside = [v for i, v in enumerate(leaves) if i != axis]
+        others = kronecker_vector(beside) if beside else noise.detach().new_ones(1)
+        symbol = torch.outer(others * share, leaves[axis][: size // 2 + 1]) + noise
+        coefficients = torch.fft.irfft(symbol.log() + 0j, n=size)[:, 1 : size // 2]
+        weights = torch.arange(1, size // 2, dtype=coefficients.dtype, device=noise.device)
+        total = (coefficients.square() @ weights).sum()
+        *slopes, of_noise = torch.autograd.grad(total, [*leaves, noise])
+    like = system.shifted.dtype
+    factors = of_values(system.vectors, [s.to(like) for s in slopes])
+    return total.detach(), FactorGradient(factors, of_noise.to(like))
+
+
+def _whole_logdet(system: GridSystem) -> tuple[Tensor, FactorGradient]:
+    """log|K + sigma^2 I| over the whole grid, what closes a circle included."""
     return spectral_sum(
-        system.values, system.vectors, system.noise, count, torch.log, torch.reciprocal
+        system.values, system.vectors, system.noise, system.size, torch.log, torch.reciprocal
     )
 
 
@@ -160,13 +218,23 @@ def dense_function(
     """
     parts = split_index(system.rows.cells, system.rows.grid.shape)
     with torch.enable_grad():
-        leaves = [f.clone().requires_grad_() for f in system.factors]
-        covariance = reduce(torch.mul, [f[i][:, i] for f, i in zip(leaves, parts, strict=True)])
+        leaves = [
+            (f if isinstance(f, Tensor) else f.column).clone().requires_grad_()
+            for f in system.factors
+        ]
+        covariance = reduce(torch.mul, map(_between, leaves, parts))
     matrix = covariance.detach().clone()
     matrix.diagonal().add_(system.noise)
     value, weight = function(matrix)
     factors = torch.autograd.grad(covariance, leaves, weight)
     return value, FactorGradient(list(factors), weight.diagonal().sum())
+
+
+def _between(factor: Tensor, index: Tensor) -> Tensor:
+    """The entries of a factor, or of the circulant with that first column, between points."""
+    if factor.ndim == 2:
+        return factor[index][:, index]
+    return factor[(index.unsqueeze(1) - index).remainder_(factor.shape[0])]
 
 
 def _blocks(count: int, size: int) -> list[slice]:
@@ -185,7 +253,7 @@ def missing_matrix(system: GridSystem) -> Tensor:
 
 def _dense_gaps(system: GridSystem) -> tuple[Tensor, FactorGradient]:
     """d log|F| = -sum_j u_j^T dK_sigma u_j with U = C[:, Z] R, R R^T = F^{-1}."""
-    value, gradient = _spectral_logdet(system, system.size)
+    value, gradient = _whole_logdet(system)
     lower, _ = cholesky(missing_matrix(system), name="C at the gaps", ladder=(0.0,))
     eye = torch.eye(lower.shape[0], dtype=lower.dtype, device=lower.device)
     root = torch.linalg.solve_triangular(lower.mT, eye, upper=True)
@@ -198,7 +266,7 @@ def _dense_gaps(system: GridSystem) -> tuple[Tensor, FactorGradient]:
 def _slq_fill(
     system: GridSystem, options: GapOptions, probes: int, generator: torch.Generator | None
 ) -> GridLogdet:
-    value, gradient = _spectral_logdet(system, system.size)
+    value, gradient = _whole_logdet(system)
     gaps = system.rows.gaps
     z = _probes(system, system.num_gaps, probes, generator)
     solved = conjugate_gradients(

@@ -59,7 +59,7 @@ class GridObjective(Objective):
 def grid_facts(model: GridGP, rows: GriddedRows, **reports: SolveReport | None) -> Facts:
     """How gaps were treated, and what every solve did, under its own name."""
     gaps, _ = choose_gaps(model.options, rows.gaps.shape[0], rows.grid.size)
-    found: Facts = {"gaps": gaps, "grid_cells": rows.grid.size, "gap_share": rows.gappiness}
+    found: Facts = {"gaps": gaps, "grid_cells": rows.grid.inner_size, "gap_share": rows.gappiness}
     for name, report in reports.items():
         if report is not None:
             found[f"{name}_iterations"] = report.iterations

@@ -30,8 +30,9 @@ UNCOUNTED = ("train.seconds", "memory.peak_mib")
         ["grid.gaps=ignore", "objective.logdet=slq_ignore"],
         ["grid.gaps=penalize", "approx.penalty=100"],
         ["objective=gcv", "kernel.outputscale=null"],
+        ["approx.fft_points=9", "objective.logdet=nystrom", "kernel=product_matern12"],
     ],
-    ids=["fill", "ignore", "penalize", "gcv"],
+    ids=["fill", "ignore", "penalize", "gcv", "fft"],
 )
 def test_resumed_equals_uninterrupted_and_predicts_after_loading(
     composed, tmp_path, monkeypatch, options

@@ -52,6 +52,20 @@ def test_evidence_and_gradient_equal_dense_ones(gaps, share):
         assert 0.0 <= found.facts["evidence_fit_gap"] < 1e-9
 
 
+@pytest.mark.parametrize("share", [1.0, 0.8])
+def test_a_grid_of_one_axis(share):
+    _, points, y = grid_problems.draw(share, sizes=(30,))
+    x = points.unsqueeze(1)
+    model, dense = grid_problems.pair(d=1)
+    found, want = GridMLL("auto").evidence(model, x, y), ExactMLL().evidence(dense, x, y)
+    assert found.kind == "exact"
+    torch.testing.assert_close(found.value, want.value, rtol=1e-10, atol=0)
+    for a, b in zip(gradient(found.value, model), gradient(want.value, dense), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-8)
+    near = GridMLL("nystrom").evidence(model, x, y).value
+    assert float(near.detach()) == pytest.approx(float(want.value.detach()), rel=0.1)
+
+
 def test_gradient_reaches_the_coregionalisation():
     x, y = grid_problems.stations()
     kernel = MultiOutput("matern32", 4, 2, [[0, 1], [2], [3]])

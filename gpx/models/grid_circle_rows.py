@@ -1,0 +1,134 @@
+"""Covariances of any points with an axis closed to a circle: rows on demand, products by FFT."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from gpx.linalg.circulant_factor import CirculantFactor, FourierVectors
+from gpx.models.grid_axes import CartesianGrid
+from gpx.models.grid_circle import OFF_STEP
+from gpx.models.grid_factors import AxisKernels
+
+BLOCK_NUMBERS = 2**24
+"""Numbers in one block of rows that are evaluated."""
+
+
+class CircleRows:
+    """k(points, axis) (q, a) for an axis closed to a circle, never formed as a whole.
+
+    Points of the axis take their rows from the circulant covariance, others are evaluated.
+
+    Args:
+        axis (a,): points of the circle, ascending.
+        points (q,): anywhere.
+        evaluate: points (k,) -> k(points, axis) (k, a).
+        circulant: k(axis, axis).
+
+    Cost: a product with (a, c): two FFTs per column for all points of the axis, and a evaluations
+    and 2 a c operations for every other point. Memory O(a c).
+    """
+
+    def __init__(
+        self,
+        axis: Tensor,
+        points: Tensor,
+        kernels: AxisKernels,
+        grid: CartesianGrid,
+        number: int,
+        scale: Tensor,
+    ) -> None:
+        self.shape = torch.Size((points.shape[0], axis.shape[0]))
+        self.axis, self.points = axis, points
+        self._kernels, self._grid, self._number, self._scale = kernels, grid, number, scale
+        self.circulant = CirculantFactor(scale * kernels.circulant(grid, number))
+        nearest = torch.searchsorted(axis, points).clamp_(max=axis.shape[0] - 1)
+        before = (nearest - 1).clamp_(min=0)
+        closer = (points - axis[before]).abs() < (points - axis[nearest]).abs()
+        self.place = torch.where(closer, before, nearest)
+        step = float(axis[-1].double() - axis[0].double()) / (axis.shape[0] - 1)
+        self.on = (points - axis[self.place]).abs() <= OFF_STEP * step
+
+    def __getitem__(self, index: Tensor) -> Tensor:
+        """Rows (k, a) of some points; only for few of them at once."""
+        return self._rows(self.points[index])
+
+    def matmul(self, right: Tensor) -> Tensor:
+        """The product with (a, c): (q, c)."""
+        return self._by_parts(
+            right,
+            lambda: self.circulant.along(right.mT.contiguous()).mT[self.place[self.on]],
+            lambda rows: rows @ right,
+        )
+
+    def squared(self) -> SquaredCircleRows:
+        """Elementwise square of the rows times ``FourierVectors``, on demand."""
+        return SquaredCircleRows(self)
+
+    def _rows(self, points: Tensor) -> Tensor:
+        embedded = self._grid.embedded(self._number, points.unsqueeze(1))
+        axis = self._grid.embedded(self._number, self.axis.unsqueeze(1))
+        return self._scale * self._kernels.matrix(self._number, embedded, axis)
+
+    def _by_parts(
+        self, right: Tensor, on_axis: Callable[[], Tensor], elsewhere: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """Rows of a product at points of the axis, and from rows of k elsewhere."""
+        found = right.new_empty(self.shape[0], right.shape[1])
+        if bool(self.on.any()):
+            found[self.on] = on_axis()
+        away = (~self.on).nonzero().squeeze(1)
+        for part in away.split(max(1, BLOCK_NUMBERS // self.shape[1])):
+            found[part] = elsewhere(self._rows(self.points[part]))
+        return found
+
+
+class SquaredCircleRows:
+    """The elementwise square of k(points, axis) Q, where both of a frequency weigh the same.
+
+    At points of the axis a cosine's and a sine's square sum to the same everywhere: all rows are
+    the squared eigenvalues over a.
+    """
+
+    def __init__(self, rows: CircleRows) -> None:
+        self._source, self.shape = rows, rows.shape
+
+    def matmul(self, right: Tensor) -> Tensor:
+        """The product with (a, c): (q, c)."""
+        size = self.shape[1]
+
+        def elsewhere(rows: Tensor) -> Tensor:
+            half = torch.fft.rfft(rows, norm="ortho")
+            return FourierVectors(size).doubled(half.real.square() + half.imag.square()) @ right
+
+        everywhere = self._source.circulant.values.square() @ right / size
+        return self._source._by_parts(right, lambda: everywhere, elsewhere)
+
+    def __getitem__(self, index: Tensor) -> Tensor:
+        """Rows (k, a) of some points; only for few of them at once."""
+        half = torch.fft.rfft(self._source[index], norm="ortho")
+        return FourierVectors(self.shape[1]).doubled(half.real.square() + half.imag.square())
+
+
+CrossFactor: TypeAlias = Tensor | CircleRows | SquaredCircleRows
+"""Covariances of points with one axis."""
+
+
+def cross_factors(
+    grid: CartesianGrid, kernels: AxisKernels, points: Sequence[Tensor]
+) -> list[CrossFactor]:
+    """Per axis k_l(points_l, axis_l) (q_l, m_l), dense or on demand; the scale is in the first."""
+    found: list[CrossFactor] = []
+    for number, place in enumerate(points):
+        axis = grid.axes[number]
+        scale = kernels.scale(axis) if not number else axis.new_ones(())
+        if grid.circular(number):
+            rows = CircleRows(axis.squeeze(1), place.squeeze(1), kernels, grid, number, scale)
+            found.append(rows)
+        else:
+            rows_, columns = grid.embedded(number, place), grid.embedded(number)
+            found.append(scale * kernels.matrix(number, rows_, columns))
+    return found
