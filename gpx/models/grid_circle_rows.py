@@ -13,7 +13,7 @@ from gpx.models.grid_axes import CartesianGrid
 from gpx.models.grid_circle import OFF_STEP
 from gpx.models.grid_factors import AxisKernels
 
-BLOCK_NUMBERS = 2**24
+BLOCK_NUMBERS = 2**21
 """Numbers in one block of rows that are evaluated."""
 
 
@@ -25,8 +25,12 @@ class CircleRows:
     Args:
         axis (a,): points of the circle, ascending.
         points (q,): anywhere.
-        evaluate: points (k,) -> k(points, axis) (k, a).
+        kernels, grid, number: the kernel over the axes, the grid, and which of its axes this is.
+        scale: of the covariances; None: one.
+
+    Attributes:
         circulant: k(axis, axis).
+        place (q,), on (q,): the nearest point of the axis, and whether that is the point itself.
 
     Cost: a product with (a, c): two FFTs per column for all points of the axis, and a evaluations
     and 2 a c operations for every other point. Memory O(a c).
@@ -39,12 +43,13 @@ class CircleRows:
         kernels: AxisKernels,
         grid: CartesianGrid,
         number: int,
-        scale: Tensor,
+        scale: Tensor | None,
     ) -> None:
         self.shape = torch.Size((points.shape[0], axis.shape[0]))
         self.axis, self.points = axis, points
         self._kernels, self._grid, self._number, self._scale = kernels, grid, number, scale
-        self.circulant = CirculantFactor(scale * kernels.circulant(grid, number))
+        column = kernels.circulant(grid, number)
+        self.circulant = CirculantFactor(column if scale is None else scale * column)
         nearest = torch.searchsorted(axis, points).clamp_(max=axis.shape[0] - 1)
         before = (nearest - 1).clamp_(min=0)
         closer = (points - axis[before]).abs() < (points - axis[nearest]).abs()
@@ -71,7 +76,8 @@ class CircleRows:
     def _rows(self, points: Tensor) -> Tensor:
         embedded = self._grid.embedded(self._number, points.unsqueeze(1))
         axis = self._grid.embedded(self._number, self.axis.unsqueeze(1))
-        return self._scale * self._kernels.matrix(self._number, embedded, axis)
+        found = self._kernels.matrix(self._number, embedded, axis)
+        return found if self._scale is None else self._scale * found
 
     def _by_parts(
         self, right: Tensor, on_axis: Callable[[], Tensor], elsewhere: Callable[[Tensor], Tensor]
@@ -81,7 +87,7 @@ class CircleRows:
         if bool(self.on.any()):
             found[self.on] = on_axis()
         away = (~self.on).nonzero().squeeze(1)
-        for part in away.split(max(1, BLOCK_NUMBERS // self.shape[1])):
+        for part in away.split(max(1, BLOCK_NUMBERS // self.shape[1])) if len(away) else ():
             found[part] = elsewhere(self._rows(self.points[part]))
         return found
 
@@ -124,11 +130,12 @@ def cross_factors(
     found: list[CrossFactor] = []
     for number, place in enumerate(points):
         axis = grid.axes[number]
-        scale = kernels.scale(axis) if not number else axis.new_ones(())
+        scale = None if number else kernels.scale(axis)
         if grid.circular(number):
-            rows = CircleRows(axis.squeeze(1), place.squeeze(1), kernels, grid, number, scale)
-            found.append(rows)
+            cross = CircleRows(axis.squeeze(1), place.squeeze(1), kernels, grid, number, scale)
+            found.append(cross)
         else:
-            rows_, columns = grid.embedded(number, place), grid.embedded(number)
-            found.append(scale * kernels.matrix(number, rows_, columns))
+            rows, columns = grid.embedded(number, place), grid.embedded(number)
+            matrix = kernels.matrix(number, rows, columns)
+            found.append(matrix if scale is None else scale * matrix)
     return found

@@ -59,11 +59,12 @@ class AxisKernels:
 
     def matrix(self, axis: int, rows: Tensor, columns: Tensor) -> Tensor:
         """k_l between embedded points of one axis, without the scale."""
-        found = columns.new_ones(rows.shape[0], columns.shape[0])
+        found: Tensor | None = None
         for kernel, whole in self.parts[axis]:
             value = kernel.evaluate(rows, columns)
-            found = found * (value if whole else value / _scale_of(kernel))
-        return found
+            value = value if whole else value / _scale_of(kernel)
+            found = value if found is None else found * value
+        return columns.new_ones(rows.shape[0], columns.shape[0]) if found is None else found
 
     def circulant(self, grid: CartesianGrid, axis: int, times: int | None = None) -> Tensor:
         """First column (a,) of k_l round the circle of an axis, without the scale.

@@ -159,9 +159,11 @@ def test_sampled_variances_and_paths_are_unbiased():
     x, y = table()
     model, exact = pair(variance="sampled", variance_samples=400)
     posterior = model.condition(x, y)
-    at = torch.tensor([[7.5, 0.3], [8.21, 1.0], [11.5, 0.3], [9.013, 0.7]], dtype=torch.float64)
+    at = torch.tensor([[11.5, 0.3], [7.5, 0.3], [8.2, 1.0], [9.013, 0.7]], dtype=torch.float64)
     want = exact.condition(x, y).predict(at)
     found = posterior.predict(at)
+    on_the_axis = posterior.predict(at[1:3]).variance
+    torch.testing.assert_close(on_the_axis, found.variance[1:3], rtol=1e-9, atol=0)
     torch.testing.assert_close(found.variance, want.variance, rtol=4 * math.sqrt(2 / 400), atol=0)
     paths = posterior.sample_paths(400, generator=torch.Generator().manual_seed(0))
     drawn, scatter = paths(at[:2] * 0.0 + x[:2]), exact.condition(x, y).predict(x[:2])
