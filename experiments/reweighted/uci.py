@@ -143,27 +143,29 @@ def table() -> None:
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
     for row in read():
         groups[tuple(row[k] for k in KEY if k != "split")].append(row)
-    rows, within, counted, spans = [], 0, 0, set()
     order = list(PUBLISHED)
+    fitted = {key[0] for key in groups if key[1] == "type1_mala" and key[4]}
+    rows, within, counted, partial = [], 0, 0, []
     for key in sorted(groups, key=lambda k: (order.index(k[0]), *map(str, k[1:]))):
         folds = groups[key]
         name, inference, _, structure, noise_first = key
-        n, d, one, one_spread, two, two_spread, exact = PUBLISHED[name]
+        n, d, one, one_spread, two, _, exact = PUBLISHED[name]
         found = [f["rmse"] for f in folds]
         mean = statistics.fmean(found)
-        protocol = inference == "type1_mala" and structure == "diagonal" and not noise_first
-        passed = None
-        if protocol:
-            passed = abs(mean - one) <= max(0.1 * one, one_spread) or mean < one
+        chain = inference == "type1_mala"
+        judged = chain and structure == "diagonal" and (noise_first or name not in fitted)
+        passed = mean <= one + max(0.1 * one, one_spread) if judged else None
+        if passed is not None:
             within, counted = within + passed, counted + 1
-            spans.add((folds[0]["burn_in"], folds[0]["iterations"], folds[0]["thin"]))
+            if len(folds) < 10:
+                partial.append(f"{name} ({len(folds)})")
         rows.append(
             {
                 "data": name,
                 "n": n,
                 "d": d,
                 "m": folds[0]["m"],
-                "inference": {"type1_mala": "I", "type2": "II, weights"}[inference],
+                "inference": "I" if chain else "II of the weights",
                 "prior": structure,
                 "start": "fitted to the basis" if noise_first else "exact GP",
                 "folds": len(folds),
@@ -173,39 +175,46 @@ def table() -> None:
                 "published I": one,
                 "std I": one_spread,
                 "published II": two,
-                "std II": two_spread,
                 "exact GP": exact,
                 "trivial": statistics.fmean(f["trivial"] for f in folds),
                 "within": {True: "yes", False: "no", None: "-"}[passed],
-                "acceptance": statistics.fmean(f["acceptance"] for f in folds)
-                if protocol
+                "chain": f"{folds[0]['burn_in']} + {folds[0]['iterations']} / {folds[0]['thin']}"
+                if chain
                 else None,
-                "effective samples": statistics.fmean(f["effective"] for f in folds)
-                if protocol
-                else None,
-                "seconds a fold": statistics.fmean(f["seconds"] for f in folds),
+                "acceptance": _mean(folds, "acceptance"),
+                "effective samples": _mean(folds, "effective"),
+                "seconds a fold": _mean(folds, "seconds"),
             }
         )
-    chains = "; ".join(f"{b} + {i} steps, every {t}th kept" for b, i, t in sorted(spans))
+    accepted = [f["acceptance"] for f in read() if f["acceptance"] is not None]
     notes = [
-        "Published: Evans thesis, table 5.1 (I: GP-GRIEF-I, the same model with 10,000 steps after "
-        "1000; II: GP-GRIEF-II, type-II of the base kernel with fewer functions; exact GP of A la "
-        "Carte).",
-        "II, weights: type-II (L-BFGS of the same density) of the weights, which is ours; the "
-        "published II learns the kernel instead.",
-        f"Chains: {chains}. Published chains are longer.",
+        "Published: Evans thesis, table 5.1 (I: GP-GRIEF-I, chains of 1000 + 10,000 steps, every "
+        "50th kept, which is what this script does unless told otherwise; II: GP-GRIEF-II, type-II "
+        "of the base kernel with fewer functions; exact GP: A la Carte).",
+        "Chain: steps of burn-in + steps / every so many kept; shorter than the published ones.",
+        "II of the weights: the same density maximised by L-BFGS (ours; the published II learns "
+        "the kernel). It is as good in RMSE as the average over a chain and worse in MNLP where n "
+        "is small: with these hyper-priors most weights stay near their modes.",
+        "Start: the exact GP's kernel as published, or (the default of approx=reweighted) with "
+        "lengthscales that the grid cannot resolve raised to its spacing, and with the "
+        "outputscale and noise of largest evidence for the functions.",
         "Within: mean RMSE at most max(10 %, one published standard deviation) above the "
-        "published I; MNLP of standardised targets.",
+        "published I, for the fitted start where it was run. MNLP of standardised targets.",
+        f"Fewer than ten folds (the means over different folds differ): {', '.join(partial)}.",
         "Seconds are of the processor, one thread, the exact GP and predictions included.",
     ]
     checks = {
         f"type-I within max(10 %, one published standard deviation) on {within} of {counted} sets "
         "run": within == counted,
-        "acceptance of every chain in [0.4, 0.75]": all(
-            0.4 <= f["acceptance"] <= 0.75 for f in read() if f["acceptance"] is not None
+        f"acceptance of every chain in [0.4, 0.75] ({min(accepted):.2f} to {max(accepted):.2f})": (
+            min(accepted) >= 0.4 and max(accepted) <= 0.75
         ),
     }
     write(HERE, "uci", "UCI regression, type-I and type-II", notes, rows, checks)
+
+
+def _mean(folds: list[dict[str, Any]], name: str) -> float | None:
+    return None if folds[0][name] is None else statistics.fmean(f[name] for f in folds)
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ def reflect(reflectors: Tensor, vector: Tensor) -> Tensor:
     sequential steps.
     Source: Evans thesis, section 5.2.2; blocks after Schreiber and Van Loan 1989.
     """
-    return _Reflect.apply(reflectors, vector)  # type: ignore[no-any-return]
+    return _Reflect.apply(reflectors, vector)
 
 
 def reflectors_of(rotation: Tensor) -> Tensor:
