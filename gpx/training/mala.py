@@ -90,6 +90,7 @@ class MALA(BlockSteps):
             self.accepted, self.trace = self.saved["accepted"], self.saved["trace"].tolist()
             self.here = JointDensity(**self.saved["here"])
             return
+        model.samples = model.samples[:0]  # of a chain before, perhaps of other data
         self.chain = Langevin(self._density, position, self._variances(position))
         self.here = self.latest
 
