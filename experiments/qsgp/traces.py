@@ -1,6 +1,6 @@
 """The exact bound over training: columns per step, control variate, snapshot; kin40k.
 
-    python experiments/qsgp/traces.py [--quick]
+    python experiments/qsgp/traces.py [--quick] [--steps 20000]
 
 Chevron covariance, AdaGrad at the published rate from mu = 0, kernel fixed. Four runs cross few and
 many basis functions per step (a factor of ten) with and without the control variate; a fifth adds
@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -104,7 +104,11 @@ def trace(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a tenth of the size, few minutes")
-    setting = QUICK if parser.parse_args().quick else FULL
+    parser.add_argument("--steps", type=int, help="AdaGrad steps of a run")
+    options = parser.parse_args()
+    setting = QUICK if options.quick else FULL
+    if options.steps is not None:
+        setting = replace(setting, steps=options.steps)
     x, y = kin40k(torch.float32)
     chosen = torch.randperm(x.shape[0], generator=torch.Generator().manual_seed(0))
     x, y = x[chosen[: setting.rows]], y[chosen[: setting.rows]]
