@@ -169,7 +169,7 @@ def table() -> None:
         "Within: mean RMSE at most the published one plus one published standard deviation.",
         "Inputs with fewer than 10 distinct values have fewer nodes, hence log10 m below d.",
         "Sweeps: at most, of the search for lengthscales before training (approx.search_sweeps). "
-        "Rows with 5 are of today's defaults: several exact starts, a search over 16 rows per "
+        "Rows with 5 are of today's defaults: several exact starts, a search over 8 rows per "
         "function that is put to the test where it gained little; others are older.",
         "Seconds are of the wall, on a machine that others used, too.",
         "Quantile nodes are ours, for inputs with heavy tails, whose range says little.",

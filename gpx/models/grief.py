@@ -51,7 +51,7 @@ class GRIEF(Model):
         search_sweeps: how often ``noise_first`` also goes over the inputs and doubles and halves
             their lengthscales, with the eigenfunctions chosen anew each time, see
             ``search_lengthscales``; 0 keeps those of the start.
-        trial_evaluations: of the evidence, on at most 16 p rows, that what the search found and
+        trial_evaluations: of the evidence, on at most 8 p rows, that what the search found and
             what it began with are trained for where the search gained less than 50 nats; the model
             goes on from the one that gets further. The search climbs by the evidence before
             training, and now and then away from the better optimum. Up to five times as many where

@@ -19,7 +19,7 @@ NOISE_GRID = 400
 LARGEST_SCALE = 1e4
 """Largest outputscale that ``best_scales`` takes, in mean squares of the residuals."""
 
-ROWS_PER_FUNCTION = 16
+ROWS_PER_FUNCTION = 8
 """Rows that the search looks at, per eigenfunction: fewer ask for a smoother function than all."""
 
 LEAST_ROWS = 1000
@@ -67,17 +67,20 @@ def search_lengthscales(
     The hyperparameters of an exact process spread over more functions than there are: an input that
     matters little still claims its share of the p. No gradient shows the way, since the evidence
     jumps where the choice changes. So every move chooses the functions anew: first all lengthscales
-    together, then each by itself; a move that helps is repeated with twice its exponent. The
-    outputscale is the best one throughout, the noise follows every move in powers of two.
+    together, then each by itself; a move that helps is repeated with twice its exponent. The first
+    sweep also tries every shorter lengthscale at the range of its nodes: an input of a few values
+    far apart multiplies the functions by their number without explaining more, and doubling its
+    lengthscale changes nothing until it comes near their distance. The outputscale is the best one
+    throughout, the noise follows every move in powers of two.
 
     Args:
         basis: its grid is placed; its kernel's learned lengthscales are moved.
-        x (n, d), residual (n,): inputs and y - m(x); the search looks at 16 p of them, drawn.
+        x (n, d), residual (n,): inputs and y - m(x); the search looks at 8 p of them, drawn.
         ratio: noise variance over outputscale to begin with.
         sweeps: over the inputs, at most.
         generator: draws the rows.
 
-    Cost: 9 p^3 + O(d m p) multiply-adds per set of functions, about 2 d of them in a sweep,
+    Cost: 5 p^3 + O(d m p) multiply-adds per set of functions, about 3 d of them in a sweep,
     whatever n. Nothing of it where no lengthscale is learned.
     Source: ours; the evidence is that of Evans thesis, algorithm 4.2.
     """
@@ -91,8 +94,8 @@ def search_lengthscales(
     search = _Search(basis, x[rows].double(), residual[rows].double(), least, longest)
     first = search.begin(start, ratio)
     before = first
-    for _ in range(sweeps):
-        search.sweep()
+    for count in range(sweeps):
+        search.sweep(jump=count == 0)
         if search.value - before < NEGLIGIBLE_SWEEP * len(rows):
             break
         before = search.value
@@ -133,14 +136,16 @@ class _Search:
         self.value, self.ratio = self._evaluate(start)
         return self.value
 
-    def sweep(self) -> None:
-        """Try all lengthscales together, then every one."""
+    def sweep(self, *, jump: bool = False) -> None:
+        """Try all lengthscales together, then every one, also at its range with ``jump``."""
         everything = torch.ones_like(self.best, dtype=torch.bool)
         self._move(everything)
         if len(self.best) > 1:
             for entry in range(len(self.best)):
                 single = torch.zeros_like(everything)
                 single[entry] = True
+                if jump:
+                    self._jump(single)
                 self._move(single)
 
     def assign(self, values: Tensor) -> None:
@@ -151,6 +156,19 @@ class _Search:
             part.lengthscale = values[done : done + like.numel()].reshape(like.shape).to(like)
             done += like.numel()
 
+    def _jump(self, which: Tensor) -> None:
+        exponent = torch.log2(self.longest / LONGEST / self.best).ceil()
+        if bool((exponent[which] > 1.0).all()):  # nearer ones are for ``_move``
+            self._take(torch.where(which, self.best * 2.0**exponent, self.best))
+
+    def _take(self, trial: Tensor) -> bool:
+        """Go there if the evidence is worth it; whether it was."""
+        value, ratio = self._evaluate(trial)
+        if not value > self.value + NEGLIGIBLE_MOVE * len(self.x):
+            return False
+        self.best, self.value, self.ratio = trial, value, ratio
+        return True
+
     def _move(self, which: Tensor) -> None:
         for sign in (1, -1):
             exponent, moved = 1, False
@@ -159,10 +177,8 @@ class _Search:
                 inside = (trial <= self.longest) if sign > 0 else (trial >= self.least)
                 if not bool(inside[which].all()):
                     break
-                value, ratio = self._evaluate(trial)
-                if not value > self.value + NEGLIGIBLE_MOVE * len(self.x):
+                if not self._take(trial):
                     break
-                self.best, self.value, self.ratio = trial, value, ratio
                 moved, exponent = True, 2 * exponent
             if moved:
                 return

@@ -168,3 +168,25 @@ def test_a_start_that_explains_nothing_says_what_to_try():
     assert "kernel.lengthscale=2.0" in model.note
     model.initialise(x, x[:, 0], generator=torch.Generator())
     assert "explain nothing" not in model.note
+
+
+@torch.no_grad()
+def test_an_input_of_few_values_far_apart_loses_its_multiples_of_the_functions():
+    x, y = data(200, 3)
+    x[:, 2] = 0.0
+    x[0, 2], x[1, 2] = 90.0, -90.0  # three nodes, of equal eigenvalues at a lengthscale of one
+    basis = basis_of(x, 30, ard_num_dims=3)
+    basis.select()
+    assert (basis.index[:, 2] > 0).sum() == 20  # each function three times
+    doubled = basis.kernel.lengthscale.clone()
+    doubled[2] *= 8.0
+    found = run(basis, x, y, 1)
+    assert found.gain > 0.1
+    assert basis.kernel.lengthscale[2] >= 90.0
+    basis.select()
+    assert (basis.index[:, 2] > 0).sum() < 10
+    # eight times as long was no way there: nothing changes before the nodes feel each other
+    again = basis_of(x, 30, ard_num_dims=3)
+    again.kernel.lengthscale = doubled
+    again.select()
+    assert (again.index[:, 2] > 0).sum() == 20
