@@ -122,6 +122,19 @@ def test_stochastic_objective_refuses_lbfgsb(train):
         train(*ARM, "approx=svgp", "optimizer=lbfgsb", "approx.num_inducing=10")
 
 
+def test_inference_chooses_the_optimizer(composed):
+    found = {}
+    for name in ("type1_mala", "type2"):
+        config = composed("approx=reweighted", f"inference={name}", "data=servo")
+        found[name] = config.optimizer["_target_"], config.approx.inference
+    assert found == {
+        "type1_mala": ("gpx.training.MALA", "type1"),
+        "type2": ("gpx.training.LBFGSB", "type2"),
+    }
+    default = composed("approx=reweighted", "data=servo")
+    assert default.optimizer["_target_"] == "gpx.training.MALA"
+
+
 def test_type_one_inference_needs_a_model_that_samples(train, tmp_path):
     from gpx.errors import ConfigError
 
