@@ -48,6 +48,10 @@ FLOAT32_TOLERANCE = 1e-4
 """Relative residual that solves in float32 reach."""
 
 
+START_SHARE = 1e-2
+"""Lengthscale at first over the length of an axis, where the one found reaches over all of it."""
+
+
 class GridGP(Model):
     """Gaussian process regression, exact, for inputs on a grid: n in the tens of millions.
 
@@ -213,10 +217,28 @@ class GridGP(Model):
         """
         axes = [axis for axis in range(len(grid.axes)) if grid.circular(axis)]
         for times in CIRCLES:
-            columns = [kernels.circulant(grid, axis, times) for axis in axes]
-            if all(CirculantFactor(column).definite for column in columns):
+            if all(closes(kernels, grid, axis, times) for axis in axes):
                 return times
         return CIRCLES[0]
+
+    @torch.no_grad()
+    def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
+        """Shorten lengthscales that reach over the whole of an axis that goes by FFT.
+
+        A fit to a random subset of the rows cannot see what happens between them, and may take a
+        long axis for noise about a constant.
+        """
+        grid, shortened = self.gridded(x).grid, []
+        kernels = split_kernel(self.kernel, grid.groups)
+        for axis, points in enumerate(grid.axes):
+            if not grid.circular(axis) or closes(kernels, grid, axis, CIRCLES[-1]):
+                continue
+            step = float(points[-1] - points[0]) / (points.shape[0] - 1)
+            start = START_SHARE * step * grid.inner[axis]
+            kernels.set_lengthscale(axis, grid.groups[axis][0], start)
+            shortened.append(f"lengthscale of axis {axis} set to {start:.3g}")
+        if shortened:
+            self.note = f"{', '.join(shortened)}: it reached over the whole axis"
 
     def axis_kernels(self, rows: GriddedRows) -> AxisKernels:
         """The kernel taken apart over the axes."""
@@ -273,3 +295,8 @@ class GridGP(Model):
         return GridPosterior(
             self.kernel, self.mean, self.likelihood, num_data, self.options, self.variance
         )
+
+
+def closes(kernels: AxisKernels, grid: CartesianGrid, axis: int, times: int) -> bool:
+    """Whether covariances round a circle of ``times`` the axis are positive semi-definite."""
+    return CirculantFactor(kernels.circulant(grid, axis, times)).definite

@@ -66,6 +66,18 @@ class AxisKernels:
             found = value if found is None else found * value
         return columns.new_ones(rows.shape[0], columns.shape[0]) if found is None else found
 
+    def set_lengthscale(self, axis: int, column: int, value: float) -> None:
+        """Set the lengthscale of the stationary kernels along an axis of one input column."""
+        for kernel, _ in self.parts[axis]:
+            assert isinstance(kernel, Stationary)
+            found = kernel.lengthscale.detach().clone()
+            if found.numel() == 1:
+                found.fill_(value)
+            else:
+                seen = None if kernel.active_dims is None else kernel.active_dims.tolist()
+                found[column if seen is None else seen.index(column)] = value
+            kernel.lengthscale = found
+
     def circulant(self, grid: CartesianGrid, axis: int, times: int | None = None) -> Tensor:
         """First column (a,) of k_l round the circle of an axis, without the scale.
 

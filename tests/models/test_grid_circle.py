@@ -217,6 +217,27 @@ def test_a_kernel_that_reaches_over_the_axis_gets_a_longer_circle_or_says_so():
     assert model.gridded(x).grid.shape[0] == 120
 
 
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        RBF(2, lengthscale=[300.0, 0.5]),
+        RBF(lengthscale=300.0),
+        RBF(lengthscale=300.0, active_dims=[0]) * Matern32(lengthscale=0.5, active_dims=[1]),
+        AxisProduct("matern32", 2, lengthscale=[300.0, 0.5]),
+    ],
+)
+def test_a_start_that_reaches_over_the_axis_is_shortened_and_told(kernel):
+    x, y = table()
+    shared = {"mean": Zero(), "likelihood": Gaussian(0.05), "fft_points": 10}
+    model = GridGP(kernel=kernel, **shared).double()
+    model.initialise(x, y, generator=torch.Generator())
+    assert model.note == ("lengthscale of axis 0 set to 0.03: it reached over the whole axis")
+    assert GridMLL("nystrom").evidence(model, x, y).report.converged
+    model.note = ""
+    model.initialise(x, y, generator=torch.Generator())
+    assert not model.note
+
+
 def test_an_axis_of_which_no_matrix_of_pairs_would_fit():
     m = 60_000  # 29 GB of pairs
     x = torch.linspace(-1.7, 1.7, m, dtype=torch.float64).unsqueeze(1)
