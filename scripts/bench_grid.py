@@ -2,12 +2,18 @@
 
     python scripts/bench_grid.py scale --shape 100,100,100 --gaps 0.01,0.2,0.5
     python scripts/bench_grid.py peer --shape 60,60 --gaps 0,0.2
+    python scripts/bench_grid.py solve --shape 316,316 --gaps 0.2
+    python scripts/bench_grid.py long --shape 100000,8 --gaps 0,0.2
 
 "scale": evidence with gradient, ``--evaluations`` times at moving hyperparameters, through model
 and objective as training calls them; then the time of one solver step beside its bare Kronecker
 products, measured in turns. "peer": the same evidence and gradient to 1e-6 by GPyTorch's operators
 (Kronecker plus diagonal on a full grid, a masked Kronecker product with gaps; Cholesky, since its
-stochastic log-determinant does not reach 1e-6).
+stochastic log-determinant does not reach 1e-6). "solve": the data fit y^T K^{-1} y and its gradient
+alone, for grids with gaps that no Cholesky factorisation fits: both by conjugate gradients, each to
+a relative error of the fit below 1e-6. "long": evidence with gradient where the first axis is long
+and regular, and goes by FFT; nothing is left of the peer there, whose factor would be dense.
+"--who" runs one side alone, for its peak memory.
 """
 
 from __future__ import annotations
@@ -29,7 +35,9 @@ from gpx.likelihoods import Gaussian
 from gpx.linalg import RelativeResidual, conjugate_gradients
 from gpx.means import Zero
 from gpx.models import GridGP
+from gpx.models.grid_gaps import GapOptions, solve_gaps
 from gpx.objectives import GridMLL
+from gpx.objectives.grid_gradient import bilinear_gradient
 from gpx.training.allocator import keep_freed_memory
 
 
@@ -115,14 +123,13 @@ def scale(options: argparse.Namespace) -> None:
             with torch.no_grad():  # a step such as an optimiser takes
                 for p, g in zip(model.parameters(), gradient, strict=True):
                     p.add_(0.05 * g / (g.norm() + 1e-300))
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         total = sum(seconds)
         print(
             f"M={math.prod(options.shape):,} gaps={share:.0%} N={len(y):,}: "
             f"{options.evaluations} evaluations with gradient in {total:.1f} s "
             f"({', '.join(f'{s:.1f}' for s in seconds)}), CG steps {iterations}, grid found in "
             f"{found:.1f} s, evidence {float(evidence.value.detach()):.1f} "
-            f"({evidence.facts['logdet']}), peak {peak:.1f} GiB",
+            f"({evidence.facts['logdet']}), peak {peak():.1f} GiB",
             flush=True,
         )
         if share and options.steps:
@@ -198,9 +205,109 @@ def peer(options: argparse.Namespace) -> None:
         )
 
 
+def peer_fit(
+    factors: list[Tensor], noise: Tensor, observed: Tensor, y: Tensor, tolerance: float
+) -> Tensor:
+    """y^T (K_XX + sigma^2 I)^{-1} y with its gradient, by the peer's conjugate gradients."""
+    import gpytorch
+    from linear_operator import to_linear_operator
+    from linear_operator.operators import KroneckerProductLinearOperator, MaskedLinearOperator
+
+    leaves = [f.clone().requires_grad_() for f in factors]
+    variance = noise.clone().requires_grad_()
+    product = KroneckerProductLinearOperator(*map(to_linear_operator, leaves))
+    operator = MaskedLinearOperator(product, observed, observed).add_diagonal(variance)
+    with (
+        gpytorch.settings.max_cholesky_size(1),
+        gpytorch.settings.cg_tolerance(tolerance),
+        gpytorch.settings.eval_cg_tolerance(tolerance),
+        gpytorch.settings.max_cg_iterations(10_000),
+        gpytorch.settings.max_preconditioner_size(0),
+    ):
+        fit = operator.inv_quad(y.unsqueeze(1))
+        torch.autograd.grad(fit, [*leaves, variance])
+    return fit.detach()
+
+
+def solve(options: argparse.Namespace) -> None:
+    """Fit and gradient; the reference is filling to 1e-12."""
+    for share in options.gaps:
+        x, y = problem(options.shape, share, options.seed)
+        model = model_of(len(options.shape), "fill", options.tolerance)
+        rows = model.gridded(x)
+        order = torch.sort(rows.cells).indices
+        observed = torch.zeros(rows.grid.size, dtype=torch.bool)
+        observed[rows.cells] = True
+        with torch.no_grad():
+            factors = model.axis_kernels(rows).matrices(rows.grid)
+            noise = model.likelihood.noise_variance
+
+        def ours(rows=rows, model=model, factors=factors, y=y):  # type: ignore[no-untyped-def]
+            with torch.no_grad():
+                system = model.system(rows, factors)
+                found = solve_gaps(system, y, model.options)
+                bilinear_gradient(system.factors, found.alpha, found.alpha)
+            return found.fit
+
+        def theirs(factors=factors, noise=noise, observed=observed, y=y[order]) -> Tensor:  # type: ignore[no-untyped-def]
+            return peer_fit(factors, noise, observed, y, options.peer_tolerance)
+
+        with torch.no_grad():
+            tight = GapOptions("fill", 1e-12)
+            exact = float(solve_gaps(model.system(rows, factors), y, tight).fit)
+        sides = {"gpx": ours, "GPyTorch": theirs}
+        times: dict[str, list[float]] = {name: [] for name in sides if name in options.who}
+        errors = {}
+        for _ in range(options.repeats):
+            for name in times:
+                start = clock()
+                errors[name] = abs(float(sides[name]()) / exact - 1.0)
+                times[name].append(clock() - start)
+        found = {name: statistics.median(t) for name, t in times.items()}
+        text = ", ".join(f"{n} {t:.3f} s (error {errors[n]:.1e})" for n, t in found.items())
+        ratio = f": {found['GPyTorch'] / found['gpx']:.1f} x" if len(found) == 2 else ""
+        sizes = " x ".join(map(str, options.shape))
+        print(f"{sizes}, gaps {share:.0%}, N={len(y):,}: {text}{ratio}, peak {peak():.2f} GiB")
+
+
+def peak() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def long(options: argparse.Namespace) -> None:
+    m, places = options.shape
+    times = torch.linspace(0.0, m / 100.0, m, dtype=torch.float64)  # lengthscale: 100 points
+    whole = torch.cartesian_prod(times, torch.linspace(-1.0, 1.0, places, dtype=torch.float64))
+    generator = torch.Generator().manual_seed(options.seed)
+    for share in options.gaps:
+        x = whole[torch.rand(len(whole), generator=generator) >= share]
+        noise = torch.randn(len(x), generator=generator, dtype=x.dtype)
+        y = torch.sin(x[:, 0]) + x[:, 1] * torch.sin(0.3 * x[:, 0]) + 0.3 * noise
+        kernel = AxisProduct("matern32", 2, lengthscale=[1.0, 0.7])
+        model = GridGP(
+            kernel=kernel, mean=Zero(), likelihood=Gaussian(0.1), tolerance=options.tolerance
+        ).double()
+        objective = GridMLL(options.logdet)
+        seconds, steps = [], []
+        for _ in range(options.evaluations):
+            model.warm.zero_()  # a first evaluation each time
+            start = clock()
+            evidence = objective.evidence(model, x, y)
+            torch.autograd.grad(evidence.value, list(model.parameters()))
+            seconds.append(clock() - start)
+            steps.append(evidence.facts["solver_iterations"])
+        print(
+            f"{m:,} x {places}, gaps {share:.0%}, N={len(y):,}, {model.gridded(x).grid.size:,} "
+            f"cells with the circle: evidence ({evidence.facts['logdet']}) with gradient "
+            f"{statistics.median(seconds):.2f} s, CG steps {steps[-1]}, peak {peak():.2f} GiB; "
+            f"pairs of the long axis {8e-9 * m * m:.0f} GB",
+            flush=True,
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
-    parser.add_argument("what", choices=("scale", "peer"))
+    parser.add_argument("what", choices=("scale", "peer", "solve", "long"))
     parser.add_argument("--shape", default="100,100,100")
     parser.add_argument("--gaps", default="0.01,0.2,0.5")
     parser.add_argument("--strategy", default="auto")
@@ -211,6 +318,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--who", default="gpx,GPyTorch", help="of solve: gpx, GPyTorch or both")
+    parser.add_argument("--peer-tolerance", type=float, default=1e-4, help="of the peer's solves")
     parser.add_argument("--clock", choices=tuple(CLOCK), default="wall")
     options = parser.parse_args()
     global chosen_clock
@@ -220,7 +329,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     np.seterr(all="raise", under="ignore")
     keep_freed_memory()
-    {"scale": scale, "peer": peer}[options.what](options)
+    {"scale": scale, "peer": peer, "solve": solve, "long": long}[options.what](options)
 
 
 if __name__ == "__main__":
