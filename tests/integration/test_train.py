@@ -73,7 +73,8 @@ def test_a_loaded_model_predicts_as_the_run_did(train, approx):
     assert (prediction.lower < prediction.mean).all()
     assert (prediction.mean < prediction.upper).all()
     width = (prediction.upper - prediction.lower) / prediction.std
-    assert width == pytest.approx(2 * 1.959964, rel=1e-4)
+    mixture = approx == "reweighted"  # whose quantiles are not a normal's
+    assert width == pytest.approx(2 * 1.959964, rel=0.05 if mixture else 1e-4)
 
 
 @pytest.mark.parametrize("approx", APPROXIMATIONS)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from torch.distributions import Categorical, MixtureSameFamily, Normal, Poisson
+from torch.distributions import Categorical, MixtureSameFamily, Normal, Poisson, StudentT
 
 from gpx.data import Standardiser
 from gpx.errors import ConfigError, ShapeError
@@ -48,8 +48,13 @@ def test_intervals_are_quantiles_or_normal():
         Categorical(torch.ones(1, 2)), Normal(torch.tensor([[-1.0, 1.0]]), torch.ones(1, 2))
     )
     lower, upper = central_interval(mixture, 0.95)
-    assert upper.item() == pytest.approx(1.959964 * 2**0.5, rel=1e-5)
-    assert lower.item() == pytest.approx(-upper.item())
+    assert mixture.cdf(upper).item() == pytest.approx(0.975, abs=1e-6)
+    assert lower.item() == pytest.approx(-upper.item(), rel=1e-5)
+    # without a distribution function: the normal interval of the same moments
+    heavy = StudentT(torch.tensor([4.0]), torch.tensor([1.0]))
+    lower, upper = central_interval(heavy, 0.95)
+    assert upper.item() == pytest.approx(1.0 + 1.959964 * 2**0.5, rel=1e-5)
+    assert lower.item() == pytest.approx(2.0 - upper.item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.7, 12.0, 300.0, 9000.0])
