@@ -29,8 +29,9 @@ NoiseUpdate = Literal["auto", "fixed", "evidence"]
 TRUST = 4.0
 """``noise="auto"`` keeps a noise variance unless the bound wants more than this many times it."""
 
-REFITS = 3
-"""Most solves of a first group, each with the noise variance that the last one asks for."""
+LEAST_RATIO = 1e-5
+"""Least noise variance that ``noise="auto"`` starts from, relative to the prior variance of f:
+below, normal matrices of thousands of functions are singular to rounding."""
 
 logger = logging.getLogger(__name__)
 
@@ -48,12 +49,12 @@ class BlockSteps:
         stand_in_groups: first groups, solved with a prior that carries the whole variance while the
             others are still at zero: most of the posterior mean after a few steps. 0 for none.
         noise: ``fixed`` at its initial value; ``evidence``: after each sweep at the maximum of the
-            bound, (|y - Phi mu|^2 + tr(Phi Sigma Phi^T)) / n; or ``auto``: where that (without the
-            functions that wait for their solve) is over TRUST times the initial value after a first
-            group, the group is solved again with it, and sweeps then go on as ``evidence``; else as
-            ``fixed``. A few rows may be explained without noise, and the bound on all pays for it
-            with thousands of nats per point; but the maximum of the bound lies above the best
-            predictions, because blocks that know nothing of each other count a direction twice.
+            bound, (|y - Phi mu|^2 + tr(Phi Sigma Phi^T)) / n; ``auto``: that only where it is over
+            TRUST times the value at hand, and LEAST_RATIO times the prior variance at least from
+            the start. A few rows may be explained without noise, all of them never are by
+            random features. The maximum of the bound itself lies above the best predictions, since
+            blocks that know nothing of each other count a direction twice; and a first group of
+            functions asks for far more noise than all of them.
 
     Raises:
         ConfigError: an option out of range; ``check`` says what does not fit the model.
@@ -88,7 +89,6 @@ class BlockSteps:
         self.noise: NoiseUpdate = noise
         self.fitted = torch.zeros(0, dtype=torch.float64)
         self.misfit = math.nan
-        self.refitted = False  # the noise variance that training started from was not kept
         self.converged = False  # steps that solve to a tolerance end the run early
 
     def check(self, model: Model, num_data: int) -> None:
@@ -119,6 +119,10 @@ class BlockSteps:
     def bind(self, model: Model, x: Tensor, seed: int) -> None:
         """Attach to a model and all training inputs x (n, d); ``check`` has passed."""
         self._attach(model)
+        if self.noise == "auto":
+            least = LEAST_RATIO * float(self.basis.mean_column_square()) * self.basis.num_basis
+            if float(self.model.noise_variance) < least:
+                self._set_noise(least)
         self.log_precision = 0.0
         for blocks in torch.arange(self.basis.num_blocks, device=x.device).split(64):
             columns = self.basis.columns_of(blocks)
@@ -159,19 +163,12 @@ class BlockSteps:
         """
         groups = self.family.cells.num_groups
         group = step % groups
-        standing_in = step < self.stand_in_groups
-        share = self.stand_in_groups / groups if standing_in else 1.0
+        share = self.stand_in_groups / groups if step < self.stand_in_groups else 1.0
         self._solve(group, share, x, y)
-        if self.noise == "auto" and standing_in:
-            for _ in range(REFITS):
-                wanted = self._wanted_noise(x.shape[0])
-                if wanted <= (1.2 if self.refitted else TRUST) * float(self.model.noise_variance):
-                    break
-                self.refitted = True
-                self._set_noise(wanted, x.shape[0])
-                self._solve(group, share, x, y)
-        if group == groups - 1 and (self.noise == "evidence" or self.refitted):
-            self._set_noise(self._wanted_noise(x.shape[0]), x.shape[0])
+        if group == groups - 1 and self.noise != "fixed":
+            wanted = (self.misfit + float(self.family.terms[:, 0].sum())) / x.shape[0]
+            if self.noise == "evidence" or wanted > TRUST * float(self.model.noise_variance):
+                self._set_noise(wanted)
         return self.evidence(x.shape[0])
 
     def _solve(self, group: int, share: float, x: Tensor, y: Tensor) -> None:
@@ -189,17 +186,11 @@ class BlockSteps:
         self.fitted = self.fitted + change
         self.misfit = float((y.double() - self.fitted).square().sum())
 
-    def _wanted_noise(self, num_data: int) -> float:
-        """Maximum of the bound over the noise variance, from the cells that were solved."""
-        solved = [c for c in range(self.family.cells.num_cells) if self.family.is_solved(c)]
-        return (self.misfit + float(self.family.terms[solved, 0].sum())) / num_data
-
-    def _set_noise(self, value: float, num_data: int) -> None:
-        old = self.model.noise_variance
+    def _set_noise(self, value: float) -> None:
+        old = self.model.noise_variance.detach()
         logger.info("noise variance %.3g, was %.3g", value, float(old))
         self.model.likelihood.noise_variance = old.new_tensor(value)
         self.model.likelihood.requires_grad_(False)
-        diagonal_terms(self.basis, self.family, self.model.noise_variance, num_data)
 
     def evidence(self, num_data: int) -> Evidence:
         """The bound at the current q, from tracked terms; O(cells)."""
@@ -222,10 +213,9 @@ class BlockSteps:
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Fitted values (n,) of all rows, their misfit, whether the noise was refitted."""
-        return {"fitted": self.fitted, "misfit": self.misfit, "refitted": self.refitted}
+        """Fitted values (n,) of all rows and their misfit."""
+        return {"fitted": self.fitted, "misfit": self.misfit}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore ``state_dict``; before ``bind``."""
         self.fitted, self.misfit = state["fitted"], state["misfit"]
-        self.refitted = bool(state.get("refitted", False))
