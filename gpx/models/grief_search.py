@@ -34,6 +34,9 @@ SHORTEST = 1e-3
 NEGLIGIBLE_MOVE = 1e-4
 """Nats per point below which a move is not worth taking."""
 
+MOST_EVALUATIONS = 300
+"""Sets of eigenfunctions compared after which no further sweep begins."""
+
 NEGLIGIBLE_SWEEP = 1e-3
 """Nats per point below which a sweep was the last."""
 
@@ -77,7 +80,7 @@ def search_lengthscales(
         basis: its grid is placed; its kernel's learned lengthscales are moved.
         x (n, d), residual (n,): inputs and y - m(x); the search looks at 8 p of them, drawn.
         ratio: noise variance over outputscale to begin with.
-        sweeps: over the inputs, at most.
+        sweeps: over the inputs, at most; none begins after 300 sets of functions.
         generator: draws the rows.
 
     Cost: 5 p^3 + O(d m p) multiply-adds per set of functions, about 3 d of them in a sweep,
@@ -96,7 +99,8 @@ def search_lengthscales(
     before = first
     for count in range(sweeps):
         search.sweep(jump=count == 0)
-        if search.value - before < NEGLIGIBLE_SWEEP * len(rows):
+        little = search.value - before < NEGLIGIBLE_SWEEP * len(rows)
+        if little or search.evaluations >= MOST_EVALUATIONS:
             break
         before = search.value
     search.assign(search.best)

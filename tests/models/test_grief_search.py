@@ -11,7 +11,7 @@ from gpx.errors import ConfigError
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
-from gpx.models import GRIEF
+from gpx.models import GRIEF, grief_search
 from gpx.models.grief_search import evidence_at_ratio, search_lengthscales
 from gpx.models.grief_sums import feature_sums
 
@@ -190,3 +190,16 @@ def test_an_input_of_few_values_far_apart_loses_its_multiples_of_the_functions()
     again.kernel.lengthscale = doubled
     again.select()
     assert (again.index[:, 2] > 0).sum() == 20
+
+
+@torch.no_grad()
+def test_no_sweep_begins_after_the_most_evaluations(monkeypatch):
+    x, y = data()
+    start = {"ard_num_dims": 4, "lengthscale": [1.0, 1.5, 2.0, 2.0]}
+    single, free = basis_of(x, 20, **start), basis_of(x, 20, **start)
+    one, several = run(single, x, y, 1), run(free, x, y, 9)
+    assert several.evaluations > one.evaluations
+    monkeypatch.setattr(grief_search, "MOST_EVALUATIONS", one.evaluations)
+    bounded = basis_of(x, 20, **start)
+    assert run(bounded, x, y, 9) == one
+    torch.testing.assert_close(bounded.kernel.lengthscale, single.kernel.lengthscale)
