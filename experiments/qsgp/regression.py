@@ -30,7 +30,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 RUNS = HERE / "regression_runs.json"
 QUICK_ROWS = 4000
-ROWS = {"kin40k": 36000, "protein": 41157, "keggdirected": 43944, "keggundirected": 57247}
+ROWS = {"kin40k": 36000, "protein": 41157, "keggdirected": 43945, "keggundirected": 57248}
 """Training rows of a published split."""
 
 APPROX = {"fourier": "qsgp", "inducing": "qsgp_inducing"}
@@ -49,6 +49,12 @@ PUBLISHED = {
     },
 }
 """RMSE (mean of five splits) and MNLP (first split) of QSGP-0: Evans and Nair 2020, tables 2, 3."""
+
+DEVIATION = {
+    "fourier": {"kin40k": 0.004, "protein": 0.007, "keggdirected": 0.004, "keggundirected": 0.004},
+    "inducing": {"kin40k": 0.007, "protein": 0.007, "keggdirected": 0.005, "keggundirected": 0.004},
+}
+"""Standard deviation of those RMSE over the splits."""
 
 TITLES = {
     "fourier": "Regression with random Fourier features, m = 100,000",
@@ -118,8 +124,9 @@ def record(basis: str, runs: list[dict[str, Any]]) -> None:
             }
         )
         if run["training_rows"] == ROWS[run["data"]] and run["optimizer"] != "FirstOrder":
-            better = rmse <= known["qsgp"][0] and mnlp <= known["qsgp"][1]
-            checks[f"{run['data']}: RMSE and MNLP at most as published"] = better
+            least = known["qsgp"][0] + DEVIATION[basis][run["data"]]
+            checks[f"{run['data']}: RMSE at most as published and a deviation"] = rmse <= least
+            checks[f"{run['data']}: MNLP at most as published"] = mnlp <= known["qsgp"][1]
     notes = [
         NOTES[basis],
         "Units of the data; seconds include initialisation. Published: RMSE of five splits, MNLP",
