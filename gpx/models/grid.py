@@ -27,7 +27,14 @@ from gpx.models.grid_axes import (
     find_grid,
 )
 from gpx.models.grid_factors import AxisKernels, split_kernel
-from gpx.models.grid_gaps import GapOptions, Gaps, GridSolve, choose_gaps, solve_gaps
+from gpx.models.grid_gaps import (
+    GapOptions,
+    Gaps,
+    GridSolve,
+    choose_gaps,
+    refuse_eigenpairs,
+    solve_gaps,
+)
 from gpx.models.grid_posterior import GridPosterior
 from gpx.models.grid_system import GridSystem
 from gpx.models.grid_variance import VarianceName, VarianceOptions
@@ -127,6 +134,10 @@ class GridGP(Model):
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
         """As in ``Model``: finds the grid, fixes how gaps are treated and what float32 reaches."""
         rows = self.gridded(x)
+        if rows.grid.inner:
+            refuse_eigenpairs(
+                self.options.precondition_rank or 0, self.variance.variance == "rank_reduced"
+            )
         settled: dict[str, tuple[Any, str]] = {}
         asked = self.options.tolerance
         if x.dtype == torch.float32 and asked < FLOAT32_TOLERANCE and rows.gaps.shape[0]:
@@ -204,7 +215,7 @@ class GridGP(Model):
                 rows = self._prepared.get(
                     f"rows, {times} times", [x], lambda: find_grid(x, self.axes, continued, times)
                 )
-        choose_gaps(self.options, rows.gaps.shape[0], rows.grid.size)
+        choose_gaps(self.options, rows.gaps.shape[0], rows.grid.size, rows.grid.inner_size)
         self._fit_warm(rows)
         return rows
 
@@ -261,7 +272,9 @@ class GridGP(Model):
         return found
 
     def _fit_warm(self, rows: GriddedRows) -> None:
-        gaps, _ = choose_gaps(self.options, rows.gaps.shape[0], rows.grid.size)
+        gaps, _ = choose_gaps(
+            self.options, rows.gaps.shape[0], rows.grid.size, rows.grid.inner_size
+        )
         sizes = {
             "full": 0,
             "fill": rows.gaps.shape[0],

@@ -35,18 +35,18 @@ def regular_places(points: Tensor) -> tuple[Tensor, float] | None:
     exact = points.double()
     if exact.shape[0] < 2:
         return None
-    span = float(exact[-1] - exact[0])
-    least = float((exact[1:] - exact[:-1]).min())
-    count = round(span / least)
-    if count + 1 > MOST_MISSING * exact.shape[0]:
+    gaps = exact.diff()
+    # whole steps between neighbours: the least gap is not yet the step to all digits
+    place = torch.cat([gaps.new_zeros(1), (gaps / gaps.min()).round().cumsum(0)])
+    count = float(place[-1])
+    if count + 1.0 > MOST_MISSING * exact.shape[0]:
         return None
-    step = span / count
-    place = (exact - exact[0]) / step
-    whole = place.round()
+    step = float(exact[-1] - exact[0]) / count
+    off = float((exact - exact[0] - place * step).abs().max()) / step
     rounding = 4.0 * torch.finfo(points.dtype).eps * float(exact.abs().max()) / step
-    if float((place - whole).abs().max()) > OFF_STEP + rounding or rounding > 0.25:
+    if off > OFF_STEP + rounding or rounding > 0.1:
         return None
-    return whole.long(), step
+    return place.long(), step
 
 
 def continue_axis(points: Tensor, times: int = 2) -> Circle | None:

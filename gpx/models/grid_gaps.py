@@ -84,19 +84,17 @@ class GapOptions:
             raise ConfigError(f"approx.penalty={self.penalty} must be positive")
 
 
-def choose_gaps(
-    options: GapOptions, num_gaps: int, size: int, inner: int | None = None
-) -> tuple[Gaps, str]:
+def choose_gaps(options: GapOptions, num_gaps: int, size: int, inner: int) -> tuple[Gaps, str]:
     """What "auto" means for a grid, never "auto", and why.
 
     Args:
         num_gaps, size: L and M, with what closes an axis to a circle.
-        inner: cells without that, for the words.
+        inner: cells without that, by which "auto" goes.
 
     Raises:
         ConfigError: "full" where there are gaps.
     """
-    share = num_gaps / size
+    share = 1.0 - (size - num_gaps) / inner
     if options.gaps == "full" and num_gaps:
         raise ConfigError(
             f"grid.gaps=full, but {num_gaps:,} of {size:,} cells ({share:.1%}) have no row; take "
@@ -106,8 +104,7 @@ def choose_gaps(
         return "full", "every cell of the grid is observed"
     if options.gaps != "auto":
         return options.gaps, "as asked"
-    inner = size if inner is None else inner
-    found = f"{1.0 - (size - num_gaps) / inner:.1%} of {inner:,} cells are gaps"
+    found = f"{share:.1%} of {inner:,} cells are gaps"
     if share <= MOST_GAPS_FILLED:
         return "fill", f"{found}, at most {MOST_GAPS_FILLED:.0%}"
     return "ignore", f"{found}, more than {MOST_GAPS_FILLED:.0%}"
@@ -159,7 +156,7 @@ def solve_gaps(
     Source: Evans thesis, sections 3.3.1 to 3.3.4 (penalty on the gaps, not on the data; the whole
         alpha is kept after filling).
     """
-    gaps, _ = choose_gaps(options, system.num_gaps, system.size)
+    gaps, _ = choose_gaps(options, system.num_gaps, system.size, system.inner_size)
     if gaps == "full":
         alpha = system.inverse(system.rows.cells, None, target)
         fit = _dot(target, alpha[system.rows.cells])
@@ -299,12 +296,7 @@ def ignore_preconditioner(system: GridSystem, options: GapOptions) -> Preconditi
     """
     rank = options.precondition_rank
     if system.circular:
-        if rank:
-            raise ConfigError(
-                f"{rank} eigenpairs of a grid with an axis that goes by FFT are not to be had; "
-                "leave approx.precondition_rank=null, approx.variance=auto, or set "
-                "approx.fft_points=null"
-            )
+        refuse_eigenpairs(rank or 0)
         return None
     if rank is None:
         above = int((system.shifted > 2.0 * system.noise).sum())
@@ -322,6 +314,18 @@ def ignore_preconditioner(system: GridSystem, options: GapOptions) -> Preconditi
     )
 
 
+def refuse_eigenpairs(rank: int, variance: bool = False) -> None:
+    """Raise ConfigError where selected eigenpairs are asked of a grid with an axis by FFT."""
+    if not rank and not variance:
+        return
+    option = "approx.variance=rank_reduced" if variance else f"approx.precondition_rank={rank}"
+    raise ConfigError(
+        f"{option} takes eigenpairs of the grid, and an axis that goes by FFT has none to select; "
+        "leave approx.precondition_rank=null and approx.variance=auto, or set "
+        "approx.fft_points=null"
+    )
+
+
 def fill_preconditioner(
     system: GridSystem, options: GapOptions
 ) -> Callable[[Tensor], Tensor] | None:
@@ -335,7 +339,7 @@ def fill_preconditioner(
     if not rank:
         return None
     if system.circular:
-        ignore_preconditioner(system, options)
+        refuse_eigenpairs(rank)
     dense = system.num_gaps * rank * system.shifted.element_size() <= DENSE_FACTOR
     return missing_grid_preconditioner(
         [q for q in system.vectors if isinstance(q, Tensor)],

@@ -162,7 +162,7 @@ class GridPosterior(Posterior):
         points = self.at(x)
         mean = self.mean(x) + points.contract(self.alpha)
         system = self.system()
-        gaps, _ = choose_gaps(self.options, system.num_gaps, system.size)
+        gaps, _ = choose_gaps(self.options, system.num_gaps, system.size, system.inner_size)
         self._used = choose_variance(self.variance, gaps, x.shape[0])
         if self._used == "full":
             variance = full_variance(system, points)

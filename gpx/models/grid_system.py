@@ -81,6 +81,11 @@ class GridSystem:
         return self.rows.grid.size
 
     @property
+    def inner_size(self) -> int:
+        """Cells without those that close an axis to a circle."""
+        return self.rows.grid.inner_size
+
+    @property
     def circular(self) -> bool:
         """Whether an axis is closed to a circle."""
         return any(isinstance(f, CirculantFactor) for f in self.factors)

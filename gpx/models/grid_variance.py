@@ -200,7 +200,7 @@ class SampledVariance:
         samples: int,
         generator: torch.Generator,
     ) -> None:
-        gaps, _ = choose_gaps(options, system.num_gaps, system.size)
+        gaps, _ = choose_gaps(options, system.num_gaps, system.size, system.inner_size)
         self.filling = gaps in ("fill", "penalize")
         self.vectors = system.shifted.new_empty(system.size, samples)
         step = max(1, BLOCK_NUMBERS // system.size)

@@ -58,7 +58,7 @@ class GridObjective(Objective):
 
 def grid_facts(model: GridGP, rows: GriddedRows, **reports: SolveReport | None) -> Facts:
     """How gaps were treated, and what every solve did, under its own name."""
-    gaps, _ = choose_gaps(model.options, rows.gaps.shape[0], rows.grid.size)
+    gaps, _ = choose_gaps(model.options, rows.gaps.shape[0], rows.grid.size, rows.grid.inner_size)
     found: Facts = {"gaps": gaps, "grid_cells": rows.grid.inner_size, "gap_share": rows.gappiness}
     for name, report in reports.items():
         if report is not None:

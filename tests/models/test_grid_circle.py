@@ -55,6 +55,11 @@ def test_regular_points_are_found_whatever_is_missing():
     assert continue_axis(TIMES[[0, 1, 59]]) is None  # one in twenty is no regular axis
     assert continue_axis(TIMES[:1]) is None
     assert continue_axis(TIMES.float()).inner == 60
+    long = torch.linspace(-1.73, 1.73, 100_000, dtype=torch.float64).float()
+    seen = torch.rand(100_000, generator=torch.Generator().manual_seed(0)) < 0.7
+    seen[0] = seen[-1] = True
+    place, _ = regular_places(long[seen])
+    assert torch.equal(place, seen.nonzero().squeeze(1))
     jittered = TIMES + 1e-3 * torch.randn(60, generator=torch.Generator().manual_seed(0)).double()
     assert continue_axis(jittered) is None
 
@@ -249,6 +254,7 @@ def test_an_axis_of_which_no_matrix_of_pairs_would_fit():
     kernel = RBF(1, lengthscale=0.02)
     model = GridGP(kernel=kernel, mean=Zero(), likelihood=Gaussian(0.1)).double()
     settled = model.settle(x)
+    assert settled["gaps"][0] == "fill"
     assert "go by FFT" in settled["gaps"][1]
     assert "10.0% of 60,000 cells are gaps" in settled["gaps"][1]
     evidence = GridMLL().evidence(model, x, y)
@@ -328,8 +334,10 @@ def test_eigenpairs_are_refused(options):
     x, y = table()
     rank = {} if "variance" in options else {"precondition_rank": 5}
     model, _ = pair(**options, **rank)
-    with pytest.raises(ConfigError, match=r"eigenpairs of a grid .* goes by FFT"):
+    with pytest.raises(ConfigError, match="eigenpairs of the grid, and an axis that goes by FFT"):
         model.condition(x, y).predict(x[:2])
+    with pytest.raises(ConfigError, match="and an axis that goes by FFT has none"):
+        model.settle(x)  # before anything is trained
     with pytest.raises(ConfigError, match="fft_points=1 must be"):
         pair(fft_points=1)
 

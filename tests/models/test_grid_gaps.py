@@ -305,13 +305,13 @@ def test_step_counts_of_the_preconditioner_study(theta, rank, fill, steps):
 
 def test_auto_goes_by_the_share_of_gaps():
     auto = GapOptions()
-    assert choose_gaps(auto, 0, 100)[0] == "full"
-    assert choose_gaps(auto, 90, 100)[0] == "fill"
-    assert choose_gaps(auto, 91, 100)[0] == "ignore"
-    assert choose_gaps(GapOptions("penalize"), 5, 100)[0] == "penalize"
-    assert choose_gaps(GapOptions("penalize"), 0, 100)[0] == "full"
+    assert choose_gaps(auto, 0, 100, 100)[0] == "full"
+    assert choose_gaps(auto, 90, 100, 100)[0] == "fill"
+    assert choose_gaps(auto, 91, 100, 100)[0] == "ignore"
+    assert choose_gaps(GapOptions("penalize"), 5, 100, 100)[0] == "penalize"
+    assert choose_gaps(GapOptions("penalize"), 0, 100, 100)[0] == "full"
     with pytest.raises(ConfigError, match=r"grid.gaps=full, but 5 of 100 cells"):
-        choose_gaps(GapOptions("full"), 5, 100)
+        choose_gaps(GapOptions("full"), 5, 100, 100)
 
 
 @pytest.mark.parametrize(
