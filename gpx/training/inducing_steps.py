@@ -54,7 +54,7 @@ class InducingSteps(BlockSteps):
         method: Method = "conjugate_gradients",
         tolerance: float = 0.1,
         block_size: int = 2000,
-        max_products: int = 200,
+        max_products: int = 500,
     ) -> None:
         super().__init__()
         if method not in get_args(Method):
@@ -175,7 +175,7 @@ class InducingSteps(BlockSteps):
         self.state["verified"] = error
         sigma = self.system.noise.sqrt()
         self.inducing.mean_error.copy_(error * sigma)
-        stalled = error > 0.5 * before
+        stalled = not last and error > 0.5 * before
         self.converged = self.state["converged"] = error <= self.tolerance or stalled
         if error > self.tolerance and (stalled or last):
             why = "the true residual no longer falls" if stalled else "max_products is used up"
