@@ -265,6 +265,19 @@ def test_ignoring_preconditioner_is_the_stated_inverse_whichever_side_is_summed(
     torch.testing.assert_close(whole.solve(y), torch.linalg.solve(matrix, y), rtol=1e-7, atol=1e-7)
 
 
+def test_filling_preconditioner_is_the_stated_inverse():
+    system, _, y, _ = dense()
+    rank, gaps = 30, system.rows.gaps
+    q = fill_preconditioner(system, GapOptions("fill", precondition_rank=rank))
+    whole = torch.kron(torch.kron(*system.vectors[:2]), system.vectors[2])
+    smallest = system.shifted.argsort()[:rank]
+    shift = 0.5 / system.shifted[smallest].max()
+    root = whole[gaps][:, smallest] * (system.shifted[smallest].reciprocal() - shift).sqrt()
+    eye = torch.eye(len(gaps), dtype=y.dtype)
+    want = torch.linalg.inv(root @ root.mT + shift * eye)
+    torch.testing.assert_close(q(eye), want, rtol=1e-10, atol=1e-10 * float(want.abs().max()))
+
+
 def test_filling_preconditioner_is_positive_definite_and_changes_no_solution():
     system, _, y, alpha = dense()
     q = fill_preconditioner(system, GapOptions("fill", precondition_rank=30))
