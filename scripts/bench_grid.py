@@ -22,6 +22,7 @@ import argparse
 import math
 import resource
 import statistics
+import sys
 import time
 from collections.abc import Callable
 
@@ -305,9 +306,19 @@ def long(options: argparse.Namespace) -> None:
         )
 
 
-def main() -> None:
+ROUTINE = (
+    "scale --shape 216,216,216 --gaps 0.01,0.2,0.5 --steps 3",
+    "peer --shape 60,60 --gaps 0,0.2",
+    "peer --shape 1000,1000 --gaps 0",
+    "solve --shape 316,316 --gaps 0.01,0.2,0.5 --tolerance 1e-4 --peer-tolerance 1e-3",
+    "long --shape 100000,8 --gaps 0,0.2 --evaluations 3",
+)
+"""What is run where nothing is asked for."""
+
+
+def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
-    parser.add_argument("what", choices=("scale", "peer", "solve", "long"))
+    parser.add_argument("what", nargs="?", choices=("scale", "peer", "solve", "long"))
     parser.add_argument("--shape", default="100,100,100")
     parser.add_argument("--gaps", default="0.01,0.2,0.5")
     parser.add_argument("--strategy", default="auto")
@@ -321,7 +332,13 @@ def main() -> None:
     parser.add_argument("--who", default="gpx,GPyTorch", help="of solve: gpx, GPyTorch or both")
     parser.add_argument("--peer-tolerance", type=float, default=1e-4, help="of the peer's solves")
     parser.add_argument("--clock", choices=tuple(CLOCK), default="wall")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
+    if options.what is None:
+        for line in ROUTINE:
+            command = f"{line} --threads {options.threads} --clock {options.clock}"
+            print(command, flush=True)
+            main(command.split())
+        return
     global chosen_clock
     chosen_clock = options.clock
     options.shape = tuple(int(m) for m in options.shape.split(","))
@@ -333,4 +350,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
