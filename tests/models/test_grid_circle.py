@@ -349,3 +349,20 @@ def test_a_circulant_factor_that_is_not_finite_is_named():
     factors = model.axis_kernels(rows).matrices(rows.grid)
     with pytest.raises(NotPositiveDefinite, match="grid axis 0"):
         GridSystem([factors[0] * torch.nan, factors[1]], torch.tensor(0.05).double(), rows)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cuda_agrees_with_cpu():
+    x, y = table()
+    at = torch.tensor([[7.5, 0.3], [11.0, 0.2], [8.013, 0.7]], dtype=torch.float64)
+    found = []
+    for device in ("cpu", "cuda"):
+        model, _ = pair()
+        model.to(device)
+        evidence = GridMLL("nystrom").evidence(model, x.to(device), y.to(device)).value
+        gradient = torch.autograd.grad(evidence, list(model.parameters()))
+        predicted = model.condition(x.to(device), y.to(device)).predict(at.to(device))
+        found.append([evidence.detach(), *gradient, predicted.mean, predicted.variance])
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b.cpu(), rtol=1e-8, atol=1e-8)
