@@ -62,8 +62,8 @@ TITLES = {
 }
 NOTES = {
     "fourier": "Published: QSGP paper, table 2 (10^5 steps of AdaGrad); ours: block ascent.",
-    "inducing": "Phi = S = K, m = n. Published: QSGP paper, table 3 (AdaGrad, augmented variance).\n"
-    "Seconds of kin40k are those of a loaded machine: a third of one core.",
+    "inducing": "Phi = S = K, m = n. Published: QSGP paper, table 3 (AdaGrad, augmented variance)."
+    "\nSeconds of kin40k are those of a loaded machine: a third of one core.",
 }
 
 
