@@ -15,6 +15,9 @@ from torch import Tensor
 
 from gpx.linalg.fft_products import correlate
 
+NEGLIGIBLE = 1e-10
+"""Size of a negative eigenvalue, in units of the diagonal, that is taken for zero."""
+
 BLOCK_BYTES = 1 << 27
 """Most bytes of one transform; longer lists of rows are taken in turns."""
 
@@ -109,9 +112,13 @@ class CirculantFactor:
 
     @property
     def definite(self) -> bool:
-        """Whether no eigenvalue is below zero by more than rounding; False for NaN."""
-        size = float(self.column.double().abs().sum())
-        return float(self._spectrum.min()) >= -100.0 * torch.finfo(self.dtype).eps * size
+        """Whether no eigenvalue is below zero by more than rounding or ``NEGLIGIBLE``; not for NaN.
+
+        Raised to zero, such eigenvalues change the matrix by no more than themselves.
+        """
+        rounding = 100.0 * torch.finfo(self.dtype).eps * float(self.column.double().abs().sum())
+        allowed = max(rounding, NEGLIGIBLE * float(self.column[0]))
+        return float(self._spectrum.min()) >= -allowed
 
     def along(self, rows: Tensor) -> Tensor:
         """C times every row of (..., a)."""

@@ -246,7 +246,11 @@ class GridGP(Model):
                 continue
             step = float(points[-1] - points[0]) / (points.shape[0] - 1)
             start = START_SHARE * step * grid.inner[axis]
+            kept = {name: value.clone() for name, value in self.kernel.state_dict().items()}
             kernels.set_lengthscale(axis, grid.groups[axis][0], start)
+            if not closes(kernels, grid, axis, CIRCLES[-1]):  # a periodic kernel, say
+                self.kernel.load_state_dict(kept)
+                continue
             shortened.append(f"lengthscale of axis {axis} set to {start:.3g}")
         if shortened:
             self.note = f"{', '.join(shortened)}: it reached over the whole axis"

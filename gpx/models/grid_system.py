@@ -168,13 +168,13 @@ def _eigh(factor: Tensor | CirculantFactor, axis: int) -> tuple[Tensor, Tensor |
 
 
 def _circulant_eigh(factor: CirculantFactor, axis: int) -> tuple[Tensor, FourierVectors]:
-    size, column, values = factor.shape[0], factor.column, factor.values
+    size, values = factor.shape[0], factor.values
     if not factor.definite:
         raise NotPositiveDefinite(
-            f"the covariance of grid axis {axis} reaches over its whole length (correlation "
-            f"{float(column[size // 2] / column[0]):.1e} at the distance of {size // 2:,} points), "
-            f"so that closing it to a circle of {size:,} points for products by FFT is not "
-            f"possible (eigenvalue {float(values.min()):.1e}); start at a shorter lengthscale, "
-            "thin the axis, or put two columns in its place (such as day and hour)"
+            f"the covariance of grid axis {axis} cannot be closed to a circle for products by FFT "
+            f"({size:,} points, an eigenvalue of {float(values.min()):.1e}): it reaches over the "
+            "whole length of the axis, or repeats itself; start at a shorter lengthscale, take a "
+            "kernel that dies out, thin the axis or put two columns in its place (such as day and "
+            "hour), or set approx.fft_points=null where eigenvectors fit memory"
         )
     return values.clamp(min=0.0), FourierVectors(size)
