@@ -111,7 +111,7 @@ class LBFGSB:
                 _assign(parameters, torch.from_numpy(point))
                 value, gradient = self._evaluate(parameters, loss, count, best_loss)
             self.evaluations.append((checksum, value, gradient))
-            if value < best_loss:
+            if value < best_loss and bool((point >= limits).all()):
                 best_loss, best_point = value, point.copy()
             after_evaluation(count + 1, value, replayed)
             return value, gradient.numpy()
@@ -153,8 +153,7 @@ class LBFGSB:
                         },
                     )
                 except _BeyondLimit as stop:
-                    bounded = True
-                    point, best_loss, best_point = stop.nearest, np.inf, stop.nearest.copy()
+                    bounded, point = True, stop.nearest
                     continue
                 reason = str(result.message)
                 if STATIONARY in reason or not again():
@@ -163,7 +162,7 @@ class LBFGSB:
         except _BudgetSpent:
             reason = f"max_steps={max_evaluations} evaluations reached"
         finally:
-            _assign(parameters, torch.from_numpy(np.maximum(best_point, limits)))
+            _assign(parameters, torch.from_numpy(best_point))
         return reason
 
     @staticmethod

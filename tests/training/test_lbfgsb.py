@@ -189,6 +189,17 @@ def test_an_optimum_beyond_a_limit_ends_on_it():
     assert values(started_beyond) == [-1.0, 1.0]
 
 
+def test_more_evaluations_never_end_higher_nor_beyond_a_limit():
+    found = []
+    for budget in range(1, 30):
+        model, parameters, loss = noisy_waves()
+        limits = lower_limits(model, parameters)
+        LBFGSB().minimise(parameters, loss, budget, lambda *_: None, lower=limits)
+        assert all((p >= low).all() for p, low in zip(parameters, limits, strict=True))
+        found.append(loss().item())
+    assert found == sorted(found, reverse=True)
+
+
 @pytest.mark.parametrize("stop_at", [5, 18, 40])
 def test_a_run_stopped_before_or_after_it_met_a_limit_goes_on_bit_for_bit(stop_at):
     def minimise(solver, after, state=None):
