@@ -202,8 +202,8 @@ def table() -> None:
         "of the base kernel with fewer functions; exact GP: A la Carte).",
         "Chain: steps of burn-in + steps / every so many kept; shorter than the published ones.",
         "II of the weights: the same density maximised by L-BFGS (ours; the published II learns "
-        "the kernel). It is as good in RMSE as the average over a chain and worse in MNLP where n "
-        "is small: with these hyper-priors most weights stay near their modes.",
+        "the kernel). It is as good in RMSE as the average over a chain and mostly worse in MNLP: "
+        "under these hyper-priors the weights stay near their modes.",
         "Start. exact: the kernel of the exact GP, as published. fitted: that, with lengthscales "
         "that the grid cannot resolve raised to its spacing, and the outputscale and noise of "
         "largest evidence for the functions (default of approx=reweighted). search: no exact GP; "
