@@ -54,7 +54,7 @@ class InducingSteps(BlockSteps):
         method: Method = "conjugate_gradients",
         tolerance: float = 0.1,
         block_size: int = 2000,
-        max_products: int = 500,
+        max_products: int = 200,
     ) -> None:
         super().__init__()
         if method not in get_args(Method):
