@@ -20,7 +20,10 @@ BLOCK_NUMBERS = 2**21
 class CircleRows:
     """k(points, axis) (q, a) for an axis closed to a circle, never formed as a whole.
 
-    Points of the axis take their rows from the circulant covariance, others are evaluated.
+    Points of the axis take their rows from the circulant covariance, others are evaluated. As long
+    as no observed point lies further than halfway round the circle, covariances with its cells go
+    the shorter way round, as one process on the circle has them; beyond, they are those of the
+    line, which the data see.
 
     Args:
         axis (a,): points of the circle, ascending.
@@ -30,7 +33,9 @@ class CircleRows:
 
     Attributes:
         circulant: k(axis, axis).
-        place (q,), on (q,): the nearest point of the axis, and whether that is the point itself.
+        within (q,): whether no point of the axis itself is further than halfway round the circle.
+        place (q,), on (q,): the nearest point of the circle, and whether that is the point itself;
+            false where it is not ``within``.
 
     Cost: a product with (a, c): two FFTs per column for all points of the axis, and a evaluations
     and 2 a c operations for every other point. Memory O(a c).
@@ -54,12 +59,17 @@ class CircleRows:
         before = (nearest - 1).clamp_(min=0)
         closer = (points - axis[before]).abs() < (points - axis[nearest]).abs()
         self.place = torch.where(closer, before, nearest)
-        step = float(axis[-1].double() - axis[0].double()) / (axis.shape[0] - 1)
-        self.on = (points - axis[self.place]).abs() <= OFF_STEP * step
+        size, inner = axis.shape[0], grid.inner[number]
+        step = float(axis[-1].double() - axis[0].double()) / (size - 1)
+        first = (size - inner) // 2
+        self._around = size * step
+        reach = (0.5 * size + OFF_STEP) * step
+        self.within = (points - axis[first] <= reach) & (axis[first + inner - 1] - points <= reach)
+        self.on = self.within & ((points - axis[self.place]).abs() <= OFF_STEP * step)
 
     def __getitem__(self, index: Tensor) -> Tensor:
         """Rows (k, a) of some points; only for few of them at once."""
-        return self._rows(self.points[index])
+        return self._rows(index)
 
     def matmul(self, right: Tensor) -> Tensor:
         """The product with (a, c): (q, c)."""
@@ -73,10 +83,11 @@ class CircleRows:
         """Elementwise square of the rows times ``FourierVectors``, on demand."""
         return SquaredCircleRows(self)
 
-    def _rows(self, points: Tensor) -> Tensor:
-        embedded = self._grid.embedded(self._number, points.unsqueeze(1))
-        axis = self._grid.embedded(self._number, self.axis.unsqueeze(1))
-        found = self._kernels.matrix(self._number, embedded, axis)
+    def _rows(self, index: Tensor) -> Tensor:
+        lags = (self.points[index].unsqueeze(1) - self.axis).abs_()
+        shorter = torch.minimum(lags, (self._around - lags).abs())
+        lags = torch.where(self.within[index].unsqueeze(1), shorter, lags)
+        found = self._kernels.at_lags(self._grid, self._number, lags.reshape(-1)).view(lags.shape)
         return found if self._scale is None else self._scale * found
 
     def _by_parts(
@@ -88,7 +99,7 @@ class CircleRows:
             found[self.on] = on_axis()
         away = (~self.on).nonzero().squeeze(1)
         for part in away.split(max(1, BLOCK_NUMBERS // self.shape[1])) if len(away) else ():
-            found[part] = elsewhere(self._rows(self.points[part]))
+            found[part] = elsewhere(self._rows(part))
         return found
 
 

@@ -86,14 +86,18 @@ class AxisKernels:
         """
         points = grid.axes[axis].squeeze(1)
         size = points.shape[0] if times is None else fast_length(times * grid.inner[axis])
-        lags = grid.embedded(axis, circle_lags(points, size).unsqueeze(1))
-        start = torch.zeros_like(lags)
-        half = lags.new_ones(lags.shape[0])
+        return around_circle(self.at_lags(grid, axis, circle_lags(points, size)), size)
+
+    def at_lags(self, grid: CartesianGrid, axis: int, lags: Tensor) -> Tensor:
+        """k_l at distances (k,) along a stationary axis of one column, without the scale."""
+        ends = grid.embedded(axis, lags.unsqueeze(1))
+        start = torch.zeros_like(ends)
+        found = lags.new_ones(lags.shape[0])
         # by pairs: distances in a matrix lose digits on an axis of many lengthscales
         for kernel, whole in self.parts[axis]:
-            value = kernel.pairs(start, lags)
-            half = half * (value if whole else value / _scale_of(kernel))
-        return around_circle(half, size)
+            value = kernel.pairs(start, ends)
+            found = found * (value if whole else value / _scale_of(kernel))
+        return found
 
     def stationary(self, axis: int) -> bool:
         """Whether the covariance along an axis is a function of the distance alone."""

@@ -94,6 +94,33 @@ def test_everything_equals_dense_inference(family):
         torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.parametrize(("family", "lengthscale"), [("matern12", 2.0), ("matern32", 0.3)])
+def test_forecasts_do_not_go_round_the_circle(family, lengthscale):
+    # cells that close the circle are as near to one end as to the other; times beyond are not
+    x, y = table()
+    model, exact = pair(family, lengthscale)
+    circle = model.gridded(x).grid.axes[0].squeeze(1)
+    assert circle[0] < 6.0
+    assert circle[-1] > 11.0
+    at = torch.cartesian_prod(torch.cat([circle[::7], circle[4::9] + 0.013]), PLACES[:1])
+    found, want = model.condition(x, y).predict(at), exact.condition(x, y).predict(at)
+    torch.testing.assert_close(found.mean, want.mean, rtol=0, atol=1e-9)
+    torch.testing.assert_close(found.variance, want.variance, rtol=0, atol=1e-9)
+
+
+def test_points_between_those_of_a_long_axis_lose_no_digits():
+    times = 1e6 + torch.arange(5000, dtype=torch.float64)
+    x = torch.stack([times, torch.zeros_like(times)], 1)
+    y = (0.3 * times).sin()
+    model, exact = pair("matern12", 5.0)
+    at = torch.tensor([[1e6 + 4500.25, 0.0]], dtype=torch.float64)
+    found = model.condition(x, y).predict(at)
+    near = (times - at[0, 0]).abs() < 200.0
+    want = exact.condition(x[near] - at, y[near]).predict(torch.zeros_like(at))
+    torch.testing.assert_close(found.mean, want.mean, rtol=0, atol=1e-10)
+    torch.testing.assert_close(found.variance, want.variance, rtol=0, atol=1e-10)
+
+
 @pytest.mark.parametrize("objective", [GridMLL("nystrom"), GCV("nystrom"), GCV("hutchinson", 3)])
 def test_gradients_are_those_of_the_value(objective):
     x, y = table(0.9)
