@@ -166,12 +166,17 @@ def find_grid(
     grid = CartesianGrid(tuple(points), groups, tuple(inner) if any(inner) else ())
     require_memory(grid, x)
     cells = flatten_index(index, grid.shape)
-    observed = torch.zeros(grid.size, dtype=torch.bool, device=x.device)
-    observed[cells] = True
-    gaps = (~observed).nonzero().squeeze(1)
+    gaps = unobserved(cells, grid.size)
     if grid.size - gaps.shape[0] != x.shape[0]:
         _refuse_duplicates(cells, x)
     return GriddedRows(grid, cells, gaps)
+
+
+def unobserved(cells: Tensor, size: int) -> Tensor:
+    """The cells (L,) of ``size`` that are not among ``cells`` (n,), ascending."""
+    observed = torch.zeros(size, dtype=torch.bool, device=cells.device)
+    observed[cells] = True
+    return (~observed).nonzero().squeeze(1)
 
 
 def require_memory(grid: CartesianGrid, like: Tensor) -> None:

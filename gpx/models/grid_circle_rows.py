@@ -13,6 +13,9 @@ from gpx.models.grid_axes import CartesianGrid
 from gpx.models.grid_circle import OFF_STEP
 from gpx.models.grid_factors import AxisKernels
 
+DIED_OUT = 1e-8
+"""Covariance with the nearest point of an axis, in units of the variance, that is none."""
+
 BLOCK_NUMBERS = 2**21
 """Numbers in one block of rows that are evaluated."""
 
@@ -34,6 +37,7 @@ class CircleRows:
     Attributes:
         circulant: k(axis, axis).
         within (q,): whether no point of the axis itself is further than halfway round the circle.
+        reached (q,): whether the covariance with the nearest of these has not died out.
         place (q,), on (q,): the nearest point of the circle, and whether that is the point itself;
             false where it is not ``within``.
 
@@ -65,6 +69,10 @@ class CircleRows:
         self._around = size * step
         reach = (0.5 * size + OFF_STEP) * step
         self.within = (points - axis[first] <= reach) & (axis[first + inner - 1] - points <= reach)
+        nearest_end = torch.maximum(axis[first] - points, points - axis[first + inner - 1])
+        lags = torch.cat([points.new_zeros(1), nearest_end.clamp_(min=0.0)])
+        near = kernels.at_lags(grid, number, lags)
+        self.reached = ~(near[1:].abs() <= DIED_OUT * near[0])
         self.on = self.within & ((points - axis[self.place]).abs() <= OFF_STEP * step)
 
     def __getitem__(self, index: Tensor) -> Tensor:

@@ -34,6 +34,9 @@ class GridPoints:
             demand where the axis is closed to a circle.
         place (t,): per axis, which of them each point has.
         prior (t,): k(x, x).
+        within (t,): whether each is within half the circle of every point of an axis that is closed
+            to one; elsewhere its covariances with the cells beyond the axis fit no process there.
+        reached (t,): whether its covariances with the data have not died out along such an axis.
 
     Source: Evans thesis, section 3.4.
     """
@@ -51,6 +54,12 @@ class GridPoints:
                 (d[i] for d, i in zip(parts, self.place, strict=True)), start=x.new_ones(())
             )
         assert isinstance(self.prior, Tensor)
+        self.within = torch.ones(x.shape[0], dtype=torch.bool, device=x.device)
+        self.reached = self.within.clone()
+        for g, i in zip(self.cross, self.place, strict=True):
+            if isinstance(g, CircleRows):
+                self.within &= g.within[i]
+                self.reached &= g.reached[i]
         self._grid_size = grid.size
 
     def squared(self, vectors: Sequence[Tensor | FourierVectors]) -> GridPoints:
@@ -72,6 +81,7 @@ class GridPoints:
         """The same points with other matrices (q_l, m_l) per axis."""
         other = GridPoints.__new__(GridPoints)
         other.cross, other.place, other.prior = list(cross), self.place, self.prior
+        other.within, other.reached = self.within, self.reached
         other._grid_size = self._grid_size
         return other
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from gpx.errors import ShapeError
+from gpx.errors import ConfigError, NotPositiveDefinite, ShapeError
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
-from gpx.linalg import SolveReport
+from gpx.linalg import SolveReport, available_memory
 from gpx.means.base import Mean
 from gpx.models.base import Marginals, Posterior
-from gpx.models.grid_axes import CartesianGrid, GriddedRows
+from gpx.models.grid_axes import GRID_VECTORS, CartesianGrid, GriddedRows, unobserved
 from gpx.models.grid_factors import AxisKernels, split_kernel
 from gpx.models.grid_gaps import GapOptions, choose_gaps, solve_gaps
 from gpx.models.grid_points import GridPoints
@@ -31,6 +32,7 @@ from gpx.models.grid_variance import (
     solved_variance,
     variance_bracket,
 )
+from gpx.models.grid_wide_circle import widened
 
 SEED = 2017
 """Of the normals behind sampled variances: the same posterior always says the same."""
@@ -81,7 +83,8 @@ class GridPosterior(Posterior):
         self.register_buffer("cells", whole.new_zeros(num_data))
         self.register_buffer("residual", like.new_zeros(num_data))
         self.register_buffer("alpha", like.new_zeros(0))
-        self._kept: tuple[GridSystem, SampledVariance | None] | None = None
+        self._systems: dict[bool, GridSystem] = {}
+        self._samples: dict[bool, SampledVariance] = {}
         self._used = ""
 
     def fill_(
@@ -119,22 +122,25 @@ class GridPosterior(Posterior):
         """The kernel taken apart over the axes."""
         return split_kernel(self.kernel, self.grid.groups)
 
-    def system(self) -> GridSystem:
-        """K + sigma^2 I; eigendecompositions are made once."""
-        if self._kept is None:
-            grid = self.grid
-            observed = torch.zeros(grid.size, dtype=torch.bool, device=self.cells.device)
-            observed[self.cells] = True
-            rows = GriddedRows(grid, self.cells, (~observed).nonzero().squeeze(1))
-            factors = self.axis_kernels().matrices(grid)
-            self._kept = (GridSystem(factors, self.likelihood.noise_variance, rows), None)
-        return self._kept[0]
+    def system(self, *, wide: bool = False) -> GridSystem:
+        """K + sigma^2 I; eigendecompositions are made once.
 
-    def at(self, x: Tensor) -> GridPoints:
-        """The points x (t, d) seen from the grid; raises ShapeError for another d."""
+        Args:
+            wide: on circles twice as long (``widened``).
+        """
+        if wide not in self._systems:
+            grid = self.grid
+            rows = GriddedRows(grid, self.cells, unobserved(self.cells, grid.size))
+            rows = widened(rows) if wide else rows
+            factors = self.axis_kernels().matrices(rows.grid)
+            self._systems[wide] = GridSystem(factors, self.likelihood.noise_variance, rows)
+        return self._systems[wide]
+
+    def at(self, x: Tensor, grid: CartesianGrid | None = None) -> GridPoints:
+        """The points x (t, d) seen from the grid, or another; raises ShapeError for another d."""
         if x.ndim != 2 or x.shape[1] != self.columns.shape[0]:
             raise ShapeError(f"expected inputs (t, {self.columns.shape[0]}), got {tuple(x.shape)}")
-        return GridPoints(self.grid, self.axis_kernels(), x)
+        return GridPoints(self.grid if grid is None else grid, self.axis_kernels(), x)
 
     # -- predictions ------------------------------------------------------------------------------
 
@@ -167,7 +173,7 @@ class GridPosterior(Posterior):
         if self._used == "full":
             variance = full_variance(system, points)
         elif self._used == "sampled":
-            variance = self._sampled().variance(system, points)
+            variance = self._sampled_variance(points, x)
         elif self._used == "rank_reduced":
             variance = rank_reduced_variance(system, points, self.options, self.variance.rank)
         else:
@@ -184,40 +190,75 @@ class GridPosterior(Posterior):
         """Certified ends of the latent variance at x (t, d); two solves per point."""
         return variance_bracket(self.system(), self.at(x), self.options)
 
-    def _sampled(self) -> SampledVariance:
-        system = self.system()
-        assert self._kept is not None
-        kept = self._kept[1]
-        if kept is None:
+    def _sampled_variance(self, points: GridPoints, x: Tensor) -> Tensor:
+        """Beyond the data from wider circles, on which the points have covariances of a process.
+
+        The few that reach further still are solved for.
+        """
+        if bool(points.within.all()):
+            return self._sampled(False).variance(self.system(), points)
+        found = points.prior.clone()
+        far = (~points.within & points.reached).nonzero().squeeze(1)
+        parts = [(False, points.within.nonzero().squeeze(1))]
+        if len(far) and (wide := self._wide()) is not None:
+            within = self.at(x[far], wide.rows.grid).within
+            parts.append((True, far[within]))
+            far = far[~within]
+        for on_wide, rows in parts:
+            if len(rows):
+                system = self.system(wide=on_wide)
+                seen = self.at(x[rows], system.rows.grid)
+                found[rows] = self._sampled(on_wide).variance(system, seen)
+        if len(far):
+            gaps: Literal["fill", "ignore"] = "ignore" if self.options.gaps == "ignore" else "fill"
+            found[far] = solved_variance(self.system(), self.at(x[far]), self.options, gaps)
+        return found
+
+    def _wide(self) -> GridSystem | None:
+        """The system on wider circles, where memory and kernel admit one."""
+        with contextlib.suppress(ConfigError, NotPositiveDefinite):
+            return self.system(wide=True)
+        return None
+
+    def _sampled(self, wide: bool) -> SampledVariance:
+        if wide not in self._samples:
             generator = torch.Generator(device=self.alpha.device).manual_seed(SEED)
-            kept = SampledVariance(system, self.options, self.variance.samples, generator)
-            self._kept = (system, kept)
-        return kept
+            system, samples = self.system(wide=wide), self.variance.samples
+            free = available_memory(self.alpha.device) if wide else None
+            if free is not None:  # how many fit was found out for the circles of training
+                room = free // (self.alpha.element_size() * system.size) - GRID_VECTORS
+                samples = min(samples, max(2, room))
+            self._samples[wide] = SampledVariance(system, self.options, samples, generator)
+        return self._samples[wide]
 
     @torch.no_grad()
     def sample_paths(self, num: int, *, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
         """``num`` posterior functions x (t, d) -> (num, t) by pathwise conditioning.
 
         Exact at the points of the grid. Between them the functions are their own interpolation by
-        the kernel: the variance that the whole grid leaves unexplained is missing there.
+        the kernel: the variance that the whole grid leaves unexplained is missing there. Where the
+        covariances with an axis that goes by FFT have died out they are the mean.
 
         Cost: one solve with ``num`` right-hand sides; per call ``num`` products as for means.
         """
         system = self.system()
+        if system.circular:
+            system = self._wide() or system
         like = {"dtype": self.alpha.dtype, "device": self.alpha.device}
         normals = torch.randn(system.size, num, generator=generator, **like)  # type: ignore[call-overload]
         noise = torch.randn(self.cells.shape[0], num, generator=generator, **like)  # type: ignore[call-overload]
-        prior = system.root(normals)[self.cells]
+        prior = system.root(normals)[system.rows.cells]
         targets = self.residual.unsqueeze(1) - prior - self.likelihood.noise_variance.sqrt() * noise
         weights = prior_weights(system, normals) + solve_gaps(system, targets, self.options).alpha
 
         @torch.no_grad()
         def paths(x: Tensor) -> Tensor:
-            points = self.at(x)
-            return points.contract(weights).mT + self.mean(x)
+            points = self.at(x, system.rows.grid)
+            found = points.contract(weights) * points.reached.unsqueeze(1)
+            return found.mT + self.mean(x)
 
         return paths
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *rest)
-        self._kept = None
+        self._systems, self._samples = {}, {}

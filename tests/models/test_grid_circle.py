@@ -204,6 +204,27 @@ def test_sampled_variances_and_paths_are_unbiased():
     torch.testing.assert_close(drawn.var(0), scatter.variance, rtol=0.3, atol=0)
 
 
+@pytest.mark.parametrize("gaps", ["fill", "ignore"])
+@pytest.mark.parametrize(
+    ("family", "lengthscale", "noise"), [("rbf", 0.2, 1e-3), ("matern12", 2.0, 1e-2)]
+)
+def test_sampled_variances_and_paths_hold_where_the_circle_closes(family, lengthscale, noise, gaps):
+    # there covariances along the line are cut off at the seam: no process has them
+    x, y = table()
+    options = {"gaps": gaps, "variance": "sampled", "variance_samples": 200, "tolerance": 1e-8}
+    model, exact = pair(family, lengthscale, **options)
+    model.likelihood.noise_variance = torch.tensor(noise).double()
+    posterior, oracle = model.condition(x, y), exact.condition(x, y)
+    times = torch.tensor([2.5, 5.48, 5.6, 6.9, 10.2, 11.45, 11.613, 30.0], dtype=torch.float64)
+    at = torch.stack([times, torch.full_like(times, 0.3)], 1)
+    found, want = posterior.predict(at), oracle.predict(at)
+    torch.testing.assert_close(found.variance, want.variance, rtol=4 * math.sqrt(2 / 200), atol=0)
+    if family == "rbf":
+        paths = posterior.sample_paths(200, generator=torch.Generator().manual_seed(0))(at)
+        assert bool((paths.var(0) < 2.0 * want.variance).all())
+        assert float((paths[:, -1] - want.mean[-1]).abs().max()) < 1e-9  # beyond any covariance
+
+
 def test_both_ends_of_the_fit_hold_and_meet():
     x, y = table()
     model, exact = pair()
