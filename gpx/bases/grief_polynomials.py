@@ -95,7 +95,8 @@ def column_polynomials(
     if precision is None or not x.shape[0]:
         return None
     low, high = x.detach().amin(0).double(), x.detach().amax(0).double()
-    middle, half = 0.5 * (low + high), 0.5 * (high - low)
+    middle = (0.5 * (low + high)).to(x.dtype).double()  # rounded once, here
+    half = torch.maximum(high - middle, middle - low)
     ratio = torch.where(single, 0.0, half * precision.detach().double().sqrt())
     if not bool((ratio < MOST_TERMS).all()):  # far beyond, or not a number
         return None

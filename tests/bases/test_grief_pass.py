@@ -171,3 +171,15 @@ def test_compiled_loops_refuse_arrays_that_do_not_fit():
         loops.values(x[:, :1].contiguous(), series, modes.plan, out)
     with pytest.raises(ShapeError, match="slopes of shape"):
         loops.add_slopes(x, series, modes.plan, out, out, torch.zeros(1, 3, dtype=DOUBLE))
+
+
+@torch.no_grad()
+def test_the_middle_of_a_range_is_a_number_of_the_dtype():
+    # between 10^7 and 10^7 + 1 float32 has none: scaled inputs reached 2, where series overflow
+    basis = placed(RBF(lengthscale=0.05), draw(80, 1), 8, points_per_dim=8)
+    x = torch.tensor([[1e7], [1e7 + 1.0]], dtype=torch.float32)
+    found = series_of(basis, x).in_dtype(torch.float32)
+    assert float(((x.squeeze(1) - found.middle) * found.inverse).abs().max()) <= 1.0
+    functions = EigenfunctionPass(basis, basis.modes(), x)
+    for rows in functions.blocks():
+        assert bool(torch.isfinite(functions(rows)).all())
