@@ -93,6 +93,11 @@ def positive_parameter(
     parametrize.register_parametrization(module, name, Positive(floor, name))
 
 
+def floor_of(module: nn.Module, name: str) -> float:
+    """Infimum of the positive parameter ``module.<name>``, in its own unit."""
+    return next(c.constraint.floor for c in _positive_parameters(module) if c.name == name)
+
+
 def lower_limits(module: nn.Module, parameters: Sequence[nn.Parameter]) -> list[float]:
     """Least values that an optimiser may give to ``parameters`` of ``module``, one for each.
 

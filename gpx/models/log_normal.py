@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from gpx.errors import ConfigError
 
+MOST_SPREAD = 1e100
+"""Largest variance in squared modes, and the inverse of the smallest: within, nothing overflows."""
+
 
 @dataclass(frozen=True)
 class LogNormal:
@@ -19,7 +22,7 @@ class LogNormal:
         mode, variance: of theta, both positive.
 
     Raises:
-        ConfigError: one of them is not positive and finite.
+        ConfigError: one of them is not positive and finite, or variance / mode^2 is no number.
     """
 
     mode: float
@@ -32,11 +35,21 @@ class LogNormal:
                 f"a log-normal prior needs a positive mode and variance, got mode={self.mode} and "
                 f"variance={self.variance}"
             )
+        if not 1.0 / MOST_SPREAD < self._ratio < MOST_SPREAD:
+            raise ConfigError(
+                f"a log-normal prior of mode={self.mode} and variance={self.variance} has a "
+                f"variance of {self._ratio:.3g} squared modes; expected {1.0 / MOST_SPREAD:.0e} to "
+                f"{MOST_SPREAD:.0e}"
+            )
+
+    @property
+    def _ratio(self) -> float:
+        return self.variance / self.mode / self.mode  # the square may overflow
 
     @property
     def log_variance(self) -> float:
         """Variance of log theta: the logarithm of the root, by Newton's method."""
-        ratio = self.variance / self.mode**2
+        ratio = self._ratio
         # in v = u - 1, so that a small ratio loses no digits: v (1 + v)^3 = ratio; the start is
         # above the root, where the function is convex, and iterates fall onto it
         v = min(ratio, ratio**0.25)

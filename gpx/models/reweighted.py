@@ -19,6 +19,7 @@ from gpx.bases import (
     RandomFourier,
     StructuredOrthogonalFourier,
 )
+from gpx.constraints import MARGIN, floor_of
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
@@ -125,6 +126,14 @@ class Reweighted(Model):
             raise ConfigError(
                 "type-I inference needs hyper-priors: set approx.priors, or inference=type2"
             )
+        mode = None if priors is None else priors.noise_mode
+        if mode is not None and isinstance(likelihood, Gaussian):  # others the objective refuses
+            floor = floor_of(likelihood, "noise_variance")
+            if mode <= floor:
+                raise ConfigError(
+                    f"approx.priors.noise_mode={mode}, where inference starts, must be above "
+                    f"likelihood.noise_floor={floor}"
+                )
         if search_sweeps < 0:
             raise ConfigError(f"approx.search_sweeps counts rounds and cannot be {search_sweeps}")
         self.basis: Basis
@@ -192,11 +201,20 @@ class Reweighted(Model):
         noise = self.likelihood.noise_variance.detach().double().log()
         return torch.cat([self.log_weights.detach(), noise[None]])
 
+    @property
+    def noise_floor(self) -> float:
+        """Infimum of the noise variance."""
+        return floor_of(self.likelihood, "noise_variance")
+
+    @property
+    def _least_noise(self) -> float:
+        return max(LEAST_NOISE, (1.0 + MARGIN) * self.noise_floor)
+
     @torch.no_grad()
     def move(self, position: Tensor) -> None:
         """Put the model at (log g, log noise variance) (k + 1,)."""
         self.log_weights.copy_(position[:-1])
-        noise = position[-1].exp().clamp_min(LEAST_NOISE)
+        noise = position[-1].exp().clamp_min(self._least_noise)
         self.likelihood.noise_variance = noise.to(self.likelihood.noise_variance)
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
@@ -233,7 +251,7 @@ class Reweighted(Model):
         if isinstance(self.basis, GridEigenfunctions) and self.noise_first:
             statistics = self._rescale(self.basis, statistics, x.shape[1])
         self.statistics = statistics
-        self.totals[2] = self.likelihood.noise_variance.double().clamp_min(LEAST_NOISE)
+        self.totals[2] = self.likelihood.noise_variance.double().clamp_min(self._least_noise)
         start = torch.zeros(self.form.num_weights, dtype=torch.float64, device=x.device)
         priors = self.hyper_priors
         if priors is not None:
@@ -257,6 +275,7 @@ class Reweighted(Model):
         factor, noise, remark = scales_for(old.with_noise(one), inputs)
         self.note += remark
         basis.factors.set_outputscale(factor * basis.factors.outputscale)
+        noise = noise.clamp_min(self._least_noise)
         self.likelihood.noise_variance = noise.to(self.likelihood.noise_variance)
         return SufficientStatistics(
             factor * old.gram, factor.sqrt() * old.projected, old.squared, old.num_data

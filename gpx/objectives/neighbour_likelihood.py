@@ -35,7 +35,8 @@ def neighbours(kernel: Kernel, x: Tensor, rows: Tensor, count: int) -> Tensor:
         variance = kernel.diagonal(x).clamp_min(torch.finfo(x.dtype).tiny)
         found = []
         for part in rows.split(max(1, CHUNK_BYTES // (8 * x.shape[0]))):
-            score = kernel.evaluate(x[part], x).square_().div_(variance)
+            # not in place: the covariances of a constant may be one number, expanded
+            score = kernel.evaluate(x[part], x).square() / variance
             score.scatter_(1, part[:, None], -1.0)
             found.append(score.topk(count, dim=1).indices)
     return torch.cat(found)

@@ -116,6 +116,9 @@ class BlockSteps:
                 f"{cells.num_groups} groups of the family"
             )
 
+    def check_limit(self, limit: int) -> None:
+        """Raise ConfigError when ``limit`` steps (trainer.max_steps) are too few to be of use."""
+
     def bind(self, model: Model, x: Tensor, seed: int) -> None:
         """Attach to a model and all training inputs x (n, d); ``check`` has passed."""
         self._attach(model)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
 from gpx.errors import ConfigError, DTypeError, ShapeError
 from gpx.training.composition import composed
@@ -18,6 +19,9 @@ from gpx.training.run_folder import RunFolder
 
 DATA = "arrays.npz"
 """The arrays in the run folder: it can be resumed, and repeated, like any other."""
+
+TAKEN = ("data", "data.path", "data.root", "data.x", "data.y", "data.test", "resume")
+"""Options that say where data come from."""
 
 
 class Fitted(NamedTuple):
@@ -58,7 +62,8 @@ def fit(
         mean, std, lower, upper = fitted.predict(x_new)
 
     Args:
-        x (n, d): inputs in their own units (they are standardised inside); (n,) is one input.
+        x (n, d): inputs in their own units (they are standardised inside); (n,) is one input. NumPy
+            arrays, torch tensors on any device, data frames or lists.
         y (n,): numbers, counts or class labels, as the likelihood takes them.
         options: as on the command line, ``group=choice`` or ``name=value``.
         test: inputs and targets that metrics are computed on. None: a tenth of the rows is held
@@ -70,11 +75,15 @@ def fit(
 
     Raises:
         ShapeError: arrays that do not fit each other.
+        DTypeError: arrays of something else than real numbers.
+        ConfigError: an option that is none, or a folder that cannot be used.
         GPXError: everything that ``train.py`` refuses, in the same words.
         Interrupted: after Ctrl-C, with a checkpoint in the folder.
     """
     arrays = _arrays(x, y)
     if test is not None:
+        if not isinstance(test, (tuple, list)) or len(test) != 2:
+            raise ShapeError("test= takes a pair (inputs, targets) of arrays")
         more = _arrays(*test)
         if more["x"].shape[1] != arrays["x"].shape[1]:
             raise ShapeError(
@@ -85,11 +94,17 @@ def fit(
         arrays = {name: np.concatenate([arrays[name], more[name]]) for name in arrays}
         arrays["test"] = is_test
     for option in options:
+        if not isinstance(option, str):
+            raise ConfigError(
+                f"gpx.fit takes options one by one as text, such as 'approx=sgpr', got {option!r}"
+            )
         name = option.partition("=")[0].lstrip("+~")
-        if name in ("data", "data.path", "resume") or name.startswith("hydra"):
+        if name in TAKEN or name.startswith("hydra"):
             raise ConfigError(f"gpx.fit takes no {name}=: it trains on the arrays it is given")
     started = datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")
     target = RunFolder(Path("outputs", "arrays", started) if folder is None else folder)
+    if target.path.exists() and not target.path.is_dir():
+        raise ConfigError(f"folder={target.path} is a file: choose another folder=")
     if target.path.exists() and any(target.path.iterdir()):
         raise ConfigError(
             f"{target.path} is not empty: choose another folder=, or go on with a stopped run by "
@@ -99,17 +114,25 @@ def fit(
     config = composed(["data=npz", *options])
     config.data.path = str(path)
     config.data.test = None if test is None else "test"
-    made = not target.path.exists()
-    target.path.mkdir(parents=True, exist_ok=True)
-    with open(path, "wb") as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type]
+    made = [parent for parent in path.parents if not parent.exists()]
     try:
+        try:
+            target.path.mkdir(parents=True, exist_ok=True)
+            with open(path, "wb") as file:
+                np.savez(file, **arrays)  # type: ignore[arg-type]
+        except OSError as error:
+            raise ConfigError(
+                f"{error.filename or target.path}: {error.strerror or error}; choose another "
+                "folder="
+            ) from error
         metrics = run(config, target)
     except BaseException:
         if not target.holds_a_run():  # refused before anything was trained
-            path.unlink()
-            if made:
-                shutil.rmtree(target.path)
+            with suppress(OSError):
+                path.unlink()
+            for parent in made:
+                with suppress(OSError):  # never made, or another run is in it
+                    parent.rmdir()
         raise
     return Fitted(load(target.path, str(config.trainer.device)), metrics, target.path)
 
@@ -122,7 +145,11 @@ def _arrays(x: ArrayLike, y: ArrayLike) -> dict[str, NDArray[Any]]:
         ShapeError: not that many of each.
     """
     try:
-        inputs, targets = (np.asarray(a, dtype=np.float64) for a in (x, y))
+        given = [np.asarray(a.detach().cpu() if isinstance(a, Tensor) else a) for a in (x, y)]
+        for array in given:
+            if array.dtype.kind in "cmM":
+                raise TypeError(f"found {array.dtype}")
+        inputs, targets = (array.astype(np.float64) for array in given)
     except (TypeError, ValueError) as error:
         raise DTypeError(
             f"inputs and targets must be arrays of numbers ({error}); give classes as numbers"

@@ -85,6 +85,8 @@ class MALA(BlockSteps):
         if prior is None:  # cannot be: the model refuses type-I without priors
             raise ConfigError("type-I inference needs hyper-priors: set approx.priors")
         self.form, self.prior = model.form, prior
+        floor = model.noise_floor
+        self.least = math.log(floor) if floor > 0.0 else -math.inf
         if self.saved:
             self.chain = Langevin.restored(self._density, self.saved["chain"])
             self.accepted, self.trace = self.saved["accepted"], self.saved["trace"].tolist()
@@ -101,24 +103,25 @@ class MALA(BlockSteps):
             self.latest = None
             return position.new_tensor(-math.inf), torch.zeros_like(position)
         self.latest = found
-        return found.likelihood + found.prior, found.gradient
+        value = found.likelihood + found.prior
+        # the prior of the noise ends at its floor: states below are never accepted
+        return torch.where(position[-1] > self.least, value, -math.inf), found.gradient
 
     def _variances(self, position: Tensor) -> Tensor:
         """Inverse of prior precision plus expected information, diagonal (k + 1,)."""
         information = self.form.weights(position[:-1], position[-1]).fisher()
         return 1.0 / (1.0 / self.prior.variance + information)
 
-    def max_steps(self, limit: int) -> int:
-        """Burn-in and iterations, at most ``limit``.
-
-        Raises:
-            ConfigError: that ends before the first sample.
-        """
+    def check_limit(self, limit: int) -> None:
+        """Raise ConfigError when ``limit`` steps end before the first sample."""
         if limit < self.burn_in + self.thin:
             raise ConfigError(
                 f"trainer.max_steps={limit} ends before the first sample at step "
                 f"{self.burn_in + self.thin}; raise it, or lower optimizer.burn_in"
             )
+
+    def max_steps(self, limit: int) -> int:
+        """Burn-in and iterations, at most ``limit``; ``check_limit`` has passed."""
         self.last = min(limit, self.burn_in + self.iterations)
         return self.last
 

@@ -174,6 +174,7 @@ def _prepare(config: DictConfig, folder: RunFolder) -> _Run:
         optimizer.bind(model.parameter_groups(), options.max_steps)
     if isinstance(optimizer, BlockSteps):
         optimizer.check(model, data.train_x.shape[0])
+        optimizer.check_limit(options.max_steps)
     with torch.no_grad():  # a kernel made for other inputs says so before anything is written
         model.kernel.evaluate(train[0][:1], train[0][:1])
         model.mean(train[0][:1])

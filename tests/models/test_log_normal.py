@@ -43,6 +43,12 @@ def test_noise_mode_is_the_start_unless_it_is_given():
     assert WeightPriors(noise_mode=0.1).noise(0.3).mode == 0.1
 
 
+@pytest.mark.parametrize(("mode", "variance"), [(1e300, 1.0), (1e-300, 1.0), (1.0, 1e300)])
+def test_a_spread_that_overflows_is_refused(mode, variance):
+    with pytest.raises(ConfigError, match="squared modes"):
+        LogNormal(mode, variance)
+
+
 @pytest.mark.parametrize("options", [{"weight_variance": 0.0}, {"noise_mode": -1.0}])
 def test_mistakes_are_explained(options):
     with pytest.raises(ConfigError, match="needs a positive mode and variance"):

@@ -32,10 +32,10 @@ def data(n=60):
 
 def build(**options):
     defaults = {"num_basis": 30, "priors": WeightPriors(), "inference": "type2"}
+    defaults["likelihood"] = Gaussian(0.05)
     return Reweighted(
         kernel=RBF(2, lengthscale=0.8, outputscale=1.3),
         mean=Constant(),
-        likelihood=Gaussian(0.05),
         num_inputs=2,
         **{**defaults, **options},
     ).double()
@@ -203,7 +203,16 @@ def test_noise_starts_at_the_mode_of_its_prior():
     assert "over-fit" in model.note
 
 
+def test_noise_starts_above_its_floor():
+    """The data ask for far less noise than the likelihood allows."""
+    model, _, _ = problem(likelihood=Gaussian(0.6, noise_floor=0.5))
+    assert float(model.hyper_priors[1].mode) > 0.5
+    assert float(model.likelihood.noise_variance.detach()) > 0.5
+
+
 def test_mistakes_are_explained(monkeypatch):
+    with pytest.raises(ConfigError, match=r"noise_mode=1e-09, .*must be above .*noise_floor=1e-06"):
+        build(priors=WeightPriors(noise_mode=1e-9))
     with pytest.raises(ConfigError, match="type-I inference needs hyper-priors"):
         build(inference="type1", priors=None)
     for option in ("structure", "basis", "inference"):

@@ -5,7 +5,7 @@ import torch
 from torch.distributions import MultivariateNormal
 
 from gpx.errors import NotPositiveDefinite
-from gpx.kernels import RBF, Linear, Matern32
+from gpx.kernels import RBF, Constant, Linear, Matern32
 from gpx.objectives.neighbour_likelihood import neighbour_log_likelihood, neighbours
 
 DOUBLE = torch.float64
@@ -57,6 +57,15 @@ def test_neighbours_are_the_nearest_in_the_kernels_metric_and_never_the_row_itse
         d[row] = torch.inf
         assert row not in near
         assert sorted(near) == sorted(d.topk(10, largest=False).indices.tolist())
+
+
+def test_neighbours_under_a_constant_covariance():
+    """All rows say the same: any are neighbours, but not the row itself."""
+    x = torch.randn(8, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    rows = torch.tensor([0, 5])
+    found = neighbours(Constant(), x, rows, 7)
+    for row, near in zip(rows.tolist(), found, strict=True):
+        assert sorted(near.tolist()) == [i for i in range(8) if i != row]
 
 
 def test_a_singular_group_is_an_error():

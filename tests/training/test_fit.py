@@ -4,6 +4,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 from hydra.core.global_hydra import GlobalHydra
 
 import gpx
@@ -66,6 +67,11 @@ def test_classes_and_one_input(tmp_path):
         ({"test": (np.ones((3, 5)), np.ones(3))}, ShapeError, "test inputs have 5 columns"),
         ({"options": ("aprox=sgpr",)}, ConfigError, "did you mean approx"),
         ({"options": ("data=kin40k",)}, ConfigError, "gpx.fit takes no data="),
+        ({"options": ("data.test=y",)}, ConfigError, "gpx.fit takes no data.test="),
+        ({"options": ({"approx": "sgpr"},)}, ConfigError, "options one by one as text"),
+        ({"test": np.ones((3, 2))}, ShapeError, "takes a pair"),
+        ({"y": np.full(60, 1j)}, DTypeError, "found complex128"),
+        ({"y": np.arange(60).astype("datetime64[D]")}, DTypeError, "found datetime64"),
         ({"options": ("hydra.run.dir=x",)}, ConfigError, "gpx.fit takes no hydra.run.dir="),
         ({"options": ("approx=sgpr", "approx.num_inducing=0")}, ConfigError, "num_inducing"),
         ({"options": ("experiment=null",)}, ConfigError, "chooses nothing"),
@@ -73,7 +79,7 @@ def test_classes_and_one_input(tmp_path):
 )
 def test_refused_before_anything_is_left_behind(arrays, tmp_path, change, error, words):
     x, y = arrays
-    folder = tmp_path / "run"
+    folder = tmp_path / "outer" / "run"
     with pytest.raises(error, match=words):
         gpx.fit(
             x,
@@ -82,7 +88,7 @@ def test_refused_before_anything_is_left_behind(arrays, tmp_path, change, error,
             test=change.get("test"),
             folder=folder,
         )
-    assert not folder.exists()
+    assert not folder.parent.exists()
     assert not GlobalHydra.instance().is_initialized()
 
 
@@ -91,6 +97,38 @@ def test_a_folder_in_use_is_kept(arrays, tmp_path):
     with pytest.raises(ConfigError, match="is not empty"):
         gpx.fit(*arrays, *QUICK, folder=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(arrays, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ConfigError, match="is a file: choose another folder="):
+        gpx.fit(*arrays, *QUICK, folder=tmp_path / "file")
+    with pytest.raises(ConfigError, match="Not a directory; choose another folder="):
+        gpx.fit(*arrays, *QUICK, folder=tmp_path / "file" / "run")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_tensors_are_arrays(arrays, tmp_path):
+    x, y = (torch.tensor(array, requires_grad=True) for array in arrays)
+    found = gpx.fit(x, y, *QUICK, folder=tmp_path / "tensors").metrics["train.evidence"]
+    expected = gpx.fit(*arrays, *QUICK, folder=tmp_path / "arrays").metrics["train.evidence"]
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("trainer.max_steps=50", "ends before the first sample at step 60"),
+        ("approx.priors.noise_mode=1e-9", "must be above likelihood.noise_floor"),
+        ("approx.priors.weight_mode=1e300", "squared modes"),
+    ],
+)
+def test_a_chain_without_samples_leaves_nothing_behind(arrays, tmp_path, option, words):
+    chain = ("approx=reweighted", "approx.num_basis=10", "optimizer.burn_in=50")
+    chain = (*chain, "optimizer.iterations=20", "optimizer.thin=10", *QUICK[3:], option)
+    with pytest.raises(ConfigError, match=words):
+        gpx.fit(*arrays, *chain, folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_stopped_fit_goes_on(arrays, tmp_path, monkeypatch):

@@ -38,6 +38,7 @@ def model_of(phi, y, priors):
 def run(model, steps, x, y, seed=0, **options):
     chain = MALA(**options)
     chain.check(model, len(y))
+    chain.check_limit(steps)
     chain.bind(model, x, 0)
     generator = torch.Generator().manual_seed(seed)
     for step in range(chain.max_steps(steps)):
@@ -135,6 +136,18 @@ def test_a_step_that_was_not_adapted_is_a_warning():
         chain.step(step, phi, y, generator=generator)
     with pytest.warns(UserWarning, match="accepted 0 % of its proposals after burn-in"):
         chain.final_evidence(phi, y, generator=generator)
+
+
+def test_the_noise_stays_above_its_floor():
+    """The data ask for a variance of 0.16, the likelihood allows none below 0.3."""
+    phi, y = problem()
+    model = model_of(phi, y, WeightPriors(noise_mode=0.35))
+    model.likelihood = Gaussian(0.35, noise_floor=0.3).double()
+    run(model, 10**6, phi, y, burn_in=100, iterations=200, thin=2)
+    noise = model.samples[:, -1].exp()
+    assert float(noise.min()) > 0.3
+    assert float(noise.std()) > 0.0
+    assert float(model.likelihood.noise_variance.detach()) > 0.3
 
 
 def test_mistakes_are_explained():
