@@ -16,6 +16,9 @@ from gpx.models.grid_factors import AxisKernels
 DIED_OUT = 1e-8
 """Covariance with the nearest point of an axis, in units of the variance, that is none."""
 
+NOTHING = 1e-20
+"""Covariance, in the same unit, that is not even worth evaluating."""
+
 BLOCK_NUMBERS = 2**21
 """Numbers in one block of rows that are evaluated."""
 
@@ -41,8 +44,9 @@ class CircleRows:
         place (q,), on (q,): the nearest point of the circle, and whether that is the point itself;
             false where it is not ``within``.
 
-    Cost: a product with (a, c): two FFTs per column for all points of the axis, and a evaluations
-    and 2 a c operations for every other point. Memory O(a c).
+    Cost: a product with (a, c): two FFTs per column for all points of the axis, and 2 a c
+    operations for every other point; only covariances that have not died out are evaluated. Memory
+    O(a c).
     """
 
     def __init__(
@@ -70,6 +74,9 @@ class CircleRows:
         reach = (0.5 * size + OFF_STEP) * step
         self.within = (points - axis[first] <= reach) & (axis[first + inner - 1] - points <= reach)
         nearest_end = torch.maximum(axis[first] - points, points - axis[first + inner - 1])
+        alive = (column[: size // 2 + 1].abs() > NOTHING * column[0]).nonzero().max()
+        width = min(2 * int(alive) + 5, size)  # a step on both sides for points between
+        self._near = torch.arange(width, device=axis.device) - width // 2
         lags = torch.cat([points.new_zeros(1), nearest_end.clamp_(min=0.0)])
         near = kernels.at_lags(grid, number, lags)
         self.reached = ~(near[1:].abs() <= DIED_OUT * near[0])
@@ -92,10 +99,13 @@ class CircleRows:
         return SquaredCircleRows(self)
 
     def _rows(self, index: Tensor) -> Tensor:
-        lags = (self.points[index].unsqueeze(1) - self.axis).abs_()
+        size, points = self.shape[1], self.points[index].unsqueeze(1)
+        cells = (self.place[index].unsqueeze(1) + self._near) % size
+        lags = (points - self.axis[cells]).abs_()
         shorter = torch.minimum(lags, (self._around - lags).abs())
         lags = torch.where(self.within[index].unsqueeze(1), shorter, lags)
-        found = self._kernels.at_lags(self._grid, self._number, lags.reshape(-1)).view(lags.shape)
+        near = self._kernels.at_lags(self._grid, self._number, lags.reshape(-1)).view(lags.shape)
+        found = near.new_zeros(len(points), size).scatter_(1, cells, near)
         return found if self._scale is None else self._scale * found
 
     def _by_parts(

@@ -239,6 +239,9 @@ class GridPosterior(Posterior):
         the kernel: the variance that the whole grid leaves unexplained is missing there. Where the
         covariances with an axis that goes by FFT have died out they are the mean.
 
+        Raises:
+            ConfigError: at points further beyond such an axis, where they have not.
+
         Cost: one solve with ``num`` right-hand sides; per call ``num`` products as for means.
         """
         system = self.system()
@@ -254,6 +257,11 @@ class GridPosterior(Posterior):
         @torch.no_grad()
         def paths(x: Tensor) -> Tensor:
             points = self.at(x, system.rows.grid)
+            if bool((points.reached & ~points.within).any()):
+                raise ConfigError(
+                    "sample paths were asked for further beyond an axis that goes by FFT than its "
+                    "circle is long, and its kernel reaches so far; set approx.fft_points=null"
+                )
             found = points.contract(weights) * points.reached.unsqueeze(1)
             return found.mT + self.mean(x)
 
