@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
 
-from gpx.errors import ConfigError, DTypeError, ShapeError
+from gpx.errors import ConfigError, ShapeError
+from gpx.training.arrays import real_array
 from gpx.training.composition import composed
 from gpx.training.predictor import ClassPrediction, Prediction, Predictor, load
 from gpx.training.run import run
@@ -144,16 +144,8 @@ def _arrays(x: ArrayLike, y: ArrayLike) -> dict[str, NDArray[Any]]:
         DTypeError: not numbers.
         ShapeError: not that many of each.
     """
-    try:
-        given = [np.asarray(a.detach().cpu() if isinstance(a, Tensor) else a) for a in (x, y)]
-        for array in given:
-            if array.dtype.kind in "cmM":
-                raise TypeError(f"found {array.dtype}")
-        inputs, targets = (array.astype(np.float64) for array in given)
-    except (TypeError, ValueError) as error:
-        raise DTypeError(
-            f"inputs and targets must be arrays of numbers ({error}); give classes as numbers"
-        ) from error
+    inputs = real_array(x, "inputs")
+    targets = real_array(y, "targets, with classes as numbers,")
     inputs = inputs[:, None] if inputs.ndim == 1 else inputs
     targets = targets[:, 0] if targets.ndim == 2 and targets.shape[1] == 1 else targets
     if inputs.ndim != 2 or targets.ndim != 1 or len(inputs) != len(targets):

@@ -131,12 +131,14 @@ class InducingSteps(BlockSteps):
             state["gamma"] = state["residual"] @ state["direction"]
         direction, gamma = state["direction"], state["gamma"]
         image = self._product(direction)
-        size = gamma / (direction @ image)
+        left = gamma > 0.0  # nothing is left to do where the residual is zero: constant targets
+        size = torch.where(left, gamma / (direction @ image), 0.0)
         state["solution"] = state["solution"] + size * direction
         state["residual"] = state["residual"] - size * image
         whitened = solve(state["residual"])
         state["gamma"] = state["residual"] @ whitened
-        state["direction"] = whitened + (state["gamma"] / gamma) * direction
+        ratio = torch.where(left, state["gamma"] / gamma, 0.0)
+        state["direction"] = whitened + ratio * direction
 
     def _gauss_seidel_step(self, step: int, x: Tensor) -> None:
         n = x.shape[0]

@@ -12,9 +12,10 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from gpx.data import Standardiser
-from gpx.errors import CheckpointError, ConfigError, ShapeError
+from gpx.errors import CheckpointError, ConfigError, DataError, ShapeError
 from gpx.likelihoods import Likelihood
 from gpx.models import Posterior
+from gpx.training.arrays import real_array
 from gpx.training.build import build_model
 from gpx.training.checkpoint import load_checkpoint
 from gpx.training.device import DTYPES, resolve_device
@@ -93,6 +94,7 @@ class Predictor:
 
         Raises:
             ShapeError: the number of columns differs from training.
+            DTypeError, DataError: not real numbers, or not finite.
             ConfigError: the target is a class; see ``predict_classes``.
         """
         if self.likelihood.task in ("binary", "multiclass"):
@@ -118,6 +120,7 @@ class Predictor:
 
         Raises:
             ShapeError: the number of columns differs from training.
+            DTypeError, DataError: not real numbers, or not finite.
             ConfigError: the target is a number.
         """
         if self.likelihood.task not in ("binary", "multiclass"):
@@ -130,12 +133,18 @@ class Predictor:
         return ClassPrediction(_array(label), _array(probability))
 
     def _standardised(self, inputs: ArrayLike) -> Tensor:
-        array = np.atleast_2d(np.asarray(inputs, dtype=np.float64))
+        array = np.atleast_2d(real_array(inputs, "inputs"))
         if array.ndim != 2 or array.shape[1] != len(self.input_names):
             raise ShapeError(
                 f"expected inputs with {len(self.input_names)} columns "
                 f"({', '.join(self.input_names[:6])}{'...' if len(self.input_names) > 6 else ''}), "
                 f"got shape {array.shape}"
+            )
+        if not np.isfinite(array).all():
+            row, column = np.argwhere(~np.isfinite(array))[0]
+            raise DataError(
+                f"inputs, row {row + 1}, column {column + 1} ({self.input_names[column]!r}): found "
+                f"{array[row, column]}, expected a finite number"
             )
         x = self.scaler.transform_inputs(torch.from_numpy(array))
         reference = next(iter(self.posterior.buffers()), None)

@@ -75,6 +75,16 @@ def test_conjugate_gradients_recover_the_exact_mean_within_their_certificate(nam
     assert float((found - exact).square().mean().sqrt()) < 1e-2 * float(y.std())
 
 
+@pytest.mark.parametrize("method", ["conjugate_gradients", "gauss_seidel"])
+def test_targets_of_zero_are_solved_at_once(method):
+    """Constant targets, centred: there is nothing to divide by."""
+    model, x, y = problem(n=60, rank=3)
+    optimizer, values = solve(model, x, 0.0 * y, method=method, block_size=30)
+    assert optimizer.converged
+    assert math.isfinite(values[-1])
+    assert not model.weight_mean.any()
+
+
 @pytest.mark.filterwarnings("ignore::gpx.linalg.UnconvergedWarning")
 def test_gauss_seidel_ascends_and_approaches_the_exact_mean():
     model, x, y = problem(kernel=Matern32(2, 0.8, 1.5))

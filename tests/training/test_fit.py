@@ -62,7 +62,7 @@ def test_classes_and_one_input(tmp_path):
     ("change", "error", "words"),
     [
         ({"y": np.ones(59)}, ShapeError, r"\(60, 2\) and targets of shape \(59,\)"),
-        ({"y": ["a"] * 60}, DTypeError, "arrays of numbers"),
+        ({"y": ["a"] * 60}, DTypeError, "an array of real numbers"),
         ({"y": np.full(60, np.nan)}, GPXError, "found nan"),
         ({"test": (np.ones((3, 5)), np.ones(3))}, ShapeError, "test inputs have 5 columns"),
         ({"options": ("aprox=sgpr",)}, ConfigError, "did you mean approx"),

@@ -5,7 +5,7 @@ from scipy import stats
 from torch.distributions import Categorical, MixtureSameFamily, Normal, Poisson, StudentT
 
 from gpx.data import Standardiser
-from gpx.errors import ConfigError, ShapeError
+from gpx.errors import ConfigError, DataError, DTypeError, ShapeError
 from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli, Gaussian, Softmax
 from gpx.means import Zero
@@ -38,6 +38,19 @@ def test_one_row_and_wrong_columns(predictor):
     assert model.predict(x[0].numpy()).mean.shape == (1,)
     with pytest.raises(ShapeError, match=r"2 columns \(east, north\)"):
         model.predict(np.zeros((4, 3)))
+
+
+def test_tensors_are_arrays_and_other_things_are_not(predictor):
+    model, x, _ = predictor
+    expected = model.predict(x.numpy()).mean
+    np.testing.assert_array_equal(model.predict(x.clone().requires_grad_()).mean, expected)
+    with pytest.raises(
+        DataError, match=r"row 2, column 1 \('east'\): found nan, expected a finite"
+    ):
+        model.predict([[1.0, 2.0], [np.nan, 2.0]])
+    for bad, found in ((["a", "b"], "could not convert"), ([1j, 2.0], "found complex128")):
+        with pytest.raises(DTypeError, match=f"inputs must be an array of real numbers .*{found}"):
+            model.predict(bad)
 
 
 def test_intervals_are_quantiles_or_normal():
