@@ -25,13 +25,23 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from omegaconf import OmegaConf
 from record import write
 
+from gpx.data.uci import UCI
+from gpx.errors import DataError
+
 HERE = Path(__file__).resolve().parent
 
 ROOT = HERE.parents[1]
 RUNS = HERE / "regression_runs.json"
 QUICK_ROWS = 4000
-ROWS = {"kin40k": 36000, "protein": 41157, "keggdirected": 43945, "keggundirected": 57248}
-"""Training rows of a published split."""
+ROWS = {
+    "kin40k": 36000,
+    "protein": 41157,
+    "keggdirected": 43945,
+    "keggundirected": 57248,
+    "slice": 48150,
+    "song": 463810,
+}
+"""Training rows of a published split; slice and song are skipped where their files are not."""
 
 APPROX = {"fourier": "qsgp", "inducing": "qsgp_inducing"}
 PUBLISHED = {
@@ -40,19 +50,23 @@ PUBLISHED = {
         "protein": {"qsgp": (0.602, 1.34), "svgp": (0.542, 1.06)},
         "keggdirected": {"qsgp": (0.135, -0.821), "svgp": (0.124, -0.953)},
         "keggundirected": {"qsgp": (0.120, 0.783), "svgp": (0.120, 36.1)},
+        "slice": {"qsgp": (2.484, 0.377), "svgp": (4.746, 1.08)},
+        "song": {"qsgp": (0.492, 1.26), "svgp": (0.488, 1.26)},
     },
     "inducing": {
         "kin40k": {"qsgp": (0.154, -0.348), "svgp": (0.171, -0.089)},
         "protein": {"qsgp": (0.598, 1.157), "svgp": (0.598, 1.159)},
         "keggdirected": {"qsgp": (0.124, -0.554), "svgp": (0.124, -0.883)},
         "keggundirected": {"qsgp": (0.123, 0.848), "svgp": (0.118, 64.014)},
+        "slice": {"qsgp": (2.574, 0.149), "svgp": (2.938, -0.440)},
+        "song": {"qsgp": (0.491, 1.374), "svgp": (0.491, 1.321)},
     },
 }
 """RMSE (mean of five splits) and MNLP (first split) of QSGP-0: Evans and Nair 2020, tables 2, 3."""
 
 DEVIATION = {
-    "fourier": {"kin40k": 0.004, "protein": 0.007, "keggdirected": 0.004, "keggundirected": 0.004},
-    "inducing": {"kin40k": 0.007, "protein": 0.007, "keggdirected": 0.005, "keggundirected": 0.004},
+    "fourier": dict(zip(ROWS, (0.004, 0.007, 0.004, 0.004, 0.107, 0.002), strict=True)),
+    "inducing": dict(zip(ROWS, (0.007, 0.007, 0.005, 0.004, 0.263, 0.002), strict=True)),
 }
 """Standard deviation of those RMSE over the splits."""
 
@@ -79,6 +93,16 @@ def command(basis: str, data: str, *, quick: bool, paper: bool) -> list[str]:
     if paper and basis == "fourier":
         options += ["optimizer=qsgp_paper", f"trainer.max_steps={1000 if quick else 100_000}"]
     return options
+
+
+def at_hand(data: str) -> bool:
+    """Whether the files of a data set are here, or can be fetched; says so where not."""
+    try:
+        UCI(data).table()
+    except DataError as error:
+        print(f"skipped: {error}")
+        return False
+    return True
 
 
 def row_of(folder: Path, options: list[str]) -> dict[str, Any]:
@@ -124,7 +148,8 @@ def record(basis: str, runs: list[dict[str, Any]]) -> None:
                 "date": run["date"],
             }
         )
-        if run["training_rows"] == ROWS[run["data"]] and run["optimizer"] != "FirstOrder":
+        whole = abs(run["training_rows"] - ROWS[run["data"]]) <= 1  # masks differ by a row
+        if whole and run["optimizer"] != "FirstOrder":
             least = known["qsgp"][0] + DEVIATION[basis][run["data"]]
             checks[f"{run['data']}: RMSE at most as published and a deviation"] = rmse <= least
             checks[f"{run['data']}: MNLP at most as published"] = mnlp <= known["qsgp"][1]
@@ -161,6 +186,8 @@ def main() -> None:
         add(name if whole else f"{name}-{row['training_rows']}", row)
     for basis in arguments.basis if arguments.folders is None else []:
         for data in arguments.data:
+            if not at_hand(data):
+                continue
             for paper in (False, True) if arguments.paper else (False,):
                 options = command(basis, data, quick=arguments.quick, paper=paper)
                 parts = [basis, data, "paper" if paper else "solved"] + ["quick"] * arguments.quick
