@@ -101,6 +101,12 @@ class Model(DataSized, ABC):
     def load_rounds_state(self, state: dict[str, Any]) -> None:
         """Restore ``rounds_state``."""
 
+    def check_optimizer(self, optimizer: object) -> None:
+        """Raise ConfigError, in one sentence, for an optimizer that does not train what was asked.
+
+        Optimizers that need a certain model check that themselves. Default: any other will do.
+        """
+
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
         """Fix the options that were left to choose, given the training inputs x (n, d).
 

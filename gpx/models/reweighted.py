@@ -217,6 +217,14 @@ class Reweighted(Model):
         noise = position[-1].exp().clamp_min(self._least_noise)
         self.likelihood.noise_variance = noise.to(self.likelihood.noise_variance)
 
+    def check_optimizer(self, optimizer: object) -> None:
+        """As in ``Model``: type-I inference needs a Markov chain, not a maximiser."""
+        if self.inference == "type1" and getattr(optimizer, "option", None) != "mala":
+            raise ConfigError(
+                f"{type(optimizer).__name__} would maximise what approx.inference=type1 is to "
+                "integrate out: leave out optimizer= for a chain, or use inference=type2"
+            )
+
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
         """As in ``Model``: nothing to settle, but sums of m x m must fit into memory.
 

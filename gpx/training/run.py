@@ -170,6 +170,7 @@ def _prepare(config: DictConfig, folder: RunFolder) -> _Run:
     train = (data.train_x.to(device, dtype), data.train_y.to(device, dtype))
     test = (data.test_x.to(device, dtype), data.test_y.to(device, dtype))
     optimizer, start = build(config, "optimizer"), build(config, "init")
+    model.check_optimizer(optimizer)
     if isinstance(optimizer, FirstOrder):
         optimizer.bind(model.parameter_groups(), options.max_steps)
     if isinstance(optimizer, BlockSteps):

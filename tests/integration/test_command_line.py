@@ -55,6 +55,10 @@ def train_py(tmp_path, monkeypatch, capsys):
         (["data=csv", "data.path=nowhere.csv"], "nowhere.csv"),
         (["data=csv"], "data.path"),
         (["resume=nowhere"], "there is no run folder nowhere"),
+        (
+            ["approx=reweighted", "data=toy1d", "inference=type1_mala", "optimizer=lbfgsb"],
+            "LBFGSB would maximise what approx.inference=type1 is to integrate out",
+        ),
         (["resume=nowhere", "seed=1"], "takes no other option"),
         (["+experiment=nonsense"], "nonsense"),
         (["experiment=null"], "experiment=null chooses nothing"),
