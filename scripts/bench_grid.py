@@ -170,18 +170,23 @@ def peer_evidence(
     return value.detach(), list(torch.autograd.grad(value, [*leaves, variance]))
 
 
+def peer_problem(model: GridGP, x: Tensor) -> tuple:
+    """Gridded rows, their order by cell, mask of observed cells, factors and noise."""
+    rows = model.gridded(x)
+    observed = torch.zeros(rows.grid.size, dtype=torch.bool)
+    observed[rows.cells] = True
+    with torch.no_grad():
+        factors = model.axis_kernels(rows).matrices(rows.grid)
+    order = torch.sort(rows.cells).indices
+    return rows, order, observed, factors, model.likelihood.noise_variance.detach()
+
+
 def peer(options: argparse.Namespace) -> None:
     for share in options.gaps:
         x, y = problem(options.shape, share, options.seed)
         model = model_of(len(options.shape), options.strategy, 1e-10)
         objective = GridMLL("dense")
-        rows = model.gridded(x)
-        order = torch.sort(rows.cells).indices
-        observed = torch.zeros(rows.grid.size, dtype=torch.bool)
-        observed[rows.cells] = True
-        with torch.no_grad():
-            factors = model.axis_kernels(rows).matrices(rows.grid)
-            noise = model.likelihood.noise_variance
+        _, order, observed, factors, noise = peer_problem(model, x)
 
         def ours(model=model, x=x, y=y, objective=objective) -> Tensor:  # type: ignore[no-untyped-def]
             model.warm.zero_()  # a first evaluation, not the next one
@@ -235,13 +240,7 @@ def solve(options: argparse.Namespace) -> None:
     for share in options.gaps:
         x, y = problem(options.shape, share, options.seed)
         model = model_of(len(options.shape), "fill", options.tolerance)
-        rows = model.gridded(x)
-        order = torch.sort(rows.cells).indices
-        observed = torch.zeros(rows.grid.size, dtype=torch.bool)
-        observed[rows.cells] = True
-        with torch.no_grad():
-            factors = model.axis_kernels(rows).matrices(rows.grid)
-            noise = model.likelihood.noise_variance
+        rows, order, observed, factors, noise = peer_problem(model, x)
 
         def ours(rows=rows, model=model, factors=factors, y=y):  # type: ignore[no-untyped-def]
             with torch.no_grad():

@@ -119,7 +119,7 @@ def fit(
         try:
             target.path.mkdir(parents=True, exist_ok=True)
             with open(path, "wb") as file:
-                np.savez(file, **arrays)  # type: ignore[arg-type]
+                np.savez(file, allow_pickle=False, **arrays)
         except OSError as error:
             raise ConfigError(
                 f"{error.filename or target.path}: {error.strerror or error}; choose another "

@@ -112,14 +112,12 @@ class SubsetInitialisation:
 
     def _fit(self, exact: ExactGP, x: Tensor, y: Tensor, say: Say) -> float:
         """Train ``exact``; returns its evidence per point."""
-        objective, lowest = ExactMLL(), math.inf
+        objective = ExactMLL()
 
         def loss() -> Tensor:
             return objective(exact, x, y)
 
         def after_evaluation(count: int, value: float, replayed: bool) -> None:
-            nonlocal lowest
-            lowest = min(lowest, value)
             if count == 1 or count % 20 == 0:
                 say(
                     f"init: exact GP on {len(x)} points, evaluation {count}, "
@@ -129,7 +127,9 @@ class SubsetInitialisation:
         solver, parameters = LBFGSB(ftol=1e-7, gtol=1e-4), list(exact.parameters())
         limits = lower_limits(exact, parameters)
         solver.minimise(parameters, loss, self.max_evaluations, after_evaluation, lower=limits)
-        return -lowest
+        # of the point it ended at: line searches may have looked beyond a limit
+        with torch.no_grad():
+            return -float(objective(exact, x, y))
 
 
 def start_factors(most: int, inputs: int) -> list[float]:
