@@ -161,9 +161,9 @@ def record(basis: str, runs: list[dict[str, Any]]) -> None:
             checks[f"{run['data']}: MNLP at most as published"] = mnlp <= known["qsgp"][1]
     notes = [
         NOTES[basis],
-        "RMSE in units of the data, MNLP of standardised targets, as published (see regression.py);",
+        "RMSE in units of the data, MNLP of standardised targets, as published (regression.py);",
         "seconds include initialisation. Published: RMSE of five splits, MNLP of the first, on a",
-        "GPU; measured: split 0 where all training rows are used, else a random split, not compared.",
+        "GPU; measured: split 0 where all training rows are used, else a random split, not judged.",
         "5 neighbours: their mean, with the deviation it has at left-out training rows.",
     ]
     write(HERE, f"regression_{basis}", TITLES[basis], notes, rows, checks)
