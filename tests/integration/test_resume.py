@@ -53,6 +53,14 @@ SETTINGS = {
         "trainer.max_steps=10",
         "approx.num_basis=40",
     ],
+    "reweighted-importance": [
+        "inference=type2",
+        "approx.basis=importance_weighted",
+        "approx.priors=null",
+        "data.num_points=600",
+        "trainer.max_steps=10",
+        "approx.num_basis=40",
+    ],
     "svgp": [
         "data.num_points=600",
         "trainer.max_steps=30",

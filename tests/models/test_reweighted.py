@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from torch.distributions import Normal
+from torch.distributions import MultivariateNormal, Normal
 
 from gpx.errors import ConfigError
 from gpx.kernels import RBF
@@ -20,6 +20,7 @@ BASES = {
     "fourier": {"basis": "random_fourier"},
     "dictionary": {"basis": "dictionary", "num_data": 200},
     "orthogonal": {"basis": "grief", "structure": "orthogonal", "noise_first": False},
+    "importance": {"basis": "importance_weighted", "priors": None},
 }
 
 
@@ -194,6 +195,37 @@ def test_float32_features_keep_double_sums():
     assert model.log_weights.grad is not None
 
 
+def test_importance_weights_learn_the_kernel_from_the_sums():
+    """The evidence is that of the re-weighted kernel, and its gradient that of the kernel."""
+    model, x, y = problem(basis="importance_weighted", priors=None, num_basis=80)
+    with torch.no_grad():
+        model.kernel.lengthscale = torch.tensor([1.1, 0.9], dtype=torch.float64)
+        features = model.basis(x)
+        matrix = (features * model.log_variances().exp()) @ features.mT
+        matrix += model.likelihood.noise_variance * torch.eye(len(x), dtype=torch.float64)
+        want = MultivariateNormal(model.mean(x), matrix).log_prob(y)
+    (raw,) = (p for n, p in model.kernel.named_parameters() if "lengthscale" in n)
+    assert {id(raw)} < {id(p) for p in model.parameter_groups()["hyperparameters"]}
+    value = OBJECTIVE.evidence(model, x, y).value
+    torch.testing.assert_close(value.detach(), want, rtol=1e-9, atol=0)
+    value.backward()
+    slopes = []
+    for i in range(2):
+        ends = []
+        for step in (1e-5, -1e-5):
+            with torch.no_grad():
+                raw[i] += step
+                ends.append(float(OBJECTIVE.evidence(model, x, y).value))
+                raw[i] -= step
+        slopes.append((ends[0] - ends[1]) / 2e-5)
+    assert raw.grad.tolist() == pytest.approx(slopes, rel=1e-5)
+    assert "over-fit" not in model.note
+    with torch.no_grad():
+        model.kernel.lengthscale = torch.full((2,), 8.0, dtype=torch.float64)
+    with pytest.warns(UserWarning, match="frequencies count after re-weighting"):
+        model.condition(x, y)
+
+
 def test_noise_starts_at_the_mode_of_its_prior():
     model, _, _ = problem(basis="random_fourier", priors=WeightPriors(noise_mode=0.2))
     assert float(model.likelihood.noise_variance.detach()) == pytest.approx(0.2)
@@ -222,6 +254,10 @@ def test_mistakes_are_explained(monkeypatch):
         build(basis="dictionary")
     with pytest.raises(ConfigError, match="search_sweeps counts rounds"):
         build(search_sweeps=-1)
+    with pytest.raises(ConfigError, match=r"needs inference=type2 approx\.priors=null$"):
+        build(basis="importance_weighted", inference="type1")
+    with pytest.raises(ConfigError, match=r"needs approx\.structure=diagonal$"):
+        build(basis="importance_weighted", priors=None, structure="orthogonal")
     model = build()
     monkeypatch.setattr(grief_start, "available_memory", lambda device: 8 * 8 * 20**2)
     with pytest.raises(ConfigError, match=r"num_basis=30 needs .*use at most 20"):
