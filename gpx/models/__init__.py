@@ -8,10 +8,11 @@ from gpx.models.grid import GridGP
 from gpx.models.grid_posterior import GridPosterior
 from gpx.models.grief import GRIEF
 from gpx.models.grief_posterior import GRIEFPosterior
+from gpx.models.hyper_priors import HyperPriors, InverseGamma, WeightPriors
 from gpx.models.inducing_posterior import InducingPosterior
 from gpx.models.inducing_weights import QSGPInducing
 from gpx.models.iterative_posterior import IterativePosterior
-from gpx.models.log_normal import LogNormal, WeightPriors
+from gpx.models.log_normal import LogNormal
 from gpx.models.relevance_vectors import QSRVM, RelevanceVectorPosterior
 from gpx.models.reweighted import Reweighted
 from gpx.models.reweighted_posterior import ReweightedPosterior
@@ -33,7 +34,9 @@ __all__ = [
     "GRIEFPosterior",
     "GridGP",
     "GridPosterior",
+    "HyperPriors",
     "InducingPosterior",
+    "InverseGamma",
     "IterativeOptions",
     "IterativePosterior",
     "LogNormal",

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
+
+from torch import Tensor
 
 from gpx.errors import ConfigError
 
@@ -46,7 +49,7 @@ class LogNormal:
     def _ratio(self) -> float:
         return self.variance / self.mode / self.mode  # the square may overflow
 
-    @property
+    @cached_property
     def log_variance(self) -> float:
         """Variance of log theta: the logarithm of the root, by Newton's method."""
         ratio = self._ratio
@@ -66,37 +69,8 @@ class LogNormal:
         """Mean of log theta."""
         return math.log(self.mode) + self.log_variance
 
-
-@dataclass(frozen=True)
-class WeightPriors:
-    """Hyper-priors of a re-weighted basis: one for every prior variance of a weight, one for noise.
-
-    Args:
-        weight_mode, weight_variance: of the factor on the prior variance that the basis gives each
-            weight (one is the basis as it is).
-        noise_mode: of the noise variance, in squared target units; None: its initial value.
-        noise_variance: the prior's variance, in the square of that unit.
-
-    Raises:
-        ConfigError: not positive.
-
-    Source: Evans thesis, section 5.4.2.
-    """
-
-    weight_mode: float = 1.0
-    weight_variance: float = 100.0
-    noise_mode: float | None = None
-    noise_variance: float = 0.04
-
-    def __post_init__(self) -> None:
-        """Check ranges."""
-        self.weight()
-        self.noise(1.0)
-
-    def weight(self) -> LogNormal:
-        """Of every prior variance."""
-        return LogNormal(self.weight_mode, self.weight_variance)
-
-    def noise(self, start: float) -> LogNormal:
-        """Of the noise variance, whose initial value is ``start``."""
-        return LogNormal(start if self.noise_mode is None else self.noise_mode, self.noise_variance)
+    def density(self, logs: Tensor) -> tuple[Tensor, Tensor]:
+        """Sum of the log densities of log theta (k,), and its gradient (k,)."""
+        slope = (self.log_mean - logs) / self.log_variance
+        constant = -0.5 * math.log(2.0 * math.pi * self.log_variance)
+        return (constant - 0.5 * self.log_variance * slope.square()).sum(), slope

@@ -28,7 +28,7 @@ from gpx.models.grief_start import (
     require_memory,
     scales_for,
 )
-from gpx.models.log_normal import LogNormal, WeightPriors
+from gpx.models.hyper_priors import HyperPriors, WeightPriors
 from gpx.models.reweighted_basis import reweighted_basis
 from gpx.models.reweighted_posterior import ReweightedPosterior
 from gpx.models.reweighted_weights import ReweightedForm, Structure, reweighted_form
@@ -187,11 +187,11 @@ class Reweighted(Model):
         return self._form
 
     @property
-    def hyper_priors(self) -> tuple[LogNormal, LogNormal] | None:
+    def hyper_priors(self) -> HyperPriors | None:
         """Of every g and of the noise variance; None: flat."""
         if self.priors is None:
             return None
-        return self.priors.weight(), self.priors.noise(float(self.totals[2]))
+        return HyperPriors(self.priors.weight(), self.priors.noise(float(self.totals[2])))
 
     def log_variances(self) -> Tensor:
         """log g (k,), differentiable in what is learned."""

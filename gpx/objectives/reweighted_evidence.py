@@ -11,35 +11,11 @@ from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import with_gradient
 from gpx.models.base import Model
-from gpx.models.log_normal import LogNormal
+from gpx.models.hyper_priors import HyperPriors
 from gpx.models.reweighted import Reweighted
 from gpx.models.reweighted_weights import ReweightedForm
 from gpx.objectives.base import Evidence, Objective
 from gpx.objectives.statistics_evidence import LOG_TWO_PI, log_marginal_likelihood
-
-
-class LogPrior(NamedTuple):
-    """Gaussian prior of u = (log g, log noise).
-
-    Attributes:
-        mean, variance (k + 1,): of every entry.
-        constant (): log density at the mean.
-    """
-
-    mean: Tensor
-    variance: Tensor
-    constant: Tensor
-
-
-def log_prior(priors: tuple[LogNormal, LogNormal] | None, like: Tensor) -> LogPrior | None:
-    """Prior of a position like ``like`` (k + 1,), from those of every g and of the noise."""
-    if priors is None:
-        return None
-    weight, noise = priors
-    mean, variance = torch.empty_like(like), torch.empty_like(like)
-    mean[:-1], mean[-1] = weight.log_mean, noise.log_mean
-    variance[:-1], variance[-1] = weight.log_variance, noise.log_variance
-    return LogPrior(mean, variance, -0.5 * (variance.log() + LOG_TWO_PI).sum())
 
 
 class JointDensity(NamedTuple):
@@ -61,14 +37,16 @@ class JointDensity(NamedTuple):
 
 
 @torch.no_grad()
-def joint_density(form: ReweightedForm, prior: LogPrior | None, position: Tensor) -> JointDensity:
+def joint_density(
+    form: ReweightedForm, priors: HyperPriors | None, position: Tensor
+) -> JointDensity:
     """The density that type-I inference samples and type-II inference maximises.
 
-    In logarithms a log-normal prior is a plain Gaussian: the Jacobian is part of it.
+    In logarithms, whose Jacobian is part of it: a log-normal prior is a plain Gaussian there.
 
     Args:
         form: from the statistics.
-        prior: of u; None: flat.
+        priors: of g and noise; None: flat in u.
         position (k + 1,): u, float64.
 
     Raises:
@@ -82,11 +60,9 @@ def joint_density(form: ReweightedForm, prior: LogPrior | None, position: Tensor
     likelihood = log_marginal_likelihood(weights)
     gradient = torch.cat([weights.weight_gradient(), weights.noise_gradient()[None]])
     value = torch.zeros_like(likelihood)
-    if prior is not None:
-        gap = position - prior.mean
-        slope = gap / prior.variance
-        value = prior.constant - 0.5 * torch.dot(gap, slope)
-        gradient -= slope
+    if priors is not None:
+        value, slope = priors.density(position)
+        gradient += slope
     noise = weights.num_data * log_noise
     return JointDensity(
         likelihood,
@@ -121,8 +97,7 @@ class ReweightedEvidence(Objective):
         assert isinstance(model, Reweighted)
         noise, log_variances = model.likelihood.noise_variance, model.log_variances()
         position = torch.cat([log_variances.detach(), noise.detach().double().log()[None]])
-        prior = log_prior(model.hyper_priors, position)
-        found = joint_density(model.form, prior, position)
+        found = joint_density(model.form, model.hyper_priors, position)
         value = found.likelihood + found.prior
         slope = found.gradient[-1] / noise.detach().double()
         value = with_gradient(

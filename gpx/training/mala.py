@@ -14,7 +14,7 @@ from gpx.errors import ConfigError, NotPositiveDefinite
 from gpx.models.base import Model
 from gpx.models.reweighted import Reweighted
 from gpx.objectives.base import Evidence
-from gpx.objectives.reweighted_evidence import JointDensity, joint_density, log_prior
+from gpx.objectives.reweighted_evidence import JointDensity, joint_density
 from gpx.sampling.langevin import Langevin, effective_sample_size
 from gpx.training.block_steps import BlockSteps
 
@@ -81,10 +81,10 @@ class MALA(BlockSteps):
         assert isinstance(model, Reweighted)
         self.model: Reweighted = model  # type: ignore[assignment]
         position = model.position
-        prior = log_prior(model.hyper_priors, position)
-        if prior is None:  # cannot be: the model refuses type-I without priors
+        priors = model.hyper_priors
+        if priors is None:  # cannot be: the model refuses type-I without priors
             raise ConfigError("type-I inference needs hyper-priors: set approx.priors")
-        self.form, self.prior = model.form, prior
+        self.form, self.priors = model.form, priors
         floor = model.noise_floor
         self.least = math.log(floor) if floor > 0.0 else -math.inf
         if self.saved:
@@ -98,7 +98,7 @@ class MALA(BlockSteps):
 
     def _density(self, position: Tensor) -> tuple[Tensor, Tensor]:
         try:
-            found = joint_density(self.form, self.prior, position)
+            found = joint_density(self.form, self.priors, position)
         except NotPositiveDefinite:  # so far out that nothing is finite: never accepted
             self.latest = None
             return position.new_tensor(-math.inf), torch.zeros_like(position)
@@ -110,7 +110,7 @@ class MALA(BlockSteps):
     def _variances(self, position: Tensor) -> Tensor:
         """Inverse of prior precision plus expected information, diagonal (k + 1,)."""
         information = self.form.weights(position[:-1], position[-1]).fisher()
-        return 1.0 / (1.0 / self.prior.variance + information)
+        return 1.0 / (1.0 / self.priors.variances(position) + information)
 
     def check_limit(self, limit: int) -> None:
         """Raise ConfigError when ``limit`` steps end before the first sample."""
@@ -165,7 +165,7 @@ class MALA(BlockSteps):
         An acceptance rate out of [0.4, 0.75] is a warning: the samples may not be the posterior's.
         """
         samples = self.model.samples
-        values = [joint_density(self.form, self.prior, u).likelihood for u in samples]
+        values = [joint_density(self.form, self.priors, u).likelihood for u in samples]
         sizes = effective_sample_size(samples)
         trace = torch.tensor(self.trace, dtype=torch.float64)[:, None]
         low, high = ACCEPTABLE

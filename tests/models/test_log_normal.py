@@ -7,7 +7,7 @@ import torch
 from torch.distributions import LogNormal as Reference
 
 from gpx.errors import ConfigError
-from gpx.models import LogNormal, WeightPriors
+from gpx.models import LogNormal
 
 
 @pytest.mark.parametrize(
@@ -38,18 +38,13 @@ def test_mode_and_variance_come_back(mode, variance):
     assert math.isfinite(prior.log_mean)
 
 
-def test_noise_mode_is_the_start_unless_it_is_given():
-    assert WeightPriors().noise(0.3).mode == 0.3
-    assert WeightPriors(noise_mode=0.1).noise(0.3).mode == 0.1
-
-
 @pytest.mark.parametrize(("mode", "variance"), [(1e300, 1.0), (1e-300, 1.0), (1.0, 1e300)])
 def test_a_spread_that_overflows_is_refused(mode, variance):
     with pytest.raises(ConfigError, match="squared modes"):
         LogNormal(mode, variance)
 
 
-@pytest.mark.parametrize("options", [{"weight_variance": 0.0}, {"noise_mode": -1.0}])
-def test_mistakes_are_explained(options):
+@pytest.mark.parametrize(("mode", "variance"), [(1.0, 0.0), (-1.0, 1.0), (math.nan, 1.0)])
+def test_mistakes_are_explained(mode, variance):
     with pytest.raises(ConfigError, match="needs a positive mode and variance"):
-        WeightPriors(**options)
+        LogNormal(mode, variance)

@@ -6,12 +6,13 @@ import pytest
 import torch
 from torch.distributions import LogNormal as Reference
 
-from gpx.models import LogNormal
+from gpx.models import HyperPriors, InverseGamma, LogNormal
 from gpx.models.reweighted_weights import CompressedStatistics, CovarianceForm, OrthogonalForm
 from gpx.models.sufficient_statistics import SufficientStatistics
-from gpx.objectives.reweighted_evidence import joint_density, log_prior
+from gpx.objectives.reweighted_evidence import joint_density
 
-PRIORS = LogNormal(1.0, 100.0), LogNormal(0.1, 0.04)
+PRIORS = HyperPriors(LogNormal(1.0, 100.0), LogNormal(0.1, 0.04))
+STUDENT = HyperPriors(InverseGamma(0.7, 3.0), LogNormal(0.1, 0.04))
 
 
 def draw(*shape, seed=0):
@@ -27,7 +28,7 @@ def statistics(n=30, m=5):
 def test_prior_is_a_log_normal_density_in_the_logarithm():
     """p(u) = p(theta) theta: the reference density times the Jacobian."""
     u = draw(6, seed=3)
-    found = joint_density(CovarianceForm(statistics()), log_prior(PRIORS, u), u)
+    found = joint_density(CovarianceForm(statistics()), PRIORS, u)
     want = 0.0
     for prior, part in zip(PRIORS, (u[:-1], u[-1:]), strict=True):
         scale = math.sqrt(prior.log_variance)
@@ -36,24 +37,23 @@ def test_prior_is_a_log_normal_density_in_the_logarithm():
     torch.testing.assert_close(found.prior, want, rtol=1e-7, atol=0)
 
 
-@pytest.mark.parametrize("priors", [PRIORS, None])
+@pytest.mark.parametrize("priors", [PRIORS, STUDENT, None])
 @pytest.mark.parametrize("orthogonal", [False, True])
 def test_gradient_equals_central_differences(priors, orthogonal):
     sums = statistics()
     form = OrthogonalForm(CompressedStatistics(sums)) if orthogonal else CovarianceForm(sums)
     u = draw(6, seed=4)
-    prior = log_prior(priors, u)
-    found = joint_density(form, prior, u)
+    found = joint_density(form, priors, u)
     for i in range(6):
         move = torch.zeros(6, dtype=torch.float64)
         move[i] = 1e-5
-        up, down = (joint_density(form, prior, u + sign * move) for sign in (1, -1))
+        up, down = (joint_density(form, priors, u + sign * move) for sign in (1, -1))
         slope = float(up.likelihood + up.prior - down.likelihood - down.prior) / 2e-5
         assert slope == pytest.approx(float(found.gradient[i]), rel=1e-5, abs=1e-6)
 
 
 def test_parts_add_up():
     u = draw(6, seed=5)
-    found = joint_density(CovarianceForm(statistics()), log_prior(PRIORS, u), u)
+    found = joint_density(CovarianceForm(statistics()), PRIORS, u)
     total = found.fit + found.complexity + found.constant
     torch.testing.assert_close(total, found.likelihood, rtol=1e-12, atol=0)
