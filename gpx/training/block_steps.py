@@ -211,6 +211,11 @@ class BlockSteps:
         for parameter in self.model.parameters():
             parameter.requires_grad_(True)
 
+    @property
+    def outcome(self) -> str:
+        """Why the run ended before its last step, in words; empty where it did not."""
+        return "converged" if self.converged else ""
+
     def learning_rates(self, step: int) -> dict[str, float]:
         """None: there is no rate to watch."""
         return {}

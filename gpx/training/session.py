@@ -230,7 +230,11 @@ class Session:
                 self._report_metrics()
             self._stop_or_save()
         optimizer.release()
-        return f"{self.step} {optimizer.unit} done" + (", converged" if optimizer.converged else "")
+        reason = f"{self.step} {optimizer.unit} done"
+        if optimizer.outcome:
+            reason += f", {optimizer.outcome}"
+            self.trainer.say(reason)
+        return reason
 
     def run_rounds(self, optimizer: LBFGSB) -> str:
         """L-BFGS-B, again from every new start that the model moves to.

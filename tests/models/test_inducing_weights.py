@@ -63,7 +63,7 @@ def dense(model, x, y):
 @pytest.mark.parametrize("name", [RBF, Matern32])
 def test_conjugate_gradients_recover_the_exact_mean_within_their_certificate(name):
     model, x, y = problem(kernel=name(2, 0.8, 1.5))
-    optimizer, _ = solve(model, x, y, tolerance=0.01)
+    optimizer, _ = solve(model, x, y, tolerance=0.01, error="worst")
     _, alpha = dense(model, x, y)
     grid = torch.randn(300, 2, generator=torch.Generator().manual_seed(3))
     found = model.condition(x, y).predict(grid).mean
@@ -73,6 +73,42 @@ def test_conjugate_gradients_recover_the_exact_mean_within_their_certificate(nam
     assert bound <= 0.01 * math.sqrt(NOISE)
     assert float((found - exact).abs().max()) <= bound
     assert float((found - exact).square().mean().sqrt()) < 1e-2 * float(y.std())
+
+
+def test_average_error_certifies_fitted_values_and_the_bound_in_fewer_steps():
+    tolerance = 0.05
+    model, x, y = problem(kernel=Matern32(2, 0.8, 1.5), rank=5)
+    optimizer, values = solve(model, x, y, tolerance=tolerance)
+    k, alpha = dense(model, x, y)
+    found = model.weight_mean.detach()[:, 0]
+    error = (k @ (found - alpha)).square().mean().sqrt() / math.sqrt(NOISE)
+    assert float(error) <= tolerance
+    assert optimizer.outcome.startswith("converged: fitted values within 0.0")
+
+    def mean_terms(weights):
+        return -0.5 * ((y - k @ weights).square().sum() / NOISE + weights @ k @ weights)
+
+    gap = float(mean_terms(alpha) - mean_terms(found)) / len(y)
+    assert 0.0 < gap <= 0.5 * tolerance**2
+    worst = solve(model, x, y, tolerance=tolerance, error="worst")[1]
+    assert len(values) < len(worst)
+
+
+def test_products_that_float32_cannot_carry_are_float64():
+    """Repeated inputs and a prior variance of 1e6 noise variances: rounding is above the noise."""
+    x = torch.randn(40, 2, generator=torch.Generator().manual_seed(0)).repeat(10, 1).float()
+    y = torch.sin(2 * x[:, 0]) + 0.1 * torch.randn(400, generator=torch.Generator().manual_seed(1))
+    kernel, likelihood = RBF(2, 3.0, 1e4), Gaussian(0.01)
+    model = QSGPInducing(kernel, Zero(), likelihood, num_data=400, num_inputs=2, rank=10).float()
+    model.initialise(x, y, generator=torch.Generator().manual_seed(0))
+    optimizer, _ = solve(model, x, y)
+    assert optimizer.state["exact"]
+    assert optimizer.outcome.startswith("converged")
+    k = model.kernel.double().evaluate(x.double()).detach()
+    system = k + model.noise_variance.detach().double() * torch.eye(400)
+    exact = k @ torch.linalg.solve(system, y.double())
+    error = (k @ optimizer.state["solution"] - exact).square().mean().sqrt()
+    assert float(error) <= 0.021 * 0.1
 
 
 @pytest.mark.parametrize("method", ["conjugate_gradients", "gauss_seidel"])
@@ -262,3 +298,11 @@ def test_basis_has_no_diagonal_precision_but_any_block_of_the_dense_one():
     with pytest.raises(ConfigError, match="empirical Bayes"):
         basis.precision_diagonal()
     assert RandomFourier(RBF(), 4).precision_diagonal().shape == (4,)
+
+
+@pytest.mark.parametrize(
+    "options", [{"method": "newton"}, {"error": "mean"}, {"tolerance": 0.0}, {"max_products": 0}]
+)
+def test_options_of_the_steps_out_of_range(options):
+    with pytest.raises(ConfigError, match=f"{next(iter(options))}="):
+        InducingSteps(**options)
