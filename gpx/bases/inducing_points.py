@@ -29,6 +29,7 @@ class InducingPoints(Basis):
     """
 
     block_size = 1
+    data_sized = ("centres",)
     centres: Tensor
 
     def __init__(self, kernel: Kernel, centres: Tensor) -> None:

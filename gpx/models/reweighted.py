@@ -22,6 +22,7 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
 from gpx.models.base import Model
+from gpx.models.cached_relevance import relevant
 from gpx.models.grief_start import (
     LEAST_NOISE,
     choose_eigenfunctions,
@@ -359,13 +360,21 @@ class Reweighted(Model):
     def condition(self, x: Tensor, y: Tensor) -> ReweightedPosterior:
         """The posterior over the kept samples, or at the position where there are none.
 
+        Kernels at training inputs that have no prior variance are left out of it.
+
         x and y are not read. Warns where too few importance-weighted frequencies count.
         """
         if isinstance(self.basis, ImportanceWeightedFourier):
             warn_of_few(self.basis.weights().effective, self.basis.num_basis)
-        chosen = self.samples if len(self.samples) else self.position[None]
-        posterior = self.empty_posterior(0)
-        posterior.fill(self.statistics, chosen)
+        samples = self.samples if len(self.samples) else self.position[None]
+        basis, statistics = self.basis, self.statistics
+        if isinstance(basis, InducingPoints) and self.structure == "diagonal":
+            kept = relevant(samples)
+            basis = InducingPoints(basis.kernel, basis.centres[kept])
+            statistics = statistics.of_functions(kept)
+            samples = torch.cat([samples[:, :-1][:, kept], samples[:, -1:]], 1)
+        posterior = ReweightedPosterior(basis, self.mean, self.structure)
+        posterior.fill(statistics, samples)
         return posterior
 
     def empty_posterior(self, num_data: int) -> ReweightedPosterior:

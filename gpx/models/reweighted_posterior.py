@@ -89,7 +89,7 @@ class ReweightedPosterior(Posterior):
         """Mean and variance of the latent function at x (t, d) under every sample: (T, t) each."""
         shape = len(self.samples), x.shape[0]
         mean, variance = x.new_empty(shape), x.new_empty(shape)
-        row = 4 * 8 * self.basis.num_basis
+        row = 4 * 8 * len(self.projected)
         for rows in row_chunks(x.shape[0], row, DEFAULT_BUDGET):
             features = self.form.at(self.basis(x[rows]))
             offset = self.mean(x[rows])
@@ -117,7 +117,7 @@ class ReweightedPosterior(Posterior):
         """
         total = len(self.samples)
         chosen = torch.randint(total, (num,), generator=generator, device=generator.device)
-        drawn = self.projected.new_empty(num, self.basis.num_basis)
+        drawn = self.projected.new_empty(num, len(self.projected))
         for number, weights in enumerate(self.weights()):
             which = (chosen == number).nonzero().squeeze(1)
             if len(which):
@@ -125,7 +125,7 @@ class ReweightedPosterior(Posterior):
 
         @torch.no_grad()
         def paths(x: Tensor) -> Tensor:
-            row = 2 * 8 * self.basis.num_basis
+            row = 2 * 8 * len(self.projected)
             parts = [
                 drawn.to(x.dtype) @ self.basis(x[rows]).mT
                 for rows in row_chunks(x.shape[0], row, DEFAULT_BUDGET)

@@ -82,6 +82,11 @@ class SufficientStatistics:
         squared = self.squared - 2.0 * torch.dot(self.projected, mu) + torch.dot(mu, carried)
         return SufficientStatistics(self.gram, self.projected - carried, squared, self.num_data)
 
+    def of_functions(self, kept: Tensor) -> SufficientStatistics:
+        """Those of some of the functions, by their numbers ``kept`` (k,)."""
+        gram = self.gram[kept][:, kept]
+        return SufficientStatistics(gram, self.projected[kept], self.squared, self.num_data)
+
     def with_noise(self, noise: Tensor) -> FeatureSums:
         """The same sums in units of a noise variance (), as ``WeightPosterior`` takes them."""
         s = noise.double()

@@ -11,6 +11,7 @@ from gpx.training.mala import MALA
 from gpx.training.neighbour_initialisation import NeighbourInitialisation
 from gpx.training.predictor import Prediction, Predictor, load
 from gpx.training.progress import Monitor, Progress
+from gpx.training.relevance_steps import RelevanceVectors
 from gpx.training.run import resume, run
 from gpx.training.run_folder import RunFolder
 from gpx.training.stochastic_block_steps import StochasticBlockSteps
@@ -29,6 +30,7 @@ __all__ = [
     "Prediction",
     "Predictor",
     "Progress",
+    "RelevanceVectors",
     "RunFolder",
     "StochasticBlockSteps",
     "SubsetInitialisation",

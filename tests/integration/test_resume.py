@@ -53,6 +53,13 @@ SETTINGS = {
         "trainer.max_steps=10",
         "approx.num_basis=40",
     ],
+    "reweighted-relevance": [
+        "inference=relevance_vectors",
+        "approx.basis=dictionary",
+        "approx.priors=null",
+        "data.num_points=600",
+        "approx.num_basis=60",
+    ],
     "reweighted-importance": [
         "inference=type2",
         "approx.basis=importance_weighted",

@@ -125,12 +125,13 @@ def test_stochastic_objective_refuses_lbfgsb(train):
 
 def test_inference_chooses_the_optimizer(composed):
     found = {}
-    for name in ("type1_mala", "type2"):
+    for name in ("type1_mala", "type2", "relevance_vectors"):
         config = composed("approx=reweighted", f"inference={name}", "data=servo")
         found[name] = config.optimizer["_target_"], config.approx.inference
     assert found == {
         "type1_mala": ("gpx.training.MALA", "type1"),
         "type2": ("gpx.training.LBFGSB", "type2"),
+        "relevance_vectors": ("gpx.training.RelevanceVectors", "type2"),
     }
     default = composed("approx=reweighted", "data=servo")
     assert default.optimizer["_target_"] == "gpx.training.MALA"

@@ -7,9 +7,19 @@ import torch
 
 from gpx.errors import ConfigError
 from gpx.kernels import RBF
-from gpx.models.cached_relevance import coordinate_factors, em_update, select_relevance_vectors
+from gpx.models import HyperPriors, InverseGamma, LogNormal
+from gpx.models.cached_relevance import (
+    LEFT_OUT,
+    active_weights,
+    coordinate_factors,
+    em_update,
+    noise_update,
+    relevant,
+    select_relevance_vectors,
+)
 from gpx.models.reweighted_weights import CovarianceForm
 from gpx.models.sufficient_statistics import SufficientStatistics
+from gpx.objectives.reweighted_evidence import joint_density
 from gpx.objectives.statistics_evidence import covariance_evidence, log_marginal_likelihood
 
 
@@ -61,6 +71,46 @@ def test_expectation_maximisation_never_lowers_the_evidence():
     assert values[-1] > values[0] + 1.0
     best, _ = select_relevance_vectors(problem(), NOISE, tolerance=1e-10)
     assert values[-1] == pytest.approx(evidence(problem(), best), abs=0.05)
+
+
+def test_with_a_gamma_hyper_prior_the_joint_density_never_falls_and_ends_at_its_maximum():
+    """Student-t weights: every function keeps a variance, and the gradient there is zero."""
+    priors = HyperPriors(InverseGamma(0.5, 2.0), LogNormal(0.16, 0.04))
+    form = CovarianceForm(problem())
+    u = torch.zeros(8, dtype=torch.float64)
+    values = []
+    for _ in range(400):
+        position = torch.cat([u, NOISE.log()[None]])
+        found = joint_density(form, priors, position)
+        values.append(float(found.likelihood + found.prior))
+        u = em_update(form, u, NOISE.log(), priors.weight)
+    assert float(torch.tensor(values).diff().min()) > -1e-9
+    assert float(found.gradient[:-1].abs().max()) < 1e-6
+    assert float(u.min()) > math.log(0.05)
+
+
+def test_the_noise_update_never_lowers_the_evidence_and_ends_at_a_maximum():
+    statistics, variances = problem(), draw(8, seed=3).exp()
+    variances[[2, 5]] = 0.0
+    for start in (1e-4, 0.16, 50.0):
+        noise = torch.tensor(start, dtype=torch.float64)
+        last = float(covariance_evidence(statistics, variances.sqrt().diag(), noise))
+        for _ in range(30):
+            noise = noise_update(statistics, variances, noise)
+            value = float(covariance_evidence(statistics, variances.sqrt().diag(), noise))
+            assert value > last - 1e-9
+            last = value
+        weights = active_weights(statistics, variances, noise)
+        assert float(weights.noise_gradient().abs()) < 1e-5
+    none = noise_update(statistics, torch.zeros_like(variances), NOISE)
+    assert float(none) == pytest.approx(float(statistics.squared) / 40)
+
+
+def test_relevant_functions_are_those_of_any_sample():
+    logs = torch.tensor([[0.0, LEFT_OUT, -40.0, -3.0], [LEFT_OUT, LEFT_OUT, 0.0, -30.0]]).double()
+    samples = torch.cat([logs, torch.zeros(2, 1)], 1)
+    assert relevant(samples).tolist() == [0, 2, 3]
+    assert relevant(torch.full((1, 4), LEFT_OUT).double()).tolist() == [0]
 
 
 def test_noisy_sinc_needs_few_vectors():
