@@ -115,5 +115,8 @@ class Trainer:
                 session.end_round(math.nan)
         trained = [p for group in model.parameter_groups().values() for p in group]
         for name in at_their_floor(model, trained):
-            self.say(f"note: {name} ended at its floor, where it is kept")
+            line = f"note: {name} ended at its floor, where it is kept"
+            if "noise_variance" in name:
+                line += ": targets are taken for all but free of noise, which over-fits if not so"
+            self.say(line)
         return FitResult(session.step, session.seconds, reason, session.save())

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from gpx.constraints import positive_parameter
 from gpx.errors import CheckpointError, ConfigError, DidNotConverge
 from gpx.objectives import Evidence, Objective
 from gpx.training import LBFGSB, FirstOrder, Trainer, TrainerConfig
@@ -137,6 +138,29 @@ def test_a_diverging_run_names_its_term_and_keeps_the_last_good_checkpoint(tmp_p
     state = torch.load(tmp_path / "c.pt", weights_only=True)
     assert state["step"] == 11
     assert torch.isfinite(state["model"]["slope"])
+
+
+@pytest.mark.parametrize(("wanted", "told"), [(0.5, False), (-1.0, True)])
+def test_a_parameter_that_ends_at_its_floor_is_told_once(tmp_path, wanted, told):
+    class Pulled(Objective):
+        batching = "full"
+
+        def evidence(self, model, x, y, *, generator=None):
+            return Evidence(-len(X) * (model.noise_variance - wanted) ** 2, "exact")
+
+    model = Line()
+    positive_parameter(model, "noise_variance", 1.0, floor=0.1)
+    raw = model.parametrizations.noise_variance.original
+    model.parameter_groups = lambda: {"hyperparameters": [raw]}
+    lines = []
+    trainer = Trainer(TrainerConfig(max_steps=200), 0, tmp_path / "c.pt", [], say=lines.append)
+    trainer.fit(model, Pulled(), sgd(), X, Y, lambda: {"rmse": 1.0}, lambda: None)
+    said = [line for line in lines if "floor" in line]
+    sentence = (
+        "note: noise_variance (1e-01) ended at its floor, where it is kept: "
+        "targets are taken for all but free of noise, which over-fits if not so"
+    )
+    assert said == [sentence] * told
 
 
 def test_quasi_newton_needs_a_deterministic_objective(tmp_path):
