@@ -45,8 +45,8 @@ class InducingSteps(BlockSteps):
       K (K + noise I)^-1 r, which is no longer than r, and the bound is within |r|^2 / (2 noise) of
       its maximum: tolerance^2 / 2 nats per point.
     - ``error="worst"``: at whatever input, as |k_*^T (alpha - optimum)| <= sqrt(k_** r^T Q^-1 r)
-      with Q below K + noise I; a hundred times the average, and twice the products, where the noise
-      is small.
+      with Q below K + noise I; hundreds of times the average, and up to twice the products, where
+      the noise is small.
 
     Before ending, r is recomputed with float64 products. Where float32 products are not those of a
     matrix above Q (d^T K d of a search direction says so), or do not bring the true residual down,
@@ -161,7 +161,7 @@ class InducingSteps(BlockSteps):
 
     def _conjugate_gradient_step(self) -> None:
         state, solve = self.state, self.system.preconditioner.solve
-        if "direction" not in state:
+        if "lifted" not in state:
             state["direction"] = solve(state["residual"])
             state["lifted"] = state["residual"]  # Q times the direction, by its recurrence
             state["gamma"] = state["residual"] @ state["direction"]
@@ -187,12 +187,12 @@ class InducingSteps(BlockSteps):
         self.state["exact"] = True
         if bool(self.state["solution"].any()):
             self._true_residual()
-        self.state.pop("direction", None)
+        self.state.pop("lifted", None)
 
     def _true_residual(self) -> None:
         state = self.state
         state["residual"] = state["targets"] - self.system.matmul(state["solution"])
-        state.pop("direction", None)  # conjugacy was to the products so far
+        state.pop("lifted", None)  # conjugacy was to the products so far
 
     def _gauss_seidel_step(self, step: int, x: Tensor) -> None:
         n = x.shape[0]
@@ -201,14 +201,16 @@ class InducingSteps(BlockSteps):
             order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
             self.state["order"] = order.to(x.device)
         chosen = self.state["order"][step % blocks :: blocks]
-        kernel = self.inducing.kernel
+        exact = self.state["exact"]
+        kernel = self.system.kernel if exact else self.inducing.kernel
+        inputs = self.system.x if exact else x
         inner = self.system.kernel.evaluate(self.system.x[chosen])
         inner.diagonal().add_(self.system.noise)
         factor, _ = cholesky(inner, name=f"kernel matrix of a block of {chosen.shape[0]} weights")
         residual = self.state["residual"]
         change = torch.cholesky_solve(residual[chosen, None], factor)
         self.state["solution"][chosen] += change[:, 0]
-        product = kernel(x, x[chosen]) @ change.to(x.dtype)
+        product = kernel(inputs, inputs[chosen]) @ change.to(inputs.dtype)
         residual -= product[:, 0].double()
         residual[chosen] -= self.system.noise * change[:, 0]
 
