@@ -24,19 +24,16 @@ from record import write
 
 from gpx.bases import RandomFourier
 from gpx.kernels import RBF
-from gpx.models import LogNormal
-from gpx.models.reweighted_weights import (
-    CompressedStatistics,
-    CovarianceForm,
-    OrthogonalForm,
-    ReweightedForm,
-)
+from gpx.models import HyperPriors, LogNormal
+from gpx.models.compressed_statistics import CompressedStatistics
+from gpx.models.reweighted_orthogonal import OrthogonalForm
+from gpx.models.reweighted_weights import CovarianceForm, ReweightedForm
 from gpx.models.sufficient_statistics import SufficientStatistics, sufficient_statistics
-from gpx.objectives.reweighted_evidence import joint_density, log_prior
+from gpx.objectives.reweighted_evidence import joint_density
 from gpx.objectives.spectral_evidence import spectral_evidence
 
 HERE = Path(__file__).resolve().parent
-PRIORS = LogNormal(1.0, 100.0), LogNormal(0.1, 0.04)
+PRIORS = HyperPriors(LogNormal(1.0, 100.0), LogNormal(0.1, 0.04))
 
 
 def timed(functions: list[Callable[[], object]], rounds: int) -> list[float]:
@@ -74,8 +71,7 @@ def sums(n: int, m: int) -> SufficientStatistics:
 def evaluation(form: ReweightedForm) -> Callable[[], object]:
     """Joint density and gradient at the mode of the priors."""
     u = torch.zeros(form.num_weights + 1)
-    prior = log_prior(PRIORS, u)
-    return lambda: joint_density(form, prior, u)
+    return lambda: joint_density(form, PRIORS, u)
 
 
 def rotated(m: int) -> Callable[[], object]:

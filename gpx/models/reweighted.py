@@ -31,8 +31,9 @@ from gpx.models.grief_start import (
 )
 from gpx.models.hyper_priors import HyperPriors, WeightPriors
 from gpx.models.reweighted_basis import reweighted_basis
+from gpx.models.reweighted_form import Structure, reweighted_form
 from gpx.models.reweighted_posterior import ReweightedPosterior
-from gpx.models.reweighted_weights import ReweightedForm, Structure, reweighted_form
+from gpx.models.reweighted_weights import ReweightedForm
 from gpx.models.sufficient_statistics import SufficientStatistics, sufficient_statistics
 
 Inference = Literal["type1", "type2"]

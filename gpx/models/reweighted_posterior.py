@@ -16,12 +16,8 @@ from gpx.likelihoods.base import Likelihood
 from gpx.means.base import Mean
 from gpx.models.base import Marginals, Posterior
 from gpx.models.finite_mixture import gaussian_mixture, mixture_moments
-from gpx.models.reweighted_weights import (
-    ReweightedForm,
-    ReweightedWeights,
-    Structure,
-    reweighted_form,
-)
+from gpx.models.reweighted_form import Structure, reweighted_form
+from gpx.models.reweighted_weights import ReweightedForm, ReweightedWeights
 from gpx.models.sufficient_statistics import SufficientStatistics
 
 

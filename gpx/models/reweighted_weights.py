@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -11,16 +10,9 @@ from torch import Tensor
 from gpx.linalg import cholesky
 from gpx.linalg.triangular import inverse_lower, lower_matmul
 from gpx.models.base import Marginals
+from gpx.models.compressed_statistics import CompressedStatistics
 from gpx.models.grief_sums import FeatureSums, WeightPosterior, add_gram
 from gpx.models.sufficient_statistics import SufficientStatistics
-
-Structure = Literal["diagonal", "orthogonal"]
-
-RANK_TOLERANCE = 1e-13
-"""Eigenvalues of Phi^T Phi below this times the largest are rounding."""
-
-WORTH_COMPRESSING = 0.6
-"""Share of m below which a rank makes the compressed form the cheaper one."""
 
 
 class ReweightedWeights(ABC):
@@ -88,59 +80,6 @@ class ReweightedForm(ABC):
         return features.double()
 
 
-def reweighted_form(statistics: SufficientStatistics, structure: Structure) -> ReweightedForm:
-    """The path for statistics: exact for its structure, the cheapest one there is.
-
-    ``diagonal`` gives every function of the basis its own prior variance: O(m^3) an evaluation,
-    O(rank^2 m) where the functions have a rank below 0.6 m on the data (fewer rows than functions).
-    ``orthogonal`` gives one to every eigenvector of Phi^T Phi: O(m) an evaluation.
-
-    Cost: one eigendecomposition of Phi^T Phi.
-    """
-    compressed = CompressedStatistics(statistics)
-    if structure == "orthogonal":
-        return OrthogonalForm(compressed)
-    m = len(statistics.projected)
-    if compressed.rank <= WORTH_COMPRESSING * m:
-        return CompressedForm(compressed)
-    return CovarianceForm(statistics)
-
-
-class CompressedStatistics:
-    """n rows of data as rank(Phi) rows that say the same of the weights.
-
-    Phi^T Phi = V Lambda V^T with the eigenvalues that are not rounding; then for every G and s
-
-        log N(r; 0, C) = log N(b; 0, B G B^T + s I) - ((n - rank) log(2 pi s) + rest / s) / 2
-
-    with B = Lambda^{1/2} V^T, b = Lambda^{-1/2} V^T Phi^T r and rest = |r|^2 - |b|^2, the part of
-    the targets that no function of the basis reaches.
-
-    Attributes:
-        vectors (m, rank), values (rank,): V and Lambda, largest first.
-        targets (rank,): b.
-        rest (): never negative.
-        num_data: n.
-
-    Cost: one eigendecomposition, about 10 m^3 operations.
-    Source: derived from Evans thesis, section 5.2.2.
-    """
-
-    def __init__(self, statistics: SufficientStatistics) -> None:
-        values, vectors = torch.linalg.eigh(statistics.gram)
-        kept = values > RANK_TOLERANCE * values.amax().clamp_min(1e-300)
-        self.values, self.vectors = values[kept].flip(0), vectors[:, kept].flip(1).contiguous()
-        self.targets = (statistics.projected @ self.vectors) / self.values.sqrt()
-        self.rest = (statistics.squared - self.targets.square().sum()).clamp_min(0.0)
-        self.num_data = statistics.num_data
-        self.num_basis = statistics.gram.shape[0]
-
-    @property
-    def rank(self) -> int:
-        """Directions of the weights that the data see."""
-        return len(self.values)
-
-
 class CovarianceForm(ReweightedForm):
     """One Cholesky factor of I + G^{1/2} Phi^T Phi G^{1/2} / s: finite where g_i goes to zero.
 
@@ -205,7 +144,7 @@ class _CovarianceWeights(ReweightedWeights):
 
     def draw(self, num: int, *, generator: torch.Generator) -> Tensor:
         """As in ``ReweightedWeights``. Cost: num m^2 multiply-adds."""
-        noise = _normals(len(self.pull), num, self.pull, generator)
+        noise = standard_normals(len(self.pull), num, self.pull, generator)
         drawn = torch.linalg.solve_triangular(self.posterior.factor.mT, noise, upper=True)
         return ((self.pull.unsqueeze(1) + drawn) * self.scale.unsqueeze(1)).mT
 
@@ -282,98 +221,13 @@ class _CompressedWeights(ReweightedWeights):
 
         Cost: 2 num rank m multiply-adds.
         """
-        v = _normals(len(self.pull), num, self.pull, generator)
-        noise = _normals(len(self.alpha), num, self.pull, generator)
+        v = standard_normals(len(self.pull), num, self.pull, generator)
+        noise = standard_normals(len(self.alpha), num, self.pull, generator)
         misfit = self.targets.unsqueeze(1) - self.scaled @ v - noise
         v += self.scaled.mT @ torch.cholesky_solve(misfit, self.factor)
         return (v * self.scale.unsqueeze(1)).mT
 
 
-class OrthogonalForm(ReweightedForm):
-    """Prior variances of the eigenvectors of Phi^T Phi: the functions Phi V are orthogonal.
-
-    The structure of the prior is chosen by the inputs then. g_i is the prior variance of v_i^T w,
-    in the scale of the basis; of the function of unit norm along it, it is lambda_i g_i.
-
-    Cost: O(rank) an evaluation with its gradient.
-    Source: Evans thesis, section 5.2.3; this form, free of cancellation, is ours.
-    """
-
-    path = "orthogonal"
-
-    def __init__(self, compressed: CompressedStatistics) -> None:
-        self.compressed = compressed
-        self.num_weights = compressed.rank
-
-    def weights(self, log_variances: Tensor, log_noise: Tensor) -> _OrthogonalWeights:
-        """As in ``ReweightedForm``."""
-        return _OrthogonalWeights(self.compressed, log_variances, log_noise)
-
-    def at(self, features: Tensor) -> Tensor:
-        """Features along the directions that the data see, and the square of the rest: (t, rank+1).
-
-        Cost: O(m rank) a row.
-        """
-        wide = features.double()
-        seen = wide @ self.compressed.vectors
-        rest = (wide.square().sum(1) - seen.square().sum(1)).clamp_min(0.0)
-        return torch.cat([seen, rest.unsqueeze(1)], 1)
-
-
-class _OrthogonalWeights(ReweightedWeights):
-    def __init__(
-        self, compressed: CompressedStatistics, log_variances: Tensor, log_noise: Tensor
-    ) -> None:
-        noise = log_noise.exp()
-        self.compressed = compressed
-        self.variances = log_variances.exp()
-        ratio = compressed.values * self.variances / noise
-        self.shrink = 1.0 / (1.0 + ratio)
-        self.targets = compressed.targets / noise.sqrt()
-        self.unreached = compressed.rest / noise
-        self.fit = self.unreached + (self.targets.square() * self.shrink).sum()
-        self.log_determinant = ratio.log1p().sum() + compressed.num_data * log_noise
-        self.pull = ratio.sqrt() * self.targets * self.shrink
-        self.learned = ratio * self.shrink
-        self.num_data = compressed.num_data
-
-    def noise_gradient(self) -> Tensor:
-        """As in ``ReweightedWeights``."""
-        quadratic = self.unreached + (self.targets * self.shrink).square().sum()
-        return 0.5 * (quadratic + self.learned.sum() - float(self.num_data))
-
-    def fisher(self) -> Tensor:
-        """As in ``ReweightedWeights``."""
-        unseen = self.num_data - self.compressed.rank
-        noise = 0.5 * (unseen + self.shrink.square().sum())
-        return torch.cat([0.5 * self.learned.square(), noise[None]])
-
-    def mean(self) -> Tensor:
-        """As in ``ReweightedWeights``."""
-        return self.compressed.vectors @ (self.variances.sqrt() * self.pull)
-
-    def marginals(self, features: Tensor) -> Marginals:
-        """As in ``ReweightedWeights``. Cost: O(rank) a row.
-
-        Directions that the data do not see keep their prior variance, the mean of the g_i: they
-        say nothing at the training inputs, and elsewhere that nothing is known.
-
-        Source: Evans thesis, section 5.2.2 (all m functions for the variance).
-        """
-        seen, unseen = features[:, :-1], features[:, -1]
-        mean = seen @ (self.variances.sqrt() * self.pull)
-        variance = seen.square() @ (self.variances * self.shrink)
-        return Marginals(mean, variance + self.variances.mean() * unseen)
-
-    def draw(self, num: int, *, generator: torch.Generator) -> Tensor:
-        """As in ``ReweightedWeights``. Cost: 2 num m rank multiply-adds."""
-        vectors = self.compressed.vectors
-        everywhere = _normals(num, self.compressed.num_basis, self.pull, generator)
-        inside = everywhere @ vectors
-        unseen = self.variances.mean().sqrt() * (everywhere - inside @ vectors.mT)
-        root = (self.variances * self.shrink).sqrt()
-        return unseen + (self.variances.sqrt() * self.pull + root * inside) @ vectors.mT
-
-
-def _normals(rows: int, columns: int, like: Tensor, generator: torch.Generator) -> Tensor:
+def standard_normals(rows: int, columns: int, like: Tensor, generator: torch.Generator) -> Tensor:
+    """(rows, columns), float64, on the device of ``like``."""
     return torch.randn(rows, columns, generator=generator, dtype=torch.float64, device=like.device)

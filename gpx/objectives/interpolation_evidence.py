@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gpx.linalg import cholesky
 from gpx.models.base import Marginals
-from gpx.models.reweighted_weights import CompressedStatistics
+from gpx.models.compressed_statistics import CompressedStatistics
 from gpx.objectives.statistics_evidence import LOG_TWO_PI
 
 

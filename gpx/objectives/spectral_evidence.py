@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gpx.linalg.householder import reflect, reflectors_of
-from gpx.models.reweighted_weights import CompressedStatistics
+from gpx.models.compressed_statistics import CompressedStatistics
 from gpx.objectives.statistics_evidence import LOG_TWO_PI
 
 

@@ -12,7 +12,7 @@ from gpx.kernels import RBF, Matern52
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
 from gpx.models import ExactGP
-from gpx.models.reweighted_weights import reweighted_form
+from gpx.models.reweighted_form import reweighted_form
 from gpx.models.sufficient_statistics import sufficient_statistics
 from gpx.objectives import ExactMLL
 from gpx.objectives.statistics_evidence import log_marginal_likelihood

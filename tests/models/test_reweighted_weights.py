@@ -5,13 +5,10 @@ import math
 import pytest
 import torch
 
-from gpx.models.reweighted_weights import (
-    CompressedForm,
-    CompressedStatistics,
-    CovarianceForm,
-    OrthogonalForm,
-    reweighted_form,
-)
+from gpx.models.compressed_statistics import CompressedStatistics
+from gpx.models.reweighted_form import reweighted_form
+from gpx.models.reweighted_orthogonal import OrthogonalForm
+from gpx.models.reweighted_weights import CompressedForm, CovarianceForm
 from gpx.models.sufficient_statistics import SufficientStatistics
 
 SIZES = [(40, 7), (12, 30), (30, 30)]

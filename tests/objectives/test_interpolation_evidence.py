@@ -7,7 +7,7 @@ import torch
 
 from gpx.kernels import RBF, Matern32
 from gpx.linalg.interpolation import RegularAxis
-from gpx.models.reweighted_weights import CompressedStatistics
+from gpx.models.compressed_statistics import CompressedStatistics
 from gpx.models.sufficient_statistics import SufficientStatistics, interpolation_statistics
 from gpx.objectives.interpolation_evidence import interpolated_process
 from gpx.objectives.statistics_evidence import covariance_evidence

@@ -7,7 +7,9 @@ import torch
 from torch.distributions import LogNormal as Reference
 
 from gpx.models import HyperPriors, InverseGamma, LogNormal
-from gpx.models.reweighted_weights import CompressedStatistics, CovarianceForm, OrthogonalForm
+from gpx.models.compressed_statistics import CompressedStatistics
+from gpx.models.reweighted_orthogonal import OrthogonalForm
+from gpx.models.reweighted_weights import CovarianceForm
 from gpx.models.sufficient_statistics import SufficientStatistics
 from gpx.objectives.reweighted_evidence import joint_density
 

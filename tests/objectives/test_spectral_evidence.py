@@ -3,7 +3,9 @@
 import pytest
 import torch
 
-from gpx.models.reweighted_weights import CompressedStatistics, CovarianceForm, OrthogonalForm
+from gpx.models.compressed_statistics import CompressedStatistics
+from gpx.models.reweighted_orthogonal import OrthogonalForm
+from gpx.models.reweighted_weights import CovarianceForm
 from gpx.models.sufficient_statistics import SufficientStatistics
 from gpx.objectives.spectral_evidence import spectral_evidence, spectral_prior
 from gpx.objectives.statistics_evidence import covariance_evidence, log_marginal_likelihood

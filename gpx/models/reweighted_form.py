@@ -1,0 +1,33 @@
+"""Which path from statistics to weights: exact for the structure of the prior, and the cheapest."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from gpx.models.compressed_statistics import CompressedStatistics
+from gpx.models.reweighted_orthogonal import OrthogonalForm
+from gpx.models.reweighted_weights import CompressedForm, CovarianceForm, ReweightedForm
+from gpx.models.sufficient_statistics import SufficientStatistics
+
+Structure = Literal["diagonal", "orthogonal"]
+
+WORTH_COMPRESSING = 0.6
+"""Share of m below which a rank makes the compressed form the cheaper one."""
+
+
+def reweighted_form(statistics: SufficientStatistics, structure: Structure) -> ReweightedForm:
+    """The path for statistics: exact for its structure, the cheapest one there is.
+
+    ``diagonal`` gives every function of the basis its own prior variance: O(m^3) an evaluation,
+    O(rank^2 m) where the functions have a rank below 0.6 m on the data (fewer rows than functions).
+    ``orthogonal`` gives one to every eigenvector of Phi^T Phi: O(m) an evaluation.
+
+    Cost: one eigendecomposition of Phi^T Phi.
+    """
+    compressed = CompressedStatistics(statistics)
+    if structure == "orthogonal":
+        return OrthogonalForm(compressed)
+    m = len(statistics.projected)
+    if compressed.rank <= WORTH_COMPRESSING * m:
+        return CompressedForm(compressed)
+    return CovarianceForm(statistics)
