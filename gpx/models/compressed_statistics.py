@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from gpx.models.sufficient_statistics import SufficientStatistics
 
@@ -20,6 +21,10 @@ class CompressedStatistics:
     with B = Lambda^{1/2} V^T, b = Lambda^{-1/2} V^T Phi^T r and rest = |r|^2 - |b|^2, the part of
     the targets that no function of the basis reaches.
 
+    Args:
+        statistics: of n rows.
+        vectors (m, rank): V, from these statistics; None: computed.
+
     Attributes:
         vectors (m, rank), values (rank,): V and Lambda, largest first.
         targets (rank,): b.
@@ -30,10 +35,14 @@ class CompressedStatistics:
     Source: derived from Evans thesis, section 5.2.2.
     """
 
-    def __init__(self, statistics: SufficientStatistics) -> None:
-        values, vectors = torch.linalg.eigh(statistics.gram)
-        kept = values > RANK_TOLERANCE * values.amax().clamp_min(1e-300)
-        self.values, self.vectors = values[kept].flip(0), vectors[:, kept].flip(1).contiguous()
+    def __init__(self, statistics: SufficientStatistics, vectors: Tensor | None = None) -> None:
+        if vectors is None:
+            values, vectors = torch.linalg.eigh(statistics.gram)
+            kept = values > RANK_TOLERANCE * values.amax().clamp_min(1e-300)
+            self.values, self.vectors = values[kept].flip(0), vectors[:, kept].flip(1).contiguous()
+        else:
+            self.values = (vectors * (statistics.gram @ vectors)).sum(0)
+            self.vectors = vectors
         self.targets = (statistics.projected @ self.vectors) / self.values.sqrt()
         self.rest = (statistics.squared - self.targets.square().sum()).clamp_min(0.0)
         self.num_data = statistics.num_data

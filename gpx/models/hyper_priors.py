@@ -60,23 +60,34 @@ class HyperPriors(NamedTuple):
 
     Attributes:
         weight, noise: of one of them.
+        tails: numbers between log g and log noise that turn the axes of the prior; Gaussian.
+        tail_variance: of each of them, about zero.
     """
 
     weight: LogNormal | InverseGamma
     noise: LogNormal
+    tails: int = 0
+    tail_variance: float = 1.0
 
     def density(self, position: Tensor) -> tuple[Tensor, Tensor]:
-        """log p(u) at u = (log g, log noise) (k + 1,), and its gradient (k + 1,).
+        """log p(u) at u = (log g, tails, log noise) (k + 1,), and its gradient (k + 1,).
 
         The Jacobian of the logarithm is part of it.
         """
-        value, slope = self.weight.density(position[:-1])
+        first = len(position) - 1 - self.tails
+        value, slope = self.weight.density(position[:first])
         noise, last = self.noise.density(position[-1:])
-        return value + noise, torch.cat([slope, last])
+        if not self.tails:
+            return value + noise, torch.cat([slope, last])
+        turned = position[first:-1] / self.tail_variance
+        constant = self.tails * math.log(2.0 * math.pi * self.tail_variance)
+        turns = -0.5 * (torch.dot(turned, position[first:-1]) + constant)
+        return value + noise + turns, torch.cat([slope, -turned, last])
 
     def variances(self, position: Tensor) -> Tensor:
         """Variance of every entry of u, shape of ``position`` (k + 1,)."""
         found = torch.full_like(position, self.weight.log_variance)
+        found[len(position) - 1 - self.tails : -1] = self.tail_variance
         found[-1] = self.noise.log_variance
         return found
 
@@ -91,6 +102,8 @@ class WeightPriors:
         weight_freedom: None: that factor is log-normal. Degrees of freedom: its inverse has a Gamma
             distribution, the weight is Student-t of scale sqrt(weight_mode), and
             ``weight_variance`` has no meaning.
+        rotation: root mean square angle, in radians, by which the prior of ``householder`` turns
+            an axis; of no meaning for other structures.
         noise_mode: of the noise variance, in squared target units; None: its initial value.
         noise_variance: the prior's variance, in the square of that unit.
 
@@ -103,6 +116,7 @@ class WeightPriors:
     weight_mode: float = 1.0
     weight_variance: float = 100.0
     weight_freedom: float | None = None
+    rotation: float = 0.2
     noise_mode: float | None = None
     noise_variance: float = 0.04
 
@@ -110,6 +124,10 @@ class WeightPriors:
         """Check ranges."""
         self.weight()
         self.noise(1.0)
+        if not 0.0 < self.rotation < math.inf:
+            raise ConfigError(
+                f"rotation={self.rotation} is an angle in radians and must be positive and finite"
+            )
 
     def weight(self) -> LogNormal | InverseGamma:
         """Of every prior variance."""
@@ -120,3 +138,10 @@ class WeightPriors:
     def noise(self, start: float) -> LogNormal:
         """Of the noise variance, whose initial value is ``start``."""
         return LogNormal(start if self.noise_mode is None else self.noise_mode, self.noise_variance)
+
+    def tail_variance(self, rank: int) -> float:
+        """Of every entry of the tails of reflections of ``rank`` axes.
+
+        To first order entry (i, j) turns axes i and j by twice its size: an axis has rank - 1.
+        """
+        return self.rotation**2 / (4.0 * max(1, rank - 1))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,20 +24,16 @@ from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
 from gpx.models.base import Model
 from gpx.models.cached_relevance import relevant
-from gpx.models.grief_start import (
-    LEAST_NOISE,
-    choose_eigenfunctions,
-    require_memory,
-    scales_for,
-)
+from gpx.models.compressed_statistics import CompressedStatistics
+from gpx.models.grief_start import LEAST_NOISE, require_memory
 from gpx.models.hyper_priors import HyperPriors, WeightPriors
 from gpx.models.reweighted_basis import reweighted_basis
 from gpx.models.reweighted_form import Structure, reweighted_form
+from gpx.models.reweighted_options import Inference, check_options
 from gpx.models.reweighted_posterior import ReweightedPosterior
+from gpx.models.reweighted_start import fix_functions
 from gpx.models.reweighted_weights import ReweightedForm
 from gpx.models.sufficient_statistics import SufficientStatistics, sufficient_statistics
-
-Inference = Literal["type1", "type2"]
 
 
 class Reweighted(Model):
@@ -62,7 +59,9 @@ class Reweighted(Model):
             what is learned then (diagonal, type2, no priors).
         num_basis: m, at most (a small grid has fewer eigenfunctions).
         structure: of the prior: ``diagonal`` (a variance for every function, O(m^3) an evaluation
-            or O(rank^2 m)), or ``orthogonal`` (for every eigenvector of Phi^T Phi, O(m)).
+            or O(rank^2 m)), ``orthogonal`` (for every eigenvector of Phi^T Phi, O(m)), or
+            ``householder`` (any prior: these axes, turned by reflections that are learned too;
+            O(rank^2), and so many numbers a sample).
         inference: ``type1`` or ``type2``; says which optimizer fits.
         priors: hyper-priors of theta; None: flat (type2 only).
         grid, factor_jitter, noise_first, search_sweeps: as for ``GRIEF``; grief only.
@@ -71,8 +70,8 @@ class Reweighted(Model):
 
     Attributes:
         basis: the functions.
-        log_weights (k,): log g, relative to the basis' own prior variances; none where they follow
-            from the kernel.
+        log_weights (k,): log g, relative to the basis' own prior variances, and what turns their
+            axes; none where they follow from the kernel.
         samples (T, k + 1): kept states (log g, log noise) of the chain.
 
     Raises:
@@ -82,13 +81,14 @@ class Reweighted(Model):
     Source: Evans thesis, chapter 5 (with basis=grief: GP-GRIEF-I).
     """
 
-    data_sized = ("log_weights", "samples", "gram", "projected")
+    data_sized = ("log_weights", "samples", "gram", "projected", "frame")
 
     mean: Mean
     likelihood: Gaussian
     samples: Tensor
     gram: Tensor
     projected: Tensor
+    frame: Tensor
     totals: Tensor
 
     def __init__(
@@ -112,28 +112,7 @@ class Reweighted(Model):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        for name, value, choices in (
-            ("structure", structure, get_args(Structure)),
-            ("inference", inference, get_args(Inference)),
-        ):
-            if value not in choices:
-                raise ConfigError(f"approx.{name}={value}: expected one of {', '.join(choices)}")
-        if inference == "type1" and priors is None:
-            raise ConfigError(
-                "type-I inference needs hyper-priors: set approx.priors, or inference=type2"
-            )
-        mode = None if priors is None else priors.noise_mode
-        if mode is not None and isinstance(likelihood, Gaussian):  # others the objective refuses
-            floor = floor_of(likelihood, "noise_variance")
-            if mode <= floor:
-                raise ConfigError(
-                    f"approx.priors.noise_mode={mode}, where inference starts, must be above "
-                    f"likelihood.noise_floor={floor}"
-                )
-        if search_sweeps < 0:
-            raise ConfigError(f"approx.search_sweeps counts rounds and cannot be {search_sweeps}")
-        if basis == "importance_weighted":
-            self._check_importance_weighted(structure, inference, priors)
+        check_options(basis, structure, inference, priors, likelihood, search_sweeps)
         self.basis: Basis = reweighted_basis(
             basis,
             kernel,
@@ -157,6 +136,7 @@ class Reweighted(Model):
         self.register_buffer("samples", torch.zeros(0, 0, dtype=double))
         self.register_buffer("gram", torch.zeros(0, 0, dtype=double))
         self.register_buffer("projected", torch.zeros(0, dtype=double))
+        self.register_buffer("frame", torch.zeros(0, 0, dtype=double))
         # |r|^2, n, and the noise variance at the start
         self.register_buffer("totals", torch.zeros(3, dtype=double))
         self._form: ReweightedForm | None = None
@@ -185,7 +165,7 @@ class Reweighted(Model):
     def form(self) -> ReweightedForm:
         """The path from these statistics to evidence and posterior."""
         if self._form is None:
-            self._form = reweighted_form(self.statistics, self.structure)
+            self._form = reweighted_form(self.statistics, self.structure, self.frame)
         return self._form
 
     @property
@@ -193,7 +173,11 @@ class Reweighted(Model):
         """Of every g and of the noise variance; None: flat."""
         if self.priors is None:
             return None
-        return HyperPriors(self.priors.weight(), self.priors.noise(float(self.totals[2])))
+        weight, noise = self.priors.weight(), self.priors.noise(float(self.totals[2]))
+        if self.structure != "householder":
+            return HyperPriors(weight, noise)
+        rank = self.frame.shape[1]
+        return HyperPriors(weight, noise, rank * (rank - 1) // 2, self.priors.tail_variance(rank))
 
     def log_variances(self) -> Tensor:
         """log g (k,), differentiable in what is learned."""
@@ -223,23 +207,6 @@ class Reweighted(Model):
         noise = position[-1].exp().clamp_min(self._least_noise)
         self.likelihood.noise_variance = noise.to(self.likelihood.noise_variance)
 
-    @staticmethod
-    def _check_importance_weighted(
-        structure: Structure, inference: Inference, priors: WeightPriors | None
-    ) -> None:
-        """Raise ConfigError for what does not go with weights that follow from the kernel."""
-        wanted = {
-            "approx.structure=diagonal": structure != "diagonal",
-            "inference=type2": inference != "type2",
-            "approx.priors=null": priors is not None,
-        }
-        missing = [name for name, needed in wanted.items() if needed]
-        if missing:
-            raise ConfigError(
-                "approx.basis=importance_weighted learns the kernel, and every weight follows from "
-                f"it: it needs {' '.join(missing)}"
-            )
-
     def check_optimizer(self, optimizer: object) -> None:
         """As in ``Model``: type-I inference needs a Markov chain, not a maximiser."""
         if self.inference == "type1" and getattr(optimizer, "option", None) != "mala":
@@ -262,65 +229,49 @@ class Reweighted(Model):
     @torch.no_grad()
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Fix the basis and sum over the data, once; weights start at the mode of their prior."""
-        residual = y - self.mean(x)
-        self.note = f"{self.basis.num_basis} functions"
-        if isinstance(self.basis, GridEigenfunctions):
-            ratio = float(self.likelihood.noise_variance / self.basis.factors.outputscale)
-            self.note = choose_eigenfunctions(
-                self.basis,
-                x,
-                residual,
-                ratio,
-                fit=self.noise_first,
-                sweeps=self.search_sweeps,
-                generator=generator,
-            ).note
-        if isinstance(self.basis, ImportanceWeightedFourier):
-            self.basis.draw()
-        if isinstance(self.basis, InducingPoints):
-            chosen = torch.randperm(len(x), generator=generator, device=x.device)
-            self.basis.centres.copy_(x[chosen[: self.basis.num_basis].sort().values])
-        statistics = sufficient_statistics(self.basis, x, residual)
-        if isinstance(self.basis, GridEigenfunctions) and self.noise_first:
-            statistics = self._rescale(self.basis, statistics, x.shape[1])
-        self.statistics = statistics
-        self.totals[2] = self.likelihood.noise_variance.double().clamp_min(self._least_noise)
-        free = 0 if isinstance(self.basis, ImportanceWeightedFourier) else self.form.num_weights
-        start = torch.zeros(free, dtype=torch.float64, device=x.device)
+        start = fix_functions(
+            self.basis,
+            x,
+            y - self.mean(x),
+            self.likelihood.noise_variance,
+            noise_first=self.noise_first,
+            sweeps=self.search_sweeps,
+            generator=generator,
+        )
+        self.frame = self.frame[:0]
+        if self.structure == "householder":
+            self.frame = CompressedStatistics(start.statistics).vectors
+        self.statistics = start.statistics
+        noise = start.noise.clamp_min(self._least_noise)
+        self.totals[2] = noise
+        learned = not isinstance(self.basis, ImportanceWeightedFourier)
+        count = self.form.num_weights if learned else 0
+        self.log_weights.data = torch.zeros(count, dtype=torch.float64, device=x.device)
         priors = self.hyper_priors
         if priors is not None:
-            start += torch.tensor(priors[0].mode, dtype=torch.float64).log()
-            noise = torch.tensor(priors[1].mode, dtype=torch.float64)
-            self.likelihood.noise_variance = noise.to(self.likelihood.noise_variance)
-        self.log_weights.data = start
-        self.samples = start.new_zeros(0, self.form.num_weights + 1)
-        self.note += f"; {self.form.num_weights} prior variances, {self.form.path} form"
-        if self.inference == "type2" and free:
+            self.log_weights[: count - priors.tails] = math.log(priors.weight.mode)
+            noise = torch.full_like(noise, priors.noise.mode)
+        self.likelihood.noise_variance = noise.to(self.likelihood.noise_variance)
+        self.samples = self.log_weights.new_zeros(0, self.form.num_weights + 1)
+        turns = 0 if priors is None else priors.tails
+        self.note = f"{start.note}; {self.form.num_weights - turns} prior variances, "
+        self.note += f"{self.form.path} form" + (f", {turns} turns of their axes" if turns else "")
+        if self.inference == "type2" and learned:
             self.note += (
                 f"; type-II fits all of them to {len(x)} points, which tends to over-fit "
                 "(inference=type1_mala integrates them out)"
             )
-
-    def _rescale(
-        self, basis: GridEigenfunctions, old: SufficientStatistics, inputs: int
-    ) -> SufficientStatistics:
-        """Outputscale and noise at the largest evidence, in the kernel and in the sums."""
-        one = torch.ones_like(old.squared)
-        factor, noise, remark = scales_for(old.with_noise(one), inputs)
-        self.note += remark
-        basis.factors.set_outputscale(factor * basis.factors.outputscale)
-        noise = noise.clamp_min(self._least_noise)
-        self.likelihood.noise_variance = noise.to(self.likelihood.noise_variance)
-        return SufficientStatistics(
-            factor * old.gram, factor.sqrt() * old.projected, old.squared, old.num_data
-        )
 
     @torch.no_grad()
     def add_rows(self, x: Tensor, y: Tensor) -> None:
         """Take in further data x (b, d), y (b,), at O(b m^2) (and O(m^3) at the next evidence).
 
         Samples that were kept are of the data before: run the chain again.
+
+        Raises:
+            ConfigError: the prior's axes were turned in a frame that the data before gave.
         """
+        self._check_frame()
         more = sufficient_statistics(self.basis, x, y - self.mean(x))
         self.statistics = self.statistics + more
 
@@ -329,10 +280,18 @@ class Reweighted(Model):
         """Forget data x (b, d), y (b,) that were taken in.
 
         Raises:
-            ConfigError: more rows than there are.
+            ConfigError: more rows than there are, or as for ``add_rows``.
         """
+        self._check_frame()
         fewer = sufficient_statistics(self.basis, x, y - self.mean(x))
         self.statistics = self.statistics - fewer
+
+    def _check_frame(self) -> None:
+        if self.structure == "householder":
+            raise ConfigError(
+                "approx.structure=householder holds its prior in the eigenvectors of the data it "
+                "has seen, and takes no rows in or out; use diagonal, or train again"
+            )
 
     def facts(self) -> dict[str, bool | int | float | str]:
         """Plain values for records: the size of the basis and the path taken."""
@@ -375,7 +334,7 @@ class Reweighted(Model):
             statistics = statistics.of_functions(kept)
             samples = torch.cat([samples[:, :-1][:, kept], samples[:, -1:]], 1)
         posterior = ReweightedPosterior(basis, self.mean, self.structure)
-        posterior.fill(statistics, samples)
+        posterior.fill(statistics, samples, self.frame)
         return posterior
 
     def empty_posterior(self, num_data: int) -> ReweightedPosterior:

@@ -4,26 +4,40 @@ from __future__ import annotations
 
 from typing import Literal
 
+from torch import Tensor
+
 from gpx.models.compressed_statistics import CompressedStatistics
 from gpx.models.reweighted_orthogonal import OrthogonalForm
+from gpx.models.reweighted_reflections import ReflectedForm
 from gpx.models.reweighted_weights import CompressedForm, CovarianceForm, ReweightedForm
 from gpx.models.sufficient_statistics import SufficientStatistics
 
-Structure = Literal["diagonal", "orthogonal"]
+Structure = Literal["diagonal", "orthogonal", "householder"]
 
 WORTH_COMPRESSING = 0.6
 """Share of m below which a rank makes the compressed form the cheaper one."""
 
 
-def reweighted_form(statistics: SufficientStatistics, structure: Structure) -> ReweightedForm:
+def reweighted_form(
+    statistics: SufficientStatistics, structure: Structure, frame: Tensor | None = None
+) -> ReweightedForm:
     """The path for statistics: exact for its structure, the cheapest one there is.
 
     ``diagonal`` gives every function of the basis its own prior variance: O(m^3) an evaluation,
     O(rank^2 m) where the functions have a rank below 0.6 m on the data (fewer rows than functions).
     ``orthogonal`` gives one to every eigenvector of Phi^T Phi: O(m) an evaluation.
+    ``householder`` turns these eigenvectors as well: O(rank^2).
+
+    Args:
+        statistics: sums over the data.
+        structure: of the prior.
+        frame (m, rank): for householder, the eigenvectors that it turns, as they were when the
+            prior was learned: another computation of them may differ in signs.
 
     Cost: one eigendecomposition of Phi^T Phi.
     """
+    if structure == "householder":
+        return ReflectedForm(CompressedStatistics(statistics, frame))
     compressed = CompressedStatistics(statistics)
     if structure == "orthogonal":
         return OrthogonalForm(compressed)

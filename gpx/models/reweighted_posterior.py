@@ -30,16 +30,18 @@ class ReweightedPosterior(Posterior):
     Attributes:
         gram (m, m), projected (m,), totals (2,): sufficient statistics.
         samples (T, k + 1): (log g, log noise variance).
+        frame (m, rank): axes that the prior was turned from, of ``householder`` only.
 
     Cost: T times that of one factorisation, and of a row of predictions, see ``reweighted_form``.
     Source: Evans thesis, section 5.4 (type-I predictive distribution).
     """
 
-    data_sized = ("gram", "projected", "samples")
+    data_sized = ("gram", "projected", "samples", "frame")
     gram: Tensor
     projected: Tensor
     totals: Tensor
     samples: Tensor
+    frame: Tensor
 
     def __init__(self, basis: Basis, mean: Mean, structure: Structure) -> None:
         super().__init__()
@@ -52,14 +54,18 @@ class ReweightedPosterior(Posterior):
         self.register_buffer("projected", torch.zeros(0, dtype=double, device=device))
         self.register_buffer("totals", torch.zeros(2, dtype=double, device=device))
         self.register_buffer("samples", torch.zeros(0, 0, dtype=double, device=device))
+        self.register_buffer("frame", torch.zeros(0, 0, dtype=double, device=device))
         self._form: ReweightedForm | None = None
 
-    def fill(self, statistics: SufficientStatistics, samples: Tensor) -> None:
-        """Take statistics and samples (T, k + 1)."""
+    def fill(
+        self, statistics: SufficientStatistics, samples: Tensor, frame: Tensor | None = None
+    ) -> None:
+        """Take statistics, samples (T, k + 1) and, for ``householder``, the frame (m, rank)."""
         self.gram, self.projected = statistics.gram.clone(), statistics.projected.clone()
         count = statistics.squared.new_tensor(float(statistics.num_data))
         self.totals = torch.stack([statistics.squared, count])
         self.samples = samples.clone()
+        self.frame = self.frame[:0] if frame is None else frame.clone()
         self._form = None
 
     @property
@@ -68,7 +74,7 @@ class ReweightedPosterior(Posterior):
         if self._form is None:
             squared, count = self.totals.unbind()
             statistics = SufficientStatistics(self.gram, self.projected, squared, int(count))
-            self._form = reweighted_form(statistics, self.structure)
+            self._form = reweighted_form(statistics, self.structure, self.frame)
         return self._form
 
     def weights(self) -> Iterator[ReweightedWeights]:

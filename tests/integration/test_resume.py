@@ -53,6 +53,14 @@ SETTINGS = {
         "trainer.max_steps=10",
         "approx.num_basis=40",
     ],
+    "reweighted-householder": [
+        "approx.structure=householder",
+        "data.num_points=600",
+        "approx.num_basis=12",
+        "optimizer.burn_in=4",
+        "optimizer.iterations=6",
+        "optimizer.thin=2",
+    ],
     "reweighted-relevance": [
         "inference=relevance_vectors",
         "approx.basis=dictionary",

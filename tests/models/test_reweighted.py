@@ -9,6 +9,7 @@ from torch.distributions import MultivariateNormal, Normal
 from gpx.errors import ConfigError
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
+from gpx.linalg.householder import rotation_of
 from gpx.means import Constant, Zero
 from gpx.models import GRIEF, Reweighted, WeightPriors, grief_start
 from gpx.objectives import EigenfunctionEvidence, ReweightedEvidence
@@ -20,6 +21,7 @@ BASES = {
     "fourier": {"basis": "random_fourier"},
     "dictionary": {"basis": "dictionary", "num_data": 200},
     "orthogonal": {"basis": "grief", "structure": "orthogonal", "noise_first": False},
+    "householder": {"basis": "grief", "structure": "householder", "noise_first": False},
     "importance": {"basis": "importance_weighted", "priors": None},
 }
 
@@ -61,11 +63,18 @@ def sampled(model, count=4):
 @torch.no_grad()
 def dense_posterior(model, x, y, at, sample):
     """Function space at one sample, by n x n algebra: mean and variance of f."""
-    prior = sample[:-1].exp().diag()
-    if model.structure == "orthogonal":
+    if model.structure == "householder":
+        vectors, values, rank = model.frame, model.form.compressed.values, model.frame.shape[1]
+        root = vectors / values.sqrt() @ rotation_of(model.form.reflectors(sample[rank:-1]))
+        unseen = torch.eye(len(vectors), dtype=torch.float64) - vectors @ vectors.mT
+        prior = root * (values * sample[:rank].exp()) @ root.mT
+        prior += sample[:rank].exp().mean() * unseen
+    elif model.structure == "orthogonal":
         vectors = model.form.compressed.vectors
         unseen = torch.eye(len(vectors), dtype=torch.float64) - vectors @ vectors.mT
-        prior = vectors @ prior @ vectors.mT + sample[:-1].exp().mean() * unseen
+        prior = vectors * sample[:-1].exp() @ vectors.mT + sample[:-1].exp().mean() * unseen
+    else:
+        prior = sample[:-1].exp().diag()
     train, test = model.basis(x), model.basis(at)
     matrix = train @ prior @ train.mT + sample[-1].exp() * torch.eye(len(x), dtype=torch.float64)
     cross = test @ prior @ train.mT
@@ -258,6 +267,12 @@ def test_mistakes_are_explained(monkeypatch):
         build(basis="importance_weighted", inference="type1")
     with pytest.raises(ConfigError, match=r"needs approx\.structure=diagonal$"):
         build(basis="importance_weighted", priors=None, structure="orthogonal")
+    with pytest.raises(ConfigError, match="householder needs hyper-priors"):
+        build(structure="householder", priors=None)
+    turned, x, y = problem(**BASES["householder"])
+    for change in (turned.add_rows, turned.remove_rows):
+        with pytest.raises(ConfigError, match="takes no rows in or out"):
+            change(x, y)
     model = build()
     monkeypatch.setattr(grief_start, "available_memory", lambda device: 8 * 8 * 20**2)
     with pytest.raises(ConfigError, match=r"num_basis=30 needs .*use at most 20"):

@@ -1,0 +1,68 @@
+"""Options of ``Reweighted`` that do not go together, refused in one sentence."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from gpx.constraints import floor_of
+from gpx.errors import ConfigError
+from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.gaussian import Gaussian
+from gpx.models.hyper_priors import WeightPriors
+from gpx.models.reweighted_form import Structure
+
+Inference = Literal["type1", "type2"]
+
+
+def check_options(
+    basis: str,
+    structure: Structure,
+    inference: Inference,
+    priors: WeightPriors | None,
+    likelihood: Likelihood,
+    search_sweeps: int,
+) -> None:
+    """Raise ConfigError for options that are unknown, out of range or at odds."""
+    for name, value, choices in (
+        ("structure", structure, get_args(Structure)),
+        ("inference", inference, get_args(Inference)),
+    ):
+        if value not in choices:
+            raise ConfigError(f"approx.{name}={value}: expected one of {', '.join(choices)}")
+    if inference == "type1" and priors is None:
+        raise ConfigError(
+            "type-I inference needs hyper-priors: set approx.priors, or inference=type2"
+        )
+    if structure == "householder" and priors is None:
+        raise ConfigError(
+            "approx.structure=householder needs hyper-priors (approx.priors): turned freely, one "
+            "axis of the prior explains all of the targets, at no end of evidence"
+        )
+    if basis == "importance_weighted":
+        _check_importance_weighted(structure, inference, priors)
+    mode = None if priors is None else priors.noise_mode
+    if mode is not None and isinstance(likelihood, Gaussian):  # others the objective refuses
+        floor = floor_of(likelihood, "noise_variance")
+        if mode <= floor:
+            raise ConfigError(
+                f"approx.priors.noise_mode={mode}, where inference starts, must be above "
+                f"likelihood.noise_floor={floor}"
+            )
+    if search_sweeps < 0:
+        raise ConfigError(f"approx.search_sweeps counts rounds and cannot be {search_sweeps}")
+
+
+def _check_importance_weighted(
+    structure: Structure, inference: Inference, priors: WeightPriors | None
+) -> None:
+    wanted = {
+        "approx.structure=diagonal": structure != "diagonal",
+        "inference=type2": inference != "type2",
+        "approx.priors=null": priors is not None,
+    }
+    missing = [name for name, needed in wanted.items() if needed]
+    if missing:
+        raise ConfigError(
+            "approx.basis=importance_weighted learns the kernel, and every weight follows from it: "
+            f"it needs {' '.join(missing)}"
+        )
