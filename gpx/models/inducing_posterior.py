@@ -86,7 +86,8 @@ class InducingPosterior(IterativePosterior):
         step = max(1, budget // (x.element_size() * self.inputs.shape[0]))
         for rows in torch.arange(x.shape[0], device=x.device).split(step):
             cross = self.kernel.evaluate(x[rows], self.inputs)
-            mean[rows] = cross @ self.alpha.to(x.dtype)
+            # large weights of both signs cancel: float32 sums lose more than float32 entries
+            mean[rows] = (cross.double() @ self.alpha.double()).to(x.dtype)
             square = cross.square_()
             found = (square @ self.scales.to(x.dtype)).double()
             if self.variance_family == "augmented":

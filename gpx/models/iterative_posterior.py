@@ -133,9 +133,10 @@ class IterativePosterior(Posterior):
         budget = BLOCK_BYTES.get(x.device.type, BLOCK_BYTES["cpu"])
         for rows in torch.arange(x.shape[0]).split(max(1, budget // (8 * n))):
             part = x[rows]
-            cross = self.kernel.evaluate(self.inputs, part)
-            mean[rows] = self.mean(part) + cross.mT @ self.alpha
-            found = self._rule(cross.double(), self.kernel.diagonal(part).double())
+            cross = self.kernel.evaluate(self.inputs, part).double()
+            # large weights of both signs cancel: float32 sums lose more than float32 entries
+            mean[rows] = self.mean(part) + (cross.mT @ self.alpha.double()).to(x.dtype)
+            found = self._rule(cross, self.kernel.diagonal(part).double())
             variance[rows] = found.variance.clamp(min=0.0).to(x.dtype)
             certified = (found.variance - found.gap).clamp(min=0.0)
             relative = (found.variance - certified) / (certified + system.noise)
@@ -178,11 +179,12 @@ class IterativePosterior(Posterior):
         noise *= self.likelihood.noise_variance.sqrt()
         blocks = [prior(part) for part in self.inputs.split(1024)]  # features of few rows at a time
         gap = self.residual - torch.cat(blocks, 1) - noise
-        weights = self._solve(gap.mT.double())[0].mT.to(gap.dtype)
+        weights = self._solve(gap.mT.double())[0].mT
 
         @torch.no_grad()
         def paths(x: Tensor) -> Tensor:
-            return prior(x) + weights @ self.kernel.evaluate(self.inputs, x) + self.mean(x)
+            change = weights @ self.kernel.evaluate(self.inputs, x).double()
+            return prior(x) + change.to(gap.dtype) + self.mean(x)
 
         return paths
 

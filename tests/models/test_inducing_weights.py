@@ -111,6 +111,27 @@ def test_products_that_float32_cannot_carry_are_float64():
     assert float(error) <= 0.021 * 0.1
 
 
+@pytest.mark.parametrize("variance", ["augmented", "projection"])
+def test_float32_predictions_sum_large_weights_of_both_signs(variance):
+    """Entries and weights are float32; a float32 sum of their products would lose the mean."""
+    generator = torch.Generator().manual_seed(0)
+    x = 0.1 * torch.randn(3000, 1, generator=generator).float()
+    kernel = RBF(1, 1.0, 1e4)
+    model = QSGPInducing(
+        kernel, Zero(), Gaussian(0.01), num_data=3000, num_inputs=1, rank=5, variance=variance
+    ).float()
+    posterior = model.condition(x, x[:, 0])
+    weights = torch.randn(3000, generator=generator)
+    posterior.alpha.copy_(weights - weights.mean())
+    grid = x[:200]
+    entries = kernel.evaluate(x, grid).detach()
+    exact = entries.double().mT @ posterior.alpha.double()
+    largest = float(exact.abs().max())
+    assert largest < 1e-3 * 1e4 * 3000  # nearly all of the sum cancels
+    found = posterior.predict(grid).mean.double()
+    torch.testing.assert_close(found, exact, rtol=1e-6, atol=1e-6 * largest)
+
+
 @pytest.mark.parametrize("method", ["conjugate_gradients", "gauss_seidel"])
 def test_targets_of_zero_are_solved_at_once(method):
     """Constant targets, centred: there is nothing to divide by."""
