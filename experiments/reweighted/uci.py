@@ -73,6 +73,7 @@ START = {
     "exact": ["approx.noise_first=false"],
     "fitted": [],
     "search": ["init=constants", "approx.search_sweeps=3"],
+    "shared": ["kernel.ard_num_dims=null"],
 }
 """Where the kernel comes from: see the notes of the table."""
 
@@ -84,7 +85,7 @@ def fold(name: str, split: int, inference: str, options: argparse.Namespace) -> 
     """Train and test one fold."""
     inputs = PUBLISHED[name][1]
     # in many dimensions a lengthscale of one leaves the kernel matrix diagonal, without a gradient
-    long = inputs > MANY or options.start == "search"
+    long = inputs > MANY or options.start in ("search", "shared")
     lengthscale = round(math.sqrt(inputs), 2) if long else 1.0
     overrides = [
         f"data={name}",
@@ -163,9 +164,10 @@ def table() -> None:
         chain = inference == "type1_mala"
         wanted = "fitted" if name in fitted else "exact"
         judged = chain and structure == "diagonal" and start == wanted
-        passed = mean <= one + max(0.1 * one, one_spread) if judged else None
-        if passed is not None:
-            within, counted = within + passed, counted + 1
+        near = mean <= one + max(0.1 * one, one_spread)
+        passed = near if judged or (chain and start == "shared") else None
+        if judged:
+            within, counted = within + near, counted + 1
             if len(folds) < 10:
                 partial.append(f"{name} ({len(folds)})")
         rows.append(
@@ -200,7 +202,7 @@ def table() -> None:
         "Published: Evans thesis, table 5.1 (I: GP-GRIEF-I, chains of 1000 + 10,000 steps, every "
         "50th kept, which is what this script does unless told otherwise; II: GP-GRIEF-II, type-II "
         "of the base kernel with fewer functions; exact GP: A la Carte).",
-        "Chain: steps of burn-in + steps / every so many kept; shorter than the published ones.",
+        "Chain: steps of burn-in + steps / every so many kept; mostly shorter than the published.",
         "II of the weights: the same density maximised by L-BFGS (ours; the published II learns "
         "the kernel). It is as good in RMSE as the average over a chain and mostly worse in MNLP: "
         "under these hyper-priors the weights stay near their modes.",
@@ -208,10 +210,18 @@ def table() -> None:
         "that the grid cannot resolve raised to its spacing, and the outputscale and noise of "
         "largest evidence for the functions (default of approx=reweighted). search: no exact GP; "
         "lengthscales from sqrt(d), searched for the functions (init=constants "
-        "approx.search_sweeps=3). The kernel stays from then on: where the exact GP over-fits, "
-        "as on challenger and fertility, so does what starts from it.",
+        "approx.search_sweeps=3). shared: as fitted, from an exact GP with one lengthscale for all "
+        "inputs (kernel.ard_num_dims=null). The kernel stays from then on: where the exact GP "
+        "over-fits, so does what starts from it.",
+        "Why autos is outside: 25 lengthscales of the exact GP are fitted to 143 rows. That GP "
+        "itself has a mean RMSE of 0.17 over the ten folds from whichever of five starts (A la "
+        "Carte: 0.18), no chain over the weights takes it back, and one lengthscale for all "
+        "inputs does (shared, within the bound). Fertility has 100 rows, ten a "
+        "fold: means of seven folds and of ten are 5 % apart, and a chain of the published length "
+        "moves them by less than 1 %.",
         "Within: mean RMSE at most max(10 %, one published standard deviation) above the "
-        "published I, for the fitted start where it was run. MNLP of standardised targets.",
+        "published I. The check counts the fitted start where it was run, the shared one is shown. "
+        "MNLP of standardised targets.",
         f"Fewer than ten folds (the means over different folds differ): {', '.join(partial)}.",
         "Seconds are of the processor, one thread, the exact GP and predictions included.",
     ]
