@@ -59,6 +59,14 @@ def train_py(tmp_path, monkeypatch, capsys):
             ["approx=reweighted", "data=toy1d", "inference=type1_mala", "optimizer=lbfgsb"],
             "LBFGSB would maximise what approx.inference=type1 is to integrate out",
         ),
+        (
+            ["approx=reweighted", "data=toy1d", "approx.basis=importance_weighted"],
+            "needs inference=type2 approx.priors=null",
+        ),
+        (
+            ["approx=reweighted", "data=toy1d", "inference=relevance_vectors"],
+            "it needs approx.priors=null",
+        ),
         (["resume=nowhere", "seed=1"], "takes no other option"),
         (["+experiment=nonsense"], "nonsense"),
         (["experiment=null"], "experiment=null chooses nothing"),
