@@ -4,6 +4,7 @@
     python experiments/qsgp/regression.py --quick                  # 4,000 training rows of each
     python experiments/qsgp/regression.py --basis fourier --paper  # the published optimiser as well
     python experiments/qsgp/regression.py --from FOLDER            # add finished runs as rows
+    python experiments/qsgp/regression.py --from FOLDER --options init=subset   # had these besides
 
 Runs go to regression_runs.json (those that have one are not repeated, stopped ones are resumed),
 the tables to regression_<basis>.json and RESULTS.md. Every run is one ``python train.py
@@ -81,7 +82,7 @@ TITLES = {
 NOTES = {
     "fourier": "Published: QSGP paper, table 2 (10^5 steps of AdaGrad); ours: block ascent.",
     "inducing": "Phi = S = K, m = n. Published: QSGP paper, table 3 (AdaGrad, augmented variance)."
-    "\nSeconds of kin40k are those of a loaded machine: a third of one core.",
+    "\nSeconds are those of a loaded machine: a third to a half of one core.",
 }
 
 
@@ -162,8 +163,9 @@ def record(basis: str, runs: list[dict[str, Any]]) -> None:
     notes = [
         NOTES[basis],
         "RMSE in units of the data, MNLP of standardised targets, as published (regression.py);",
-        "seconds include initialisation. Published: RMSE of five splits, MNLP of the first, on a",
-        "GPU; measured: split 0 where all training rows are used, else a random split, not judged.",
+        "seconds with initialisation, without predictions. Published: RMSE of five splits, MNLP of",
+        "the first, on a GPU; measured: split 0 where all training rows are used, else a random one,",
+        "not judged.",
         "5 neighbours: their mean, with the deviation it has at left-out training rows.",
     ]
     write(HERE, f"regression_{basis}", TITLES[basis], notes, rows, checks)
@@ -176,6 +178,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROWS} training rows")
     parser.add_argument("--paper", action="store_true", help="the published optimiser as well")
     parser.add_argument("--from", dest="folders", nargs="*", type=Path, default=None)
+    parser.add_argument("--options", nargs="*", default=[], help="of the runs under --from")
     arguments = parser.parse_args()
     runs: dict[str, dict[str, Any]] = json.loads(RUNS.read_text()) if RUNS.exists() else {}
 
@@ -188,6 +191,7 @@ def main() -> None:
         row = row_of(folder, [])
         paper = row["optimizer"] == "FirstOrder"
         row["settings"] = command(basis, row["data"], quick=False, paper=paper)
+        row["settings"] += arguments.options
         name = f"{basis}-{row['data']}-{'paper' if paper else 'solved'}"
         whole = row["training_rows"] == ROWS[row["data"]]  # replaces the row of that command
         add(name if whole else f"{name}-{row['training_rows']}", row)
