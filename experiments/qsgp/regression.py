@@ -163,9 +163,9 @@ def record(basis: str, runs: list[dict[str, Any]]) -> None:
     notes = [
         NOTES[basis],
         "RMSE in units of the data, MNLP of standardised targets, as published (regression.py);",
-        "seconds with initialisation, without predictions. Published: RMSE of five splits, MNLP of",
-        "the first, on a GPU; measured: split 0 where all training rows are used, else a random one,",
-        "not judged.",
+        "seconds with initialisation, without predictions. Published: RMSE of five splits, MNLP",
+        "of the first, on a GPU; measured: split 0 where all training rows are used, else a random",
+        "split (and no comparison).",
         "5 neighbours: their mean, with the deviation it has at left-out training rows.",
     ]
     write(HERE, f"regression_{basis}", TITLES[basis], notes, rows, checks)
