@@ -99,3 +99,13 @@ def test_sites_stopped_and_resumed_equal_never_stopped(composed, classes, tmp_pa
     found = resume(str(folder.path))
     for name in ("train.evidence", "test.mnlp", "test.rmse", "train.steps"):
         assert found[name] == whole[name]
+
+
+def test_inducing_steps_say_how_they_ended(composed, tmp_path, capsys):
+    overrides = ["approx=qsgp_inducing", "data=toy1d", "approx.rank=20", "init.num_points=60"]
+    overrides += ["trainer.figures=false", "trainer.tensorboard=false"]
+    metrics = run(composed(*overrides), RunFolder(tmp_path / "run"))
+    assert "block steps done, converged: fitted values within" in metrics["train.stopped"]
+    said = capsys.readouterr()
+    assert metrics["train.stopped"] in said.out + said.err
+    assert metrics["test.rmse"] < 0.5 * metrics["baseline.mean.rmse"]
