@@ -30,7 +30,7 @@ class OrthogonalFourier(RandomFourier):
     Source: Yu et al., "Orthogonal random features", NeurIPS 2016.
     """
 
-    def normals(self, indices: Tensor, num_inputs: int, dtype: torch.dtype) -> Tensor:
+    def draws(self, indices: Tensor, num_inputs: int, dtype: torch.dtype) -> Tensor:
         """Normals (r, q) behind frequencies ``indices`` (r,), directions orthogonal in groups."""
         count = self.spectral.num_spectral_normals(num_inputs)
         normals = standard_normals(self.seed, indices, count)
@@ -59,7 +59,7 @@ class StructuredOrthogonalFourier(RandomFourier):
     Source: Yu et al., "Orthogonal random features", NeurIPS 2016, section 4.
     """
 
-    def normals(self, indices: Tensor, num_inputs: int, dtype: torch.dtype) -> Tensor:
+    def draws(self, indices: Tensor, num_inputs: int, dtype: torch.dtype) -> Tensor:
         """Normals (r, q) behind frequencies ``indices`` (r,), directions orthogonal in groups."""
         size = 1 << max(0, (num_inputs - 1).bit_length())
         count = self.spectral.num_spectral_normals(num_inputs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from gpx.bases.base import check_inputs
 from gpx.bases.counter_random import philox4x32
 from gpx.bases.random_fourier import RandomFourier
 from gpx.bases.selected_blocks import SelectedBlocks
+from gpx.bases.spread import checked_spread
 from gpx.errors import ConfigError
 from gpx.kernels.rbf import RBF
 
@@ -64,7 +66,7 @@ class QuasiMonteCarloFourier(RandomFourier):
     Cranley and Patterson 1976 for the shift.
     """
 
-    def normals(self, indices: Tensor, num_inputs: int, dtype: torch.dtype) -> Tensor:
+    def draws(self, indices: Tensor, num_inputs: int, dtype: torch.dtype) -> Tensor:
         """Normals (r, q) behind frequencies ``indices`` (r,), at shifted Halton points."""
         count = self.spectral.num_spectral_normals(num_inputs)
         columns = torch.arange(count, device=indices.device)
@@ -98,8 +100,18 @@ class GaussHermiteFourier(RandomFourier):
     weights: Tensor
 
     def __init__(
-        self, kernel: nn.Module, num_basis: int, seed: int = 0, block_frequencies: int = 500
+        self,
+        kernel: nn.Module,
+        num_basis: int,
+        seed: int = 0,
+        block_frequencies: int = 500,
+        spread: float | Sequence[float] = 1.0,
     ) -> None:
+        if checked_spread(spread) != (1.0,):
+            raise ConfigError(
+                f"spread={spread}: Gauss-Hermite nodes stay where the rule puts them; use random, "
+                "orthogonal or quasi-Monte-Carlo features, or a spread of 1"
+            )
         if not isinstance(kernel, RBF) or kernel.ard_num_dims is None:
             raise ConfigError(
                 "Gauss-Hermite features need kernel=rbf with ard_num_dims (one lengthscale per "
@@ -134,7 +146,7 @@ class GaussHermiteFourier(RandomFourier):
         """Weights (r,) of the kept frequencies, float64; they sum to one over all m / 2."""
         return 2.0 * self.weights.double()[self._digits(indices)].prod(1)
 
-    def normals(self, indices: Tensor, num_inputs: int, dtype: torch.dtype) -> Tensor:
+    def draws(self, indices: Tensor, num_inputs: int, dtype: torch.dtype) -> Tensor:
         """Nodes (r, d) of frequencies ``indices`` (r,), in units of a standard normal."""
         return self.points.double()[self._digits(indices)].to(dtype)
 

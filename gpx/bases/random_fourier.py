@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol, cast
 
 import torch
@@ -11,8 +12,12 @@ from gpx.bases.base import Basis, check_inputs
 from gpx.bases.counter_random import standard_normals
 from gpx.bases.selected_blocks import SelectedBlocks
 from gpx.bases.selected_frequencies import SelectedFrequencies
+from gpx.bases.spread import checked_spread, drawn_spreads, spread_weights
 from gpx.bases.trigonometric import trigonometric_features
 from gpx.errors import ConfigError
+
+PIECE = 1 << 18
+"""Columns whose prior variances are evaluated at once."""
 
 
 class SpectralKernel(Protocol):
@@ -22,6 +27,10 @@ class SpectralKernel(Protocol):
 
     def num_spectral_normals(self, num_inputs: int) -> int:
         """Standard normals that one frequency in ``num_inputs`` dimensions needs."""
+
+    @property
+    def spectral_normals(self) -> int:
+        """As ``num_spectral_normals``, for the inputs that the kernel knows it has."""
 
     def spectral_frequencies(self, normals: Tensor) -> Tensor:
         """Angular frequencies (r, d) from standard normals (r, q)."""
@@ -51,17 +60,29 @@ class RandomFourier(Basis):
         num_basis: m, even.
         seed: of the frequencies.
         block_frequencies: upper limit of F.
+        spread: factors by which frequencies are drawn farther out than the spectral density has
+            them, each for an equal share; prior variances 1 / S of the weights make up for it
+            (``spread_weights``), so that the kernel stays unbiased, and k(x, x) varies a little.
+            Data of small noise tell apart more functions at high frequencies than the prior has
+            there: a posterior is as good with fewer functions. The kernel must know its inputs.
 
     Raises:
-        ConfigError: m is odd or below 2, or the kernel has no spectral sampler.
+        ConfigError: m is odd or below 2, the kernel has no spectral sampler, or no density for a
+            spread other than one.
 
-    Source: Rahimi and Recht 2007; Evans thesis, chapter 5 (rescaled to S = I).
+    Source: Rahimi and Recht 2007; Evans thesis, chapter 5 (rescaled to S = I). Where to draw:
+        Avron et al., "Random Fourier features for kernel ridge regression", ICML 2017.
     """
 
     parts = 2  # cosines and sines
 
     def __init__(
-        self, kernel: nn.Module, num_basis: int, seed: int = 0, block_frequencies: int = 500
+        self,
+        kernel: nn.Module,
+        num_basis: int,
+        seed: int = 0,
+        block_frequencies: int = 500,
+        spread: float | Sequence[float] = 1.0,
     ) -> None:
         super().__init__()
         if num_basis < 2 or num_basis % 2:
@@ -78,17 +99,28 @@ class RandomFourier(Basis):
         self.seed = seed
         self.per_block = frequencies_per_block(num_basis // 2, block_frequencies)
         self.block_size = 2 * self.per_block
+        self.spread = checked_spread(spread)
         self.spectral.num_spectral_normals(1)  # a kernel without a sampler says so now, not later
+        if self.spread != (1.0,):
+            self.precision_diagonal(torch.zeros(1, dtype=torch.int64))  # likewise its density
 
     @property
     def spectral(self) -> SpectralKernel:
         """The kernel, seen as a sampler of its spectral density."""
         return cast(SpectralKernel, self.kernel)
 
-    def normals(self, indices: Tensor, num_inputs: int, dtype: torch.dtype) -> Tensor:
-        """Standard normals (r, q) behind frequencies ``indices`` (r,); no hyperparameters."""
+    def draws(self, indices: Tensor, num_inputs: int, dtype: torch.dtype) -> Tensor:
+        """Standard normals (r, q) of frequencies ``indices`` (r,)."""
         count = self.spectral.num_spectral_normals(num_inputs)
         return standard_normals(self.seed, indices, count, dtype=dtype)
+
+    def normals(self, indices: Tensor, num_inputs: int, dtype: torch.dtype) -> Tensor:
+        """``draws`` with directions as long as their spreads say: (r, q); no hyperparameters."""
+        draws = self.draws(indices, num_inputs, dtype)
+        if self.spread == (1.0,):
+            return draws
+        factors = drawn_spreads(self.seed, indices, self.spread).to(draws.dtype)
+        return torch.cat((factors[:, None] * draws[:, :num_inputs], draws[:, num_inputs:]), 1)
 
     def frequencies(self, indices: Tensor, num_inputs: int, dtype: torch.dtype) -> Tensor:
         """Angular frequencies (r, d) of ``indices`` (r,); differentiable in the lengthscales."""
@@ -135,10 +167,27 @@ class RandomFourier(Basis):
         return waves * self.scale(x.dtype)
 
     def precision_diagonal(self, columns: Tensor | None = None) -> Tensor:
-        """Ones: the features carry the prior scale (S = I)."""
+        """S: ones (the features carry the prior scale) over the weights of ``spread``."""
         like = next(self.parameters())
         count = self.num_basis if columns is None else columns.shape[0]
-        return torch.ones(count, dtype=like.dtype, device=like.device)
+        if self.spread == (1.0,):
+            return torch.ones(count, dtype=like.dtype, device=like.device)
+        if columns is None:
+            columns = torch.arange(self.num_basis, device=like.device)
+        pieces = [
+            spread_weights(self.kernel, self._frequencies_of(piece), self.spread)
+            for piece in columns.split(PIECE)
+        ]
+        return torch.cat(pieces).reciprocal().to(like)
+
+    @torch.no_grad()
+    def _frequencies_of(self, columns: Tensor) -> Tensor:
+        """Frequencies of columns (r,) in float64: (r, d)."""
+        block, within = columns // self.block_size, columns % self.block_size
+        count = self.spectral.spectral_normals
+        shape = self.spectral.spectral_frequencies(torch.ones(1, count, device=columns.device))
+        indices = block * self.per_block + within % self.per_block
+        return self.frequencies(indices, shape.shape[1], torch.float64)
 
     def mean_column_square(self) -> Tensor:
         """Expected phi_r(x)^2 over a cosine and sine pair: outputscale / m, exact; 0-d."""

@@ -178,3 +178,7 @@ class Scale(Kernel):
     def spectral_density(self, omega: Tensor) -> Tensor:
         """The part's density times the scale."""
         return self.scale * self.kernel.spectral_density(omega)
+
+    def log_spectral_density(self, omega: Tensor) -> Tensor:
+        """The part's log density plus the log of the scale."""
+        return self.scale.log() + self.kernel.log_spectral_density(omega)

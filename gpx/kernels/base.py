@@ -212,6 +212,10 @@ class Kernel(nn.Module, ABC):
         """
         raise self._no_spectrum()
 
+    def log_spectral_density(self, omega: Tensor) -> Tensor:
+        """log s(omega), (r,); of RBF and Matern also where s is beyond the range of numbers."""
+        return self.spectral_density(omega).log()
+
     def _no_spectrum(self) -> ConfigError:
         return ConfigError(
             f"kernel {self.name} has no such spectral representation; for random Fourier "

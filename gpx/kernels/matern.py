@@ -39,17 +39,21 @@ class Matern(Stationary):
         stretch = (freedom / rest.square().sum(1, keepdim=True)).sqrt()
         return direction * stretch / self.lengthscale
 
-    def spectral_density(self, omega: Tensor) -> Tensor:
-        """Density of the Student-t, in cycles; see ``Kernel.spectral_density``."""
+    def log_spectral_density(self, omega: Tensor) -> Tensor:
+        """log of ``spectral_density``, where that may be beyond the range of numbers."""
         self._whole_input()
         d, nu = omega.shape[-1], self.nu
-        log_constant = (
+        constant = (
             0.5 * d * math.log(2.0 * math.pi / nu) + math.lgamma(nu + 0.5 * d) - math.lgamma(nu)
         )
         square = (omega * self.lengthscale).square().sum(-1)
-        volume = self.lengthscale.expand(d).prod()
+        log_volume = self.lengthscale.expand(d).log().sum()
         tail = -(nu + 0.5 * d) * (square * (2.0 * math.pi**2 / nu)).log1p()
-        return self.outputscale * volume * (log_constant + tail).exp()
+        return self.outputscale.log() + log_volume + constant + tail
+
+    def spectral_density(self, omega: Tensor) -> Tensor:
+        """Density of the Student-t, in cycles; see ``Kernel.spectral_density``."""
+        return self.log_spectral_density(omega).exp()
 
 
 class Matern12(Matern):

@@ -43,12 +43,15 @@ class RBF(Stationary):
         self._whole_input()
         return normals / self.lengthscale
 
-    def spectral_density(self, omega: Tensor) -> Tensor:
-        """(2 pi)^(d/2) prod(lengthscale) exp(-2 pi^2 |lengthscale omega|^2) times outputscale."""
+    def log_spectral_density(self, omega: Tensor) -> Tensor:
+        """log of (2 pi)^(d/2) prod(lengthscale) exp(-2 pi^2 |lengthscale omega|^2) outputscale."""
         self._whole_input()
         d = omega.shape[-1]
-        scaled = omega * self.lengthscale
-        volume = self.lengthscale.expand(d).prod()
-        square = scaled.square().sum(-1)
-        constant = (2.0 * math.pi) ** (0.5 * d)
-        return self.outputscale * volume * constant * (-2.0 * math.pi**2 * square).exp()
+        square = (omega * self.lengthscale).square().sum(-1)
+        log_volume = self.lengthscale.expand(d).log().sum()
+        constant = 0.5 * d * math.log(2.0 * math.pi)
+        return self.outputscale.log() + log_volume + constant - 2.0 * math.pi**2 * square
+
+    def spectral_density(self, omega: Tensor) -> Tensor:
+        """(2 pi)^(d/2) prod(lengthscale) exp(-2 pi^2 |lengthscale omega|^2) times outputscale."""
+        return self.log_spectral_density(omega).exp()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 import torch
@@ -13,6 +14,7 @@ from gpx.bases.grief_features import GridFeatures
 from gpx.bases.orthogonal_features import OrthogonalFourier, StructuredOrthogonalFourier
 from gpx.bases.quadrature_features import GaussHermiteFourier, QuasiMonteCarloFourier
 from gpx.bases.random_fourier import RandomFourier
+from gpx.bases.spread import automatic_spread, checked_spread
 from gpx.errors import ConfigError
 from gpx.likelihoods import Gaussian, Likelihood
 from gpx.linalg.cholesky import cholesky
@@ -38,10 +40,34 @@ BASES: dict[str, type[RandomFourier] | type[GridFeatures]] = {
 logger = logging.getLogger(__name__)
 
 
+def _basis(
+    name: str,
+    kernel: nn.Module,
+    num_basis: int,
+    seed: int,
+    block_frequencies: int,
+    spread: Literal["auto"] | float | Sequence[float],
+) -> RandomFourier | GridFeatures:
+    """Basis ``name`` for ``kernel``; only random frequencies are ever spread."""
+    kind = BASES[name]
+    drawn = issubclass(kind, RandomFourier) and kind is not GaussHermiteFourier
+    if isinstance(spread, str):
+        if spread != "auto":
+            raise ConfigError(f"approx.spread={spread}: expected auto or factors, at least one")
+        spread = automatic_spread(kernel) if drawn else 1.0
+    if issubclass(kind, RandomFourier):
+        return kind(kernel, num_basis, seed, block_frequencies, spread)
+    if checked_spread(spread) != (1.0,):
+        raise ConfigError(
+            f"approx.spread={spread} is of random frequencies; approx.basis={name} has none"
+        )
+    return kind(kernel, num_basis, seed, block_frequencies)
+
+
 class QSGP(Model):
     """Model of quadruply stochastic Gaussian processes: random Fourier features, q(w) Gaussian.
 
-    y = phi(x)^T w + noise, w ~ N(0, I), phi the m scaled random Fourier features of the kernel;
+    y = phi(x)^T w + noise, w ~ N(0, S^-1), phi the m scaled random Fourier features of the kernel;
     q(w) = N(mu, C C^T) with C diagonal (``mean_field``), with K dense columns (``chevron``) or any
     lower triangle (``full``, a few thousand functions at most). The state is O(m) numbers, m^2 for
     the last; neither features nor frequencies are ever stored.
@@ -75,6 +101,9 @@ class QSGP(Model):
         site_passes: likelihoods other than Gaussian: passes over all features at most that spread
             the warm start over all weights (``site_spread``), O(n m d) each; 0 leaves it on its
             group.
+        spread: factors by which random frequencies are drawn farther out than the spectral
+            density has them, made up for by prior variances (``RandomFourier``); ``auto``: from
+            the kind of kernel (``automatic_spread``).
 
     Raises:
         ConfigError: a mean, likelihood, kernel or option that does not fit.
@@ -104,6 +133,7 @@ class QSGP(Model):
         block_frequencies: int = 500,
         basis: str = "random_fourier",
         site_passes: int = 6,
+        spread: Literal["auto"] | float | Sequence[float] = 1.0,
     ) -> None:
         super().__init__()
         if not isinstance(mean, Zero):
@@ -129,7 +159,7 @@ class QSGP(Model):
             )
         if basis not in BASES:
             raise ConfigError(f"approx.basis={basis}: expected one of {', '.join(BASES)}")
-        self.basis = BASES[basis](kernel, num_basis, seed, block_frequencies)
+        self.basis = _basis(basis, kernel, num_basis, seed, block_frequencies, spread)
         if self.basis.per_block == 1 and block_frequencies > 1 and num_basis > 2:
             raise ConfigError(
                 f"num_basis={num_basis} would make blocks of a single frequency, because "

@@ -65,6 +65,19 @@ def test_smoother_kernels_have_faster_decaying_spectra():
         assert bool((smooth < rough).all())
 
 
+def test_log_densities_go_where_densities_are_no_numbers():
+    for kernel in (RBF(2, [0.8, 1.5], 1.7), Scale(Matern32(2, 0.8), 0.5), SpectralMixture(2, 3)):
+        omega = torch.randn(5, 2, generator=torch.Generator().manual_seed(0))
+        found = kernel.double().log_spectral_density(omega.double())
+        torch.testing.assert_close(found, kernel.spectral_density(omega.double()).log())
+    omega = torch.full((1, 800), 0.2)
+    far = torch.cat((omega, 1.01 * omega)).double()
+    log_density = RBF(800, 1.0).double().log_spectral_density(far).detach()
+    want = -2 * math.pi**2 * 800 * 0.04 * (1.01**2 - 1)  # difference of the exponents
+    assert float(log_density[1] - log_density[0]) == pytest.approx(want)
+    assert bool(Matern12(800, 1.0).double().log_spectral_density(far).isfinite().all())
+
+
 @pytest.mark.parametrize(
     "kernel",
     [

@@ -1,0 +1,99 @@
+"""Random frequencies drawn farther out than the spectral density has them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from gpx.bases.counter_random import philox4x32
+from gpx.errors import ConfigError
+from gpx.kernels import RBF, Kernel, Scale
+from gpx.kernels.matern import Matern
+
+MASK = 0xFFFFFFFF
+SPREAD_STREAM = 0x53505244
+"""Second key word of the stream of factors, so that they and the normals are independent."""
+
+SECOND_MOMENT = 1.75
+"""Mean square weight that ``automatic_spread`` accepts for a squared exponential: 4 of 7
+frequencies count. On kin40k (8 inputs, 1,200 to 3,000 rows, m = 2.7 n) spreads of 1.1 to 1.4
+lower the error of exact inference, those around 1.25, which this is there, the most."""
+
+ROUGH_SPREADS = (1.0, 2.0, 4.0, 8.0, 16.0)
+"""Of Matern kernels, whose spectrum has no scale of its own: no weight is above five."""
+
+
+def checked_spread(spread: float | Sequence[float]) -> tuple[float, ...]:
+    """The factors of ``spread``, a tuple.
+
+    Raises:
+        ConfigError: none, or one below one or not finite.
+    """
+    factors = (spread,) if isinstance(spread, int | float) else tuple(spread)
+    if not factors or not all(1.0 <= float(factor) < math.inf for factor in factors):
+        raise ConfigError(
+            f"spread={spread}: expected factors of frequencies, at least one and finite"
+        )
+    return tuple(float(factor) for factor in factors)
+
+
+def drawn_spreads(seed: int, indices: Tensor, spread: Sequence[float]) -> Tensor:
+    """The factor of each frequency of ``indices`` (r,), float64: random, from (seed, index).
+
+    Factors in turn would be bound up with the digits of quasi-Monte-Carlo points.
+    """
+    factors = torch.tensor(spread, dtype=torch.float64, device=indices.device)
+    zero = torch.zeros_like(indices)
+    key = (seed & MASK, ((seed >> 32) & MASK) ^ SPREAD_STREAM)
+    words = philox4x32((indices & MASK, indices >> 32, zero, zero), key)[0]
+    return factors[words % len(spread)]
+
+
+@torch.no_grad()
+def spread_weights(kernel: nn.Module, frequencies: Tensor, spread: Sequence[float]) -> Tensor:
+    """Weights p / q of frequencies drawn from q, the mean of densities spread by the factors.
+
+    With p the spectral density of ``kernel`` normalised and q(w) = mean_c p(w / c) / c^d, features
+    of frequencies from q weighted by p / q have the kernel as their mean. Weights are below the
+    number of factors if one of them is one, and free of lengthscales and outputscale if
+    frequencies move with the lengthscales.
+
+    Args:
+        kernel: with a spectral density.
+        frequencies (r, d): angular, drawn from q.
+        spread: factors c, each for an equal share of the frequencies.
+
+    Returns:
+        (r,) float64, of mean one under q.
+
+    Raises:
+        ConfigError: the kernel has no spectral density.
+
+    Source: balance heuristic of multiple importance sampling (Veach and Guibas 1995).
+    """
+    density = cast(Kernel, kernel).log_spectral_density
+    omega, inputs = frequencies.double() / (2.0 * math.pi), frequencies.shape[1]
+    wide = [density(omega / c).double() - inputs * math.log(c) for c in spread]
+    mixture = torch.stack(wide).logsumexp(0) - math.log(len(spread))
+    return (density(omega).double() - mixture).exp()
+
+
+def automatic_spread(kernel: nn.Module) -> tuple[float, ...]:
+    """Factors for block solves of Gaussian data of small noise, from the kind of kernel.
+
+    Squared exponential in d inputs: c with c^2 / sqrt(2 c^2 - 1) = SECOND_MOMENT^(1 / d), the
+    exact mean square weight. Matern: ROUGH_SPREADS. Other kernels, or a kernel that does not know
+    its inputs: one.
+    """
+    while isinstance(kernel, Scale):
+        kernel = kernel.kernel
+    if isinstance(kernel, Matern):
+        return (1.0,) if kernel.ard_num_dims is None else ROUGH_SPREADS
+    if not isinstance(kernel, RBF) or kernel.ard_num_dims is None:
+        return (1.0,)
+    moment = SECOND_MOMENT ** (1.0 / kernel.ard_num_dims)
+    return (math.sqrt(moment**2 + moment * math.sqrt(moment**2 - 1.0)),)
