@@ -78,6 +78,7 @@ def test_full_lists_give_the_exact_bound_and_so_does_the_streamed_one():
     torch.testing.assert_close(full.value, want)
 
 
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # torch, once a process
 def test_projections_follow_adagrad_for_a_thousand_steps():
     model, objective, x, y = problem(n=30, functions=6, support_rows=8)
     objective.drift_interval = 0
