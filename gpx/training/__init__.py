@@ -9,6 +9,7 @@ from gpx.training.initialisation import ConstantInitialisation, SubsetInitialisa
 from gpx.training.lbfgsb import LBFGSB
 from gpx.training.mala import MALA
 from gpx.training.neighbour_initialisation import NeighbourInitialisation
+from gpx.training.parsimonious_initialisation import ParsimoniousInitialisation
 from gpx.training.predictor import Prediction, Predictor, load
 from gpx.training.progress import Monitor, Progress
 from gpx.training.relevance_steps import RelevanceVectors
@@ -27,6 +28,7 @@ __all__ = [
     "InducingSteps",
     "Monitor",
     "NeighbourInitialisation",
+    "ParsimoniousInitialisation",
     "Prediction",
     "Predictor",
     "Progress",

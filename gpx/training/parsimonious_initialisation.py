@@ -1,0 +1,92 @@
+"""Where hyperparameters start: one lengthscale for all inputs unless the data pay for more."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import torch
+from torch import Tensor, nn
+
+from gpx.kernels.stationary import Stationary
+from gpx.likelihoods import Gaussian
+from gpx.models import ExactGP, Model
+from gpx.objectives import ExactMLL
+from gpx.training.initialisation import Say, SubsetInitialisation, copy_parameters
+
+RAW = "parametrizations.lengthscale.original"
+
+
+class ParsimoniousInitialisation(SubsetInitialisation):
+    """A subset's exact GP, with one lengthscale an input or one for all (``init=parsimonious``).
+
+    The largest evidence over d lengthscales rises with d whether or not inputs differ: on few rows
+    of many inputs it over-fits. Both fits are made, and the many are kept where they gain more than
+    the (d - 1) log(n) / 2 nats that the Bayesian information criterion charges them. Otherwise
+    every input has the shared lengthscale, from where training goes on.
+
+    Args:
+        num_points, max_evaluations, num_starts: as for ``SubsetInitialisation``.
+
+    Cost: one more fit.
+    Source: Schwarz 1978 (the criterion).
+    """
+
+    def __call__(
+        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator, say: Say
+    ) -> None:
+        """As in ``SubsetInitialisation``, then the comparison."""
+        count = _lengthscales(model.kernel)
+        if count < 2 or not isinstance(model.likelihood, Gaussian):
+            super().__call__(model, x, y, generator=generator, say=say)
+            return
+        start, state = _exact(model), generator.get_state()
+        super().__call__(model, x, y, generator=generator, say=say)
+        again = torch.Generator(device=generator.device)
+        again.set_state(state)  # the same rows
+        num = min(self.num_points, x.shape[0])
+        rows = torch.randperm(x.shape[0], generator=again, device=x.device)[:num]
+        x, y = x[rows].double(), y[rows].double()
+        with torch.no_grad():
+            many = float(ExactMLL().evidence(_exact(model), x, y).value)
+        _tie(start.kernel, math.sqrt(count))
+        one = num * self._fit(start, x, y, say)
+        price = 0.5 * (count - 1) * math.log(num)
+        kept = "they are kept" if many - one > price else "one for all inputs is taken"
+        say(
+            f"init: {count} lengthscales gain {many - one:.1f} nats over one, at a price of "
+            f"{price:.1f}: {kept}"
+        )
+        if many - one > price:
+            return
+        tied = start.kernel.state_dict()
+        tied[RAW] = tied[RAW].expand(count).clone()
+        model.kernel.load_state_dict(tied)
+        copy_parameters(start.mean, model.mean)
+        copy_parameters(start.likelihood, model.likelihood)
+
+
+def _exact(model: Model) -> ExactGP:
+    assert isinstance(model.likelihood, Gaussian)
+    return ExactGP(
+        kernel=copy.deepcopy(model.kernel).double(),
+        mean=copy.deepcopy(model.mean).double(),
+        likelihood=copy.deepcopy(model.likelihood).double(),
+    )
+
+
+def _lengthscales(kernel: nn.Module) -> int:
+    """Learned lengthscales of a plain stationary kernel; 0 of any other."""
+    known = isinstance(kernel, Stationary) and RAW in dict(kernel.named_parameters())
+    return kernel.get_parameter(RAW).numel() if known else 0
+
+
+@torch.no_grad()
+def _tie(kernel: nn.Module, factor: float) -> None:
+    """One lengthscale for all inputs: ``factor`` times the geometric mean of those that are."""
+    assert isinstance(kernel, Stationary)
+    shared = factor * kernel.lengthscale.log().mean().exp()
+    raw = kernel.get_parameter(RAW)
+    kernel.get_submodule("parametrizations.lengthscale").original = nn.Parameter(raw.mean())
+    kernel.ard_num_dims = None
+    kernel.lengthscale = shared
