@@ -57,10 +57,10 @@ def importance_weights(
     Cost: O(m d). Whether enough frequencies count ``warn_of_few`` says.
     Source: Evans thesis, chapter 5 (importance-weighted random Fourier features).
     """
-    if type(basis) is not RandomFourier:
+    if type(basis) is not RandomFourier or basis.spread != (1.0,):
         raise ConfigError(
             "importance weights need frequencies drawn independently from the spectral density "
-            f"(basis=random_fourier), got {type(basis).__name__}"
+            f"(basis=random_fourier, spread=1), got {type(basis).__name__}"
         )
     count = basis.num_basis // 2
     own = basis.kernel

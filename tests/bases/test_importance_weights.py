@@ -110,5 +110,7 @@ def test_too_few_that_count_are_a_warning_and_other_bases_are_refused():
     with pytest.warns(UserWarning, match="of 200 frequencies count after re-weighting"):
         warn_of_few(effective, 400)
     other = OrthogonalFourier(kernel(1.0, 4), 400).double()
-    with pytest.raises(ConfigError, match="independently from the spectral density"):
-        importance_weights(other, kernel(1.0, 4), 4)
+    spread = RandomFourier(kernel(1.0, 4), 400, spread=2.0).double()
+    for refused in (other, spread):
+        with pytest.raises(ConfigError, match="independently from the spectral density"):
+            importance_weights(refused, kernel(1.0, 4), 4)
