@@ -74,8 +74,12 @@ START = {
     "fitted": [],
     "search": ["init=constants", "approx.search_sweeps=3"],
     "shared": ["kernel.ard_num_dims=null"],
+    "parsimonious": ["init=parsimonious"],
 }
 """Where the kernel comes from: see the notes of the table."""
+
+ONE = ("shared", "parsimonious")
+"""Starts with one lengthscale for all inputs, always or where the evidence says so."""
 
 MANY = 15
 """Inputs beyond which lengthscales start at the square root of their number, not at one."""
@@ -165,7 +169,7 @@ def table() -> None:
         wanted = "fitted" if name in fitted else "exact"
         judged = chain and structure == "diagonal" and start == wanted
         near = mean <= one + max(0.1 * one, one_spread)
-        passed = near if judged or (chain and start == "shared") else None
+        passed = near if judged or (chain and start in ONE) else None
         if judged:
             within, counted = within + near, counted + 1
             if len(folds) < 10:
@@ -211,14 +215,16 @@ def table() -> None:
         "largest evidence for the functions (default of approx=reweighted). search: no exact GP; "
         "lengthscales from sqrt(d), searched for the functions (init=constants "
         "approx.search_sweeps=3). shared: as fitted, from an exact GP with one lengthscale for all "
-        "inputs (kernel.ard_num_dims=null). The kernel stays from then on: where the exact GP "
-        "over-fits, so does what starts from it.",
+        "inputs (kernel.ard_num_dims=null); parsimonious: that where a lengthscale for each "
+        "gains less evidence than it costs (init=parsimonious). The kernel stays from then on: "
+        "where the exact GP over-fits, so does what starts from it.",
         "Why autos is outside: 25 lengthscales of the exact GP are fitted to 143 rows. That GP "
         "itself has a mean RMSE of 0.17 over the ten folds from whichever of five starts (A la "
         "Carte: 0.18), no chain over the weights takes it back, and one lengthscale for all "
-        "inputs does (shared, within the bound). Fertility has 100 rows, ten a "
-        "fold: means of seven folds and of ten are 5 % apart, and a chain of the published length "
-        "moves them by less than 1 %.",
+        "inputs does (shared, within the bound; parsimonious finds it from the training rows, "
+        "where 24 further lengthscales gain some 15 nats and cost 60). Fertility has 100 rows, ten "
+        "a fold: means of seven folds and of ten are 5 % apart, and a chain of the published "
+        "length moves them by less than 1 %.",
         "Within: mean RMSE at most max(10 %, one published standard deviation) above the "
         "published I. The check counts the fitted start where it was run, the shared one is shown. "
         "MNLP of standardised targets.",
