@@ -23,6 +23,9 @@ SECOND_MOMENT = 1.75
 frequencies count. On kin40k (8 inputs, 1,200 to 3,000 rows, m = 2.7 n) spreads of 1.1 to 1.4
 lower the error of exact inference, those around 1.25, which this is there, the most."""
 
+LEAST_WEIGHT = 1e-8
+"""Smaller weights count as this: their inverses, prior precisions, stay numbers in every dtype."""
+
 ROUGH_SPREADS = (1.0, 2.0, 4.0, 8.0, 16.0)
 """Of Matern kernels, whose spectrum has no scale of its own: no weight is above five."""
 
@@ -68,7 +71,7 @@ def spread_weights(kernel: nn.Module, frequencies: Tensor, spread: Sequence[floa
         spread: factors c, each for an equal share of the frequencies.
 
     Returns:
-        (r,) float64, of mean one under q.
+        (r,) float64, of mean one under q; LEAST_WEIGHT at least.
 
     Raises:
         ConfigError: the kernel has no spectral density.
@@ -79,7 +82,7 @@ def spread_weights(kernel: nn.Module, frequencies: Tensor, spread: Sequence[floa
     omega, inputs = frequencies.double() / (2.0 * math.pi), frequencies.shape[1]
     wide = [density(omega / c).double() - inputs * math.log(c) for c in spread]
     mixture = torch.stack(wide).logsumexp(0) - math.log(len(spread))
-    return (density(omega).double() - mixture).exp()
+    return (density(omega).double() - mixture).exp().clamp_min(LEAST_WEIGHT)
 
 
 def automatic_spread(kernel: nn.Module) -> tuple[float, ...]:

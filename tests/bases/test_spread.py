@@ -119,6 +119,14 @@ def test_evidence_of_exact_inference_is_nearer_that_of_the_kernel(kernel):
     assert sum(spread) < 0.8 * sum(plain)
 
 
+def test_far_too_wide_spreads_leave_numbers():
+    basis = RandomFourier(RBF(8), 2000, 0, 500, (1.0, 6.0)).float()
+    precision = basis.precision_diagonal()
+    assert precision.dtype == torch.float32
+    assert float(precision.max()) == pytest.approx(1e8)
+    assert float(precision.min()) >= 0.5
+
+
 @pytest.mark.parametrize("spread", [0.5, 0.0, (), (1.0, math.inf), math.nan])
 def test_spreads_that_are_none(spread):
     with pytest.raises(ConfigError, match="spread"):
