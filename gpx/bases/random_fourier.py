@@ -12,12 +12,12 @@ from gpx.bases.base import Basis, check_inputs
 from gpx.bases.counter_random import standard_normals
 from gpx.bases.selected_blocks import SelectedBlocks
 from gpx.bases.selected_frequencies import SelectedFrequencies
-from gpx.bases.spread import checked_spread, drawn_spreads, spread_weights
+from gpx.bases.spread import check_spreadable, checked_spread, drawn_spreads, spread_weights
 from gpx.bases.trigonometric import trigonometric_features
 from gpx.errors import ConfigError
 
-PIECE = 1 << 18
-"""Columns whose prior variances are evaluated at once."""
+PIECE = 1 << 20
+"""Entries of the frequencies whose prior variances are evaluated at once."""
 
 
 class SpectralKernel(Protocol):
@@ -64,11 +64,12 @@ class RandomFourier(Basis):
             them, each for an equal share; prior variances 1 / S of the weights make up for it
             (``spread_weights``), so that the kernel stays unbiased, and k(x, x) varies a little.
             Data of small noise tell apart more functions at high frequencies than the prior has
-            there: a posterior is as good with fewer functions. The kernel must know its inputs.
+            there: a posterior is as good with fewer functions. Of RBF and Matern kernels that know
+            their inputs, alone or scaled.
 
     Raises:
-        ConfigError: m is odd or below 2, the kernel has no spectral sampler, or no density for a
-            spread other than one.
+        ConfigError: m is odd or below 2, the kernel has no spectral sampler, or a spread other than
+            one does not fit it (``check_spreadable``).
 
     Source: Rahimi and Recht 2007; Evans thesis, chapter 5 (rescaled to S = I). Where to draw:
         Avron et al., "Random Fourier features for kernel ridge regression", ICML 2017.
@@ -102,7 +103,7 @@ class RandomFourier(Basis):
         self.spread = checked_spread(spread)
         self.spectral.num_spectral_normals(1)  # a kernel without a sampler says so now, not later
         if self.spread != (1.0,):
-            self.precision_diagonal(torch.zeros(1, dtype=torch.int64))  # likewise its density
+            check_spreadable(kernel)
 
     @property
     def spectral(self) -> SpectralKernel:
@@ -173,21 +174,23 @@ class RandomFourier(Basis):
         if self.spread == (1.0,):
             return torch.ones(count, dtype=like.dtype, device=like.device)
         if columns is None:
-            columns = torch.arange(self.num_basis, device=like.device)
-        pieces = [
-            spread_weights(self.kernel, self._frequencies_of(piece), self.spread)
-            for piece in columns.split(PIECE)
-        ]
-        return torch.cat(pieces).reciprocal().to(like)
+            whole = torch.arange(self.num_basis // 2, device=like.device)
+            variances = self._prior_variances(whole).view(-1, 1, self.per_block)
+            return variances.expand(-1, 2, -1).reshape(-1).reciprocal().to(like)
+        block, within = columns // self.block_size, columns % self.block_size
+        variances = self._prior_variances(block * self.per_block + within % self.per_block)
+        return variances.reciprocal().to(like)
 
     @torch.no_grad()
-    def _frequencies_of(self, columns: Tensor) -> Tensor:
-        """Frequencies of columns (r,) in float64: (r, d)."""
-        block, within = columns // self.block_size, columns % self.block_size
-        count = self.spectral.spectral_normals
-        shape = self.spectral.spectral_frequencies(torch.ones(1, count, device=columns.device))
-        indices = block * self.per_block + within % self.per_block
-        return self.frequencies(indices, shape.shape[1], torch.float64)
+    def _prior_variances(self, indices: Tensor) -> Tensor:
+        """Prior variances of the weights of frequencies ``indices`` (r,), float64; O(r d)."""
+        one = torch.ones(1, self.spectral.spectral_normals, device=indices.device)
+        inputs = self.spectral.spectral_frequencies(one).shape[1]
+        pieces = [
+            spread_weights(self.kernel, self.frequencies(piece, inputs, torch.float64), self.spread)
+            for piece in indices.split(max(1, PIECE // inputs))
+        ]
+        return torch.cat(pieces)
 
     def mean_column_square(self) -> Tensor:
         """Expected phi_r(x)^2 over a cosine and sine pair: outputscale / m, exact; 0-d."""

@@ -34,14 +34,32 @@ def checked_spread(spread: float | Sequence[float]) -> tuple[float, ...]:
     """The factors of ``spread``, a tuple.
 
     Raises:
-        ConfigError: none, or one below one or not finite.
+        ConfigError: none, or one that is no number, below one or not finite.
     """
-    factors = (spread,) if isinstance(spread, int | float) else tuple(spread)
-    if not factors or not all(1.0 <= float(factor) < math.inf for factor in factors):
+    factors = tuple(spread) if isinstance(spread, Sequence) else (spread,)
+    numbers = [f for f in factors if isinstance(f, int | float) and not isinstance(f, bool)]
+    fits = len(numbers) == len(factors) > 0 and all(1.0 <= f < math.inf for f in numbers)
+    if not fits:
         raise ConfigError(
-            f"spread={spread}: expected factors of frequencies, at least one and finite"
+            f"spread={spread}: expected factors of frequencies, each a finite number of at least 1"
         )
-    return tuple(float(factor) for factor in factors)
+    return tuple(float(f) for f in numbers)
+
+
+def check_spreadable(kernel: nn.Module) -> None:
+    """Raise ConfigError unless longer normals are frequencies farther out by the same factor.
+
+    That is so where a frequency is its normals over the lengthscales, as for RBF and Matern; a
+    spectral mixture has centres, which would stay.
+    """
+    while isinstance(kernel, Scale):
+        kernel = kernel.kernel
+    if not isinstance(kernel, RBF | Matern) or kernel.ard_num_dims is None:
+        name = type(kernel).__name__.removeprefix("Parametrized")
+        raise ConfigError(
+            "spread of random frequencies needs kernel=rbf, matern12, matern32 or matern52 with "
+            f"ard_num_dims (one lengthscale per input), got {name}; set spread to 1"
+        )
 
 
 def drawn_spreads(seed: int, indices: Tensor, spread: Sequence[float]) -> Tensor:
@@ -63,7 +81,7 @@ def spread_weights(kernel: nn.Module, frequencies: Tensor, spread: Sequence[floa
     With p the spectral density of ``kernel`` normalised and q(w) = mean_c p(w / c) / c^d, features
     of frequencies from q weighted by p / q have the kernel as their mean. Weights are below the
     number of factors if one of them is one, and free of lengthscales and outputscale if
-    frequencies move with the lengthscales.
+    frequencies move with the lengthscales (``check_spreadable``).
 
     Args:
         kernel: with a spectral density.

@@ -14,7 +14,7 @@ from gpx.bases import (
 )
 from gpx.bases.spread import ROUGH_SPREADS, SECOND_MOMENT, automatic_spread
 from gpx.errors import ConfigError
-from gpx.kernels import RBF, Cosine, Matern32, Matern52, Scale
+from gpx.kernels import RBF, Cosine, Matern32, Matern52, Scale, SpectralMixture
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
 from gpx.models import QSGP
@@ -127,7 +127,9 @@ def test_far_too_wide_spreads_leave_numbers():
     assert float(precision.min()) >= 0.5
 
 
-@pytest.mark.parametrize("spread", [0.5, 0.0, (), (1.0, math.inf), math.nan])
+@pytest.mark.parametrize(
+    "spread", [0.5, 0.0, (), (1.0, math.inf), math.nan, None, True, "auto", (1.0, "a")]
+)
 def test_spreads_that_are_none(spread):
     with pytest.raises(ConfigError, match="spread"):
         RandomFourier(RBF(2), 60, 0, 10, spread)
@@ -151,10 +153,11 @@ def test_models_say_which_spread_fits():
         model(basis="grief", spread=1.2)
     with pytest.raises(ConfigError, match="auto or factors"):
         model(spread="wide")
-    with pytest.raises(ConfigError, match="spectral"):
-        model(kernel=Cosine(2), spread=1.2)
-    with pytest.raises(ConfigError):
-        model(kernel=RBF(None), spread=1.2)
+    # frequencies of a spectral mixture have centres: longer normals would be another kernel's
+    for kernel in (Cosine(2), SpectralMixture(2, 3), Scale(SpectralMixture(2, 3)), RBF(None)):
+        with pytest.raises(ConfigError, match="needs kernel=rbf"):
+            model(kernel=kernel, spread=1.2)
+        RandomFourier(kernel, 60, 0, 10)
 
 
 def test_the_whole_posterior_of_a_spread_basis_has_the_evidence_of_its_kernel():

@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from torch.distributions import MultivariateNormal, Normal, kl_divergence
 
 from gpx.bases import standard_normals
 from gpx.errors import ConfigError
@@ -12,6 +13,7 @@ from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
 from gpx.models.weight_space import QSGP
+from gpx.objectives.control_variate import factor_rows
 from gpx.objectives.quadruply_stochastic_elbo import QuadruplyStochasticELBO
 from gpx.objectives.weight_space_elbo import WeightSpaceELBO
 
@@ -26,7 +28,7 @@ def _float64():
     torch.set_default_dtype(torch.float32)
 
 
-def problem(num_dense=0, diagonal="free", num_basis=2 * BLOCKS, n=N, seed=0):
+def problem(num_dense=0, diagonal="free", num_basis=2 * BLOCKS, n=N, seed=0, spread=1.0):
     """Data and a model with random variational parameters."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(n, 2, generator=generator)
@@ -42,6 +44,7 @@ def problem(num_dense=0, diagonal="free", num_basis=2 * BLOCKS, n=N, seed=0):
         warm_start=False,
         diagonal_rows=0,
         block_frequencies=1,
+        spread=spread,
     )
     model.initialise(x, y, generator=generator)
     with torch.no_grad():
@@ -116,6 +119,30 @@ def test_unbiased_with_replacement_within_a_list():
     assert value == pytest.approx(want_value, rel=1e-12)
     for a, b in zip(found, want, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+
+
+def test_unbiased_where_prior_precisions_differ():
+    model, x, y = problem(2, spread=(1.0, 2.5))
+    precision = model.basis.precision_diagonal()
+    assert float(precision.max() / precision.min()) > 1.5
+    objective = prepared(model, x, y, support_rows=3)
+    value, found = expectation(objective, model, x, y, 1, "with")
+    want_value, want = exact(model, x, y)
+    assert value == pytest.approx(want_value, rel=1e-12)
+    for a, b in zip(found, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+    # and the exact bound is that of dense matrices
+    with torch.no_grad():
+        blocks, noise = torch.arange(BLOCKS), model.noise_variance
+        factors = factor_rows(model.family, blocks)
+        mean, root = factors[:, 0], torch.diag(model.log_scales(blocks).exp().reshape(-1))
+        root[:, :2] = factors[:, 1:]
+        posterior = MultivariateNormal(mean, root @ root.T)
+        prior = MultivariateNormal(torch.zeros_like(mean), precision_matrix=torch.diag(precision))
+        phi = model.basis(x)
+        fit = Normal(phi @ mean, noise.sqrt()).log_prob(y).sum()
+        dense = fit - 0.5 * (phi @ root).square().sum() / noise - kl_divergence(posterior, prior)
+    assert want_value == pytest.approx(float(dense), rel=1e-12)
 
 
 def test_unbiased_with_anchor():
