@@ -28,15 +28,15 @@ from gpx.models.compressed_statistics import CompressedStatistics
 from gpx.models.grief_start import LEAST_NOISE, require_memory
 from gpx.models.hyper_priors import HyperPriors, WeightPriors
 from gpx.models.reweighted_basis import reweighted_basis
-from gpx.models.reweighted_form import Structure, reweighted_form
+from gpx.models.reweighted_form import Structure
 from gpx.models.reweighted_options import Inference, check_options
 from gpx.models.reweighted_posterior import ReweightedPosterior
 from gpx.models.reweighted_start import fix_functions
-from gpx.models.reweighted_weights import ReweightedForm
-from gpx.models.sufficient_statistics import SufficientStatistics, sufficient_statistics
+from gpx.models.reweighted_state import ReweightedState
+from gpx.models.sufficient_statistics import sufficient_statistics
 
 
-class Reweighted(Model):
+class Reweighted(ReweightedState, Model):
     """Gaussian process regression with a re-weighted basis kernel, at a cost that n does not enter.
 
     f(x) = m(x) + phi(x)^T w with w ~ N(0, diag(g)): the kernel phi(x)^T diag(g) phi(z). Basis and
@@ -81,15 +81,10 @@ class Reweighted(Model):
     Source: Evans thesis, chapter 5 (with basis=grief: GP-GRIEF-I).
     """
 
-    data_sized = ("log_weights", "samples", "gram", "projected", "frame")
+    data_sized = (*ReweightedState.data_sized, "log_weights")
 
     mean: Mean
     likelihood: Gaussian
-    samples: Tensor
-    gram: Tensor
-    projected: Tensor
-    frame: Tensor
-    totals: Tensor
 
     def __init__(
         self,
@@ -132,14 +127,7 @@ class Reweighted(Model):
         self.noise_first = noise_first
         self.search_sweeps = search_sweeps
         self.log_weights = nn.Parameter(torch.zeros(0, dtype=torch.float64))
-        double = torch.float64
-        self.register_buffer("samples", torch.zeros(0, 0, dtype=double))
-        self.register_buffer("gram", torch.zeros(0, 0, dtype=double))
-        self.register_buffer("projected", torch.zeros(0, dtype=double))
-        self.register_buffer("frame", torch.zeros(0, 0, dtype=double))
-        # |r|^2, n, and the noise variance at the start
-        self.register_buffer("totals", torch.zeros(3, dtype=double))
-        self._form: ReweightedForm | None = None
+        self.register_state(3)  # the third total: the noise variance at the start
 
     @property
     def kernel(self) -> Kernel:  # type: ignore[override]
@@ -147,26 +135,6 @@ class Reweighted(Model):
         kernel = self.basis.kernel
         assert isinstance(kernel, Kernel)
         return kernel
-
-    @property
-    def statistics(self) -> SufficientStatistics:
-        """What the model keeps of the data."""
-        squared, count, _ = self.totals.unbind()
-        return SufficientStatistics(self.gram, self.projected, squared, int(count))
-
-    @statistics.setter
-    def statistics(self, new: SufficientStatistics) -> None:
-        self.gram, self.projected = new.gram, new.projected
-        count = new.squared.new_tensor(float(new.num_data))
-        self.totals = torch.stack([new.squared, count, self.totals[2].to(new.squared)])
-        self._form = None
-
-    @property
-    def form(self) -> ReweightedForm:
-        """The path from these statistics to evidence and posterior."""
-        if self._form is None:
-            self._form = reweighted_form(self.statistics, self.structure, self.frame)
-        return self._form
 
     @property
     def hyper_priors(self) -> HyperPriors | None:
@@ -269,7 +237,7 @@ class Reweighted(Model):
         Samples that were kept are of the data before: run the chain again.
 
         Raises:
-            ConfigError: the prior's axes were turned in a frame that the data before gave.
+            ConfigError: the prior's axes are those that the data before gave.
         """
         self._check_frame()
         more = sufficient_statistics(self.basis, x, y - self.mean(x))
@@ -287,10 +255,10 @@ class Reweighted(Model):
         self.statistics = self.statistics - fewer
 
     def _check_frame(self) -> None:
-        if self.structure == "householder":
+        if self.structure != "diagonal":
             raise ConfigError(
-                "approx.structure=householder holds its prior in the eigenvectors of the data it "
-                "has seen, and takes no rows in or out; use diagonal, or train again"
+                f"approx.structure={self.structure} holds its prior in the eigenvectors of the "
+                "data it has seen, and takes no rows in or out; use diagonal, or train again"
             )
 
     def facts(self) -> dict[str, bool | int | float | str]:
@@ -340,20 +308,3 @@ class Reweighted(Model):
     def empty_posterior(self, num_data: int) -> ReweightedPosterior:
         """As in ``Model``; the training data are not part of the posterior."""
         return ReweightedPosterior(self.basis, self.mean, self.structure)
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """Moves between devices, but sums, weights and samples stay in float64."""
-        kept = {name: getattr(self, name).data for name in (*self.data_sized, "totals")}
-        super()._apply(fn, recurse)
-        for name, value in kept.items():
-            here = getattr(self, name)
-            if isinstance(here, nn.Parameter):
-                here.data = value.to(here.device)
-            else:
-                setattr(self, name, value.to(here.device))
-        self._form = None
-        return self
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        super()._load_from_state_dict(state_dict, prefix, *rest)
-        self._form = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from typing import Any
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -16,12 +16,13 @@ from gpx.likelihoods.base import Likelihood
 from gpx.means.base import Mean
 from gpx.models.base import Marginals, Posterior
 from gpx.models.finite_mixture import gaussian_mixture, mixture_moments
-from gpx.models.reweighted_form import Structure, reweighted_form
-from gpx.models.reweighted_weights import ReweightedForm, ReweightedWeights
+from gpx.models.reweighted_form import Structure
+from gpx.models.reweighted_state import ReweightedState
+from gpx.models.reweighted_weights import ReweightedWeights
 from gpx.models.sufficient_statistics import SufficientStatistics
 
 
-class ReweightedPosterior(Posterior):
+class ReweightedPosterior(ReweightedState, Posterior):
     """Posterior process of ``Reweighted``: T equally likely (g, noise), one Gaussian process each.
 
     It needs no training data: the statistics say of the weights all that there is to say, and every
@@ -36,46 +37,21 @@ class ReweightedPosterior(Posterior):
     Source: Evans thesis, section 5.4 (type-I predictive distribution).
     """
 
-    data_sized = ("gram", "projected", "samples", "frame")
-    gram: Tensor
-    projected: Tensor
-    totals: Tensor
-    samples: Tensor
-    frame: Tensor
-
     def __init__(self, basis: Basis, mean: Mean, structure: Structure) -> None:
         super().__init__()
         self.basis = copy.deepcopy(basis).requires_grad_(False)
         self.mean = copy.deepcopy(mean).requires_grad_(False)
         self.structure: Structure = structure
-        double = torch.float64
-        device = next(self.basis.parameters()).device
-        self.register_buffer("gram", torch.zeros(0, 0, dtype=double, device=device))
-        self.register_buffer("projected", torch.zeros(0, dtype=double, device=device))
-        self.register_buffer("totals", torch.zeros(2, dtype=double, device=device))
-        self.register_buffer("samples", torch.zeros(0, 0, dtype=double, device=device))
-        self.register_buffer("frame", torch.zeros(0, 0, dtype=double, device=device))
-        self._form: ReweightedForm | None = None
+        self.register_state(2, next(self.basis.parameters()).device)
 
     def fill(
         self, statistics: SufficientStatistics, samples: Tensor, frame: Tensor | None = None
     ) -> None:
         """Take statistics, samples (T, k + 1) and, for ``householder``, the frame (m, rank)."""
-        self.gram, self.projected = statistics.gram.clone(), statistics.projected.clone()
-        count = statistics.squared.new_tensor(float(statistics.num_data))
-        self.totals = torch.stack([statistics.squared, count])
+        gram, projected = statistics.gram.clone(), statistics.projected.clone()
+        self.statistics = replace(statistics, gram=gram, projected=projected)
         self.samples = samples.clone()
         self.frame = self.frame[:0] if frame is None else frame.clone()
-        self._form = None
-
-    @property
-    def form(self) -> ReweightedForm:
-        """The path from the statistics to the weights."""
-        if self._form is None:
-            squared, count = self.totals.unbind()
-            statistics = SufficientStatistics(self.gram, self.projected, squared, int(count))
-            self._form = reweighted_form(statistics, self.structure, self.frame)
-        return self._form
 
     def weights(self) -> Iterator[ReweightedWeights]:
         """The posterior of the weights at each sample in turn."""
@@ -135,16 +111,3 @@ class ReweightedPosterior(Posterior):
             return torch.cat(parts, 1) + self.mean(x)
 
         return paths
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """Moves between devices, but what the weights follow from stays in float64."""
-        kept = {name: getattr(self, name) for name in (*self.data_sized, "totals")}
-        super()._apply(fn, recurse)
-        for name, value in kept.items():
-            setattr(self, name, value.to(getattr(self, name).device))
-        self._form = None
-        return self
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        super()._load_from_state_dict(state_dict, prefix, *rest)
-        self._form = None

@@ -191,6 +191,26 @@ def test_state_is_all_there_is(name):
     assert torch.equal(empty.predict(x).mean, posterior.predict(x).mean)
 
 
+@pytest.mark.parametrize("name", ["grief", "orthogonal"])
+def test_states_of_before_there_were_frames_load(name):
+    model, x, y = problem(**BASES[name])
+    posterior = sampled(model).condition(x, y)
+    fresh = build(**BASES[name])
+    empty = fresh.empty_posterior(0)
+    for module, source in ((fresh, model), (empty, posterior)):
+        state = source.state_dict()
+        del state["frame"]
+        module.load_state_dict(state)
+        assert "frame" not in state
+    assert torch.equal(empty.predict(x).mean, posterior.predict(x).mean)
+    assert torch.equal(fresh.samples, model.samples)
+    turned, _, _ = problem(**BASES["householder"])
+    state = turned.state_dict()
+    del state["frame"]
+    with pytest.raises(RuntimeError, match="frame"):
+        build(**BASES["householder"]).load_state_dict(state)
+
+
 def test_float32_features_keep_double_sums():
     model = build(**BASES["fitted"]).float()
     x, y = (t.float() for t in data())
@@ -269,10 +289,11 @@ def test_mistakes_are_explained(monkeypatch):
         build(basis="importance_weighted", priors=None, structure="orthogonal")
     with pytest.raises(ConfigError, match="householder needs hyper-priors"):
         build(structure="householder", priors=None)
-    turned, x, y = problem(**BASES["householder"])
-    for change in (turned.add_rows, turned.remove_rows):
-        with pytest.raises(ConfigError, match="takes no rows in or out"):
-            change(x, y)
+    for name in ("orthogonal", "householder"):
+        turned, x, y = problem(**BASES[name])
+        for change in (turned.add_rows, turned.remove_rows):
+            with pytest.raises(ConfigError, match=f"{name} .* takes no rows in or out"):
+                change(x, y)
     model = build()
     monkeypatch.setattr(grief_start, "available_memory", lambda device: 8 * 8 * 20**2)
     with pytest.raises(ConfigError, match=r"num_basis=30 needs .*use at most 20"):
