@@ -127,7 +127,8 @@ def ascend(
     size = group * basis.block_size
     probe = basis.block_features(x[:ROW_CHUNK], groups[0][:1])
     column_square = float(probe.double().square().mean()) * x.shape[0]
-    ridge = float(noise64) * (share if warm_start else 1.0)
+    least = basis.precision_diagonal(basis.columns_of(groups[0])).min()
+    ridge = float(noise64 * least) * (share if warm_start else 1.0)
     coarse = x.dtype != torch.float64 and not needs_float64(column_square, ridge, size)
     dtype = torch.float32 if coarse else torch.float64
     fitted = torch.zeros(x.shape[0], dtype=torch.float64, device=x.device)

@@ -133,3 +133,19 @@ def test_float32_products_are_close_and_refused_where_too_coarse():
     # two cases as measured on kin40k: RBF, and Matern-3/2, where float32 products failed
     assert not needs_float64(36_000 * 1.73 / 1e5, 0.0069 * 0.05, 5000)
     assert needs_float64(36_000 * 28.5 / 1e5, 0.002 * 0.05, 5000)
+
+
+def test_small_prior_precisions_ask_for_float64():
+    # the ridge is noise times the least of them: between the two bases the products change dtype
+    plain, x, y = problem()
+    wide = RandomFourier(plain.kernel, plain.num_basis, 0, 3, 1.7).float()
+    plain, x, y = plain.float(), x.float(), y.float()
+    least = float(wide.precision_diagonal().min())
+    assert least < 0.5
+    square = float(plain.mean_column_square().detach()) * x.shape[0]
+    rounding = torch.finfo(torch.float32).eps * square * plain.num_basis**0.5
+    noise = torch.tensor(block_ascent.FLOAT32_SAFETY * rounding / least**0.5)
+    for basis, float64 in ((plain, False), (wide, True)):
+        mean = torch.zeros(basis.num_blocks, basis.block_size)
+        options = {"group": basis.num_blocks, "warm_start": False, "solves": 1}
+        assert ascend(basis, mean, x, y, noise, **options).float64_products is float64
