@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ class ReweightedState(DataSized):
         frame (m, rank): axes that the prior was turned from, of ``householder`` only.
     """
 
-    data_sized = ("gram", "projected", "samples", "frame")
+    data_sized: ClassVar[tuple[str, ...]] = ("gram", "projected", "samples", "frame")
     structure: Structure
     gram: Tensor
     projected: Tensor
