@@ -21,13 +21,15 @@ SPREAD_STREAM = 0x53505244
 SECOND_MOMENT = 1.75
 """Mean square weight that ``automatic_spread`` accepts for a squared exponential: 4 of 7
 frequencies count. On kin40k (8 inputs, 1,200 to 3,000 rows, m = 2.7 n) spreads of 1.1 to 1.4
-lower the error of exact inference, those around 1.25, which this is there, the most."""
+lower the error of exact inference, those around 1.25, which this is there, the most. Run folders
+hold "auto" and not the factors: another number here is another basis for them."""
 
 LEAST_WEIGHT = 1e-8
 """Smaller weights count as this: their inverses, prior precisions, stay numbers in every dtype."""
 
 ROUGH_SPREADS = (1.0, 2.0, 4.0, 8.0, 16.0)
-"""Of Matern kernels, whose spectrum has no scale of its own: no weight is above five."""
+"""Of Matern kernels, whose spectrum has no scale of its own: no weight is above five. As SECOND_MOMENT, part of
+what run folders mean."""
 
 
 def checked_spread(spread: float | Sequence[float]) -> tuple[float, ...]:
