@@ -58,7 +58,7 @@ def test_without_data_the_chain_samples_the_prior():
     nothing = torch.zeros(0, 2, dtype=torch.float64)
     model = model_of(nothing, nothing[:, 0], WeightPriors())
     run(model, 10**6, nothing, nothing[:, 0], burn_in=150, iterations=1200, thin=6)
-    weight, noise = model.hyper_priors
+    weight, noise = model.hyper_priors.weight, model.hyper_priors.noise
     for column, prior in zip(model.samples.mT, (weight, weight, noise), strict=True):
         law = scipy.stats.norm(prior.log_mean, math.sqrt(prior.log_variance))
         assert scipy.stats.kstest(column, law.cdf).pvalue > 1e-3
@@ -69,7 +69,7 @@ def test_two_parameters_against_quadrature():
     phi, y = problem()
     model = model_of(phi, y, WeightPriors())
     run(model, 10**6, phi, y, burn_in=200, iterations=1400, thin=4)
-    weight, noise = model.hyper_priors
+    weight, noise = model.hyper_priors.weight, model.hyper_priors.noise
     grid = torch.cartesian_prod(
         torch.linspace(-4.0, 7.0, 300, dtype=torch.float64),
         torch.linspace(-4.5, 1.0, 300, dtype=torch.float64),
