@@ -27,9 +27,9 @@ hold "auto" and not the factors: another number here is another basis for them."
 LEAST_WEIGHT = 1e-8
 """Smaller weights count as this: their inverses, prior precisions, stay numbers in every dtype."""
 
-ROUGH_SPREADS = (1.0, 2.0, 4.0, 8.0, 16.0)
-"""Of Matern kernels, whose spectrum has no scale of its own: no weight is above five. As SECOND_MOMENT, part of
-what run folders mean."""
+ROUGH_SPREADS = (1.0, 8.0, 8.0, 8.0)
+"""Of Matern kernels, whose spectrum has no scale of its own; the quarter that stays keeps every
+weight below four. As SECOND_MOMENT, part of what run folders mean."""
 
 
 def checked_spread(spread: float | Sequence[float]) -> tuple[float, ...]:
