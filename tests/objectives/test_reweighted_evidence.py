@@ -32,7 +32,8 @@ def test_prior_is_a_log_normal_density_in_the_logarithm():
     u = draw(6, seed=3)
     found = joint_density(CovarianceForm(statistics()), PRIORS, u)
     want = 0.0
-    for prior, part in zip(PRIORS, (u[:-1], u[-1:]), strict=True):
+    parts = (PRIORS.weight, u[:-1]), (PRIORS.noise, u[-1:])
+    for prior, part in parts:
         scale = math.sqrt(prior.log_variance)
         law = Reference(torch.tensor(prior.log_mean).double(), torch.tensor(scale).double())
         want = want + (law.log_prob(part.exp()) + part).sum()
