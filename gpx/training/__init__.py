@@ -9,6 +9,7 @@ from gpx.training.initialisation import ConstantInitialisation, SubsetInitialisa
 from gpx.training.lbfgsb import LBFGSB
 from gpx.training.mala import MALA
 from gpx.training.neighbour_initialisation import NeighbourInitialisation
+from gpx.training.own_steps import OwnSteps
 from gpx.training.parsimonious_initialisation import ParsimoniousInitialisation
 from gpx.training.predictor import Prediction, Predictor, load
 from gpx.training.progress import Monitor, Progress
@@ -28,6 +29,7 @@ __all__ = [
     "InducingSteps",
     "Monitor",
     "NeighbourInitialisation",
+    "OwnSteps",
     "ParsimoniousInitialisation",
     "Prediction",
     "Predictor",

@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError
 from gpx.likelihoods import Gaussian
-from gpx.models.base import Model
 from gpx.models.cell_ascent import (
     diagonal_terms,
     evidence_terms,
@@ -22,6 +21,7 @@ from gpx.models.cell_ascent import (
 )
 from gpx.models.weight_space import QSGP
 from gpx.objectives.base import Evidence
+from gpx.training.own_steps import OwnSteps
 from gpx.variational.weights_block_diagonal import BlockDiagonalWeights
 
 NoiseUpdate = Literal["auto", "fixed", "evidence"]
@@ -36,7 +36,7 @@ below, normal matrices of thousands of functions are singular to rounding."""
 logger = logging.getLogger(__name__)
 
 
-class BlockSteps:
+class BlockSteps(OwnSteps[QSGP]):
     """Block ascent on the evidence bound of a weight-space model with block-diagonal covariance.
 
     Every step solves one group of cells from all data, in turn; a sweep visits all of them. The
@@ -64,10 +64,10 @@ class BlockSteps:
     Source: coordinate ascent variational inference.
     """
 
-    option: ClassVar[str] = "qsgp_blocks"
-    """What optimizer= calls these steps."""
-    unit: ClassVar[str] = "block steps"
-    """What a step is, for people."""
+    option = "qsgp_blocks"
+    unit = "block steps"
+    purpose = "solves for groups of weights of approx=qsgp"
+    model_type = QSGP
 
     def __init__(
         self,
@@ -89,15 +89,9 @@ class BlockSteps:
         self.noise: NoiseUpdate = noise
         self.fitted = torch.zeros(0, dtype=torch.float64)
         self.misfit = math.nan
-        self.converged = False  # steps that solve to a tolerance end the run early
 
-    def check(self, model: Model, num_data: int) -> None:
-        """Raise ConfigError, in one sentence, when block steps do not fit ``model`` or the data."""
-        if not isinstance(model, QSGP):
-            raise ConfigError(
-                f"optimizer={self.option} solves for groups of weights and needs approx=qsgp, "
-                f"got {type(model).__name__}; choose another optimizer="
-            )
+    def check_fit(self, model: QSGP, num_data: int) -> None:
+        """As in ``OwnSteps``: Gaussian noise, cells of covariance, and as many groups as asked."""
         if not isinstance(model.likelihood, Gaussian):
             found = type(model.likelihood).__name__.removeprefix("Parametrized")
             raise ConfigError(
@@ -116,11 +110,8 @@ class BlockSteps:
                 f"{cells.num_groups} groups of the family"
             )
 
-    def check_limit(self, limit: int) -> None:
-        """Raise ConfigError when ``limit`` steps (trainer.max_steps) are too few to be of use."""
-
-    def bind(self, model: Model, x: Tensor, seed: int) -> None:
-        """Attach to a model and all training inputs x (n, d); ``check`` has passed."""
+    def bind(self, model: QSGP, x: Tensor, seed: int) -> None:
+        """As in ``OwnSteps``."""
         self._attach(model)
         if self.noise == "auto":
             least = LEAST_RATIO * float(self.basis.mean_column_square()) * self.basis.num_basis
@@ -134,9 +125,8 @@ class BlockSteps:
         if self.fitted.shape[0] != x.shape[0]:  # not restored from a checkpoint
             self.fitted = self._all_values(x)
 
-    def _attach(self, model: Model) -> None:
+    def _attach(self, model: QSGP) -> None:
         """Hold the model's parts, which are not trained by gradients."""
-        assert isinstance(model, QSGP)
         assert isinstance(model.family, BlockDiagonalWeights)
         self.model = model
         self.family = model.family
@@ -210,15 +200,6 @@ class BlockSteps:
         """Make every parameter trainable again (after the last step)."""
         for parameter in self.model.parameters():
             parameter.requires_grad_(True)
-
-    @property
-    def outcome(self) -> str:
-        """Why the run ended before its last step, in words; empty where it did not."""
-        return "converged" if self.converged else ""
-
-    def learning_rates(self, step: int) -> dict[str, float]:
-        """None: there is no rate to watch."""
-        return {}
 
     def state_dict(self) -> dict[str, Any]:
         """Fitted values (n,) of all rows and their misfit."""

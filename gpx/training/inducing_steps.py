@@ -13,12 +13,11 @@ from torch import Tensor
 
 from gpx.errors import ConfigError
 from gpx.linalg import UnconvergedWarning, cholesky
-from gpx.models.base import Model
 from gpx.models.inducing_weights import QSGPInducing
 from gpx.models.noisy_kernel import NoisyKernel
 from gpx.objectives.base import Evidence
 from gpx.objectives.inducing_elbo import bound_terms
-from gpx.training.block_steps import BlockSteps
+from gpx.training.own_steps import OwnSteps
 
 Method = Literal["conjugate_gradients", "gauss_seidel"]
 MeanError = Literal["average", "worst"]
@@ -30,7 +29,7 @@ is missing is rounding, and the products are off by far more than the quadratic 
 logger = logging.getLogger(__name__)
 
 
-class InducingSteps(BlockSteps):
+class InducingSteps(OwnSteps[QSGPInducing]):
     """Solves (K + noise I) alpha = y for the weight mean, one step at a time.
 
     The optimum of the bound over the mean is that solution. ``conjugate_gradients`` is
@@ -68,6 +67,11 @@ class InducingSteps(BlockSteps):
     Source: Golub and van Loan, section 11; QSGP paper for the objective.
     """
 
+    option = "qsgp_inducing"
+    unit = "solver steps"
+    purpose = "solves for the weights of approx=qsgp_inducing"
+    model_type = QSGPInducing
+
     def __init__(
         self,
         method: Method = "conjugate_gradients",
@@ -76,7 +80,6 @@ class InducingSteps(BlockSteps):
         block_size: int = 2000,
         max_products: int = 200,
     ) -> None:
-        super().__init__()
         if method not in get_args(Method):
             raise ConfigError(
                 f"optimizer.method={method}: expected one of {', '.join(get_args(Method))}"
@@ -94,24 +97,18 @@ class InducingSteps(BlockSteps):
         self.size = block_size
         self.max_products = max_products
         self.state: dict[str, Any] = {}
-        self.converged = False
         self._limit = max_products
 
-    def check(self, model: Model, num_data: int) -> None:
-        """Raise ConfigError, in one sentence, when these steps do not fit ``model`` or the data."""
-        if not isinstance(model, QSGPInducing):
-            raise ConfigError(
-                "this optimizer solves for inducing-point weights and needs approx=qsgp_inducing, "
-                f"got {type(model).__name__}; choose another optimizer="
-            )
+    def check_fit(self, model: QSGPInducing, num_data: int) -> None:
+        """As in ``OwnSteps``: a block of Gauss-Seidel is no larger than the data."""
         if self.method == "gauss_seidel" and self.size > num_data:
             raise ConfigError(
                 f"optimizer.block_size={self.size} is above the {num_data} training points"
             )
 
-    def bind(self, model: QSGPInducing, x: Tensor, seed: int) -> None:  # type: ignore[override]
-        """Attach to a model and all training inputs x (n, d)."""
-        self.inducing = model
+    def bind(self, model: QSGPInducing, x: Tensor, seed: int) -> None:
+        """As in ``OwnSteps``."""
+        self.model = model
         for parameter in model.parameters():
             parameter.requires_grad_(False)
         self.system = NoisyKernel(model.kernel, x, model.noise_variance, model.options)
@@ -145,7 +142,7 @@ class InducingSteps(BlockSteps):
             else:
                 self._gauss_seidel_step(step, x)
             self._certify(step)
-            self.inducing.weight_mean.copy_(self.state["solution"][:, None])
+            self.model.weight_mean.copy_(self.state["solution"][:, None])
         return self.evidence(x.shape[0])
 
     @property
@@ -202,7 +199,7 @@ class InducingSteps(BlockSteps):
             self.state["order"] = order.to(x.device)
         chosen = self.state["order"][step % blocks :: blocks]
         exact = self.state["exact"]
-        kernel = self.system.kernel if exact else self.inducing.kernel
+        kernel = self.system.kernel if exact else self.model.kernel
         inputs = self.system.x if exact else x
         inner = self.system.kernel.evaluate(self.system.x[chosen])
         inner.diagonal().add_(self.system.noise)
@@ -236,7 +233,7 @@ class InducingSteps(BlockSteps):
         average, worst = self._errors()
         found, before = self._judged(), state["verified"]
         state["verified"] = found
-        self.inducing.mean_error.copy_(worst * self.system.noise.sqrt())
+        self.model.mean_error.copy_(worst * self.system.noise.sqrt())
         certified = (
             f"fitted values within {average:.2g} noise standard deviations of the optimum in root "
             f"mean square, the bound within {average**2 / 2:.1g} nats per point, any one predicted "
@@ -260,6 +257,10 @@ class InducingSteps(BlockSteps):
             )
         self.converged = state["converged"] = found <= self.tolerance or ended
 
+    def final_evidence(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
+        """The bound without 1/2 log|K| after the last step."""
+        return self.evidence(x.shape[0])
+
     @torch.no_grad()
     def evidence(self, num_data: int) -> Evidence:
         """The bound without 1/2 log|K| at the current weights, from the residual; O(n)."""
@@ -268,7 +269,7 @@ class InducingSteps(BlockSteps):
         return bound_terms(
             misfit=(y - fitted).square().sum(),
             prior=alpha @ fitted,
-            log_scales=self.inducing.scales().log().sum() * 0.5,
+            log_scales=self.model.scales().log().sum() * 0.5,
             noise=self.system.noise,
             num_data=num_data,
         )
@@ -283,5 +284,5 @@ class InducingSteps(BlockSteps):
 
     def release(self) -> None:
         """Make every parameter trainable again (after the last step)."""
-        for parameter in self.inducing.parameters():
+        for parameter in self.model.parameters():
             parameter.requires_grad_(True)

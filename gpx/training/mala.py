@@ -5,24 +5,23 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError, NotPositiveDefinite
-from gpx.models.base import Model
 from gpx.models.reweighted import Reweighted
 from gpx.objectives.base import Evidence
 from gpx.objectives.reweighted_evidence import JointDensity, joint_density
 from gpx.sampling.langevin import Langevin, effective_sample_size
-from gpx.training.block_steps import BlockSteps
+from gpx.training.own_steps import OwnSteps
 
 ACCEPTABLE = (0.4, 0.75)
 """Acceptance rates outside of which the step does not suit the posterior."""
 
 
-class MALA(BlockSteps):
+class MALA(OwnSteps[Reweighted]):
     """Metropolis-adjusted Langevin over the hyperparameters of a re-weighted basis.
 
     A step is one proposal. In burn-in the step size is adapted to the acceptance rate that suits
@@ -42,11 +41,12 @@ class MALA(BlockSteps):
     Source: Evans thesis, section 5.4.2; the adaptation and the preconditioner are ours.
     """
 
-    option: ClassVar[str] = "mala"
-    unit: ClassVar[str] = "steps of the chain"
+    option = "mala"
+    unit = "steps of the chain"
+    purpose = "samples the hyperparameters of approx=reweighted"
+    model_type = Reweighted
 
     def __init__(self, burn_in: int = 1000, iterations: int = 10_000, thin: int = 50) -> None:
-        super().__init__()
         if burn_in < 0 or thin < 1 or iterations < thin:
             raise ConfigError(
                 f"optimizer: burn_in={burn_in} cannot be negative, thin={thin} must be at least 1 "
@@ -63,23 +63,17 @@ class MALA(BlockSteps):
         self.here: JointDensity | None = None
         self.last = burn_in + iterations
 
-    def check(self, model: Model, num_data: int) -> None:
-        """Raise ConfigError, in one sentence, when the chain does not fit ``model``."""
-        if not isinstance(model, Reweighted):
-            raise ConfigError(
-                f"optimizer={self.option} samples the hyperparameters of approx=reweighted, "
-                f"got {type(model).__name__}; choose another optimizer="
-            )
+    def check_fit(self, model: Reweighted, num_data: int) -> None:
+        """As in ``OwnSteps``: type-I inference was asked for."""
         if model.inference != "type1":
             raise ConfigError(
                 f"optimizer={self.option} is type-I inference and approx.inference="
                 f"{model.inference}; use inference=type1_mala"
             )
 
-    def bind(self, model: Model, x: Tensor, seed: int) -> None:
-        """Attach to a model; ``check`` has passed. Goes on with the chain of a checkpoint."""
-        assert isinstance(model, Reweighted)
-        self.model: Reweighted = model  # type: ignore[assignment]
+    def bind(self, model: Reweighted, x: Tensor, seed: int) -> None:
+        """As in ``OwnSteps``; goes on with the chain of a checkpoint."""
+        self.model = model
         position = model.position
         priors = model.hyper_priors
         if priors is None:  # cannot be: the model refuses type-I without priors
@@ -186,9 +180,6 @@ class MALA(BlockSteps):
             "effective_steps_of_density": float(effective_sample_size(trace)),
         }
         return Evidence(torch.stack(values).mean(), "estimate", {}, None, facts)
-
-    def release(self) -> None:
-        """Nothing was frozen."""
 
     def learning_rates(self, step: int) -> dict[str, float]:
         """Step size and, after burn-in, acceptance rate."""

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gpx.bases import ImportanceWeightedFourier
 from gpx.errors import ConfigError
-from gpx.models.base import Model
 from gpx.models.cached_relevance import (
     LEFT_OUT,
     active_weights,
@@ -22,10 +21,10 @@ from gpx.models.cached_relevance import (
 from gpx.models.reweighted import Reweighted
 from gpx.objectives.base import Evidence
 from gpx.objectives.statistics_evidence import LOG_TWO_PI, log_marginal_likelihood
-from gpx.training.block_steps import BlockSteps
+from gpx.training.own_steps import OwnSteps
 
 
-class RelevanceVectors(BlockSteps):
+class RelevanceVectors(OwnSteps[Reweighted]):
     """Type-II inference of a re-weighted basis that starts without functions and takes them in.
 
     Every step puts the prior variance with most to gain to its exact optimum: a function joins, is
@@ -44,13 +43,14 @@ class RelevanceVectors(BlockSteps):
     Source: Tipping and Faul 2003; from sums: Evans thesis, section 5.3.2.
     """
 
-    option: ClassVar[str] = "relevance_vectors"
-    unit: ClassVar[str] = "moves"
+    option = "relevance_vectors"
+    unit = "moves"
+    purpose = "selects functions of approx=reweighted"
+    model_type = Reweighted
 
     def __init__(
         self, tolerance: float = 1e-3, moves: int = 10_000, learn_noise: bool = True
     ) -> None:
-        super().__init__()
         if not 0.0 < tolerance < math.inf or moves < 1:
             raise ConfigError(
                 f"optimizer.tolerance={tolerance} must be positive and finite and "
@@ -62,13 +62,8 @@ class RelevanceVectors(BlockSteps):
         self.residual = math.inf
         self.saved: dict[str, Any] = {}
 
-    def check(self, model: Model, num_data: int) -> None:
-        """Raise ConfigError, in one sentence, when the selection does not fit ``model``."""
-        if not isinstance(model, Reweighted):
-            raise ConfigError(
-                f"optimizer={self.option} selects functions of approx=reweighted, got "
-                f"{type(model).__name__}; choose another optimizer="
-            )
+    def check_fit(self, model: Reweighted, num_data: int) -> None:
+        """As in ``OwnSteps``: free prior variances, at a maximum of the evidence alone."""
         if isinstance(model.basis, ImportanceWeightedFourier):
             raise ConfigError(
                 f"optimizer={self.option} needs prior variances that are free, and those of "
@@ -86,10 +81,9 @@ class RelevanceVectors(BlockSteps):
                 f"alone: it needs {' '.join(missing)}"
             )
 
-    def bind(self, model: Model, x: Tensor, seed: int) -> None:
-        """Attach to a model; ``check`` has passed. Goes on with the selection of a checkpoint."""
-        assert isinstance(model, Reweighted)
-        self.model: Reweighted = model  # type: ignore[assignment]
+    def bind(self, model: Reweighted, x: Tensor, seed: int) -> None:
+        """As in ``OwnSteps``; goes on with the selection of a checkpoint."""
+        self.model = model
         self.statistics = model.statistics
         self.variances = torch.zeros_like(self.statistics.projected)
         if self.saved:
@@ -164,9 +158,6 @@ class RelevanceVectors(BlockSteps):
             "residual": self.residual,
         }
         return self._evidence(**facts)
-
-    def release(self) -> None:
-        """Nothing was frozen."""
 
     def learning_rates(self, step: int) -> dict[str, float]:
         """Nats that the last step gained at most, and how many functions are in."""

@@ -19,7 +19,6 @@ from gpx.metrics import baselines, evaluate
 from gpx.models import Model
 from gpx.objectives import Objective
 from gpx.objectives.base import Evidence
-from gpx.training.block_steps import BlockSteps
 from gpx.training.build import build, build_model, target_of
 from gpx.training.certification import (
     CertifyOptions,
@@ -36,6 +35,7 @@ from gpx.training.environment import environment_record, peak_memory_mib
 from gpx.training.first_order import FirstOrder
 from gpx.training.interrupt import Interrupted
 from gpx.training.lbfgsb import LBFGSB
+from gpx.training.own_steps import OwnSteps
 from gpx.training.predictor import Predictor
 from gpx.training.results import draw_results, summary
 from gpx.training.run_folder import RunFolder
@@ -58,7 +58,7 @@ class _Run:
     data: Dataset
     model: Model
     objective: Objective
-    optimizer: FirstOrder | LBFGSB | BlockSteps
+    optimizer: FirstOrder | LBFGSB | OwnSteps[Any]
     start: Callable[..., None] | None
     console: Console
     train: tuple[Tensor, Tensor]
@@ -173,7 +173,7 @@ def _prepare(config: DictConfig, folder: RunFolder) -> _Run:
     model.check_optimizer(optimizer)
     if isinstance(optimizer, FirstOrder):
         optimizer.bind(model.parameter_groups(), options.max_steps)
-    if isinstance(optimizer, BlockSteps):
+    if isinstance(optimizer, OwnSteps):
         optimizer.check(model, data.train_x.shape[0])
         optimizer.check_limit(options.max_steps)
     with torch.no_grad():  # a kernel made for other inputs says so before anything is written
@@ -321,9 +321,9 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
 
 
 def _final_evidence(state: _Run) -> Evidence:
-    """Over all training data; block steps have it at hand."""
+    """Over all training data; optimisers that make their own steps have it at hand."""
     generator = stream(state.config.seed, "final evidence", state.device)
-    if isinstance(state.optimizer, BlockSteps):
+    if isinstance(state.optimizer, OwnSteps):
         return state.optimizer.final_evidence(*state.train, generator=generator)
     return state.objective.full_evidence(
         state.model, *state.train, batch_size=state.options.batch_size, generator=generator

@@ -15,11 +15,11 @@ from gpx.errors import CheckpointError, DidNotConverge, NotPositiveDefinite
 from gpx.models.base import Model
 from gpx.objectives.base import Evidence, Objective
 from gpx.training.batches import Batches
-from gpx.training.block_steps import BlockSteps
 from gpx.training.checkpoint import load_checkpoint, save_checkpoint
 from gpx.training.first_order import FirstOrder
 from gpx.training.interrupt import Interrupted, InterruptGuard
 from gpx.training.lbfgsb import LBFGSB
+from gpx.training.own_steps import OwnSteps
 from gpx.training.progress import Progress
 from gpx.training.seeds import stream
 
@@ -35,7 +35,7 @@ class Session:
         trainer: Trainer,
         model: Model,
         objective: Objective,
-        optimizer: FirstOrder | LBFGSB | BlockSteps,
+        optimizer: FirstOrder | LBFGSB | OwnSteps[Any],
         x: Tensor,
         y: Tensor,
         evaluate: Callable[[], Mapping[str, float]],
@@ -210,7 +210,7 @@ class Session:
         optimizer.release()
         return f"max_steps={config.max_steps} steps done"
 
-    def run_block_steps(self, optimizer: BlockSteps) -> str:
+    def run_own_steps(self, optimizer: OwnSteps[Any]) -> str:
         """Steps that the optimiser makes itself; every one is finite before it may be saved."""
         if self.pending:
             optimizer.load_state_dict(self.pending)

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError
-from gpx.models.base import Model
 from gpx.models.cell_ascent import evidence_terms, group_mean, group_values
 from gpx.models.stochastic_ascent import Averaging, natural_step
+from gpx.models.weight_space import QSGP
 from gpx.objectives.base import Evidence
 from gpx.training.batches import Batches
 from gpx.training.block_steps import BlockSteps
@@ -79,17 +79,17 @@ class StochasticBlockSteps(BlockSteps):
         self.next_fitted = torch.zeros(0, dtype=torch.float64)
         self._drawn: dict[int, Tensor] = {}
 
-    def check(self, model: Model, num_data: int) -> None:
-        """Raise ConfigError, in one sentence, when these steps do not fit ``model`` or the data."""
-        super().check(model, num_data)
+    def check_fit(self, model: QSGP, num_data: int) -> None:
+        """As in ``BlockSteps``, and no more rows a round than there are."""
+        super().check_fit(model, num_data)
         if self.num_rows > num_data:
             raise ConfigError(
                 f"optimizer.rows={self.num_rows} is above the {num_data} training rows; "
                 "lower it, or use optimizer=qsgp_blocks, which takes all of them"
             )
 
-    def bind(self, model: Model, x: Tensor, seed: int) -> None:
-        """Attach to a model and all training inputs x (n, d); ``check`` has passed.
+    def bind(self, model: QSGP, x: Tensor, seed: int) -> None:
+        """As in ``OwnSteps``.
 
         Raises:
             ConfigError: q was trained before, and this is not the run that goes on with it.

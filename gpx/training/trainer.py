@@ -15,11 +15,11 @@ from gpx.constraints import at_their_floor
 from gpx.errors import ConfigError
 from gpx.models.base import Model
 from gpx.objectives.base import Objective
-from gpx.training.block_steps import BlockSteps
 from gpx.training.config import TrainerConfig
 from gpx.training.first_order import FirstOrder
 from gpx.training.interrupt import InterruptGuard
 from gpx.training.lbfgsb import LBFGSB
+from gpx.training.own_steps import OwnSteps
 from gpx.training.progress import Monitor
 from gpx.training.session import Session
 
@@ -65,7 +65,7 @@ class Trainer:
         self,
         model: Model,
         objective: Objective,
-        optimizer: FirstOrder | LBFGSB | BlockSteps,
+        optimizer: FirstOrder | LBFGSB | OwnSteps[Any],
         x: Tensor,
         y: Tensor,
         evaluate: Callable[[], Mapping[str, float]],
@@ -76,7 +76,7 @@ class Trainer:
         Args:
             model, objective: what to train; the objective's ``check`` has passed.
             optimizer: FirstOrder for mini-batch objectives, LBFGSB or FirstOrder for full-batch;
-                BlockSteps makes its own steps.
+                OwnSteps for the models they are made for.
             x (n, d), y (n,): training data on the model's device.
             evaluate: test metrics of the current model; its time is not counted.
             initialise: data-dependent start of model and objective; skipped when resuming.
@@ -108,8 +108,8 @@ class Trainer:
                 session.seconds = time.perf_counter() - started
             if isinstance(optimizer, LBFGSB):
                 reason = session.run_rounds(optimizer)
-            elif isinstance(optimizer, BlockSteps):
-                reason = session.run_block_steps(optimizer)
+            elif isinstance(optimizer, OwnSteps):
+                reason = session.run_own_steps(optimizer)
             else:
                 reason = session.run_first_order(optimizer, resumed)
                 session.end_round(math.nan)

@@ -105,7 +105,7 @@ def test_inducing_steps_say_how_they_ended(composed, tmp_path, capsys):
     overrides = ["approx=qsgp_inducing", "data=toy1d", "approx.rank=20", "init.num_points=60"]
     overrides += ["trainer.figures=false", "trainer.tensorboard=false"]
     metrics = run(composed(*overrides), RunFolder(tmp_path / "run"))
-    assert "block steps done, converged: fitted values within" in metrics["train.stopped"]
+    assert "solver steps done, converged: fitted values within" in metrics["train.stopped"]
     said = capsys.readouterr()
     assert metrics["train.stopped"] in said.out + said.err
     assert metrics["test.rmse"] < 0.5 * metrics["baseline.mean.rmse"]

@@ -9,7 +9,7 @@ from gpx.errors import ConfigError
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
-from gpx.models import SGPR, Reweighted, ReweightedPosterior, WeightPriors
+from gpx.models import Reweighted, ReweightedPosterior, WeightPriors
 from gpx.models.cached_relevance import LEFT_OUT, select_relevance_vectors
 from gpx.objectives import ReweightedEvidence
 from gpx.training import RelevanceVectors
@@ -135,9 +135,6 @@ def test_mistakes_are_explained():
     with pytest.raises(ConfigError, match=r"optimizer\.tolerance=0\.0 must be positive"):
         RelevanceVectors(tolerance=0.0)
     steps = RelevanceVectors()
-    common = {"kernel": RBF(), "mean": Zero(), "likelihood": Gaussian(), "num_inputs": 1}
-    with pytest.raises(ConfigError, match="selects functions of approx=reweighted, got SGPR"):
-        steps.check(SGPR(**common, num_inducing=2), 10)
     every = r"needs approx\.structure=diagonal approx\.inference=type2 approx\.priors=null$"
     with pytest.raises(ConfigError, match=every):
         steps.check(build(structure="orthogonal", inference="type1", priors=WeightPriors()), 10)
