@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -13,7 +12,6 @@ from gpx.bases.base import check_inputs
 from gpx.bases.counter_random import philox4x32
 from gpx.bases.random_fourier import RandomFourier
 from gpx.bases.selected_blocks import SelectedBlocks
-from gpx.bases.spread import checked_spread
 from gpx.errors import ConfigError
 from gpx.kernels.rbf import RBF
 
@@ -84,11 +82,12 @@ class GaussHermiteFourier(RandomFourier):
     kept: m = q^d columns scaled by the square root of their weight, prior N(0, I). It is exact for
     polynomials of the frequency of degree 2 q - 1 in each input, so the kernel error falls faster
     than exponentially in q at lags below about sqrt(q) lengthscales, and grows beyond: features
-    are periodic-like there. ``seed`` is not used.
+    are periodic-like there.
 
     Args:
         kernel: RBF with ``ard_num_dims`` (it fixes d).
         num_basis: m = q^d with q even, at most 64.
+        seed, block_frequencies: as ``RandomFourier``; nodes have no spread.
 
     Raises:
         ConfigError: another kernel, an unknown d, or m that is no such power.
@@ -105,13 +104,7 @@ class GaussHermiteFourier(RandomFourier):
         num_basis: int,
         seed: int = 0,
         block_frequencies: int = 500,
-        spread: float | Sequence[float] = 1.0,
     ) -> None:
-        if checked_spread(spread) != (1.0,):
-            raise ConfigError(
-                f"spread={spread}: Gauss-Hermite nodes stay where the rule puts them; use random, "
-                "orthogonal or quasi-Monte-Carlo features, or a spread of 1"
-            )
         if not isinstance(kernel, RBF) or kernel.ard_num_dims is None:
             raise ConfigError(
                 "Gauss-Hermite features need kernel=rbf with ard_num_dims (one lengthscale per "

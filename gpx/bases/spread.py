@@ -48,15 +48,23 @@ def checked_spread(spread: float | Sequence[float]) -> tuple[float, ...]:
     return tuple(float(f) for f in numbers)
 
 
+def _known_inputs(kernel: nn.Module) -> tuple[nn.Module, int]:
+    """``kernel`` without scales, and its inputs; 0 unless RBF or Matern that know theirs."""
+    while isinstance(kernel, Scale):
+        kernel = kernel.kernel
+    if not isinstance(kernel, RBF | Matern):
+        return kernel, 0
+    return kernel, kernel.ard_num_dims or 0
+
+
 def check_spreadable(kernel: nn.Module) -> None:
     """Raise ConfigError unless longer normals are frequencies farther out by the same factor.
 
     That is so where a frequency is its normals over the lengthscales, as for RBF and Matern; a
     spectral mixture has centres, which would stay.
     """
-    while isinstance(kernel, Scale):
-        kernel = kernel.kernel
-    if not isinstance(kernel, RBF | Matern) or kernel.ard_num_dims is None:
+    kernel, inputs = _known_inputs(kernel)
+    if not inputs:
         name = type(kernel).__name__.removeprefix("Parametrized")
         raise ConfigError(
             "spread of random frequencies needs kernel=rbf, matern12, matern32 or matern52 with "
@@ -112,11 +120,10 @@ def automatic_spread(kernel: nn.Module) -> tuple[float, ...]:
     exact mean square weight. Matern: ROUGH_SPREADS. Other kernels, or a kernel that does not know
     its inputs: one.
     """
-    while isinstance(kernel, Scale):
-        kernel = kernel.kernel
-    if isinstance(kernel, Matern):
-        return (1.0,) if kernel.ard_num_dims is None else ROUGH_SPREADS
-    if not isinstance(kernel, RBF) or kernel.ard_num_dims is None:
+    kernel, inputs = _known_inputs(kernel)
+    if not inputs:
         return (1.0,)
-    moment = SECOND_MOMENT ** (1.0 / kernel.ard_num_dims)
+    if isinstance(kernel, Matern):
+        return ROUGH_SPREADS
+    moment = SECOND_MOMENT ** (1.0 / inputs)
     return (math.sqrt(moment**2 + moment * math.sqrt(moment**2 - 1.0)),)

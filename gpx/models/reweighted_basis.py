@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
-from torch import nn
 
 from gpx.bases import (
     Basis,
-    GaussHermiteFourier,
     GridEigenfunctions,
     GridOptions,
     ImportanceWeightedFourier,
     InducingPoints,
-    OrthogonalFourier,
     Proposal,
-    QuasiMonteCarloFourier,
-    RandomFourier,
-    StructuredOrthogonalFourier,
 )
+from gpx.bases.fourier_variants import FOURIER
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
-
-FOURIER: dict[str, Callable[[nn.Module, int, int], Basis]] = {
-    "random_fourier": RandomFourier,
-    "orthogonal": OrthogonalFourier,
-    "structured_orthogonal": StructuredOrthogonalFourier,
-    "quasi_monte_carlo": QuasiMonteCarloFourier,
-    "gauss_hermite": GaussHermiteFourier,
-}
 
 BASES = ("grief", "dictionary", "importance_weighted", *FOURIER)
 

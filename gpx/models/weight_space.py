@@ -11,16 +11,13 @@ from torch import Tensor, nn
 
 from gpx.bases.cells import Cells
 from gpx.bases.grief_features import GridFeatures
-from gpx.bases.orthogonal_features import OrthogonalFourier, StructuredOrthogonalFourier
-from gpx.bases.quadrature_features import GaussHermiteFourier, QuasiMonteCarloFourier
-from gpx.bases.random_fourier import RandomFourier
-from gpx.bases.spread import automatic_spread, checked_spread
 from gpx.errors import ConfigError
 from gpx.likelihoods import Gaussian, Likelihood
 from gpx.linalg.cholesky import cholesky
 from gpx.means import Zero
 from gpx.models.base import Model
 from gpx.models.block_ascent import BlockReport, ascend, normal_equations
+from gpx.models.weight_space_basis import weight_space_basis
 from gpx.models.weight_space_posterior import QSGPPosterior
 from gpx.models.weight_space_sites import SiteReport, ascend_sites, check_site, site_precision
 from gpx.variational.mean_field import Diagonal, MeanFieldWeights
@@ -29,39 +26,7 @@ from gpx.variational.weights_chevron import ChevronWeights
 from gpx.variational.weights_full import FullWeights
 
 Covariance = Literal["mean_field", "block_diagonal", "chevron", "full"]
-BASES: dict[str, type[RandomFourier] | type[GridFeatures]] = {
-    "random_fourier": RandomFourier,
-    "orthogonal": OrthogonalFourier,
-    "structured_orthogonal": StructuredOrthogonalFourier,
-    "quasi_monte_carlo": QuasiMonteCarloFourier,
-    "gauss_hermite": GaussHermiteFourier,
-    "grief": GridFeatures,
-}
 logger = logging.getLogger(__name__)
-
-
-def _basis(
-    name: str,
-    kernel: nn.Module,
-    num_basis: int,
-    seed: int,
-    block_frequencies: int,
-    spread: Literal["auto"] | float | Sequence[float],
-) -> RandomFourier | GridFeatures:
-    """Basis ``name`` for ``kernel``; only random frequencies are ever spread."""
-    kind = BASES[name]
-    drawn = issubclass(kind, RandomFourier) and kind is not GaussHermiteFourier
-    if isinstance(spread, str):
-        if spread != "auto":
-            raise ConfigError(f"approx.spread={spread}: expected auto or factors, at least one")
-        spread = automatic_spread(kernel) if drawn else 1.0
-    if issubclass(kind, RandomFourier):
-        return kind(kernel, num_basis, seed, block_frequencies, spread)
-    if checked_spread(spread) != (1.0,):
-        raise ConfigError(
-            f"approx.spread={spread} is of random frequencies; approx.basis={name} has none"
-        )
-    return kind(kernel, num_basis, seed, block_frequencies)
 
 
 class QSGP(Model):
@@ -157,15 +122,14 @@ class QSGP(Model):
                 f"{block_solves}, diagonal_rows={diagonal_rows} and site_passes={site_passes} at "
                 "least 0"
             )
-        if basis not in BASES:
-            raise ConfigError(f"approx.basis={basis}: expected one of {', '.join(BASES)}")
-        self.basis = _basis(basis, kernel, num_basis, seed, block_frequencies, spread)
-        if self.basis.per_block == 1 and block_frequencies > 1 and num_basis > 2:
-            raise ConfigError(
-                f"num_basis={num_basis} would make blocks of a single frequency, because "
-                f"num_basis / 2 = {num_basis // 2} has no divisor up to block_frequencies="
-                f"{block_frequencies}; choose a num_basis with one, such as a round number"
-            )
+        self.basis = weight_space_basis(
+            basis,
+            kernel,
+            num_basis,
+            seed=seed,
+            block_frequencies=block_frequencies,
+            spread=spread,
+        )
         self.mean = mean
         self.likelihood = likelihood
         blocks, width = self.basis.num_blocks, self.basis.block_size

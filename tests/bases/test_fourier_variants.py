@@ -17,9 +17,6 @@ from gpx.bases.orthogonal_features import hadamard_rows, hadamard_transform, ran
 from gpx.bases.quadrature_features import halton
 from gpx.errors import ConfigError
 from gpx.kernels import RBF, Matern32
-from gpx.likelihoods import Gaussian
-from gpx.means import Zero
-from gpx.models import QSGP
 
 RANDOM = [OrthogonalFourier, StructuredOrthogonalFourier, QuasiMonteCarloFourier]
 
@@ -169,30 +166,3 @@ def test_features_are_the_same_on_cuda(cls):
     here = basis(x).detach()
     there = basis.cuda()(x.cuda()).detach().cpu()
     torch.testing.assert_close(here, there, rtol=0, atol=1e-10)
-
-
-@pytest.mark.parametrize(
-    "name", ["orthogonal", "structured_orthogonal", "quasi_monte_carlo", "gauss_hermite"]
-)
-def test_qsgp_takes_any_of_them_by_name(name):
-    x = inputs(40)
-    y = torch.sin(x[:, 0])
-    model = QSGP(
-        RBF(2, 1.0, 1.0),
-        Zero(),
-        Gaussian(0.01),
-        num_basis=144,
-        block_frequencies=9,
-        warm_start_size=144,
-        basis=name,
-    )
-    model.initialise(x, y, generator=torch.Generator())
-    phi = model.basis(x).detach()
-    k = phi @ phi.T
-    want = k @ torch.linalg.solve(k + 0.01 * torch.eye(40), y)
-    torch.testing.assert_close(model.condition(x, y).predict(x).mean, want)
-
-
-def test_qsgp_names_the_bases_there_are():
-    with pytest.raises(ConfigError, match="quasi_monte_carlo"):
-        QSGP(RBF(2), Zero(), Gaussian(), basis="wavelet")

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from gpx.bases import (
-    GaussHermiteFourier,
     OrthogonalFourier,
     QuasiMonteCarloFourier,
     RandomFourier,
@@ -14,7 +13,7 @@ from gpx.bases import (
 )
 from gpx.bases.spread import ROUGH_SPREADS, SECOND_MOMENT, automatic_spread
 from gpx.errors import ConfigError
-from gpx.kernels import RBF, Cosine, Matern32, Matern52, Scale, SpectralMixture
+from gpx.kernels import RBF, Cosine, Matern32, Matern52, Scale
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
 from gpx.models import QSGP
@@ -139,25 +138,6 @@ def model(**options):
     options = {"num_basis": 60, "warm_start": False, "basis": "random_fourier", **options}
     kernel = options.pop("kernel", None) or RBF(2)
     return QSGP(kernel, Zero(), Gaussian(0.1), **options)
-
-
-def test_models_say_which_spread_fits():
-    assert model(spread="auto").basis.spread == automatic_spread(RBF(2))
-    assert model().basis.spread == (1.0,)
-    assert model(basis="gauss_hermite", num_basis=64, spread="auto").basis.spread == (1.0,)
-    with pytest.raises(ConfigError, match="Gauss-Hermite"):
-        model(basis="gauss_hermite", num_basis=64, spread=1.2)
-    with pytest.raises(ConfigError, match="Gauss-Hermite"):
-        GaussHermiteFourier(RBF(2), 64, spread=2.0)
-    with pytest.raises(ConfigError, match="grief has none"):
-        model(basis="grief", spread=1.2)
-    with pytest.raises(ConfigError, match="auto or factors"):
-        model(spread="wide")
-    # frequencies of a spectral mixture have centres: longer normals would be another kernel's
-    for kernel in (Cosine(2), SpectralMixture(2, 3), Scale(SpectralMixture(2, 3)), RBF(None)):
-        with pytest.raises(ConfigError, match="needs kernel=rbf"):
-            model(kernel=kernel, spread=1.2)
-        RandomFourier(kernel, 60, 0, 10)
 
 
 def test_the_whole_posterior_of_a_spread_basis_has_the_evidence_of_its_kernel():

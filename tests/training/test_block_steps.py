@@ -162,13 +162,6 @@ def test_what_does_not_fit_is_said_before_training(model_options, options, messa
         BlockSteps(**options).check(model, x.shape[0])
 
 
-def test_a_prime_number_of_frequencies_is_refused():
-    with pytest.raises(
-        ConfigError, match="blocks of a single frequency, because num_basis / 2 = 47"
-    ):
-        problem(num_basis=94)
-
-
 def test_a_start_of_its_own_does_not_go_with_block_diagonal():
     for options in ({"warm_start": True}, {"block_solves": 2}, {"diagonal": "free"}):
         with pytest.raises(ConfigError, match="is solved by optimizer=qsgp_blocks"):
