@@ -26,9 +26,9 @@ class OrthogonalForm(ReweightedForm):
         self.compressed = compressed
         self.num_weights = compressed.rank
 
-    def weights(self, log_variances: Tensor, log_noise: Tensor) -> _OrthogonalWeights:
+    def weights(self, log_variances: Tensor, log_noise: Tensor) -> OrthogonalWeights:
         """As in ``ReweightedForm``."""
-        return _OrthogonalWeights(self.compressed, log_variances, log_noise)
+        return OrthogonalWeights(self.compressed, self.compressed.targets, log_variances, log_noise)
 
     def at(self, features: Tensor) -> Tensor:
         """Features along the directions that the data see, and the square of the rest: (t, rank+1).
@@ -41,22 +41,43 @@ class OrthogonalForm(ReweightedForm):
         return torch.cat([seen, rest.unsqueeze(1)], 1)
 
 
-class _OrthogonalWeights(ReweightedWeights):
+class OrthogonalWeights(ReweightedWeights):
+    """V^T w = A c with independent c_i ~ N(0, g_i): axes A = I here, turned ones in subclasses.
+
+    A^T Lambda A = Lambda, so that the data as well see every c_i on its own.
+
+    Args:
+        compressed: of the data.
+        targets (rank,): b of ``compressed`` along the axes.
+        log_variances (rank,), log_noise (): log g and log s.
+    """
+
     def __init__(
-        self, compressed: CompressedStatistics, log_variances: Tensor, log_noise: Tensor
+        self,
+        compressed: CompressedStatistics,
+        targets: Tensor,
+        log_variances: Tensor,
+        log_noise: Tensor,
     ) -> None:
-        noise = log_noise.exp()
-        self.compressed = compressed
+        self.compressed, self.noise = compressed, log_noise.exp()
         self.variances = log_variances.exp()
-        ratio = compressed.values * self.variances / noise
-        self.shrink = 1.0 / (1.0 + ratio)
-        self.targets = compressed.targets / noise.sqrt()
-        self.unreached = compressed.rest / noise
+        self.ratio = compressed.values * self.variances / self.noise
+        self.shrink = 1.0 / (1.0 + self.ratio)
+        self.targets = targets / self.noise.sqrt()
+        self.unreached = compressed.rest / self.noise
         self.fit = self.unreached + (self.targets.square() * self.shrink).sum()
-        self.log_determinant = ratio.log1p().sum() + compressed.num_data * log_noise
-        self.pull = ratio.sqrt() * self.targets * self.shrink
-        self.learned = ratio * self.shrink
+        self.log_determinant = self.ratio.log1p().sum() + compressed.num_data * log_noise
+        self.pull = self.ratio.sqrt() * self.targets * self.shrink
+        self.learned = self.ratio * self.shrink
         self.num_data = compressed.num_data
+
+    def along(self, seen: Tensor) -> Tensor:
+        """Rows (t, rank) of features along V, along the axes: times A."""
+        return seen
+
+    def turned(self, coordinates: Tensor) -> Tensor:
+        """c (rank,) or (t, rank) as V^T w: times A^T from the right."""
+        return coordinates
 
     def noise_gradient(self) -> Tensor:
         """As in ``ReweightedWeights``."""
@@ -71,7 +92,7 @@ class _OrthogonalWeights(ReweightedWeights):
 
     def mean(self) -> Tensor:
         """As in ``ReweightedWeights``."""
-        return self.compressed.vectors @ (self.variances.sqrt() * self.pull)
+        return self.compressed.vectors @ self.turned(self.variances.sqrt() * self.pull)
 
     def marginals(self, features: Tensor) -> Marginals:
         """As in ``ReweightedWeights``. Cost: O(rank) a row.
@@ -81,7 +102,7 @@ class _OrthogonalWeights(ReweightedWeights):
 
         Source: Evans thesis, section 5.2.2 (all m functions for the variance).
         """
-        seen, unseen = features[:, :-1], features[:, -1]
+        seen, unseen = self.along(features[:, :-1]), features[:, -1]
         mean = seen @ (self.variances.sqrt() * self.pull)
         variance = seen.square() @ (self.variances * self.shrink)
         return Marginals(mean, variance + self.variances.mean() * unseen)
@@ -93,4 +114,5 @@ class _OrthogonalWeights(ReweightedWeights):
         inside = everywhere @ vectors
         unseen = self.variances.mean().sqrt() * (everywhere - inside @ vectors.mT)
         root = (self.variances * self.shrink).sqrt()
-        return unseen + (self.variances.sqrt() * self.pull + root * inside) @ vectors.mT
+        drawn = self.turned(self.variances.sqrt() * self.pull + root * inside)
+        return unseen + drawn @ vectors.mT
