@@ -55,12 +55,13 @@ class Proposal:
         """Check ranges."""
         if self.family not in get_args(Family):
             raise ConfigError(
-                f"proposal.family={self.family}: expected one of {', '.join(get_args(Family))}"
+                f"approx.proposal.family={self.family}: expected one of "
+                f"{', '.join(get_args(Family))}"
             )
         if not 0.0 < self.lengthscale < float("inf"):
             raise ConfigError(
-                f"proposal.lengthscale={self.lengthscale} is a factor on lengthscales and must be "
-                "positive and finite"
+                f"approx.proposal.lengthscale={self.lengthscale} is a factor on lengthscales and "
+                "must be positive and finite"
             )
 
     @torch.no_grad()

@@ -82,13 +82,15 @@ def importance_weights(
     return ImportanceWeights(blocks.expand(-1, 2, -1).reshape(-1), effective)
 
 
-def warn_of_few(effective: Tensor, num_basis: int) -> None:
-    """Warn where fewer than a tenth of m / 2 frequencies count."""
+def warn_of_few(effective: Tensor, num_basis: int) -> bool:
+    """Warn where fewer than a tenth of m / 2 frequencies count; returns whether it did."""
     count = num_basis // 2
-    if float(effective) < FEW * count:
+    few = float(effective) < FEW * count
+    if few:
         warnings.warn(
             f"only {float(effective):.0f} of {count} frequencies count after re-weighting: the "
             "kernel is too far from the one they were drawn for; draw them for shorter "
             "lengthscales or heavier tails (approx.proposal), or take more (approx.num_basis)",
             stacklevel=2,
         )
+    return few

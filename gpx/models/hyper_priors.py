@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import torch
@@ -122,11 +122,15 @@ class WeightPriors:
 
     def __post_init__(self) -> None:
         """Check ranges."""
-        self.weight()
-        self.noise(1.0)
+        for name, prior in (("weight", self.weight), ("noise", partial(self.noise, 1.0))):
+            try:
+                prior()
+            except ConfigError as error:
+                raise ConfigError(f"approx.priors.{name}_*: {error}") from error
         if not 0.0 < self.rotation < math.inf:
             raise ConfigError(
-                f"rotation={self.rotation} is an angle in radians and must be positive and finite"
+                f"approx.priors.rotation={self.rotation} is an angle in radians and must be "
+                "positive and finite"
             )
 
     def weight(self) -> LogNormal | InverseGamma:

@@ -42,8 +42,9 @@ class Reweighted(ReweightedState, Model):
     f(x) = m(x) + phi(x)^T w with w ~ N(0, diag(g)): the kernel phi(x)^T diag(g) phi(z). Basis and
     mean stay as initialised, so that the data are needed once, for their ``SufficientStatistics``;
     every evidence, gradient and posterior afterwards comes from these. What is learned is
-    theta = (g, noise variance): maximised (type-II, which over-fits many g) or integrated out by a
-    Markov chain (type-I), whose kept states are the model's ``samples``.
+    theta = (g, noise variance): maximised (type-II, which over-fits many g), maximised from g = 0
+    one at a time, which leaves most there (relevance vectors), or integrated out by a Markov chain
+    (type-I), whose kept states are the model's ``samples``.
 
     Args:
         kernel: of the basis; it must suit it (factor over the inputs for grief, have a spectral
@@ -62,8 +63,8 @@ class Reweighted(ReweightedState, Model):
             or O(rank^2 m)), ``orthogonal`` (for every eigenvector of Phi^T Phi, O(m)), or
             ``householder`` (any prior: these axes, turned by reflections that are learned too;
             O(rank^2), and so many numbers a sample).
-        inference: ``type1`` or ``type2``; says which optimizer fits.
-        priors: hyper-priors of theta; None: flat (type2 only).
+        inference: ``type1``, ``type2`` or ``relevance_vectors``; says which optimizer fits.
+        priors: hyper-priors of theta; None: flat (not with type1).
         grid, factor_jitter, noise_first, search_sweeps: as for ``GRIEF``; grief only.
         proposal: kernel that frequencies are drawn for; importance_weighted only.
         seed: of random frequencies.
@@ -127,6 +128,7 @@ class Reweighted(ReweightedState, Model):
         self.noise_first = noise_first
         self.search_sweeps = search_sweeps
         self.log_weights = nn.Parameter(torch.zeros(0, dtype=torch.float64))
+        self._warned = False
         self.register_state(3)  # the third total: the noise variance at the start
 
     @property
@@ -176,11 +178,17 @@ class Reweighted(ReweightedState, Model):
         self.likelihood.noise_variance = noise.to(self.likelihood.noise_variance)
 
     def check_optimizer(self, optimizer: object) -> None:
-        """As in ``Model``: type-I inference needs a Markov chain, not a maximiser."""
-        if self.inference == "type1" and getattr(optimizer, "option", None) != "mala":
+        """As in ``Model``: type-I inference and relevance vectors have steps of their own."""
+        option, name = getattr(optimizer, "option", None), type(optimizer).__name__
+        if self.inference == "type1" and option != "mala":
             raise ConfigError(
-                f"{type(optimizer).__name__} would maximise what approx.inference=type1 is to "
-                "integrate out: leave out optimizer= for a chain, or use inference=type2"
+                f"{name} would maximise what approx.inference=type1 is to integrate out: leave out "
+                "optimizer= for a chain, or use inference=type2"
+            )
+        if self.inference == "relevance_vectors" and option != "relevance_vectors":
+            raise ConfigError(
+                f"{name} would weight every function, where approx.inference=relevance_vectors is "
+                "to select: leave out optimizer=, or use inference=type2"
             )
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
@@ -206,6 +214,7 @@ class Reweighted(ReweightedState, Model):
             sweeps=self.search_sweeps,
             generator=generator,
         )
+        self._warned = False
         self.frame = self.frame[:0]
         if self.structure == "householder":
             self.frame = CompressedStatistics(start.statistics).vectors
@@ -290,10 +299,10 @@ class Reweighted(ReweightedState, Model):
 
         Kernels at training inputs that have no prior variance are left out of it.
 
-        x and y are not read. Warns where too few importance-weighted frequencies count.
+        x and y are not read. Warns, once, where too few importance-weighted frequencies count.
         """
-        if isinstance(self.basis, ImportanceWeightedFourier):
-            warn_of_few(self.basis.weights().effective, self.basis.num_basis)
+        if isinstance(self.basis, ImportanceWeightedFourier) and not self._warned:
+            self._warned = warn_of_few(self.basis.weights().effective, self.basis.num_basis)
         samples = self.samples if len(self.samples) else self.position[None]
         basis, statistics = self.basis, self.statistics
         if isinstance(basis, InducingPoints) and self.structure == "diagonal":

@@ -11,7 +11,7 @@ from gpx.likelihoods.gaussian import Gaussian
 from gpx.models.hyper_priors import WeightPriors
 from gpx.models.reweighted_form import Structure
 
-Inference = Literal["type1", "type2"]
+Inference = Literal["type1", "type2", "relevance_vectors"]
 
 
 def check_options(
@@ -38,8 +38,18 @@ def check_options(
             "approx.structure=householder needs hyper-priors (approx.priors): turned freely, one "
             "axis of the prior explains all of the targets, at no end of evidence"
         )
+    diagonal = {"approx.structure=diagonal": structure == "diagonal"}
+    flat = {"approx.priors=null": priors is None}
     if basis == "importance_weighted":
-        _check_importance_weighted(structure, inference, priors)
+        _require(
+            "approx.basis=importance_weighted learns the kernel, and every weight follows from it",
+            diagonal | {"inference=type2": inference == "type2"} | flat,
+        )
+    if inference == "relevance_vectors":
+        _require(
+            "inference=relevance_vectors leaves functions out at a maximum of the evidence alone",
+            diagonal | flat,
+        )
     mode = None if priors is None else priors.noise_mode
     if mode is not None and isinstance(likelihood, Gaussian):  # others the objective refuses
         floor = floor_of(likelihood, "noise_variance")
@@ -52,17 +62,8 @@ def check_options(
         raise ConfigError(f"approx.search_sweeps counts rounds and cannot be {search_sweeps}")
 
 
-def _check_importance_weighted(
-    structure: Structure, inference: Inference, priors: WeightPriors | None
-) -> None:
-    wanted = {
-        "approx.structure=diagonal": structure != "diagonal",
-        "inference=type2": inference != "type2",
-        "approx.priors=null": priors is not None,
-    }
-    missing = [name for name, needed in wanted.items() if needed]
+def _require(reason: str, needed: dict[str, bool]) -> None:
+    """Raise ConfigError with the options ``needed`` that were not chosen."""
+    missing = [option for option, chosen in needed.items() if not chosen]
     if missing:
-        raise ConfigError(
-            "approx.basis=importance_weighted learns the kernel, and every weight follows from it: "
-            f"it needs {' '.join(missing)}"
-        )
+        raise ConfigError(f"{reason}: it needs {' '.join(missing)}")

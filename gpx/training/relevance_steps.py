@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpx.bases import ImportanceWeightedFourier
 from gpx.errors import ConfigError
 from gpx.models.cached_relevance import (
     LEFT_OUT,
@@ -29,7 +28,8 @@ class RelevanceVectors(OwnSteps[Reweighted]):
 
     Every step puts the prior variance with most to gain to its exact optimum: a function joins, is
     weighted anew, or leaves. Then the noise variance takes its fixed point. The evidence never
-    falls; at its maximum most functions are out, and predictions are made without them.
+    falls; at its maximum most functions are out. Their weights are zero in predictions, which
+    evaluate them all the same unless they are kernels at training inputs (basis=dictionary).
 
     Args:
         tolerance: nats; ends when the best move and the noise gain less.
@@ -63,22 +63,11 @@ class RelevanceVectors(OwnSteps[Reweighted]):
         self.saved: dict[str, Any] = {}
 
     def check_fit(self, model: Reweighted, num_data: int) -> None:
-        """As in ``OwnSteps``: free prior variances, at a maximum of the evidence alone."""
-        if isinstance(model.basis, ImportanceWeightedFourier):
+        """As in ``OwnSteps``: a selection was asked for."""
+        if model.inference != "relevance_vectors":
             raise ConfigError(
-                f"optimizer={self.option} needs prior variances that are free, and those of "
-                "approx.basis=importance_weighted follow from the kernel; use inference=type2"
-            )
-        wanted = {
-            "approx.structure=diagonal": model.structure != "diagonal",
-            "approx.inference=type2": model.inference != "type2",
-            "approx.priors=null": model.priors is not None,
-        }
-        missing = [name for name, needed in wanted.items() if needed]
-        if missing:
-            raise ConfigError(
-                f"optimizer={self.option} leaves functions out at a maximum of the evidence "
-                f"alone: it needs {' '.join(missing)}"
+                f"optimizer={self.option} leaves functions out and approx.inference="
+                f"{model.inference} weights all of them; use inference=relevance_vectors"
             )
 
     def bind(self, model: Reweighted, x: Tensor, seed: int) -> None:

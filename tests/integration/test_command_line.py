@@ -67,6 +67,14 @@ def train_py(tmp_path, monkeypatch, capsys):
             ["approx=reweighted", "data=toy1d", "inference=relevance_vectors"],
             "it needs approx.priors=null",
         ),
+        (
+            ["approx=reweighted", "data=toy1d", "approx.priors.weight_mode=-1"],
+            "approx.priors.weight_*: a log-normal prior needs a positive mode",
+        ),
+        (
+            ["approx=reweighted", "data=toy1d", "approx.proposal.family=x"],
+            "approx.proposal.family=x: expected one of same",
+        ),
         (["resume=nowhere", "seed=1"], "takes no other option"),
         (["+experiment=nonsense"], "nonsense"),
         (["experiment=null"], "experiment=null chooses nothing"),

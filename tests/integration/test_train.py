@@ -131,7 +131,7 @@ def test_inference_chooses_the_optimizer(composed):
     assert found == {
         "type1_mala": ("gpx.training.MALA", "type1"),
         "type2": ("gpx.training.LBFGSB", "type2"),
-        "relevance_vectors": ("gpx.training.RelevanceVectors", "type2"),
+        "relevance_vectors": ("gpx.training.RelevanceVectors", "relevance_vectors"),
     }
     default = composed("approx=reweighted", "data=servo")
     assert default.optimizer["_target_"] == "gpx.training.MALA"

@@ -12,13 +12,13 @@ from gpx.means import Zero
 from gpx.models import Reweighted, ReweightedPosterior, WeightPriors
 from gpx.models.cached_relevance import LEFT_OUT, select_relevance_vectors
 from gpx.objectives import ReweightedEvidence
-from gpx.training import RelevanceVectors
+from gpx.training import LBFGSB, RelevanceVectors
 
 GENERATOR = torch.Generator()
 
 
 def build(num_data=100, **options):
-    defaults = {"basis": "dictionary", "inference": "type2"}
+    defaults = {"basis": "dictionary", "inference": "relevance_vectors"}
     return Reweighted(
         kernel=RBF(1, lengthscale=2.0),
         mean=Zero(),
@@ -135,8 +135,12 @@ def test_mistakes_are_explained():
     with pytest.raises(ConfigError, match=r"optimizer\.tolerance=0\.0 must be positive"):
         RelevanceVectors(tolerance=0.0)
     steps = RelevanceVectors()
-    every = r"needs approx\.structure=diagonal approx\.inference=type2 approx\.priors=null$"
+    with pytest.raises(ConfigError, match="inference=type2 weights all of them; use inference=rel"):
+        steps.check(build(inference="type2"), 10)
+    every = r"needs approx\.structure=diagonal approx\.priors=null$"
     with pytest.raises(ConfigError, match=every):
-        steps.check(build(structure="orthogonal", inference="type1", priors=WeightPriors()), 10)
-    with pytest.raises(ConfigError, match="importance_weighted follow from the kernel"):
-        steps.check(build(basis="importance_weighted"), 10)
+        build(structure="orthogonal", priors=WeightPriors())
+    with pytest.raises(ConfigError, match=r"learns the kernel, .* needs inference=type2$"):
+        build(basis="importance_weighted")
+    with pytest.raises(ConfigError, match="LBFGSB would weight every function"):
+        build().check_optimizer(LBFGSB())
