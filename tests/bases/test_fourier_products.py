@@ -4,27 +4,10 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from gpx.bases import GaussHermiteFourier, OrthogonalFourier, RandomFourier
-from gpx.bases import fourier_products as module
 from gpx.bases.counter_random import standard_normals
 from gpx.bases.fourier_native import fourier_pass
 from gpx.bases.fourier_products import FourierForm, FourierProducts, FourierSquares, tiles
-from gpx.bases.frozen import flat_parameters, frozen_basis
-from gpx.bases.selected_blocks import SelectedBlocks
-from gpx.bases.selected_frequencies import SelectedFrequencies
 from gpx.errors import GPXError
-from gpx.kernels import RBF, Matern32
-
-
-@pytest.fixture(params=["torch", "compiled"])
-def road(request, monkeypatch):
-    """Both ways of evaluating features; small tiles, so that there are several."""
-    if request.param == "torch":
-        monkeypatch.setattr(module, "fourier_pass", lambda like: None)
-    elif fourier_pass(torch.zeros(1)) is None:
-        pytest.skip("no C compiler")
-    monkeypatch.setattr(module, "TILE", 40)
-    return request.param
 
 
 def problem(n=13, d=3, frequencies=7, k=1, dtype=torch.float64, seed=0):
@@ -161,31 +144,6 @@ def test_no_gradient_is_computed_without_need(road):
     assert not value.requires_grad
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_compiled_features_are_as_accurate_as_torch(dtype):
-    native = fourier_pass(torch.zeros(1, dtype=dtype))
-    if native is None:
-        pytest.skip("no C compiler")
-    largest = 1e4 if dtype == torch.float32 else 1e6
-    inputs = torch.linspace(-largest, largest, 100_003, dtype=dtype)
-    inputs = torch.cat((inputs, torch.linspace(-20, 20, 5001, dtype=dtype)))[None, :]
-    waves = torch.empty(2, 1, inputs.shape[1], dtype=dtype)
-    native(torch.ones(1, 1, dtype=dtype), inputs, cosines=waves[0], sines=waves[1])
-    exact = torch.stack((inputs.double().cos(), inputs.double().sin()))
-    assert (waves - exact).abs().max() < 2 * torch.finfo(dtype).eps
-
-
-def test_compiled_features_of_angles_out_of_range_stay_bounded_and_nan_stays_nan():
-    native = fourier_pass(torch.zeros(1))
-    if native is None:
-        pytest.skip("no C compiler")
-    inputs = torch.tensor([[1e9, -3e20, float("inf"), float("nan")]])
-    waves = torch.empty(2, 1, 4)
-    native(torch.ones(1, 1), inputs, cosines=waves[0], sines=waves[1])
-    assert (waves[..., :2].abs() <= 1.0).all()
-    assert waves[..., 2:].isnan().all()
-
-
 def test_compiled_sums_do_not_depend_on_threads_beyond_rounding(road):
     x, omega, scale, weights, u = problem(n=600, frequencies=40)
     threads = torch.get_num_threads()
@@ -206,50 +164,3 @@ def test_tiles_cover_all_frequencies_once():
     for count in (0, 1, 7, 64):
         covered = [r for some in tiles(count, torch.zeros(3000, 2)) for r in range(count)[some]]
         assert covered == list(range(count))
-
-
-@pytest.mark.parametrize(
-    ("kind", "m"), [(RandomFourier, 36), (OrthogonalFourier, 36), (GaussHermiteFourier, 36)]
-)
-def test_selected_blocks_of_every_basis_agree_with_its_features(road, kind, m):
-    basis = kind(RBF(ard_num_dims=2, lengthscale=(0.8, 1.3)).double(), m, block_frequencies=3)
-    x = torch.randn(11, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    blocks = torch.tensor([4, 0, 4, 2])
-    first, last = basis.selected(blocks, x).split((1, 3))
-    generator = torch.Generator().manual_seed(2)
-    weights = torch.randn(3 * basis.block_size, 2, generator=generator, dtype=torch.float64)
-    direction = torch.randn(11, 2, generator=generator, dtype=torch.float64)
-    parameters = list(basis.parameters())
-
-    def both(selected):
-        value, left = selected.form(x, weights, direction)
-        squares = selected.column_squares(x)
-        combined = value + (squares * weights[:, 0]).sum() + selected.products(x, weights).sum()
-        grads = torch.autograd.grad(combined, parameters, allow_unused=True)
-        return [left, squares.detach(), combined.detach(), *(g for g in grads if g is not None)]
-
-    plain = SelectedBlocks(basis, blocks[1:])
-    for found, expected in zip(both(last), both(plain), strict=True):
-        torch.testing.assert_close(found, expected)
-    features = basis.block_features(x, blocks[:1]).detach()
-    torch.testing.assert_close(first.column_squares(x).detach(), features.square().sum(0))
-
-    kept: list[torch.Tensor] = []
-    total = last.products(x, weights, kept).detach().clone()
-    last.carry(total, kept[0], 0.5 * weights)
-    torch.testing.assert_close(total, 1.5 * plain.products(x, weights).detach())
-
-
-def test_blocks_of_a_frozen_basis_share_normals_but_not_hyperparameters():
-    basis = RandomFourier(Matern32(ard_num_dims=2).double(), 40, block_frequencies=4)
-    x = torch.linspace(-1, 1, 10, dtype=torch.float64).view(5, 2)
-    frozen = frozen_basis(basis, flat_parameters(basis))
-    blocks = torch.tensor([3, 1])
-    selected = basis.selected(blocks, x)
-    basis.kernel.lengthscale = torch.full((2,), 2.0, dtype=torch.float64)
-    weights = torch.ones(16, 1, dtype=torch.float64)
-    found = selected.of(frozen)
-    assert isinstance(found, SelectedFrequencies)
-    expected = frozen.block_features(x, blocks) @ weights
-    torch.testing.assert_close(found.products(x, weights), expected)
-    assert not torch.allclose(basis.block_features(x, blocks) @ weights, expected)

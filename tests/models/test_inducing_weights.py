@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 
-from gpx.bases import InducingPoints, RandomFourier
 from gpx.errors import ConfigError
 from gpx.kernels import RBF, Matern32
 from gpx.likelihoods import Gaussian, Laplace
@@ -306,19 +305,6 @@ def test_what_does_not_fit_is_one_sentence(options, sentence):
     settings = {"kernel": RBF(), "mean": Zero(), "likelihood": Gaussian(), "rank": 5}
     with pytest.raises(ConfigError, match=sentence):
         QSGPInducing(**{**settings, **options}, num_data=30, num_inputs=2)
-
-
-def test_basis_has_no_diagonal_precision_but_any_block_of_the_dense_one():
-    x = torch.randn(9, 2)
-    basis = InducingPoints(Matern32(2), x)
-    k = basis.kernel.evaluate(x)
-    rows, columns = torch.tensor([3, 0]), torch.tensor([8, 8, 1])
-    torch.testing.assert_close(basis.precision(rows, columns), k[rows][:, columns])
-    torch.testing.assert_close(basis(x, columns), k[:, columns])
-    torch.testing.assert_close(basis.column_squares(x, chunk=4), k.square().sum(0))
-    with pytest.raises(ConfigError, match="empirical Bayes"):
-        basis.precision_diagonal()
-    assert RandomFourier(RBF(), 4).precision_diagonal().shape == (4,)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,18 @@
+"""What tests of Fourier features share."""
+
+import pytest
+import torch
+
+from gpx.bases import fourier_products
+from gpx.bases.fourier_native import fourier_pass
+
+
+@pytest.fixture(params=["torch", "compiled"])
+def road(request, monkeypatch):
+    """Both ways of evaluating features; small tiles, so that there are several."""
+    if request.param == "torch":
+        monkeypatch.setattr(fourier_products, "fourier_pass", lambda like: None)
+    elif fourier_pass(torch.zeros(1)) is None:
+        pytest.skip("no C compiler")
+    monkeypatch.setattr(fourier_products, "TILE", 40)
+    return request.param
