@@ -9,7 +9,7 @@ from gpx.errors import ConfigError
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
-from gpx.models import Reweighted, ReweightedPosterior, WeightPriors
+from gpx.models import Reweighted, ReweightedPosterior
 from gpx.models.cached_relevance import LEFT_OUT, select_relevance_vectors
 from gpx.objectives import ReweightedEvidence
 from gpx.training import LBFGSB, RelevanceVectors
@@ -137,10 +137,5 @@ def test_mistakes_are_explained():
     steps = RelevanceVectors()
     with pytest.raises(ConfigError, match="inference=type2 weights all of them; use inference=rel"):
         steps.check(build(inference="type2"), 10)
-    every = r"needs approx\.structure=diagonal approx\.priors=null$"
-    with pytest.raises(ConfigError, match=every):
-        build(structure="orthogonal", priors=WeightPriors())
-    with pytest.raises(ConfigError, match=r"learns the kernel, .* needs inference=type2$"):
-        build(basis="importance_weighted")
     with pytest.raises(ConfigError, match="LBFGSB would weight every function"):
         build().check_optimizer(LBFGSB())
