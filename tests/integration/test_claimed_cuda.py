@@ -1,0 +1,111 @@
+"""Training as on a GPU where there is none: devices are told apart, and waits for them counted."""
+
+import pytest
+import torch
+from claimed_cuda import DeviceMismatch, claimed_cuda
+
+from gpx import load
+from gpx.kernels import RBF
+from gpx.likelihoods import Gaussian
+from gpx.means import Zero
+from gpx.models import QSGP
+from gpx.objectives import QuadruplyStochasticELBO
+from gpx.training import FirstOrder
+
+ARM = [
+    "data=robot_arm",
+    "data.num_points=400",
+    "trainer.tensorboard=false",
+    "trainer.figures=false",
+]
+SHORT = {
+    "exact": ["trainer.max_steps=3"],
+    "sgpr": ["trainer.max_steps=3", "approx.num_inducing=20"],
+    "cglb": ["trainer.max_steps=3", "approx.num_inducing=20"],
+    "grief": ["trainer.max_steps=2", "approx.num_eigenfunctions=30"],
+    "reweighted": [
+        "approx.num_basis=40",
+        "optimizer.burn_in=30",
+        "optimizer.iterations=40",
+        "optimizer.thin=10",
+    ],
+    "svgp": ["trainer.max_steps=4", "approx.num_inducing=20", "trainer.batch_size=100"],
+    "qsgp": ["approx.num_basis=400", "approx.block_frequencies=20", "approx.block_columns=100"],
+    "qsgp optimizer=qsgp": [
+        "trainer.max_steps=3",
+        "approx.num_basis=400",
+        "approx.block_frequencies=20",
+        "approx.warm_start_size=100",
+        "approx.block_solves=1",
+    ],
+    "qsgp_inducing": ["approx.rank=360"],
+}
+
+
+def test_a_claimed_tensor_refuses_what_one_on_cuda_refuses():
+    with claimed_cuda() as waits:
+        here, there = torch.ones(3), torch.ones(3, device="cuda")
+        assert there.is_cuda
+        assert (there + here[0]).device.type == "cuda"
+        assert (there + there.cpu().cuda()).is_cuda
+        for refused in (lambda: there + here, lambda: here[there.long()], lambda: there.numpy()):
+            with pytest.raises(DeviceMismatch):
+                refused()
+        with pytest.raises(DeviceMismatch, match="generator"):
+            torch.randn(3, device="cuda", generator=torch.Generator())
+        before = waits.total()
+        assert float(there.sum()) == 3.0
+        assert waits.total() == before + 1
+    assert not torch.ones(3).is_cuda
+    assert torch.Generator().device.type == "cpu"
+
+
+def test_gradients_and_optimisers_stay_on_the_device():
+    with claimed_cuda():
+        layer = torch.nn.Linear(2, 1).cuda()
+        layer(torch.ones(4, 2, device="cuda")).sum().backward()
+        torch.optim.Adam(layer.parameters()).step()
+        assert layer.weight.grad.is_cuda
+        assert layer.weight.is_cuda
+        assert not layer.cpu().weight.is_cuda
+
+
+@pytest.mark.parametrize("approx", SHORT)
+def test_a_run_on_cuda_is_that_on_the_cpu(train, approx):
+    options = [*ARM, *f"approx={approx}".split(), *SHORT[approx]]
+    expected, _ = train(*options, "trainer.device=cpu", folder="cpu")
+    with claimed_cuda():
+        found, folder = train(*options, "trainer.device=cuda", folder="cuda")
+    assert found["test.rmse"] == pytest.approx(expected["test.rmse"], rel=1e-4)
+    assert found["train.evidence"] == pytest.approx(expected["train.evidence"], rel=1e-4)
+    assert load(folder.path).predict(torch.zeros(2, 8).numpy()).mean.shape == (2,)  # on the CPU
+
+
+@pytest.mark.parametrize("sampling", ["stratified", "with_replacement", "without_replacement"])
+@pytest.mark.parametrize("family", [{}, {"covariance": "chevron", "num_dense": 3}])
+def test_sampled_steps_never_wait_for_the_device(sampling, family):
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(60, 3, generator=generator), torch.randn(60, generator=generator)
+    with claimed_cuda() as waits:
+        x, y = x.cuda(), y.cuda()
+        draws = torch.Generator("cuda").manual_seed(1)
+        model = QSGP(
+            RBF(3), Zero(), Gaussian(0.1), 80, warm_start=False, block_frequencies=4, **family
+        ).cuda()
+        model.initialise(x, y, generator=draws)
+        objective = QuadruplyStochasticELBO(
+            60, columns=16, diagonal_columns=16, support_rows=10, sampling=sampling
+        )
+        objective.prepare(model, x, y, generator=draws)
+        groups = model.parameter_groups()
+        algorithms = {"variational": "adagrad", "hyperparameters": "adam"}
+        optimiser = FirstOrder({r: {"algorithm": algorithms[r], "lr": 0.01} for r in groups})
+        optimiser.bind(groups, 3, model)
+        waits.clear()
+        for step in range(3):
+            optimiser.before_step(step)
+            rows = torch.randint(60, (12,), generator=draws, device="cuda")
+            objective(model, x[rows], y[rows], generator=draws).backward()
+            optimiser.step(step)
+            objective.after_step(model)
+        assert not waits

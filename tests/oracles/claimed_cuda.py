@@ -1,0 +1,232 @@
+"""A CUDA device that is not there: tensors in main memory that claim to be on it.
+
+In ``claimed_cuda()`` code runs as on a GPU: ``torch.cuda.is_available()``, ``cuda()``,
+``device="cuda"`` and ``to(device)`` work, values are those of the CPU, and what CUDA tensors refuse
+is refused (``DeviceMismatch``): operations with tensors of the CPU that are more than a number,
+generators of the other device, ``numpy()``. What makes the host wait for the device is counted in
+``waits``, by the line of gpx that asks for it.
+
+It cannot see time, precision, compiled kernels, nor waits within torch's own operations.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
+
+READS = {
+    Tensor.item, Tensor.tolist, Tensor.__bool__, Tensor.__float__, Tensor.__int__,
+    Tensor.__index__, Tensor.nonzero, torch.nonzero, torch.unique, Tensor.unique,
+    torch.masked_select, torch.equal, Tensor.equal, torch.allclose, Tensor.allclose,
+    torch.linalg.cholesky, torch.linalg.inv, torch.linalg.solve,
+}  # fmt: skip
+"""Functions whose results, or whose shapes or errors, the host has to know."""
+
+ACROSS = {
+    Tensor.copy_, Tensor.__setitem__, Tensor.view_as, Tensor.expand_as, Tensor.reshape_as,
+    torch._has_compatible_shallow_copy_type,
+}  # fmt: skip
+"""Functions that take tensors of both devices, or look at shapes alone."""
+
+BACKWARD = {torch.autograd.grad, torch.autograd.backward, Tensor.backward}
+"""The engine hands plain tensors to gradients written in Python; these are taken as they come."""
+
+
+class DeviceMismatch(RuntimeError):
+    """What CUDA would have refused."""
+
+
+class Claimed(Tensor):
+    """A tensor in main memory that claims to be on CUDA."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+    device = property(lambda self: CUDA)
+    is_cuda = property(lambda self: True)
+    is_cpu = property(lambda self: False)
+
+    def detach(self) -> Tensor:
+        return claim(Tensor.detach(self))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return release(self).__reduce_ex__(protocol)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        if id(self) not in memo:
+            with torch._C.DisableTorchFunction():
+                copied = Tensor.detach(self).clone().as_subclass(Claimed)
+                is_parameter, wanted = isinstance(self, nn.Parameter), self.requires_grad
+            copied = nn.Parameter(copied, wanted) if is_parameter else copied.requires_grad_(wanted)
+            memo[id(self)] = copied
+        return memo[id(self)]
+
+
+class ClaimedGenerator(torch.Generator):
+    """Made on the CPU, says it is where it was asked to be."""
+
+    claimed = False
+
+    def __new__(cls, device: torch.device | str = "cpu") -> ClaimedGenerator:
+        return super().__new__(cls, "cpu")
+
+    def __init__(self, device: torch.device | str = "cpu") -> None:
+        self.claimed = torch.device(device).type == "cuda"
+
+    device = property(lambda self: CUDA if self.claimed else CPU)
+
+
+def claim(value: Any) -> Any:
+    """``value`` on the device; sparse tensors stay what they are, and pass for either."""
+    if not isinstance(value, Tensor) or isinstance(value, Claimed):
+        return value
+    with torch._C.DisableTorchFunction():
+        return value.as_subclass(Claimed) if value.layout == torch.strided else value
+
+
+def release(value: Any) -> Any:
+    """``value`` on the CPU."""
+    with torch._C.DisableTorchFunction():
+        return value.as_subclass(Tensor) if isinstance(value, Claimed) else value
+
+
+def _sparse(tensor: Tensor) -> bool:
+    with torch._C.DisableTorchFunction():
+        return tensor.layout != torch.strided
+
+
+def _place() -> str:
+    """The line of gpx that is running, or else of anything."""
+    frames = [f for f in traceback.extract_stack() if f.filename != __file__]
+    own = [f for f in frames if "/gpx/" in f.filename]
+    last = (own or frames)[-1]
+    return f"{last.filename.rsplit('/gpx/', 1)[-1]}:{last.lineno} {last.line}"
+
+
+class ClaimedDevice(TorchFunctionMode):
+    """Keeps count of where tensors are."""
+
+    def __init__(self) -> None:
+        self.waits: Counter[str] = Counter()
+        self.in_backward = 0
+        super().__init__()
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        foreign = [t for t in types if not issubclass(t, Tensor)]
+        if foreign:  # a linear operator, whose own operations are watched as well
+            with self:
+                return foreign[0].__torch_function__(func, types, args, kwargs)
+        name = getattr(func, "__name__", "")
+        seen = args[0] if func is Tensor.__deepcopy__ else (args, kwargs)  # not what was copied
+        tensors = [leaf for leaf in tree_leaves(seen) if isinstance(leaf, Tensor)]
+        claimed = any(isinstance(t, Claimed) or _sparse(t) for t in tensors)
+        if name in ("_parse_to", "__get__", "__set__"):
+            found = func(*args, **kwargs)
+            return claim(found) if claimed else found
+        if func in (Tensor.to, Tensor.cuda, Tensor.cpu):
+            return self._move(func, args, kwargs)
+        if func is Tensor.numpy and claimed:
+            raise DeviceMismatch(f"a CUDA tensor has no numpy(): {_place()}")
+        if claimed and (func in READS or self._masks(func, args)):
+            self.waits[_place()] += 1
+        target = kwargs.get("device")
+        if target is not None:
+            claimed = torch.device(target).type == "cuda"
+            kwargs["device"] = CPU
+        elif claimed and func not in ACROSS | BACKWARD and not self.in_backward:
+            self._check(name, func, args, tensors)
+        generator = kwargs.get("generator")
+        if generator is not None and getattr(generator, "claimed", False) != claimed:
+            raise DeviceMismatch(
+                f"{name}: generator on another device than its numbers: {_place()}"
+            )
+        self.in_backward += func in BACKWARD
+        try:
+            found = func(*args, **kwargs)
+        finally:
+            self.in_backward -= func in BACKWARD
+        changed = args[0] if args and name.endswith("_") and not name.endswith("__") else None
+        if changed is not None and not isinstance(changed, Claimed):
+            return found  # in place, on the CPU
+        return tree_map(claim if claimed else release, found)
+
+    def _move(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Tensor:
+        """to, cuda and cpu: the same values, under the other claim and in other memory."""
+        source = args[0]
+        target = source.device if func is Tensor.to else CUDA if func is Tensor.cuda else CPU
+        rest = []
+        for argument in args[1:] if func is Tensor.to else ():
+            if isinstance(argument, torch.device | str | Tensor):
+                is_tensor = isinstance(argument, Tensor)
+                target = argument.device if is_tensor else torch.device(argument)
+                rest.append(argument.dtype if is_tensor else CPU)
+            else:
+                rest.append(argument)
+        if kwargs.get("device") is not None:
+            target, kwargs["device"] = torch.device(kwargs["device"]), CPU
+        here = isinstance(source, Claimed)
+        if here and target.type == "cpu":
+            self.waits[_place()] += 1
+        moved = Tensor.to(source, *rest, **kwargs) if func is Tensor.to else source
+        if here != (target.type == "cuda") and moved is source:
+            moved = moved.clone()
+        return claim(moved) if target.type == "cuda" else release(moved)
+
+    @staticmethod
+    def _masks(func: Callable[..., Any], args: Any) -> bool:
+        """Whether a mask is taken, whose number of entries is not known beforehand."""
+        if func is not Tensor.__getitem__:
+            return False
+        return any(isinstance(i, Tensor) and i.dtype == torch.bool for i in tree_leaves(args[1]))
+
+    @staticmethod
+    def _check(name: str, func: Callable[..., Any], args: Any, tensors: list[Tensor]) -> None:
+        """Indices may be on the CPU, and numbers unless they are put together with others."""
+        if func is Tensor.__getitem__:
+            strangers = [] if isinstance(args[0], Claimed) else [args[0]]
+        else:
+            numbers = func not in (torch.cat, torch.stack)
+            strangers = [
+                t
+                for t in tensors
+                if not isinstance(t, Claimed) and not _sparse(t) and not (numbers and t.dim() == 0)
+            ]
+        if strangers:
+            shapes = [tuple(t.shape) for t in strangers]
+            raise DeviceMismatch(f"{name} of CUDA tensors with CPU {shapes}: {_place()}")
+
+
+@contextlib.contextmanager
+def claimed_cuda() -> Iterator[Counter[str]]:
+    """One CUDA device; yields the counter of waits."""
+    answers = {
+        "is_available": True, "device_count": 1, "get_device_name": "claimed",
+        "synchronize": None, "empty_cache": None, "max_memory_allocated": 0,
+        "memory_allocated": 0, "memory_reserved": 0, "mem_get_info": (2**33, 2**33),
+        "reset_peak_memory_stats": None,
+    }  # fmt: skip
+    future = torch.__future__
+    before = future.get_overwrite_module_params_on_conversion()
+    future.set_overwrite_module_params_on_conversion(True)  # a parameter changes its claim
+    mode = ClaimedDevice()
+    try:
+        with contextlib.ExitStack() as stack:
+            for name, answer in answers.items():
+                stack.enter_context(mock.patch.object(torch.cuda, name, lambda *_, a=answer: a))
+            stack.enter_context(mock.patch.object(torch, "Generator", ClaimedGenerator))
+            stack.enter_context(mode)
+            yield mode.waits
+    finally:
+        future.set_overwrite_module_params_on_conversion(before)
