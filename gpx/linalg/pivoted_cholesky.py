@@ -113,14 +113,13 @@ def pivoted_cholesky(
         place = {index: i for i, index in enumerate(guess.tolist())}
         start = taken
         for _ in range(len(place)):
-            pivot = int(torch.argmax(residual))
-            variance = float(residual[pivot])
+            pivot, variance, remaining = _largest(residual, with_sum=tolerance > 0.0)
             if not math.isfinite(variance):
                 raise NotPositiveDefinite(
                     f"a residual variance became {variance} after {taken} pivots: the rows hold "
                     "NaN or infinite values; check the inputs and the kernel's hyperparameters"
                 )
-            if variance <= floor or (tolerance > 0.0 and float(residual.sum()) <= tolerance):
+            if variance <= floor or (tolerance > 0.0 and remaining <= tolerance):
                 _clamp(residual, scale)
                 return PivotedCholesky(factor[:taken], pivots[:taken], residual)
             if pivot not in place:
@@ -141,6 +140,16 @@ def pivoted_cholesky(
         hit = used == len(place)
         block = min(2 * block if hit else max(2 * used, MIN_BLOCK), MAX_BLOCK)
     return PivotedCholesky(factor, pivots, residual)
+
+
+def _largest(residual: Tensor, *, with_sum: bool) -> tuple[int, float, float]:
+    """Where the largest entry is, it, and the sum of all (or nan): one wait for the device."""
+    place = torch.argmax(residual)
+    found = [place.double(), residual[place].double()]
+    if with_sum:
+        found.append(residual.sum().double())
+    pivot, largest, *total = torch.stack(found).tolist()
+    return int(pivot), largest, total[0] if total else math.nan
 
 
 def _clamp(residual: Tensor, scale: float) -> None:

@@ -132,7 +132,10 @@ class ClaimedDevice(TorchFunctionMode):
         seen = args[0] if func is Tensor.__deepcopy__ else (args, kwargs)  # not what was copied
         tensors = [leaf for leaf in tree_leaves(seen) if isinstance(leaf, Tensor)]
         claimed = any(isinstance(t, Claimed) or _sparse(t) for t in tensors)
-        if name in ("_parse_to", "__get__", "__set__"):
+        if name == "_parse_to":  # of Module.to, which a tensor may tell where
+            device, *rest = func(*args, **kwargs)
+            return (CUDA if claimed else device, *rest)
+        if name in ("__get__", "__set__"):
             found = func(*args, **kwargs)
             return claim(found) if claimed else found
         if func in (Tensor.to, Tensor.cuda, Tensor.cpu):
