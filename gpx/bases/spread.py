@@ -27,6 +27,9 @@ hold "auto" and not the factors: another number here is another basis for them."
 LEAST_WEIGHT = 1e-8
 """Smaller weights count as this: their inverses, prior precisions, stay numbers in every dtype."""
 
+LEAST_SHARE = 0.05
+"""Share of the functions that should carry the prior; with fewer, a spread is hardly meant."""
+
 ROUGH_SPREADS = (1.0, 8.0, 8.0, 8.0)
 """Of Matern kernels, whose spectrum has no scale of its own; the quarter that stays keeps every
 weight below four. As SECOND_MOMENT, part of what run folders mean."""
@@ -127,3 +130,13 @@ def automatic_spread(kernel: nn.Module) -> tuple[float, ...]:
         return ROUGH_SPREADS
     moment = SECOND_MOMENT ** (1.0 / inputs)
     return (math.sqrt(moment**2 + moment * math.sqrt(moment**2 - 1.0)),)
+
+
+def carrying_share(weights: Tensor) -> float:
+    """Share of n functions that carries the prior, from their weights (n,) of mean one.
+
+    (sum w)^2 / (n sum w^2), as of that many equal ones; the mean itself where it is less, because
+    none of those drawn is where the weight is.
+    """
+    mean = weights.mean()
+    return float(torch.minimum(mean, mean.square() / weights.square().mean()))

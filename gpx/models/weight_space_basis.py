@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Literal
 
+import torch
 from torch import nn
 
 from gpx.bases.fourier_variants import FOURIER, RANDOM
 from gpx.bases.grief_features import GridFeatures
 from gpx.bases.random_fourier import RandomFourier
-from gpx.bases.spread import automatic_spread, checked_spread
+from gpx.bases.spread import LEAST_SHARE, automatic_spread, carrying_share, checked_spread
 from gpx.errors import ConfigError
 
 BASES: dict[str, type[RandomFourier] | type[GridFeatures]] = {**FOURIER, "grief": GridFeatures}
+
+SAMPLED = 4096
+"""Functions that tell how many of all carry the prior."""
 
 
 def weight_space_basis(
@@ -27,6 +32,8 @@ def weight_space_basis(
 ) -> RandomFourier | GridFeatures:
     """The basis ``name`` of ``kernel``; arguments as for ``QSGP``.
 
+    A spread that leaves the prior to few of the functions is a warning.
+
     Raises:
         ConfigError: an unknown name, or options that do not fit it.
     """
@@ -39,6 +46,8 @@ def weight_space_basis(
     basis: RandomFourier | GridFeatures
     if name in RANDOM:
         basis = RANDOM[name](kernel, num_basis, seed, block_frequencies, spread)
+        if basis.spread != (1.0,):
+            _note_share(basis)
     elif checked_spread(spread) == (1.0,):
         basis = BASES[name](kernel, num_basis, seed, block_frequencies)
     else:
@@ -52,3 +61,16 @@ def weight_space_basis(
             f"{block_frequencies}; choose a num_basis with one, such as a round number"
         )
     return basis
+
+
+def _note_share(basis: RandomFourier) -> None:
+    """Warn where frequencies are drawn so far out that hardly any are where the kernel's are."""
+    columns = torch.arange(min(basis.num_basis, SAMPLED))
+    share = carrying_share(basis.precision_diagonal(columns).double().reciprocal())
+    if share < LEAST_SHARE:
+        warnings.warn(
+            f"approx.spread={basis.spread}: about {share * basis.num_basis:.0f} of "
+            f"{basis.num_basis} functions carry the prior, the others lie beyond the kernel's "
+            "spectrum; take smaller factors, or auto",
+            stacklevel=4,
+        )

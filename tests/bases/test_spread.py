@@ -11,7 +11,7 @@ from gpx.bases import (
     RandomFourier,
     random_fourier,
 )
-from gpx.bases.spread import ROUGH_SPREADS, SECOND_MOMENT, automatic_spread
+from gpx.bases.spread import ROUGH_SPREADS, SECOND_MOMENT, automatic_spread, carrying_share
 from gpx.errors import ConfigError
 from gpx.kernels import RBF, Cosine, Matern32, Matern52, Scale
 from gpx.likelihoods import Gaussian
@@ -157,3 +157,11 @@ def test_the_whole_posterior_of_a_spread_basis_has_the_evidence_of_its_kernel():
     prior = within.detach().square().sum(1)
     reduction = (cross * torch.linalg.solve(covariance, cross.T).T).sum(1)
     torch.testing.assert_close(found.variance, prior - reduction, rtol=0, atol=1e-8)
+
+
+def test_share_that_carries_the_prior():
+    equal = torch.zeros(100, dtype=torch.float64)
+    equal[:20] = 5.0
+    assert carrying_share(equal) == pytest.approx(0.2)
+    assert carrying_share(torch.ones(7)) == 1.0
+    assert carrying_share(torch.full((7,), 1e-8)) == pytest.approx(1e-8)

@@ -7,7 +7,7 @@ from gpx.bases import RandomFourier
 from gpx.bases.fourier_variants import FOURIER, RANDOM
 from gpx.bases.spread import automatic_spread
 from gpx.errors import ConfigError
-from gpx.kernels import RBF, Cosine, Scale, SpectralMixture
+from gpx.kernels import RBF, Cosine, Matern32, Scale, SpectralMixture
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
 from gpx.models import QSGP
@@ -64,3 +64,11 @@ def test_only_random_frequencies_are_spread():
         with pytest.raises(ConfigError, match="needs kernel=rbf"):
             weight_space_basis("random_fourier", kernel, 60, spread=1.2)
         RandomFourier(kernel, 60, 0, 10)
+
+
+def test_a_spread_that_leaves_the_prior_to_few_functions_is_a_warning():
+    for spread in (3.0, 100.0):  # few of the right frequencies, and none
+        with pytest.warns(UserWarning, match=r"functions carry the prior"):
+            weight_space_basis("random_fourier", RBF(8), 2000, spread=spread)
+    for kernel in (RBF(8), Matern32(8)):  # warnings are errors
+        weight_space_basis("random_fourier", kernel, 2000, spread="auto")
