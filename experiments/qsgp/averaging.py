@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 from kin40k import KIN40K_LENGTHSCALES, KIN40K_NOISE, KIN40K_OUTPUTSCALE, kin40k_kernel
 from record import write
+from sampled_gradients import BATCH, descend
 from torch import Tensor
 
 from gpx.data import load
@@ -32,10 +33,10 @@ from gpx.likelihoods import Gaussian
 from gpx.means import Zero
 from gpx.models import QSGP
 from gpx.objectives import QuadruplyStochasticELBO
-from gpx.training import FirstOrder, StochasticBlockSteps
+from gpx.training import StochasticBlockSteps
 
 HERE = Path(__file__).resolve().parent
-BATCH, SOLVED_ROWS = 500, 3000
+SOLVED_ROWS = 3000
 EVERY = 5
 """Steps between two iterates that are averaged."""
 
@@ -84,22 +85,18 @@ def gradient_run(
     model = model_of(m, warm_start=warm, warm_start_size=m // 10)
     model.initialise(x, y, generator=generator)
     objective = QuadruplyStochasticELBO(x.shape[0], columns=m // 10, diagonal_columns=100)
-    objective.prepare(model, x, y, generator=generator)
-    groups = {"variational": model.parameter_groups()["variational"]}
-    for parameter in model.parameter_groups()["hyperparameters"]:
-        parameter.requires_grad_(False)
-    optimiser = FirstOrder(
-        {"variational": {"algorithm": "adagrad", "lr": rate}}, {"name": schedule, "final": 0.1}
-    )
-    optimiser.bind(groups, steps)
     average = Average(model, steps)
-    for step in range(steps):
-        optimiser.before_step(step)
-        rows = torch.randint(x.shape[0], (BATCH,), generator=generator)
-        objective(model, x[rows], y[rows], generator=generator).backward()
-        optimiser.step(step)
-        objective.after_step(model)
-        average.see(step, model)
+    descend(
+        model,
+        objective,
+        x,
+        y,
+        rate=rate,
+        schedule={"name": schedule, "final": 0.1},
+        steps=steps,
+        generator=generator,
+        see=lambda step, _: average.see(step, model),
+    )
     return model, average
 
 

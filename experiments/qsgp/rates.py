@@ -35,6 +35,7 @@ import torch
 from kin40k import kin40k_kernel
 from omegaconf import OmegaConf
 from record import write
+from sampled_gradients import descend
 from torch import Tensor
 
 from gpx.bases import RandomFourier
@@ -54,8 +55,8 @@ RATES = (0.3, 0.1, 0.03, 0.01)
 FINAL = 0.01
 """Last rate over first: small, so that the last iterate is not one of large steps."""
 NOISE = 0.0164  # of an exact GP on 1,000 rows, as the published start
-BATCH, SEEN, CHUNK = 500, 20, 6000
-"""Rows per step, steps between two looks at AdaGrad's sums, rows per product."""
+SEEN, CHUNK = 20, 6000
+"""Steps between two looks at AdaGrad's sums, rows per product."""
 
 
 class Spectrum(NamedTuple):
@@ -96,25 +97,26 @@ def run(rate: float, m: int, steps: int, x: Tensor, y: Tensor) -> tuple[QSGP, fl
         support_rows=500,
         sampling="with_replacement",
     )
-    objective.prepare(model, x, y, generator=generator)
-    for parameter in model.parameter_groups()["hyperparameters"]:
-        parameter.requires_grad_(False)
-    optimiser = FirstOrder(
-        {"variational": {"algorithm": "adagrad", "lr": rate}},
-        {"name": "exponential", "final": FINAL},
-    )
-    optimiser.bind({"variational": model.parameter_groups()["variational"]}, steps)
     length = 0.0
-    for step in range(steps):
-        optimiser.before_step(step)
-        rows = torch.randint(x.shape[0], (BATCH,), generator=generator)
-        objective(model, x[rows], y[rows], generator=generator).backward()
-        optimiser.step(step)
-        objective.after_step(model)
+
+    def see(step: int, optimiser: FirstOrder) -> None:
+        nonlocal length
         if step % SEEN == SEEN - 1:
             state = optimiser.optimisers["variational"].state[model.family.mean]
             size = optimiser.learning_rate("variational", step) / float(state["sum"].mean().sqrt())
             length += SEEN * size / (x.shape[0] * NOISE)
+
+    descend(
+        model,
+        objective,
+        x,
+        y,
+        rate=rate,
+        schedule={"name": "exponential", "final": FINAL},
+        steps=steps,
+        generator=generator,
+        see=see,
+    )
     return model, length
 
 
