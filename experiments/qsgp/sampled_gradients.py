@@ -1,4 +1,4 @@
-"""AdaGrad on sampled gradients of the weights, as published; hyperparameters stay where they are."""
+"""AdaGrad on sampled gradients of the weights, as published; hyperparameters stay as they are."""
 
 from __future__ import annotations
 
