@@ -75,5 +75,8 @@ class SelectedBlocks:
             total (n, k): a product with weights before they changed.
             kept: features as ``products`` or ``form`` left them.
             change (L W, k): of the weights.
+
+        The product is summed before it is added: summed on top of a total, as ``addmm_`` may do,
+        the small terms of a small change would be rounded to the total's digits one by one.
         """
-        total.addmm_(kept, change)
+        total += kept @ change

@@ -98,4 +98,4 @@ class SelectedFrequencies(SelectedBlocks):
     def carry(self, total: Tensor, kept: Tensor, change: Tensor) -> None:
         """As SelectedBlocks."""
         scaled = self._by_wave(change) * self.scale
-        total.addmm_(kept.flatten(0, 1).T, scaled.flatten(0, 1))
+        total += kept.flatten(0, 1).T @ scaled.flatten(0, 1)

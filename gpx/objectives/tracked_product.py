@@ -75,4 +75,4 @@ def carry_projection(projection: Tensor, features: Tensor, change: Tensor) -> No
 
     Source: QSGP paper proposition 3.
     """
-    projection.addmm_(features, change.to(projection.dtype))
+    projection += features @ change.to(projection.dtype)  # summed first, as SelectedBlocks.carry

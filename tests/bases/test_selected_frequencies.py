@@ -53,3 +53,19 @@ def test_blocks_of_a_frozen_basis_share_normals_but_not_hyperparameters():
     expected = frozen.block_features(x, blocks) @ weights
     torch.testing.assert_close(found.products(x, weights), expected)
     assert not torch.allclose(basis.block_features(x, blocks) @ weights, expected)
+
+
+def test_small_changes_are_carried_to_the_digits_of_the_total():
+    """Terms of 1e-7 each, summed on top of one, would be rounded to its digits one by one."""
+    basis = RandomFourier(RBF(2), 20_000, block_frequencies=1000)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(50, 2, generator=generator)
+    selected = basis.selected(torch.arange(10), x)
+    weights = 1e-5 * torch.randn(20_000, 1, generator=generator)
+    kept: list[torch.Tensor] = []
+    change = selected.products(x, weights, kept).detach()
+    total = torch.ones(50, 1)
+    for _ in range(100):
+        selected.carry(total, kept[0], weights)
+    error = (total - 1.0 - 100.0 * change).norm() / (100.0 * change).norm()
+    assert error < 0.01  # a rounding of 6e-8 each time
