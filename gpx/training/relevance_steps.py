@@ -60,6 +60,7 @@ class RelevanceVectors(OwnSteps[Reweighted]):
         self.moves = moves
         self.learn_noise = learn_noise
         self.residual = math.inf
+        self.held = False
         self.saved: dict[str, Any] = {}
 
     def check_fit(self, model: Reweighted, num_data: int) -> None:
@@ -78,6 +79,7 @@ class RelevanceVectors(OwnSteps[Reweighted]):
         if self.saved:
             self.variances = self.saved["variances"].to(self.variances)
             self.residual = self.saved["residual"]
+            self.held = self.saved.get("held", False)
             self.converged = self.residual < self.tolerance
             return
         self._move(self.noise_variance)
@@ -112,7 +114,9 @@ class RelevanceVectors(OwnSteps[Reweighted]):
             self.variances[best] = factors.optimum[best]
         if self.learn_noise:
             before = log_marginal_likelihood(active_weights(self.statistics, self.variances, noise))
-            self._move(noise_update(self.statistics, self.variances, noise))
+            wanted = noise_update(self.statistics, self.variances, noise)
+            self._move(wanted)
+            self.held = float(wanted) < 0.99 * float(self.noise_variance)
             evidence = self._evidence()
             self.residual = max(self.residual, float((evidence.value - before).abs()))
         else:
@@ -133,12 +137,24 @@ class RelevanceVectors(OwnSteps[Reweighted]):
 
     @torch.no_grad()
     def final_evidence(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
-        """Log marginal likelihood, and how many functions are in; warns when moves ran out."""
+        """Log marginal likelihood, and how many functions are in.
+
+        Warns when moves ran out, and when the noise variance is the least that there may be.
+        """
         if not self.converged:
             warnings.warn(
                 f"the selection of relevance vectors ended with {self.residual:.1e} nats left to "
                 f"gain in one move, above optimizer.tolerance={self.tolerance}; raise "
                 "optimizer.moves",
+                stacklevel=2,
+            )
+        if self.held:
+            warnings.warn(
+                f"the evidence wants less noise than the variance of {float(self.noise_variance):g}"
+                " that is kept at least: the functions explain the targets all but exactly, which "
+                "over-fits unless these are free of noise; take fewer functions "
+                "(approx.num_basis), longer lengthscales, optimizer.learn_noise=false, or "
+                "inference=type1_mala",
                 stacklevel=2,
             )
         facts = self.model.facts() | {
@@ -154,8 +170,8 @@ class RelevanceVectors(OwnSteps[Reweighted]):
         return {"gain": self.residual, "relevance_vectors": count}
 
     def state_dict(self) -> dict[str, Any]:
-        """Prior variances (m,) and what was left to gain."""
-        return {"variances": self.variances, "residual": self.residual}
+        """Prior variances (m,), what was left to gain, and whether the noise is at its least."""
+        return {"variances": self.variances, "residual": self.residual, "held": self.held}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore ``state_dict``; before ``bind``."""

@@ -118,6 +118,22 @@ def test_ending_early_is_a_warning():
         steps.final_evidence(x, y, generator=GENERATOR)
 
 
+def test_targets_that_are_explained_without_noise_are_a_warning():
+    model, (x, _) = build(num_data=30), sinc(30)
+    y = RBF(1, lengthscale=2.0).double().evaluate(x, x[10:11])[:, 0].detach()  # one function of all
+    model.initialise(x, y, generator=torch.Generator().manual_seed(0))
+    steps = RelevanceVectors()
+    steps.bind(model, x, 0)
+    run(steps, x, y)
+    assert steps.converged
+    again = RelevanceVectors()
+    again.load_state_dict(steps.state_dict())
+    again.bind(model, x, 0)
+    for ended in (steps, again):
+        with pytest.warns(UserWarning, match=r"wants less noise than the variance of 2e-06"):
+            ended.final_evidence(x, y, generator=GENERATOR)
+
+
 def test_without_signal_no_function_joins():
     model, (x, _) = build(), sinc()
     y = torch.zeros(100, dtype=torch.float64)
