@@ -33,11 +33,6 @@ def check_options(
         raise ConfigError(
             "type-I inference needs hyper-priors: set approx.priors, or inference=type2"
         )
-    if structure == "householder" and priors is None:
-        raise ConfigError(
-            "approx.structure=householder needs hyper-priors (approx.priors): turned freely, one "
-            "axis of the prior explains all of the targets, at no end of evidence"
-        )
     diagonal = {"approx.structure=diagonal": structure == "diagonal"}
     flat = {"approx.priors=null": priors is None}
     if basis == "importance_weighted":
@@ -49,6 +44,11 @@ def check_options(
         _require(
             "inference=relevance_vectors leaves functions out at a maximum of the evidence alone",
             diagonal | flat,
+        )
+    if structure == "householder" and priors is None:
+        raise ConfigError(
+            "approx.structure=householder needs hyper-priors (approx.priors): turned freely, one "
+            "axis of the prior explains all of the targets, at no end of evidence"
         )
     mode = None if priors is None else priors.noise_mode
     if mode is not None and isinstance(likelihood, Gaussian):  # others the objective refuses

@@ -82,7 +82,7 @@ class OwnSteps(ABC, Generic[ModelT]):
         """The evidence after the last step on all data x (n, d), y (n,), with its facts."""
 
     def release(self) -> None:
-        """Make every parameter trainable again (after the last step)."""
+        """Make trainable again what ``bind`` froze (after the last step). Default: nothing."""
 
     @property
     def outcome(self) -> str:

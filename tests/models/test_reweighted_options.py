@@ -55,6 +55,10 @@ def test_these_go_together(options):
             {"basis": "importance_weighted", "inference": "relevance_vectors"},
             "learns the kernel, .* needs inference=type2$",
         ),
+        (  # priors, which householder lacks, would be refused next
+            {"inference": "relevance_vectors", "structure": "householder"},
+            r"leaves functions out .* needs approx\.structure=diagonal$",
+        ),
         (
             {
                 "inference": "relevance_vectors",
