@@ -145,7 +145,8 @@ def pivoted_cholesky(
 def _largest(residual: Tensor, *, with_sum: bool) -> tuple[int, float, float]:
     """Where the largest entry is, it, and the sum of all (or nan): one wait for the device."""
     place = torch.argmax(residual)
-    found = [place.double(), residual[place].double()]
+    # residual[place] would wait for the number that it is indexed with
+    found = [place.double(), residual.index_select(0, place[None])[0].double()]
     if with_sum:
         found.append(residual.sum().double())
     pivot, largest, *total = torch.stack(found).tolist()

@@ -95,4 +95,6 @@ def summary(metrics: Mapping[str, Any]) -> list[str]:
 
 
 def _cell(value: float | None) -> str:
-    return "-".rjust(10) if value is None else f"{value:10.4f}"
+    if value is None:
+        return "-".rjust(10)
+    return f"{value:10.4f}" if abs(value) < 1e3 else f"{value:10.3g}"  # never without a gap

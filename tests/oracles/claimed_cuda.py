@@ -1,12 +1,14 @@
 """A CUDA device that is not there: tensors in main memory that claim to be on it.
 
 In ``claimed_cuda()`` code runs as on a GPU: ``torch.cuda.is_available()``, ``cuda()``,
-``device="cuda"`` and ``to(device)`` work, values are those of the CPU, and what CUDA tensors refuse
-is refused (``DeviceMismatch``): operations with tensors of the CPU that are more than a number,
-generators of the other device, ``numpy()``. What makes the host wait for the device is counted in
-``waits``, by the line of gpx that asks for it.
+``device="cuda"`` and ``to(device)`` work, values are those of the CPU, and most of what CUDA
+tensors refuse is refused (``DeviceMismatch``): operations with tensors of the CPU that are more
+than a number, generators of the other device, ``numpy()``. Where the host reads a result, or a
+shape that depends on one (``READS``, masks, indices that are one number), is counted in ``waits``
+by the line of gpx that asks for it.
 
-It cannot see time, precision, compiled kernels, nor waits within torch's own operations.
+It does not see time, precision, compiled kernels, copies to the device, waits within other torch
+operations, and mixed devices inside a backward pass.
 """
 
 from __future__ import annotations
@@ -28,8 +30,12 @@ CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
 READS = {
     Tensor.item, Tensor.tolist, Tensor.__bool__, Tensor.__float__, Tensor.__int__,
     Tensor.__index__, Tensor.nonzero, torch.nonzero, torch.unique, Tensor.unique,
-    torch.masked_select, torch.equal, Tensor.equal, torch.allclose, Tensor.allclose,
-    torch.linalg.cholesky, torch.linalg.inv, torch.linalg.solve,
+    torch.masked_select, Tensor.masked_select, torch.equal, Tensor.equal, torch.allclose,
+    Tensor.allclose, torch.argwhere, Tensor.argwhere, torch.bincount, Tensor.bincount,
+    torch.unique_consecutive, Tensor.unique_consecutive, torch.is_nonzero, Tensor.is_nonzero,
+    Tensor.__contains__, torch.linalg.cholesky, torch.linalg.inv, torch.linalg.solve,
+    torch.linalg.eigh, torch.linalg.eigvalsh, torch.linalg.svd, torch.linalg.lstsq,
+    torch.cholesky_inverse,
 }  # fmt: skip
 """Functions whose results, or whose shapes or errors, the host has to know."""
 
@@ -142,7 +148,7 @@ class ClaimedDevice(TorchFunctionMode):
             return self._move(func, args, kwargs)
         if func is Tensor.numpy and claimed:
             raise DeviceMismatch(f"a CUDA tensor has no numpy(): {_place()}")
-        if claimed and (func in READS or self._masks(func, args)):
+        if claimed and (func in READS or self._looks_up(func, args, kwargs)):
             self.waits[_place()] += 1
         target = kwargs.get("device")
         if target is not None:
@@ -188,11 +194,17 @@ class ClaimedDevice(TorchFunctionMode):
         return claim(moved) if target.type == "cuda" else release(moved)
 
     @staticmethod
-    def _masks(func: Callable[..., Any], args: Any) -> bool:
-        """Whether a mask is taken, whose number of entries is not known beforehand."""
-        if func is not Tensor.__getitem__:
+    def _looks_up(func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> bool:
+        """Whether an index is a mask or a single number, or repeats are counts of the device."""
+        if func in (torch.where, Tensor.where):
+            return len(args) + len(kwargs) == 1
+        if func in (torch.repeat_interleave, Tensor.repeat_interleave):
+            counted = isinstance((*args, kwargs.get("repeats"))[1], Tensor)
+            return counted and kwargs.get("output_size") is None
+        if func not in (Tensor.__getitem__, Tensor.__setitem__):
             return False
-        return any(isinstance(i, Tensor) and i.dtype == torch.bool for i in tree_leaves(args[1]))
+        indices = [i for i in tree_leaves(args[1]) if isinstance(i, Tensor)]
+        return any(i.dtype == torch.bool or i.dim() == 0 for i in indices)
 
     @staticmethod
     def _check(name: str, func: Callable[..., Any], args: Any, tensors: list[Tensor]) -> None:

@@ -25,3 +25,8 @@ def test_the_model_stands_above_its_baselines():
 
 def test_without_baselines():
     assert len(summary(METRICS)) == 4
+
+
+def test_columns_of_huge_numbers_stay_apart():
+    table = summary(METRICS | {"test.rmse": 12345.678, "test.mnlp": 17139.64})[2]
+    assert table.split()[1:] == ["1.23e+04", "1.71e+04"]
