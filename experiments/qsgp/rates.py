@@ -208,10 +208,8 @@ def main() -> None:
         tables[WHOLE] = sorted(kept + added, key=lambda row: -row["rate"])
         tables[DESCENT] = [
             {
-                "sum of step sizes": length,
-                "left over": float(
-                    (data.test_y - spectrum.descended(length)).square().mean().sqrt()
-                ),
+                "sum of step sizes": length if math.isfinite(length) else "without end",
+                "left over": rmse(data.test_y, spectrum.descended(length)),
             }
             for length in (0.03, 0.15, 0.5, 1.0, 2.0, 4.0, 10.0, math.inf)
         ]
