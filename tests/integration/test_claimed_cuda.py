@@ -22,6 +22,7 @@ SHORT = {
     "exact": ["trainer.max_steps=3"],
     "sgpr": ["trainer.max_steps=3", "approx.num_inducing=20"],
     "sgpr optimizer=adam": ["trainer.max_steps=3", "approx.num_inducing=20"],
+    "svgp optimizer=adam": ["trainer.max_steps=3", "approx.num_inducing=20"],
     "exact approx.solver=iterative": ["trainer.max_steps=1", "approx.iterative.variance=exact"],
     "cglb": ["trainer.max_steps=3", "approx.num_inducing=20"],
     "grief": ["trainer.max_steps=2", "approx.num_eigenfunctions=30"],
