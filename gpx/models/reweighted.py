@@ -180,12 +180,8 @@ class Reweighted(ReweightedState, Model):
     def check_optimizer(self, optimizer: object) -> None:
         """As in ``Model``: type-I inference and relevance vectors have steps of their own."""
         option, name = getattr(optimizer, "option", None), type(optimizer).__name__
-        if option == "relevance_vectors" and self.inference != "relevance_vectors":
-            raise ConfigError(
-                f"optimizer=relevance_vectors selects functions, approx.inference={self.inference} "
-                "weights all of them: use inference=relevance_vectors"
-            )
-        if self.inference == "type1" and option != "mala":
+        # relevance vectors say themselves which inference they need
+        if self.inference == "type1" and option not in ("mala", "relevance_vectors"):
             raise ConfigError(
                 f"{name} would maximise what approx.inference=type1 is to integrate out: leave out "
                 "optimizer= for a chain, or use inference=type2"
