@@ -20,13 +20,13 @@ from torch import Tensor
 
 from gpx.backends import keops_installed
 from gpx.bases import RandomFourier
-from gpx.bases.fourier_native import fourier_pass
+from gpx.bases.fourier.native import fourier_pass
 from gpx.cache_folder import cache_folder
 from gpx.data.folders import ROOT_VARIABLE
 from gpx.errors import GPXError
 from gpx.kernels import RBF
 from gpx.linalg import RelativeResidual, available_memory, conjugate_gradients
-from gpx.objectives.exact_mll import log_marginal_likelihood
+from gpx.methods.exact.exact_mll import log_marginal_likelihood
 from gpx.operators import KernelMatrix, Toeplitz
 from gpx.training.environment import environment_record
 

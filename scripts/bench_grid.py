@@ -35,10 +35,10 @@ from gpx.kernels import AxisProduct
 from gpx.likelihoods import Gaussian
 from gpx.linalg import RelativeResidual, conjugate_gradients
 from gpx.means import Zero
+from gpx.methods.grid.gaps import GapOptions, solve_gaps
+from gpx.methods.grid.gradient import bilinear_gradient
 from gpx.models import GridGP
-from gpx.models.grid_gaps import GapOptions, solve_gaps
 from gpx.objectives import GridMLL
-from gpx.objectives.grid_gradient import bilinear_gradient
 from gpx.training.allocator import keep_freed_memory
 
 

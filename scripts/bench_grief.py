@@ -21,8 +21,8 @@ from collections.abc import Callable
 import torch
 
 from gpx.bases import GridOptions
-from gpx.bases.grief_pass import EigenfunctionPass
-from gpx.bases.grief_polynomials import column_polynomials
+from gpx.bases.grid_eigenfunctions.data_pass import EigenfunctionPass
+from gpx.bases.grid_eigenfunctions.polynomials import column_polynomials
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero

@@ -31,8 +31,8 @@ from unittest import mock
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpx.bases import fourier_native
-from gpx.bases.fourier_native import fourier_pass
+from gpx.bases.fourier import native as fourier_native
+from gpx.bases.fourier.native import fourier_pass
 from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli, Gaussian
 from gpx.means import Zero

@@ -29,16 +29,16 @@ from gpx.data.extra import ExtraTable
 from gpx.diagnostics.certificate import Certificate, certify, certify_exact
 from gpx.diagnostics.credible_intervals import credible_intervals
 from gpx.diagnostics.event_probability import exceedance_probability, probability_interval
-from gpx.diagnostics.kl_bounds import kl_upper_bound
-from gpx.diagnostics.rounding import factor_rounding
 from gpx.inducing import GreedyConditionalVariance
+from gpx.inference.kl_bounds import kl_upper_bound
+from gpx.inference.nystrom import longest_prefix
+from gpx.inference.nystrom_matrix import NystromMatrix
+from gpx.inference.rounding import factor_rounding
 from gpx.kernels import RBF, Periodic
 from gpx.kernels.base import Kernel
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
 from gpx.models import SGPR, ExactGP
-from gpx.models.nystrom import longest_prefix
-from gpx.models.nystrom_matrix import NystromMatrix
 from gpx.objectives import CollapsedELBO, ExactMLL
 from gpx.training.lbfgsb import LBFGSB
 

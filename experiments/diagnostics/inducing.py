@@ -43,14 +43,14 @@ from gpx.inducing import (
     Selector,
     Uniform,
 )
+from gpx.inference.nystrom_matrix import NystromMatrix
 from gpx.kernels import RBF
 from gpx.kernels.base import Kernel
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
+from gpx.methods.sparse.certified_selection import certified_selection
+from gpx.methods.sparse.kl_certificate import KLCertifier
 from gpx.models import ExactGP
-from gpx.models.certified_selection import certified_selection
-from gpx.models.kl_certificate import KLCertifier
-from gpx.models.nystrom_matrix import NystromMatrix
 from gpx.objectives import ExactMLL
 from gpx.training.lbfgsb import LBFGSB
 

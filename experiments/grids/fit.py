@@ -12,8 +12,8 @@ from torch import Tensor
 from gpx.constraints import lower_limits
 from gpx.kernels import AxisProduct
 from gpx.kernels.periodic import Periodic
+from gpx.methods.grid.posterior import GridPosterior
 from gpx.models import GridGP
-from gpx.models.grid_posterior import GridPosterior
 from gpx.objectives import GridMLL
 from gpx.training.lbfgsb import LBFGSB
 

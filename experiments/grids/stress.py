@@ -34,10 +34,10 @@ from gpx.data.grid_stress import rastrigin
 from gpx.kernels import AxisProduct
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
+from gpx.methods.grid.axes import CartesianGrid, GriddedRows
+from gpx.methods.grid.gaps import GapOptions, solve_gaps
+from gpx.methods.grid.system import GridSystem
 from gpx.models import GridGP
-from gpx.models.grid_axes import CartesianGrid, GriddedRows
-from gpx.models.grid_gaps import GapOptions, solve_gaps
-from gpx.models.grid_system import GridSystem
 
 HERE = Path(__file__).resolve().parent
 MEMBRANE_RANK, MOST_IGNORED = 100, 300_000

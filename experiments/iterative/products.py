@@ -33,15 +33,15 @@ import torch
 from record import write
 from torch import Tensor
 
+from gpx.inference.noisy_kernel import NoisyKernel
 from gpx.kernels import RBF, Matern32
 from gpx.kernels.base import Kernel
 from gpx.likelihoods import Gaussian
 from gpx.linalg import UnconvergedWarning, probe_vectors
 from gpx.means import Zero
+from gpx.methods.exact.barely_biased import barely_biased_log_marginal_likelihood
 from gpx.models import ExactGP, IterativeOptions
-from gpx.models.noisy_kernel import NoisyKernel
 from gpx.objectives import ExactMLL
-from gpx.objectives.barely_biased import barely_biased_log_marginal_likelihood
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt

@@ -27,9 +27,9 @@ from record import write
 from torch import Tensor
 
 from gpx.bases import RandomFourier
-from gpx.objectives.block_sampling import sample_blocks
-from gpx.objectives.control_variate import ControlVariate, factor_rows
-from gpx.variational.mean_field import MeanFieldWeights
+from gpx.methods.weight_space.block_sampling import sample_blocks
+from gpx.methods.weight_space.control_variate import ControlVariate, factor_rows
+from gpx.methods.weight_space.mean_field import MeanFieldWeights
 
 HERE = Path(__file__).resolve().parent
 

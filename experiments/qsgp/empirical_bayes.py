@@ -34,8 +34,8 @@ from gpx.likelihoods import Gaussian
 from gpx.means import Zero
 from gpx.models import QSGP, ExactGP, Model
 from gpx.objectives import ExactMLL, QuadruplyStochasticELBO, WeightSpaceELBO
+from gpx.sampling.batches import Batches
 from gpx.training import LBFGSB, FirstOrder
-from gpx.training.batches import Batches
 
 HERE = Path(__file__).resolve().parent
 M, M_FULL, BATCH = 2000, 600, 200

@@ -31,11 +31,11 @@ from gpx.bases import RandomFourier
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
+from gpx.methods.sparse.svgp import SVGPPosterior
+from gpx.methods.weight_space.control_variate import factor_rows
+from gpx.methods.weight_space.weights_kl import weights_kl
 from gpx.models import QSGP, SVGP, Model, Posterior
-from gpx.models.svgp import SVGPPosterior
 from gpx.objectives import SVGPELBO, Objective, QuadruplyStochasticELBO
-from gpx.objectives.control_variate import factor_rows
-from gpx.objectives.weights_kl import weights_kl
 from gpx.training import FirstOrder, StochasticBlockSteps
 
 HERE = Path(__file__).resolve().parent

@@ -34,8 +34,8 @@ from gpx.likelihoods import Bernoulli
 from gpx.means import Zero
 from gpx.models import QSGP
 from gpx.objectives import SiteBoundELBO, exact_site_elbo
+from gpx.sampling.batches import Batches
 from gpx.training import FirstOrder
-from gpx.training.batches import Batches
 
 HERE = Path(__file__).resolve().parent
 BATCH, NODES = 100, 101  # of the paper

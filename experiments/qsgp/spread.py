@@ -26,7 +26,7 @@ from record import write
 from torch import Tensor
 
 from gpx.bases import RandomFourier
-from gpx.bases.spread import ROUGH_SPREADS, automatic_spread
+from gpx.bases.fourier.spread import ROUGH_SPREADS, automatic_spread
 from gpx.data import load
 from gpx.data.uci import UCI
 from gpx.kernels import RBF, Kernel, Matern32

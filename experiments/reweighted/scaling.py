@@ -23,14 +23,14 @@ import torch
 from record import write
 
 from gpx.bases import RandomFourier
+from gpx.inference.sufficient_statistics import SufficientStatistics, sufficient_statistics
 from gpx.kernels import RBF
+from gpx.methods.reweighted.compressed_statistics import CompressedStatistics
+from gpx.methods.reweighted.evidence import joint_density
+from gpx.methods.reweighted.orthogonal import OrthogonalForm
+from gpx.methods.reweighted.spectral_evidence import spectral_evidence
+from gpx.methods.reweighted.weights import CovarianceForm, ReweightedForm
 from gpx.models import HyperPriors, LogNormal
-from gpx.models.compressed_statistics import CompressedStatistics
-from gpx.models.reweighted_orthogonal import OrthogonalForm
-from gpx.models.reweighted_weights import CovarianceForm, ReweightedForm
-from gpx.models.sufficient_statistics import SufficientStatistics, sufficient_statistics
-from gpx.objectives.reweighted_evidence import joint_density
-from gpx.objectives.spectral_evidence import spectral_evidence
 
 HERE = Path(__file__).resolve().parent
 PRIORS = HyperPriors(LogNormal(1.0, 100.0), LogNormal(0.1, 0.04))

@@ -3,16 +3,16 @@
 from gpx.bases.base import Basis
 from gpx.bases.counter_random import philox4x32, standard_normals
 from gpx.bases.dictionary import KernelDictionary
-from gpx.bases.grief import GridEigenfunctions, GridModes
-from gpx.bases.grief_grid import GridOptions
-from gpx.bases.grief_interpolation import GridInterpolation
-from gpx.bases.grief_preconditioner import eigenfunction_preconditioner
-from gpx.bases.importance_weighted import ImportanceWeightedFourier, Proposal
-from gpx.bases.importance_weights import ImportanceWeights, importance_weights
+from gpx.bases.fourier.importance_weighted import ImportanceWeightedFourier, Proposal
+from gpx.bases.fourier.importance_weights import ImportanceWeights, importance_weights
+from gpx.bases.fourier.orthogonal_features import OrthogonalFourier, StructuredOrthogonalFourier
+from gpx.bases.fourier.quadrature_features import GaussHermiteFourier, QuasiMonteCarloFourier
+from gpx.bases.fourier.random_fourier import RandomFourier
+from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions, GridModes
+from gpx.bases.grid_eigenfunctions.grid import GridOptions
+from gpx.bases.grid_eigenfunctions.interpolation import GridInterpolation
+from gpx.bases.grid_eigenfunctions.preconditioner import eigenfunction_preconditioner
 from gpx.bases.inducing_points import InducingPoints
-from gpx.bases.orthogonal_features import OrthogonalFourier, StructuredOrthogonalFourier
-from gpx.bases.quadrature_features import GaussHermiteFourier, QuasiMonteCarloFourier
-from gpx.bases.random_fourier import RandomFourier
 
 __all__ = [
     "Basis",

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from gpx.bases.base import Basis, check_inputs
-from gpx.bases.random_fourier import frequencies_per_block
+from gpx.bases.fourier.random_fourier import frequencies_per_block
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 

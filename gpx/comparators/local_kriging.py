@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
-from gpx.models.grid import GridGP
+from gpx.methods.grid.model import GridGP
 
 
 class Independent(Kernel):

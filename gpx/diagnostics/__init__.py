@@ -14,16 +14,16 @@ from gpx.diagnostics.expected_kl import (
     expected_kl_bracket,
     points_for_expected_kl,
 )
-from gpx.diagnostics.kl_bounds import (
-    kl_upper_bound,
-    kl_upper_bound_cg,
-    kl_upper_bound_trace,
-    total_variation_bound,
-)
 from gpx.diagnostics.kl_lower_bounds import (
     expected_kl_lower_bound,
     kl_lower_bound,
     worst_kl_lower_bound,
+)
+from gpx.inference.kl_bounds import (
+    kl_upper_bound,
+    kl_upper_bound_cg,
+    kl_upper_bound_trace,
+    total_variation_bound,
 )
 
 __all__ = [

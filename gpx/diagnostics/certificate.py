@@ -22,13 +22,18 @@ from gpx.diagnostics.evidence_bounds import (
     collapsed_bound_value,
     titsias_upper_bound,
 )
-from gpx.diagnostics.kl_bounds import kl_upper_bound, kl_upper_bound_cg
 from gpx.diagnostics.moment_bounds import MomentBounds, moment_bounds_from_kl
 from gpx.diagnostics.nystrom_moments import (
     nystrom_moment_bounds,
     solved_moment_bounds,
 )
-from gpx.diagnostics.rounding import (
+from gpx.errors import ConfigError, DTypeError, NotPositiveDefinite
+from gpx.inducing.features import POINTS, InducingFeatures
+from gpx.inference.auxiliary import AuxiliarySolver, require_finite
+from gpx.inference.kl_bounds import kl_upper_bound, kl_upper_bound_cg
+from gpx.inference.nystrom import BlockStore
+from gpx.inference.nystrom_matrix import NystromMatrix
+from gpx.inference.rounding import (
     condition_bound,
     entry_rounding,
     event_rounding,
@@ -36,18 +41,13 @@ from gpx.diagnostics.rounding import (
     factor_rounding,
     moment_rounding,
 )
-from gpx.errors import ConfigError, DTypeError, NotPositiveDefinite
-from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import SolveReport
 from gpx.means.base import Mean
-from gpx.models.auxiliary import AuxiliarySolver, require_finite
-from gpx.models.base import Marginals
-from gpx.models.exact import ExactPosterior, row_blocks
-from gpx.models.nystrom import BlockStore
-from gpx.models.nystrom_matrix import NystromMatrix
-from gpx.models.sgpr import SGPRPosterior
+from gpx.methods.base.model import Marginals
+from gpx.methods.exact.model import ExactPosterior, row_blocks
+from gpx.methods.sparse.sgpr import SGPRPosterior
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from gpx.models.nystrom_matrix import NystromMatrix
+from gpx.inference.nystrom_matrix import NystromMatrix
 
 
 def effective_dimension(eigenvalues: Tensor, noise: Tensor) -> Tensor:

@@ -14,7 +14,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gpx.diagnostics.rounding import (
+from gpx.inference.auxiliary import AuxiliarySolver, NoisyKernelMatrix, require_finite
+from gpx.inference.nystrom_logdet import tight_gap
+from gpx.inference.nystrom_matrix import NystromMatrix
+from gpx.inference.rounding import (
     entry_rounding,
     evidence_rounding,
     factor_rounding,
@@ -22,9 +25,6 @@ from gpx.diagnostics.rounding import (
 )
 from gpx.kernels.base import Kernel
 from gpx.linalg import SolveReport
-from gpx.models.auxiliary import AuxiliarySolver, NoisyKernelMatrix, require_finite
-from gpx.models.nystrom_matrix import NystromMatrix
-from gpx.objectives.nystrom_logdet import tight_gap
 
 LOG_TWO_PI = math.log(2.0 * math.pi)
 
@@ -247,7 +247,7 @@ def evidence_bounds(
             y - m(x), noise variance; in float64 for bounds that hold.
         solver: accuracy in nats, steps, memory.
         start (n,): a vector near K^{-1} target.
-        jitter: on K_zz; see ``gpx.models.nystrom.factorise``.
+        jitter: on K_zz; see ``gpx.inference.nystrom.factorise``.
 
     Raises:
         DataError: targets that are not finite.

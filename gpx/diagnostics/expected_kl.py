@@ -9,10 +9,10 @@ from torch import Tensor
 
 from gpx.errors import ConfigError
 from gpx.inducing import Selection
+from gpx.inference.nystrom import BlockStore, factorise
 from gpx.kernels.base import Kernel
 from gpx.linalg import cholesky
 from gpx.linalg.pivoted_cholesky import pivoted_cholesky
-from gpx.models.nystrom import BlockStore, factorise
 
 
 @torch.no_grad()

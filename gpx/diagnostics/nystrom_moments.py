@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from gpx.diagnostics.kl_bounds import ROUNDING
 from gpx.diagnostics.moment_bounds import MomentBounds
+from gpx.inference.auxiliary import NoisyKernelMatrix
+from gpx.inference.kl_bounds import ROUNDING
+from gpx.inference.nystrom_matrix import NystromMatrix
 from gpx.kernels.base import Kernel
 from gpx.linalg import EvidenceBound, cholesky, conjugate_gradients
-from gpx.models.auxiliary import NoisyKernelMatrix
-from gpx.models.nystrom_matrix import NystromMatrix
 
 TEST_COLUMNS = 64
 """Test points treated together: memory is a few times n by this many."""

@@ -15,9 +15,9 @@ from gpx.diagnostics.event_probability import (
     decide,
     exceedance_probability,
 )
-from gpx.diagnostics.kl_bounds import total_variation_bound
 from gpx.diagnostics.moment_bounds import variance_ratio_interval
 from gpx.diagnostics.verdict import Verdict, in_words, judge
+from gpx.inference.kl_bounds import total_variation_bound
 
 SHOWN = 25
 """Rows of the table on the page; the JSON file has all."""

@@ -1,25 +1,25 @@
 """One nn.Module per approximation."""
 
-from gpx.models.base import Marginals, Model, Posterior
-from gpx.models.cglb import CGLB, CGLBPosterior
-from gpx.models.exact import ExactGP, ExactPosterior
-from gpx.models.exact_solver import IterativeOptions
-from gpx.models.grid import GridGP
-from gpx.models.grid_posterior import GridPosterior
-from gpx.models.grief import GRIEF
-from gpx.models.grief_posterior import GRIEFPosterior
-from gpx.models.hyper_priors import HyperPriors, InverseGamma, WeightPriors
-from gpx.models.inducing_posterior import InducingPosterior
-from gpx.models.inducing_weights import QSGPInducing
-from gpx.models.iterative_posterior import IterativePosterior
-from gpx.models.log_normal import LogNormal
-from gpx.models.relevance_vectors import QSRVM, RelevanceVectorPosterior
-from gpx.models.reweighted import Reweighted
-from gpx.models.reweighted_posterior import ReweightedPosterior
-from gpx.models.sgpr import SGPR, SGPRPosterior
-from gpx.models.svgp import SVGP, SVGPPosterior
-from gpx.models.weight_space import QSGP
-from gpx.models.weight_space_posterior import QSGPPosterior
+from gpx.inference.exact_solver import IterativeOptions
+from gpx.inference.iterative_posterior import IterativePosterior
+from gpx.methods.base.model import Marginals, Model, Posterior
+from gpx.methods.eigenfunctions.model import GRIEF
+from gpx.methods.eigenfunctions.posterior import GRIEFPosterior
+from gpx.methods.exact.model import ExactGP, ExactPosterior
+from gpx.methods.grid.model import GridGP
+from gpx.methods.grid.posterior import GridPosterior
+from gpx.methods.reweighted.hyper_priors import HyperPriors, InverseGamma, WeightPriors
+from gpx.methods.reweighted.log_normal import LogNormal
+from gpx.methods.reweighted.model import Reweighted
+from gpx.methods.reweighted.posterior import ReweightedPosterior
+from gpx.methods.sparse.cglb import CGLB, CGLBPosterior
+from gpx.methods.sparse.sgpr import SGPR, SGPRPosterior
+from gpx.methods.sparse.svgp import SVGP, SVGPPosterior
+from gpx.methods.weight_space.inducing_posterior import InducingPosterior
+from gpx.methods.weight_space.posterior import QSGPPosterior
+from gpx.methods.weight_space.qsgp import QSGP
+from gpx.methods.weight_space.qsgp_inducing import QSGPInducing
+from gpx.methods.weight_space.qsrvm import QSRVM, RelevanceVectorPosterior
 
 __all__ = [
     "CGLB",

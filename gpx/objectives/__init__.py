@@ -1,21 +1,21 @@
 """Evidence objectives, one per file."""
 
-from gpx.objectives.barely_biased_mll import BarelyBiasedMLL
-from gpx.objectives.base import Evidence, Objective
-from gpx.objectives.cg_lower_bound import CGLowerBound
-from gpx.objectives.collapsed_elbo import CollapsedELBO
-from gpx.objectives.eigenfunction_evidence import EigenfunctionEvidence
-from gpx.objectives.exact_mll import ExactMLL
-from gpx.objectives.gcv import GCV
-from gpx.objectives.grid_mll import GridMLL
-from gpx.objectives.inducing_elbo import InducingELBO
-from gpx.objectives.iterative_mll import IterativeMLL
-from gpx.objectives.marginal_likelihood import MarginalLikelihood
-from gpx.objectives.quadruply_stochastic_elbo import QuadruplyStochasticELBO
-from gpx.objectives.reweighted_evidence import ReweightedEvidence
-from gpx.objectives.site_bound_elbo import SiteBoundELBO, exact_site_elbo
-from gpx.objectives.svgp_elbo import SVGPELBO
-from gpx.objectives.weight_space_elbo import WeightSpaceELBO
+from gpx.methods.base.objective import Evidence, Objective
+from gpx.methods.eigenfunctions.objective import EigenfunctionEvidence
+from gpx.methods.exact.barely_biased_mll import BarelyBiasedMLL
+from gpx.methods.exact.exact_mll import ExactMLL
+from gpx.methods.exact.iterative_mll import IterativeMLL
+from gpx.methods.exact.marginal_likelihood import MarginalLikelihood
+from gpx.methods.grid.gcv import GCV
+from gpx.methods.grid.mll import GridMLL
+from gpx.methods.reweighted.evidence import ReweightedEvidence
+from gpx.methods.sparse.cg_lower_bound import CGLowerBound
+from gpx.methods.sparse.collapsed_elbo import CollapsedELBO
+from gpx.methods.sparse.svgp_elbo import SVGPELBO
+from gpx.methods.weight_space.exact_elbo import WeightSpaceELBO
+from gpx.methods.weight_space.inducing_elbo import InducingELBO
+from gpx.methods.weight_space.quadruply_stochastic_elbo import QuadruplyStochasticELBO
+from gpx.methods.weight_space.site_bound_elbo import SiteBoundELBO, exact_site_elbo
 
 __all__ = [
     "GCV",

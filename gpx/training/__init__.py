@@ -1,22 +1,22 @@
 """Training: optimisers, initialisation, runs and their folders."""
 
-from gpx.training.block_steps import BlockSteps
+from gpx.methods.base.own_steps import OwnSteps
+from gpx.methods.reweighted.mala import MALA
+from gpx.methods.reweighted.relevance_steps import RelevanceVectors
+from gpx.methods.weight_space.block_steps import BlockSteps
+from gpx.methods.weight_space.inducing_steps import InducingSteps
+from gpx.methods.weight_space.stochastic_block_steps import StochasticBlockSteps
 from gpx.training.config import TrainerConfig
 from gpx.training.first_order import FirstOrder
 from gpx.training.fit import Fitted, fit
-from gpx.training.inducing_steps import InducingSteps
 from gpx.training.initialisation import ConstantInitialisation, SubsetInitialisation
 from gpx.training.lbfgsb import LBFGSB
-from gpx.training.mala import MALA
 from gpx.training.neighbour_initialisation import NeighbourInitialisation
-from gpx.training.own_steps import OwnSteps
 from gpx.training.parsimonious_initialisation import ParsimoniousInitialisation
 from gpx.training.predictor import Prediction, Predictor, load
 from gpx.training.progress import Monitor, Progress
-from gpx.training.relevance_steps import RelevanceVectors
 from gpx.training.run import resume, run
 from gpx.training.run_folder import RunFolder
-from gpx.training.stochastic_block_steps import StochasticBlockSteps
 from gpx.training.trainer import Trainer
 
 __all__ = [

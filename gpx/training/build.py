@@ -10,7 +10,7 @@ import hydra.utils
 from omegaconf import DictConfig, OmegaConf
 
 from gpx.errors import ConfigError, GPXError
-from gpx.models.base import Model
+from gpx.methods.base.model import Model
 from gpx.training.option_types import check_option_names, check_option_types
 
 

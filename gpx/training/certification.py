@@ -17,15 +17,15 @@ from gpx.diagnostics.certificate import Certificate, certify, certify_exact
 from gpx.diagnostics.report import Report
 from gpx.errors import ConfigError
 from gpx.inducing import GreedyConditionalVariance
+from gpx.inference.exact_solver import choose_solver
+from gpx.inference.iterative_posterior import IterativePosterior
+from gpx.inference.nystrom import longest_prefix
 from gpx.likelihoods import Gaussian
+from gpx.methods.base.model import Marginals
+from gpx.methods.exact.model import ExactPosterior
+from gpx.methods.sparse.sgpr import SGPRPosterior
+from gpx.methods.sparse.svgp import SVGPPosterior
 from gpx.models import CGLB, SGPR, SVGP, ExactGP
-from gpx.models.base import Marginals
-from gpx.models.exact import ExactPosterior
-from gpx.models.exact_solver import choose_solver
-from gpx.models.iterative_posterior import IterativePosterior
-from gpx.models.nystrom import longest_prefix
-from gpx.models.sgpr import SGPRPosterior
-from gpx.models.svgp import SVGPPosterior
 from gpx.training.build import target_of
 from gpx.training.predictor import Predictor
 from gpx.training.run_folder import RunFolder

@@ -10,7 +10,7 @@ from typing import TextIO
 
 from tqdm import tqdm
 
-from gpx.models.base import Model
+from gpx.methods.base.model import Model
 from gpx.training.progress import Progress
 
 

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from gpx.constraints import at_their_floor, lower_limits
 from gpx.errors import ConfigError
+from gpx.inference.neighbour_likelihood import neighbour_log_likelihood, neighbours
 from gpx.likelihoods import Gaussian
 from gpx.models import ExactGP, Model
-from gpx.objectives.neighbour_likelihood import neighbour_log_likelihood, neighbours
 from gpx.training.initialisation import Say, SubsetInitialisation, copy_parameters
 from gpx.training.lbfgsb import LBFGSB
 

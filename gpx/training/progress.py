@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from gpx.models.base import Model
+from gpx.methods.base.model import Model
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,12 @@ from torch.distributions import Distribution
 from gpx.data import Dataset, Task
 from gpx.data import load as load_data
 from gpx.errors import CheckpointError, ConfigError
+from gpx.methods.base.objective import Evidence
+from gpx.methods.base.own_steps import OwnSteps
 from gpx.metrics import baselines, evaluate
 from gpx.models import Model
 from gpx.objectives import Objective
-from gpx.objectives.base import Evidence
+from gpx.sampling.seeds import stream
 from gpx.training.build import build, build_model, target_of
 from gpx.training.certification import (
     CertifyOptions,
@@ -35,11 +37,9 @@ from gpx.training.environment import environment_record, peak_memory_mib
 from gpx.training.first_order import FirstOrder
 from gpx.training.interrupt import Interrupted
 from gpx.training.lbfgsb import LBFGSB
-from gpx.training.own_steps import OwnSteps
 from gpx.training.predictor import Predictor
 from gpx.training.results import draw_results, summary
 from gpx.training.run_folder import RunFolder
-from gpx.training.seeds import stream
 from gpx.training.tensorboard import TensorBoard
 from gpx.training.trainer import FitResult, Trainer
 

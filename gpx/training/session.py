@@ -12,16 +12,16 @@ from torch import Tensor
 
 from gpx.constraints import lower_limits
 from gpx.errors import CheckpointError, DidNotConverge, NotPositiveDefinite
-from gpx.models.base import Model
-from gpx.objectives.base import Evidence, Objective
-from gpx.training.batches import Batches
+from gpx.methods.base.model import Model
+from gpx.methods.base.objective import Evidence, Objective
+from gpx.methods.base.own_steps import OwnSteps
+from gpx.sampling.batches import Batches
+from gpx.sampling.seeds import stream
 from gpx.training.checkpoint import load_checkpoint, save_checkpoint
 from gpx.training.first_order import FirstOrder
 from gpx.training.interrupt import Interrupted, InterruptGuard
 from gpx.training.lbfgsb import LBFGSB
-from gpx.training.own_steps import OwnSteps
 from gpx.training.progress import Progress
-from gpx.training.seeds import stream
 
 if TYPE_CHECKING:
     from gpx.training.trainer import Trainer

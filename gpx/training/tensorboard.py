@@ -10,7 +10,7 @@ import torch
 from torch.utils.tensorboard import SummaryWriter
 
 from gpx.constraints import natural_parameters
-from gpx.models.base import Model
+from gpx.methods.base.model import Model
 from gpx.training.progress import Progress
 
 if TYPE_CHECKING:

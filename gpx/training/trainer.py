@@ -13,13 +13,13 @@ from torch import Tensor
 
 from gpx.constraints import at_their_floor
 from gpx.errors import ConfigError
-from gpx.models.base import Model
-from gpx.objectives.base import Objective
+from gpx.methods.base.model import Model
+from gpx.methods.base.objective import Objective
+from gpx.methods.base.own_steps import OwnSteps
 from gpx.training.config import TrainerConfig
 from gpx.training.first_order import FirstOrder
 from gpx.training.interrupt import InterruptGuard
 from gpx.training.lbfgsb import LBFGSB
-from gpx.training.own_steps import OwnSteps
 from gpx.training.progress import Monitor
 from gpx.training.session import Session
 

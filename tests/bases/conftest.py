@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from gpx.bases import fourier_products
-from gpx.bases.fourier_native import fourier_pass
+from gpx.bases.fourier import products as fourier_products
+from gpx.bases.fourier.native import fourier_pass
 
 
 @pytest.fixture(params=["torch", "compiled"])

@@ -10,7 +10,7 @@ from matplotlib.image import imsave
 from gpx.data import ExtraGrid, FrameFolder, GridFile, GridStress, grid_values, load
 from gpx.data.grid_stress import membrane, rastrigin
 from gpx.errors import ConfigError, DataError
-from gpx.models.grid_axes import find_grid
+from gpx.methods.grid.axes import find_grid
 
 A, B = np.array([0.0, 1.0, 4.0]), np.array([3.0, 2.0, 1.0, -1.0])
 

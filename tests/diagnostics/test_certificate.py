@@ -19,11 +19,11 @@ from gpx.diagnostics.event_probability import (
 from gpx.diagnostics.nystrom_moments import davies_variance_bounds, nystrom_moment_bounds
 from gpx.errors import ConfigError, DataError, DTypeError
 from gpx.inducing import GreedyConditionalVariance
+from gpx.inference.nystrom_matrix import NystromMatrix
 from gpx.kernels import RBF, Matern12, Matern32, Matern52, Periodic
 from gpx.likelihoods import Gaussian, StudentT
 from gpx.means import Constant, Zero
 from gpx.models import SGPR
-from gpx.models.nystrom_matrix import NystromMatrix
 from gpx.objectives import CollapsedELBO
 from gpx.training.lbfgsb import LBFGSB
 

@@ -26,9 +26,9 @@ from gpx.diagnostics.evidence_bounds import (
 )
 from gpx.errors import DataError
 from gpx.inducing import GreedyConditionalVariance
+from gpx.inference.auxiliary import AuxiliarySolver
+from gpx.inference.nystrom_matrix import NystromMatrix
 from gpx.kernels import RBF, Matern32, Matern52
-from gpx.models.auxiliary import AuxiliarySolver
-from gpx.models.nystrom_matrix import NystromMatrix
 
 
 def double(value):

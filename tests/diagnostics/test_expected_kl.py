@@ -20,8 +20,8 @@ from gpx.diagnostics import (
 from gpx.diagnostics.evidence_bounds import collapsed_bound_value
 from gpx.diagnostics.expected_kl import sufficient_trace_error
 from gpx.errors import ConfigError
+from gpx.inference.nystrom_matrix import NystromMatrix
 from gpx.kernels import RBF, Matern32
-from gpx.models.nystrom_matrix import NystromMatrix
 
 
 def double(value):

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from gpx.diagnostics.evidence_bounds import collapsed_bound_value
-from gpx.diagnostics.kl_bounds import kl_upper_bound
 from gpx.inducing import GreedyConditionalVariance
+from gpx.inference.kl_bounds import kl_upper_bound
+from gpx.inference.nystrom_matrix import NystromMatrix
 from gpx.kernels import RBF, Periodic
-from gpx.models.nystrom_matrix import NystromMatrix
 
 X = g2.x[:, None]
 NOISE = torch.tensor(g2.NOISE, dtype=torch.float64)

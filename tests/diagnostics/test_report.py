@@ -11,7 +11,7 @@ from gpx.diagnostics.verdict import judge
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
-from gpx.models.base import Marginals
+from gpx.methods.base.model import Marginals
 
 
 @pytest.fixture(scope="module")

@@ -8,15 +8,15 @@ import torch
 from gpx.diagnostics.certificate import certify
 from gpx.errors import ConfigError
 from gpx.inducing import Eigenfunctions, Eigenvectors, GreedyConditionalVariance, Points
+from gpx.inference.nystrom_matrix import NystromMatrix
 from gpx.kernels import RBF, Matern32
 from gpx.kernels.mercer import mercer_spectrum
 from gpx.likelihoods import Gaussian
 from gpx.linalg import lanczos
 from gpx.means import Constant, Zero
+from gpx.methods.sparse.collapsed_elbo import collapsed_elbo
 from gpx.models import SGPR, ExactGP
-from gpx.models.nystrom_matrix import NystromMatrix
 from gpx.objectives import CollapsedELBO, ExactMLL
-from gpx.objectives.collapsed_elbo import collapsed_elbo
 
 NOISE = torch.tensor(0.05, dtype=torch.float64)
 GREEDY = GreedyConditionalVariance()

@@ -1,0 +1,169 @@
+"""Deterministic spectral points: quasi-Monte-Carlo and Gauss-Hermite Fourier features."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gpx.bases.base import check_inputs
+from gpx.bases.counter_random import philox4x32
+from gpx.bases.fourier.random_fourier import RandomFourier
+from gpx.bases.selected_blocks import SelectedBlocks
+from gpx.errors import ConfigError
+from gpx.kernels.rbf import RBF
+
+MASK = 0xFFFFFFFF
+SHIFT_STREAM = 0x48414C54
+INDEX_BITS = 40
+"""Halton indices are below 2^40; more digits would only cost time."""
+MAX_NODES = 64
+"""Nodes per input above which Gauss-Hermite weights underflow and add nothing."""
+
+
+def primes(count: int) -> list[int]:
+    """The first ``count`` primes."""
+    found: list[int] = []
+    candidate = 2
+    while len(found) < count:
+        if all(candidate % p for p in found if p * p <= candidate):
+            found.append(candidate)
+        candidate += 1
+    return found
+
+
+def halton(indices: Tensor, count: int) -> Tensor:
+    """Halton points ``indices`` (r,) >= 0 in ``count`` dimensions: (r, count) float64 in (0, 1).
+
+    The radical inverse of index + 1 in the first primes; any point on its own, O(count log index).
+    """
+    columns = []
+    for base in primes(count):
+        rest, value, weight = indices + 1, torch.zeros(indices.shape, dtype=torch.float64), 1.0
+        value = value.to(indices.device)
+        for _ in range(math.ceil(INDEX_BITS / math.log2(base))):
+            weight /= base
+            value = value + weight * (rest % base).double()
+            rest = rest // base
+        columns.append(value)
+    return torch.stack(columns, dim=1)
+
+
+class QuasiMonteCarloFourier(RandomFourier):
+    """Fourier features at randomly shifted Halton points of the spectral distribution.
+
+    Normals come from points that fill the cube evenly instead of independently; a random shift
+    modulo one (from ``seed``) keeps every single frequency exactly distributed, hence the kernel
+    approximation unbiased, with an error nearer m^-1 than m^-1/2 in few dimensions. Beyond about
+    15 normals per frequency the large primes need many points to be even: use orthogonal features.
+    Nothing is stored, any subset costs only itself. Arguments as ``RandomFourier``.
+
+    Source: Avron et al., "Quasi-Monte Carlo feature maps for shift-invariant kernels", JMLR 2016;
+    Cranley and Patterson 1976 for the shift.
+    """
+
+    def draws(self, indices: Tensor, num_inputs: int, dtype: torch.dtype) -> Tensor:
+        """Normals (r, q) behind frequencies ``indices`` (r,), at shifted Halton points."""
+        count = self.spectral.num_spectral_normals(num_inputs)
+        columns = torch.arange(count, device=indices.device)
+        zero = torch.zeros_like(columns)
+        key = (self.seed & MASK, ((self.seed >> 32) & MASK) ^ SHIFT_STREAM)
+        shift = (philox4x32((columns, zero, zero, zero), key)[0].double() + 0.5) * 2.0**-32
+        uniform = (halton(indices, count) + shift).frac().clamp(2.0**-53, 1.0 - 2.0**-53)
+        return (math.sqrt(2.0) * torch.special.erfinv(2.0 * uniform - 1.0)).to(dtype)
+
+
+class GaussHermiteFourier(RandomFourier):
+    """Fourier features at the nodes of a Gauss-Hermite product rule: few inputs, smooth kernels.
+
+    With q nodes per input (even) the rule has q^d frequencies, of which one of each pair (w, -w) is
+    kept: m = q^d columns scaled by the square root of their weight, prior N(0, I). It is exact for
+    polynomials of the frequency of degree 2 q - 1 in each input, so the kernel error falls faster
+    than exponentially in q at lags below about sqrt(q) lengthscales, and grows beyond: features
+    are periodic-like there.
+
+    Args:
+        kernel: RBF with ``ard_num_dims`` (it fixes d).
+        num_basis: m = q^d with q even, at most 64.
+        seed, block_frequencies: as ``RandomFourier``; nodes have no spread.
+
+    Raises:
+        ConfigError: another kernel, an unknown d, or m that is no such power.
+
+    Source: Dao, De Sa and Re, "Gaussian quadrature for kernel features", NeurIPS 2017.
+    """
+
+    points: Tensor
+    weights: Tensor
+
+    def __init__(
+        self,
+        kernel: nn.Module,
+        num_basis: int,
+        seed: int = 0,
+        block_frequencies: int = 500,
+    ) -> None:
+        if not isinstance(kernel, RBF) or kernel.ard_num_dims is None:
+            raise ConfigError(
+                "Gauss-Hermite features need kernel=rbf with ard_num_dims (one lengthscale per "
+                "input); for other kernels use random, orthogonal or quasi-Monte-Carlo features"
+            )
+        d = kernel.ard_num_dims
+        nodes = round(num_basis ** (1.0 / d))
+        if nodes**d != num_basis or nodes % 2 or nodes > MAX_NODES:
+            even = max(2, min(MAX_NODES, 2 * round(nodes / 2)))
+            raise ConfigError(
+                f"num_basis={num_basis}: a Gauss-Hermite rule in {d} inputs has q^{d} functions "
+                f"for an even q up to {MAX_NODES}; the nearest is {even**d}"
+            )
+        super().__init__(kernel, num_basis, seed, block_frequencies)
+        self.nodes, self.num_inputs = nodes, d
+        points, weights = np.polynomial.hermite_e.hermegauss(nodes)
+        weights = weights / weights.sum()
+        self.register_buffer("points", torch.from_numpy(points), persistent=False)
+        self.register_buffer("weights", torch.from_numpy(weights), persistent=False)
+
+    def _digits(self, indices: Tensor) -> Tensor:
+        """Node numbers (r, d); the first input takes its positive half only."""
+        half = self.nodes // 2
+        digits = [half + indices % half]
+        rest = indices // half
+        for _ in range(self.num_inputs - 1):
+            digits.append(rest % self.nodes)
+            rest = rest // self.nodes
+        return torch.stack(digits, dim=1)
+
+    def frequency_weights(self, indices: Tensor) -> Tensor:
+        """Weights (r,) of the kept frequencies, float64; they sum to one over all m / 2."""
+        return 2.0 * self.weights.double()[self._digits(indices)].prod(1)
+
+    def draws(self, indices: Tensor, num_inputs: int, dtype: torch.dtype) -> Tensor:
+        """Nodes (r, d) of frequencies ``indices`` (r,), in units of a standard normal."""
+        return self.points.double()[self._digits(indices)].to(dtype)
+
+    def selected(self, blocks: Tensor, x: Tensor) -> SelectedBlocks:
+        """As Basis; features carry weights of their own, so that products are taken after them."""
+        return SelectedBlocks(self, blocks)
+
+    def _relative(self, indices: Tensor, dtype: torch.dtype) -> Tensor:
+        """sqrt(weight / mean weight) of frequencies, by which the common scale is off."""
+        return (self.frequency_weights(indices) * (self.num_basis / 2)).sqrt().to(dtype)
+
+    def block_features(self, x: Tensor, blocks: Tensor) -> Tensor:
+        """Features of whole blocks: (n, L * block_size)."""
+        within = torch.arange(self.per_block, device=blocks.device)
+        indices = blocks[:, None] * self.per_block + within
+        relative = self._relative(indices.reshape(-1), x.dtype).view_as(indices)
+        both = torch.cat((relative, relative), dim=1).reshape(-1)
+        return super().block_features(x, blocks) * both
+
+    def forward(self, x: Tensor, columns: Tensor | None = None) -> Tensor:
+        """phi(x) at any columns; (n, len(columns)) or (n, m)."""
+        check_inputs(x, "GaussHermiteFourier")
+        if columns is None:
+            return self.block_features(x, torch.arange(self.num_blocks, device=x.device))
+        block, within = columns // self.block_size, columns % self.block_size
+        indices = block * self.per_block + within % self.per_block
+        return super().forward(x, columns) * self._relative(indices, x.dtype)

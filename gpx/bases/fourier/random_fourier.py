@@ -1,0 +1,197 @@
+"""Random Fourier features of a stationary kernel, any column on demand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor, nn
+
+from gpx.bases.base import Basis, check_inputs
+from gpx.bases.counter_random import standard_normals
+from gpx.bases.fourier.selected_frequencies import SelectedFrequencies
+from gpx.bases.fourier.spread import check_spreadable, checked_spread, drawn_spreads, spread_weights
+from gpx.bases.fourier.trigonometric import trigonometric_features
+from gpx.bases.selected_blocks import SelectedBlocks
+from gpx.errors import ConfigError
+
+PIECE = 1 << 20
+"""Entries of the frequencies whose prior variances are evaluated at once."""
+
+
+class SpectralKernel(Protocol):
+    """The part of a stationary kernel that the features need."""
+
+    outputscale: Tensor
+
+    def num_spectral_normals(self, num_inputs: int) -> int:
+        """Standard normals that one frequency in ``num_inputs`` dimensions needs."""
+
+    @property
+    def spectral_normals(self) -> int:
+        """As ``num_spectral_normals``, for the inputs that the kernel knows it has."""
+
+    def spectral_frequencies(self, normals: Tensor) -> Tensor:
+        """Angular frequencies (r, d) from standard normals (r, q)."""
+
+
+def frequencies_per_block(num_frequencies: int, limit: int) -> int:
+    """Largest divisor of ``num_frequencies`` that is at most ``limit``."""
+    return max(k for k in range(1, min(limit, num_frequencies) + 1) if num_frequencies % k == 0)
+
+
+class RandomFourier(Basis):
+    """cos and sin of m / 2 random frequencies, scaled so that the weight prior is N(0, I).
+
+    k(x, z) ~= phi(x)^T phi(z) with phi = sqrt(2 outputscale / m) [cos(w_r^T x), sin(w_r^T x)]; the
+    approximation is stationary for every m, exact at x = z, and its error falls like m^-1/2.
+
+    Layout: blocks of 2F columns, first the F cosines, then the F sines of frequencies
+    b F .. b F + F - 1. F is the largest divisor of m / 2 not above ``block_frequencies``.
+
+    Nothing of size m is stored: frequency r comes from row r of a counter-based generator
+    (seed, r), so any subset costs only itself, and the same seed gives the same basis everywhere.
+    Frequencies are differentiable in the lengthscales, features also in the outputscale.
+
+    Args:
+        kernel: stationary kernel with ``num_spectral_normals``, ``spectral_frequencies`` and
+            ``outputscale`` (RBF, Matern).
+        num_basis: m, even.
+        seed: of the frequencies.
+        block_frequencies: upper limit of F.
+        spread: factors by which frequencies are drawn farther out than the spectral density has
+            them, each for an equal share; prior variances 1 / S of the weights make up for it
+            (``spread_weights``), so that the kernel stays unbiased, and k(x, x) varies a little.
+            Data of small noise tell apart more functions at high frequencies than the prior has
+            there: a posterior is as good with fewer functions. Of RBF and Matern kernels that know
+            their inputs, alone or scaled.
+
+    Raises:
+        ConfigError: m is odd or below 2, the kernel has no spectral sampler, or a spread other than
+            one does not fit it (``check_spreadable``).
+
+    Source: Rahimi and Recht 2007; Evans thesis, chapter 5 (rescaled to S = I). Where to draw:
+        Avron et al., "Random Fourier features for kernel ridge regression", ICML 2017.
+    """
+
+    parts = 2  # cosines and sines
+
+    def __init__(
+        self,
+        kernel: nn.Module,
+        num_basis: int,
+        seed: int = 0,
+        block_frequencies: int = 500,
+        spread: float | Sequence[float] = 1.0,
+    ) -> None:
+        super().__init__()
+        if num_basis < 2 or num_basis % 2:
+            raise ConfigError(
+                f"num_basis={num_basis}: random Fourier features come in pairs of a cosine and a "
+                "sine, so it must be even and at least 2"
+            )
+        if block_frequencies < 1:
+            raise ConfigError(f"block_frequencies={block_frequencies} must be at least 1")
+        if not 0 <= seed < 2**64:
+            raise ConfigError(f"seed={seed} of the frequencies must be in [0, 2^64)")
+        self.kernel = kernel
+        self.num_basis = num_basis
+        self.seed = seed
+        self.per_block = frequencies_per_block(num_basis // 2, block_frequencies)
+        self.block_size = 2 * self.per_block
+        self.spread = checked_spread(spread)
+        self.spectral.num_spectral_normals(1)  # a kernel without a sampler says so now, not later
+        if self.spread != (1.0,):
+            check_spreadable(kernel)
+
+    @property
+    def spectral(self) -> SpectralKernel:
+        """The kernel, seen as a sampler of its spectral density."""
+        return cast(SpectralKernel, self.kernel)
+
+    def draws(self, indices: Tensor, num_inputs: int, dtype: torch.dtype) -> Tensor:
+        """Standard normals (r, q) of frequencies ``indices`` (r,)."""
+        count = self.spectral.num_spectral_normals(num_inputs)
+        return standard_normals(self.seed, indices, count, dtype=dtype)
+
+    def normals(self, indices: Tensor, num_inputs: int, dtype: torch.dtype) -> Tensor:
+        """``draws`` with directions as long as their spreads say: (r, q); no hyperparameters."""
+        draws = self.draws(indices, num_inputs, dtype)
+        if self.spread == (1.0,):
+            return draws
+        factors = drawn_spreads(self.seed, indices, self.spread).to(draws.dtype)
+        return torch.cat((factors[:, None] * draws[:, :num_inputs], draws[:, num_inputs:]), 1)
+
+    def frequencies(self, indices: Tensor, num_inputs: int, dtype: torch.dtype) -> Tensor:
+        """Angular frequencies (r, d) of ``indices`` (r,); differentiable in the lengthscales."""
+        normals = self.normals(indices, num_inputs, dtype)
+        return self.spectral.spectral_frequencies(normals).to(dtype)
+
+    def _frequency_indices(self, blocks: Tensor) -> Tensor:
+        within = torch.arange(self.per_block, device=blocks.device)
+        return (blocks[:, None] * self.per_block + within).reshape(-1)
+
+    def selected(self, blocks: Tensor, x: Tensor) -> SelectedBlocks:
+        """As Basis; frequencies are generated once, products taken tile by tile."""
+        check_inputs(x, "RandomFourier")
+        indices = self._frequency_indices(blocks)
+        return SelectedFrequencies(self, blocks, self.normals(indices, x.shape[1], x.dtype))
+
+    def scale(self, dtype: torch.dtype) -> Tensor:
+        """sqrt(2 outputscale / m), 0-d."""
+        return (2.0 / self.num_basis * self.spectral.outputscale).sqrt().to(dtype)
+
+    def block_features(self, x: Tensor, blocks: Tensor) -> Tensor:
+        """Features of whole blocks: (n, L * block_size), a view of a column-major buffer.
+
+        Cost: O(n L F d) and 2 n L F trigonometric functions; memory the result and half of it.
+        """
+        check_inputs(x, "RandomFourier")
+        frequencies = self.frequencies(self._frequency_indices(blocks), x.shape[1], x.dtype)
+        stacked = frequencies.view(blocks.shape[0], self.per_block, x.shape[1])
+        return trigonometric_features(x, stacked, self.scale(x.dtype))
+
+    def forward(self, x: Tensor, columns: Tensor | None = None) -> Tensor:
+        """phi(x) at any columns; (n, len(columns)) or (n, m).
+
+        Cost: O(n len(columns) d) time, O((n + d) len(columns)) memory.
+        """
+        if columns is None:
+            return self.block_features(x, torch.arange(self.num_blocks, device=x.device))
+        block, within = columns // self.block_size, columns % self.block_size
+        check_inputs(x, "RandomFourier")
+        indices = block * self.per_block + within % self.per_block
+        frequencies = self.frequencies(indices, x.shape[1], x.dtype)
+        angles = x @ frequencies.T
+        waves = torch.where(within < self.per_block, torch.cos(angles), torch.sin(angles))
+        return waves * self.scale(x.dtype)
+
+    def precision_diagonal(self, columns: Tensor | None = None) -> Tensor:
+        """S: ones (the features carry the prior scale) over the weights of ``spread``."""
+        like = next(self.parameters())
+        count = self.num_basis if columns is None else columns.shape[0]
+        if self.spread == (1.0,):
+            return torch.ones(count, dtype=like.dtype, device=like.device)
+        if columns is None:
+            whole = torch.arange(self.num_basis // 2, device=like.device)
+            variances = self._prior_variances(whole).view(-1, 1, self.per_block)
+            return variances.expand(-1, 2, -1).reshape(-1).reciprocal().to(like)
+        block, within = columns // self.block_size, columns % self.block_size
+        variances = self._prior_variances(block * self.per_block + within % self.per_block)
+        return variances.reciprocal().to(like)
+
+    @torch.no_grad()
+    def _prior_variances(self, indices: Tensor) -> Tensor:
+        """Prior variances of the weights of frequencies ``indices`` (r,), float64; O(r d)."""
+        one = torch.ones(1, self.spectral.spectral_normals, device=indices.device)
+        inputs = self.spectral.spectral_frequencies(one).shape[1]
+        pieces = [
+            spread_weights(self.kernel, self.frequencies(piece, inputs, torch.float64), self.spread)
+            for piece in indices.split(max(1, PIECE // inputs))
+        ]
+        return torch.cat(pieces)
+
+    def mean_column_square(self) -> Tensor:
+        """Expected phi_r(x)^2 over a cosine and sine pair: outputscale / m, exact; 0-d."""
+        return self.spectral.outputscale / self.num_basis

@@ -1,0 +1,168 @@
+"""A pass over the data with the eigenfunctions of a grid: blocks of them, and their gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions, GridModes
+from gpx.bases.grid_eigenfunctions.native import EigenfunctionLoops, eigenfunction_loops
+from gpx.bases.grid_eigenfunctions.polynomials import ColumnPolynomials, column_polynomials
+from gpx.bases.grid_eigenfunctions.products import tree_products
+
+BLOCK_BYTES = {"cpu": 2**22, "cuda": 2**28}
+"""Bytes of one block of features: it stays in a CPU's cache between the passes over it."""
+
+PAGE = 4096
+"""Rows of a block this far apart, in bytes, compete for a few places of the first caches."""
+
+
+class EigenfunctionPass:
+    """Unit eigenfunctions at x, block by block, and the gradient of weighted sums of them.
+
+    Between the smallest and the largest value of the data the one-dimensional functions of a
+    squared exponential are Chebyshev series (``column_polynomials``), which compiled loops evaluate
+    together with their products, without an exponential and whatever the number of nodes. Without a
+    compiler, on a device, for other kernels or where a product underflows, torch operations do it,
+    from the series where these are shorter than the axes.
+
+    Args:
+        basis: its grid is placed.
+        modes: its eigenfunctions; with their graph where ``gradient``.
+        x (n, d): all inputs of the pass; they get no gradient.
+        gradient: whether ``add`` and ``gradients`` will be called.
+
+    Attributes:
+        parameters: those of the kernel that the eigenfunctions may depend on.
+
+    Cost: n (p + d terms c) multiply-adds, three times that with the gradient; memory of a block or
+    three beside the data.
+    Source: ours; the functions are those of Evans thesis, theorem 4.2.
+    """
+
+    def __init__(
+        self, basis: GridEigenfunctions, modes: GridModes, x: Tensor, *, gradient: bool = False
+    ) -> None:
+        self.basis, self.modes, self.x = basis, modes, x.detach().contiguous()
+        self.parameters = unit_parameters(basis)
+        with torch.set_grad_enabled(gradient):
+            polynomials = column_polynomials(
+                basis.factors, basis.nodes, basis.sizes == 1, modes.transforms, self.x
+            )
+        loops = None if polynomials is None else eigenfunction_loops(self.x)
+        d, m, c = modes.transforms.shape
+        terms = m if polynomials is None else polynomials.series.shape[2]
+        if loops is None and terms >= m:
+            polynomials, terms = None, m
+        self._polynomials = polynomials
+        self._compiled: tuple[EigenfunctionLoops, ColumnPolynomials] | None = None
+        row = modes.plan.num_nodes
+        if polynomials is not None and loops is not None:
+            self._compiled = loops, polynomials.in_dtype(x.dtype)
+        else:
+            row = max(row, d * (terms + c))
+        self._step = _step(row * x.element_size(), x)
+        # what features depend on: the series alone, or transforms and the kernel's parameters
+        self._table = modes.transforms if polynomials is None else polynomials.series
+        self._targets: list[Tensor] = []
+        self._totals: list[Tensor] = []
+        if gradient:
+            leaf = self._table.detach().requires_grad_()
+            self._targets = [leaf, *(self.parameters if polynomials is None else [])]
+            self._totals = [torch.zeros_like(t, dtype=torch.float64) for t in self._targets]
+        self._threads = self._table.new_zeros(
+            torch.get_num_threads(), *self._table.shape, dtype=torch.float64
+        )
+        self._products, self._weights = self.x.new_empty(0), self.x.new_empty(0)
+        self._rows = slice(0)
+        self._graph: Tensor | None = None
+
+    def blocks(self) -> Iterator[slice]:
+        """Slices of rows whose features keep to BLOCK_BYTES."""
+        for start in range(0, len(self.x), self._step):
+            yield slice(start, min(start + self._step, len(self.x)))
+
+    def __call__(self, rows: slice) -> Tensor:
+        """Features (p, b) of one of the blocks, in plan order; valid until the next call."""
+        plan, x = self.modes.plan, self.x[rows]
+        self._rows, self._graph = rows, None
+        if self._compiled is not None:
+            loops, polynomials = self._compiled
+            self._products, products = _room(self._products, plan.num_nodes, x)
+            if loops.values(x, polynomials, plan, products):
+                return products if plan.kept is None else products.index_select(0, plan.kept)
+        if not self._targets:
+            return self._by_torch(x, self._table)
+        with torch.enable_grad():
+            self._graph = self._by_torch(x, self._targets[0])
+        return self._graph.detach()
+
+    def _by_torch(self, x: Tensor, table: Tensor) -> Tensor:
+        if self._polynomials is None:
+            return self.basis.features(x, self.modes._replace(transforms=table))
+        return tree_products(self._polynomials._replace(series=table).evaluate(x), self.modes.plan)
+
+    def weights(self) -> Tensor:
+        """Memory (p, b) for what ``add`` takes for the last block; valid until the next call."""
+        count = len(self.modes.plan.index)
+        self._weights, found = _room(self._weights, count, self.x[self._rows])
+        return found
+
+    def add(self, weight: Tensor) -> None:
+        """Add the gradient of sum(weight * features), weight (p, b), over the last block."""
+        if self._graph is not None:
+            found = torch.autograd.grad(
+                self._graph, self._targets, grad_outputs=weight, allow_unused=True
+            )
+            for total, grad in zip(self._totals, found, strict=True):
+                if grad is not None:
+                    total += grad
+            return
+        assert self._compiled is not None
+        (loops, polynomials), plan, x = self._compiled, self.modes.plan, self.x[self._rows]
+        products = _room(self._products, plan.num_nodes, x)[1]
+        if plan.kept is not None:
+            weight = torch.zeros_like(products).index_copy_(0, plan.kept, weight)
+        loops.add_slopes(x, polynomials, plan, products, weight.contiguous(), self._threads)
+
+    def gradients(self) -> list[Tensor]:
+        """Gradients of all that was added, in ``parameters``."""
+        table = self._totals[0] + self._threads.sum(0)
+        through: tuple[Tensor | None, ...] = ()
+        if self.parameters:
+            through = torch.autograd.grad(
+                self._table,
+                self.parameters,
+                grad_outputs=table.to(self._table.dtype),
+                allow_unused=True,
+            )
+        direct = self._totals[1:] or [
+            torch.zeros_like(p, dtype=torch.float64) for p in self.parameters
+        ]
+        return [
+            (total if grad is None else total + grad).to(p.dtype)
+            for p, total, grad in zip(self.parameters, direct, through, strict=True)
+        ]
+
+
+def unit_parameters(basis: GridEigenfunctions) -> list[nn.Parameter]:
+    """Parameters of the kernel that the unit eigenfunctions depend on (or may)."""
+    return [p for p in basis.kernel.parameters() if p.requires_grad]
+
+
+def _step(row_bytes: int, x: Tensor) -> int:
+    """Rows of a block."""
+    step = max(1, BLOCK_BYTES.get(x.device.type, BLOCK_BYTES["cpu"]) // row_bytes)
+    if step * x.element_size() % PAGE == 0:
+        step -= 64 // x.element_size()
+    return step
+
+
+def _room(buffer: Tensor, rows: int, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The buffer, grown if need be, and (rows, len(x)) of it: fresh memory costs page faults."""
+    count = rows * len(x)
+    if buffer.numel() < count:
+        buffer = x.new_empty(count)
+    return buffer, buffer[:count].view(rows, len(x))

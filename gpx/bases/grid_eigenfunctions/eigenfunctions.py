@@ -1,0 +1,286 @@
+"""Eigenfunctions of a kernel by the Nystrom method on a product grid that is never formed."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gpx.backends import DEFAULT_BUDGET, row_chunks
+from gpx.bases.base import Basis, check_inputs
+from gpx.bases.grid_eigenfunctions.factors import ProductFactors
+from gpx.bases.grid_eigenfunctions.grid import GridOptions, grid_size, inducing_axes, pad_axes
+from gpx.bases.grid_eigenfunctions.products import ProductPlan, tree_products
+from gpx.errors import ConfigError
+from gpx.kernels.base import Kernel
+from gpx.linalg.kronecker_extremes import KroneckerExtremes, kronecker_extremes
+from gpx.linalg.stable_eigh import stable_eigh
+
+EIGENVALUE_FLOOR = 1e-12
+"""Relative floor of each factor's eigenvalues: those of smooth kernels are rounded below zero."""
+
+
+class GridModes(NamedTuple):
+    """The p leading eigenfunctions on a grid, ready to be evaluated.
+
+    Attributes:
+        transforms (d, m, c): Q_i Lambda_i^{-1/2} of the leading c eigenpairs of each axis; they
+            carry the gradient.
+        log_values (p,): logarithms of the eigenvalues of the grid's covariance, in the order of
+            the plan.
+        plan: the p multi-indices in the order of their products.
+    """
+
+    transforms: Tensor
+    log_values: Tensor
+    plan: ProductPlan
+
+
+class GridEigenfunctions(Basis):
+    """phi_j(x) = lambda_j^{-1/2} k(x, U) q_j for the p largest eigenvalues on a grid U, S = I.
+
+    K_UU q_j = lambda_j q_j on the Cartesian product U of a few nodes along every input column, of
+    any size (10^200 is fine): eigenvalues and eigenvectors are products of those of the d
+    one-dimensional covariances, the p largest are found without listing them, and phi_j(x) is a
+    product of d one-dimensional functions. The kernel that the basis stands for,
+    k~(x, z) = phi(x)^T phi(z), is the Nystrom kernel of U cut to rank p; k - k~ is positive
+    semi-definite.
+
+    Features are differentiable in the kernel's parameters. Which products are the largest is
+    piecewise constant in them, and what an optimiser sees jumps wherever that changes: ``select``
+    fixes the choice made at the current parameters until it is called again. Without it every call
+    chooses anew.
+
+    Args:
+        kernel: one that factors over the columns, see ``ProductFactors``.
+        num_inputs: d.
+        num_basis: p, at most; never more than the grid has points.
+        grid: how ``place`` builds the grid.
+        factor_jitter: added to the diagonal of every one-dimensional covariance.
+
+    Attributes:
+        nodes (d, m): nodes along each column, the last one repeated; zero until ``place``.
+        sizes (d,): how many of them count.
+        index (p, d): the choice of ``select``, largest first; (0, d) without one.
+
+    Cost: O(sum_i m_i^3) for the eigenpairs, O(d m p) for the selection, O(n (p + d m c)) for
+    features at n points; nothing depends on the number of grid points prod_i m_i.
+    Source: Evans thesis, sections 4.2 and 4.3 (Evans and Nair 2018).
+    """
+
+    block_size = 1
+    data_sized = ("nodes", "index")
+    nodes: Tensor
+    sizes: Tensor
+    index: Tensor
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        num_inputs: int,
+        num_basis: int = 1000,
+        grid: GridOptions | None = None,
+        factor_jitter: float = 1e-12,
+    ) -> None:
+        super().__init__()
+        if num_basis < 1 or factor_jitter < 0.0:
+            raise ConfigError(
+                f"num_eigenfunctions={num_basis} must be at least 1 and factor_jitter="
+                f"{factor_jitter} not negative"
+            )
+        self.kernel = kernel
+        self.factors = ProductFactors(kernel, num_inputs)
+        self.most = num_basis
+        self.num_basis = num_basis
+        self.options = GridOptions() if grid is None else grid
+        self.factor_jitter = factor_jitter
+        # float64 whatever the features: the one-dimensional problems are small and ill-conditioned
+        width = self.options.points_per_dim
+        self.register_buffer("nodes", torch.zeros(num_inputs, width, dtype=torch.float64))
+        self.register_buffer("sizes", torch.ones(num_inputs, dtype=torch.int64))
+        self.register_buffer("index", torch.zeros(0, num_inputs, dtype=torch.int64))
+        self._plan: ProductPlan | None = None
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """Moves between devices, but nodes stay in float64."""
+        nodes = self.nodes
+        super()._apply(fn, recurse)
+        self.nodes = nodes.to(self.nodes.device)
+        self._plan = None
+        return self
+
+    def place(self, x: Tensor) -> None:
+        """Build the grid for inputs x (n, d); forgets a choice. Cost: O(n log n d)."""
+        check_inputs(x, "a grid of eigenfunctions")
+        padded, sizes = pad_axes(inducing_axes(x, self.options))
+        self.nodes, self.sizes = padded.to(self.nodes.device), sizes.to(self.sizes.device)
+        self.num_basis = min(self.most, self.grid_size)
+        self.index, self._plan = self.index[:0], None
+
+    def raise_lengthscales(self, x: Tensor) -> list[int]:
+        """Raise lengthscales below the distance of the data to the nearest node.
+
+        Between nodes further apart than about a lengthscale the Nystrom eigenfunctions vanish, and
+        the data there cannot be explained by any of them.
+
+        Args:
+            x (n, d): training inputs. A column whose values are all nodes allows any lengthscale.
+
+        Returns:
+            the columns whose lengthscale was raised.
+
+        Cost: O(n d log m).
+        """
+        return self.factors.raise_lengthscales(self.resolved_lengthscales(x))
+
+    def resolved_lengthscales(self, x: Tensor) -> Tensor:
+        """Twice the largest distance of the data x (n, d) to the nearest node: (d,), float64."""
+        least = x.new_zeros(x.shape[1], dtype=torch.float64)
+        for column, size in enumerate(self.sizes.tolist()):
+            if size < 2:
+                continue
+            nodes, values = self.nodes[column, :size], x[:, column].double().contiguous()
+            above = torch.searchsorted(nodes, values).clamp(1, size - 1)
+            gap = torch.minimum((nodes[above] - values).abs(), (values - nodes[above - 1]).abs())
+            least[column] = 2.0 * gap.max()
+        return least
+
+    @torch.no_grad()
+    def select(self) -> int:
+        """Choose the p largest products at the current parameters, and keep to them.
+
+        Returns:
+            how many of them are new; p at the first call.
+
+        Cost: O(sum_i m_i^3 + d m p).
+        """
+        found = self._largest(self.eigenpairs()[0])
+        both = torch.cat([self.index, found.index])
+        new = len(torch.unique(both, dim=0)) - len(self.index)
+        self.choose(found.index)
+        return new
+
+    def choose(self, index: Tensor) -> None:
+        """Keep to the eigenfunctions with these multi-indices (p, d), a former choice."""
+        self.index, self._plan = index, ProductPlan(index)
+
+    def under(self, kernel: Kernel) -> GridEigenfunctions:
+        """The same grid and choice for another kernel of as many inputs; buffers are shared."""
+        other = GridEigenfunctions(
+            kernel, self.factors.num_inputs, self.most, self.options, self.factor_jitter
+        )
+        other.nodes, other.sizes, other.index = self.nodes, self.sizes, self.index
+        other.num_basis, other._plan = self.num_basis, self._plan
+        return other
+
+    @property
+    def grid_size(self) -> int:
+        """Number of grid points, prod_i m_i: a Python integer of any size."""
+        return grid_size(self.sizes)
+
+    @property
+    def log10_grid_size(self) -> float:
+        """Decimal logarithm of ``grid_size``."""
+        return float(self.sizes.double().log().sum()) / math.log(10.0)
+
+    def modes(self) -> GridModes:
+        """Eigenpairs at the kernel's current parameters, and which p products are the largest.
+
+        Cost: O(sum_i m_i^3 + d m p).
+        """
+        values, vectors = self.eigenpairs()
+        if len(self.index) == 0:
+            return self._modes(values, vectors, ProductPlan(self._largest(values).index))
+        if self._plan is None:
+            self._plan = ProductPlan(self.index)
+        return self._modes(values, vectors, self._plan)
+
+    def leading_modes(self) -> GridModes:
+        """As ``modes``, but with the choice made anew whatever ``select`` has fixed."""
+        values, vectors = self.eigenpairs()
+        return self._modes(values, vectors, ProductPlan(self._largest(values).index))
+
+    def _modes(self, values: Tensor, vectors: Tensor, plan: ProductPlan) -> GridModes:
+        c = plan.width
+        raised = self._floored(values)
+        transforms = vectors[:, :, :c] * raised[:, None, :c].rsqrt()
+        chosen = raised.detach().log().gather(1, plan.index.mT)
+        return GridModes(transforms, chosen.sum(0), plan)
+
+    def _largest(self, values: Tensor) -> KroneckerExtremes:
+        """The p largest products of eigenvalues (d, m)."""
+        spectra = [v[:size] for v, size in zip(values.detach(), self.sizes.tolist(), strict=True)]
+        return kronecker_extremes(spectra, self.num_basis, floor=EIGENVALUE_FLOOR)
+
+    def eigenpairs(self) -> tuple[Tensor, Tensor]:
+        """Values (d, m), descending, and vectors (d, m, m) of every axis; beyond its size zero."""
+        m = self.nodes.shape[1]
+        inside = torch.arange(m, device=self.nodes.device) < self.sizes[:, None]
+        square = inside[:, :, None] & inside[:, None, :]
+        gram = self.factors.evaluate(self.nodes, self.nodes.mT).to(torch.float64)
+        # -1 on the rest of the diagonal sorts it behind everything else, unmixed
+        rest = torch.diag_embed(torch.where(inside, self.factor_jitter, -1.0).to(gram.dtype))
+        values, vectors = stable_eigh(torch.where(square, gram, 0.0) + rest)
+        return torch.where(inside, values, 0.0), torch.where(square, vectors, 0.0)
+
+    def _floored(self, values: Tensor) -> Tensor:
+        """Eigenvalues raised to the floor; one beyond an axis' size, where vectors are zero."""
+        inside = torch.arange(values.shape[1], device=values.device) < self.sizes[:, None]
+        raised = torch.maximum(values, EIGENVALUE_FLOOR * values[:, :1].detach())
+        return torch.where(inside, raised, 1.0)
+
+    def one_dimensional(self, x: Tensor, transforms: Tensor) -> Tensor:
+        """Scaled eigenfunctions of every axis at x (n, d): (d, c, n). Cost: O(n d m c)."""
+        cross = self.factors.evaluate(self.nodes.to(x.dtype), x)
+        single = (self.sizes == 1)[:, None, None]
+        if bool(single.any()):  # an axis of one node has no part in the model
+            cross = torch.where(single, 1.0, cross)
+        return transforms.mT.to(x.dtype) @ cross
+
+    def features(self, x: Tensor, modes: GridModes) -> Tensor:
+        """Eigenfunctions of the kernel with outputscale one at x (n, d): (p, n), in plan order.
+
+        Differentiable in the transforms and in the kernel's parameters.
+        """
+        return tree_products(self.one_dimensional(x, modes.transforms), modes.plan)
+
+    def forward(self, x: Tensor, columns: Tensor | None = None) -> Tensor:
+        """phi(x), outputscale included: (n, p), or (n, len(columns)).
+
+        Column j belongs to the j-th largest eigenvalue, of the parameters at which ``select`` was
+        called, where it was. In chunks of rows.
+
+        Cost: O(n p) beside the eigenproblems; columns are picked before the products are formed.
+        """
+        check_inputs(x, "a grid of eigenfunctions")
+        modes = self.modes()
+        order = modes.plan.order if columns is None else modes.plan.order[columns]
+        if columns is not None:
+            chosen, order = torch.unique(order, return_inverse=True)
+            plan = ProductPlan(modes.plan.index[chosen])
+            modes, order = (
+                GridModes(modes.transforms, modes.log_values[chosen], plan),
+                plan.order[order],
+            )
+        d, m, c = modes.transforms.shape
+        row = (3 * modes.plan.num_nodes + d * (m + 2 * c)) * x.element_size()
+        chunks = row_chunks(x.shape[0], row, DEFAULT_BUDGET)
+        parts = [self.features(x[rows], modes).index_select(0, order) for rows in chunks]
+        whole = torch.cat(parts, 1) if parts else x.new_empty(len(order), 0)
+        return self.factors.outputscale.sqrt().to(x.dtype) * whole.mT
+
+    def block_features(self, x: Tensor, blocks: Tensor) -> Tensor:
+        """Columns ``blocks`` (L,), in order: (n, L)."""
+        return self(x, blocks)
+
+    def precision_diagonal(self, columns: Tensor | None = None) -> Tensor:
+        """Ones: the features carry the prior scale (S = I)."""
+        count = self.num_basis if columns is None else columns.shape[0]
+        return torch.ones(count, dtype=self.factors.outputscale.dtype, device=self.nodes.device)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+        self._plan = None
+        self.num_basis = min(self.most, self.grid_size)

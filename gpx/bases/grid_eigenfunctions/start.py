@@ -1,0 +1,113 @@
+"""Where regression on the eigenfunctions of a grid starts."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions
+from gpx.bases.grid_eigenfunctions.search import best_scales, search_lengthscales
+from gpx.bases.grid_eigenfunctions.sums import FeatureSums
+from gpx.errors import ConfigError
+from gpx.linalg import available_memory
+
+SQUARE_ARRAYS = 8
+"""Arrays of p x p that training holds at once."""
+
+NOTHING = 0.99
+"""Share of the targets' mean square from which on all of it is noise."""
+
+LEAST_NOISE = 2e-6
+"""Twice the floor of a noise variance, so that a start never sits on it."""
+
+
+class Chosen(NamedTuple):
+    """What ``choose_eigenfunctions`` did.
+
+    Attributes:
+        note: for people.
+        gain: of the search for lengthscales, nats over the rows that it looked at.
+    """
+
+    note: str
+    gain: float
+
+
+def require_memory(option: str, functions: int, device: torch.device) -> None:
+    """Raise ConfigError where sums of p x p do not fit into memory.
+
+    Args:
+        option: that sets p, for the message.
+        functions: p.
+        device: where the sums will be.
+    """
+    free, needed = available_memory(device), SQUARE_ARRAYS * 8 * functions**2
+    if free is not None and needed > free:
+        most = math.isqrt(free // (SQUARE_ARRAYS * 8))
+        raise ConfigError(
+            f"{option}={functions} needs about {needed / 2**30:.1f} GiB for sums of "
+            f"{functions} x {functions} and {free / 2**30:.1f} GiB are free on {device}; use at "
+            f"most {most}, beyond a few thousand approx=qsgp approx.basis=grief"
+        )
+
+
+def choose_eigenfunctions(
+    basis: GridEigenfunctions,
+    x: Tensor,
+    residual: Tensor,
+    ratio: float,
+    *,
+    fit: bool,
+    sweeps: int,
+    generator: torch.Generator,
+) -> Chosen:
+    """Place the grid and select the eigenfunctions of the kernel, or of one that suits them better.
+
+    Args:
+        basis: to place; the lengthscales of its kernel move with ``fit``.
+        x (n, d), residual (n,): inputs and y - m(x).
+        ratio: noise variance over outputscale.
+        fit: whether to raise lengthscales that the grid cannot resolve, and to search.
+        sweeps: of that search, see ``search_lengthscales``.
+        generator: of its rows.
+
+    """
+    basis.place(x)
+    raised = basis.raise_lengthscales(x) if fit else []
+    note, gain = "", 0.0
+    if raised:
+        note += f"; lengthscales of {len(raised)} inputs raised to the spacing of the grid"
+    if fit:
+        found = search_lengthscales(basis, x, residual, ratio, sweeps, generator=generator)
+        gain = found.gain * found.rows
+        if found.gain > 0.0:
+            note += (
+                f"; {found.evaluations} sets of lengthscales compared, evidence/point "
+                f"{found.gain:+.4f}"
+            )
+    basis.select()
+    size = f"10^{basis.log10_grid_size:.1f} inducing points"
+    return Chosen(f"{basis.num_basis} eigenfunctions of {size}{note}", gain)
+
+
+def scales_for(sums: FeatureSums, inputs: int) -> tuple[Tensor, Tensor, str]:
+    """Outputscale and noise variance of largest evidence, and a word where that is all noise.
+
+    Args:
+        sums: with E = I.
+        inputs: d.
+
+    Returns:
+        factor () on the outputscale of the features, noise () (at least 2e-6), remark.
+    """
+    outputscale, noise = best_scales(sums)
+    remark = ""
+    if noise > NOTHING * sums.squared_residual / sums.num_data:
+        remark = (
+            "; they explain nothing of the targets: start from longer lengthscales, "
+            f"kernel.lengthscale={math.sqrt(inputs):.1f}"
+        )
+    return outputscale, noise.clamp_min(LEAST_NOISE), remark

@@ -1,0 +1,1 @@
+"""What several methods share: kernel matrices plus noise, Nystrom statistics, kernel gradients."""

@@ -1,0 +1,1 @@
+"""One room per family of methods: model, posterior, objectives, own optimiser steps, numerics."""

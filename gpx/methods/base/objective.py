@@ -1,0 +1,152 @@
+"""What an evidence objective is: a plain function of tensors inside, a thin module around it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from gpx.data_sized import DataSized
+from gpx.errors import ConfigError
+from gpx.likelihoods.base import Likelihood
+from gpx.linalg.report import CholeskyReport, SolveReport
+from gpx.methods.base.model import Model
+
+Kind = Literal["exact", "lower_bound", "upper_bound", "unbiased", "estimate"]
+Batching = Literal["full", "minibatch"]
+Facts = dict[str, bool | int | float | str]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Evidence of a model for data.
+
+    Attributes:
+        value (): nats, summed over all n training points (never divided by n); differentiable.
+        kind: what ``value`` is with respect to the log marginal likelihood. ``unbiased`` means an
+            unbiased estimate of a bound or of the evidence, as the objective's docstring says.
+        parts: named terms, detached, in nats, for monitoring (fit, complexity, trace, ...).
+        report: what the solver or factorisation did.
+        facts: further plain values for metrics.json (which path was taken, at what accuracy).
+    """
+
+    value: Tensor
+    kind: Kind
+    parts: dict[str, Tensor] = field(default_factory=dict)
+    report: SolveReport | CholeskyReport | None = None
+    facts: Facts = field(default_factory=dict)
+
+
+class Objective(DataSized, ABC):
+    """A loss that turns a model and data into evidence.
+
+    Subclasses set ``batching`` and ``kind``, list the ``models`` and ``likelihoods`` they fit, and
+    write ``evidence``.
+    State of a stochastic estimator (control variates, support points) lives in buffers of the
+    objective, so that checkpoints carry it.
+    """
+
+    batching: ClassVar[Batching] = "full"
+    kind: ClassVar[Kind] = "exact"
+    models: ClassVar[tuple[type[Model], ...]] = (Model,)
+    likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Likelihood,)
+
+    @abstractmethod
+    def evidence(
+        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    ) -> Evidence:
+        """Evidence in nats, summed over all training points.
+
+        Args:
+            model: one of ``self.models``.
+            x (n, d): all training inputs (``batching == "full"``) or a mini-batch.
+            y (n,): targets in the same order.
+            generator: source of randomness on the data's device; stochastic objectives need it.
+        """
+
+    def check(self, model: Model) -> None:
+        """Raise ConfigError, in one sentence, when this objective does not fit ``model``."""
+        if not isinstance(model, self.models):
+            wanted = " or ".join(m.__name__ for m in self.models)
+            raise ConfigError(
+                f"objective {type(self).__name__} needs a {wanted} model, "
+                f"got {type(model).__name__}; choose another objective= or approx="
+            )
+        if not isinstance(model.likelihood, self.likelihoods):
+            wanted = " or ".join(m.__name__ for m in self.likelihoods)
+            # torch renames the class of a module that has parametrised attributes
+            found = type(model.likelihood).__name__.removeprefix("Parametrized")
+            raise ConfigError(
+                f"objective {type(self).__name__} needs the {wanted} likelihood, got {found}; "
+                "choose another likelihood=, or approx=svgp, which takes any"
+            )
+
+    def prepare(
+        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    ) -> None:
+        """Called once before the first step with all training data. Default: nothing."""
+
+    def before_step(self, model: Model, x: Tensor, y: Tensor, rows: Tensor) -> None:
+        """Called before every mini-batch step, with all training data. Default: nothing.
+
+        Args:
+            x (n, d), y (n,): all training data.
+            rows (batch,): those of the mini-batch that ``evidence`` will be given.
+        """
+
+    def after_step(self, model: Model) -> None:
+        """Called after every optimiser step (to update tracked quantities). Default: nothing."""
+
+    def after_stall(self, model: Model) -> bool:
+        """Called when the loss no longer falls although its gradient has not vanished.
+
+        Returns:
+            whether the objective became smoother, so that it is worth while to go on.
+        """
+        return False
+
+    def forward(
+        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Scalar loss to minimise: minus the evidence, in nats per training point."""
+        evidence = self.evidence(model, x, y, generator=generator)
+        return -evidence.value / self.num_data(x)
+
+    @torch.no_grad()
+    def full_evidence(
+        self,
+        model: Model,
+        x: Tensor,
+        y: Tensor,
+        *,
+        batch_size: int,
+        generator: torch.Generator | None = None,
+    ) -> Evidence:
+        """Evidence over all training data, for the record at the end of a run.
+
+        Full-batch objectives evaluate once. Mini-batch ones average over one pass of equal batches
+        in random order (a remainder is skipped), which keeps an unbiased estimate unbiased;
+        objectives that can stream the exact value override this.
+
+        Args:
+            model, x (n, d), y (n,), generator: as for ``evidence``.
+            batch_size: rows per batch of a mini-batch objective.
+        """
+        if self.batching == "full":
+            return self.evidence(model, x, y, generator=generator)
+        size = min(batch_size, x.shape[0])
+        order = torch.randperm(x.shape[0], generator=generator, device=x.device)
+        batches = [
+            self.evidence(model, x[rows], y[rows], generator=generator)
+            for rows in order.split(size)
+            if rows.shape[0] == size
+        ]
+        mean = torch.stack([batch.value for batch in batches]).mean()
+        return Evidence(mean, "estimate")
+
+    def num_data(self, x: Tensor) -> int:
+        """Number of training points the evidence sums over; mini-batch objectives override it."""
+        return x.shape[0]

@@ -1,0 +1,16 @@
+"""Exact Gaussian processes: by Cholesky factorisation, iteratively, with a bounded bias."""
+
+from gpx.methods.exact.barely_biased_mll import BarelyBiasedMLL
+from gpx.methods.exact.exact_mll import ExactMLL
+from gpx.methods.exact.iterative_mll import IterativeMLL
+from gpx.methods.exact.marginal_likelihood import MarginalLikelihood
+from gpx.methods.exact.model import ExactGP, ExactPosterior
+
+__all__ = [
+    "BarelyBiasedMLL",
+    "ExactGP",
+    "ExactMLL",
+    "ExactPosterior",
+    "IterativeMLL",
+    "MarginalLikelihood",
+]

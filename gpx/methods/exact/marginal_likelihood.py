@@ -1,0 +1,73 @@
+"""Log marginal likelihood of an exact Gaussian process by the path its model takes."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from gpx.errors import ConfigError
+from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.gaussian import Gaussian
+from gpx.methods.base.model import Model
+from gpx.methods.base.objective import Evidence, Objective
+from gpx.methods.exact.barely_biased_mll import BarelyBiasedMLL
+from gpx.methods.exact.exact_mll import ExactMLL
+from gpx.methods.exact.iterative_mll import IterativeMLL
+from gpx.methods.exact.model import ExactGP
+
+
+class MarginalLikelihood(Objective):
+    """``ExactMLL``, ``IterativeMLL`` or ``BarelyBiasedMLL``, as the model's ``solver`` says.
+
+    The evidence's kind and its facts name the path taken.
+
+    Args:
+        iterative, barely_biased: the two stochastic paths with their options; None: defaults.
+    """
+
+    batching = "full"
+    kind = "estimate"
+    models: ClassVar[tuple[type[Model], ...]] = (ExactGP,)
+    likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
+
+    def __init__(
+        self,
+        iterative: IterativeMLL | None = None,
+        barely_biased: BarelyBiasedMLL | None = None,
+    ) -> None:
+        super().__init__()
+        self.iterative = IterativeMLL() if iterative is None else iterative
+        self.barely_biased = BarelyBiasedMLL() if barely_biased is None else barely_biased
+        if not isinstance(self.iterative, IterativeMLL) or not isinstance(
+            self.barely_biased, BarelyBiasedMLL
+        ):
+            raise ConfigError(
+                "objective.iterative must be an IterativeMLL and objective.barely_biased a "
+                "BarelyBiasedMLL"
+            )
+        self.cholesky = ExactMLL()
+
+    def path(self, model: Model, x: Tensor) -> Objective:
+        """The objective that serves ``model`` on x (n, d)."""
+        self.check(model)
+        assert isinstance(model, ExactGP)
+        paths: dict[str, Objective] = {
+            "cholesky": self.cholesky,
+            "iterative": self.iterative,
+            "barely_biased": self.barely_biased,
+        }
+        return paths[model.solver_for(x).name]
+
+    def prepare(
+        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    ) -> None:
+        """As in ``Objective``."""
+        self.path(model, x).prepare(model, x, y, generator=generator)
+
+    def evidence(
+        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    ) -> Evidence:
+        """Evidence of the path taken, with its kind, terms and report."""
+        return self.path(model, x).evidence(model, x, y, generator=generator)

@@ -1,0 +1,258 @@
+"""Exact Gaussian process regression."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from gpx.bases.grid_eigenfunctions.factors import ProductFactors
+from gpx.errors import ConfigError
+from gpx.inference.exact_solver import (
+    IterativeOptions,
+    SolverChoice,
+    SolverName,
+    cholesky_memory,
+    choose_solver,
+    require_finite,
+)
+from gpx.kernels.base import Kernel
+from gpx.likelihoods.gaussian import Gaussian
+from gpx.linalg import CholeskyReport, available_memory, cholesky_in_place, upper_solve
+from gpx.means.base import Mean
+from gpx.methods.base.model import Marginals, Model, Posterior
+from gpx.sampling import prior_functions
+
+if TYPE_CHECKING:
+    from gpx.inference.iterative_posterior import IterativePosterior
+
+BLOCK_BYTES = {"cpu": 2**23, "cuda": 2**28}
+"""Bytes of one block of kernel rows: large enough to hide overheads, small beside n x n."""
+
+
+def row_blocks(n: int, width: int, like: Tensor) -> Iterator[slice]:
+    """Slices of 0 .. n such that a block of ``width`` columns keeps to BLOCK_BYTES."""
+    budget = BLOCK_BYTES.get(like.device.type, BLOCK_BYTES["cpu"])
+    step = max(1, budget // (max(width, 1) * like.element_size()))
+    for start in range(0, n, step):
+        yield slice(start, min(start + step, n))
+
+
+def noisy_cholesky(kernel: Kernel, x: Tensor, noise: Tensor) -> tuple[Tensor, CholeskyReport]:
+    """Upper factor U (n, n), U^T U = k(x, x) + noise I (+ reported jitter), in one n x n array.
+
+    Raises:
+        ConfigError: the array does not fit into the memory that is left.
+        NotPositiveDefinite: see ``gpx.linalg.cholesky``.
+    """
+    n = x.shape[0]
+    _require_memory(n, x)
+
+    def fill(buffer: Tensor) -> None:
+        for rows in row_blocks(n, n, x):
+            past = slice(0, rows.stop)
+            buffer[rows, past] = kernel.evaluate(x[rows], x[past])
+        buffer.diagonal().add_(noise)
+
+    with torch.no_grad():
+        return cholesky_in_place(
+            fill,
+            x.new_empty(n, n),
+            name=f"the kernel matrix of {n} training points plus noise",
+            hint=f"other hyperparameters (the noise variance is {float(noise):.2e})",
+        )
+
+
+def _require_memory(n: int, x: Tensor) -> None:
+    needed = cholesky_memory(x)
+    free = available_memory(x.device)
+    if free is not None and needed > free:
+        raise ConfigError(
+            f"an exact Gaussian process on {n} training points needs about {needed / 2**30:.1f} "
+            f"GiB and {free / 2**30:.1f} GiB are free on {x.device}; use approx.solver=iterative, "
+            "approx=sgpr, svgp or qsgp, fewer points, or trainer.dtype=float32"
+        )
+
+
+class ExactGP(Model):
+    """Gaussian process regression without approximation of the model.
+
+    Args:
+        kernel, mean, likelihood: the likelihood must be Gaussian.
+        solver: "cholesky"; "iterative" or "barely_biased": by kernel products alone, memory O(n);
+            "auto": Cholesky where time and memory allow, else iterative. ``settle`` fixes what
+            ``auto`` means for a run, in its config.
+        iterative: numbers of the two iterative paths.
+
+    Cost: see ``ExactMLL``, ``IterativeMLL`` and ``BarelyBiasedMLL``.
+    """
+
+    kernel: Kernel
+    mean: Mean
+    likelihood: Gaussian
+
+    def __init__(
+        self,
+        *,
+        kernel: Kernel,
+        mean: Mean,
+        likelihood: Gaussian,
+        solver: SolverName = "cholesky",
+        iterative: IterativeOptions | None = None,
+    ) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.mean = mean
+        self.likelihood = likelihood
+        self.iterative = IterativeOptions() if iterative is None else iterative
+        self.solver = solver
+        choose_solver(solver, torch.empty(0))  # fails early
+
+    def solver_for(self, x: Tensor) -> SolverChoice:
+        """The path for training inputs x (n, d), never "auto", and why."""
+        return choose_solver(self.solver, x)
+
+    def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
+        """As in ``Model``: what "auto" means here.
+
+        Raises:
+            ConfigError: eigenfunctions asked for as preconditioner of a kernel that has none.
+        """
+        if self.iterative.preconditioner == "grief":
+            ProductFactors(self.kernel, x.shape[1])
+        if self.solver != "auto":
+            return {}
+        choice = self.solver_for(x)
+        self.solver = choice.name
+        return {"solver": (choice.name, choice.reason)}
+
+    def condition(self, x: Tensor, y: Tensor) -> ExactPosterior | IterativePosterior:
+        """Posterior given x (n, d) and y (n,).
+
+        Cost: Cholesky n^3/3 multiply-adds, one n x n array; iterative one solve.
+
+        Raises:
+            DataError: targets that are not finite.
+        """
+        with torch.no_grad():
+            posterior = self._posterior(x, y)
+            require_finite(posterior.residual)
+            posterior.condition_()
+        return posterior
+
+    def empty_posterior(self, num_data: int) -> ExactPosterior | IterativePosterior:
+        """As in ``Model``; the number of inputs is read from the loaded state."""
+        parameter = next(self.parameters())
+        empty = parameter.new_zeros(num_data, 0)
+        return self._posterior(empty, empty.sum(1))
+
+    def _posterior(self, x: Tensor, y: Tensor) -> ExactPosterior | IterativePosterior:
+        from gpx.inference.iterative_posterior import IterativePosterior
+
+        parts = (self.kernel, self.mean, self.likelihood, x, y)
+        if self.solver_for(x).name == "cholesky":
+            return ExactPosterior(*parts)
+        return IterativePosterior(*parts, self.iterative)
+
+
+class ExactPosterior(Posterior):
+    """Exact posterior process.
+
+    Its state is the training inputs, the residuals y - m(x) and the weights alpha = K^{-1} r:
+    O(n d), not O(n^2). The factor of K that variances need is rebuilt at the first prediction
+    after loading.
+
+    Attributes:
+        inputs (n, d), residual (n,), alpha (n,): see above.
+    """
+
+    inputs: Tensor
+    residual: Tensor
+    alpha: Tensor
+    factor: Tensor | None
+
+    def __init__(
+        self, kernel: Kernel, mean: Mean, likelihood: Gaussian, x: Tensor, y: Tensor
+    ) -> None:
+        super().__init__()
+        self.kernel = copy.deepcopy(kernel).requires_grad_(False)
+        self.mean = copy.deepcopy(mean).requires_grad_(False)
+        self.likelihood = copy.deepcopy(likelihood).requires_grad_(False)
+        empty = x.shape[1] == 0
+        self.register_buffer("inputs", x.detach().clone())
+        self.register_buffer("residual", y.detach().clone() if empty else (y - mean(x)).detach())
+        self.register_buffer("alpha", torch.zeros_like(self.residual))
+        self.register_buffer("factor", None, persistent=False)
+
+    def condition_(self) -> CholeskyReport:
+        """Compute the factor and alpha from the inputs and residuals held; return its report."""
+        self.factor, report = noisy_cholesky(
+            self.kernel, self.inputs, self.likelihood.noise_variance
+        )
+        self.alpha = upper_solve(self.factor, self.residual.unsqueeze(1)).squeeze(1)
+        return report
+
+    def facts(self) -> dict[str, bool | int | float | str]:
+        """As in ``Posterior``."""
+        return {"solver": "cholesky"}
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Marginals:
+        """Mean and variance of the latent function at x (t, d).
+
+        Cost: n^2 multiply-adds per row; memory of one block of kernel rows beside the factor.
+        """
+        if self.factor is None:
+            self.condition_()
+        assert self.factor is not None
+        n = self.inputs.shape[0]
+        mean, variance = x.new_empty(x.shape[0]), x.new_empty(x.shape[0])
+        for rows in row_blocks(x.shape[0], n, x):
+            cross = self.kernel.evaluate(x[rows], self.inputs).contiguous()
+            mean[rows] = self.mean(x[rows]) + cross @ self.alpha
+            column = cross.mT  # (n, rows) in LAPACK's layout: solved in place
+            torch.linalg.solve_triangular(self.factor.mT, column, upper=False, out=column)
+            explained = cross.square_().sum(1)
+            variance[rows] = (self.kernel.diagonal(x[rows]) - explained).clamp_(min=0.0)
+        return Marginals(mean, variance)
+
+    @torch.no_grad()
+    def sample_paths(self, num: int, *, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
+        """``num`` posterior functions x (t, d) -> (num, t) by pathwise conditioning.
+
+        f(x) = prior(x) + k(x, X) K^{-1} (y - prior(X) - noise): a prior function from random
+        Fourier features, corrected at the data (Wilson et al. 2020). Exact in the mean; the
+        variance away from the data is that of the feature approximation.
+
+        Raises:
+            ConfigError: the kernel has no random Fourier features.
+
+        Cost: num n^2 multiply-adds once, O(num n) per row.
+        """
+        if self.factor is None:
+            self.condition_()
+        assert self.factor is not None
+        n, num_inputs = self.inputs.shape
+        prior = prior_functions(self.kernel, num, num_inputs, generator=generator)
+        noise = torch.randn(
+            num, n, generator=generator, dtype=self.residual.dtype, device=self.residual.device
+        )
+        noise *= self.likelihood.noise_variance.sqrt()
+        gap = self.residual - prior(self.inputs) - noise
+        weights = upper_solve(self.factor, gap.mT.contiguous()).mT
+
+        @torch.no_grad()
+        def paths(x: Tensor) -> Tensor:
+            return prior(x) + weights @ self.kernel.evaluate(self.inputs, x) + self.mean(x)
+
+        return paths
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        stored = state_dict.get(prefix + "inputs")
+        if isinstance(stored, Tensor) and self.inputs.shape[1] == 0:
+            self.inputs = self.inputs.new_zeros(self.inputs.shape[0], stored.shape[1])
+        self.factor = None
+        super()._load_from_state_dict(state_dict, prefix, *rest)

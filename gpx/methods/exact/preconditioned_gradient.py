@@ -1,0 +1,100 @@
+"""Gradient of an iterative evidence: thin outer products meet dK, the exact part meets dQ."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gpx.bases.grid_eigenfunctions.gradient import eigenfunction_gradient
+from gpx.inference.kernel_gradient import KernelGradient
+from gpx.inference.noisy_kernel import NoisyKernel
+from gpx.kernels.base import Kernel
+from gpx.methods.exact.model import row_blocks
+
+
+class Pulled(NamedTuple):
+    """Gradients of sum_ij W_ij K_ij + V_ij Q_ij.
+
+    Attributes:
+        noise (): with respect to the noise variance.
+        inputs, gradients: tensors (kernel parameters, training inputs) and their gradients.
+    """
+
+    noise: Tensor
+    inputs: list[Tensor]
+    gradients: list[Tensor]
+
+
+def pull_back(
+    system: NoisyKernel,
+    kernel: Kernel,
+    x: Tensor,
+    *,
+    left: Tensor,
+    right: Tensor,
+    probes: Tensor,
+    correction: Tensor,
+) -> Pulled:
+    """Gradient of sum_c left_c^T K right_c + <V, Q> for fixed vectors.
+
+    V = u u^T / 2 - (Q^{-1} - Z Z^T / L) / 2: with z = Q^{-1/2} w the bracket has mean zero over the
+    probes w, so it adds nothing in expectation, and takes from the stochastic trace in ``left`` and
+    ``right`` all that Q explains: the better Q, the smaller the variance, none at all for Q = K.
+
+    Math: with C = L^{-1} K_zx and P = K_zz^{-1} K_zx = L^{-T} C, dQ = dK_xz P + P^T dK_zx -
+    P^T dK_zz P + I dnoise for fixed greedy points z; of eigenfunctions, 2 <V C^T, dC^T> + tr V
+    dnoise for a fixed choice of them.
+
+    Args:
+        system: K and Q.
+        kernel, x (n, d): what the gradient is asked for (parameters, and x where it wants one).
+        left, right (n, c): float64.
+        probes (n, L): Z.
+        correction (n,): u.
+
+    Cost: one pass of kernel derivatives with c columns, 4 n m^2 multiply-adds, n m derivatives.
+    Source: Burt thesis, sections 4.1.3 (control variate) and 4.3.3 (terms of the CG bound).
+    """
+    with torch.no_grad():
+        factor, q = system.factor, system.preconditioner
+        count, n = probes.shape[1], x.shape[0]
+        solved = q.solve(factor.mT)  # Q^{-1} C^T
+        trace_q = (n - (solved * factor.mT).sum()) / system.noise
+        weighted = probes @ ((factor @ probes).mT / count) - solved
+        weighted = 0.5 * torch.addr(weighted, correction, factor @ correction)  # V C^T
+        noise = (left * right).sum()
+        noise += 0.5 * (correction.square().sum() - trace_q + probes.square().sum() / count)
+    if system.eigenfunctions is None:
+        inputs, gradients = _of_greedy_points(system, kernel, x, weighted)
+    else:
+        basis = system.eigenfunctions.under(kernel)
+        inputs, gradients = eigenfunction_gradient(basis, x, 2.0 * weighted)
+    matrix = kernel(x)
+    dense = matrix.engine.derivative(matrix.entries, left.to(x.dtype), right.to(x.dtype))
+    direct = dict(zip(map(id, matrix.entries.parameters), dense[2:], strict=True))
+    if x.requires_grad:
+        direct[id(x)] = dense[0]
+    for i, tensor in enumerate(inputs):
+        found = direct.get(id(tensor))
+        if found is not None:
+            gradients[i] = gradients[i] + found
+    return Pulled(noise, inputs, gradients)
+
+
+def _of_greedy_points(
+    system: NoisyKernel, kernel: Kernel, x: Tensor, weighted: Tensor
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Gradient of <V, C^T C> from V C^T (n, m), where C is the factor at greedy points."""
+    factor, pivots = system.factor, system.pivots
+    with torch.no_grad():
+        lower = factor[:, pivots].mT
+        inner = torch.linalg.solve_triangular(lower.mT, factor @ weighted, upper=True)
+        inner = torch.linalg.solve_triangular(lower, inner, upper=False, left=False)
+        cross = torch.linalg.solve_triangular(lower, weighted, upper=False, left=False)
+    gathered = KernelGradient(kernel, x, x[pivots])
+    for rows in row_blocks(x.shape[0], pivots.shape[0], x):
+        gathered.add_cross(rows, 2.0 * cross[rows].to(x.dtype))
+    gathered.add_inducing(-0.5 * (inner + inner.mT).to(x.dtype))
+    return gathered.inputs(), gathered.gradients()

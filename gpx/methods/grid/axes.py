@@ -1,0 +1,214 @@
+"""The Cartesian grid that rows of inputs lie on, found from the rows alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gpx.errors import ConfigError, DataError
+from gpx.kernels.over_axes import groups_of
+from gpx.linalg import available_memory, flatten_index, split_index
+from gpx.methods.grid.circle import continue_axis
+
+GRID_VECTORS = 10
+"""Vectors over the whole grid that training keeps at once, at most."""
+
+
+@dataclass(frozen=True)
+class CartesianGrid:
+    """A product of axes, each a list of points in one or several input columns.
+
+    Cells are counted row-major, the last axis fastest.
+
+    Attributes:
+        axes: per axis the points (m_l, d_l), in ascending (lexicographic) order.
+        groups: per axis the input columns its points live in; together all columns once.
+        inner: per axis 0; or, for a long regular axis that is continued on both sides until it
+            closes to a circle (``continue_axis``), how many points it had. Empty: 0 everywhere.
+    """
+
+    axes: tuple[Tensor, ...]
+    groups: tuple[tuple[int, ...], ...]
+    inner: tuple[int, ...] = ()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """m_1 ... m_d."""
+        return tuple(a.shape[0] for a in self.axes)
+
+    @property
+    def size(self) -> int:
+        """M, how many cells: a Python integer of any size."""
+        return math.prod(self.shape)
+
+    def circular(self, axis: int) -> bool:
+        """Whether an axis closes to a circle."""
+        return bool(self.inner) and self.inner[axis] > 0
+
+    @property
+    def inner_shape(self) -> tuple[int, ...]:
+        """Points per axis without those that close a circle."""
+        kept = self.inner or (0,) * len(self.axes)
+        return tuple(i or m for i, m in zip(kept, self.shape, strict=True))
+
+    @property
+    def inner_size(self) -> int:
+        """Cells without those that close a circle."""
+        return math.prod(self.inner_shape)
+
+    def describe(self) -> str:
+        """For messages: "344 x 403 = 138,632 cells"."""
+        sizes = " x ".join(f"{m:,}" for m in self.inner_shape)
+        size = self.inner_size
+        return f"{sizes} = {size:,} cells" if size < 10**15 else f"{sizes} cells"
+
+    def rows(self, cells: Tensor) -> Tensor:
+        """Inputs (k, d) of cells (k,)."""
+        parts = split_index(cells, self.shape)
+        out = self.axes[0].new_empty(cells.shape[0], sum(map(len, self.groups)))
+        for points, columns, index in zip(self.axes, self.groups, parts, strict=True):
+            out[:, list(columns)] = points[index]
+        return out
+
+    def embedded(self, axis: int, points: Tensor | None = None) -> Tensor:
+        """Points (k, d_l) of one axis as full input rows (k, d), zero in the other columns."""
+        points = self.axes[axis] if points is None else points
+        out = points.new_zeros(points.shape[0], sum(map(len, self.groups)))
+        out[:, list(self.groups[axis])] = points
+        return out
+
+
+@dataclass(frozen=True)
+class GriddedRows:
+    """A grid and the cell of every row.
+
+    Attributes:
+        grid: the axes.
+        cells (n,): flat index of each row, all different.
+        gaps (L,): flat indices of the cells without a row, ascending.
+    """
+
+    grid: CartesianGrid
+    cells: Tensor
+    gaps: Tensor
+
+    @property
+    def gappiness(self) -> float:
+        """Share of cells without a row; those that close a circle do not count."""
+        return 1.0 - self.cells.shape[0] / self.grid.inner_size
+
+
+def column_groups(num_inputs: int, axes: Sequence[Sequence[int]] | None) -> tuple[tuple[int, ...]]:
+    """Input columns per axis: each its own axis where ``axes`` is None.
+
+    Raises:
+        ConfigError: a column is missing, out of range or in two axes, or no list of groups.
+    """
+    if axes is None:
+        return tuple((i,) for i in range(num_inputs))  # type: ignore[return-value]
+    groups = tuple(tuple(group) for group in groups_of(axes, "approx.axes"))
+    if sorted(i for group in groups for i in group) != list(range(num_inputs)) or () in groups:
+        raise ConfigError(
+            f"approx.axes={[list(g) for g in groups]} must hold each of the {num_inputs} input "
+            f"columns (0 to {num_inputs - 1}) exactly once, for example [[0, 1], [2]]"
+        )
+    return groups  # type: ignore[return-value]
+
+
+def find_grid(
+    x: Tensor,
+    axes: Sequence[Sequence[int]] | None = None,
+    continued: Callable[[int, int], bool] | None = None,
+    times: int = 2,
+) -> GriddedRows:
+    """The smallest grid that holds all rows, and where each of them lies on it.
+
+    Cells that no row could ever lie in (a point of an axis without any observation) change neither
+    evidence nor predictions of an exact Gaussian process, so the axes need not be given.
+
+    Args:
+        x (n, d): inputs.
+        axes: groups of columns, see ``column_groups``.
+        continued: (axis, points) -> whether that axis is to be closed to a circle where it is
+            regular; None: never.
+        times: see ``continue_axis``.
+
+    Raises:
+        DataError: no rows, or two rows in one cell.
+        ConfigError: the product is too large for memory.
+
+    Cost: O(n log n) per axis; memory a few n and M flags.
+    Source: Evans thesis, section 3.2.
+    """
+    groups = column_groups(x.shape[1], axes)
+    if not x.shape[0]:
+        raise DataError("a grid needs at least one observed cell; there are no rows")
+    points, index, inner = [], [], []
+    for axis, group in enumerate(groups):
+        column = x.detach()[:, list(group)]
+        if len(group) == 1:
+            found, inverse = torch.unique(column.squeeze(1), return_inverse=True)
+            found = found.unsqueeze(1)
+        else:
+            found, inverse = torch.unique(column, dim=0, return_inverse=True)
+        closed = None
+        if len(group) == 1 and continued is not None and continued(axis, found.shape[0]):
+            closed = continue_axis(found.squeeze(1), times)
+        if closed is not None:
+            found, inverse = closed.points.unsqueeze(1), closed.place[inverse]
+        points.append(found)
+        index.append(inverse)
+        inner.append(0 if closed is None else closed.inner)
+    grid = CartesianGrid(tuple(points), groups, tuple(inner) if any(inner) else ())
+    require_memory(grid, x)
+    cells = flatten_index(index, grid.shape)
+    gaps = unobserved(cells, grid.size)
+    if grid.size - gaps.shape[0] != x.shape[0]:
+        _refuse_duplicates(cells, x)
+    return GriddedRows(grid, cells, gaps)
+
+
+def unobserved(cells: Tensor, size: int) -> Tensor:
+    """The cells (L,) of ``size`` that are not among ``cells`` (n,), ascending."""
+    observed = torch.zeros(size, dtype=torch.bool, device=cells.device)
+    observed[cells] = True
+    return (~observed).nonzero().squeeze(1)
+
+
+def require_memory(grid: CartesianGrid, like: Tensor) -> None:
+    """Raise ConfigError where vectors over the grid, or a factor's eigenvectors, do not fit."""
+    free = available_memory(like.device)
+    dense = [m for axis, m in enumerate(grid.shape) if not grid.circular(axis)]
+    longest = max(dense, default=0)
+    needed = like.element_size() * (GRID_VECTORS * grid.size + 4 * sum(m * m for m in dense))
+    if free is None or needed <= free:
+        return
+    size = f"about {needed / 2**30:,.1f} GiB" if needed < 2**70 else f"more than {2**40:,} GiB"
+    cause = "an axis that is nearly as long as the table is a continuous input, not a grid"
+    if longest <= 20_000:
+        cause = "the axes multiply"
+    raise ConfigError(
+        f"the rows lie on a grid of {grid.describe()}, which needs {size} and "
+        f"{free / 2**30:,.1f} GiB are free on {like.device}: {cause}; group columns that "
+        "vary together (approx.axes=[[0,1],[2]]), round or thin an axis, or take approx=svgp, sgpr "
+        "or qsgp, which need no grid"
+    )
+
+
+def _refuse_duplicates(cells: Tensor, x: Tensor) -> None:
+    order = torch.sort(cells, stable=True)
+    repeat = (order.values[1:] == order.values[:-1]).nonzero().squeeze(1)
+    first, second = (int(order.indices[repeat[0] + k]) for k in (0, 1))
+    place = ", ".join(f"{v:.6g}" for v in x[first].tolist()[:6])
+    merged = ""
+    if x.dtype == torch.float32:
+        merged = " (float32 may have merged close coordinates: trainer.dtype=float64)"
+    raise DataError(
+        f"training rows {first} and {second} (counting from 0) lie in one cell of the grid "
+        f"(standardised inputs {place}), and so do {repeat.shape[0]} pairs in all{merged}; average "
+        "them, add the column that tells them apart, or take another approx="
+    )

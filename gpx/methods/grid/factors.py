@@ -1,0 +1,176 @@
+"""A kernel over grid rows taken apart into one small covariance matrix per axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+
+import torch
+from torch import Tensor
+
+from gpx.errors import ConfigError
+from gpx.kernels.algebra import Product, Scale
+from gpx.kernels.base import Kernel
+from gpx.kernels.constant import Constant
+from gpx.kernels.over_axes import AxisProduct
+from gpx.kernels.rbf import RBF
+from gpx.kernels.stationary import Stationary
+from gpx.linalg.fft_products import fast_length
+from gpx.methods.grid.axes import CartesianGrid
+from gpx.methods.grid.circle import around_circle, circle_lags
+
+
+@dataclass
+class AxisKernels:
+    """k(x, x') = prod scales * prod_l k_l(x_l, x'_l).
+
+    Attributes:
+        scales: kernels whose outputscale (scale, constant) multiplies the product; read at every
+            evaluation, since it is learned.
+        parts: per axis the kernels to multiply and whether each carries its own scale.
+    """
+
+    scales: list[Kernel] = field(default_factory=list)
+    parts: list[list[tuple[Kernel, bool]]] = field(default_factory=list)
+
+    def scale(self, like: Tensor) -> Tensor:
+        """Product of all scales, ()."""
+        values = [_scale_of(k) for k in self.scales]
+        return reduce(torch.mul, values, like.new_ones(()))
+
+    def matrices(self, grid: CartesianGrid, points: Sequence[Tensor] | None = None) -> list[Tensor]:
+        """Per axis k_l(points_l, axis_l) (q_l, m_l); the first carries the scale.
+
+        An axis closed to a circle gives the first column (m_l,) of its circulant covariance instead
+        where ``points`` is None. Differentiable in the kernel's parameters. Cost: sum_l q_l m_l
+        kernel evaluations.
+        """
+        found = []
+        for axis in range(len(self.parts)):
+            columns = grid.embedded(axis)
+            if points is None and grid.circular(axis):
+                found.append(self.circulant(grid, axis))
+                continue
+            rows = columns if points is None else grid.embedded(axis, points[axis])
+            found.append(self.matrix(axis, rows, columns))
+        found[0] = found[0] * self.scale(found[0])
+        return found
+
+    def matrix(self, axis: int, rows: Tensor, columns: Tensor) -> Tensor:
+        """k_l between embedded points of one axis, without the scale."""
+        found: Tensor | None = None
+        for kernel, whole in self.parts[axis]:
+            value = kernel.evaluate(rows, columns)
+            value = value if whole else value / _scale_of(kernel)
+            found = value if found is None else found * value
+        return columns.new_ones(rows.shape[0], columns.shape[0]) if found is None else found
+
+    def set_lengthscale(self, axis: int, column: int, value: float) -> None:
+        """Set the lengthscale of the stationary kernels along an axis of one input column."""
+        for kernel, _ in self.parts[axis]:
+            assert isinstance(kernel, Stationary)
+            found = kernel.lengthscale.detach().clone()
+            if found.numel() == 1:
+                found.fill_(value)
+            else:
+                seen = None if kernel.active_dims is None else kernel.active_dims.tolist()
+                found[column if seen is None else seen.index(column)] = value
+            kernel.lengthscale = found
+
+    def circulant(self, grid: CartesianGrid, axis: int, times: int | None = None) -> Tensor:
+        """First column (a,) of k_l round the circle of an axis, without the scale.
+
+        Args:
+            times: of another circle, at least so many times as long as the axis; None: its own.
+        """
+        points = grid.axes[axis].squeeze(1)
+        size = points.shape[0] if times is None else fast_length(times * grid.inner[axis])
+        return around_circle(self.at_lags(grid, axis, circle_lags(points, size)), size)
+
+    def at_lags(self, grid: CartesianGrid, axis: int, lags: Tensor) -> Tensor:
+        """k_l at distances (k,) along a stationary axis of one column, without the scale."""
+        ends = grid.embedded(axis, lags.unsqueeze(1))
+        start = torch.zeros_like(ends)
+        found = lags.new_ones(lags.shape[0])
+        # by pairs: distances in a matrix lose digits on an axis of many lengthscales
+        for kernel, whole in self.parts[axis]:
+            value = kernel.pairs(start, ends)
+            found = found * (value if whole else value / _scale_of(kernel))
+        return found
+
+    def stationary(self, axis: int) -> bool:
+        """Whether the covariance along an axis is a function of the distance alone."""
+        return all(isinstance(kernel, Stationary) for kernel, _ in self.parts[axis])
+
+    def diagonals(self, grid: CartesianGrid, points: Sequence[Tensor]) -> list[Tensor]:
+        """Per axis k_l(p, p) (q_l,); the first carries the scale."""
+        found = []
+        for axis, kernels in enumerate(self.parts):
+            rows = grid.embedded(axis, points[axis])
+            value = rows.new_ones(rows.shape[0])
+            for kernel, whole in kernels:
+                here = kernel.diagonal(rows)
+                value = value * (here if whole else here / _scale_of(kernel))
+            found.append(value)
+        found[0] = found[0] * self.scale(found[0])
+        return found
+
+
+def _scale_of(kernel: Kernel) -> Tensor:
+    if isinstance(kernel, Scale):
+        return kernel.scale
+    value = kernel.constant if isinstance(kernel, Constant) else kernel.outputscale
+    assert isinstance(value, Tensor)
+    return value
+
+
+def split_kernel(kernel: Kernel, groups: Sequence[Sequence[int]]) -> AxisKernels:
+    """Take a kernel apart over groups of columns.
+
+    Products and multiples are taken apart; an RBF over several groups is the product of RBFs over
+    each; any kernel that looks at the columns of one group only belongs to that group.
+
+    Raises:
+        ConfigError: the kernel does not factor over the groups; names the part.
+
+    Source: Evans thesis, section 3.2 (requirement on the kernel).
+    """
+    found = AxisKernels(parts=[[] for _ in groups])
+    width = sum(map(len, groups))
+    for part in _parts(kernel, found.scales):
+        columns = range(width) if part.active_dims is None else part.active_dims.tolist()
+        touched = [i for i, g in enumerate(groups) if any(c in g for c in columns)]
+        beyond = [c for c in columns if c >= width]
+        if beyond:
+            raise ConfigError(
+                f"kernel {part.name} looks at column {beyond[0]}, the data have {width}"
+            )
+        if len(touched) == 1:
+            found.parts[touched[0]].append((part, True))
+        elif isinstance(part, RBF):
+            found.scales.append(part)
+            for axis in touched:
+                found.parts[axis].append((part, False))
+        else:
+            raise ConfigError(
+                f"kernel {part.name} looks at columns {list(columns)}, which lie on "
+                f"{len(touched)} axes of the grid, and does not factor over them; take kernel=rbf "
+                "(it factors), a product over axes such as kernel=product_matern32, or make the "
+                "columns one axis with approx.axes=[[0,1],[2]]"
+            )
+    return found
+
+
+def _parts(kernel: Kernel, scales: list[Kernel]) -> list[Kernel]:
+    if isinstance(kernel, AxisProduct):
+        scales.append(kernel)
+    if isinstance(kernel, Product):
+        return [part for child in kernel.parts for part in _parts(child, scales)]
+    if isinstance(kernel, Scale):
+        scales.append(kernel)
+        return _parts(kernel.kernel, scales)
+    if isinstance(kernel, Constant):
+        scales.append(kernel)
+        return []
+    return [kernel]

@@ -1,0 +1,385 @@
+"""Three ways to solve with the covariance of a grid's observed cells: fill, ignore, penalise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from gpx.errors import ConfigError, NotPositiveDefinite
+from gpx.linalg import (
+    CGResult,
+    RelativeResidual,
+    SolveReport,
+    conjugate_gradients,
+    missing_grid_preconditioner,
+    observed_grid_preconditioner,
+)
+from gpx.linalg.preconditioners import Preconditioner
+from gpx.methods.grid.long_gaps import LongGaps
+from gpx.methods.grid.system import GridSystem
+
+Gaps = Literal["auto", "full", "fill", "ignore", "penalize"]
+OnFailure = Literal["raise", "warn", "return"]
+
+MOST_GAPS_FILLED = 0.9
+"""Share of gaps up to which filling them is the faster way."""
+
+DENSE_FACTOR = 2**30
+"""Bytes of a preconditioner's factor that is kept; beyond, it stays a Kronecker product."""
+
+NO_SOLUTION = 0.1
+"""Relative residual above which a solve that did not converge counts for nothing."""
+
+MOST_RANK = 1000
+"""Of a preconditioner whose rank was left open."""
+
+
+@dataclass(frozen=True)
+class GapOptions:
+    """How systems with gaps are solved.
+
+    Attributes:
+        gaps: "fill" (infer the targets of the gaps, a well-conditioned system of L unknowns; the
+            default up to 90 % gaps), "ignore" (N unknowns, needs a preconditioner), "penalize"
+            (huge noise at the gaps, M unknowns: a comparator, error O(1 / penalty)), "full" (there
+            are no gaps) or "auto".
+        tolerance: relative residual of conjugate gradients.
+        max_iterations: most steps of one solve.
+        precondition_rank: eigenpairs of the preconditioner; None: for "ignore" as many as lie above
+            the noise variance, at most 1000, for "fill" none.
+        precondition_power: of the diagonal that "penalize" divides by, 1 or 0.5.
+        penalty: noise variance added at the gaps under "penalize", in squared units of targets.
+    """
+
+    gaps: Gaps = "auto"
+    tolerance: float = 1e-6
+    max_iterations: int = 10_000
+    precondition_rank: int | None = None
+    precondition_power: float = 1.0
+    penalty: float = 1e4
+
+    def __post_init__(self) -> None:
+        """Check ranges; raises ConfigError."""
+        if self.gaps not in get_args(Gaps):
+            raise ConfigError(
+                f"grid.gaps={self.gaps}: choose one of {', '.join(get_args(Gaps))} "
+                "(fill is right unless nearly everything is missing)"
+            )
+        if not self.tolerance > 0.0 or self.max_iterations < 1:
+            raise ConfigError(
+                f"approx.tolerance={self.tolerance} must be positive and approx.max_iterations="
+                f"{self.max_iterations} at least 1"
+            )
+        if self.precondition_rank is not None and self.precondition_rank < 0:
+            raise ConfigError(
+                f"approx.precondition_rank={self.precondition_rank} must be 0 or more"
+            )
+        if self.precondition_power not in (0.5, 1.0):
+            raise ConfigError(f"approx.precondition_power={self.precondition_power}: 1 or 0.5")
+        if not self.penalty > 0.0:
+            raise ConfigError(f"approx.penalty={self.penalty} must be positive")
+
+
+def choose_gaps(options: GapOptions, num_gaps: int, size: int, inner: int) -> tuple[Gaps, str]:
+    """What "auto" means for a grid, never "auto", and why.
+
+    Args:
+        num_gaps, size: L and M, with what closes an axis to a circle.
+        inner: cells without that, by which "auto" goes.
+
+    Raises:
+        ConfigError: "full" where there are gaps.
+    """
+    share = 1.0 - (size - num_gaps) / inner
+    if options.gaps == "full" and num_gaps:
+        raise ConfigError(
+            f"grid.gaps=full, but {num_gaps:,} of {size:,} cells ({share:.1%}) have no row; take "
+            "grid.gaps=fill"
+        )
+    if not num_gaps:
+        return "full", "every cell of the grid is observed"
+    if options.gaps != "auto":
+        return options.gaps, "as asked"
+    found = f"{share:.1%} of {inner:,} cells are gaps"
+    if share <= MOST_GAPS_FILLED:
+        return "fill", f"{found}, at most {MOST_GAPS_FILLED:.0%}"
+    return "ignore", f"{found}, more than {MOST_GAPS_FILLED:.0%}"
+
+
+@dataclass(frozen=True)
+class GridSolve:
+    """Solutions alpha of (K_XX + sigma^2 I) alpha_X = y_X, spread over the grid.
+
+    Attributes:
+        alpha (M,) or (M, c): the mean at any inputs is their covariance with the whole grid times
+            it. Under "fill" its entries at the gaps vanish only with the residual and must be kept.
+        fit (c,) or (): y_X^T (K_XX + sigma^2 I)^{-1} y_X as the strategy sees it: from above under
+            "fill", from below under "ignore", up to O(1 / penalty) under "penalize".
+        error (c,) or (): what ``fit`` is away from exact at most: ||r||^2 over the smallest
+            eigenvalue of the system, 1 / (lambda_max + sigma^2) under "fill" and sigma^2 under
+            "ignore". Certified and pessimistic; infinite under "penalize".
+        state: what the next solve nearby may start from.
+        report: of conjugate gradients, with the true residual; None where no iteration was needed.
+    """
+
+    alpha: Tensor
+    fit: Tensor
+    error: Tensor
+    state: Tensor | None
+    report: SolveReport | None
+
+
+def solve_gaps(
+    system: GridSystem,
+    target: Tensor,
+    options: GapOptions,
+    *,
+    start: Tensor | None = None,
+    on_failure: OnFailure = "warn",
+) -> GridSolve:
+    """Solve (K_XX + sigma^2 I) alpha_X = target by the strategy of ``options``.
+
+    Args:
+        target (N,) or (N, c): at the observed cells.
+        start: ``GridSolve.state`` of an earlier solve.
+        on_failure: as for ``conjugate_gradients``.
+
+    Raises:
+        NotPositiveDefinite: "ignore" or "penalize" ended far from any solution, and the caller
+            wanted a warning (precision too low for so small a noise variance, or too few steps).
+
+    Cost: per step two Kronecker products (fill) or one (ignore, penalize) per column.
+    Source: Evans thesis, sections 3.3.1 to 3.3.4 (penalty on the gaps, not on the data; the whole
+        alpha is kept after filling).
+    """
+    gaps, _ = choose_gaps(options, system.num_gaps, system.size, system.inner_size)
+    if gaps == "full":
+        alpha = system.inverse(system.rows.cells, None, target)
+        fit = _dot(target, alpha[system.rows.cells])
+        return GridSolve(alpha, fit, torch.zeros_like(fit), None, None)
+    with torch.no_grad():
+        if gaps == "fill":
+            return _fill(system, target, options, start, on_failure)
+        if gaps == "ignore":
+            return _ignore(system, target, options, start, on_failure)
+        return _penalize(system, target, options, start, on_failure)
+
+
+def _fill(
+    system: GridSystem,
+    target: Tensor,
+    options: GapOptions,
+    start: Tensor | None,
+    on_failure: OnFailure,
+) -> GridSolve:
+    """Infer the targets of the gaps: F y_Z = -C[Z, X] y_X; then the grid is full."""
+    cells, gaps = system.rows.cells, system.rows.gaps
+    rhs = system.inverse(cells, gaps, target).neg_()
+    preconditioner = fill_preconditioner(system, options)
+
+    def solved(x0: Tensor | None, verify: bool) -> tuple[CGResult, Tensor, Tensor, Tensor]:
+        found = conjugate_gradients(
+            system.missing,
+            rhs,
+            x0=x0,
+            preconditioner=preconditioner,
+            stop=RelativeResidual(options.tolerance),
+            max_iterations=options.max_iterations,
+            verify=verify,
+            on_failure=on_failure,
+        )
+        filled = system.spread(target)
+        filled[gaps] = found.solution
+        alpha = system.inverse(None, None, filled)
+        return found, filled, alpha, torch.linalg.vector_norm(alpha[gaps].double(), dim=0)
+
+    # minus the weights at the gaps are the true residual, for free; the recurrence's drifts from it
+    # where the products are of low precision for so small a noise variance
+    found, filled, alpha, residual = solved(start, verify=False)
+    scale = torch.linalg.vector_norm(rhs.double(), dim=0)
+    steps = found.report.iterations
+    if found.report.converged and bool((residual > options.tolerance * scale).any()):
+        found, filled, alpha, residual = solved(found.solution, verify=True)
+        steps += found.report.iterations
+    relative = float((residual / scale.clamp(min=torch.finfo(rhs.dtype).tiny)).max())
+    report = replace(found.report, iterations=steps, residual=relative)
+    error = (system.largest + system.noise).double() * residual.square()
+    return GridSolve(alpha, _dot(filled, alpha), error, found.solution, report)
+
+
+def _ignore(
+    system: GridSystem,
+    target: Tensor,
+    options: GapOptions,
+    start: Tensor | None,
+    on_failure: OnFailure,
+) -> GridSolve:
+    found = conjugate_gradients(
+        system.observed,
+        target,
+        x0=start,
+        preconditioner=ignore_preconditioner(system, options),
+        stop=RelativeResidual(options.tolerance),
+        max_iterations=options.max_iterations,
+        on_failure=on_failure,
+    )
+    _require_solution(found, system, options, on_failure)
+    # 2 a^T y - a^T A a = a^T (y + r): the best lower bound that a gives
+    fit = _dot(found.solution, target + found.residual)
+    error = _dot(found.residual, found.residual) / system.noise.double()
+    return GridSolve(system.spread(found.solution), fit, error, found.solution, found.report)
+
+
+def _penalize(
+    system: GridSystem,
+    target: Tensor,
+    options: GapOptions,
+    start: Tensor | None,
+    on_failure: OnFailure,
+) -> GridSolve:
+    """(K + penalty R + sigma^2 I) alpha = y with R = I at the gaps and y = 0 there."""
+    diagonal = system.noise.expand(system.size).clone()
+    diagonal[system.rows.gaps] += options.penalty
+    weights = diagonal.pow(-options.precondition_power)
+
+    def times(d: Tensor, v: Tensor) -> Tensor:
+        return d * v if v.ndim == 1 else d.unsqueeze(1) * v
+
+    found = conjugate_gradients(
+        lambda v: system.covariance(None, None, v).add_(times(diagonal, v)),
+        system.spread(target),
+        x0=start,
+        preconditioner=lambda r: times(weights, r),
+        stop=RelativeResidual(options.tolerance),
+        max_iterations=options.max_iterations,
+        on_failure=on_failure,
+    )
+    _require_solution(found, system, options, on_failure)
+    alpha = found.solution
+    fit = _dot(target, alpha[system.rows.cells])
+    return GridSolve(alpha, fit, torch.full_like(fit, torch.inf), alpha, found.report)
+
+
+def _require_solution(
+    found: CGResult, system: GridSystem, options: GapOptions, on_failure: OnFailure
+) -> None:
+    """Refuse what a failed solve left behind.
+
+    The quadratic form of a poor solution is too small, so the evidence too large: a search would
+    go where solves fail. An error makes it step back.
+    """
+    # written so that NaN fails
+    if on_failure != "warn" or found.report.converged or found.report.residual <= NO_SOLUTION:
+        return
+    dtype = str(found.solution.dtype).removeprefix("torch.")
+    raise NotPositiveDefinite(
+        f"grid.gaps={options.gaps} found no solution in {dtype} at noise variance "
+        f"{float(system.noise):.2e} (relative residual {found.report.residual:.1e}, "
+        f"{found.report.reason}); take grid.gaps=fill, trainer.dtype=float64, a larger noise "
+        "variance or more steps (approx.max_iterations)"
+    )
+
+
+def ignore_preconditioner(system: GridSystem, options: GapOptions) -> Preconditioner | None:
+    """Leading eigenpairs of the whole grid at the observed cells; None for rank 0.
+
+    None, too, where an axis is closed to a circle and no rank is asked for.
+
+    Raises:
+        ConfigError: a rank is asked for there.
+
+    Cost: min(N, L) p^2 and p^3; memory N p, or O(M) where that is much.
+    """
+    rank = options.precondition_rank
+    if system.circular:
+        refuse_eigenpairs(rank or 0)
+        return None
+    if rank is None:
+        above = int((system.shifted > 2.0 * system.noise).sum())
+        rank = min(max(above, 1), MOST_RANK, system.num_observed)
+    if rank == 0:
+        return None
+    dense = system.num_observed * rank * system.shifted.element_size() <= DENSE_FACTOR
+    return observed_grid_preconditioner(
+        [q for q in system.vectors if isinstance(q, Tensor)],
+        system.values,
+        system.rows.cells,
+        rank,
+        system.noise,
+        form="dense" if dense else "kronecker",
+    )
+
+
+def refuse_eigenpairs(rank: int, variance: bool = False) -> None:
+    """Raise ConfigError where selected eigenpairs are asked of a grid with an axis by FFT."""
+    if not rank and not variance:
+        return
+    option = "approx.variance=rank_reduced" if variance else f"approx.precondition_rank={rank}"
+    raise ConfigError(
+        f"{option} takes eigenpairs of the grid, and an axis that goes by FFT has none to select; "
+        "leave approx.precondition_rank=null and approx.variance=auto, or set "
+        "approx.fft_points=null"
+    )
+
+
+def fill_preconditioner(
+    system: GridSystem, options: GapOptions
+) -> Callable[[Tensor], Tensor] | None:
+    """Where an axis is closed to a circle, ``LongGaps``; else None unless a rank is asked for.
+
+    The rank is that of the smallest eigenpairs with a spectral shift, which seldom pays.
+    """
+    rank = options.precondition_rank
+    if system.circular and not rank:
+        return LongGaps(system)
+    if not rank:
+        return None
+    if system.circular:
+        refuse_eigenpairs(rank)
+    dense = system.num_gaps * rank * system.shifted.element_size() <= DENSE_FACTOR
+    return missing_grid_preconditioner(
+        [q for q in system.vectors if isinstance(q, Tensor)],
+        system.values,
+        system.rows.gaps,
+        rank,
+        system.noise,
+        form="dense" if dense else "kronecker",
+    )
+
+
+@dataclass(frozen=True)
+class FitBracket:
+    """Certified ends of y_X^T (K_XX + sigma^2 I)^{-1} y_X."""
+
+    lower: Tensor
+    upper: Tensor
+
+
+def bracket(system: GridSystem, target: Tensor, filled: Tensor) -> FitBracket:
+    """Bracket of the data fit from any values for the gaps.
+
+    Above: y^T C y over the grid completed with ``filled`` (least at the posterior mean). Below:
+    2 a^T y - a^T (K_XX + sigma^2 I) a at a = (C y)_X, the best of which is the exact fit.
+
+    Args:
+        target (N,): at the observed cells.
+        filled (L,): any; the ends meet, quadratically, at the posterior mean of the targets.
+
+    Cost: three Kronecker products.
+    Source: Evans thesis, section 3.3.3, and the variational form of both quadratics.
+    """
+    cells = system.rows.cells
+    whole = system.spread(target)
+    whole[system.rows.gaps] = filled
+    alpha = system.inverse(None, None, whole)
+    weights = alpha[cells]
+    lower = 2.0 * _dot(weights, target) - _dot(weights, system.observed(weights))
+    return FitBracket(lower, _dot(whole, alpha))
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    return (a.double() * b.double()).sum(0)

@@ -1,0 +1,184 @@
+"""Generalised cross-validation of a Gaussian process on a grid: no likelihood, one more solve."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+from gpx.errors import ConfigError
+from gpx.linalg import SolveReport, cholesky, probe_vectors, with_gradient
+from gpx.linalg.trace import mean_and_error
+from gpx.methods.base.model import Model
+from gpx.methods.base.objective import Evidence, Facts
+from gpx.methods.grid.gaps import GapOptions, solve_gaps
+from gpx.methods.grid.gradient import FactorGradient, bilinear_gradient
+from gpx.methods.grid.logdet import (
+    DENSE_POINTS,
+    dense_function,
+    inner_spectral_sum,
+    require_dense,
+)
+from gpx.methods.grid.model import GridGP
+from gpx.methods.grid.objective import GridObjective, grid_facts
+from gpx.methods.grid.system import GridSystem
+
+TraceName = Literal["auto", "nystrom", "dense", "hutchinson"]
+
+
+class InverseTrace(NamedTuple):
+    """Tr (K_XX + sigma^2 I)^{-1}.
+
+    Attributes:
+        value ().
+        gradient: with respect to the factors and the noise variance.
+        standard_error (): of the stochastic route, else 0.
+        report: of its solves.
+    """
+
+    value: Tensor
+    gradient: FactorGradient
+    standard_error: Tensor
+    report: SolveReport | None = None
+
+
+def inverse_trace(
+    system: GridSystem,
+    route: str,
+    options: GapOptions,
+    *,
+    probes: int = 10,
+    generator: torch.Generator | None = None,
+) -> InverseTrace:
+    """Tr (K_XX + sigma^2 I)^{-1} by ``route``.
+
+    * full, nystrom: sum over the N largest eigenvalues of 1 / (N / M lambda_i + sigma^2); exact
+      without gaps. dense: N x N. hutchinson: unbiased, a solve per probe.
+
+    Cost: O(M); N^3; or one solve with ``probes`` right-hand sides.
+    Source: Evans thesis, appendix B (gappy case by the estimate of section 3.4).
+    """
+    zero = system.shifted.new_zeros((), dtype=torch.float64)
+    if route in ("full", "nystrom"):
+        value, gradient = inner_spectral_sum(
+            system, torch.reciprocal, lambda t: -t.square().reciprocal()
+        )
+        return InverseTrace(value, gradient, zero)
+    if route == "dense":
+
+        def trace(matrix: Tensor) -> tuple[Tensor, Tensor]:
+            lower, _ = cholesky(
+                matrix, name="the covariance of the observed cells plus noise", ladder=(0.0,)
+            )
+            inverse = torch.cholesky_inverse(lower)
+            return inverse.diagonal().double().sum(), -inverse @ inverse
+
+        return InverseTrace(*dense_function(system, trace), zero)
+    like = system.shifted
+    z = probe_vectors(
+        system.num_observed, probes, generator=generator, dtype=like.dtype, device=like.device
+    )
+    solved = solve_gaps(system, z, options)
+    mean, error = mean_and_error((z * solved.alpha[system.rows.cells]).sum(0).double())
+    gradient = bilinear_gradient(system.factors, solved.alpha, solved.alpha)
+    return InverseTrace(mean, (-1.0 / probes) * gradient, error, solved.report)
+
+
+class GCV(GridObjective):
+    """-N / 2 log GCV of a ``GridGP``, GCV = N ||alpha||^2 / (Tr (K_XX + sigma^2 I)^{-1})^2.
+
+    GCV is the mean squared residual over the squared mean of I - H, H the hat matrix; it estimates
+    the leave-one-out error and does not change when K and sigma^2 are scaled together: keep the
+    outputscale fixed (kernel.outputscale=null), its gradient and the noise's cancel. For the same
+    reason it knows no scale of variances: means are as they are, predictive variances (and the
+    noise variance) are to be multiplied by the fact ``variance_scale`` = y^T (K_XX + sigma^2
+    I)^{-1} y / N, the scale of greatest likelihood. The logarithm puts it on the scale of an
+    evidence.
+
+    Args:
+        trace: "nystrom", "dense", "hutchinson" (a solve per probe) or "auto": exact where it is
+            cheap, else "nystrom".
+        probes: of "hutchinson"; fixed for a run.
+
+    Exactness: an estimate of predictive error, no evidence. Cost: two solves, else as ``GridMLL``.
+    Source: Evans thesis, appendix B, with the numerator ||alpha||^2 (the printed y^T alpha has
+    another unit).
+    """
+
+    def __init__(self, trace: TraceName = "auto", probes: int = 10) -> None:
+        super().__init__(probes)
+        if trace not in get_args(TraceName):
+            raise ConfigError(
+                f"objective.trace={trace}: choose one of {', '.join(get_args(TraceName))}"
+            )
+        self.trace: TraceName = trace
+
+    def prepare(
+        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    ) -> None:
+        """As in ``GridObjective``; raises ConfigError where "dense" does not fit memory."""
+        super().prepare(model, x, y, generator=generator)
+        assert isinstance(model, GridGP)
+        rows = model.gridded(x)
+        if self.trace == "dense" and rows.gaps.shape[0]:
+            require_dense(x.shape[0], len(rows.grid.axes), x, "objective.trace")
+
+    def evidence(
+        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    ) -> Evidence:
+        """-N / 2 log GCV; parts: its residual and its trace term. Facts: GCV, variance_scale."""
+        self.check(model)
+        assert isinstance(model, GridGP)
+        target, rows, factors = self.posed(model, x, y)
+        noise = model.likelihood.noise_variance
+        n = x.shape[0]
+        wanted = torch.is_grad_enabled()
+        with torch.no_grad():
+            system = model.system(rows, factors)
+            cells = rows.cells
+            solve = model.solve(system, target.detach())
+            alpha = solve.alpha[cells]
+            route = self._route(system)
+            inverse = inverse_trace(
+                system,
+                route,
+                model.options,
+                probes=self.probes,
+                generator=self.draws.generator(x.device, generator),
+            )
+            trace = inverse.value
+            square = alpha.double().square().sum()
+            parts = {"residual": -0.5 * n * (n * square).log(), "trace": n * trace.log()}
+        value = parts["residual"] + parts["trace"]
+        second: SolveReport | None = None
+        if wanted:
+            with torch.no_grad():
+                # d ||alpha||^2 = -2 eta^T dK alpha + 2 eta^T dy, eta = (K + sigma^2 I)^{-1} alpha
+                again = solve_gaps(system, alpha, model.options)
+                eta, second = again.alpha, again.report
+                bilinear = bilinear_gradient(system.factors, eta, solve.alpha)
+                gradient = (n / square) * bilinear + (n / trace) * inverse.gradient
+            value = with_gradient(
+                value,
+                [target, noise, *factors],
+                [-(n / square) * eta[cells], gradient.noise, *gradient.factors],
+            )
+        facts: Facts = {
+            "gcv": float(n * square / trace.square()),
+            "variance_scale": float(solve.fit) / n,
+            "trace": route,
+        }
+        facts |= grid_facts(
+            model, rows, solver=solve.report, gradient_solver=second, trace_solver=inverse.report
+        )
+        if float(inverse.standard_error):
+            facts["trace_standard_error"] = float(inverse.standard_error)
+        return Evidence(value, self.kind, parts, solve.report, facts)
+
+    def _route(self, system: GridSystem) -> str:
+        if not system.num_gaps:
+            return "full"
+        if self.trace != "auto":
+            return self.trace
+        return "dense" if system.num_observed <= DENSE_POINTS else "nystrom"

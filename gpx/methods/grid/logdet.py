@@ -1,0 +1,315 @@
+"""log|K_XX + sigma^2 I| at the observed cells of a grid, by four routes, with gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+from gpx.errors import ConfigError
+from gpx.linalg import (
+    RelativeResidual,
+    SolveReport,
+    available_memory,
+    cholesky,
+    conjugate_gradients,
+    gauss,
+    kronecker_vector,
+    probe_vectors,
+    split_index,
+    tridiagonal_of_cg,
+)
+from gpx.linalg.trace import mean_and_error
+from gpx.methods.grid.gaps import GapOptions, ignore_preconditioner
+from gpx.methods.grid.gradient import (
+    FactorGradient,
+    bilinear_gradient,
+    of_values,
+    spectral_sum,
+)
+from gpx.methods.grid.system import GridSystem
+
+LogdetName = Literal["auto", "nystrom", "dense", "slq_fill", "slq_ignore"]
+
+DENSE_POINTS = 1500
+"""Observed cells up to which "auto" factorises their covariance."""
+
+DENSE_WORK = 10**7
+"""Gaps times cells up to which "auto" takes the exact identity over the gaps."""
+
+BLOCK_NUMBERS = 2**25
+"""Numbers in one block of columns over the grid."""
+
+
+class GridLogdet(NamedTuple):
+    """log|K_XX + sigma^2 I| in nats.
+
+    Attributes:
+        value ().
+        gradient: with respect to the factors and the noise variance.
+        route: which of ``LogdetName``, or "full".
+        exact: whether it is exact up to rounding.
+        standard_error (): of stochastic routes, else 0.
+        report: of the solves of stochastic routes.
+    """
+
+    value: Tensor
+    gradient: FactorGradient
+    route: str
+    exact: bool
+    standard_error: Tensor
+    report: SolveReport | None = None
+
+
+def choose_logdet(name: LogdetName, num_observed: int, num_gaps: int) -> str:
+    """What "auto" means, never "auto": full grid, exact where small, else Nystrom.
+
+    Raises:
+        ConfigError: no such route.
+    """
+    if name not in get_args(LogdetName):
+        raise ConfigError(
+            f"objective.logdet={name}: choose one of {', '.join(get_args(LogdetName))}"
+        )
+    if not num_gaps:
+        return "full"
+    if name != "auto":
+        return name
+    small = num_observed <= DENSE_POINTS
+    if small or num_gaps * (num_gaps + num_observed) <= DENSE_WORK:
+        return "dense"
+    return "nystrom"
+
+
+def grid_logdet(
+    system: GridSystem,
+    route: str,
+    options: GapOptions,
+    *,
+    probes: int = 10,
+    generator: torch.Generator | None = None,
+) -> GridLogdet:
+    """The log-determinant by ``route`` (``choose_logdet``).
+
+    * full: all eigenvalues, exact. nystrom: sum over the N largest of log(N / M lambda_i +
+      sigma^2), an estimate (error below a percent at 50 % gaps for smooth kernels). On an axis
+      closed to a circle the circle's eigenvalues stand for those of the axis, and the strong Szego
+      theorem adds what its ends change: without gaps the error vanishes exponentially with its
+      length in lengthscales.
+    * dense: exact, by factorising K_XX or, where the gaps are fewer, by the identity
+      log|K_XX + sigma^2 I| = log|K + sigma^2 I| + log|F|, F = C[Z, Z].
+    * slq_fill: that identity with log|F| by stochastic Lanczos quadrature (F is well conditioned);
+      slq_ignore: quadrature of the preconditioned K_XX itself; both unbiased up to the quadrature.
+
+    Cost: nystrom O(M); dense N^3 or L times five Kronecker products; quadrature a solve per probe.
+    Source: Evans thesis, section 3.4; the identity follows from block inversion.
+    """
+    n, size = system.num_observed, system.size
+    if route in ("full", "nystrom"):
+        value, gradient = inner_spectral_sum(system, torch.log, torch.reciprocal)
+        if system.circular:
+            edge, slope = edge_term(system)
+            value, gradient = value + edge, gradient + slope
+        exact = n == size
+        return GridLogdet(value, gradient, route, exact, torch.zeros_like(value))
+    if route == "dense":
+        smaller = over_observed(n, system.num_gaps)
+        value, gradient = _dense_observed(system) if smaller else _dense_gaps(system)
+        return GridLogdet(value, gradient, route, True, torch.zeros_like(value))
+    if route == "slq_fill":
+        return _slq_fill(system, options, probes, generator)
+    return _slq_ignore(system, options, probes, generator)
+
+
+def over_observed(num_observed: int, num_gaps: int) -> bool:
+    """Whether the dense route factorises K_XX itself rather than F."""
+    return num_observed <= max(num_gaps, 1) or num_observed <= DENSE_POINTS
+
+
+def require_dense(count: int, axes: int, like: Tensor, option: str) -> None:
+    """Raise ConfigError where a dense route over ``count`` cells does not fit memory.
+
+    To be asked once, before the first evaluation: memory that is kept for the next one does not
+    count as free.
+    """
+    copies = axes + 4  # covariances of the axes between the cells, and four more
+    needed = copies * count**2 * like.element_size()
+    free = available_memory(like.device)
+    if free is not None and needed > free:
+        raise ConfigError(
+            f"{option}=dense factorises {count:,} x {count:,} numbers, about "
+            f"{needed / 2**30:,.1f} GiB with its gradient, and {free / 2**30:,.1f} GiB are free; "
+            f"take {option}=auto"
+        )
+
+
+def inner_spectral_sum(
+    system: GridSystem, function: Callable[[Tensor], Tensor], slope: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, FactorGradient]:
+    """``spectral_sum`` for the N observed cells; circles count by their share that is the axis."""
+    inner = system.rows.grid.inner_size
+    count = round(system.num_observed * system.size / inner)
+    value, gradient = spectral_sum(
+        system.values, system.vectors, system.noise, count, function, slope
+    )
+    scale = inner / system.size
+    return (value, gradient) if inner == system.size else (scale * value, scale * gradient)
+
+
+def edge_term(system: GridSystem) -> tuple[Tensor, FactorGradient]:
+    """What the two ends of an axis add to the mean logarithm over its circle, with gradient.
+
+    log|T_m| = m L_0 + sum_k k L_k^2 + o(1) for a Toeplitz matrix T_m whose symbol has a logarithm
+    with Fourier coefficients L_k; summed over the eigenvalues of the other axes. Zero where two
+    axes or more are circles.
+
+    Cost: one FFT of the grid and its derivative. Source: the strong Szego limit theorem.
+    """
+    circles = [axis for axis, q in enumerate(system.vectors) if not isinstance(q, Tensor)]
+    zeros = [torch.zeros_like(f if isinstance(f, Tensor) else f.column) for f in system.factors]
+    if len(circles) != 1:
+        zero = system.shifted.new_zeros((), dtype=torch.float64)
+        return zero, FactorGradient(zeros, torch.zeros_like(system.noise))
+    (axis,) = circles
+    size = system.values[axis].shape[0]
+    share = system.num_observed / system.rows.grid.inner_size
+    with torch.enable_grad():
+        leaves = [v.double().clone().requires_grad_() for v in system.values]
+        noise = system.noise.double().clone().requires_grad_()
+        beside = [v for i, v in enumerate(leaves) if i != axis]
+        others = kronecker_vector(beside) if beside else noise.detach().new_ones(1)
+        symbol = torch.outer(others * share, leaves[axis][: size // 2 + 1]) + noise
+        coefficients = torch.fft.irfft(symbol.log() + 0j, n=size)[:, 1 : size // 2]
+        weights = torch.arange(1, size // 2, dtype=coefficients.dtype, device=noise.device)
+        total = (coefficients.square() @ weights).sum()
+        *slopes, of_noise = torch.autograd.grad(total, [*leaves, noise])
+    like = system.shifted.dtype
+    factors = of_values(system.vectors, [s.to(like) for s in slopes])
+    return total.detach(), FactorGradient(factors, of_noise.to(like))
+
+
+def _whole_logdet(system: GridSystem) -> tuple[Tensor, FactorGradient]:
+    """log|K + sigma^2 I| over the whole grid, what closes a circle included."""
+    return spectral_sum(
+        system.values, system.vectors, system.noise, system.size, torch.log, torch.reciprocal
+    )
+
+
+def _dense_observed(system: GridSystem) -> tuple[Tensor, FactorGradient]:
+    def weights(matrix: Tensor) -> tuple[Tensor, Tensor]:
+        lower, _ = cholesky(
+            matrix, name="the covariance of the observed cells plus noise", ladder=(0.0,)
+        )
+        return 2.0 * lower.diagonal().log().sum(), torch.cholesky_inverse(lower)
+
+    return dense_function(system, weights)
+
+
+def dense_function(
+    system: GridSystem, function: Callable[[Tensor], tuple[Tensor, Tensor]]
+) -> tuple[Tensor, FactorGradient]:
+    """A scalar of the dense K_XX + sigma^2 I and its gradient.
+
+    Args:
+        function: matrix (N, N) -> (value, derivative (N, N)).
+    """
+    parts = split_index(system.rows.cells, system.rows.grid.shape)
+    with torch.enable_grad():
+        leaves = [
+            (f if isinstance(f, Tensor) else f.column).clone().requires_grad_()
+            for f in system.factors
+        ]
+        covariance = reduce(torch.mul, map(_between, leaves, parts))
+    matrix = covariance.detach().clone()
+    matrix.diagonal().add_(system.noise)
+    value, weight = function(matrix)
+    factors = torch.autograd.grad(covariance, leaves, weight)
+    return value, FactorGradient(list(factors), weight.diagonal().sum())
+
+
+def _between(factor: Tensor, index: Tensor) -> Tensor:
+    """The entries of a factor, or of the circulant with that first column, between points."""
+    if factor.ndim == 2:
+        return factor[index][:, index]
+    return factor[(index.unsqueeze(1) - index).remainder_(factor.shape[0])]
+
+
+def _blocks(count: int, size: int) -> list[slice]:
+    step = max(1, BLOCK_NUMBERS // size)
+    return [slice(i, min(i + step, count)) for i in range(0, count, step)]
+
+
+def missing_matrix(system: GridSystem) -> Tensor:
+    """F (L, L), by columns. Cost: 2 L Kronecker products, L^2 numbers."""
+    count = system.num_gaps
+    eye = torch.eye(count, dtype=system.shifted.dtype, device=system.shifted.device)
+    columns = [system.missing(eye[:, block]) for block in _blocks(count, system.size)]
+    whole = torch.cat(columns, 1)
+    return 0.5 * (whole + whole.mT)
+
+
+def _dense_gaps(system: GridSystem) -> tuple[Tensor, FactorGradient]:
+    """d log|F| = -sum_j u_j^T dK_sigma u_j with U = C[:, Z] R, R R^T = F^{-1}."""
+    value, gradient = _whole_logdet(system)
+    lower, _ = cholesky(missing_matrix(system), name="C at the gaps", ladder=(0.0,))
+    eye = torch.eye(lower.shape[0], dtype=lower.dtype, device=lower.device)
+    root = torch.linalg.solve_triangular(lower.mT, eye, upper=True)
+    for block in _blocks(lower.shape[0], system.size):
+        columns = system.inverse(system.rows.gaps, None, root[:, block])
+        gradient = gradient + -1.0 * bilinear_gradient(system.factors, columns, columns)
+    return value + 2.0 * lower.diagonal().log().sum(), gradient
+
+
+def _slq_fill(
+    system: GridSystem, options: GapOptions, probes: int, generator: torch.Generator | None
+) -> GridLogdet:
+    value, gradient = _whole_logdet(system)
+    gaps = system.rows.gaps
+    z = _probes(system, system.num_gaps, probes, generator)
+    solved = conjugate_gradients(
+        system.missing,
+        z,
+        stop=RelativeResidual(options.tolerance),
+        max_iterations=options.max_iterations,
+        verify=False,
+        on_failure="warn",
+    )
+    samples = z.square().sum(0) * gauss(torch.log, *tridiagonal_of_cg(solved))
+    mean, error = mean_and_error(samples)
+    for j in range(probes):
+        left = system.inverse(gaps, None, solved.solution[:, j])
+        right = system.inverse(gaps, None, z[:, j])
+        gradient = gradient + (-1.0 / probes) * bilinear_gradient(system.factors, left, right)
+    return GridLogdet(value + mean, gradient, "slq_fill", False, error, solved.report)
+
+
+def _slq_ignore(
+    system: GridSystem, options: GapOptions, probes: int, generator: torch.Generator | None
+) -> GridLogdet:
+    q = ignore_preconditioner(system, options)
+    z = _probes(system, system.num_observed, probes, generator)
+    solved = conjugate_gradients(
+        system.observed,
+        z if q is None else q.root_matmul(z),
+        preconditioner=q,
+        stop=RelativeResidual(options.tolerance),
+        max_iterations=options.max_iterations,
+        verify=False,
+        on_failure="warn",
+    )
+    samples = z.square().sum(0) * gauss(torch.log, *tridiagonal_of_cg(solved))
+    mean, error = mean_and_error(samples)
+    rights = z if q is None else q.inverse_root_matmul(z, transpose=True)
+    gradient = bilinear_gradient(
+        system.factors, system.spread(solved.solution), system.spread(rights)
+    ) * (1.0 / probes)
+    value = mean if q is None else mean + q.logdet()
+    return GridLogdet(value, gradient, "slq_ignore", False, error, solved.report)
+
+
+def _probes(system: GridSystem, rows: int, count: int, generator: torch.Generator | None) -> Tensor:
+    like = system.shifted
+    return probe_vectors(rows, count, generator=generator, dtype=like.dtype, device=like.device)

@@ -1,0 +1,319 @@
+"""Exact Gaussian process regression on a Cartesian grid with gaps."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpx.errors import ConfigError
+from gpx.inference.exact_solver import require_finite
+from gpx.kernels.base import Kernel
+from gpx.likelihoods.gaussian import Gaussian
+from gpx.linalg import Prepared, available_memory
+from gpx.linalg.circulant_factor import CirculantFactor
+from gpx.linalg.kronecker_workspace import KroneckerWorkspace
+from gpx.means.base import Mean
+from gpx.methods.base.model import Model
+from gpx.methods.grid.axes import (
+    GRID_VECTORS,
+    CartesianGrid,
+    GriddedRows,
+    column_groups,
+    find_grid,
+)
+from gpx.methods.grid.factors import AxisKernels, split_kernel
+from gpx.methods.grid.gaps import (
+    GapOptions,
+    Gaps,
+    GridSolve,
+    choose_gaps,
+    refuse_eigenpairs,
+    solve_gaps,
+)
+from gpx.methods.grid.posterior import GridPosterior
+from gpx.methods.grid.system import GridSystem
+from gpx.methods.grid.variance import VarianceName, VarianceOptions
+
+LONG_AXIS = 4000
+"""Points of an axis from which its eigendecomposition is worth a word."""
+
+CIRCLES = (2, 4, 8, 16)
+"""Times the points of a regular axis that its circle may have."""
+
+LONG_STEPS = 100
+"""Transforms of the grid in a solve by FFT, as a rule: some twenty steps of four, and as many."""
+
+HARDLY_A_GRID = 0.99
+"""Share of gaps from which a word is said."""
+
+FLOAT32_TOLERANCE = 1e-4
+"""Relative residual that solves in float32 reach."""
+
+
+START_SHARE = 1e-2
+"""Lengthscale at first over the length of an axis, where the one found reaches over all of it."""
+
+
+class GridGP(Model):
+    """Gaussian process regression, exact, for inputs on a grid: n in the tens of millions.
+
+    The axes are found from the rows. The kernel must be a product over them (an RBF is), and the
+    likelihood Gaussian. Nothing larger than a few vectors over the grid is kept.
+
+    Args:
+        kernel, mean, likelihood: as above.
+        axes: groups of input columns that are one axis together (stations by longitude and
+            latitude); None: every column is an axis.
+        gaps, tolerance, max_iterations, precondition_rank, precondition_power, penalty: see
+            ``GapOptions``.
+        variance, variance_samples, variance_rank: see ``VarianceOptions``.
+        fft_points: points from which a regular axis under a stationary kernel is closed to a circle
+            and goes by FFT, not by the eigenvectors of an array of all pairs; None: never. Evidence
+            is then an estimate wherever its log-determinant is; solves stay exact.
+
+    Attributes:
+        warm: where the next solve starts: the last one's unknowns.
+
+    Raises:
+        ConfigError: options out of range; at ``settle`` a kernel that does not factor, a grid
+            too large. DataError there: two rows in one cell.
+
+    Cost: see ``GridMLL``. Source: Evans thesis, chapter 3.
+    """
+
+    kernel: Kernel
+    mean: Mean
+    likelihood: Gaussian
+    data_sized = ("warm",)
+    warm: Tensor
+
+    def __init__(
+        self,
+        *,
+        kernel: Kernel,
+        mean: Mean,
+        likelihood: Gaussian,
+        axes: Sequence[Sequence[int]] | None = None,
+        gaps: Gaps = "auto",
+        tolerance: float = 1e-6,
+        max_iterations: int = 10_000,
+        precondition_rank: int | None = None,
+        precondition_power: float = 1.0,
+        penalty: float = 1e4,
+        variance: VarianceName = "auto",
+        variance_samples: int = 32,
+        variance_rank: int = 500,
+        fft_points: int | None = LONG_AXIS,
+    ) -> None:
+        super().__init__()
+        if not isinstance(likelihood, Gaussian):
+            raise ConfigError(
+                f"approx=grid is exact regression and needs likelihood=gaussian, got "
+                f"{type(likelihood).__name__.removeprefix('Parametrized')}"
+            )
+        self.kernel = kernel
+        self.mean = mean
+        self.likelihood = likelihood
+        self.axes = axes
+        self.options = GapOptions(
+            gaps, tolerance, max_iterations, precondition_rank, precondition_power, penalty
+        )
+        self.variance = VarianceOptions(variance, variance_samples, variance_rank)
+        if fft_points is not None and fft_points < 2:
+            raise ConfigError(f"approx.fft_points={fft_points} must be at least 2, or null")
+        self.fft_points = fft_points
+        self.register_buffer("warm", torch.zeros(0))
+        self._prepared = Prepared()
+        self._workspace: KroneckerWorkspace | None = None
+
+    def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
+        """As in ``Model``: finds the grid, fixes how gaps are treated and what float32 reaches."""
+        rows = self.gridded(x)
+        if rows.grid.inner:
+            refuse_eigenpairs(
+                self.options.precondition_rank or 0, self.variance.variance == "rank_reduced"
+            )
+        settled: dict[str, tuple[Any, str]] = {}
+        asked = self.options.tolerance
+        if x.dtype == torch.float32 and asked < FLOAT32_TOLERANCE and rows.gaps.shape[0]:
+            self.options = dataclasses.replace(self.options, tolerance=FLOAT32_TOLERANCE)
+            reason = f"solves in float32 do not reach {asked:g}; trainer.dtype=float64 does"
+            settled["tolerance"] = (FLOAT32_TOLERANCE, reason)
+        settled |= self._fit_samples(rows, x)
+        if self.options.gaps == "auto":
+            chosen, reason = choose_gaps(
+                self.options, rows.gaps.shape[0], rows.grid.size, rows.grid.inner_size
+            )
+            self.options = dataclasses.replace(self.options, gaps=chosen)
+            self._fit_warm(rows)
+            if rows.gappiness > HARDLY_A_GRID:
+                reason += (
+                    "; so few rows are hardly a grid: round coordinates that differ by noise only, "
+                    "group columns that vary together (approx.axes), or take approx=exact or svgp"
+                )
+            circular = [a for a in range(len(rows.grid.axes)) if rows.grid.circular(a)]
+            for axis in circular:
+                points, kept = rows.grid.shape[axis], rows.grid.inner_shape[axis]
+                reason += (
+                    f"; axis {axis} is regular: its {kept:,} points are closed to a circle of "
+                    f"{points:,} and go by FFT, about {2 * LONG_STEPS} of them per evaluation over "
+                    f"{rows.grid.size:,} cells, where its eigenvectors would take "
+                    f"{8e-9 * kept**2:.1f} GB (approx.fft_points=null)"
+                )
+            dense = [m for a, m in enumerate(rows.grid.shape) if a not in circular]
+            longest = max(dense, default=0)
+            if longest > LONG_AXIS:
+                reason += (
+                    f"; every evaluation decomposes a {longest:,} x {longest:,} covariance, about "
+                    f"{9e-12 * longest**3:.1f} x 10^12 operations: where that axis is regular, two "
+                    "columns in its place (such as day and hour) are far cheaper"
+                )
+            settled["gaps"] = (chosen, f"grid of {rows.grid.describe()}; {reason}")
+        return settled
+
+    def _fit_samples(self, rows: GriddedRows, x: Tensor) -> dict[str, tuple[Any, str]]:
+        """Fewer samples of variances where the vectors they keep would not fit memory."""
+        free = available_memory(x.device)
+        sampled = self.variance.variance in ("auto", "sampled") and rows.gaps.shape[0]
+        if free is None or not sampled:
+            return {}
+        room = free // (x.element_size() * rows.grid.size) - GRID_VECTORS
+        if room >= self.variance.samples:
+            return {}
+        asked, fewer = self.variance.samples, max(2, int(room))
+        self.variance = dataclasses.replace(self.variance, samples=fewer)
+        size = asked * x.element_size() * rows.grid.size / 2**30
+        reason = (
+            f"{asked} vectors over {rows.grid.size:,} cells would take {size:.1f} GiB of "
+            f"{free / 2**30:.1f}; what gaps add to variances gets a relative error of "
+            f"{(2.0 / fewer) ** 0.5:.0%}"
+        )
+        return {"variance_samples": (fewer, reason)} if fewer < asked else {}
+
+    def gridded(self, x: Tensor) -> GriddedRows:
+        """Grid and cells of the rows x (n, d); found once for the same tensor.
+
+        Raises:
+            DataError, ConfigError: see ``find_grid`` and ``split_kernel``.
+        """
+        # a kernel that does not factor is known before anything is sorted
+        kernels = split_kernel(self.kernel, column_groups(x.shape[1], self.axes))
+
+        def continued(axis: int, points: int) -> bool:
+            long = self.fft_points is not None and points >= self.fft_points
+            return long and self.options.gaps != "full" and kernels.stationary(axis)
+
+        rows = self._prepared.get("rows", [x], lambda: find_grid(x, self.axes, continued))
+        times = self._circle(rows.grid, kernels)
+        if times > CIRCLES[0]:
+            with contextlib.suppress(ConfigError):  # memory: GridSystem says what is wrong
+                rows = self._prepared.get(
+                    f"rows, {times} times", [x], lambda: find_grid(x, self.axes, continued, times)
+                )
+        choose_gaps(self.options, rows.gaps.shape[0], rows.grid.size, rows.grid.inner_size)
+        self._fit_warm(rows)
+        return rows
+
+    @torch.no_grad()
+    def _circle(self, grid: CartesianGrid, kernels: AxisKernels) -> int:
+        """Times the points of a regular axis its circle needs at the present hyperparameters.
+
+        The least where no eigenvalue is negative; where none will do the first, since GridSystem
+        says what is wrong.
+        """
+        axes = [axis for axis in range(len(grid.axes)) if grid.circular(axis)]
+        for times in CIRCLES:
+            if all(closes(kernels, grid, axis, times) for axis in axes):
+                return times
+        return CIRCLES[0]
+
+    @torch.no_grad()
+    def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
+        """Shorten lengthscales that reach over the whole of an axis that goes by FFT.
+
+        A fit to a random subset of the rows cannot see what happens between them, and may take a
+        long axis for noise about a constant.
+        """
+        grid, shortened = self.gridded(x).grid, []
+        kernels = split_kernel(self.kernel, grid.groups)
+        for axis, points in enumerate(grid.axes):
+            if not grid.circular(axis) or closes(kernels, grid, axis, CIRCLES[-1]):
+                continue
+            step = float(points[-1] - points[0]) / (points.shape[0] - 1)
+            start = START_SHARE * step * grid.inner[axis]
+            kept = {name: value.clone() for name, value in self.kernel.state_dict().items()}
+            kernels.set_lengthscale(axis, grid.groups[axis][0], start)
+            if not closes(kernels, grid, axis, CIRCLES[-1]):  # a periodic kernel, say
+                self.kernel.load_state_dict(kept)
+                continue
+            shortened.append(f"lengthscale of axis {axis} set to {start:.3g}")
+        if shortened:
+            self.note = f"{', '.join(shortened)}: it reached over the whole axis"
+
+    def axis_kernels(self, rows: GriddedRows) -> AxisKernels:
+        """The kernel taken apart over the axes."""
+        return split_kernel(self.kernel, rows.grid.groups)
+
+    def system(self, rows: GriddedRows, factors: Sequence[Tensor]) -> GridSystem:
+        """K + sigma^2 I for given covariances of the axes; shares this model's buffers."""
+        shape = rows.grid.shape
+        if self._workspace is None or self._workspace.sizes != shape:
+            self._workspace = KroneckerWorkspace(shape)
+        return GridSystem(factors, self.likelihood.noise_variance, rows, self._workspace)
+
+    @torch.no_grad()
+    def solve(self, system: GridSystem, target: Tensor) -> GridSolve:
+        """Solve for target (N,) from where the last solve ended, and remember its end."""
+        start = self.warm.to(target) if self.warm.shape[0] else None
+        found = solve_gaps(system, target, self.options, start=start)
+        if found.state is not None and bool(torch.isfinite(found.state).all()):
+            self.warm.copy_(found.state)
+        return found
+
+    def _fit_warm(self, rows: GriddedRows) -> None:
+        gaps, _ = choose_gaps(
+            self.options, rows.gaps.shape[0], rows.grid.size, rows.grid.inner_size
+        )
+        sizes = {
+            "full": 0,
+            "fill": rows.gaps.shape[0],
+            "ignore": rows.cells.shape[0],
+            "penalize": rows.grid.size,
+        }
+        if self.warm.shape[0] != sizes[gaps]:
+            self.warm = self.warm.new_zeros(sizes[gaps])
+
+    @torch.no_grad()
+    def condition(self, x: Tensor, y: Tensor) -> GridPosterior:
+        """Posterior given x (n, d) on a grid and y (n,).
+
+        Cost: one solve, see ``solve_gaps``. A solve cut short is warned of and in its facts.
+
+        Raises:
+            DataError: targets that are not finite, two rows in one cell.
+        """
+        rows = self.gridded(x)
+        target = y - self.mean(x)
+        require_finite(target)
+        system = self.system(rows, self.axis_kernels(rows).matrices(rows.grid))
+        start = self.warm if self.warm.shape[0] else None
+        found = solve_gaps(system, target, self.options, start=start)
+        posterior = self.empty_posterior(x.shape[0])
+        posterior.fill_(rows, target, found.alpha, found.report)
+        return posterior
+
+    def empty_posterior(self, num_data: int) -> GridPosterior:
+        """As in ``Model``; the size of the grid is read from the loaded state."""
+        return GridPosterior(
+            self.kernel, self.mean, self.likelihood, num_data, self.options, self.variance
+        )
+
+
+def closes(kernels: AxisKernels, grid: CartesianGrid, axis: int, times: int) -> bool:
+    """Whether covariances round a circle of ``times`` the axis are positive semi-definite."""
+    return CirculantFactor(kernels.circulant(grid, axis, times)).definite

@@ -1,0 +1,68 @@
+"""What every objective of a Gaussian process on a grid does first."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from gpx.errors import ConfigError
+from gpx.inference.exact_solver import require_finite
+from gpx.inference.fixed_probes import FixedProbes
+from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.gaussian import Gaussian
+from gpx.linalg import SolveReport
+from gpx.methods.base.model import Model
+from gpx.methods.base.objective import Facts, Objective
+from gpx.methods.grid.axes import GriddedRows
+from gpx.methods.grid.gaps import choose_gaps
+from gpx.methods.grid.model import GridGP
+
+
+class GridObjective(Objective):
+    """Full-batch objective of a ``GridGP`` with probes that are fixed for a run.
+
+    Args:
+        probes: of the stochastic routes.
+    """
+
+    batching = "full"
+    kind = "estimate"
+    models: ClassVar[tuple[type[Model], ...]] = (GridGP,)
+    likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
+
+    def __init__(self, probes: int) -> None:
+        super().__init__()
+        if probes < 1:
+            raise ConfigError(f"objective.probes={probes} must be at least 1")
+        self.probes = probes
+        self.draws = FixedProbes(resample=False)
+
+    def prepare(
+        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    ) -> None:
+        """Choose the fixed probes of the run; refuses targets that are not finite (DataError)."""
+        require_finite(y)
+        self.draws.prepare(generator)
+
+    def posed(
+        self, model: GridGP, x: Tensor, y: Tensor
+    ) -> tuple[Tensor, GriddedRows, list[Tensor]]:
+        """Residuals y - m(x) (N,), the rows on their grid, and the covariances of the axes."""
+        target = y - model.mean(x)
+        require_finite(target)
+        rows = model.gridded(x)
+        return target, rows, model.axis_kernels(rows).matrices(rows.grid)
+
+
+def grid_facts(model: GridGP, rows: GriddedRows, **reports: SolveReport | None) -> Facts:
+    """How gaps were treated, and what every solve did, under its own name."""
+    gaps, _ = choose_gaps(model.options, rows.gaps.shape[0], rows.grid.size, rows.grid.inner_size)
+    found: Facts = {"gaps": gaps, "grid_cells": rows.grid.inner_size, "gap_share": rows.gappiness}
+    for name, report in reports.items():
+        if report is not None:
+            found[f"{name}_iterations"] = report.iterations
+            found[f"{name}_residual"] = report.residual
+            found[f"{name}_converged"] = report.converged
+    return found

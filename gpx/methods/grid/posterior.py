@@ -1,0 +1,272 @@
+"""Posterior process of a Gaussian process on a grid."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from gpx.errors import ConfigError, NotPositiveDefinite, ShapeError
+from gpx.kernels.base import Kernel
+from gpx.likelihoods.gaussian import Gaussian
+from gpx.linalg import SolveReport, available_memory
+from gpx.means.base import Mean
+from gpx.methods.base.model import Marginals, Posterior
+from gpx.methods.grid.axes import GRID_VECTORS, CartesianGrid, GriddedRows, unobserved
+from gpx.methods.grid.factors import AxisKernels, split_kernel
+from gpx.methods.grid.gaps import GapOptions, choose_gaps, solve_gaps
+from gpx.methods.grid.points import GridPoints
+from gpx.methods.grid.system import GridSystem
+from gpx.methods.grid.variance import (
+    SampledVariance,
+    VarianceBracket,
+    VarianceOptions,
+    choose_variance,
+    full_variance,
+    prior_weights,
+    rank_reduced_variance,
+    solved_variance,
+    variance_bracket,
+)
+from gpx.methods.grid.wide_circle import widened
+
+SEED = 2017
+"""Of the normals behind sampled variances: the same posterior always says the same."""
+
+
+class GridPosterior(Posterior):
+    """Posterior process of ``GridGP``; predicts on the grid, between its points and beyond it.
+
+    Its state is the axes, which cells were observed, and the weights alpha over the whole grid:
+    O(M). What variances need is rebuilt at the first prediction after loading.
+
+    Attributes:
+        points (sum_l m_l d_l,), axis_shapes (d, 3), columns (sum_l d_l,): the axes, flattened; the
+            shapes are m_l, d_l and the points before an axis was closed to a circle, or 0.
+        cells (N,): observed cells in the order of the training rows.
+        residual (N,), alpha (M,): y - m(x) and the weights of the mean.
+        report: of the solve; None for a posterior read back from a file.
+    """
+
+    data_sized = ("points", "axis_shapes", "columns", "cells", "residual", "alpha")
+    points: Tensor
+    axis_shapes: Tensor
+    columns: Tensor
+    cells: Tensor
+    residual: Tensor
+    alpha: Tensor
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        mean: Mean,
+        likelihood: Gaussian,
+        num_data: int,
+        options: GapOptions,
+        variance: VarianceOptions,
+    ) -> None:
+        super().__init__()
+        self.kernel = copy.deepcopy(kernel).requires_grad_(False)
+        self.mean = copy.deepcopy(mean).requires_grad_(False)
+        self.likelihood = copy.deepcopy(likelihood).requires_grad_(False)
+        self.options, self.variance = options, variance
+        self.report: SolveReport | None = None
+        like = self.likelihood.noise_variance.detach()
+        whole = torch.zeros(0, dtype=torch.long, device=like.device)
+        self.register_buffer("points", like.new_zeros(0))
+        self.register_buffer("axis_shapes", whole.new_zeros(0, 3))
+        self.register_buffer("columns", whole)
+        self.register_buffer("cells", whole.new_zeros(num_data))
+        self.register_buffer("residual", like.new_zeros(num_data))
+        self.register_buffer("alpha", like.new_zeros(0))
+        self._systems: dict[bool, GridSystem] = {}
+        self._samples: dict[bool, SampledVariance] = {}
+        self._used = ""
+
+    def fill_(
+        self,
+        rows: GriddedRows,
+        residual: Tensor,
+        alpha: Tensor,
+        report: SolveReport | None,
+    ) -> None:
+        """Take over what a solve found."""
+        grid = rows.grid
+        device = alpha.device
+        self.points = torch.cat([a.reshape(-1) for a in grid.axes]).to(alpha)
+        inner = grid.inner or (0,) * len(grid.axes)
+        shapes = [(*a.shape, i) for a, i in zip(grid.axes, inner, strict=True)]
+        self.axis_shapes = torch.tensor(shapes, device=device)
+        self.columns = torch.tensor([c for group in grid.groups for c in group], device=device)
+        self.cells, self.residual = rows.cells.clone(), residual.detach().clone()
+        self.alpha, self.report = alpha, report
+
+    # -- what is rebuilt --------------------------------------------------------------------------
+
+    @property
+    def grid(self) -> CartesianGrid:
+        """The axes."""
+        axes, groups, inner, at, column = [], [], [], 0, 0
+        for m, d, *kept in self.axis_shapes.tolist():
+            inner.append(kept[0] if kept else 0)  # posteriors once were written without
+            axes.append(self.points[at : at + m * d].view(m, d))
+            groups.append(tuple(self.columns[column : column + d].tolist()))
+            at, column = at + m * d, column + d
+        return CartesianGrid(tuple(axes), tuple(groups), tuple(inner) if any(inner) else ())
+
+    def axis_kernels(self) -> AxisKernels:
+        """The kernel taken apart over the axes."""
+        return split_kernel(self.kernel, self.grid.groups)
+
+    def system(self, *, wide: bool = False) -> GridSystem:
+        """K + sigma^2 I; eigendecompositions are made once.
+
+        Args:
+            wide: on circles twice as long (``widened``).
+        """
+        if wide not in self._systems:
+            grid = self.grid
+            rows = GriddedRows(grid, self.cells, unobserved(self.cells, grid.size))
+            rows = widened(rows) if wide else rows
+            factors = self.axis_kernels().matrices(rows.grid)
+            self._systems[wide] = GridSystem(factors, self.likelihood.noise_variance, rows)
+        return self._systems[wide]
+
+    def at(self, x: Tensor, grid: CartesianGrid | None = None) -> GridPoints:
+        """The points x (t, d) seen from the grid, or another; raises ShapeError for another d."""
+        if x.ndim != 2 or x.shape[1] != self.columns.shape[0]:
+            raise ShapeError(f"expected inputs (t, {self.columns.shape[0]}), got {tuple(x.shape)}")
+        return GridPoints(self.grid if grid is None else grid, self.axis_kernels(), x)
+
+    # -- predictions ------------------------------------------------------------------------------
+
+    def facts(self) -> dict[str, bool | int | float | str]:
+        """As in ``Posterior``."""
+        found: dict[str, bool | int | float | str] = {
+            "gaps": self.options.gaps,
+            "grid_cells": self.grid.inner_size,
+        }
+        if self._used:
+            found["variance"] = self._used
+        if self.report is not None:
+            found["solver_iterations"] = self.report.iterations
+            found["solver_converged"] = self.report.converged
+            found["solver_residual"] = self.report.residual
+        return found
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Marginals:
+        """Mean and variance of the latent function at x (t, d).
+
+        Cost: mean one rectangular Kronecker product where the points share coordinates, else t M;
+        variance as ``VarianceOptions`` says.
+        """
+        points = self.at(x)
+        mean = self.mean(x) + points.contract(self.alpha)
+        system = self.system()
+        gaps, _ = choose_gaps(self.options, system.num_gaps, system.size, system.inner_size)
+        self._used = choose_variance(self.variance, gaps, x.shape[0])
+        if self._used == "full":
+            variance = full_variance(system, points)
+        elif self._used == "sampled":
+            variance = self._sampled_variance(points, x)
+        elif self._used == "rank_reduced":
+            variance = rank_reduced_variance(system, points, self.options, self.variance.rank)
+        else:
+            variance = solved_variance(system, points, self.options, self._used)  # type: ignore[arg-type]
+        return Marginals(mean, variance.clamp_(min=0.0))
+
+    @torch.no_grad()
+    def predict_mean(self, x: Tensor) -> Tensor:
+        """The mean alone, (t,)."""
+        return self.mean(x) + self.at(x).contract(self.alpha)
+
+    @torch.no_grad()
+    def variance_bracket(self, x: Tensor) -> VarianceBracket:
+        """Certified ends of the latent variance at x (t, d); two solves per point."""
+        return variance_bracket(self.system(), self.at(x), self.options)
+
+    def _sampled_variance(self, points: GridPoints, x: Tensor) -> Tensor:
+        """Beyond the data from wider circles, on which the points have covariances of a process.
+
+        The few that reach further still are solved for.
+        """
+        if bool(points.within.all()):
+            return self._sampled(False).variance(self.system(), points)
+        found = points.prior.clone()
+        far = (~points.within & points.reached).nonzero().squeeze(1)
+        parts = [(False, points.within.nonzero().squeeze(1))]
+        if len(far) and (wide := self._wide()) is not None:
+            within = self.at(x[far], wide.rows.grid).within
+            parts.append((True, far[within]))
+            far = far[~within]
+        for on_wide, rows in parts:
+            if len(rows):
+                system = self.system(wide=on_wide)
+                seen = self.at(x[rows], system.rows.grid)
+                found[rows] = self._sampled(on_wide).variance(system, seen)
+        if len(far):
+            gaps: Literal["fill", "ignore"] = "ignore" if self.options.gaps == "ignore" else "fill"
+            found[far] = solved_variance(self.system(), self.at(x[far]), self.options, gaps)
+        return found
+
+    def _wide(self) -> GridSystem | None:
+        """The system on wider circles, where memory and kernel admit one."""
+        with contextlib.suppress(ConfigError, NotPositiveDefinite):
+            return self.system(wide=True)
+        return None
+
+    def _sampled(self, wide: bool) -> SampledVariance:
+        if wide not in self._samples:
+            generator = torch.Generator(device=self.alpha.device).manual_seed(SEED)
+            system, samples = self.system(wide=wide), self.variance.samples
+            free = available_memory(self.alpha.device) if wide else None
+            if free is not None:  # how many fit was found out for the circles of training
+                room = free // (self.alpha.element_size() * system.size) - GRID_VECTORS
+                samples = min(samples, max(2, room))
+            self._samples[wide] = SampledVariance(system, self.options, samples, generator)
+        return self._samples[wide]
+
+    @torch.no_grad()
+    def sample_paths(self, num: int, *, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
+        """``num`` posterior functions x (t, d) -> (num, t) by pathwise conditioning.
+
+        Exact at the points of the grid. Between them the functions are their own interpolation by
+        the kernel: the variance that the whole grid leaves unexplained is missing there. Where the
+        covariances with an axis that goes by FFT have died out they are the mean.
+
+        Raises:
+            ConfigError: at points further beyond such an axis, where they have not.
+
+        Cost: one solve with ``num`` right-hand sides; per call ``num`` products as for means.
+        """
+        system = self.system()
+        if system.circular:
+            system = self._wide() or system
+        like = {"dtype": self.alpha.dtype, "device": self.alpha.device}
+        normals = torch.randn(system.size, num, generator=generator, **like)  # type: ignore[call-overload]
+        noise = torch.randn(self.cells.shape[0], num, generator=generator, **like)  # type: ignore[call-overload]
+        prior = system.root(normals)[system.rows.cells]
+        targets = self.residual.unsqueeze(1) - prior - self.likelihood.noise_variance.sqrt() * noise
+        weights = prior_weights(system, normals) + solve_gaps(system, targets, self.options).alpha
+
+        @torch.no_grad()
+        def paths(x: Tensor) -> Tensor:
+            points = self.at(x, system.rows.grid)
+            if bool((points.reached & ~points.within).any()):
+                raise ConfigError(
+                    "sample paths were asked for further beyond an axis that goes by FFT than its "
+                    "circle is long, and its kernel reaches so far; set approx.fft_points=null"
+                )
+            found = points.contract(weights) * points.reached.unsqueeze(1)
+            return found.mT + self.mean(x)
+
+        return paths
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+        self._systems, self._samples = {}, {}

@@ -1,0 +1,113 @@
+"""Evidence of a re-weighted basis with hyper-priors, from sufficient statistics."""
+
+from __future__ import annotations
+
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.gaussian import Gaussian
+from gpx.linalg import with_gradient
+from gpx.methods.base.model import Model
+from gpx.methods.base.objective import Evidence, Objective
+from gpx.methods.reweighted.hyper_priors import HyperPriors
+from gpx.methods.reweighted.model import Reweighted
+from gpx.methods.reweighted.statistics_evidence import LOG_TWO_PI, log_marginal_likelihood
+from gpx.methods.reweighted.weights import ReweightedForm
+
+
+class JointDensity(NamedTuple):
+    """log p(y | u) + log p(u) at u = (log g, log noise), and its gradient (k + 1,).
+
+    Attributes:
+        likelihood (): log p(y | u), nats.
+        prior (): log p(u), nats; zero where the prior is flat.
+        gradient (k + 1,): of their sum.
+        fit (), complexity (), constant (): the parts of ``likelihood``.
+    """
+
+    likelihood: Tensor
+    prior: Tensor
+    gradient: Tensor
+    fit: Tensor
+    complexity: Tensor
+    constant: Tensor
+
+
+@torch.no_grad()
+def joint_density(
+    form: ReweightedForm, priors: HyperPriors | None, position: Tensor
+) -> JointDensity:
+    """The density that type-I inference samples and type-II inference maximises.
+
+    In logarithms, whose Jacobian is part of it: a log-normal prior is a plain Gaussian there.
+
+    Args:
+        form: from the statistics.
+        priors: of g and noise; None: flat in u.
+        position (k + 1,): u, float64.
+
+    Raises:
+        NotPositiveDefinite: u is so far out that the covariance is not finite.
+
+    Cost: that of ``form``, whatever n.
+    Source: Evans thesis, section 5.4; gradient: appendix C.1, in a cheaper form.
+    """
+    log_noise = position[-1]
+    weights = form.weights(position[:-1], log_noise)
+    likelihood = log_marginal_likelihood(weights)
+    gradient = torch.cat([weights.weight_gradient(), weights.noise_gradient()[None]])
+    value = torch.zeros_like(likelihood)
+    if priors is not None:
+        value, slope = priors.density(position)
+        gradient += slope
+    noise = weights.num_data * log_noise
+    return JointDensity(
+        likelihood,
+        value,
+        gradient,
+        -0.5 * weights.fit,
+        -0.5 * (weights.log_determinant - noise),
+        -0.5 * (noise + weights.num_data * LOG_TWO_PI),
+    )
+
+
+class ReweightedEvidence(Objective):
+    """Log evidence of ``Reweighted`` plus the log density of its hyper-priors.
+
+    It comes from the model's statistics: x and y are not read.
+
+    Exactness: without hyper-priors the exact log marginal likelihood of the re-weighted kernel,
+    which is an estimate of that of the base kernel.
+    Cost: ``joint_density``.
+    """
+
+    batching = "full"
+    kind = "estimate"
+    models: ClassVar[tuple[type[Model], ...]] = (Reweighted,)
+    likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
+
+    def evidence(
+        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    ) -> Evidence:
+        """Evidence in nats, in float64; parts: fit, complexity, constant and prior."""
+        self.check(model)
+        assert isinstance(model, Reweighted)
+        noise, log_variances = model.likelihood.noise_variance, model.log_variances()
+        position = torch.cat([log_variances.detach(), noise.detach().double().log()[None]])
+        found = joint_density(model.form, model.hyper_priors, position)
+        value = found.likelihood + found.prior
+        slope = found.gradient[-1] / noise.detach().double()
+        value = with_gradient(
+            value, [log_variances, noise], [found.gradient[:-1], slope.to(noise.dtype)]
+        )
+        parts = {name: getattr(found, name) for name in ("fit", "complexity", "constant")}
+        parts["prior"] = found.prior
+        facts = model.facts() | {"log_marginal_likelihood": float(found.likelihood)}
+        return Evidence(value, self.kind, parts, None, facts)
+
+    def num_data(self, x: Tensor) -> int:
+        """Rows that x has; what the statistics hold may be more."""
+        return max(1, x.shape[0])

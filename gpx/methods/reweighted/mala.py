@@ -1,0 +1,202 @@
+"""Type-I inference: a Markov chain over hyperparameters in place of an optimiser."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpx.errors import ConfigError, NotPositiveDefinite
+from gpx.methods.base.objective import Evidence
+from gpx.methods.base.own_steps import OwnSteps
+from gpx.methods.reweighted.evidence import JointDensity, joint_density
+from gpx.methods.reweighted.model import Reweighted
+from gpx.sampling.langevin import Langevin, effective_sample_size
+
+ACCEPTABLE = (0.4, 0.75)
+"""Acceptance rates outside of which the step does not suit the posterior."""
+
+
+class MALA(OwnSteps[Reweighted]):
+    """Metropolis-adjusted Langevin over the hyperparameters of a re-weighted basis.
+
+    A step is one proposal. In burn-in the step size is adapted to the acceptance rate that suits
+    many dimensions, and the preconditioner is set, at the start and half way, to the inverse of the
+    prior's precision plus the expected information of the data; both are frozen then. Every
+    ``thin``-th state after burn-in goes into the model's ``samples``.
+
+    Args:
+        burn_in: steps before the first sample.
+        iterations: steps after burn-in.
+        thin: steps between samples.
+
+    Raises:
+        ConfigError: an option out of range; ``check`` says what does not fit the model.
+
+    Cost per step: one evidence and gradient from sufficient statistics, whatever n.
+    Source: Evans thesis, section 5.4.2; the adaptation and the preconditioner are ours.
+    """
+
+    option = "mala"
+    unit = "steps of the chain"
+    purpose = "samples the hyperparameters of approx=reweighted"
+    model_type = Reweighted
+
+    def __init__(self, burn_in: int = 1000, iterations: int = 10_000, thin: int = 50) -> None:
+        if burn_in < 0 or thin < 1 or iterations < thin:
+            raise ConfigError(
+                f"optimizer: burn_in={burn_in} cannot be negative, thin={thin} must be at least 1 "
+                f"and iterations={iterations} at least thin, for one sample"
+            )
+        self.burn_in = burn_in
+        self.iterations = iterations
+        self.thin = thin
+        self.chain: Langevin | None = None
+        self.saved: dict[str, Any] = {}
+        self.accepted = 0
+        self.trace: list[float] = []
+        self.latest: JointDensity | None = None
+        self.here: JointDensity | None = None
+        self.last = burn_in + iterations
+
+    def check_fit(self, model: Reweighted, num_data: int) -> None:
+        """As in ``OwnSteps``: type-I inference was asked for."""
+        if model.inference != "type1":
+            raise ConfigError(
+                f"optimizer={self.option} is type-I inference and approx.inference="
+                f"{model.inference}; use inference=type1_mala"
+            )
+
+    def bind(self, model: Reweighted, x: Tensor, seed: int) -> None:
+        """As in ``OwnSteps``; goes on with the chain of a checkpoint."""
+        self.model = model
+        position = model.position
+        priors = model.hyper_priors
+        if priors is None:  # cannot be: the model refuses type-I without priors
+            raise ConfigError("type-I inference needs hyper-priors: set approx.priors")
+        self.form, self.priors = model.form, priors
+        floor = model.noise_floor
+        self.least = math.log(floor) if floor > 0.0 else -math.inf
+        if self.saved:
+            self.chain = Langevin.restored(self._density, self.saved["chain"])
+            self.accepted, self.trace = self.saved["accepted"], self.saved["trace"].tolist()
+            self.here = JointDensity(**self.saved["here"])
+            return
+        model.samples = model.samples[:0]  # of a chain before, perhaps of other data
+        self.chain = Langevin(self._density, position, self._variances(position))
+        self.here = self.latest
+
+    def _density(self, position: Tensor) -> tuple[Tensor, Tensor]:
+        try:
+            found = joint_density(self.form, self.priors, position)
+        except NotPositiveDefinite:  # so far out that nothing is finite: never accepted
+            self.latest = None
+            return position.new_tensor(-math.inf), torch.zeros_like(position)
+        self.latest = found
+        value = found.likelihood + found.prior
+        # the prior of the noise ends at its floor: states below are never accepted
+        return torch.where(position[-1] > self.least, value, -math.inf), found.gradient
+
+    def _variances(self, position: Tensor) -> Tensor:
+        """Inverse of prior precision plus expected information, diagonal (k + 1,)."""
+        information = self.form.weights(position[:-1], position[-1]).fisher()
+        return 1.0 / (1.0 / self.priors.variances(position) + information)
+
+    def check_limit(self, limit: int) -> None:
+        """Raise ConfigError when ``limit`` steps end before the first sample."""
+        if limit < self.burn_in + self.thin:
+            raise ConfigError(
+                f"trainer.max_steps={limit} ends before the first sample at step "
+                f"{self.burn_in + self.thin}; raise it, or lower optimizer.burn_in"
+            )
+
+    def max_steps(self, limit: int) -> int:
+        """Burn-in and iterations, at most ``limit``; ``check_limit`` has passed."""
+        self.last = min(limit, self.burn_in + self.iterations)
+        return self.last
+
+    def step(self, step: int, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
+        """One proposal; returns the log joint density where the chain is.
+
+        Args:
+            step: number of the step, from 0.
+            x, y: not read.
+            generator: of the proposal and its acceptance.
+        """
+        assert self.chain is not None
+        if step > 0 and step == self.burn_in // 2:
+            self.chain.variances = self._variances(self.chain.position)
+        probability, moved = self.chain.step(generator=generator)
+        if moved:
+            self.here = self.latest
+        count = step + 1
+        if count % self.thin == 0 or count == self.last:  # for those who look on
+            self.model.move(self.chain.position)
+        if count <= self.burn_in:
+            self.chain.adapt(count, probability)
+        else:
+            self.accepted += moved
+            self.trace.append(float(self.chain.value))
+            if (count - self.burn_in) % self.thin == 0:
+                kept = self.chain.position[None].clone()
+                self.model.samples = torch.cat([self.model.samples, kept])
+        assert self.here is not None
+        parts = {name: getattr(self.here, name) for name in ("fit", "complexity", "constant")}
+        return Evidence(self.chain.value, "estimate", {**parts, "prior": self.here.prior})
+
+    @property
+    def acceptance(self) -> float:
+        """Share of proposals accepted after burn-in; NaN before."""
+        return self.accepted / len(self.trace) if self.trace else math.nan
+
+    def final_evidence(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
+        """Mean log marginal likelihood over the samples, with what there is to say of the chain.
+
+        An acceptance rate out of [0.4, 0.75] is a warning: the samples may not be the posterior's.
+        """
+        samples = self.model.samples
+        values = [joint_density(self.form, self.priors, u).likelihood for u in samples]
+        sizes = effective_sample_size(samples)
+        trace = torch.tensor(self.trace, dtype=torch.float64)[:, None]
+        low, high = ACCEPTABLE
+        if not low <= self.acceptance <= high:
+            warnings.warn(
+                f"the chain accepted {100 * self.acceptance:.0f} % of its proposals after burn-in, "
+                f"out of [{100 * low:.0f} %, {100 * high:.0f} %]: its step was adapted too little; "
+                "raise optimizer.burn_in",
+                stacklevel=2,
+            )
+        facts = self.model.facts() | {
+            "num_samples": len(samples),
+            "acceptance": self.acceptance,
+            "step_size": 0.0 if self.chain is None else self.chain.step_size,
+            "effective_samples_noise": float(sizes[-1]),
+            "effective_samples_median": float(sizes.median()),
+            "effective_samples_least": float(sizes.min()),
+            "effective_steps_of_density": float(effective_sample_size(trace)),
+        }
+        return Evidence(torch.stack(values).mean(), "estimate", {}, None, facts)
+
+    def learning_rates(self, step: int) -> dict[str, float]:
+        """Step size and, after burn-in, acceptance rate."""
+        rates = {"step_size": math.nan if self.chain is None else self.chain.step_size}
+        return {**rates, "acceptance": self.acceptance} if self.trace else rates
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the chain is, its step and preconditioner, and the log density of every step."""
+        if self.chain is None or self.here is None:
+            return {}
+        return {
+            "chain": self.chain.state_dict(),
+            "here": self.here._asdict(),
+            "accepted": self.accepted,
+            "trace": torch.tensor(self.trace, dtype=torch.float64),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore ``state_dict``; before ``bind``."""
+        self.saved = dict(state)

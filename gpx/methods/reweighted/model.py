@@ -1,0 +1,320 @@
+"""Regression on a basis that stays: the prior variance of every weight is what is learned."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gpx.bases import (
+    Basis,
+    GridEigenfunctions,
+    GridOptions,
+    ImportanceWeightedFourier,
+    InducingPoints,
+    Proposal,
+)
+from gpx.bases.fourier.importance_weights import warn_of_few
+from gpx.bases.grid_eigenfunctions.start import LEAST_NOISE, require_memory
+from gpx.constraints import MARGIN, floor_of
+from gpx.errors import ConfigError
+from gpx.inference.sufficient_statistics import sufficient_statistics
+from gpx.kernels.base import Kernel
+from gpx.likelihoods.gaussian import Gaussian
+from gpx.means.base import Mean
+from gpx.methods.base.model import Model
+from gpx.methods.reweighted.basis import reweighted_basis
+from gpx.methods.reweighted.cached_relevance import relevant
+from gpx.methods.reweighted.compressed_statistics import CompressedStatistics
+from gpx.methods.reweighted.form import Structure
+from gpx.methods.reweighted.hyper_priors import HyperPriors, WeightPriors
+from gpx.methods.reweighted.options import Inference, check_options
+from gpx.methods.reweighted.posterior import ReweightedPosterior
+from gpx.methods.reweighted.start import fix_functions
+from gpx.methods.reweighted.state import ReweightedState
+
+
+class Reweighted(ReweightedState, Model):
+    """Gaussian process regression with a re-weighted basis kernel, at a cost that n does not enter.
+
+    f(x) = m(x) + phi(x)^T w with w ~ N(0, diag(g)): the kernel phi(x)^T diag(g) phi(z). Basis and
+    mean stay as initialised, so that the data are needed once, for their ``SufficientStatistics``;
+    every evidence, gradient and posterior afterwards comes from these. What is learned is
+    theta = (g, noise variance): maximised (type-II, which over-fits many g), maximised from g = 0
+    one at a time, which leaves most there (relevance vectors), or integrated out by a Markov chain
+    (type-I), whose kept states are the model's ``samples``.
+
+    Args:
+        kernel: of the basis; it must suit it (factor over the inputs for grief, have a spectral
+            sampler for the others).
+        mean, likelihood: Gaussian likelihood only.
+        num_inputs: d.
+        num_data: n; dictionary only.
+        basis: ``grief`` (the leading eigenfunctions on a grid); ``dictionary`` (kernel functions at
+            training inputs, or a random subset: a relevance vector machine); random Fourier
+            features: ``random_fourier``, ``orthogonal``, ``structured_orthogonal``,
+            ``quasi_monte_carlo``, ``gauss_hermite``; or ``importance_weighted``: features drawn
+            once for a proposal, whose weights follow from the kernel's hyperparameters, which are
+            what is learned then (diagonal, type2, no priors).
+        num_basis: m, at most (a small grid has fewer eigenfunctions).
+        structure: of the prior: ``diagonal`` (a variance for every function, O(m^3) an evaluation
+            or O(rank^2 m)), ``orthogonal`` (for every eigenvector of Phi^T Phi, O(m)), or
+            ``householder`` (any prior: these axes, turned by reflections that are learned too;
+            O(rank^2), and so many numbers a sample).
+        inference: ``type1``, ``type2`` or ``relevance_vectors``; says which optimizer fits.
+        priors: hyper-priors of theta; None: flat (not with type1).
+        grid, factor_jitter, noise_first, search_sweeps: as for ``GRIEF``; grief only.
+        proposal: kernel that frequencies are drawn for; importance_weighted only.
+        seed: of random frequencies.
+
+    Attributes:
+        basis: the functions.
+        log_weights (k,): log g, relative to the basis' own prior variances, and what turns their
+            axes; none where they follow from the kernel.
+        samples (T, k + 1): kept states (log g, log noise) of the chain.
+
+    Raises:
+        ConfigError: options that do not fit.
+
+    Cost: n m^2 / 2 multiply-adds once, then nothing of n.
+    Source: Evans thesis, chapter 5 (with basis=grief: GP-GRIEF-I).
+    """
+
+    data_sized = (*ReweightedState.data_sized, "log_weights")
+
+    mean: Mean
+    likelihood: Gaussian
+
+    def __init__(
+        self,
+        *,
+        kernel: Kernel,
+        mean: Mean,
+        likelihood: Gaussian,
+        num_inputs: int,
+        num_data: int | None = None,
+        basis: str = "grief",
+        num_basis: int = 1000,
+        structure: Structure = "diagonal",
+        inference: Inference = "type1",
+        priors: WeightPriors | None = None,
+        grid: GridOptions | None = None,
+        factor_jitter: float = 1e-12,
+        noise_first: bool = True,
+        search_sweeps: int = 0,
+        proposal: Proposal | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        check_options(basis, structure, inference, priors, likelihood, search_sweeps)
+        self.basis: Basis = reweighted_basis(
+            basis,
+            kernel,
+            num_inputs,
+            num_basis,
+            num_data=num_data,
+            grid=grid,
+            factor_jitter=factor_jitter,
+            proposal=proposal,
+            seed=seed,
+        )
+        self.mean = mean
+        self.likelihood = likelihood
+        self.structure: Structure = structure
+        self.inference: Inference = inference
+        self.priors = priors
+        self.noise_first = noise_first
+        self.search_sweeps = search_sweeps
+        self.log_weights = nn.Parameter(torch.zeros(0, dtype=torch.float64))
+        self._warned = False
+        self.register_state(3)  # the third total: the noise variance at the start
+
+    @property
+    def kernel(self) -> Kernel:  # type: ignore[override]
+        """Covariance function; the basis owns it."""
+        kernel = self.basis.kernel
+        assert isinstance(kernel, Kernel)
+        return kernel
+
+    @property
+    def hyper_priors(self) -> HyperPriors | None:
+        """Of every g and of the noise variance; None: flat."""
+        if self.priors is None:
+            return None
+        weight, noise = self.priors.weight(), self.priors.noise(float(self.totals[2]))
+        if self.structure != "householder":
+            return HyperPriors(weight, noise)
+        rank = self.frame.shape[1]
+        return HyperPriors(weight, noise, rank * (rank - 1) // 2, self.priors.tail_variance(rank))
+
+    def log_variances(self) -> Tensor:
+        """log g (k,), differentiable in what is learned."""
+        if isinstance(self.basis, ImportanceWeightedFourier):
+            return self.basis.weights().log_variances
+        return self.log_weights
+
+    @property
+    def position(self) -> Tensor:
+        """(log g, log noise variance) (k + 1,), where the model stands; detached."""
+        noise = self.likelihood.noise_variance.detach().double().log()
+        return torch.cat([self.log_variances().detach(), noise[None]])
+
+    @property
+    def noise_floor(self) -> float:
+        """Infimum of the noise variance."""
+        return floor_of(self.likelihood, "noise_variance")
+
+    @property
+    def _least_noise(self) -> float:
+        return max(LEAST_NOISE, (1.0 + MARGIN) * self.noise_floor)
+
+    @torch.no_grad()
+    def move(self, position: Tensor) -> None:
+        """Put the model at (log g, log noise variance) (k + 1,)."""
+        self.log_weights.copy_(position[:-1])
+        noise = position[-1].exp().clamp_min(self._least_noise)
+        self.likelihood.noise_variance = noise.to(self.likelihood.noise_variance)
+
+    def check_optimizer(self, optimizer: object) -> None:
+        """As in ``Model``: type-I inference and relevance vectors have steps of their own."""
+        option, name = getattr(optimizer, "option", None), type(optimizer).__name__
+        # relevance vectors say themselves which inference they need
+        if self.inference == "type1" and option not in ("mala", "relevance_vectors"):
+            raise ConfigError(
+                f"{name} would maximise what approx.inference=type1 is to integrate out: leave out "
+                "optimizer= for a chain, or use inference=type2"
+            )
+        if self.inference == "relevance_vectors" and option != "relevance_vectors":
+            raise ConfigError(
+                f"{name} would weight every function, where approx.inference=relevance_vectors is "
+                "to select: leave out optimizer=, or use inference=type2"
+            )
+
+    def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
+        """As in ``Model``: nothing to settle, but sums of m x m must fit into memory.
+
+        Raises:
+            ConfigError: they do not.
+        """
+        if isinstance(self.basis, GridEigenfunctions):
+            self.basis.place(x)
+        require_memory("approx.num_basis", self.basis.num_basis, x.device)
+        return {}
+
+    @torch.no_grad()
+    def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
+        """Fix the basis and sum over the data, once; weights start at the mode of their prior."""
+        start = fix_functions(
+            self.basis,
+            x,
+            y - self.mean(x),
+            self.likelihood.noise_variance,
+            noise_first=self.noise_first,
+            sweeps=self.search_sweeps,
+            generator=generator,
+        )
+        self._warned = False
+        self.frame = self.frame[:0]
+        if self.structure == "householder":
+            self.frame = CompressedStatistics(start.statistics).vectors
+        self.statistics = start.statistics
+        noise = start.noise.clamp_min(self._least_noise)
+        self.totals[2] = noise
+        learned = not isinstance(self.basis, ImportanceWeightedFourier)
+        count = self.form.num_weights if learned else 0
+        self.log_weights.data = torch.zeros(count, dtype=torch.float64, device=x.device)
+        priors = self.hyper_priors
+        if priors is not None:
+            self.log_weights[: count - priors.tails] = math.log(priors.weight.mode)
+            noise = torch.full_like(noise, priors.noise.mode)
+        self.likelihood.noise_variance = noise.to(self.likelihood.noise_variance)
+        self.samples = self.log_weights.new_zeros(0, self.form.num_weights + 1)
+        turns = 0 if priors is None else priors.tails
+        self.note = f"{start.note}; {self.form.num_weights - turns} prior variances, "
+        self.note += f"{self.form.path} form" + (f", {turns} turns of their axes" if turns else "")
+        if self.inference == "type2" and learned:
+            self.note += (
+                f"; type-II fits all of them to {len(x)} points, which tends to over-fit "
+                "(inference=type1_mala integrates them out)"
+            )
+
+    @torch.no_grad()
+    def add_rows(self, x: Tensor, y: Tensor) -> None:
+        """Take in further data x (b, d), y (b,), at O(b m^2) (and O(m^3) at the next evidence).
+
+        Samples that were kept are of the data before: run the chain again.
+
+        Raises:
+            ConfigError: the prior's axes are those that the data before gave.
+        """
+        self._check_frame()
+        more = sufficient_statistics(self.basis, x, y - self.mean(x))
+        self.statistics = self.statistics + more
+
+    @torch.no_grad()
+    def remove_rows(self, x: Tensor, y: Tensor) -> None:
+        """Forget data x (b, d), y (b,) that were taken in.
+
+        Raises:
+            ConfigError: more rows than there are, or as for ``add_rows``.
+        """
+        self._check_frame()
+        fewer = sufficient_statistics(self.basis, x, y - self.mean(x))
+        self.statistics = self.statistics - fewer
+
+    def _check_frame(self) -> None:
+        if self.structure != "diagonal":
+            raise ConfigError(
+                f"approx.structure={self.structure} holds its prior in the eigenvectors of the "
+                "data it has seen, and takes no rows in or out; use diagonal, or train again"
+            )
+
+    def facts(self) -> dict[str, bool | int | float | str]:
+        """Plain values for records: the size of the basis and the path taken."""
+        found: dict[str, bool | int | float | str] = {
+            "num_basis": self.basis.num_basis,
+            "num_weights": self.form.num_weights,
+            "evidence_path": self.form.path,
+        }
+        if isinstance(self.basis, GridEigenfunctions):
+            found["log10_inducing"] = self.basis.log10_grid_size
+        if isinstance(self.basis, ImportanceWeightedFourier):
+            found["effective_frequencies"] = float(self.basis.weights().effective)
+        return found
+
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        """The weights' prior variances, or the kernel they follow from, and the noise.
+
+        The functions and the mean stay.
+        """
+        learned: list[nn.Parameter] = [self.log_weights]
+        if isinstance(self.basis, ImportanceWeightedFourier):
+            learned = list(self.kernel.parameters())
+        return {"hyperparameters": [*learned, *self.likelihood.parameters()]}
+
+    @torch.no_grad()
+    def condition(self, x: Tensor, y: Tensor) -> ReweightedPosterior:
+        """The posterior over the kept samples, or at the position where there are none.
+
+        Kernels at training inputs that have no prior variance are left out of it.
+
+        x and y are not read. Warns, once, where too few importance-weighted frequencies count.
+        """
+        if isinstance(self.basis, ImportanceWeightedFourier) and not self._warned:
+            self._warned = warn_of_few(self.basis.weights().effective, self.basis.num_basis)
+        samples = self.samples if len(self.samples) else self.position[None]
+        basis, statistics = self.basis, self.statistics
+        if isinstance(basis, InducingPoints) and self.structure == "diagonal":
+            kept = relevant(samples)
+            basis = InducingPoints(basis.kernel, basis.centres[kept])
+            statistics = statistics.of_functions(kept)
+            samples = torch.cat([samples[:, :-1][:, kept], samples[:, -1:]], 1)
+        posterior = ReweightedPosterior(basis, self.mean, self.structure)
+        posterior.fill(statistics, samples, self.frame)
+        return posterior
+
+    def empty_posterior(self, num_data: int) -> ReweightedPosterior:
+        """As in ``Model``; the training data are not part of the posterior."""
+        return ReweightedPosterior(self.basis, self.mean, self.structure)

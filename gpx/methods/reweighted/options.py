@@ -1,0 +1,69 @@
+"""Options of ``Reweighted`` that do not go together, refused in one sentence."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from gpx.constraints import floor_of
+from gpx.errors import ConfigError
+from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.gaussian import Gaussian
+from gpx.methods.reweighted.form import Structure
+from gpx.methods.reweighted.hyper_priors import WeightPriors
+
+Inference = Literal["type1", "type2", "relevance_vectors"]
+
+
+def check_options(
+    basis: str,
+    structure: Structure,
+    inference: Inference,
+    priors: WeightPriors | None,
+    likelihood: Likelihood,
+    search_sweeps: int,
+) -> None:
+    """Raise ConfigError for options that are unknown, out of range or at odds."""
+    for name, value, choices in (
+        ("structure", structure, get_args(Structure)),
+        ("inference", inference, get_args(Inference)),
+    ):
+        if value not in choices:
+            raise ConfigError(f"approx.{name}={value}: expected one of {', '.join(choices)}")
+    if inference == "type1" and priors is None:
+        raise ConfigError(
+            "type-I inference needs hyper-priors: set approx.priors, or inference=type2"
+        )
+    diagonal = {"approx.structure=diagonal": structure == "diagonal"}
+    flat = {"approx.priors=null": priors is None}
+    if basis == "importance_weighted":
+        _require(
+            "approx.basis=importance_weighted learns the kernel, and every weight follows from it",
+            diagonal | {"inference=type2": inference == "type2"} | flat,
+        )
+    if inference == "relevance_vectors":
+        _require(
+            "inference=relevance_vectors leaves functions out at a maximum of the evidence alone",
+            diagonal | flat,
+        )
+    if structure == "householder" and priors is None:
+        raise ConfigError(
+            "approx.structure=householder needs hyper-priors (approx.priors): turned freely, one "
+            "axis of the prior explains all of the targets, at no end of evidence"
+        )
+    mode = None if priors is None else priors.noise_mode
+    if mode is not None and isinstance(likelihood, Gaussian):  # others the objective refuses
+        floor = floor_of(likelihood, "noise_variance")
+        if mode <= floor:
+            raise ConfigError(
+                f"approx.priors.noise_mode={mode}, where inference starts, must be above "
+                f"likelihood.noise_floor={floor}"
+            )
+    if search_sweeps < 0:
+        raise ConfigError(f"approx.search_sweeps counts rounds and cannot be {search_sweeps}")
+
+
+def _require(reason: str, needed: dict[str, bool]) -> None:
+    """Raise ConfigError with the options ``needed`` that were not chosen."""
+    missing = [option for option, chosen in needed.items() if not chosen]
+    if missing:
+        raise ConfigError(f"{reason}: it needs {' '.join(missing)}")

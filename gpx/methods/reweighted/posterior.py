@@ -1,0 +1,113 @@
+"""Posterior process of regression on a re-weighted basis: a mixture over sampled weights."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from gpx.backends import DEFAULT_BUDGET, row_chunks
+from gpx.bases.base import Basis
+from gpx.inference.finite_mixture import gaussian_mixture, mixture_moments
+from gpx.inference.sufficient_statistics import SufficientStatistics
+from gpx.likelihoods.base import Likelihood
+from gpx.means.base import Mean
+from gpx.methods.base.model import Marginals, Posterior
+from gpx.methods.reweighted.form import Structure
+from gpx.methods.reweighted.state import ReweightedState
+from gpx.methods.reweighted.weights import ReweightedWeights
+
+
+class ReweightedPosterior(ReweightedState, Posterior):
+    """Posterior process of ``Reweighted``: T equally likely (g, noise), one Gaussian process each.
+
+    It needs no training data: the statistics say of the weights all that there is to say, and every
+    prediction factorises anew at every sample, because T factors would be T m^2 numbers.
+
+    Attributes:
+        gram (m, m), projected (m,), totals (2,): sufficient statistics.
+        samples (T, k + 1): (log g, log noise variance).
+        frame (m, rank): axes that the prior was turned from, of ``householder`` only.
+
+    Cost: T times that of one factorisation, and of a row of predictions, see ``reweighted_form``.
+    Source: Evans thesis, section 5.4 (type-I predictive distribution).
+    """
+
+    def __init__(self, basis: Basis, mean: Mean, structure: Structure) -> None:
+        super().__init__()
+        self.basis = copy.deepcopy(basis).requires_grad_(False)
+        self.mean = copy.deepcopy(mean).requires_grad_(False)
+        self.structure: Structure = structure
+        self.register_state(2, next(self.basis.parameters()).device)
+
+    def fill(
+        self, statistics: SufficientStatistics, samples: Tensor, frame: Tensor | None = None
+    ) -> None:
+        """Take statistics, samples (T, k + 1) and, for ``householder``, the frame (m, rank)."""
+        gram, projected = statistics.gram.clone(), statistics.projected.clone()
+        self.statistics = replace(statistics, gram=gram, projected=projected)
+        self.samples = samples.clone()
+        self.frame = self.frame[:0] if frame is None else frame.clone()
+
+    def weights(self) -> Iterator[ReweightedWeights]:
+        """The posterior of the weights at each sample in turn."""
+        for sample in self.samples:
+            yield self.form.weights(sample[:-1], sample[-1])
+
+    def facts(self) -> dict[str, bool | int | float | str]:
+        """As in ``Posterior``."""
+        return {"num_samples": len(self.samples), "num_basis": len(self.projected)}
+
+    @torch.no_grad()
+    def components(self, x: Tensor) -> Marginals:
+        """Mean and variance of the latent function at x (t, d) under every sample: (T, t) each."""
+        shape = len(self.samples), x.shape[0]
+        mean, variance = x.new_empty(shape), x.new_empty(shape)
+        row = 4 * 8 * len(self.projected)
+        for rows in row_chunks(x.shape[0], row, DEFAULT_BUDGET):
+            features = self.form.at(self.basis(x[rows]))
+            offset = self.mean(x[rows])
+            for number, weights in enumerate(self.weights()):
+                found = weights.marginals(features)
+                mean[number, rows] = offset + found.mean.to(x.dtype)
+                variance[number, rows] = found.variance.to(x.dtype)
+        return Marginals(mean, variance)
+
+    def predict(self, x: Tensor) -> Marginals:
+        """First two moments of the latent function at x (t, d); the law is a mixture."""
+        return mixture_moments(self.components(x))
+
+    def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
+        """Mixture of T normals for y at every row of x (t, d), each with its own noise."""
+        parts = self.components(x)
+        noise = self.samples[:, -1:].exp().to(x.dtype)
+        return gaussian_mixture(Marginals(parts.mean, parts.variance + noise))
+
+    @torch.no_grad()
+    def sample_paths(self, num: int, *, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
+        """``num`` posterior functions x (t, d) -> (num, t), each at a sample drawn anew.
+
+        Cost: a factorisation per sample that was drawn, then O(num m) a row.
+        """
+        total = len(self.samples)
+        chosen = torch.randint(total, (num,), generator=generator, device=generator.device)
+        drawn = self.projected.new_empty(num, len(self.projected))
+        for number, weights in enumerate(self.weights()):
+            which = (chosen == number).nonzero().squeeze(1)
+            if len(which):
+                drawn[which] = weights.draw(len(which), generator=generator)
+
+        @torch.no_grad()
+        def paths(x: Tensor) -> Tensor:
+            row = 2 * 8 * len(self.projected)
+            parts = [
+                drawn.to(x.dtype) @ self.basis(x[rows]).mT
+                for rows in row_chunks(x.shape[0], row, DEFAULT_BUDGET)
+            ]
+            return torch.cat(parts, 1) + self.mean(x)
+
+        return paths

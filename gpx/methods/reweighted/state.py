@@ -1,0 +1,80 @@
+"""What a re-weighted basis keeps of its data, in float64 whatever the rest of it is in."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from gpx.data_sized import DataSized
+from gpx.inference.sufficient_statistics import SufficientStatistics
+from gpx.methods.reweighted.form import Structure, reweighted_form
+from gpx.methods.reweighted.weights import ReweightedForm
+
+
+class ReweightedState(DataSized):
+    """Buffers that ``Reweighted`` and its posterior share, and the path they take to the weights.
+
+    Attributes:
+        gram (m, m), projected (m,): sums over the data.
+        totals (2 or more,): |r|^2, n, and what else the module counts.
+        samples (T, k + 1): (log g, log noise variance).
+        frame (m, rank): axes that the prior was turned from, of ``householder`` only.
+    """
+
+    data_sized: ClassVar[tuple[str, ...]] = ("gram", "projected", "samples", "frame")
+    structure: Structure
+    gram: Tensor
+    projected: Tensor
+    samples: Tensor
+    frame: Tensor
+    totals: Tensor
+
+    def register_state(self, num_totals: int, device: torch.device | None = None) -> None:
+        """The buffers, of no data yet."""
+        for name, shape in (("samples", (0, 0)), ("gram", (0, 0)), ("projected", (0,))):
+            self.register_buffer(name, torch.zeros(shape, dtype=torch.float64, device=device))
+        self.register_buffer("frame", self.gram.clone())
+        self.register_buffer("totals", self.projected.new_zeros(num_totals))
+        self._form: ReweightedForm | None = None
+
+    @property
+    def statistics(self) -> SufficientStatistics:
+        """What is kept of the data."""
+        squared, count = self.totals[:2].unbind()
+        return SufficientStatistics(self.gram, self.projected, squared, int(count))
+
+    @statistics.setter
+    def statistics(self, new: SufficientStatistics) -> None:
+        self.gram, self.projected = new.gram, new.projected
+        count = new.squared.new_tensor(float(new.num_data))
+        first = torch.stack([new.squared, count])
+        self.totals = torch.cat([first, self.totals[2:].to(first)])
+        self._form = None
+
+    @property
+    def form(self) -> ReweightedForm:
+        """The path from these statistics to evidence and posterior."""
+        if self._form is None:
+            self._form = reweighted_form(self.statistics, self.structure, self.frame)
+        return self._form
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """Moves between devices, but sums, weights and samples stay in float64."""
+        kept = {name: getattr(self, name).data for name in (*self.data_sized, "totals")}
+        super()._apply(fn, recurse)
+        for name, value in kept.items():
+            here = getattr(self, name)
+            if isinstance(here, nn.Parameter):
+                here.data = value.to(here.device)
+            else:
+                setattr(self, name, value.to(here.device))
+        self._form = None
+        return self
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        if self.structure != "householder":  # the others have none, and once did not store it
+            state_dict.setdefault(prefix + "frame", self.frame[:0])
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+        self._form = None

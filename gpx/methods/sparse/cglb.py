@@ -1,0 +1,304 @@
+"""Sparse regression whose mean is corrected by conjugate gradients on the whole kernel matrix."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from gpx.errors import ConfigError
+from gpx.inference.auxiliary import AuxiliarySolver, require_finite
+from gpx.inference.inner_factor import InnerFactor
+from gpx.inference.nystrom import BlockStore, NystromSums, Whitener
+from gpx.inference.nystrom_matrix import NystromMatrix
+from gpx.kernels.base import Kernel
+from gpx.likelihoods.gaussian import Gaussian
+from gpx.linalg import (
+    EvidenceBound,
+    Lanczos,
+    SolveReport,
+    UnconvergedWarning,
+    conjugate_gradients,
+    lanczos,
+)
+from gpx.means.base import Mean
+from gpx.methods.base.model import Marginals
+from gpx.methods.sparse.sgpr import SGPR, SGPRPosterior
+
+VarianceName = Literal["sgpr", "lanczos", "exact"]
+VARIANCES: tuple[VarianceName, ...] = ("sgpr", "lanczos", "exact")
+
+TEST_COLUMNS = 64
+"""Test points whose systems K^{-1} k_* are solved together."""
+
+
+class CGLB(SGPR):
+    """Inducing points as in ``SGPR``, and a vector v near K^{-1} (y - m(x)) (Artemev et al. 2021).
+
+    The posterior mean is k_*^T v + q_*^T Q^{-1} (y - m(x) - K v): that of sparse regression at
+    v = 0, the exact one at v = K^{-1} (y - m(x)) or where Q = K. No predictive distribution follows
+    from the bound, so the variance is a choice.
+
+    Args:
+        kernel, mean, likelihood, num_inputs, num_inducing, selector, fit_noise, jitter: as in
+            ``SGPR``.
+        num_data: n, the length of v.
+        epsilon: nats to which v is solved before predicting.
+        max_iterations: conjugate gradient steps before predicting, at most.
+        product_dtype, memory_budget: see ``AuxiliarySolver``.
+        variance: "sgpr" (neither an upper nor a lower bound on the exact variance; M^2 per point),
+            "lanczos" (never below the exact one; n times ``lanczos_rank`` per point and numbers
+            kept) or "exact" (a linear system per point, to ``epsilon``).
+        lanczos_rank: t, steps of the Lanczos cache.
+
+    Attributes:
+        auxiliary (n,): v, a buffer: a constant of every gradient, moved by the objective.
+
+    Source: Burt thesis, sections 4.3.3 and 4.4.2.
+    """
+
+    auxiliary: Tensor
+
+    def __init__(
+        self,
+        *,
+        kernel: Kernel,
+        mean: Mean,
+        likelihood: Gaussian,
+        num_inputs: int,
+        num_data: int,
+        num_inducing: int = 512,
+        selector: str = "greedy",
+        fit_noise: bool = True,
+        jitter: float | None = None,
+        epsilon: float = 1e-3,
+        max_iterations: int = 1000,
+        product_dtype: Literal["float32", "float64"] = "float64",
+        memory_budget: int = 2**30,
+        variance: VarianceName = "sgpr",
+        lanczos_rank: int = 100,
+    ) -> None:
+        super().__init__(
+            kernel=kernel,
+            mean=mean,
+            likelihood=likelihood,
+            num_inputs=num_inputs,
+            num_inducing=num_inducing,
+            num_data=num_data,
+            selector=selector,
+            fit_noise=fit_noise,
+            jitter=jitter,
+        )
+        if variance not in VARIANCES:
+            raise ConfigError(f"variance={variance}: expected one of {', '.join(VARIANCES)}")
+        if lanczos_rank < 1:
+            raise ConfigError(f"lanczos_rank must be at least 1, got {lanczos_rank}")
+        self.solver = AuxiliarySolver(
+            epsilon=epsilon,
+            max_iterations=max_iterations,
+            product_dtype=product_dtype,
+            memory_budget=memory_budget,
+        )
+        self.variance: VarianceName = variance
+        self.lanczos_rank = lanczos_rank
+        self.register_buffer("auxiliary", torch.zeros(num_data))
+
+    def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
+        """As in ``SGPR``; v starts at zero."""
+        require_finite(y)
+        super().initialise(x, y, generator=generator)
+        self.auxiliary.zero_()
+
+    @torch.no_grad()
+    def condition(self, x: Tensor, y: Tensor) -> CGLBPosterior:
+        """Posterior given x (n, d), y (n,); v is solved on from ``auxiliary``, which stays.
+
+        A solve cut short is warned of (``UnconvergedWarning``) and in ``posterior.report``.
+
+        Cost: that of ``SGPR.condition`` and one product with the kernel matrix per step.
+        """
+        posterior = self.empty_posterior(x.shape[0])
+        target, noise = y - self.mean(x), self.likelihood.noise_variance
+        start = self.auxiliary if self.auxiliary.shape == y.shape else None
+        nystrom = NystromMatrix(
+            self.kernel,
+            x,
+            self.inducing_points,
+            target,
+            noise,
+            jitter=self.jitter,
+            memory_budget=self.solver.memory_budget,
+        )
+        matrix = self.solver.matrix(self.kernel, x, noise)
+        found = self.solver.solve(matrix, nystrom, target, start, warn=True)
+        corrected = nystrom.with_target(found.residual)
+        posterior.report = found.report
+        for name, value in (
+            ("factor", nystrom.store.whitener.factor),
+            ("inner_factor", nystrom.inner.factor),
+            ("weights", corrected.inner.weights),
+            ("inputs", x),
+            ("auxiliary", found.vector),
+            ("noise_variance", noise),
+        ):
+            getattr(posterior, name).copy_(value)
+        if self.variance == "lanczos":
+            posterior.keep_lanczos(lanczos(matrix, matrix(torch.ones_like(y)), self.lanczos_rank))
+        return posterior
+
+    def empty_posterior(self, num_data: int) -> CGLBPosterior:
+        """As in ``Model``; it holds the training inputs and v."""
+        return CGLBPosterior(
+            self.kernel,
+            self.mean,
+            self.inducing_points,
+            num_data,
+            self.solver,
+            self.variance,
+            self.lanczos_rank,
+        )
+
+
+class CGLBPosterior(SGPRPosterior):
+    """Posterior process of ``CGLB``; holds its training inputs.
+
+    Attributes:
+        inducing_points, factor, inner_factor, weights: as in ``SGPRPosterior``, of the residual
+            y - m(x) - K v in the place of the targets.
+        inputs (n, d), auxiliary (n,), noise_variance (): x, v and the noise.
+        basis (t, n), tridiagonal (t, t): orthonormal U^T and T = U^T K U; empty unless the variance
+            is "lanczos".
+        report: of the solve for v; None for a posterior read back from a file.
+    """
+
+    inputs: Tensor
+    auxiliary: Tensor
+    noise_variance: Tensor
+    basis: Tensor
+    tridiagonal: Tensor
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        mean: Mean,
+        inducing_points: Tensor,
+        num_data: int,
+        solver: AuxiliarySolver,
+        variance: VarianceName,
+        lanczos_rank: int,
+    ) -> None:
+        super().__init__(kernel, mean, inducing_points)
+        z = self.inducing_points
+        self.solver, self.variance = solver, variance
+        self.report: SolveReport | None = None
+        rank = min(lanczos_rank, num_data) if variance == "lanczos" else 0
+        self.register_buffer("inputs", z.new_zeros(num_data, z.shape[1]))
+        self.register_buffer("auxiliary", z.new_zeros(num_data))
+        self.register_buffer("noise_variance", z.new_ones(()))
+        self.register_buffer("basis", z.new_zeros(rank, num_data if rank else 0))
+        self.register_buffer("tridiagonal", torch.eye(rank, dtype=z.dtype, device=z.device))
+
+    def facts(self) -> dict[str, bool | int | float | str]:
+        """As in ``Posterior``."""
+        found: dict[str, bool | int | float | str] = {"variance": self.variance}
+        if self.report is not None:
+            found["solver_iterations"] = self.report.iterations
+            found["solver_converged"] = self.report.converged
+            found["solver_residual"] = self.report.residual
+        return found
+
+    def keep_lanczos(self, run: Lanczos) -> None:
+        """Keep the basis and T of a Lanczos run with K; columns it did not reach stay zero."""
+        t = run.steps
+        self.basis[:t] = run.basis[0]
+        self.tridiagonal[:t, :t] = run.tridiagonal()[0]
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Marginals:
+        """Mean and variance of the latent function at x (t, d).
+
+        Cost: n kernel evaluations and M^2 multiply-adds per row, and the variance's; see ``CGLB``.
+        """
+        sparse = super().predict(x)
+        mean = sparse.mean + self._correction(x)
+        if self.variance == "sgpr" or not x.shape[0]:
+            return Marginals(mean, sparse.variance)
+        explain = self._lanczos_explained if self.variance == "lanczos" else self._exact_explained
+        prior = self.kernel.diagonal(x)
+        variance = torch.empty_like(prior)
+        for start in range(0, x.shape[0], TEST_COLUMNS):
+            rows = slice(start, start + TEST_COLUMNS)
+            cross = self.kernel.evaluate(self.inputs, x[rows])
+            variance[rows] = prior[rows] - explain(cross)
+        return Marginals(mean, variance.clamp_(min=0.0))
+
+    def _correction(self, x: Tensor) -> Tensor:
+        """k(x, inputs) v, without the matrix."""
+        if not x.shape[0]:
+            return x.new_zeros(0)
+        matrix = self.kernel(x, self.inputs, memory_budget=self.solver.memory_budget)
+        return matrix @ self.auxiliary
+
+    def _lanczos_explained(self, cross: Tensor) -> Tensor:
+        """k_*^T U T^{-1} U^T k_*, never above k_*^T K^{-1} k_*."""
+        low = self.basis @ cross
+        return (low * torch.linalg.solve(self.tridiagonal, low)).sum(0)
+
+    def _exact_explained(self, cross: Tensor) -> Tensor:
+        """k_*^T K^{-1} k_* by conjugate gradients: from below, within 2 epsilon noise variances."""
+        matrix = self.solver.matrix(self.kernel, self.inputs, self.noise_variance)
+        found = conjugate_gradients(
+            matrix,
+            cross,
+            preconditioner=self._nystrom(),
+            stop=EvidenceBound(self.solver.epsilon * float(self.noise_variance)),
+            max_iterations=self.solver.max_iterations,
+            on_failure="return",
+        )
+        if not found.report.converged:
+            warnings.warn(
+                f"predictive variances: {found.report.reason}", UnconvergedWarning, stacklevel=3
+            )
+        return ((cross + found.residual) * found.solution).sum(0)
+
+    def _nystrom(self) -> NystromMatrix:
+        """Q around the factors held; its sums are those that the factors need."""
+        whitener = Whitener(self.kernel, self.inducing_points, self.factor)
+        store = BlockStore(whitener, self.inputs, 0)
+        m = self.factor.shape[0]
+        inner = self.inner_factor @ self.inner_factor.mT
+        inner.diagonal().sub_(1.0)
+        nothing = self.factor.new_zeros(())
+        sums = NystromSums(
+            inner * self.noise_variance,
+            self.factor.new_zeros(m),
+            nothing,
+            nothing,
+            torch.zeros(0, dtype=torch.bool),
+        )
+        return NystromMatrix.of_factors(
+            store, sums, InnerFactor(sums, self.noise_variance), self.noise_variance
+        )
+
+    @torch.no_grad()
+    def sample_paths(self, num: int, *, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
+        """As in ``SGPRPosterior``, about the corrected mean: covariance that of sparse regression.
+
+        Cost: beside ``SGPRPosterior``'s, n kernel evaluations per row.
+        """
+        sparse = super().sample_paths(num, generator=generator)
+
+        @torch.no_grad()
+        def paths(x: Tensor) -> Tensor:
+            return sparse(x) + self._correction(x)
+
+        return paths
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        stored = state_dict.get(prefix + "inputs")
+        if isinstance(stored, Tensor) and stored.shape[0] == self.inputs.shape[0]:
+            self.inputs = self.inputs.new_zeros(stored.shape)
+        super()._load_from_state_dict(state_dict, prefix, *rest)

@@ -1,0 +1,258 @@
+"""Collapsed evidence lower bound of sparse Gaussian process regression, streamed over the data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gpx.errors import ConfigError
+from gpx.inducing.features import POINTS, InducingFeatures
+from gpx.inference.inner_factor import InnerFactor
+from gpx.inference.kernel_gradient import KernelGradient
+from gpx.inference.nystrom import BlockStore, NystromSums, factorise, nystrom_sums
+from gpx.kernels.base import Kernel
+from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.gaussian import Gaussian
+from gpx.linalg import CholeskyReport, with_gradient
+from gpx.methods.base.model import Model
+from gpx.methods.base.objective import Evidence, Facts, Objective
+from gpx.methods.sparse.sgpr import SGPR
+
+LOG_TWO_PI = math.log(2.0 * math.pi)
+
+
+class CollapsedTerms(NamedTuple):
+    """Terms of the collapsed bound, in nats.
+
+    Attributes:
+        fit: -r^T Q^{-1} r / 2.
+        complexity: -log det(Q / noise) / 2.
+        trace: -T / (2 noise), the price of the points that the inducing points do not explain.
+        constant: -n log(2 pi noise) / 2.
+    """
+
+    fit: Tensor
+    complexity: Tensor
+    trace: Tensor
+    constant: Tensor
+
+
+class CollapsedGradient(NamedTuple):
+    """Gradient of the collapsed bound.
+
+    Attributes:
+        residual (n,): with respect to r = y - m(x), -Q^{-1} r.
+        noise (): with respect to the noise variance.
+        kernel: with respect to the kernel's parameters and the inducing inputs.
+    """
+
+    residual: Tensor
+    noise: Tensor
+    kernel: KernelGradient
+
+
+def collapsed_elbo(
+    kernel: Kernel,
+    x: Tensor,
+    z: Tensor,
+    residual: Tensor,
+    noise: Tensor,
+    *,
+    gradient: bool,
+    memory_budget: int = 2**30,
+    jitter: float | None = None,
+    escalate: bool = True,
+    features: InducingFeatures = POINTS,
+) -> tuple[CollapsedTerms, CollapsedGradient | None, CholeskyReport]:
+    """Titsias's bound log N(r; 0, Q) - T / (2 noise), Q = Q_xx + noise I, and its gradient.
+
+    With A = L^{-1} K_zx, s the noise variance, B = I + A A^T / s and beta = B^{-1} A r / s:
+
+        d/dA    = ((I - B^{-1} - beta beta^T) A + beta r^T) / s   =: W
+        d/dK_zx = L^{-T} W
+        d/dK_zz = -L^{-T} W A^T L^{-1} / 2
+        W A^T   = (I - B^{-1}) A A^T / s + beta beta^T            (symmetric)
+
+    so one pass over blocks of data gives the value and a second one meets each block's weights with
+    the kernel's derivative. Points whose t_n was clamped to zero lose their A / s in W.
+
+    Args:
+        x (n, d), z (M, d), residual (n,), noise (): inputs, inducing inputs, y - m(x), noise
+            variance.
+        gradient: whether to make the second pass.
+        memory_budget: bytes of A kept between the passes; what does not fit is computed twice.
+        jitter, escalate, features: see ``factorise``.
+
+    Exactness: lower bound on the log marginal likelihood; jitter keeps it one.
+    Cost: 2 n M^2 multiply-adds with the gradient (2.5 where A is computed twice); memory
+    O(M^2 + block) beside the data, the residuals and the budget.
+    Raises: NotPositiveDefinite.
+    Source: Burt thesis, sections 2.3 and 2.6.1; the gradient is derived from it.
+    """
+    with torch.no_grad():
+        whitener, report = factorise(kernel, z, jitter, escalate=escalate, features=features)
+        store = BlockStore(whitener, x, memory_budget if gradient else 0)
+        sums = nystrom_sums(store, residual.detach())
+        s = noise.detach().double()
+        inner = InnerFactor(sums, s)
+        terms = _terms(sums, inner, s, x.shape[0])
+        if not gradient:
+            return terms, None, report
+        kernel_gradient, residual_gradient = nystrom_gradient(
+            kernel, x, z, residual.detach(), store, sums, inner, s, 1.0 / s, report.relative
+        )
+        noise_gradient = log_density_noise_gradient(sums, inner, s, x.shape[0])
+        noise_gradient = noise_gradient + 0.5 * sums.trace_error / s.square()
+    found = CollapsedGradient(residual_gradient, noise_gradient.to(noise.dtype), kernel_gradient)
+    return terms, found, report
+
+
+def _terms(sums: NystromSums, inner: InnerFactor, s: Tensor, n: int) -> CollapsedTerms:
+    explained = 0.5 * torch.dot(sums.projected, inner.weights) / s
+    return CollapsedTerms(
+        fit=explained - 0.5 * sums.squared_residual / s,
+        complexity=-inner.factor.diagonal().log().sum(),
+        trace=-0.5 * sums.trace_error / s,
+        constant=-0.5 * n * (LOG_TWO_PI + s.log()),
+    )
+
+
+def log_density_noise_gradient(sums: NystromSums, inner: InnerFactor, s: Tensor, n: int) -> Tensor:
+    """d log N(r; 0, Q_xx + s I) / d s, from the cache alone."""
+    beta = inner.weights
+    # tr(B^{-1} A A^T) / s = tr(I - B^{-1})
+    effective = inner.complement.trace()
+    fit = sums.squared_residual / s - torch.dot(sums.projected, beta) / s - torch.dot(beta, beta)
+    return 0.5 * (fit + effective - n) / s
+
+
+def nystrom_gradient(
+    kernel: Kernel,
+    x: Tensor,
+    z: Tensor,
+    residual: Tensor,
+    store: BlockStore,
+    sums: NystromSums,
+    inner: InnerFactor,
+    s: Tensor,
+    trace_weight: Tensor,
+    jitter: float,
+    extra: Callable[[slice], Tensor] | None = None,
+) -> tuple[KernelGradient, Tensor]:
+    """Gradient of log N(r; 0, Q_xx + s I) - w T / 2 at a fixed w = ``trace_weight``.
+
+    With w = 1 / s that is the collapsed bound (see ``collapsed_elbo`` for the algebra); a function
+    g(T) in the place of -w T / 2 has the gradient of w = -2 g'(T).
+
+    Args:
+        kernel, x (n, d), z (M, d), residual (n,): as in ``collapsed_elbo``.
+        store, sums, inner: of the first pass, with the same residual.
+        s (), trace_weight (): noise variance and w.
+        jitter: on K_zz, relative to its mean diagonal.
+        extra: rows -> (rows, M), further derivatives with respect to these rows of A^T.
+
+    Returns:
+        the kernel's gradient, to which more may be added, and -Q^{-1} r (n,).
+    """
+    factor = store.whitener.factor
+    beta, m = inner.weights, z.shape[0]
+    eye = torch.eye(m, dtype=s.dtype, device=s.device)
+    excess = trace_weight - 1.0 / s
+    # rows of L^{-T} W: block @ right + r u^T
+    weighted = (inner.complement - torch.outer(beta, beta)) / s + excess * eye
+    right = _times_inverse(factor, weighted)
+    inverse = _times_inverse(factor, eye).to(x.dtype)
+    outer = _times_inverse(factor, beta.unsqueeze(0)).squeeze(0) / s
+    right, outer = right.to(x.dtype), outer.to(x.dtype)
+    mean_weights = beta.to(x.dtype)
+    kernel_gradient = KernelGradient(kernel, x, z, store.whitener.features)
+    residual_gradient = torch.empty_like(residual)
+    clamped_gram, extra_gram = torch.zeros_like(factor), torch.zeros_like(factor)
+    diagonal_weight, clamp_weight = (-0.5 * trace_weight).to(x.dtype), float(trace_weight)
+    for rows, block in store:
+        weight = torch.mm(block, right).addr_(residual[rows], outer)
+        clamped = sums.clamped[rows].nonzero().squeeze(1)
+        if clamped.numel():
+            zero_gap = block[clamped]
+            weight[clamped] -= clamp_weight * (zero_gap @ inverse)
+            clamped_gram += (zero_gap.mT @ zero_gap).double()
+        if extra is not None:
+            more = extra(rows)
+            weight.addmm_(more, inverse)
+            extra_gram += (more.mT @ block).double()
+        kernel_gradient.add_cross(rows, weight)
+        kernel_gradient.add_diagonal(rows, diagonal_weight * ~sums.clamped[rows])
+        torch.sub(block @ mean_weights, residual[rows], out=residual_gradient[rows])
+    residual_gradient /= s.to(x.dtype)
+
+    moment = inner.complement @ sums.gram / s + torch.outer(beta, beta)
+    moment += excess * sums.gram - trace_weight * clamped_gram + extra_gram
+    inducing = -0.5 * _times_inverse(factor, _times_inverse(factor, moment).mT)
+    inducing = 0.5 * (inducing + inducing.mT)
+    kernel_gradient.add_inducing(inducing.to(x.dtype))
+    if jitter:  # it follows the mean diagonal of K_zz
+        share = (inducing.trace() * jitter / m).to(x.dtype)
+        kernel_gradient.add_inducing_diagonal(share.expand(m))
+    return kernel_gradient, residual_gradient
+
+
+def _times_inverse(factor: Tensor, left: Tensor) -> Tensor:
+    """left L^{-1}."""
+    return torch.linalg.solve_triangular(factor, left, upper=False, left=False)
+
+
+class CollapsedELBO(Objective):
+    """Collapsed bound of ``SGPR``: q(u) is at its optimum, only Z and hyperparameters are free.
+
+    Args:
+        memory_budget: bytes of the whitened cross-covariance A (n M numbers) that may be kept
+            between the two passes over the data; the rest is computed twice.
+
+    Exactness: lower bound. Cost and source: ``collapsed_elbo``.
+    """
+
+    batching = "full"
+    kind = "lower_bound"
+    models: ClassVar[tuple[type[Model], ...]] = (SGPR,)
+    likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
+
+    def __init__(self, memory_budget: int = 2**30) -> None:
+        super().__init__()
+        if memory_budget < 0:
+            raise ConfigError(f"memory_budget is in bytes and cannot be {memory_budget}")
+        self.memory_budget = int(memory_budget)
+
+    def evidence(
+        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    ) -> Evidence:
+        """Collapsed bound in nats, in float64; parts are those of ``CollapsedTerms``."""
+        self.check(model)
+        assert isinstance(model, SGPR)
+        assert isinstance(model.likelihood, Gaussian)
+        residual = y - model.mean(x)
+        noise = model.likelihood.noise_variance
+        terms, gradient, report = collapsed_elbo(
+            model.kernel,
+            x,
+            model.inducing_points,
+            residual,
+            noise,
+            gradient=torch.is_grad_enabled(),
+            memory_budget=self.memory_budget,
+            jitter=model.jitter,
+            escalate=model.escalate,
+            features=model.features,
+        )
+        value = terms.fit + terms.complexity + terms.trace + terms.constant
+        if gradient is not None:
+            value = with_gradient(
+                value,
+                [residual, noise, *gradient.kernel.inputs()],
+                [gradient.residual, gradient.noise, *gradient.kernel.gradients()],
+            )
+        facts: Facts = {"jitter": report.relative}
+        return Evidence(value, self.kind, terms._asdict(), report, facts)

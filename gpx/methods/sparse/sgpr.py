@@ -1,0 +1,327 @@
+"""Sparse Gaussian process regression with inducing points and a collapsed Gaussian posterior."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gpx.errors import ConfigError, NotPositiveDefinite
+from gpx.inducing import Selector
+from gpx.inducing import selector as named_selector
+from gpx.inducing.features import POINTS, InducingFeatures
+from gpx.inference.inner_factor import InnerFactor, best_noise
+from gpx.inference.nystrom import (
+    BlockStore,
+    Whitener,
+    factorise,
+    longest_prefix,
+    nystrom_sums,
+)
+from gpx.kernels.base import Kernel
+from gpx.likelihoods.gaussian import Gaussian
+from gpx.linalg import CholeskyReport
+from gpx.means.base import Mean
+from gpx.methods.base.model import Model
+from gpx.methods.sparse.certified_selection import CertifiedSelection, certified_selection
+from gpx.methods.sparse.kl_certificate import KLCertifier
+from gpx.methods.sparse.settled_size import settled_size
+from gpx.methods.sparse.sgpr_posterior import Certificate, SGPRPosterior
+
+
+class SGPR(Model):
+    """Sparse Gaussian process regression (Titsias 2009).
+
+    Args:
+        kernel, mean, likelihood: the likelihood must be Gaussian.
+        num_inputs: d, the number of columns of x.
+        num_inducing: M, or "auto": as few greedy points as certify KL(q || posterior) <=
+            ``tolerance``, at the hyperparameters that training starts from and again at those that
+            it ends at. Needs float64.
+        num_data: n when it is known; M is then at most n, so that defaults serve small data too.
+        selector: how ``initialise`` places the inducing points: a name of ``gpx.inducing``.
+        features: what the inducing variables are; None: function values at inducing points. Those
+            of another kind are placed by themselves and not trained.
+        fit_noise: whether ``initialise`` moves the noise variance to where the collapsed bound is
+            largest for the new Z. Hyperparameters found without inducing points tend to put into
+            the signal what M points cannot explain, and the bound then starts at -T / (2 noise).
+        jitter: smallest jitter on K_zz, relative to its mean diagonal; None: 0 in float64 and 1e-6
+            in float32. Larger ones are tried when it does not suffice, and reported.
+        reinitialise: how often Z is selected anew, at the hyperparameters found so far, and
+            optimised again; a round that does not raise the bound is undone and the last. K_zz then
+            never gets a larger jitter: where it has no Cholesky factor Z is selected again, and
+            points that the ones before determine are dropped.
+        tolerance: nats, of "auto".
+        max_inducing: most points of "auto"; above the tolerance there, the run says so.
+
+    Attributes:
+        inducing_points (M, d): Z, trained with the hyperparameters; zero until ``initialise``.
+        escalate: whether K_zz may get a larger jitter.
+    """
+
+    kernel: Kernel
+    mean: Mean
+    likelihood: Gaussian
+
+    def __init__(
+        self,
+        *,
+        kernel: Kernel,
+        mean: Mean,
+        likelihood: Gaussian,
+        num_inputs: int,
+        num_inducing: int | str = 512,
+        num_data: int | None = None,
+        selector: str = "greedy",
+        features: InducingFeatures | None = None,
+        fit_noise: bool = True,
+        jitter: float | None = None,
+        reinitialise: int = 0,
+        tolerance: float = 0.1,
+        max_inducing: int = 2048,
+    ) -> None:
+        super().__init__()
+        self.automatic = num_inducing == "auto"
+        if isinstance(num_inducing, str):
+            if not self.automatic:
+                raise ConfigError(
+                    f"num_inducing={num_inducing}: expected a whole number or the word auto"
+                )
+            if selector != "greedy":
+                raise ConfigError(
+                    f"num_inducing=auto grows a nested set and needs selector=greedy, got "
+                    f"{selector}"
+                )
+            if features is not None:
+                raise ConfigError("num_inducing=auto needs inducing points: set features=null")
+            if max_inducing < 1:
+                raise ConfigError(f"max_inducing must be at least 1, got {max_inducing}")
+            num_inducing = min(32, max_inducing)
+        if num_inducing < 1:
+            raise ConfigError(f"num_inducing must be at least 1, got {num_inducing}")
+        if reinitialise < 0:
+            raise ConfigError(f"reinitialise counts rounds and cannot be {reinitialise}")
+        if not tolerance > 0.0:
+            raise ConfigError(f"tolerance is in nats and must be positive, got {tolerance}")
+        if jitter is not None and jitter < 0.0:
+            raise ConfigError(f"jitter must not be negative, got {jitter}")
+        self.kernel = kernel
+        self.mean = mean
+        self.likelihood = likelihood
+        self.selector: Selector = named_selector(selector)
+        self.features: InducingFeatures = POINTS if features is None else features
+        self.fit_noise = fit_noise
+        self.jitter = jitter
+        self.reinitialise = reinitialise
+        self.tolerance = tolerance
+        self.max_inducing = max_inducing
+        self.escalate = reinitialise == 0 and not self.automatic
+        self._round = 0
+        self._best: tuple[float, dict[str, Tensor]] | None = None
+        size = num_inducing if num_data is None else min(num_inducing, num_data)
+        self.num_inducing, self._asked = size, num_inducing
+        self.inducing_points = nn.Parameter(
+            torch.zeros(size, num_inputs), requires_grad=self.features.trainable
+        )
+
+    def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
+        """M where more were asked for than there are data; what cannot be done is said here."""
+        self.features.require(self.kernel)
+        if self.automatic and x.dtype != torch.float64:
+            raise ConfigError(
+                "approx.num_inducing=auto certifies in nats, which float32 cannot: set "
+                "trainer.dtype=float64"
+            )
+        return settled_size(self._asked, self.num_inducing)
+
+    def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
+        """Place the inducing points at the current hyperparameters, then refit the noise variance.
+
+        Cost: the selector's, and 1.5 n M^2 multiply-adds for the noise.
+        Raises:
+            DataError: fewer data than inducing points.
+        """
+        self._select(x, y, generator)
+        if self.fit_noise and not self.automatic:
+            with torch.no_grad():
+                whitener, _ = self._factorise()
+                sums = nystrom_sums(BlockStore(whitener, x), y - self.mean(x))
+                current = self.likelihood.noise_variance
+                best = best_noise(sums, x.shape[0], current.double())
+                self.likelihood.noise_variance = best.to(current.dtype)
+
+    def _select(self, x: Tensor, y: Tensor, generator: torch.Generator) -> None:
+        """Place the inducing points at the current hyperparameters."""
+        if self.automatic:
+            found = self._certified_selection(x, y, generator)
+            self.note = str(found)
+            self.place(found.points)
+            return
+        points = self.features.choose(
+            x, self.kernel, self.num_inducing, selector=self.selector, generator=generator
+        )
+        if not self.escalate:
+            kept = longest_prefix(self.kernel, points, self.jitter, self.features)
+            if len(kept) < len(points):
+                self.note = (
+                    f"{len(kept)} of {len(points)} inducing points kept: the others are determined "
+                    "by them in the precision of the kernel matrix"
+                )
+            points = kept
+        self.place(points)
+
+    def _certified_selection(
+        self, x: Tensor, y: Tensor, generator: torch.Generator
+    ) -> CertifiedSelection:
+        return certified_selection(
+            self._certifier(x, y),
+            max_points=self.max_inducing,
+            jitter=self.jitter,
+            generator=generator,
+        )
+
+    @torch.no_grad()
+    def _certifier(self, x: Tensor, y: Tensor) -> KLCertifier:
+        """Of the hyperparameters as they are."""
+        noise = self.likelihood.noise_variance.clone()
+        return KLCertifier(self.kernel, x, y - self.mean(x), noise, self.tolerance)
+
+    @torch.no_grad()
+    def place(self, points: Tensor) -> None:
+        """Make points (M, d) the inducing points; M may change."""
+        if points.shape == self.inducing_points.shape:
+            self.inducing_points.copy_(points)
+        else:
+            self.inducing_points.grad = None
+            self.inducing_points.data = points.detach().to(self.inducing_points, copy=True)
+
+    @property
+    def num_rounds(self) -> int:
+        """The first optimisation and those of ``reinitialise``."""
+        return 1 + self.reinitialise
+
+    def next_round(self, x: Tensor, y: Tensor, loss: float, *, generator: torch.Generator) -> bool:
+        """Select Z anew at the current hyperparameters; see ``reinitialise`` and ``automatic``.
+
+        Returns:
+            whether another optimisation is to follow. After the last, ``automatic`` leaves points
+            that are certified at the final hyperparameters, where ``max_inducing`` allows it.
+        """
+        self._round += 1
+        more = self._round < self.num_rounds
+        if self.automatic:
+            more = self._grow(x, y, generator) and more
+        elif self.reinitialise:
+            more = self._select_again(x, y, loss, more, generator)
+        else:
+            more = False
+        if not more:
+            self._round = self.num_rounds
+        return more
+
+    def _grow(self, x: Tensor, y: Tensor, generator: torch.Generator) -> bool:
+        """Select as many points as certify where those trained do not; whether Z has moved."""
+        kl = self.kl_upper_bound(x, y)
+        if kl <= self.tolerance:
+            self.note = (
+                f"certified with {len(self.inducing_points)} inducing points: "
+                f"KL(q || posterior) <= {kl:.3g} nats"
+            )
+            return False
+        found = self._certified_selection(x, y, generator)
+        before = f"{len(self.inducing_points)} inducing points, KL(q || posterior) <= {kl:.3g} nats"
+        if not (found.met or found.kl < kl):
+            self.note = f"{before}, above the {self.tolerance:g} asked for: {found.limit}"
+            return False
+        self.place(found.points)
+        self.note = f"{before}; selected anew: {found}"
+        return True
+
+    def _select_again(
+        self, x: Tensor, y: Tensor, loss: float, more: bool, generator: torch.Generator
+    ) -> bool:
+        """Keep what was best so far and, where more is to come, select from there."""
+        if self._best is not None and not loss <= self._best[0]:
+            self.load_state_dict(self._best[1])
+            self.note = "selecting the inducing points anew did not raise the bound and was undone"
+            return False
+        if math.isfinite(loss):
+            state = {name: value.detach().clone() for name, value in self.state_dict().items()}
+            self._best = loss, state
+        if more:
+            self.note = ""
+            self._select(x, y, generator)
+            dropped = f"; {self.note}" if self.note else ""
+            self.note = f"inducing points selected anew, round {self._round + 1}{dropped}"
+        return more
+
+    def rounds_state(self) -> dict[str, Any]:
+        """As in ``Model``: rounds done, and the best state so far with its loss."""
+        best = {} if self._best is None else {"loss": self._best[0], "model": self._best[1]}
+        return {"done": self._round, **best}
+
+    def load_rounds_state(self, state: dict[str, Any]) -> None:
+        """As in ``Model``."""
+        self._round = state.get("done", 0)
+        self._best = (state["loss"], state["model"]) if "loss" in state else None
+
+    @torch.no_grad()
+    def kl_upper_bound(self, x: Tensor, y: Tensor) -> float:
+        """Nats above KL(q || posterior), infinite where K_zz has no Cholesky factor.
+
+        Cost: n M^2 multiply-adds and those of ``KLCertifier``.
+        """
+        try:
+            whitener, report = self._factorise()
+        except NotPositiveDefinite:
+            return math.inf
+        certifier = self._certifier(x, y)
+        sums = nystrom_sums(BlockStore(whitener, x), certifier.residual)
+        return certifier.bound(whitener, sums, report)
+
+    def _factorise(self) -> tuple[Whitener, CholeskyReport]:
+        """K_zz at the current hyperparameters; raises NotPositiveDefinite."""
+        return factorise(
+            self.kernel,
+            self.inducing_points,
+            self.jitter,
+            escalate=self.escalate,
+            features=self.features,
+        )
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        stored = state_dict.get(prefix + "inducing_points")
+        fixed = self.escalate and self.features.trainable
+        if isinstance(stored, Tensor) and stored.ndim == 2 and not fixed:
+            self.place(stored)  # M may have changed while training
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        """``inducing`` (Z, where it is trained) and ``hyperparameters`` (everything else)."""
+        rest = [p for p in self.parameters() if p is not self.inducing_points]
+        inducing = {"inducing": [self.inducing_points]} if self.features.trainable else {}
+        return {**inducing, "hyperparameters": rest}
+
+    @torch.no_grad()
+    def condition(self, x: Tensor, y: Tensor) -> SGPRPosterior:
+        """Optimal q(u) given x (n, d), y (n,). Cost: 1.5 n M^2 multiply-adds, memory O(M^2)."""
+        posterior = self.empty_posterior(x.shape[0])
+        whitener, report = self._factorise()
+        sums = nystrom_sums(BlockStore(whitener, x), y - self.mean(x))
+        noise = self.likelihood.noise_variance.double()
+        inner = InnerFactor(sums, noise)
+        if self.automatic:
+            certifier = replace(self._certifier(x, y), kernel=posterior.kernel)
+            own = Whitener(posterior.kernel, whitener.z, whitener.factor)
+            posterior.certificate = Certificate(certifier, own, sums, report)
+        posterior.factor.copy_(whitener.factor)
+        posterior.inner_factor.copy_(inner.factor)
+        posterior.weights.copy_(inner.weights)
+        return posterior
+
+    def empty_posterior(self, num_data: int) -> SGPRPosterior:
+        """As in ``Model``; the training data are not part of the posterior."""
+        return SGPRPosterior(self.kernel, self.mean, self.inducing_points, self.features)

@@ -1,0 +1,138 @@
+"""Posterior process of sparse regression with inducing points."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gpx.errors import ConfigError
+from gpx.inducing.features import POINTS, InducingFeatures
+from gpx.inference.nystrom import BlockStore, NystromSums, Whitener
+from gpx.kernels.base import Kernel
+from gpx.linalg import CholeskyReport
+from gpx.means.base import Mean
+from gpx.methods.base.model import Marginals, Posterior
+from gpx.methods.sparse.kl_certificate import KLCertifier
+from gpx.sampling import prior_functions
+
+
+class Certificate(NamedTuple):
+    """What ``KLCertifier.bound`` needs to judge one q; nothing is computed until it is asked."""
+
+    certifier: KLCertifier
+    whitener: Whitener
+    sums: NystromSums
+    report: CholeskyReport
+
+
+class SGPRPosterior(Posterior):
+    """Posterior process of ``SGPR``; needs no training data.
+
+    With u = f(Z) = L v, q(v) = N(weights, B^{-1}) and LB = chol(B).
+
+    Attributes:
+        inducing_points (M, d), factor (M, M): Z and L = chol(K_zz).
+        features: what Z stands for.
+        inner_factor (M, M), weights (M,): LB and the mean of v.
+        certificate: of a q that was asked to be certified; None for any other, and for a posterior
+            read back from a file.
+    """
+
+    inducing_points: Tensor
+    factor: Tensor
+    inner_factor: Tensor
+    weights: Tensor
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        mean: Mean,
+        inducing_points: Tensor,
+        features: InducingFeatures = POINTS,
+    ) -> None:
+        super().__init__()
+        self.features = copy.deepcopy(features)
+        self.kernel = copy.deepcopy(kernel).requires_grad_(False)
+        self.mean = copy.deepcopy(mean).requires_grad_(False)
+        self.certificate: Certificate | None = None
+        z = inducing_points.detach().clone()
+        m = z.shape[0]
+        self.register_buffer("inducing_points", z)
+        self.register_buffer("factor", z.new_zeros(m, m))
+        self.register_buffer("inner_factor", z.new_zeros(m, m))
+        self.register_buffer("weights", z.new_zeros(m))
+
+    def facts(self) -> dict[str, bool | int | float | str]:
+        """As in ``Posterior``; M, and of a certified q the bound on its KL."""
+        found: dict[str, bool | int | float | str] = {"num_inducing": len(self.inducing_points)}
+        if self.certificate is not None:
+            certifier, whitener, sums, report = self.certificate
+            kl, tolerance = certifier.bound(whitener, sums, report), certifier.tolerance
+            found |= {"kl_upper_bound": kl, "kl_tolerance": tolerance, "certified": kl <= tolerance}
+        return found
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        stored = state_dict.get(prefix + "inducing_points")
+        if isinstance(stored, Tensor) and stored.ndim == 2:  # M of the file, not of the config
+            m, width = stored.shape
+            if not self.features.trainable or width == self.inducing_points.shape[1]:
+                self.inducing_points = self.inducing_points.new_zeros(m, width)
+            for name in ("factor", "inner_factor"):
+                setattr(self, name, self.factor.new_zeros(m, m))
+            self.weights = self.weights.new_zeros(m)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Marginals:
+        """Mean and variance of the latent function at x (t, d).
+
+        Cost: M^2 multiply-adds per row; memory of one block of kernel rows beside the output.
+        """
+        whitener = Whitener(self.kernel, self.inducing_points, self.factor, self.features)
+        mean, variance = x.new_empty(x.shape[0]), x.new_empty(x.shape[0])
+        for rows, block in BlockStore(whitener, x):
+            mean[rows] = self.mean(x[rows]) + block @ self.weights
+            prior = self.kernel.diagonal(x[rows])
+            unexplained = (prior - torch.linalg.vecdot(block, block)).clamp_(min=0.0)
+            column = block.mT
+            torch.linalg.solve_triangular(self.inner_factor, column, upper=False, out=column)
+            variance[rows] = unexplained + torch.linalg.vecdot(block, block)
+        return Marginals(mean, variance)
+
+    @torch.no_grad()
+    def sample_paths(self, num: int, *, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
+        """``num`` posterior functions x (t, d) -> (num, t) by pathwise conditioning.
+
+        f(x) = prior(x) + K_xz K_zz^{-1} (u - prior(Z)) with u ~ q: a prior function from random
+        Fourier features, corrected at the inducing points (Wilson et al. 2020). Exact in the mean;
+        the variance away from Z is that of the feature approximation.
+
+        Raises:
+            ConfigError: the kernel has no random Fourier features, or the inducing variables are
+                not function values.
+
+        Cost: num M^2 multiply-adds once, O(num M) per row.
+        """
+        if not self.features.sampled:
+            raise ConfigError(
+                "sampled functions need inducing points, and this posterior has inducing variables "
+                f"of another kind ({type(self.features).__name__})"
+            )
+        z = self.inducing_points
+        prior = prior_functions(self.kernel, num, z.shape[1], generator=generator)
+        noise = torch.randn(z.shape[0], num, generator=generator, dtype=z.dtype, device=z.device)
+        v = self.weights.unsqueeze(1) + torch.linalg.solve_triangular(
+            self.inner_factor.mT, noise, upper=True
+        )
+        v = v - torch.linalg.solve_triangular(self.factor, prior(z).mT, upper=False)
+        weights = torch.linalg.solve_triangular(self.factor.mT, v, upper=True).mT
+
+        @torch.no_grad()
+        def paths(x: Tensor) -> Tensor:
+            return prior(x) + weights @ self.kernel.evaluate(z, x) + self.mean(x)
+
+        return paths

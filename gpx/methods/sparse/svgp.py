@@ -1,0 +1,302 @@
+"""SVGP: sparse variational GP with inducing points, mini-batches and any likelihood."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from gpx.errors import ConfigError
+from gpx.inducing import selector as selector_by_name
+from gpx.kernels.base import Kernel
+from gpx.likelihoods import Gaussian, Likelihood
+from gpx.linalg import CholeskyReport
+from gpx.linalg.triangular import inverse_lower, lower_matmul
+from gpx.means.base import Mean
+from gpx.methods.base.model import Marginals, Model, Posterior
+from gpx.methods.sparse.settled_size import settled_size
+from gpx.methods.sparse.variational import (
+    CollapsedStatistics,
+    WhitenedGaussian,
+    collapsed_statistics,
+    family,
+    whitened_marginals,
+    whitening,
+)
+from gpx.sampling import prior_functions
+
+PREDICT_CHUNK = 4096
+"""Test rows per step of a prediction."""
+
+
+class BoundTerms(NamedTuple):
+    """Terms of a variational bound at a batch.
+
+    Attributes:
+        marginals: of f at the inputs.
+        kl (): KL(q(u) || p(u)) in nats.
+        report: factorisation of K_zz.
+    """
+
+    marginals: Marginals
+    kl: Tensor
+    report: CholeskyReport
+
+
+class SVGP(Model):
+    """Sparse variational GP: q(u) over function values at M inducing points Z, whitened.
+
+    u = mean(Z) + L v with L L^T = K_zz and q(v) Gaussian. The p latent functions of a likelihood
+    share kernel, mean function and Z, and have a q(v) each.
+
+    Args:
+        kernel, mean, likelihood: parts of the model.
+        num_inputs: d, columns of x.
+        num_inducing: M.
+        num_data: n when known; caps the number of inducing points at n.
+        selector: where inducing points start: ``greedy`` (conditional variance), ``kmeans`` or
+            ``uniform``; they are learned afterwards.
+        family: of q(v): ``full`` covariance or ``mean_field``.
+        warm_start: with a Gaussian likelihood, start the noise variance and q(v) where the
+            collapsed bound is highest given Z and the kernel (one pass over the data); otherwise
+            q(v) starts at the prior.
+        refit: with a Gaussian likelihood, ``condition`` gives the posterior of the optimal q(v) at
+            the trained Z and hyperparameters (one more pass over the data), whose bound is never
+            below that of the last stochastic iterate; otherwise the posterior of q(v) as trained.
+        jitter: of K_zz, relative to its mean diagonal; more is tried on failure and reported.
+
+    Raises:
+        ConfigError: unknown selector or family, or sizes below one.
+
+    Source: Burt thesis, sections 2.1 to 2.3.
+    """
+
+    kernel: Kernel
+    mean: Mean
+    likelihood: Likelihood
+
+    def __init__(
+        self,
+        *,
+        kernel: Kernel,
+        mean: Mean,
+        likelihood: Likelihood,
+        num_inputs: int,
+        num_inducing: int = 512,
+        num_data: int | None = None,
+        selector: str = "greedy",
+        family: str = "full",
+        warm_start: bool = True,
+        refit: bool = True,
+        jitter: float = 1e-6,
+    ) -> None:
+        super().__init__()
+        if jitter < 0:
+            raise ConfigError(f"jitter must not be negative, got {jitter}")
+        if num_inputs < 1 or num_inducing < 1:
+            raise ConfigError(
+                f"num_inputs and num_inducing must be at least 1, got {num_inputs}, {num_inducing}"
+            )
+        size = num_inducing if num_data is None else min(num_inducing, num_data)
+        self._asked = num_inducing
+        self.kernel = kernel
+        self.mean = mean
+        self.likelihood = likelihood
+        self.selector = selector_by_name(selector)
+        self.warm_start = warm_start
+        self.refit = refit
+        self.jitter = jitter
+        self.inducing = nn.Parameter(torch.zeros(size, num_inputs))
+        self.q = _family(family)(size, likelihood.num_latents)
+
+    def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
+        """As in ``Model``: M where more were asked for than there are data."""
+        return settled_size(self._asked, self.inducing.shape[0])
+
+    def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
+        """Choose inducing points among the data; start q(v) at its optimum where it is known.
+
+        Raises:
+            DataError: fewer data than inducing points.
+            ConfigError: x has another number of columns than ``num_inputs``.
+        """
+        if x.shape[1] != self.inducing.shape[1]:
+            raise ConfigError(
+                f"the model was made for {self.inducing.shape[1]} inputs, the data have "
+                f"{x.shape[1]}; set approx.num_inputs"
+            )
+        points = self.selector(x, self.kernel, self.inducing.shape[0], generator=generator)
+        with torch.no_grad():
+            self.inducing.copy_(points)
+        if self.warm_start and isinstance(self.likelihood, Gaussian):
+            self._warm_start(self.likelihood, x, y)
+
+    @torch.no_grad()
+    def _warm_start(self, likelihood: Gaussian, x: Tensor, y: Tensor) -> None:
+        """Noise variance and q(v) of highest collapsed bound.
+
+        Hyperparameters fitted to a subset leave the noise too low for a sparse model, which must
+        count as noise what its inducing points cannot explain. The noise is only ever raised.
+        """
+        statistics = self._statistics(x, y)
+        current = likelihood.noise_variance
+        start = max(float(current), 1e-6)
+        best, _ = statistics.best_noise(start, max(10.0 * start, 2.0 * float(y.var())))
+        likelihood.noise_variance = torch.maximum(current, best.to(current.dtype))
+        self.q.assign(*statistics.optimal_q(likelihood.noise_variance))
+
+    @torch.no_grad()
+    def fit_variational(self, x: Tensor, y: Tensor) -> None:
+        """Set q(v) to its optimum given Z, hyperparameters and Gaussian noise: O(n M^2).
+
+        Raises:
+            ConfigError: the likelihood is not Gaussian, so that there is no closed form.
+        """
+        if not isinstance(self.likelihood, Gaussian):
+            # torch renames the class of a module with parametrised parameters
+            name = type(self.likelihood).__name__.removeprefix("Parametrized")
+            raise ConfigError(
+                f"the optimal q(u) has a closed form for the Gaussian likelihood only, not {name}"
+            )
+        statistics = self._statistics(x, y)
+        self.q.assign(*statistics.optimal_q(self.likelihood.noise_variance))
+
+    def _statistics(self, x: Tensor, y: Tensor) -> CollapsedStatistics:
+        return collapsed_statistics(
+            self.kernel, self.inducing, x, y - self.mean(x), jitter=self.jitter
+        )
+
+    def marginals(self, x: Tensor) -> Marginals:
+        """Marginals of f at x (B, d) under q, with gradients: (B,), or (B, p) for p latents."""
+        return self.bound_terms(x).marginals
+
+    def kl(self) -> Tensor:
+        """KL(q(u) || p(u)) in nats; ()."""
+        return self.q.kl(self.q.root())
+
+    def bound_terms(self, x: Tensor) -> BoundTerms:
+        """What a variational bound needs of the model at x (B, d), evaluated together."""
+        root = self.q.root()
+        mean, variance, report = whitened_marginals(
+            self.kernel, self.inducing, self.q, root, x, self.jitter
+        )
+        return BoundTerms(_shape(mean, variance, self.mean(x)), self.q.kl(root), report)
+
+    @torch.no_grad()
+    def condition(self, x: Tensor, y: Tensor) -> SVGPPosterior:
+        """The posterior process of q: the current one, or the optimal one with ``refit``."""
+        posterior = self.empty_posterior(x.shape[0])
+        if self.refit and isinstance(self.likelihood, Gaussian):
+            q = copy.deepcopy(self.q)
+            q.assign(*self._statistics(x, y).optimal_q(self.likelihood.noise_variance))
+        else:
+            q = self.q
+        white = whitening(self.kernel, self.inducing, self.jitter)
+        posterior.inducing.copy_(self.inducing)
+        posterior.inverse_cholesky.copy_(inverse_lower(white.cholesky))
+        posterior.q_mean.copy_(q.mean)
+        posterior.q_factor.copy_(q.factor())
+        return posterior
+
+    def empty_posterior(self, num_data: int) -> SVGPPosterior:
+        """Buffers of the right shapes; they do not depend on the number of data."""
+        return SVGPPosterior(self.kernel, self.mean, self.inducing, self.q)
+
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        """``variational``: q; ``inducing``: Z; ``hyperparameters``: everything else."""
+        variational = list(self.q.parameters())
+        taken = {id(p) for p in variational} | {id(self.inducing)}
+        return {
+            "variational": variational,
+            "inducing": [self.inducing],
+            "hyperparameters": [p for p in self.parameters() if id(p) not in taken],
+        }
+
+
+class SVGPPosterior(Posterior):
+    """Posterior process of an SVGP: Z, L^{-1} and q(v), with copies of kernel and mean function.
+
+    Args:
+        kernel, mean: copied.
+        inducing (M, d), q: give shapes, dtype and device of the buffers.
+    """
+
+    inducing: Tensor
+    inverse_cholesky: Tensor
+    q_mean: Tensor
+    q_factor: Tensor
+
+    def __init__(self, kernel: Kernel, mean: Mean, inducing: Tensor, q: WhitenedGaussian) -> None:
+        super().__init__()
+        self.kernel = copy.deepcopy(kernel).requires_grad_(False)
+        self.mean = copy.deepcopy(mean).requires_grad_(False)
+        latents, size = q.mean.shape
+        like = inducing.detach()
+        self.register_buffer("inducing", torch.zeros_like(like))
+        self.register_buffer("inverse_cholesky", like.new_zeros(size, size))
+        self.register_buffer("q_mean", like.new_zeros(latents, size))
+        self.register_buffer("q_factor", like.new_zeros(latents, size, size))
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Marginals:
+        """Marginals of f at x (n, d): (n,) or (n, p). Cost: O(p M^2) per row, in chunks."""
+        parts = [self._predict(rows) for rows in x.split(PREDICT_CHUNK)]
+        if not parts:
+            none = x.new_zeros(self.q_mean.shape[0], 0)
+            return _shape(none, none, self.mean(x))
+        return Marginals(*(torch.cat(pieces) for pieces in zip(*parts, strict=True)))
+
+    def _predict(self, x: Tensor) -> Marginals:
+        projection = lower_matmul(self.inverse_cholesky, self.kernel.evaluate(self.inducing, x))
+        spread = (self.q_factor.mT @ projection).square().sum(1)
+        variance = self.kernel.diagonal(x) - projection.square().sum(0) + spread
+        return _shape(self.q_mean @ projection, variance.clamp_min(0.0), self.mean(x))
+
+    @torch.no_grad()
+    def sample_paths(self, num: int, *, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
+        """``num`` posterior functions x (n, d) -> (num, n), or (num, n, p) for p latent functions.
+
+        A prior function from random Fourier features is corrected at the inducing points:
+        f(x) = prior(x) + K_xz K_zz^{-1} (u - prior(Z)) with u ~ q (pathwise conditioning, Wilson et
+        al. 2020). Exact in the mean; the variance away from Z is that of the feature approximation.
+
+        Raises:
+            ConfigError: the kernel has no random Fourier features.
+        """
+        latents, size = self.q_mean.shape
+        prior = prior_functions(
+            self.kernel, num * latents, self.inducing.shape[1], generator=generator
+        )
+        noise = torch.randn(
+            num,
+            latents,
+            size,
+            1,
+            generator=generator,
+            dtype=self.q_mean.dtype,
+            device=self.q_mean.device,
+        )
+        v = (self.q_mean.unsqueeze(-1) + self.q_factor @ noise).reshape(num * latents, size)
+        inverse = self.inverse_cholesky
+        weights = (v - prior(self.inducing) @ inverse.mT) @ inverse  # K_zz^{-1} (u - prior(Z))
+
+        @torch.no_grad()
+        def paths(x: Tensor) -> Tensor:
+            values = prior(x) + weights @ self.kernel.evaluate(self.inducing, x) + self.mean(x)
+            return values if latents == 1 else values.view(num, latents, -1).mT
+
+        return paths
+
+
+_family = family
+
+
+def _shape(mean: Tensor, variance: Tensor, offset: Tensor) -> Marginals:
+    """(p, B) with the prior mean (B,) added -> (B,) for p = 1, else (B, p)."""
+    mean = mean + offset
+    if mean.shape[0] == 1:
+        return Marginals(mean[0], variance[0])
+    return Marginals(mean.mT, variance.mT)

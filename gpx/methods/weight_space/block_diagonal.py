@@ -1,0 +1,83 @@
+"""Block-diagonal Gaussian over weights: exact covariance within cells of basis functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpx.errors import ConfigError
+from gpx.methods.weight_space.cell_covariance import CellCovariance
+from gpx.methods.weight_space.cells import Cells
+from gpx.methods.weight_space.mean_field import MeanFieldWeights
+
+STATE_LIMIT = 8 * 2**30
+"""Bytes of covariance above which a family is refused at configuration time."""
+
+
+class BlockDiagonalWeights(MeanFieldWeights):
+    """q(w) = N(mean, Sigma), Sigma block-diagonal with one dense block per cell.
+
+    Between mean-field (cells of one column) and full (one cell). A cell that was never solved has
+    the closed-form mean-field scales, so the family starts as mean-field and becomes block-diagonal
+    cell by cell.
+
+    For the evidence bound each cell keeps four numbers in ``terms``: tr(Phi_g^T Phi_g Sigma_g),
+    log|Sigma_g|, tr(S_g Sigma_g) and mu_g^T S_g mu_g.
+
+    With ``solved_only`` cells that were not solved are not part of the model (yet): their functions
+    have no variance, and those that were solved stand in for all.
+
+    Args:
+        cells: partition of the columns.
+        storage: dtype of the covariance roots (CellCovariance).
+
+    Raises:
+        ConfigError: the covariance would take more than STATE_LIMIT bytes.
+
+    State: 2 m numbers and (b + 1) m / 2 for solved cells of b columns.
+    """
+
+    def __init__(self, cells: Cells, storage: str = "float32") -> None:
+        super().__init__(cells.num_blocks, cells.block_size, "closed_form")
+        self.cells = cells
+        self.covariance = CellCovariance(storage)
+        columns = cells.num_blocks * cells.block_size
+        size = columns * (cells.largest + 1) // 2 * self.covariance.storage.itemsize
+        if size > STATE_LIMIT:
+            raise ConfigError(
+                f"covariance=block_diagonal with blocks of {cells.largest} of {columns:,} columns "
+                f"takes {size / 2**30:.0f} GiB; lower approx.block_columns, or use "
+                "covariance=mean_field, which takes 2 numbers per column"
+            )
+        self.terms = torch.zeros(cells.num_cells, 4, dtype=torch.float64)
+        self.solved_only = False
+
+    @property
+    def num_free(self) -> int:
+        """Means and the free entries of every covariance block."""
+        sizes = [self.cells.size(cell) for cell in range(self.cells.num_cells)]
+        return sum(b + b * (b + 1) // 2 for b in sizes)
+
+    def is_solved(self, cell: int) -> bool:
+        """Whether ``cell`` has a covariance block of its own."""
+        return cell in self.covariance.roots
+
+    def is_diagonal_column(self, blocks: Tensor) -> Tensor:
+        """Columns of cells that were not solved; none with ``solved_only``; (L, W)."""
+        if self.solved_only:
+            return torch.zeros(blocks.shape[0], self.block_size, dtype=torch.bool).to(blocks.device)
+        table = torch.ones(self.num_blocks, self.block_size, dtype=torch.bool)
+        for cell in self.covariance.roots:
+            self.cells.write(table, cell, torch.zeros(self.cells.size(cell), dtype=torch.bool))
+        return table.to(blocks.device)[blocks]
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """Evidence terms, whose float64 does not follow the model's dtype, and ``solved_only``."""
+        return {"terms": self.terms, "solved_only": self.solved_only}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Restore ``get_extra_state``."""
+        self.terms = state["terms"].clone()
+        self.solved_only = bool(state.get("solved_only", False))

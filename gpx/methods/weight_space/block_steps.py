@@ -1,0 +1,210 @@
+"""Training by block solves: every step finds the optimum of one group of weights given the rest."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from gpx.errors import ConfigError
+from gpx.likelihoods import Gaussian
+from gpx.methods.base.objective import Evidence
+from gpx.methods.base.own_steps import OwnSteps
+from gpx.methods.weight_space.block_diagonal import BlockDiagonalWeights
+from gpx.methods.weight_space.cell_ascent import (
+    diagonal_terms,
+    evidence_terms,
+    group_mean,
+    group_values,
+    solve_group,
+)
+from gpx.methods.weight_space.qsgp import QSGP
+
+NoiseUpdate = Literal["auto", "fixed", "evidence"]
+
+TRUST = 4.0
+"""``noise="auto"`` keeps a noise variance unless the bound wants more than this many times it."""
+
+LEAST_RATIO = 1e-5
+"""Least noise variance that ``noise="auto"`` starts from, relative to the prior variance of f:
+below, normal matrices of thousands of functions are singular to rounding."""
+
+logger = logging.getLogger(__name__)
+
+
+class BlockSteps(OwnSteps[QSGP]):
+    """Block ascent on the evidence bound of a weight-space model with block-diagonal covariance.
+
+    Every step solves one group of cells from all data, in turn; a sweep visits all of them. The
+    bound is at its maximum over the group afterwards and never falls from one step to the next (the
+    first ``stand_in_groups`` steps excepted), and its limit in the mean is the exact posterior
+    mean. ``StochasticBlockSteps`` takes mini-batches, at a cost that n does not enter.
+
+    Args:
+        sweeps: passes over all groups; trainer.max_steps may end training earlier.
+        stand_in_groups: first groups, solved with a prior that carries the whole variance while the
+            others are still at zero: most of the posterior mean after a few steps. 0 for none.
+        noise: ``fixed`` at its initial value; ``evidence``: after each sweep at the maximum of the
+            bound, (|y - Phi mu|^2 + tr(Phi Sigma Phi^T)) / n; ``auto``: that only where it is over
+            TRUST times the value at hand, and LEAST_RATIO times the prior variance at least from
+            the start. A few rows may be explained without noise, all of them never are by
+            random features. The maximum of the bound itself lies above the best predictions, since
+            blocks that know nothing of each other count a direction twice; and a first group of
+            functions asks for far more noise than all of them.
+
+    Raises:
+        ConfigError: an option out of range; ``check`` says what does not fit the model.
+
+    Cost per step: O(n b^2 + b^3) time and O(b^2) memory for groups of b columns, and n numbers of
+    fitted values; free of m.
+    Source: coordinate ascent variational inference.
+    """
+
+    option = "qsgp_blocks"
+    unit = "block steps"
+    purpose = "solves for groups of weights of approx=qsgp"
+    model_type = QSGP
+
+    def __init__(
+        self,
+        sweeps: float = 1.0,
+        stand_in_groups: int = 1,
+        noise: NoiseUpdate = "auto",
+    ) -> None:
+        if not 0 < sweeps < math.inf or stand_in_groups < 0:
+            raise ConfigError(
+                f"optimizer: sweeps={sweeps} must be positive and finite and "
+                f"stand_in_groups={stand_in_groups} not negative"
+            )
+        if noise not in get_args(NoiseUpdate):
+            raise ConfigError(
+                f"optimizer.noise={noise}: expected one of {', '.join(get_args(NoiseUpdate))}"
+            )
+        self.sweeps = sweeps
+        self.stand_in_groups = stand_in_groups
+        self.noise: NoiseUpdate = noise
+        self.fitted = torch.zeros(0, dtype=torch.float64)
+        self.misfit = math.nan
+
+    def check_fit(self, model: QSGP, num_data: int) -> None:
+        """As in ``OwnSteps``: Gaussian noise, cells of covariance, and as many groups as asked."""
+        if not isinstance(model.likelihood, Gaussian):
+            found = type(model.likelihood).__name__.removeprefix("Parametrized")
+            raise ConfigError(
+                f"optimizer={self.option} needs likelihood=gaussian, got {found}: its block solves "
+                "are closed forms of Gaussian noise; use optimizer=qsgp"
+            )
+        if not isinstance(model.family, BlockDiagonalWeights):
+            raise ConfigError(
+                f"optimizer={self.option} needs approx.covariance=block_diagonal, got another "
+                "family; for mean_field or chevron use optimizer=qsgp or optimizer=qsgp_paper"
+            )
+        cells = model.family.cells
+        if self.stand_in_groups > cells.num_groups:
+            raise ConfigError(
+                f"optimizer.stand_in_groups={self.stand_in_groups} is above the "
+                f"{cells.num_groups} groups of the family"
+            )
+
+    def bind(self, model: QSGP, x: Tensor, seed: int) -> None:
+        """As in ``OwnSteps``."""
+        self._attach(model)
+        if self.noise == "auto":
+            least = LEAST_RATIO * float(self.basis.mean_column_square()) * self.basis.num_basis
+            if float(self.model.noise_variance) < least:
+                self._set_noise(least)
+        self.log_precision = 0.0
+        for blocks in torch.arange(self.basis.num_blocks, device=x.device).split(64):
+            columns = self.basis.columns_of(blocks)
+            self.log_precision += float(self.basis.precision_diagonal(columns).double().log().sum())
+        diagonal_terms(self.basis, self.family, self.model.noise_variance, x.shape[0])
+        if self.fitted.shape[0] != x.shape[0]:  # not restored from a checkpoint
+            self.fitted = self._all_values(x)
+
+    def _attach(self, model: QSGP) -> None:
+        """Hold the model's parts, which are not trained by gradients."""
+        assert isinstance(model.family, BlockDiagonalWeights)
+        self.model = model
+        self.family = model.family
+        self.basis = model.basis
+        for parameter in model.parameters():
+            parameter.requires_grad_(False)
+
+    def _all_values(self, x: Tensor) -> Tensor:
+        total = torch.zeros(x.shape[0], dtype=torch.float64, device=x.device)
+        for group in range(self.family.cells.num_groups):
+            weights = group_mean(self.family, group)
+            if bool((weights != 0).any()):
+                total += group_values(self.basis, self.family.cells, group, weights, x)
+        return total
+
+    def max_steps(self, limit: int) -> int:
+        """Steps of the run: ``sweeps`` over all groups, at most ``limit``."""
+        return min(limit, math.ceil(self.sweeps * self.family.cells.num_groups))
+
+    def step(self, step: int, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
+        """Solve the group of ``step`` and return the evidence bound afterwards.
+
+        Args:
+            step: number of the step, from 0.
+            x (n, d), y (n,): all training data.
+            generator: unused; nothing is drawn.
+        """
+        groups = self.family.cells.num_groups
+        group = step % groups
+        share = self.stand_in_groups / groups if step < self.stand_in_groups else 1.0
+        self._solve(group, share, x, y)
+        if group == groups - 1 and self.noise != "fixed":
+            wanted = (self.misfit + float(self.family.terms[:, 0].sum())) / x.shape[0]
+            if self.noise == "evidence" or wanted > TRUST * float(self.model.noise_variance):
+                self._set_noise(wanted)
+        return self.evidence(x.shape[0])
+
+    def _solve(self, group: int, share: float, x: Tensor, y: Tensor) -> None:
+        """One group at its optimum, with ``share`` of the prior precision."""
+        solve = solve_group(
+            self.basis,
+            self.family,
+            group,
+            x,
+            y.double() - self.fitted,
+            noise=self.model.noise_variance,
+            prior_scale=share,
+        )
+        change = group_values(self.basis, self.family.cells, group, solve.change, x)
+        self.fitted = self.fitted + change
+        self.misfit = float((y.double() - self.fitted).square().sum())
+
+    def _set_noise(self, value: float) -> None:
+        old = self.model.noise_variance.detach()
+        logger.info("noise variance %.3g, was %.3g", value, float(old))
+        self.model.likelihood.noise_variance = old.new_tensor(value)
+        self.model.likelihood.requires_grad_(False)
+
+    def evidence(self, num_data: int) -> Evidence:
+        """The bound at the current q, from tracked terms; O(cells)."""
+        noise = float(self.model.noise_variance.detach())
+        parts = evidence_terms(self.family, self.misfit, noise, num_data, self.log_precision)
+        tensors = {k: torch.tensor(v, dtype=torch.float64) for k, v in parts.items()}
+        return Evidence(torch.stack(list(tensors.values())).sum(), "lower_bound", tensors)
+
+    def final_evidence(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
+        """The bound after the last step, on all data x (n, d), y (n,)."""
+        return self.evidence(x.shape[0])
+
+    def release(self) -> None:
+        """Make every parameter trainable again (after the last step)."""
+        for parameter in self.model.parameters():
+            parameter.requires_grad_(True)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Fitted values (n,) of all rows and their misfit."""
+        return {"fitted": self.fitted, "misfit": self.misfit}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore ``state_dict``; before ``bind``."""
+        self.fitted, self.misfit = state["fitted"], state["misfit"]

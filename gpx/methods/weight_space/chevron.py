@@ -1,0 +1,82 @@
+"""Chevron Gaussian over weights: a few dense columns of the covariance factor, then a diagonal."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import embedding
+
+from gpx.errors import ConfigError
+from gpx.methods.weight_space.mean_field import Diagonal, MeanFieldWeights
+
+
+class ChevronWeights(MeanFieldWeights):
+    """q(w) = N(mean, C C^T), C lower triangular, first K columns dense, the rest diagonal.
+
+    QSGP-K in the field's words; K = m is the full family (small m only). Dense columns live in a
+    table with one row per block (W K numbers), so that sampled blocks have sparse gradients; the
+    entries above the diagonal and the unused diagonal entries of the dense columns exist in the
+    tables, are masked and never move. The positive diagonal of the dense columns is kept apart as
+    logarithms, because every step uses all K of them.
+
+    Args:
+        num_blocks: B.
+        block_size: W; m = B W.
+        num_dense: K, 1 <= K <= m.
+        diagonal: of the other columns, as in MeanFieldWeights.
+
+    State: (K + 2) m + K numbers. Source: Evans and Nair 2020 (QSGP); Challis and
+    Barber 2013.
+    """
+
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        num_dense: int,
+        diagonal: Diagonal = "closed_form",
+    ) -> None:
+        super().__init__(num_blocks, block_size, diagonal)
+        if not 1 <= num_dense <= num_blocks * block_size:
+            raise ConfigError(
+                f"num_dense={num_dense}: a chevron covariance has between 1 and "
+                f"m={num_blocks * block_size} dense columns; use covariance=mean_field for none"
+            )
+        self.num_dense = num_dense
+        self.dense = nn.Parameter(torch.zeros(num_blocks, block_size * num_dense))
+        self.log_dense = nn.Parameter(torch.zeros(num_dense))
+
+    @property
+    def num_free(self) -> int:
+        """Free parameters: m means, K m - K (K - 1) / 2 dense entries, m - K scales if free."""
+        m, k = self.num_blocks * self.block_size, self.num_dense
+        scales = self._num_scales() if self.diagonal == "free" else 0
+        return m + k * m - k * (k - 1) // 2 + scales
+
+    def _rows(self, blocks: Tensor) -> Tensor:
+        within = torch.arange(self.block_size, device=blocks.device)
+        return blocks[:, None] * self.block_size + within  # (L, W)
+
+    def is_diagonal_column(self, blocks: Tensor) -> Tensor:
+        """Columns K, K + 1, ... are diagonal; (L, W)."""
+        return self._rows(blocks) >= self.num_dense
+
+    def dense_of(self, blocks: Tensor, *, sparse: bool = False) -> Tensor:
+        """Rows of the K dense columns: (L, W, K), zero above the diagonal."""
+        below = embedding(blocks, self.dense, sparse=sparse).view(
+            blocks.shape[0], self.block_size, self.num_dense
+        )
+        rows = self._rows(blocks)[:, :, None]
+        columns = torch.arange(self.num_dense, device=blocks.device)
+        lower = torch.where(rows > columns, below, torch.zeros_like(below))
+        return torch.where(rows == columns, self.log_dense.exp().expand_as(below), lower)
+
+    def log_dense_diagonal(self) -> Tensor:
+        """log c_rr of the dense columns, (K,)."""
+        return self.log_dense
+
+    @torch.no_grad()
+    def set_scales(self, log_scale: Tensor, column_ratio: Tensor) -> None:
+        """As MeanFieldWeights; the dense columns start on the diagonal with the same scales."""
+        super().set_scales(log_scale, column_ratio)
+        self.log_dense.copy_(log_scale.reshape(-1)[: self.num_dense])

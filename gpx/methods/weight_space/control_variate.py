@@ -1,0 +1,287 @@
+"""Control variate of the data-quadratic terms; its expectation is tracked in O(1) per step."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gpx.bases.base import Basis
+from gpx.bases.frozen import flat_parameters, frozen_basis
+from gpx.bases.selected_blocks import SelectedBlocks
+from gpx.data_sized import DataSized
+from gpx.errors import ConfigError
+from gpx.methods.weight_space.block_ascent import ROW_CHUNK
+from gpx.methods.weight_space.block_sampling import multiplicity
+from gpx.methods.weight_space.mean_field import MeanFieldWeights
+from gpx.methods.weight_space.tracked_product import corrected_form, correction_direction
+
+Coefficient = float | Literal["auto"]
+MAX_DRIFT = 1e-3
+"""Largest relative drift of the tracked projection before the optimiser is declared unfit."""
+MOMENT_DECAY = 0.99
+
+
+def factor_rows(family: MeanFieldWeights, blocks: Tensor, *, sparse: bool = False) -> Tensor:
+    """Rows of [mu, dense columns of C] at ``blocks``: (L W, 1 + K)."""
+    mean = family.mean_of(blocks, sparse=sparse).reshape(-1, 1)
+    if family.num_dense == 0:
+        return mean
+    dense = family.dense_of(blocks, sparse=sparse).reshape(-1, family.num_dense)
+    return torch.cat((mean, dense), dim=1)
+
+
+class _Moving(NamedTuple):
+    """What an optimiser step may move, as it was before."""
+
+    blocks: Tensor
+    kept: list[tuple[SelectedBlocks, Tensor]]
+    """Parts of ``blocks`` in order, with their features at the support rows."""
+    once: Tensor
+    """One over how often a row is listed, (|U|, 1)."""
+    old: Tensor
+    """Rows of [mu, dense C], (|U|, 1 + K)."""
+
+
+class ControlVariate(DataSized):
+    """Zero-mean correction of sum_v (Phi_j v_j)^T (Phi_i v_i), v = mu and dense columns of C.
+
+    On ``rows`` fixed support rows p it subtracts the same doubly sampled product and adds its
+    expectation (n / rows) |Phi_p v|^2. The projection a = Phi_p v is tracked: after each optimiser
+    step only the sampled blocks have moved, so a += Phi_p,U (v_new - v_old). Features inside the
+    control variate stay at the hyperparameters of ``start``, which keeps a valid when
+    hyperparameters move: nothing in it is refreshed then, it has mean zero for ever and only
+    correlates less. No gradient of hyperparameters passes through it, except that of the noise
+    variance, by which the caller divides. ``start`` again to renew features and projection.
+
+    The gradient of the expectation is dense; it is replaced by the sparse unbiased one of
+    ``tracked_square``.
+
+    Args:
+        rows: number of support rows; 0 switches the control variate off.
+        coefficient: factor of the correction; ``auto`` for the variance-minimising one, estimated
+            from previous steps (an exponential window), so that it stays unbiased.
+        drift_interval: steps between exact recomputations of a, O(rows m) each; 0 never.
+
+    State: rows (d + 1 + K) numbers. Source: Evans and Nair 2020 (QSGP), proposition 3 and
+    appendix.
+    """
+
+    data_sized = ("support", "projection", "hyperparameters", "moments")
+    support: Tensor | None
+    projection: Tensor | None
+    hyperparameters: Tensor | None
+    moments: Tensor | None
+
+    def __init__(self, rows: int, coefficient: Coefficient, drift_interval: int) -> None:
+        super().__init__()
+        if coefficient != "auto" and not isinstance(coefficient, (int, float)):
+            raise ConfigError(f"coefficient={coefficient}: expected a number or auto")
+        if rows < 0 or drift_interval < 0:
+            raise ConfigError(
+                f"support_rows={rows} and drift_interval={drift_interval} must not be negative"
+            )
+        self.rows = rows
+        self.coefficient = coefficient
+        self.drift_interval = drift_interval
+        self.steps = 0
+        for name in self.data_sized:
+            self.register_buffer(name, None)
+        self._basis: list[Basis] = []  # in a list: not a submodule, rebuilt from hyperparameters
+        self._pending: _Moving | None = None
+
+    # -- state ------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def start(
+        self,
+        basis: Basis,
+        family: MeanFieldWeights,
+        anchor: Tensor,
+        x: Tensor,
+        generator: torch.Generator | None,
+    ) -> None:
+        """Draw the support rows, freeze the features and project the current weights.
+
+        Args:
+            basis, family: of the model.
+            anchor (A, W): leading weights taken out of mu (see QuadruplyStochasticELBO).
+            x (n, d): training inputs.
+            generator: on x's device.
+        """
+        if self.rows == 0:
+            return
+        chosen = torch.randperm(x.shape[0], generator=generator, device=x.device)[: self.rows]
+        self.support = x[chosen]
+        self.hyperparameters = flat_parameters(basis)
+        self.moments = torch.zeros(5, dtype=torch.float64, device=x.device)
+        self._basis = []
+        self.projection = self.exact_projection(self.frozen_basis(basis), family, anchor)
+
+    def frozen_basis(self, basis: Basis) -> Basis:
+        """Copy of ``basis`` at the hyperparameters of ``start``."""
+        if not self._basis:
+            assert self.hyperparameters is not None
+            self._basis.append(frozen_basis(basis, self.hyperparameters))
+        return self._basis[0]
+
+    @torch.no_grad()
+    def exact_projection(self, basis: Basis, family: MeanFieldWeights, anchor: Tensor) -> Tensor:
+        """a = Phi_p [mu - anchor, dense C] from all m functions: (rows, 1 + K); O(rows m)."""
+        assert self.support is not None
+        total = self.support.new_zeros((self.support.shape[0], 1 + family.num_dense)).double()
+        at_once = max(1, ROW_CHUNK * 4 // basis.block_size)
+        for blocks in torch.arange(basis.num_blocks, device=total.device).split(at_once):
+            rows = factor_rows(family, blocks)
+            rows[:, 0] -= anchor_at(anchor, blocks).reshape(-1)
+            total += basis.block_features(self.support, blocks) @ rows
+        return total.to(self.support.dtype)
+
+    def get_extra_state(self) -> dict[str, int]:
+        """Step count, so that a resumed run checks drift at the same steps."""
+        return {"steps": self.steps}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        """Restore ``get_extra_state``."""
+        self.steps = int(state["steps"])
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+        self._basis = []
+
+    # -- one step ---------------------------------------------------------------------------------
+
+    def correction(
+        self,
+        basis: Basis,
+        family: MeanFieldWeights,
+        pair: Tensor,
+        factors: Tensor,
+        target: Tensor,
+        num_data: int,
+        selected: SelectedBlocks | None = None,
+    ) -> Tensor:
+        """Zero-mean term to add to the data-quadratic term ``target``; 0-d, times noise variance.
+
+        Args:
+            pair (2 L,): the two block lists, one after the other.
+            factors (2 L W, 1 + K): rows of [mu - anchor, dense C] there, with gradient.
+            target (): n / batch (B / L)^2 sum of products on the mini-batch; for ``auto`` only.
+            num_data: n.
+            selected: ``pair`` as selected from ``basis``, where that is done already.
+        """
+        if self.projection is None or self.support is None or self.moments is None:
+            raise ConfigError(
+                "the control variate has no support rows yet: call objective.prepare(model, x, y) "
+                "before the first step, or set objective.support_rows=0"
+            )
+        if selected is None:
+            selected = basis.selected(pair, self.support)
+        length = pair.shape[0] // 2
+        at_left, at_right = selected.of(self.frozen_basis(basis)).split((length, length))
+        half = factors.shape[0] // 2
+        kept: list[Tensor] = []
+        right = at_right.products(self.support, factors[half:], kept)
+        ratio = basis.num_blocks / length
+        per_row = num_data / self.rows_used
+        direction = correction_direction(self.projection, right, ratio)
+        form, left = at_left.form(self.support, factors[:half], direction, kept)
+        correction = per_row * corrected_form(form, self.projection, left, right, ratio)
+        expected = per_row * self.projection.square().sum()
+        factor = self._coefficient(target.detach() - expected, -correction.detach())
+        if torch.is_grad_enabled():
+            self._remember(family, pair, [(at_left, kept[1]), (at_right, kept[0])])
+        return factor * correction
+
+    @property
+    def rows_used(self) -> int:
+        """Support rows actually drawn: ``rows``, or n when that is less."""
+        return 0 if self.support is None else self.support.shape[0]
+
+    def _coefficient(self, target: Tensor, sampled: Tensor) -> Tensor | float:
+        """Coefficient of this step; with ``auto`` from the steps before it.
+
+        Cov(T - E, S) / E[S^2] of the centred control variate S (mean zero by construction) and the
+        target less the tracked expectation E, which takes most of the trend of a training run out.
+        Zero, which is no control variate, until two steps are known.
+        """
+        if self.coefficient != "auto":
+            return float(self.coefficient)
+        assert self.moments is not None
+        weight, mean_t, mean_s, cross, square = self.moments.clone().unbind()
+        covariance = cross * weight - mean_t * mean_s
+        variance = square * weight
+        usable = variance > 0
+        best = torch.where(usable, covariance / torch.where(usable, variance, 1.0), 0.0)
+        if torch.is_grad_enabled():
+            t, s = target.double(), sampled.double()
+            self.moments.mul_(MOMENT_DECAY).add_(
+                torch.stack((torch.ones_like(t), t, s, t * s, s * s)), alpha=1 - MOMENT_DECAY
+            )
+        return best.clamp(0.0, 1.0).to(target.dtype)
+
+    def _remember(
+        self, family: MeanFieldWeights, pair: Tensor, kept: list[tuple[SelectedBlocks, Tensor]]
+    ) -> None:
+        """Keep what ``after_step`` needs: blocks that may move, their features, old values."""
+        with torch.no_grad():
+            width = family.block_size
+            head = torch.arange(math.ceil(family.num_dense / width), device=pair.device)
+            if head.shape[0]:  # the diagonal of the dense columns moves at every step
+                assert self.support is not None
+                first = SelectedBlocks(self._basis[0], head)
+                kept.append((first, self._basis[0].block_features(self.support, head)))
+            moved = torch.cat((pair, head))
+            once = 1.0 / multiplicity(moved).to(family.mean.dtype)
+            old = factor_rows(family, moved)
+            self._pending = _Moving(moved, kept, once.repeat_interleave(width)[:, None], old)
+
+    @torch.no_grad()
+    def after_step(self, basis: Basis, family: MeanFieldWeights, anchor: Tensor) -> None:
+        """Carry the projection over one optimiser step; check it exactly now and then.
+
+        Raises:
+            ConfigError: the projection drifted, so weights moved that were not sampled.
+        """
+        if self.rows == 0 or self._pending is None:
+            return
+        pending, self._pending = self._pending, None
+        assert self.projection is not None
+        change = pending.once * (factor_rows(family, pending.blocks) - pending.old)
+        sizes = [part.blocks.shape[0] * family.block_size for part, _ in pending.kept]
+        for (part, features), rows in zip(pending.kept, change.split(sizes), strict=True):
+            part.carry(self.projection, features, rows)
+        self.steps += 1
+        if self.drift_interval and self.steps % self.drift_interval == 0:
+            self.check_drift(basis, family, anchor)
+
+    @torch.no_grad()
+    def check_drift(self, basis: Basis, family: MeanFieldWeights, anchor: Tensor) -> float:
+        """Recompute the projection exactly; returns the relative drift it had.
+
+        Raises:
+            ConfigError: the drift exceeds MAX_DRIFT.
+        """
+        assert self.projection is not None
+        exact = self.exact_projection(self.frozen_basis(basis), family, anchor)
+        size = exact.norm().clamp_min(torch.finfo(exact.dtype).tiny)
+        drift = float((self.projection - exact).norm() / size)
+        if drift > MAX_DRIFT:
+            raise ConfigError(
+                f"the tracked projection of the control variate is off by {drift:.1e} relative: "
+                "the optimiser moved weights that were not sampled (momentum, weight decay and "
+                "Adam do); use adagrad or plain sgd for optimizer.groups.variational, "
+                "or objective.support_rows=0"
+            )
+        self.projection = exact
+        return drift
+
+
+def anchor_at(anchor: Tensor, blocks: Tensor) -> Tensor:
+    """Rows of the anchor (A, W) at ``blocks``, zero beyond it: (L, W)."""
+    if anchor.shape[0] == 0:
+        return anchor.new_zeros(blocks.shape[0], anchor.shape[1])
+    inside = blocks < anchor.shape[0]
+    return anchor[torch.where(inside, blocks, 0)] * inside[:, None]

@@ -1,0 +1,288 @@
+"""Training of the inducing-point model by solves: conjugate gradients or block Gauss-Seidel."""
+
+from __future__ import annotations
+
+import logging
+import math
+import warnings
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from gpx.errors import ConfigError
+from gpx.inference.noisy_kernel import NoisyKernel
+from gpx.linalg import UnconvergedWarning, cholesky
+from gpx.methods.base.objective import Evidence
+from gpx.methods.base.own_steps import OwnSteps
+from gpx.methods.weight_space.inducing_elbo import bound_terms
+from gpx.methods.weight_space.qsgp_inducing import QSGPInducing
+
+Method = Literal["conjugate_gradients", "gauss_seidel"]
+MeanError = Literal["average", "worst"]
+
+CURVATURE = 0.999
+"""Least d^T K d over d^T Q d of float32 products. Exact ones have 1 at least, K being above Q; what
+is missing is rounding, and the products are off by far more than the quadratic form."""
+
+logger = logging.getLogger(__name__)
+
+
+class InducingSteps(OwnSteps[QSGPInducing]):
+    """Solves (K + noise I) alpha = y for the weight mean, one step at a time.
+
+    The optimum of the bound over the mean is that solution. ``conjugate_gradients`` is
+    preconditioned with the Nystrom matrix at greedy points; ``gauss_seidel`` is block ascent of
+    y^T alpha - alpha^T (K + noise I) alpha / 2 (its maximum is the same), exact over ``block_size``
+    weights given the others: no preconditioner, slower on smooth kernels. The residual r =
+    y - (K + noise I) alpha is kept up to date, kernel products run in the dtype of the data and
+    recurrences in float64. Steps end once means are certified to ``tolerance`` noise standard
+    deviations,
+
+    - ``error="average"``: in root mean square over the training inputs. Fitted values are off by
+      K (K + noise I)^-1 r, which is no longer than r, and the bound is within |r|^2 / (2 noise) of
+      its maximum: tolerance^2 / 2 nats per point.
+    - ``error="worst"``: at whatever input, as |k_*^T (alpha - optimum)| <= sqrt(k_** r^T Q^-1 r)
+      with Q below K + noise I; hundreds of times the average, and up to twice the products, where
+      the noise is small.
+
+    Before ending, r is recomputed with float64 products. Where float32 products are not those of a
+    matrix above Q (d^T K d of a search direction says so), or do not bring the true residual down,
+    all further ones are float64.
+
+    Args:
+        method: see above.
+        tolerance: of means, in noise standard deviations.
+        error: whose error that is, ``average`` or ``worst``.
+        block_size: weights per Gauss-Seidel step.
+        max_products: give up after as many passes over K; not converged is a warning, and the
+            certificate that holds is in the posterior's facts.
+
+    Raises:
+        ConfigError: an option out of range; a block above n (``check``).
+
+    Cost per step: n^2 / 2 kernel entries (conjugate gradients), n b entries + b^3 / 3
+    (Gauss-Seidel); the preconditioner n rank^2 once. Memory O(n rank + b^2).
+    Source: Golub and van Loan, section 11; QSGP paper for the objective.
+    """
+
+    option = "qsgp_inducing"
+    unit = "solver steps"
+    purpose = "solves for the weights of approx=qsgp_inducing"
+    model_type = QSGPInducing
+
+    def __init__(
+        self,
+        method: Method = "conjugate_gradients",
+        tolerance: float = 0.02,
+        error: MeanError = "average",
+        block_size: int = 2000,
+        max_products: int = 200,
+    ) -> None:
+        if method not in get_args(Method):
+            raise ConfigError(
+                f"optimizer.method={method}: expected one of {', '.join(get_args(Method))}"
+            )
+        if tolerance <= 0.0 or block_size < 1 or max_products < 1:
+            raise ConfigError(
+                f"optimizer: tolerance={tolerance} must be positive, block_size={block_size} and "
+                f"max_products={max_products} at least 1"
+            )
+        if error not in get_args(MeanError):
+            raise ConfigError(f"optimizer.error={error}: expected average or worst")
+        self.method: Method = method
+        self.tolerance = tolerance
+        self.error: MeanError = error
+        self.size = block_size
+        self.max_products = max_products
+        self.state: dict[str, Any] = {}
+        self._limit = max_products
+
+    def check_fit(self, model: QSGPInducing, num_data: int) -> None:
+        """As in ``OwnSteps``: a block of Gauss-Seidel is no larger than the data."""
+        if self.method == "gauss_seidel" and self.size > num_data:
+            raise ConfigError(
+                f"optimizer.block_size={self.size} is above the {num_data} training points"
+            )
+
+    def bind(self, model: QSGPInducing, x: Tensor, seed: int) -> None:
+        """As in ``OwnSteps``."""
+        self.model = model
+        for parameter in model.parameters():
+            parameter.requires_grad_(False)
+        self.system = NoisyKernel(model.kernel, x, model.noise_variance, model.options)
+        start = {
+            "solution": torch.zeros(x.shape[0], dtype=torch.float64, device=x.device),
+            "converged": False,
+            "outcome": "",
+            "verified": math.inf,
+            "exact": self.system.product_dtype == torch.float64,
+        }
+        self.state = start | self.state
+        self.converged = bool(self.state["converged"])
+
+    def max_steps(self, limit: int) -> int:
+        """``max_products`` passes over K, at most ``limit`` steps."""
+        passes = self.max_products
+        if self.method == "gauss_seidel":
+            passes *= -(-self.system.x.shape[0] // self.size)
+        self._limit = min(limit, passes)
+        return self._limit
+
+    @torch.no_grad()
+    def step(self, step: int, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
+        """One step of the solve; nothing once it has converged. Returns the bound afterwards."""
+        if "residual" not in self.state:  # alpha = 0
+            self.state["residual"] = y.double().clone()
+            self.state["targets"] = y.double().clone()
+        if not self.converged:
+            if self.method == "conjugate_gradients":
+                self._conjugate_gradient_step()
+            else:
+                self._gauss_seidel_step(step, x)
+            self._certify(step)
+            self.model.weight_mean.copy_(self.state["solution"][:, None])
+        return self.evidence(x.shape[0])
+
+    @property
+    def outcome(self) -> str:
+        """How the steps ended, and what is certified; empty while there are more."""
+        return str(self.state["outcome"])
+
+    def _product(self, vector: Tensor) -> Tensor:
+        """(K + noise I) vector in float64, computed in the product dtype while that will do."""
+        if self.state["exact"]:
+            return self.system.matmul(vector)
+        return self.system.matmul(vector.to(self.system.product_dtype)).double()
+
+    def _conjugate_gradient_step(self) -> None:
+        state, solve = self.state, self.system.preconditioner.solve
+        if "lifted" not in state:
+            state["direction"] = solve(state["residual"])
+            state["lifted"] = state["residual"]  # Q times the direction, by its recurrence
+            state["gamma"] = state["residual"] @ state["direction"]
+        direction, gamma = state["direction"], state["gamma"]
+        image = self._product(direction)
+        curvature = direction @ image
+        if not state["exact"] and bool(curvature < CURVATURE * (direction @ state["lifted"])):
+            self._exact_products()
+            return self._conjugate_gradient_step()
+        left = gamma > 0.0  # nothing is left to do where the residual is zero: constant targets
+        size = torch.where(left, gamma / curvature, 0.0)
+        state["solution"] = state["solution"] + size * direction
+        state["residual"] = state["residual"] - size * image
+        whitened = solve(state["residual"])
+        state["gamma"] = state["residual"] @ whitened
+        ratio = torch.where(left, state["gamma"] / gamma, 0.0)
+        state["direction"] = whitened + ratio * direction
+        state["lifted"] = state["residual"] + ratio * state["lifted"]
+
+    def _exact_products(self) -> None:
+        """From here on float64, from the true residual of the solution at hand."""
+        logger.info("kernel products in float64 from here: float32 rounding is above the noise")
+        self.state["exact"] = True
+        if bool(self.state["solution"].any()):
+            self._true_residual()
+        self.state.pop("lifted", None)
+
+    def _true_residual(self) -> None:
+        state = self.state
+        state["residual"] = state["targets"] - self.system.matmul(state["solution"])
+        state.pop("lifted", None)  # conjugacy was to the products so far
+
+    def _gauss_seidel_step(self, step: int, x: Tensor) -> None:
+        n = x.shape[0]
+        blocks = -(-n // self.size)
+        if "order" not in self.state:  # blocks spread over the inputs, the same in every sweep
+            order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
+            self.state["order"] = order.to(x.device)
+        chosen = self.state["order"][step % blocks :: blocks]
+        exact = self.state["exact"]
+        kernel = self.system.kernel if exact else self.model.kernel
+        inputs = self.system.x if exact else x
+        inner = self.system.kernel.evaluate(self.system.x[chosen])
+        inner.diagonal().add_(self.system.noise)
+        factor, _ = cholesky(inner, name=f"kernel matrix of a block of {chosen.shape[0]} weights")
+        residual = self.state["residual"]
+        change = torch.cholesky_solve(residual[chosen, None], factor)
+        self.state["solution"][chosen] += change[:, 0]
+        product = kernel(inputs, inputs[chosen]) @ change.to(inputs.dtype)
+        residual -= product[:, 0].double()
+        residual[chosen] -= self.system.noise * change[:, 0]
+
+    def _errors(self) -> tuple[float, float]:
+        """Certified average and worst error of means, in noise standard deviations."""
+        residual, noise = self.state["residual"], self.system.noise
+        squared = residual @ self.system.preconditioner.solve(residual)
+        worst = (self.system.prior_variance * squared / noise).sqrt()
+        return float((residual.square().mean() / noise).sqrt()), float(worst)
+
+    def _judged(self) -> float:
+        average, worst = self._errors()
+        return average if self.error == "average" else worst
+
+    def _certify(self, step: int) -> None:
+        """Judge the residual; before believing it, compute the true one in float64."""
+        state = self.state
+        last = step + 1 == self._limit
+        sweep = -(-self.system.x.shape[0] // self.size) if self.method == "gauss_seidel" else 1
+        if not last and ((step + 1) % sweep or self._judged() > self.tolerance):
+            return
+        self._true_residual()
+        average, worst = self._errors()
+        found, before = self._judged(), state["verified"]
+        state["verified"] = found
+        self.model.mean_error.copy_(worst * self.system.noise.sqrt())
+        certified = (
+            f"fitted values within {average:.2g} noise standard deviations of the optimum in root "
+            f"mean square, the bound within {average**2 / 2:.1g} nats per point, any one predicted "
+            f"mean within {worst:.2g} noise standard deviations"
+        )
+        stalled = found > 0.5 * before and not last
+        ended = stalled and state["exact"]
+        if found <= self.tolerance:
+            state["outcome"] = f"converged: {certified}"
+        elif stalled and not ended:
+            state["exact"] = True
+        elif ended or last:
+            why = "the true residual no longer falls" if ended else "max_products is used up"
+            state["outcome"] = f"not converged, {why}: {certified}"
+            warnings.warn(
+                f"the weight mean stopped after {step + 1} steps short of optimizer.tolerance="
+                f"{self.tolerance:g}, {why}: {certified}; use a higher approx.rank, "
+                "trainer.dtype=float64 or more optimizer.max_products",
+                UnconvergedWarning,
+                stacklevel=2,
+            )
+        self.converged = state["converged"] = found <= self.tolerance or ended
+
+    def final_evidence(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
+        """The bound without 1/2 log|K| after the last step."""
+        return self.evidence(x.shape[0])
+
+    @torch.no_grad()
+    def evidence(self, num_data: int) -> Evidence:
+        """The bound without 1/2 log|K| at the current weights, from the residual; O(n)."""
+        y, alpha = self.state["targets"], self.state["solution"]
+        fitted = y - self.state["residual"] - self.system.noise * alpha
+        return bound_terms(
+            misfit=(y - fitted).square().sum(),
+            prior=alpha @ fitted,
+            log_scales=self.model.scales().log().sum() * 0.5,
+            noise=self.system.noise,
+            num_data=num_data,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Solution, residual, search direction: everything the next step needs."""
+        return dict(self.state)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore ``state_dict``; before ``bind``."""
+        self.state = dict(state)
+
+    def release(self) -> None:
+        """Make every parameter trainable again (after the last step)."""
+        for parameter in self.model.parameters():
+            parameter.requires_grad_(True)

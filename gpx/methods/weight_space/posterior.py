@@ -1,0 +1,180 @@
+"""Posterior process of a weight-space model: predictions and sampled functions in chunks."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from gpx.bases.base import Basis
+from gpx.methods.base.model import Marginals, Posterior
+from gpx.methods.weight_space.cell_covariance import CellCovariance
+from gpx.methods.weight_space.cells import Cells
+
+FEATURE_BUDGET = 32 * 2**20
+"""Bytes of features held at once."""
+ROW_CHUNK = 2048
+PANEL = 512
+"""Rows of a triangular root that are multiplied at once."""
+
+
+class QSGPPosterior(Posterior):
+    """f(x) = phi(x)^T w under q(w) = N(mu, C C^T); mean phi^T mu, variance |C^T phi|^2.
+
+    Self-contained: own copy of the basis (kernel hyperparameters and frequency seed), O(m) weights.
+
+    Args:
+        basis: copied.
+        num_dense: K, dense columns of C.
+        cells: partition of a block-diagonal covariance, whose blocks ``covariance`` holds; they
+            add to the diagonal and the dense columns, which are zero in their rows.
+        storage: dtype of those blocks.
+
+    Cost of prediction: O(m (d + K)) time per point (b more per function for blocks of b columns),
+    memory that grows with neither m nor the number of points beyond the result: features are made
+    in chunks of rows and blocks, products run in the dtype of x and are summed over blocks in
+    float64.
+    Source: Evans and Nair 2020 (QSGP), prediction.
+    """
+
+    weight_mean: Tensor
+    scale: Tensor
+    dense: Tensor
+
+    def __init__(
+        self,
+        basis: Basis,
+        num_dense: int,
+        cells: Cells | None = None,
+        storage: str = "float32",
+    ) -> None:
+        super().__init__()
+        self.cells = cells
+        self.covariance = None if cells is None else CellCovariance(storage)
+        self.basis = copy.deepcopy(basis).requires_grad_(False)
+        blocks, width = basis.num_blocks, basis.block_size
+        self.num_dense = num_dense
+        self.register_buffer("weight_mean", torch.zeros(blocks, width))
+        self.register_buffer("scale", torch.zeros(blocks, width))
+        self.register_buffer("dense", torch.zeros(blocks, width, num_dense))
+
+    def _chunks(self, x: Tensor, blocks: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Blocks (L,) and their features (n, L W) until all those asked for were seen."""
+        if blocks is None:
+            blocks = torch.arange(self.basis.num_blocks, device=x.device)
+        per_block = self.basis.block_size * x.shape[0] * x.element_size()
+        at_once = max(1, FEATURE_BUDGET // max(1, per_block))
+        for some in blocks.split(at_once):
+            yield some, self.basis.block_features(x, some)
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Marginals:
+        """Mean and variance of f at x (n, d), without observation noise."""
+        n = x.shape[0]
+        mean = torch.zeros(n, dtype=torch.float64, device=x.device)
+        variance = torch.zeros(n, dtype=torch.float64, device=x.device)
+        rest = self._add_solved_groups(x, mean, variance)
+        for start in range(0, n, ROW_CHUNK) if len(rest) else ():
+            rows = slice(start, start + ROW_CHUNK)
+            self._add_diagonal_blocks(x[rows], rest, mean[rows], variance[rows])
+        return Marginals(mean.to(x.dtype), variance.to(x.dtype))
+
+    def _add_solved_groups(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        """Add the groups that were solved (all cells at once); the numbers of all other blocks.
+
+        Roots are unpacked once for all rows, and each feature is made once.
+        """
+        blocks = torch.arange(self.basis.num_blocks, device=x.device)
+        if self.cells is None or self.covariance is None:
+            return blocks
+        other = torch.ones(self.basis.num_blocks, dtype=torch.bool, device=x.device)
+        for group in range(self.cells.num_groups):
+            members = self.cells.group(group)
+            if members[0] not in self.covariance.roots:
+                continue
+            other[self.cells.blocks_of(group)] = False
+            weights = torch.cat([self.cells.read(self.weight_mean, cell) for cell in members])
+            roots = [self.covariance.root(cell, x.dtype) for cell in members]
+            for start in range(0, x.shape[0], ROW_CHUNK):
+                rows = slice(start, start + ROW_CHUNK)
+                features = self.cells.group_features(self.basis, group, x[rows])
+                mean[rows] += weights.to(x.dtype) @ features
+                offset = 0
+                for root in roots:
+                    assert root is not None
+                    own = features[offset : offset + root.shape[0]]
+                    variance[rows] += _squared_columns(root, own)
+                    offset += root.shape[0]
+        return blocks[other]
+
+    def _add_diagonal_blocks(
+        self, x: Tensor, blocks: Tensor, mean: Tensor, variance: Tensor
+    ) -> None:
+        """Add ``blocks`` at rows x: scales and dense columns."""
+        projected = torch.zeros(x.shape[0], self.num_dense, dtype=torch.float64, device=x.device)
+        for some, features in self._chunks(x, blocks):
+            mean += features @ self.weight_mean[some].reshape(-1).to(x.dtype)
+            if self.num_dense:
+                dense = self.dense[some].reshape(-1, self.num_dense)
+                projected += features @ dense.to(x.dtype)
+            square = self.scale[some].reshape(-1).to(x.dtype).square()
+            # features are this loop's own buffer, so they are squared in place
+            variance += features.square_() @ square
+        variance += projected.square().sum(1)
+
+    def _roots(self, dtype: torch.dtype) -> Iterator[tuple[int, Tensor]]:
+        """Cells with a covariance block and their roots (b, b)."""
+        if self.covariance is not None:
+            for cell in self.covariance.roots:
+                root = self.covariance.root(cell, dtype)
+                assert root is not None
+                yield cell, root
+
+    @torch.no_grad()
+    def sample_paths(self, num: int, *, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
+        """``num`` functions: draws of w. The callable maps x (n, d) to (num, n).
+
+        Cost: O(num m) memory; evaluation O(m (d + num)) per point.
+        """
+        device, dtype = self.weight_mean.device, self.weight_mean.dtype
+        shape = (*self.weight_mean.shape, num)
+        weights = torch.randn(shape, generator=generator, device=device, dtype=dtype)
+        weights.mul_(self.scale[..., None]).add_(self.weight_mean[..., None])
+        if self.num_dense:
+            shared = torch.randn(
+                self.num_dense, num, generator=generator, device=device, dtype=dtype
+            )
+            weights += self.dense @ shared
+        for cell, root in self._roots(dtype):
+            assert self.cells is not None
+            normals = torch.randn(
+                root.shape[0], num, generator=generator, device=device, dtype=dtype
+            )
+            deviation = root.T @ normals
+            for path in range(num):
+                table = weights[..., path]
+                own = self.cells.read(table, cell)
+                self.cells.write(table, cell, own + deviation[:, path])
+
+        @torch.no_grad()
+        def paths(x: Tensor) -> Tensor:
+            chunks = []
+            for rows in x.split(ROW_CHUNK):
+                values = torch.zeros(rows.shape[0], num, dtype=torch.float64, device=x.device)
+                for blocks, features in self._chunks(rows):
+                    values += features @ weights[blocks].reshape(-1, num).to(x.dtype)
+                chunks.append(values.to(x.dtype))
+            return torch.cat(chunks).T
+
+        return paths
+
+
+def _squared_columns(root: Tensor, features: Tensor) -> Tensor:
+    """Column sums of squares of R F (n,), R (b, b) lower triangular, F (b, n): half a product."""
+    total = torch.zeros(features.shape[1], dtype=torch.float64, device=features.device)
+    for start in range(0, root.shape[0], PANEL):
+        stop = min(start + PANEL, root.shape[0])
+        total += (root[start:stop, :stop] @ features[:stop]).square_().sum(0)
+    return total

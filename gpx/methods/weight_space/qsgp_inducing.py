@@ -1,0 +1,173 @@
+"""Quadruply stochastic Gaussian processes with one kernel function per training input."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from gpx.bases.inducing_points import InducingPoints
+from gpx.errors import ConfigError
+from gpx.inference.exact_solver import IterativeOptions
+from gpx.kernels.base import Kernel
+from gpx.likelihoods import Gaussian
+from gpx.means import Zero
+from gpx.methods.base.model import Model
+from gpx.methods.weight_space.inducing_posterior import InducingPosterior, WeightVariance
+
+Hyperparameters = Literal["fixed"]
+
+
+class QSGPInducing(Model):
+    """y = sum_i w_i k(x, x_i) + noise over all training inputs, w ~ N(0, K^-1), q(w) Gaussian.
+
+    Phi = S = K: the prior on the training values is that of the kernel, and the optimum of the
+    weight mean is (K + noise I)^-1 y, the exact posterior mean. q has a diagonal covariance factor
+    at its optimum c_r^2 = noise / (k_r^T k_r + noise k_rr), which is no parameter. Neither K nor a
+    factor of it is stored; the state is O(n d).
+
+    How the mean is found is the optimizer's: ``InducingSteps`` solves, ``FirstOrder`` with
+    ``InducingELBO`` takes the published stochastic gradient steps.
+
+    Args:
+        kernel: covariance function; its hyperparameters stay where init= puts them.
+        mean: must be Zero.
+        likelihood: must be Gaussian.
+        num_data, num_inputs: n and d of the training inputs.
+        variance: of predictions. ``augmented`` and ``mean_field`` are those of q with and without
+            the function added at the test point; ``projection`` and ``collapsed`` replace the
+            variance family by a projection onto greedy points and Krylov vectors, or by the
+            collapsed sparse posterior at the greedy points (both need ``rank``).
+        rank: greedy points of the preconditioner and of the last two variances.
+        variance_rank: of them, how many ``projection`` takes; None for all.
+        variance_steps: Krylov vectors of ``projection`` beside them.
+        variance_neighbours: training points near the test point that ``projection`` takes as well.
+        memory_budget_gib: of kernel products; half of it may hold a stored matrix.
+        hyperparameters: ``fixed``.
+
+    Raises:
+        ConfigError: a mean, likelihood or option that does not fit.
+
+    Source: QSGP paper, inducing-point experiments (table 3), proposition 4; thesis 6.4, appendix D.
+    Deviations: exact solves beside AdaGrad; the last two variances.
+    """
+
+    likelihood: Gaussian
+    column_square: Tensor
+    mean_error: Tensor
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        mean: nn.Module,
+        likelihood: nn.Module,
+        num_data: int,
+        num_inputs: int,
+        variance: WeightVariance = "projection",
+        rank: int = 1000,
+        variance_rank: int | None = 500,
+        variance_steps: int = 100,
+        variance_neighbours: int = 128,
+        memory_budget_gib: float = 2.0,
+        hyperparameters: str = "fixed",
+    ) -> None:
+        super().__init__()
+        if not isinstance(mean, Zero):
+            raise ConfigError(
+                f"approx=qsgp_inducing needs mean=zero, got {type(mean).__name__}: the prior mean "
+                "of the weights is zero, and targets are standardised"
+            )
+        if not isinstance(likelihood, Gaussian):
+            found = type(likelihood).__name__.removeprefix("Parametrized")
+            raise ConfigError(
+                f"approx=qsgp_inducing needs likelihood=gaussian, got {found}; use approx=qsgp "
+                "for log-concave sites, or approx=svgp, which takes any likelihood"
+            )
+        if hyperparameters not in get_args(Hyperparameters):
+            raise ConfigError(
+                f"approx.hyperparameters={hyperparameters}: the prior precision S = K is dense and "
+                "has no diagonal, so empirical Bayes cannot estimate log|S|; keep fixed, and learn "
+                "them by init=subset or approx=qsgp"
+            )
+        if variance not in get_args(WeightVariance):
+            raise ConfigError(
+                f"approx.variance={variance}: expected one of {', '.join(get_args(WeightVariance))}"
+            )
+        if rank > num_data:
+            raise ConfigError(
+                f"approx.rank={rank} is above the {num_data} training points; lower approx.rank"
+            )
+        options = IterativeOptions(
+            rank=rank,
+            variance_rank=variance_rank,
+            variance_steps=variance_steps,
+            variance_neighbours=variance_neighbours,
+            memory_budget_gib=memory_budget_gib,
+        )
+        self.options = options
+        self.variance: WeightVariance = variance
+        self.basis = InducingPoints(kernel, torch.zeros(num_data, num_inputs))
+        self.mean = mean
+        self.likelihood = likelihood
+        self.weight_mean = nn.Parameter(torch.zeros(num_data, 1))
+        self.register_buffer("column_square", torch.zeros(num_data))
+        self.register_buffer("mean_error", torch.full((), torch.nan))
+
+    @property
+    def kernel(self) -> Kernel:  # type: ignore[override]
+        """Covariance function; the basis owns it."""
+        return self.basis.kernel
+
+    @property
+    def noise_variance(self) -> Tensor:
+        """Noise variance of the likelihood, 0-d."""
+        return self.likelihood.noise_variance
+
+    @torch.no_grad()
+    def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
+        """Place the functions at the training inputs; stream k_r^T k_r, n^2 kernel entries."""
+        if x.shape != self.basis.centres.shape:
+            raise ConfigError(
+                f"approx.num_data={self.basis.centres.shape[0]} and num_inputs="
+                f"{self.basis.centres.shape[1]} do not match training inputs {tuple(x.shape)}"
+            )
+        self.basis.centres.copy_(x)
+        self.column_square.copy_(self.basis.column_squares(x))
+
+    def scales(self) -> Tensor:
+        """c_r^2 (n,) at its optimum, noise / (k_r^T k_r + noise k_rr), in float64.
+
+        Source: QSGP paper proposition 2 of the covariance (closed-form diagonal).
+        """
+        noise = self.noise_variance.detach().double()
+        prior = self.kernel.diagonal(self.basis.centres).detach().double()
+        return noise / (self.column_square.double() + noise * prior)
+
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        """``variational``: the weight mean. Hyperparameters are fixed."""
+        return {"variational": [self.weight_mean]}
+
+    @torch.no_grad()
+    def condition(self, x: Tensor, y: Tensor) -> InducingPosterior:
+        """The posterior process under q."""
+        posterior = InducingPosterior(
+            self.kernel, self.mean, self.likelihood, x, y, self.options, self.variance
+        )
+        posterior.alpha.copy_(self.weight_mean[:, 0])
+        posterior.scales.copy_(self.scales())
+        posterior.mean_error.copy_(self.mean_error)
+        return posterior
+
+    def empty_posterior(self, num_data: int) -> InducingPosterior:
+        """Posterior of the right shapes for ``load_state_dict``."""
+        empty = self.weight_mean.new_zeros(num_data, 0)
+        return InducingPosterior(
+            self.kernel,
+            self.mean,
+            self.likelihood,
+            empty,
+            empty.sum(1),
+            self.options,
+            self.variance,
+        )

@@ -1,0 +1,323 @@
+"""Unbiased estimate of the weight-space evidence bound at a cost free of n and m."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, get_args
+
+import torch
+from torch import Tensor
+
+from gpx.bases.frozen import flat_parameters
+from gpx.errors import ConfigError
+from gpx.likelihoods import Gaussian
+from gpx.likelihoods.base import Likelihood
+from gpx.methods.base.model import Model
+from gpx.methods.base.objective import Batching, Evidence, Kind, Objective
+from gpx.methods.weight_space.block_ascent import ROW_CHUNK, fitted_values
+from gpx.methods.weight_space.block_sampling import Sampling, sample_blocks
+from gpx.methods.weight_space.control_variate import (
+    Coefficient,
+    ControlVariate,
+    anchor_at,
+    factor_rows,
+)
+from gpx.methods.weight_space.qsgp import QSGP
+
+LOG_TWO_PI = math.log(2.0 * math.pi)
+DEFAULT_COLUMNS, DEFAULT_DIAGONAL_COLUMNS, DEFAULT_SUPPORT_ROWS = 10_000, 1000, 500
+SNAPSHOT_BLOCKS = 8
+"""Blocks whose features are held at once in the pass over all rows."""
+
+
+class QuadruplyStochasticELBO(Objective):
+    """Evidence lower bound of QSGP, estimated from four samples.
+
+    ELBO = -1/2 [L_mu + L_Sigma + L_const] (see ``elbo_terms``). Sampled are the data rows (the
+    mini-batch), two independent lists i and j of blocks of basis functions (the two factors of
+    every data-quadratic term), and a list r of diagonal columns of C. Terms linear in one list
+    average over i and j. Independence of i and j is what makes the product unbiased; value and
+    gradient are unbiased for the exact ELBO and its gradient (tests enumerate all samples).
+
+    Anchor: after exact block solves the weights mu0 of the A blocks they filled are taken out,
+    mu = mu0 + delta. phi^T mu0 is evaluated exactly on the mini-batch (O(batch A W), free of n and
+    m) and only delta is sampled, so that the noise of the estimate is multiplicative in delta and
+    not in mu; without it the first stochastic steps destroy the warm start.
+
+    Snapshot: with ``snapshot`` the start also stores b = Phi^T (y - Phi mu0) and |y - Phi mu0|^2 of
+    all rows, O(n m) once. The linear term then is b^T delta over the sampled lists and the constant
+    is exact: neither has data noise left, all of it is multiplicative in delta, and a step
+    evaluates no features of the anchor. The stored sums belong to one set of features, so kernel
+    hyperparameters must be frozen (the noise variance may move).
+
+    Closed-form scales: they follow noise variance and outputscale exactly at every step. Their
+    relative column squares depend on the lengthscales; once these have moved, each step carries
+    the squares of its sampled columns ``refresh`` of the way to what its mini-batch shows, at no
+    cost beyond O(diagonal_columns). A column is thus renewed whenever it is sampled, from earlier
+    mini-batches only, which keeps the estimate unbiased.
+
+    Args:
+        num_data: n, training points.
+        columns: basis functions per list i and j (m tilde), rounded to whole blocks; null for
+            10,000, or all m where there are fewer.
+        diagonal_columns: diagonal columns of C per step, likewise; null for 1,000 or all.
+        support_rows: rows of the control variate (n bar); 0 for none, null for 500 or all.
+        coefficient: of the control variate, or ``auto``.
+        sampling: ``stratified``, ``with_replacement`` or ``without_replacement``.
+        drift_interval: steps between exact checks of the control variate, O(support_rows m) each.
+        snapshot: linear and constant terms from a pass over all rows at the start.
+        refresh: share of the way that sampled column squares move per step, see above.
+
+    Raises:
+        ConfigError: an option out of range, support_rows above n (here); columns or
+            diagonal_columns above m (``check``).
+
+    Kind: unbiased for the ELBO, which is at most the log marginal likelihood of the m-function
+    model. Cost per step: O((batch + support) (columns + A W) (d + K)) time, the same without d as
+    memory; independent of n and m.
+
+    Source: Evans and Nair 2020 (QSGP), theorems 1, 2, propositions 1 to 3 and appendix.
+    Deviations: anchor, snapshot, symmetrised lists, stratified lists by default: all said above.
+    """
+
+    batching: ClassVar[Batching] = "minibatch"
+    kind: ClassVar[Kind] = "unbiased"
+    models: ClassVar[tuple[type[Model], ...]] = (QSGP,)
+    likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
+    data_sized: ClassVar[tuple[str, ...]] = ("anchor", "moment", "misfit", "hyperparameters")
+    anchor: Tensor
+    moment: Tensor
+    misfit: Tensor
+    hyperparameters: Tensor
+
+    def __init__(
+        self,
+        num_data: int,
+        columns: int | None = None,
+        diagonal_columns: int | None = None,
+        support_rows: int | None = None,
+        coefficient: Coefficient = 1.0,
+        sampling: Sampling = "stratified",
+        drift_interval: int = 5000,
+        snapshot: bool = False,
+        refresh: float = 0.1,
+    ) -> None:
+        super().__init__()
+        if min(num_data, *(k for k in (columns, diagonal_columns) if k is not None), 1) < 1:
+            raise ConfigError(
+                f"num_data={num_data}, columns={columns} and diagonal_columns={diagonal_columns} "
+                "must be at least 1"
+            )
+        if support_rows is not None and support_rows > num_data:
+            raise ConfigError(
+                f"support_rows={support_rows} is above the {num_data} training rows that the "
+                "control variate can choose from; lower it, or null for min(500, n)"
+            )
+        if not 0.0 <= refresh <= 1.0:
+            raise ConfigError(f"refresh={refresh} must be between 0 and 1")
+        if sampling not in get_args(Sampling):
+            raise ConfigError(
+                f"sampling={sampling}: expected one of {', '.join(get_args(Sampling))}"
+            )
+        self.total = num_data
+        self.columns = columns
+        self.diagonal_columns = diagonal_columns
+        self.sampling: Sampling = sampling
+        rows = min(DEFAULT_SUPPORT_ROWS, num_data) if support_rows is None else support_rows
+        self.control = ControlVariate(rows, coefficient, drift_interval)
+        self.snapshot = snapshot
+        self.refresh = refresh
+        for name in self.data_sized:
+            self.register_buffer(name, torch.zeros(0, 0))
+        self._seen: tuple[Tensor, Tensor] | None = None
+
+    def check(self, model: Model) -> None:
+        """As the base class; also that no list is longer than there are basis functions."""
+        super().check(model)
+        assert isinstance(model, QSGP)
+        for name in ("columns", "diagonal_columns"):
+            size, m = getattr(self, name), model.basis.num_basis
+            if size is not None and size > m:
+                raise ConfigError(
+                    f"objective.{name}={size} is above the {m} basis functions of the model; "
+                    f"use at most approx.num_basis={m}, or null"
+                )
+
+    def num_data(self, x: Tensor) -> int:
+        """n, whatever the mini-batch holds."""
+        return self.total
+
+    @torch.no_grad()
+    def prepare(
+        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    ) -> None:
+        """Take the warm start as anchor and start the control variate.
+
+        Cost: O(support_rows m) once, O(n m) with ``snapshot``. Calling it again moves the anchor
+        to where those blocks are now, and with ``snapshot`` all blocks.
+        """
+        assert isinstance(model, QSGP)
+        if x.shape[0] != self.total:
+            raise ConfigError(
+                f"objective.num_data={self.total} but there are {x.shape[0]} training rows"
+            )
+        model.num_data.fill_(float(self.total))
+        whole = model.basis.num_blocks if self.snapshot else model.anchor_blocks
+        self.anchor = model.family.mean[:whole].detach().clone()
+        self.hyperparameters = flat_parameters(model.basis)
+        if self.snapshot:
+            self._take_snapshot(model, x, y)
+        self.control.start(model.basis, model.family, self.anchor, x, generator)
+
+    @torch.no_grad()
+    def _take_snapshot(self, model: QSGP, x: Tensor, y: Tensor) -> None:
+        basis, residual = model.basis, y.double()
+        blocks = torch.arange(basis.num_blocks, device=x.device)
+        filled = blocks[(self.anchor != 0).any(1)]
+        for some in filled.split(SNAPSHOT_BLOCKS) if filled.numel() else ():
+            residual = residual - fitted_values(basis, some, self.anchor[some].reshape(-1), x)
+        self.misfit = residual.square().sum()
+        residual = residual.to(x.dtype)
+        moment = torch.zeros_like(model.family.mean, dtype=torch.float64)
+        for rows, targets in zip(x.split(ROW_CHUNK), residual.split(ROW_CHUNK), strict=True):
+            for some in blocks.split(SNAPSHOT_BLOCKS):
+                product = basis.block_features(rows, some).T @ targets
+                moment[some] += product.view(some.shape[0], -1)
+        self.moment = moment.to(model.family.mean.dtype)
+        self.misfit = self.misfit.to(model.family.mean.dtype)
+
+    @torch.no_grad()
+    def after_step(self, model: Model) -> None:
+        """Carry the tracked projection over the step, and column squares after the lengthscales."""
+        assert isinstance(model, QSGP)
+        self.control.after_step(model.basis, model.family, self.anchor)
+        if self._seen is not None and model.family.diagonal == "closed_form":
+            r, found = self._seen
+            moved = (flat_parameters(model.basis) != self.hyperparameters).any()
+            table = model.family.column_ratio
+            # a block listed twice is written twice with one value
+            table[r] = table[r].lerp(found.to(table.dtype), self.refresh * moved.to(table.dtype))
+        self._seen = None
+
+    def draw(
+        self, model: QSGP, *, generator: torch.Generator | None, device: torch.device
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Independent block lists i, j (L,) and r (L_r,)."""
+        blocks, width = model.basis.num_blocks, model.basis.block_size
+        columns = DEFAULT_COLUMNS if self.columns is None else self.columns
+        diagonal = (
+            DEFAULT_DIAGONAL_COLUMNS if self.diagonal_columns is None else self.diagonal_columns
+        )
+        drawn = [
+            sample_blocks(
+                blocks,
+                min(blocks, max(1, round(size / width))),
+                self.sampling,
+                generator=generator,
+                device=device,
+            )
+            for size in (columns, columns, diagonal)
+        ]
+        return drawn[0], drawn[1], drawn[2]
+
+    def _check_snapshot(self, model: QSGP) -> None:
+        if self.moment.numel() == 0:
+            raise ConfigError(
+                "there is no snapshot yet: call objective.prepare(model, x, y) before the first "
+                "step, or set objective.snapshot=false"
+            )
+        if torch.is_grad_enabled() and any(p.requires_grad for p in model.basis.parameters()):
+            raise ConfigError(
+                "objective.snapshot=true keeps sums over features, and learning kernel "
+                "hyperparameters would move the features: freeze them "
+                "(optimizer.groups.hyperparameters.freeze_steps at least trainer.max_steps), "
+                "or set objective.snapshot=false"
+            )
+
+    def evidence(
+        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    ) -> Evidence:
+        """Unbiased estimate of the ELBO in nats, summed over all n points."""
+        assert isinstance(model, QSGP)
+        return self.estimate(model, x, y, *self.draw(model, generator=generator, device=x.device))
+
+    def estimate(
+        self, model: QSGP, x: Tensor, y: Tensor, i: Tensor, j: Tensor, r: Tensor
+    ) -> Evidence:
+        """The estimate for given lists of blocks.
+
+        Args:
+            x (batch, d), y (batch,): mini-batch, each row drawn with equal probability.
+            i, j (L,), r (L_r,): block lists; i and j must be independent of one another.
+        """
+        basis, family, noise = model.basis, model.family, model.noise_variance
+        num_blocks, length = basis.num_blocks, i.shape[0]
+        ratio, ratio_r = num_blocks / length, num_blocks / r.shape[0]
+        per_row = self.total / x.shape[0]
+        pair = torch.cat((i, j))
+
+        if self.snapshot:
+            self._check_snapshot(model)
+        # one selection for all lists: generating frequencies has a fixed cost per call
+        head = torch.arange(0 if self.snapshot else self.anchor.shape[0], device=x.device)
+        lists = torch.cat((pair, r, head))
+        at_pair, at_r, at_head = basis.selected(lists, x).split(
+            (2 * length, r.shape[0], head.shape[0])
+        )
+        at_i, at_j = at_pair.split((length, length))
+        factors = factor_rows(family, pair, sparse=True)
+        precision = basis.precision_diagonal(basis.columns_of(pair)).to(factors.dtype)
+        prior = 0.5 * ratio * (precision[:, None] * factors.square()).sum()
+        delta = factors
+        residual = y
+        if self.anchor.shape[0]:
+            shift = anchor_at(self.anchor, pair).reshape(-1, 1)
+            delta = torch.cat((factors[:, :1] - shift, factors[:, 1:]), dim=1)
+        half = delta.shape[0] // 2
+        # list i is evaluated last, when all that its product meets is known
+        right = at_j.products(x, delta[half:])
+        direction = per_row * ratio**2 * right
+        if self.snapshot:
+            constant = self.misfit
+            linear = -ratio * (self.moment[pair].reshape(-1) @ delta[:, 0])
+        else:
+            if head.shape[0]:
+                residual = y - at_head.products(x, self.anchor.reshape(-1, 1))[:, 0]
+            constant = per_row * residual.square().sum()
+            pull = per_row * ratio * residual
+            linear = -(pull @ right[:, 0])
+            direction = torch.cat((direction[:, :1] - pull[:, None], direction[:, 1:]), dim=1)
+        # the quadratic term, and without a snapshot the linear term of list i
+        products, left = at_i.form(x, delta[:half], direction)
+        if self.control.rows:
+            quadratic = per_row * ratio**2 * (left * right.detach()).sum()
+            products = products + self.control.correction(
+                basis, family, pair, delta, quadratic, self.total, at_pair
+            )
+
+        # diagonal columns of C
+        active = family.is_diagonal_column(r)
+        log_scale = model.log_scales(r, sparse=True)
+        square = torch.where(active, (2.0 * log_scale).exp(), torch.zeros_like(log_scale))
+        column = per_row * at_r.column_squares(x).view_as(square)
+        if torch.is_grad_enabled():
+            expected = self.total * basis.mean_column_square()
+            self._seen = r, (column / expected).detach()
+        precision_r = basis.precision_diagonal(basis.columns_of(r)).view_as(square)
+        trace = ratio_r * (square * column).sum()
+        prior = prior + ratio_r * (square * precision_r).sum()
+        log_factor = ratio_r * torch.where(active, log_scale, 0.0).sum()
+        log_factor = log_factor + family.log_dense_diagonal().sum()
+        log_precision = 0.5 * ratio * precision.log().sum()
+
+        fit = -0.5 * (constant + linear + products) / noise
+        scatter = -0.5 * trace / noise
+        normaliser = -0.5 * self.total * (LOG_TWO_PI + noise.log())
+        kl = 0.5 * (prior - basis.num_basis - log_precision) - log_factor
+        value = fit + scatter + normaliser - kl
+        parts = {
+            "fit": (fit + normaliser).detach(),
+            "trace": scatter.detach(),
+            "complexity": -kl.detach(),
+        }
+        return Evidence(value, "unbiased", parts)

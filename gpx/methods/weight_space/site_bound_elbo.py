@@ -1,0 +1,342 @@
+"""Lower bound of the evidence bound for log-concave sites, at a cost free of n and m."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from gpx.errors import ConfigError
+from gpx.methods.base.model import Model
+from gpx.methods.base.objective import Batching, Evidence, Kind, Objective
+from gpx.methods.weight_space.block_diagonal import BlockDiagonalWeights
+from gpx.methods.weight_space.block_sampling import Sampling, multiplicity, sample_blocks
+from gpx.methods.weight_space.control_variate import anchor_at, factor_rows
+from gpx.methods.weight_space.qsgp import QSGP
+from gpx.methods.weight_space.site_snapshot import SiteSnapshot, site_elbo
+from gpx.methods.weight_space.sites import check_site
+from gpx.methods.weight_space.weights_kl import weights_kl
+
+Bound = Literal["affine", "reparam", "paper"]
+DEFAULT_COLUMNS = 10_000
+ETA_DECAY = 0.99
+"""Of the running mean of the sampled latent variance."""
+
+
+class SiteBoundELBO(Objective):
+    """Stochastic lower bound on the ELBO of QSGP under likelihoods with log-concave sites.
+
+    E_q log p(y | w) = sum_l h_l(a_l, sqrt(v_l)) with a_l = phi_l mu, v_l = |C^T phi_l|^2 and
+    h_l(a, s) = E log p(y_l | a + s z), z ~ N(0, 1), which is jointly concave in (a, s) and falls
+    with |s|. Sampled are data rows and lists of basis functions; with unbiased a^ and v^ Jensen's
+    inequality gives in expectation, on each row,
+
+    - ``affine``: h(a^, (eta + v^ / eta) / 2) <= h(a, sqrt(v)) for every eta > 0, because
+      sqrt(v) <= (eta + v / eta) / 2; tight at eta = sqrt(v). The default.
+    - ``reparam``: h(a^, s^) with s^ the norm of the sampled rows of phi C, scaled. Its variance is
+      inflated by m / columns, so the bound is loose for short lists.
+    - ``paper``: h(a^, v^), as theorem 3 of the QSGP paper is printed, with the variance where the
+      standard deviation belongs. Not a bound where v < 1; for reproduction only.
+
+    The KL term is unbiased (``weights_kl``), so the whole is an unbiased estimate of a lower bound
+    of the ELBO. The bias (Jensen) vanishes when all functions are sampled and eta = sqrt(v).
+
+    Snapshot: Jensen's inequality costs the variance of a^, and from a few of very many functions
+    that is large: on MNIST with a fifth of them per step a good start loses a third of its bound,
+    and steps would then give up fit and hyperparameters for a quieter sum. So f0 = Phi mu0 of all
+    rows is stored and only phi^T mu - phi^T mu0 is sampled (``SiteSnapshot``), right wherever
+    weights and hyperparameters move. Every ``refresh_steps`` it is taken again, after passes that
+    improve the weights for the hyperparameters of then (``site_spread``), and a model whose exact
+    bound has fallen goes back to the last snapshot.
+
+    Anchor, without a snapshot: as in QuadruplyStochasticELBO, the weights that exact solves filled
+    are evaluated exactly on the mini-batch and only the difference to them is sampled. Their prior
+    term too is exact: all of mu^T S mu may lie in them, and a list that misses them would see none
+    of it. A start spread over all functions has no anchor.
+
+    Args:
+        num_data: n, training points.
+        columns: basis functions per list (m tilde), rounded to whole blocks; at most m. None for
+            10,000, or all where there are fewer.
+        bound: ``affine``, ``reparam`` or ``paper``.
+        eta: latent standard deviation at which ``affine`` is tight: a positive number, or
+            ``running`` for the root of a running mean of v^ over earlier steps (so that it is
+            independent of the step's samples and the bound stays one).
+        sampling: ``stratified``, ``with_replacement`` or ``without_replacement``.
+        snapshot: whether to keep latent means of all rows and sample only their change; one pass
+            over all rows and functions at the start, O(n m d), and m + 3 n numbers.
+        refresh_steps: steps between snapshots; 0 for none after the start.
+        refresh_passes: over all functions at each, which improve the weights.
+
+    Raises:
+        ConfigError: an option that is none of these, or columns above m.
+
+    Kind: unbiased for a lower bound of the ELBO (``paper``: an estimate of nothing in particular).
+    Cost per step: O(batch (columns + A W) (d + K)) time, the same without d as memory, and the
+    quadrature's nodes per row; twice the features once hyperparameters have left the snapshot; a
+    chevron covariance has two lists. Independent of n and m.
+
+    Source: QSGP paper theorem 3; thesis section 6.3. ``affine`` and ``reparam`` are corrections.
+    """
+
+    batching: ClassVar[Batching] = "minibatch"
+    kind: ClassVar[Kind] = "unbiased"
+    models: ClassVar[tuple[type[Model], ...]] = (QSGP,)
+    data_sized: ClassVar[tuple[str, ...]] = ("anchor",)
+    anchor: Tensor
+    eta: Tensor
+
+    def __init__(
+        self,
+        num_data: int,
+        columns: int | None = None,
+        bound: Bound = "affine",
+        eta: float | Literal["running"] = "running",
+        sampling: Sampling = "stratified",
+        snapshot: bool = True,
+        refresh_steps: int = 0,
+        refresh_passes: int = 1,
+    ) -> None:
+        super().__init__()
+        if num_data < 1 or (columns is not None and columns < 1):
+            raise ConfigError(f"num_data={num_data} and columns={columns} must be at least 1")
+        if bound not in get_args(Bound):
+            raise ConfigError(f"bound={bound}: expected one of {', '.join(get_args(Bound))}")
+        if sampling not in get_args(Sampling):
+            raise ConfigError(
+                f"sampling={sampling}: expected one of {', '.join(get_args(Sampling))}"
+            )
+        if eta != "running" and not (isinstance(eta, (int, float)) and eta > 0):
+            raise ConfigError(f"eta={eta}: expected a positive number or running")
+        if min(refresh_steps, refresh_passes) < 0 or (refresh_steps and not snapshot):
+            raise ConfigError(
+                f"refresh_steps={refresh_steps} and refresh_passes={refresh_passes} must not be "
+                f"negative, and only a snapshot can be refreshed (snapshot={snapshot})"
+            )
+        self.total = num_data
+        self.columns = columns
+        self.bound: Bound = bound
+        self.sampling: Sampling = sampling
+        self.runs = eta == "running"
+        self.register_buffer("anchor", torch.zeros(0, 0))
+        self.register_buffer("eta", torch.tensor(1.0 if self.runs else float(eta)))
+        self.snapshot = SiteSnapshot() if snapshot else None
+        self.refresh_steps = refresh_steps
+        self.refresh_passes = refresh_passes
+        self.steps = 0
+        self._sampled_variance: Tensor | None = None
+        self._rows: Tensor | None = None
+        self._data: tuple[Tensor, Tensor] | None = None
+
+    def num_data(self, x: Tensor) -> int:
+        """n, whatever the mini-batch holds."""
+        return self.total
+
+    def check(self, model: Model) -> None:
+        """As Objective; the sites must be log-concave and the lists no longer than the basis."""
+        super().check(model)
+        check_site(model.likelihood)
+        assert isinstance(model, QSGP)
+        if isinstance(model.family, BlockDiagonalWeights):
+            raise ConfigError(
+                "objective SiteBoundELBO needs approx.covariance=mean_field, chevron or full: "
+                "blocks of the covariance are exact solves, which these sites do not have"
+            )
+        if self.columns is not None and self.columns > model.basis.num_basis:
+            raise ConfigError(
+                f"objective.columns={self.columns} basis functions per step, but there are "
+                f"approx.num_basis={model.basis.num_basis}; lower the first or raise the second"
+            )
+
+    def get_extra_state(self) -> dict[str, int]:
+        """Step count, so that a resumed run refreshes at the same steps."""
+        return {"steps": self.steps}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        """Restore ``get_extra_state``."""
+        self.steps = int(state["steps"])
+
+    @torch.no_grad()
+    def prepare(
+        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    ) -> None:
+        """Take the snapshot (or the anchor) and a first eta from one sample."""
+        assert isinstance(model, QSGP)
+        if x.shape[0] != self.total:
+            raise ConfigError(
+                f"objective.num_data={self.total} but there are {x.shape[0]} training rows"
+            )
+        model.num_data.fill_(float(self.total))
+        if self.snapshot is not None:
+            spreading = getattr(model.report, "spread", None)
+            self.snapshot.take(model, x, y, None if spreading is None else spreading.alpha)
+        else:
+            self.anchor = model.family.mean[: model.anchor_blocks].detach().clone()
+        if self.runs:
+            lists = self.draw(model, generator=generator, device=x.device)
+            chosen = torch.randint(
+                x.shape[0], (min(128, x.shape[0]),), generator=generator, device=x.device
+            )
+            _, variance = self.latent(model, x[chosen], *lists)
+            floor = torch.finfo(x.dtype).eps
+            self.eta.copy_(variance.mean().clamp_min(floor).sqrt())
+
+    def before_step(self, model: Model, x: Tensor, y: Tensor, rows: Tensor) -> None:
+        """Remember which rows the next estimate is of, and where all the data are."""
+        if self.snapshot is not None:
+            self._rows, self._data = rows, (x, y)
+
+    @torch.no_grad()
+    def after_step(self, model: Model) -> None:
+        """Carry the running eta, by the variance of the step that is now over; refresh."""
+        if self.runs and self._sampled_variance is not None:
+            square = self.eta.square() * ETA_DECAY + (1.0 - ETA_DECAY) * self._sampled_variance
+            self.eta.copy_(square.clamp_min(torch.finfo(square.dtype).eps).sqrt())
+        self._sampled_variance = None
+        self._rows = None
+        self.steps += 1
+        if self.snapshot is None:
+            return
+        assert isinstance(model, QSGP)
+        if any(p.requires_grad for p in model.basis.parameters()):
+            self.snapshot.moved = True
+        due = self.refresh_steps and self.steps % self.refresh_steps == 0
+        if due and self._data is not None:
+            self.snapshot.refresh(model, *self._data, self.refresh_passes)
+
+    @torch.no_grad()
+    def full_evidence(
+        self,
+        model: Model,
+        x: Tensor,
+        y: Tensor,
+        *,
+        batch_size: int,
+        generator: torch.Generator | None = None,
+    ) -> Evidence:
+        """As Objective; the exact bound where a snapshot has paid for such a pass already."""
+        if self.snapshot is None:
+            return super().full_evidence(model, x, y, batch_size=batch_size, generator=generator)
+        assert isinstance(model, QSGP)
+        return exact_site_elbo(model, x, y)
+
+    def draw(
+        self, model: QSGP, *, generator: torch.Generator | None, device: torch.device
+    ) -> list[Tensor]:
+        """Independent block lists (L,): one, or two where C has dense columns."""
+        blocks = model.basis.num_blocks
+        columns = DEFAULT_COLUMNS if self.columns is None else self.columns
+        size = min(blocks, max(1, round(columns / model.basis.block_size)))
+        return [
+            sample_blocks(blocks, size, self.sampling, generator=generator, device=device)
+            for _ in range(2 if model.family.num_dense else 1)
+        ]
+
+    def evidence(
+        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    ) -> Evidence:
+        """Estimate of the bound in nats, summed over all n points."""
+        assert isinstance(model, QSGP)
+        return self.estimate(model, x, y, *self.draw(model, generator=generator, device=x.device))
+
+    def estimate(self, model: QSGP, x: Tensor, y: Tensor, *lists: Tensor) -> Evidence:
+        """The estimate for given lists of blocks.
+
+        Args:
+            x (batch, d), y (batch,): mini-batch, each row drawn with equal probability.
+            lists: one list (L,), or two independent ones where C has dense columns.
+        """
+        mean, variance = self.latent(model, x, *lists)
+        if self.bound == "affine":
+            eta = self.eta.to(mean.dtype)
+            square = (0.5 * (eta + variance / eta)).square()
+            if torch.is_grad_enabled():
+                self._sampled_variance = variance.detach().mean()
+        else:
+            square = variance.square() if self.bound == "paper" else variance
+        expected = model.likelihood.expected_log_prob(y, mean, square)
+        fit = self.total / x.shape[0] * expected.sum()
+        both = torch.cat(lists)
+        kl = weights_kl(
+            model.basis,
+            model.family,
+            both,
+            factor_rows(model.family, both, sparse=True),
+            model.log_scales(both, sparse=True),
+            model.basis.num_blocks / both.shape[0],
+        )
+        if self.snapshot is not None and self.snapshot.taken:
+            ratio = model.basis.num_blocks / both.shape[0]
+            kl = kl + self.snapshot.prior_correction(model, both, ratio)
+        else:
+            kl = kl + self._anchor_quadratic(model, both)
+        parts = {"fit": fit.detach(), "complexity": -kl.detach()}
+        return Evidence(fit - kl, "estimate" if self.bound == "paper" else "unbiased", parts)
+
+    def _anchor_quadratic(self, model: QSGP, blocks: Tensor) -> Tensor | float:
+        """1/2 anchor^T S anchor less its estimate from ``blocks`` (L,); zero on average."""
+        held = self.anchor.shape[0]
+        if held == 0:
+            return 0.0
+        basis = model.basis
+        head = torch.arange(held, device=blocks.device)
+        whole = basis.precision_diagonal(basis.columns_of(head)) @ self.anchor.reshape(-1).square()
+        seen = anchor_at(self.anchor, blocks).reshape(-1).square()
+        sampled = basis.precision_diagonal(basis.columns_of(blocks)) @ seen
+        return 0.5 * (whole - basis.num_blocks / blocks.shape[0] * sampled)
+
+    def latent(self, model: QSGP, x: Tensor, *lists: Tensor) -> tuple[Tensor, Tensor]:
+        """Sampled moments (batch,) of phi w: a^, unbiased, and v^.
+
+        v^ is unbiased for the latent variance, except under ``reparam``, where it is the variance
+        of the sampled sum. With dense columns it is a product of two lists and may be negative;
+        h(a, s) is even and concave in s, so that the bound does not mind.
+        """
+        basis, family = model.basis, model.family
+        both = torch.cat(lists)
+        ratio = basis.num_blocks / both.shape[0]
+        head = torch.arange(self.anchor.shape[0], device=x.device)
+        sizes = [k * basis.block_size for k in (both.shape[0], head.shape[0])]
+        features, features_head = basis.block_features(x, torch.cat((both, head))).split(
+            sizes, dim=1
+        )
+        factors = factor_rows(family, both, sparse=True)
+        snapshot = self.snapshot
+        if snapshot is not None and snapshot.taken and self._rows is not None:
+            change = snapshot.change(model, x, both, features, factors[:, 0])
+            mean = snapshot.fitted[self._rows] + ratio * change
+        else:
+            shift = anchor_at(self.anchor, both).reshape(-1) if head.shape[0] else 0.0
+            mean = ratio * (features @ (factors[:, 0] - shift))
+            if head.shape[0]:
+                mean = mean + features_head @ self.anchor.reshape(-1)
+        log_scale = model.log_scales(both, sparse=True)
+        active = family.is_diagonal_column(both)
+        scale_square = torch.where(active, (2.0 * log_scale).exp(), torch.zeros_like(log_scale))
+        if self.bound == "reparam":
+            # a block listed k times carries the same noise k times: k^2, shared by its k entries
+            scale_square = scale_square * (ratio * multiplicity(both))[:, None]
+        variance = ratio * (features.square() @ scale_square.reshape(-1).to(features.dtype))
+        if family.num_dense:
+            dense = factors[:, 1:]
+            half = sizes[0] // 2
+            if self.bound == "reparam":
+                variance = variance + (ratio * (features @ dense)).square().sum(1)
+            else:
+                left, right = features[:, :half] @ dense[:half], features[:, half:] @ dense[half:]
+                variance = variance + 4.0 * ratio**2 * (left * right).sum(1)
+        return mean, variance
+
+
+@torch.no_grad()
+def exact_site_elbo(model: QSGP, x: Tensor, y: Tensor) -> Evidence:
+    """The ELBO that SiteBoundELBO bounds: all rows, all functions; nats, no randomness.
+
+    Args:
+        x (n, d), y (n,): all training data.
+
+    Cost: O(n m (d + K)) time, in chunks; a diagnostic, without gradients.
+    """
+    marginals = model.condition(x, y).predict(x)
+    return site_elbo(model, y, marginals.mean, marginals.variance)

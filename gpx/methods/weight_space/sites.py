@@ -1,0 +1,261 @@
+"""Weight-space models with likelihoods that are not Gaussian: which fit, where the mean starts."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+from torch import Tensor
+
+from gpx.bases.base import Basis
+from gpx.errors import ConfigError
+from gpx.likelihoods.base import Likelihood
+from gpx.linalg.cholesky import cholesky
+from gpx.methods.weight_space.block_ascent import ROW_CHUNK, normal_equations
+from gpx.methods.weight_space.site_spread import SpreadReport, StandIn, spread
+
+logger = logging.getLogger(__name__)
+
+MAX_ITERATIONS = 200
+"""Of L-BFGS per group; it stops far earlier on a log-concave site."""
+TOLERANCE = 1e-5
+"""Largest entry of the whitened gradient, relative to the square root of n."""
+
+
+def check_site(likelihood: Likelihood) -> None:
+    """Raise ConfigError unless every factor p(y | f) is a log-concave function of one latent f.
+
+    The bound on a sampled sum of basis functions is Jensen's inequality, which needs concavity
+    (QSGP paper, section on non-Gaussian likelihoods).
+    """
+    name = type(likelihood).__name__.removeprefix("Parametrized")
+    if likelihood.num_latents != 1:
+        raise ConfigError(
+            f"approx=qsgp needs a likelihood of one latent function, got {name} with "
+            f"{likelihood.num_latents}; use approx=svgp"
+        )
+    if not likelihood.log_concave:
+        raise ConfigError(
+            f"approx=qsgp needs a likelihood whose log-density is concave in f, and {name} is not: "
+            "its bound is Jensen's inequality; choose likelihood=gaussian, bernoulli, laplace or "
+            "poisson, or approx=svgp"
+        )
+
+
+def site_precision(likelihood: Likelihood, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    """-2 d/dv E log p(y | f) under f ~ N(mean, v), (n,), not negative.
+
+    The precision of the Gaussian site that would leave the same optimal covariance: minus the
+    expected second derivative of log p (1 / noise variance for a Gaussian site).
+    """
+    with torch.enable_grad():
+        v = variance.detach().clone().requires_grad_()
+        total = likelihood.expected_log_prob(y, mean.detach(), v).sum()
+        (slope,) = torch.autograd.grad(total, v)
+    return (-2.0 * slope).clamp_min(0.0)
+
+
+@dataclass(frozen=True)
+class SiteReport:
+    """What the exact start of the mean did.
+
+    Attributes:
+        solves: groups of blocks that were maximised over.
+        visited: leading blocks among them; 0 where the weights were spread over all blocks.
+        iterations: of L-BFGS, all groups together.
+        converged: whether every group stopped by its tolerance.
+        site_variance: 1 / mean precision of the sites afterwards.
+        spread: of the weights over all functions, where that was asked for.
+    """
+
+    solves: int
+    visited: int
+    iterations: int
+    converged: bool
+    site_variance: float
+    spread: SpreadReport | None = None
+
+
+@torch.no_grad()
+def ascend_sites(
+    basis: Basis,
+    mean: Tensor,
+    likelihood: Likelihood,
+    x: Tensor,
+    y: Tensor,
+    *,
+    latent_variance: Tensor,
+    group: int,
+    warm_start: bool,
+    solves: int,
+    passes: int = 0,
+) -> SiteReport:
+    """Maximise the evidence bound over the weight mean, one group of blocks at a time, in place.
+
+    The bound given the latent variances v is sum_l E log p(y_l | N(phi_l mu, v_l)) - mu^T S mu / 2,
+    concave for log-concave sites. Each group is maximised by L-BFGS in coordinates that whiten
+    precision * Phi_B^T Phi_B + S_BB, so that few iterations suffice. Warm start and order of the
+    groups are those of ``block_ascent.ascend``.
+
+    Args:
+        basis: phi with S diagonal.
+        mean (B, W): weight means; changed.
+        likelihood: with log-concave sites.
+        x (n, d), y (n,): all training data.
+        latent_variance (): v, the same for all rows.
+        group: blocks per solve.
+        warm_start: maximise over the first group as if it were the whole prior.
+        solves: further groups, at the true prior.
+        passes: over all features after the warm start, which spread its weights over all functions
+            (``site_spread``); none without a warm start.
+
+    Cost per group of b functions: O(n b^2 + b^3) once and O(n b + b^2) per iteration; O(n b + b^2)
+    memory.
+    """
+    groups = list(torch.arange(basis.num_blocks, device=x.device).split(group))
+    offset_rows = torch.zeros_like(y)
+    for blocks in groups:
+        if bool((mean[blocks] != 0).any()):
+            offset_rows += _features(basis, x, blocks) @ mean[blocks].reshape(-1).to(x.dtype)
+    share = groups[0].shape[0] / basis.num_blocks
+    iterations, converged, spreading = 0, True, None
+    schedule = ([(0, share)] if warm_start else []) + [
+        ((k + warm_start) % len(groups), 1.0) for k in range(solves)
+    ]
+    for index, prior_scale in schedule:
+        blocks = groups[index]
+        weights = mean[blocks].reshape(-1).to(x.dtype)
+        phi = _features(basis, x, blocks)
+        others = offset_rows - phi @ weights
+        precision = prior_scale * basis.precision_diagonal(basis.columns_of(blocks)).double()
+        curvature = _mean_precision(likelihood, y, offset_rows, latent_variance)
+        root = _normal_root(basis, blocks, x, y, curvature, precision)
+        new, count, done = _maximise(
+            likelihood, phi, y, others, latent_variance, precision, root, weights.double()
+        )
+        iterations, converged = iterations + count, converged and done
+        mean[blocks] = new.to(mean.dtype).view(-1, basis.block_size)
+        offset_rows = others + phi @ new.to(x.dtype)
+        if warm_start and passes and spreading is None:
+            spreading = spread(
+                basis,
+                mean,
+                likelihood,
+                x,
+                y,
+                latent=offset_rows,
+                latent_variance=latent_variance,
+                stand_in=StandIn(phi, root, curvature),
+                passes=passes,
+            )
+            offset_rows = spreading.fitted.to(x.dtype)
+    final = _mean_precision(likelihood, y, offset_rows, latent_variance)
+    visited = 0 if spreading else sum(blocks.shape[0] for blocks in groups[: len(schedule)])
+    return SiteReport(len(schedule), visited, iterations, converged, 1.0 / final, spreading)
+
+
+@torch.no_grad()
+def respread_sites(
+    basis: Basis,
+    mean: Tensor,
+    likelihood: Likelihood,
+    x: Tensor,
+    y: Tensor,
+    *,
+    latent: Tensor,
+    latent_variance: Tensor,
+    alpha: Tensor,
+    group: int,
+    passes: int,
+) -> SpreadReport:
+    """Go on spreading from the weights as they stand, in place; the bound never falls.
+
+    Args:
+        basis, mean, likelihood, x, y, latent_variance, passes: as for ``ascend_sites``.
+        latent (n,): Phi mean.
+        alpha (n,): of the last spread.
+        group: leading blocks that precondition.
+
+    Cost: O(n m d) per pass, and O(n b^2 + b^3) for the b functions of the group.
+    """
+    blocks = torch.arange(group, device=x.device)
+    precision = basis.precision_diagonal(basis.columns_of(blocks)).double()
+    curvature = _mean_precision(likelihood, y, latent.to(y.dtype), latent_variance)
+    share = group / basis.num_blocks
+    root = _normal_root(basis, blocks, x, y, curvature, share * precision)
+    return spread(
+        basis,
+        mean,
+        likelihood,
+        x,
+        y,
+        latent=latent,
+        latent_variance=latent_variance,
+        stand_in=StandIn(_features(basis, x, blocks), root, curvature),
+        passes=passes,
+        alpha=alpha,
+    )
+
+
+def _mean_precision(
+    likelihood: Likelihood, y: Tensor, latent: Tensor, latent_variance: Tensor
+) -> float:
+    """Mean precision of the sites, latent variances all the same."""
+    return float(site_precision(likelihood, y, latent, latent_variance.expand_as(y)).mean())
+
+
+def _normal_root(
+    basis: Basis, blocks: Tensor, x: Tensor, y: Tensor, curvature: float, precision: Tensor
+) -> Tensor:
+    """Lower Cholesky root of curvature * Phi_B^T Phi_B + diag(precision), (b, b) float64."""
+    gram, _ = normal_equations(basis, blocks, x, y, dtype=x.dtype)
+    system = torch.tril(gram).mul_(curvature)
+    system += torch.tril(system, -1).T + torch.diag(precision)
+    root, _ = cholesky(system, name=f"normal matrix of {system.shape[0]} basis functions")
+    return root
+
+
+def _features(basis: Basis, x: Tensor, blocks: Tensor) -> Tensor:
+    """Phi_B (n, b), in x's dtype."""
+    return torch.cat([basis.block_features(rows, blocks) for rows in x.split(ROW_CHUNK)])
+
+
+def _maximise(
+    likelihood: Likelihood,
+    phi: Tensor,
+    y: Tensor,
+    others: Tensor,
+    latent_variance: Tensor,
+    precision: Tensor,
+    root: Tensor,
+    start: Tensor,
+) -> tuple[Tensor, int, bool]:
+    """L-BFGS over u = root^T mu; returns mu (b,), iterations and whether it converged."""
+    variance = latent_variance.to(y.dtype).expand_as(y)
+
+    def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        u = torch.from_numpy(flat).to(root)
+        mu = torch.linalg.solve_triangular(root.mT, u[:, None], upper=True)[:, 0]
+        latent = others + phi @ mu.to(phi.dtype)
+        with torch.enable_grad():
+            latent.requires_grad_()
+            fit = likelihood.expected_log_prob(y, latent, variance).double().sum()
+            (slope,) = torch.autograd.grad(fit, latent)
+        gradient = precision * mu - (slope @ phi).double()
+        value = 0.5 * (precision * mu.square()).sum() - fit.detach()
+        whitened = torch.linalg.solve_triangular(root, gradient[:, None], upper=False)[:, 0]
+        return float(value), whitened.cpu().numpy()
+
+    first = (root.mT @ start).cpu().numpy()
+    # the whitened gradient of a fit to n points is of order sqrt(n) at the start
+    tolerance = TOLERANCE * len(y) ** 0.5
+    # the value is known to the rounding of the latents: a line search cannot see less
+    flat = 100.0 * torch.finfo(y.dtype).eps
+    options = {"maxiter": MAX_ITERATIONS, "gtol": tolerance, "ftol": flat, "maxcor": 20}
+    found = minimize(loss, first, jac=True, method="L-BFGS-B", options=options)
+    u = torch.from_numpy(found.x).to(root)
+    mu = torch.linalg.solve_triangular(root.mT, u[:, None], upper=True)[:, 0]
+    return mu, int(found.nit), bool(found.success)

@@ -1,0 +1,256 @@
+"""Block steps from mini-batches, at a cost that neither n nor m enters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpx.errors import ConfigError
+from gpx.methods.base.objective import Evidence
+from gpx.methods.weight_space.block_steps import BlockSteps
+from gpx.methods.weight_space.cell_ascent import evidence_terms, group_mean, group_values
+from gpx.methods.weight_space.qsgp import QSGP
+from gpx.methods.weight_space.stochastic_ascent import Averaging, natural_step
+from gpx.sampling.batches import Batches
+
+
+class StochasticBlockSteps(BlockSteps):
+    """Natural-gradient steps on blocks of weights, every round of them from fresh data rows.
+
+    A step needs Phi mu at its rows. Estimated from c of the m weights, as sampled gradients do, it
+    has a standard deviation of sqrt(m / c) times the root sum of squares of what the groups
+    contribute; contributions cancel, so that is far above the size of their sum, and a step that is
+    exact on its block takes the noise whole. Here nothing about Phi mu is sampled: rows are drawn
+    once a round, and a round visits every active group once. The step of a group updates the fitted
+    values of this round's rows by its change, and adds the group's new weights to those of the next
+    round's rows, which are exact, therefore, when the round is over: two products with the b
+    columns at hand, whatever n and m are.
+
+    Groups join round by round, ``growth`` times as many each. Those that have joined are the model:
+    V of G with prior precision V / G S, as V b random functions of their own would have. A group
+    that is visited for the t-th time averages its natural parameters with weight rho =
+    t^-step_decay on the new rows (``natural_step``); the likelihood counts for as many points as
+    were seen until then, n at most. With step_decay = 1 the early rounds are Bayesian updating by
+    one batch after the other.
+
+    Args:
+        rows: data rows per round.
+        growth: factor from round to round of the active groups, above 1.
+        step_decay: kappa in (1/2, 1], where the steps converge (Robbins and Monro).
+        sweeps: passes over all groups at most; trainer.max_steps may end training earlier.
+        evidence_rows: fresh rows of the final estimate of the bound.
+
+    Raises:
+        ConfigError: an option out of range; ``check`` says what does not fit the model.
+
+    Cost per step: O(rows b^2 + b^3) time and O(rows + b^2) memory for groups of b columns, free of
+    n and m. The final estimate of the bound: O(evidence_rows m b).
+    Source: Hoffman et al. 2013; blocks of Evans and Nair 2020 (QSGP).
+    """
+
+    option = "qsgp_stochastic_blocks"
+
+    def __init__(
+        self,
+        rows: int = 20_000,
+        growth: float = 1.5,
+        step_decay: float = 0.7,
+        sweeps: float = 1000.0,
+        evidence_rows: int = 2000,
+    ) -> None:
+        super().__init__(sweeps=sweeps, stand_in_groups=0)
+        if min(rows, evidence_rows) < 2:
+            raise ConfigError(
+                f"optimizer: rows={rows} and evidence_rows={evidence_rows} must be at least 2"
+            )
+        if not 1.0 < growth < math.inf or not 0.5 < step_decay <= 1.0:
+            raise ConfigError(
+                f"optimizer: growth={growth} above 1, finite, and step_decay={step_decay} in "
+                "(0.5, 1] are needed for the steps to converge"
+            )
+        self.num_rows = rows
+        self.growth = growth
+        self.step_decay = step_decay
+        self.evidence_rows = evidence_rows
+        self.next_fitted = torch.zeros(0, dtype=torch.float64)
+        self._drawn: dict[int, Tensor] = {}
+
+    def check_fit(self, model: QSGP, num_data: int) -> None:
+        """As in ``BlockSteps``, and no more rows a round than there are."""
+        super().check_fit(model, num_data)
+        if self.num_rows > num_data:
+            raise ConfigError(
+                f"optimizer.rows={self.num_rows} is above the {num_data} training rows; "
+                "lower it, or use optimizer=qsgp_blocks, which takes all of them"
+            )
+
+    def bind(self, model: QSGP, x: Tensor, seed: int) -> None:
+        """As in ``OwnSteps``.
+
+        Raises:
+            ConfigError: q was trained before, and this is not the run that goes on with it.
+        """
+        self._attach(model)
+        restored = self.fitted.shape[0] == self.num_rows
+        if not restored and (self.family.covariance.roots or bool(self.family.mean.any())):
+            self.release()
+            raise ConfigError(
+                f"optimizer={self.option} starts from weights of zero and this model has been "
+                "trained; resume its run, or train a new model"
+            )
+        self.family.solved_only = True
+        self._batches = Batches(x.shape[0], self.num_rows, seed, x.device)
+        self._rounds = Rounds(self.family.cells.num_groups, self.growth)
+        self._joined, self._columns, self._log_precision = 0, 0, 0.0
+        while self._joined < self.family.cells.num_groups and self.family.is_solved(
+            self.family.cells.group(self._joined)[0]
+        ):
+            self._join(self._joined)
+        if not restored:
+            self.fitted = torch.zeros(self.num_rows, dtype=torch.float64, device=x.device)
+            self.next_fitted = torch.zeros_like(self.fitted)
+
+    def step(self, step: int, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
+        """Step on the group of ``step``; returns an estimate of the bound afterwards.
+
+        Args:
+            step: number of the step, from 0.
+            x (n, d), y (n,): all training data.
+            generator: unused; rows follow from the seed of ``bind``.
+
+        The estimate takes the misfit from the rows of the round, which q has just been fitted to;
+        ``final_evidence`` takes fresh ones.
+        """
+        cells, n = self.family.cells, x.shape[0]
+        number, group = self._rounds.place(step)
+        active, first = self._rounds.active(number), self._rounds.first_visit(group)
+        chosen, following = self._rows(number), self._rows(number + 1)
+        rows, residual = x[chosen], y[chosen].double() - self.fitted
+        change = natural_step(
+            self.basis,
+            self.family,
+            group,
+            rows,
+            residual,
+            noise=self.model.noise_variance,
+            num_data=n,
+            averaging=Averaging(
+                step=(number - first + 1) ** -self.step_decay,
+                points=min(n, (number + 1) * self.num_rows),
+                prior_scale=active / cells.num_groups,
+                last_points=min(n, max(1, number) * self.num_rows),
+                last_prior_scale=self._rounds.active(max(0, number - 1)) / cells.num_groups,
+            ),
+        )
+        if group == self._joined:
+            self._join(group)
+        moved = group_values(self.basis, cells, group, change, rows)
+        self.misfit = float((residual - moved).square().mean()) * n
+        self.fitted = self.fitted + moved
+        weights = group_mean(self.family, group)
+        self.next_fitted = self.next_fitted + group_values(
+            self.basis, cells, group, weights, x[following]
+        )
+        if group == active - 1:  # every weight that is not zero has been added for the next rows
+            self.fitted, self.next_fitted = self.next_fitted, torch.zeros_like(self.fitted)
+        return self.evidence(n)
+
+    def evidence(self, num_data: int) -> Evidence:
+        """Estimate of the bound of the model of the groups that have joined; O(cells)."""
+        parts = evidence_terms(
+            self.family,
+            self.misfit,
+            float(self.model.noise_variance.detach()),
+            num_data,
+            self._log_precision,
+            columns=self._columns,
+            prior_scale=self._joined / self.family.cells.num_groups,
+        )
+        tensors = {k: torch.tensor(v, dtype=torch.float64) for k, v in parts.items()}
+        return Evidence(torch.stack(list(tensors.values())).sum(), "estimate", tensors)
+
+    def _join(self, group: int) -> None:
+        """Count the columns of a group that was visited for the first time."""
+        for cell in self.family.cells.group(group):
+            columns = self.family.cells.columns(cell, self.family.mean.device)
+            self._columns += columns.shape[0]
+            precision = self.basis.precision_diagonal(columns)
+            self._log_precision += float(precision.double().log().sum())
+        self._joined += 1
+
+    def _rows(self, number: int) -> Tensor:
+        """Rows of round ``number``."""
+        if number not in self._drawn:
+            self._drawn = {k: v for k, v in self._drawn.items() if k == number - 1}
+            self._drawn[number] = self._batches.rows(number)
+        return self._drawn[number]
+
+    @torch.no_grad()
+    def final_evidence(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
+        """Unbiased estimate of the bound from fresh rows, with its standard error among the facts.
+
+        The expected log density of a row under q needs its fitted value and latent variance, both
+        exact; their mean over uniform rows times n is unbiased, and the rest of the bound is known.
+
+        Cost: O(evidence_rows m b) time.
+        """
+        n = x.shape[0]
+        chosen = torch.randint(
+            n, (self.evidence_rows,), generator=generator, device=generator.device
+        ).to(x.device)
+        mean, variance = self.model.condition(x[:1], y[:1]).predict(x[chosen])
+        likelihood = self.model.likelihood
+        each = n * likelihood.expected_log_prob(y[chosen], mean, variance).double()
+        error = float(each.std()) / self.evidence_rows**0.5
+        expected, complexity = each.mean(), self.evidence(n).parts["complexity"]
+        return Evidence(
+            expected + complexity,
+            "estimate",
+            {"expected_log_density": expected, "complexity": complexity},
+            facts={"evidence_standard_error": error, "evidence_rows": self.evidence_rows},
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Fitted values of this round's rows and, so far, of the next round's; the misfit."""
+        return {**super().state_dict(), "next_fitted": self.next_fitted}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore ``state_dict``; before ``bind``."""
+        super().load_state_dict(state)
+        self.next_fitted = state["next_fitted"]
+
+
+class Rounds:
+    """Which group a step visits: rounds over 1, growth, growth^2 ... groups, then over all.
+
+    Args:
+        num_groups: G.
+        growth: above 1; every round has at least one group more than the last, until all.
+    """
+
+    def __init__(self, num_groups: int, growth: float) -> None:
+        self._sizes = [1]
+        while self._sizes[-1] < num_groups:
+            last = self._sizes[-1]
+            self._sizes.append(min(num_groups, max(last + 1, round(growth * last))))
+
+    def active(self, number: int) -> int:
+        """Groups that round ``number`` visits."""
+        return self._sizes[min(number, len(self._sizes) - 1)]
+
+    def first_visit(self, group: int) -> int:
+        """The first round that visits ``group``."""
+        return next(k for k, size in enumerate(self._sizes) if size > group)
+
+    def place(self, step: int) -> tuple[int, int]:
+        """Round and group of ``step``."""
+        for number, size in enumerate(self._sizes[:-1]):
+            if step < size:
+                return number, step
+            step -= size
+        later, group = divmod(step, self._sizes[-1])
+        return len(self._sizes) - 1 + later, group

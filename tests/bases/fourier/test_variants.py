@@ -1,0 +1,102 @@
+"""Fourier features of every kind: one contract, better kernel approximations."""
+
+import math
+
+import pytest
+import torch
+
+from gpx.bases import (
+    OrthogonalFourier,
+    QuasiMonteCarloFourier,
+    RandomFourier,
+    StructuredOrthogonalFourier,
+)
+from gpx.bases.fourier.variants import FOURIER
+from gpx.kernels import RBF, Matern32
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def make(cls, m=64, seed=0, kernel=None, limit=8):
+    kernel = kernel or RBF(ard_num_dims=2, lengthscale=(0.7, 1.3), outputscale=1.7)
+    return cls(kernel, m, seed, limit)
+
+
+def inputs(n=20, d=2, seed=1):
+    return torch.randn(n, d, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("cls", FOURIER.values())
+def test_any_subset_of_columns_is_that_of_all_and_zero_lag_is_exact(cls):
+    basis, x = make(cls), inputs()
+    full = basis(x)
+    blocks = torch.tensor([3, 0, 3])
+    torch.testing.assert_close(
+        basis.block_features(x, blocks), full[:, basis.columns_of(blocks)], rtol=0, atol=1e-13
+    )
+    chosen = torch.tensor([63, 0, 17, 33, 33])
+    torch.testing.assert_close(basis(x, chosen), full[:, chosen], rtol=0, atol=1e-13)
+    torch.testing.assert_close(full.square().sum(1), torch.full((20,), 1.7))
+    single = basis(x[:4].float().double(), chosen)
+    torch.testing.assert_close(single, full[:4, chosen], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("cls", FOURIER.values())
+def test_features_are_differentiable_in_the_lengthscales(cls):
+    basis, x = make(cls, m=16), inputs(3)
+    (gradient,) = torch.autograd.grad(
+        basis(x, torch.tensor([1, 6])).sum(), basis.kernel.parametrizations.lengthscale.original
+    )
+    assert gradient.shape == (2,)
+    assert bool((gradient != 0).all())
+
+
+def kernel_error(cls, m, seeds, kernel, x):
+    """Mean over seeds of phi phi^T - K, and its root mean square."""
+    exact = kernel.evaluate(x).detach()
+    gaps = []
+    for seed in range(seeds):
+        features = cls(kernel, m, seed, 64)(x).detach()
+        gaps.append(features @ features.T - exact)
+    gaps = torch.stack(gaps)
+    return gaps.mean(0).abs().max(), gaps.square().mean().sqrt()
+
+
+@pytest.mark.parametrize("cls", [OrthogonalFourier, QuasiMonteCarloFourier])
+@pytest.mark.parametrize("name", [RBF, Matern32])
+def test_kernel_is_unbiased_and_better_than_with_independent_frequencies(cls, name):
+    kernel, x = name(2, 1.0, 1.0), inputs(8) * 0.5
+    bias, spread = kernel_error(cls, 64, 60, kernel, x)
+    _, independent = kernel_error(RandomFourier, 64, 60, kernel, x)
+    assert float(bias) < 8 * float(spread) / math.sqrt(60)
+    assert float(spread) < 0.95 * float(independent)
+
+
+def test_structured_features_are_close_to_unbiased_and_better_in_many_dimensions():
+    kernel, x = RBF(16, 4.0, 1.0), inputs(8, 16)
+    bias, spread = kernel_error(StructuredOrthogonalFourier, 64, 60, kernel, x)
+    _, independent = kernel_error(RandomFourier, 64, 60, kernel, x)
+    assert float(bias) < 0.06
+    assert float(spread) < 0.9 * float(independent)
+
+
+@pytest.mark.parametrize(("cls", "rate"), [(OrthogonalFourier, 0.5), (QuasiMonteCarloFourier, 0.7)])
+def test_error_falls_with_the_number_of_functions(cls, rate):
+    kernel, x = RBF(2, 1.0, 1.0), inputs(8)
+    _, few = kernel_error(cls, 64, 30, kernel, x)
+    _, many = kernel_error(cls, 1024, 30, kernel, x)
+    assert math.log(float(few / many)) / math.log(16) > rate - 0.12
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("cls", FOURIER.values())
+def test_features_are_the_same_on_cuda(cls):
+    basis, x = make(cls), inputs()
+    here = basis(x).detach()
+    there = basis.cuda()(x.cuda()).detach().cpu()
+    torch.testing.assert_close(here, there, rtol=0, atol=1e-10)

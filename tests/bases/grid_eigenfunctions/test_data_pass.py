@@ -1,0 +1,185 @@
+"""Passes over the data with eigenfunctions: series, compiled loops and torch operations agree."""
+
+import math
+
+import pytest
+import torch
+
+import gpx.bases.grid_eigenfunctions.data_pass as passes
+from gpx.bases import GridEigenfunctions, GridOptions
+from gpx.bases.grid_eigenfunctions.data_pass import EigenfunctionPass
+from gpx.bases.grid_eigenfunctions.native import eigenfunction_loops
+from gpx.bases.grid_eigenfunctions.polynomials import column_polynomials, number_of_terms
+from gpx.bases.grid_eigenfunctions.products import ProductPlan
+from gpx.errors import DTypeError, ShapeError
+from gpx.kernels import RBF, Constant, Matern52, Periodic
+
+DOUBLE = torch.float64
+WAYS = ("compiled", "series", "exponentials")
+
+
+def draw(*shape, seed=0):
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=DOUBLE)
+
+
+def placed(kernel, x, p, **options):
+    basis = GridEigenfunctions(kernel.double(), x.shape[1], p, GridOptions(**options))
+    basis.place(x)
+    return basis
+
+
+def series_of(basis, x):
+    modes = basis.modes()
+    single = basis.sizes == 1
+    return column_polynomials(basis.factors, basis.nodes, single, modes.transforms, x)
+
+
+@pytest.fixture
+def way(request, monkeypatch):
+    """One of the three ways in which features come about."""
+    if request.param == "compiled" and eigenfunction_loops(torch.zeros(1)) is None:
+        pytest.skip("no C compiler")
+    if request.param != "compiled":
+        monkeypatch.setattr(passes, "eigenfunction_loops", lambda like: None)
+    if request.param == "exponentials":
+        monkeypatch.setattr(passes, "column_polynomials", lambda *a: None)
+    return request.param
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.1, 1.0, 4.0, 15.0])
+@pytest.mark.parametrize("error", [1e-4, 1e-11])
+def test_the_number_of_terms_keeps_to_the_error(ratio, error):
+    terms = int(number_of_terms(torch.tensor(ratio), error))
+    t = torch.linspace(-1.0, 1.0, 401, dtype=DOUBLE)
+
+    def worst(terms):
+        place = torch.arange(terms, dtype=DOUBLE)
+        angle = (place + 0.5) * (math.pi / terms)
+        basis = (t.arccos().unsqueeze(1) * place).cos()
+        cosines = (angle.unsqueeze(1) * place).cos() * 2.0 / terms
+        cosines[:, 0] *= 0.5
+        found = 0.0
+        for u in (-3.0, -1.0, 0.0, 0.3, 1.0):
+            of = lambda z, u=u: (-0.5 * (ratio * (z - u)).square()).exp()  # noqa: E731
+            found = max(found, float((basis @ (of(angle.cos()) @ cosines) - of(t)).abs().max()))
+        return found
+
+    assert worst(terms) < error + 1e-14
+    if ratio >= 1.0:  # not many more than it takes
+        assert worst(terms // 2) > error
+
+
+@torch.no_grad()
+def test_series_are_the_one_dimensional_functions():
+    x = draw(80, 4, seed=1)
+    x[:, 2] = 3.0  # no part in the model
+    kernel = RBF(active_dims=[0, 2, 3], ard_num_dims=3, lengthscale=[0.1, 1.0, 0.7]) * RBF(
+        active_dims=[1, 0], ard_num_dims=2, lengthscale=[0.4, 0.3]
+    )
+    basis = placed(kernel * Constant(2.0), x, 60, points_per_dim=9, kind="quantile")
+    want = basis.one_dimensional(x, basis.modes().transforms)
+    series = series_of(basis, x)
+    # rounding of the kernel's values is divided by the root of the eigenvalue, on either way
+    root = basis._floored(basis.eigenpairs()[0])[:, : want.shape[1], None].sqrt()
+    torch.testing.assert_close(root * series.evaluate(x), root * want, rtol=0.0, atol=1e-13)
+    assert series.degrees[0] > series.degrees[3]  # as many terms as the lengthscale asks for
+    many = placed(kernel, x, 60, points_per_dim=60)
+    assert series_of(many, x).series.shape[2] == series.series.shape[2]
+    for other in (Matern52(active_dims=[0]) * RBF(active_dims=[1]), Periodic()):
+        assert series_of(placed(other, x, 10), x) is None
+    # a range of a thousand lengthscales
+    assert series_of(placed(RBF(lengthscale=1e-3), x, 10), x) is None
+
+
+@pytest.mark.parametrize("way", WAYS, indirect=True)
+@pytest.mark.parametrize("dtype", [DOUBLE, torch.float32])
+@pytest.mark.parametrize("whole", [True, False])  # products in between that nobody asked for
+def test_a_pass_gives_features_and_their_gradient(way, dtype, whole, monkeypatch):
+    monkeypatch.setattr(passes, "BLOCK_BYTES", {"cpu": 8 * 70 * 45})
+    x = (2.0 * draw(150, 3, seed=2) - 0.5).to(dtype)
+    kernel = RBF(ard_num_dims=3, lengthscale=[0.4, 0.9, 0.5])
+    basis = placed(kernel, x.double(), 70, points_per_dim=60 if way == "series" else 6)
+    basis.select()
+    if not whole:
+        basis.index = basis.index[torch.arange(1, 70, 2)]
+        basis._plan = ProductPlan(basis.index)
+        assert basis._plan.kept is not None
+    modes = basis.modes()
+    weight = torch.randn(
+        len(modes.plan.index), 150, generator=torch.Generator().manual_seed(3), dtype=DOUBLE
+    )
+    features = basis.features(x.double(), modes)
+    parameters = list(kernel.parameters())
+    want = torch.autograd.grad((features * weight).sum(), parameters, allow_unused=True)
+    functions = EigenfunctionPass(basis, basis.modes(), x, gradient=True)
+    assert (functions._compiled is not None) == (way == "compiled")
+    assert (functions._polynomials is not None) == (way != "exponentials")
+    blocks = list(functions.blocks())
+    assert len(blocks) > 1
+    accuracy = 1e-11 if dtype == DOUBLE else 2e-5
+    for rows in blocks:
+        found = functions(rows)
+        torch.testing.assert_close(
+            found.double(), features[:, rows].detach(), rtol=accuracy, atol=accuracy
+        )
+        functions.add(functions.weights().copy_(weight[:, rows]))
+    gradients = functions.gradients()
+    assert len(gradients) == len(functions.parameters) == 2
+    for gradient, wanted in zip(gradients, want, strict=True):
+        wanted = torch.zeros_like(gradient) if wanted is None else wanted
+        size = float(wanted.abs().max())
+        torch.testing.assert_close(gradient, wanted, rtol=0.0, atol=50 * accuracy * size + 1e-12)
+
+
+@pytest.mark.parametrize("way", WAYS, indirect=True)
+def test_products_that_underflow_are_summed_as_logarithms(way):
+    d = 60
+    x = draw(40, d, seed=4)
+    x[7] = 9.0  # far from every other point: its ground product is 1e-190
+    kernel = RBF(ard_num_dims=d, lengthscale=3.0)
+    basis = placed(kernel, x, 100, axes=[torch.linspace(0.0, 1.0, 6).tolist()] * d)
+    basis.select()
+    modes = basis.modes()
+    weight = draw(len(modes.plan.index), 40, seed=5)
+    features = basis.features(x, modes)
+    assert 0.0 < float(features[0, 7].detach()) < 1e-100
+    (raw,) = (p for name, p in kernel.named_parameters() if "lengthscale" in name)
+    (want,) = torch.autograd.grad((features * weight).sum(), raw)
+    functions = EigenfunctionPass(basis, basis.modes(), x, gradient=True)
+    found = functions(slice(0, 40))
+    torch.testing.assert_close(found, features.detach(), rtol=1e-9, atol=1e-13)
+    functions.add(weight)
+    where = [p is raw for p in functions.parameters].index(True)
+    torch.testing.assert_close(functions.gradients()[where], want, rtol=1e-9, atol=1e-11)
+
+
+def test_compiled_loops_refuse_arrays_that_do_not_fit():
+    loops = eigenfunction_loops(torch.zeros(1, dtype=DOUBLE))
+    if loops is None:
+        pytest.skip("no C compiler")
+    x = draw(20, 2)
+    basis = placed(RBF(), x, 8)
+    modes = basis.modes()
+    series = series_of(basis, x).in_dtype(DOUBLE)
+    out = torch.empty(modes.plan.num_nodes, 20, dtype=DOUBLE)
+    assert loops.values(x, series, modes.plan, out)
+    with pytest.raises(ShapeError, match="where 160 numbers"):
+        loops.values(x, series, modes.plan, out[:, :19])
+    with pytest.raises(DTypeError, match="float32"):
+        loops.values(x.float(), series, modes.plan, out)
+    with pytest.raises(ShapeError, match="of 2 inputs"):
+        loops.values(x[:, :1].contiguous(), series, modes.plan, out)
+    with pytest.raises(ShapeError, match="slopes of shape"):
+        loops.add_slopes(x, series, modes.plan, out, out, torch.zeros(1, 3, dtype=DOUBLE))
+
+
+@torch.no_grad()
+def test_the_middle_of_a_range_is_a_number_of_the_dtype():
+    # between 10^7 and 10^7 + 1 float32 has none: scaled inputs reached 2, where series overflow
+    basis = placed(RBF(lengthscale=0.05), draw(80, 1), 8, points_per_dim=8)
+    x = torch.tensor([[1e7], [1e7 + 1.0]], dtype=torch.float32)
+    found = series_of(basis, x).in_dtype(torch.float32)
+    assert float(((x.squeeze(1) - found.middle) * found.inverse).abs().max()) <= 1.0
+    functions = EigenfunctionPass(basis, basis.modes(), x)
+    for rows in functions.blocks():
+        assert bool(torch.isfinite(functions(rows)).all())

@@ -1,0 +1,48 @@
+"""Eigenfunctions as the features of a weight-space model."""
+
+import pytest
+import torch
+
+from gpx.bases.grid_eigenfunctions.features import GridFeatures
+from gpx.errors import ConfigError
+from gpx.kernels import RBF, Matern32
+
+
+def draw(*shape, seed=0):
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@torch.no_grad()
+def test_blocks_are_columns_and_keep_their_functions_when_the_kernel_moves():
+    kernel = RBF(ard_num_dims=3, lengthscale=[0.6, 0.4, 0.9], outputscale=1.3).double()
+    basis = GridFeatures(kernel, 24, 0, 3).double()
+    assert (basis.block_size, basis.num_blocks) == (6, 4)
+    x = draw(30, 3)
+    basis.place_and_select(x)
+    whole = basis(x)
+    assert whole.shape == (30, 24)
+    blocks = torch.tensor([2, 0])
+    torch.testing.assert_close(
+        basis.block_features(x, blocks), whole[:, basis.columns_of(blocks)], rtol=1e-12, atol=1e-13
+    )
+    torch.testing.assert_close(basis.block_features(x, torch.arange(4)), whole)
+    assert torch.equal(basis.precision_diagonal(), torch.ones(24, dtype=torch.float64))
+    assert whole.square().sum(1).max() <= 1.3 + 1e-6
+    torch.testing.assert_close(basis.mean_column_square() * 24, kernel.outputscale)
+    index = basis.index.clone()
+    kernel.lengthscale = torch.tensor([0.4, 0.9, 0.6], dtype=torch.float64)
+    assert torch.equal(basis.index, index)
+    moved = basis(x)
+    column = int((index[:, 1] > 0).nonzero()[0])
+    single = basis(x, torch.tensor([column]))
+    torch.testing.assert_close(moved[:, [column]], single, rtol=1e-12, atol=1e-13)
+
+
+def test_mistakes_are_explained():
+    with pytest.raises(ConfigError, match=r"set kernel\.ard_num_dims"):
+        GridFeatures(RBF(), 10)
+    with pytest.raises(ConfigError, match="is no product of"):
+        GridFeatures(Matern32(ard_num_dims=2), 10)
+    basis = GridFeatures(RBF(ard_num_dims=2), 1000)
+    with pytest.raises(ConfigError, match=r"has only 100 points: set approx\.num_basis"):
+        basis.place_and_select(draw(50, 2))

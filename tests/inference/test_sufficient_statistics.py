@@ -1,0 +1,80 @@
+"""Sums over the data: streamed, merged, subtracted, about a prior mean."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpx.bases import RandomFourier
+from gpx.errors import ConfigError, ShapeError
+from gpx.inference.sufficient_statistics import SufficientStatistics, sufficient_statistics
+from gpx.kernels import RBF
+
+N, M = 40, 8
+
+
+def problem(dtype=torch.float64):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(N, 2, generator=generator, dtype=torch.float64).to(dtype)
+    y = torch.randn(N, generator=generator, dtype=torch.float64).to(dtype)
+    return RandomFourier(RBF(2), M).to(dtype), x, y
+
+
+@torch.no_grad()
+def dense(basis, x, y):
+    phi = basis(x).double()
+    y = y.double()
+    return phi.mT @ phi, phi.mT @ y, y @ y
+
+
+def same(found, want, rtol=1e-12):
+    for name, value in zip(("gram", "projected", "squared"), want, strict=True):
+        torch.testing.assert_close(getattr(found, name), value, rtol=rtol, atol=rtol)
+
+
+@pytest.mark.parametrize("rows", [1, 7, N, None])
+def test_streamed_sums_equal_dense_products(rows):
+    basis, x, y = problem()
+    found = sufficient_statistics(basis, x, y, rows=rows)
+    same(found, dense(basis, x, y))
+    assert found.num_data == N
+
+
+def test_float32_products_are_added_up_in_float64():
+    basis, x, y = problem(torch.float32)
+    found = sufficient_statistics(basis, x, y, rows=5)
+    assert found.gram.dtype == found.projected.dtype == found.squared.dtype == torch.float64
+    same(found, dense(basis, x, y), rtol=1e-6)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, N))
+def test_halves_merge_and_come_apart_again(cut):
+    basis, x, y = problem()
+    whole = sufficient_statistics(basis, x, y)
+    first = sufficient_statistics(basis, x[:cut], y[:cut])
+    second = sufficient_statistics(basis, x[cut:], y[cut:])
+    same(first + second, dense(basis, x, y))
+    left = whole - second
+    assert left.num_data == cut
+    same(left, (first.gram, first.projected, first.squared), rtol=1e-11)
+    empty = SufficientStatistics.empty(M)
+    same(empty + whole, dense(basis, x, y))
+
+
+def test_statistics_about_a_prior_mean_are_those_of_the_residual():
+    basis, x, y = problem()
+    mu = torch.linspace(-1.0, 2.0, M, dtype=torch.float64)
+    with torch.no_grad():
+        residual = y - basis(x) @ mu
+    same(sufficient_statistics(basis, x, y).about(mu), dense(basis, x, residual))
+
+
+def test_mistakes_are_explained():
+    basis, x, y = problem()
+    some = sufficient_statistics(basis, x[:5], y[:5])
+    whole = sufficient_statistics(basis, x, y)
+    with pytest.raises(ConfigError, match="40 rows cannot be taken from statistics of 5"):
+        some - whole
+    with pytest.raises(ShapeError, match="of 8 and 3 basis functions"):
+        whole + SufficientStatistics.empty(3)

@@ -1,0 +1,215 @@
+"""GRIEF: posterior against dense algebra, start, rounds, checkpoints."""
+
+import io
+import math
+
+import pytest
+import torch
+
+from gpx.bases import GridOptions
+from gpx.bases.grid_eigenfunctions import sums as grief_sums
+from gpx.bases.grid_eigenfunctions.search import best_scales
+from gpx.errors import ConfigError
+from gpx.kernels import RBF
+from gpx.likelihoods import Gaussian
+from gpx.means import Linear, Zero
+from gpx.models import GRIEF
+from gpx.objectives import EigenfunctionEvidence
+
+EVIDENCE = EigenfunctionEvidence()
+
+
+def problem(seed=0, n=80, p=30, dtype=torch.float64, noise_first=False, mean=None, **options):
+    torch.manual_seed(seed)
+    x = torch.randn(n, 3, dtype=torch.float64)
+    y = x.sum(1).sin() + 0.1 * torch.randn(n, dtype=torch.float64)
+    model = GRIEF(
+        kernel=RBF(ard_num_dims=3, lengthscale=[1.0, 1.5, 2.0], outputscale=1.4),
+        mean=mean or Linear(3, bias=0.3),
+        likelihood=Gaussian(0.07),
+        num_inputs=3,
+        num_eigenfunctions=p,
+        grid=GridOptions(points_per_dim=6),
+        noise_first=noise_first,
+        **options,
+    ).to(dtype)
+    x, y = x.to(dtype), y.to(dtype)
+    model.initialise(x, y, generator=torch.Generator())
+    return model, x, y
+
+
+def dense_posterior(model, x, y, at):
+    """Function space: the Gaussian process of the approximate kernel, by n x n algebra."""
+    train, test = model.basis(x), model.basis(at)
+    prior = test.square().sum(1)
+    noise = model.likelihood.noise_variance.expand(len(x))
+    if model.correction:
+        noise = noise + model.kernel.diagonal(x) - train.square().sum(1)
+        prior = model.kernel.diagonal(at)
+    cross = test @ train.mT
+    solve = torch.linalg.solve(train @ train.mT + torch.diag(noise), cross.mT)
+    mean = model.mean(at) + solve.mT @ (y - model.mean(x))
+    return mean, prior - (cross * solve.mT).sum(1)
+
+
+OPTIONS = {"plain": {}, "correction": {"correction": True}}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 2e-3)])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_posterior_equals_dense_algebra(name, dtype, tolerance, monkeypatch):
+    monkeypatch.setitem(grief_sums.BLOCK_BYTES, "cpu", 7 * 30 * 8)
+    model, x, y = problem(dtype=dtype, **OPTIONS[name])
+    at = torch.randn(17, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    mean, variance = model.condition(x, y).predict(at.to(dtype))
+    assert mean.dtype == variance.dtype == dtype
+    want_mean, want_variance = dense_posterior(model.double(), x.double(), y.double(), at)
+    torch.testing.assert_close(mean.double(), want_mean, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(variance.double(), want_variance, rtol=tolerance, atol=tolerance)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", OPTIONS)
+def test_posterior_survives_a_safe_checkpoint_without_the_training_data(name):
+    model, x, y = problem(**OPTIONS[name])
+    posterior = model.condition(x, y)
+    want = posterior.predict(x[:7] + 0.3)
+    stream = io.BytesIO()
+    torch.save(posterior.state_dict(), stream)
+    stream.seek(0)
+    fresh = GRIEF(
+        kernel=RBF(ard_num_dims=3), mean=Linear(3), likelihood=Gaussian(), num_inputs=3,
+        **OPTIONS[name],
+    ).double()  # fmt: skip
+    rebuilt = fresh.empty_posterior(len(x)).double()
+    rebuilt.load_state_dict(torch.load(stream, weights_only=True))
+    for parameter in (*model.parameters(), *fresh.parameters()):
+        parameter.add_(0.5)
+    got = rebuilt.predict(x[:7] + 0.3)
+    torch.testing.assert_close(got.mean, want.mean, rtol=0, atol=0)
+    torch.testing.assert_close(got.variance, want.variance, rtol=0, atol=0)
+    assert len(x) not in {size for v in rebuilt.state_dict().values() for size in v.shape}
+    assert rebuilt.facts() == posterior.facts() == model.facts()
+
+
+@torch.no_grad()
+def test_sample_paths_have_the_posterior_moments():
+    model, x, y = problem()
+    posterior = model.condition(x, y)
+    at = x[:5] * 0.5
+    paths = posterior.sample_paths(20_000, generator=torch.Generator().manual_seed(0))
+    draws = paths(at)
+    mean, variance = posterior.predict(at)
+    error = (variance / 20_000).sqrt()
+    assert ((draws.mean(0) - mean).abs() < 5 * error).all()
+    torch.testing.assert_close(draws.var(0), variance, rtol=0.08, atol=0)
+    torch.testing.assert_close(paths(at[2:3]), draws[:, 2:3])
+
+
+@torch.no_grad()
+def test_noise_first_finds_the_best_noise_and_outputscale():
+    before, x, y = problem(mean=Zero(), p=5)
+    after, _, _ = problem(mean=Zero(), p=5, noise_first=True)
+    best = EVIDENCE.evidence(after, x, y).value
+    assert best > EVIDENCE.evidence(before, x, y).value + 1.0
+    noise, scale = after.likelihood.noise_variance.clone(), after.kernel.outputscale.clone()
+    for a, b in ((1.3, 1.0), (0.7, 1.0), (1.0, 1.3), (1.0, 0.7)):
+        after.likelihood.noise_variance, after.kernel.outputscale = a * noise, b * scale
+        assert EVIDENCE.evidence(after, x, y).value < best
+
+
+@torch.no_grad()
+def test_best_scales_equal_a_search_over_the_evidence():
+    model, x, y = problem(mean=Zero(), p=8)
+    one = torch.ones((), dtype=torch.float64)
+    sums = grief_sums.feature_sums(model.basis, model.basis.modes(), x, y, one)
+    scale, noise = best_scales(sums)
+    unit = model.basis(x) / model.kernel.outputscale.sqrt()
+    grid = torch.logspace(-3, 3, 16, dtype=torch.float64)
+
+    def value(s, v):
+        matrix = s * unit @ unit.mT + v * torch.eye(len(x), dtype=torch.float64)
+        return float(-0.5 * (torch.logdet(matrix) + y @ torch.linalg.solve(matrix, y)))
+
+    assert value(scale, noise) > max(value(s, v) for s in grid for v in grid) - 0.05
+
+
+def test_a_tight_fit_ends_at_the_exact_process():
+    # smooth kernel, all eigenfunctions of a fine grid: the approximation is exact to rounding
+    torch.manual_seed(0)
+    x = torch.rand(40, 1, dtype=torch.float64)
+    y = (6 * x[:, 0]).sin()
+    kernel = RBF(lengthscale=0.3).double()
+    model = GRIEF(
+        kernel=kernel,
+        mean=Zero(),
+        likelihood=Gaussian(0.05),
+        num_inputs=1,
+        grid=GridOptions(points_per_dim=30),
+        noise_first=False,
+    ).double()
+    model.initialise(x, y, generator=torch.Generator())
+    with torch.no_grad():
+        got = EVIDENCE.evidence(model, x, y).value
+        matrix = kernel.evaluate(x, x) + model.likelihood.noise_variance * torch.eye(40)
+        want = -0.5 * (
+            torch.logdet(matrix) + y @ torch.linalg.solve(matrix, y) + 40 * math.log(2 * math.pi)
+        )
+    torch.testing.assert_close(got, want, rtol=1e-7, atol=0)
+
+
+def test_rounds_choose_anew_and_undo_what_does_not_pay():
+    model, x, y = problem(reselect=2, p=10)
+    generator = torch.Generator()
+    start = model.basis.index.clone()
+    assert model.num_rounds == 3
+    with torch.no_grad():
+        model.kernel.lengthscale = torch.tensor([2.0, 0.4, 1.0], dtype=torch.float64)
+    kept = model.basis.index.clone()
+    assert torch.equal(kept, start)  # fixed while the kernel moves
+    assert model.next_round(x, y, 1.0, generator=generator)
+    assert "eigenfunctions are new" in model.note
+    assert not torch.equal(model.basis.index, start)
+    saved = model.rounds_state()
+    other, _, _ = problem(reselect=2, p=10)
+    other.load_state_dict(model.state_dict())
+    other.load_rounds_state(saved)
+    for m in (model, other):
+        assert not m.next_round(x, y, 2.0, generator=generator)  # worse: undone, and the last
+        assert torch.equal(m.basis.index, start)
+        # what is left of the evaluations ends without another choice that nobody would train
+        assert not m.next_round(x, y, 0.5, generator=generator)
+        assert torch.equal(m.basis.index, start)
+
+
+def test_model_state_survives_with_the_shapes_of_the_data():
+    for options in OPTIONS.values():
+        model, x, y = problem(**options)
+        fresh = GRIEF(
+            kernel=RBF(ard_num_dims=3),
+            mean=Linear(3),
+            likelihood=Gaussian(),
+            num_inputs=3,
+            **options,
+        ).double()
+        fresh.load_state_dict(model.state_dict())
+        with torch.no_grad():
+            got, want = EVIDENCE.evidence(fresh, x, y).value, EVIDENCE.evidence(model, x, y).value
+        assert got == want
+
+
+def test_mistakes_are_explained():
+    common = {"kernel": RBF(), "mean": Zero(), "likelihood": Gaussian(), "num_inputs": 2}
+    with pytest.raises(ConfigError, match="reselect counts rounds"):
+        GRIEF(**common, reselect=-1)
+
+
+def test_more_functions_than_memory_holds_are_refused_before_the_run(monkeypatch):
+    from gpx.bases.grid_eigenfunctions import start as grief_start
+
+    model, x, _ = problem(p=30)
+    assert model.settle(x) == {}
+    monkeypatch.setattr(grief_start, "available_memory", lambda device: 8 * 8 * 20**2)
+    with pytest.raises(ConfigError, match=r"num_eigenfunctions=30 needs .*use at most 20"):
+        model.settle(x)

@@ -1,0 +1,184 @@
+"""Exact Gaussian process: posterior against dense algebra, golden values, memory, serialisation."""
+
+import io
+import math
+
+import dense_gaussian_process as dense
+import numpy as np
+import pytest
+import torch
+
+from gpx.errors import ConfigError, NotPositiveDefinite
+from gpx.kernels import RBF, Matern32
+from gpx.likelihoods import Gaussian
+from gpx.means import Constant, Linear, Zero
+from gpx.methods.exact import model as exact_module
+from gpx.models import ExactGP
+
+
+def golden():
+    """Golden problem G1: 200 points on [0, 10]."""
+    x = torch.arange(200, dtype=torch.float64) * (10.0 / 199.0)
+    y = (2 * x).sin() + 0.3 * (7 * x).cos()
+    model = ExactGP(kernel=RBF(), mean=Zero(), likelihood=Gaussian()).double()
+    model.kernel.lengthscale = torch.tensor(0.7, dtype=torch.float64)
+    model.kernel.outputscale = torch.tensor(1.3, dtype=torch.float64)
+    model.likelihood.noise_variance = torch.tensor(0.05, dtype=torch.float64)
+    return model, x[:, None], y
+
+
+def random_problem(seed=0, n=60, dtype=torch.float64):
+    torch.manual_seed(seed)
+    x = torch.randn(n, 3, dtype=torch.float64)
+    y = x.sum(1).sin() + 0.1 * torch.randn(n, dtype=torch.float64)
+    model = ExactGP(
+        kernel=Matern32(ard_num_dims=3, lengthscale=[0.8, 1.5, 2.0], outputscale=1.4),
+        mean=Linear(3, bias=0.3),
+        likelihood=Gaussian(0.07),
+    ).to(dtype)
+    return model, x.to(dtype), y.to(dtype)
+
+
+def test_golden_posterior():
+    model, x, y = golden()
+    at = torch.tensor([[5.03], [10.4]], dtype=torch.float64)
+    mean, variance = model.condition(x, y).predict(at)
+    expected_mean = torch.tensor([-0.5932219766, 1.683908528], dtype=torch.float64)
+    expected_variance = torch.tensor([0.004174594885, 0.2107382847], dtype=torch.float64)
+    torch.testing.assert_close(mean, expected_mean, rtol=1e-8, atol=0)
+    torch.testing.assert_close(variance, expected_variance, rtol=1e-8, atol=0)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 2e-4)])
+def test_posterior_equals_dense_algebra(dtype, tolerance):
+    model, x, y = random_problem(dtype=dtype)
+    at = torch.randn(17, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    at = at.to(dtype)
+    mean, variance = model.condition(x, y).predict(at)
+    wide = model.double()
+    with torch.no_grad():
+        kernel = wide.kernel.evaluate(x.double(), x.double()).numpy()
+        cross = wide.kernel.evaluate(x.double(), at.double()).numpy()
+        prior = wide.kernel.diagonal(at.double()).numpy()
+        residual = (y.double() - wide.mean(x.double())).numpy()
+        noise = float(wide.likelihood.noise_variance)
+        shift = wide.mean(at.double()).numpy()
+    want_mean, want_variance = dense.exact_posterior(kernel, cross, prior, residual, noise)
+    assert mean.dtype == dtype
+    np.testing.assert_allclose(mean.numpy(), want_mean + shift, rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(variance.numpy(), want_variance, rtol=tolerance, atol=tolerance)
+
+
+def test_repeated_observations_equal_their_average_with_less_noise():
+    model, x, y = random_problem(n=20)
+    at = x[:5] + 0.1
+    noise = model.likelihood.noise_variance.detach().clone()
+    thrice = model.condition(x.repeat(3, 1), torch.cat([y - 0.2, y, y + 0.2])).predict(at)
+    model.likelihood.noise_variance = noise / 3
+    once = model.condition(x, y).predict(at)
+    torch.testing.assert_close(thrice.mean, once.mean, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(thrice.variance, once.variance, rtol=1e-8, atol=1e-10)
+
+
+def test_posterior_survives_a_safe_checkpoint_and_is_independent_of_its_model():
+    model, x, y = random_problem()
+    posterior = model.condition(x, y)
+    want = posterior.predict(x[:7] + 0.3)
+    stream = io.BytesIO()
+    torch.save(posterior.state_dict(), stream)
+    stream.seek(0)
+    fresh, _, _ = random_problem(seed=3)
+    rebuilt = fresh.empty_posterior(len(x))
+    rebuilt.load_state_dict(torch.load(stream, weights_only=True))
+    with torch.no_grad():
+        for parameter in (*model.parameters(), *fresh.parameters()):
+            parameter.add_(0.5)
+    got = rebuilt.predict(x[:7] + 0.3)
+    torch.testing.assert_close(got.mean, want.mean, rtol=0, atol=0)
+    torch.testing.assert_close(got.variance, want.variance, rtol=0, atol=0)
+
+
+def test_stored_state_is_linear_in_the_data():
+    model, x, y = random_problem()
+    state = model.condition(x, y).state_dict()
+    assert max(value.numel() for value in state.values()) == x.numel()
+
+
+def test_prediction_does_not_depend_on_the_block_size(monkeypatch):
+    model, x, y = random_problem()
+    at = x + 0.2
+    want = model.condition(x, y).predict(at)
+    monkeypatch.setitem(exact_module.BLOCK_BYTES, "cpu", 7 * len(x) * 8)
+    got = model.condition(x, y).predict(at)
+    torch.testing.assert_close(got.mean, want.mean, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(got.variance, want.variance, rtol=1e-10, atol=1e-12)
+
+
+def test_noise_free_interpolation_passes_through_the_data():
+    x = torch.linspace(0, 3, 8, dtype=torch.float64)[:, None]
+    y = x.squeeze(1).cos()
+    model = ExactGP(
+        kernel=Matern32(), mean=Constant(), likelihood=Gaussian(2e-6, noise_floor=1e-6)
+    ).double()
+    found = model.condition(x, y).predict(x)
+    torch.testing.assert_close(found.mean, y, rtol=0, atol=1e-4)
+    assert float(found.variance.max()) < 1e-5
+    assert float(found.variance.min()) >= 0.0
+
+
+def test_too_much_data_is_refused_before_anything_is_allocated(monkeypatch):
+    model, x, y = random_problem()
+    monkeypatch.setattr(exact_module, "available_memory", lambda device: 1000)
+    with pytest.raises(ConfigError, match=r"60 training points .* approx=sgpr, svgp or qsgp"):
+        model.condition(x, y)
+
+
+def test_a_kernel_matrix_that_is_not_positive_definite_is_explained():
+    class Indefinite(RBF):
+        def covariance(self, x1, x2):
+            return -super().covariance(x1, x2)
+
+    model = ExactGP(kernel=Indefinite(), mean=Zero(), likelihood=Gaussian(0.1)).double()
+    x = torch.zeros(4, 1, dtype=torch.float64)
+    with pytest.raises(
+        NotPositiveDefinite, match=r"kernel matrix of 4 training points .*smallest eigenvalue -3.90"
+    ):
+        model.condition(x, torch.zeros(4, dtype=torch.float64))
+
+
+def test_nan_hyperparameters_are_named():
+    model, x, y = random_problem(n=10)
+    with torch.no_grad():
+        for parameter in model.kernel.parameters():
+            parameter.fill_(math.nan)
+    with pytest.raises(NotPositiveDefinite, match="NaN or infinite"):
+        model.condition(x, y)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cuda_agrees_with_cpu():
+    model, x, y = random_problem()
+    want = model.condition(x, y).predict(x + 0.1)
+    got = model.cuda().condition(x.cuda(), y.cuda()).predict(x.cuda() + 0.1)
+    torch.testing.assert_close(got.mean.cpu(), want.mean, rtol=1e-8, atol=1e-9)
+    torch.testing.assert_close(got.variance.cpu(), want.variance, rtol=1e-6, atol=1e-9)
+
+
+def test_predictive_intervals_cover_as_often_as_they_say():
+    """200 functions from the prior with noise; observations at new points in the 95 % interval."""
+    generator = torch.Generator().manual_seed(0)
+    model, x, _ = golden()
+    x, at = x[::5], torch.linspace(0.1, 9.9, 20, dtype=torch.float64)[:, None]
+    both = torch.cat([x, at])
+    with torch.no_grad():
+        noise = model.likelihood.noise_variance
+        prior = model.kernel.evaluate(both, both) + noise * torch.eye(60, dtype=torch.float64)
+        white = torch.randn(60, 200, generator=generator, dtype=torch.float64)
+        values = torch.linalg.cholesky(prior) @ white
+        inside = []
+        for y in values.mT:
+            found = model.condition(x, y[:40]).predict(at)
+            width = 1.959964 * (found.variance + noise).sqrt()
+            inside.append((y[40:] - found.mean).abs() <= width)
+    assert 0.93 <= float(torch.cat(inside).double().mean()) <= 0.97

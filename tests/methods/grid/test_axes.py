@@ -1,0 +1,140 @@
+"""Rows to grid and back; kernels taken apart; every refusal in one sentence."""
+
+import grid_problems
+import pytest
+import torch
+
+from gpx.errors import ConfigError, DataError
+from gpx.kernels import RBF, AxisProduct, Matern32, Periodic, RationalQuadratic
+from gpx.kernels.over_axes import Coregionalisation, MultiOutput
+from gpx.linalg import kronecker_product
+from gpx.methods.grid import axes as grid_axes
+from gpx.methods.grid.axes import find_grid
+from gpx.methods.grid.factors import split_kernel
+
+
+def stations(outputs=2, seed=0):
+    """Scattered stations x hours x outputs with gaps, rows shuffled: groups [[0, 2], [1], [3]]."""
+    generator = torch.Generator().manual_seed(seed)
+    place = torch.randn(5, 2, generator=generator, dtype=torch.float64)
+    rows = [
+        [float(p[0]), float(hour), float(p[1]), float(o)]
+        for p in place
+        for hour in (0.0, 1.5, 4.0, 9.0)
+        for o in range(outputs)
+    ]
+    whole = torch.tensor(rows, dtype=torch.float64)
+    order = torch.randperm(len(whole), generator=generator)[:29]
+    return whole, whole[order]
+
+
+def test_stations_by_time_by_output_become_a_grid_and_back():
+    _, x = stations()
+    found = find_grid(x, [[0, 2], [1], [3]])
+    assert found.grid.shape == (5, 4, 2)
+    assert found.gappiness == pytest.approx(11 / 40)
+    torch.testing.assert_close(found.grid.rows(found.cells), x, rtol=0, atol=0)
+    both = torch.cat([found.cells, found.gaps]).sort().values
+    torch.testing.assert_close(both, torch.arange(40))
+
+
+def test_axes_are_those_of_the_rows_whatever_their_order():
+    whole, x, _ = grid_problems.draw()
+    found = find_grid(x)
+    assert found.grid.shape == grid_problems.SIZES
+    torch.testing.assert_close(found.grid.rows(torch.arange(len(whole))), whole, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        RBF(4, [0.5, 1.0, 2.0, 0.7], 1.7),
+        0.7 * RBF(None, 0.9) * 2.0,
+        Matern32(None, 0.8, 1.3, [1]) * RationalQuadratic(2, 0.7, 0.9, [0, 2]),
+        AxisProduct(["matern32", "rbf", "matern12"], 4, [[0, 2], [1], [3]], 0.8, 1.4),
+        Periodic(4, 1.2, 1.1, period=3.0),
+        MultiOutput("matern32", 4, 2, [[0, 2], [1], [3]]),
+        RBF(3, 0.8, None, [0, 1, 2]) * Coregionalisation(2, [3]) * 0.4,
+    ],
+    ids=["rbf", "scaled", "parts", "axes", "periodic", "outputs", "coregionalised"],
+)
+def test_factors_multiply_to_the_kernel_of_the_whole_grid(kernel):
+    _, x = stations()
+    kernel = kernel.double()
+    found = find_grid(x, [[0, 2], [1], [3]])
+    axes = split_kernel(kernel, found.grid.groups)
+    rows = found.grid.rows(torch.arange(40))
+    with torch.no_grad():
+        whole = kronecker_product(axes.matrices(found.grid))
+        torch.testing.assert_close(whole, kernel.evaluate(rows), rtol=1e-12, atol=1e-13)
+        diagonal = axes.diagonals(found.grid, found.grid.axes)
+        product = kronecker_product([d.unsqueeze(1) for d in diagonal]).squeeze(1)
+        torch.testing.assert_close(product, kernel.diagonal(rows), rtol=1e-12, atol=1e-13)
+
+
+def test_a_kernel_that_does_not_factor_is_named_with_what_to_do():
+    with pytest.raises(ConfigError, match=r"Matern32 .*3 axes .*kernel=product_matern32"):
+        split_kernel(Matern32(3), [(0,), (1,), (2,)])
+    with pytest.raises(ConfigError, match=r"Sum .*does not factor"):
+        split_kernel(RBF(2) + RBF(2), [(0,), (1,)])
+    split_kernel(Matern32(3), [(0, 1, 2)])
+
+
+def test_two_rows_in_one_cell():
+    _, x, _ = grid_problems.draw()
+    twice = torch.cat([x, x[3:5]])
+    with pytest.raises(DataError, match=rf"rows 3 and {len(x)} .*one cell .*2 pairs"):
+        find_grid(twice)
+
+
+def test_a_product_too_large_for_memory_says_how_large():
+    x = torch.rand(3000, 4, dtype=torch.float64)
+    with pytest.raises(
+        ConfigError, match=r"3,000 x 3,000 x 3,000 x 3,000 = 81,000,000,000,000 .*GiB.*approx.axes"
+    ):
+        find_grid(x)
+
+
+def test_memory_is_asked_before_it_is_taken(monkeypatch):
+    _, x, _ = grid_problems.draw()
+    monkeypatch.setattr(grid_axes, "available_memory", lambda device: 1000)
+    with pytest.raises(ConfigError, match=r"5 x 6 x 4 = 120 cells"):
+        find_grid(x)
+
+
+@pytest.mark.parametrize("axes", [[[0, 1]], [[0, 1], [1, 2]], [[0, 1, 2], []], [[0], [1], [3]]])
+def test_groups_must_hold_every_column_once(axes):
+    with pytest.raises(ConfigError, match=r"each of the 3 input columns"):
+        find_grid(torch.rand(4, 3), axes)
+
+
+@pytest.mark.parametrize("axes", [[0, 1, 2], "foo", [[0, 1], [2.5]], [["a"], [1]]])
+def test_axes_must_be_a_list_of_groups(axes):
+    for refused in (lambda: find_grid(torch.rand(4, 3), axes), lambda: AxisProduct("rbf", 3, axes)):
+        with pytest.raises(ConfigError, match=r"axes=.*list of groups of input columns"):
+            refused()
+
+
+def test_outputs_are_an_axis_of_their_own():
+    with pytest.raises(ConfigError, match="numbered in column 2, which must be an axis of its own"):
+        MultiOutput("rbf", 3, 2, [[0], [1, 2]])
+
+
+def test_no_rows():
+    with pytest.raises(DataError, match="at least one observed cell"):
+        find_grid(torch.zeros(0, 2))
+
+
+def test_outputs_are_whole_numbers():
+    kernel = Coregionalisation(2, [0])
+    with pytest.raises(DataError, match=r"numbered 2; expected whole numbers from 0 to 1"):
+        kernel.evaluate(torch.tensor([[0.0], [2.0]]))
+    with pytest.raises(ConfigError, match="correlation"):
+        Coregionalisation(2, [0], correlation=1.0)
+
+
+def test_an_axis_product_refuses_columns_twice_and_unknown_families():
+    with pytest.raises(ConfigError, match="once"):
+        AxisProduct("rbf", 2, [[0, 1], [1]])
+    with pytest.raises(ConfigError, match="rbf, matern12"):
+        AxisProduct("cosine", 2)

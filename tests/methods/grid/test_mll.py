@@ -1,0 +1,359 @@
+"""Evidence on grids with gaps: every log-determinant, and closed-form gradients."""
+
+import grid_problems
+import pytest
+import torch
+
+from gpx.constraints import lower_limits
+from gpx.errors import ConfigError, DataError
+from gpx.kernels.over_axes import MultiOutput
+from gpx.linalg import UnconvergedWarning
+from gpx.methods.grid import logdet as grid_logdet
+from gpx.methods.grid.axes import CartesianGrid, GriddedRows
+from gpx.methods.grid.gaps import GapOptions
+from gpx.methods.grid.gcv import inverse_trace
+from gpx.methods.grid.gradient import bilinear_gradient
+from gpx.methods.grid.logdet import choose_logdet
+from gpx.methods.grid.logdet import grid_logdet as logdet_of
+from gpx.methods.grid.system import GridSystem
+from gpx.objectives import GCV, ExactMLL, GridMLL
+from gpx.training.lbfgsb import LBFGSB
+
+OPTIONS = GapOptions(tolerance=1e-12)
+
+
+def gradient(value, model):
+    return torch.autograd.grad(value, list(model.parameters()))
+
+
+def system_of(share, noise=0.05):
+    _, x, _ = grid_problems.draw(share)
+    model, exact = grid_problems.pair(noise=noise)
+    rows = model.gridded(x)
+    with torch.no_grad():
+        system = model.system(rows, model.axis_kernels(rows).matrices(rows.grid))
+        eye = torch.eye(len(x), dtype=x.dtype)
+        matrix = exact.kernel.evaluate(x) + system.noise * eye
+    return system, matrix
+
+
+@pytest.mark.parametrize("gaps", ["fill", "ignore", "penalize"])
+@pytest.mark.parametrize("share", [0.3, 0.7, 1.0])
+def test_evidence_and_gradient_equal_dense_ones(gaps, share):
+    _, x, y = grid_problems.draw(share)
+    model, exact = grid_problems.pair(gaps=gaps, penalty=1e9, tolerance=1e-13)
+    found = GridMLL("dense", bracket=True).evidence(model, x, y)
+    want = ExactMLL().evidence(exact, x, y)
+    tolerance = 1e-6 if gaps == "penalize" and share < 1 else 1e-8
+    torch.testing.assert_close(found.value, want.value, rtol=tolerance, atol=0)
+    for ours, dense in zip(gradient(found.value, model), gradient(want.value, exact), strict=True):
+        torch.testing.assert_close(ours, dense, rtol=100 * tolerance, atol=1e-5)
+    assert found.kind == ("estimate" if gaps == "penalize" and share < 1 else "exact")
+    if gaps == "fill" and share < 1:
+        assert 0.0 <= found.facts["evidence_fit_gap"] < 1e-9
+
+
+@pytest.mark.parametrize("share", [1.0, 0.8])
+def test_a_grid_of_one_axis(share):
+    _, points, y = grid_problems.draw(share, sizes=(30,))
+    x = points.unsqueeze(1)
+    model, dense = grid_problems.pair(d=1)
+    found, want = GridMLL("auto").evidence(model, x, y), ExactMLL().evidence(dense, x, y)
+    assert found.kind == "exact"
+    torch.testing.assert_close(found.value, want.value, rtol=1e-10, atol=0)
+    for a, b in zip(gradient(found.value, model), gradient(want.value, dense), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-8)
+    near = GridMLL("nystrom").evidence(model, x, y).value
+    assert float(near.detach()) == pytest.approx(float(want.value.detach()), rel=0.1)
+
+
+def test_gradient_reaches_the_coregionalisation():
+    x, y = grid_problems.stations()
+    kernel = MultiOutput("matern32", 4, 2, [[0, 1], [2], [3]])
+    model, exact = grid_problems.pair(kernel=kernel, axes=[[0, 1], [2], [3]], tolerance=1e-13)
+    found = gradient(GridMLL("dense").evidence(model, x, y).value, model)
+    want = gradient(ExactMLL().evidence(exact, x, y).value, exact)
+    names = [name for name, _ in model.named_parameters()]
+    assert any("root" in name for name in names)
+    for ours, dense in zip(found, want, strict=True):
+        torch.testing.assert_close(ours, dense, rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("route", ["nystrom", "slq_fill", "slq_ignore"])
+def test_gradient_is_that_of_the_route(route):
+    """Central differences of the same fixed probes; quadrature differs from its own derivative."""
+    _, x, y = grid_problems.draw(0.6)
+    model, _ = grid_problems.pair(tolerance=1e-13)
+    objective = GridMLL(route, probes=100 if route != "nystrom" else 1)
+    objective.prepare(model, x, y, generator=torch.Generator().manual_seed(0))
+    found = gradient(objective.evidence(model, x, y).value, model)
+    for parameter, slope in zip(model.parameters(), found, strict=True):
+        flat, step = parameter.data.view(-1), 1e-5
+        for i in range(flat.numel()):
+            ends = []
+            for sign in (1, -1):
+                flat[i] += sign * step
+                with torch.no_grad():
+                    ends.append(float(objective.evidence(model, x, y).value))
+                flat[i] -= sign * step
+            difference = (ends[0] - ends[1]) / (2 * step)
+            tolerance = 1e-4 if route == "nystrom" else 0.2
+            assert float(slope.view(-1)[i]) == pytest.approx(
+                difference, rel=tolerance, abs=10 * tolerance
+            )
+
+
+@pytest.mark.parametrize(("gaps", "kind"), [("fill", "lower_bound"), ("ignore", "upper_bound")])
+def test_a_solve_cut_short_makes_a_bound_and_is_recorded(gaps, kind):
+    _, x, y = grid_problems.draw(0.6)
+    steps = {"fill": 2, "ignore": 25}[gaps]  # further from a solution is refused
+    options = {"gaps": gaps, "max_iterations": steps, "precondition_rank": 0}
+    model, exact = grid_problems.pair(**options)
+    with pytest.warns(UnconvergedWarning):
+        found = GridMLL("dense").evidence(model, x, y)
+    want = ExactMLL().evidence(exact, x, y).value
+    assert found.kind == kind
+    assert (found.value < want) == (kind == "lower_bound")
+    assert found.facts["solver_converged"] is False
+    assert found.facts["solver_residual"] > 1e-12
+    with pytest.warns(UnconvergedWarning):
+        facts = GCV("hutchinson").evidence(model, x, y).facts
+    assert not any(facts[f"{name}_converged"] for name in ("solver", "gradient_solver"))
+    assert facts["trace_solver_iterations"] == steps
+
+
+def test_facts_name_what_was_done_not_what_was_asked_for():
+    _, x, y = grid_problems.draw(1.0)
+    model, _ = grid_problems.pair(gaps="ignore")
+    assert GridMLL().evidence(model, x, y).facts["gaps"] == "full"
+    assert GCV().evidence(model, x, y).facts["gaps"] == "full"
+
+
+@pytest.mark.parametrize("share", [0.3, 0.8])
+def test_the_identity_over_the_gaps_is_exact(share, monkeypatch):
+    system, matrix = system_of(share)
+    want = torch.linalg.slogdet(matrix).logabsdet
+    inverse = torch.linalg.inv(matrix)
+    for points in (1500, 0):  # over the observed cells; over the gaps where they are fewer
+        monkeypatch.setattr(grid_logdet, "DENSE_POINTS", points)
+        monkeypatch.setattr(grid_logdet, "BLOCK_NUMBERS", 1000)
+        found = logdet_of(system, "dense", OPTIONS)
+        torch.testing.assert_close(found.value, want, rtol=1e-9, atol=0)
+        torch.testing.assert_close(found.gradient.noise, inverse.trace(), rtol=1e-8, atol=0)
+    value, slopes = grid_logdet._dense_gaps(system)
+    torch.testing.assert_close(value, want, rtol=1e-9, atol=0)
+    _, want_slopes = grid_logdet._dense_observed(system)
+    for ours, dense in zip(slopes.factors, want_slopes.factors, strict=True):
+        # factors are symmetric: only the symmetric part of a derivative means anything
+        torch.testing.assert_close(ours + ours.mT, dense + dense.mT, rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("route", ["slq_fill", "slq_ignore"])
+def test_quadrature_is_within_its_error_bars(route):
+    system, matrix = system_of(0.6)
+    found = logdet_of(system, route, OPTIONS, probes=60, generator=torch.Generator().manual_seed(1))
+    want = torch.linalg.slogdet(matrix).logabsdet
+    assert 0.0 < float(found.standard_error) < 5.0
+    assert abs(float(found.value - want)) < 3.0 * float(found.standard_error)
+
+
+@pytest.mark.parametrize(("theta", "noise"), [(0.1, 1e-2), (0.2, 1e-2), (0.2, 1e-6)])
+def test_nystrom_estimate_at_half_gaps(theta, noise):
+    """Below one per cent on 50 x 50 cells; exact without gaps."""
+    axis = torch.linspace(0.0, 1.0, 50, dtype=torch.float64)
+    factor = torch.exp(-(((axis[:, None] - axis) / theta) ** 2))
+    grid = CartesianGrid((axis[:, None], axis[:, None]), ((0,), (1,)))
+    order = torch.randperm(2500, generator=torch.Generator().manual_seed(0))
+    for gaps in (1250, 0):
+        rows = GriddedRows(grid, order[gaps:], order[:gaps].sort().values)
+        system = GridSystem([factor, factor], torch.tensor(noise).double(), rows)
+        found = float(logdet_of(system, "nystrom", OPTIONS).value)
+        whole = torch.kron(factor, factor)[order[gaps:]][:, order[gaps:]]
+        whole.diagonal().add_(system.noise)
+        want = float(torch.linalg.slogdet(whole).logabsdet)
+        assert found == pytest.approx(want, rel=1e-2 if gaps else 1e-9)
+
+
+def test_eigenvalues_that_tie_share_the_places_left():
+    """Identity factors: all eigenvalues equal; N of M of them, and the derivative is fair."""
+    eye = torch.eye(4, dtype=torch.float64)
+    grid = CartesianGrid((eye[:, :1], eye[:, :1]), ((0,), (1,)))
+    order = torch.arange(16)
+    rows = GriddedRows(grid, order[6:], order[:6])
+    system = GridSystem([eye, eye], torch.tensor(0.5, dtype=torch.float64), rows)
+    found = logdet_of(system, "nystrom", OPTIONS)
+    share = 10 / 16
+    assert float(found.value) == pytest.approx(
+        10 * torch.tensor(share + 0.5).log().item(), rel=1e-6
+    )
+    want = share / (share + 0.5) * 10 / 16 * 4 * eye
+    torch.testing.assert_close(found.gradient.factors[0], want, rtol=1e-12, atol=1e-12)
+
+
+def test_bilinear_gradient_equals_autograd():
+    generator = torch.Generator().manual_seed(0)
+    draw = lambda *s: torch.randn(*s, generator=generator, dtype=torch.float64)  # noqa: E731
+    roots = [draw(m, m) for m in (3, 4, 2, 5)]
+    factors = [r @ r.mT for r in roots]
+    left, right = draw(120, 2), draw(120, 2)
+    leaves = [f.clone().requires_grad_() for f in factors]
+    whole = leaves[0]
+    for f in leaves[1:]:
+        whole = torch.kron(whole, f)
+    want = torch.autograd.grad((left * (whole @ right)).sum(), leaves)
+    found = bilinear_gradient(factors, left, right)
+    for ours, exact in zip(found.factors, want, strict=True):
+        torch.testing.assert_close(ours, exact, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(found.noise, (left * right).sum())
+
+
+def test_the_next_evaluation_starts_where_the_last_ended():
+    _, x, y = grid_problems.draw(0.6)
+    model, _ = grid_problems.pair(tolerance=1e-8)
+    objective = GridMLL("nystrom")
+    first = objective.evidence(model, x, y)
+    with torch.no_grad():
+        next(model.parameters()).add_(1e-4)
+    second = objective.evidence(model, x, y)
+    assert second.facts["solver_iterations"] < 0.7 * first.facts["solver_iterations"]
+
+
+def test_noise_on_its_floor_comes_back():
+    _, x, y = grid_problems.draw(0.6)
+    model, _ = grid_problems.pair()
+    with torch.no_grad():  # where a line search can throw it: no gradient is left there
+        model.likelihood.parametrizations.noise_variance.original.fill_(-60.0)
+    objective = GridMLL("dense")
+    parameters = list(model.likelihood.parameters())  # the others could stand in for noise
+
+    def minimise(lower):
+        def loss():
+            return -objective.evidence(model, x, y).value / len(y)
+
+        LBFGSB().minimise(parameters, loss, 40, lambda *_: None, lower=lower)
+        return objective.evidence(model, x, y).value.item()
+
+    stuck = minimise(None)
+    assert model.likelihood.noise_variance.item() < 1.01e-6
+    assert minimise(lower_limits(model, parameters)) > stuck + 10.0
+    assert model.likelihood.noise_variance.item() > 1e-4
+
+
+def test_routes_are_chosen_by_size_and_recorded():
+    assert choose_logdet("auto", 10, 0) == "full"
+    assert choose_logdet("auto", 10, 10**9) == "dense"
+    assert choose_logdet("auto", 10**6, 5) == "dense"
+    assert choose_logdet("auto", 10**6, 10**6) == "nystrom"
+    assert choose_logdet("slq_fill", 10, 10) == "slq_fill"
+    with pytest.raises(ConfigError, match="choose one of auto, nystrom"):
+        GridMLL("nystroem")
+    with pytest.raises(ConfigError, match="probes=0"):
+        GridMLL(probes=0)
+    _, x, y = grid_problems.draw(0.6)
+    model, exact = grid_problems.pair()
+    with pytest.raises(ConfigError, match="needs a GridGP model"):
+        GridMLL().check(exact)
+    with pytest.raises(DataError, match="NaN or infinite"):
+        GridMLL().evidence(model, x, y * torch.nan)
+
+
+def test_dense_routes_ask_for_memory_first(monkeypatch):
+    _, x, y = grid_problems.draw(0.6)
+    model, _ = grid_problems.pair()
+    monkeypatch.setattr(grid_logdet, "available_memory", lambda device: 1000)
+    with pytest.raises(ConfigError, match=r"logdet=dense factorises 72 x 72 .*logdet=auto"):
+        GridMLL("dense").prepare(model, x, y)
+    with pytest.raises(ConfigError, match=r"trace=dense factorises 72 x 72"):
+        GCV("dense").prepare(model, x, y)
+    GridMLL("nystrom").prepare(model, x, y)
+
+
+# -- generalised cross-validation ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("share", [0.65, 1.0])
+def test_gcv_equals_its_definition_and_gradient(share):
+    _, x, y = grid_problems.draw(share)
+    model, exact = grid_problems.pair()
+    found = GCV("dense").evidence(model, x, y)
+    n = len(y)
+    eye = torch.eye(n, dtype=y.dtype)
+    matrix = exact.kernel.evaluate(x) + exact.likelihood.noise_variance * eye
+    hat = exact.kernel.evaluate(x) @ torch.linalg.inv(matrix)
+    residual = (eye - hat) @ (y - exact.mean(x))
+    gcv = residual.square().mean() / ((eye - hat).trace() / n) ** 2
+    assert found.facts["gcv"] == pytest.approx(float(gcv.detach()), rel=1e-10)
+    want = gradient(-0.5 * n * gcv.log(), exact)
+    for ours, dense in zip(gradient(found.value, model), want, strict=True):
+        torch.testing.assert_close(ours, dense, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("gaps", ["fill", "ignore", "penalize"])
+@pytest.mark.parametrize("route", ["nystrom", "hutchinson"])
+def test_gradient_of_estimated_gcv_with_stations_and_outputs(gaps, route):
+    """Central differences along one direction, grouped axes and coregionalisation included."""
+    x, y = grid_problems.stations()
+    kernel = MultiOutput("matern32", 4, 2, [[0, 1], [2], [3]])
+    options = {"axes": [[0, 1], [2], [3]], "gaps": gaps, "penalty": 1e3, "tolerance": 1e-13}
+    model, _ = grid_problems.pair(kernel=kernel, **options)
+    objective = GCV(route, probes=3)
+    objective.prepare(model, x, y, generator=torch.Generator().manual_seed(0))
+    slopes = gradient(objective.evidence(model, x, y).value, model)
+    generator = torch.Generator().manual_seed(1)
+    along = [torch.randn(s.shape, generator=generator, dtype=s.dtype) for s in slopes]
+    ends = []
+    for step in (1e-5, -1e-5):
+        with torch.no_grad():
+            for p, v in zip(model.parameters(), along, strict=True):
+                p.add_(step * v)
+            ends.append(float(objective.evidence(model, x, y).value))
+            for p, v in zip(model.parameters(), along, strict=True):
+                p.sub_(step * v)
+    want = sum(float((s * v).sum()) for s, v in zip(slopes, along, strict=True))
+    assert (ends[0] - ends[1]) / 2e-5 == pytest.approx(want, rel=1e-6, abs=1e-6)
+
+
+def test_gcv_knows_the_scale_of_variances_apart():
+    """With K and sigma^2 multiplied by it, the evidence is greatest along that scaling."""
+    _, x, y = grid_problems.draw(0.65)
+    model, exact = grid_problems.pair()
+    scale = GCV("dense").evidence(model, x, y).facts["variance_scale"]
+    slopes = []
+    for factor in (scale, 2.0 * scale):
+        kernel, noise = 1.7 * factor, 0.05 * factor
+        with torch.no_grad():
+            exact.kernel.outputscale = torch.tensor(kernel).double()
+            exact.likelihood.noise_variance = torch.tensor(noise).double()
+        matrix = exact.kernel.evaluate(x) + noise * torch.eye(len(y), dtype=y.dtype)
+        slopes.append(float(y @ torch.linalg.solve(matrix, y).detach()) - len(y))
+    assert abs(slopes[0]) < 1e-4 * len(y)
+    assert slopes[1] < -0.4 * len(y)
+
+
+def test_gcv_does_not_change_with_a_common_scale():
+    _, x, y = grid_problems.draw(0.65)
+    model, _ = grid_problems.pair()
+    first = GCV("nystrom").evidence(model, x, y).facts["gcv"]
+    with torch.no_grad():
+        model.kernel.outputscale = model.kernel.outputscale * 3.0
+        model.likelihood.noise_variance = model.likelihood.noise_variance * 3.0
+    assert GCV("nystrom").evidence(model, x, y).facts["gcv"] == pytest.approx(first, rel=1e-9)
+
+
+@pytest.mark.parametrize("route", ["nystrom", "hutchinson"])
+def test_traces_estimate_the_dense_one(route):
+    system, matrix = system_of(0.7)
+    value, slopes, error, _ = inverse_trace(
+        system, route, OPTIONS, probes=300, generator=torch.Generator().manual_seed(0)
+    )
+    inverse = torch.linalg.inv(matrix)
+    slack = 3.0 * float(error) if route == "hutchinson" else 0.2 * float(inverse.trace())
+    assert abs(float(value - inverse.trace())) < slack
+    assert float(slopes.noise) == pytest.approx(-float((inverse @ inverse).trace()), rel=0.25)
+
+
+def test_gcv_refuses_what_it_does_not_know():
+    with pytest.raises(ConfigError, match="choose one of auto, nystrom"):
+        GCV("exact")
+    with pytest.raises(ConfigError, match="probes=0"):
+        GCV(probes=0)

@@ -1,0 +1,162 @@
+"""Type-I inference: the chain against its prior, quadrature, and itself."""
+
+import math
+
+import pytest
+import scipy.stats
+import torch
+
+from gpx.errors import ConfigError
+from gpx.inference.sufficient_statistics import SufficientStatistics
+from gpx.kernels import RBF
+from gpx.likelihoods import Gaussian
+from gpx.means import Zero
+from gpx.models import Reweighted, WeightPriors
+from gpx.sampling import effective_sample_size
+from gpx.training import MALA
+
+
+def model_of(phi, y, priors):
+    """A model whose statistics are those of any features."""
+    model = Reweighted(
+        kernel=RBF(1),
+        mean=Zero(),
+        likelihood=Gaussian(0.1),
+        num_inputs=1,
+        basis="random_fourier",
+        num_basis=2,
+        priors=priors,
+    ).double()
+    model.statistics = SufficientStatistics(phi.mT @ phi, phi.mT @ y, y @ y, len(y))
+    model.totals[2] = 0.1
+    k = phi.shape[1]
+    model.log_weights.data = torch.zeros(k, dtype=torch.float64)
+    model.samples = torch.zeros(0, k + 1, dtype=torch.float64)
+    return model
+
+
+def run(model, steps, x, y, seed=0, **options):
+    chain = MALA(**options)
+    chain.check(model, len(y))
+    chain.check_limit(steps)
+    chain.bind(model, x, 0)
+    generator = torch.Generator().manual_seed(seed)
+    for step in range(chain.max_steps(steps)):
+        chain.step(step, x, y, generator=generator)
+    return chain
+
+
+def problem(n=25, m=1):
+    generator = torch.Generator().manual_seed(0)
+    phi = torch.randn(n, m, generator=generator, dtype=torch.float64)
+    y = phi.sum(1) + 0.4 * torch.randn(n, generator=generator, dtype=torch.float64)
+    return phi, y
+
+
+def test_without_data_the_chain_samples_the_prior():
+    """KS tests at 0.1 %: three marginals, false alarms below 0.3 %."""
+    nothing = torch.zeros(0, 2, dtype=torch.float64)
+    model = model_of(nothing, nothing[:, 0], WeightPriors())
+    run(model, 10**6, nothing, nothing[:, 0], burn_in=150, iterations=1200, thin=6)
+    weight, noise = model.hyper_priors.weight, model.hyper_priors.noise
+    for column, prior in zip(model.samples.mT, (weight, weight, noise), strict=True):
+        law = scipy.stats.norm(prior.log_mean, math.sqrt(prior.log_variance))
+        assert scipy.stats.kstest(column, law.cdf).pvalue > 1e-3
+
+
+def test_two_parameters_against_quadrature():
+    """Posterior means of log g and log noise within four standard errors of the chain."""
+    phi, y = problem()
+    model = model_of(phi, y, WeightPriors())
+    run(model, 10**6, phi, y, burn_in=200, iterations=1400, thin=4)
+    weight, noise = model.hyper_priors.weight, model.hyper_priors.noise
+    grid = torch.cartesian_prod(
+        torch.linspace(-4.0, 7.0, 300, dtype=torch.float64),
+        torch.linspace(-4.5, 1.0, 300, dtype=torch.float64),
+    )
+    # y under g phi phi^T + s I: one direction of variance g |phi|^2 + s, n - 1 of variance s
+    g, s = grid.exp().unbind(1)
+    squared, along = phi.square().sum(), (phi[:, 0] @ y).square() / phi.square().sum()
+    wide = g * squared + s
+    value = -0.5 * (along / wide + wide.log() + (y @ y - along) / s + 24 * s.log())
+    for prior, u in ((weight, grid[:, 0]), (noise, grid[:, 1])):
+        value = value - 0.5 * (u - prior.log_mean).square() / prior.log_variance
+    want = value.softmax(0) @ grid
+    sizes = effective_sample_size(model.samples)
+    errors = model.samples.std(0) / sizes.sqrt()
+    assert bool((sizes > 30).all())
+    assert bool(((model.samples.mean(0) - want).abs() < 4 * errors).all())
+
+
+def test_same_seed_same_chain_whatever_the_data_at_hand():
+    phi, y = problem(m=3)
+    first, second, third = (model_of(phi, y, WeightPriors()) for _ in range(3))
+    options = {"burn_in": 20, "iterations": 40, "thin": 10}
+    run(first, 100, phi, y, **options)
+    run(second, 100, phi[:0], y[:0], **options)
+    run(third, 100, phi, y, seed=1, **options)
+    assert torch.equal(first.samples, second.samples)
+    assert not torch.equal(first.samples, third.samples)
+
+
+def test_a_second_chain_replaces_the_samples_of_the_first():
+    phi, y = problem(m=3)
+    model = model_of(phi, y, WeightPriors())
+    options = {"burn_in": 20, "iterations": 40, "thin": 10}
+    run(model, 100, phi, y, **options)
+    first, there = model.samples, model.position
+    model.statistics = model.statistics + SufficientStatistics(
+        phi.mT @ phi, phi.mT @ y, y @ y, len(y)
+    )
+    run(model, 100, phi, y, **options)
+    assert model.samples.shape == first.shape == (4, 4)
+    assert not torch.equal(model.samples, first)
+    torch.testing.assert_close(first[-1], there, rtol=1e-12, atol=0)  # and it goes on from there
+
+
+def test_acceptance_is_in_the_range_and_facts_say_so():
+    phi, y = problem(n=200, m=20)
+    model = model_of(phi, y, WeightPriors())
+    chain = run(model, 10**6, phi, y, burn_in=200, iterations=300, thin=6)
+    facts = chain.final_evidence(phi, y, generator=torch.Generator()).facts
+    assert 0.4 <= facts["acceptance"] <= 0.75
+    assert facts["num_samples"] == 50
+    assert 0 < facts["effective_samples_least"] <= facts["effective_samples_median"] <= 50
+    assert chain.learning_rates(0)["acceptance"] == facts["acceptance"]
+
+
+def test_a_step_that_was_not_adapted_is_a_warning():
+    phi, y = problem(n=200, m=20)
+    model = model_of(phi, y, WeightPriors())
+    chain = MALA(burn_in=0, iterations=20, thin=10)
+    chain.bind(model, phi, 0)
+    chain.chain.log_step = 3.0
+    generator = torch.Generator().manual_seed(0)
+    for step in range(20):
+        chain.step(step, phi, y, generator=generator)
+    with pytest.warns(UserWarning, match="accepted 0 % of its proposals after burn-in"):
+        chain.final_evidence(phi, y, generator=generator)
+
+
+def test_the_noise_stays_above_its_floor():
+    """The data ask for a variance of 0.16, the likelihood allows none below 0.3."""
+    phi, y = problem()
+    model = model_of(phi, y, WeightPriors(noise_mode=0.35))
+    model.likelihood = Gaussian(0.35, noise_floor=0.3).double()
+    run(model, 10**6, phi, y, burn_in=100, iterations=200, thin=2)
+    noise = model.samples[:, -1].exp()
+    assert float(noise.min()) > 0.3
+    assert float(noise.std()) > 0.0
+    assert float(model.likelihood.noise_variance.detach()) > 0.3
+
+
+def test_mistakes_are_explained():
+    phi, y = problem()
+    common = {"kernel": RBF(), "mean": Zero(), "likelihood": Gaussian(), "num_inputs": 1}
+    other = Reweighted(**common, inference="type2")
+    with pytest.raises(ConfigError, match=r"approx\.inference=type2; use inference=type1_mala"):
+        MALA().check(other, 10)
+    with pytest.raises(ConfigError, match="at least thin, for one sample"):
+        MALA(iterations=10, thin=20)
+    with pytest.raises(ConfigError, match="ends before the first sample at step 1050"):
+        run(model_of(phi, y, WeightPriors()), 1000, phi, y)

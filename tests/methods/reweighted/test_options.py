@@ -1,0 +1,74 @@
+"""Options of a re-weighted basis that do not go together, and those that do."""
+
+import pytest
+
+from gpx.errors import ConfigError
+from gpx.likelihoods import Gaussian
+from gpx.methods.reweighted.options import check_options
+from gpx.models import WeightPriors
+
+
+def check(**options):
+    defaults = {
+        "basis": "grief",
+        "structure": "diagonal",
+        "inference": "type2",
+        "priors": None,
+        "likelihood": Gaussian(0.05),
+        "search_sweeps": 0,
+    }
+    check_options(**{**defaults, **options})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"inference": "type1", "priors": WeightPriors(), "structure": "householder"},
+        {"inference": "relevance_vectors", "basis": "random_fourier"},
+        {"basis": "importance_weighted"},
+        {"priors": WeightPriors(noise_mode=1e-5)},
+    ],
+)
+def test_these_go_together(options):
+    check(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"structure": "what"}, r"^approx\.structure=what: expected one of diagonal, orthogonal"),
+        ({"inference": "what"}, r"^approx\.inference=what: expected one of type1, type2, rel"),
+        ({"inference": "type1"}, "type-I inference needs hyper-priors"),
+        ({"structure": "householder"}, "householder needs hyper-priors"),
+        ({"search_sweeps": -1}, "search_sweeps counts rounds and cannot be -1"),
+        ({"priors": WeightPriors(noise_mode=1e-9)}, "above likelihood.noise_floor=1e-06"),
+        (
+            {"basis": "importance_weighted", "inference": "type1", "priors": WeightPriors()},
+            r"needs inference=type2 approx\.priors=null$",
+        ),
+        (
+            {"basis": "importance_weighted", "structure": "orthogonal"},
+            r"needs approx\.structure=diagonal$",
+        ),
+        (
+            {"basis": "importance_weighted", "inference": "relevance_vectors"},
+            "learns the kernel, .* needs inference=type2$",
+        ),
+        (  # priors, which householder lacks, would be refused next
+            {"inference": "relevance_vectors", "structure": "householder"},
+            r"leaves functions out .* needs approx\.structure=diagonal$",
+        ),
+        (
+            {
+                "inference": "relevance_vectors",
+                "structure": "orthogonal",
+                "priors": WeightPriors(),
+            },
+            r"needs approx\.structure=diagonal approx\.priors=null$",
+        ),
+    ],
+)
+def test_these_do_not(options, message):
+    with pytest.raises(ConfigError, match=message):
+        check(**options)

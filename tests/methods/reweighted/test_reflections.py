@@ -1,0 +1,158 @@
+"""Priors of any shape by reflections: dense Gaussian processes, gradients, what they contain."""
+
+import math
+
+import pytest
+import torch
+from torch.distributions import MultivariateNormal
+
+from gpx.errors import ConfigError
+from gpx.inference.sufficient_statistics import SufficientStatistics
+from gpx.linalg.householder import reflect, rotation_of
+from gpx.methods.reweighted.compressed_statistics import CompressedStatistics
+from gpx.methods.reweighted.evidence import joint_density
+from gpx.methods.reweighted.orthogonal import OrthogonalForm
+from gpx.methods.reweighted.reflections import ReflectedForm
+from gpx.methods.reweighted.spectral_evidence import spectral_evidence, spectral_prior
+from gpx.methods.reweighted.statistics_evidence import covariance_evidence, log_marginal_likelihood
+from gpx.models import HyperPriors, LogNormal, WeightPriors
+
+SIZES = [(30, 6), (6, 11)]
+NOISE = torch.tensor(-0.7, dtype=torch.float64)
+
+
+def draw(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def problem(n, m):
+    phi, y = draw(n, m, seed=1), draw(n, seed=4)
+    statistics = SufficientStatistics(phi.mT @ phi, phi.mT @ y, y @ y, n)
+    return phi, y, statistics, ReflectedForm(CompressedStatistics(statistics))
+
+
+def position(form, size=0.4):
+    rank = form.compressed.rank
+    return torch.cat([draw(rank, seed=5), size * draw(form.num_tails, seed=6)])
+
+
+def loop(reflectors):
+    """U by the definition, one reflection after the other."""
+    found = torch.eye(len(reflectors), dtype=torch.float64)
+    for v in reflectors:
+        found = found @ (torch.eye(len(v)).double() - 2.0 * torch.outer(v, v) / (v @ v))
+    return found
+
+
+def prior(form, u):
+    """Covariance of the m weights, dense."""
+    c, rank = form.compressed, form.compressed.rank
+    root = c.vectors / c.values.sqrt() @ loop(form.reflectors(u[rank:]))
+    inside = root * (c.values * u[:rank].exp()) @ root.mT
+    unseen = torch.eye(len(c.vectors), dtype=torch.float64) - c.vectors @ c.vectors.mT
+    return inside + u[:rank].exp().mean() * unseen
+
+
+@pytest.mark.parametrize(("n", "m"), SIZES)
+def test_evidence_and_posterior_equal_dense_algebra(n, m):
+    phi, y, _, form = problem(n, m)
+    u = position(form)
+    weights, covariance = form.weights(u, NOISE), prior(form, u)
+    matrix = phi @ covariance @ phi.mT + NOISE.exp() * torch.eye(n, dtype=torch.float64)
+    want = MultivariateNormal(torch.zeros(n, dtype=torch.float64), matrix).log_prob(y)
+    torch.testing.assert_close(log_marginal_likelihood(weights), want, rtol=1e-10, atol=0)
+    gain = torch.linalg.solve(matrix, phi @ covariance).mT
+    mean, left = gain @ y, covariance - gain @ phi @ covariance
+    torch.testing.assert_close(weights.mean(), mean, rtol=1e-9, atol=1e-10)
+    at = draw(5, m, seed=7)
+    found = weights.marginals(form.at(at))
+    torch.testing.assert_close(found.mean, at @ mean, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(found.variance, ((at @ left) * at).sum(1), rtol=1e-8, atol=1e-9)
+    drawn = weights.draw(20_000, generator=torch.Generator().manual_seed(0))
+    scale = float(left.diagonal().max())
+    assert float((drawn.mean(0) - mean).abs().max()) < 0.05 * math.sqrt(scale)
+    assert float((drawn.mT.cov() - left).abs().max()) < 0.06 * scale
+
+
+def test_without_tails_it_is_the_orthogonal_prior():
+    _, _, statistics, form = problem(30, 6)
+    logs = draw(6, seed=5)
+    plain = OrthogonalForm(CompressedStatistics(statistics))
+    want, found = (f.weights(u, NOISE) for f, u in ((plain, logs), (form, position(form, 0.0))))
+    torch.testing.assert_close(found.fit, want.fit, rtol=1e-12, atol=0)
+    torch.testing.assert_close(found.log_determinant, want.log_determinant, rtol=1e-12, atol=0)
+    torch.testing.assert_close(found.mean(), want.mean(), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(("n", "m"), SIZES)
+def test_every_prior_covariance_is_reached(n, m):
+    """From any S: the evidence of its Cholesky factor, and that of the spectrum."""
+    _, _, statistics, form = problem(n, m)
+    root = draw(m, m, seed=8) + 2.0 * torch.eye(m, dtype=torch.float64)
+    logs, reflectors = spectral_prior(form.compressed, root @ root.mT)
+    scaled = reflectors / reflectors.diagonal().where(reflectors.diagonal() != 0.0, 1.0)[:, None]
+    tails = scaled[form.rows, form.columns]
+    found = form.weights(torch.cat([logs - form.compressed.values.log(), tails]), NOISE)
+    value = log_marginal_likelihood(found)
+    want = covariance_evidence(statistics, root, NOISE.exp())
+    torch.testing.assert_close(value, want, rtol=1e-9, atol=0)
+    other = spectral_evidence(form.compressed, logs, reflectors, NOISE)
+    torch.testing.assert_close(value, other, rtol=1e-11, atol=0)
+
+
+def test_gradient_equals_central_differences():
+    _, _, _, form = problem(30, 6)
+    priors = HyperPriors(LogNormal(1.0, 100.0), LogNormal(0.1, 0.04), form.num_tails, 0.05)
+    u = torch.cat([position(form), NOISE[None]])
+    found = joint_density(form, priors, u)
+    assert len(found.gradient) == form.num_weights + 1 == 22
+    for i in range(22):
+        move = torch.zeros(22, dtype=torch.float64)
+        move[i] = 1e-5
+        up, down = (joint_density(form, priors, u + sign * move) for sign in (1, -1))
+        slope = float(up.likelihood + up.prior - down.likelihood - down.prior) / 2e-5
+        assert slope == pytest.approx(float(found.gradient[i]), rel=1e-5, abs=1e-6)
+
+
+def test_expected_information_of_the_tails_at_zero():
+    """tr(C^-1 dC C^-1 dC) / 2 with C = U diag(1 + ratio) U^T along every tail, by differences."""
+    _, _, _, form = problem(30, 6)
+    u = position(form, 0.0)
+    weights = form.weights(u, NOISE)
+    found = weights.fisher()[6:-1]
+
+    def covariance(tails):
+        rotation = loop(form.reflectors(tails))
+        return rotation * (1.0 + weights.ratio) @ rotation.mT
+
+    inverse = covariance(u[6:]).inverse()
+    for i in range(form.num_tails):
+        move = torch.zeros(form.num_tails, dtype=torch.float64)
+        move[i] = 1e-5
+        slope = inverse @ (covariance(move) - covariance(-move)) / 2e-5
+        assert float(found[i]) == pytest.approx(0.5 * float((slope @ slope).trace()), rel=1e-6)
+
+
+def test_the_hyper_prior_turns_an_axis_by_its_angle():
+    rank, angle = 40, 0.1
+    form = problem(60, rank)[3]
+    scale = math.sqrt(WeightPriors(rotation=angle).tail_variance(rank))
+    turned = torch.stack(
+        [
+            rotation_of(form.reflectors(scale * draw(form.num_tails, seed=seed))).diagonal().abs()
+            for seed in range(20)
+        ]
+    )
+    assert float(turned.arccos().square().mean().sqrt()) == pytest.approx(angle, rel=0.1)
+    with pytest.raises(ConfigError, match="is an angle in radians"):
+        WeightPriors(rotation=0.0)
+
+
+def test_the_rotation_is_what_is_applied():
+    _, _, _, form = problem(30, 6)
+    reflectors, vector = form.reflectors(position(form)[6:]), draw(6, seed=9)
+    torch.testing.assert_close(rotation_of(reflectors), loop(reflectors), rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        rotation_of(reflectors).mT @ vector, reflect(reflectors, vector), rtol=0, atol=1e-12
+    )

@@ -1,0 +1,411 @@
+"""Conjugate gradient lower bound: golden values, orderings, gradients, refresh modes, bad input."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gpx.errors import ConfigError, DataError, NotPositiveDefinite
+from gpx.inference import nystrom
+from gpx.inference.auxiliary import Auxiliary, AuxiliarySolver
+from gpx.inference.nystrom_matrix import NystromMatrix
+from gpx.kernels import RBF, Matern32, Matern52
+from gpx.likelihoods import Gaussian, StudentT
+from gpx.means import Linear, Zero
+from gpx.methods.sparse.cg_lower_bound import cg_lower_bound
+from gpx.models import CGLB, SGPR, ExactGP
+from gpx.objectives import CGLowerBound, CollapsedELBO, ExactMLL
+
+FORMS = ("trace_error", "preconditioned_trace")
+
+
+def problem(kernel=None, n=60, m=10, noise=0.07, seed=0, **options):
+    torch.manual_seed(seed)
+    x = torch.randn(n, 3, dtype=torch.float64)
+    y = x.sum(1).sin() + 0.1 * torch.randn(n, dtype=torch.float64)
+    model = CGLB(
+        kernel=kernel or Matern32(ard_num_dims=3, lengthscale=[0.8, 1.5, 2.0], outputscale=1.4),
+        mean=Linear(3, bias=0.3),
+        likelihood=Gaussian(noise),
+        num_inputs=3,
+        num_data=n,
+        num_inducing=m,
+        **options,
+    ).double()
+    with torch.no_grad():
+        model.inducing_points.copy_(torch.randn(m, 3, dtype=torch.float64))
+    return model, x, y
+
+
+def golden():
+    """Fixture G1: 200 points on [0, 10], 20 inducing points."""
+    x = torch.arange(200, dtype=torch.float64) * (10.0 / 199.0)
+    y = (2 * x).sin() + 0.3 * (7 * x).cos()
+    model = CGLB(
+        kernel=RBF(lengthscale=0.7),
+        mean=Zero(),
+        likelihood=Gaussian(),
+        num_inputs=1,
+        num_inducing=20,
+        num_data=200,
+    ).double()
+    model.kernel.lengthscale = torch.tensor(0.7, dtype=torch.float64)
+    model.kernel.outputscale = torch.tensor(1.3, dtype=torch.float64)
+    model.likelihood.noise_variance = torch.tensor(0.05, dtype=torch.float64)
+    with torch.no_grad():
+        model.inducing_points.copy_(x[5::10, None])
+    return model, x[:, None], y
+
+
+def at(model, x, y, v, form="trace_error", budget=2**30):
+    """The bound at a given v, with its graph."""
+    solver = AuxiliarySolver(memory_budget=budget)
+    target, noise = y - model.mean(x), model.likelihood.noise_variance
+    z = model.inducing_points
+    with torch.no_grad():
+        q = NystromMatrix(
+            model.kernel, x, z, target, noise, jitter=model.jitter, memory_budget=budget
+        )
+        matrix = solver.matrix(model.kernel, x, noise)
+        found = solver.keep(matrix, q, target, v)
+    assert isinstance(found, Auxiliary)
+    terms, gradient = cg_lower_bound(
+        model.kernel, x, z, target, found, matrix, q, log_determinant=form, gradient=True
+    )
+    inputs = [target, noise, *gradient.kernel.inputs()]
+    known = [gradient.target, gradient.noise, *gradient.kernel.gradients()]
+    return sum(terms), inputs, known
+
+
+def dense(model, x, y, v, form):
+    """The same by dense algebra, differentiable by autograd."""
+    z, s, n = model.inducing_points, model.likelihood.noise_variance, len(x)
+    eye = torch.eye(n, dtype=x.dtype)
+    gram = model.kernel.evaluate(z, z)
+    gram = gram + (model.jitter or 0.0) * gram.diagonal().mean() * torch.eye(len(z), dtype=x.dtype)
+    cross = model.kernel.evaluate(z, x)
+    low_rank = cross.mT @ torch.linalg.solve(gram, cross)
+    q, k = low_rank + s * eye, model.kernel.evaluate(x) + s * eye
+    target = y - model.mean(x)
+    r = target - k @ v
+    fit = r @ torch.linalg.solve(q, r) + v @ (target + r)
+    if form == "trace_error":
+        gap = (model.kernel.diagonal(x) - low_rank.diagonal()).clamp(min=0.0).sum()
+        more = n * torch.log1p(gap / (n * s))
+    else:
+        more = n * (torch.linalg.solve(q, k).trace() / n).log()
+    return -0.5 * (fit + torch.logdet(q) + more + n * math.log(2 * math.pi))
+
+
+def exact_solution(model, x, y):
+    n = len(x)
+    k = model.kernel.evaluate(x) + model.likelihood.noise_variance * torch.eye(n, dtype=x.dtype)
+    return torch.linalg.solve(k, y - model.mean(x)).detach()
+
+
+KERNELS = {
+    "matern32": lambda: Matern32(ard_num_dims=3, lengthscale=[0.8, 1.5, 2.0]),
+    "fixed_scale": lambda: RBF(outputscale=None),
+    "sum": lambda: RBF(lengthscale=0.7) + Matern52(active_dims=[1]) * 0.5,
+}
+
+
+@pytest.mark.parametrize("budget", [1 << 14, 2**30])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", KERNELS)
+def test_value_and_gradient_equal_autograd_at_any_v(name, form, budget, monkeypatch):
+    monkeypatch.setitem(nystrom.BLOCK_BYTES, "cpu", 13 * 10 * 8)  # 13 points a block
+    model, x, y = problem(KERNELS[name]())
+    for v in (torch.randn(60, dtype=torch.float64), exact_solution(model, x, y)):
+        value, inputs, known = at(model, x, y, v, form, budget)
+        want = dense(model, x, y, v, form)
+        torch.testing.assert_close(value, want.detach(), rtol=1e-11, atol=0)
+        parameters = list(model.parameters())
+        grads = torch.autograd.grad(want, parameters)
+        found = torch.autograd.grad(inputs, parameters, known)
+        for a, b in zip(found, grads, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-8 * float(b.abs().max()))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_gradient_follows_jitter_and_inputs(form):
+    model, x, y = problem(jitter=1e-2)
+    layer = torch.nn.Linear(3, 3).double()
+    v = torch.randn(60, dtype=torch.float64)
+    _, inputs, known = at(model, layer(x), y, v, form)
+    leaves = [*model.parameters(), *layer.parameters()]
+    found = torch.autograd.grad(inputs, leaves, known)
+    want = torch.autograd.grad(dense(model, layer(x), y, v, form), leaves)
+    for a, b in zip(found, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-8 * float(b.abs().max()))
+
+
+def test_golden_values():
+    model, x, y = golden()
+    solution = exact_solution(model, x, y)
+    for form, at_zero, at_solution in (
+        ("trace_error", -15.38647192, -12.90910478),
+        ("preconditioned_trace", -14.87147446, -12.39410732),
+    ):
+        zero = at(model, x, y, torch.zeros_like(y), form)[0]
+        assert float(zero.detach()) == pytest.approx(at_zero, rel=1e-8)
+        best = at(model, x, y, solution, form)[0]
+        assert float(best.detach()) == pytest.approx(at_solution, rel=1e-8)
+
+
+@pytest.mark.parametrize(("epsilon", "steps"), [(1.0, 1), (1e-3, 3), (1e-6, 4)])
+def test_golden_steps_and_their_guarantee(epsilon, steps):
+    model, x, y = golden()
+    with torch.no_grad():
+        evidence = CGLowerBound(epsilon=epsilon).evidence(model, x, y)
+    assert evidence.kind == "lower_bound"
+    assert evidence.report.converged
+    assert evidence.report.iterations == steps
+    assert -12.90910478 - epsilon <= float(evidence.value) <= -12.90910477
+    if epsilon == 1.0:
+        assert float(evidence.value) == pytest.approx(-13.15869761, rel=1e-8)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    log_noise=st.floats(-3, 1),
+    log_scale=st.floats(-0.7, 0.7),
+    m=st.integers(1, 30),
+)
+def test_orderings(seed, log_noise, log_scale, m):
+    kernel = (RBF, Matern32, Matern52)[seed % 3](lengthscale=10**log_scale)
+    model, x, y = problem(kernel, n=40, m=m, noise=10**log_noise, seed=seed)
+    exact = ExactGP(kernel=model.kernel, mean=model.mean, likelihood=model.likelihood)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        lml = float(ExactMLL().evidence(exact, x, y).value)
+        elbo = float(CollapsedELBO().evidence(model, x, y).value)
+    solution = exact_solution(model, x, y)
+    slack = 1e-8 * max(1.0, abs(lml), abs(elbo))
+    for v in (
+        torch.zeros_like(y),
+        solution,
+        torch.randn(40, generator=generator, dtype=torch.float64),
+        solution * 0.7,
+    ):
+        loose, tight = (float(at(model, x, y, v, form)[0].detach()) for form in FORMS)
+        slack = max(slack, 1e-8 * abs(loose))
+        assert loose <= tight + slack
+        assert tight <= lml + slack
+        if not v.any() or v is solution:
+            assert elbo <= loose + slack
+
+
+def test_at_all_data_the_bound_is_exact_for_every_v():
+    model, x, y = problem(n=30, m=30)
+    with torch.no_grad():
+        model.inducing_points.copy_(x)
+        exact = ExactGP(kernel=model.kernel, mean=model.mean, likelihood=model.likelihood)
+        want = ExactMLL().evidence(exact, x, y).value
+    for form in FORMS:
+        value = at(model, x, y, torch.randn(30, dtype=torch.float64), form)[0]
+        torch.testing.assert_close(value, want, rtol=1e-9, atol=0)
+
+
+def test_zero_vector_has_the_collapsed_bounds_fit():
+    model, x, y = problem()
+    solver = AuxiliarySolver(epsilon=1e9)
+    with torch.no_grad():
+        elbo = CollapsedELBO().evidence(model, x, y)
+        found = CGLowerBound(epsilon=1e9).evidence(model, x, y)
+    assert solver.epsilon == 1e9
+    assert found.report.iterations == 0
+    torch.testing.assert_close(found.parts["fit"], elbo.parts["fit"])
+    assert found.value > elbo.value
+
+
+def test_reduced_products_give_the_bound_of_the_true_residual():
+    model, x, y = problem(noise=1e-2, n=80)
+    evidence = CGLowerBound(epsilon=1e-4, product_dtype="float32").evidence(model, x, y)
+    assert evidence.report.converged
+    want = dense(model, x, y, model.auxiliary, "trace_error")
+    torch.testing.assert_close(evidence.value, want, rtol=1e-10, atol=0)
+    best = dense(model, x, y, exact_solution(model, x, y), "trace_error")
+    assert best - 1e-4 - 1e-7 <= evidence.value <= best + 1e-7
+
+
+def test_chunked_equals_dense_matrix():
+    model, x, y = problem(n=200, m=20)
+    values = []
+    for budget in (1 << 14, 2**30):
+        objective = CGLowerBound(memory_budget=budget, refresh="iteration")
+        matrix = objective.solver.matrix(model.kernel, x, model.likelihood.noise_variance)
+        assert matrix._full.backend == ("chunked" if budget == 1 << 14 else "dense")
+        objective.moved.fill_(bool(model.auxiliary.any()))  # the second keeps the first one's v
+        value = objective.evidence(model, x, y).value
+        values.append([value.detach(), *torch.autograd.grad(value, list(model.parameters()))])
+    for a, b in zip(*values, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-8 * float(b.abs().max()))
+
+
+class Largest(TorchDispatchMode):
+    """Records the largest tensor any operation makes."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        for t in out if isinstance(out, (tuple, list)) else [out]:
+            if isinstance(t, torch.Tensor):
+                self.numbers = max(self.numbers, t.numel())
+        return out
+
+
+def test_memory_is_linear_in_the_number_of_points(monkeypatch):
+    monkeypatch.setitem(nystrom.BLOCK_BYTES, "cpu", 20 * 12 * 8)
+    before, largest = torch.get_num_threads(), {}
+    torch.set_num_threads(1)  # what other threads do is not recorded
+    try:
+        for n in (150, 300):
+            model, x, y = problem(n=n, m=12)
+            with Largest() as seen:
+                evidence = CGLowerBound(memory_budget=1 << 15, max_iterations=2).evidence(
+                    model, x, y
+                )
+                evidence.value.backward()
+            largest[n] = seen.numbers
+    finally:
+        torch.set_num_threads(before)
+    # tiles of at most 45 x 45, and thin blocks of (n, M)
+    assert largest[150] <= 2100
+    assert largest[300] <= 2 * 2100 < 300 * 300 / 20
+
+
+def test_the_vector_is_a_warm_start():
+    model, x, y = problem(n=120, m=6, noise=1e-2)
+    objective = CGLowerBound(epsilon=1e-2)
+    with torch.no_grad():
+        first = objective.evidence(model, x, y)
+        again = objective.evidence(model, x, y)
+        model.likelihood.noise_variance = model.likelihood.noise_variance * 1.05
+        moved = objective.evidence(model, x, y)
+    assert first.report.iterations > 5
+    assert again.report.iterations == 0
+    assert torch.equal(first.value, again.value)
+    assert moved.report.iterations < first.report.iterations
+
+
+def test_iteration_mode_holds_the_vector_within_a_line_search():
+    model, x, y = problem(n=120, m=6, noise=1e-2)
+    objective = CGLowerBound(epsilon=1e-3, refresh="iteration")
+    with torch.no_grad():
+        objective.evidence(model, x, y)
+        held = model.auxiliary.clone()
+        model.likelihood.noise_variance = model.likelihood.noise_variance * 3.0
+        inside = objective.evidence(model, x, y)
+        assert torch.equal(model.auxiliary, held)
+        assert not inside.report.converged
+        want = dense(model, x, y, held, "trace_error")
+        torch.testing.assert_close(inside.value, want, rtol=1e-10, atol=0)
+        objective.after_step(model)
+        after = objective.evidence(model, x, y)
+    assert after.report.converged
+    assert after.value > inside.value
+    assert not torch.equal(model.auxiliary, held)
+
+
+def test_a_failed_line_search_holds_the_vector_from_then_on():
+    model, _, _ = problem()
+    objective = CGLowerBound()
+    assert objective.after_stall(model)
+    assert bool(objective.hold)
+    assert not objective.after_stall(model)
+    fresh = CGLowerBound()
+    fresh.load_state_dict(objective.state_dict())
+    assert bool(fresh.hold)
+
+
+def test_too_few_steps_still_give_a_bound_above_the_collapsed_one():
+    model, x, y = problem(n=150, m=5, noise=1e-5)
+    with torch.no_grad():
+        elbo = CollapsedELBO().evidence(model, x, y).value
+        exact = ExactGP(kernel=model.kernel, mean=model.mean, likelihood=model.likelihood)
+        lml = ExactMLL().evidence(exact, x, y).value
+        for steps in (1, 2, 5):
+            model.auxiliary.zero_()
+            evidence = CGLowerBound(epsilon=1e-9, max_iterations=steps).evidence(model, x, y)
+            assert not evidence.report.converged
+            assert "steps were not enough" in evidence.report.reason
+            assert elbo <= evidence.value <= lml
+
+
+def test_unreachable_tolerance_is_reported():
+    model, x, y = problem(noise=1e-6, n=80)
+    with torch.no_grad():
+        evidence = CGLowerBound(epsilon=1e-300, max_iterations=300).evidence(model, x, y)
+    assert not evidence.report.converged
+    assert evidence.report.reason
+    assert torch.isfinite(evidence.value)
+
+
+def test_repeated_inputs_and_noise_near_zero():
+    model, x, y = problem(n=40, m=12, noise=1.1e-6)
+    x = torch.cat([x, x])
+    y = torch.cat([y, y + 1e-4])
+    model.auxiliary = torch.zeros(80, dtype=torch.float64)
+    with torch.no_grad():
+        model.inducing_points.copy_(x[[0, 40, 1, 41, *range(2, 10)]])  # repeated as well
+    evidence = CGLowerBound(max_iterations=1000).evidence(model, x, y)
+    evidence.value.backward()
+    assert all(bool(torch.isfinite(p.grad).all()) for p in model.parameters())
+    exact = ExactGP(kernel=model.kernel, mean=model.mean, likelihood=model.likelihood)
+    with torch.no_grad():
+        lml = float(ExactMLL().evidence(exact, x, y).value)
+    assert float(evidence.value.detach()) <= lml + 1e-6 * abs(lml)
+
+
+def test_mistakes_are_explained():
+    model, x, y = problem()
+    bad = y.clone()
+    bad[[3, 9]] = float("nan")
+    with pytest.raises(DataError, match=r"2 of 60 targets are not finite .* in row 3"):
+        CGLowerBound().evidence(model, x, bad)
+    with pytest.raises(DataError, match="not finite"):
+        CGLowerBound().prepare(model, x, bad)
+    sgpr = SGPR(kernel=RBF(), mean=Zero(), likelihood=Gaussian(), num_inputs=1, num_inducing=2)
+    with pytest.raises(ConfigError, match="CGLowerBound needs a CGLB model, got SGPR"):
+        CGLowerBound().check(sgpr)
+    other = CGLB(
+        kernel=RBF(), mean=Zero(), likelihood=StudentT(), num_inputs=1, num_data=5, num_inducing=2
+    )
+    with pytest.raises(ConfigError, match="needs the Gaussian likelihood"):
+        CGLowerBound().check(other)
+    with pytest.raises(ConfigError, match=r"trainer\.dtype=float64"):
+        CGLowerBound().check(model.float())
+    for options, message in (
+        ({"epsilon": 0.0}, "epsilon is in nats and must be positive"),
+        ({"max_iterations": 0}, "max_iterations must be at least 1"),
+        ({"product_dtype": "float16"}, "product_dtype=float16: expected one of float32, float64"),
+        ({"refresh": "never"}, "refresh=never: expected one of evaluation, iteration"),
+        ({"log_determinant": "exact"}, "log_determinant=exact: expected one of"),
+        ({"memory_budget": 0}, "memory_budget is in bytes"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            CGLowerBound(**options)
+    zero = torch.zeros((), dtype=torch.float64)
+    with pytest.raises(NotPositiveDefinite, match="noise variance is 0"):
+        NystromMatrix(RBF().double(), x, x[:1], y, zero)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cuda_agrees_with_cpu():
+    model, x, y = problem()
+    objective = CGLowerBound(epsilon=1e-8)
+    value = objective.evidence(model, x, y).value
+    want = torch.autograd.grad(value, list(model.parameters()))
+    model.cuda()
+    model.auxiliary.zero_()
+    found = objective.cuda().evidence(model, x.cuda(), y.cuda()).value
+    torch.testing.assert_close(found.cpu(), value, rtol=1e-8, atol=0)
+    for a, b in zip(torch.autograd.grad(found, list(model.parameters())), want, strict=True):
+        torch.testing.assert_close(a.cpu(), b, rtol=1e-5, atol=1e-6 * float(b.abs().max()))

@@ -1,0 +1,200 @@
+"""Sparse regression: posterior against dense algebra, golden values, start, checkpoints."""
+
+import io
+
+import dense_gaussian_process as dense
+import numpy as np
+import pytest
+import torch
+
+from gpx.errors import ConfigError, DataError, NotPositiveDefinite
+from gpx.inference import nystrom
+from gpx.kernels import RBF, Matern32
+from gpx.likelihoods import Gaussian
+from gpx.means import Linear, Zero
+from gpx.models import SGPR, ExactGP
+from gpx.objectives import CollapsedELBO
+
+
+def golden():
+    """Golden problem G1: 200 points on [0, 10], 20 inducing points."""
+    x = torch.arange(200, dtype=torch.float64) * (10.0 / 199.0)
+    y = (2 * x).sin() + 0.3 * (7 * x).cos()
+    model = SGPR(
+        kernel=RBF(), mean=Zero(), likelihood=Gaussian(), num_inputs=1, num_inducing=20
+    ).double()
+    model.kernel.lengthscale = torch.tensor(0.7, dtype=torch.float64)
+    model.kernel.outputscale = torch.tensor(1.3, dtype=torch.float64)
+    model.likelihood.noise_variance = torch.tensor(0.05, dtype=torch.float64)
+    with torch.no_grad():
+        model.inducing_points.copy_(x[5::10, None])
+    return model, x[:, None], y
+
+
+def problem(seed=0, n=80, m=15, dtype=torch.float64, **options):
+    torch.manual_seed(seed)
+    x = torch.randn(n, 3, dtype=torch.float64)
+    y = x.sum(1).sin() + 0.1 * torch.randn(n, dtype=torch.float64)
+    model = SGPR(
+        kernel=Matern32(ard_num_dims=3, lengthscale=[0.8, 1.5, 2.0], outputscale=1.4),
+        mean=Linear(3, bias=0.3),
+        likelihood=Gaussian(0.07),
+        num_inputs=3,
+        num_inducing=m,
+        **options,
+    ).to(dtype)
+    with torch.no_grad():
+        model.inducing_points.copy_(torch.randn(m, 3, dtype=torch.float64))
+    return model, x.to(dtype), y.to(dtype)
+
+
+def test_golden_posterior():
+    model, x, y = golden()
+    at = torch.tensor([[5.03], [10.4]], dtype=torch.float64)
+    mean, variance = model.condition(x, y).predict(at)
+    expected_mean = torch.tensor([-0.5943785215, 1.408125971], dtype=torch.float64)
+    expected_variance = torch.tensor([0.004180522695, 0.3537315899], dtype=torch.float64)
+    torch.testing.assert_close(mean, expected_mean, rtol=1e-8, atol=0)
+    torch.testing.assert_close(variance, expected_variance, rtol=1e-7, atol=0)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 5e-4)])
+def test_posterior_equals_dense_algebra(dtype, tolerance):
+    model, x, y = problem(dtype=dtype)
+    at = torch.randn(17, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    mean, variance = model.condition(x, y).predict(at.to(dtype))
+    assert mean.dtype == variance.dtype == dtype
+    wide, x, y = model.double(), x.double(), y.double()
+    with torch.no_grad():
+        z = wide.inducing_points
+        found = dense.sparse_posterior(
+            wide.kernel.evaluate(z, z).numpy(),
+            wide.kernel.evaluate(z, x).numpy(),
+            wide.kernel.evaluate(z, at).numpy(),
+            wide.kernel.diagonal(at).numpy(),
+            (y - wide.mean(x)).numpy(),
+            float(wide.likelihood.noise_variance),
+        )
+        want_mean = found[0] + wide.mean(at).numpy()
+    np.testing.assert_allclose(mean.numpy(), want_mean, rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(variance.numpy(), found[1], rtol=tolerance, atol=tolerance)
+
+
+def test_inducing_points_at_all_data_give_the_exact_posterior():
+    model, x, y = problem(n=30, m=30)
+    with torch.no_grad():
+        model.inducing_points.copy_(x)
+    exact = ExactGP(kernel=model.kernel, mean=model.mean, likelihood=model.likelihood)
+    at = x[:9] + 0.4
+    got, want = model.condition(x, y).predict(at), exact.condition(x, y).predict(at)
+    torch.testing.assert_close(got.mean, want.mean, rtol=1e-8, atol=1e-9)
+    torch.testing.assert_close(got.variance, want.variance, rtol=1e-7, atol=1e-9)
+
+
+def test_posterior_survives_a_safe_checkpoint_without_the_training_data():
+    model, x, y = problem()
+    posterior = model.condition(x, y)
+    want = posterior.predict(x[:7] + 0.3)
+    stream = io.BytesIO()
+    torch.save(posterior.state_dict(), stream)
+    stream.seek(0)
+    fresh, _, _ = problem(seed=3)
+    rebuilt = fresh.empty_posterior(len(x))
+    rebuilt.load_state_dict(torch.load(stream, weights_only=True))
+    with torch.no_grad():
+        for parameter in (*model.parameters(), *fresh.parameters()):
+            parameter.add_(0.5)
+    got = rebuilt.predict(x[:7] + 0.3)
+    torch.testing.assert_close(got.mean, want.mean, rtol=0, atol=0)
+    torch.testing.assert_close(got.variance, want.variance, rtol=0, atol=0)
+    assert len(x) not in {size for v in rebuilt.state_dict().values() for size in v.shape}
+
+
+def test_prediction_and_conditioning_do_not_depend_on_the_block_size(monkeypatch):
+    model, x, y = problem()
+    want = model.condition(x, y).predict(x + 0.2)
+    monkeypatch.setitem(nystrom.BLOCK_BYTES, "cpu", 7 * 15 * 8)
+    got = model.condition(x, y).predict(x + 0.2)
+    torch.testing.assert_close(got.mean, want.mean, rtol=1e-10, atol=1e-11)
+    torch.testing.assert_close(got.variance, want.variance, rtol=1e-9, atol=1e-11)
+
+
+def test_initialise_places_points_on_the_data_and_raises_the_bound_by_the_noise():
+    objective = CollapsedELBO()
+    fixed, x, y = problem(fit_noise=False)
+    fixed.initialise(x, y, generator=torch.Generator().manual_seed(0))
+    assert all(bool((x == z).all(1).any()) for z in fixed.inducing_points)
+    fitted, _, _ = problem()
+    fitted.initialise(x, y, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(fitted.inducing_points, fixed.inducing_points)
+    with torch.no_grad():
+        before = objective.evidence(fixed, x, y).value
+        best = objective.evidence(fitted, x, y).value
+        assert best > before + 1.0
+        noise = fitted.likelihood.noise_variance.clone()
+        for factor in (0.9, 1.1):
+            fitted.likelihood.noise_variance = noise * factor
+            assert objective.evidence(fitted, x, y).value < best
+
+
+def test_parameters_have_their_roles():
+    model, _, _ = problem()
+    groups = model.parameter_groups()
+    assert groups["inducing"] == [model.inducing_points]
+    together = {id(p) for group in groups.values() for p in group}
+    assert together == {id(p) for p in model.parameters()}
+    assert sum(map(len, groups.values())) == len(together)
+
+
+def test_repeated_inducing_points_do_not_crash_and_are_reported():
+    model, x, y = problem()
+    with torch.no_grad():
+        want = CollapsedELBO().evidence(model, x, y).value
+        repeated = SGPR(
+            kernel=model.kernel,
+            mean=model.mean,
+            likelihood=model.likelihood,
+            num_inputs=3,
+            num_inducing=30,
+        ).double()
+        repeated.inducing_points.copy_(model.inducing_points.repeat(2, 1))
+        evidence = CollapsedELBO().evidence(repeated, x, y)
+    torch.testing.assert_close(evidence.value, want, rtol=1e-6, atol=1e-4)
+    got = repeated.condition(x, y).predict(x)
+    want_posterior = model.condition(x, y).predict(x)
+    torch.testing.assert_close(got.mean, want_posterior.mean, rtol=1e-5, atol=1e-5)
+    assert evidence.report.jitter >= 0.0
+
+
+def test_defaults_serve_data_smaller_than_the_number_of_inducing_points():
+    model = SGPR(
+        kernel=RBF(), mean=Zero(), likelihood=Gaussian(), num_inputs=2, num_inducing=50, num_data=20
+    )
+    assert model.inducing_points.shape == (20, 2)
+
+
+def test_mistakes_are_explained():
+    model, x, y = problem(n=10, m=15)
+    with pytest.raises(DataError, match=r"15 inducing points .* only 10 training points"):
+        model.initialise(x, y, generator=torch.Generator())
+    common = {"kernel": RBF(), "mean": Zero(), "likelihood": Gaussian(), "num_inputs": 1}
+    with pytest.raises(ConfigError, match="unknown selector 'nearest'; expected one of greedy"):
+        SGPR(**common, selector="nearest")
+    with pytest.raises(ConfigError, match="num_inducing must be at least 1"):
+        SGPR(**common, num_inducing=0)
+    with pytest.raises(ConfigError, match="jitter must not be negative"):
+        SGPR(**common, jitter=-1.0)
+    with torch.no_grad():
+        model.inducing_points.fill_(float("nan"))
+    with pytest.raises(NotPositiveDefinite, match=r"K_zz of 15 inducing points .*NaN"):
+        model.condition(x, y)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cuda_agrees_with_cpu():
+    model, x, y = problem()
+    want = model.condition(x, y).predict(x + 0.1)
+    got = model.cuda().condition(x.cuda(), y.cuda()).predict(x.cuda() + 0.1)
+    torch.testing.assert_close(got.mean.cpu(), want.mean, rtol=1e-8, atol=1e-9)
+    torch.testing.assert_close(got.variance.cpu(), want.variance, rtol=1e-7, atol=1e-9)

@@ -1,0 +1,184 @@
+"""Inducing points selected anew between optimisations: what is kept, undone, grown, restored."""
+
+import math
+
+import pytest
+import torch
+
+from gpx.errors import ConfigError
+from gpx.kernels import Matern32
+from gpx.likelihoods import Gaussian
+from gpx.means import Zero
+from gpx.methods.sparse.sgpr_posterior import SGPRPosterior
+from gpx.models import SGPR
+from gpx.objectives import CollapsedELBO
+
+
+def data(n=150, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = 3.0 * torch.rand(n, 1, generator=generator, dtype=torch.float64)
+    y = (2 * x[:, 0]).sin() + 0.1 * torch.randn(n, generator=generator, dtype=torch.float64)
+    return x, y
+
+
+def model(**options):
+    return SGPR(
+        kernel=Matern32(lengthscale=0.7),
+        mean=Zero(),
+        likelihood=Gaussian(0.02),
+        num_inputs=1,
+        **options,
+    ).double()
+
+
+def draws(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def loss_of(found, x, y):
+    with torch.no_grad():
+        return -float(CollapsedELBO().evidence(found, x, y).value) / len(x)
+
+
+def test_a_round_that_lowers_the_bound_is_undone():
+    x, y = data()
+    found = model(num_inducing=10, reinitialise=3)
+    found.initialise(x, y, generator=draws())
+    before = {name: value.clone() for name, value in found.state_dict().items()}
+    loss = loss_of(found, x, y)
+    assert found.next_round(x, y, loss, generator=draws())
+    assert "round 2" in found.note
+    with torch.no_grad():
+        found.inducing_points.mul_(0.05).add_(1.5)  # all in one place: a bad end
+        found.likelihood.noise_variance = torch.tensor(1.0, dtype=torch.float64)
+    assert not found.next_round(x, y, loss_of(found, x, y), generator=draws())
+    assert "undone" in found.note
+    for name, value in found.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    # the optimisation that follows may only gain, and moves nothing
+    assert not found.next_round(x, y, loss, generator=draws())
+    assert loss_of(found, x, y) == loss
+
+
+def test_a_better_round_is_kept_and_the_last_selects_nothing():
+    x, y = data()
+    found = model(num_inducing=10, reinitialise=1)
+    found.initialise(x, y, generator=draws())
+    assert found.next_round(x, y, 1.0, generator=draws())
+    chosen = found.inducing_points.detach().clone()
+    assert not found.next_round(x, y, 0.5, generator=draws())
+    assert torch.equal(found.inducing_points, chosen)
+
+
+def test_no_rounds_unless_asked_for():
+    x, y = data()
+    found = model(num_inducing=10)
+    found.initialise(x, y, generator=draws())
+    before = found.inducing_points.detach().clone()
+    assert found.num_rounds == 1
+    assert not found.next_round(x, y, 1.0, generator=draws())
+    assert torch.equal(found.inducing_points, before)
+
+
+def test_points_that_others_determine_are_dropped():
+    x, y = data(20)
+    x, y = x.repeat(4, 1), y.repeat(4)
+    found = model(num_inducing=40, reinitialise=1)
+    found.initialise(x, y, generator=draws())
+    assert len(found.inducing_points) == 20
+    assert "20 of 40 inducing points kept" in found.note
+    evidence = CollapsedELBO().evidence(found, x, y)
+    assert evidence.report.relative == 0.0
+    evidence.value.backward()
+    assert bool(torch.isfinite(found.inducing_points.grad).all())
+
+
+def test_automatic_grows_until_certified_and_keeps_what_is():
+    x, y = data()
+    found = model(num_inducing="auto", reinitialise=2, tolerance=0.1)
+    found.initialise(x, y, generator=draws())
+    size = len(found.inducing_points)
+    assert "inducing points, KL" in found.note
+    assert found.kl_upper_bound(x, y) <= 0.1
+    found.kernel.lengthscale = torch.tensor(
+        0.2, dtype=torch.float64
+    )  # as training might: needs more points
+    assert found.kl_upper_bound(x, y) > 0.1
+    assert found.next_round(x, y, 1.0, generator=draws())
+    assert len(found.inducing_points) > size
+    assert "selected anew" in found.note
+    chosen = found.inducing_points.detach().clone()
+    assert not found.next_round(x, y, 1.0, generator=draws())
+    assert "certified with" in found.note
+    assert torch.equal(found.inducing_points, chosen)
+    facts = found.condition(x, y).facts()
+    assert facts["certified"]
+    assert facts["kl_upper_bound"] <= facts["kl_tolerance"] == 0.1
+
+
+def test_automatic_is_certified_after_the_last_round_too():
+    x, y = data()
+    found = model(num_inducing="auto", reinitialise=0)
+    found.initialise(x, y, generator=draws())
+    found.kernel.lengthscale = torch.tensor(0.2, dtype=torch.float64)
+    assert not found.next_round(x, y, math.nan, generator=draws())
+    assert found.kl_upper_bound(x, y) <= 0.1
+
+
+def test_automatic_keeps_trained_points_that_selection_does_not_improve():
+    x, y = data()
+    found = model(num_inducing="auto", max_inducing=4, reinitialise=1)
+    found.initialise(x, y, generator=draws())
+    assert len(found.inducing_points) == 4
+    assert "approx.max_inducing=4 is the limit set" in found.note
+    spread = torch.linspace(0.3, 2.7, 4, dtype=torch.float64)[:, None]
+    found.place(spread)
+    assert found.kl_upper_bound(x, y) > 0.1
+    assert not found.next_round(x, y, 1.0, generator=draws())
+    torch.testing.assert_close(found.inducing_points.detach(), spread)
+    assert "approx.max_inducing=4 is the limit set" in found.note
+    assert not found.condition(x, y).facts()["certified"]
+
+
+def test_a_stopped_run_finds_its_rounds_and_sizes_again():
+    x, y = data()
+    found = model(num_inducing="auto", reinitialise=1)
+    found.initialise(x, y, generator=draws())
+    fresh = model(num_inducing="auto", reinitialise=1)
+    fresh.load_state_dict(found.state_dict())
+    assert torch.equal(fresh.inducing_points, found.inducing_points)
+    posterior = found.condition(x, y)
+    empty = model(num_inducing="auto", reinitialise=1).empty_posterior(len(x))
+    assert isinstance(empty, SGPRPosterior)
+    empty.load_state_dict(posterior.state_dict())
+    at = x[:5] + 0.1
+    for got, want in zip(empty.predict(at), posterior.predict(at), strict=True):
+        assert torch.equal(got, want)
+
+    stopped = model(num_inducing=10, reinitialise=2)
+    stopped.initialise(x, y, generator=draws())
+    loss = loss_of(stopped, x, y)
+    stopped.next_round(x, y, loss, generator=draws())
+    resumed = model(num_inducing=10, reinitialise=2)
+    resumed.load_state_dict(stopped.state_dict())
+    resumed.load_rounds_state(stopped.rounds_state())
+    for one in (stopped, resumed):
+        assert not one.next_round(x, y, loss + 1.0, generator=draws())
+    assert torch.equal(stopped.inducing_points, resumed.inducing_points)
+
+
+def test_mistakes_are_explained():
+    x, _ = data()
+    with pytest.raises(ConfigError, match="reinitialise counts rounds and cannot be -1"):
+        model(reinitialise=-1)
+    with pytest.raises(ConfigError, match="tolerance is in nats and must be positive"):
+        model(num_inducing="auto", tolerance=0.0)
+    with pytest.raises(ConfigError, match="max_inducing must be at least 1, got 0"):
+        model(num_inducing="auto", max_inducing=0)
+    with pytest.raises(ConfigError, match="needs selector=greedy, got kmeans"):
+        model(num_inducing="auto", selector="kmeans")
+    with pytest.raises(ConfigError, match="expected a whole number or the word auto"):
+        model(num_inducing="many")
+    with pytest.raises(ConfigError, match=r"float32 cannot: set trainer.dtype=float64"):
+        model(num_inducing="auto").settle(x.float())
+    assert model(num_inducing=5).settle(x.float()) == {}

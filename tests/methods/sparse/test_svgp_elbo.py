@@ -1,0 +1,204 @@
+import math
+
+import pytest
+import torch
+
+from gpx.errors import ConfigError
+from gpx.kernels import RBF, Matern32
+from gpx.likelihoods import Bernoulli, Gaussian, Softmax
+from gpx.means import Constant, Zero
+from gpx.methods.base.model import Model
+from gpx.methods.sparse.svgp_elbo import SVGPELBO
+from gpx.models import SVGP
+
+
+def _problem(n=60, d=2, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.rand(n, d, generator=generator, dtype=torch.float64) * 4
+    noise = 0.3 * torch.randn(n, generator=generator, dtype=torch.float64)
+    return x, x.sum(1).sin() + noise
+
+
+def _model(likelihood=None, num_inducing=12, jitter=0.0, mean=None, **options):
+    return SVGP(
+        kernel=Matern32(lengthscale=1.2, outputscale=0.9),
+        mean=mean or Zero(),
+        likelihood=likelihood or Gaussian(0.1),
+        num_inputs=2,
+        num_inducing=num_inducing,
+        jitter=jitter,
+        **options,
+    ).double()
+
+
+def _collapsed(model, x, y):
+    """The collapsed bound by dense algebra: log N(y | 0, Q + noise) - tr(K - Q) / (2 noise)."""
+    noise = model.likelihood.noise_variance
+    z = model.inducing
+    k_zx = model.kernel.evaluate(z, x)
+    k_zz = model.kernel.evaluate(z) + model.jitter * model.kernel.outputscale * torch.eye(
+        len(z), dtype=x.dtype
+    )
+    nystrom = k_zx.mT @ torch.linalg.solve(k_zz, k_zx)
+    covariance = nystrom + noise * torch.eye(len(x), dtype=x.dtype)
+    evidence = torch.distributions.MultivariateNormal(
+        model.mean(x), covariance_matrix=covariance
+    ).log_prob(y)
+    return evidence - (model.kernel.diagonal(x) - nystrom.diagonal()).sum() / (2 * noise)
+
+
+def _generator():
+    return torch.Generator().manual_seed(0)
+
+
+@pytest.mark.parametrize("jitter", [0.0, 1e-6])
+def test_optimal_q_gives_the_collapsed_bound(jitter):
+    x, y = _problem()
+    model = _model(jitter=jitter, mean=Constant(0.2))
+    model.initialise(x, y, generator=_generator())  # warm start: q is at its optimum
+    evidence = SVGPELBO(len(x)).evidence(model, x, y)
+    assert evidence.value.item() == pytest.approx(_collapsed(model, x, y).item(), abs=1e-8)
+    gradients = torch.autograd.grad(evidence.value, list(model.q.parameters()))
+    assert max(g.abs().max() for g in gradients) < 1e-7
+
+
+def test_golden_number():
+    """Fixture G1 of Burt's diagnostics: collapsed ELBO -15.39090192 without jitter."""
+    n = torch.arange(200, dtype=torch.float64)
+    x = (10 * n / 199).unsqueeze(1)
+    y = (2 * x[:, 0]).sin() + 0.3 * (7 * x[:, 0]).cos()
+    model = SVGP(
+        kernel=RBF(lengthscale=0.7, outputscale=1.3).double(),
+        mean=Zero(),
+        likelihood=Gaussian(0.05).double(),
+        num_inputs=1,
+        num_inducing=20,
+        jitter=0.0,
+    ).double()
+    with torch.no_grad():
+        for module, name, value in (
+            (model.kernel, "lengthscale", 0.7),
+            (model.kernel, "outputscale", 1.3),
+            (model.likelihood, "noise_variance", 0.05),
+        ):
+            setattr(module, name, torch.tensor(value, dtype=torch.float64))
+        model.inducing.copy_(x[5::10])
+    model.fit_variational(x, y)
+    found = SVGPELBO(200).evidence(model, x, y).value.item()
+    assert found == pytest.approx(-15.39090192, rel=1e-6)
+
+
+def test_any_other_q_is_below_the_collapsed_bound():
+    x, y = _problem()
+    for seed in range(20):
+        model = _model(warm_start=seed % 2 == 0)
+        model.initialise(x, y, generator=_generator())
+        with torch.no_grad():
+            for parameter in model.q.parameters():
+                parameter.add_(0.1 * torch.randn(parameter.shape, dtype=torch.float64))
+        value = SVGPELBO(len(x)).evidence(model, x, y).value
+        assert value < _collapsed(model, x, y) + 1e-8
+
+
+def test_collapsed_bound_is_below_the_evidence_and_reaches_it_with_all_points():
+    x, y = _problem(30)
+    gaps = []
+    for size in (5, 15, 30):
+        model = _model(num_inducing=size)
+        model.initialise(x, y, generator=_generator())
+        covariance = model.kernel.evaluate(x) + model.likelihood.noise_variance * torch.eye(
+            30, dtype=x.dtype
+        )
+        exact = torch.distributions.MultivariateNormal(torch.zeros(30, dtype=x.dtype), covariance)
+        gaps.append((exact.log_prob(y) - SVGPELBO(30).evidence(model, x, y).value).item())
+    assert gaps[0] > gaps[1] > gaps[2] > -1e-8
+    assert gaps[2] == pytest.approx(0.0, abs=1e-7)
+
+
+@pytest.mark.parametrize("likelihood", [Gaussian(0.2), Bernoulli("probit")])
+@pytest.mark.parametrize("family", ["full", "mean_field"])
+def test_average_over_all_batches_is_the_full_bound(likelihood, family):
+    x, y = _problem(12)
+    y = y if isinstance(likelihood, Gaussian) else y.sign()
+    model = _model(likelihood, num_inducing=5, family=family)
+    model.initialise(x, y, generator=_generator())
+    with torch.no_grad():
+        model.q.mean.normal_(generator=_generator())
+    objective = SVGPELBO(12)
+    full = objective.evidence(model, x, y).value
+    single = [objective.evidence(model, x[i : i + 1], y[i : i + 1]).value for i in range(12)]
+    torch.testing.assert_close(torch.stack(single).mean(), full, rtol=1e-12, atol=1e-10)
+    pairs = [
+        objective.evidence(model, x[[i, j]], y[[i, j]]).value for i in range(12) for j in range(i)
+    ]
+    torch.testing.assert_close(torch.stack(pairs).mean(), full, rtol=1e-12, atol=1e-10)
+
+
+def test_softmax_bound_is_below_the_evidence():
+    """Importance sampling from the prior at Z = X, exact up to its standard error."""
+    x = torch.tensor([[0.0, 0.0], [1.0, 0.5], [2.0, 3.0]], dtype=torch.float64)
+    y = torch.tensor([0.0, 2.0, 1.0]).double()
+    model = _model(Softmax(3), num_inducing=3, selector="uniform")
+    model.initialise(x, y, generator=_generator())
+    objective = SVGPELBO(3)
+    optimiser = torch.optim.LBFGS(model.q.parameters(), max_iter=100, line_search_fn="strong_wolfe")
+
+    def closure():
+        optimiser.zero_grad()
+        loss = objective(model, x, y)
+        loss.backward()
+        return loss
+
+    optimiser.step(closure)
+    bound = objective.evidence(model, x, y).value.item()
+    chol = torch.linalg.cholesky(model.kernel.evaluate(x)).detach()
+    draws = torch.randn(200_000, 3, 3, generator=_generator(), dtype=torch.float64)
+    weights = Softmax(3).log_prob(y, chol @ draws).sum(-1).exp()
+    evidence = weights.mean().log().item()
+    error = (weights.std() / math.sqrt(len(weights)) / weights.mean()).item()
+    assert evidence - 0.05 < bound < evidence + 4 * error
+
+
+def test_parts_kind_report_and_loss():
+    x, y = _problem()
+    model = _model(jitter=1e-6)
+    model.initialise(x, y, generator=_generator())
+    objective = SVGPELBO(600)
+    evidence = objective.evidence(model, x, y)
+    assert evidence.kind == objective.kind == "unbiased"
+    torch.testing.assert_close(
+        evidence.parts["fit"] - evidence.parts["complexity"], evidence.value.detach()
+    )
+    assert evidence.report.jitter == pytest.approx(0.9e-6, rel=1e-4)
+    torch.testing.assert_close(objective(model, x, y), -evidence.value / 600)
+
+
+def test_errors_in_one_sentence():
+    class Other(Model):
+        def condition(self, x, y): ...
+        def empty_posterior(self, num_data): ...
+
+    with pytest.raises(ConfigError, match="SVGPELBO needs a SVGP model, got Other"):
+        SVGPELBO(10).check(Other())
+    with pytest.raises(ConfigError, match="num_data must be at least 1"):
+        SVGPELBO(0)
+
+
+def test_full_evidence_is_the_streamed_bound():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(23, 2, generator=generator, dtype=torch.float64)
+    y = torch.sin(x[:, 0])
+    model = SVGP(
+        kernel=RBF(ard_num_dims=2),
+        mean=Zero(),
+        likelihood=Gaussian(0.1),
+        num_inputs=2,
+        num_inducing=5,
+    ).double()
+    model.initialise(x, y, generator=generator)
+    objective = SVGPELBO(num_data=23)
+    whole = objective.evidence(model, x, y).value.item()
+    for batch_size in (1, 7, 23, 100):  # the remainder counts
+        streamed = objective.full_evidence(model, x, y, batch_size=batch_size)
+        assert streamed.value.item() == pytest.approx(whole, rel=1e-12)
+        assert streamed.kind == "lower_bound"

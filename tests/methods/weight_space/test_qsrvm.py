@@ -1,0 +1,96 @@
+"""The relevance vector machine: fixed points, sparsity, and the sparse model it leaves."""
+
+import pytest
+import torch
+
+from gpx.errors import ConfigError
+from gpx.kernels import RBF
+from gpx.likelihoods import Bernoulli, Gaussian
+from gpx.means import Constant, Zero
+from gpx.methods.weight_space.qsrvm import PRUNED, QSRVM
+from gpx.objectives import QuadruplyStochasticELBO
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def problem(n=120, **options):
+    generator = torch.Generator().manual_seed(0)
+    x = 20.0 * torch.rand(n, 1, generator=generator) - 10.0
+    y = torch.sinc(x[:, 0] / torch.pi) + 0.1 * torch.randn(n, generator=generator)
+    kernel = RBF(lengthscale=2.0, outputscale=None)
+    settings = {"num_data": n, "num_inputs": 1, "block_size": 10, **options}
+    model = QSRVM(kernel, Zero(), Gaussian(0.01), **settings)
+    model.initialise(x, y, generator=generator)
+    return model, x, y
+
+
+def test_few_vectors_fit_the_noiseless_function():
+    model, x, y = problem(group_size=60)
+    posterior = model.condition(x, y)
+    grid = torch.linspace(-9.5, 9.5, 100)[:, None]
+    error = posterior.predict(grid).mean - torch.sinc(grid[:, 0] / torch.pi)
+    assert posterior.num_vectors <= 30
+    assert error.square().mean().sqrt() <= 0.05
+    assert 0.005 < model.noise_variance < 0.02
+
+
+def test_sparse_posterior_is_dense_algebra_on_the_kept_vectors():
+    model, x, y = problem(sweeps=20)
+    posterior = model.condition(x, y)
+    kept = model.basis.relevant()
+    phi = model.basis(x, kept).detach()
+    precision = model.basis.precision_diagonal(kept).detach()
+    noise = model.noise_variance.detach()
+    sigma = torch.linalg.inv(phi.T @ phi / noise + torch.diag(precision))
+    found = posterior.predict(x)
+    torch.testing.assert_close(found.mean, phi @ sigma @ phi.T @ y / noise, rtol=1e-6, atol=1e-8)
+    want = (phi @ sigma @ phi.T).diagonal()
+    torch.testing.assert_close(found.variance, want, rtol=1e-5, atol=1e-9)
+    # the posterior carries itself, whatever the number of vectors
+    again = model.empty_posterior(len(x))
+    again.load_state_dict(posterior.state_dict())
+    torch.testing.assert_close(again.predict(x), found)
+    paths = posterior.sample_paths(4000, generator=torch.Generator().manual_seed(1))(x[:3])
+    # 4,000 draws: five standard errors
+    error = (paths.mean(0) - found.mean[:3]).abs() / (found.variance[:3] / 4000).sqrt()
+    assert error.max() < 5.0
+
+
+def test_fixed_point_is_a_stationary_point_of_the_evidence():
+    model, x, y = problem(n=40, group_size=40, sweeps=4000)
+    log_s = model.basis.log_precision.detach()[:, 0].clone().requires_grad_()
+    phi, noise = model.basis(x).detach(), model.noise_variance.detach()
+    covariance = phi * (-log_s).exp() @ phi.T + noise * torch.eye(40)
+    law = torch.distributions.MultivariateNormal(torch.zeros(40), covariance)
+    (gradient,) = torch.autograd.grad(law.log_prob(y), log_s)
+    finite = log_s < torch.tensor(PRUNED).log() - 3.0
+    assert 2 <= finite.sum() <= 20
+    assert gradient[finite].abs().max() < 0.05  # nats per unit of log s; a sweep stops at 1e-3
+
+
+def test_stochastic_steps_learn_precisions_sparsely():
+    model, x, y = problem(sweeps=0)
+    objective = QuadruplyStochasticELBO(
+        len(x), columns=40, diagonal_columns=40, support_rows=0, sampling="without_replacement"
+    )
+    generator = torch.Generator().manual_seed(0)
+    objective.prepare(model, x, y, generator=generator)
+    objective(model, x, y, generator=generator).backward()
+    gradient = model.basis.log_precision.grad
+    assert gradient.is_sparse
+    assert gradient.coalesce().indices().shape[1] < len(x)
+
+
+def test_misfits_are_refused_in_one_sentence():
+    kernel = RBF()
+    with pytest.raises(ConfigError, match="approx=qsrvm needs mean=zero, got Constant"):
+        QSRVM(kernel, Constant(), Gaussian(), 10, 1)
+    with pytest.raises(ConfigError, match="approx=qsrvm needs likelihood=gaussian, got Bernoulli"):
+        QSRVM(kernel, Zero(), Bernoulli(), 10, 1)
+    with pytest.raises(ConfigError, match="max_centres=0"):
+        QSRVM(kernel, Zero(), Gaussian(), 10, 1, max_centres=0)

@@ -1,0 +1,417 @@
+"""The stochastic bound for log-concave sites, by enumeration of everything it samples."""
+
+import itertools
+
+import pytest
+import torch
+from torch.nn.functional import logsigmoid
+
+from gpx.errors import ConfigError
+from gpx.kernels import RBF
+from gpx.likelihoods import Bernoulli, Gaussian, Laplace, Poisson
+from gpx.means import Zero
+from gpx.methods.weight_space.qsgp import QSGP
+from gpx.methods.weight_space.sites import SiteReport
+from gpx.objectives import QuadruplyStochasticELBO, SiteBoundELBO, WeightSpaceELBO, exact_site_elbo
+from gpx.training import FirstOrder
+
+ROWS = 5
+BLOCKS = 6
+WIDTH = 2
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def problem(likelihood=None, num_dense=0, log_scale=-1.0, outputscale=2.0, seed=0):
+    """A model with random q(w), its data and an objective's arguments."""
+    generator = torch.Generator().manual_seed(seed)
+    likelihood = Bernoulli(num_nodes=101) if likelihood is None else likelihood
+    x = torch.randn(ROWS, 2, generator=generator)
+    y = torch.where(torch.randn(ROWS, generator=generator) > 0, 1.0, -1.0)
+    model = QSGP(
+        RBF(ard_num_dims=2, lengthscale=(0.8, 1.2), outputscale=outputscale),
+        Zero(),
+        likelihood,
+        num_basis=BLOCKS * WIDTH,
+        covariance="chevron" if num_dense else "mean_field",
+        num_dense=num_dense,
+        diagonal="free",
+        block_frequencies=WIDTH // 2,
+    )
+    with torch.no_grad():
+        model.num_data.fill_(ROWS)
+        model.family.mean.normal_(generator=generator)
+        model.family.log_scale.normal_(log_scale, 0.3, generator=generator)
+        if num_dense:
+            model.family.dense.normal_(0.0, 0.3 * 10**log_scale, generator=generator)
+            model.family.log_dense.fill_(log_scale)
+    return model, x, y
+
+
+def exact_standard_deviation(model, x, y):
+    return model.condition(x, y).predict(x).variance.mean().sqrt()
+
+
+def averaged(objective, model, x, y, length, *, replacement=False):
+    """Mean of the estimate over all tuples of all lists, every row in the batch."""
+    tuples = (
+        itertools.product(range(BLOCKS), repeat=length)
+        if replacement
+        else itertools.combinations(range(BLOCKS), length)  # the order within a list is immaterial
+    )
+    lists = [torch.tensor(chosen) for chosen in tuples]
+    pairs = itertools.product(lists, repeat=2 if model.family.num_dense else 1)
+    values = [objective.estimate(model, x, y, *chosen).value for chosen in pairs]
+    return torch.stack(values).mean()
+
+
+@pytest.mark.parametrize("likelihood", [None, Laplace(0.4), Gaussian(0.5), Poisson()])
+@pytest.mark.parametrize("log_scale", [-2.0, 0.5])
+@pytest.mark.parametrize("bound", ["affine", "reparam"])
+def test_average_over_all_lists_is_below_the_exact_bound(likelihood, log_scale, bound):
+    with torch.no_grad():
+        model, x, y = problem(likelihood, log_scale=log_scale)
+        y = y.abs() if isinstance(likelihood, Poisson) else y
+        exact = exact_site_elbo(model, x, y).value
+        objective = SiteBoundELBO(ROWS, bound=bound, eta=1.0)
+        if bound == "affine":
+            objective.eta.copy_(exact_standard_deviation(model, x, y))
+            # any eta is valid, including a poor one
+            poor = SiteBoundELBO(ROWS, bound=bound, eta=5.0)
+            assert averaged(poor, model, x, y, 2) < exact
+        values = [averaged(objective, model, x, y, k) for k in (2, 3)]
+        assert values[0] < values[1] < exact
+        repeats = averaged(objective, model, x, y, 2, replacement=True)
+        assert repeats < values[0]  # repeats cost tightness
+
+
+@pytest.mark.parametrize("log_scale", [-1.0, 0.5])
+@pytest.mark.parametrize("bound", ["affine", "reparam"])
+def test_chevron_average_over_all_pairs_of_lists_is_below_the_exact_bound(log_scale, bound):
+    with torch.no_grad():
+        model, x, y = problem(num_dense=3, log_scale=log_scale)
+        exact = exact_site_elbo(model, x, y).value
+        objective = SiteBoundELBO(ROWS, bound=bound, eta=1.0)
+        objective.eta.copy_(exact_standard_deviation(model, x, y))
+        one, two = (averaged(objective, model, x, y, k) for k in (1, BLOCKS - 1))
+        assert one < two < exact
+
+
+@pytest.mark.parametrize("num_dense", [0, 3])
+@pytest.mark.parametrize("bound", ["affine", "reparam"])
+def test_all_functions_give_the_exact_bound_row_by_row(num_dense, bound):
+    model, x, y = problem(num_dense=num_dense)
+    everything = [torch.arange(BLOCKS)] * (2 if num_dense else 1)
+    # affine is tight where eta is the row's own standard deviation; cosine and sine pairs of one
+    # scale would make it the same for all rows, here it is not, so one row at a time
+    deviations = model.condition(x, y).predict(x).variance.sqrt()
+    objective = SiteBoundELBO(1, bound=bound, eta=1.0)
+    for row in range(ROWS):
+        objective.eta.copy_(deviations[row])
+        found = objective.estimate(model, x[row : row + 1], y[row : row + 1], *everything).value
+        exact = exact_site_elbo(model, x[row : row + 1], y[row : row + 1]).value
+        torch.testing.assert_close(found, exact)
+
+
+def test_the_bound_as_printed_exceeds_the_exact_one_where_latent_variances_are_below_one():
+    everything = torch.arange(BLOCKS)
+    with torch.no_grad():
+        model, x, y = problem(log_scale=-1.0)
+        assert model.condition(x, y).predict(x).variance.max() < 0.5
+        paper = SiteBoundELBO(ROWS, bound="paper")
+        assert paper.estimate(model, x, y, everything).value > exact_site_elbo(model, x, y).value
+        model, x, y = problem(log_scale=1.0)
+        assert model.condition(x, y).predict(x).variance.min() > 1.0
+        assert paper.estimate(model, x, y, everything).value < exact_site_elbo(model, x, y).value
+        assert paper.estimate(model, x, y, everything).kind == "estimate"
+
+
+def test_gaussian_sites_reproduce_the_gaussian_bound_with_all_functions():
+    for num_dense in (0, 3):
+        model, x, y = problem(Gaussian(0.3), num_dense=num_dense)
+        everything = [torch.arange(BLOCKS)] * (2 if num_dense else 1)
+        found = SiteBoundELBO(ROWS, bound="reparam").estimate(model, x, y, *everything).value
+        want = WeightSpaceELBO().evidence(model, x, y).value
+        torch.testing.assert_close(found, want)
+        torch.testing.assert_close(exact_site_elbo(model, x, y).value, want.detach())
+
+
+def test_without_variance_the_bound_is_dropout_on_a_linear_model():
+    model, x, y = problem(log_scale=-60.0)
+    objective = SiteBoundELBO(ROWS, bound="reparam")
+    kept = torch.tensor([0, 2, 5])
+    found = objective.estimate(model, x, y, kept).parts["fit"]
+    rate = 1.0 - len(kept) / BLOCKS
+    mask = torch.zeros(BLOCKS).index_fill_(0, kept, 1.0).repeat_interleave(WIDTH) / (1.0 - rate)
+    linear = torch.nn.functional.linear(model.basis(x) * mask, model.family.mean.reshape(1, -1))
+    # the quadrature takes variances below its rounding unit as that unit
+    torch.testing.assert_close(found, logsigmoid(y * linear[:, 0]).sum(), rtol=1e-8, atol=0.0)
+    # averaged over masks, dropout bounds the log-likelihood from below
+    masks = itertools.combinations(range(BLOCKS), 3)
+    fits = [objective.estimate(model, x, y, torch.tensor(m)).parts["fit"] for m in masks]
+    full = logsigmoid(y * (model.basis(x) @ model.family.mean.reshape(-1))).sum()
+    assert torch.stack(fits).mean() < full
+
+
+@pytest.mark.parametrize("num_dense", [0, 3])
+def test_kl_is_unbiased(num_dense):
+    with torch.no_grad():
+        model, x, y = problem(num_dense=num_dense)
+        objective = SiteBoundELBO(ROWS)
+        lists = [torch.tensor([k]) for k in range(BLOCKS)]
+        pairs = list(itertools.product(lists, repeat=2 if num_dense else 1))
+        found = [objective.estimate(model, x, y, *pair).parts["complexity"] for pair in pairs]
+        exact = exact_site_elbo(model, x, y).parts["complexity"]
+        torch.testing.assert_close(torch.stack(found).mean(), exact)
+        # against the normal distributions of torch
+        p, c = torch.distributions, model.family.log_scale.exp().reshape(-1)
+        covariance = torch.diag(
+            c.square() * model.family.is_diagonal_column(torch.arange(BLOCKS)).reshape(-1)
+        )
+        dense = model.family.dense_of(torch.arange(BLOCKS)).reshape(len(c), -1)
+        q = p.MultivariateNormal(model.family.mean.reshape(-1), covariance + dense @ dense.T)
+        prior = p.MultivariateNormal(torch.zeros_like(c), torch.eye(len(c)))
+        torch.testing.assert_close(-exact, p.kl_divergence(q, prior))
+
+
+def test_prior_term_of_an_anchored_start_is_exact_whatever_the_list():
+    with torch.no_grad():
+        model, x, y = problem()
+        model.family.mean[2:] = 0.0  # as exact solves of the first two blocks leave it
+        model.family.log_scale.fill_(-1.0)
+        model.report = SiteReport(2, 2, 1, True, 1.0)
+        objective = SiteBoundELBO(ROWS, columns=WIDTH, snapshot=False)
+        objective.prepare(model, x, y, generator=torch.Generator().manual_seed(0))
+        assert objective.anchor.shape[0] == 2
+        exact = exact_site_elbo(model, x, y).parts["complexity"]
+        lists = [torch.tensor([k]) for k in range(BLOCKS)]
+        for chosen in lists:
+            found = objective.estimate(model, x, y, chosen).parts["complexity"]
+            torch.testing.assert_close(found, exact)
+        # and unbiased once steps have moved the weights
+        model.family.mean.normal_(generator=torch.Generator().manual_seed(4))
+        found = [objective.estimate(model, x, y, chosen).parts["complexity"] for chosen in lists]
+        exact = exact_site_elbo(model, x, y).parts["complexity"]
+        torch.testing.assert_close(torch.stack(found).mean(), exact)
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+@pytest.mark.parametrize("algorithm", ["adagrad", "sgd"])
+def test_steps_raise_the_exact_bound(algorithm, snapshot):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(200, 2, generator=generator)
+    y = torch.where(x.prod(1) > 0, 1.0, -1.0)
+    model = QSGP(
+        RBF(lengthscale=1.0, outputscale=4.0),
+        Zero(),
+        Bernoulli(),
+        num_basis=400,
+        warm_start_size=40,
+        site_passes=0,
+        block_frequencies=10,
+    )
+    model.initialise(x, y, generator=generator)
+    start = exact_site_elbo(model, x, y).value
+    objective = SiteBoundELBO(200, columns=100, snapshot=snapshot)
+    objective.prepare(model, x, y, generator=generator)
+    rate = {"adagrad": 0.02, "sgd": 1.0}[algorithm]
+    optimiser = FirstOrder(
+        {
+            "variational": {"algorithm": algorithm, "lr": rate},
+            "hyperparameters": {"algorithm": "adam", "lr": 0.0, "freeze_steps": 1000},
+        }
+    )
+    optimiser.bind(model.parameter_groups(), 100)
+    values = []
+    for step in range(100):
+        rows = torch.randint(200, (50,), generator=generator)
+        optimiser.before_step(step)
+        objective.before_step(model, x, y, rows)
+        objective(model, x[rows], y[rows], generator=generator).backward()
+        optimiser.step(step)
+        objective.after_step(model)
+        if step % 50 == 49:
+            values.append(exact_site_elbo(model, x, y).value)
+    assert start + 2.0 < values[0] < values[1]  # nats, far above rounding
+
+
+def test_gradient_is_that_of_the_value():
+    model, x, y = problem(num_dense=2)
+    objective = SiteBoundELBO(ROWS, eta=0.7)
+    lists = torch.tensor([0, 3]), torch.tensor([1, 3])
+    parameters = [*model.family.parameter_list(), *model.basis.parameters()]
+    objective.estimate(model, x, y, *lists).value.backward()
+    generator = torch.Generator().manual_seed(3)
+    for parameter in parameters:
+        grad = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
+        direction = torch.randn(parameter.shape, generator=generator)
+        values = []
+        with torch.no_grad():
+            for step in (1e-5, -1e-5):
+                parameter.add_(direction, alpha=step)
+                values.append(objective.estimate(model, x, y, *lists).value)
+                parameter.add_(direction, alpha=-step)
+        slope = (values[0] - values[1]) / 2e-5
+        torch.testing.assert_close((grad * direction).sum(), slope, rtol=1e-5, atol=1e-6)
+
+
+def test_running_eta_is_the_deviation_of_earlier_steps():
+    model, x, y = problem()
+    objective = SiteBoundELBO(ROWS, columns=BLOCKS * WIDTH)
+    objective.prepare(model, x, y, generator=torch.Generator().manual_seed(0))
+    want = exact_standard_deviation(model, x, y)
+    torch.testing.assert_close(objective.eta, want, rtol=0.2, atol=0.0)  # rows drawn with repeats
+    for _ in range(600):
+        objective._sampled_variance = want.square()
+        objective.after_step(model)
+    torch.testing.assert_close(objective.eta, want, rtol=1e-3, atol=0.0)
+
+
+def snapshot_of(model, x, y, eta=None, **options):
+    """An objective with a snapshot, tight where all functions are listed."""
+    objective = SiteBoundELBO(ROWS, **options)
+    objective.prepare(model, x, y, generator=torch.Generator().manual_seed(0))
+    objective.eta.copy_(exact_standard_deviation(model, x, y) if eta is None else eta)
+    objective.before_step(model, x, y, torch.arange(ROWS))
+    return objective
+
+
+def test_a_snapshot_takes_the_cost_of_sampling_away_until_something_moves():
+    with torch.no_grad():
+        model, x, y = problem(log_scale=-1.0)
+        model.family.log_scale.fill_(-1.0)  # latent variances alike: eta fits all rows
+        exact = exact_site_elbo(model, x, y).value
+        whole, plain = snapshot_of(model, x, y), SiteBoundELBO(ROWS)
+        plain.eta.copy_(whole.eta)
+        for k in range(BLOCKS):  # whatever the list
+            found = whole.estimate(model, x, y, torch.tensor([k])).value
+            torch.testing.assert_close(found, exact, rtol=1e-9, atol=0.0)
+        assert averaged(plain, model, x, y, 2) < exact - 1.0
+        # weights and features move: a bound again, and far tighter than without
+        generator = torch.Generator().manual_seed(5)
+        model.family.mean.add_(0.1 * torch.randn(BLOCKS, WIDTH, generator=generator))
+        model.kernel.lengthscale = torch.tensor([[0.85, 1.1]])
+        whole.snapshot.moved = True
+        exact = exact_site_elbo(model, x, y).value
+        found = averaged(whole, model, x, y, 2)
+        assert averaged(plain, model, x, y, 2) - exact < 5.0 * (found - exact) < 0.0
+        complexity = [
+            whole.estimate(model, x, y, torch.tensor([k])).parts["complexity"]
+            for k in range(BLOCKS)
+        ]
+        torch.testing.assert_close(
+            torch.stack(complexity).mean(), exact_site_elbo(model, x, y).parts["complexity"]
+        )
+
+
+def test_gradient_at_the_snapshot_is_that_of_the_exact_bound():
+    model, x, y = problem(log_scale=-1.0)
+    with torch.no_grad():
+        model.family.log_scale.fill_(-1.0)
+    objective = snapshot_of(model, x, y)
+    objective.snapshot.moved = True  # features of then beside those of now
+    parameters = [model.family.mean, *model.basis.parameters()]
+    lists = [torch.tensor(pair) for pair in itertools.combinations(range(BLOCKS), 2)]
+    for chosen in lists:
+        (objective.estimate(model, x, y, chosen).value / len(lists)).backward()
+    found = [p.grad.to_dense() if p.grad.is_sparse else p.grad for p in parameters]
+    everything = torch.arange(BLOCKS)
+    for parameter in parameters:
+        parameter.grad = None
+    objective.estimate(model, x, y, everything).value.backward()
+    for parameter, grad in zip(parameters, found, strict=True):
+        want = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
+        torch.testing.assert_close(grad, want)
+
+
+def test_refreshing_never_lowers_the_bound_and_undoes_what_did():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(200, 2, generator=generator)
+    y = torch.where(x.prod(1) > 0, 1.0, -1.0)
+    model = QSGP(
+        RBF(lengthscale=1.0, outputscale=4.0),
+        Zero(),
+        Bernoulli(),
+        num_basis=400,
+        warm_start_size=40,
+        site_passes=2,
+        block_frequencies=10,
+    )
+    model.initialise(x, y, generator=generator)
+    objective = SiteBoundELBO(200, refresh_steps=1, refresh_passes=2)
+    objective.prepare(model, x, y, generator=generator)
+    start = exact_site_elbo(model, x, y).value
+    torch.testing.assert_close(objective.snapshot.value, start)
+    with torch.no_grad():
+        model.family.mean.add_(0.1 * torch.randn(model.family.mean.shape, generator=generator))
+        model.kernel.lengthscale = torch.tensor([[0.95]])
+    spoiled = exact_site_elbo(model, x, y).value
+    assert spoiled < start
+    objective.before_step(model, x, y, torch.arange(50))
+    objective.after_step(model)  # passes mend the weights for the new lengthscale
+    mended = exact_site_elbo(model, x, y).value
+    assert mended > start + 1.0
+    kept = model.family.mean.detach().clone()
+    with torch.no_grad():
+        model.family.mean.mul_(-1.0)
+        model.kernel.lengthscale = torch.tensor([[30.0]])
+    objective.before_step(model, x, y, torch.arange(50))
+    objective.after_step(model)
+    torch.testing.assert_close(model.kernel.lengthscale.detach(), torch.tensor([[0.95]]))
+    torch.testing.assert_close(model.family.mean.detach(), kept)
+    torch.testing.assert_close(exact_site_elbo(model, x, y).value, mended)
+    # and all of it survives a checkpoint
+    other = SiteBoundELBO(200, refresh_steps=1, refresh_passes=2)
+    other.load_state_dict(objective.state_dict())
+    assert other.steps == 2
+    for step in (objective, other):
+        step.before_step(model, x, y, torch.arange(50))
+    lists = torch.tensor([1, 3])
+    with torch.no_grad():
+        values = [o.estimate(model, x[:50], y[:50], lists).value for o in (objective, other)]
+    torch.testing.assert_close(*values)
+
+
+def test_misfits_are_refused_in_one_sentence():
+    model, _, _ = problem()
+    with pytest.raises(ConfigError, match="bound=tight: expected one of affine, reparam, paper"):
+        SiteBoundELBO(ROWS, bound="tight")
+    with pytest.raises(ConfigError, match="only a snapshot can be refreshed"):
+        SiteBoundELBO(ROWS, snapshot=False, refresh_steps=5)
+    with pytest.raises(ConfigError, match=r"eta=-1: expected a positive number or running"):
+        SiteBoundELBO(ROWS, eta=-1)
+    with pytest.raises(ConfigError, match=r"columns=13 basis functions per step, but .*=12"):
+        SiteBoundELBO(ROWS, columns=13).check(model)
+    with pytest.raises(ConfigError, match="needs the Gaussian likelihood, got Bernoulli"):
+        QuadruplyStochasticELBO(ROWS).check(model)
+    with pytest.raises(ConfigError, match="num_data=4 but there are 5 training rows"):
+        SiteBoundELBO(4).prepare(model, torch.zeros(5, 2), torch.ones(5))
+
+
+def test_memory_of_a_step_does_not_grow_with_the_number_of_functions():
+    torch.set_default_dtype(torch.float32)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(20, 784, generator=generator) / 28.0
+    y = torch.where(x[:, 0] > 0, 1.0, -1.0)
+    peaks = []
+    for m in (10_000, 1_000_000):
+        model = QSGP(RBF(lengthscale=1.0), Zero(), Bernoulli(), m, warm_start=False)
+        objective = SiteBoundELBO(20, columns=1000, snapshot=False)
+        objective.prepare(model, x, y, generator=generator)
+        for _ in range(2):  # the first step also allocates what stays
+            model.zero_grad(set_to_none=True)
+            with torch.profiler.profile(profile_memory=True) as profile:
+                objective(model, x, y, generator=generator).backward()
+        current = peak = 0
+        for event in profile.profiler.kineto_results.events():
+            if event.name() == "[memory]":
+                current += event.nbytes()
+                peak = max(peak, current)
+        peaks.append(peak)
+    assert peaks[0] > 2**20  # the frequencies of the sampled functions at least
+    assert peaks[1] < 1.05 * peaks[0]

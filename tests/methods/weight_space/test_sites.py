@@ -1,0 +1,174 @@
+"""The start of the weight mean under log-concave sites, against dense optimisation."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+
+from gpx.errors import ConfigError
+from gpx.kernels import RBF
+from gpx.likelihoods import Bernoulli, Gaussian, Laplace, Poisson, Softmax, StudentT
+from gpx.means import Zero
+from gpx.methods.weight_space.qsgp import QSGP
+from gpx.methods.weight_space.sites import ascend_sites, check_site, site_precision
+from gpx.objectives import exact_site_elbo
+
+ROWS = 40
+LATENT_VARIANCE = 0.3
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def problem(likelihood=None, num_basis=64, **options):
+    """Model with blocks of 4 functions in groups of two, inputs, labels."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(ROWS, 2, generator=generator)
+    y = torch.where(x.prod(1) + 0.3 * torch.randn(ROWS, generator=generator) > 0, 1.0, -1.0)
+    options = {"warm_start": True, "warm_start_size": 8, "block_frequencies": 2, **options}
+    model = QSGP(
+        RBF(lengthscale=1.0, outputscale=4.0),
+        Zero(),
+        Bernoulli() if likelihood is None else likelihood,
+        num_basis=num_basis,
+        **options,
+    )
+    return model, x, y
+
+
+def ascend(model, x, y, **options):
+    options = {"group": 2, "warm_start": True, "solves": 0, **options}
+    return ascend_sites(
+        model.basis,
+        model.family.mean.data,
+        model.likelihood,
+        x,
+        y,
+        latent_variance=torch.tensor(LATENT_VARIANCE),
+        **options,
+    )
+
+
+def bound(model, x, y, scale=1.0):
+    """sum E log p(y | N(phi mu, v)) - scale mu^T mu / 2, by one dense product."""
+    mean = model.family.mean.detach()
+    latent = model.basis(x).detach() @ mean.reshape(-1)
+    variance = torch.full_like(latent, LATENT_VARIANCE)
+    fit = model.likelihood.expected_log_prob(y, latent, variance).sum()
+    return fit - 0.5 * scale * mean.square().sum()
+
+
+def dense_optimum(model, x, y, columns, scale=1.0):
+    """Largest bound over the weights of ``columns``, all others zero, and the latents there."""
+    phi = model.basis(x).detach()[:, columns]
+    variance = torch.full((ROWS,), LATENT_VARIANCE)
+
+    def loss(flat):
+        mu = torch.from_numpy(flat).requires_grad_()
+        value = 0.5 * scale * mu.square().sum()
+        value = value - model.likelihood.expected_log_prob(y, phi @ mu, variance).sum()
+        (gradient,) = torch.autograd.grad(value, mu)
+        return float(value.detach()), gradient.numpy()
+
+    options = {"gtol": 1e-9, "ftol": 1e-15, "maxiter": 5000}
+    found = minimize(loss, np.zeros(len(columns)), jac=True, method="L-BFGS-B", options=options)
+    return -found.fun, phi @ torch.from_numpy(found.x)
+
+
+@pytest.mark.parametrize("likelihood", [None, Poisson()])
+def test_warm_start_is_the_optimum_of_its_group_as_if_it_were_the_basis(likelihood):
+    model, x, y = problem(likelihood)
+    y = y.abs() if likelihood else y
+    report = ascend(model, x, y)
+    assert report.converged
+    assert (report.solves, report.visited, report.spread) == (1, 2, None)
+    assert bool((model.family.mean[2:] == 0).all())
+    share = 8 / 64
+    best, _ = dense_optimum(model, x, y, list(range(8)), share)
+    assert math.isclose(float(bound(model, x, y, scale=share)), best, rel_tol=1e-6)
+
+
+def test_every_group_raises_the_bound_and_sweeps_end_at_the_optimum():
+    model, x, y = problem()
+    best, latent = dense_optimum(model, x, y, list(range(64)))
+    values = []
+    for solves in (1, 2, 4, 8, 8, 8):  # the first groups again, then further ones
+        ascend(model, x, y, warm_start=False, solves=solves)
+        values.append(float(bound(model, x, y)))
+    assert all(b >= a - 1e-6 for a, b in itertools.pairwise(values))
+    assert values[0] < best - 1.0
+    assert best - 0.1 < values[-1] <= best
+    found = model.basis(x).detach() @ model.family.mean.detach().reshape(-1)
+    torch.testing.assert_close(found, latent, rtol=0.0, atol=0.2)
+
+
+def test_passes_spread_the_warm_start_to_the_optimum_over_all_functions():
+    best, latent = dense_optimum(*problem(), list(range(64)))
+    values = []
+    for passes in (1, 2, 4, 40):
+        model, x, y = problem()
+        report = ascend(model, x, y, passes=passes)
+        assert report.spread.passes <= passes
+        assert report.visited == 0  # no block alone holds the weights
+        values.append(float(bound(model, x, y)))
+    warm, x, y = problem()
+    ascend(warm, x, y)
+    assert float(bound(warm, x, y)) < values[0] < values[1] < values[2] <= best
+    assert report.spread.converged
+    assert math.isclose(values[-1], best, abs_tol=1e-3)
+    found = model.basis(x).detach() @ model.family.mean.detach().reshape(-1)
+    torch.testing.assert_close(found, latent, rtol=0.0, atol=0.02)
+
+
+def test_solves_after_the_spread_go_on_from_it():
+    model, x, y = problem()
+    ascend(model, x, y, passes=1)
+    before = float(bound(model, x, y))
+    ascend(model, x, y, warm_start=False, solves=8)
+    later = float(bound(model, x, y))
+    both, _, _ = problem()
+    report = ascend(both, x, y, passes=1, solves=8)
+    assert before < later
+    assert report.solves == 9
+    assert float(bound(both, x, y)) > before
+
+
+def test_initialise_raises_the_exact_bound_with_passes():
+    values = {}
+    for passes in (0, 2):
+        model, x, y = problem(site_passes=passes)
+        model.initialise(x, y, generator=torch.Generator().manual_seed(0))
+        values[passes] = float(exact_site_elbo(model, x, y).value)
+        assert model.anchor_blocks == (2 if passes == 0 else 0)
+    assert values[2] > values[0]
+
+
+def test_site_precision_is_the_expected_curvature():
+    mean, variance = torch.linspace(-2.0, 2.0, 5), torch.full((5,), 0.4)
+    y = torch.tensor([1.0, -1.0, 1.0, 1.0, -1.0])
+    found = site_precision(Gaussian(0.25), y, mean, variance)
+    torch.testing.assert_close(found, torch.full((5,), 4.0))
+    found = site_precision(Bernoulli(num_nodes=101), y, mean, variance)
+    z, w = np.polynomial.hermite_e.hermegauss(101)
+    f = mean[:, None] + variance.sqrt()[:, None] * torch.from_numpy(z)
+    p = torch.sigmoid(f)
+    want = (p * (1 - p)) @ torch.from_numpy(w / w.sum())
+    torch.testing.assert_close(found, want)
+
+
+def test_likelihoods_without_such_sites_are_refused():
+    for fine in (Bernoulli(), Gaussian(0.1), Laplace(0.2), Poisson()):
+        check_site(fine)
+    with pytest.raises(ConfigError, match="one latent function, got Softmax with 3"):
+        check_site(Softmax(3))
+    with pytest.raises(ConfigError, match="StudentT is not: its bound is Jensen's inequality"):
+        check_site(StudentT())
+    with pytest.raises(ConfigError, match="site_passes=-1 at least 0"):
+        problem(site_passes=-1)
