@@ -4,7 +4,7 @@ from gpx.backends.choice import BackendName, Choice, choose_backend
 from gpx.backends.chunked import Chunked
 from gpx.backends.chunks import DEFAULT_BUDGET, row_chunks, rows_per_chunk
 from gpx.backends.dense import Dense
-from gpx.backends.entries import Entries, Scratch, TileSource
+from gpx.backends.entries import CovarianceFunction, Entries, Scratch, TileSource
 from gpx.backends.keops import KeOps, keops_installed
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "BackendName",
     "Choice",
     "Chunked",
+    "CovarianceFunction",
     "Dense",
     "Entries",
     "KeOps",

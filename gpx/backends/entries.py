@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
@@ -11,6 +11,17 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 T = TypeVar("T")
+
+
+class CovarianceFunction(Protocol):
+    """The part of a kernel (``gpx.kernels.Kernel``) that its matrix needs: known from below."""
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """What the entries are differentiable in, with dotted names."""
 
 
 class TileSource(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from linear_operator import LinearOperator
@@ -15,6 +15,7 @@ from gpx.backends import (
     BackendName,
     Choice,
     Chunked,
+    CovarianceFunction,
     Dense,
     Entries,
     KeOps,
@@ -24,10 +25,6 @@ from gpx.errors import DTypeError, GPXError, ShapeError
 from gpx.operators.algebra import Index, rule
 from gpx.operators.indexing import kept
 from gpx.operators.structured import Structured
-
-if TYPE_CHECKING:
-    from gpx.kernels.base import Kernel
-
 
 NO_BATCH = torch.Size()
 
@@ -63,7 +60,7 @@ class KernelMatrix(Structured):
         x1: Tensor,
         x2: Tensor,
         *parameters: Tensor,
-        kernel: Kernel,
+        kernel: CovarianceFunction,
         names: tuple[str, ...],
         square: bool,
         memory_budget: int = DEFAULT_BUDGET,
@@ -90,7 +87,7 @@ class KernelMatrix(Structured):
     @classmethod
     def of(
         cls,
-        kernel: Kernel,
+        kernel: CovarianceFunction,
         x1: Tensor,
         x2: Tensor | None = None,
         *,
@@ -281,7 +278,9 @@ def _fold(vectors: Tensor) -> Tensor:
     return vectors.movedim(-2, 0).reshape(vectors.shape[-2], columns)
 
 
-def _check(kernel: Kernel, x1: Tensor, x2: Tensor, parameters: tuple[Tensor, ...]) -> None:
+def _check(
+    kernel: CovarianceFunction, x1: Tensor, x2: Tensor, parameters: tuple[Tensor, ...]
+) -> None:
     for x in (x1, x2):
         if x.ndim != 2:
             raise ShapeError(

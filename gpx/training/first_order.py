@@ -11,6 +11,10 @@ from torch import nn
 
 from gpx.constraints import lower_limits
 from gpx.errors import ConfigError
+from gpx.methods.base.model import Model
+from gpx.methods.base.objective import Objective
+from gpx.methods.base.optimizer import Optimizer, Session
+from gpx.sampling.batches import Batches
 
 ALGORITHMS: dict[str, type[torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
@@ -41,7 +45,7 @@ def schedule_factor(name: str, final: float, progress: float) -> float:
     raise ConfigError(f"optimizer.schedule.name={name}: expected constant, exponential or cosine")
 
 
-class FirstOrder:
+class FirstOrder(Optimizer):
     """One torch optimiser per role of parameters (``Model.parameter_groups``).
 
     Args:
@@ -55,6 +59,8 @@ class FirstOrder:
     has a gradient (``gpx.constraints.lower_limits``).
     """
 
+    advice = "lower the learning rates (optimizer.groups.*.lr) or use trainer.dtype=float64"
+
     def __init__(
         self, groups: Mapping[str, Mapping[str, Any]], schedule: Mapping[str, Any] | None = None
     ) -> None:
@@ -65,6 +71,50 @@ class FirstOrder:
         self.optimisers: dict[str, torch.optim.Optimizer] = {}
         self.limits: dict[str, list[tuple[nn.Parameter, float]]] = {}
         self.max_steps = 1
+
+    def require_fit(
+        self, model: Model, objective: Objective, num_data: int, max_steps: int
+    ) -> None:
+        """As in ``Optimizer``: every role of parameters has its settings."""
+        super().require_fit(model, objective, num_data, max_steps)
+        self.bind(model.parameter_groups(), max_steps)
+
+    def run(self, session: Session) -> str:
+        """As in ``Optimizer``: steps on mini-batches, or on all data, up to ``session.limit``."""
+        objective = session.objective
+        self.bind(session.model.parameter_groups(), session.limit, session.model)
+        if session.resumed:
+            self.load_state_dict(session.pending)
+        batches = _batches(session) if objective.batching == "minibatch" else None
+        total = torch.zeros((), dtype=torch.float64, device=session.x.device)
+        summed = 0
+        while session.step < session.limit:
+            with session.timed():
+                self.before_step(session.step)
+                x, y = session.x, session.y
+                if batches is not None:
+                    rows = batches.rows(session.step)
+                    objective.before_step(session.model, x, y, rows)
+                    x, y = x[rows], y[rows]
+                evidence = objective.evidence(session.model, x, y, generator=session.generator)
+                loss = -evidence.value / objective.num_data(x)
+                loss.backward()
+                self.step(session.step)
+                objective.after_step(session.model)
+                session.step += 1
+                total += loss.detach()
+                summed += 1
+                log = session.log_due()
+                mean_loss = float(total) / summed if log else 0.0  # the only host synchronisation
+            if log:
+                session.report(mean_loss, evidence.parts, self.learning_rates(session.step - 1))
+                total.zero_()
+                summed = 0
+            session.unlogged = (total, evidence.parts)
+            session.end_step()
+        self.release()
+        session.end_round(math.nan)
+        return f"max_steps={session.limit} steps done"
 
     def bind(
         self,
@@ -179,3 +229,13 @@ class FirstOrder:
         """Restore ``state_dict``."""
         for role, optimiser in self.optimisers.items():
             optimiser.load_state_dict(state[role])
+
+
+def _batches(session: Session) -> Batches:
+    num_data = session.x.shape[0]
+    if session.batch_size > num_data and session.step == 0:
+        session.say(
+            f"trainer.batch_size={session.batch_size} is above the {num_data} training rows: "
+            "every step takes all of them"
+        )
+    return Batches(num_data, session.batch_size, session.seed, session.x.device)

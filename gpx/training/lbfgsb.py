@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +12,11 @@ import scipy.optimize
 import torch
 from torch import Tensor, nn
 
-from gpx.errors import CheckpointError, NotPositiveDefinite
+from gpx.constraints import lower_limits
+from gpx.errors import CheckpointError, ConfigError, NotPositiveDefinite
+from gpx.methods.base.model import Model
+from gpx.methods.base.objective import Evidence, Objective
+from gpx.methods.base.optimizer import Optimizer, Session
 
 Evaluation = tuple[float, float, Tensor]
 """Checksum of the point, loss, gradient (P,) float64: one call of the objective."""
@@ -20,7 +25,7 @@ STATIONARY = "GRADIENT"
 """In SciPy's message when it stopped because the gradient vanished."""
 
 
-class LBFGSB:
+class LBFGSB(Optimizer):
     """Limited-memory quasi-Newton with a line search, for deterministic objectives.
 
     A run is stopped and resumed exactly by recording every evaluation and replaying the record
@@ -37,6 +42,9 @@ class LBFGSB:
         max_line_search: evaluations per line search at most.
     """
 
+    advice = "use trainer.dtype=float64 or a larger likelihood.noise_variance"
+    ends_rounds = True
+
     def __init__(
         self,
         memory: int = 10,
@@ -51,6 +59,83 @@ class LBFGSB:
         self.start: Tensor | None = None
         self.evaluations: list[Evaluation] = []
         self.restarts: list[int] = []
+
+    def require_fit(
+        self, model: Model, objective: Objective, num_data: int, max_steps: int
+    ) -> None:
+        """As in ``Optimizer``: the line search compares values of one function."""
+        super().require_fit(model, objective, num_data, max_steps)
+        if objective.batching == "minibatch":
+            raise ConfigError(
+                f"L-BFGS-B needs a deterministic objective and {type(objective).__name__} is "
+                "stochastic; use a first-order optimizer"
+            )
+
+    def run(self, session: Session) -> str:
+        """As in ``Optimizer``: again from every new start that the model moves to.
+
+        Round r of R ends at evaluation (r + 1) limit / R at the latest; a model that wants no
+        further start may use what is left of the limit.
+        """
+        if session.pending:
+            self.load_state_dict(session.pending)
+        total, most = session.model.num_rounds, session.limit
+        while True:
+            last = session.round + 1 >= total
+            budget = max(1, most * (session.round + 1) // total - session.round_start)
+            try:
+                reason = self._run_round(session, budget)
+            except NotPositiveDefinite:
+                if last:
+                    raise
+                reason = "the model's matrix has no Cholesky factor"
+            if session.step >= most:
+                reason = f"max_steps={most} evaluations reached"
+            ended = _flatten(_parameters(session.model))
+            again = session.end_round(self.lowest)
+            unfinished = session.step - session.round_start >= budget and session.step < most
+            if last or not (again or unfinished):
+                return reason
+            if again or not torch.equal(ended, _flatten(_parameters(session.model))):
+                self.forget()
+                session.round_start = session.step
+            session.round = session.round + 1 if again else total - 1
+            session.save()
+
+    def _run_round(self, session: Session, budget: int) -> str:
+        """One optimisation of ``budget`` evaluations at most."""
+        parameters = _parameters(session.model)
+        latest: list[Evidence] = []
+        restored_seconds = session.seconds
+        clock = time.perf_counter()
+
+        def loss() -> Tensor:
+            evidence = session.objective.evidence(session.model, session.x, session.y)
+            latest[:] = [evidence]
+            return -evidence.value / session.objective.num_data(session.x)
+
+        def after_evaluation(count: int, value: float, replayed: bool) -> None:
+            nonlocal clock
+            session.step = session.round_start + count
+            if replayed:
+                clock = time.perf_counter()
+                session.seconds = restored_seconds
+                return
+            session.seconds += time.perf_counter() - clock
+            if count == 1 or session.log_due():
+                session.report(value, latest[0].parts, {})
+            session.end_step()
+            clock = time.perf_counter()
+
+        return self.minimise(
+            parameters,
+            loss,
+            budget,
+            after_evaluation,
+            after_iteration=lambda: session.objective.after_step(session.model),
+            after_stall=lambda: session.objective.after_stall(session.model),
+            lower=lower_limits(session.model, parameters),
+        )
 
     def minimise(
         self,
@@ -246,6 +331,10 @@ def _limits(parameters: Sequence[nn.Parameter], lower: Sequence[float] | None) -
     each = [-np.inf] * len(parameters) if lower is None else lower
     sizes = [parameter.numel() for parameter in parameters]
     return np.repeat(np.asarray(each, dtype=np.float64), sizes)
+
+
+def _parameters(model: Model) -> list[nn.Parameter]:
+    return [p for group in model.parameter_groups().values() for p in group]
 
 
 def _flatten(parameters: Sequence[nn.Parameter]) -> Tensor:

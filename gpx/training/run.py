@@ -16,7 +16,7 @@ from gpx.data import Dataset, Task
 from gpx.data import load as load_data
 from gpx.errors import CheckpointError, ConfigError
 from gpx.methods.base.objective import Evidence
-from gpx.methods.base.own_steps import OwnSteps
+from gpx.methods.base.optimizer import Optimizer
 from gpx.metrics import baselines, evaluate
 from gpx.models import Model
 from gpx.objectives import Objective
@@ -34,9 +34,7 @@ from gpx.training.config import TrainerConfig
 from gpx.training.console import Console
 from gpx.training.device import DTYPES, configure_torch, resolve_device
 from gpx.training.environment import environment_record, peak_memory_mib
-from gpx.training.first_order import FirstOrder
 from gpx.training.interrupt import Interrupted
-from gpx.training.lbfgsb import LBFGSB
 from gpx.training.predictor import Predictor
 from gpx.training.results import draw_results, summary
 from gpx.training.run_folder import RunFolder
@@ -58,7 +56,7 @@ class _Run:
     data: Dataset
     model: Model
     objective: Objective
-    optimizer: FirstOrder | LBFGSB | OwnSteps[Any]
+    optimizer: Optimizer
     start: Callable[..., None] | None
     console: Console
     train: tuple[Tensor, Tensor]
@@ -171,11 +169,7 @@ def _prepare(config: DictConfig, folder: RunFolder) -> _Run:
     test = (data.test_x.to(device, dtype), data.test_y.to(device, dtype))
     optimizer, start = build(config, "optimizer"), build(config, "init")
     model.check_optimizer(optimizer)
-    if isinstance(optimizer, FirstOrder):
-        optimizer.bind(model.parameter_groups(), options.max_steps)
-    if isinstance(optimizer, OwnSteps):
-        optimizer.check(model, data.train_x.shape[0])
-        optimizer.check_limit(options.max_steps)
+    optimizer.require_fit(model, objective, data.train_x.shape[0], options.max_steps)
     with torch.no_grad():  # a kernel made for other inputs says so before anything is written
         model.kernel.evaluate(train[0][:1], train[0][:1])
         model.mean(train[0][:1])
@@ -323,10 +317,12 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
 def _final_evidence(state: _Run) -> Evidence:
     """Over all training data; optimisers that make their own steps have it at hand."""
     generator = stream(state.config.seed, "final evidence", state.device)
-    if isinstance(state.optimizer, OwnSteps):
-        return state.optimizer.final_evidence(*state.train, generator=generator)
-    return state.objective.full_evidence(
-        state.model, *state.train, batch_size=state.options.batch_size, generator=generator
+    return state.optimizer.evidence_at_end(
+        state.model,
+        state.objective,
+        *state.train,
+        batch_size=state.options.batch_size,
+        generator=generator,
     )
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,14 +10,11 @@ from typing import Any
 from torch import Tensor
 
 from gpx.constraints import at_their_floor
-from gpx.errors import ConfigError
 from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Objective
-from gpx.methods.base.own_steps import OwnSteps
+from gpx.methods.base.optimizer import Optimizer
 from gpx.training.config import TrainerConfig
-from gpx.training.first_order import FirstOrder
 from gpx.training.interrupt import InterruptGuard
-from gpx.training.lbfgsb import LBFGSB
 from gpx.training.progress import Monitor
 from gpx.training.session import Session
 
@@ -65,7 +60,7 @@ class Trainer:
         self,
         model: Model,
         objective: Objective,
-        optimizer: FirstOrder | LBFGSB | OwnSteps[Any],
+        optimizer: Optimizer,
         x: Tensor,
         y: Tensor,
         evaluate: Callable[[], Mapping[str, float]],
@@ -75,8 +70,8 @@ class Trainer:
 
         Args:
             model, objective: what to train; the objective's ``check`` has passed.
-            optimizer: FirstOrder for mini-batch objectives, LBFGSB or FirstOrder for full-batch;
-                OwnSteps for the models they are made for.
+            optimizer: first-order, quasi-Newton (for deterministic objectives), or steps made for
+                the model; it runs itself.
             x (n, d), y (n,): training data on the model's device.
             evaluate: test metrics of the current model; its time is not counted.
             initialise: data-dependent start of model and objective; skipped when resuming.
@@ -86,33 +81,29 @@ class Trainer:
             DidNotConverge: the loss is not finite.
             ConfigError: the optimiser does not fit the objective.
         """
-        if objective.batching == "minibatch" and isinstance(optimizer, LBFGSB):
-            raise ConfigError(
-                f"L-BFGS-B needs a deterministic objective and {type(objective).__name__} is "
-                "stochastic; use a first-order optimizer"
-            )
-        if model.num_rounds > 1 and not isinstance(optimizer, LBFGSB):
-            raise ConfigError(
-                f"approx.reinitialise={model.num_rounds - 1} needs optimizer=lbfgsb, which knows "
-                "when an optimisation has ended; set approx.reinitialise=0"
-            )
-        session = Session(self, model, objective, optimizer, x, y, evaluate)
+        optimizer.require_fit(model, objective, x.shape[0], self.config.max_steps)
+        session = Session(
+            self.config,
+            self.seed,
+            self.checkpoint,
+            self.monitors,
+            self.extra_state,
+            self.say,
+            model,
+            objective,
+            optimizer,
+            x,
+            y,
+            evaluate,
+        )
         with InterruptGuard() as guard:
             session.guard = guard
-            resumed = self.checkpoint.exists()
-            if resumed:
+            if self.checkpoint.exists():
                 session.restore()
             else:
-                started = time.perf_counter()
-                initialise()
-                session.seconds = time.perf_counter() - started
-            if isinstance(optimizer, LBFGSB):
-                reason = session.run_rounds(optimizer)
-            elif isinstance(optimizer, OwnSteps):
-                reason = session.run_own_steps(optimizer)
-            else:
-                reason = session.run_first_order(optimizer, resumed)
-                session.end_round(math.nan)
+                with session.timed():
+                    initialise()
+            reason = optimizer.run(session)
         trained = [p for group in model.parameter_groups().values() for p in group]
         for name in at_their_floor(model, trained):
             line = f"note: {name} ended at its floor, where it is kept"

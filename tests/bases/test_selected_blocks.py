@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gpx.bases import GaussHermiteFourier, InducingPoints
-from gpx.bases.selected_blocks import SelectedBlocks
+from gpx.bases.base import SelectedBlocks
 from gpx.kernels import RBF, Matern32
 
 BLOCKS = torch.tensor([4, 0, 4, 2])

@@ -14,6 +14,7 @@ class Line(nn.Module):
     """Slope of a line; stands in for a model."""
 
     num_rounds = 1
+    rounds_argument = "reinitialise"
     note = ""
 
     def __init__(self):
@@ -259,5 +260,5 @@ def test_a_model_content_after_its_first_round_is_trained_on_without_a_break(tmp
 def test_rounds_need_an_optimiser_that_ends(tmp_path):
     model = Rounds([1.0])
     trainer = Trainer(TrainerConfig(max_steps=5), 0, tmp_path / "c.pt", [])
-    with pytest.raises(ConfigError, match=r"approx.reinitialise=1 needs optimizer=lbfgsb"):
+    with pytest.raises(ConfigError, match=r"reinitialise=1 needs optimizer=lbfgsb"):
         trainer.fit(model, Squares(), sgd(), X, Y, lambda: {}, lambda: None)

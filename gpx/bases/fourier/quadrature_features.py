@@ -8,10 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gpx.bases.base import check_inputs
+from gpx.bases.base import SelectedBlocks, check_inputs
 from gpx.bases.counter_random import philox4x32
 from gpx.bases.fourier.random_fourier import RandomFourier
-from gpx.bases.selected_blocks import SelectedBlocks
 from gpx.errors import ConfigError
 from gpx.kernels.rbf import RBF
 

@@ -76,6 +76,9 @@ class Model(DataSized, ABC):
     note = ""
     """What is worth saying of the last data-dependent choice; for the console."""
 
+    rounds_argument = ""
+    """Name of the argument that asks for more than one optimisation in a row."""
+
     @property
     def num_rounds(self) -> int:
         """Optimisations in a row, at most; see ``next_round``."""

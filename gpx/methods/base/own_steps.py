@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, ClassVar, Generic, TypeVar
+from abc import abstractmethod
+from typing import ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError
 from gpx.methods.base.model import Model
-from gpx.methods.base.objective import Evidence
+from gpx.methods.base.objective import Evidence, Objective
+from gpx.methods.base.optimizer import Optimizer, Session
 
 ModelT = TypeVar("ModelT", bound=Model)
 
 
-class OwnSteps(ABC, Generic[ModelT]):
+class OwnSteps(Optimizer, Generic[ModelT]):
     """Steps made for one kind of model: block solves, proposals of a chain, functions to take in.
 
-    The order of calls: ``check`` and ``check_limit``; ``load_state_dict`` when a run goes on;
-    ``bind``, ``max_steps``, ``step`` until that many are done or ``converged``, ``release``;
-    ``final_evidence``.
+    The order of calls: ``check`` and ``check_limit``; then ``run``: ``load_state_dict`` when a run
+    goes on, ``bind``, ``max_steps``, ``step`` until that many are done or ``converged``,
+    ``release``; at last ``final_evidence``.
     """
 
     option: ClassVar[str]
@@ -36,6 +36,52 @@ class OwnSteps(ABC, Generic[ModelT]):
     """The one they are bound to."""
     converged = False
     """Whether the last step ended the run; only steps that solve to a tolerance know."""
+
+    def require_fit(
+        self, model: Model, objective: Objective, num_data: int, max_steps: int
+    ) -> None:
+        """As in ``Optimizer``."""
+        super().require_fit(model, objective, num_data, max_steps)
+        self.check(model, num_data)
+        self.check_limit(max_steps)
+
+    def run(self, session: Session) -> str:
+        """As in ``Optimizer``; every step is finite before it may be saved."""
+        if session.pending:
+            self.load_state_dict(session.pending)
+        assert isinstance(session.model, self.model_type)  # ``check`` has passed
+        self.bind(session.model, session.x, session.seed)
+        session.max_steps = self.max_steps(session.limit)
+        while session.step < session.max_steps and not self.converged:
+            with session.timed():
+                evidence = self.step(
+                    session.step, session.x, session.y, generator=session.generator
+                )
+                session.step += 1
+                loss = float(-evidence.value / session.objective.num_data(session.x))
+                session.require_finite(loss, evidence.parts)
+            if session.log_due(last=self.converged):
+                session.report(loss, evidence.parts, self.learning_rates(session.step - 1))
+            session.end_step()
+        self.release()
+        reason = f"{session.step} {self.unit} done"
+        if self.outcome:
+            reason += f", {self.outcome}"
+            session.say(reason)
+        return reason
+
+    def evidence_at_end(
+        self,
+        model: Model,
+        objective: Objective,
+        x: Tensor,
+        y: Tensor,
+        *,
+        batch_size: int,
+        generator: torch.Generator,
+    ) -> Evidence:
+        """As in ``Optimizer``: these steps have it at hand."""
+        return self.final_evidence(x, y, generator=generator)
 
     def check(self, model: Model, num_data: int) -> None:
         """Raise ConfigError, in one sentence, when the steps do not fit ``model`` or the data."""
@@ -92,11 +138,3 @@ class OwnSteps(ABC, Generic[ModelT]):
     def learning_rates(self, step: int) -> dict[str, float]:
         """What is worth watching beside the evidence, by name. Default: nothing."""
         return {}
-
-    @abstractmethod
-    def state_dict(self) -> dict[str, Any]:
-        """Everything the next step needs that the model does not hold."""
-
-    @abstractmethod
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore ``state_dict``; before ``bind``."""

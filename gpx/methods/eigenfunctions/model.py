@@ -187,6 +187,8 @@ class GRIEF(Model):
             f"{'undone' if best else 'kept'}"
         )
 
+    rounds_argument = "reselect"
+
     @property
     def num_rounds(self) -> int:
         """The first optimisation and those of ``reselect``."""

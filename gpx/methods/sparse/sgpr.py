@@ -198,6 +198,8 @@ class SGPR(Model):
             self.inducing_points.grad = None
             self.inducing_points.data = points.detach().to(self.inducing_points, copy=True)
 
+    rounds_argument = "reinitialise"
+
     @property
     def num_rounds(self) -> int:
         """The first optimisation and those of ``reinitialise``."""

@@ -8,9 +8,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from gpx.bases.base import Basis
+from gpx.bases.base import Basis, SelectedBlocks
 from gpx.bases.frozen import flat_parameters, frozen_basis
-from gpx.bases.selected_blocks import SelectedBlocks
 from gpx.data_sized import DataSized
 from gpx.errors import ConfigError
 from gpx.methods.weight_space.block_ascent import ROW_CHUNK

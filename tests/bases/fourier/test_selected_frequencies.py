@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from gpx.bases import OrthogonalFourier, RandomFourier
-from gpx.bases.fourier.selected_frequencies import SelectedFrequencies
+from gpx.bases.base import SelectedBlocks
+from gpx.bases.fourier.random_fourier import SelectedFrequencies
 from gpx.bases.frozen import flat_parameters, frozen_basis
-from gpx.bases.selected_blocks import SelectedBlocks
 from gpx.kernels import RBF, Matern32
 
 
