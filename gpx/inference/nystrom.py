@@ -100,17 +100,21 @@ def longest_prefix(
     """The first rows of z (M, d) whose K_zz has a Cholesky factor at the smallest jitter.
 
     All of z where K_zz has one; at least one row. Repeated points, and points that the ones before
-    determine to rounding, end the prefix.
+    determine to rounding, end the prefix: a pivot of that size is positive or not by the order of
+    additions alone, and another evaluation of K_zz may decide otherwise.
 
     Raises: NotPositiveDefinite where even k(z_1, z_1) is not positive.
     """
     gram = features.gram(kernel, z).double()
     gram.diagonal().add_(_smallest_jitter(z, jitter) * gram.diagonal().mean())
-    _, info = torch.linalg.cholesky_ex(gram)
+    factor, info = torch.linalg.cholesky_ex(gram)
     failed = int(info)  # order of the first leading block that is not positive definite
     if failed == 1:
         factorise(kernel, z[:1], jitter, escalate=False, features=features)  # says what is wrong
-    return z if failed == 0 else z[: failed - 1]
+    size = len(z) if failed == 0 else failed - 1
+    pivots = factor.diagonal()[:size].square()
+    rounded = pivots <= 10.0 * torch.finfo(torch.float64).eps * gram.diagonal().mean()
+    return z[: int(rounded.int().argmax())] if bool(rounded.any()) else z[:size]
 
 
 class BlockStore:

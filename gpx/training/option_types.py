@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import re
 import sys
 import types
 import typing
@@ -59,19 +60,22 @@ def check_option_names(node: DictConfig, group: str, target: Any) -> None:
 
 
 def _others(target: Any, options: list[str]) -> list[str]:
-    """Public classes of the same kind that take all the options, by name."""
-    package = sys.modules[".".join(target.__module__.split(".")[:2])]
-    if not inspect.isclass(target):
+    """Public classes under the same contract (model, kernel ...) that take all the options."""
+    bases = inspect.getmro(target) if inspect.isclass(target) else ()
+    contracts = [base for base in bases if inspect.isabstract(base)]
+    if not contracts:
         return []
-    kind = [base for base in target.__mro__ if base.__module__.startswith(package.__name__)][-1]
-    public = [getattr(package, name) for name in getattr(package, "__all__", ())]
-    return [
+    windows = [module for name, module in sys.modules.items() if re.fullmatch(r"gpx\.\w+", name)]
+    public = {
+        getattr(window, name) for window in windows for name in getattr(window, "__all__", ())
+    }
+    return sorted(
         other.__name__
         for other in public
         if inspect.isclass(other)
-        and issubclass(other, kind)
+        and issubclass(other, contracts[-1])
         and set(options) <= _options(other).keys()
-    ]
+    )
 
 
 def _options(target: Any) -> dict[str, Any]:

@@ -288,9 +288,11 @@ def test_a_preconditioner_may_return_its_argument_or_a_buffer_of_its_own(shape):
 
 def test_a_dense_matrix_itself_in_place_of_its_product():
     matrix, rhs = spd(30), randn(30, 3)
+    tight = RelativeResidual(1e-12)  # a solve that stops early amplifies the order of additions
     for b in (rhs, rhs[:, 0]):
         torch.testing.assert_close(
-            conjugate_gradients(matrix, b).solution, conjugate_gradients(matrix.matmul, b).solution
+            conjugate_gradients(matrix, b, stop=tight).solution,
+            conjugate_gradients(matrix.matmul, b, stop=tight).solution,
         )
     batch, sides = spd(12, batch=(2,)), randn(2, 12, 3)
     torch.testing.assert_close(
