@@ -14,9 +14,9 @@ Task = Literal["regression", "binary", "multiclass", "count"]
 class Likelihood(nn.Module, ABC):
     """Observation model: targets are independent given the latent functions.
 
-    Shapes: y (n,); f, mean and variance (n,) for one latent function, (n, p) for p of them. Leading
-    dimensions of f broadcast in ``log_prob``. Everything is in nats and in the (standardised) unit
-    of the targets.
+    Shapes: y (n,); f, mean and variance (..., n) for one latent function, (..., n, p) for p of
+    them, where the leading dimensions are samples or members of an ensemble. Everything is in nats
+    and in the (standardised) unit of the targets.
 
     Attributes:
         num_latents: p, how many latent functions one target depends on.
@@ -39,12 +39,12 @@ class Likelihood(nn.Module, ABC):
 
         Args:
             y (n,): targets.
-            mean, variance (n,) or (n, p): latent marginals; the variance is not negative.
+            mean, variance (..., n) or (..., n, p): latent marginals; the variance is not negative.
 
         Returns:
-            (n,), differentiable in mean, variance and the likelihood's own parameters.
+            (..., n), differentiable in mean, variance and the likelihood's own parameters.
         """
 
     @abstractmethod
     def predictive(self, mean: Tensor, variance: Tensor) -> torch.distributions.Distribution:
-        """Distribution of y with batch shape (n,), given latent marginals (n,) or (n, p)."""
+        """Distribution of y with batch shape (..., n), given latent marginals as above."""

@@ -35,5 +35,5 @@ class Poisson(Likelihood):
 
     def predictive(self, mean: Tensor, variance: Tensor) -> torch.distributions.MixtureSameFamily:
         """Mixture of Poisson distributions at the quadrature nodes (overdispersed)."""
-        points = self.quadrature.points(mean, variance).mT
+        points = self.quadrature.points(mean, variance).movedim(0, -1)
         return self.quadrature.mixture(torch.distributions.Poisson(points.exp()))

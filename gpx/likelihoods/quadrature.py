@@ -71,7 +71,7 @@ class GaussHermite(nn.Module):
     def mixture(
         self, component: torch.distributions.Distribution
     ) -> torch.distributions.MixtureSameFamily:
-        """Mixture over the nodes of components with batch shape (n, Q)."""
+        """Mixture over the nodes of components with batch shape (..., n, Q)."""
         weights = self.weights.to(component.mean.dtype).expand(component.batch_shape)
         return torch.distributions.MixtureSameFamily(
             torch.distributions.Categorical(probs=weights), component

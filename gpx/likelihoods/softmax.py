@@ -20,10 +20,10 @@ MAX_EXPONENT = 4.38
 
 
 class _Grid(NamedTuple):
-    offset: Tensor  # (n,), where the largest latent is
-    points: Tensor  # (T, n), u relative to the offset
-    step: Tensor  # (n,)
-    radius: Tensor  # (n,), largest latent standard deviation
+    offset: Tensor  # (..., n), where the largest latent is
+    points: Tensor  # (T, ..., n), u relative to the offset
+    step: Tensor  # (..., n)
+    radius: Tensor  # (..., n), largest latent standard deviation
 
 
 class Softmax(Likelihood):
@@ -102,11 +102,11 @@ class Softmax(Likelihood):
             radius = variance.amax(-1).clamp_min(0.0).sqrt()
             left, right = LEFT + DEVIATIONS * radius, RIGHT + DEVIATIONS * radius
             share = torch.linspace(0, 1, self.num_steps, dtype=mean.dtype, device=mean.device)
-            points = share.unsqueeze(-1) * (left + right) - left
+            points = share.view(-1, *(1 for _ in radius.shape)) * (left + right) - left
             return _Grid(mean.amax(-1), points, (left + right) / (self.num_steps - 1), radius)
 
     def _rate(self, grid: _Grid, mean: Tensor, variance: Tensor) -> Tensor:
-        """exp(f_c + u) at every node and grid point: (Q, T, n, p)."""
+        """exp(f_c + u) at every node and grid point: (Q, T, ..., n, p)."""
         nodes = self.quadrature.points(mean - grid.offset.unsqueeze(-1), variance)
         return torch.exp(
             (nodes.unsqueeze(1) + grid.points.unsqueeze(-1)).clamp(-80.0, MAX_EXPONENT)

@@ -1,0 +1,171 @@
+"""The contract of bases: any columns on demand, blocks, products, a weight prior, gradients."""
+
+import inspect
+
+import pytest
+import torch
+
+from gpx import bases
+from gpx.bases.grid_eigenfunctions.features import GridFeatures
+from gpx.kernels import RBF, Matern32
+
+D = 2
+
+
+def rbf():
+    return RBF(D, [0.7, 1.1], 1.3).double()
+
+
+def centres():
+    return torch.randn(12, D, generator=torch.Generator().manual_seed(2)).double()
+
+
+def placed(cls, **options):
+    found = cls(rbf(), **options).double()
+    found.place(centres())
+    return found
+
+
+REGISTRY = {
+    "RandomFourier": lambda: bases.RandomFourier(rbf(), 24, block_frequencies=3).double(),
+    "RandomFourier wide": lambda: bases.RandomFourier(
+        Matern32(D, 0.8).double(), 24, block_frequencies=3, spread=[1.0, 4.0]
+    ).double(),
+    "OrthogonalFourier": lambda: bases.OrthogonalFourier(rbf(), 24, block_frequencies=4).double(),
+    "StructuredOrthogonalFourier": lambda: bases.StructuredOrthogonalFourier(
+        rbf(), 24, block_frequencies=4
+    ).double(),
+    "QuasiMonteCarloFourier": lambda: bases.QuasiMonteCarloFourier(
+        rbf(), 24, block_frequencies=3
+    ).double(),
+    "GaussHermiteFourier": lambda: bases.GaussHermiteFourier(
+        rbf(), 36, block_frequencies=6
+    ).double(),
+    "ImportanceWeightedFourier": lambda: bases.ImportanceWeightedFourier(
+        rbf(), 24, num_inputs=D
+    ).double(),
+    "KernelDictionary": lambda: bases.KernelDictionary(
+        rbf(), centres(), block_size=4, precision=2.0
+    ).double(),
+    "InducingPoints": lambda: bases.InducingPoints(rbf(), centres()).double(),
+    "GridEigenfunctions": lambda: placed(bases.GridEigenfunctions, num_inputs=D, num_basis=12),
+    "GridFeatures": lambda: placed(GridFeatures, num_basis=12, block_frequencies=2),
+}
+NAMES = sorted(REGISTRY)
+DIAGONAL = [name for name in NAMES if name != "InducingPoints"]
+"""Bases whose prior precision is diagonal."""
+LEARNS = [name for name in NAMES if name != "ImportanceWeightedFourier"]
+"""Bases whose features move with the kernel; importance weights carry the kernel instead."""
+
+
+def inputs(n=9):
+    return 0.7 * torch.randn(n, D, generator=torch.Generator().manual_seed(0)).double()
+
+
+def test_every_public_basis_is_listed():
+    public = {
+        name
+        for name in bases.__all__
+        if inspect.isclass(getattr(bases, name))
+        and issubclass(getattr(bases, name), bases.Basis)
+        and not inspect.isabstract(getattr(bases, name))
+    }
+    assert public | {"GridFeatures"} == {name.split()[0] for name in NAMES}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_any_columns_are_those_of_the_whole(name):
+    basis, x = REGISTRY[name](), inputs()
+    whole = basis(x)
+    assert whole.shape == (9, basis.num_basis)
+    columns = torch.tensor([3, 0, 7, 3])
+    torch.testing.assert_close(basis(x, columns), whole[:, columns], rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_blocks_partition_the_columns(name):
+    basis, x = REGISTRY[name](), inputs()
+    assert basis.num_blocks * basis.block_size == basis.num_basis
+    blocks = torch.tensor([1, 0]) if basis.num_blocks > 1 else torch.tensor([0])
+    torch.testing.assert_close(
+        basis.block_features(x, blocks),
+        basis(x)[:, basis.columns_of(blocks)],
+        rtol=1e-9,
+        atol=1e-12,
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_products_with_selected_blocks(name):
+    basis, x = REGISTRY[name](), inputs()
+    blocks = torch.arange(basis.num_blocks).flip(0)[:3]
+    phi = basis(x)[:, basis.columns_of(blocks)]
+    generator = torch.Generator().manual_seed(4)
+    weights = torch.randn(phi.shape[1], 2, generator=generator).double()
+    direction = torch.randn(9, 2, generator=generator).double()
+    selected = basis.selected(blocks, x)
+    close = {"rtol": 1e-9, "atol": 1e-11}
+    kept = []
+    torch.testing.assert_close(selected.products(x, weights, kept), phi @ weights, **close)
+    total, product = selected.form(x, weights, direction)
+    torch.testing.assert_close(total, (direction * (phi @ weights)).sum(), **close)
+    torch.testing.assert_close(product, phi @ weights, **close)
+    torch.testing.assert_close(selected.column_squares(x), phi.square().sum(0), **close)
+    moved = phi @ weights
+    selected.carry(moved, kept[0], weights)
+    torch.testing.assert_close(moved, 2.0 * phi @ weights, **close)
+
+
+@pytest.mark.parametrize("name", DIAGONAL)
+def test_the_prior_precision_is_positive_and_subsets_are_consistent(name):
+    basis = REGISTRY[name]()
+    whole = basis.precision_diagonal()
+    assert whole.shape == (basis.num_basis,)
+    assert (whole > 0.0).all()
+    columns = torch.tensor([2, 5, 0])
+    torch.testing.assert_close(basis.precision_diagonal(columns), whole[columns])
+
+
+@pytest.mark.parametrize("name", LEARNS)
+def test_features_are_differentiable_in_the_hyperparameters(name):
+    basis, x = REGISTRY[name](), inputs(4)
+    parameters = [p for p in basis.kernel.parameters() if p.requires_grad]
+    direction = torch.randn(4, basis.num_basis, generator=torch.Generator().manual_seed(1)).double()
+
+    def value():
+        # products of features, which signs of eigenvectors leave alone
+        phi = basis(x)
+        return ((phi @ phi.mT) * direction[:, :4]).sum()
+
+    found = torch.autograd.grad(value(), parameters, allow_unused=True)
+    for parameter, gradient in zip(parameters, found, strict=True):
+        gradient = torch.zeros_like(parameter) if gradient is None else gradient
+        for i in range(parameter.numel()):
+            step = 1e-5
+            with torch.no_grad():
+                flat = parameter.view(-1)
+                kept = flat[i].item()
+                flat[i] = kept + step
+                above = value()
+                flat[i] = kept - step
+                below = value()
+                flat[i] = kept
+            want = (above - below) / (2.0 * step)
+            torch.testing.assert_close(gradient.reshape(-1)[i], want, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_global_draws_and_the_same_basis_again(name):
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    first = REGISTRY[name]()(inputs())
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(2)
+    assert torch.equal(REGISTRY[name]()(inputs()), first)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_inputs_that_are_no_matrix_are_refused(name):
+    with pytest.raises(Exception, match=r"shape|inputs|matrix") as error:
+        REGISTRY[name]()(torch.zeros(5, dtype=torch.float64))
+    assert type(error.value).__module__ == "gpx.errors"

@@ -1,0 +1,126 @@
+"""The contract of likelihoods: shapes, limits, gradients and predictive distributions of each."""
+
+import inspect
+
+import pytest
+import torch
+
+from gpx import likelihoods
+
+REAL = [-1.2, 0.1, 0.4, 2.0]
+SIGNS = [1.0, -1.0, -1.0, 1.0]
+REGISTRY = {
+    "Gaussian": (lambda: likelihoods.Gaussian(0.3), REAL),
+    "Laplace": (lambda: likelihoods.Laplace(0.4), REAL),
+    "StudentT": (lambda: likelihoods.StudentT(0.7, 3.5, num_nodes=40), REAL),
+    "Bernoulli": (lambda: likelihoods.Bernoulli("logit", num_nodes=40), SIGNS),
+    "Bernoulli probit": (lambda: likelihoods.Bernoulli("probit", num_nodes=40), SIGNS),
+    "Poisson": (likelihoods.Poisson, [0.0, 1.0, 3.0, 7.0]),
+    "Softmax": (lambda: likelihoods.Softmax(3), [0.0, 2.0, 1.0, 1.0]),
+}
+NAMES = sorted(REGISTRY)
+
+
+def case(name):
+    """Likelihood, y (4,), mean and variance (4,) or (4, p), in float64."""
+    make, targets = REGISTRY[name]
+    likelihood = make().double()
+    shape = (4,) if likelihood.num_latents == 1 else (4, likelihood.num_latents)
+    generator = torch.Generator().manual_seed(0)
+    mean = torch.randn(shape, generator=generator).double()
+    variance = 0.1 + torch.rand(shape, generator=generator).double()
+    return likelihood, torch.tensor(targets, dtype=torch.float64), mean, variance
+
+
+def test_every_public_likelihood_is_listed():
+    public = {
+        name
+        for name in likelihoods.__all__
+        if inspect.isclass(getattr(likelihoods, name))
+        and issubclass(getattr(likelihoods, name), likelihoods.Likelihood)
+        and not inspect.isabstract(getattr(likelihoods, name))
+    }
+    assert public == {name.split()[0] for name in NAMES}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_likelihood_says_what_it_is(name):
+    likelihood = case(name)[0]
+    assert likelihood.task in ("regression", "binary", "multiclass", "count")
+    assert isinstance(likelihood.log_concave, bool)
+    assert likelihood.num_latents >= 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_samples_of_the_latents_lead(name):
+    """f, mean and variance with dimensions of samples before the rows: each as on its own."""
+    likelihood, y, mean, variance = case(name)
+    draws = torch.stack([mean, 0.5 * mean, mean - 0.3]).unflatten(0, (3, 1))
+    spread = torch.stack([variance, 2.0 * variance, 0.1 * variance]).unflatten(0, (3, 1))
+    density = likelihood.log_prob(y, draws)
+    expected = likelihood.expected_log_prob(y, draws, spread)
+    assert density.shape == expected.shape == (3, 1, 4)
+    predicted = likelihood.predictive(draws, spread)
+    assert predicted.batch_shape == (3, 1, 4)
+    for i in range(3):
+        torch.testing.assert_close(density[i, 0], likelihood.log_prob(y, draws[i, 0]))
+        torch.testing.assert_close(
+            expected[i, 0], likelihood.expected_log_prob(y, draws[i, 0], spread[i, 0])
+        )
+        torch.testing.assert_close(
+            predicted.log_prob(y)[i, 0],
+            likelihood.predictive(draws[i, 0], spread[i, 0]).log_prob(y),
+        )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_uncertainty_the_expectation_is_the_value(name):
+    likelihood, y, mean, variance = case(name)
+    found = likelihood.expected_log_prob(y, mean, torch.zeros_like(variance))
+    tolerance = 1e-5 if name == "Softmax" else 1e-12  # the accuracy that Softmax states
+    torch.testing.assert_close(found, likelihood.log_prob(y, mean), rtol=0.0, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_concave_densities_lose_by_uncertainty(name):
+    likelihood, y, mean, variance = case(name)
+    if not likelihood.log_concave:
+        pytest.skip("the density is not log-concave, so Jensen's inequality has no direction")
+    found = likelihood.expected_log_prob(y, mean, variance)
+    assert (found <= likelihood.log_prob(y, mean) + 1e-5).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_of_the_expectation(name):
+    likelihood, y, mean, variance = case(name)
+    moments = mean.requires_grad_(), variance.requires_grad_()
+    assert torch.autograd.gradcheck(lambda m, v: likelihood.expected_log_prob(y, m, v), moments)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_predictive_density_averages_over_the_latents(name):
+    """p(y) = E p(y | f), by the trapezoid rule over +-10 deviations of every latent."""
+    likelihood, y, mean, variance = case(name)
+    p = likelihood.num_latents
+    line = torch.linspace(-10.0, 10.0, 20_001 if p == 1 else 81, dtype=torch.float64)
+    mass = torch.exp(-0.5 * line.square())
+    mass = mass / mass.sum()
+    grid = torch.cartesian_prod(*[line] * p).reshape(-1, p)
+    weight = torch.cartesian_prod(*[mass] * p).reshape(-1, p).prod(1)
+    f = mean + variance.sqrt() * grid.reshape((-1, 1) if p == 1 else (-1, 1, p))
+    want = (weight[:, None] * likelihood.log_prob(y, f).exp()).sum(0)
+    found = likelihood.predictive(mean, variance).log_prob(y).exp()
+    # Laplace: 20 nodes see a kink; Student-t and Poisson: a ratio of scales
+    tolerance = {"Laplace": 0.1, "StudentT": 1e-3, "Poisson": 1e-4}.get(name, 1e-5)
+    torch.testing.assert_close(found, want, rtol=tolerance, atol=0.0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_state_travels(name):
+    likelihood, y, mean, _ = case(name)
+    other = REGISTRY[name][0]().double()
+    with torch.no_grad():
+        for parameter in likelihood.parameters():
+            parameter.add_(0.7)
+    other.load_state_dict(likelihood.state_dict())
+    assert torch.equal(other.log_prob(y, mean), likelihood.log_prob(y, mean))

@@ -1,0 +1,122 @@
+"""The contract of objectives: nats over all the data, a stated kind, gradients, no global state."""
+
+import inspect
+from typing import get_args
+
+import public_models
+import pytest
+import torch
+
+from gpx import objectives
+from gpx.errors import ConfigError
+from gpx.methods.base.objective import Kind
+
+NAMES = sorted(public_models.OBJECTIVES)
+
+
+def problem(name):
+    model_name, make = public_models.OBJECTIVES[name]
+    model, x, y = public_models.prepared(model_name)
+    objective = make()
+    objective.check(model)
+    objective.prepare(model, x, y, generator=draws())
+    return model, objective, x, y
+
+
+def draws():
+    return torch.Generator().manual_seed(7)
+
+
+def evidence_of(model, objective, x, y):
+    """As a step of training asks for it."""
+    if objective.batching == "minibatch":
+        objective.before_step(model, x, y, torch.arange(len(x)))
+    return objective.evidence(model, x, y, generator=draws())
+
+
+def test_every_public_objective_is_listed():
+    public = {
+        name
+        for name in objectives.__all__
+        if inspect.isclass(getattr(objectives, name))
+        and issubclass(getattr(objectives, name), objectives.Objective)
+        and not inspect.isabstract(getattr(objectives, name))
+    }
+    assert public == set(public_models.OBJECTIVES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_evidence_is_a_finite_scalar_of_a_stated_kind(name):
+    model, objective, x, y = problem(name)
+    found = evidence_of(model, objective, x, y)
+    assert found.value.shape == ()
+    assert torch.isfinite(found.value)
+    assert found.kind in get_args(Kind)
+    assert objective.kind in get_args(Kind)
+    assert objective.num_data(x[:5] if objective.batching == "minibatch" else x) == len(x)
+    for part in found.parts.values():
+        assert not part.requires_grad
+        assert torch.isfinite(part).all()
+    for value in found.facts.values():
+        assert isinstance(value, (bool, int, float, str))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_loss_is_minus_the_evidence_per_point(name):
+    model, objective, x, y = problem(name)
+    found = evidence_of(model, objective, x, y).value
+    again, second, x, y = problem(name)
+    if second.batching == "minibatch":
+        second.before_step(again, x, y, torch.arange(len(x)))
+    loss = second(again, x, y, generator=draws())
+    torch.testing.assert_close(loss, -found / len(x), rtol=1e-12, atol=0.0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_hyperparameter_that_can_move_has_a_gradient(name):
+    model, objective, x, y = problem(name)
+    evidence_of(model, objective, x, y).value.backward()
+    kernel = [p for p in model.kernel.parameters() if p.requires_grad]
+    moved = [p for p in kernel if p.grad is not None and bool((p.grad != 0.0).any())]
+    # the basis of Reweighted is fixed, and the kernel of QSGPInducing is: its evidence is of the
+    # weights; generalised cross-validation does not know the scale
+    expected = {"ReweightedEvidence": 0, "InducingELBO": 0, "GCV": len(kernel) - 1}
+    assert len(moved) >= expected.get(name, len(kernel))
+    for parameter in model.parameters():
+        assert parameter.grad is None or torch.isfinite(parameter.grad.to_dense()).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_generator_gives_the_same_value_and_global_draws_are_left_alone(name):
+    model, objective, x, y = problem(name)
+    torch.manual_seed(11)
+    before = torch.get_rng_state()
+    first = evidence_of(model, objective, x, y).value
+    assert torch.equal(torch.get_rng_state(), before)
+    model, objective, x, y = problem(name)
+    torch.manual_seed(12)
+    assert torch.equal(evidence_of(model, objective, x, y).value, first)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_model_that_does_not_fit_is_refused_in_one_sentence(name):
+    _, objective, _, _ = problem(name)
+    other = "SVGP" if name != "SVGPELBO" else "ExactGP"
+    with pytest.raises(ConfigError) as error:
+        objective.check(public_models.MODELS[other]())
+    text = str(error.value)
+    assert name in text
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_state_of_an_objective_travels(name):
+    model, objective, x, y = problem(name)
+    evidence_of(model, objective, x, y)
+    state = objective.state_dict()
+    other = public_models.OBJECTIVES[name][1]()
+    other.load_state_dict(state)
+    assert state.keys() == other.state_dict().keys()
+    for key, value in other.state_dict().items():
+        same = torch.equal(value, state[key]) if torch.is_tensor(value) else value == state[key]
+        assert same, key

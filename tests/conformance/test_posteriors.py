@@ -1,0 +1,171 @@
+"""The contract of models and posteriors: immutable, self-contained, functions of x alone."""
+
+import copy
+import inspect
+import io
+import warnings
+
+import public_models
+import pytest
+import torch
+
+from gpx import models
+from gpx.linalg import UnconvergedWarning
+from gpx.methods.base.model import Model, Posterior
+
+NAMES = sorted(public_models.MODELS)
+
+
+@pytest.fixture(scope="module")
+def conditioned():
+    """Every model with its posterior, made once."""
+    kept = {}
+
+    def find(name):
+        if name not in kept:
+            model, x, y = public_models.prepared(name)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UnconvergedWarning)
+                kept[name] = model, model.condition(x, y)
+        return kept[name]
+
+    return find
+
+
+def inputs(n=7, seed=5):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(n, public_models.INPUTS, generator=generator).double() - 0.5
+
+
+def test_every_public_model_is_listed():
+    public = {
+        name
+        for name in models.__all__
+        if inspect.isclass(getattr(models, name))
+        and issubclass(getattr(models, name), Model)
+        and not inspect.isabstract(getattr(models, name))
+    }
+    assert public == {name.split()[0] for name in NAMES}
+
+
+def test_every_public_posterior_is_seen(conditioned):
+    public = {
+        getattr(models, name)
+        for name in models.__all__
+        if inspect.isclass(getattr(models, name))
+        and issubclass(getattr(models, name), Posterior)
+        and not inspect.isabstract(getattr(models, name))
+    }
+    assert public <= {type(conditioned(name)[1]) for name in NAMES}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_marginals_have_the_shape_of_the_rows_and_keep_no_graph(conditioned, name):
+    _, posterior = conditioned(name)
+    for n in (7, 1, 0):
+        mean, variance = posterior.predict(inputs(n))
+        assert mean.shape == variance.shape == (n,)
+        assert mean.dtype == variance.dtype == torch.float64
+        assert not mean.requires_grad
+        assert not variance.requires_grad
+        assert torch.isfinite(mean).all()
+        assert (variance >= 0.0).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_row_is_predicted_alike_in_any_company(conditioned, name):
+    _, posterior = conditioned(name)
+    x = inputs()
+    whole = posterior.predict(x)
+    alone = [posterior.predict(row[None]) for row in x]
+    torch.testing.assert_close(torch.cat([a.mean for a in alone]), whole.mean, rtol=1e-7, atol=1e-9)
+    torch.testing.assert_close(
+        torch.cat([a.variance for a in alone]), whole.variance, rtol=1e-6, atol=1e-9
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_predictive_distributions_are_of_the_targets(conditioned, name):
+    model, posterior = conditioned(name)
+    found = posterior.predictive(inputs(), model.likelihood)
+    assert found.batch_shape == (7,)
+    if model.likelihood.task == "regression":
+        variance = posterior.predict(inputs()).variance
+        assert (found.variance > variance).all()  # of y: with noise
+    assert torch.isfinite(found.log_prob(torch.ones(7, dtype=torch.float64))).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sampled_paths_are_functions(conditioned, name):
+    _, posterior = conditioned(name)
+    x = inputs()
+    draw = lambda seed: posterior.sample_paths(3, generator=torch.Generator().manual_seed(seed))  # noqa: E731
+    paths = draw(1)
+    whole = paths(x)
+    assert whole.shape == (3, 7)
+    torch.testing.assert_close(paths(x[2:5]), whole[:, 2:5], rtol=1e-7, atol=1e-8)
+    assert torch.equal(draw(1)(x), whole)
+    assert not torch.equal(draw(2)(x), whole)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_posterior_does_not_change_with_its_model(name):
+    model, x, y = public_models.prepared(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnconvergedWarning)
+        posterior = model.condition(x, y)
+    before = posterior.predict(inputs())
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0.5)
+        x.zero_()
+        y.zero_()
+    after = posterior.predict(inputs())
+    assert torch.equal(before.mean, after.mean)
+    assert torch.equal(before.variance, after.variance)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_posterior_is_its_state(conditioned, name):
+    model, posterior = conditioned(name)
+    stored = io.BytesIO()
+    torch.save(posterior.state_dict(), stored)
+    stored.seek(0)
+    other = model.empty_posterior(public_models.NUM).double()
+    other.load_state_dict(torch.load(stored, weights_only=True))
+    x = inputs()
+    found, want = other.predict(x), posterior.predict(x)
+    torch.testing.assert_close(found.mean, want.mean, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(found.variance, want.variance, rtol=1e-7, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_said_of_a_prediction_is_plain(conditioned, name):
+    _, posterior = conditioned(name)
+    for key, value in posterior.facts().items():
+        assert isinstance(key, str)
+        assert isinstance(value, (bool, int, float, str))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parameters_have_one_role_each(conditioned, name):
+    model, _ = conditioned(name)
+    groups = model.parameter_groups()
+    assert set(groups) <= {"variational", "inducing", "hyperparameters", "precisions"}
+    listed = [id(p) for group in groups.values() for p in group]
+    assert len(listed) == len(set(listed))
+    assert set(listed) <= {id(p) for p in model.parameters()}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_model_is_its_state(name):
+    model, x, y = public_models.prepared(name)
+    other = public_models.MODELS[name]()
+    other.settle(x)
+    other.load_state_dict(copy.deepcopy(model.state_dict()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnconvergedWarning)
+        found = other.condition(x, y).predict(inputs())
+        want = model.condition(x, y).predict(inputs())
+    torch.testing.assert_close(found.mean, want.mean, rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(found.variance, want.variance, rtol=1e-7, atol=1e-10)

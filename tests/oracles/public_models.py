@@ -1,0 +1,103 @@
+"""One small problem per public model: what the conformance suites of the contracts run on."""
+
+import torch
+
+from gpx import models, objectives
+from gpx.kernels import RBF
+from gpx.likelihoods import Bernoulli, Gaussian
+from gpx.means import Constant, Zero
+
+NUM, INPUTS = 48, 2
+
+
+def data(labels=False):
+    """x (48, 2) on a grid of 8 x 6 cells (which every model takes), y (48,), float64."""
+    generator = torch.Generator().manual_seed(3)
+    axes = torch.linspace(-1.2, 1.2, 8), torch.linspace(-1.0, 1.0, 6)
+    x = torch.cartesian_prod(*(axis.double() for axis in axes))
+    y = (2.0 * x).sin().sum(1) + 0.2 * torch.randn(NUM, generator=generator).double()
+    return x, (y.sign() if labels else y)
+
+
+def parts(mean, likelihood):
+    return {
+        "kernel": RBF(INPUTS, lengthscale=0.8, outputscale=1.3),
+        "mean": mean,
+        "likelihood": likelihood,
+    }
+
+
+def gaussian(cls, mean=Constant, **options):
+    return cls(**parts(mean(), Gaussian(0.05)), **options).double()
+
+
+def points(cls, **options):
+    return gaussian(cls, num_inputs=INPUTS, num_inducing=12, **options)
+
+
+def weights(**options):
+    chosen = {"num_basis": 80, "block_frequencies": 10, "warm_start_size": 80, **options}
+    return gaussian(models.QSGP, Zero, **chosen)
+
+
+MODELS = {
+    "ExactGP": lambda: gaussian(models.ExactGP),
+    "ExactGP iterative": lambda: gaussian(
+        models.ExactGP,
+        solver="iterative",
+        iterative=models.IterativeOptions(rank=20, variance="exact"),
+    ),
+    "SGPR": lambda: points(models.SGPR, num_data=NUM),
+    "CGLB": lambda: points(models.CGLB, num_data=NUM),
+    "SVGP": lambda: points(models.SVGP),
+    "SVGP of classes": lambda: models.SVGP(
+        **parts(Constant(), Bernoulli()), num_inputs=INPUTS, num_inducing=12
+    ).double(),
+    "QSGP": weights,
+    "QSGP full": lambda: weights(covariance="full"),
+    "QSGP of classes": lambda: models.QSGP(
+        **parts(Zero(), Bernoulli()), num_basis=80, block_frequencies=10, warm_start_size=80
+    ).double(),
+    "QSGPInducing": lambda: gaussian(
+        models.QSGPInducing, Zero, num_data=NUM, num_inputs=INPUTS, rank=20, variance_rank=10
+    ),
+    "QSRVM": lambda: gaussian(
+        models.QSRVM, Zero, num_data=NUM, num_inputs=INPUTS, sweeps=30, block_size=8
+    ),
+    "GridGP": lambda: gaussian(models.GridGP),
+    "GRIEF": lambda: gaussian(
+        models.GRIEF, num_inputs=INPUTS, num_eigenfunctions=30, search_sweeps=0, trial_evaluations=0
+    ),
+    "Reweighted": lambda: gaussian(
+        models.Reweighted, num_inputs=INPUTS, num_basis=20, inference="type2"
+    ),
+}
+"""Name of the class, then what is special: a fresh model in float64."""
+
+OBJECTIVES = {
+    "ExactMLL": ("ExactGP", objectives.ExactMLL),
+    "MarginalLikelihood": ("ExactGP", objectives.MarginalLikelihood),
+    "IterativeMLL": ("ExactGP iterative", objectives.IterativeMLL),
+    "BarelyBiasedMLL": ("ExactGP iterative", objectives.BarelyBiasedMLL),
+    "CollapsedELBO": ("SGPR", objectives.CollapsedELBO),
+    "CGLowerBound": ("CGLB", objectives.CGLowerBound),
+    "SVGPELBO": ("SVGP of classes", lambda: objectives.SVGPELBO(NUM)),
+    "WeightSpaceELBO": ("QSGP", objectives.WeightSpaceELBO),
+    "QuadruplyStochasticELBO": ("QSGP", lambda: objectives.QuadruplyStochasticELBO(NUM)),
+    "SiteBoundELBO": ("QSGP of classes", lambda: objectives.SiteBoundELBO(NUM)),
+    "InducingELBO": ("QSGPInducing", lambda: objectives.InducingELBO(NUM)),
+    "GridMLL": ("GridGP", objectives.GridMLL),
+    "GCV": ("GridGP", objectives.GCV),
+    "EigenfunctionEvidence": ("GRIEF", objectives.EigenfunctionEvidence),
+    "ReweightedEvidence": ("Reweighted", objectives.ReweightedEvidence),
+}
+"""Public objective -> a model it fits, and how it is made."""
+
+
+def prepared(name):
+    """A model at its start, and its data."""
+    model = MODELS[name]()
+    x, y = data(labels="classes" in name)
+    model.settle(x)
+    model.initialise(x, y, generator=torch.Generator().manual_seed(0))
+    return model, x, y
