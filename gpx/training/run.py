@@ -30,11 +30,13 @@ from gpx.training.certification import (
     write_report,
 )
 from gpx.training.checkpoint import save_checkpoint
+from gpx.training.composition import CONFIGS
 from gpx.training.config import TrainerConfig
 from gpx.training.console import Console
 from gpx.training.device import DTYPES, configure_torch, resolve_device
 from gpx.training.environment import environment_record, peak_memory_mib
 from gpx.training.interrupt import Interrupted
+from gpx.training.option_names import option_names
 from gpx.training.predictor import Predictor
 from gpx.training.results import draw_results, summary
 from gpx.training.run_folder import RunFolder
@@ -96,6 +98,11 @@ def run(config: DictConfig, folder: RunFolder) -> dict[str, Any]:
         GPXError: anything wrong with options, data, device or checkpoint.
         Interrupted: after SIGINT or SIGTERM, with the checkpoint written.
     """
+    with option_names(config, CONFIGS):
+        return _run(config, folder)
+
+
+def _run(config: DictConfig, folder: RunFolder) -> dict[str, Any]:
     prepared = _prepare(config, folder)
     folder.path.mkdir(parents=True, exist_ok=True)
     with folder.locked():
