@@ -48,8 +48,6 @@ from gpx.linalg.preconditioners import (
 from gpx.linalg.prepared import Prepared
 from gpx.linalg.quadrature import gauss, gauss_radau
 from gpx.linalg.report import CholeskyReport, SolveReport
-from gpx.linalg.shifted_systems import ShiftedResult, shifted_conjugate_gradients
-from gpx.linalg.square_root import RootResult, contour_root, lanczos_root
 from gpx.linalg.stochastic_lanczos_quadrature import (
     QuadratureEstimate,
     logdet_quadrature,
@@ -85,8 +83,6 @@ __all__ = [
     "QuadratureEstimate",
     "RegularAxis",
     "RelativeResidual",
-    "RootResult",
-    "ShiftedResult",
     "SolveReport",
     "StoppingRule",
     "UnconvergedWarning",
@@ -100,7 +96,6 @@ __all__ = [
     "circulant_logdet",
     "circulant_preconditioner",
     "conjugate_gradients",
-    "contour_root",
     "cubic_weights",
     "durbin",
     "enough_wraps",
@@ -123,7 +118,6 @@ __all__ = [
     "kronecker_solve",
     "kronecker_vector",
     "lanczos",
-    "lanczos_root",
     "linear_weights",
     "logdet_quadrature",
     "missing_grid_preconditioner",
@@ -132,7 +126,6 @@ __all__ = [
     "pivoted_cholesky",
     "pivoted_cholesky_preconditioner",
     "probe_vectors",
-    "shifted_conjugate_gradients",
     "split_index",
     "stochastic_lanczos_quadrature",
     "strang",

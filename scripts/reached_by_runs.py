@@ -1,0 +1,180 @@
+"""How much of the operators and the linear algebra the command line reaches.
+
+Trains, predicts and diagnoses small runs of every approximation and its main choices, and reports
+the share of statements of gpx/operators and gpx/linalg that were executed:
+
+    pip install coverage
+    python scripts/reached_by_runs.py                  # all of them, about two minutes
+    python scripts/reached_by_runs.py --lines levinson # and which lines of files like this were not
+
+What no run reaches is either for users of the package alone (said in its docstring) or dead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import tempfile
+import warnings
+from pathlib import Path
+
+import coverage
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = ("operators", "linalg")
+
+ARM = ["data=robot_arm", "data.num_points=600"]
+GRID = [
+    "approx=grid",
+    "data=grid_stress",
+    "data.field=rastrigin",
+    "data.shape=[12,12]",
+    "trainer.max_steps=3",
+]
+RUNS: dict[str, list[str]] = {
+    "exact": [*ARM, "approx=exact"],
+    "exact iterative": [
+        *ARM,
+        "approx=exact",
+        "approx.solver=iterative",
+        "approx.iterative.rank=20",
+    ],
+    "exact float32 products": [
+        *ARM,
+        "approx=exact",
+        "approx.solver=iterative",
+        "approx.iterative.product_dtype=float32",
+    ],
+    "exact barely biased": [*ARM, "approx=exact", "approx.solver=barely_biased"],
+    "exact grief preconditioner": [
+        *ARM,
+        "approx=exact",
+        "approx.solver=iterative",
+        "approx.iterative.preconditioner=grief",
+        "approx.iterative.rank=20",
+    ],
+    "sgpr": [*ARM, "approx=sgpr", "approx.num_inducing=20", "trainer.certify=true"],
+    "sgpr auto": [
+        "data=toy1d",
+        "approx=sgpr",
+        "inducing=auto",
+        "trainer.max_steps=4",
+    ],
+    "sgpr eigenfunctions": ["data=toy1d", "approx=sgpr", "inducing=eigenfunctions"],
+    "cglb": [*ARM, "approx=cglb", "approx.num_inducing=20"],
+    "cglb lanczos": [*ARM, "approx=cglb", "approx.num_inducing=20", "approx.variance=lanczos"],
+    "svgp": [*ARM, "approx=svgp", "approx.num_inducing=20"],
+    "svgp classes": [*ARM, "approx=svgp", "approx.num_inducing=20", "likelihood=student_t"],
+    "qsgp": [*ARM, "approx=qsgp", "approx.num_basis=400", "approx.block_columns=100"],
+    "qsgp stochastic": [
+        *ARM,
+        "approx=qsgp",
+        "optimizer=qsgp",
+        "approx.num_basis=400",
+        "approx.warm_start_size=100",
+    ],
+    "qsgp sites": [*ARM, "approx=qsgp", "likelihood=laplace", "approx.num_basis=400"],
+    "qsgp_inducing": [*ARM, "approx=qsgp_inducing", "approx.rank=50"],
+    "qsrvm": [*ARM, "approx=qsrvm", "approx.sweeps=10"],
+    "grid": [*GRID, "data.gap_share=0.0"],
+    "grid fill": [*GRID, "data.gap_share=0.3", "approx.gaps=fill"],
+    "grid ignore": [*GRID, "data.gap_share=0.3", "approx.gaps=ignore"],
+    "grid penalize": [*GRID, "data.gap_share=0.3", "approx.gaps=penalize"],
+    "grid gcv": [*GRID, "data.gap_share=0.3", "objective=gcv", "kernel.outputscale=null"],
+    "grid slq": [*GRID, "data.gap_share=0.3", "objective.logdet=slq_fill"],
+    "grid nystrom": [*GRID, "data.gap_share=0.3", "objective.logdet=nystrom"],
+    "grid circle": [*GRID, "data.gap_share=0.2", "approx.fft_points=10"],
+    "grief": [*ARM, "approx=grief", "approx.num_eigenfunctions=40"],
+    "reweighted": [
+        *ARM,
+        "approx=reweighted",
+        "approx.num_basis=40",
+        "optimizer.burn_in=10",
+        "optimizer.iterations=20",
+        "optimizer.thin=5",
+        "trainer.max_steps=30",
+    ],
+    "reweighted type2": [*ARM, "approx=reweighted", "inference=type2", "approx.num_basis=40"],
+    "reweighted orthogonal": [
+        *ARM,
+        "approx=reweighted",
+        "inference=type2",
+        "approx.structure=orthogonal",
+        "approx.num_basis=40",
+    ],
+    "reweighted relevance": [
+        *ARM,
+        "approx=reweighted",
+        "inference=relevance_vectors",
+        "approx.priors=null",
+        "approx.num_basis=40",
+    ],
+}
+SMALL = [
+    "trainer.max_steps=4",
+    "trainer.tensorboard=false",
+    "trainer.figures=false",
+    "trainer.baselines=false",
+    "init.num_points=100",
+    "init.max_evaluations=4",
+]
+CERTIFIED = ("exact", "sgpr", "cglb", "svgp")
+
+
+def train_and_use(name: str, options: list[str], folder: Path) -> str:
+    """One run, its predictions and, where it can have one, its certificate."""
+    from gpx.errors import GPXError
+    from gpx.training import RunFolder, load, run
+    from gpx.training.composition import composed
+    from gpx.training.diagnose_command import main as diagnose
+
+    target = RunFolder(folder / name.replace(" ", "_"))
+    settings = [s for s in SMALL if not (s.startswith("init.") and "grid" in name)]
+    try:
+        run(composed([*settings, *options]), target)
+        predictor = load(target.path)
+        inputs = np.zeros((100, len(predictor.input_names)))
+        inputs[:, 0] = np.linspace(-1.0, 1.0, 100)
+        predictor.predict(inputs)
+        if name in CERTIFIED:
+            diagnose([f"run={target.path}"])
+            diagnose([f"run={target.path}", "products=false"])
+    except GPXError as error:
+        return f"refused: {error}"
+    return "done"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--lines", nargs="*", default=None, help="files whose missed lines to show")
+    arguments = parser.parse_args()
+    measured = coverage.Coverage(
+        data_file=None, include=[str(ROOT / "gpx" / f / "*") for f in FOLDERS], concurrency="thread"
+    )
+    measured.start()
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name, options in RUNS.items():
+            with (
+                contextlib.redirect_stdout(io.StringIO()),
+                contextlib.redirect_stderr(io.StringIO()),
+            ):
+                outcome = train_and_use(name, options, Path(folder))
+            print(f"{name}: {outcome}", flush=True)
+    measured.stop()
+    for part in FOLDERS:
+        total = reached = 0
+        for path in sorted((ROOT / "gpx" / part).rglob("*.py")):
+            _, statements, _, missed, text = measured.analysis2(str(path))
+            hit = len(statements) - len(missed)
+            total, reached = total + len(statements), reached + hit
+            print(f"{hit:5d} of {len(statements):5d}  {path.relative_to(ROOT)}")
+            if arguments.lines is not None and any(word in str(path) for word in arguments.lines):
+                print(f"    not reached: {text}")
+        print(f"{part}: {reached} of {total} statements, {reached / total:.0%}")
+
+
+if __name__ == "__main__":
+    main()
