@@ -5,7 +5,11 @@ from gpx.training.config import TrainerConfig
 from gpx.training.first_order import FirstOrder
 from gpx.training.fit import Fitted, fit
 from gpx.training.inducing_steps import InducingSteps
-from gpx.training.initialisation import ConstantInitialisation, SubsetInitialisation
+from gpx.training.initialisation import (
+    ConstantInitialisation,
+    Initialisation,
+    SubsetInitialisation,
+)
 from gpx.training.lbfgsb import LBFGSB
 from gpx.training.mala import MALA
 from gpx.training.neighbour_initialisation import NeighbourInitialisation
@@ -27,6 +31,7 @@ __all__ = [
     "FirstOrder",
     "Fitted",
     "InducingSteps",
+    "Initialisation",
     "Monitor",
     "NeighbourInitialisation",
     "OwnSteps",

@@ -247,7 +247,7 @@ def _train(state: _Run) -> FitResult:
     )
     board = None
     if state.options.tensorboard:
-        board = TensorBoard(state.folder.tensorboard)
+        board = TensorBoard(state.folder.own_folder(state.folder.tensorboard))
         trainer.monitors.append(board)
     try:
         return trainer.fit(
@@ -339,12 +339,10 @@ def _draw(
 ) -> None:
     """Figures as PNG and into TensorBoard, with the scores."""
     pictures = draw_results(state.data, predictor, predictive)
-    if pictures:
-        state.folder.figures.mkdir(exist_ok=True)
     for name, figure in pictures.items():
-        figure.savefig(state.folder.figures / f"{name}.png", dpi=150)
+        state.folder.write_figure(name, figure)
     if state.options.tensorboard:
-        board = TensorBoard(state.folder.tensorboard)
+        board = TensorBoard(state.folder.own_folder(state.folder.tensorboard))
         for name, figure in pictures.items():
             board.figure(name, figure, step)
         board.metrics(step, scores)
