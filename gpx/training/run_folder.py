@@ -101,7 +101,9 @@ class RunFolder:
             text = self.config.read_text(encoding="utf-8")
             # references multiply as they are followed: a small file may fill the memory
             if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
-                raise CheckpointError(f"{self.config} holds YAML references, which gpx never writes")
+                raise CheckpointError(
+                    f"{self.config} holds YAML references, which gpx never writes"
+                )
             config = OmegaConf.load(io.StringIO(text))
         except (yaml.YAMLError, OmegaConfBaseException, OSError, UnicodeDecodeError) as error:
             raise CheckpointError(f"{self.config} cannot be read: {error}") from error
@@ -129,7 +131,9 @@ class RunFolder:
             CheckpointError: it is a link, behind which files of others may lie.
         """
         if path.is_symlink():
-            raise CheckpointError(f"{path} is a link, and gpx writes into run folders only: remove it")
+            raise CheckpointError(
+                f"{path} is a link, and gpx writes into run folders only: remove it"
+            )
         path.mkdir(exist_ok=True)
         return path
 
@@ -148,19 +152,37 @@ class RunFolder:
 
     def add_environment(self, record: dict[str, Any]) -> None:
         """Write environment.json; later sessions of a resumed run are listed under ``resumed``."""
-        if self.environment.exists():
-            try:
-                first = json.loads(self.environment.read_text())
-            except ValueError as error:
-                raise CheckpointError(
-                    f"{self.environment} cannot be read ({error}); restore or remove it"
-                ) from error
-            self._require_same_data(first, record)
+        self.require_same_data(record)
+        first = self.read_environment()
+        if first is not None:
             record = {**first, "resumed": [*first.get("resumed", []), record]}
         self.write_json(self.environment, record)
 
-    def _require_same_data(self, first: dict[str, Any], record: dict[str, Any]) -> None:
-        before, now = first.get("data_checksums"), record.get("data_checksums")
+    def read_environment(self) -> dict[str, Any] | None:
+        """Contents of environment.json; None where there is none.
+
+        Raises:
+            CheckpointError: it is damaged.
+        """
+        if not self.environment.exists():
+            return None
+        try:
+            record = json.loads(self.environment.read_text())
+        except (OSError, ValueError) as error:
+            raise CheckpointError(
+                f"{self.environment} cannot be read ({error}); restore or remove it"
+            ) from error
+        sound = isinstance(record, dict) and isinstance(record.get("resumed", []), list)
+        if not sound or not isinstance(record.get("data_checksums") or {}, dict):
+            raise CheckpointError(
+                f"{self.environment} is not the record of a run; restore or remove it"
+            )
+        return record
+
+    def require_same_data(self, record: dict[str, Any]) -> None:
+        """Raise CheckpointError unless environment.json knows the data of a new record."""
+        before = (self.read_environment() or {}).get("data_checksums")
+        now = record.get("data_checksums")
         if before is not None and before != now:
             changed = sorted(set(dict(before).items()) ^ set(dict(now or {}).items()))
             raise CheckpointError(

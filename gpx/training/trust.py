@@ -121,8 +121,8 @@ class _Judge:
                     key == "_target_" or (key == "_convert_" and value in _CONVERSIONS)
                 ):
                     raise CheckpointError(
-                        f"{self.where} says {key}={value} at {place}, which a run folder cannot ask "
-                        "for; only _target_ and named options are read"
+                        f"{self.where} says {key}={value} at {place}, which a run folder cannot "
+                        "ask for: only _target_ and named options are read"
                     )
         for key, value in _children(node):
             self.names(value, f"{place}.{key}" if place else key)
@@ -154,7 +154,9 @@ class _Judge:
         found = self._class(target, place)
         if not issubclass(found, wanted):  # an empty tuple takes nothing
             names = " or ".join(kind.__name__ for kind in wanted)
-            need = f"a class of kind {names} must stand there" if names else "no class can stand there"
+            need = (
+                f"a class of kind {names} must stand there" if names else "no class can stand there"
+            )
             raise CheckpointError(f"{self.where} asks for {place}={target}, but {need}")
         hints = _hints(found)
         for key, value in _children(node):
@@ -170,7 +172,7 @@ class _Judge:
             self.option(child, f"{place}.{key}", wanted)
 
     def _class(self, target: str, place: str) -> type:
-        """The class ``target``, written in gpx or in a trusted package (not only imported there)."""
+        """The class ``target``, written in gpx or in a trusted package, not only imported there."""
         path, _, name = target.rpartition(".")
         if not _is_module(path):
             raise CheckpointError(
