@@ -87,8 +87,8 @@ def require_known_classes(
     for name, value in _leaves(content):
         if isinstance(value, str) and "${" in value:
             raise CheckpointError(
-                f"{where} holds the interpolation {name}={value}, where the config of a run has a "
-                "plain value"
+                f"{where} holds the interpolation {name}={value!r}, where the config of a run has "
+                "a plain value"
             )
     judge.names(content, "")
     for group, wanted in PLACES.items():
@@ -121,7 +121,7 @@ class _Judge:
                     key == "_target_" or (key == "_convert_" and value in _CONVERSIONS)
                 ):
                     raise CheckpointError(
-                        f"{self.where} says {key}={value} at {place}, which a run folder cannot "
+                        f"{self.where} says {key}={value!r} at {place}, which a run folder cannot "
                         "ask for: only _target_ and named options are read"
                     )
         for key, value in _children(node):
@@ -130,7 +130,7 @@ class _Judge:
     def _name(self, target: Any, place: str) -> None:
         if not isinstance(target, str) or not _DOTTED.fullmatch(target):
             raise CheckpointError(
-                f"{self.where} asks for {place}={target}, which is not the name of a class"
+                f"{self.where} asks for {place}={target!r}, which is not the name of a class"
             )
         if self._package(target) is not None:
             return
