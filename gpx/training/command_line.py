@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from gpx.errors import ConfigError, GPXError
 from gpx.training.composition import explain, refuse_null_groups
-from gpx.training.console import warnings_as_lines
+from gpx.training.console import print_error, warnings_as_lines
 from gpx.training.interrupt import Interrupted
 from gpx.training.run import resume, run
 from gpx.training.run_folder import RunFolder
@@ -157,5 +157,5 @@ def _resume_target(arguments: list[str]) -> tuple[str, tuple[str, ...]] | None:
 
 
 def _fail(text: str) -> None:
-    print(f"error: {' '.join(text.split())}", file=sys.stderr)
+    print_error(text)
     sys.exit(USAGE_ERROR)

@@ -32,6 +32,13 @@ def warnings_as_lines() -> None:
     warnings.showwarning = show
 
 
+def print_error(error: object) -> None:
+    """Print "error: ..." on one line, whatever stands in it: names from files may hold anything."""
+    text = " ".join(str(error).split())
+    shown = "".join(c if c.isprintable() else "?" for c in text)
+    print(f"error: {shown}", file=sys.stderr)
+
+
 class Console:
     """Monitor for people.
 

@@ -21,11 +21,11 @@ from gpx.training.certification import (
     require_certifiable,
     write_report,
 )
-from gpx.training.console import warnings_as_lines
+from gpx.training.console import print_error, warnings_as_lines
 from gpx.training.options import read_options
 from gpx.training.predictor import load
 from gpx.training.run_folder import RunFolder
-from gpx.training.trust import trusted_packages
+from gpx.training.trust import require_known_server, trusted_packages
 
 USAGE = """\
 What is certain about a trained model: bounds on its evidence, and on how far its predictions are
@@ -84,10 +84,10 @@ def main(arguments: list[str] | None = None) -> None:
         report = certify_run(predictor, config, data, points, asked)
         write_report(report, folder)
     except (GPXError, OmegaConfBaseException) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        print_error(error)
         sys.exit(2)
     except OSError as error:
-        print(f"error: {error.filename or 'file'}: {error.strerror or error}", file=sys.stderr)
+        print_error(f"{error.filename or 'file'}: {error.strerror or error}")
         sys.exit(2)
     print(report.sentence())
     print(f"page: {folder.path / 'diagnostics.md'}", file=sys.stderr)
@@ -118,6 +118,9 @@ def _training_data(config: DictConfig, folder: RunFolder) -> Dataset:
     Raises:
         CheckpointError: the data have changed since.
     """
+    if config.get("data") is None:
+        raise CheckpointError(f"{folder.config} names no data, so nothing can be certified")
+    require_known_server(config, folder.config)
     data = load_data(build(config, "data"), task="regression")
     if folder.read_environment() is None:
         raise CheckpointError(

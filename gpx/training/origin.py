@@ -58,7 +58,7 @@ def require_same_model(state: Mapping[str, Any], config: DictConfig, where: str)
     )
     for name in sorted({*old, *new}):
         free = name.startswith("trainer.") and name != "trainer.dtype"
-        if free or name in WHEREABOUTS or old.get(name) == new.get(name):
+        if free or name in WHEREABOUTS or _same(old.get(name), new.get(name)):
             continue
         raise CheckpointError(
             f"{where} says {name}={new.get(name, 'nothing')}, and its checkpoint was trained with "
@@ -81,7 +81,7 @@ def changes(state: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
             f"note: {name}={new.get(name, 'nothing')} from here on, "
             f"{old.get(name, 'nothing')} until now"
             for name in sorted({*old, *new})
-            if old.get(name) != new.get(name)
+            if name != "trainer.num_threads" and not _same(old.get(name), new.get(name))
         ]
     for name, what in (
         ("gpx", "version of gpx"),
@@ -137,6 +137,13 @@ def _options(config: Any, groups: tuple[str, ...]) -> dict[str, str]:
         if isinstance(config, dict) and group in config:
             enter(config[group], group)
     return found
+
+
+def _same(old: str | None, new: str | None) -> bool:
+    """Whether two values are equal: 1 is 1.0, and NaN is NaN."""
+    if old is None or new is None:
+        return old is new
+    return old == new or json.loads(old) == json.loads(new)
 
 
 def _text(value: Any) -> str:

@@ -9,7 +9,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from gpx.data import read_inputs, write_predictions, write_table
 from gpx.errors import ConfigError, GPXError
-from gpx.training.console import warnings_as_lines
+from gpx.training.console import print_error, warnings_as_lines
 from gpx.training.options import read_options
 from gpx.training.predictor import load
 from gpx.training.trust import trusted_packages
@@ -58,6 +58,6 @@ def main(arguments: list[str] | None = None) -> None:
         else:
             write_predictions(output, *predictor.predict(inputs))
     except (GPXError, OmegaConfBaseException) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        print_error(error)
         sys.exit(2)
     print(f"{len(inputs)} predictions written to {options['output']}", file=sys.stderr)

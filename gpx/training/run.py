@@ -43,6 +43,7 @@ from gpx.training.run_folder import RunFolder
 from gpx.training.seeds import stream
 from gpx.training.tensorboard import TensorBoard
 from gpx.training.trainer import FitResult, Trainer
+from gpx.training.trust import require_known_server
 
 PARTS = ("trainer", "data", "kernel", "mean", "likelihood", "approx", "objective", "optimizer")
 """Groups that every run needs one choice of."""
@@ -138,6 +139,8 @@ def resume(path: str | Path, trust: Sequence[str] | str = ()) -> dict[str, Any]:
     """
     folder = RunFolder(path)
     config = folder.read_config(trust)
+    if config.get("data") is not None:
+        require_known_server(config, folder.config)
     if folder.metrics.exists():
         raise CheckpointError(
             f"the run in {folder.path} is finished: see {folder.metrics}; "

@@ -7,8 +7,10 @@ and only a class that is written there and belongs where it stands is accepted.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
+import os
 import re
 import sys
 import typing
@@ -20,6 +22,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from gpx.data.source import DataSource
+from gpx.data.uci import URL_VARIABLE
 from gpx.errors import CheckpointError, ConfigError
 from gpx.kernels import Kernel
 from gpx.likelihoods import Likelihood
@@ -105,6 +108,24 @@ def require_known_classes(
         judge.node(node, group, wanted)
 
 
+def require_known_server(config: DictConfig, where: str | Path) -> None:
+    """Raise unless the data of a run are fetched, where they are missing, from a server of ours.
+
+    Args:
+        config: of a run folder, about to have its data read again.
+        where: the file, for the message.
+
+    Raises:
+        CheckpointError: ``data.base_url`` is another server than $GPX_DATA_URL.
+    """
+    url = config.data.get("base_url")
+    if url is not None and str(url) != os.environ.get(URL_VARIABLE):
+        raise CheckpointError(
+            f"{where} says that data.base_url={url!r} is the server to fetch missing data from: if "
+            f"you trust it, set the environment variable {URL_VARIABLE} to it"
+        )
+
+
 class _Judge:
     """Judges the nodes of one config: all of them by name, then those that are built by class."""
 
@@ -180,11 +201,17 @@ class _Judge:
                 "of another version, or its folder is not on PYTHONPATH"
             )
         try:
-            found = getattr(importlib.import_module(path), name, None)
+            module = importlib.import_module(path)
+            found = getattr(module, name, None)
         except Exception as error:  # whatever a trusted module raises
             raise CheckpointError(
                 f"{self.where} asks for {place}={target}, and importing {path} failed: {error!r}"
             ) from error
+        # a name may stand for a module here and for something else to who walks the attributes
+        top, *rest = path.split(".")
+        walked = functools.reduce(lambda at, part: getattr(at, part, None), rest, sys.modules[top])
+        if walked is not module:
+            found = None
         if not isinstance(found, type) or not self._package(f"{found.__module__}.{name}"):
             raise CheckpointError(
                 f"{self.where} asks for {place}={target}, which is no class written in "

@@ -176,6 +176,20 @@ def test_a_record_that_is_none(stopped, finished, changed, capsys, record):
     assert "restore or remove it" in said_by(capsys, diagnose, f"run={folder}")
 
 
+def test_data_are_fetched_from_known_servers_only(finished, stopped, changed, capsys, monkeypatch):
+    folder = changed(finished, data__base_url="http://elsewhere.example")
+    words = "if you trust it, set the environment variable GPX_DATA_URL"
+    assert words in said_by(capsys, diagnose, f"run={folder}")
+    gpx.load(folder)  # predicting needs no data
+    shutil.rmtree(folder)
+    folder = changed(stopped, data__base_url="http://elsewhere.example")
+    with pytest.raises(CheckpointError, match=words):
+        resume(folder)
+    monkeypatch.setenv("GPX_DATA_URL", "http://elsewhere.example")
+    with pytest.raises(ConfigError, match="has no option base_url"):  # passed on to the source
+        resume(folder)
+
+
 def test_links_are_not_followed_when_writing(finished, stopped, changed, tmp_path, capsys):
     folder = changed(finished)
     treasure = tmp_path / "treasure.txt"

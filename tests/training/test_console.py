@@ -3,7 +3,7 @@ import warnings
 
 import pytest
 
-from gpx.training.console import Console, warnings_as_lines
+from gpx.training.console import Console, print_error, warnings_as_lines
 from gpx.training.progress import Progress
 
 
@@ -80,6 +80,11 @@ def test_a_closed_terminal_silences_and_ends_nothing(terminal, characters):
     console.close()
     assert out.left < 0
     assert len(out.getvalue()) <= characters
+
+
+def test_an_error_is_one_line_of_plain_characters(capsys):
+    print_error(ValueError("no\ncolumn \x1b]0;title\x07'depth é'\t\r"))
+    assert capsys.readouterr().err == "error: no column ?]0;title?'depth é'\n"
 
 
 def test_warnings_are_one_line_without_source(capsys):
