@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gpx.errors import ConfigError, ShapeError
+from gpx.errors import ConfigError, DataError, ShapeError
 from gpx.training.arrays import column_names, columns_by_name, real_array
 from gpx.training.composition import composed
 from gpx.training.predictor import (
@@ -90,7 +90,7 @@ def fit(
         Interrupted: after Ctrl-C, with a checkpoint in the folder.
     """
     arrays = _arrays(x, y)
-    names = _input_names(x)
+    names, target_name = _input_names(x), _series_name(y)
     if test is not None:
         if not isinstance(test, (tuple, list)) or len(test) != 2:
             raise ShapeError("test= takes a pair (inputs, targets) of arrays")
@@ -124,8 +124,8 @@ def fit(
     path = target.path.resolve() / DATA
     config = composed(["data=npz", *options])
     config.data.path = str(path)
-    config.data.input_names = None if names is None else list(names)
-    config.data.target_name = _series_name(y)
+    config.data.input_names = None if names is None else [_as_text(name) for name in names]
+    config.data.target_name = None if target_name is None else _as_text(target_name)
     config.data.test = None if test is None else "test"
     made = [parent for parent in path.parents if not parent.exists()]
     try:
@@ -152,11 +152,28 @@ def fit(
 
 
 def _input_names(x: Any) -> tuple[str, ...] | None:
-    """Names of a data frame's columns, or of the one input that a column of a frame is."""
+    """Names of a data frame's columns, or of the one input that a column of a frame is.
+
+    Raises:
+        DataError: two columns of one name, by which nothing can be told apart later.
+    """
     if np.ndim(x) == 1:
         name = _series_name(x)
         return None if name is None else (name,)
-    return column_names(x)
+    names = column_names(x)
+    twice = [name for name in names or () if (names or ()).count(name) > 1]
+    if twice:
+        raise DataError(f"inputs have two columns of the name {twice[0]!r}; rename one")
+    return names
+
+
+def _as_text(name: str) -> str:
+    """A name that config.yaml keeps as it is; raises DataError where it would be a reference."""
+    if "${" in name:
+        raise DataError(
+            f"the column {name!r} has ${{ in its name, which refers to options; rename it"
+        )
+    return name
 
 
 def _series_name(values: Any) -> str | None:

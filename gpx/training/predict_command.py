@@ -60,4 +60,7 @@ def main(arguments: list[str] | None = None) -> None:
     except (GPXError, OmegaConfBaseException) as error:
         print_error(error)
         sys.exit(2)
+    except OSError as error:
+        print_error(f"{error.filename or 'file'}: {error.strerror or error}")
+        sys.exit(2)
     print(f"{len(inputs)} predictions written to {options['output']}", file=sys.stderr)

@@ -7,7 +7,6 @@ and only a class that is written there and belongs where it stands is accepted.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import importlib.util
 import os
@@ -209,7 +208,9 @@ class _Judge:
             ) from error
         # a name may stand for a module here and for something else to who walks the attributes
         top, *rest = path.split(".")
-        walked = functools.reduce(lambda at, part: getattr(at, part, None), rest, sys.modules[top])
+        walked: Any = sys.modules[top]
+        for part in rest:
+            walked = getattr(walked, part, None)
         if walked is not module:
             found = None
         if not isinstance(found, type) or not self._package(f"{found.__module__}.{name}"):

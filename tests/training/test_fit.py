@@ -79,6 +79,17 @@ def test_names_of_a_frame_are_kept(arrays, tmp_path):
     assert written == pytest.approx(plain.predict([[-1.0, 0.5]]).mean[0], rel=1e-8)
 
 
+def test_names_that_cannot_be_kept(arrays, tmp_path):
+    x, y = arrays
+    for names, words in ((["a", "a"], "two columns of the name 'a'"), (["a", "${b}"], "rename it")):
+        frame = Frame(a=x[:, 0], b=x[:, 1])
+        frame.columns = names
+        frame.data = dict.fromkeys(names, x[:, 0])
+        with pytest.raises(DataError, match=words):
+            gpx.fit(frame, y, *QUICK, folder=tmp_path / "no")
+        assert not (tmp_path / "no").exists()
+
+
 def test_classes_and_one_input(tmp_path):
     x = np.linspace(-1.0, 1.0, 80)
     options = ("approx=svgp", "likelihood=bernoulli", "approx.num_inducing=10", *QUICK[3:])
