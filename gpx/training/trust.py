@@ -92,6 +92,8 @@ def require_known_classes(
                 f"{where} holds the interpolation {name}={value!r}, where the config of a run has "
                 "a plain value"
             )
+        if value == "???":
+            raise CheckpointError(f"{where} has no value for {name}")
     judge.names(content, "")
     for group, wanted in PLACES.items():
         node = content.get(group)

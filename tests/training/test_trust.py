@@ -202,6 +202,12 @@ def test_interpolations_are_refused(config, text, place):
     refused(config, f"holds the interpolation {place}=")
 
 
+@pytest.mark.parametrize("place", ["kernel", "kernel._target_", "kernel.lengthscale"])
+def test_values_that_are_missing(config, place):
+    OmegaConf.update(config, place, "???")
+    refused(config, f"has no value for {place}")
+
+
 def test_options_take_what_their_type_says(config):
     nested = OmegaConf.create(plain("approx=exact"))
     nested.approx.iterative["_target_"] = "gpx.bases.GridOptions"
