@@ -21,7 +21,7 @@ from typing import TextIO
 
 import numpy as np
 
-from gpx.data.table import Floats
+from gpx.data.table import Floats, numbered_names
 from gpx.errors import DataError
 
 WORDS = {"true": 1.0, "false": 0.0}
@@ -106,7 +106,7 @@ def sniff(path: str | Path, header: bool | None = None) -> Layout:
             )
         header = bool(texts)
     if not header:
-        names = tuple(f"x{i + 1}" for i in range(len(cells)))
+        names = numbered_names(len(cells))
         return Layout(found, delimiter, 0, names)
     if len(lines) < 2:
         raise DataError(f"{found} has a header (line {number}) but no rows of numbers")

@@ -12,7 +12,7 @@ import numpy as np
 from gpx.data.delimited import Layout, existing_file, read_columns, sniff
 from gpx.data.folders import sha256
 from gpx.data.source import DataSource
-from gpx.data.table import Floats, Table
+from gpx.data.table import Floats, Table, numbered_names
 from gpx.errors import DataError
 
 Column = str | int
@@ -97,6 +97,8 @@ class NPZFile(DataSource):
         x, y: names of the arrays in it.
         test: name of an array (n,) or (n, k) that marks test rows, one column for each split; None
             cuts the rows into random folds.
+        input_names: of the d columns of x; None calls them x1, x2, ...
+        target_name: None takes the name of the array of targets.
         split, test_fraction, root, split_seed: as for every source; a relative ``path`` is looked
             for in ``root`` when that is given.
     """
@@ -107,6 +109,8 @@ class NPZFile(DataSource):
         x: str = "x",
         y: str = "y",
         test: str | None = None,
+        input_names: Sequence[str] | None = None,
+        target_name: str | None = None,
         split: int = 0,
         test_fraction: float = 0.1,
         root: str | None = None,
@@ -117,6 +121,8 @@ class NPZFile(DataSource):
         self.x = x
         self.y = y
         self.test = test
+        self.input_names = None if input_names is None else tuple(map(str, input_names))
+        self.target_name = target_name
 
     def table(self) -> Table:
         """All rows.
@@ -141,8 +147,8 @@ class NPZFile(DataSource):
             name=path.stem,
             x=np.ascontiguousarray(x),
             y=np.ascontiguousarray(y),
-            input_names=tuple(f"x{i + 1}" for i in range(x.shape[-1] if x.ndim else 0)),
-            target_name=self.y,
+            input_names=self.input_names or numbered_names(x.shape[-1] if x.ndim else 0),
+            target_name=self.target_name or self.y,
             test_masks=masks,
             origin=str(path),
             checksums={path.name: sha256(path)},

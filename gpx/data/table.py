@@ -14,6 +14,11 @@ Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 
+def numbered_names(count: int) -> tuple[str, ...]:
+    """Names of input columns that have none: x1, x2, ..."""
+    return tuple(f"x{i + 1}" for i in range(count))
+
+
 @dataclass(frozen=True)
 class Table:
     """Inputs and targets in the data's own units.

@@ -15,7 +15,7 @@ from gpx.cache_folder import cache_folder
 from gpx.data.download import download
 from gpx.data.folders import candidate_folders, find, sha256
 from gpx.data.source import DataSource, Rows
-from gpx.data.table import Floats, Table
+from gpx.data.table import Floats, Table, numbered_names
 from gpx.data.uci_sets import ALIASES, REVISION, UCI_SETS, Pinned
 from gpx.errors import ConfigError, DataError
 
@@ -104,7 +104,7 @@ class UCI(DataSource):
             name=self.name,
             x=np.ascontiguousarray(values[:, :-1]),
             y=values[:, -1].copy(),
-            input_names=tuple(f"x{i + 1}" for i in range(d)),
+            input_names=numbered_names(d),
             target_name="y",
             test_masks=masks.astype(bool),
             notes=self.known.notes,

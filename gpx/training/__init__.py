@@ -9,7 +9,11 @@ from gpx.methods.weight_space.stochastic_block_steps import StochasticBlockSteps
 from gpx.training.config import TrainerConfig
 from gpx.training.first_order import FirstOrder
 from gpx.training.fit import Fitted, fit
-from gpx.training.initialisation import ConstantInitialisation, SubsetInitialisation
+from gpx.training.initialisation import (
+    ConstantInitialisation,
+    Initialisation,
+    SubsetInitialisation,
+)
 from gpx.training.lbfgsb import LBFGSB
 from gpx.training.neighbour_initialisation import NeighbourInitialisation
 from gpx.training.parsimonious_initialisation import ParsimoniousInitialisation
@@ -27,6 +31,7 @@ __all__ = [
     "FirstOrder",
     "Fitted",
     "InducingSteps",
+    "Initialisation",
     "Monitor",
     "NeighbourInitialisation",
     "OwnSteps",

@@ -194,8 +194,7 @@ def write_report(report: Report, folder: RunFolder) -> None:
     """diagnostics.md, diagnostics.json and figures/diagnostics.png in the run folder."""
     from gpx.diagnostics.figure import draw  # Matplotlib is slow to import
 
-    folder.figures.mkdir(exist_ok=True)
-    draw(report).savefig(folder.figures / "diagnostics.png", dpi=150)
+    folder.write_figure("diagnostics", draw(report))
     points: dict[str, list[Any]] = {**report.columns()}
     answers = report.decisions()
     if answers is not None:

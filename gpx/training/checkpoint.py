@@ -26,10 +26,17 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
         torch.save({"format": FORMAT, **state}, file)
 
 
-def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
+def load_checkpoint(
+    path: Path, device: torch.device | str = "cpu", *, mapped: bool = False
+) -> dict[str, Any]:
     """Read a checkpoint; the file is never changed.
 
     Loaded with ``weights_only=True``: a malicious file cannot execute code.
+
+    Args:
+        path: of the file.
+        device: where its tensors go.
+        mapped: leave tensors in the file until they are used, for a look at everything else.
 
     Raises:
         CheckpointError: the file is missing, truncated, or not one of ours; one sentence.
@@ -39,7 +46,7 @@ def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str,
     try:
         with warnings.catch_warnings():  # torch warns of foreign pickles before it refuses them
             warnings.simplefilter("ignore")
-            state = torch.load(path, map_location=device, weights_only=True)
+            state = torch.load(path, map_location=device, weights_only=True, mmap=mapped)
     except Exception as error:  # the unpickler can raise anything on foreign bytes
         raise CheckpointError(
             f"{path} cannot be read as a checkpoint: it is truncated or was not written by gpx "

@@ -17,10 +17,11 @@ from omegaconf.errors import OmegaConfBaseException
 
 from gpx.errors import ConfigError, GPXError
 from gpx.training.composition import explain, refuse_null_groups
-from gpx.training.console import warnings_as_lines
+from gpx.training.console import print_error, warnings_as_lines
 from gpx.training.interrupt import Interrupted
 from gpx.training.run import resume, run
 from gpx.training.run_folder import RunFolder
+from gpx.training.trust import trusted_packages
 
 USAGE_ERROR = 2
 """Exit status for anything the user can mend."""
@@ -49,9 +50,9 @@ def main(config_folder: str | Path) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come here instead of Hydra's own printing
     try:
         refuse_null_groups(arguments, Path(config_folder))
-        folder = _resume_target(arguments)
-        if folder is not None:
-            resume(folder)
+        target = _resume_target(arguments)
+        if target is not None:
+            resume(*target)
         else:
             hydra.main(version_base="1.3", config_path=str(config_folder), config_name="train")(
                 _job
@@ -128,22 +129,33 @@ def _remove_if_empty(path: Path) -> None:
             return
 
 
-def _resume_target(arguments: list[str]) -> str | None:
-    """Folder of ``resume=FOLDER``; raises ConfigError when it is mixed with other options."""
+def _resume_target(arguments: list[str]) -> tuple[str, tuple[str, ...]] | None:
+    """Folder of ``resume=FOLDER`` and packages of ``trust=``; no other option goes with them.
+
+    Raises:
+        ConfigError: another option, or ``trust=`` without a folder.
+    """
     wanted = [
         a for a in arguments if a.startswith("resume=") and a not in ("resume=", "resume=null")
     ]
+    trust = [a for a in arguments if a.startswith("trust=")]
     if not wanted:
+        if trust:
+            raise ConfigError(
+                f"{trust[0]} goes with resume=: a new run builds whatever its own options name"
+            )
         return None
-    others = [a for a in arguments if a not in wanted]
-    if len(wanted) > 1 or others:
+    others = [a for a in arguments if a not in (*wanted, *trust)]
+    if len(wanted) > 1 or len(trust) > 1 or others:
         raise ConfigError(
             f"resume= goes on with the run's own config and takes no other option "
-            f"(got {' '.join(others) or ' '.join(wanted)}); start a new run to change options"
+            f"but trust= (got {' '.join(others or (*wanted, *trust))}); start a new run to change "
+            "options"
         )
-    return wanted[0].removeprefix("resume=").strip("'\"")
+    packages = trusted_packages(trust[0].removeprefix("trust=").strip("'\"")) if trust else ()
+    return wanted[0].removeprefix("resume=").strip("'\""), packages
 
 
 def _fail(text: str) -> None:
-    print(f"error: {' '.join(text.split())}", file=sys.stderr)
+    print_error(text)
     sys.exit(USAGE_ERROR)

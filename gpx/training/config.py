@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from hydra.core.config_store import ConfigStore
+from omegaconf import DictConfig, OmegaConf
 
 from gpx.errors import ConfigError
+from gpx.training.option_types import check_option_names, check_option_types
 
 
 @dataclass
@@ -63,3 +66,19 @@ class TrainerConfig:
 
 
 ConfigStore.instance().store(group="trainer", name="schema", node=TrainerConfig)
+
+
+def trainer_options(node: Any) -> TrainerConfig:
+    """The options of ``trainer``, composed or read back from a run folder.
+
+    Raises:
+        ConfigError: an option that does not exist, of another type or out of range.
+    """
+    if not isinstance(node, DictConfig):
+        raise ConfigError(f"trainer={node}: expected its options by name")
+    check_option_names(node, "trainer", TrainerConfig)
+    check_option_types(node, "trainer", TrainerConfig)
+    for name, value in node.items():
+        if OmegaConf.is_config(value):
+            raise ConfigError(f"trainer.{name!s}={value}: expected a single value")
+    return TrainerConfig(**{str(name): value for name, value in node.items()})

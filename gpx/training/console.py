@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TextIO
 
 from tqdm import tqdm
@@ -31,6 +32,13 @@ def warnings_as_lines() -> None:
     warnings.showwarning = show
 
 
+def print_error(error: object) -> None:
+    """Print "error: ..." on one line, whatever stands in it: names from files may hold anything."""
+    text = " ".join(str(error).split())
+    shown = "".join(c if c.isprintable() else "?" for c in text)
+    print(f"error: {shown}", file=sys.stderr)
+
+
 class Console:
     """Monitor for people.
 
@@ -45,27 +53,36 @@ class Console:
         self._seconds = seconds
         self._last_line = -float("inf")
         self._bar: tqdm | None = None
+        self._silent = False
 
     def say(self, text: str) -> None:
         """One line, above the bar when there is one."""
-        if self._bar is not None:
-            self._bar.write(text, file=self._stream)
-        else:
-            print(text, file=self._stream, flush=True)
+        if self._silent:
+            return
+        with self._while_anyone_reads():
+            if self._bar is not None:
+                self._bar.write(text, file=self._stream)
+            else:
+                print(text, file=self._stream, flush=True)
+
+    @contextmanager
+    def _while_anyone_reads(self) -> Iterator[None]:
+        """A closed terminal or pipe silences the console; it does not end the run."""
+        try:
+            yield
+        except OSError:
+            self._silent = True
+            if self._bar is not None:
+                self._bar.disable = True  # it would write once more when it is deleted
+                self._bar = None
 
     def progress(self, progress: Progress, model: Model) -> None:
         """Monitor interface."""
+        if self._silent:
+            return
         if self._interactive:
-            if self._bar is None:
-                self._bar = tqdm(
-                    total=progress.max_steps,
-                    initial=progress.step,
-                    file=self._stream,
-                    unit="step",
-                    dynamic_ncols=True,
-                )
-            self._bar.set_postfix_str(f"evidence/point {progress.evidence_per_point:+.4f}")
-            self._bar.update(progress.step - self._bar.n)
+            with self._while_anyone_reads():
+                self._advance(progress)
             return
         now = time.monotonic()
         last = progress.step >= progress.max_steps
@@ -77,6 +94,18 @@ class Console:
                 f"  {1e3 * progress.seconds_per_step:.0f} ms/step  {progress.seconds:.0f} s"
             )
 
+    def _advance(self, progress: Progress) -> None:
+        if self._bar is None:
+            self._bar = tqdm(
+                total=progress.max_steps,
+                initial=progress.step,
+                file=self._stream,
+                unit="step",
+                dynamic_ncols=True,
+            )
+        self._bar.set_postfix_str(f"evidence/point {progress.evidence_per_point:+.4f}")
+        self._bar.update(progress.step - self._bar.n)
+
     def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Monitor interface."""
         shown = "  ".join(f"{name} {metrics[name]:.4f}" for name in SHOWN if name in metrics)
@@ -84,9 +113,10 @@ class Console:
 
     def close(self) -> None:
         """Finish the bar."""
-        if self._bar is not None:
-            self._bar.close()
-            self._bar = None
+        with self._while_anyone_reads():
+            if self._bar is not None:
+                self._bar.close()
+                self._bar = None
 
 
 SHOWN = ("rmse", "mnlp", "accuracy", "coverage_95")

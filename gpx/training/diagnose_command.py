@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from pathlib import Path
@@ -22,10 +21,11 @@ from gpx.training.certification import (
     require_certifiable,
     write_report,
 )
-from gpx.training.console import warnings_as_lines
+from gpx.training.console import print_error, warnings_as_lines
 from gpx.training.options import read_options
 from gpx.training.predictor import load
 from gpx.training.run_folder import RunFolder
+from gpx.training.trust import require_known_server, trusted_packages
 
 USAGE = """\
 What is certain about a trained model: bounds on its evidence, and on how far its predictions are
@@ -47,8 +47,10 @@ OPTIONS
   products=auto   true: use the whole kernel matrix, n^2 per step, sharp; false: n M^2 and coarse;
                   auto: by the number of training points
   device=cpu      cpu | cuda | auto
+  trust=PACKAGE   build classes of this package of yours too (several: a,b), where the run has some;
+                  without it, only classes of gpx
 """
-OPTIONS = ("run", "points", "threshold", "probability", "level", "products", "device")
+OPTIONS = ("run", "points", "threshold", "probability", "level", "products", "device", "trust")
 PRODUCTS = {"auto": None, "true": True, "false": False}
 
 
@@ -69,9 +71,10 @@ def main(arguments: list[str] | None = None) -> None:
             threshold=_number(options, "threshold"),
             least=_number(options, "probability"),
         )
-        config = folder.read_config()
+        trust = trusted_packages(options["trust"]) if "trust" in options else ()
+        config = folder.read_config(trust)
         require_certifiable(config)
-        predictor = load(folder.path, options.get("device", "cpu"))
+        predictor = load(folder.path, options.get("device", "cpu"), trust)
         points = None
         if "points" in options:
             inputs = read_inputs(Path(options["points"]), predictor.input_names)
@@ -81,10 +84,10 @@ def main(arguments: list[str] | None = None) -> None:
         report = certify_run(predictor, config, data, points, asked)
         write_report(report, folder)
     except (GPXError, OmegaConfBaseException) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        print_error(error)
         sys.exit(2)
     except OSError as error:
-        print(f"error: {error.filename or 'file'}: {error.strerror or error}", file=sys.stderr)
+        print_error(f"{error.filename or 'file'}: {error.strerror or error}")
         sys.exit(2)
     print(report.sentence())
     print(f"page: {folder.path / 'diagnostics.md'}", file=sys.stderr)
@@ -115,13 +118,14 @@ def _training_data(config: DictConfig, folder: RunFolder) -> Dataset:
     Raises:
         CheckpointError: the data have changed since.
     """
+    if config.get("data") is None:
+        raise CheckpointError(f"{folder.config} names no data, so nothing can be certified")
+    require_known_server(config, folder.config)
     data = load_data(build(config, "data"), task="regression")
-    try:
-        before = json.loads(folder.environment.read_text()).get("data_checksums")
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{folder.environment} cannot be read: {error}") from error
-    if before is not None and dict(before) != dict(data.checksums):
+    if folder.read_environment() is None:
         raise CheckpointError(
-            f"the data of the run in {folder.path} have changed since it was trained; restore them"
+            f"{folder.environment} is missing, which says what data the run was trained on: "
+            "restore it"
         )
+    folder.require_same_data({"data_checksums": dict(data.checksums)})
     return data

@@ -10,17 +10,25 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gpx.errors import ConfigError, ShapeError
-from gpx.training.arrays import real_array
+from gpx.errors import ConfigError, DataError, ShapeError
+from gpx.training.arrays import column_names, columns_by_name, real_array
 from gpx.training.composition import composed
-from gpx.training.predictor import ClassPrediction, Prediction, Predictor, load
+from gpx.training.predictor import (
+    ClassPrediction,
+    Prediction,
+    Predictor,
+    finished_predictor,
+)
 from gpx.training.run import run
 from gpx.training.run_folder import RunFolder
 
 DATA = "arrays.npz"
 """The arrays in the run folder: it can be resumed, and repeated, like any other."""
 
-TAKEN = ("data", "data.path", "data.root", "data.x", "data.y", "data.test", "resume")
+TAKEN = (
+    *("data", "data.path", "data.root", "data.x", "data.y", "data.test"),
+    *("data.input_names", "data.target_name", "resume"),
+)
 """Options that say where data come from."""
 
 
@@ -63,7 +71,8 @@ def fit(
 
     Args:
         x (n, d): inputs in their own units (they are standardised inside); (n,) is one input. NumPy
-            arrays, torch tensors on any device, data frames or lists.
+            arrays, torch tensors on any device, data frames or lists. The names of a data frame's
+            columns are kept: ``predict`` takes the columns of other frames by name.
         y (n,): numbers, counts or class labels, as the likelihood takes them.
         options: as on the command line, ``group=choice`` or ``name=value``.
         test: inputs and targets that metrics are computed on. None: a tenth of the rows is held
@@ -81,10 +90,12 @@ def fit(
         Interrupted: after Ctrl-C, with a checkpoint in the folder.
     """
     arrays = _arrays(x, y)
+    names, target_name = _input_names(x), _series_name(y)
     if test is not None:
         if not isinstance(test, (tuple, list)) or len(test) != 2:
             raise ShapeError("test= takes a pair (inputs, targets) of arrays")
-        more = _arrays(*test)
+        more_x = test[0] if names is None else columns_by_name(test[0], names, "test inputs")
+        more = _arrays(more_x, test[1])
         if more["x"].shape[1] != arrays["x"].shape[1]:
             raise ShapeError(
                 f"test inputs have {more['x'].shape[1]} columns, training inputs "
@@ -113,6 +124,8 @@ def fit(
     path = target.path.resolve() / DATA
     config = composed(["data=npz", *options])
     config.data.path = str(path)
+    config.data.input_names = None if names is None else [_as_text(name) for name in names]
+    config.data.target_name = None if target_name is None else _as_text(target_name)
     config.data.test = None if test is None else "test"
     made = [parent for parent in path.parents if not parent.exists()]
     try:
@@ -134,7 +147,40 @@ def fit(
                 with suppress(OSError):  # never made, or another run is in it
                     parent.rmdir()
         raise
-    return Fitted(load(target.path, str(config.trainer.device)), metrics, target.path)
+    model = finished_predictor(target, target.read_own_config(), str(config.trainer.device))
+    return Fitted(model, metrics, target.path)
+
+
+def _input_names(x: Any) -> tuple[str, ...] | None:
+    """Names of a data frame's columns, or of the one input that a column of a frame is.
+
+    Raises:
+        DataError: two columns of one name, by which nothing can be told apart later.
+    """
+    if np.ndim(x) == 1:
+        name = _series_name(x)
+        return None if name is None else (name,)
+    names = column_names(x)
+    twice = [name for name in names or () if (names or ()).count(name) > 1]
+    if twice:
+        raise DataError(f"inputs have two columns of the name {twice[0]!r}; rename one")
+    return names
+
+
+def _as_text(name: str) -> str:
+    """A name that config.yaml keeps as it is; raises DataError where it would be a reference."""
+    if "${" in name:
+        raise DataError(
+            f"the column {name!r} has ${{ in its name, which refers to options; rename it"
+        )
+    return name
+
+
+def _series_name(values: Any) -> str | None:
+    """Name of one column of a data frame; None where it has none."""
+    columns = getattr(values, "columns", None)
+    name = getattr(values, "name", None) if columns is None else next(iter(columns), None)
+    return name if isinstance(name, str) else None
 
 
 def _arrays(x: ArrayLike, y: ArrayLike) -> dict[str, NDArray[Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
@@ -21,7 +22,24 @@ from gpx.training.lbfgsb import LBFGSB
 Say = Callable[[str], None]
 
 
-class ConstantInitialisation:
+class Initialisation(ABC):
+    """Where hyperparameters start; a subclass writes ``__call__``."""
+
+    @abstractmethod
+    def __call__(
+        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator, say: Say
+    ) -> None:
+        """Set the hyperparameters of ``model`` in place.
+
+        Args:
+            model: on the device and in the dtype of the run.
+            x (n, d), y (n,): training data, standardised.
+            generator: of random draws.
+            say: takes lines for the user.
+        """
+
+
+class ConstantInitialisation(Initialisation):
     """Hyperparameters stay where the config put them (``init=constants``)."""
 
     def __call__(
@@ -30,7 +48,7 @@ class ConstantInitialisation:
         """Do nothing."""
 
 
-class SubsetInitialisation:
+class SubsetInitialisation(Initialisation):
     """Type-II maximum likelihood of an exact GP on random training rows (``init=subset``).
 
     The model's kernel, mean and noise variance take the fitted values. With a non-Gaussian

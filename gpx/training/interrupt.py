@@ -1,4 +1,4 @@
-"""Ctrl-C and ``kill`` end a run at the next step, after a checkpoint."""
+"""Ctrl-C, ``kill`` and a closed terminal end a run at the next step, after a checkpoint."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
+SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
+"""What asks a run to stop; Windows knows no SIGHUP."""
+
 
 class Interrupted(Exception):
     """The run was asked to stop and its checkpoint is written.
 
     Attributes:
-        signal_number: the signal received (SIGINT or SIGTERM).
+        signal_number: the signal received (SIGINT, SIGTERM or SIGHUP).
     """
 
     def __init__(self, signal_number: int) -> None:
@@ -21,7 +26,9 @@ class Interrupted(Exception):
 
 
 class InterruptGuard:
-    """While active, SIGINT and SIGTERM set ``received`` and do nothing else.
+    """While active, SIGINT, SIGTERM and SIGHUP set ``received`` and do nothing else.
+
+    A signal that the process ignores stays ignored: ``nohup`` means to outlive its terminal.
 
     A second SIGINT raises KeyboardInterrupt as usual, for a step that takes too long. Signals can
     only be caught in the main thread; elsewhere (a thread of a launcher) the guard does nothing.
@@ -33,7 +40,9 @@ class InterruptGuard:
 
     def __enter__(self) -> InterruptGuard:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in SIGNALS:
+                if number != signal.SIGINT and signal.getsignal(number) is signal.SIG_IGN:
+                    continue
                 self._previous[number] = signal.signal(number, self._note)
         return self
 

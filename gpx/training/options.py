@@ -28,6 +28,8 @@ def read_options(
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
             hint = f"did you mean {near[0]}=?" if near else f"valid are: {', '.join(known)}"
             raise ConfigError(f"cannot read {argument!r}; {hint} (python {script} --help)")
+        if name in options:
+            raise ConfigError(f"{name}= is given twice: {name}={options[name]} and {argument}")
         options[name] = value
     for name in required:
         if name not in options:

@@ -8,10 +8,11 @@ from pathlib import Path
 from omegaconf.errors import OmegaConfBaseException
 
 from gpx.data import read_inputs, write_predictions, write_table
-from gpx.errors import GPXError
-from gpx.training.console import warnings_as_lines
+from gpx.errors import ConfigError, GPXError
+from gpx.training.console import print_error, warnings_as_lines
 from gpx.training.options import read_options
 from gpx.training.predictor import load
+from gpx.training.trust import trusted_packages
 
 USAGE = """\
 Predict with a trained model.
@@ -26,8 +27,10 @@ OPTIONS
                   95 % interval of the target, in the data's own units; for classes the
                   most probable label and the probability of each
   device=cpu      cpu | cuda | auto
+  trust=PACKAGE   build classes of this package of yours too (several: a,b), where the run has some;
+                  without it, only classes of gpx
 """
-OPTIONS = ("run", "input", "output", "device")
+OPTIONS = ("run", "input", "output", "device", "trust")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -39,9 +42,15 @@ def main(arguments: list[str] | None = None) -> None:
         return
     try:
         options = read_options(arguments, OPTIONS, required=OPTIONS[:3], script="predict.py")
-        predictor = load(options["run"], options.get("device", "cpu"))
-        inputs = read_inputs(Path(options["input"]), predictor.input_names)
-        output = Path(options["output"])
+        source, output = Path(options["input"]).expanduser(), Path(options["output"]).expanduser()
+        if output.exists() and source.exists() and output.samefile(source):
+            raise ConfigError(
+                f"output={output} is the file of input=, which predictions would replace: choose "
+                "another name"
+            )
+        trust = trusted_packages(options["trust"]) if "trust" in options else ()
+        predictor = load(options["run"], options.get("device", "cpu"), trust)
+        inputs = read_inputs(source, predictor.input_names)
         if predictor.labels:
             label, probability = predictor.predict_classes(inputs)
             names = [f"probability_{value:g}" for value in predictor.labels]
@@ -49,6 +58,9 @@ def main(arguments: list[str] | None = None) -> None:
         else:
             write_predictions(output, *predictor.predict(inputs))
     except (GPXError, OmegaConfBaseException) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        print_error(error)
+        sys.exit(2)
+    except OSError as error:
+        print_error(f"{error.filename or 'file'}: {error.strerror or error}")
         sys.exit(2)
     print(f"{len(inputs)} predictions written to {options['output']}", file=sys.stderr)

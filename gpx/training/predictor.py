@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,13 +14,15 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from gpx.data import Standardiser
+from gpx.data.table import numbered_names
 from gpx.errors import CheckpointError, ConfigError, DataError, ShapeError
 from gpx.likelihoods import Likelihood
 from gpx.models import Posterior
-from gpx.training.arrays import real_array
+from gpx.training.arrays import column_names, columns_by_name, real_array
 from gpx.training.build import build_model
 from gpx.training.checkpoint import load_checkpoint
 from gpx.training.device import DTYPES, resolve_device
+from gpx.training.origin import require_same_model, version_note, version_of
 from gpx.training.run_folder import RunFolder
 
 COUNT_WINDOW = 256
@@ -90,11 +94,13 @@ class Predictor:
         """Mean, standard deviation and 95 % interval of y in the data's own units.
 
         Args:
-            inputs (n, d): in the data's own units, columns as in training; (d,) is one row.
+            inputs (n, d): in the data's own units, columns as in training; (d,) is one row. Columns
+                of a data frame are taken by name, whatever their order, and others are ignored,
+                where training knew names.
 
         Raises:
             ShapeError: the number of columns differs from training.
-            DTypeError, DataError: not real numbers, or not finite.
+            DTypeError, DataError: not real numbers, not finite, or a column that is missing.
             ConfigError: the target is a class; see ``predict_classes``.
         """
         if self.likelihood.task in ("binary", "multiclass"):
@@ -133,6 +139,10 @@ class Predictor:
         return ClassPrediction(_array(label), _array(probability))
 
     def _standardised(self, inputs: ArrayLike) -> Tensor:
+        given = column_names(inputs)
+        unnamed = self.input_names == numbered_names(len(self.input_names))
+        if given is not None and not (unnamed and set(given).isdisjoint(self.input_names)):
+            inputs = columns_by_name(inputs, self.input_names, "inputs")
         array = np.atleast_2d(real_array(inputs, "inputs"))
         if array.ndim != 2 or array.shape[1] != len(self.input_names):
             raise ShapeError(
@@ -214,18 +224,30 @@ def _array(tensor: Tensor) -> NDArray[np.float64]:
     return tensor.numpy()
 
 
-def load(run: str | Path, device: str = "cpu") -> Predictor:
+def load(run: str | Path, device: str = "cpu", trust: Sequence[str] | str = ()) -> Predictor:
     """The trained model of a run folder, ready to predict without its training data.
+
+    A folder may come from anyone: it is read without executing anything in it, and builds classes
+    of gpx only, unless others are trusted::
+
+        gpx.load("outputs/...", trust=("my_package",))
 
     Args:
         run: folder written by ``train.py``.
         device: where to compute.
+        trust: packages of one's own whose classes (a kernel, a likelihood) the run was made of.
 
     Raises:
-        CheckpointError: the folder has no finished run, or its files do not fit one another.
+        CheckpointError: the folder has no finished run, its files do not fit one another, or it
+            names a class that is not to be built.
+        ConfigError: an option that this version of gpx does not know, or of another type.
     """
     folder = RunFolder(run)
-    config = folder.read_config()
+    return finished_predictor(folder, folder.read_config(trust), device)
+
+
+def finished_predictor(folder: RunFolder, config: DictConfig, device: str) -> Predictor:
+    """What ``load`` gives, with the folder's config as already read."""
     where = resolve_device(device)
     state = load_checkpoint(folder.checkpoint, where)
     if "posterior" not in state:
@@ -233,12 +255,23 @@ def load(run: str | Path, device: str = "cpu") -> Predictor:
             f"the run in {folder.path} is not finished; "
             f"finish it with: python train.py resume={folder.path}"
         )
-    return restore_predictor(config, state, where)
+    require_same_model(state, config, str(folder.config))
+    note = version_note(version_of(state))
+    if note:
+        warnings.warn(f"{folder.path}: another version of gpx{note}", stacklevel=3)
+    try:
+        return restore_predictor(config, state, where)
+    except ConfigError as error:
+        raise ConfigError(f"{folder.config}: {error}{note}") from error
 
 
 def restore_predictor(config: DictConfig, state: dict, device: torch.device) -> Predictor:
     """A predictor from a config and the contents of a finished run's checkpoint."""
-    dtype = DTYPES[config.trainer.dtype]
+    trainer = config.get("trainer")
+    dtype = trainer.get("dtype") if isinstance(trainer, DictConfig) else None
+    if dtype not in DTYPES:
+        raise ConfigError(f"trainer.dtype={dtype}: expected {' or '.join(DTYPES)}")
+    dtype = DTYPES[dtype]
     model = build_model(config).to(device, dtype)
     try:
         posterior = model.empty_posterior(state["num_data"]).to(device, dtype)
@@ -246,13 +279,13 @@ def restore_predictor(config: DictConfig, state: dict, device: torch.device) -> 
         model.likelihood.load_state_dict(state["likelihood"])
         scaler = Standardiser(len(state["input_names"]))
         scaler.load_state_dict({k: v.cpu() for k, v in state["scaler"].items()})
-    except (KeyError, RuntimeError, TypeError) as error:
+        return Predictor(
+            posterior,
+            model.likelihood,
+            scaler,
+            tuple(state["input_names"]),
+            state["target_name"],
+            tuple(state.get("labels", ())),
+        )
+    except (KeyError, RuntimeError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"checkpoint.pt does not fit config.yaml: {error}") from error
-    return Predictor(
-        posterior,
-        model.likelihood,
-        scaler,
-        tuple(state["input_names"]),
-        state["target_name"],
-        tuple(state.get("labels", ())),
-    )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,19 +29,21 @@ from gpx.training.certification import (
     require_certifiable,
     write_report,
 )
-from gpx.training.checkpoint import save_checkpoint
+from gpx.training.checkpoint import load_checkpoint, save_checkpoint
 from gpx.training.composition import CONFIGS
-from gpx.training.config import TrainerConfig
+from gpx.training.config import TrainerConfig, trainer_options
 from gpx.training.console import Console
 from gpx.training.device import DTYPES, configure_torch, resolve_device
 from gpx.training.environment import environment_record, peak_memory_mib
 from gpx.training.interrupt import Interrupted
 from gpx.training.option_names import option_names
+from gpx.training.origin import changes, origin_of, require_same_model, version_note
 from gpx.training.predictor import Predictor
 from gpx.training.results import draw_results, summary
 from gpx.training.run_folder import RunFolder
 from gpx.training.tensorboard import TensorBoard
 from gpx.training.trainer import FitResult, Trainer
+from gpx.training.trust import require_known_server
 
 PARTS = ("trainer", "data", "kernel", "mean", "likelihood", "approx", "objective", "optimizer")
 """Groups that every run needs one choice of."""
@@ -63,6 +65,7 @@ class _Run:
     console: Console
     train: tuple[Tensor, Tensor]
     test: tuple[Tensor, Tensor]
+    origin: dict[str, Any] = field(default_factory=dict)
 
     def predictor(self) -> Predictor:
         """Prediction with the model as it stands."""
@@ -96,7 +99,7 @@ def run(config: DictConfig, folder: RunFolder) -> dict[str, Any]:
 
     Raises:
         GPXError: anything wrong with options, data, device or checkpoint.
-        Interrupted: after SIGINT or SIGTERM, with the checkpoint written.
+        Interrupted: after SIGINT, SIGTERM or SIGHUP, with the checkpoint written.
     """
     with option_names(config, CONFIGS):
         return _run(config, folder)
@@ -107,8 +110,15 @@ def _run(config: DictConfig, folder: RunFolder) -> dict[str, Any]:
     folder.path.mkdir(parents=True, exist_ok=True)
     with folder.locked():
         folder.clear_leftovers()
-        folder.write_config(prepared.config)
         record = environment_record(prepared.device, config.seed, prepared.data.checksums)
+        folder.require_same_data(record)
+        prepared.origin = origin_of(prepared.config, prepared.device)
+        if folder.checkpoint.exists():
+            state = load_checkpoint(folder.checkpoint, mapped=True)
+            require_same_model(state, prepared.config, str(folder.config))
+            for line in changes(state, prepared.origin):
+                prepared.console.say(line)
+        folder.write_config(prepared.config)
         folder.add_environment(record)
         try:
             fit = _train(prepared)
@@ -117,20 +127,36 @@ def _run(config: DictConfig, folder: RunFolder) -> dict[str, Any]:
             prepared.console.close()
 
 
-def resume(path: str) -> dict[str, Any]:
+def resume(path: str | Path, trust: Sequence[str] | str = ()) -> dict[str, Any]:
     """Go on with the run in folder ``path``, in the same folder, with its own config.
 
+    What steers training (``trainer``, ``optimizer``, ``objective``) may have been changed in
+    config.yaml, to more steps for example, and is said; the model, the data and the seed may not.
+
+    Args:
+        path: the run folder.
+        trust: packages of one's own whose classes config.yaml names; no others than these and those
+            of gpx are built.
+
     Raises:
-        CheckpointError: no run there, or its files are damaged; nothing is changed.
+        CheckpointError: no run there, its files are damaged or do not belong together, or a class
+            that is not to be built; nothing is changed.
     """
     folder = RunFolder(path)
-    config = folder.read_config()
+    config = folder.read_config(trust)
+    if config.get("data") is not None:
+        require_known_server(config, folder.config)
     if folder.metrics.exists():
         raise CheckpointError(
             f"the run in {folder.path} is finished: see {folder.metrics}; "
             "use python predict.py, or start a new run"
         )
-    return run(config, folder)
+    versions = (folder.read_environment() or {}).get("versions")
+    try:
+        return run(config, folder)
+    except ConfigError as error:
+        note = version_note(versions.get("gpx") if isinstance(versions, dict) else None)
+        raise ConfigError(f"{folder.config}: {error}{note}") from error
 
 
 def _prepare(config: DictConfig, folder: RunFolder) -> _Run:
@@ -142,9 +168,7 @@ def _prepare(config: DictConfig, folder: RunFolder) -> _Run:
         if config.get(group) is None:
             chooser = "; approx= usually chooses it" if group in ("objective", "optimizer") else ""
             raise ConfigError(f"{group}= is not chosen{chooser}")
-    options = OmegaConf.to_object(config.trainer)
-    if not isinstance(options, TrainerConfig):  # read back from a run folder: plain YAML
-        options = TrainerConfig(**options)  # type: ignore[arg-type]
+    options = trainer_options(config.trainer)
     if options.certify:
         require_certifiable(config)
     device = resolve_device(options.device)
@@ -244,11 +268,12 @@ def _train(state: _Run) -> FitResult:
         seed=seed,
         checkpoint=state.folder.checkpoint,
         monitors=[state.console],
+        extra_state={"origin": state.origin},
         say=state.console.say,
     )
     board = None
     if state.options.tensorboard:
-        board = TensorBoard(state.folder.tensorboard)
+        board = TensorBoard(state.folder.own_folder(state.folder.tensorboard))
         trainer.monitors.append(board)
     try:
         return trainer.fit(
@@ -342,12 +367,10 @@ def _draw(
 ) -> None:
     """Figures as PNG and into TensorBoard, with the scores."""
     pictures = draw_results(state.data, predictor, predictive)
-    if pictures:
-        state.folder.figures.mkdir(exist_ok=True)
     for name, figure in pictures.items():
-        figure.savefig(state.folder.figures / f"{name}.png", dpi=150)
+        state.folder.write_figure(name, figure)
     if state.options.tensorboard:
-        board = TensorBoard(state.folder.tensorboard)
+        board = TensorBoard(state.folder.own_folder(state.folder.tensorboard))
         for name, figure in pictures.items():
             board.figure(name, figure, step)
         board.metrics(step, scores)

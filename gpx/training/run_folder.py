@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
 from gpx.atomic_file import atomic_file
 from gpx.errors import CheckpointError
+from gpx.training.trust import require_known_classes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 try:
     import fcntl
@@ -72,20 +77,38 @@ class RunFolder:
             for part in self.path.glob(f".{file.name}.*.tmp"):
                 part.unlink(missing_ok=True)
 
-    def read_config(self) -> DictConfig:
-        """The resolved config.
+    def read_config(self, trust: Sequence[str] | str = ()) -> DictConfig:
+        """The resolved config, known to build nothing but classes of gpx and of ``trust``.
+
+        Args:
+            trust: packages of the user's own whose classes it may name.
 
         Raises:
-            CheckpointError: the folder or the file is missing or unreadable.
+            CheckpointError: the folder or the file is missing or unreadable, or names a class that
+                is not to be built; see ``gpx.training.trust``.
         """
+        config = self.read_own_config()
+        require_known_classes(config, self.config, trust)
+        return config
+
+    def read_own_config(self) -> DictConfig:
+        """The same for a run that this process has trained itself: classes are not judged."""
         if not self.path.is_dir():
             raise CheckpointError(f"there is no run folder {self.path}{self._neighbours()}")
         if not self.config.is_file():
             raise CheckpointError(f"{self.path} is not a run folder: it has no config.yaml")
         try:
-            config = OmegaConf.load(self.config)
-        except (YAMLError, OmegaConfBaseException, OSError, UnicodeDecodeError) as error:
+            text = self.config.read_text(encoding="utf-8")
+            # references multiply as they are followed: a small file may fill the memory
+            if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
+                raise CheckpointError(
+                    f"{self.config} holds YAML references, which gpx never writes"
+                )
+            config = OmegaConf.load(io.StringIO(text))
+        except (yaml.YAMLError, OmegaConfBaseException, OSError, UnicodeDecodeError) as error:
             raise CheckpointError(f"{self.config} cannot be read: {error}") from error
+        except RecursionError as error:
+            raise CheckpointError(f"{self.config} cannot be read: nested too deeply") from error
         if not isinstance(config, DictConfig) or "approx" not in config:
             raise CheckpointError(f"{self.config} is not the config of a gpx run")
         return config
@@ -101,6 +124,24 @@ class RunFolder:
         """Write the resolved config."""
         _write_atomically(self.config, OmegaConf.to_yaml(config, resolve=True))
 
+    def own_folder(self, path: Path) -> Path:
+        """``figures`` or ``tensorboard``, made where it is missing.
+
+        Raises:
+            CheckpointError: it is a link, behind which files of others may lie.
+        """
+        if path.is_symlink():
+            raise CheckpointError(
+                f"{path} is a link, and gpx writes into run folders only: remove it"
+            )
+        path.mkdir(exist_ok=True)
+        return path
+
+    def write_figure(self, name: str, figure: Figure) -> None:
+        """Write ``figures/<name>.png``; a link of that name is replaced, never followed."""
+        with atomic_file(self.own_folder(self.figures) / f"{name}.png") as file:
+            figure.savefig(file, format="png", dpi=150)
+
     def write_json(self, path: Path, content: dict[str, Any]) -> None:
         """Write one JSON file, sorted as given."""
         _write_atomically(path, json.dumps(content, indent=2) + "\n")
@@ -111,19 +152,37 @@ class RunFolder:
 
     def add_environment(self, record: dict[str, Any]) -> None:
         """Write environment.json; later sessions of a resumed run are listed under ``resumed``."""
-        if self.environment.exists():
-            try:
-                first = json.loads(self.environment.read_text())
-            except ValueError as error:
-                raise CheckpointError(
-                    f"{self.environment} cannot be read ({error}); restore or remove it"
-                ) from error
-            self._require_same_data(first, record)
+        self.require_same_data(record)
+        first = self.read_environment()
+        if first is not None:
             record = {**first, "resumed": [*first.get("resumed", []), record]}
         self.write_json(self.environment, record)
 
-    def _require_same_data(self, first: dict[str, Any], record: dict[str, Any]) -> None:
-        before, now = first.get("data_checksums"), record.get("data_checksums")
+    def read_environment(self) -> dict[str, Any] | None:
+        """Contents of environment.json; None where there is none.
+
+        Raises:
+            CheckpointError: it is damaged.
+        """
+        if not self.environment.exists():
+            return None
+        try:
+            record = json.loads(self.environment.read_text())
+        except (OSError, ValueError) as error:
+            raise CheckpointError(
+                f"{self.environment} cannot be read ({error}); restore or remove it"
+            ) from error
+        sound = isinstance(record, dict) and isinstance(record.get("resumed", []), list)
+        if not sound or not isinstance(record.get("data_checksums") or {}, dict):
+            raise CheckpointError(
+                f"{self.environment} is not the record of a run; restore or remove it"
+            )
+        return record
+
+    def require_same_data(self, record: dict[str, Any]) -> None:
+        """Raise CheckpointError unless environment.json knows the data of a new record."""
+        before = (self.read_environment() or {}).get("data_checksums")
+        now = record.get("data_checksums")
         if before is not None and before != now:
             changed = sorted(set(dict(before).items()) ^ set(dict(now or {}).items()))
             raise CheckpointError(

@@ -104,7 +104,7 @@ class Session:
                 rounds = state["rounds"]
                 self.round, self.round_start = rounds["round"], rounds["start"]
                 self.model.load_rounds_state(rounds["model"])
-        except (KeyError, RuntimeError, TypeError) as error:
+        except (KeyError, RuntimeError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(
                 f"{self.checkpoint} does not fit this run's config.yaml: {error}"
             ) from error

@@ -77,7 +77,7 @@ class Trainer:
             initialise: data-dependent start of model and objective; skipped when resuming.
 
         Raises:
-            Interrupted: after SIGINT or SIGTERM, with the checkpoint written.
+            Interrupted: after SIGINT, SIGTERM or SIGHUP, with the checkpoint written.
             DidNotConverge: the loss is not finite.
             ConfigError: the optimiser does not fit the objective.
         """

@@ -76,6 +76,9 @@ def train_py(tmp_path, monkeypatch, capsys):
             "approx.proposal.family=x: expected one of same",
         ),
         (["resume=nowhere", "seed=1"], "takes no other option"),
+        (["resume=nowhere", "trust=own"], "there is no run folder nowhere"),
+        (["resume=nowhere", "trust=own", "trust=other"], "takes no other option but trust="),
+        (["trust=own"], "trust=own goes with resume="),
         (["+experiment=nonsense"], "nonsense"),
         (["experiment=null"], "experiment=null chooses nothing"),
         (["approx.num_inducing=20"], "an option of other choices of approx="),
@@ -117,6 +120,17 @@ def test_a_run_folder_is_never_overwritten(train_py, tmp_path):
     status, err = train_py("resume=out")
     assert status == USAGE_ERROR
     assert "is finished" in err
+
+
+def test_a_class_of_ones_own_is_resumed_with_trust(train_py, tmp_path, monkeypatch):
+    (tmp_path / "own_parts.py").write_text("from gpx.means import Zero\nclass Mine(Zero): pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert train_py(*TINY, "mean=zero", "mean._target_=own_parts.Mine", "hydra.run.dir=out")[0] == 0
+    (tmp_path / "out" / "metrics.json").unlink()
+    status, err = train_py("resume=out")
+    assert status == USAGE_ERROR
+    assert "mean=own_parts.Mine, which is not part of gpx and was not run" in err
+    assert train_py("resume=out", "trust=own_parts")[0] == 0
 
 
 def test_damaged_checkpoint_is_one_sentence_and_stays(train_py, tmp_path):

@@ -32,3 +32,12 @@ def test_kernel_objective_and_data_set_of_the_page(command, tmp_path):
     assert metrics["train.objective"] == "TemperedMLL"
     assert metrics["data.name"] == "spiral"
     assert metrics["test.rmse"] < metrics["baseline.linear.rmse"]
+    (tmp_path / "new.csv").write_text("east,north\n1,2\n")
+    predict = ["predict.py", "run=out", "input=new.csv", "output=predictions.csv"]
+    own = {"PYTHONPATH": str(tmp_path / "my_research")}
+    status, _, err = command(*predict, **own)
+    assert status == 2
+    assert "if that code is yours, or you trust it, add trust=" in err
+    status, _, err = command(*predict, "trust=heavy_tail,tempered_mll,spiral", **own)
+    assert status == 0, err
+    assert (tmp_path / "predictions.csv").exists()

@@ -162,7 +162,7 @@ def test_stopped_and_resumed_equals_never_stopped(composed, tmp_path, stop_at, a
     assert len(json.loads(folder.environment.read_text())["resumed"]) == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_to_the_command(command, tmp_path, number):
     process = command(
         "train.py",

@@ -1,7 +1,8 @@
 import pytest
+from omegaconf import OmegaConf
 
 from gpx.errors import ConfigError
-from gpx.training.config import TrainerConfig
+from gpx.training.config import TrainerConfig, trainer_options
 
 
 @pytest.mark.parametrize(
@@ -21,10 +22,35 @@ def test_ranges(options, expected):
         TrainerConfig(**options)
 
 
+def test_options_read_back_are_those_that_were_composed():
+    options = {"max_steps": 3, "checkpoint_seconds": 2, "num_threads": None}
+    assert trainer_options(OmegaConf.create(options)) == TrainerConfig(**options)
+    assert trainer_options(OmegaConf.structured(TrainerConfig(**options))) == TrainerConfig(
+        **options
+    )
+
+
+@pytest.mark.parametrize(
+    ("node", "expected"),
+    [
+        ({"max_steps": "many"}, "trainer.max_steps=many: expected a whole number"),
+        ({"max_steps": 1.5}, "trainer.max_steps=1.5: expected a whole number"),
+        ({"max_steps": None}, "trainer.max_steps=null: expected a whole number"),
+        ({"tensorboard": 1}, "trainer.tensorboard=1: expected true or false"),
+        ({"log_every": [1]}, r"trainer.log_every=\[1\]: expected a single value"),
+        ({"dtype": "float16"}, "trainer.dtype=float16"),
+        ({"warp": 9}, "trainer.warp: TrainerConfig has no option warp"),
+        (None, "trainer=None: expected its options"),
+        (3, "trainer=3: expected its options"),
+    ],
+)
+def test_options_that_cannot_be_read_back(node, expected):
+    with pytest.raises(ConfigError, match=expected):
+        trainer_options(OmegaConf.create(node) if isinstance(node, dict) else node)
+
+
 def test_the_yaml_gives_every_option_its_default():
     from pathlib import Path
-
-    from omegaconf import OmegaConf
 
     page = Path(__file__).resolve().parents[2] / "configs" / "trainer" / "default.yaml"
     options = OmegaConf.to_container(OmegaConf.load(page))

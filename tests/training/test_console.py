@@ -1,7 +1,9 @@
 import io
 import warnings
 
-from gpx.training.console import Console, warnings_as_lines
+import pytest
+
+from gpx.training.console import Console, print_error, warnings_as_lines
 from gpx.training.progress import Progress
 
 
@@ -47,6 +49,42 @@ def test_a_resumed_bar_starts_where_the_run_does():
     console.progress(progress(7), None)
     console.close()
     assert "7/10" in out.getvalue()
+
+
+class Gone(io.StringIO):
+    """A terminal that has been closed after some characters."""
+
+    def __init__(self, characters, terminal):
+        super().__init__()
+        self.left, self.terminal = characters, terminal
+
+    def isatty(self):
+        return self.terminal
+
+    def write(self, text):
+        self.left -= len(text)
+        if self.left < 0:
+            raise OSError(5, "Input/output error")
+        return super().write(text)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.parametrize("characters", [0, 80])
+def test_a_closed_terminal_silences_and_ends_nothing(terminal, characters):
+    out = Gone(characters, terminal)
+    console = Console(seconds=0.0, stream=out)
+    for step in range(1, 11):
+        console.progress(progress(step), None)
+        console.say("a line of its own")
+        console.metrics(step, {"rmse": 0.5})
+    console.close()
+    assert out.left < 0
+    assert len(out.getvalue()) <= characters
+
+
+def test_an_error_is_one_line_of_plain_characters(capsys):
+    print_error(ValueError("no\ncolumn \x1b]0;title\x07'depth é'\t\r"))
+    assert capsys.readouterr().err == "error: no column ?]0;title?'depth é'\n"
 
 
 def test_warnings_are_one_line_without_source(capsys):

@@ -5,11 +5,13 @@ import sys
 import numpy as np
 import pytest
 import torch
+from frames import Frame
 from hydra.core.global_hydra import GlobalHydra
 
 import gpx
-from gpx.errors import ConfigError, DTypeError, GPXError, ShapeError
+from gpx.errors import ConfigError, DataError, DTypeError, GPXError, ShapeError
 from gpx.training import resume
+from gpx.training.predict_command import main as predict
 
 QUICK = ("approx=sgpr", "approx.num_inducing=15", "trainer.max_steps=5", "init=constants")
 QUICK += ("trainer.figures=false", "trainer.tensorboard=false", "trainer.device=cpu")
@@ -48,6 +50,44 @@ def test_equals_the_command_line_on_the_same_numbers(arrays, tmp_path):
     )
     assert third["train.evidence"] == pytest.approx(second.metrics["train.evidence"], rel=1e-9)
     assert third["test.rmse"] == pytest.approx(second.metrics["test.rmse"], rel=1e-6)
+
+
+def test_names_of_a_frame_are_kept(arrays, tmp_path):
+    x, y = arrays
+    frame, target = Frame(depth=x[:, 0], width=x[:, 1]), Frame(strength=y)["strength"]
+    held = (Frame(width=x[:5, 1], depth=x[:5, 0]), y[:5])
+    fitted = gpx.fit(frame, target, *QUICK, test=held, folder=tmp_path / "frame")
+    plain = gpx.fit(x, y, *QUICK, test=(x[:5], y[:5]), folder=tmp_path / "plain")
+    assert fitted.metrics["test.rmse"] == plain.metrics["test.rmse"]
+    expected = plain.predict(x).mean
+    for model in (fitted, gpx.load(fitted.folder)):
+        np.testing.assert_array_equal(model.predict(frame).mean, expected)
+        turned = Frame(width=x[:, 1], depth=x[:, 0])
+        np.testing.assert_array_equal(model.predict(turned).mean, expected)
+        with pytest.raises(DataError, match="no column 'width'"):
+            model.predict(Frame(depth=x[:, 0], with_=x[:, 1]))
+    assert (fitted.model.input_names, fitted.model.target_name) == (("depth", "width"), "strength")
+    assert (plain.model.input_names, plain.model.target_name) == (("x1", "x2"), "y")
+    with pytest.raises(DataError, match="test inputs have no column 'depth'"):
+        gpx.fit(frame, y, *QUICK, test=(Frame(a=x[:, 0], b=x[:, 1]), y), folder=tmp_path / "no")
+    one = gpx.fit(frame["depth"], y, *QUICK, folder=tmp_path / "one")
+    assert one.model.input_names == ("depth",)
+    (tmp_path / "new.csv").write_text("width,depth\n0.5,-1\n")
+    arguments = [f"run={fitted.folder}", f"input={tmp_path / 'new.csv'}"]
+    predict([*arguments, f"output={tmp_path / 'out.csv'}"])
+    written = float((tmp_path / "out.csv").read_text().splitlines()[1].split(",")[0])
+    assert written == pytest.approx(plain.predict([[-1.0, 0.5]]).mean[0], rel=1e-8)
+
+
+def test_names_that_cannot_be_kept(arrays, tmp_path):
+    x, y = arrays
+    for names, words in ((["a", "a"], "two columns of the name 'a'"), (["a", "${b}"], "rename it")):
+        frame = Frame(a=x[:, 0], b=x[:, 1])
+        frame.columns = names
+        frame.data = dict.fromkeys(names, x[:, 0])
+        with pytest.raises(DataError, match=words):
+            gpx.fit(frame, y, *QUICK, folder=tmp_path / "no")
+        assert not (tmp_path / "no").exists()
 
 
 def test_classes_and_one_input(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 from gpx.training.interrupt import Interrupted, InterruptGuard
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_are_noted_and_handlers_restored(number):
     before = signal.getsignal(number)
     with InterruptGuard() as guard:
@@ -23,6 +23,17 @@ def test_a_second_ctrl_c_interrupts_at_once():
 
     with pytest.raises(KeyboardInterrupt):
         press_twice()
+
+
+def test_what_is_ignored_stays_ignored():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup leaves it
+    try:
+        with InterruptGuard() as guard:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert guard.received is None
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_the_exception_names_its_signal():

@@ -22,6 +22,8 @@ def test_names_and_values():
         (["run="], "cannot read"),
         (["zzz=1"], "valid are: run, points"),
         (["points=c"], "run= is missing"),
+        (["run=a", "points=c", "run=b"], "run= is given twice: run=a and run=b"),
+        (["run=a", "run=a"], "run= is given twice"),
     ],
 )
 def test_every_mistake_is_one_line(arguments, said):

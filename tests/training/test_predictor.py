@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from frames import Column, Frame
 from scipy import stats
 from torch.distributions import Categorical, MixtureSameFamily, Normal, Poisson, StudentT
 
@@ -38,6 +39,36 @@ def test_one_row_and_wrong_columns(predictor):
     assert model.predict(x[0].numpy()).mean.shape == (1,)
     with pytest.raises(ShapeError, match=r"2 columns \(east, north\)"):
         model.predict(np.zeros((4, 3)))
+
+
+def test_columns_of_a_frame_are_taken_by_name(predictor):
+    model, x, _ = predictor
+    east, north = x.numpy().T
+    expected = model.predict(x.numpy()).mean
+    for frame in (
+        Frame(east=east, north=north),
+        Frame(north=north, east=east),
+        Frame(height=0 * east, north=north, east=east),
+    ):
+        np.testing.assert_array_equal(model.predict(frame).mean, expected)
+    row = Column([north[3], east[3]], index=["north", "east"])
+    assert model.predict(row).mean == pytest.approx(expected[3], rel=1e-12)
+    with pytest.raises(DataError, match=r"no column 'north', .* they have east, nord"):
+        model.predict(Frame(east=east, nord=north))
+    np.testing.assert_array_equal(model.predict(x.numpy()).mean, expected)  # arrays by position
+
+
+def test_frames_for_a_model_trained_without_names(predictor):
+    model, x, _ = predictor
+    model.input_names = ("x1", "x2")
+    first, second = x.numpy().T
+    expected = model.predict(x.numpy()).mean
+    np.testing.assert_array_equal(model.predict(Frame(a=first, b=second)).mean, expected)
+    np.testing.assert_array_equal(model.predict(Frame(x2=second, x1=first)).mean, expected)
+    with pytest.raises(DataError, match="no column 'x1'"):
+        model.predict(Frame(x2=second, x3=first))
+    with pytest.raises(ShapeError, match="2 columns"):
+        model.predict(Frame(a=first, b=second, c=second))
 
 
 def test_tensors_are_arrays_and_other_things_are_not(predictor):

@@ -13,7 +13,7 @@ def test_config_is_written_resolved_and_read_back(tmp_path):
     config = OmegaConf.create({"seed": 3, "approx": {"m": "${seed}"}})
     folder.write_config(config)
     assert folder.holds_a_run()
-    assert folder.read_config() == {"seed": 3, "approx": {"m": 3}}
+    assert folder.read_own_config() == {"seed": 3, "approx": {"m": 3}}
 
 
 def test_environment_keeps_the_first_session(tmp_path):

@@ -1,0 +1,377 @@
+"""Run folders that someone else made or changed: what is built, written and believed of them."""
+
+import json
+import shutil
+import textwrap
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+import gpx
+from gpx.errors import CheckpointError, ConfigError
+from gpx.training import RunFolder, resume, run
+from gpx.training.composition import composed
+from gpx.training.diagnose_command import main as diagnose
+from gpx.training.interrupt import Interrupted
+from gpx.training.predict_command import main as predict
+
+QUICK = ("data=toy1d", "approx=sgpr", "approx.num_inducing=8", "init=constants")
+QUICK += ("trainer.max_steps=4", "trainer.baselines=false", "trainer.tensorboard=false")
+QUICK += ("trainer.figures=false", "trainer.device=cpu")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = RunFolder(tmp_path_factory.mktemp("finished") / "run")
+    run(composed(QUICK), folder)
+    return folder.path
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory):
+    """A run stopped after its first evaluation."""
+    from gpx.training.session import Session
+
+    folder = RunFolder(tmp_path_factory.mktemp("stopped") / "run")
+    original = Session._stop_or_save
+
+    def stop(session):
+        session.guard.received = 15
+        original(session)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Session, "_stop_or_save", stop)
+        with pytest.raises(Interrupted):
+            run(composed(QUICK), folder)
+    return folder.path
+
+
+@pytest.fixture
+def changed(tmp_path, monkeypatch):
+    """A copy of a run folder with options of config.yaml changed; the working folder is empty."""
+
+    def change(source, **options):
+        folder = tmp_path / "copy"
+        shutil.copytree(source, folder)
+        config = OmegaConf.load(folder / "config.yaml")
+        for name, value in options.items():
+            OmegaConf.update(config, name.replace("__", "."), value, force_add=True)
+        (folder / "config.yaml").write_text(OmegaConf.to_yaml(config))
+        return folder
+
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    (tmp_path / "new.csv").write_text("0.5\n1.5\n")
+    return change
+
+
+def said_by(capsys, command, *arguments):
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stop:
+        command(list(arguments))
+    assert stop.value.code == 2
+    err = capsys.readouterr().err.strip()
+    assert err.startswith("error: ")
+    assert len(err.splitlines()) == 1
+    return err
+
+
+class Payload:
+    """Makes a folder when it is unpickled."""
+
+    def __reduce__(self):
+        return Path.mkdir, (Path("unpickled"),)
+
+
+def payloads(folder):
+    np.save(folder / "bad.npy", np.array([Payload()], dtype=object), allow_pickle=True)
+    (folder / "effects.py").write_text("from pathlib import Path\nPath('imported').mkdir()\n")
+    pickle = {"_target_": "numpy.load", "file": str(folder / "bad.npy"), "allow_pickle": True}
+    call = {"_target_": "hydra.utils.call", "config": {"_target_": "os.mkdir", "path": "made"}}
+    mkdir = {"_target_": "os.mkdir", "path": "made"}
+    return {
+        "kernel": mkdir,
+        "mean": {"_target_": "builtins.print", "_args_": ["payload ran"]},
+        "likelihood": call,
+        "kernel__active_dims": pickle,
+        "kernel__lengthscale": [mkdir],
+        "approx__features": {"_target_": "functools.partial", "_args_": [mkdir]},
+        "approx__jitter": {**mkdir, "_partial_": True},
+        "kernel___target_": "effects.Kernel",
+        "mean___target_": "gpx.training.environment.subprocess.getoutput",
+        "approx___target_": "gpx.training.run.resume",
+        "objective": mkdir,
+        "optimizer": mkdir,
+        "init": mkdir,
+        "data": mkdir,
+    }
+
+
+@pytest.mark.parametrize("number", range(14))
+def test_no_command_runs_a_payload(
+    finished, stopped, changed, tmp_path, monkeypatch, capsys, number
+):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    name, payload = list(payloads(tmp_path).items())[number]
+    folder = changed(finished, **{name: payload})
+    words = "not part of gpx|no class written in gpx|there is no module|says _"
+    with pytest.raises(CheckpointError, match=words):
+        gpx.load(folder)
+    new, out = tmp_path / "new.csv", tmp_path / "out.csv"
+    assert str(folder) in said_by(capsys, predict, f"run={folder}", f"input={new}", f"output={out}")
+    assert str(folder) in said_by(capsys, diagnose, f"run={folder}")
+    shutil.rmtree(folder)
+    folder = changed(stopped, **{name: payload})
+    with pytest.raises(CheckpointError, match=words):
+        resume(folder)
+    assert list(Path().iterdir()) == []
+    assert not out.exists()
+    assert "payload ran" not in capsys.readouterr().out
+
+
+def test_the_checkpoint_is_not_unpickled(finished, changed):
+    folder = changed(finished)
+    state = torch.load(folder / "checkpoint.pt", weights_only=True)
+    torch.save({**state, "target_name": Payload()}, folder / "checkpoint.pt")
+    with pytest.raises(CheckpointError, match="cannot be read as a checkpoint"):
+        gpx.load(folder)
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("posterior", [1]),
+        ("scaler", 7),
+        ("input_names", 3),
+        ("target_name", None),
+        ("likelihood", {}),
+    ],
+)
+def test_parts_of_a_checkpoint_that_are_something_else(finished, changed, part, value):
+    folder = changed(finished)
+    state = torch.load(folder / "checkpoint.pt", weights_only=True)
+    if value is None:
+        del state[part]
+    else:
+        state[part] = value
+    torch.save(state, folder / "checkpoint.pt")
+    with pytest.raises(CheckpointError, match=r"checkpoint.pt does not fit config.yaml"):
+        gpx.load(folder)
+
+
+@pytest.mark.parametrize("record", ["[]", '{"resumed": 3}', '{"data_checksums": [1]}', "{"])
+def test_a_record_that_is_none(stopped, finished, changed, capsys, record):
+    folder = changed(stopped)
+    (folder / "environment.json").write_text(record)
+    with pytest.raises(CheckpointError, match="restore or remove it"):
+        resume(folder)
+    shutil.rmtree(folder)
+    folder = changed(finished)
+    (folder / "environment.json").write_text(record)
+    assert "restore or remove it" in said_by(capsys, diagnose, f"run={folder}")
+
+
+def test_data_are_fetched_from_known_servers_only(finished, stopped, changed, capsys, monkeypatch):
+    folder = changed(finished, data__base_url="http://elsewhere.example")
+    words = "if you trust it, set the environment variable GPX_DATA_URL"
+    assert words in said_by(capsys, diagnose, f"run={folder}")
+    gpx.load(folder)  # predicting needs no data
+    shutil.rmtree(folder)
+    folder = changed(stopped, data__base_url="http://elsewhere.example")
+    with pytest.raises(CheckpointError, match=words):
+        resume(folder)
+    monkeypatch.setenv("GPX_DATA_URL", "http://elsewhere.example")
+    with pytest.raises(ConfigError, match="has no option base_url"):  # passed on to the source
+        resume(folder)
+
+
+def test_links_are_not_followed_when_writing(finished, stopped, changed, tmp_path, capsys):
+    folder = changed(finished)
+    treasure = tmp_path / "treasure.txt"
+    treasure.write_text("mine")
+    (folder / "figures").mkdir()
+    (folder / "figures" / "diagnostics.png").symlink_to(treasure)
+    (folder / "diagnostics.md").symlink_to(treasure)
+    (folder / "diagnostics.json").symlink_to(treasure)
+    diagnose([f"run={folder}"])
+    assert treasure.read_text() == "mine"
+    assert not (folder / "figures" / "diagnostics.png").is_symlink()
+    shutil.rmtree(folder / "figures")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (folder / "figures").symlink_to(elsewhere)
+    assert "is a link" in said_by(capsys, diagnose, f"run={folder}")
+    shutil.rmtree(folder)
+    folder = changed(stopped, trainer__tensorboard=True)
+    (folder / "tensorboard").symlink_to(elsewhere)
+    (folder / "metrics.json").symlink_to(treasure)
+    with pytest.raises(CheckpointError, match="finished"):
+        resume(folder)
+    (folder / "metrics.json").unlink()
+    with pytest.raises(CheckpointError, match="tensorboard is a link"):
+        resume(folder)
+    assert list(elsewhere.iterdir()) == []
+    assert treasure.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"kernel": None}, "has kernel=null, expected the class"),
+        ({"kernel": 7}, "has kernel=7, expected the class"),
+        ({"trainer__dtype": "float16"}, "dtype"),
+        ({"trainer": 3}, "trainer"),
+        ({"kernel__nu": 0.5}, "kernel.nu=0.5|RBF has no option nu"),
+        ({"kernel___target_": "gpx.kernels.Matern32"}, "gpx.kernels.RBF"),
+        ({"kernel__lengthscale": 2.0}, r"says kernel.lengthscale=2.0, and its .* with 1.0: put"),
+        ({"approx__jitter": 1e-3}, r"says approx.jitter=0.001, and its .* with null: put"),
+        ({"seed": 5}, "says seed=5, and its checkpoint was trained with 0"),
+        ({"data__split": 3}, "says data.split=3, and its checkpoint was trained with 0"),
+    ],
+)
+def test_config_and_checkpoint_belong_together(
+    finished, stopped, changed, tmp_path, capsys, options, words
+):
+    import re
+
+    folder = changed(finished, **options)
+    new, out = tmp_path / "new.csv", tmp_path / "out.csv"
+    err = said_by(capsys, predict, f"run={folder}", f"input={new}", f"output={out}")
+    assert re.search(words, err)
+    assert re.search(words, said_by(capsys, diagnose, f"run={folder}"))
+    shutil.rmtree(folder)
+    folder = changed(stopped, **options)
+    before = {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()}
+    with pytest.raises((CheckpointError, ConfigError), match=words):
+        resume(folder)
+    assert {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"trainer__max_steps": "many"}, "trainer.max_steps=many: expected a whole number"),
+        ({"trainer__max_steps": [1]}, r"trainer.max_steps=\[1\]: expected a single value"),
+        ({"trainer__warp": 1}, "has no option warp"),
+        ({"optimizer__warp": 1}, "has no option warp"),
+    ],
+)
+def test_what_steers_training_is_judged_where_it_goes_on(stopped, changed, options, words):
+    folder = changed(stopped, **options)
+    record = json.loads((folder / "environment.json").read_text())
+    with pytest.raises(ConfigError, match=words):
+        resume(folder)
+    record["versions"]["gpx"] = "99.1"
+    (folder / "environment.json").write_text(json.dumps(record))
+    with pytest.raises(ConfigError, match=rf"{words}.*\(trained with gpx 99.1, this is gpx"):
+        resume(folder)
+
+
+def test_more_steps_and_other_threads_are_said(stopped, changed, capsys):
+    folder = changed(stopped, trainer__max_steps=6, trainer__num_threads=2)
+    state = torch.load(folder / "checkpoint.pt", weights_only=True)
+    assert state["origin"]["num_threads"] == 1
+    state["origin"] |= {"torch": "1.0", "gpx": "0.0.1"}
+    torch.save(state, folder / "checkpoint.pt")
+    try:
+        metrics = resume(folder)
+    finally:
+        torch.set_num_threads(1)
+    said = capsys.readouterr().err
+    assert "note: trainer.max_steps=6 from here on, 4 until now" in said
+    assert "note: trainer.num_threads=2 from here on, 1 until now: sums are taken in anoth" in said
+    assert "note: the version of gpx is 0.1.0 from here on, 0.0.1 until now" in said
+    assert "note: the version of torch is" in said
+    assert metrics["train.steps"] > 4
+    record = json.loads((folder / "environment.json").read_text())
+    assert [record["num_threads"], record["resumed"][0]["num_threads"]] == [1, 2]
+    gpx.load(folder)
+
+
+def test_an_unchanged_run_goes_on_without_notes_and_moved_data_are_the_same_data(
+    stopped, changed, capsys
+):
+    folder = changed(stopped)
+    resume(folder)
+    assert "from here on" not in capsys.readouterr().err
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gpx.load(folder)
+
+
+def test_another_version_is_said_when_loading(finished, changed):
+    folder = changed(finished, kernel__nu=0.5)
+    state = torch.load(folder / "checkpoint.pt", weights_only=True)
+    state["origin"]["gpx"] = "99.1"
+    state["origin"]["config"]["kernel"]["nu"] = 0.5  # a newer version that knows the option
+    torch.save(state, folder / "checkpoint.pt")
+    with (
+        pytest.warns(UserWarning, match=r"trained with gpx 99.1, this is gpx"),
+        pytest.raises(ConfigError, match=r"kernel.nu: RBF has no option nu.*gpx 99.1, this is"),
+    ):
+        gpx.load(folder)
+
+
+def test_a_checkpoint_that_kept_no_config_is_taken_as_it_is(finished, changed):
+    folder = changed(finished)
+    state = torch.load(folder / "checkpoint.pt", weights_only=True)
+    del state["origin"]
+    torch.save(state, folder / "checkpoint.pt")
+    assert gpx.load(folder).predict([[0.5]]).mean.shape == (1,)
+
+
+def test_a_kernel_of_ones_own_in_every_command(tmp_path, changed, monkeypatch, capsys):
+    (tmp_path / "own_kernels.py").write_text(
+        textwrap.dedent("""
+            from gpx.kernels import RBF
+
+
+            class Mine(RBF):
+                pass
+
+
+            def make(**options):
+                return Mine(**options)
+        """)
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    x = np.linspace(-1.0, 1.0, 40)[:, None]
+    options = [o for o in QUICK if not o.startswith("data")]
+    fitted = gpx.fit(
+        x, np.sin(3 * x[:, 0]), "kernel._target_=own_kernels.Mine", *options, folder="run"
+    )
+    with pytest.raises(CheckpointError, match=r"add trust=own_kernels \(in Python trust="):
+        gpx.load("run")
+    trusted = gpx.load("run", trust=("own_kernels",))
+    np.testing.assert_array_equal(trusted.predict(x).mean, fitted.predict(x).mean)
+    table, out = tmp_path / "new.csv", tmp_path / "out.csv"
+    arguments = ["run=run", f"input={table}", f"output={out}"]
+    assert "add trust=own_kernels" in said_by(capsys, predict, *arguments)
+    predict([*arguments, "trust=own_kernels"])
+    assert len(out.read_text().splitlines()) == 3
+    assert "add trust=own_kernels" in said_by(capsys, diagnose, "run=run")
+    diagnose(["run=run", "trust=own_kernels"])
+    Path("run/metrics.json").unlink()
+    with pytest.raises(CheckpointError, match="add trust=own_kernels"):
+        resume("run")
+    assert resume("run", trust="own_kernels")["train.steps"] == fitted.metrics["train.steps"]
+    # training is free to build what its own options name, and reads back what it has just made
+    made = gpx.fit(
+        x, np.sin(3 * x[:, 0]), "kernel._target_=own_kernels.make", *options, folder="made"
+    )
+    np.testing.assert_allclose(made.predict(x).mean, fitted.predict(x).mean, rtol=1e-9)
+
+
+def test_predictions_never_replace_their_inputs(finished, tmp_path, capsys):
+    table = tmp_path / "new.csv"
+    table.write_text("0.5\n")
+    (tmp_path / "link.csv").symlink_to(table)
+    for output in (table, tmp_path / "link.csv", tmp_path / "." / "new.csv"):
+        said = said_by(capsys, predict, f"run={finished}", f"input={table}", f"output={output}")
+        assert "is the file of input=" in said
+    assert table.read_text() == "0.5\n"
