@@ -26,12 +26,10 @@ from gpx.errors import CheckpointError, ConfigError
 from gpx.kernels import Kernel
 from gpx.likelihoods import Likelihood
 from gpx.means import Mean
-from gpx.methods.base.own_steps import OwnSteps
+from gpx.methods.base.optimizer import Optimizer
 from gpx.models import Model
 from gpx.objectives import Objective
-from gpx.training.first_order import FirstOrder
 from gpx.training.initialisation import Initialisation
-from gpx.training.lbfgsb import LBFGSB
 
 PLACES: dict[str, tuple[type, ...]] = {
     "data": (DataSource,),
@@ -40,7 +38,7 @@ PLACES: dict[str, tuple[type, ...]] = {
     "likelihood": (Likelihood,),
     "approx": (Model,),
     "objective": (Objective,),
-    "optimizer": (FirstOrder, LBFGSB, OwnSteps),
+    "optimizer": (Optimizer,),
     "init": (Initialisation,),
 }
 """Groups that are built, and what must stand there."""

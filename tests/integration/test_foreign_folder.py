@@ -37,14 +37,14 @@ def stopped(tmp_path_factory):
     from gpx.training.session import Session
 
     folder = RunFolder(tmp_path_factory.mktemp("stopped") / "run")
-    original = Session._stop_or_save
+    original = Session.end_step
 
     def stop(session):
         session.guard.received = 15
         original(session)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Session, "_stop_or_save", stop)
+        patch.setattr(Session, "end_step", stop)
         with pytest.raises(Interrupted):
             run(composed(QUICK), folder)
     return folder.path
