@@ -49,7 +49,9 @@ def with_option_names(text: str, config: DictConfig, groups: Path | None = None)
     known = {
         argument: names[0]
         for argument, names in options.items()
-        if len(names) == 1 and not (groups is not None and (groups / argument).is_dir())
+        if len(names) == 1
+        and argument not in config  # an option of the run itself, such as seed
+        and not (groups is not None and (groups / argument).is_dir())
     }
     if not known:
         return text
