@@ -1,6 +1,7 @@
 """Lazy structure: one ``LinearOperator`` subclass per file."""
 
 from gpx.operators.block_toeplitz import BlockToeplitz, grid_lags
+from gpx.operators.bordered import Bordered
 from gpx.operators.circulant import BlockCirculant, Circulant
 from gpx.operators.elementwise import Elementwise
 from gpx.operators.hadamard_interpolated import HadamardInterpolated
@@ -19,6 +20,7 @@ from gpx.operators.toeplitz import Toeplitz
 __all__ = [
     "BlockCirculant",
     "BlockToeplitz",
+    "Bordered",
     "Circulant",
     "Elementwise",
     "HadamardInterpolated",
