@@ -1,5 +1,6 @@
 """Lazy structure: one ``LinearOperator`` subclass per file."""
 
+from gpx.operators.batch_sum import BatchSum
 from gpx.operators.block_toeplitz import BlockToeplitz, grid_lags
 from gpx.operators.bordered import Bordered
 from gpx.operators.circulant import BlockCirculant, Circulant
@@ -18,6 +19,7 @@ from gpx.operators.sums import Scaled, Sum
 from gpx.operators.toeplitz import Toeplitz
 
 __all__ = [
+    "BatchSum",
     "BlockCirculant",
     "BlockToeplitz",
     "Bordered",

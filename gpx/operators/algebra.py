@@ -8,7 +8,7 @@ Each operator file registers the combinations whose structure it can keep::
 ``combine`` walks the classes of both operands from the most specific to the most general and takes
 the first rule that does not decline. Operations: "add" and "mul" (elementwise), which commute,
 "matmul", "scale" (by a tensor of the batch shape), "select" (rows and columns by ``Index``),
-"border" (append rows and columns, a ``Border``).
+"border" (append rows and columns, a ``Border``), "sum" (over the batch dimension of that number).
 """
 
 from __future__ import annotations

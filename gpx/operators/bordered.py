@@ -82,11 +82,13 @@ class Bordered(Structured):
         found = base._get_indices(old_row, old_col, *batch_indices)
         if k == 0:
             return found
-        where = batch_indices
         below, right = row_index >= n, col_index >= n
-        found = torch.where(below & ~right, cross[(*where, new_row, old_col)], found)
-        found = torch.where(~below & right, cross[(*where, new_col, old_row)], found)
-        return torch.where(below & right, corner[(*where, new_row, new_col)], found)
+        where = (*batch_indices, new_row, old_col)
+        found = torch.where(below & ~right, cross[where], found)
+        where = (*batch_indices, new_col, old_row)
+        found = torch.where(~below & right, cross[where], found)
+        where = (*batch_indices, new_row, new_col)
+        return torch.where(below & right, corner[where], found)
 
     # --- the Schur complement --------------------------------------------------------------------
 

@@ -13,8 +13,9 @@ from linear_operator.operators import (
 )
 from torch import Tensor
 
-from gpx.errors import ConfigError, NotPositiveDefinite, ShapeError
+from gpx.errors import ConfigError, NotAvailable, NotPositiveDefinite, ShapeError
 from gpx.linalg.cholesky import cholesky
+from gpx.operators.batches import BatchesAndEntries
 from gpx.operators.inverse_root import inverse_root
 from gpx.operators.symmetry import require_symmetric
 
@@ -25,7 +26,7 @@ BY_EIGENVALUES = ("symeig", "diagonalization", "svd")
 """Names of the package's methods that go through the eigendecomposition."""
 
 
-class DenseFactorisations(LinearOperator):
+class DenseFactorisations(BatchesAndEntries):
     """Cholesky, roots, eigen- and singular value decompositions: complete, without jitter.
 
     The package's own versions add jitter, clamp negative eigenvalues, read one triangle of a matrix
@@ -33,9 +34,6 @@ class DenseFactorisations(LinearOperator):
     not symmetric, not positive definite or larger than ``DENSE_ROWS`` is refused. Methods are
     chosen by name as in the package where they are exact; the approximate ones are refused.
     """
-
-    def _name(self) -> str:
-        return f"{type(self).__name__} of shape {tuple(self.shape)}"
 
     def _square(self, what: str) -> None:
         if self.shape[-1] != self.shape[-2]:
@@ -182,6 +180,37 @@ class DenseFactorisations(LinearOperator):
                 "positive diagonal (noise variance or jitter)"
             )
         return (found, pivots) if return_pivots else found
+
+    # --- matrix functions without a lazy form ----------------------------------------------------
+
+    def _refuse(self, name: str, instead: str) -> NotAvailable:
+        return NotAvailable(f"torch.{name}({self._name()}) has no lazy form; {instead}")
+
+    def abs(self) -> LinearOperator:
+        """Refused: entries are never formed. Raises NotAvailable."""
+        raise self._refuse("abs", "take it of to_dense()")
+
+    def exp(self) -> LinearOperator:
+        """Refused. Raises NotAvailable."""
+        raise self._refuse("exp", "take it of to_dense()")
+
+    def log(self) -> LinearOperator:
+        """Refused. Raises NotAvailable."""
+        raise self._refuse("log", "take it of to_dense(); logdet() is the log-determinant")
+
+    def sqrt(self) -> LinearOperator:
+        """Refused where a class has no square root of its own. Raises NotAvailable."""
+        raise self._refuse("sqrt", "root_decomposition() has R R^T = A")
+
+    def inverse(self) -> LinearOperator:
+        """Refused where a class has no inverse of its own. Raises NotAvailable."""
+        raise self._refuse("inverse", "solve(b) multiplies with it")
+
+    def solve_triangular(
+        self, rhs: Tensor, upper: bool, left: bool = True, unitriangular: bool = False
+    ) -> Tensor:
+        """Refused: no structured operator is triangular. Raises NotAvailable."""
+        raise self._refuse("linalg.solve_triangular", "solve(b) takes the whole matrix")
 
     # --- shared ----------------------------------------------------------------------------------
 

@@ -8,7 +8,6 @@ factorisation is done once and small products cost what they should.
 
 from __future__ import annotations
 
-from functools import reduce
 from typing import Any
 
 import torch
@@ -23,12 +22,12 @@ from linear_operator.operators import (
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gpx.errors import ConfigError, DTypeError, NotAvailable, ShapeError
+from gpx.errors import ConfigError, DTypeError, ShapeError
 from gpx.linalg.conjugate_gradients import conjugate_gradients
 from gpx.linalg.stopping import RelativeResidual
-from gpx.operators.algebra import Border, Index, combine
+from gpx.operators.algebra import Border, combine
 from gpx.operators.dense_factorisations import DENSE_ROWS, DenseFactorisations
-from gpx.operators.indexing import WHOLE, checked_index, common_batch, kept
+from gpx.operators.indexing import common_batch
 from gpx.operators.symmetry import require_symmetric
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
@@ -49,10 +48,6 @@ class Structured(DenseFactorisations):
 
     _preconditioner_hint = ""
     """What an error message adds to a call of ``gpx.linalg.inv_quad_logdet``."""
-
-    def _dims(self) -> tuple[int, ...]:
-        """How many trailing dimensions of each positional argument are not batch."""
-        return (2,) * len(self._args)
 
     def _product(self, right: Tensor) -> Tensor:
         """self @ right for right (..., N, c): differentiable in everything."""
@@ -303,35 +298,6 @@ class Structured(DenseFactorisations):
                 found.root_inv_decomposition()
         return found
 
-    def _refuse(self, name: str, instead: str) -> NotAvailable:
-        return NotAvailable(f"torch.{name}({self._name()}) has no lazy form; {instead}")
-
-    def abs(self) -> LinearOperator:
-        """Refused: entries are never formed. Raises NotAvailable."""
-        raise self._refuse("abs", "take it of to_dense()")
-
-    def exp(self) -> LinearOperator:
-        """Refused. Raises NotAvailable."""
-        raise self._refuse("exp", "take it of to_dense()")
-
-    def log(self) -> LinearOperator:
-        """Refused. Raises NotAvailable."""
-        raise self._refuse("log", "take it of to_dense(); logdet() is the log-determinant")
-
-    def sqrt(self) -> LinearOperator:
-        """Refused where a class has no square root of its own. Raises NotAvailable."""
-        raise self._refuse("sqrt", "root_decomposition() has R R^T = A")
-
-    def inverse(self) -> LinearOperator:
-        """Refused where a class has no inverse of its own. Raises NotAvailable."""
-        raise self._refuse("inverse", "solve(b) multiplies with it")
-
-    def solve_triangular(
-        self, rhs: Tensor, upper: bool, left: bool = True, unitriangular: bool = False
-    ) -> Tensor:
-        """Refused: no structured operator is triangular. Raises NotAvailable."""
-        raise self._refuse("linalg.solve_triangular", "solve(b) takes the whole matrix")
-
     def mul(self, other: float | Tensor | LinearOperator) -> Any:
         """Times a number (or one per batch member), or elementwise with another matrix.
 
@@ -376,124 +342,7 @@ class Structured(DenseFactorisations):
         """Sum over rows (-2), columns (-1), a batch dimension, or everything (None)."""
         return self.sum(-1).sum() if dim is None else super().sum(dim)
 
-    def _prod_batch(self, dim: int) -> LinearOperator:
-        """The elementwise product of the members along a batch dimension, one after another."""
-        where: list[Any] = [WHOLE] * len(self.batch_shape)
-        members = []
-        for at in range(self.shape[dim]):
-            where[dim] = at
-            members.append(self._getitem(WHOLE, WHOLE, *where))
-        if not members:
-            raise ShapeError(f"the product over the empty dimension {dim} of {self._name()}")
-        return reduce(lambda product, member: product * member, members)
-
-    def prod(self, dim: int) -> Any:
-        """Elementwise product along a batch dimension.
-
-        Raises:
-            ShapeError: a dimension of the matrix, or none.
-        """
-        if not isinstance(dim, int) or not 0 <= dim % self.ndim < len(self.batch_shape):
-            raise ShapeError(
-                f"prod is along batch dimensions; {dim} is none of {self._name()} (for rows or "
-                "columns take it of to_dense())"
-            )
-        return self._prod_batch(dim % self.ndim)
-
-    # --- batches and indexing --------------------------------------------------------------------
-
-    def _broadcast_args(self, batch: torch.Size | None = None) -> list[Any]:
-        """Positional arguments with one common batch shape, so that indexing them is safe."""
-        shape = self.batch_shape if batch is None else batch
-        return [
-            a.expand(torch.Size((*shape, *a.shape[a.ndim - dims :])))
-            for a, dims in zip(self._args, self._dims(), strict=True)
-        ]
-
-    def _expand_batch(self, batch_shape: Any) -> LinearOperator:
-        return type(self)(*self._broadcast_args(torch.Size(batch_shape)), **self._kwargs)
-
-    def _permute_batch(self, *dims: int) -> LinearOperator:
-        moved = [a.permute(*dims, *range(len(dims), a.ndim)) for a in self._broadcast_args()]
-        return type(self)(*moved, **self._kwargs)
-
-    def _unsqueeze_batch(self, dim: int) -> LinearOperator:
-        return type(self)(*[a.unsqueeze(dim) for a in self._broadcast_args()], **self._kwargs)
-
-    def repeat(self, *sizes: Any) -> LinearOperator:
-        """Repeated along batch dimensions, as an expansion wherever these have size one."""
-        given = tuple(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
-        batch = (*(1,) * (len(given) - 2 - len(self.batch_shape)), *self.batch_shape)
-        if given[-2:] != (1, 1) or len(given) != len(batch) + 2:
-            raise ShapeError(
-                f"{self._name()} can be repeated along batch dimensions only, {len(batch)} of them "
-                f"or more and then (1, 1); got {given}"
-            )
-        pairs = list(zip(given, batch, strict=False))
-        wide = self.expand(*[b if b > 1 else a for a, b in pairs], *self.shape[-2:])
-        for dim, (times, size) in enumerate(pairs):
-            if times != 1 and size != 1:
-                again = torch.arange(size, device=self.device).repeat(times)
-                wide = wide._getitem(WHOLE, WHOLE, *(WHOLE,) * dim, again, *_rest(len(pairs), dim))
-        return wide
-
-    def __getitem__(self, index: Any) -> Any:
-        """Rows, columns, blocks and batch members by integer, slice, list, mask or positions.
-
-        Raises:
-            ShapeError, IndexOutOfRange: see ``gpx.operators.indexing.checked_index``.
-        """
-        index = checked_index(index, self.shape, self.device)
-        tensors = [isinstance(i, Tensor) for i in index]
-        wide = [i for i in index[-2:] if isinstance(i, Tensor) and i.ndim > 1]
-        if wide and sum(tensors[-2:]) + any(tensors[:-2]) < 2:
-            raise ShapeError(
-                f"positions of shape {tuple(wide[0].shape)} on their own do not give rows of "
-                f"{self._name()}; use a vector of positions"
-            )
-        return super().__getitem__(index)
-
-    def _getitem(self, row_index: Any, col_index: Any, *batch_indices: Any) -> LinearOperator:
-        base = self
-        if any(not isinstance(i, slice) or i != WHOLE for i in batch_indices):
-            base = type(self)(*[a[batch_indices] for a in self._broadcast_args()], **self._kwargs)
-        index = Index(
-            kept(row_index, self.shape[-2], self.device),
-            kept(col_index, self.shape[-1], self.device),
-        )
-        if index.rows is None and index.columns is None:
-            return base
-        found = combine("select", base, index)
-        assert found is not None  # Selection takes whatever nobody else does
-        return found
-
-    def _get_indices(self, row_index: Tensor, col_index: Tensor, *batch_indices: Tensor) -> Tensor:
-        """Entries, each from one row: classes with cheaper entries override this."""
-        rows, columns, *batch = torch.broadcast_tensors(row_index, col_index, *batch_indices)
-        one = torch.zeros(self.shape[-2], rows.numel(), dtype=self.dtype, device=self.device)
-        one[rows.reshape(-1), torch.arange(rows.numel(), device=self.device)] = 1.0
-        found = self._transpose_nonbatch()._matmul(one)  # (..., N, entries)
-        flat = tuple(b.reshape(-1) for b in batch)
-        where = torch.arange(rows.numel(), device=self.device)
-        at = (*flat, columns.reshape(-1), where)
-        return found[at].reshape(rows.shape)
-
-    def _diagonal(self) -> Tensor:
-        """From the dense matrix; classes with a cheaper diagonal override this."""
-        return self.to_dense().diagonal(dim1=-2, dim2=-1)
-
-    def diagonal(self, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
-        """The main diagonal, (..., min(N, M)).
-
-        Raises:
-            ShapeError: another diagonal, or other dimensions than the last two.
-        """
-        if offset != 0 or {dim1 % self.ndim, dim2 % self.ndim} != {self.ndim - 2, self.ndim - 1}:
-            raise ShapeError(
-                f"diagonal(offset={offset}, dim1={dim1}, dim2={dim2}) of {self._name()}: only the "
-                "main diagonal of the last two dimensions is there; index the others, a[i, j]"
-            )
-        return self._diagonal()
+    # --- dtypes, devices, graphs -----------------------------------------------------------------
 
     def detach_(self) -> LinearOperator:
         """Detached in place.
@@ -533,10 +382,6 @@ class Structured(DenseFactorisations):
                 f"{self._name()} cannot be {probe.dtype}: operators compute in float32 and float64"
             )
         return probe.device, probe.dtype
-
-
-def _rest(count: int, dim: int) -> tuple[slice, ...]:
-    return (WHOLE,) * (count - dim - 1)
 
 
 class _Inverse(torch.autograd.Function):

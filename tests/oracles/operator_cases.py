@@ -412,6 +412,15 @@ REGISTRY |= {
         lambda a, b, c, r: operators.KhatriRao(a, b) * operators.Toeplitz(c, r),
         lambda a, b, c, r: rows_kron(a, b) * general_toeplitz(c, r),
     ),
+    "BatchSum": Case(
+        "BatchSum",
+        ((3, 8, 2), (8,)),
+        lambda f, s: operators.BatchSum(
+            operators.LowRankPlusDiagonal(f, positive(s).unsqueeze(-2))
+        ),
+        lambda f, s: sum(g @ g.mT + torch.diag(positive(s)) for g in f),
+        positive=True,
+    ),
     "Bordered": Case(
         "Bordered",
         ((12, 3), (12,), (3, 12)),
