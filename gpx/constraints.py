@@ -96,7 +96,15 @@ def positive_parameter(
 
 def _make_picklable(module: nn.Module) -> None:
     """torch gives each parametrised module a class of its own, and that class refuses to pickle."""
-    type(module).__reduce_ex__ = _reduced  # type: ignore[assignment, method-assign]
+    made: Any = type(module)
+    made.__reduce_ex__, made.__copy__ = _reduced, _shallow
+
+
+def _shallow(module: nn.Module) -> nn.Module:
+    """What ``copy.copy`` makes of any module: another one that shares all it holds."""
+    made = _empty(type(module))
+    vars(made).update(vars(module))
+    return made
 
 
 def _reduced(module: nn.Module, protocol: int) -> tuple[Any, ...]:

@@ -221,6 +221,14 @@ def test_shared_parts_stay_shared():
         assert first.kernel is not model.kernel
 
 
+def test_a_shallow_copy_shares_its_parameters():
+    kernel = rbf().double()
+    again = copy.copy(kernel)
+    kernel.lengthscale = torch.tensor([0.3, 0.4]).double()
+    assert again is not kernel
+    assert torch.equal(again.evaluate(X, NEW), kernel.evaluate(X, NEW))
+
+
 def test_another_process_reads_it(tmp_path):
     """Where no parametrised class was ever made."""
     kernel = KERNELS["Sum"]().double()
