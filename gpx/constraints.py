@@ -1,14 +1,14 @@
 """Parameters that must stay positive, behind ``torch.nn.utils.parametrize``.
 
 ``kernel.lengthscale`` reads and assigns in natural units; the optimiser sees an unconstrained
-tensor; ``state_dict`` works as for any module.
+tensor; ``state_dict``, ``pickle`` and ``copy.deepcopy`` work as for any module.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -91,6 +91,41 @@ def positive_parameter(
     initial = torch.as_tensor(value, dtype=torch.get_default_dtype()).clone()
     setattr(module, name, nn.Parameter(initial))
     parametrize.register_parametrization(module, name, Positive(floor, name))
+    _make_picklable(module)
+
+
+def _make_picklable(module: nn.Module) -> None:
+    """torch gives each parametrised module a class of its own, and that class refuses to pickle."""
+    made: Any = type(module)
+    made.__reduce_ex__, made.__copy__ = _reduced, _shallow
+
+
+def _shallow(module: nn.Module) -> nn.Module:
+    """What ``copy.copy`` makes of any module: another one that shares all it holds."""
+    made = _empty(type(module))
+    vars(made).update(vars(module))
+    return made
+
+
+def _reduced(module: nn.Module, protocol: int) -> tuple[Any, ...]:
+    """The class that the user wrote and the module's state: what pickle and joblib keep."""
+    return _empty, (type(module).__bases__[0],), vars(module), None, None, _restore
+
+
+def _empty(cls: type[nn.Module]) -> nn.Module:
+    return cls.__new__(cls)
+
+
+def _restore(module: nn.Module, state: dict[str, Any]) -> None:
+    """Put ``state`` back and register its parametrisations again, in place of placeholders."""
+    order = state["_modules"]
+    others = {name: child for name, child in order.items() if name != "parametrizations"}
+    vars(module).update(state | {"_modules": others})
+    for name in order["parametrizations"]:
+        module.register_parameter(name, nn.Parameter(torch.empty(0)))
+        parametrize.register_parametrization(module, name, nn.Identity())
+    module._modules = dict(order)  # the saved ones, in the order in which parameters are listed
+    _make_picklable(module)
 
 
 def floor_of(module: nn.Module, name: str) -> float:

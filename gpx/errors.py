@@ -36,6 +36,10 @@ class ConfigError(GPXError, ValueError):
     """Options do not exist, contradict each other or do not fit the model."""
 
 
+class NotAvailable(GPXError, NotImplementedError):
+    """An operation that makes no sense, or has no form, for this object."""
+
+
 class DataError(GPXError, ValueError):
     """A data set is missing, malformed or too small for what was asked."""
 

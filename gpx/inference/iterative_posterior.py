@@ -20,7 +20,7 @@ from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import PosteriorMeanError, SolveReport, UnconvergedWarning, conjugate_gradients
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Posterior
-from gpx.sampling import prior_functions
+from gpx.sampling import SHARED, Frequencies, prior_functions
 
 BLOCK_BYTES = {"cpu": 2**26, "cuda": 2**30}
 """Bytes of one block of covariances with test points."""
@@ -161,7 +161,9 @@ class IterativePosterior(Posterior):
             )
 
     @torch.no_grad()
-    def sample_paths(self, num: int, *, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
+    def sample_paths(
+        self, num: int, *, generator: torch.Generator, frequencies: Frequencies = SHARED
+    ) -> Callable[[Tensor], Tensor]:
         """``num`` posterior functions x (t, d) -> (num, t) by pathwise conditioning.
 
         As ``ExactPosterior.sample_paths``, with one batched solve for the corrections.
@@ -172,13 +174,14 @@ class IterativePosterior(Posterior):
         Cost: one solve with ``num`` columns, O(num n) per row.
         """
         n, num_inputs = self.inputs.shape
-        prior = prior_functions(self.kernel, num, num_inputs, generator=generator)
+        prior = prior_functions(
+            self.kernel, num, num_inputs, generator=generator, frequencies=frequencies
+        )
         noise = torch.randn(
             num, n, generator=generator, dtype=self.residual.dtype, device=self.residual.device
         )
         noise *= self.likelihood.noise_variance.sqrt()
-        blocks = [prior(part) for part in self.inputs.split(1024)]  # features of few rows at a time
-        gap = self.residual - torch.cat(blocks, 1) - noise
+        gap = self.residual - prior(self.inputs) - noise
         weights = self._solve(gap.mT.double())[0].mT
 
         @torch.no_grad()

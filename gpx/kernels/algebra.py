@@ -87,6 +87,10 @@ class Sum(_Combination):
         """The parts' formulas, added; see ``Kernel.formula``."""
         return reduce(operator.add, self._formulas(squared_distance, x1, x2))
 
+    def summands(self) -> list[tuple[Kernel, Tensor | float]]:
+        """Those of all parts."""
+        return [found for part in self.parts for found in part.summands()]
+
 
 class Product(_Combination):
     """k = k_1 k_2 ..., elementwise.
@@ -161,6 +165,10 @@ class Scale(Kernel):
     ) -> Any:
         """The part's formula times the scale; see ``Kernel.formula``."""
         return self.kernel.formula(squared_distance, x1, x2) * self.scale
+
+    def summands(self) -> list[tuple[Kernel, Tensor | float]]:
+        """The part's, multiplied by the scale."""
+        return [(kernel, scale * self.scale) for kernel, scale in self.kernel.summands()]
 
     def num_spectral_normals(self, num_inputs: int) -> int:
         """As the part says."""

@@ -198,6 +198,25 @@ class Kernel(nn.Module, ABC):
         """
         raise self._no_spectrum()
 
+    def draw_frequencies(
+        self, count: int, num_inputs: int, *, generator: torch.Generator
+    ) -> Tensor:
+        """Frequencies (r, d), r <= count, whose cosines average to the correlation; no gradient.
+
+        Raises:
+            ConfigError: no spectral sampler. Cost: O(count d).
+        """
+        like = next(self.parameters(), torch.empty(0))
+        size = (count, self.num_spectral_normals(num_inputs))
+        with torch.no_grad():
+            return self.spectral_frequencies(
+                torch.randn(size, generator=generator, dtype=like.dtype, device=like.device)
+            )
+
+    def summands(self) -> list[tuple[Kernel, Tensor | float]]:
+        """Kernels and multiples that add up to this one; itself, once, unless it is a sum."""
+        return [(self, 1.0)]
+
     def spectral_density(self, omega: Tensor) -> Tensor:
         """Spectral density s(omega), including the outputscale.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from gpx.constraints import positive_parameter
@@ -31,6 +32,12 @@ class Constant(Kernel):
     def variance(self, x: Tensor) -> Tensor:
         """The variance at every row."""
         return self.constant.to(x).expand(x.shape[0])
+
+    def draw_frequencies(
+        self, count: int, num_inputs: int, *, generator: torch.Generator
+    ) -> Tensor:
+        """One frequency, zero: a single wave is the constant function already."""
+        return torch.zeros(1, num_inputs, dtype=self.constant.dtype, device=self.constant.device)
 
     @property
     def has_formula(self) -> bool:

@@ -1,6 +1,8 @@
 """Lazy structure: one ``LinearOperator`` subclass per file."""
 
+from gpx.operators.batch_sum import BatchSum
 from gpx.operators.block_toeplitz import BlockToeplitz, grid_lags
+from gpx.operators.bordered import Bordered
 from gpx.operators.circulant import BlockCirculant, Circulant
 from gpx.operators.elementwise import Elementwise
 from gpx.operators.hadamard_interpolated import HadamardInterpolated
@@ -17,8 +19,10 @@ from gpx.operators.sums import Scaled, Sum
 from gpx.operators.toeplitz import Toeplitz
 
 __all__ = [
+    "BatchSum",
     "BlockCirculant",
     "BlockToeplitz",
+    "Bordered",
     "Circulant",
     "Elementwise",
     "HadamardInterpolated",

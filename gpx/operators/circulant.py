@@ -114,6 +114,18 @@ class BlockCirculant(Convolution):
         self._check_symmetric("root")
         return RootLinearOperator(self.sqrt())
 
+    def root_inv_decomposition(
+        self,
+        initial_vectors: Tensor | None = None,
+        test_vectors: Tensor | None = None,
+        method: str | None = None,
+    ) -> LinearOperator:
+        """C^{-1/2}, again circulant, for a symmetric positive definite C of any size."""
+        if method:
+            return super().root_inv_decomposition(initial_vectors, test_vectors, method)
+        self._check_symmetric("root")
+        return RootLinearOperator(self.inverse().sqrt())
+
     def zero_mean_mvn_samples(self, num_samples: int) -> Tensor:
         """Draws (num_samples, ..., n) of N(0, C), C symmetric positive semi-definite."""
         self._check_symmetric("samples")

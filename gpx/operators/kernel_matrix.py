@@ -215,13 +215,10 @@ class KernelMatrix(Structured):
 
     def to(self, *args: Any, **kwargs: Any) -> LinearOperator:
         """Like ``Tensor.to``; the kernel is copied, for its buffers."""
-        kernel = copy.deepcopy(self.entries.kernel).to(*args, **kwargs)
-        tensors = [t.to(*args, **kwargs) for t in self.entries.tensors]
+        device, dtype = self._destination(*args, **kwargs)
+        kernel = copy.deepcopy(self.entries.kernel).to(device, dtype)
+        tensors = [t.to(device, dtype) for t in self.entries.tensors]
         return KernelMatrix(*tensors, **{**self._kwargs, "kernel": kernel})
-
-    def type(self, dtype: torch.dtype) -> LinearOperator:
-        """As ``to(dtype)``; ``float()``, ``double()`` and ``half()`` come here."""
-        return self.to(dtype)
 
     def to_dense(self) -> Tensor:
         """The matrix itself, (..., n1, n2), differentiable and not kept."""

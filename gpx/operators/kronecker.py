@@ -30,6 +30,7 @@ from gpx.operators.indexing import common_batch
 from gpx.operators.khatri_rao import KhatriRao
 from gpx.operators.selection import Selection
 from gpx.operators.structured import Structured
+from gpx.operators.symmetry import require_symmetric_factors
 
 
 class Kronecker(Structured):
@@ -98,7 +99,9 @@ class Kronecker(Structured):
         return kronecker_solve(self.dense_factors(), right)
 
     def _logdet(self) -> Tensor:
-        return kronecker_logdet(self.dense_factors()).expand(self.batch_shape)
+        factors = self.dense_factors()
+        require_symmetric_factors(factors, f"logdet of {self._name()}")
+        return kronecker_logdet(factors).expand(self.batch_shape)
 
     def _diagonal(self) -> Tensor:
         if any(f.shape[-1] != f.shape[-2] for f in self.factors):
@@ -130,9 +133,11 @@ class Kronecker(Structured):
     ) -> tuple[Tensor, Any]:
         """Eigenvalues (..., M), in the order of the grid and not sorted; eigenvectors Kronecker."""
         self._square("eigh")
+        factors = self.dense_factors()
+        require_symmetric_factors(factors, f"eigh of {self._name()}")
         if not eigenvectors:
-            return kronecker_vector([torch.linalg.eigvalsh(f) for f in self.dense_factors()]), None
-        values, vectors = zip(*[torch.linalg.eigh(f) for f in self.dense_factors()], strict=True)
+            return kronecker_vector([torch.linalg.eigvalsh(f) for f in factors]), None
+        values, vectors = zip(*[torch.linalg.eigh(f) for f in factors], strict=True)
         return kronecker_vector(values), Kronecker(*vectors)
 
     def diagonalization(self, method: str | None = None) -> tuple[Tensor, Any]:
@@ -146,9 +151,11 @@ class Kronecker(Structured):
 
     def _cholesky_factors(self) -> list[Tensor]:
         self._square("Cholesky factorisation")
+        factors = self.dense_factors()
+        require_symmetric_factors(factors, f"a Cholesky factorisation of {self._name()}")
         return [
             cholesky(f, name=f"factor {i + 1} of {len(self.factors)}", ladder=(0.0,))[0]
-            for i, f in enumerate(self.dense_factors())
+            for i, f in enumerate(factors)
         ]
 
     def root_decomposition(self, method: str | None = None) -> LinearOperator:
@@ -156,6 +163,31 @@ class Kronecker(Structured):
         if method is not None:
             return super().root_decomposition(method=method)
         return RootLinearOperator(Kronecker(*self._cholesky_factors()))
+
+    def root_inv_decomposition(
+        self,
+        initial_vectors: Tensor | None = None,
+        test_vectors: Tensor | None = None,
+        method: str | None = None,
+    ) -> LinearOperator:
+        """L_1^{-T} x ... x L_d^{-T}, which inverts the root at any size."""
+        if method is not None:
+            return super().root_inv_decomposition(initial_vectors, test_vectors, method)
+        inverses = [
+            torch.linalg.solve_triangular(
+                lower,
+                torch.eye(lower.shape[-1], dtype=lower.dtype, device=lower.device),
+                upper=False,
+            ).mT
+            for lower in self._cholesky_factors()
+        ]
+        return RootLinearOperator(Kronecker(*inverses))
+
+    def _svd(self) -> tuple[LinearOperator, Tensor, LinearOperator]:
+        """Of the factors: U (..., M, r), values (..., r), V (..., N, r), in the grid's order."""
+        found = [torch.linalg.svd(f, full_matrices=False) for f in self.dense_factors()]
+        left, values, right = zip(*found, strict=True)
+        return Kronecker(*left), kronecker_vector(values), Kronecker(*[v.mT for v in right])
 
 
 def _dense(factor: Tensor | LinearOperator) -> Tensor:

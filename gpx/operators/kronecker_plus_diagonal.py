@@ -19,6 +19,7 @@ from gpx.operators.indexing import common_batch
 from gpx.operators.kronecker import Kronecker
 from gpx.operators.shifted_spectrum import KroneckerPreconditioner, ShiftedSpectrum
 from gpx.operators.structured import TOLERANCE, Structured
+from gpx.operators.symmetry import require_symmetric_factors
 
 
 class KroneckerPlusDiagonal(Structured):
@@ -109,6 +110,8 @@ class KroneckerPlusDiagonal(Structured):
 
         def build() -> ShiftedSpectrum:
             shift = self.diagonal_values
+            factors = self.kronecker.dense_factors()
+            require_symmetric_factors(factors, f"the decomposition of {self._name()}")
             if not self.constant:
                 if not bool((shift > 0).all()):
                     raise NotPositiveDefinite(
@@ -116,7 +119,7 @@ class KroneckerPlusDiagonal(Structured):
                         "expected positive noise variances. Raise them."
                     )
                 shift = shift.log().mean(-1, keepdim=True).exp()
-            return ShiftedSpectrum.of(self.kronecker.dense_factors(), shift)
+            return ShiftedSpectrum.of(factors, shift)
 
         with torch.no_grad():
             found = self._kept.get("spectrum", self.representation(), build)
@@ -168,6 +171,19 @@ class KroneckerPlusDiagonal(Structured):
         self.spectrum()  # raises unless positive definite
         values, vectors = self._symeig(eigenvectors=True)
         return RootLinearOperator(vectors @ DiagLinearOperator(values.sqrt()))
+
+    def root_inv_decomposition(
+        self,
+        initial_vectors: Tensor | None = None,
+        test_vectors: Tensor | None = None,
+        method: str | None = None,
+    ) -> LinearOperator:
+        """Q (T + s I)^{-1/2}, lazily, at any size where the diagonal is constant."""
+        if method is not None or not self.constant:
+            return super().root_inv_decomposition(initial_vectors, test_vectors, method)
+        self.spectrum()  # raises unless positive definite
+        values, vectors = self._symeig(eigenvectors=True)
+        return RootLinearOperator(vectors @ DiagLinearOperator(values.rsqrt()))
 
 
 class _ShiftedLogDet(torch.autograd.Function):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from linear_operator import LinearOperator
+from linear_operator import LinearOperator, to_dense
 from linear_operator.operators import (
     ConstantDiagLinearOperator,
     DiagLinearOperator,
@@ -23,21 +23,18 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gpx.errors import ConfigError, DTypeError, ShapeError
-from gpx.linalg.cholesky import cholesky
 from gpx.linalg.conjugate_gradients import conjugate_gradients
 from gpx.linalg.stopping import RelativeResidual
-from gpx.operators.algebra import Index, combine
-from gpx.operators.indexing import WHOLE, checked_index, common_batch, kept
-from gpx.operators.inverse_root import inverse_root
-
-DENSE_ROWS = 2_000
-"""Up to this size an operator without a direct method is factorised densely."""
+from gpx.operators.algebra import Border, combine
+from gpx.operators.dense_factorisations import DENSE_ROWS, DenseFactorisations
+from gpx.operators.indexing import common_batch
+from gpx.operators.symmetry import require_symmetric
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
 """Relative residual of iterative solves above ``DENSE_ROWS``; met, or DidNotConverge is raised."""
 
 
-class Structured(LinearOperator):
+class Structured(DenseFactorisations):
     """A linear operator whose subclasses say how it multiplies; the rest has exact defaults.
 
     A subclass defines ``_product``, ``_size`` and ``_transpose_nonbatch``, and where it can
@@ -52,20 +49,15 @@ class Structured(LinearOperator):
     _preconditioner_hint = ""
     """What an error message adds to a call of ``gpx.linalg.inv_quad_logdet``."""
 
-    def _dims(self) -> tuple[int, ...]:
-        """How many trailing dimensions of each positional argument are not batch."""
-        return (2,) * len(self._args)
-
     def _product(self, right: Tensor) -> Tensor:
         """self @ right for right (..., N, c): differentiable in everything."""
         raise NotImplementedError
 
     def _inverse_product(self, right: Tensor) -> Tensor:
         """self^{-1} @ right for right (..., N, c); need not be differentiable."""
-        n = self.shape[-1]
-        if n <= DENSE_ROWS:
-            lower, _ = cholesky(self.to_dense(), name=self._name(), ladder=(0.0,))
-            return torch.cholesky_solve(right, lower)
+        require_symmetric(self, "solve")
+        if self._few_rows:
+            return torch.cholesky_solve(right, self._dense_cholesky())
         stop = RelativeResidual(TOLERANCE.get(self.dtype, 1e-5))
         return conjugate_gradients(self._product, right, stop=stop).solution
 
@@ -76,20 +68,17 @@ class Structured(LinearOperator):
         return out
 
     def _logdet(self) -> Tensor:
-        n = self.shape[-1]
-        if n > DENSE_ROWS:
+        if not self._few_rows:
             raise ConfigError(
-                f"{self._name()} has no closed-form log-determinant and {n} rows are too many for "
-                f"a dense one (at most {DENSE_ROWS}). Estimate it with an error bar, by stochastic "
-                "Lanczos quadrature: "
+                f"{self._name()} has no closed-form log-determinant and {self.shape[-1]} rows are "
+                f"too many for a dense one (at most {DENSE_ROWS}). Estimate it with an error bar, "
+                "by stochastic Lanczos quadrature: "
                 "gpx.linalg.inv_quad_logdet(operator, right_hand_sides, method='iterative', "
                 f"generator=generator{self._preconditioner_hint})"
             )
-        lower, _ = cholesky(self.to_dense(), name=self._name(), ladder=(0.0,))
+        require_symmetric(self, "logdet")
+        lower = self._dense_cholesky()
         return 2.0 * lower.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-
-    def _name(self) -> str:
-        return f"{type(self).__name__} of shape {tuple(self.shape)}"
 
     # --- products --------------------------------------------------------------------------------
 
@@ -168,10 +157,6 @@ class Structured(LinearOperator):
 
     # --- solves and determinants -----------------------------------------------------------------
 
-    def _square(self, what: str) -> None:
-        if self.shape[-1] != self.shape[-2]:
-            raise ShapeError(f"{what} needs a square matrix; this is {self._name()}")
-
     def solve(self, right_tensor: Tensor, left_tensor: Tensor | None = None) -> Tensor:
         """self^{-1} @ right for right (N,) or (..., N, c); with ``left``, left @ that.
 
@@ -229,75 +214,6 @@ class Structured(LinearOperator):
         self._square("logdet")
         return self._logdet()
 
-    def root_decomposition(self, method: str | None = None) -> LinearOperator:
-        """R R^T = self as a ``RootLinearOperator``; default: dense Cholesky without jitter.
-
-        ``method`` names one of the package's own methods instead.
-        """
-        self._square("root_decomposition")
-        if method is not None:
-            return super().root_decomposition(method=method)
-        if self.shape[-1] > DENSE_ROWS:
-            raise ConfigError(
-                f"{self._name()} has no structured root and is too large for a dense one (at most "
-                f"{DENSE_ROWS} rows); gpx.linalg.lanczos_root and contour_root multiply vectors "
-                "with a root and report their error"
-            )
-        lower, _ = cholesky(self.to_dense(), name=self._name(), ladder=(0.0,))
-        return RootLinearOperator(lower)
-
-    def root_inv_decomposition(
-        self,
-        initial_vectors: Tensor | None = None,
-        test_vectors: Tensor | None = None,
-        method: str | None = None,
-    ) -> LinearOperator:
-        """R R^T = self^{-1}, R = L^{-T} with the default root L; at most ``DENSE_ROWS`` rows.
-
-        ``method`` names one of the package's own methods instead.
-        """
-        self._square("root_inv_decomposition")
-        if method is not None:
-            return super().root_inv_decomposition(initial_vectors, test_vectors, method)
-        self._dense_size("root_inv_decomposition")
-        lower, _ = cholesky(self.to_dense(), name=self._name(), ladder=(0.0,))
-        eye = torch.eye(self.shape[-1], dtype=self.dtype, device=self.device)
-        return RootLinearOperator(torch.linalg.solve_triangular(lower, eye, upper=False).mT)
-
-    def diagonalization(self, method: str | None = None) -> tuple[Tensor, Any]:
-        """Eigenvalues (..., N) and eigenvectors, dense, complete; at most ``DENSE_ROWS`` rows.
-
-        ``method`` names one of the package's own methods instead.
-        """
-        self._square("diagonalization")
-        if method is not None:
-            return super().diagonalization(method)
-        self._dense_size("diagonalization")
-        return self._symeig(eigenvectors=True)
-
-    def sqrt_inv_matmul(
-        self, rhs: Tensor, lhs: Tensor | None = None
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        """self^{-1/2} rhs, or (lhs self^{-1/2} rhs, diagonal of lhs self^{-1} lhs^T).
-
-        Dense, at most ``DENSE_ROWS`` rows; the gradient is exact also where eigenvalues repeat.
-        """
-        self._square("sqrt_inv_matmul")
-        self._check(rhs, self.shape[-1])
-        self._dense_size("sqrt_inv_matmul")
-        found = inverse_root(self, rhs)
-        if lhs is None:
-            return found
-        return lhs @ found, inverse_root(self, lhs.mT).square().sum(-2)
-
-    def _dense_size(self, what: str) -> None:
-        if self.shape[-1] > DENSE_ROWS:
-            raise ConfigError(
-                f"{what} of {self._name()} would be dense (at most {DENSE_ROWS} rows); "
-                "gpx.linalg.lanczos_root and contour_root multiply vectors with a root or an "
-                "inverse root and report their error, gpx.linalg.Lanczos gives eigenvalue estimates"
-            )
-
     # --- algebra ---------------------------------------------------------------------------------
 
     def __add__(self, other: Any) -> LinearOperator:
@@ -338,6 +254,49 @@ class Structured(LinearOperator):
             values = diag.reshape(1) if diag.ndim == 0 else diag
             return self + ConstantDiagLinearOperator(values, diag_shape=self.shape[-1])
         return self + DiagLinearOperator(diag)
+
+    def add_low_rank(
+        self,
+        low_rank_mat: Tensor | LinearOperator,
+        root_decomp_method: str | None = None,
+        root_inv_decomp_method: str | None = None,
+        generate_roots: bool | None = True,
+        **root_decomp_kwargs: Any,
+    ) -> LinearOperator:
+        """self + B B^T for B (..., N, k), with the structure that the sum keeps.
+
+        Roots are made when they are asked for, exactly; the arguments about them change nothing.
+        """
+        self._square("add_low_rank")
+        return self + RootLinearOperator(to_linear_operator(low_rank_mat))
+
+    def cat_rows(
+        self,
+        cross_mat: Tensor | LinearOperator,
+        new_mat: Tensor | LinearOperator,
+        generate_roots: bool = True,
+        generate_inv_roots: bool = True,
+        **root_decomp_kwargs: Any,
+    ) -> LinearOperator:
+        """[self B^T; B D], (..., N + k, N + k), for B (..., k, N) and D (..., k, k): ``Bordered``.
+
+        The roots are exact. They are made at once, as in the package, unless ``generate_roots`` is
+        False: then when they are asked for.
+
+        Raises:
+            ShapeError, DTypeError: blocks that do not fit.
+            NotPositiveDefinite: self or D is not symmetric; the matrix has no root.
+            ConfigError: roots of more than ``DENSE_ROWS`` rows.
+        """
+        self._square("cat_rows")
+        require_symmetric(self, "cat_rows")
+        found = combine("border", self, Border(to_dense(cross_mat), to_dense(new_mat)))
+        assert found is not None  # Bordered takes every operator
+        if generate_roots:
+            found.root_decomposition()
+            if generate_inv_roots:
+                found.root_inv_decomposition()
+        return found
 
     def mul(self, other: float | Tensor | LinearOperator) -> Any:
         """Times a number (or one per batch member), or elementwise with another matrix.
@@ -383,91 +342,29 @@ class Structured(LinearOperator):
         """Sum over rows (-2), columns (-1), a batch dimension, or everything (None)."""
         return self.sum(-1).sum() if dim is None else super().sum(dim)
 
-    # --- batches and indexing --------------------------------------------------------------------
+    # --- dtypes, devices, graphs -----------------------------------------------------------------
 
-    def _broadcast_args(self, batch: torch.Size | None = None) -> list[Any]:
-        """Positional arguments with one common batch shape, so that indexing them is safe."""
-        shape = self.batch_shape if batch is None else batch
-        return [
-            a.expand(torch.Size((*shape, *a.shape[a.ndim - dims :])))
-            for a, dims in zip(self._args, self._dims(), strict=True)
-        ]
-
-    def _expand_batch(self, batch_shape: Any) -> LinearOperator:
-        return type(self)(*self._broadcast_args(torch.Size(batch_shape)), **self._kwargs)
-
-    def _permute_batch(self, *dims: int) -> LinearOperator:
-        moved = [a.permute(*dims, *range(len(dims), a.ndim)) for a in self._broadcast_args()]
-        return type(self)(*moved, **self._kwargs)
-
-    def _unsqueeze_batch(self, dim: int) -> LinearOperator:
-        return type(self)(*[a.unsqueeze(dim) for a in self._broadcast_args()], **self._kwargs)
-
-    def repeat(self, *sizes: Any) -> LinearOperator:
-        """Repeated along batch dimensions, as an expansion wherever these have size one.
-
-        The package's repeated operator, which larger ones fall back on, cannot be indexed.
-        """
-        given = tuple(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
-        batch = (*(1,) * (len(given) - 2 - len(self.batch_shape)), *self.batch_shape)
-        if given[-2:] != (1, 1) or len(given) != len(batch) + 2:
-            raise ShapeError(
-                f"{self._name()} can be repeated along batch dimensions only, {len(batch)} of them "
-                f"or more and then (1, 1); got {given}"
-            )
-        pairs = list(zip(given, batch, strict=False))
-        if all(1 in pair for pair in pairs):
-            return self.expand(*[a * b for a, b in pairs], *self.shape[-2:])
-        return super().repeat(*given)
-
-    def __getitem__(self, index: Any) -> Any:
-        """Rows, columns, blocks and batch members by integer, slice, list, mask or positions.
+    def detach_(self) -> LinearOperator:
+        """Detached in place.
 
         Raises:
-            ShapeError, IndexOutOfRange: see ``gpx.operators.indexing.checked_index``.
+            ConfigError: a tensor is a view of another, which torch cannot detach in place.
         """
-        index = checked_index(index, self.shape, self.device)
-        wide = [i for i in index if isinstance(i, Tensor) and i.ndim > 1]
-        if wide and not all(isinstance(i, Tensor) for i in index[-2:]):
-            raise ShapeError(
-                f"positions of shape {tuple(wide[0].shape)} on their own do not give rows of "
-                f"{self._name()}; use a vector of positions"
-            )
-        return super().__getitem__(index)
+        if any(t._is_view() for t in self.representation()):
+            raise ConfigError(f"{self._name()} holds views of other tensors; use detach()")
+        return super().detach_()
 
-    def _getitem(self, row_index: Any, col_index: Any, *batch_indices: Any) -> LinearOperator:
-        base = self
-        if any(not isinstance(i, slice) or i != WHOLE for i in batch_indices):
-            base = type(self)(*[a[batch_indices] for a in self._broadcast_args()], **self._kwargs)
-        index = Index(
-            kept(row_index, self.shape[-2], self.device),
-            kept(col_index, self.shape[-1], self.device),
-        )
-        if index.rows is None and index.columns is None:
-            return base
-        found = combine("select", base, index)
-        assert found is not None  # Selection takes whatever nobody else does
-        return found
-
-    def _get_indices(self, row_index: Tensor, col_index: Tensor, *batch_indices: Tensor) -> Tensor:
-        """Entries, each from one row: classes with cheaper entries override this."""
-        rows, columns, *batch = torch.broadcast_tensors(row_index, col_index, *batch_indices)
-        one = torch.zeros(self.shape[-2], rows.numel(), dtype=self.dtype, device=self.device)
-        one[rows.reshape(-1), torch.arange(rows.numel(), device=self.device)] = 1.0
-        found = self._transpose_nonbatch()._matmul(one)  # (..., N, entries)
-        flat = tuple(b.reshape(-1) for b in batch)
-        where = torch.arange(rows.numel(), device=self.device)
-        at = (*flat, columns.reshape(-1), where)
-        return found[at].reshape(rows.shape)
-
-    def _diagonal(self) -> Tensor:
-        """From the dense matrix; classes with a cheaper diagonal override this."""
-        return self.to_dense().diagonal(dim1=-2, dim2=-1)
+    def type(self, dtype: torch.dtype) -> LinearOperator:
+        """As ``to(dtype)``; ``float()``, ``double()`` and ``half()`` come here."""
+        return self.to(dtype)
 
     def to(self, *args: Any, **kwargs: Any) -> LinearOperator:
-        """Like ``Tensor.to``; indices stay integers."""
-        probe = torch.empty(0, dtype=self.dtype, device=self.device).to(*args, **kwargs)
-        device, dtype = probe.device, probe.dtype
+        """Like ``Tensor.to``; indices stay integers.
+
+        Raises:
+            DTypeError: neither float32 nor float64.
+        """
+        device, dtype = self._destination(*args, **kwargs)
 
         def convert(a: Any) -> Any:
             if isinstance(a, Tensor) and not a.is_floating_point():
@@ -477,6 +374,14 @@ class Structured(LinearOperator):
         return type(self)(
             *[convert(a) for a in self._args], **{k: convert(v) for k, v in self._kwargs.items()}
         )
+
+    def _destination(self, *args: Any, **kwargs: Any) -> tuple[torch.device, torch.dtype]:
+        probe = torch.empty(0, dtype=self.dtype, device=self.device).to(*args, **kwargs)
+        if probe.dtype not in TOLERANCE:
+            raise DTypeError(
+                f"{self._name()} cannot be {probe.dtype}: operators compute in float32 and float64"
+            )
+        return probe.device, probe.dtype
 
 
 class _Inverse(torch.autograd.Function):

@@ -1,6 +1,6 @@
 """Sampled functions, and Markov chains over hyperparameters."""
 
 from gpx.sampling.langevin import Langevin, effective_sample_size
-from gpx.sampling.prior import prior_functions
+from gpx.sampling.prior import SHARED, Frequencies, prior_functions
 
-__all__ = ["Langevin", "effective_sample_size", "prior_functions"]
+__all__ = ["SHARED", "Frequencies", "Langevin", "effective_sample_size", "prior_functions"]

@@ -7,7 +7,7 @@ import scipy.linalg
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from linear_operator.test.linear_operator_test_case import RectangularLinearOperatorTestCase
+from package_cases import ProductsCase
 
 from gpx.errors import NotPositiveDefinite, ShapeError
 from gpx.linalg import chan
@@ -101,7 +101,7 @@ def test_an_approximation_of_a_toeplitz_matrix_is_close_in_its_solves():
     assert (exact - near).norm() < 0.05 * exact.norm()
 
 
-class TestPackageCase(RectangularLinearOperatorTestCase, unittest.TestCase):
+class TestPackageCase(ProductsCase, unittest.TestCase):
     """linear_operator's own test of products and indices.
 
     Its tests of solves symmetrise gradients, which holds for no matrix given by a general column.

@@ -4,7 +4,7 @@ import unittest
 
 import pytest
 import torch
-from linear_operator.test.linear_operator_test_case import LinearOperatorTestCase
+from package_cases import SquareCase
 
 from gpx.errors import ShapeError
 from gpx.kernels import RBF
@@ -159,7 +159,7 @@ def test_grids_must_agree():
         Interpolated(left, Toeplitz(draw(11)), right)
 
 
-class TestPackageCase(LinearOperatorTestCase, unittest.TestCase):
+class TestPackageCase(SquareCase, unittest.TestCase):
     """linear_operator's own conformance test, W of full rank."""
 
     seed = 3

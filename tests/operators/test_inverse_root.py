@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from gpx.errors import ConfigError, NotPositiveDefinite
-from gpx.operators import Kronecker, LowRankPlusDiagonal, Toeplitz, structured
+from gpx.operators import Kronecker, LowRankPlusDiagonal, Toeplitz, dense_factorisations
 
 
 def draw(*shape, seed=0):
@@ -33,7 +33,7 @@ def test_twice_is_the_inverse():
 def test_no_silent_approximation_of_large_or_indefinite_matrices(monkeypatch):
     with pytest.raises(NotPositiveDefinite, match="eigenvalue -1"):
         Kronecker(-torch.eye(3, dtype=torch.float64)).sqrt_inv_matmul(draw(3))
-    monkeypatch.setattr(structured, "DENSE_ROWS", 4)
+    monkeypatch.setattr(dense_factorisations, "DENSE_ROWS", 4)
     large = Toeplitz(torch.arange(5, 0, -1).double())
     for refused in (
         lambda: large.sqrt_inv_matmul(draw(5)),

@@ -286,7 +286,7 @@ def test_solve_and_logdet_with_noise(backend):
 
 
 def test_a_large_solve_is_iterative_and_meets_its_tolerance(monkeypatch):
-    monkeypatch.setattr("gpx.operators.structured.DENSE_ROWS", 20)
+    monkeypatch.setattr("gpx.operators.dense_factorisations.DENSE_ROWS", 20)
     kernel, x, right = make_kernel(), draw(60, 2), draw(60, 2, seed=1)
     operator = kernel(x, backend="chunked").add_diagonal(torch.tensor(0.5))
     wanted = torch.linalg.solve(kernel.evaluate(x) + 0.5 * torch.eye(60), right)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gpx.errors import DidNotConverge, ShapeError
+from gpx.errors import ConfigError, DidNotConverge, ShapeError
 from gpx.operators import Kronecker, Selection, Sum, select
 
 
@@ -66,9 +66,9 @@ def test_the_matrix_product_costs_the_bases_product_only(monkeypatch):
 
 
 def test_large_solves_converge_or_say_that_they_did_not(monkeypatch):
-    import gpx.operators.structured as structured
+    import gpx.operators.dense_factorisations as dense_factorisations
 
-    monkeypatch.setattr(structured, "DENSE_ROWS", 10)
+    monkeypatch.setattr(dense_factorisations, "DENSE_ROWS", 10)
     where = torch.arange(0, 72, 2)
     operator = Selection(base(), rows=where, columns=where)
     right = draw(36, 2).requires_grad_()
@@ -82,9 +82,9 @@ def test_large_solves_converge_or_say_that_they_did_not(monkeypatch):
     smooth = Kronecker(torch.exp(-((x[:, None] - x).square())))
     with pytest.raises(DidNotConverge):
         Selection(smooth, rows=where, columns=where).solve(draw(36, 1))
-    with pytest.raises(structured.ConfigError, match="stochastic Lanczos"):
+    with pytest.raises(ConfigError, match="stochastic Lanczos"):
         operator.logdet()
-    with pytest.raises(structured.ConfigError, match="lanczos_root"):
+    with pytest.raises(ConfigError, match="lanczos_root"):
         operator.root_decomposition()
 
 

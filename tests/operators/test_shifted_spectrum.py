@@ -6,7 +6,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from gpx.errors import ConfigError, ShapeError
 from gpx.linalg import inv_quad_logdet
-from gpx.operators import BlockToeplitz, Kronecker, KroneckerPlusDiagonal, grid_lags, structured
+from gpx.operators import (
+    BlockToeplitz,
+    Kronecker,
+    KroneckerPlusDiagonal,
+    dense_factorisations,
+    grid_lags,
+)
 
 
 def draw(*shape, seed=0):
@@ -61,7 +67,7 @@ def test_log_determinants_beyond_dense_sizes_come_with_an_error_bar(kind, monkey
     expected = torch.logdet(dense)
     (exact_gradient,) = torch.autograd.grad(expected, leaf)
     dense, expected = dense.detach(), expected.detach()
-    monkeypatch.setattr(structured, "DENSE_ROWS", 100)
+    monkeypatch.setattr(dense_factorisations, "DENSE_ROWS", 100)
     with pytest.raises(ConfigError, match=r"inv_quad_logdet\(.*operator\.preconditioner\(\)"):
         operator.logdet()
     found = inv_quad_logdet(

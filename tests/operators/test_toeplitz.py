@@ -7,7 +7,7 @@ import scipy.linalg
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from linear_operator.test.linear_operator_test_case import LinearOperatorTestCase
+from package_cases import SquareCase
 
 from gpx.errors import ConfigError, DTypeError, NotPositiveDefinite, ShapeError
 from gpx.operators import Toeplitz, convolution
@@ -182,7 +182,7 @@ def test_errors_name_the_way_out():
         Toeplitz(draw(2001), draw(2001)).logdet()
 
 
-class TestPackageCase(LinearOperatorTestCase, unittest.TestCase):
+class TestPackageCase(SquareCase, unittest.TestCase):
     """linear_operator's own conformance test."""
 
     seed = 1

@@ -24,7 +24,7 @@ from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import CholeskyReport, available_memory, cholesky_in_place, upper_solve
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Model, Posterior
-from gpx.sampling import prior_functions
+from gpx.sampling import SHARED, Frequencies, prior_functions
 
 if TYPE_CHECKING:
     from gpx.inference.iterative_posterior import IterativePosterior
@@ -220,12 +220,15 @@ class ExactPosterior(Posterior):
         return Marginals(mean, variance)
 
     @torch.no_grad()
-    def sample_paths(self, num: int, *, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
+    def sample_paths(
+        self, num: int, *, generator: torch.Generator, frequencies: Frequencies = SHARED
+    ) -> Callable[[Tensor], Tensor]:
         """``num`` posterior functions x (t, d) -> (num, t) by pathwise conditioning.
 
         f(x) = prior(x) + k(x, X) K^{-1} (y - prior(X) - noise): a prior function from random
         Fourier features, corrected at the data (Wilson et al. 2020). Exact in the mean; the
-        variance away from the data is that of the feature approximation.
+        variance away from the data is that of the feature approximation: ``frequencies`` says how
+        many there are, whether paths share them, and the error this leaves.
 
         Raises:
             ConfigError: the kernel has no random Fourier features.
@@ -236,7 +239,9 @@ class ExactPosterior(Posterior):
             self.condition_()
         assert self.factor is not None
         n, num_inputs = self.inputs.shape
-        prior = prior_functions(self.kernel, num, num_inputs, generator=generator)
+        prior = prior_functions(
+            self.kernel, num, num_inputs, generator=generator, frequencies=frequencies
+        )
         noise = torch.randn(
             num, n, generator=generator, dtype=self.residual.dtype, device=self.residual.device
         )

@@ -27,6 +27,7 @@ from gpx.linalg import (
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals
 from gpx.methods.sparse.sgpr import SGPR, SGPRPosterior
+from gpx.sampling import SHARED, Frequencies
 
 VarianceName = Literal["sgpr", "lanczos", "exact"]
 VARIANCES: tuple[VarianceName, ...] = ("sgpr", "lanczos", "exact")
@@ -284,12 +285,14 @@ class CGLBPosterior(SGPRPosterior):
         )
 
     @torch.no_grad()
-    def sample_paths(self, num: int, *, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
+    def sample_paths(
+        self, num: int, *, generator: torch.Generator, frequencies: Frequencies = SHARED
+    ) -> Callable[[Tensor], Tensor]:
         """As in ``SGPRPosterior``, about the corrected mean: covariance that of sparse regression.
 
         Cost: beside ``SGPRPosterior``'s, n kernel evaluations per row.
         """
-        sparse = super().sample_paths(num, generator=generator)
+        sparse = super().sample_paths(num, generator=generator, frequencies=frequencies)
 
         @torch.no_grad()
         def paths(x: Tensor) -> Tensor:

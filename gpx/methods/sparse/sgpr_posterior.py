@@ -17,7 +17,7 @@ from gpx.linalg import CholeskyReport
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Posterior
 from gpx.methods.sparse.kl_certificate import KLCertifier
-from gpx.sampling import prior_functions
+from gpx.sampling import SHARED, Frequencies, prior_functions
 
 
 class Certificate(NamedTuple):
@@ -104,12 +104,15 @@ class SGPRPosterior(Posterior):
         return Marginals(mean, variance)
 
     @torch.no_grad()
-    def sample_paths(self, num: int, *, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
+    def sample_paths(
+        self, num: int, *, generator: torch.Generator, frequencies: Frequencies = SHARED
+    ) -> Callable[[Tensor], Tensor]:
         """``num`` posterior functions x (t, d) -> (num, t) by pathwise conditioning.
 
         f(x) = prior(x) + K_xz K_zz^{-1} (u - prior(Z)) with u ~ q: a prior function from random
         Fourier features, corrected at the inducing points (Wilson et al. 2020). Exact in the mean;
-        the variance away from Z is that of the feature approximation.
+        the variance away from Z is that of the feature approximation: ``frequencies`` says how many
+        there are, whether paths share them, and the error this leaves.
 
         Raises:
             ConfigError: the kernel has no random Fourier features, or the inducing variables are
@@ -123,7 +126,9 @@ class SGPRPosterior(Posterior):
                 f"of another kind ({type(self.features).__name__})"
             )
         z = self.inducing_points
-        prior = prior_functions(self.kernel, num, z.shape[1], generator=generator)
+        prior = prior_functions(
+            self.kernel, num, z.shape[1], generator=generator, frequencies=frequencies
+        )
         noise = torch.randn(z.shape[0], num, generator=generator, dtype=z.dtype, device=z.device)
         v = self.weights.unsqueeze(1) + torch.linalg.solve_triangular(
             self.inner_factor.mT, noise, upper=True

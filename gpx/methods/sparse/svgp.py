@@ -26,7 +26,7 @@ from gpx.methods.sparse.variational import (
     whitened_marginals,
     whitening,
 )
-from gpx.sampling import prior_functions
+from gpx.sampling import SHARED, Frequencies, prior_functions
 
 PREDICT_CHUNK = 4096
 """Test rows per step of a prediction."""
@@ -256,19 +256,27 @@ class SVGPPosterior(Posterior):
         return _shape(self.q_mean @ projection, variance.clamp_min(0.0), self.mean(x))
 
     @torch.no_grad()
-    def sample_paths(self, num: int, *, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
+    def sample_paths(
+        self, num: int, *, generator: torch.Generator, frequencies: Frequencies = SHARED
+    ) -> Callable[[Tensor], Tensor]:
         """``num`` posterior functions x (n, d) -> (num, n), or (num, n, p) for p latent functions.
 
         A prior function from random Fourier features is corrected at the inducing points:
         f(x) = prior(x) + K_xz K_zz^{-1} (u - prior(Z)) with u ~ q (pathwise conditioning, Wilson et
-        al. 2020). Exact in the mean; the variance away from Z is that of the feature approximation.
+        al. 2020). Exact in the mean; the variance away from Z is that of the feature approximation:
+        ``frequencies`` says how many there are, whether paths share them, and the error that
+        leaves.
 
         Raises:
             ConfigError: the kernel has no random Fourier features.
         """
         latents, size = self.q_mean.shape
         prior = prior_functions(
-            self.kernel, num * latents, self.inducing.shape[1], generator=generator
+            self.kernel,
+            num * latents,
+            self.inducing.shape[1],
+            generator=generator,
+            frequencies=frequencies,
         )
         noise = torch.randn(
             num,

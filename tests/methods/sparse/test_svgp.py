@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from gpx.errors import ConfigError, DataError
-from gpx.kernels import RBF, Matern32
-from gpx.kernels import Constant as ConstantKernel
+from gpx.kernels import RBF, Linear, Matern32
 from gpx.likelihoods import Bernoulli, Gaussian, Poisson, Softmax, StudentT
 from gpx.means import Constant, Zero
 from gpx.methods.sparse.svgp_elbo import SVGPELBO
@@ -193,7 +192,7 @@ def test_sampled_paths_of_several_latents():
 
 def test_paths_of_a_kernel_without_spectrum_are_refused():
     x, y = _regression()
-    model = _model(kernel=RBF() + ConstantKernel(0.5))
+    model = _model(kernel=RBF() + Linear())
     model.initialise(x, y, generator=_generator())
     with pytest.raises(ConfigError, match="no such spectral representation"):
         model.condition(x, y).sample_paths(1, generator=_generator())

@@ -1,0 +1,155 @@
+"""Batches of operators, and their rows, columns and entries by index."""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+import torch
+from linear_operator import LinearOperator
+from torch import Tensor
+
+from gpx.errors import ShapeError
+from gpx.operators.algebra import Index, combine
+from gpx.operators.indexing import WHOLE, checked_index, kept
+
+
+class BatchesAndEntries(LinearOperator):
+    """What shapes and indices do to an operator whose positional arguments carry the batch.
+
+    Batch dimensions of the arguments broadcast; a class whose arguments have other than two
+    dimensions of their own says so in ``_dims``.
+    """
+
+    def _name(self) -> str:
+        return f"{type(self).__name__} of shape {tuple(self.shape)}"
+
+    def _dims(self) -> tuple[int, ...]:
+        """How many trailing dimensions of each positional argument are not batch."""
+        return (2,) * len(self._args)
+
+    def _broadcast_args(self, batch: torch.Size | None = None) -> list[Any]:
+        """Positional arguments with one common batch shape, so that indexing them is safe."""
+        shape = self.batch_shape if batch is None else batch
+        return [
+            a.expand(torch.Size((*shape, *a.shape[a.ndim - dims :])))
+            for a, dims in zip(self._args, self._dims(), strict=True)
+        ]
+
+    def _expand_batch(self, batch_shape: Any) -> LinearOperator:
+        return type(self)(*self._broadcast_args(torch.Size(batch_shape)), **self._kwargs)
+
+    def _permute_batch(self, *dims: int) -> LinearOperator:
+        moved = [a.permute(*dims, *range(len(dims), a.ndim)) for a in self._broadcast_args()]
+        return type(self)(*moved, **self._kwargs)
+
+    def _unsqueeze_batch(self, dim: int) -> LinearOperator:
+        return type(self)(*[a.unsqueeze(dim) for a in self._broadcast_args()], **self._kwargs)
+
+    def _sum_batch(self, dim: int) -> LinearOperator:
+        found = combine("sum", self, dim)
+        assert found is not None  # BatchSum takes every operator
+        return found
+
+    def repeat(self, *sizes: Any) -> LinearOperator:
+        """Repeated along batch dimensions, as an expansion wherever these have size one."""
+        given = tuple(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
+        batch = (*(1,) * (len(given) - 2 - len(self.batch_shape)), *self.batch_shape)
+        if given[-2:] != (1, 1) or len(given) != len(batch) + 2:
+            raise ShapeError(
+                f"{self._name()} can be repeated along batch dimensions only, {len(batch)} of them "
+                f"or more and then (1, 1); got {given}"
+            )
+        pairs = list(zip(given, batch, strict=False))
+        wide = self.expand(*[b if b > 1 else a for a, b in pairs], *self.shape[-2:])
+        for dim, (times, size) in enumerate(pairs):
+            if times != 1 and size != 1:
+                again = torch.arange(size, device=self.device).repeat(times)
+                wide = wide._getitem(WHOLE, WHOLE, *(WHOLE,) * dim, again, *_rest(len(pairs), dim))
+        return wide
+
+    def __getitem__(self, index: Any) -> Any:
+        """Rows, columns, blocks and batch members by integer, slice, list, mask or positions.
+
+        Raises:
+            ShapeError, IndexOutOfRange: see ``gpx.operators.indexing.checked_index``.
+        """
+        index = checked_index(index, self.shape, self.device)
+        tensors = [isinstance(i, Tensor) for i in index]
+        wide = [i for i in index[-2:] if isinstance(i, Tensor) and i.ndim > 1]
+        if wide and sum(tensors[-2:]) + any(tensors[:-2]) < 2:
+            raise ShapeError(
+                f"positions of shape {tuple(wide[0].shape)} on their own do not give rows of "
+                f"{self._name()}; use a vector of positions"
+            )
+        return super().__getitem__(index)
+
+    def _getitem(self, row_index: Any, col_index: Any, *batch_indices: Any) -> LinearOperator:
+        base = self
+        if any(not isinstance(i, slice) or i != WHOLE for i in batch_indices):
+            base = type(self)(*[a[batch_indices] for a in self._broadcast_args()], **self._kwargs)
+        index = Index(
+            kept(row_index, self.shape[-2], self.device),
+            kept(col_index, self.shape[-1], self.device),
+        )
+        if index.rows is None and index.columns is None:
+            return base
+        found = combine("select", base, index)
+        assert found is not None  # Selection takes whatever nobody else does
+        return found
+
+    def _get_indices(self, row_index: Tensor, col_index: Tensor, *batch_indices: Tensor) -> Tensor:
+        """Entries, each from one row: classes with cheaper entries override this."""
+        rows, columns, *batch = torch.broadcast_tensors(row_index, col_index, *batch_indices)
+        one = torch.zeros(self.shape[-2], rows.numel(), dtype=self.dtype, device=self.device)
+        one[rows.reshape(-1), torch.arange(rows.numel(), device=self.device)] = 1.0
+        found = self._transpose_nonbatch()._matmul(one)  # (..., N, entries)
+        flat = tuple(b.reshape(-1) for b in batch)
+        where = torch.arange(rows.numel(), device=self.device)
+        at = (*flat, columns.reshape(-1), where)
+        return found[at].reshape(rows.shape)
+
+    def _diagonal(self) -> Tensor:
+        """From the dense matrix; classes with a cheaper diagonal override this."""
+        return self.to_dense().diagonal(dim1=-2, dim2=-1)
+
+    def diagonal(self, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
+        """The main diagonal, (..., min(N, M)).
+
+        Raises:
+            ShapeError: another diagonal, or other dimensions than the last two.
+        """
+        if offset != 0 or {dim1 % self.ndim, dim2 % self.ndim} != {self.ndim - 2, self.ndim - 1}:
+            raise ShapeError(
+                f"diagonal(offset={offset}, dim1={dim1}, dim2={dim2}) of {self._name()}: only the "
+                "main diagonal of the last two dimensions is there; index the others, a[i, j]"
+            )
+        return self._diagonal()
+
+    def _prod_batch(self, dim: int) -> LinearOperator:
+        """The elementwise product of the members along a batch dimension, one after another."""
+        where: list[Any] = [WHOLE] * len(self.batch_shape)
+        members = []
+        for at in range(self.shape[dim]):
+            where[dim] = at
+            members.append(self._getitem(WHOLE, WHOLE, *where))
+        if not members:
+            raise ShapeError(f"the product over the empty dimension {dim} of {self._name()}")
+        return reduce(lambda product, member: product * member, members)
+
+    def prod(self, dim: int) -> Any:
+        """Elementwise product along a batch dimension.
+
+        Raises:
+            ShapeError: a dimension of the matrix, or none.
+        """
+        if not isinstance(dim, int) or not 0 <= dim % self.ndim < len(self.batch_shape):
+            raise ShapeError(
+                f"prod is along batch dimensions; {dim} is none of {self._name()} (for rows or "
+                "columns take it of to_dense())"
+            )
+        return self._prod_batch(dim % self.ndim)
+
+
+def _rest(count: int, dim: int) -> tuple[slice, ...]:
+    return (WHOLE,) * (count - dim - 1)

@@ -1,0 +1,238 @@
+"""Exact dense factorisations of operators that have none of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from linear_operator import LinearOperator
+from linear_operator.operators import (
+    DenseLinearOperator,
+    RootLinearOperator,
+    TriangularLinearOperator,
+)
+from torch import Tensor
+
+from gpx.errors import ConfigError, NotAvailable, NotPositiveDefinite, ShapeError
+from gpx.linalg.cholesky import cholesky
+from gpx.operators.batches import BatchesAndEntries
+from gpx.operators.inverse_root import inverse_root
+from gpx.operators.symmetry import require_symmetric
+
+DENSE_ROWS = 2_000
+"""Up to this size an operator without a direct method is factorised densely."""
+
+BY_EIGENVALUES = ("symeig", "diagonalization", "svd")
+"""Names of the package's methods that go through the eigendecomposition."""
+
+
+class DenseFactorisations(BatchesAndEntries):
+    """Cholesky, roots, eigen- and singular value decompositions: complete, without jitter.
+
+    The package's own versions add jitter, clamp negative eigenvalues, read one triangle of a matrix
+    that is not symmetric, or stop a Lanczos process early, and do not say so. Here a matrix that is
+    not symmetric, not positive definite or larger than ``DENSE_ROWS`` is refused. Methods are
+    chosen by name as in the package where they are exact; the approximate ones are refused.
+    """
+
+    def _square(self, what: str) -> None:
+        if self.shape[-1] != self.shape[-2]:
+            raise ShapeError(f"{what} needs a square matrix; this is {self._name()}")
+
+    @property
+    def _few_rows(self) -> bool:
+        return max(self.shape[-2:]) <= DENSE_ROWS
+
+    def _dense_size(self, what: str) -> None:
+        if not self._few_rows:
+            raise ConfigError(
+                f"{what} of {self._name()} would be dense (at most {DENSE_ROWS} rows); "
+                "gpx.linalg.lanczos_root and contour_root multiply vectors with a root or an "
+                "inverse root and report their error, gpx.linalg.Lanczos gives eigenvalue estimates"
+            )
+
+    def _factorisable(self, what: str) -> None:
+        """Square, symmetric and small enough for a dense factorisation, or an error."""
+        self._square(what)
+        self._dense_size(what)
+        require_symmetric(self, what)
+
+    def _dense_cholesky(self) -> Tensor:
+        lower, _ = cholesky(self.to_dense(), name=self._name(), ladder=(0.0,))
+        return lower
+
+    # --- the package's names ---------------------------------------------------------------------
+
+    def _cholesky(self, upper: bool | None = False) -> LinearOperator:
+        self._factorisable("cholesky")
+        lower = self._dense_cholesky()
+        return TriangularLinearOperator(lower.mT if upper else lower, upper=bool(upper))
+
+    def _symeig(
+        self, eigenvectors: bool = False, return_evals_as_lazy: bool | None = False
+    ) -> tuple[Tensor, Any]:
+        """All eigenvalues (..., N), negative ones as they are, and eigenvectors or None."""
+        self._factorisable("an eigendecomposition")
+        dense = self.to_dense()
+        if not eigenvectors:
+            return torch.linalg.eigvalsh(dense), None
+        values, vectors = torch.linalg.eigh(dense)
+        return values, DenseLinearOperator(vectors)
+
+    def _svd(self) -> tuple[LinearOperator, Tensor, LinearOperator]:
+        """U (..., M, r), singular values (..., r), V (..., N, r) with r = min(M, N)."""
+        self._dense_size("a singular value decomposition")
+        left, values, right = torch.linalg.svd(self.to_dense(), full_matrices=False)
+        return DenseLinearOperator(left), values, DenseLinearOperator(right.mT)
+
+    def root_decomposition(self, method: str | None = None) -> LinearOperator:
+        """R R^T = self as a ``RootLinearOperator``; default: the Cholesky factor, without jitter.
+
+        Args:
+            method: None for the class's own root, "cholesky", or a name of ``BY_EIGENVALUES``
+                (which takes eigenvalues of zero, too).
+
+        Raises:
+            ConfigError: too large, or a method that approximates without an error.
+            NotPositiveDefinite: not symmetric, or not positive (semi-)definite.
+        """
+        what = "root_decomposition"
+        self._exact_method(what, method)
+        if method in BY_EIGENVALUES:
+            values, vectors = self._eigen_root(what)
+            return RootLinearOperator(vectors * values.clamp_min(0.0).sqrt().unsqueeze(-2))
+        self._factorisable(what)
+        return RootLinearOperator(self._dense_cholesky())
+
+    def root_inv_decomposition(
+        self,
+        initial_vectors: Tensor | None = None,
+        test_vectors: Tensor | None = None,
+        method: str | None = None,
+    ) -> LinearOperator:
+        """R R^T = self^{-1}, R = L^{-T} with the Cholesky factor L; at most ``DENSE_ROWS`` rows.
+
+        R inverts (and transposes) the root of ``root_decomposition`` of the same method where that
+        root is square. Vectors to start from are not needed and not used.
+
+        Raises: as ``root_decomposition``.
+        """
+        what = "root_inv_decomposition"
+        self._exact_method(what, method)
+        if method in BY_EIGENVALUES:
+            values, vectors = self._eigen_root(what)
+            if not bool((values > 0).all()):
+                raise NotPositiveDefinite(
+                    f"{what} of {self._name()} met the eigenvalue {float(values.min()):.2e}; add a "
+                    "positive diagonal (noise variance or jitter)"
+                )
+            return RootLinearOperator(vectors * values.rsqrt().unsqueeze(-2))
+        self._factorisable(what)
+        lower = self._dense_cholesky()
+        eye = torch.eye(self.shape[-1], dtype=self.dtype, device=self.device)
+        return RootLinearOperator(torch.linalg.solve_triangular(lower, eye, upper=False).mT)
+
+    def diagonalization(self, method: str | None = None) -> tuple[Tensor, Any]:
+        """Eigenvalues (..., N) and eigenvectors, complete; dense ones at most ``DENSE_ROWS`` rows.
+
+        Raises: as ``root_decomposition``.
+        """
+        self._square("diagonalization")
+        self._exact_method("diagonalization", method)
+        return self._symeig(eigenvectors=True)
+
+    def sqrt_inv_matmul(
+        self, rhs: Tensor, lhs: Tensor | None = None
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """self^{-1/2} rhs, or (lhs self^{-1/2} rhs, diagonal of lhs self^{-1} lhs^T).
+
+        Dense, at most ``DENSE_ROWS`` rows; the gradient is exact also where eigenvalues repeat.
+        """
+        self._square("sqrt_inv_matmul")
+        self._check(rhs, self.shape[-1])
+        self._factorisable("sqrt_inv_matmul")
+        found = inverse_root(self, rhs)
+        if lhs is None:
+            return found
+        return lhs @ found, inverse_root(self, lhs.mT).square().sum(-2)
+
+    def pivoted_cholesky(
+        self, rank: int, error_tol: float | None = None, return_pivots: bool = False
+    ) -> Any:
+        """L (..., N, r) with r <= rank columns, L L^T at most self; with the pivots (..., N).
+
+        ``error_tol``: stop at this trace of self - L L^T relative to the largest entry of the
+        diagonal (the package's rule; None takes its setting). ``gpx.linalg.pivoted_cholesky`` is
+        faster and reports its error.
+
+        Raises:
+            ShapeError: not square, or a rank below 1. NotPositiveDefinite: not symmetric, or a
+                pivot that is not positive.
+        """
+        self._square("pivoted_cholesky")
+        if rank < 1:
+            raise ShapeError(f"pivoted_cholesky needs a rank of at least 1, got {rank}")
+        require_symmetric(self, "pivoted_cholesky")
+        found, pivots = super().pivoted_cholesky(rank, error_tol, return_pivots=True)
+        if not bool(torch.isfinite(found).all()):
+            raise NotPositiveDefinite(
+                f"pivoted_cholesky of {self._name()} met a pivot that is not positive; add a "
+                "positive diagonal (noise variance or jitter)"
+            )
+        return (found, pivots) if return_pivots else found
+
+    # --- matrix functions without a lazy form ----------------------------------------------------
+
+    def _refuse(self, name: str, instead: str) -> NotAvailable:
+        return NotAvailable(f"torch.{name}({self._name()}) has no lazy form; {instead}")
+
+    def abs(self) -> LinearOperator:
+        """Refused: entries are never formed. Raises NotAvailable."""
+        raise self._refuse("abs", "take it of to_dense()")
+
+    def exp(self) -> LinearOperator:
+        """Refused. Raises NotAvailable."""
+        raise self._refuse("exp", "take it of to_dense()")
+
+    def log(self) -> LinearOperator:
+        """Refused. Raises NotAvailable."""
+        raise self._refuse("log", "take it of to_dense(); logdet() is the log-determinant")
+
+    def sqrt(self) -> LinearOperator:
+        """Refused where a class has no square root of its own. Raises NotAvailable."""
+        raise self._refuse("sqrt", "root_decomposition() has R R^T = A")
+
+    def inverse(self) -> LinearOperator:
+        """Refused where a class has no inverse of its own. Raises NotAvailable."""
+        raise self._refuse("inverse", "solve(b) multiplies with it")
+
+    def solve_triangular(
+        self, rhs: Tensor, upper: bool, left: bool = True, unitriangular: bool = False
+    ) -> Tensor:
+        """Refused: no structured operator is triangular. Raises NotAvailable."""
+        raise self._refuse("linalg.solve_triangular", "solve(b) takes the whole matrix")
+
+    # --- shared ----------------------------------------------------------------------------------
+
+    def _check(self, other: Tensor, rows: int) -> None:
+        raise NotImplementedError  # Structured says what fits
+
+    def _exact_method(self, what: str, method: str | None) -> None:
+        known = (*BY_EIGENVALUES, "cholesky", "pinverse")
+        if method is not None and method not in known:
+            raise ConfigError(
+                f"{what} of {self._name()} by method={method!r} is an approximation that does not "
+                f"report its error, or unknown; use None or one of {', '.join(known)}, or "
+                "gpx.linalg.lanczos_root, contour_root and pivoted_cholesky, which report theirs"
+            )
+
+    def _eigen_root(self, what: str) -> tuple[Tensor, Tensor]:
+        self._factorisable(what)
+        values, vectors = torch.linalg.eigh(self.to_dense())
+        rounding = 100 * torch.finfo(values.dtype).eps * values.abs().amax(-1, keepdim=True)
+        if not bool((values >= -rounding).all()):
+            raise NotPositiveDefinite(
+                f"{what} of {self._name()} met the eigenvalue {float(values.min()):.2e}; add a "
+                "positive diagonal (noise variance or jitter)"
+            )
+        return values, vectors

@@ -1,0 +1,259 @@
+"""Everything public that holds parameters can be pickled and deep-copied, and predicts the same.
+
+joblib, scikit-learn and multiprocessing do both. A public class without an entry fails.
+"""
+
+import copy
+import inspect
+import pickle
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gpx.bases as bases
+import gpx.kernels as kernels
+import gpx.likelihoods as likelihoods
+import gpx.means as means
+import gpx.models as models
+from gpx.constraints import natural_parameters
+
+WAYS = {
+    "pickle": lambda thing: pickle.loads(pickle.dumps(thing)),
+    "deepcopy": copy.deepcopy,
+    "pickled copy": lambda thing: pickle.loads(pickle.dumps(copy.deepcopy(thing))),
+    "copied pickle": lambda thing: copy.deepcopy(pickle.loads(pickle.dumps(thing))),
+}
+every_way = pytest.mark.parametrize("way", WAYS)
+
+# 36 points on a grid, so that every model takes them
+X = torch.cartesian_prod(torch.linspace(0, 1, 6), torch.linspace(0, 1, 6)).double()
+Y = torch.sin(4.0 * X[:, 0]) + X[:, 1]
+NEW = torch.tensor([[0.2, 0.3], [0.55, 0.9], [1.0, 0.1]]).double()
+
+
+def rbf():
+    return kernels.RBF(2, [0.6, 0.9], 1.3)
+
+
+KERNELS = {
+    "RBF": rbf,
+    "Matern12": lambda: kernels.Matern12(2, [0.6, 0.9], 1.3),
+    "Matern32": lambda: kernels.Matern32(2, [0.6, 0.9], 1.3),
+    "Matern52": lambda: kernels.Matern52(2, [0.6, 0.9], 1.3, active_dims=[1, 0]),
+    "RationalQuadratic": lambda: kernels.RationalQuadratic(2, [0.6, 0.9], 1.3, alpha=0.8),
+    "Periodic": lambda: kernels.Periodic(2, 0.7, None, period=[1.1, 2.0]),
+    "Linear": lambda: kernels.Linear(2, [0.5, 1.0]),
+    "Polynomial": lambda: kernels.Polynomial(3, 0.7, 0.2),
+    "Constant": lambda: kernels.Constant(0.6),
+    "Cosine": lambda: kernels.Cosine(2, [1.5, 2.0], 1.3),
+    "SpectralMixture": lambda: kernels.SpectralMixture(2, 2, 1.3, 0.4, 0.2),
+    "Scale": lambda: kernels.Scale(rbf(), 0.4),
+    "AxisProduct": lambda: kernels.AxisProduct("matern32", 2, [[0], [1]], [0.6, 0.9], 1.3),
+    "Sum": lambda: rbf() + kernels.Linear(active_dims=[1]) + 0.5,
+    "Product": lambda: rbf() * kernels.Periodic(None, active_dims=[0]),
+}
+LIKELIHOODS = {
+    "Bernoulli": lambda: likelihoods.Bernoulli(),
+    "Gaussian": lambda: likelihoods.Gaussian(0.2),
+    "Laplace": lambda: likelihoods.Laplace(0.4),
+    "Poisson": lambda: likelihoods.Poisson(),
+    "Softmax": lambda: likelihoods.Softmax(3),
+    "StudentT": lambda: likelihoods.StudentT(0.3, 5.0),
+}
+MEANS = {
+    "Constant": lambda: means.Constant(0.3),
+    "Linear": lambda: means.Linear(2, 0.3),
+    "Zero": lambda: means.Zero(),
+}
+BASES = {
+    "GaussHermiteFourier": lambda: bases.GaussHermiteFourier(rbf(), 16),
+    "GridEigenfunctions": lambda: bases.GridEigenfunctions(rbf(), 2, 8),
+    "ImportanceWeightedFourier": lambda: bases.ImportanceWeightedFourier(rbf(), 8, 2),
+    "InducingPoints": lambda: bases.InducingPoints(rbf(), X[:5]),
+    "KernelDictionary": lambda: bases.KernelDictionary(rbf(), X[:5]),
+    "OrthogonalFourier": lambda: bases.OrthogonalFourier(rbf(), 8),
+    "QuasiMonteCarloFourier": lambda: bases.QuasiMonteCarloFourier(rbf(), 8),
+    "RandomFourier": lambda: bases.RandomFourier(rbf(), 8),
+    "StructuredOrthogonalFourier": lambda: bases.StructuredOrthogonalFourier(rbf(), 8),
+}
+
+
+def parts(mean=None):
+    return {
+        "kernel": rbf(),
+        "mean": means.Constant(0.2) if mean is None else mean,
+        "likelihood": likelihoods.Gaussian(0.05),
+    }
+
+
+MODELS = {
+    "ExactGP": lambda: models.ExactGP(**parts()),
+    "ExactGP, iterative": lambda: models.ExactGP(**parts(), solver="iterative"),
+    "SGPR": lambda: models.SGPR(**parts(), num_inputs=2, num_inducing=7),
+    "CGLB": lambda: models.CGLB(**parts(), num_inputs=2, num_data=36, num_inducing=7),
+    "SVGP": lambda: models.SVGP(**parts(), num_inputs=2, num_inducing=7),
+    "GridGP": lambda: models.GridGP(**parts()),
+    "GRIEF": lambda: models.GRIEF(**parts(), num_inputs=2, num_eigenfunctions=12),
+    "QSGP": lambda: models.QSGP(**parts(means.Zero()), num_basis=20, warm_start_size=20),
+    "QSGPInducing": lambda: models.QSGPInducing(
+        **parts(means.Zero()), num_data=36, num_inputs=2, rank=10, variance_rank=10
+    ),
+    "QSRVM": lambda: models.QSRVM(**parts(means.Zero()), num_data=36, num_inputs=2, sweeps=3),
+    "Reweighted": lambda: models.Reweighted(
+        **parts(), num_inputs=2, num_basis=12, priors=models.WeightPriors(), inference="type2"
+    ),
+}
+
+
+def public(module, base, without=()):
+    found = {n for n in module.__all__ if inspect.isclass(getattr(module, n))}
+    found = {n for n in found if issubclass(getattr(module, n), base)}
+    return {n for n in found if not inspect.isabstract(getattr(module, n))} - set(without)
+
+
+def test_every_public_class_has_an_entry():
+    assert public(kernels, kernels.Kernel) == set(KERNELS)
+    assert public(likelihoods, likelihoods.Likelihood, ["GaussHermite"]) == set(LIKELIHOODS)
+    assert public(means, means.Mean) == set(MEANS)
+    assert public(bases, bases.Basis) == set(BASES)
+    assert public(models, models.Model) == {name.split(",")[0] for name in MODELS}
+    # posteriors are reached through the models
+    reached = {type(trained(name)[1]).__name__ for name in MODELS}
+    assert public(models, models.Posterior) <= reached
+
+
+def same(one, other):
+    assert type(one).__name__ == type(other).__name__
+    if isinstance(one, nn.Module):
+        names = [name for name, _ in one.named_parameters()]
+        assert names == [name for name, _ in other.named_parameters()]  # optimisers go by order
+        a, b = natural_parameters(one), natural_parameters(other)
+        assert a.keys() == b.keys()
+        assert all(torch.equal(a[name], b[name]) for name in a)
+        assert [p.requires_grad for p in one.parameters()] == [
+            p.requires_grad for p in other.parameters()
+        ]
+        mine, theirs = one.state_dict(), other.state_dict()
+        assert mine.keys() == theirs.keys()
+
+
+def equal(one, other):
+    for a, b in zip(one, other, strict=True):
+        assert torch.equal(a, b)
+
+
+@every_way
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernels(name, way):
+    kernel = KERNELS[name]().double()
+    first = next(kernel.parameters()).requires_grad_(False)  # a choice that must survive
+    again = WAYS[way](kernel)
+    same(kernel, again)
+    assert torch.equal(kernel.evaluate(X, NEW), again.evaluate(X, NEW))
+    first.data.add_(1.0)  # the copy is its own
+    assert not torch.equal(kernel.evaluate(X, NEW), again.evaluate(X, NEW))
+    if any(p.requires_grad for p in again.parameters()):
+        again.evaluate(X, NEW).sum().backward()
+
+
+@every_way
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_likelihoods(name, way):
+    likelihood = LIKELIHOODS[name]().double()
+    again = WAYS[way](likelihood)
+    same(likelihood, again)
+    shape = (5, 3) if name == "Softmax" else (5,)
+    f = torch.linspace(-1, 1, 15).double()[: torch.Size(shape).numel()].reshape(shape)
+    y = torch.tensor([0.0, 1.0, 1.0, 0.0, 1.0]).double()
+    y = y.long() if name == "Softmax" else y
+    assert torch.equal(likelihood.log_prob(y, f), again.log_prob(y, f))
+
+
+@every_way
+@pytest.mark.parametrize("name", MEANS)
+def test_means(name, way):
+    mean = MEANS[name]().double()
+    again = WAYS[way](mean)
+    same(mean, again)
+    assert torch.equal(mean(X), again(X))
+
+
+@every_way
+@pytest.mark.parametrize("name", BASES)
+def test_bases(name, way):
+    basis = BASES[name]().double()
+    if hasattr(basis, "prepare"):
+        basis.prepare(X)
+    again = WAYS[way](basis)
+    same(basis, again)
+    assert torch.equal(basis(NEW), again(NEW))
+
+
+def trained(name):
+    generator = torch.Generator().manual_seed(0)
+    model = MODELS[name]().double()
+    model.settle(X)
+    model.initialise(X, Y, generator=generator)
+    return model, model.condition(X, Y)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_and_posteriors(name):
+    model, posterior = trained(name)
+    expected = posterior.predict(NEW)
+    for way in WAYS.values():
+        again, copied = way(model), way(posterior)
+        same(model, again)
+        same(posterior, copied)
+        equal(copied.predict(NEW), expected)
+        equal(again.condition(X, Y).predict(NEW), model.condition(X, Y).predict(NEW))
+
+
+def test_shared_parts_stay_shared():
+    model = MODELS["ExactGP"]().double()
+    pair = nn.ModuleList([model, kernels.Scale(model.kernel, 2.0).double()])
+    for way in WAYS.values():
+        first, second = way(pair)
+        assert first.kernel is second.kernel
+        assert first.kernel is not model.kernel
+
+
+def test_a_shallow_copy_shares_its_parameters():
+    kernel = rbf().double()
+    again = copy.copy(kernel)
+    kernel.lengthscale = torch.tensor([0.3, 0.4]).double()
+    assert again is not kernel
+    assert torch.equal(again.evaluate(X, NEW), kernel.evaluate(X, NEW))
+
+
+def test_another_process_reads_it(tmp_path):
+    """Where no parametrised class was ever made."""
+    kernel = KERNELS["Sum"]().double()
+    file = tmp_path / "kernel.pickle"
+    file.write_bytes(pickle.dumps((kernel, X, NEW)))
+    code = (
+        "import pickle, sys; kernel, x, new = pickle.load(open(sys.argv[1], 'rb')); "
+        "print(repr(kernel.evaluate(x, new).sum().item()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(file)], capture_output=True, text=True, check=True
+    )
+    assert float(done.stdout) == kernel.evaluate(X, NEW).sum().item()
+
+
+def test_an_optimiser_continues_on_the_copy():
+    """A step on a copy moves its own parameters by what the original's would have."""
+    kernel = rbf().double()
+    again = WAYS["pickle"](kernel)
+
+    def step(module: nn.Module) -> Tensor:
+        optimiser = torch.optim.SGD(module.parameters(), lr=0.1)
+        module.evaluate(X, NEW).sum().backward()
+        optimiser.step()
+        return module.lengthscale.detach()
+
+    assert torch.equal(step(again), step(kernel))
+    assert not torch.equal(again.lengthscale, rbf().double().lengthscale)

@@ -1,0 +1,25 @@
+"""linear_operator's own conformance cases, less what gpx's operators refuse on purpose."""
+
+import pytest
+from linear_operator.test.linear_operator_test_case import (
+    LinearOperatorTestCase,
+    RectangularLinearOperatorTestCase,
+)
+
+from gpx.errors import DTypeError
+
+
+class _FullPrecision:
+    """Operators compute in float32 and float64."""
+
+    def test_half(self):
+        with pytest.raises(DTypeError, match="float32 and float64"):
+            self.create_linear_op().half()
+
+
+class SquareCase(_FullPrecision, LinearOperatorTestCase):
+    """Products, solves, roots and decompositions."""
+
+
+class ProductsCase(_FullPrecision, RectangularLinearOperatorTestCase):
+    """Products and indexing only."""
