@@ -31,6 +31,7 @@ from gpx.models.reweighted_basis import reweighted_basis
 from gpx.models.reweighted_form import Structure
 from gpx.models.reweighted_options import Inference, check_options
 from gpx.models.reweighted_posterior import ReweightedPosterior
+from gpx.models.reweighted_reflections import ReflectedForm
 from gpx.models.reweighted_start import fix_functions
 from gpx.models.reweighted_state import ReweightedState
 from gpx.models.sufficient_statistics import sufficient_statistics
@@ -144,10 +145,9 @@ class Reweighted(ReweightedState, Model):
         if self.priors is None:
             return None
         weight, noise = self.priors.weight(), self.priors.noise(float(self.totals[2]))
-        if self.structure != "householder":
+        if not isinstance(self.form, ReflectedForm):
             return HyperPriors(weight, noise)
-        rank = self.frame.shape[1]
-        return HyperPriors(weight, noise, rank * (rank - 1) // 2, self.priors.tail_variance(rank))
+        return HyperPriors(weight, noise, self.priors.tail_variances(self.form.compressed.values))
 
     def log_variances(self) -> Tensor:
         """log g (k,), differentiable in what is learned."""
