@@ -59,13 +59,13 @@ class HyperPriors(NamedTuple):
     """Independent priors of every g and of the noise variance.
 
     Attributes:
-        weight, noise: of one of them.
+        weight, noise: of one of them; no noise: its variance is fixed.
         tail_variances (tails,): of the numbers between log g and log noise that turn the axes of
             the prior, each Gaussian about zero; None: there are none.
     """
 
     weight: LogNormal | InverseGamma
-    noise: LogNormal
+    noise: LogNormal | None
     tail_variances: Tensor | None = None
 
     @property
@@ -80,7 +80,9 @@ class HyperPriors(NamedTuple):
         """
         first = len(position) - 1 - self.tails
         value, slope = self.weight.density(position[:first])
-        noise, last = self.noise.density(position[-1:])
+        noise, last = torch.zeros_like(value), torch.zeros_like(position[-1:])
+        if self.noise is not None:
+            noise, last = self.noise.density(position[-1:])
         if self.tail_variances is None:
             return value + noise, torch.cat([slope, last])
         turned = position[first:-1] / self.tail_variances
@@ -93,7 +95,7 @@ class HyperPriors(NamedTuple):
         found = torch.full_like(position, self.weight.log_variance)
         if self.tail_variances is not None:
             found[len(position) - 1 - self.tails : -1] = self.tail_variances
-        found[-1] = self.noise.log_variance
+        found[-1] = 0.0 if self.noise is None else self.noise.log_variance
         return found
 
 
