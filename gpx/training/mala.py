@@ -34,7 +34,8 @@ class MALA(OwnSteps[Reweighted]):
     these anew before its proposal (``redraw_latents``), and every sample keeps the sums of its own.
 
     Args:
-        burn_in: steps before the first sample.
+        burn_in: steps before the first sample; half of the run where that ends before burn-in and
+            the first sample would, and then samples are kept as often as the rest allows.
         iterations: steps after burn-in.
         thin: steps between samples.
         latents: latent targets that a step draws; all n where there are fewer. Few mix slowly.
@@ -129,15 +130,29 @@ class MALA(OwnSteps[Reweighted]):
         return 1.0 / (1.0 / self._free(self.priors.variances(position)) + information)
 
     def check_limit(self, limit: int) -> None:
-        """Raise ConfigError when ``limit`` steps end before the first sample."""
-        if limit < self.burn_in + self.thin:
+        """Raise ConfigError when ``limit`` steps are too few for burn-in and a sample."""
+        if limit < 2:
             raise ConfigError(
-                f"trainer.max_steps={limit} ends before the first sample at step "
-                f"{self.burn_in + self.thin}; raise it, or lower optimizer.burn_in"
+                f"trainer.max_steps={limit} is too few for a chain, which needs a step of burn-in "
+                "and one for a sample; raise it"
             )
 
     def max_steps(self, limit: int) -> int:
-        """Burn-in and iterations, at most ``limit``; ``check_limit`` has passed."""
+        """Burn-in and iterations, at most ``limit``; ``check_limit`` has passed.
+
+        Warns where burn-in and thinning are cut to have samples at all.
+        """
+        if limit < self.burn_in + self.thin:
+            wanted, samples = self.burn_in, self.iterations // self.thin
+            self.burn_in = min(wanted, limit // 2)
+            left = min(limit - self.burn_in, self.iterations)
+            self.thin = -(-left // samples)
+            warnings.warn(
+                f"trainer.max_steps={limit} ends before the first sample after a burn-in of "
+                f"{wanted} steps: burn-in takes {self.burn_in} steps, then every "
+                f"{self.thin}. state is kept; raise trainer.max_steps for a settled chain",
+                stacklevel=2,
+            )
         self.last = min(limit, self.burn_in + self.iterations)
         return self.last
 

@@ -184,12 +184,29 @@ def test_turned_axes_predict_no_worse_than_straight_ones(seed):
 
 
 def test_mistakes_are_explained():
-    phi, y = problem()
     common = {"kernel": RBF(), "mean": Zero(), "likelihood": Gaussian(), "num_inputs": 1}
     other = Reweighted(**common, inference="type2")
     with pytest.raises(ConfigError, match=r"approx\.inference=type2; use inference=type1_mala"):
         MALA().check(other, 10)
     with pytest.raises(ConfigError, match="at least thin, for one sample"):
         MALA(iterations=10, thin=20)
-    with pytest.raises(ConfigError, match="ends before the first sample at step 1050"):
-        run(model_of(phi, y, WeightPriors()), 1000, phi, y)
+    with pytest.raises(ConfigError, match=r"trainer\.max_steps=1 is too few for a chain"):
+        MALA().check_limit(1)
+
+
+@pytest.mark.parametrize(
+    ("steps", "options", "burn_in", "kept"),
+    [
+        (1000, {}, 500, 166),
+        (60, {"burn_in": 50, "iterations": 20, "thin": 20}, 30, 1),
+        (30, {"burn_in": 0, "iterations": 200, "thin": 40}, 0, 5),
+        (2, {}, 1, 1),
+    ],
+)
+def test_a_burn_in_beyond_the_run_is_shortened_with_a_warning(steps, options, burn_in, kept):
+    phi, y = problem()
+    model = model_of(phi, y, WeightPriors())
+    with pytest.warns(UserWarning, match=rf"burn-in takes {burn_in} steps, then every"):
+        chain = run(model, steps, phi, y, **options)
+    assert len(chain.trace) == min(steps - burn_in, options.get("iterations", steps))
+    assert len(model.samples) == kept
