@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -67,7 +67,9 @@ class Reweighted(ReweightedState, Model):
             ``householder`` (any prior: these axes, turned by reflections that are learned too;
             O(rank^2), and so many numbers a sample).
         inference: ``type1``, ``type2`` or ``relevance_vectors``; says which optimizer fits.
-        priors: hyper-priors of theta; None: flat (not with type1).
+        priors: hyper-priors of theta; None: flat (not with type1); ``auto``: those of the benchmark
+            (``WeightPriors()``), flat where there can be none: relevance vectors and
+            importance_weighted.
         grid, factor_jitter, noise_first, search_sweeps: as for ``GRIEF``; grief only.
         proposal: kernel that frequencies are drawn for; importance_weighted only.
         seed: of random frequencies.
@@ -104,7 +106,7 @@ class Reweighted(ReweightedState, Model):
         num_basis: int = 1000,
         structure: Structure = "diagonal",
         inference: Inference = "type1",
-        priors: WeightPriors | None = None,
+        priors: WeightPriors | Literal["auto"] | None = "auto",
         grid: GridOptions | None = None,
         factor_jitter: float = 1e-12,
         noise_first: bool = True,
@@ -113,6 +115,9 @@ class Reweighted(ReweightedState, Model):
         seed: int = 0,
     ) -> None:
         super().__init__()
+        if priors == "auto":
+            flat = inference == "relevance_vectors" or basis == "importance_weighted"
+            priors = None if flat else WeightPriors()
         check_options(basis, structure, inference, priors, likelihood, search_sweeps)
         self.basis: Basis = reweighted_basis(
             basis,

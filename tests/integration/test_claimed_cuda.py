@@ -41,8 +41,8 @@ SHORT = {
         "approx.warm_start_size=100",
         "approx.block_solves=1",
     ],
-    "qsgp_inducing": ["approx.rank=360"],
-    "qsgp_inducing approx.variance=augmented": ["approx.rank=360"],
+    "qsgp_inducing": [],
+    "qsgp_inducing approx.variance=augmented": [],
     "qsgp_inducing approx.variance=mean_field": ["approx.rank=360"],
     "qsrvm": ["approx.sweeps=2", "trainer.max_steps=3"],
 }
