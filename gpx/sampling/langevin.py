@@ -81,6 +81,10 @@ class Langevin:
             self.position, self.value, self.gradient = proposal, value, gradient
         return probability, moved
 
+    def renew(self) -> None:
+        """Evaluate the density anew where the chain is: it has become another one."""
+        self.value, self.gradient = self.density(self.position)
+
     def adapt(self, count: int, probability: float) -> None:
         """Move the step towards the acceptance rate ``TARGET``.
 

@@ -41,7 +41,10 @@ SHORT = {
         "approx.warm_start_size=100",
         "approx.block_solves=1",
     ],
-    "qsgp_inducing": ["approx.rank=360"],
+    "qsgp_inducing": [],
+    "qsgp_inducing approx.variance=augmented": [],
+    "qsgp_inducing approx.variance=mean_field": ["approx.rank=360"],
+    "qsrvm": ["approx.sweeps=2", "trainer.max_steps=3"],
 }
 
 
@@ -61,6 +64,28 @@ def test_a_claimed_tensor_refuses_what_one_on_cuda_refuses():
         assert waits.total() == before + 1
     assert not torch.ones(3).is_cuda
     assert torch.Generator().device.type == "cpu"
+
+
+def test_what_joins_a_module_from_the_other_device_is_refused():
+    with claimed_cuda():
+        there, here = torch.ones(2, device="cuda"), torch.ones(2)
+        module = torch.nn.Linear(2, 1)
+        module.register_buffer("first", here)
+        module = module.cuda()
+        for name, stranger in (
+            ("first", here),
+            ("child", torch.nn.Linear(2, 1)),
+            ("own", torch.nn.Parameter(here)),
+        ):
+            with pytest.raises(DeviceMismatch, match=f"{name} joins Linear, which is on CUDA"):
+                setattr(module, name, stranger)
+        with pytest.raises(DeviceMismatch, match="stranger joins Linear"):
+            module.register_buffer("stranger", here)
+        module.register_buffer("second", there)
+        module.first = there + 1.0
+        module.register_buffer("empty", torch.zeros(0))
+        module.cpu().register_buffer("third", here)
+    module.register_buffer("fourth", torch.ones(1, device="meta"))  # elsewhere nothing is watched
 
 
 def test_gradients_and_optimisers_stay_on_the_device():

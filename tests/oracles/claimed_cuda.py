@@ -5,7 +5,9 @@ In ``claimed_cuda()`` code runs as on a GPU: ``torch.cuda.is_available()``, ``cu
 tensors refuse is refused (``DeviceMismatch``): operations with tensors of the CPU that are more
 than a number, generators of the other device, ``numpy()``. Where the host reads a result, or a
 shape that depends on one (``READS``, masks, indices that are one number), is counted in ``waits``
-by the line of gpx that asks for it.
+by the line of gpx that asks for it. A parameter, buffer or submodule that joins a module whose
+own are on the other device is refused as well, though CUDA itself would say so only where they
+first meet: buffers that are only copied into never would.
 
 It does not see time, precision, compiled kernels, copies to the device, waits within other torch
 operations, and mixed devices inside a backward pass.
@@ -223,6 +225,42 @@ class ClaimedDevice(TorchFunctionMode):
             raise DeviceMismatch(f"{name} of CUDA tensors with CPU {shapes}: {_place()}")
 
 
+def _at_home(module: nn.Module, name: str, value: Any) -> None:
+    """Refuse what joins ``module`` from the other device; empty tensors have no place yet."""
+    joining = value if isinstance(value, Tensor | nn.Module) else None
+    if joining is None or "_parameters" not in module.__dict__:  # not initialised yet
+        return
+    with torch._C.DisableTorchFunction():
+        there, here = (
+            {isinstance(t, Claimed) for t in tensors if t.numel() and t.layout == torch.strided}
+            for tensors in (
+                [joining] if isinstance(joining, Tensor) else _tensors(joining),
+                _tensors(module),
+            )
+        )
+    if there and here and there != here:
+        where = "CUDA" if here == {True} else "the CPU" if here == {False} else "both devices"
+        raise DeviceMismatch(
+            f"{name} joins {type(module).__name__}, which is on {where}, from elsewhere: {_place()}"
+        )
+
+
+def _tensors(module: nn.Module) -> list[Tensor]:
+    return [*module.parameters(), *module.buffers()]
+
+
+def _watched(method: str, before: Callable[..., Any]) -> Callable[..., Any]:
+    """``nn.Module.method`` that looks at what it is given: itself, a name, a value."""
+
+    def watching(self: nn.Module, name: str, value: Any, *args: Any, **kwargs: Any) -> Any:
+        known = method != "__setattr__" or isinstance(value, nn.Module | nn.Parameter)
+        if known or name in self.__dict__.get("_buffers", ()):
+            _at_home(self, name, value)
+        return before(self, name, value, *args, **kwargs)
+
+    return watching
+
+
 @contextlib.contextmanager
 def claimed_cuda() -> Iterator[Counter[str]]:
     """One CUDA device; yields the counter of waits."""
@@ -241,6 +279,9 @@ def claimed_cuda() -> Iterator[Counter[str]]:
             for name, answer in answers.items():
                 stack.enter_context(mock.patch.object(torch.cuda, name, lambda *_, a=answer: a))
             stack.enter_context(mock.patch.object(torch, "Generator", ClaimedGenerator))
+            for method in ("register_buffer", "register_parameter", "__setattr__"):
+                watched = _watched(method, getattr(nn.Module, method))
+                stack.enter_context(mock.patch.object(nn.Module, method, watched))
             stack.enter_context(mode)
             yield mode.waits
     finally:

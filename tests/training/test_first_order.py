@@ -4,6 +4,11 @@ from torch import nn
 
 from gpx.constraints import FLOOR, positive_parameter
 from gpx.errors import ConfigError
+from gpx.kernels import RBF
+from gpx.likelihoods import Gaussian
+from gpx.means import Zero
+from gpx.models import QSGP
+from gpx.objectives import QuadruplyStochasticELBO
 from gpx.training.first_order import FirstOrder, schedule_factor
 
 
@@ -41,6 +46,35 @@ def test_freezing_and_groups():
     assert w == pytest.approx(2 * 0.8**5)
     assert v == pytest.approx(2 * 0.8**2)
     assert trainable
+
+
+def test_hyperparameters_of_a_weight_space_model_wait_until_they_are_free():
+    """Held to the bit in every step before, moved by the first one after; weights always move."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(40, 2, generator=generator), torch.randn(40, generator=generator)
+    model = QSGP(RBF(2), Zero(), Gaussian(0.1), 20, warm_start=False, block_frequencies=1)
+    model.initialise(x, y, generator=generator)
+    objective = QuadruplyStochasticELBO(40, columns=8, diagonal_columns=8, support_rows=10)
+    objective.prepare(model, x, y, generator=generator)
+    groups = model.parameter_groups()
+    optimizer = FirstOrder(
+        {
+            "variational": {"algorithm": "adagrad", "lr": 0.1},
+            "hyperparameters": {"algorithm": "adam", "lr": 1e-3, "freeze_steps": 3},
+        }
+    )
+    optimizer.bind(groups, 5, model)
+    held = [p.detach().clone() for p in groups["hyperparameters"]]
+    assert len(held) == 3  # lengthscales, outputscale, noise
+    for step in range(4):
+        before = groups["variational"][0].detach().clone()
+        optimizer.before_step(step)
+        objective(model, x, y, generator=generator).backward()
+        optimizer.step(step)
+        objective.after_step(model)
+        assert not torch.equal(groups["variational"][0], before)
+        still = [torch.equal(p, h) for p, h in zip(groups["hyperparameters"], held, strict=True)]
+        assert still == [step < 3] * 3
 
 
 @pytest.mark.parametrize("algorithm", ["adam", "adagrad", "sgd"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor
 
@@ -43,10 +45,19 @@ class CompressedStatistics:
         else:
             self.values = (vectors * (statistics.gram @ vectors)).sum(0)
             self.vectors = vectors
-        self.targets = (statistics.projected @ self.vectors) / self.values.sqrt()
-        self.rest = (statistics.squared - self.targets.square().sum()).clamp_min(0.0)
+        self._aim(statistics.projected, statistics.squared)
         self.num_data = statistics.num_data
         self.num_basis = statistics.gram.shape[0]
+
+    def _aim(self, projected: Tensor, squared: Tensor) -> None:
+        self.targets = (projected @ self.vectors) / self.values.sqrt()
+        self.rest = (squared - self.targets.square().sum()).clamp_min(0.0)
+
+    def of_targets(self, projected: Tensor, squared: Tensor) -> CompressedStatistics:
+        """The same rows with other targets r, by Phi^T r (m,) and |r|^2 (). Cost: O(m rank)."""
+        found = copy.copy(self)
+        found._aim(projected, squared)
+        return found
 
     @property
     def rank(self) -> int:

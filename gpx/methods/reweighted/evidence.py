@@ -7,7 +7,9 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from gpx.errors import ConfigError
 from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.bernoulli import Bernoulli
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import with_gradient
 from gpx.methods.base.model import Model
@@ -87,7 +89,7 @@ class ReweightedEvidence(Objective):
     batching = "full"
     kind = "estimate"
     models: ClassVar[tuple[type[Model], ...]] = (Reweighted,)
-    likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
+    likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian, Bernoulli)
 
     def evidence(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
@@ -95,7 +97,12 @@ class ReweightedEvidence(Objective):
         """Evidence in nats, in float64; parts: fit, complexity, constant and prior."""
         self.check(model)
         assert isinstance(model, Reweighted)
-        noise, log_variances = model.likelihood.noise_variance, model.log_variances()
+        if model.is_probit:
+            raise ConfigError(
+                "the evidence of classes has no closed form: sample it by "
+                "inference=type1_mala, or use approx=svgp"
+            )
+        noise, log_variances = model.noise_variance, model.log_variances()
         position = torch.cat([log_variances.detach(), noise.detach().double().log()[None]])
         found = joint_density(model.form, model.hyper_priors, position)
         value = found.likelihood + found.prior

@@ -59,15 +59,19 @@ class HyperPriors(NamedTuple):
     """Independent priors of every g and of the noise variance.
 
     Attributes:
-        weight, noise: of one of them.
-        tails: numbers between log g and log noise that turn the axes of the prior; Gaussian.
-        tail_variance: of each of them, about zero.
+        weight, noise: of one of them; no noise: its variance is fixed.
+        tail_variances (tails,): of the numbers between log g and log noise that turn the axes of
+            the prior, each Gaussian about zero; None: there are none.
     """
 
     weight: LogNormal | InverseGamma
-    noise: LogNormal
-    tails: int = 0
-    tail_variance: float = 1.0
+    noise: LogNormal | None
+    tail_variances: Tensor | None = None
+
+    @property
+    def tails(self) -> int:
+        """How many numbers turn the axes of the prior."""
+        return 0 if self.tail_variances is None else len(self.tail_variances)
 
     def density(self, position: Tensor) -> tuple[Tensor, Tensor]:
         """log p(u) at u = (log g, tails, log noise) (k + 1,), and its gradient (k + 1,).
@@ -76,19 +80,22 @@ class HyperPriors(NamedTuple):
         """
         first = len(position) - 1 - self.tails
         value, slope = self.weight.density(position[:first])
-        noise, last = self.noise.density(position[-1:])
-        if not self.tails:
+        noise, last = torch.zeros_like(value), torch.zeros_like(position[-1:])
+        if self.noise is not None:
+            noise, last = self.noise.density(position[-1:])
+        if self.tail_variances is None:
             return value + noise, torch.cat([slope, last])
-        turned = position[first:-1] / self.tail_variance
-        constant = self.tails * math.log(2.0 * math.pi * self.tail_variance)
+        turned = position[first:-1] / self.tail_variances
+        constant = (2.0 * math.pi * self.tail_variances).log().sum()
         turns = -0.5 * (torch.dot(turned, position[first:-1]) + constant)
         return value + noise + turns, torch.cat([slope, -turned, last])
 
     def variances(self, position: Tensor) -> Tensor:
         """Variance of every entry of u, shape of ``position`` (k + 1,)."""
         found = torch.full_like(position, self.weight.log_variance)
-        found[len(position) - 1 - self.tails : -1] = self.tail_variance
-        found[-1] = self.noise.log_variance
+        if self.tail_variances is not None:
+            found[len(position) - 1 - self.tails : -1] = self.tail_variances
+        found[-1] = 0.0 if self.noise is None else self.noise.log_variance
         return found
 
 
@@ -103,7 +110,8 @@ class WeightPriors:
             distribution, the weight is Student-t of scale sqrt(weight_mode), and
             ``weight_variance`` has no meaning.
         rotation: root mean square angle, in radians, by which the prior of ``householder`` turns
-            an axis; of no meaning for other structures.
+            the axis of the leading eigenvector in the space of the weights, and nearly every other;
+            of no meaning for other structures.
         noise_mode: of the noise variance, in squared target units; None: its initial value.
         noise_variance: the prior's variance, in the square of that unit.
 
@@ -143,9 +151,20 @@ class WeightPriors:
         """Of the noise variance, whose initial value is ``start``."""
         return LogNormal(start if self.noise_mode is None else self.noise_mode, self.noise_variance)
 
-    def tail_variance(self, rank: int) -> float:
-        """Of every entry of the tails of reflections of ``rank`` axes.
+    def tail_variances(self, values: Tensor) -> Tensor:
+        """Of the tails of reflections, (rank (rank - 1) / 2,), row by row.
 
-        To first order entry (i, j) turns axes i and j by twice its size: an axis has rank - 1.
+        To first order tail (i, j), i < j, puts 2 (lambda_i / lambda_j)^(1/2) times itself into
+        entry (j, i) of the axes A = Lambda^{-1/2} U Lambda^{1/2} of ``ReflectedWeights``, and
+        4 lambda_i / lambda_j times its square of the prior variance of axis i into that of
+        direction j. The data see little of direction j, and nothing else holds it away from the
+        data: its tails' variances go with lambda_j / lambda_i, which leaves every entry below the
+        diagonal of A the same root mean square, rotation / (rank - 1)^(1/2).
+
+        Args:
+            values (rank,): lambda, the eigenvalues of Phi^T Phi, largest first.
         """
-        return self.rotation**2 / (4.0 * max(1, rank - 1))
+        rank = len(values)
+        first, second = torch.triu_indices(rank, rank, 1, device=values.device).unbind()
+        common = self.rotation**2 / (4.0 * max(1, rank - 1))
+        return common * (values[second] / values[first])

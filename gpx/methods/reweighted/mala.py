@@ -15,6 +15,7 @@ from gpx.methods.base.objective import Evidence
 from gpx.methods.base.own_steps import OwnSteps
 from gpx.methods.reweighted.evidence import JointDensity, joint_density
 from gpx.methods.reweighted.model import Reweighted
+from gpx.methods.reweighted.probit_latents import redraw_latents
 from gpx.sampling.langevin import Langevin, effective_sample_size
 
 ACCEPTABLE = (0.4, 0.75)
@@ -29,16 +30,23 @@ class MALA(OwnSteps[Reweighted]):
     prior's precision plus the expected information of the data; both are frozen then. Every
     ``thin``-th state after burn-in goes into the model's ``samples``.
 
+    Classes (the probit likelihood) are signs of latent targets: a step then draws ``latents`` of
+    these anew before its proposal (``redraw_latents``), and every sample keeps the sums of its own.
+
     Args:
-        burn_in: steps before the first sample.
+        burn_in: steps before the first sample; half of the run where that ends before burn-in and
+            the first sample would, and then samples are kept as often as the rest allows.
         iterations: steps after burn-in.
         thin: steps between samples.
+        latents: latent targets that a step draws; all n where there are fewer. Few mix slowly.
 
     Raises:
         ConfigError: an option out of range; ``check`` says what does not fit the model.
 
-    Cost per step: one evidence and gradient from sufficient statistics, whatever n.
-    Source: Evans thesis, section 5.4.2; the adaptation and the preconditioner are ours.
+    Cost per step: one evidence and gradient from sufficient statistics, whatever n; of classes
+    three, and the features of ``latents`` rows.
+    Source: Evans thesis, sections 5.4.2 and 5.3.5 (classes); the adaptation and the preconditioner
+    are ours.
     """
 
     option = "mala"
@@ -46,12 +54,16 @@ class MALA(OwnSteps[Reweighted]):
     purpose = "samples the hyperparameters of approx=reweighted"
     model_type = Reweighted
 
-    def __init__(self, burn_in: int = 1000, iterations: int = 10_000, thin: int = 50) -> None:
-        if burn_in < 0 or thin < 1 or iterations < thin:
+    def __init__(
+        self, burn_in: int = 1000, iterations: int = 10_000, thin: int = 50, latents: int = 1000
+    ) -> None:
+        if burn_in < 0 or thin < 1 or iterations < thin or latents < 1:
             raise ConfigError(
-                f"optimizer: burn_in={burn_in} cannot be negative, thin={thin} must be at least 1 "
-                f"and iterations={iterations} at least thin, for one sample"
+                f"optimizer: burn_in={burn_in} cannot be negative, thin={thin} and latents="
+                f"{latents} must be at least 1 and iterations={iterations} at least thin, for one "
+                "sample"
             )
+        self.latents = latents
         self.burn_in = burn_in
         self.iterations = iterations
         self.thin = thin
@@ -74,7 +86,7 @@ class MALA(OwnSteps[Reweighted]):
     def bind(self, model: Reweighted, x: Tensor, seed: int) -> None:
         """As in ``OwnSteps``; goes on with the chain of a checkpoint."""
         self.model = model
-        position = model.position
+        position = self._free(model.position)
         priors = model.hyper_priors
         if priors is None:  # cannot be: the model refuses type-I without priors
             raise ConfigError("type-I inference needs hyper-priors: set approx.priors")
@@ -87,35 +99,60 @@ class MALA(OwnSteps[Reweighted]):
             self.here = JointDensity(**self.saved["here"])
             return
         model.samples = model.samples[:0]  # of a chain before, perhaps of other data
+        model.latent_sums = model.latent_sums[:0]
         self.chain = Langevin(self._density, position, self._variances(position))
         self.here = self.latest
 
-    def _density(self, position: Tensor) -> tuple[Tensor, Tensor]:
+    def _free(self, whole: Tensor) -> Tensor:
+        """What is sampled of (log g, log noise) (k + 1,): all of it, or no noise of classes."""
+        return whole[:-1] if self.model.is_probit else whole
+
+    def _whole(self, free: Tensor) -> Tensor:
+        """The inverse of ``_free``."""
+        return torch.cat([free, free.new_zeros(1)]) if self.model.is_probit else free
+
+    def _density(self, free: Tensor) -> tuple[Tensor, Tensor]:
+        position = self._whole(free)
         try:
             found = joint_density(self.form, self.priors, position)
         except NotPositiveDefinite:  # so far out that nothing is finite: never accepted
             self.latest = None
-            return position.new_tensor(-math.inf), torch.zeros_like(position)
+            return position.new_tensor(-math.inf), torch.zeros_like(free)
         self.latest = found
         value = found.likelihood + found.prior
         # the prior of the noise ends at its floor: states below are never accepted
-        return torch.where(position[-1] > self.least, value, -math.inf), found.gradient
+        return torch.where(position[-1] > self.least, value, -math.inf), self._free(found.gradient)
 
-    def _variances(self, position: Tensor) -> Tensor:
-        """Inverse of prior precision plus expected information, diagonal (k + 1,)."""
-        information = self.form.weights(position[:-1], position[-1]).fisher()
-        return 1.0 / (1.0 / self.priors.variances(position) + information)
+    def _variances(self, free: Tensor) -> Tensor:
+        """Inverse of prior precision plus expected information, diagonal, shape of ``free``."""
+        position = self._whole(free)
+        information = self._free(self.form.weights(position[:-1], position[-1]).fisher())
+        return 1.0 / (1.0 / self._free(self.priors.variances(position)) + information)
 
     def check_limit(self, limit: int) -> None:
-        """Raise ConfigError when ``limit`` steps end before the first sample."""
-        if limit < self.burn_in + self.thin:
+        """Raise ConfigError when ``limit`` steps are too few for burn-in and a sample."""
+        if limit < 2:
             raise ConfigError(
-                f"trainer.max_steps={limit} ends before the first sample at step "
-                f"{self.burn_in + self.thin}; raise it, or lower optimizer.burn_in"
+                f"trainer.max_steps={limit} is too few for a chain, which needs a step of burn-in "
+                "and one for a sample; raise it"
             )
 
     def max_steps(self, limit: int) -> int:
-        """Burn-in and iterations, at most ``limit``; ``check_limit`` has passed."""
+        """Burn-in and iterations, at most ``limit``; ``check_limit`` has passed.
+
+        Warns where burn-in and thinning are cut to have samples at all.
+        """
+        if limit < self.burn_in + self.thin:
+            wanted, samples = self.burn_in, self.iterations // self.thin
+            self.burn_in = min(wanted, limit // 2)
+            left = min(limit - self.burn_in, self.iterations)
+            self.thin = -(-left // samples)
+            warnings.warn(
+                f"trainer.max_steps={limit} ends before the first sample after a burn-in of "
+                f"{wanted} steps: burn-in takes {self.burn_in} steps, then every "
+                f"{self.thin}. state is kept; raise trainer.max_steps for a settled chain",
+                stacklevel=2,
+            )
         self.last = min(limit, self.burn_in + self.iterations)
         return self.last
 
@@ -124,29 +161,42 @@ class MALA(OwnSteps[Reweighted]):
 
         Args:
             step: number of the step, from 0.
-            x, y: not read.
+            x, y: read for classes only.
             generator: of the proposal and its acceptance.
         """
         assert self.chain is not None
         if step > 0 and step == self.burn_in // 2:
             self.chain.variances = self._variances(self.chain.position)
+        if self.model.is_probit:
+            here, size = self._whole(self.chain.position), self.latents
+            redraw_latents(self.model, here, x, y, size=size, generator=generator)
+            self.form = self.model.form
+            self.chain.renew()
+            self.here = self.latest
         probability, moved = self.chain.step(generator=generator)
         if moved:
             self.here = self.latest
         count = step + 1
         if count % self.thin == 0 or count == self.last:  # for those who look on
-            self.model.move(self.chain.position)
+            self.model.move(self._whole(self.chain.position))
         if count <= self.burn_in:
             self.chain.adapt(count, probability)
         else:
             self.accepted += moved
             self.trace.append(float(self.chain.value))
             if (count - self.burn_in) % self.thin == 0:
-                kept = self.chain.position[None].clone()
-                self.model.samples = torch.cat([self.model.samples, kept])
+                self._keep(self._whole(self.chain.position))
         assert self.here is not None
         parts = {name: getattr(self.here, name) for name in ("fit", "complexity", "constant")}
         return Evidence(self.chain.value, "estimate", {**parts, "prior": self.here.prior})
+
+    def _keep(self, position: Tensor) -> None:
+        model, sums = self.model, self.model.statistics
+        model.samples = torch.cat([model.samples, position[None].clone()])
+        if model.is_probit:
+            row = torch.cat([sums.projected, sums.squared[None]])[None]
+            known = model.latent_sums if len(model.latent_sums) else row[:0]
+            model.latent_sums = torch.cat([known, row])
 
     @property
     def acceptance(self) -> float:
@@ -156,11 +206,17 @@ class MALA(OwnSteps[Reweighted]):
     def final_evidence(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
         """Mean log marginal likelihood over the samples, with what there is to say of the chain.
 
+        Of classes it is that of the latent targets of each sample, which is none of the labels:
+        the fact ``evidence_of`` says so.
+
         An acceptance rate out of [0.4, 0.75] is a warning: the samples may not be the posterior's.
         """
         samples = self.model.samples
-        values = [joint_density(self.form, self.priors, u).likelihood for u in samples]
-        sizes = effective_sample_size(samples)
+        values = [
+            joint_density(self.model.form_of(number), self.priors, u).likelihood
+            for number, u in enumerate(samples)
+        ]
+        sizes = effective_sample_size(self._free(samples.mT).mT)
         trace = torch.tensor(self.trace, dtype=torch.float64)[:, None]
         low, high = ACCEPTABLE
         if not low <= self.acceptance <= high:
@@ -179,6 +235,9 @@ class MALA(OwnSteps[Reweighted]):
             "effective_samples_least": float(sizes.min()),
             "effective_steps_of_density": float(effective_sample_size(trace)),
         }
+        if self.model.is_probit:
+            facts["evidence_of"] = "latent targets"
+            del facts["effective_samples_noise"]
         return Evidence(torch.stack(values).mean(), "estimate", {}, None, facts)
 
     def learning_rates(self, step: int) -> dict[str, float]:

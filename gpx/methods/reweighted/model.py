@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from gpx.constraints import MARGIN, floor_of
 from gpx.errors import ConfigError
 from gpx.inference.sufficient_statistics import sufficient_statistics
 from gpx.kernels.base import Kernel
+from gpx.likelihoods.bernoulli import Bernoulli
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model
@@ -32,6 +33,7 @@ from gpx.methods.reweighted.form import Structure
 from gpx.methods.reweighted.hyper_priors import HyperPriors, WeightPriors
 from gpx.methods.reweighted.options import Inference, check_options
 from gpx.methods.reweighted.posterior import ReweightedPosterior
+from gpx.methods.reweighted.reflections import ReflectedForm
 from gpx.methods.reweighted.start import fix_functions
 from gpx.methods.reweighted.state import ReweightedState
 
@@ -49,7 +51,8 @@ class Reweighted(ReweightedState, Model):
     Args:
         kernel: of the basis; it must suit it (factor over the inputs for grief, have a spectral
             sampler for the others).
-        mean, likelihood: Gaussian likelihood only.
+        mean, likelihood: Gaussian; or Bernoulli with the probit link, of which type-I inference
+            samples the latent targets as well (``redraw_latents``) at a noise variance of one.
         num_inputs: d.
         num_data: n; dictionary only.
         basis: ``grief`` (the leading eigenfunctions on a grid); ``dictionary`` (kernel functions at
@@ -64,7 +67,9 @@ class Reweighted(ReweightedState, Model):
             ``householder`` (any prior: these axes, turned by reflections that are learned too;
             O(rank^2), and so many numbers a sample).
         inference: ``type1``, ``type2`` or ``relevance_vectors``; says which optimizer fits.
-        priors: hyper-priors of theta; None: flat (not with type1).
+        priors: hyper-priors of theta; None: flat (not with type1); ``auto``: those of the benchmark
+            (``WeightPriors()``), flat where there can be none: relevance vectors and
+            importance_weighted.
         grid, factor_jitter, noise_first, search_sweeps: as for ``GRIEF``; grief only.
         proposal: kernel that frequencies are drawn for; importance_weighted only.
         seed: of random frequencies.
@@ -74,6 +79,7 @@ class Reweighted(ReweightedState, Model):
         log_weights (k,): log g, relative to the basis' own prior variances, and what turns their
             axes; none where they follow from the kernel.
         samples (T, k + 1): kept states (log g, log noise) of the chain.
+        latents (n,): of probit, latent targets less the mean, where the chain is; else empty.
 
     Raises:
         ConfigError: options that do not fit.
@@ -82,24 +88,25 @@ class Reweighted(ReweightedState, Model):
     Source: Evans thesis, chapter 5 (with basis=grief: GP-GRIEF-I).
     """
 
-    data_sized = (*ReweightedState.data_sized, "log_weights")
+    data_sized = (*ReweightedState.data_sized, "log_weights", "latents")
 
     mean: Mean
-    likelihood: Gaussian
+    likelihood: Gaussian | Bernoulli
+    latents: Tensor
 
     def __init__(
         self,
         *,
         kernel: Kernel,
         mean: Mean,
-        likelihood: Gaussian,
+        likelihood: Gaussian | Bernoulli,
         num_inputs: int,
         num_data: int | None = None,
         basis: str = "grief",
         num_basis: int = 1000,
         structure: Structure = "diagonal",
         inference: Inference = "type1",
-        priors: WeightPriors | None = None,
+        priors: WeightPriors | Literal["auto"] | None = "auto",
         grid: GridOptions | None = None,
         factor_jitter: float = 1e-12,
         noise_first: bool = True,
@@ -108,6 +115,9 @@ class Reweighted(ReweightedState, Model):
         seed: int = 0,
     ) -> None:
         super().__init__()
+        if priors == "auto":
+            flat = inference == "relevance_vectors" or basis == "importance_weighted"
+            priors = None if flat else WeightPriors()
         check_options(basis, structure, inference, priors, likelihood, search_sweeps)
         self.basis: Basis = reweighted_basis(
             basis,
@@ -129,6 +139,7 @@ class Reweighted(ReweightedState, Model):
         self.search_sweeps = search_sweeps
         self.log_weights = nn.Parameter(torch.zeros(0, dtype=torch.float64))
         self._warned = False
+        self.register_buffer("latents", torch.zeros(0, dtype=torch.float64))
         self.register_state(3)  # the third total: the noise variance at the start
 
     @property
@@ -139,15 +150,27 @@ class Reweighted(ReweightedState, Model):
         return kernel
 
     @property
+    def is_probit(self) -> bool:
+        """Whether targets are classes, signs of latent ones with noise of variance one."""
+        return isinstance(self.likelihood, Bernoulli)
+
+    @property
+    def noise_variance(self) -> Tensor:
+        """Of the likelihood, or of latent targets; 0-d."""
+        if isinstance(self.likelihood, Gaussian):
+            return self.likelihood.noise_variance
+        return torch.ones_like(self.totals[0])
+
+    @property
     def hyper_priors(self) -> HyperPriors | None:
         """Of every g and of the noise variance; None: flat."""
         if self.priors is None:
             return None
-        weight, noise = self.priors.weight(), self.priors.noise(float(self.totals[2]))
-        if self.structure != "householder":
+        weight = self.priors.weight()
+        noise = None if self.is_probit else self.priors.noise(float(self.totals[2]))
+        if not isinstance(self.form, ReflectedForm):
             return HyperPriors(weight, noise)
-        rank = self.frame.shape[1]
-        return HyperPriors(weight, noise, rank * (rank - 1) // 2, self.priors.tail_variance(rank))
+        return HyperPriors(weight, noise, self.priors.tail_variances(self.form.compressed.values))
 
     def log_variances(self) -> Tensor:
         """log g (k,), differentiable in what is learned."""
@@ -158,13 +181,13 @@ class Reweighted(ReweightedState, Model):
     @property
     def position(self) -> Tensor:
         """(log g, log noise variance) (k + 1,), where the model stands; detached."""
-        noise = self.likelihood.noise_variance.detach().double().log()
+        noise = self.noise_variance.detach().double().log()
         return torch.cat([self.log_variances().detach(), noise[None]])
 
     @property
     def noise_floor(self) -> float:
-        """Infimum of the noise variance."""
-        return floor_of(self.likelihood, "noise_variance")
+        """Infimum of the noise variance; zero where it is fixed."""
+        return 0.0 if self.is_probit else floor_of(self.likelihood, "noise_variance")
 
     @property
     def _least_noise(self) -> float:
@@ -174,8 +197,12 @@ class Reweighted(ReweightedState, Model):
     def move(self, position: Tensor) -> None:
         """Put the model at (log g, log noise variance) (k + 1,)."""
         self.log_weights.copy_(position[:-1])
-        noise = position[-1].exp().clamp_min(self._least_noise)
-        self.likelihood.noise_variance = noise.to(self.likelihood.noise_variance)
+        self._set_noise(position[-1].exp())
+
+    def _set_noise(self, noise: Tensor) -> None:
+        if isinstance(self.likelihood, Gaussian):
+            here = self.likelihood.noise_variance
+            self.likelihood.noise_variance = noise.clamp_min(self._least_noise).to(here)
 
     def check_optimizer(self, optimizer: object) -> None:
         """As in ``Model``: type-I inference and relevance vectors have steps of their own."""
@@ -210,12 +237,16 @@ class Reweighted(ReweightedState, Model):
             self.basis,
             x,
             y - self.mean(x),
-            self.likelihood.noise_variance,
+            self.noise_variance,
             noise_first=self.noise_first,
             sweeps=self.search_sweeps,
             generator=generator,
+            unit_noise=self.is_probit,
         )
         self._warned = False
+        # labels are latent targets of their own signs, and the statistics are already theirs
+        self.latents = (y - self.mean(x)).double() if self.is_probit else self.latents[:0]
+        self.latent_sums = self.latent_sums[:0]
         self.frame = self.frame[:0]
         if self.structure == "householder":
             self.frame = CompressedStatistics(start.statistics).vectors
@@ -228,8 +259,9 @@ class Reweighted(ReweightedState, Model):
         priors = self.hyper_priors
         if priors is not None:
             self.log_weights[: count - priors.tails] = math.log(priors.weight.mode)
-            noise = torch.full_like(noise, priors.noise.mode)
-        self.likelihood.noise_variance = noise.to(self.likelihood.noise_variance)
+            if priors.noise is not None:
+                noise = torch.full_like(noise, priors.noise.mode)
+        self._set_noise(noise)
         self.samples = self.log_weights.new_zeros(0, self.form.num_weights + 1)
         turns = 0 if priors is None else priors.tails
         self.note = f"{start.note}; {self.form.num_weights - turns} prior variances, "
@@ -265,6 +297,11 @@ class Reweighted(ReweightedState, Model):
         self.statistics = self.statistics - fewer
 
     def _check_frame(self) -> None:
+        if self.is_probit:
+            raise ConfigError(
+                "likelihood=bernoulli keeps a latent target for every row that it was trained on, "
+                "and takes no rows in or out; train again"
+            )
         if self.structure != "diagonal":
             raise ConfigError(
                 f"approx.structure={self.structure} holds its prior in the eigenvectors of the "
@@ -305,14 +342,17 @@ class Reweighted(ReweightedState, Model):
         if isinstance(self.basis, ImportanceWeightedFourier) and not self._warned:
             self._warned = warn_of_few(self.basis.weights().effective, self.basis.num_basis)
         samples = self.samples if len(self.samples) else self.position[None]
-        basis, statistics = self.basis, self.statistics
+        basis, statistics, sums = self.basis, self.statistics, self.latent_sums
         if isinstance(basis, InducingPoints) and self.structure == "diagonal":
             kept = relevant(samples)
             basis = InducingPoints(basis.kernel, basis.centres[kept])
             statistics = statistics.of_functions(kept)
-            samples = torch.cat([samples[:, :-1][:, kept], samples[:, -1:]], 1)
+            samples, sums = (
+                torch.cat([of_all[:, :-1][:, kept], of_all[:, -1:]], 1) if len(of_all) else of_all
+                for of_all in (samples, sums)
+            )
         posterior = ReweightedPosterior(basis, self.mean, self.structure)
-        posterior.fill(statistics, samples, self.frame)
+        posterior.fill(statistics, samples, self.frame, sums)
         return posterior
 
     def empty_posterior(self, num_data: int) -> ReweightedPosterior:

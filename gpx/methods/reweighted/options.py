@@ -7,6 +7,7 @@ from typing import Literal, get_args
 from gpx.constraints import floor_of
 from gpx.errors import ConfigError
 from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.bernoulli import Bernoulli
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.methods.reweighted.form import Structure
 from gpx.methods.reweighted.hyper_priors import WeightPriors
@@ -58,6 +59,14 @@ def check_options(
                 f"approx.priors.noise_mode={mode}, where inference starts, must be above "
                 f"likelihood.noise_floor={floor}"
             )
+    if isinstance(likelihood, Bernoulli):
+        _require(
+            "approx=reweighted samples classes by the latent targets whose signs they are",
+            {
+                "likelihood.link=probit": likelihood.link == "probit",
+                "inference=type1_mala": inference == "type1",
+            },
+        )
     if search_sweeps < 0:
         raise ConfigError(f"approx.search_sweeps counts rounds and cannot be {search_sweeps}")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor
 
@@ -29,6 +31,12 @@ class OrthogonalForm(ReweightedForm):
     def weights(self, log_variances: Tensor, log_noise: Tensor) -> OrthogonalWeights:
         """As in ``ReweightedForm``."""
         return OrthogonalWeights(self.compressed, self.compressed.targets, log_variances, log_noise)
+
+    def of_targets(self, projected: Tensor, squared: Tensor) -> OrthogonalForm:
+        """As in ``ReweightedForm``."""
+        found = copy.copy(self)
+        found.compressed = self.compressed.of_targets(projected, squared)
+        return found
 
     def at(self, features: Tensor) -> Tensor:
         """Features along the directions that the data see, and the square of the rest: (t, rank+1).

@@ -15,6 +15,7 @@ from gpx.bases.base import Basis
 from gpx.inference.finite_mixture import gaussian_mixture, mixture_moments
 from gpx.inference.sufficient_statistics import SufficientStatistics
 from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.bernoulli import Bernoulli, Sign
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Posterior
 from gpx.methods.reweighted.form import Structure
@@ -31,7 +32,7 @@ class ReweightedPosterior(ReweightedState, Posterior):
     Attributes:
         gram (m, m), projected (m,), totals (2,): sufficient statistics.
         samples (T, k + 1): (log g, log noise variance).
-        frame (m, rank): axes that the prior was turned from, of ``householder`` only.
+        frame (m, rank), latent_sums (T, m + 1): as in ``ReweightedState``.
 
     Cost: T times that of one factorisation, and of a row of predictions, see ``reweighted_form``.
     Source: Evans thesis, section 5.4 (type-I predictive distribution).
@@ -45,18 +46,23 @@ class ReweightedPosterior(ReweightedState, Posterior):
         self.register_state(2, next(self.basis.parameters()).device)
 
     def fill(
-        self, statistics: SufficientStatistics, samples: Tensor, frame: Tensor | None = None
+        self,
+        statistics: SufficientStatistics,
+        samples: Tensor,
+        frame: Tensor | None = None,
+        latent_sums: Tensor | None = None,
     ) -> None:
-        """Take statistics, samples (T, k + 1) and, for ``householder``, the frame (m, rank)."""
+        """Take statistics, samples (T, k + 1), and the frame and latent sums where there are."""
         gram, projected = statistics.gram.clone(), statistics.projected.clone()
         self.statistics = replace(statistics, gram=gram, projected=projected)
         self.samples = samples.clone()
         self.frame = self.frame[:0] if frame is None else frame.clone()
+        self.latent_sums = self.latent_sums[:0] if latent_sums is None else latent_sums.clone()
 
     def weights(self) -> Iterator[ReweightedWeights]:
         """The posterior of the weights at each sample in turn."""
-        for sample in self.samples:
-            yield self.form.weights(sample[:-1], sample[-1])
+        for number, sample in enumerate(self.samples):
+            yield self.form_of(number).weights(sample[:-1], sample[-1])
 
     def facts(self) -> dict[str, bool | int | float | str]:
         """As in ``Posterior``."""
@@ -82,7 +88,16 @@ class ReweightedPosterior(ReweightedState, Posterior):
         return mixture_moments(self.components(x))
 
     def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
-        """Mixture of T normals for y at every row of x (t, d), each with its own noise."""
+        """Mixture of T normals for y at every row of x (t, d), each with its own noise.
+
+        Of classes: the average of T probabilities; with ``probability=median`` the link of the
+        mean, as for other posteriors.
+        """
+        if isinstance(likelihood, Bernoulli):
+            if likelihood.probability == "median":
+                return super().predictive(x, likelihood)
+            parts = self.components(x)
+            return Sign(likelihood.predictive(*parts).probs.mean(0))
         parts = self.components(x)
         noise = self.samples[:, -1:].exp().to(x.dtype)
         return gaussian_mixture(Marginals(parts.mean, parts.variance + noise))

@@ -87,7 +87,7 @@ class RelevanceVectors(OwnSteps[Reweighted]):
     @property
     def noise_variance(self) -> Tensor:
         """Where the model has it; (), float64."""
-        return self.model.likelihood.noise_variance.detach().double()
+        return self.model.noise_variance.detach().double()
 
     def _move(self, noise: Tensor) -> None:
         logs = self.variances.log().clamp_min(LEFT_OUT)

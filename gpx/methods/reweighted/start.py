@@ -36,6 +36,7 @@ def fix_functions(
     noise_first: bool,
     sweeps: int,
     generator: torch.Generator,
+    unit_noise: bool = False,
 ) -> Start:
     """Choose, draw or place the functions for the kernel and the data, and sum over the data.
 
@@ -46,6 +47,7 @@ def fix_functions(
         noise_first: for eigenfunctions of a grid: fit lengthscales, outputscale and noise to them.
         sweeps: of the search for lengthscales, see ``search_lengthscales``.
         generator: of rows.
+        unit_noise: keep a noise variance of one: the outputscale takes the ratio of the two.
     """
     note = f"{basis.num_basis} functions"
     if isinstance(basis, GridEigenfunctions):
@@ -63,6 +65,8 @@ def fix_functions(
         return Start(statistics, noise.double(), note)
     one = torch.ones_like(statistics.squared)
     factor, noise, remark = scales_for(statistics.with_noise(one), x.shape[1])
+    if unit_noise:
+        factor, noise = factor / noise, torch.ones_like(noise)
     basis.factors.set_outputscale(factor * basis.factors.outputscale)
     scaled = SufficientStatistics(
         factor * statistics.gram,

@@ -21,14 +21,23 @@ class ReweightedState(DataSized):
         totals (2 or more,): |r|^2, n, and what else the module counts.
         samples (T, k + 1): (log g, log noise variance).
         frame (m, rank): axes that the prior was turned from, of ``householder`` only.
+        latent_sums (T, m + 1): of a probit model, Phi^T r and |r|^2 of the latent targets that
+            belong to each sample; (0, 0) for others, whose targets are those of the statistics.
     """
 
-    data_sized: ClassVar[tuple[str, ...]] = ("gram", "projected", "samples", "frame")
+    data_sized: ClassVar[tuple[str, ...]] = (
+        "gram",
+        "projected",
+        "samples",
+        "frame",
+        "latent_sums",
+    )
     structure: Structure
     gram: Tensor
     projected: Tensor
     samples: Tensor
     frame: Tensor
+    latent_sums: Tensor
     totals: Tensor
 
     def register_state(self, num_totals: int, device: torch.device | None = None) -> None:
@@ -36,6 +45,7 @@ class ReweightedState(DataSized):
         for name, shape in (("samples", (0, 0)), ("gram", (0, 0)), ("projected", (0,))):
             self.register_buffer(name, torch.zeros(shape, dtype=torch.float64, device=device))
         self.register_buffer("frame", self.gram.clone())
+        self.register_buffer("latent_sums", self.gram.clone())
         self.register_buffer("totals", self.projected.new_zeros(num_totals))
         self._form: ReweightedForm | None = None
 
@@ -60,6 +70,20 @@ class ReweightedState(DataSized):
             self._form = reweighted_form(self.statistics, self.structure, self.frame)
         return self._form
 
+    def retarget(self, projected: Tensor, squared: Tensor) -> None:
+        """Other targets r of the same rows: Phi^T r (m,) and |r|^2 ()."""
+        form = self.form.of_targets(projected, squared)
+        self.projected = projected
+        self.totals = torch.cat([squared[None], self.totals[1:]])
+        self._form = form
+
+    def form_of(self, number: int) -> ReweightedForm:
+        """The path at the targets of sample ``number``."""
+        if not len(self.latent_sums):
+            return self.form
+        sums = self.latent_sums[number]
+        return self.form.of_targets(sums[:-1], sums[-1])
+
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """Moves between devices, but sums, weights and samples stay in float64."""
         kept = {name: getattr(self, name).data for name in (*self.data_sized, "totals")}
@@ -76,5 +100,6 @@ class ReweightedState(DataSized):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         if self.structure != "householder":  # the others have none, and once did not store it
             state_dict.setdefault(prefix + "frame", self.frame[:0])
+        state_dict.setdefault(prefix + "latent_sums", self.latent_sums[:0])  # nor once this
         super()._load_from_state_dict(state_dict, prefix, *rest)
         self._form = None

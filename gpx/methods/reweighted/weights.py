@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -75,6 +77,13 @@ class ReweightedForm(ABC):
     def weights(self, log_variances: Tensor, log_noise: Tensor) -> ReweightedWeights:
         """The posterior at log g (k,) and log s (), both float64."""
 
+    @abstractmethod
+    def of_targets(self, projected: Tensor, squared: Tensor) -> ReweightedForm:
+        """The path for the same rows with other targets r: Phi^T r (m,) and |r|^2 ().
+
+        Nothing that depends on the features alone is computed again.
+        """
+
     def at(self, features: Tensor) -> Tensor:
         """Features (t, m) in the form that marginals at every (g, s) take; float64."""
         return features.double()
@@ -96,6 +105,10 @@ class CovarianceForm(ReweightedForm):
     def weights(self, log_variances: Tensor, log_noise: Tensor) -> _CovarianceWeights:
         """As in ``ReweightedForm``."""
         return _CovarianceWeights(self.statistics, log_variances, log_noise)
+
+    def of_targets(self, projected: Tensor, squared: Tensor) -> CovarianceForm:
+        """As in ``ReweightedForm``."""
+        return CovarianceForm(replace(self.statistics, projected=projected, squared=squared))
 
 
 class _CovarianceWeights(ReweightedWeights):
@@ -165,6 +178,12 @@ class CompressedForm(ReweightedForm):
     def weights(self, log_variances: Tensor, log_noise: Tensor) -> _CompressedWeights:
         """As in ``ReweightedForm``."""
         return _CompressedWeights(self.compressed, self.rows, log_variances, log_noise)
+
+    def of_targets(self, projected: Tensor, squared: Tensor) -> CompressedForm:
+        """As in ``ReweightedForm``."""
+        found = copy.copy(self)
+        found.compressed = self.compressed.of_targets(projected, squared)
+        return found
 
 
 class _CompressedWeights(ReweightedWeights):

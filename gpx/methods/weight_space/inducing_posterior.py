@@ -66,7 +66,7 @@ class InducingPosterior(IterativePosterior):
         rule = RULE_NAMES.get(variance_family, "lanczos")
         super().__init__(kernel, mean, likelihood, x, y, replace(options, variance=rule))
         self.variance_family = variance_family
-        self.register_buffer("scales", torch.zeros(y.shape[0], dtype=torch.float64))
+        self.register_buffer("scales", torch.zeros_like(y, dtype=torch.float64))
 
     def facts(self) -> dict[str, bool | int | float | str]:
         """Certificate of the mean (NaN where it was not solved for) and the variance in use."""

@@ -56,9 +56,10 @@ class QSGPPosterior(Posterior):
         self.basis = copy.deepcopy(basis).requires_grad_(False)
         blocks, width = basis.num_blocks, basis.block_size
         self.num_dense = num_dense
-        self.register_buffer("weight_mean", torch.zeros(blocks, width))
-        self.register_buffer("scale", torch.zeros(blocks, width))
-        self.register_buffer("dense", torch.zeros(blocks, width, num_dense))
+        like = next(basis.parameters())
+        self.register_buffer("weight_mean", like.new_zeros(blocks, width))
+        self.register_buffer("scale", like.new_zeros(blocks, width))
+        self.register_buffer("dense", like.new_zeros(blocks, width, num_dense))
 
     def _chunks(self, x: Tensor, blocks: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Blocks (L,) and their features (n, L W) until all those asked for were seen."""

@@ -18,6 +18,8 @@ from gpx.methods.weight_space.inducing_posterior import InducingPosterior, Weigh
 
 Hyperparameters = Literal["fixed"]
 
+DEFAULT_RANK = 1000
+
 
 class QSGPInducing(Model):
     """y = sum_i w_i k(x, x_i) + noise over all training inputs, w ~ N(0, K^-1), q(w) Gaussian.
@@ -39,7 +41,8 @@ class QSGPInducing(Model):
             the function added at the test point; ``projection`` and ``collapsed`` replace the
             variance family by a projection onto greedy points and Krylov vectors, or by the
             collapsed sparse posterior at the greedy points (both need ``rank``).
-        rank: greedy points of the preconditioner and of the last two variances.
+        rank: greedy points of the preconditioner and of the last two variances; None: 1,000, or
+            all n where there are fewer.
         variance_rank: of them, how many ``projection`` takes; None for all.
         variance_steps: Krylov vectors of ``projection`` beside them.
         variance_neighbours: training points near the test point that ``projection`` takes as well.
@@ -65,7 +68,7 @@ class QSGPInducing(Model):
         num_data: int,
         num_inputs: int,
         variance: WeightVariance = "projection",
-        rank: int = 1000,
+        rank: int | None = None,
         variance_rank: int | None = 500,
         variance_steps: int = 100,
         variance_neighbours: int = 128,
@@ -94,9 +97,12 @@ class QSGPInducing(Model):
             raise ConfigError(
                 f"approx.variance={variance}: expected one of {', '.join(get_args(WeightVariance))}"
             )
+        if rank is None:
+            rank = min(DEFAULT_RANK, num_data)
         if rank > num_data:
             raise ConfigError(
-                f"approx.rank={rank} is above the {num_data} training points; lower approx.rank"
+                f"approx.rank={rank} is above the {num_data} training points; lower approx.rank, "
+                "or null for 1,000 at most"
             )
         options = IterativeOptions(
             rank=rank,

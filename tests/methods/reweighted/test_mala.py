@@ -150,13 +150,63 @@ def test_the_noise_stays_above_its_floor():
     assert float(model.likelihood.noise_variance.detach()) > 0.3
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_turned_axes_predict_no_worse_than_straight_ones(seed):
+    """On random inputs, whose eigenvalues span eight orders of magnitude.
+
+    A prior that turns axes the data see into directions that they hardly see is amplified away
+    from the data: errors and variances of many times those of the axes as they are.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(200, 2, generator=generator, dtype=torch.float64)
+    f = (2.0 * x).sin().sum(1)
+    y = f + 0.2 * torch.randn(200, generator=generator, dtype=torch.float64)
+    found = {}
+    for structure in ("orthogonal", "householder"):
+        model = Reweighted(
+            kernel=RBF(2, lengthscale=0.8, outputscale=1.3),
+            mean=Zero(),
+            likelihood=Gaussian(0.05),
+            num_inputs=2,
+            num_basis=40,
+            structure=structure,
+            noise_first=False,
+            priors=WeightPriors(),
+        ).double()
+        model.initialise(x[:100], y[:100], generator=generator)
+        run(model, 10**6, x, y, burn_in=200, iterations=600, thin=20)
+        at = model.condition(x, y).predict(x[100:])
+        error = float((at.mean - f[100:]).square().mean().sqrt())
+        found[structure] = error, float(at.variance.mean())
+    (error, variance), (turned_error, turned_variance) = found.values()
+    assert turned_error < 1.05 * error
+    assert turned_variance < 1.2 * variance
+
+
 def test_mistakes_are_explained():
-    phi, y = problem()
     common = {"kernel": RBF(), "mean": Zero(), "likelihood": Gaussian(), "num_inputs": 1}
     other = Reweighted(**common, inference="type2")
     with pytest.raises(ConfigError, match=r"approx\.inference=type2; use inference=type1_mala"):
         MALA().check(other, 10)
     with pytest.raises(ConfigError, match="at least thin, for one sample"):
         MALA(iterations=10, thin=20)
-    with pytest.raises(ConfigError, match="ends before the first sample at step 1050"):
-        run(model_of(phi, y, WeightPriors()), 1000, phi, y)
+    with pytest.raises(ConfigError, match=r"trainer\.max_steps=1 is too few for a chain"):
+        MALA().check_limit(1)
+
+
+@pytest.mark.parametrize(
+    ("steps", "options", "burn_in", "kept"),
+    [
+        (1000, {}, 500, 166),
+        (60, {"burn_in": 50, "iterations": 20, "thin": 20}, 30, 1),
+        (30, {"burn_in": 0, "iterations": 200, "thin": 40}, 0, 5),
+        (2, {}, 1, 1),
+    ],
+)
+def test_a_burn_in_beyond_the_run_is_shortened_with_a_warning(steps, options, burn_in, kept):
+    phi, y = problem()
+    model = model_of(phi, y, WeightPriors())
+    with pytest.warns(UserWarning, match=rf"burn-in takes {burn_in} steps, then every"):
+        chain = run(model, steps, phi, y, **options)
+    assert len(chain.trace) == min(steps - burn_in, options.get("iterations", steps))
+    assert len(model.samples) == kept

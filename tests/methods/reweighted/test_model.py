@@ -106,6 +106,26 @@ def test_type_one_predictive_is_the_average_over_samples(name):
     torch.testing.assert_close(law.variance, found.variance + noise.mean(), rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.parametrize(
+    ("options", "priors"),
+    [
+        ({}, WeightPriors()),
+        ({"structure": "householder"}, WeightPriors()),
+        ({"inference": "type2"}, WeightPriors()),
+        ({"inference": "relevance_vectors", "basis": "dictionary", "num_data": 60}, None),
+        ({"inference": "type2", "basis": "importance_weighted"}, None),
+        ({"inference": "type2", "priors": None}, None),
+    ],
+)
+def test_defaults_can_be_trained(options, priors):
+    common = {"kernel": RBF(2), "mean": Zero(), "likelihood": Gaussian(), "num_inputs": 2}
+    model = Reweighted(**common, **{"num_basis": 20, **options}).double()
+    assert model.priors == priors
+    x, y = data()
+    model.initialise(x, y, generator=torch.Generator().manual_seed(0))
+    assert bool(OBJECTIVE(model, x, y).isfinite())
+
+
 def test_the_mean_is_that_of_the_averaged_weights():
     model, x, y = problem(**BASES["grief"])
     posterior = sampled(model).condition(x, y)

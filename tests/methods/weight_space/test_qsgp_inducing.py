@@ -124,6 +124,12 @@ def test_posterior_survives_its_state():
     assert torch.equal(before.predict(grid).variance, after.predict(grid).variance)
 
 
+@pytest.mark.parametrize(("num_data", "rank"), [(30, 30), (999, 999), (1001, 1000)])
+def test_the_default_rank_is_no_more_than_the_rows(num_data, rank):
+    model = QSGPInducing(RBF(), Zero(), Gaussian(), num_data=num_data, num_inputs=2)
+    assert model.options.rank == rank
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [

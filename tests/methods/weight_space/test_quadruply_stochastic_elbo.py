@@ -15,6 +15,7 @@ from gpx.means import Zero
 from gpx.methods.weight_space.control_variate import factor_rows
 from gpx.methods.weight_space.exact_elbo import WeightSpaceELBO
 from gpx.methods.weight_space.qsgp import QSGP
+from gpx.methods.weight_space.qsrvm import QSRVM
 from gpx.methods.weight_space.quadruply_stochastic_elbo import QuadruplyStochasticELBO
 
 N = 4
@@ -321,6 +322,81 @@ def test_lengthscale_gradient_through_sampled_features_is_that_of_the_dense_boun
         torch.testing.assert_close(grad, raw[name].grad, rtol=1e-9, atol=1e-9)
         checked += "lengthscale" in name
     assert checked == 1
+
+
+def relevance_problem(num_dense):
+    """Data and a relevance vector machine at random precisions and variational parameters."""
+    generator = torch.Generator().manual_seed(2)
+    x = torch.randn(2 * BLOCKS, 2, generator=generator)
+    y = torch.sin(x.sum(1)) + 0.1 * torch.randn(2 * BLOCKS, generator=generator)
+    model = QSRVM(
+        RBF(ard_num_dims=2, lengthscale=(0.9, 1.4), outputscale=1.5),
+        Zero(),
+        Gaussian(0.2),
+        num_data=len(x),
+        num_inputs=2,
+        num_dense=num_dense,
+        sweeps=0,
+        block_size=2,
+    )
+    model.initialise(x, y, generator=generator)
+    with torch.no_grad():
+        for parameter in (model.basis.log_precision, *model.family.parameters()):
+            parameter.copy_(0.7 * torch.randn(parameter.shape, generator=generator))
+    return model, x, y
+
+
+def factor_of(model):
+    """mu (m,) and C (m, m), with gradients; scales in closed form are constants."""
+    rows, every = factor_rows(model.family, torch.arange(BLOCKS)), torch.arange(BLOCKS)
+    root = torch.diag(model.log_scales(every).exp().reshape(-1))
+    return rows[:, 0], torch.cat((rows[:, 1:], root[:, rows.shape[1] - 1 :]), 1)
+
+
+def dense_bound(model, x, y):
+    """E_q log p(y | w) - KL(q, p) of dense Gaussians, no line of it shared with the objectives."""
+    mean, root = factor_of(model)
+    phi, noise = model.basis(x), model.noise_variance
+    precision = model.basis.precision_diagonal()
+    prior = MultivariateNormal(
+        torch.zeros_like(mean), covariance_matrix=torch.diag(1.0 / precision)
+    )
+    fit = Normal(phi @ mean, noise.sqrt()).log_prob(y).sum()
+    posterior = MultivariateNormal(mean, scale_tril=root)
+    return fit - 0.5 * (phi @ root).square().sum() / noise - kl_divergence(posterior, prior)
+
+
+@pytest.mark.parametrize("kind", ["features", "free", "relevance"])
+@pytest.mark.parametrize("num_dense", [0, 3])
+def test_gradient_of_every_parameter_is_that_of_dense_gaussians(kind, num_dense):
+    """Averaged over all samples: weights, scales, precisions, kernel and noise, none left out.
+
+    Held against the bound of dense matrices, because the exact objective has the estimate's terms:
+    one that both of them keep from the gradient would pass between them.
+    """
+    if kind == "relevance":
+        model, x, y = relevance_problem(num_dense)
+    else:
+        model, x, y = problem(num_dense, "free" if kind == "free" else "closed_form")
+    objective = prepared(model, x, y, support_rows=3)
+    value, found = expectation(objective, model, x, y, 1, "with", batch=len(x) - 1)
+    want = dense_bound(model, x, y)
+    assert value == pytest.approx(float(want.detach()), rel=1e-11)
+    _, exactly = exact(model, x, y)
+    slopes = gradients(want, model)
+    names = [name for name, p in model.named_parameters() if p.requires_grad]
+    for name, a, b, c in zip(names, found, exactly, slopes, strict=True):
+        assert float(c.abs().max()) > 1e-3, name
+        torch.testing.assert_close(a, c, rtol=1e-9, atol=1e-9, msg=lambda m, n=name: f"{n}: {m}")
+        torch.testing.assert_close(b, c, rtol=1e-9, atol=1e-9, msg=lambda m, n=name: f"{n}: {m}")
+    if kind == "relevance":
+        # d / d log s_i = (1 - s_i (mu_i^2 + Sigma_ii)) / 2, whatever C
+        mean, root = factor_of(model)
+        s = model.basis.precision_diagonal()
+        slope = 0.5 * (1.0 - s * (mean.square() + root.square().sum(1)))
+        torch.testing.assert_close(
+            found[names.index("basis.log_precision")][:, 0], slope, rtol=1e-9, atol=1e-9
+        )
 
 
 def test_tied_lists_are_biased():

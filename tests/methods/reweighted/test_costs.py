@@ -1,0 +1,85 @@
+"""What an evaluation with its gradient costs as the basis grows, counted and not timed."""
+
+import math
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from gpx.inference.sufficient_statistics import SufficientStatistics
+from gpx.methods.reweighted.evidence import joint_density
+from gpx.methods.reweighted.form import reweighted_form
+
+CUBIC = ("linalg_cholesky", "cholesky", "linalg_inv", "linalg_eigh")
+
+
+class Work(TorchDispatchMode):
+    """Multiply-adds of products and factorisations, and numbers that other operations touch."""
+
+    def __init__(self):
+        super().__init__()
+        self.total = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        if func.is_view:  # of no cost
+            return out
+        name = func.overloadpacket.__name__
+        tensors = [t for t in tree_leaves((args, kwargs, out)) if isinstance(t, torch.Tensor)]
+        work = max((t.numel() for t in tensors), default=0)
+        if name in ("mm", "bmm", "addmm", "addmm_"):
+            factors = [t for t in tree_leaves(args) if isinstance(t, torch.Tensor)][-2:]
+            work = factors[0].numel() * factors[1].shape[-1]
+        elif "solve_triangular" in name or name.startswith(CUBIC):
+            work = tensors[0].numel() * max(t.shape[-1] for t in tensors[:2])
+        self.total += work
+        return out
+
+
+def statistics(m):
+    """Of 2 m rows."""
+    generator = torch.Generator().manual_seed(0)
+    phi = torch.randn(2 * m, m, generator=generator, dtype=torch.float64)
+    y = torch.randn(2 * m, generator=generator, dtype=torch.float64)
+    return SufficientStatistics(phi.mT @ phi, phi.mT @ y, y @ y, 2 * m)
+
+
+def work(structure, m):
+    """Of one evaluation, when those before have done what is done once."""
+    known = statistics(m)
+    frame = torch.linalg.eigh(known.gram).eigenvectors.flip(1)
+    form = reweighted_form(known, structure, frame)
+    position = torch.zeros(form.num_weights + 1, dtype=torch.float64)
+    if structure == "householder":
+        position[m:-1] = 0.1 / math.sqrt(m)
+    joint_density(form, None, position)
+    with Work() as counted:
+        joint_density(form, None, position)
+    return counted.total
+
+
+@pytest.mark.parametrize(
+    ("structure", "power"), [("orthogonal", 1), ("householder", 2), ("diagonal", 3)]
+)
+def test_cost_grows_with_the_power_that_is_stated(structure, power):
+    """From 384 to 768 functions; lower orders of m leave a tenth of a power."""
+    growth = math.log2(work(structure, 768) / work(structure, 384))
+    assert growth == pytest.approx(power, abs=0.25)
+    if structure != "diagonal":
+        assert growth < power + 0.05
+
+
+@pytest.mark.parametrize("structure", ["orthogonal", "householder", "diagonal"])
+def test_cost_knows_nothing_of_the_number_of_rows(structure):
+    known = statistics(40)
+    counts = []
+    for num_data in (80, 10**9):
+        few = SufficientStatistics(known.gram, known.projected, known.squared, num_data)
+        frame = torch.linalg.eigh(known.gram).eigenvectors.flip(1)
+        form = reweighted_form(few, structure, frame)
+        position = torch.zeros(form.num_weights + 1, dtype=torch.float64)
+        with Work() as counted:
+            joint_density(form, None, position)
+        counts.append(counted.total)
+    assert counts[0] == counts[1]
