@@ -3,10 +3,13 @@
 from gpx.errors import ConfigError
 from gpx.inducing.base import Selection, Selector
 from gpx.inducing.combinations import Eigenvectors
+from gpx.inducing.conditional_variance import (
+    GreedyConditionalVariance,
+    SampledConditionalVariance,
+)
 from gpx.inducing.determinantal import Determinantal
 from gpx.inducing.eigenfunctions import Eigenfunctions
 from gpx.inducing.features import InducingFeatures, Points
-from gpx.inducing.greedy import GreedyConditionalVariance
 from gpx.inducing.kmeans import KMeans
 from gpx.inducing.ridge_leverage import AdaptiveRidgeLeverage, RidgeLeverage
 from gpx.inducing.uniform import Uniform
@@ -21,6 +24,7 @@ __all__ = [
     "KMeans",
     "Points",
     "RidgeLeverage",
+    "SampledConditionalVariance",
     "Selection",
     "Selector",
     "Uniform",
@@ -29,6 +33,7 @@ __all__ = [
 
 SELECTORS: dict[str, type[Selector]] = {
     "greedy": GreedyConditionalVariance,
+    "rpcholesky": SampledConditionalVariance,
     "kmeans": KMeans,
     "uniform": Uniform,
     "dpp": Determinantal,

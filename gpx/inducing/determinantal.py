@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gpx.errors import ConfigError
 from gpx.inducing.base import Selection, Selector
-from gpx.inducing.greedy import GreedyConditionalVariance
+from gpx.inducing.conditional_variance import GreedyConditionalVariance
 from gpx.kernels.base import Kernel
 from gpx.linalg import cholesky
 
