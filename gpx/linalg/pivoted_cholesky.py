@@ -166,10 +166,17 @@ def _largest(residual: Tensor, *, with_sum: bool) -> tuple[int, float, float]:
     return int(pivot), largest, total[0] if total else math.nan
 
 
-def clamp_residual(residual: Tensor, scale: float) -> None:
-    """Negative variances are rounding and become zero; beyond that the matrix is indefinite."""
+def clamp_residual(residual: Tensor, scale: float, amplified: float = 1.0) -> None:
+    """Negative variances are rounding and become zero; beyond that the matrix is indefinite.
+
+    Args:
+        residual (n,): in place.
+        scale: largest entry of the diagonal.
+        amplified: times that an error of the rows may be larger in the residual.
+    """
     lowest = float(residual.min())
-    if not lowest >= -INDEFINITE.get(residual.dtype, 1e-1) * scale:  # also when it is NaN
+    allowed = INDEFINITE.get(residual.dtype, 1e-1) * scale * amplified
+    if not lowest >= -allowed:  # also when it is NaN
         raise NotPositiveDefinite(
             f"a residual variance became {lowest:.3g} (largest variance {scale:.3g}): the matrix "
             "is indefinite, no covariance, or its rows hold NaN or infinite values; check that the "

@@ -45,7 +45,7 @@ def randomly_pivoted_cholesky(
         NotPositiveDefinite, ShapeError, ConfigError: as ``pivoted_cholesky``.
 
     Cost: about n m^2 multiply-adds and n m kernel entries, times the proposals per kept one; memory
-    n (m + MAX_BLOCK); one host synchronisation per block.
+    n (m + MAX_BLOCK); some host synchronisations per block.
     Source: Chen, Epperly, Tropp and Webber 2023, algorithm 2.1; Epperly, Tropp and Webber 2024,
     algorithm 2.1 (rejection in blocks).
     """
@@ -55,7 +55,7 @@ def randomly_pivoted_cholesky(
     factor = residual.new_empty(rank, n)
     pivots = torch.empty(rank, dtype=torch.long, device=residual.device)
     floor = EXHAUSTED.get(residual.dtype, 1e-3) * scale
-    block, taken = MIN_BLOCK, 0
+    block, taken, smallest = MIN_BLOCK, 0, scale
     while taken < rank:
         # what rounding has left carries no information and would be drawn for ever
         mass = torch.where(residual > floor, residual, 0.0).double().cumsum(0)
@@ -81,7 +81,10 @@ def randomly_pivoted_cholesky(
         pivots[taken:stop] = chosen
         residual -= new.square().sum(0)
         residual[pivots[:stop]] = 0.0
-        clamp_residual(residual, scale)
+        # an error e of rows with entries up to sqrt(v scale) becomes 2 e sqrt(scale / v): pivots of
+        # small variance v, which greedy ones never are, enlarge what rounding has done
+        smallest = min(smallest, float(lower.diagonal().min()) ** 2)
+        clamp_residual(residual, scale, 2.0 * (scale / smallest) ** 0.5)
         block = min(max(2 * len(kept), MIN_BLOCK), MAX_BLOCK)
         taken = stop
     return PivotedCholesky(factor[:taken], pivots[:taken], residual)

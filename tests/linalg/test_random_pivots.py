@@ -79,6 +79,18 @@ def test_float32_and_repeats():
     assert done.factor.dtype == torch.float32
 
 
+def test_rows_that_are_inexact_do_not_make_a_covariance_indefinite():
+    # repeated inputs whose covariances are off by 1e-5, as where squared distances cancel
+    gram = matrix(30).repeat(5, 5)
+    gram = gram / gram.diagonal().max()
+    draws = torch.Generator().manual_seed(0)
+    off = 1e-5 * torch.randn(150, 150, generator=draws, dtype=torch.float64)
+    gram = gram + 0.5 * (off + off.mT).fill_diagonal_(0.0)
+    for seed in range(20):
+        done = factorise(gram, 60, seed)
+        assert bool((done.residual >= 0.0).all())
+
+
 def test_mistakes_are_explained():
     gram = matrix(6)
     with pytest.raises(ShapeError, match=r"rows returned \(6,\) for 3 indices"):
