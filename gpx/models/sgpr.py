@@ -191,7 +191,7 @@ class SGPR(Model):
 
     @torch.no_grad()
     def place(self, points: Tensor) -> None:
-        """Make points (M, d) the inducing points; M may change."""
+        """Make points (M, d) the inducing points; M may change, hyperparameters stay."""
         if points.shape == self.inducing_points.shape:
             self.inducing_points.copy_(points)
         else:
