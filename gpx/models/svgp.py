@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gpx.errors import ConfigError, ShapeError
+from gpx.inducing import DEFAULT_SELECTOR
 from gpx.inducing import selector as selector_by_name
 from gpx.kernels.base import Kernel
 from gpx.likelihoods import Gaussian, Likelihood
@@ -57,8 +58,8 @@ class SVGP(Model):
         num_inputs: d, columns of x.
         num_inducing: M.
         num_data: n when known; caps the number of inducing points at n.
-        selector: where inducing points start: ``greedy`` (conditional variance), ``kmeans`` or
-            ``uniform``; they are learned afterwards.
+        selector: where inducing points start: a name of ``gpx.inducing``, which says when each is
+            right; they are learned afterwards.
         family: of q(v): ``full`` covariance or ``mean_field``.
         warm_start: with a Gaussian likelihood, start the noise variance and q(v) where the
             collapsed bound is highest given Z and the kernel (one pass over the data); otherwise
@@ -87,7 +88,7 @@ class SVGP(Model):
         num_inputs: int,
         num_inducing: int = 512,
         num_data: int | None = None,
-        selector: str = "greedy",
+        selector: str = DEFAULT_SELECTOR,
         family: str = "full",
         warm_start: bool = True,
         refit: bool = True,
