@@ -212,6 +212,7 @@ class SVGP(Model):
         """
         posterior = self.empty_posterior(x.shape[0])
         if posterior.refitted:
+            assert isinstance(self.likelihood, Gaussian)
             q = copy.deepcopy(self.q)
             q.assign(*self._statistics(x, y).optimal_q(self.likelihood.noise_variance))
         else:
