@@ -47,6 +47,7 @@ from gpx.linalg.preconditioners import (
 )
 from gpx.linalg.prepared import Prepared
 from gpx.linalg.quadrature import gauss, gauss_radau
+from gpx.linalg.random_pivots import randomly_pivoted_cholesky
 from gpx.linalg.report import CholeskyReport, SolveReport
 from gpx.linalg.shifted_systems import ShiftedResult, shifted_conjugate_gradients
 from gpx.linalg.square_root import RootResult, contour_root, lanczos_root
@@ -132,6 +133,7 @@ __all__ = [
     "pivoted_cholesky",
     "pivoted_cholesky_preconditioner",
     "probe_vectors",
+    "randomly_pivoted_cholesky",
     "shifted_conjugate_gradients",
     "split_index",
     "stochastic_lanczos_quadrature",
