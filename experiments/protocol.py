@@ -27,6 +27,7 @@ def sparse_at_ones(kind: type[Sparse], x: Tensor, y: Tensor, inducing: int) -> S
         num_inputs=x.shape[1],
         num_data=len(y),
         num_inducing=inducing,
+        selector="greedy",
         fit_noise=False,
     ).double()
     model.initialise(x, y, generator=torch.Generator().manual_seed(0))

@@ -26,6 +26,7 @@ TITLES = {
     "grids": "Exact Gaussian processes on grids with gaps: reproductions",
     "grief": "Eigenfunctions of grids (GRIEF): reproductions",
     "iterative": "Evidence by iterative solvers: measurements",
+    "selectors": "Where inducing points start",
     "reweighted": "Re-weighted basis kernels: reproductions",
     "qsgp": "Quadruply stochastic Gaussian processes: reproductions",
 }

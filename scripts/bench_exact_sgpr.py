@@ -106,8 +106,7 @@ def gpx_sgpr(sizes: Sizes, dtype: torch.dtype) -> Step:
         num_inputs=NUM_INPUTS,
         num_inducing=sizes.inducing,
     ).to(dtype)
-    with torch.no_grad():
-        model.inducing_points.copy_(x[: sizes.inducing])
+    model.place(x[: sizes.inducing])
     objective = CollapsedELBO()
     return _step(lambda: objective(model, x, y), model)
 

@@ -54,8 +54,7 @@ def our_step(inducing: Tensor, x: Tensor, y: Tensor) -> Callable[[], float]:
         num_inputs=num_inputs,
         num_inducing=size,
     ).to(x.dtype)
-    with torch.no_grad():
-        model.inducing.copy_(inducing)
+    model.place(inducing)
     objective = SVGPELBO(NUM_DATA)
 
     def step() -> float:

@@ -233,6 +233,7 @@ def train_sparse(
         likelihood=likelihood,
         num_inputs=1,
         num_inducing=m,
+        selector="greedy",
         num_data=len(y),
         fit_noise=False,
     ).double()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gpx.errors import ConfigError
 from gpx.inducing.base import Selection, Selector
-from gpx.inducing.greedy import GreedyConditionalVariance
+from gpx.inducing.conditional_variance import GreedyConditionalVariance
 from gpx.kernels.base import Kernel
 from gpx.linalg import cholesky
 
@@ -169,7 +169,8 @@ class Determinantal(Selector):
 
     A lazy Metropolis chain on sets swaps one row at a time; it starts at the greedy set. Where the
     greedy set has exhausted the rank of the kernel matrix (repeated inputs, M above the rank) every
-    larger determinant is zero, the target does not exist and the greedy set is returned.
+    larger determinant is zero, the target does not exist and the greedy set is returned. For
+    guarantees on average over draws; in use near ``SampledConditionalVariance``, at more cost.
 
     Args:
         steps: of the chain. ``mixing_steps`` says how many a guarantee takes.

@@ -18,7 +18,9 @@ class KMeans(Selector):
 
     Distances are taken in inputs divided by the kernel's lengthscales when it has one per input (or
     a single one), otherwise by the standard deviation of each input. Empty clusters are refilled by
-    uniform draws from the data.
+    uniform draws from the data. The default of every sparse model: centres are where the data are
+    and apart from each other at once. They are no training rows; repeated inputs, where there are
+    fewer different ones than centres, repeat the centres.
 
     Args:
         max_iterations: most Lloyd iterations.

@@ -17,6 +17,9 @@ from gpx.linalg import cholesky
 BLOCK_ENTRIES = 2**20
 """Kernel entries evaluated at once."""
 
+BASE_SIZE = 64
+"""Rows that the recursion of adaptive sampling ends at."""
+
 FLOOR = 1e-12
 """Smallest ridge, relative to the kernel's mean diagonal."""
 
@@ -113,6 +116,8 @@ class RidgeLeverage(Selector):
         num_scores: int,
         base_size: int,
         generator: torch.Generator | None = None,
+        *,
+        limit: int | None = None,
     ) -> WeightedSample:
         """The recursive sample itself, of random size.
 
@@ -120,10 +125,13 @@ class RidgeLeverage(Selector):
             x (n, d), kernel: float64.
             num_scores: S.
             base_size: sets up to this size are kept whole.
+            limit: most rows to expect, here and on the way; None: as many as the scores call for.
+                Where it cuts, scores judged by the sample are larger than they need be and never
+                too small, but the guarantee is lost.
         """
         return self._recurse(
             x, kernel, torch.arange(x.shape[0], device=x.device), num_scores, base_size,
-            self.failure, generator,
+            self.failure, generator, limit,
         )  # fmt: skip
 
     def _ridge(self, gram: Tensor, num_scores: int, scale: float) -> float:
@@ -140,17 +148,19 @@ class RidgeLeverage(Selector):
         base_size: int,
         failure: float,
         generator: torch.Generator | None,
+        limit: int | None,
     ) -> WeightedSample:
         scale = float(kernel.diagonal(x[active]).mean())
         if len(active) <= base_size:
             return WeightedSample(active, torch.ones_like(x[active, 0]), FLOOR * scale)
-        probabilities, ridge = self._probabilities(
-            x, kernel, active, num_scores, base_size, failure, generator
+        chances, ridge = self._chances(
+            x, kernel, active, num_scores, base_size, failure, generator, limit
         )
+        probabilities = _probabilities(chances, limit)
         taken = _coin_flips(probabilities, generator)
         return WeightedSample(active[taken], probabilities[taken].rsqrt(), ridge)
 
-    def _probabilities(
+    def _chances(
         self,
         x: Tensor,
         kernel: Kernel,
@@ -159,18 +169,20 @@ class RidgeLeverage(Selector):
         base_size: int,
         failure: float,
         generator: torch.Generator | None,
+        limit: int | None = None,
     ) -> tuple[Tensor, float]:
+        """c times score times log factor of the active rows, not cut at one, and the ridge."""
         coins = torch.rand(len(active), generator=generator, device=x.device) < 0.5
         coins[0] |= ~coins.any()
         inner = self._recurse(
-            x, kernel, active[coins], num_scores, base_size, failure / 3.0, generator
+            x, kernel, active[coins], num_scores, base_size, failure / 3.0, generator, limit
         )
         z, weights = x[inner.rows], inner.weights
         gram = kernel.evaluate(z, z) * weights * weights.unsqueeze(1)
         ridge = self._ridge(gram, num_scores, float(kernel.diagonal(x[active]).mean()))
         scores = approximate_scores(kernel, x[active], z, weights, ridge)
         factor = self.oversampling * self._log_factor(scores, num_scores, failure)
-        return (factor * scores).clamp_(max=1.0), ridge
+        return factor * scores, ridge
 
     def _log_factor(self, scores: Tensor, num_scores: int, failure: float) -> float:
         return math.log(2.0 * num_scores / failure)
@@ -185,17 +197,19 @@ class RidgeLeverage(Selector):
             indices = torch.arange(n, device=x.device)
         else:
             everything = torch.arange(n, device=x.device)
-            probabilities, _ = self._probabilities(
+            chances, _ = self._chances(
                 x.double(), kernel, everything, size, m, self.failure, generator
             )
-            indices = _exactly(probabilities, m, generator)
+            indices = _exactly(_probabilities(chances), m, generator)
         return Selection(x[indices].clone(), indices)
 
 
 class AdaptiveRidgeLeverage(RidgeLeverage):
     """Ridge leverage sampling with the ridge given; the number of points follows, up to M.
 
-    Rows are taken with min(1, c l_n log(sum l / failure)).
+    Rows are taken with min(1, c l_n log(sum l / failure)). Where that calls for more than M, on the
+    way or at the end, all probabilities are scaled to M rows: what is drawn then follows the scores
+    as far as M rows can tell them, and the cost is that of M rows.
 
     Args:
         ridge: w, relative to the mean of k(x, x): what the points may leave unexplained.
@@ -203,8 +217,8 @@ class AdaptiveRidgeLeverage(RidgeLeverage):
         failure: as in ``RidgeLeverage``.
 
     Guarantee with c = 3/2: K_xx - Q_xx <= w I, except with probability 3 ``failure``, where M does
-    not cut the sample.
-    Cost: as ``RidgeLeverage``, with the effective dimension at w in the place of M.
+    not cut a sample: M at least c log(d / failure) times the effective dimension d at w.
+    Cost: as ``RidgeLeverage``.
     Source: Musco and Musco 2017, algorithm 2; Burt thesis, section 3.1.2.
     """
 
@@ -226,11 +240,31 @@ class AdaptiveRidgeLeverage(RidgeLeverage):
         self, x: Tensor, kernel: Kernel, num_inducing: int, generator: torch.Generator | None
     ) -> Selection:
         kernel = copy.deepcopy(kernel).double().requires_grad_(False)
-        rows = self.sample(x.double(), kernel, 1, 64, generator).rows
-        if len(rows) > num_inducing:
-            rows = rows[subset(len(rows), num_inducing, x, generator)]
-        rows = rows if len(rows) else subset(x.shape[0], 1, x, generator)
+        rows = torch.arange(x.shape[0], device=x.device)
+        if len(rows) > min(BASE_SIZE, num_inducing):
+            chances, _ = self._chances(
+                x.double(), kernel, rows, 1, BASE_SIZE, self.failure, generator, num_inducing
+            )
+            probabilities = _probabilities(chances)
+            if float(probabilities.sum()) > num_inducing:
+                rows = _exactly(chances, num_inducing, generator)
+            else:
+                rows = _coin_flips(probabilities, generator)
+                rows = rows[subset(len(rows), num_inducing, x, generator)]
         return Selection(x[rows].clone(), rows)
+
+
+def _probabilities(chances: Tensor, limit: int | None = None) -> Tensor:
+    """min(1, s chances) (n,) with s = 1, or smaller so that they sum to ``limit`` at most."""
+    found = chances.clamp(max=1.0)
+    if limit is None or float(found.sum()) <= limit:
+        return found
+    # with the k largest at one, the others share limit - k; k is the first where none exceeds one
+    ordered = chances.sort(descending=True).values
+    rest = ordered.flip(0).cumsum(0).flip(0)
+    scales = (limit - torch.arange(len(ordered), device=ordered.device)) / rest
+    first = int((scales * ordered <= 1.0).to(torch.uint8).argmax())
+    return (scales[first] * chances).clamp_(max=1.0)
 
 
 def _coin_flips(probabilities: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -12,7 +12,8 @@ from gpx.kernels.base import Kernel
 class Uniform(Selector):
     """M training inputs without replacement.
 
-    The baseline: it needs many more points than an over-dispersed choice.
+    The baseline: it needs many more points than an over-dispersed choice, and takes repeated inputs
+    as often as they come.
     Cost: O(n). Source: Burt thesis, section 3.1.2.
     """
 

@@ -154,8 +154,8 @@ class IterativePosterior(Posterior):
             warnings.warn(
                 f"predictive variances are certified to {widest:.2g} of themselves only, not to "
                 f"{self.options.tolerance:g} (they err upwards); raise "
-                "approx.iterative.rank (approx.rank under approx=qsgp_inducing) or take "
-                "approx.iterative.variance=exact",
+                "approx.iterative.rank or variance_neighbours (approx.rank or variance_neighbours "
+                "under approx=qsgp_inducing) or take approx.iterative.variance=exact",
                 UnconvergedWarning,
                 stacklevel=3,
             )

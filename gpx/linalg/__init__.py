@@ -47,6 +47,7 @@ from gpx.linalg.preconditioners import (
 )
 from gpx.linalg.prepared import Prepared
 from gpx.linalg.quadrature import gauss, gauss_radau
+from gpx.linalg.random_pivots import randomly_pivoted_cholesky
 from gpx.linalg.report import CholeskyReport, SolveReport
 from gpx.linalg.stochastic_lanczos_quadrature import (
     QuadratureEstimate,
@@ -126,6 +127,7 @@ __all__ = [
     "pivoted_cholesky",
     "pivoted_cholesky_preconditioner",
     "probe_vectors",
+    "randomly_pivoted_cholesky",
     "split_index",
     "stochastic_lanczos_quadrature",
     "strang",

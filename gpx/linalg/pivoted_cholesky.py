@@ -75,24 +75,11 @@ def pivoted_cholesky(
     synchronisations per pivot.
     Source: Burt thesis, section 3.1.2.
     """
-    if diagonal.ndim != 1:
-        raise ShapeError(f"the diagonal must be (n,), got {tuple(diagonal.shape)}")
-    if rank < 0:
-        raise ConfigError(f"the rank must not be negative, got {rank}")
+    residual, scale = checked_diagonal(diagonal, rank)
     n = diagonal.shape[0]
     rank = min(rank, n)
-    residual = diagonal.detach().clone().clamp_(min=0.0)
     factor = residual.new_empty(rank, n)
     pivots = torch.empty(rank, dtype=torch.long, device=residual.device)
-    if rank == 0:
-        return PivotedCholesky(factor, pivots, residual)
-    scale = float(residual.max())
-    lowest = float(diagonal.detach().min())
-    if not (math.isfinite(scale) and lowest >= -_rounding(residual.dtype) * scale):
-        raise NotPositiveDefinite(
-            f"the diagonal ranges from {lowest:.3g} to {scale:.3g}, a covariance's is finite and "
-            "not negative; check the inputs and the kernel's hyperparameters"
-        )
     floor = EXHAUSTED.get(residual.dtype, 1e-3) * scale
     block, taken = MIN_BLOCK, 0
     while taken < rank:
@@ -101,12 +88,7 @@ def pivoted_cholesky(
         first = torch.argmax(residual)
         if not bool((guess == first).any()):
             guess[0] = first
-        swept = rows(guess)
-        if swept.shape != (guess.shape[0], n):
-            raise ShapeError(
-                f"rows returned {tuple(swept.shape)} for {guess.shape[0]} indices; expected "
-                f"({guess.shape[0]}, {n})"
-            )
+        swept = checked_rows(rows(guess), guess.shape[0], n)
         if taken:
             done = factor[:taken]
             swept = torch.addmm(swept, done[:, guess].T, done, alpha=-1.0)
@@ -120,7 +102,7 @@ def pivoted_cholesky(
                     "NaN or infinite values; check the inputs and the kernel's hyperparameters"
                 )
             if variance <= floor or (tolerance > 0.0 and remaining <= tolerance):
-                _clamp(residual, scale)
+                clamp_residual(residual, scale)
                 return PivotedCholesky(factor[:taken], pivots[:taken], residual)
             if pivot not in place:
                 break
@@ -135,11 +117,42 @@ def pivoted_cholesky(
             pivots[taken] = pivot
             taken += 1
             residual[pivots[:taken]] = 0.0
-        _clamp(residual, scale)
+        clamp_residual(residual, scale)
         used = taken - start
         hit = used == len(place)
         block = min(2 * block if hit else max(2 * used, MIN_BLOCK), MAX_BLOCK)
     return PivotedCholesky(factor, pivots, residual)
+
+
+def checked_diagonal(diagonal: Tensor, rank: int) -> tuple[Tensor, float]:
+    """Variances to start from (n,), none negative, and the largest (zero where there are none).
+
+    Raises: as ``pivoted_cholesky``.
+    """
+    if diagonal.ndim != 1:
+        raise ShapeError(f"the diagonal must be (n,), got {tuple(diagonal.shape)}")
+    if rank < 0:
+        raise ConfigError(f"the rank must not be negative, got {rank}")
+    residual = diagonal.detach().clone().clamp_(min=0.0)
+    if min(rank, residual.shape[0]) == 0:
+        return residual, 0.0
+    scale = float(residual.max())
+    lowest = float(diagonal.detach().min())
+    if not (math.isfinite(scale) and lowest >= -_rounding(residual.dtype) * scale):
+        raise NotPositiveDefinite(
+            f"the diagonal ranges from {lowest:.3g} to {scale:.3g}, a covariance's is finite and "
+            "not negative; check the inputs and the kernel's hyperparameters"
+        )
+    return residual, scale
+
+
+def checked_rows(found: Tensor, size: int, n: int) -> Tensor:
+    """Rows (size, n) as they came; raises ShapeError where they have another shape."""
+    if found.shape != (size, n):
+        raise ShapeError(
+            f"rows returned {tuple(found.shape)} for {size} indices; expected ({size}, {n})"
+        )
+    return found
 
 
 def _largest(residual: Tensor, *, with_sum: bool) -> tuple[int, float, float]:
@@ -153,10 +166,17 @@ def _largest(residual: Tensor, *, with_sum: bool) -> tuple[int, float, float]:
     return int(pivot), largest, total[0] if total else math.nan
 
 
-def _clamp(residual: Tensor, scale: float) -> None:
-    """Negative variances are rounding and become zero; beyond that the matrix is indefinite."""
+def clamp_residual(residual: Tensor, scale: float, amplified: float = 1.0) -> None:
+    """Negative variances are rounding and become zero; beyond that the matrix is indefinite.
+
+    Args:
+        residual (n,): in place.
+        scale: largest entry of the diagonal.
+        amplified: times that an error of the rows may be larger in the residual.
+    """
     lowest = float(residual.min())
-    if not lowest >= -INDEFINITE.get(residual.dtype, 1e-1) * scale:  # also when it is NaN
+    allowed = INDEFINITE.get(residual.dtype, 1e-1) * scale * amplified
+    if not lowest >= -allowed:  # also when it is NaN
         raise NotPositiveDefinite(
             f"a residual variance became {lowest:.3g} (largest variance {scale:.3g}): the matrix "
             "is indefinite, no covariance, or its rows hold NaN or infinite values; check that the "

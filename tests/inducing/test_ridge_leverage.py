@@ -6,8 +6,12 @@ import pytest
 import torch
 
 from gpx.errors import ConfigError
-from gpx.inducing import AdaptiveRidgeLeverage, RidgeLeverage
-from gpx.inducing.ridge_leverage import approximate_scores, ridge_leverage_scores
+from gpx.inducing import AdaptiveRidgeLeverage, RidgeLeverage, ridge_leverage
+from gpx.inducing.ridge_leverage import (
+    _probabilities,
+    approximate_scores,
+    ridge_leverage_scores,
+)
 from gpx.kernels import RBF, Matern32
 
 
@@ -50,7 +54,7 @@ def test_recursive_scores_overestimate_with_the_constants_of_the_theory():
     for seed in range(5):
         x = data(300, seed=seed)
         sampler = RidgeLeverage(oversampling=5.0, num_scores=size)
-        chances, ridge = sampler._probabilities(
+        chances, ridge = sampler._chances(
             x, kernel, torch.arange(300), size, 20, 1 / 33, torch.Generator().manual_seed(seed)
         )
         exact = ridge_leverage_scores(kernel, x, ridge) * math.log(2 * size * 33)
@@ -92,6 +96,36 @@ def test_a_given_ridge_bounds_the_error_and_sets_the_size():
         assert largest_error(gram, found.indices) <= ridge
         sizes.append(len(found.indices))
     assert sizes[0] < sizes[1] < 600
+
+
+def test_more_rows_than_were_asked_for_are_never_drawn_on_the_way(monkeypatch):
+    # a ridge that calls for every row: uncut, the samples are the data and the cost cubic
+    kernel, x, sizes = RBF(lengthscale=0.2).double(), data(3000, 3), []
+
+    def counted(kernel, x, z, weights, ridge):
+        sizes.append(len(z))
+        assert bool((weights >= 1.0).all())  # which makes scores too large rather than too small
+        return approximate_scores(kernel, x, z, weights, ridge)
+
+    monkeypatch.setattr(ridge_leverage, "approximate_scores", counted)
+    sampler = AdaptiveRidgeLeverage(ridge=1e-3)
+    chosen = sampler.select(x, kernel, 50, generator=torch.Generator().manual_seed(0))
+    assert chosen.indices.unique().numel() == 50
+    assert len(sizes) == 6  # 3,000 rows halved until 64 are left
+    # expected 50 or fewer, as a sum of coin flips: 50 + 6 sqrt(50) has a chance below 1e-7
+    assert max(sizes[1:]) <= 92
+
+
+def test_probabilities_are_scaled_to_their_limit():
+    chances = torch.tensor([0.2, 40.0, 0.0, 3.0, 0.5, 1.5, 0.8], dtype=torch.float64)
+    for limit in (1, 2, 3, 4):
+        found = _probabilities(chances, limit)
+        assert float(found.sum()) == pytest.approx(limit, rel=1e-12)
+        assert float(found.max()) <= 1.0
+        ratios = (found / chances)[(found < 1.0) & (chances > 0.0)]
+        torch.testing.assert_close(ratios, ratios[:1].expand_as(ratios), rtol=1e-12, atol=0.0)
+    torch.testing.assert_close(_probabilities(chances, 5), chances.clamp(max=1.0))
+    assert torch.equal(_probabilities(torch.zeros(3), 2), torch.zeros(3))
 
 
 def test_size_is_kept_and_cut():

@@ -1,5 +1,7 @@
 """What every selector promises, and how they compare."""
 
+import math
+
 import pytest
 import torch
 
@@ -10,12 +12,20 @@ from gpx.inducing import (
     GreedyConditionalVariance,
     KMeans,
     RidgeLeverage,
+    SampledConditionalVariance,
     Uniform,
     selector,
 )
 from gpx.kernels import RBF, Matern32
 
-ALL = [GreedyConditionalVariance, KMeans, Uniform, Determinantal, RidgeLeverage]
+ALL = [
+    GreedyConditionalVariance,
+    SampledConditionalVariance,
+    KMeans,
+    Uniform,
+    Determinantal,
+    RidgeLeverage,
+]
 
 
 def made(cls):
@@ -98,6 +108,7 @@ def test_over_dispersed_points_explain_more_than_uniform_ones():
             z = made(cls)(x, function, 80, generator=generator)
             errors[cls] += trace_error(x, z, function)
     assert errors[GreedyConditionalVariance] < 0.5 * errors[Uniform]
+    assert errors[SampledConditionalVariance] < 0.8 * errors[Uniform]
     assert errors[KMeans] < 0.5 * errors[Uniform]
     assert errors[Determinantal] < 0.8 * errors[Uniform]
     assert errors[RidgeLeverage] < 0.9 * errors[Uniform]
@@ -114,6 +125,39 @@ def test_greedy_is_nested_and_knows_its_trace_error():
     assert many.trace_error < few.trace_error
 
 
+def test_greedy_points_leave_the_smaller_maximum_and_sampled_ones_the_smaller_sum():
+    # far fewer points than the function has degrees of freedom: the edge against the bulk
+    function = RBF(lengthscale=0.6).double()
+    sums, largest = {}, {}
+    for cls in (GreedyConditionalVariance, SampledConditionalVariance, KMeans):
+        sums[cls] = largest[cls] = 0.0
+        for seed in range(5):
+            x = data(n=500, d=4, seed=seed)
+            z = cls()(x, function, 40, generator=torch.Generator().manual_seed(seed))
+            with torch.no_grad():
+                cross, gram = function.evaluate(z, x), function.evaluate(z, z)
+                left = function.diagonal(x) - (cross * torch.linalg.solve(gram, cross)).sum(0)
+            sums[cls] += float(left.sum())
+            largest[cls] += float(left.max())
+    assert largest[GreedyConditionalVariance] <= largest[SampledConditionalVariance]
+    assert sums[SampledConditionalVariance] < sums[GreedyConditionalVariance]
+    assert sums[KMeans] < sums[SampledConditionalVariance]
+
+
+@torch.no_grad()
+def test_sampled_points_keep_to_the_bound_on_the_expected_trace_error():
+    x, function, r, e = data(n=300, d=1), RBF(lengthscale=0.3).double(), 6, 0.5
+    values = torch.linalg.eigvalsh(function.evaluate(x, x)).flip(0)
+    tail = float(values[r:].sum())
+    size = math.ceil(r / e + r * math.log(1.0 / (e * tail / 300)))
+    draws = torch.Generator().manual_seed(0)
+    found = [
+        SampledConditionalVariance().select(x, function, size, generator=draws).trace_error
+        for _ in range(20)
+    ]
+    assert sum(found) / 20 <= (1 + e) * tail
+
+
 def test_greedy_takes_the_largest_conditional_variance_each_time():
     x, function = data(n=60), Matern32(lengthscale=0.8).double()
     indices = GreedyConditionalVariance().select(x, function, 12).indices
@@ -126,11 +170,10 @@ def test_greedy_takes_the_largest_conditional_variance_each_time():
         assert float(variance[indices[m]]) >= float(variance.max()) - 1e-12
 
 
-def test_greedy_fills_up_when_the_data_repeat():
+@pytest.mark.parametrize("cls", [GreedyConditionalVariance, SampledConditionalVariance])
+def test_pivots_fill_up_when_the_data_repeat(cls):
     x = data(n=6).repeat(10, 1)
-    chosen = GreedyConditionalVariance().select(
-        x, kernel(), 20, generator=torch.Generator().manual_seed(0)
-    )
+    chosen = cls().select(x, kernel(), 20, generator=torch.Generator().manual_seed(0))
     assert chosen.informative == 6
     assert chosen.indices.unique().numel() == 20
     assert torch.unique(chosen.points[:6], dim=0).shape[0] == 6
@@ -170,6 +213,7 @@ def test_kmeans_survives_more_centres_than_distinct_points():
 
 def test_names_in_configs():
     assert isinstance(selector("greedy"), GreedyConditionalVariance)
+    assert isinstance(selector("rpcholesky"), SampledConditionalVariance)
     assert isinstance(selector("kmeans"), KMeans)
     assert isinstance(selector("uniform"), Uniform)
     assert isinstance(selector("dpp"), Determinantal)

@@ -74,6 +74,27 @@ def test_variances_lie_within_their_certificate(rule):
     assert float(((got - want) / (want + noise)).max()) <= posterior.facts()["variance_error_bound"]
 
 
+def test_default_variances_hold_where_the_noise_is_small():
+    draws = torch.Generator().manual_seed(0)
+    x = torch.randn(500, 3, generator=draws, dtype=torch.float64)
+    at = torch.randn(50, 3, generator=draws, dtype=torch.float64)
+    model = ExactGP(
+        kernel=RBF(lengthscale=0.3), mean=Zero(), likelihood=Gaussian(1e-3), solver="iterative"
+    ).double()
+    y = (2 * x).sin().sum(1)
+    want = exact_prediction(model, x, y, at).variance
+    ratios = {}
+    for neighbours in (IterativeOptions().variance_neighbours, 0):
+        model.iterative = IterativeOptions(
+            rank=20, variance_steps=10, variance_neighbours=neighbours
+        )
+        got = predict_quietly(model.condition(x, y), at).variance
+        ratios[neighbours] = (got + 1e-3) / (want + 1e-3)
+        assert bool((got >= want - 1e-9).all())
+    assert float(ratios[100].max()) < 1.5
+    assert float(ratios[0].max()) > 100.0  # what the projection alone makes of it
+
+
 def test_exact_variances_meet_the_tolerance():
     model, x, y = problem(variance="exact", tolerance=1e-3)
     at = torch.rand(60, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * 5

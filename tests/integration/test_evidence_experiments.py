@@ -1,4 +1,4 @@
-"""Scripts of experiments/{cglb,diagnostics,iterative} at a size for tests, on data made here.
+"""Scripts of experiments/{cglb,diagnostics,iterative,selectors} at a size for tests, on made data.
 
 That their claims hold is written beside their tables at full size; here, that every part runs, and
 what must hold at any size: bounds below the evidence, certificates around the truth.
@@ -9,6 +9,7 @@ import importlib.util
 import math
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -101,6 +102,35 @@ def test_products_for_a_given_accuracy(script):
     rows = module.measure(next(iter(module.KINDS)), 1e-2, 40, 1)
     assert {row["method"].split()[0] for row in rows} == {"gpx", "GPyTorch"}
     assert all(row["products"] > 0 for row in rows)
+
+
+@NOTHING
+def test_variances_with_and_without_nearby_data(script, monkeypatch):
+    module = script("iterative/variances")
+    x, y = toy(60)
+    parts = {"train_x": x[:50], "train_y": y[:50], "test_x": x[50:], "test_y": y[50:]}
+    monkeypatch.setattr(module, "load", lambda *_, **__: SimpleNamespace(**parts))
+    none, *every, exact = module.rows_of("pol", module.RBF, 50, 0.001)
+    assert none["NLPD"] == pytest.approx(exact["NLPD"], abs=1.0)
+    for row in every:  # more neighbours than there are data: conditioned on all of them
+        assert row["NLPD"] == pytest.approx(exact["NLPD"], abs=1e-6)
+
+
+def test_where_inducing_points_start(script, monkeypatch):
+    module = script("selectors/compare")
+    x, y = toy()
+    data = SimpleNamespace(train_x=x, train_y=y)
+    monkeypatch.setattr(module, "load", lambda *_, **__: data)
+    short = functools.partial(module.SELECTORS["dpp"], steps=100)
+    monkeypatch.setitem(module.SELECTORS, "dpp", short)
+    cells = module.measure((module.Plan("toy", ("yacht",), 8, 50, 3),), None)
+    assert len(cells) == len(module.SELECTORS) - 1
+    for found in cells:
+        assert found["before"] <= found["after"] < 0.0
+    losses = {row["selector"]: row["mean loss after"] for row in module.summary(cells)}
+    assert min(losses.values()) == 0.0
+    (row,) = module.per_set(cells, "after")
+    assert losses[row["best"]] == 0.0
 
 
 def test_selectors_certified_growth_and_theory(script, monkeypatch):

@@ -72,7 +72,7 @@ class CGLB(SGPR):
         num_inputs: int,
         num_data: int,
         num_inducing: int = 512,
-        selector: str = "greedy",
+        selector: str | None = None,
         fit_noise: bool = True,
         jitter: float | None = None,
         epsilon: float = 1e-3,

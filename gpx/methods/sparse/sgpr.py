@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gpx.errors import ConfigError, NotPositiveDefinite
-from gpx.inducing import Selector
+from gpx.inducing import DEFAULT_SELECTOR, Selector
 from gpx.inducing import selector as named_selector
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inference.inner_factor import InnerFactor, best_noise
@@ -23,7 +23,7 @@ from gpx.inference.nystrom import (
 )
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
-from gpx.linalg import CholeskyReport
+from gpx.linalg import CholeskyReport, pivoted_cholesky
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model
 from gpx.methods.sparse.certified_selection import CertifiedSelection, certified_selection
@@ -42,7 +42,8 @@ class SGPR(Model):
             ``tolerance``, at the hyperparameters that training starts from and again at those that
             it ends at. Needs float64.
         num_data: n when it is known; M is then at most n, so that defaults serve small data too.
-        selector: how ``initialise`` places the inducing points: a name of ``gpx.inducing``.
+        selector: how ``initialise`` places the inducing points: a name of ``gpx.inducing``, which
+            says when each is right. None: k-means; greedy where ``num_inducing`` is "auto".
         features: what the inducing variables are; None: function values at inducing points. Those
             of another kind are placed by themselves and not trained.
         fit_noise: whether ``initialise`` moves the noise variance to where the collapsed bound is
@@ -75,7 +76,7 @@ class SGPR(Model):
         num_inputs: int,
         num_inducing: int | str = 512,
         num_data: int | None = None,
-        selector: str = "greedy",
+        selector: str | None = None,
         features: InducingFeatures | None = None,
         fit_noise: bool = True,
         jitter: float | None = None,
@@ -90,6 +91,7 @@ class SGPR(Model):
                 raise ConfigError(
                     f"num_inducing={num_inducing}: expected a whole number or the word auto"
                 )
+            selector = selector or "greedy"
             if selector != "greedy":
                 raise ConfigError(
                     f"num_inducing=auto grows a nested set and needs selector=greedy, got "
@@ -111,7 +113,7 @@ class SGPR(Model):
         self.kernel = kernel
         self.mean = mean
         self.likelihood = likelihood
-        self.selector: Selector = named_selector(selector)
+        self.selector: Selector = named_selector(selector or DEFAULT_SELECTOR)
         self.features: InducingFeatures = POINTS if features is None else features
         self.fit_noise = fit_noise
         self.jitter = jitter
@@ -164,7 +166,7 @@ class SGPR(Model):
             x, self.kernel, self.num_inducing, selector=self.selector, generator=generator
         )
         if not self.escalate:
-            kept = longest_prefix(self.kernel, points, self.jitter, self.features)
+            kept = self._independent(points)
             if len(kept) < len(points):
                 self.note = (
                     f"{len(kept)} of {len(points)} inducing points kept: the others are determined "
@@ -172,6 +174,16 @@ class SGPR(Model):
                 )
             points = kept
         self.place(points)
+
+    @torch.no_grad()
+    def _independent(self, points: Tensor) -> Tensor:
+        """Those whose K_zz has a Cholesky factor at the smallest jitter, as many as there are."""
+        if self.features.trainable:
+            # in an order in which those that others determine come last
+            gram = self.features.gram(self.kernel, points)
+            order = pivoted_cholesky(lambda rows: gram[rows], gram.diagonal(), len(points)).pivots
+            points = points[order]
+        return longest_prefix(self.kernel, points, self.jitter, self.features)
 
     def _certified_selection(
         self, x: Tensor, y: Tensor, generator: torch.Generator
@@ -191,7 +203,7 @@ class SGPR(Model):
 
     @torch.no_grad()
     def place(self, points: Tensor) -> None:
-        """Make points (M, d) the inducing points; M may change."""
+        """Make points (M, d) the inducing points; M may change, hyperparameters stay."""
         if points.shape == self.inducing_points.shape:
             self.inducing_points.copy_(points)
         else:

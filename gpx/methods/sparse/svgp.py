@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, ShapeError
+from gpx.inducing import DEFAULT_SELECTOR
 from gpx.inducing import selector as selector_by_name
 from gpx.kernels.base import Kernel
 from gpx.likelihoods import Gaussian, Likelihood
@@ -57,8 +58,8 @@ class SVGP(Model):
         num_inputs: d, columns of x.
         num_inducing: M.
         num_data: n when known; caps the number of inducing points at n.
-        selector: where inducing points start: ``greedy`` (conditional variance), ``kmeans`` or
-            ``uniform``; they are learned afterwards.
+        selector: where inducing points start: a name of ``gpx.inducing``, which says when each is
+            right; they are learned afterwards.
         family: of q(v): ``full`` covariance or ``mean_field``.
         warm_start: with a Gaussian likelihood, start the noise variance and q(v) where the
             collapsed bound is highest given Z and the kernel (one pass over the data); otherwise
@@ -87,7 +88,7 @@ class SVGP(Model):
         num_inputs: int,
         num_inducing: int = 512,
         num_data: int | None = None,
-        selector: str = "greedy",
+        selector: str = DEFAULT_SELECTOR,
         family: str = "full",
         warm_start: bool = True,
         refit: bool = True,
@@ -129,10 +130,27 @@ class SVGP(Model):
                 f"{x.shape[1]}; set approx.num_inputs"
             )
         points = self.selector(x, self.kernel, self.inducing.shape[0], generator=generator)
-        with torch.no_grad():
-            self.inducing.copy_(points)
+        self.place(points)
         if self.warm_start and isinstance(self.likelihood, Gaussian):
             self._warm_start(self.likelihood, x, y)
+
+    @torch.no_grad()
+    def place(self, points: Tensor) -> None:
+        """Make points (M, d) the inducing points; q(v) goes back to the prior.
+
+        Raises:
+            ShapeError: another M or d than the model's: q(v) is over M values.
+        """
+        if points.shape != self.inducing.shape:
+            raise ShapeError(
+                f"the model has {self.inducing.shape[0]} inducing points of "
+                f"{self.inducing.shape[1]} inputs, those to place are {tuple(points.shape)}; make "
+                "it with their number (num_inducing)"
+            )
+        self.inducing.copy_(points)
+        latents, size = self.q.mean.shape
+        identity = torch.eye(size, dtype=self.q.mean.dtype, device=self.q.mean.device)
+        self.q.assign(torch.zeros_like(self.q.mean), identity.expand(latents, size, size))
 
     @torch.no_grad()
     def _warm_start(self, likelihood: Gaussian, x: Tensor, y: Tensor) -> None:
@@ -187,9 +205,14 @@ class SVGP(Model):
 
     @torch.no_grad()
     def condition(self, x: Tensor, y: Tensor) -> SVGPPosterior:
-        """The posterior process of q: the current one, or the optimal one with ``refit``."""
+        """The posterior process of q: the current one, or the optimal one with ``refit``.
+
+        Which of them it is stands in ``refitted`` and ``facts`` of the posterior; a bound of the
+        trained q is not that of a refitted one, whose bound is never lower.
+        """
         posterior = self.empty_posterior(x.shape[0])
-        if self.refit and isinstance(self.likelihood, Gaussian):
+        if posterior.refitted:
+            assert isinstance(self.likelihood, Gaussian)
             q = copy.deepcopy(self.q)
             q.assign(*self._statistics(x, y).optimal_q(self.likelihood.noise_variance))
         else:
@@ -203,7 +226,8 @@ class SVGP(Model):
 
     def empty_posterior(self, num_data: int) -> SVGPPosterior:
         """Buffers of the right shapes; they do not depend on the number of data."""
-        return SVGPPosterior(self.kernel, self.mean, self.inducing, self.q)
+        refitted = self.refit and isinstance(self.likelihood, Gaussian)
+        return SVGPPosterior(self.kernel, self.mean, self.inducing, self.q, refitted=refitted)
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """``variational``: q; ``inducing``: Z; ``hyperparameters``: everything else."""
@@ -222,6 +246,7 @@ class SVGPPosterior(Posterior):
     Args:
         kernel, mean: copied.
         inducing (M, d), q: give shapes, dtype and device of the buffers.
+        refitted: whether q(v) is the optimum given all training data rather than as trained.
     """
 
     inducing: Tensor
@@ -229,8 +254,17 @@ class SVGPPosterior(Posterior):
     q_mean: Tensor
     q_factor: Tensor
 
-    def __init__(self, kernel: Kernel, mean: Mean, inducing: Tensor, q: WhitenedGaussian) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        mean: Mean,
+        inducing: Tensor,
+        q: WhitenedGaussian,
+        *,
+        refitted: bool = False,
+    ) -> None:
         super().__init__()
+        self.refitted = refitted
         self.kernel = copy.deepcopy(kernel).requires_grad_(False)
         self.mean = copy.deepcopy(mean).requires_grad_(False)
         latents, size = q.mean.shape
@@ -239,6 +273,10 @@ class SVGPPosterior(Posterior):
         self.register_buffer("inverse_cholesky", like.new_zeros(size, size))
         self.register_buffer("q_mean", like.new_zeros(latents, size))
         self.register_buffer("q_factor", like.new_zeros(latents, size, size))
+
+    def facts(self) -> dict[str, bool | int | float | str]:
+        """As in ``Posterior``: whether q(u) was refitted to all the data or is as trained."""
+        return {"variational_distribution": "refitted" if self.refitted else "as trained"}
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:

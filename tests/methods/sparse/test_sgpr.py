@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from gpx.errors import ConfigError, DataError, NotPositiveDefinite
+from gpx.inducing import GreedyConditionalVariance, KMeans
 from gpx.inference import nystrom
 from gpx.kernels import RBF, Matern32
 from gpx.likelihoods import Gaussian
@@ -119,12 +120,23 @@ def test_prediction_and_conditioning_do_not_depend_on_the_block_size(monkeypatch
     torch.testing.assert_close(got.variance, want.variance, rtol=1e-9, atol=1e-11)
 
 
+def test_points_start_at_centres_of_clusters_unless_they_grow():
+    model, x, y = problem()
+    model.initialise(x, y, generator=torch.Generator().manual_seed(0))
+    want = KMeans()(x, model.kernel, 15, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(model.inducing_points.detach(), want)
+    growing, _, _ = problem()
+    common = {"kernel": growing.kernel, "mean": growing.mean, "likelihood": growing.likelihood}
+    growing = SGPR(**common, num_inputs=3, num_inducing="auto")
+    assert isinstance(growing.selector, GreedyConditionalVariance)
+
+
 def test_initialise_places_points_on_the_data_and_raises_the_bound_by_the_noise():
     objective = CollapsedELBO()
-    fixed, x, y = problem(fit_noise=False)
+    fixed, x, y = problem(fit_noise=False, selector="greedy")
     fixed.initialise(x, y, generator=torch.Generator().manual_seed(0))
     assert all(bool((x == z).all(1).any()) for z in fixed.inducing_points)
-    fitted, _, _ = problem()
+    fitted, _, _ = problem(selector="greedy")
     fitted.initialise(x, y, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(fitted.inducing_points, fixed.inducing_points)
     with torch.no_grad():

@@ -80,10 +80,11 @@ def test_no_rounds_unless_asked_for():
     assert torch.equal(found.inducing_points, before)
 
 
-def test_points_that_others_determine_are_dropped():
+@pytest.mark.parametrize("selector", ["greedy", "kmeans"])
+def test_points_that_others_determine_are_dropped(selector):
     x, y = data(20)
     x, y = x.repeat(4, 1), y.repeat(4)
-    found = model(num_inducing=40, reinitialise=1)
+    found = model(num_inducing=40, reinitialise=1, selector=selector)
     found.initialise(x, y, generator=draws())
     assert len(found.inducing_points) == 20
     assert "20 of 40 inducing points kept" in found.note

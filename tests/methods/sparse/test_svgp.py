@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from gpx.errors import ConfigError, DataError
+from gpx.errors import ConfigError, DataError, ShapeError
 from gpx.kernels import RBF, Linear, Matern32
 from gpx.likelihoods import Bernoulli, Gaussian, Poisson, Softmax, StudentT
 from gpx.means import Constant, Zero
@@ -106,6 +106,38 @@ def test_refit_predicts_with_the_optimal_q_and_leaves_the_model_alone():
     torch.testing.assert_close(posteriors[True].mean, optimum.mean)
     assert not torch.allclose(posteriors[False].mean, optimum.mean, atol=1e-2)
     torch.testing.assert_close(posteriors[False].mean, model.marginals(x).mean.detach())
+
+
+def test_the_posterior_says_whether_q_was_refitted():
+    x, y = _regression()
+    cases = (
+        (_model(), "refitted"),
+        (_model(refit=False), "as trained"),
+        (_model(Bernoulli()), "as trained"),
+    )
+    for model, said in cases:
+        model.initialise(x, y.sign(), generator=_generator())
+        assert model.condition(x, y.sign()).facts() == {"variational_distribution": said}
+        # one read back from a file is made by the model and says the same
+        assert model.empty_posterior(len(x)).facts() == {"variational_distribution": said}
+
+
+@pytest.mark.parametrize("family", ["full", "mean_field"])
+def test_placed_points_start_from_the_prior(family):
+    x, y = _regression()
+    model = _model(family=family)
+    model.initialise(x, y, generator=_generator())
+    _randomise(model)
+    points = x[: model.inducing.shape[0]] + 0.1
+    model.place(points)
+    assert torch.equal(model.inducing, points)
+    assert model.inducing.requires_grad
+    assert model.kl().item() == pytest.approx(0.0, abs=1e-12)
+    found = model.marginals(x)
+    torch.testing.assert_close(found.mean, model.mean(x))
+    torch.testing.assert_close(found.variance, model.kernel.diagonal(x), rtol=1e-9, atol=0.0)
+    with pytest.raises(ShapeError, match=r"has 10 inducing points of 2 inputs, .* \(3, 2\)"):
+        model.place(x[:3])
 
 
 def test_prediction_in_chunks(monkeypatch):

@@ -159,6 +159,19 @@ def test_softmax_bound_is_below_the_evidence():
     assert evidence - 0.05 < bound < evidence + 4 * error
 
 
+@pytest.mark.parametrize("jitter", [1e-6, 1e-4])
+def test_gradient_is_that_of_the_bound_with_its_jitter(jitter):
+    x, y = _problem()
+    model = _model(jitter=jitter, mean=Constant(0.2))
+    model.initialise(x, y, generator=_generator())
+    hyper = [*model.kernel.parameters(), *model.likelihood.parameters()]
+    # at the optimal q both bounds touch, so that their gradients agree
+    found = torch.autograd.grad(SVGPELBO(len(x)).evidence(model, x, y).value, hyper)
+    want = torch.autograd.grad(_collapsed(model, x, y), hyper)
+    for ours, dense in zip(found, want, strict=True):
+        torch.testing.assert_close(ours, dense, rtol=1e-8, atol=1e-8)
+
+
 def test_parts_kind_report_and_loss():
     x, y = _problem()
     model = _model(jitter=1e-6)

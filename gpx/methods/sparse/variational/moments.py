@@ -58,7 +58,7 @@ def project(k_zz: Tensor, k_zx: Tensor, inverse: Tensor) -> Tensor:
     Args:
         k_zz (M, M): symmetric, only for its gradient; may have a wider dtype than k_zx.
         k_zx (M, B).
-        inverse (M, M): L^{-1} with L L^T = k_zz (plus jitter), without a gradient graph.
+        inverse (M, M): L^{-1} with L L^T = k_zz, without a gradient graph.
 
     Cost: forward 5/8 of 2 M^2 B operations, backward twice that plus about 2.3 M^3.
     """

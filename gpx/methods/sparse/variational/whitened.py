@@ -21,8 +21,9 @@ class Whitening(NamedTuple):
     """Factorised K_zz.
 
     Attributes:
-        k_zz (M, M): kernel matrix of the inducing points in float64, with its gradient graph.
-        cholesky (M, M): L of K_zz plus jitter, in float64, without a gradient graph.
+        k_zz (M, M): kernel matrix of the inducing points plus jitter in float64, with its gradient
+            graph: jitter is a share of the mean diagonal and follows the kernel's parameters.
+        cholesky (M, M): its factor L in float64, without a gradient graph.
         report: jitter used, in the unit of the kernel.
     """
 
@@ -58,6 +59,9 @@ def whitening(kernel: Kernel, inducing: Tensor, jitter: float) -> Whitening:
             ladder=tuple(ladder),
             hint="fewer inducing points, or a higher approx.jitter",
         )
+    if report.relative:
+        shift = report.relative * k_zz.diagonal().mean()
+        k_zz = k_zz + torch.diag_embed(shift.expand(z.shape[0]))
     return Whitening(k_zz, factor, report)
 
 

@@ -1,0 +1,119 @@
+"""Inducing points by conditional variance: the next one is where the others know least.
+
+Greedily (the largest) or at random (in proportion), both as pivots of a partial Cholesky
+factorisation of K_xx.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+from torch import Tensor
+
+from gpx.errors import ConfigError
+from gpx.inducing.base import Selection, Selector, subset
+from gpx.kernels.base import Kernel
+from gpx.linalg import PivotedCholesky, pivoted_cholesky, randomly_pivoted_cholesky
+
+
+class PivotSelector(Selector):
+    """Pivots of a partial Cholesky factorisation of K_xx; a subclass says how they are chosen.
+
+    When the residual is exhausted before M points were found (repeated inputs, kernels of low rank)
+    the rest is drawn uniformly from the points not yet chosen.
+
+    Args:
+        max_candidates: with more data than this, choose among a uniform subset of this size;
+            memory is (M + 64) x candidates numbers.
+    """
+
+    def __init__(self, max_candidates: int = 100_000) -> None:
+        if max_candidates < 1:
+            raise ConfigError(f"max_candidates must be at least 1, got {max_candidates}")
+        self.max_candidates = max_candidates
+
+    @abstractmethod
+    def _pivots(
+        self, x: Tensor, kernel: Kernel, num_inducing: int, generator: torch.Generator | None
+    ) -> PivotedCholesky:
+        """Factorisation of k(x, x) with at most ``num_inducing`` pivots."""
+
+    def _select(
+        self, x: Tensor, kernel: Kernel, num_inducing: int, generator: torch.Generator | None
+    ) -> Selection:
+        n = x.shape[0]
+        size = max(self.max_candidates, num_inducing)
+        candidates: Tensor | None = None
+        inputs = x
+        if n > size:
+            candidates = subset(n, size, x, generator).sort().values
+            inputs = x[candidates]
+        done = self._pivots(inputs, kernel, num_inducing, generator)
+        indices = done.pivots
+        informative = indices.shape[0]
+        if informative < num_inducing:
+            free = torch.ones(inputs.shape[0], dtype=torch.bool, device=x.device)
+            free[indices] = False
+            rest = free.nonzero().squeeze(1)
+            drawn = subset(rest.shape[0], num_inducing - informative, x, generator)
+            indices = torch.cat([indices, rest[drawn]])
+        if candidates is not None:
+            indices = candidates[indices]
+        return Selection(
+            points=x[indices].clone(),
+            indices=indices,
+            informative=informative,
+            trace_error=float(done.residual.sum()),
+        )
+
+
+class GreedyConditionalVariance(PivotSelector):
+    """Each new point is the training input of largest prior variance given those before.
+
+    (Ties: lowest index.) Selections are nested in M. It makes the *largest* conditional variance
+    small, and what the evidence bound loses is their *sum*: right where M points nearly determine
+    the function (low dimension, long lengthscales) and for growing a set until it is certified.
+    Where M is far too small for that, the largest variances are at the edge of the data, where few
+    data are, and the points with them: on such sets even uniform draws lose less.
+
+    Args:
+        max_candidates: as in ``PivotSelector``.
+
+    Cost: O(M) rows of the kernel matrix, n M^2 multiply-adds.
+    Source: Burt thesis, section 3.1.2.
+    """
+
+    def _pivots(
+        self, x: Tensor, kernel: Kernel, num_inducing: int, generator: torch.Generator | None
+    ) -> PivotedCholesky:
+        return pivoted_cholesky(
+            lambda rows: kernel.evaluate(x[rows], x), kernel.diagonal(x), num_inducing
+        )
+
+
+class SampledConditionalVariance(PivotSelector):
+    """Each new point is drawn with probability proportional to its variance given those before.
+
+    The first of M points are a draw of that size. They follow the density of the data, other than
+    greedy ones: regions count by the variance that all their data leave, so that the sum over the
+    data becomes small, which is what the evidence bound loses.
+
+    Args:
+        max_candidates: as in ``PivotSelector``.
+
+    Guarantee: E tr(K_xx - Q_xx) <= (1 + e) times the sum of all but the r largest eigenvalues of
+    K_xx once M >= r / e + r log(1 / (e t)), t that sum relative to tr K_xx.
+    Cost: O(M) rows of the kernel matrix, n M^2 multiply-adds.
+    Source: Chen, Epperly, Tropp and Webber 2023 (RPCholesky), theorem 3.1.
+    """
+
+    def _pivots(
+        self, x: Tensor, kernel: Kernel, num_inducing: int, generator: torch.Generator | None
+    ) -> PivotedCholesky:
+        return randomly_pivoted_cholesky(
+            lambda rows: kernel.evaluate(x[rows], x),
+            kernel.diagonal(x),
+            num_inducing,
+            generator=generator,
+        )
