@@ -12,12 +12,12 @@ from gpx.linalg import SolveReport, cholesky, probe_vectors, with_gradient
 from gpx.linalg.trace import mean_and_error
 from gpx.models.base import Model
 from gpx.models.grid import GridGP
+from gpx.models.grid_dense import DENSE_POINTS
 from gpx.models.grid_gaps import GapOptions, solve_gaps
 from gpx.models.grid_system import GridSystem
 from gpx.objectives.base import Evidence, Facts
 from gpx.objectives.grid_gradient import FactorGradient, bilinear_gradient
 from gpx.objectives.grid_logdet import (
-    DENSE_POINTS,
     dense_function,
     inner_spectral_sum,
     require_dense,
@@ -91,10 +91,9 @@ class GCV(GridObjective):
     GCV is the mean squared residual over the squared mean of I - H, H the hat matrix; it estimates
     the leave-one-out error and does not change when K and sigma^2 are scaled together: keep the
     outputscale fixed (kernel.outputscale=null), its gradient and the noise's cancel. For the same
-    reason it knows no scale of variances: means are as they are, predictive variances (and the
-    noise variance) are to be multiplied by the fact ``variance_scale`` = y^T (K_XX + sigma^2
-    I)^{-1} y / N, the scale of greatest likelihood. The logarithm puts it on the scale of an
-    evidence.
+    reason it knows no scale of variances: ``for_prediction`` multiplies K and sigma^2 by the fact
+    ``variance_scale`` = y^T (K_XX + sigma^2 I)^{-1} y / N, the scale of greatest likelihood. The
+    logarithm puts it on the scale of an evidence.
 
     Args:
         trace: "nystrom", "dense", "hutchinson" (a solve per probe) or "auto": exact where it is
@@ -175,6 +174,20 @@ class GCV(GridObjective):
         if float(inverse.standard_error):
             facts["trace_standard_error"] = float(inverse.standard_error)
         return Evidence(value, self.kind, parts, solve.report, facts)
+
+    @torch.no_grad()
+    def for_prediction(self, model: Model, x: Tensor, y: Tensor) -> Model:
+        """A copy of the model at the scale of greatest likelihood; cost: one solve.
+
+        Raises:
+            ConfigError: there is none, all targets being equal to the mean.
+        """
+        self.check(model)
+        assert isinstance(model, GridGP)
+        target, rows, factors = self.posed(model, x, y)
+        start = model.warm.to(target) if model.warm.shape[0] else None
+        solve = solve_gaps(model.system(rows, factors), target, model.options, start=start)
+        return model.scaled(float(solve.fit) / x.shape[0])
 
     def _route(self, system: GridSystem) -> str:
         if not system.num_gaps:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import reduce
 from typing import Literal, NamedTuple, get_args
 
 import torch
@@ -19,10 +18,16 @@ from gpx.linalg import (
     gauss,
     kronecker_vector,
     probe_vectors,
-    split_index,
     tridiagonal_of_cg,
 )
 from gpx.linalg.trace import mean_and_error
+from gpx.models.grid_dense import (
+    blocks,
+    dense_is_cheap,
+    missing_matrix,
+    observed_covariance,
+    over_observed,
+)
 from gpx.models.grid_gaps import GapOptions, ignore_preconditioner
 from gpx.models.grid_system import GridSystem
 from gpx.objectives.grid_gradient import (
@@ -33,15 +38,6 @@ from gpx.objectives.grid_gradient import (
 )
 
 LogdetName = Literal["auto", "nystrom", "dense", "slq_fill", "slq_ignore"]
-
-DENSE_POINTS = 1500
-"""Observed cells up to which "auto" factorises their covariance."""
-
-DENSE_WORK = 10**7
-"""Gaps times cells up to which "auto" takes the exact identity over the gaps."""
-
-BLOCK_NUMBERS = 2**25
-"""Numbers in one block of columns over the grid."""
 
 
 class GridLogdet(NamedTuple):
@@ -78,8 +74,7 @@ def choose_logdet(name: LogdetName, num_observed: int, num_gaps: int) -> str:
         return "full"
     if name != "auto":
         return name
-    small = num_observed <= DENSE_POINTS
-    if small or num_gaps * (num_gaps + num_observed) <= DENSE_WORK:
+    if dense_is_cheap(num_observed, num_gaps):
         return "dense"
     return "nystrom"
 
@@ -122,11 +117,6 @@ def grid_logdet(
     if route == "slq_fill":
         return _slq_fill(system, options, probes, generator)
     return _slq_ignore(system, options, probes, generator)
-
-
-def over_observed(num_observed: int, num_gaps: int) -> bool:
-    """Whether the dense route factorises K_XX itself rather than F."""
-    return num_observed <= max(num_gaps, 1) or num_observed <= DENSE_POINTS
 
 
 def require_dense(count: int, axes: int, like: Tensor, option: str) -> None:
@@ -216,39 +206,17 @@ def dense_function(
     Args:
         function: matrix (N, N) -> (value, derivative (N, N)).
     """
-    parts = split_index(system.rows.cells, system.rows.grid.shape)
     with torch.enable_grad():
         leaves = [
             (f if isinstance(f, Tensor) else f.column).clone().requires_grad_()
             for f in system.factors
         ]
-        covariance = reduce(torch.mul, map(_between, leaves, parts))
+        covariance = observed_covariance(leaves, system.rows)
     matrix = covariance.detach().clone()
     matrix.diagonal().add_(system.noise)
     value, weight = function(matrix)
     factors = torch.autograd.grad(covariance, leaves, weight)
     return value, FactorGradient(list(factors), weight.diagonal().sum())
-
-
-def _between(factor: Tensor, index: Tensor) -> Tensor:
-    """The entries of a factor, or of the circulant with that first column, between points."""
-    if factor.ndim == 2:
-        return factor[index][:, index]
-    return factor[(index.unsqueeze(1) - index).remainder_(factor.shape[0])]
-
-
-def _blocks(count: int, size: int) -> list[slice]:
-    step = max(1, BLOCK_NUMBERS // size)
-    return [slice(i, min(i + step, count)) for i in range(0, count, step)]
-
-
-def missing_matrix(system: GridSystem) -> Tensor:
-    """F (L, L), by columns. Cost: 2 L Kronecker products, L^2 numbers."""
-    count = system.num_gaps
-    eye = torch.eye(count, dtype=system.shifted.dtype, device=system.shifted.device)
-    columns = [system.missing(eye[:, block]) for block in _blocks(count, system.size)]
-    whole = torch.cat(columns, 1)
-    return 0.5 * (whole + whole.mT)
 
 
 def _dense_gaps(system: GridSystem) -> tuple[Tensor, FactorGradient]:
@@ -257,7 +225,7 @@ def _dense_gaps(system: GridSystem) -> tuple[Tensor, FactorGradient]:
     lower, _ = cholesky(missing_matrix(system), name="C at the gaps", ladder=(0.0,))
     eye = torch.eye(lower.shape[0], dtype=lower.dtype, device=lower.device)
     root = torch.linalg.solve_triangular(lower.mT, eye, upper=True)
-    for block in _blocks(lower.shape[0], system.size):
+    for block in blocks(lower.shape[0], system.size):
         columns = system.inverse(system.rows.gaps, None, root[:, block])
         gradient = gradient + -1.0 * bilinear_gradient(system.factors, columns, columns)
     return value + 2.0 * lower.diagonal().log().sum(), gradient

@@ -11,6 +11,7 @@ from torch import Tensor
 from gpx.linalg import with_gradient
 from gpx.models.base import Model
 from gpx.models.grid import GridGP
+from gpx.models.grid_dense import over_observed
 from gpx.models.grid_gaps import GridSolve, bracket
 from gpx.models.grid_system import GridSystem
 from gpx.objectives.base import Evidence, Facts, Kind
@@ -20,7 +21,6 @@ from gpx.objectives.grid_logdet import (
     LogdetName,
     choose_logdet,
     grid_logdet,
-    over_observed,
     require_dense,
 )
 from gpx.objectives.grid_objective import GridObjective, grid_facts

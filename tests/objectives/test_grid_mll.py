@@ -6,8 +6,10 @@ import torch
 
 from gpx.constraints import lower_limits
 from gpx.errors import ConfigError, DataError
+from gpx.kernels import RBF
 from gpx.kernels.over_axes import MultiOutput
 from gpx.linalg import UnconvergedWarning
+from gpx.models import grid_dense
 from gpx.models.grid_axes import CartesianGrid, GriddedRows
 from gpx.models.grid_gaps import GapOptions
 from gpx.models.grid_system import GridSystem
@@ -134,8 +136,8 @@ def test_the_identity_over_the_gaps_is_exact(share, monkeypatch):
     want = torch.linalg.slogdet(matrix).logabsdet
     inverse = torch.linalg.inv(matrix)
     for points in (1500, 0):  # over the observed cells; over the gaps where they are fewer
-        monkeypatch.setattr(grid_logdet, "DENSE_POINTS", points)
-        monkeypatch.setattr(grid_logdet, "BLOCK_NUMBERS", 1000)
+        monkeypatch.setattr(grid_dense, "DENSE_POINTS", points)
+        monkeypatch.setattr(grid_dense, "BLOCK_NUMBERS", 1000)
         found = logdet_of(system, "dense", OPTIONS)
         torch.testing.assert_close(found.value, want, rtol=1e-9, atol=0)
         torch.testing.assert_close(found.gradient.noise, inverse.trace(), rtol=1e-8, atol=0)
@@ -327,6 +329,55 @@ def test_gcv_knows_the_scale_of_variances_apart():
         slopes.append(float(y @ torch.linalg.solve(matrix, y).detach()) - len(y))
     assert abs(slopes[0]) < 1e-4 * len(y)
     assert slopes[1] < -0.4 * len(y)
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+def test_predictions_under_gcv_have_the_scale_of_greatest_likelihood(fixed):
+    """Against a dense model whose prior and noise carry the scale; the model itself stays."""
+    _, x, y = grid_problems.draw(0.65)
+    kernel = RBF(3, [0.3, 0.5, 0.4], None if fixed else 1.7)
+    model, exact = grid_problems.pair(kernel=kernel)
+    GCV("dense").evidence(model, x, y)  # where the next solve starts is known
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    scaled = GCV("dense").for_prediction(model, x, y)
+    noise = float(exact.likelihood.noise_variance.detach())
+    with torch.no_grad():
+        matrix = exact.kernel.evaluate(x) + noise * torch.eye(len(y), dtype=y.dtype)
+        scale = float(y @ torch.linalg.solve(matrix, y)) / len(y)
+        cross = exact.kernel.evaluate(x, x + 0.1)
+        explained = (cross * torch.linalg.solve(matrix, cross)).sum(0)
+        variance = scale * (exact.kernel.diagonal(x) - explained)
+    assert abs(scale - 1.0) > 0.1
+    posterior = scaled.condition(x, y)
+    found = posterior.predict(x + 0.1)
+    torch.testing.assert_close(found.variance, variance, rtol=1e-7, atol=1e-10)
+    want = model.condition(x, y).predict(x + 0.1).mean
+    torch.testing.assert_close(found.mean, want, rtol=1e-9, atol=1e-10)
+    assert float(scaled.likelihood.noise_variance.detach()) == pytest.approx(
+        scale * noise, rel=1e-9
+    )
+    assert posterior.facts()["prior_scale"] == pytest.approx(scale, rel=1e-9)
+    # again it is already there, and what is trained on has not moved
+    assert GCV().evidence(scaled, x, y).facts["variance_scale"] == pytest.approx(1.0, rel=1e-8)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name])
+
+    rebuilt = model.empty_posterior(len(x)).double()
+    state = posterior.state_dict()
+    rebuilt.load_state_dict(state)
+    torch.testing.assert_close(rebuilt.predict(x + 0.1).variance, found.variance, rtol=0, atol=0)
+    del state["prior_scale"]  # written before there was one
+    rebuilt.load_state_dict(state)
+    assert "prior_scale" not in rebuilt.facts()
+
+
+def test_a_scale_keeps_the_noise_above_its_floor_and_refuses_nothing_to_go_by():
+    _, x, y = grid_problems.draw(0.65)
+    model, _ = grid_problems.pair()
+    noise = model.scaled(1e-9).likelihood.noise_variance
+    assert float(noise.detach()) == pytest.approx(1e-6, rel=1e-6)
+    with pytest.raises(ConfigError, match="are all targets equal"):
+        GCV("dense").for_prediction(model, x, torch.zeros_like(y))
 
 
 def test_gcv_does_not_change_with_a_common_scale():
