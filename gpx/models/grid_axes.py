@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -100,6 +101,30 @@ class GriddedRows:
     def gappiness(self) -> float:
         """Share of cells without a row; those that close a circle do not count."""
         return 1.0 - self.cells.shape[0] / self.grid.inner_size
+
+    @cached_property
+    def clustering(self) -> float:
+        """Correlation of being observed between neighbouring cells, the largest over the axes.
+
+        Near zero for gaps scattered at random, near one for blocks, and zero without gaps; cells
+        that close a circle do not count.
+        """
+        shape = self.grid.shape
+        whole = self.cells.new_zeros(self.grid.size, dtype=torch.float32)
+        whole[self.cells] = 1.0
+        whole = whole.view(shape)
+        for axis, inner in enumerate(self.grid.inner_shape):
+            whole = whole.narrow(axis, (shape[axis] - inner) // 2, inner)
+        share = 1.0 - self.gappiness
+        spread = share * (1.0 - share)
+        if spread <= 0.0:
+            return 0.0
+        found = 0.0
+        for axis, m in enumerate(whole.shape):
+            if m > 1:
+                both = whole.narrow(axis, 0, m - 1) * whole.narrow(axis, 1, m - 1)
+                found = max(found, (float(both.mean(dtype=torch.float64)) - share**2) / spread)
+        return found
 
 
 def column_groups(num_inputs: int, axes: Sequence[Sequence[int]] | None) -> tuple[tuple[int, ...]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from functools import reduce
 from typing import Literal, NamedTuple, get_args
 
 import torch
@@ -12,7 +14,8 @@ from gpx.linalg import SolveReport, cholesky, probe_vectors, with_gradient
 from gpx.linalg.trace import mean_and_error
 from gpx.models.base import Model
 from gpx.models.grid import GridGP
-from gpx.models.grid_dense import DENSE_POINTS
+from gpx.models.grid_axes import GriddedRows
+from gpx.models.grid_dense import DENSE_POINTS, blocks
 from gpx.models.grid_gaps import GapOptions, solve_gaps
 from gpx.models.grid_system import GridSystem
 from gpx.objectives.base import Evidence, Facts
@@ -21,6 +24,8 @@ from gpx.objectives.grid_logdet import (
     dense_function,
     inner_spectral_sum,
     require_dense,
+    spectrum_will_do,
+    worst_report,
 )
 from gpx.objectives.grid_objective import GridObjective, grid_facts
 
@@ -79,10 +84,16 @@ def inverse_trace(
     z = probe_vectors(
         system.num_observed, probes, generator=generator, dtype=like.dtype, device=like.device
     )
-    solved = solve_gaps(system, z, options)
-    mean, error = mean_and_error((z * solved.alpha[system.rows.cells]).sum(0).double())
-    gradient = bilinear_gradient(system.factors, solved.alpha, solved.alpha)
-    return InverseTrace(mean, (-1.0 / probes) * gradient, error, solved.report)
+    samples, reports, gradients = [], [], []
+    for block in blocks(probes, system.size):
+        solved = solve_gaps(system, z[:, block], options)
+        samples.append((z[:, block] * solved.alpha[system.rows.cells]).sum(0).double())
+        gradients.append(bilinear_gradient(system.factors, solved.alpha, solved.alpha))
+        if solved.report is not None:
+            reports.append(solved.report)
+    mean, error = mean_and_error(torch.cat(samples))
+    gradient = (-1.0 / probes) * reduce(operator.add, gradients)
+    return InverseTrace(mean, gradient, error, worst_report(reports) if reports else None)
 
 
 class GCV(GridObjective):
@@ -97,13 +108,15 @@ class GCV(GridObjective):
 
     Args:
         trace: "nystrom", "dense", "hutchinson" (a solve per probe) or "auto": exact where it is
-            cheap, else "nystrom".
+            cheap, else "nystrom" where gaps are scattered, "hutchinson" where they hang together.
         probes: of "hutchinson"; fixed for a run.
 
     Exactness: an estimate of predictive error, no evidence. Cost: two solves, else as ``GridMLL``.
     Source: Evans thesis, appendix B, with the numerator ||alpha||^2 (the printed y^T alpha has
     another unit).
     """
+
+    route_fact = "trace"
 
     def __init__(self, trace: TraceName = "auto", probes: int = 10) -> None:
         super().__init__(probes)
@@ -123,8 +136,13 @@ class GCV(GridObjective):
         if self.trace == "dense" and rows.gaps.shape[0]:
             require_dense(x.shape[0], len(rows.grid.axes), x, "objective.trace")
 
-    def evidence(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    def evaluate(
+        self,
+        model: Model,
+        x: Tensor,
+        y: Tensor,
+        generator: torch.Generator | None,
+        route: str | None,
     ) -> Evidence:
         """-N / 2 log GCV; parts: its residual and its trace term. Facts: GCV, variance_scale."""
         self.check(model)
@@ -138,7 +156,7 @@ class GCV(GridObjective):
             cells = rows.cells
             solve = model.solve(system, target.detach())
             alpha = solve.alpha[cells]
-            route = self._route(system)
+            route = self._route(rows) if route is None else route
             inverse = inverse_trace(
                 system,
                 route,
@@ -189,9 +207,15 @@ class GCV(GridObjective):
         solve = solve_gaps(model.system(rows, factors), target, model.options, start=start)
         return model.scaled(float(solve.fit) / x.shape[0])
 
-    def _route(self, system: GridSystem) -> str:
-        if not system.num_gaps:
+    def sampled_route(self, rows: GriddedRows) -> str:
+        """Hutchinson's."""
+        return "hutchinson"
+
+    def _route(self, rows: GriddedRows) -> str:
+        if not rows.gaps.shape[0]:
             return "full"
         if self.trace != "auto":
             return self.trace
-        return "dense" if system.num_observed <= DENSE_POINTS else "nystrom"
+        if rows.cells.shape[0] <= DENSE_POINTS:
+            return "dense"
+        return "nystrom" if spectrum_will_do(rows) else "hutchinson"

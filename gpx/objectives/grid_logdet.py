@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, get_args
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gpx.errors import ConfigError
 from gpx.linalg import (
+    CGResult,
     RelativeResidual,
     SolveReport,
     available_memory,
@@ -20,7 +21,9 @@ from gpx.linalg import (
     probe_vectors,
     tridiagonal_of_cg,
 )
+from gpx.linalg.preconditioners import Preconditioner
 from gpx.linalg.trace import mean_and_error
+from gpx.models.grid_axes import GriddedRows
 from gpx.models.grid_dense import (
     blocks,
     dense_is_cheap,
@@ -28,7 +31,7 @@ from gpx.models.grid_dense import (
     observed_covariance,
     over_observed,
 )
-from gpx.models.grid_gaps import GapOptions, ignore_preconditioner
+from gpx.models.grid_gaps import MOST_GAPS_FILLED, GapOptions, ignore_preconditioner
 from gpx.models.grid_system import GridSystem
 from gpx.objectives.grid_gradient import (
     FactorGradient,
@@ -38,6 +41,10 @@ from gpx.objectives.grid_gradient import (
 )
 
 LogdetName = Literal["auto", "nystrom", "dense", "slq_fill", "slq_ignore"]
+
+
+SCATTERED = 0.1
+"""Correlation between neighbouring cells' being observed up to which gaps count as scattered."""
 
 
 class GridLogdet(NamedTuple):
@@ -60,23 +67,41 @@ class GridLogdet(NamedTuple):
     report: SolveReport | None = None
 
 
-def choose_logdet(name: LogdetName, num_observed: int, num_gaps: int) -> str:
-    """What "auto" means, never "auto": full grid, exact where small, else Nystrom.
-
-    Raises:
-        ConfigError: no such route.
-    """
+def require_logdet(name: str) -> None:
+    """Raise ConfigError where no route has that name."""
     if name not in get_args(LogdetName):
         raise ConfigError(
             f"objective.logdet={name}: choose one of {', '.join(get_args(LogdetName))}"
         )
-    if not num_gaps:
+
+
+def choose_logdet(name: LogdetName, rows: GriddedRows) -> str:
+    """What "auto" means, never "auto": full grid, exact where small, else by what is missing."""
+    if not rows.gaps.shape[0]:
         return "full"
     if name != "auto":
         return name
-    if dense_is_cheap(num_observed, num_gaps):
+    if dense_is_cheap(rows.cells.shape[0], rows.gaps.shape[0]):
         return "dense"
-    return "nystrom"
+    return "nystrom" if spectrum_will_do(rows) else sampled_logdet(rows)
+
+
+def spectrum_will_do(rows: GriddedRows) -> bool:
+    """Whether the whole grid's spectrum, thinned, is near that of the observed cells.
+
+    It is where gaps are scattered as if at random; where they hang together the observed cells are
+    as correlated as before and only fewer.
+    """
+    return rows.clustering <= SCATTERED
+
+
+def sampled_logdet(rows: GriddedRows) -> str:
+    """The stochastic route for these gaps: over the gaps, or over the cells where that is less.
+
+    That is where nearly everything is missing, and on circles, whose far side is all gaps.
+    """
+    share = rows.gappiness
+    return "slq_ignore" if any(rows.grid.inner) or share > MOST_GAPS_FILLED else "slq_fill"
 
 
 def grid_logdet(
@@ -90,7 +115,8 @@ def grid_logdet(
     """The log-determinant by ``route`` (``choose_logdet``).
 
     * full: all eigenvalues, exact. nystrom: sum over the N largest of log(N / M lambda_i +
-      sigma^2), an estimate (error below a percent at 50 % gaps for smooth kernels). On an axis
+      sigma^2), an estimate without an error: below a percent at 50 % scattered gaps for smooth
+      kernels, of any size where gaps hang together. On an axis
       closed to a circle the circle's eigenvalues stand for those of the axis, and the strong Szego
       theorem adds what its ends change: without gaps the error vanishes exponentially with its
       length in lengthscales.
@@ -237,21 +263,17 @@ def _slq_fill(
     value, gradient = _whole_logdet(system)
     gaps = system.rows.gaps
     z = _probes(system, system.num_gaps, probes, generator)
-    solved = conjugate_gradients(
-        system.missing,
-        z,
-        stop=RelativeResidual(options.tolerance),
-        max_iterations=options.max_iterations,
-        verify=False,
-        on_failure="warn",
-    )
-    samples = z.square().sum(0) * gauss(torch.log, *tridiagonal_of_cg(solved))
-    mean, error = mean_and_error(samples)
-    for j in range(probes):
-        left = system.inverse(gaps, None, solved.solution[:, j])
-        right = system.inverse(gaps, None, z[:, j])
-        gradient = gradient + (-1.0 / probes) * bilinear_gradient(system.factors, left, right)
-    return GridLogdet(value + mean, gradient, "slq_fill", False, error, solved.report)
+    samples, reports = [], []
+    for block in blocks(probes, system.size):
+        solved = _solved(system.missing, z[:, block], None, options)
+        samples.append(_samples(z[:, block], solved))
+        reports.append(solved.report)
+        for j in range(block.stop - block.start):
+            left = system.inverse(gaps, None, solved.solution[:, j])
+            right = system.inverse(gaps, None, z[:, block.start + j])
+            gradient = gradient + (-1.0 / probes) * bilinear_gradient(system.factors, left, right)
+    mean, error = mean_and_error(torch.cat(samples))
+    return GridLogdet(value + mean, gradient, "slq_fill", False, error, worst_report(reports))
 
 
 def _slq_ignore(
@@ -259,23 +281,49 @@ def _slq_ignore(
 ) -> GridLogdet:
     q = ignore_preconditioner(system, options)
     z = _probes(system, system.num_observed, probes, generator)
-    solved = conjugate_gradients(
-        system.observed,
-        z if q is None else q.root_matmul(z),
-        preconditioner=q,
+    samples, reports, gradient = [], [], None
+    for block in blocks(probes, system.size):
+        part = z[:, block]
+        rhs = part if q is None else q.root_matmul(part)
+        solved = _solved(system.observed, rhs, q, options)
+        samples.append(_samples(part, solved))
+        reports.append(solved.report)
+        rights = part if q is None else q.inverse_root_matmul(part, transpose=True)
+        found = bilinear_gradient(
+            system.factors, system.spread(solved.solution), system.spread(rights)
+        ) * (1.0 / probes)
+        gradient = found if gradient is None else gradient + found
+    assert gradient is not None
+    mean, error = mean_and_error(torch.cat(samples))
+    value = mean if q is None else mean + q.logdet()
+    return GridLogdet(value, gradient, "slq_ignore", False, error, worst_report(reports))
+
+
+def _solved(
+    matrix: Callable[[Tensor], Tensor],
+    rhs: Tensor,
+    preconditioner: Preconditioner | None,
+    options: GapOptions,
+) -> CGResult:
+    return conjugate_gradients(
+        matrix,
+        rhs,
+        preconditioner=preconditioner,
         stop=RelativeResidual(options.tolerance),
         max_iterations=options.max_iterations,
         verify=False,
         on_failure="warn",
     )
-    samples = z.square().sum(0) * gauss(torch.log, *tridiagonal_of_cg(solved))
-    mean, error = mean_and_error(samples)
-    rights = z if q is None else q.inverse_root_matmul(z, transpose=True)
-    gradient = bilinear_gradient(
-        system.factors, system.spread(solved.solution), system.spread(rights)
-    ) * (1.0 / probes)
-    value = mean if q is None else mean + q.logdet()
-    return GridLogdet(value, gradient, "slq_ignore", False, error, solved.report)
+
+
+def _samples(z: Tensor, solved: CGResult) -> Tensor:
+    """z^T log(A) z per column, by the quadrature that the solve went through."""
+    return z.square().sum(0) * gauss(torch.log, *tridiagonal_of_cg(solved))
+
+
+def worst_report(reports: Sequence[SolveReport]) -> SolveReport:
+    """Of several solves the one that did not converge, else the longest."""
+    return max(reports, key=lambda r: (not r.converged, r.iterations))
 
 
 def _probes(system: GridSystem, rows: int, count: int, generator: torch.Generator | None) -> Tensor:

@@ -321,7 +321,7 @@ def test_refusals():
         GridGP(**(shared | {"likelihood": StudentT()}))
     with pytest.raises(ConfigError, match="variance_samples=1"):
         GridGP(**shared, variance_samples=1)
-    with pytest.raises(ConfigError, match="variance_error=0.0 positive"):
+    with pytest.raises(ConfigError, match=r"variance_error=0\.0 positive"):
         GridGP(**shared, variance_error=0.0)
     with pytest.raises(ConfigError, match="choose one of auto"):
         GridGP(**shared, variance="exact")
