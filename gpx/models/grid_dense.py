@@ -18,7 +18,7 @@ DENSE_POINTS = 1500
 DENSE_WORK = 10**7
 """Gaps times cells up to which "auto" factorises over the gaps."""
 
-BLOCK_NUMBERS = 2**25
+BLOCK_NUMBERS = 2**24
 """Numbers in one block of columns over the grid."""
 
 

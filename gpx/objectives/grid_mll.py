@@ -89,7 +89,8 @@ class GridMLL(GridObjective):
     the standard error of a stochastic one. "nystrom" has none: it is for training, and
     ``full_evidence`` puts a stochastic value beside it on record.
     Cost: sum_l 9 m_l^3 for eigendecompositions, two Kronecker products per step of the solve and
-    four more; memory about ten vectors over the grid. Source: Evans thesis, section 3.4.
+    four more; memory: ``GRID_VECTORS`` vectors over the grid at most, with probes
+    ``PROBE_VECTORS`` more for each that is solved for at once. Source: Evans thesis, section 3.4.
     """
 
     route_fact = "logdet"

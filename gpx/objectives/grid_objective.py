@@ -20,6 +20,7 @@ from gpx.models.grid_axes import GriddedRows
 from gpx.models.grid_gaps import choose_gaps
 from gpx.objectives.base import Evidence, Facts, Objective
 from gpx.objectives.fixed_probes import FixedProbes
+from gpx.objectives.grid_logdet import require_probes
 
 
 class GridObjective(Objective):
@@ -46,8 +47,15 @@ class GridObjective(Objective):
     def prepare(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> None:
-        """Choose the fixed probes of the run; refuses targets that are not finite (DataError)."""
+        """Choose the fixed probes of the run.
+
+        Raises:
+            DataError: targets that are not finite.
+            ConfigError: solves for the probes would not fit memory.
+        """
         require_finite(y)
+        assert isinstance(model, GridGP)
+        require_probes(model.gridded(x), self.probes, x)
         self.draws.prepare(generator)
 
     @abstractmethod

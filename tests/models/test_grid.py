@@ -298,7 +298,7 @@ def test_what_is_chosen_is_recorded():
 
 def test_samples_are_as_many_as_memory_holds(monkeypatch):
     _, x, _ = grid_problems.draw(0.5)
-    monkeypatch.setattr("gpx.models.grid.available_memory", lambda device: (10 + 7) * 8 * 120)
+    monkeypatch.setattr("gpx.models.grid.available_memory", lambda device: (25 + 7) * 8 * 120)
     model, _ = grid_problems.pair(variance="sampled")
     count, reason = model.settle(x)["variance_samples"]
     assert count == model.variance.samples == 7
