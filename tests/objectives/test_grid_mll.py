@@ -278,11 +278,10 @@ def masked(flags):
 
 @pytest.mark.parametrize("what", ["block", "scattered"])
 def test_what_goes_on_record_has_an_error_that_holds(what, monkeypatch):
-    """809 of 32 x 32 cells, as if too many for "dense"; 40 probes: the stated error has its own.
+    """809 of 32 x 32 cells, as if they were too many for "dense".
 
-    That of a standard error from 40 draws is 11 %.
-
-    Within 3.6 stated errors with odds of a thousand to one; the fixed seed decides once.
+    A standard error of 40 probes is itself known to 11 %; a deviation of 3.6 of them has odds of a
+    thousand to one against it. The seed is fixed.
     """
     monkeypatch.setattr(grid_dense, "DENSE_POINTS", 0)
     monkeypatch.setattr(grid_dense, "DENSE_WORK", 0)
@@ -319,6 +318,18 @@ def test_what_goes_on_record_has_an_error_that_holds(what, monkeypatch):
     else:
         assert step.facts["logdet"] == "nystrom"
         assert record.facts["nystrom_error"] == pytest.approx(float(step.value - record.value))
+
+
+def test_a_whole_axis_by_fft_keeps_its_estimate_and_states_a_bound_on_its_error():
+    x = torch.linspace(0.0, 1.0, 300, dtype=torch.float64).unsqueeze(1)
+    y = torch.randn(300, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    kernel = RBF(1, [0.02], 1.0)
+    model, exact = grid_problems.pair(1, 0.05, kernel=kernel, fft_points=100)
+    found = GridMLL("nystrom").full_evidence(model, x, y, batch_size=1)
+    with torch.no_grad():
+        want = float(ExactMLL().evidence(exact, x, y).value)
+    assert found.facts["logdet"] == "nystrom"
+    assert abs(float(found.value) - want) < 1e-3 < found.facts["logdet_error"]
 
 
 def test_gcv_on_record_has_an_error_too():
