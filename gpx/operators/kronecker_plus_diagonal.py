@@ -37,6 +37,7 @@ class KroneckerPlusDiagonal(Structured):
     Cost, c columns, M = prod m_l: product 2 c M sum m_l operations; first solve or logdet sum
     10 m_l^3 and O(M); a solve two Kronecker products; logdet O(M), its gradient O(d M + sum m_l^3)
     in closed form (repeated eigenvalues do no harm); diagonal O(M). Memory O(c M + sum m_l^2).
+    Solves with a constant diagonal run in float64 whatever the dtype, and are rounded once.
 
     Args:
         kronecker: symmetric positive semi-definite factors.
@@ -144,7 +145,7 @@ class KroneckerPlusDiagonal(Structured):
         return conjugate_gradients(
             self._product,
             right,
-            preconditioner=spectrum.inverse_product,
+            preconditioner=spectrum.preconditioning_product,
             stop=RelativeResidual(TOLERANCE.get(self.dtype, 1e-5)),
         ).solution
 

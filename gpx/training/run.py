@@ -68,12 +68,13 @@ class _Run:
     origin: dict[str, Any] = field(default_factory=dict)
 
     def predictor(self) -> Predictor:
-        """Prediction with the model as it stands."""
+        """Prediction with the model as it stands, completed by what its objective leaves open."""
         with torch.no_grad():
-            posterior = self.model.condition(*self.train)
+            model = self.objective.for_prediction(self.model, *self.train)
+            posterior = model.condition(*self.train)
         return Predictor(
             posterior,
-            self.model.likelihood,
+            model.likelihood,
             self.data.scaler,
             self.data.input_names,
             self.data.target_name,
@@ -301,7 +302,7 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
         {
             **fit.state,
             "posterior": predictor.posterior.state_dict(),
-            "likelihood": model.likelihood.state_dict(),
+            "likelihood": predictor.likelihood.state_dict(),
             "scaler": data.scaler.state_dict(),
             "input_names": list(data.input_names),
             "target_name": data.target_name,

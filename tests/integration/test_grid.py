@@ -64,6 +64,20 @@ def test_resumed_equals_uninterrupted_and_predicts_after_loading(
     np.testing.assert_array_equal(first.std, second.std)
 
 
+def test_gcv_predicts_with_variances_of_the_right_scale(composed, tmp_path):
+    """Unscaled, the noise variance at its floor made 95 % intervals cover 2 % of the targets."""
+    options = ["data=grid_stress", "data.field=rastrigin", "data.shape=[24,24]"]
+    options += ["data.gap_share=0.3", "objective=gcv", "kernel.outputscale=null"]
+    config = composed(*SMALL, *options, "trainer.max_steps=40")
+    metrics = run(config, RunFolder(tmp_path / "run"))
+    assert metrics["test.mnlp"] < 1.0
+    assert metrics["test.coverage_95"] > 0.85
+    scale = metrics["train.variance_scale"]
+    assert metrics["predict.prior_scale"] == pytest.approx(scale, rel=1e-6)
+    found = load(tmp_path / "run").predict(np.array([[1e3, 1e3]]))  # where only the prior speaks
+    assert found.std == pytest.approx(np.sqrt(scale), rel=0.1)
+
+
 def test_a_table_with_axis_columns(composed, tmp_path):
     rows = [[s, t] for s in range(4) for t in np.linspace(0.0, 3.0, 15)]
     random = np.random.default_rng(0)

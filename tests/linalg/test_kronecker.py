@@ -21,6 +21,7 @@ from gpx.linalg.kronecker import (
     matmul_operations,
     split_index,
 )
+from gpx.operators import Kronecker, KroneckerPlusDiagonal
 
 
 def draw(*shape, seed=0, dtype=torch.float64):
@@ -42,28 +43,89 @@ def spd(n, seed=0):
 sizes = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 4)), min_size=1, max_size=4)
 
 
+def close(found, dense, tolerance, scale=None):
+    """Entries within ``tolerance`` of the largest, or of the sums of magnitudes in ``scale``."""
+    size = float((dense if scale is None else scale).abs().max())
+    assert found.shape == dense.shape
+    assert float((found.double() - dense.double()).abs().max()) <= tolerance * size
+
+
+precisions = pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)]
+)
+
+
+@precisions
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(sizes, st.integers(1, 3))
-def test_products_of_any_shapes(shapes, columns):
-    factors = [draw(k, n, seed=i) for i, (k, n) in enumerate(shapes)]
+def test_products_of_any_shapes(dtype, tolerance, shapes, columns):
+    factors = [draw(k, n, seed=i, dtype=dtype) for i, (k, n) in enumerate(shapes)]
     dense = kron(factors)
-    right = draw(dense.shape[1], columns, seed=9)
-    torch.testing.assert_close(kronecker_matmul(factors, right), dense @ right)
-    torch.testing.assert_close(kronecker_product(factors), dense)
+    right = draw(dense.shape[1], columns, seed=9, dtype=dtype)
+    magnitudes = dense.abs() @ right.abs()
+    close(kronecker_matmul(factors, right), dense @ right, tolerance, magnitudes)
+    close(kronecker_product(factors), dense, tolerance)
     rows = torch.randint(dense.shape[0], (3,), generator=torch.Generator().manual_seed(1))
-    torch.testing.assert_close(kronecker_rows(factors, rows), dense[rows])
+    close(kronecker_rows(factors, rows), dense[rows], tolerance, dense)
+    right = draw(dense.shape[0], columns, seed=8, dtype=dtype)
+    found = kronecker_matmul([f.mT for f in factors], right)
+    close(found, dense.mT @ right, tolerance, dense.abs().mT @ right.abs())
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
-def test_identities(dtype, tolerance):
-    a, b, c, d = (
-        draw(*s, seed=i, dtype=dtype) for i, s in enumerate([(2, 3), (4, 2), (3, 5), (2, 3)])
-    )
-    mixed = kronecker_product(kronecker_multiply([a, b], [c, d]))
-    expected = torch.kron(a, b) @ torch.kron(c, d)
-    torch.testing.assert_close(mixed, expected, rtol=tolerance, atol=tolerance)
-    v, w = draw(3, seed=4, dtype=dtype), draw(4, seed=5, dtype=dtype)
-    torch.testing.assert_close(kronecker_vector([v, w]), torch.kron(v, w))
+@precisions
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    st.lists(st.tuples(*[st.integers(1, 4)] * 3), min_size=1, max_size=3),
+    st.floats(-2.0, 2.0).filter(lambda v: abs(v) > 1e-2),
+)
+def test_identities_of_products_sums_and_transposes(dtype, tolerance, shapes, scale):
+    """Scalars, bilinearity, associativity, mixed products, vectors: for rectangles."""
+    left = [draw(k, n, seed=i, dtype=dtype) for i, (k, n, _) in enumerate(shapes)]
+    right = [draw(n, m, seed=9 + i, dtype=dtype) for i, (_, n, m) in enumerate(shapes)]
+    dense = kron(left)
+    scaled = kronecker_product([scale * left[0], *left[1:]])
+    close(scaled, scale * dense, tolerance)
+    close(kronecker_product([*left[:-1], scale * left[-1]]), scale * dense, tolerance)
+    other = [torch.flip(left[0], (0,)), *left[1:]]
+    both = kronecker_product([left[0] + other[0], *left[1:]])
+    close(both, dense + kron(other), tolerance, dense.abs().max() + kron(other).abs().max())
+    nested = kronecker_product([kronecker_product(left[:2]), *left[2:]])
+    close(nested, dense, tolerance)
+    mixed = kronecker_product(kronecker_multiply(left, right))
+    close(mixed, dense @ kron(right), tolerance, dense.abs() @ kron(right).abs())
+    columns = [f[:, 0] for f in left]
+    close(kronecker_vector(columns), dense[:, 0], tolerance, dense)
+
+
+@precisions
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=3), st.floats(1e-2, 1.0))
+def test_identities_of_square_factors(dtype, tolerance, sizes, noise):
+    """Inverse, Cholesky factor, eigenvalues, trace, determinant, diagonal; and with noise."""
+    factors = [spd(m, seed=i).to(dtype) for i, m in enumerate(sizes)]
+    dense = kron(factors).double()
+    size = len(dense)
+    right = draw(size, 2, seed=7, dtype=dtype)
+    # well conditioned: eigenvalues of each factor lie within [1, 8]
+    close(kronecker_solve(factors, right), torch.linalg.solve(dense, right.double()), tolerance)
+    lower = kronecker_product([torch.linalg.cholesky(f) for f in factors])
+    close(lower, torch.linalg.cholesky(dense), tolerance)
+    pairs = [torch.linalg.eigh(f) for f in factors]
+    values, vectors = kronecker_vector([v for v, _ in pairs]), [q for _, q in pairs]
+    close(values.sort().values, torch.linalg.eigvalsh(dense), tolerance)
+    q = kronecker_product(vectors)
+    close((q * values) @ q.mT, dense, tolerance)
+    traces = math.prod(float(f.trace()) for f in factors)
+    assert traces == pytest.approx(float(dense.trace()), rel=tolerance)
+    close(kronecker_vector([f.diagonal() for f in factors]), dense.diagonal(), tolerance)
+    want = torch.linalg.slogdet(dense.double()).logabsdet
+    found = kronecker_logdet(factors).double()
+    assert float((found - want).abs()) <= tolerance * size
+    noisy = KroneckerPlusDiagonal(Kronecker(*factors), torch.tensor([noise], dtype=dtype))
+    matrix = dense + noise * torch.eye(size, dtype=torch.float64)
+    close(noisy.solve(right), torch.linalg.solve(matrix, right.double()), tolerance)
+    want = torch.linalg.slogdet(matrix.double()).logabsdet
+    assert float((noisy.logdet().double() - want).abs()) <= tolerance * size
 
 
 def test_gradient_of_the_product_through_unequal_rectangles():
@@ -72,15 +134,18 @@ def test_gradient_of_the_product_through_unequal_rectangles():
     assert torch.autograd.gradcheck(lambda r, *f: kronecker_matmul(f, r), leaves)
 
 
-def test_batches_broadcast():
-    factors = [draw(2, 3, 2, seed=1), draw(4, 3, seed=2)]
-    right = draw(5, 1, 6, 2, seed=3)
+def test_batches_of_three_unequal_rectangles_broadcast():
+    factors = [draw(2, 3, 2, seed=1), draw(4, 3, seed=2), draw(1, 2, 5, seed=4)]
+    right = draw(5, 1, 30, 2, seed=3)
     out = kronecker_matmul(factors, right)
-    assert out.shape == (5, 2, 12, 2)
+    assert out.shape == (5, 2, 24, 2)
     for i in range(5):
         for j in range(2):
-            dense = torch.kron(factors[0][j], factors[1])
-            torch.testing.assert_close(out[i, j], dense @ right[i, 0])
+            dense = kron([factors[0][j], factors[1], factors[2][0]])
+            magnitudes = dense.abs() @ right[i, 0].abs()
+            close(out[i, j], dense @ right[i, 0], 1e-12, magnitudes)
+    leaves = [t.requires_grad_() for t in (draw(2, 1, 30, 1, seed=5), *factors)]
+    assert torch.autograd.gradcheck(lambda r, *f: kronecker_matmul(f, r), leaves)
 
 
 @pytest.mark.parametrize("shapes", [[(5, 5), (7, 7), (3, 3)], [(2, 8), (9, 3)], [(8, 2), (3, 9)]])

@@ -108,6 +108,14 @@ class Objective(DataSized, ABC):
         """
         return False
 
+    def for_prediction(self, model: Model, x: Tensor, y: Tensor) -> Model:
+        """The model to predict with, given all training data; by default ``model`` itself.
+
+        What this objective leaves open (the scale of variances, where it knows none) is set in a
+        copy, so that training can go on from ``model``.
+        """
+        return model
+
     def forward(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:

@@ -29,15 +29,18 @@ class AxisKernels:
         scales: kernels whose outputscale (scale, constant) multiplies the product; read at every
             evaluation, since it is learned.
         parts: per axis the kernels to multiply and whether each carries its own scale.
+        prior_scale (): a fixed factor beside them; None: one.
     """
 
     scales: list[Kernel] = field(default_factory=list)
     parts: list[list[tuple[Kernel, bool]]] = field(default_factory=list)
+    prior_scale: Tensor | None = None
 
     def scale(self, like: Tensor) -> Tensor:
         """Product of all scales, ()."""
         values = [_scale_of(k) for k in self.scales]
-        return reduce(torch.mul, values, like.new_ones(()))
+        first = like.new_ones(()) if self.prior_scale is None else self.prior_scale.to(like)
+        return reduce(torch.mul, values, first)
 
     def matrices(self, grid: CartesianGrid, points: Sequence[Tensor] | None = None) -> list[Tensor]:
         """Per axis k_l(points_l, axis_l) (q_l, m_l); the first carries the scale.
@@ -125,7 +128,9 @@ def _scale_of(kernel: Kernel) -> Tensor:
     return value
 
 
-def split_kernel(kernel: Kernel, groups: Sequence[Sequence[int]]) -> AxisKernels:
+def split_kernel(
+    kernel: Kernel, groups: Sequence[Sequence[int]], prior_scale: Tensor | None = None
+) -> AxisKernels:
     """Take a kernel apart over groups of columns.
 
     Products and multiples are taken apart; an RBF over several groups is the product of RBFs over
@@ -136,7 +141,7 @@ def split_kernel(kernel: Kernel, groups: Sequence[Sequence[int]]) -> AxisKernels
 
     Source: Evans thesis, section 3.2 (requirement on the kernel).
     """
-    found = AxisKernels(parts=[[] for _ in groups])
+    found = AxisKernels(parts=[[] for _ in groups], prior_scale=prior_scale)
     width = sum(map(len, groups))
     for part in _parts(kernel, found.scales):
         columns = range(width) if part.active_dims is None else part.active_dims.tolist()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from functools import reduce
 from typing import Literal, NamedTuple, get_args
 
 import torch
@@ -12,13 +14,16 @@ from gpx.linalg import SolveReport, cholesky, probe_vectors, with_gradient
 from gpx.linalg.trace import mean_and_error
 from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Evidence, Facts
+from gpx.methods.grid.axes import GriddedRows
+from gpx.methods.grid.dense import DENSE_POINTS, blocks
 from gpx.methods.grid.gaps import GapOptions, solve_gaps
 from gpx.methods.grid.gradient import FactorGradient, bilinear_gradient
 from gpx.methods.grid.logdet import (
-    DENSE_POINTS,
     dense_function,
     inner_spectral_sum,
     require_dense,
+    spectrum_will_do,
+    worst_report,
 )
 from gpx.methods.grid.model import GridGP
 from gpx.methods.grid.objective import GridObjective, grid_facts
@@ -79,10 +84,16 @@ def inverse_trace(
     z = probe_vectors(
         system.num_observed, probes, generator=generator, dtype=like.dtype, device=like.device
     )
-    solved = solve_gaps(system, z, options)
-    mean, error = mean_and_error((z * solved.alpha[system.rows.cells]).sum(0).double())
-    gradient = bilinear_gradient(system.factors, solved.alpha, solved.alpha)
-    return InverseTrace(mean, (-1.0 / probes) * gradient, error, solved.report)
+    samples, reports, gradients = [], [], []
+    for block in blocks(probes, system.size):
+        solved = solve_gaps(system, z[:, block], options)
+        samples.append((z[:, block] * solved.alpha[system.rows.cells]).sum(0).double())
+        gradients.append(bilinear_gradient(system.factors, solved.alpha, solved.alpha))
+        if solved.report is not None:
+            reports.append(solved.report)
+    mean, error = mean_and_error(torch.cat(samples))
+    gradient = (-1.0 / probes) * reduce(operator.add, gradients)
+    return InverseTrace(mean, gradient, error, worst_report(reports) if reports else None)
 
 
 class GCV(GridObjective):
@@ -91,20 +102,21 @@ class GCV(GridObjective):
     GCV is the mean squared residual over the squared mean of I - H, H the hat matrix; it estimates
     the leave-one-out error and does not change when K and sigma^2 are scaled together: keep the
     outputscale fixed (kernel.outputscale=null), its gradient and the noise's cancel. For the same
-    reason it knows no scale of variances: means are as they are, predictive variances (and the
-    noise variance) are to be multiplied by the fact ``variance_scale`` = y^T (K_XX + sigma^2
-    I)^{-1} y / N, the scale of greatest likelihood. The logarithm puts it on the scale of an
-    evidence.
+    reason it knows no scale of variances: ``for_prediction`` multiplies K and sigma^2 by the fact
+    ``variance_scale`` = y^T (K_XX + sigma^2 I)^{-1} y / N, the scale of greatest likelihood. The
+    logarithm puts it on the scale of an evidence.
 
     Args:
         trace: "nystrom", "dense", "hutchinson" (a solve per probe) or "auto": exact where it is
-            cheap, else "nystrom".
+            cheap, else "nystrom" where gaps are scattered, "hutchinson" where they hang together.
         probes: of "hutchinson"; fixed for a run.
 
     Exactness: an estimate of predictive error, no evidence. Cost: two solves, else as ``GridMLL``.
     Source: Evans thesis, appendix B, with the numerator ||alpha||^2 (the printed y^T alpha has
     another unit).
     """
+
+    route_fact = "trace"
 
     def __init__(self, trace: TraceName = "auto", probes: int = 10) -> None:
         super().__init__(probes)
@@ -124,8 +136,13 @@ class GCV(GridObjective):
         if self.trace == "dense" and rows.gaps.shape[0]:
             require_dense(x.shape[0], len(rows.grid.axes), x, "objective.trace")
 
-    def evidence(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    def evaluate(
+        self,
+        model: Model,
+        x: Tensor,
+        y: Tensor,
+        generator: torch.Generator | None,
+        route: str | None,
     ) -> Evidence:
         """-N / 2 log GCV; parts: its residual and its trace term. Facts: GCV, variance_scale."""
         self.check(model)
@@ -139,7 +156,7 @@ class GCV(GridObjective):
             cells = rows.cells
             solve = model.solve(system, target.detach())
             alpha = solve.alpha[cells]
-            route = self._route(system)
+            route = self._route(rows) if route is None else route
             inverse = inverse_trace(
                 system,
                 route,
@@ -176,9 +193,29 @@ class GCV(GridObjective):
             facts["trace_standard_error"] = float(inverse.standard_error)
         return Evidence(value, self.kind, parts, solve.report, facts)
 
-    def _route(self, system: GridSystem) -> str:
-        if not system.num_gaps:
+    @torch.no_grad()
+    def for_prediction(self, model: Model, x: Tensor, y: Tensor) -> Model:
+        """A copy of the model at the scale of greatest likelihood; cost: one solve.
+
+        Raises:
+            ConfigError: there is none, all targets being equal to the mean.
+        """
+        self.check(model)
+        assert isinstance(model, GridGP)
+        target, rows, factors = self.posed(model, x, y)
+        start = model.warm.to(target) if model.warm.shape[0] else None
+        solve = solve_gaps(model.system(rows, factors), target, model.options, start=start)
+        return model.scaled(float(solve.fit) / x.shape[0])
+
+    def sampled_route(self, rows: GriddedRows) -> str:
+        """Hutchinson's."""
+        return "hutchinson"
+
+    def _route(self, rows: GriddedRows) -> str:
+        if not rows.gaps.shape[0]:
             return "full"
         if self.trace != "auto":
             return self.trace
-        return "dense" if system.num_observed <= DENSE_POINTS else "nystrom"
+        if rows.cells.shape[0] <= DENSE_POINTS:
+            return "dense"
+        return "nystrom" if spectrum_will_do(rows) else "hutchinson"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import reduce
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, get_args
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from gpx.errors import ConfigError
 from gpx.linalg import (
+    CGResult,
     RelativeResidual,
     SolveReport,
     available_memory,
@@ -19,11 +19,19 @@ from gpx.linalg import (
     gauss,
     kronecker_vector,
     probe_vectors,
-    split_index,
     tridiagonal_of_cg,
 )
+from gpx.linalg.preconditioners import Preconditioner
 from gpx.linalg.trace import mean_and_error
-from gpx.methods.grid.gaps import GapOptions, ignore_preconditioner
+from gpx.methods.grid.axes import GRID_VECTORS, GriddedRows
+from gpx.methods.grid.dense import (
+    blocks,
+    dense_is_cheap,
+    missing_matrix,
+    observed_covariance,
+    over_observed,
+)
+from gpx.methods.grid.gaps import MOST_GAPS_FILLED, GapOptions, ignore_preconditioner
 from gpx.methods.grid.gradient import (
     FactorGradient,
     bilinear_gradient,
@@ -34,14 +42,12 @@ from gpx.methods.grid.system import GridSystem
 
 LogdetName = Literal["auto", "nystrom", "dense", "slq_fill", "slq_ignore"]
 
-DENSE_POINTS = 1500
-"""Observed cells up to which "auto" factorises their covariance."""
 
-DENSE_WORK = 10**7
-"""Gaps times cells up to which "auto" takes the exact identity over the gaps."""
+PROBE_VECTORS = 8
+"""Vectors over the grid that a solve holds for every probe (measured: 5.4 at half gaps)."""
 
-BLOCK_NUMBERS = 2**25
-"""Numbers in one block of columns over the grid."""
+SCATTERED = 0.1
+"""Correlation between neighbouring cells' being observed up to which gaps count as scattered."""
 
 
 class GridLogdet(NamedTuple):
@@ -64,24 +70,41 @@ class GridLogdet(NamedTuple):
     report: SolveReport | None = None
 
 
-def choose_logdet(name: LogdetName, num_observed: int, num_gaps: int) -> str:
-    """What "auto" means, never "auto": full grid, exact where small, else Nystrom.
-
-    Raises:
-        ConfigError: no such route.
-    """
+def require_logdet(name: str) -> None:
+    """Raise ConfigError where no route has that name."""
     if name not in get_args(LogdetName):
         raise ConfigError(
             f"objective.logdet={name}: choose one of {', '.join(get_args(LogdetName))}"
         )
-    if not num_gaps:
+
+
+def choose_logdet(name: LogdetName, rows: GriddedRows) -> str:
+    """What "auto" means, never "auto": full grid, exact where small, else by what is missing."""
+    if not rows.gaps.shape[0]:
         return "full"
     if name != "auto":
         return name
-    small = num_observed <= DENSE_POINTS
-    if small or num_gaps * (num_gaps + num_observed) <= DENSE_WORK:
+    if dense_is_cheap(rows.cells.shape[0], rows.gaps.shape[0]):
         return "dense"
-    return "nystrom"
+    return "nystrom" if spectrum_will_do(rows) else sampled_logdet(rows)
+
+
+def spectrum_will_do(rows: GriddedRows) -> bool:
+    """Whether the whole grid's spectrum, thinned, is near that of the observed cells.
+
+    It is where gaps are scattered as if at random; where they hang together the observed cells are
+    as correlated as before and only fewer.
+    """
+    return rows.clustering <= SCATTERED
+
+
+def sampled_logdet(rows: GriddedRows) -> str:
+    """The stochastic route for these gaps: over the gaps, or over the cells where that is less.
+
+    That is where nearly everything is missing, and on circles, whose far side is all gaps.
+    """
+    share = rows.gappiness
+    return "slq_ignore" if any(rows.grid.inner) or share > MOST_GAPS_FILLED else "slq_fill"
 
 
 def grid_logdet(
@@ -95,7 +118,8 @@ def grid_logdet(
     """The log-determinant by ``route`` (``choose_logdet``).
 
     * full: all eigenvalues, exact. nystrom: sum over the N largest of log(N / M lambda_i +
-      sigma^2), an estimate (error below a percent at 50 % gaps for smooth kernels). On an axis
+      sigma^2), an estimate without an error: below a percent at 50 % scattered gaps for smooth
+      kernels, of any size where gaps hang together. On an axis
       closed to a circle the circle's eigenvalues stand for those of the axis, and the strong Szego
       theorem adds what its ends change: without gaps the error vanishes exponentially with its
       length in lengthscales.
@@ -124,11 +148,6 @@ def grid_logdet(
     return _slq_ignore(system, options, probes, generator)
 
 
-def over_observed(num_observed: int, num_gaps: int) -> bool:
-    """Whether the dense route factorises K_XX itself rather than F."""
-    return num_observed <= max(num_gaps, 1) or num_observed <= DENSE_POINTS
-
-
 def require_dense(count: int, axes: int, like: Tensor, option: str) -> None:
     """Raise ConfigError where a dense route over ``count`` cells does not fit memory.
 
@@ -143,6 +162,28 @@ def require_dense(count: int, axes: int, like: Tensor, option: str) -> None:
             f"{option}=dense factorises {count:,} x {count:,} numbers, about "
             f"{needed / 2**30:,.1f} GiB with its gradient, and {free / 2**30:,.1f} GiB are free; "
             f"take {option}=auto"
+        )
+
+
+def require_probes(rows: GriddedRows, probes: int, like: Tensor) -> None:
+    """Raise ConfigError where the solves of a stochastic route do not fit memory.
+
+    To be asked once, as ``require_dense``; the record takes such a route wherever none is exact.
+    """
+    free = available_memory(like.device)
+    size = rows.grid.size
+    if free is None or not rows.gaps.shape[0]:
+        return
+    if dense_is_cheap(rows.cells.shape[0], rows.gaps.shape[0]):
+        return
+    columns = max(block.stop - block.start for block in blocks(probes, size))
+    needed = like.element_size() * size * (GRID_VECTORS + PROBE_VECTORS * columns)
+    if needed > free:
+        raise ConfigError(
+            f"an evidence with a stated error takes solves of {columns} probe(s) at a time over "
+            f"{size:,} cells, about {needed / 2**30:,.1f} GiB, and {free / 2**30:,.1f} GiB are "
+            f"free on {like.device}; thin an axis, take trainer.dtype=float32 or fewer "
+            "objective.probes"
         )
 
 
@@ -216,39 +257,17 @@ def dense_function(
     Args:
         function: matrix (N, N) -> (value, derivative (N, N)).
     """
-    parts = split_index(system.rows.cells, system.rows.grid.shape)
     with torch.enable_grad():
         leaves = [
             (f if isinstance(f, Tensor) else f.column).clone().requires_grad_()
             for f in system.factors
         ]
-        covariance = reduce(torch.mul, map(_between, leaves, parts))
+        covariance = observed_covariance(leaves, system.rows)
     matrix = covariance.detach().clone()
     matrix.diagonal().add_(system.noise)
     value, weight = function(matrix)
     factors = torch.autograd.grad(covariance, leaves, weight)
     return value, FactorGradient(list(factors), weight.diagonal().sum())
-
-
-def _between(factor: Tensor, index: Tensor) -> Tensor:
-    """The entries of a factor, or of the circulant with that first column, between points."""
-    if factor.ndim == 2:
-        return factor[index][:, index]
-    return factor[(index.unsqueeze(1) - index).remainder_(factor.shape[0])]
-
-
-def _blocks(count: int, size: int) -> list[slice]:
-    step = max(1, BLOCK_NUMBERS // size)
-    return [slice(i, min(i + step, count)) for i in range(0, count, step)]
-
-
-def missing_matrix(system: GridSystem) -> Tensor:
-    """F (L, L), by columns. Cost: 2 L Kronecker products, L^2 numbers."""
-    count = system.num_gaps
-    eye = torch.eye(count, dtype=system.shifted.dtype, device=system.shifted.device)
-    columns = [system.missing(eye[:, block]) for block in _blocks(count, system.size)]
-    whole = torch.cat(columns, 1)
-    return 0.5 * (whole + whole.mT)
 
 
 def _dense_gaps(system: GridSystem) -> tuple[Tensor, FactorGradient]:
@@ -257,7 +276,7 @@ def _dense_gaps(system: GridSystem) -> tuple[Tensor, FactorGradient]:
     lower, _ = cholesky(missing_matrix(system), name="C at the gaps", ladder=(0.0,))
     eye = torch.eye(lower.shape[0], dtype=lower.dtype, device=lower.device)
     root = torch.linalg.solve_triangular(lower.mT, eye, upper=True)
-    for block in _blocks(lower.shape[0], system.size):
+    for block in blocks(lower.shape[0], system.size):
         columns = system.inverse(system.rows.gaps, None, root[:, block])
         gradient = gradient + -1.0 * bilinear_gradient(system.factors, columns, columns)
     return value + 2.0 * lower.diagonal().log().sum(), gradient
@@ -269,21 +288,17 @@ def _slq_fill(
     value, gradient = _whole_logdet(system)
     gaps = system.rows.gaps
     z = _probes(system, system.num_gaps, probes, generator)
-    solved = conjugate_gradients(
-        system.missing,
-        z,
-        stop=RelativeResidual(options.tolerance),
-        max_iterations=options.max_iterations,
-        verify=False,
-        on_failure="warn",
-    )
-    samples = z.square().sum(0) * gauss(torch.log, *tridiagonal_of_cg(solved))
-    mean, error = mean_and_error(samples)
-    for j in range(probes):
-        left = system.inverse(gaps, None, solved.solution[:, j])
-        right = system.inverse(gaps, None, z[:, j])
-        gradient = gradient + (-1.0 / probes) * bilinear_gradient(system.factors, left, right)
-    return GridLogdet(value + mean, gradient, "slq_fill", False, error, solved.report)
+    samples, reports = [], []
+    for block in blocks(probes, system.size):
+        solved = _solved(system.missing, z[:, block], None, options)
+        samples.append(_samples(z[:, block], solved))
+        reports.append(solved.report)
+        for j in range(block.stop - block.start):
+            left = system.inverse(gaps, None, solved.solution[:, j])
+            right = system.inverse(gaps, None, z[:, block.start + j])
+            gradient = gradient + (-1.0 / probes) * bilinear_gradient(system.factors, left, right)
+    mean, error = mean_and_error(torch.cat(samples))
+    return GridLogdet(value + mean, gradient, "slq_fill", False, error, worst_report(reports))
 
 
 def _slq_ignore(
@@ -291,23 +306,49 @@ def _slq_ignore(
 ) -> GridLogdet:
     q = ignore_preconditioner(system, options)
     z = _probes(system, system.num_observed, probes, generator)
-    solved = conjugate_gradients(
-        system.observed,
-        z if q is None else q.root_matmul(z),
-        preconditioner=q,
+    samples, reports, gradient = [], [], None
+    for block in blocks(probes, system.size):
+        part = z[:, block]
+        rhs = part if q is None else q.root_matmul(part)
+        solved = _solved(system.observed, rhs, q, options)
+        samples.append(_samples(part, solved))
+        reports.append(solved.report)
+        rights = part if q is None else q.inverse_root_matmul(part, transpose=True)
+        found = bilinear_gradient(
+            system.factors, system.spread(solved.solution), system.spread(rights)
+        ) * (1.0 / probes)
+        gradient = found if gradient is None else gradient + found
+    assert gradient is not None
+    mean, error = mean_and_error(torch.cat(samples))
+    value = mean if q is None else mean + q.logdet()
+    return GridLogdet(value, gradient, "slq_ignore", False, error, worst_report(reports))
+
+
+def _solved(
+    matrix: Callable[[Tensor], Tensor],
+    rhs: Tensor,
+    preconditioner: Preconditioner | None,
+    options: GapOptions,
+) -> CGResult:
+    return conjugate_gradients(
+        matrix,
+        rhs,
+        preconditioner=preconditioner,
         stop=RelativeResidual(options.tolerance),
         max_iterations=options.max_iterations,
         verify=False,
         on_failure="warn",
     )
-    samples = z.square().sum(0) * gauss(torch.log, *tridiagonal_of_cg(solved))
-    mean, error = mean_and_error(samples)
-    rights = z if q is None else q.inverse_root_matmul(z, transpose=True)
-    gradient = bilinear_gradient(
-        system.factors, system.spread(solved.solution), system.spread(rights)
-    ) * (1.0 / probes)
-    value = mean if q is None else mean + q.logdet()
-    return GridLogdet(value, gradient, "slq_ignore", False, error, solved.report)
+
+
+def _samples(z: Tensor, solved: CGResult) -> Tensor:
+    """z^T log(A) z per column, by the quadrature that the solve went through."""
+    return z.square().sum(0) * gauss(torch.log, *tridiagonal_of_cg(solved))
+
+
+def worst_report(reports: Sequence[SolveReport]) -> SolveReport:
+    """Of several solves the one that did not converge, else the longest."""
+    return max(reports, key=lambda r: (not r.converged, r.iterations))
 
 
 def _probes(system: GridSystem, rows: int, count: int, generator: torch.Generator | None) -> Tensor:

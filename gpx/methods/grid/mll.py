@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -11,6 +12,8 @@ from torch import Tensor
 from gpx.linalg import with_gradient
 from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Evidence, Facts, Kind
+from gpx.methods.grid.axes import GriddedRows
+from gpx.methods.grid.dense import over_observed
 from gpx.methods.grid.gaps import GridSolve, bracket
 from gpx.methods.grid.gradient import FactorGradient, bilinear_gradient
 from gpx.methods.grid.logdet import (
@@ -18,8 +21,9 @@ from gpx.methods.grid.logdet import (
     LogdetName,
     choose_logdet,
     grid_logdet,
-    over_observed,
     require_dense,
+    require_logdet,
+    sampled_logdet,
 )
 from gpx.methods.grid.model import GridGP
 from gpx.methods.grid.objective import GridObjective, grid_facts
@@ -74,22 +78,28 @@ class GridMLL(GridObjective):
     Args:
         logdet: "nystrom" (an estimate from the whole grid's spectrum), "dense" (exact, small
             problems), "slq_fill", "slq_ignore" (unbiased, a solve per probe) or "auto": exact where
-            it is cheap, else "nystrom". See ``grid_logdet``.
+            it is cheap, else "nystrom" where gaps are scattered as if at random, and the stochastic
+            route where they hang together. See ``grid_logdet``.
         probes: of the stochastic routes; fixed for a run, so that the loss is a function.
         bracket: also bound the error of the data fit, for three more products per evaluation; only
             with gaps that are filled.
 
     Exactness: with "dense", or without gaps, exact to the tolerance of the solve (the fit then errs
-    downwards); otherwise an estimate through the log-determinant, whose route is in the facts.
+    downwards); otherwise an estimate through the log-determinant, whose route is in the facts with
+    the standard error of a stochastic one. "nystrom" has none: it is for training, and
+    ``full_evidence`` puts a stochastic value beside it on record.
     Cost: sum_l 9 m_l^3 for eigendecompositions, two Kronecker products per step of the solve and
-    four more; memory about ten vectors over the grid. Source: Evans thesis, section 3.4.
+    four more; memory: ``GRID_VECTORS`` vectors over the grid at most, with probes
+    ``PROBE_VECTORS`` more for each that is solved for at once. Source: Evans thesis, section 3.4.
     """
+
+    route_fact = "logdet"
 
     def __init__(
         self, logdet: LogdetName = "auto", probes: int = 10, bracket: bool = False
     ) -> None:
         super().__init__(probes)
-        choose_logdet(logdet, 1, 1)  # fails early
+        require_logdet(logdet)
         self.logdet: LogdetName = logdet
         self.bracket = bracket
 
@@ -105,8 +115,13 @@ class GridMLL(GridObjective):
             count = n if over_observed(n, gaps) else gaps
             require_dense(count, len(rows.grid.axes), x, "objective.logdet")
 
-    def evidence(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    def evaluate(
+        self,
+        model: Model,
+        x: Tensor,
+        y: Tensor,
+        generator: torch.Generator | None,
+        route: str | None,
     ) -> Evidence:
         """Evidence in nats, in float64; parts are those of ``GridTerms``.
 
@@ -122,7 +137,7 @@ class GridMLL(GridObjective):
         with torch.no_grad():
             system = model.system(rows, factors)
             solve = model.solve(system, target.detach())
-            route = choose_logdet(self.logdet, system.num_observed, system.num_gaps)
+            route = choose_logdet(self.logdet, rows) if route is None else route
             logdet = grid_logdet(
                 system,
                 route,
@@ -150,3 +165,19 @@ class GridMLL(GridObjective):
             cut_short = solve.report is not None and not solve.report.converged
             kind = CUT_SHORT[str(facts["gaps"])] if cut_short else "exact"
         return Evidence(value, kind, terms._asdict(), solve.report, facts)
+
+    def sampled_route(self, rows: GriddedRows) -> str:
+        """Stochastic Lanczos quadrature, of F or of K_XX."""
+        return sampled_logdet(rows)
+
+    def on_record(self, rows: GriddedRows, estimate: Evidence, sampled: Evidence) -> Evidence:
+        """As in ``GridObjective``; without gaps on an axis closed to a circle the estimate stays.
+
+        Its error vanishes exponentially with the axis there, and the other's scatter does not: the
+        fact ``logdet_error`` is a pessimistic one, their difference and two standard errors.
+        """
+        if rows.gappiness > 0.0:
+            return super().on_record(rows, estimate, sampled)
+        away = abs(float(estimate.value - sampled.value))
+        error = away + 2.0 * float(sampled.facts["logdet_standard_error"])
+        return replace(estimate, facts=estimate.facts | {"logdet_error": error})

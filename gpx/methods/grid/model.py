@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from gpx.constraints import floor_of
 from gpx.errors import ConfigError
 from gpx.inference.exact_solver import require_finite
 from gpx.kernels.base import Kernel
@@ -37,7 +40,12 @@ from gpx.methods.grid.gaps import (
 )
 from gpx.methods.grid.posterior import GridPosterior
 from gpx.methods.grid.system import GridSystem
-from gpx.methods.grid.variance import VarianceName, VarianceOptions
+from gpx.methods.grid.variance import (
+    EXACT_POINTS,
+    VarianceName,
+    VarianceOptions,
+    choose_variance,
+)
 
 LONG_AXIS = 4000
 """Points of an axis from which its eigendecomposition is worth a word."""
@@ -71,13 +79,14 @@ class GridGP(Model):
             latitude); None: every column is an axis.
         gaps, tolerance, max_iterations, precondition_rank, precondition_power, penalty: see
             ``GapOptions``.
-        variance, variance_samples, variance_rank: see ``VarianceOptions``.
+        variance, variance_samples, variance_error, variance_rank: see ``VarianceOptions``.
         fft_points: points from which a regular axis under a stationary kernel is closed to a circle
             and goes by FFT, not by the eigenvectors of an array of all pairs; None: never. Evidence
             is then an estimate wherever its log-determinant is; solves stay exact.
 
     Attributes:
         warm: where the next solve starts: the last one's unknowns.
+        prior_scale (): factor of the kernel, one unless ``scaled`` set it.
 
     Raises:
         ConfigError: options out of range; at ``settle`` a kernel that does not factor, a grid
@@ -91,6 +100,7 @@ class GridGP(Model):
     likelihood: Gaussian
     data_sized = ("warm",)
     warm: Tensor
+    prior_scale: Tensor
 
     def __init__(
         self,
@@ -106,7 +116,8 @@ class GridGP(Model):
         precondition_power: float = 1.0,
         penalty: float = 1e4,
         variance: VarianceName = "auto",
-        variance_samples: int = 32,
+        variance_samples: int = 200,
+        variance_error: float = 0.1,
         variance_rank: int = 500,
         fft_points: int | None = LONG_AXIS,
     ) -> None:
@@ -123,11 +134,13 @@ class GridGP(Model):
         self.options = GapOptions(
             gaps, tolerance, max_iterations, precondition_rank, precondition_power, penalty
         )
-        self.variance = VarianceOptions(variance, variance_samples, variance_rank)
+        self.variance = VarianceOptions(variance, variance_samples, variance_rank, variance_error)
         if fft_points is not None and fft_points < 2:
             raise ConfigError(f"approx.fft_points={fft_points} must be at least 2, or null")
         self.fft_points = fft_points
         self.register_buffer("warm", torch.zeros(0))
+        # of a copy made for prediction; checkpoints of training have no use for it
+        self.register_buffer("prior_scale", torch.ones(()), persistent=False)
         self._prepared = Prepared()
         self._workspace: KroneckerWorkspace | None = None
 
@@ -179,8 +192,10 @@ class GridGP(Model):
     def _fit_samples(self, rows: GriddedRows, x: Tensor) -> dict[str, tuple[Any, str]]:
         """Fewer samples of variances where the vectors they keep would not fit memory."""
         free = available_memory(x.device)
-        sampled = self.variance.variance in ("auto", "sampled") and rows.gaps.shape[0]
-        if free is None or not sampled:
+        counts = x.shape[0], rows.gaps.shape[0]
+        gaps = "fill" if rows.gaps.shape[0] else "full"
+        chosen = choose_variance(self.variance, gaps, EXACT_POINTS + 1, *counts)
+        if free is None or chosen != "sampled":
             return {}
         room = free // (x.element_size() * rows.grid.size) - GRID_VECTORS
         if room >= self.variance.samples:
@@ -190,8 +205,8 @@ class GridGP(Model):
         size = asked * x.element_size() * rows.grid.size / 2**30
         reason = (
             f"{asked} vectors over {rows.grid.size:,} cells would take {size:.1f} GiB of "
-            f"{free / 2**30:.1f}; what gaps add to variances gets a relative error of "
-            f"{(2.0 / fewer) ** 0.5:.0%}"
+            f"{free / 2**30:.1f}; what gaps add to variances may keep a relative "
+            f"error of {(2.0 / fewer) ** 0.5:.0%}"
         )
         return {"variance_samples": (fewer, reason)} if fewer < asked else {}
 
@@ -257,7 +272,30 @@ class GridGP(Model):
 
     def axis_kernels(self, rows: GriddedRows) -> AxisKernels:
         """The kernel taken apart over the axes."""
-        return split_kernel(self.kernel, rows.grid.groups)
+        return split_kernel(self.kernel, rows.grid.groups, self.prior_scale)
+
+    def scaled(self, factor: float) -> GridGP:
+        """A copy with ``factor`` times the prior covariance and times the noise variance.
+
+        Means stay what they are and variances are multiplied. A noise variance never falls below
+        its floor (``likelihood.noise_floor``), where means then change a little.
+
+        Raises:
+            ConfigError: the factor is not positive and finite.
+        """
+        if not 0.0 < factor < math.inf:
+            raise ConfigError(
+                f"the scale of a prior was to be multiplied by {factor:.3g}; it must be positive "
+                "and finite (are all targets equal?)"
+            )
+        shared = (self._prepared, self._workspace)  # a copy finds the same rows
+        other = copy.deepcopy(self, {id(kept): kept for kept in shared})
+        other.prior_scale.mul_(factor)
+        noise = factor * other.likelihood.noise_variance.detach()
+        other.likelihood.noise_variance = noise.clamp_(
+            min=floor_of(other.likelihood, "noise_variance")
+        )
+        return other
 
     def system(self, rows: GriddedRows, factors: Sequence[Tensor]) -> GridSystem:
         """K + sigma^2 I for given covariances of the axes; shares this model's buffers."""
@@ -304,6 +342,7 @@ class GridGP(Model):
         start = self.warm if self.warm.shape[0] else None
         found = solve_gaps(system, target, self.options, start=start)
         posterior = self.empty_posterior(x.shape[0])
+        posterior.prior_scale = self.prior_scale.clone()
         posterior.fill_(rows, target, found.alpha, found.report)
         return posterior
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -14,9 +16,10 @@ from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import SolveReport
 from gpx.methods.base.model import Model
-from gpx.methods.base.objective import Facts, Objective
+from gpx.methods.base.objective import Evidence, Facts, Objective
 from gpx.methods.grid.axes import GriddedRows
 from gpx.methods.grid.gaps import choose_gaps
+from gpx.methods.grid.logdet import require_probes
 from gpx.methods.grid.model import GridGP
 
 
@@ -31,6 +34,8 @@ class GridObjective(Objective):
     kind = "estimate"
     models: ClassVar[tuple[type[Model], ...]] = (GridGP,)
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
+    route_fact: ClassVar[str]
+    """The fact that names the route of the term that may be an estimate."""
 
     def __init__(self, probes: int) -> None:
         super().__init__()
@@ -42,9 +47,64 @@ class GridObjective(Objective):
     def prepare(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> None:
-        """Choose the fixed probes of the run; refuses targets that are not finite (DataError)."""
+        """Choose the fixed probes of the run.
+
+        Raises:
+            DataError: targets that are not finite.
+            ConfigError: solves for the probes would not fit memory.
+        """
         require_finite(y)
+        assert isinstance(model, GridGP)
+        require_probes(model.gridded(x), self.probes, x)
         self.draws.prepare(generator)
+
+    @abstractmethod
+    def evaluate(
+        self,
+        model: Model,
+        x: Tensor,
+        y: Tensor,
+        generator: torch.Generator | None,
+        route: str | None,
+    ) -> Evidence:
+        """As ``evidence``, by the ``route`` given; None: as the options say."""
+
+    @abstractmethod
+    def sampled_route(self, rows: GriddedRows) -> str:
+        """The stochastic route for these gaps, which states its standard error."""
+
+    def evidence(
+        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    ) -> Evidence:
+        """As ``evaluate`` by the route of the options, with gradient."""
+        return self.evaluate(model, x, y, generator, None)
+
+    @torch.no_grad()
+    def full_evidence(
+        self,
+        model: Model,
+        x: Tensor,
+        y: Tensor,
+        *,
+        batch_size: int,
+        generator: torch.Generator | None = None,
+    ) -> Evidence:
+        """Evidence for the record, never an estimate of unknown error.
+
+        Where "nystrom" was taken the stochastic route is evaluated beside it: its value, which has
+        a standard error, goes on record, and ``nystrom_error`` is what the other is away from it.
+        """
+        found = self.evaluate(model, x, y, generator, None)
+        if found.facts[self.route_fact] != "nystrom":
+            return found
+        assert isinstance(model, GridGP)
+        sampled = self.evaluate(model, x, y, generator, self.sampled_route(model.gridded(x)))
+        return self.on_record(model.gridded(x), found, sampled)
+
+    def on_record(self, rows: GriddedRows, estimate: Evidence, sampled: Evidence) -> Evidence:
+        """What the record says of an estimate without an error and of one with a standard error."""
+        away = float(estimate.value - sampled.value)
+        return replace(sampled, facts=sampled.facts | {"nystrom_error": away})
 
     def posed(
         self, model: GridGP, x: Tensor, y: Tensor

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import reduce
 
 import torch
 from torch import Tensor
 
-from gpx.linalg import flatten_index, kronecker_matmul, kronecker_vector
+from gpx.linalg import flatten_index, kronecker_matmul, kronecker_vector, split_index
 from gpx.linalg.circulant_factor import FourierVectors
 from gpx.methods.grid.axes import CartesianGrid
 from gpx.methods.grid.circle_rows import CircleRows, CrossFactor, cross_factors
@@ -88,6 +89,15 @@ class GridPoints:
     def columns(self, rows: slice) -> Tensor:
         """k(x, grid) of some points, expanded: (rows, M)."""
         return kronecker_vector([g[i[rows]] for g, i in zip(self.cross, self.place, strict=True)])
+
+    def observed(self, rows: slice, cells: Tensor) -> Tensor:
+        """k(x, cells) of some points, (rows, N), without the rest of the grid.
+
+        Cost: d rows (N + m_l) operations and numbers.
+        """
+        sizes = [g.shape[1] for g in self.cross]
+        parts = zip(self.cross, self.place, split_index(cells, sizes), strict=True)
+        return reduce(torch.mul, (g[i[rows]][:, j] for g, i, j in parts))
 
     def contract(self, vectors: Tensor) -> Tensor:
         """g(x)^T vectors, (t,) or (t, c), for vectors over the grid, (M,) or (M, c).

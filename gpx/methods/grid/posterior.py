@@ -22,20 +22,16 @@ from gpx.methods.grid.gaps import GapOptions, choose_gaps, solve_gaps
 from gpx.methods.grid.points import GridPoints
 from gpx.methods.grid.system import GridSystem
 from gpx.methods.grid.variance import (
-    SampledVariance,
     VarianceBracket,
     VarianceOptions,
     choose_variance,
     full_variance,
-    prior_weights,
     rank_reduced_variance,
     solved_variance,
     variance_bracket,
 )
+from gpx.methods.grid.variance_vectors import DenseVariance, SampledVariance, prior_weights
 from gpx.methods.grid.wide_circle import widened
-
-SEED = 2017
-"""Of the normals behind sampled variances: the same posterior always says the same."""
 
 
 class GridPosterior(Posterior):
@@ -49,6 +45,7 @@ class GridPosterior(Posterior):
             shapes are m_l, d_l and the points before an axis was closed to a circle, or 0.
         cells (N,): observed cells in the order of the training rows.
         residual (N,), alpha (M,): y - m(x) and the weights of the mean.
+        prior_scale (): factor of the kernel.
         report: of the solve; None for a posterior read back from a file.
     """
 
@@ -59,6 +56,7 @@ class GridPosterior(Posterior):
     cells: Tensor
     residual: Tensor
     alpha: Tensor
+    prior_scale: Tensor
 
     def __init__(
         self,
@@ -83,9 +81,11 @@ class GridPosterior(Posterior):
         self.register_buffer("cells", whole.new_zeros(num_data))
         self.register_buffer("residual", like.new_zeros(num_data))
         self.register_buffer("alpha", like.new_zeros(0))
+        self.register_buffer("prior_scale", like.new_ones(()))
         self._systems: dict[bool, GridSystem] = {}
         self._samples: dict[bool, SampledVariance] = {}
-        self._used = ""
+        self._dense: DenseVariance | None = None
+        self._used: dict[str, bool | int | float | str] = {}
 
     def fill_(
         self,
@@ -120,7 +120,7 @@ class GridPosterior(Posterior):
 
     def axis_kernels(self) -> AxisKernels:
         """The kernel taken apart over the axes."""
-        return split_kernel(self.kernel, self.grid.groups)
+        return split_kernel(self.kernel, self.grid.groups, self.prior_scale)
 
     def system(self, *, wide: bool = False) -> GridSystem:
         """K + sigma^2 I; eigendecompositions are made once.
@@ -145,13 +145,18 @@ class GridPosterior(Posterior):
     # -- predictions ------------------------------------------------------------------------------
 
     def facts(self) -> dict[str, bool | int | float | str]:
-        """As in ``Posterior``."""
+        """As in ``Posterior``; of variances those of the last prediction.
+
+        ``variance_error`` is the relative standard error of sampled predictive variances (noise
+        included) at the worst point.
+        """
         found: dict[str, bool | int | float | str] = {
             "gaps": self.options.gaps,
             "grid_cells": self.grid.inner_size,
         }
-        if self._used:
-            found["variance"] = self._used
+        if float(self.prior_scale) != 1.0:
+            found["prior_scale"] = float(self.prior_scale)
+        found |= self._used
         if self.report is not None:
             found["solver_iterations"] = self.report.iterations
             found["solver_converged"] = self.report.converged
@@ -169,16 +174,34 @@ class GridPosterior(Posterior):
         mean = self.mean(x) + points.contract(self.alpha)
         system = self.system()
         gaps, _ = choose_gaps(self.options, system.num_gaps, system.size, system.inner_size)
-        self._used = choose_variance(self.variance, gaps, x.shape[0])
-        if self._used == "full":
+        counts = system.num_observed, system.num_gaps
+        used = choose_variance(self.variance, gaps, x.shape[0], *counts)
+        if used == "dense":
+            used = self._factorised(system)
+        self._used = {"variance": used}
+        if used == "full":
             variance = full_variance(system, points)
-        elif self._used == "sampled":
+        elif used == "dense":
+            assert self._dense is not None
+            variance = self._dense.variance(system, points)
+        elif used == "sampled":
             variance = self._sampled_variance(points, x)
-        elif self._used == "rank_reduced":
+        elif used == "rank_reduced":
             variance = rank_reduced_variance(system, points, self.options, self.variance.rank)
         else:
-            variance = solved_variance(system, points, self.options, self._used)  # type: ignore[arg-type]
+            variance = solved_variance(system, points, self.options, used)  # type: ignore[arg-type]
         return Marginals(mean, variance.clamp_(min=0.0))
+
+    def _factorised(self, system: GridSystem) -> str:
+        """ "dense", its factor made; or what solves instead, where "auto" finds no factor."""
+        if self._dense is None:
+            try:
+                self._dense = DenseVariance(system)
+            except NotPositiveDefinite:  # entries in float32, a noise variance below their rounding
+                if self.variance.variance == "dense":
+                    raise
+                return "ignore" if self.options.gaps == "ignore" else "fill"
+        return "dense"
 
     @torch.no_grad()
     def predict_mean(self, x: Tensor) -> Tensor:
@@ -196,7 +219,7 @@ class GridPosterior(Posterior):
         The few that reach further still are solved for.
         """
         if bool(points.within.all()):
-            return self._sampled(False).variance(self.system(), points)
+            return self._sample(False, points)
         found = points.prior.clone()
         far = (~points.within & points.reached).nonzero().squeeze(1)
         parts = [(False, points.within.nonzero().squeeze(1))]
@@ -208,7 +231,7 @@ class GridPosterior(Posterior):
             if len(rows):
                 system = self.system(wide=on_wide)
                 seen = self.at(x[rows], system.rows.grid)
-                found[rows] = self._sampled(on_wide).variance(system, seen)
+                found[rows] = self._sample(on_wide, seen)
         if len(far):
             gaps: Literal["fill", "ignore"] = "ignore" if self.options.gaps == "ignore" else "fill"
             found[far] = solved_variance(self.system(), self.at(x[far]), self.options, gaps)
@@ -220,16 +243,20 @@ class GridPosterior(Posterior):
             return self.system(wide=True)
         return None
 
-    def _sampled(self, wide: bool) -> SampledVariance:
+    def _sample(self, wide: bool, points: GridPoints) -> Tensor:
+        """Sampled variances of points (t,), their error and number among the facts."""
         if wide not in self._samples:
-            generator = torch.Generator(device=self.alpha.device).manual_seed(SEED)
-            system, samples = self.system(wide=wide), self.variance.samples
+            system, most = self.system(wide=wide), self.variance.samples
             free = available_memory(self.alpha.device) if wide else None
             if free is not None:  # how many fit was found out for the circles of training
                 room = free // (self.alpha.element_size() * system.size) - GRID_VECTORS
-                samples = min(samples, max(2, room))
-            self._samples[wide] = SampledVariance(system, self.options, samples, generator)
-        return self._samples[wide]
+                most = min(most, max(2, room))
+            self._samples[wide] = SampledVariance(system, self.options, most)
+        found = self._samples[wide].variance(points, self.variance.error)
+        worst = max(found.error, float(self._used.get("variance_error", 0.0)))
+        most = max(found.samples, int(self._used.get("variance_samples", 0)))
+        self._used |= {"variance_error": worst, "variance_samples": most}
+        return found.variance
 
     @torch.no_grad()
     def sample_paths(self, num: int, *, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
@@ -268,5 +295,7 @@ class GridPosterior(Posterior):
         return paths
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        # posteriors once were written without
+        state_dict.setdefault(f"{prefix}prior_scale", torch.ones_like(self.prior_scale))
         super()._load_from_state_dict(state_dict, prefix, *rest)
-        self._systems, self._samples = {}, {}
+        self._systems, self._samples, self._dense = {}, {}, None

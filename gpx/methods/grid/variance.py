@@ -1,8 +1,7 @@
-"""Posterior variances on and off a grid with gaps: exact, bracketed, sampled, rank-reduced."""
+"""Posterior variances on and off a grid with gaps by solves: exact, bracketed, rank-reduced."""
 
 from __future__ import annotations
 
-import math
 import warnings
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, get_args
@@ -11,30 +10,26 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError
-from gpx.linalg import RelativeResidual, UnconvergedWarning, conjugate_gradients
+from gpx.linalg import UnconvergedWarning
+from gpx.methods.grid.dense import dense_is_cheap
 from gpx.methods.grid.gaps import (
     GapOptions,
-    choose_gaps,
-    fill_preconditioner,
     ignore_preconditioner,
     solve_gaps,
 )
 from gpx.methods.grid.points import GridPoints
 from gpx.methods.grid.system import GridSystem
 
-VarianceName = Literal["auto", "fill", "ignore", "sampled", "rank_reduced"]
+VarianceName = Literal["auto", "dense", "fill", "ignore", "sampled", "rank_reduced"]
 
 EXACT_POINTS = 64
-"""Test points up to which "auto" solves a system for each."""
+"""Test points up to which "auto" solves a system for each, where no factor is cheap."""
 
 MOST_ERROR = 1e-3
 """What solves may leave of error, in units of the predictive variance."""
 
 TIGHTER = 1e-2
 """Factor of the tolerance from one round of a variance's solve to the next."""
-
-SAMPLE_TOLERANCE = 1e-3
-"""Relative residual of sampled solves, at most: far below the scatter of the samples."""
 
 BLOCK_NUMBERS = 2**24
 """Numbers in one block of columns over the grid."""
@@ -45,17 +40,22 @@ class VarianceOptions:
     """How predictive variances are computed; a grid without gaps has them in closed form.
 
     Attributes:
-        variance: "fill" and "ignore": one solve per test point, exact to the tolerance, from below
-            and from above; "sampled": unbiased from ``samples`` solves for any number of points;
-            "rank_reduced": the Nystrom posterior's, no solves, may be too small far from data;
-            "auto": a solve per point up to 64 points, else sampled.
-        samples: S; the part of the variance that the gaps cause has relative error sqrt(2 / S).
+        variance: "dense": exact, by a Cholesky factor over the observed cells or over the gaps,
+            whichever are fewer; "fill" and "ignore": one solve per test point, exact to the
+            tolerance, from below and from above; "sampled": unbiased, any number of points share
+            some solves; "rank_reduced": the Nystrom posterior's, no solves, may be too small far
+            from data; "auto": "dense" where that is cheap, else a solve per point up to 64 points,
+            else sampled.
+        error: relative standard error of the predictive variance (noise included) at the worst
+            point of a prediction, with which sampling ends.
+        samples: most of them; S samples leave an error of sqrt(2 / S) or less.
         rank: eigenpairs of "rank_reduced".
     """
 
     variance: VarianceName = "auto"
-    samples: int = 32
+    samples: int = 200
     rank: int = 500
+    error: float = 0.1
 
     def __post_init__(self) -> None:
         """Check ranges; raises ConfigError."""
@@ -64,10 +64,11 @@ class VarianceOptions:
                 f"approx.variance={self.variance}: choose one of "
                 f"{', '.join(get_args(VarianceName))}"
             )
-        if self.samples < 2 or self.rank < 1:
+        if self.samples < 2 or self.rank < 1 or not self.error > 0.0:
             raise ConfigError(
-                f"approx.variance_samples={self.samples} must be at least 2 and "
-                f"approx.variance_rank={self.rank} at least 1"
+                f"approx.variance_samples={self.samples} must be at least 2, "
+                f"approx.variance_rank={self.rank} at least 1 and approx.variance_error="
+                f"{self.error} positive"
             )
 
 
@@ -78,12 +79,16 @@ class VarianceBracket(NamedTuple):
     upper: Tensor
 
 
-def choose_variance(options: VarianceOptions, gaps: str, num_points: int) -> str:
+def choose_variance(
+    options: VarianceOptions, gaps: str, num_points: int, num_observed: int, num_gaps: int
+) -> str:
     """What "auto" means for so many points, never "auto"; "full" where there are no gaps."""
     if gaps == "full":
         return "full"
     if options.variance != "auto":
         return options.variance
+    if dense_is_cheap(num_observed, num_gaps):
+        return "dense"
     if num_points > EXACT_POINTS:
         return "sampled"
     return "ignore" if gaps == "ignore" else "fill"
@@ -113,7 +118,7 @@ def solved_variance(
     step = max(1, BLOCK_NUMBERS // system.size)
     for start in range(0, found.shape[0], step):
         rows = slice(start, min(start + step, found.shape[0]))
-        cross = points.columns(rows)[:, system.rows.cells].mT
+        cross = points.observed(rows, system.rows.cells).mT
         explained = _explained(system, cross, points.prior[rows].double(), chosen)
         found[rows] = points.prior[rows] - explained.to(found.dtype)
     return found
@@ -173,119 +178,6 @@ def rank_reduced_variance(
     step = max(1, BLOCK_NUMBERS // system.size)
     for start in range(0, found.shape[0], step):
         rows = slice(start, min(start + step, found.shape[0]))
-        cross = points.columns(rows)[:, system.rows.cells].mT
+        cross = points.observed(rows, system.rows.cells).mT
         found[rows] = points.prior[rows] - (cross * q.solve(cross)).sum(0)
     return found
-
-
-class SampledVariance:
-    """Vectors over the grid whose squared means at any points average to the variance's unknown.
-
-    Filling ("fill"): v = v_full + E[(g^T C V^T F^{-1/2} z)^2], the second term what the gaps add to
-    the variance of the full grid, which has a closed form. Draws F^{-1/2} z are F^{-1} w_Z with
-    w ~ N(0, C). Else: v = E[(f(x) - its prediction from noisy f_X)^2] over draws f of the prior.
-
-    Args:
-        samples: S.
-        generator: of the normals.
-
-    Exactness: unbiased; relative standard error sqrt(2 / S) of the sampled term.
-    Cost: one solve for S right-hand sides, in blocks; memory S vectors over the grid.
-    """
-
-    def __init__(
-        self,
-        system: GridSystem,
-        options: GapOptions,
-        samples: int,
-        generator: torch.Generator,
-    ) -> None:
-        gaps, _ = choose_gaps(options, system.num_gaps, system.size, system.inner_size)
-        self.filling = gaps in ("fill", "penalize")
-        self.vectors = system.shifted.new_empty(system.size, samples)
-        step = max(1, BLOCK_NUMBERS // system.size)
-        for start in range(0, samples, step):
-            block = slice(start, min(start + step, samples))
-            normals = torch.randn(
-                system.size,
-                block.stop - block.start,
-                generator=generator,
-                dtype=system.shifted.dtype,
-                device=system.shifted.device,
-            )
-            draw = self._filled if self.filling else self._ignored
-            self.vectors[:, block] = draw(system, options, normals, generator)
-
-    @staticmethod
-    def _filled(
-        system: GridSystem, options: GapOptions, normals: Tensor, generator: torch.Generator
-    ) -> Tensor:
-        solved = conjugate_gradients(
-            system.missing,
-            system.inverse_root(system.rows.gaps, normals),
-            preconditioner=fill_preconditioner(system, options),
-            stop=RelativeResidual(max(options.tolerance, sample_tolerance(system))),
-            max_iterations=options.max_iterations,
-            verify=False,
-            on_failure="warn",
-        )
-        return system.inverse(system.rows.gaps, None, solved.solution)
-
-    @staticmethod
-    def _ignored(
-        system: GridSystem, options: GapOptions, normals: Tensor, generator: torch.Generator
-    ) -> Tensor:
-        prior = system.root(normals)
-        noise = torch.randn(
-            system.num_observed,
-            normals.shape[1],
-            generator=generator,
-            dtype=normals.dtype,
-            device=normals.device,
-        )
-        targets = prior[system.rows.cells] + system.noise.sqrt() * noise
-        tolerance = max(options.tolerance, sample_tolerance(system))
-        solved = solve_gaps(system, targets, replace(options, tolerance=tolerance))
-        return prior_weights(system, normals) - solved.alpha
-
-    def variance(self, system: GridSystem, points: GridPoints) -> Tensor:
-        """(t,) at points; cost S products as for means."""
-        total = torch.zeros_like(points.prior)
-        width = max(1, 2 * BLOCK_NUMBERS // self.vectors.shape[0])
-        for block in self.vectors.split(width, 1):
-            total += points.contract(block).square_().sum(1)
-        mean = total / self.vectors.shape[1]
-        if self.filling:
-            return full_variance(system, points) + mean
-        return mean + points.prior - grid_explained(system, points)
-
-
-def sample_tolerance(system: GridSystem) -> float:
-    """Relative residual of sampled solves: 1e-3, less where the noise is far below the prior.
-
-    A residual of r times the targets may leave r^2 k / sigma^2 of the prior variance k, per cell.
-    """
-    prior = math.prod(float(f.diagonal().max()) for f in system.factors)
-    return min(SAMPLE_TOLERANCE, 0.1 * math.sqrt(float(system.noise) / prior))
-
-
-def grid_explained(system: GridSystem, points: GridPoints) -> Tensor:
-    """g^T K^+ g (t,): the prior variance that values on the whole grid without noise explain."""
-    return points.squared(system.vectors).contract(_pseudo_inverse(system))
-
-
-def prior_weights(system: GridSystem, normals: Tensor) -> Tensor:
-    """Q T^{+1/2} z (M, c): prior functions g(x)^T times it that equal Q T^{1/2} z on the grid."""
-    weights = _pseudo_inverse(system).sqrt()
-    scaled = normals * (weights if normals.ndim == 1 else weights.unsqueeze(1))
-    out = system.workspace.product(
-        system.vectors, scaled.unsqueeze(0) if scaled.ndim == 1 else scaled.mT.contiguous()
-    ).clone()
-    return out.squeeze(0) if normals.ndim == 1 else out.mT
-
-
-def _pseudo_inverse(system: GridSystem) -> Tensor:
-    """1 / lambda where lambda is above rounding, else 0, (M,)."""
-    spectrum = system.shifted - system.noise
-    floor = 1e3 * torch.finfo(spectrum.dtype).eps * (spectrum.max() + system.noise)
-    return torch.where(spectrum > floor, 1.0 / spectrum.clamp(min=floor), 0.0)

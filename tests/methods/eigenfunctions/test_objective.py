@@ -1,12 +1,14 @@
 """Evidence on eigenfunctions: three forms, gradients, streaming, the fixed basis."""
 
 import math
+import time
 
 import pytest
 import torch
 
 from gpx.bases import GridOptions
 from gpx.bases.grid_eigenfunctions import sums as grief_sums
+from gpx.bases.grid_eigenfunctions.polynomials import column_polynomials
 from gpx.errors import ConfigError
 from gpx.kernels import RBF, Matern32, Matern52
 from gpx.likelihoods import Gaussian, StudentT
@@ -153,6 +155,76 @@ def test_memory_does_not_grow_with_the_data(monkeypatch):
     small, large = peak(5_000), peak(20_000)
     assert large - small < 8 * 15_000 * 12  # a few vectors of n
     assert small < 2**20 * 8
+
+
+def in_ten_dimensions(nodes, n, p, dtype=torch.float64, device="cpu", d=10):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(n, d, generator=generator, dtype=dtype)
+    model = GRIEF(
+        kernel=RBF(ard_num_dims=d, lengthscale=math.sqrt(d)),
+        mean=Zero(),
+        likelihood=Gaussian(0.01),
+        num_inputs=d,
+        num_eigenfunctions=p,
+        grid=GridOptions(points_per_dim=nodes),
+        noise_first=False,
+    ).to(device, dtype)
+    x, y = x.to(device), x.sum(1).sin().to(device)
+    model.initialise(x, y, generator=torch.Generator(device))
+    return model, x, y
+
+
+@pytest.mark.parametrize("nodes", [30, 100])
+def test_work_over_the_data_does_not_grow_with_the_nodes(nodes):
+    """10^10 or 10^20 inducing points: as many terms an axis, and as many functions, come through.
+
+    A pass over the data sees the nodes through series of the functions of an axis alone, so equal
+    sizes of these are equal work.
+    """
+    sizes = []
+    for count in (10, nodes):
+        model, x, _ = in_ten_dimensions(count, 500, 200)
+        basis = model.basis
+        transforms = basis.modes().transforms
+        ones = basis.sizes == 1
+        found = column_polynomials(basis.factors, basis.nodes, ones, transforms, x)
+        sizes.append(found.series.shape)
+    assert sizes[1][0] == sizes[0][0]
+    assert sizes[1].numel() <= 1.2 * sizes[0].numel()
+
+
+@pytest.mark.slow
+def test_time_does_not_grow_with_the_nodes():
+    """Evidence and gradient beside the eigenproblems of the axes, 10 and 100 nodes an axis."""
+    models = {nodes: in_ten_dimensions(nodes, 10_000, 200) for nodes in (10, 100)}
+    rest = dict.fromkeys(models, math.inf)
+    for _ in range(5):  # in turn: rates drift
+        for nodes, (model, x, y) in models.items():
+            started = time.process_time()
+            gradients(EVIDENCE.evidence(model, x, y).value, model)
+            middle = time.process_time()
+            values, vectors = model.basis.eigenpairs()
+            (values.sum() + vectors.sum()).backward()
+            eigenpairs = time.process_time() - middle
+            rest[nodes] = min(rest[nodes], middle - started - eigenpairs)
+    assert rest[100] < 1.2 * rest[10]
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_two_million_points_and_a_thousand_functions():
+    """The size of houseelectric: below a minute and 8 GB, the data included."""
+    torch.cuda.reset_peak_memory_stats()
+    model, x, y = in_ten_dimensions(10, 2_049_280, 1000, torch.float32, "cuda", d=11)
+    gradients(EVIDENCE.evidence(model, x[:10_000], y[:10_000]).value, model)  # kernels compiled
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    slopes = gradients(EVIDENCE.evidence(model, x, y).value, model)
+    torch.cuda.synchronize()
+    assert time.perf_counter() - started < 60.0
+    assert torch.cuda.max_memory_allocated() < 8e9
+    assert all(bool(torch.isfinite(s).all()) for s in slopes)
 
 
 @pytest.mark.parametrize("correction", [False, True])

@@ -8,13 +8,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpx.errors import ConfigError, DataError, ShapeError
+from gpx.errors import ConfigError, DataError, NotPositiveDefinite, ShapeError
 from gpx.kernels import RBF, Matern32
 from gpx.kernels.over_axes import MultiOutput
 from gpx.likelihoods import StudentT
 from gpx.linalg import UnconvergedWarning
+from gpx.methods.grid import dense as grid_dense
 from gpx.methods.grid import points as grid_points
+from gpx.methods.grid import posterior as grid_posterior
 from gpx.methods.grid import variance as grid_variance
+from gpx.methods.grid import variance_vectors as grid_variance_vectors
 from gpx.methods.grid.variance import VarianceOptions, choose_variance
 from gpx.models import GridGP
 from gpx.objectives import ExactMLL, GridMLL
@@ -51,7 +54,7 @@ def test_every_variance_route_agrees_where_it_is_exact(share):
     at = around(whole)
     _, exact = grid_problems.pair()
     want = exact.condition(x, y).predict(at).variance
-    for variance in ("fill", "ignore", "rank_reduced"):
+    for variance in ("dense", "fill", "ignore", "rank_reduced"):
         model, _ = grid_problems.pair(variance=variance, variance_rank=120)
         posterior = model.condition(x, y)
         found = posterior.predict(at).variance
@@ -64,12 +67,79 @@ def test_sampled_variance_is_unbiased(gaps):
     """1600 samples: relative error 0.035; a deviation of five of them has odds below 1e-6."""
     whole, x, y = grid_problems.draw(0.5)
     at = around(whole)
-    model, exact = grid_problems.pair(gaps=gaps, variance="sampled", variance_samples=1600)
+    options = {"variance": "sampled", "variance_samples": 1600, "variance_error": 1e-9}
+    model, exact = grid_problems.pair(gaps=gaps, **options)
     want = exact.condition(x, y).predict(at).variance
     posterior = model.condition(x, y)
     found = posterior.predict(at).variance
     assert float((found / want - 1.0).abs().max()) < 0.18
     torch.testing.assert_close(posterior.predict(at).variance, found, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("share", [0.4, 0.9])
+@pytest.mark.parametrize("points", [1500, 0])
+def test_variances_of_many_points_are_as_exact_as_of_few(share, points, monkeypatch):
+    """Over the observed cells, and over the gaps where these are fewer; no sampling on the way."""
+    whole, x, y = grid_problems.draw(share)
+    at = torch.cat([around(whole), whole + 0.03])
+    assert len(at) > 2 * grid_variance.EXACT_POINTS
+    monkeypatch.setattr(grid_dense, "DENSE_POINTS", points)
+    monkeypatch.setattr(grid_variance_vectors, "BLOCK_NUMBERS", 1000)
+    model, exact = grid_problems.pair()
+    posterior = model.condition(x, y)
+    found, want = posterior.predict(at).variance, exact.condition(x, y).predict(at).variance
+    torch.testing.assert_close(found, want, rtol=1e-9, atol=1e-11)
+    assert posterior.facts()["variance"] == "dense"
+    assert posterior._dense.observed == (points > 0 or share < 0.5)
+    few = posterior.predict(at[-3:]).variance
+    torch.testing.assert_close(few, found[-3:], rtol=1e-12, atol=1e-13)
+
+
+def test_where_float32_has_no_factor_systems_are_solved_instead(monkeypatch):
+    whole, x, y = grid_problems.draw(0.5)
+    model, exact = grid_problems.pair()
+    want = exact.condition(x, y).predict(whole).variance
+    posterior = model.condition(x, y)
+
+    def refused(system):
+        raise NotPositiveDefinite("no factor")
+
+    monkeypatch.setattr(grid_posterior, "DenseVariance", refused)
+    torch.testing.assert_close(posterior.predict(whole).variance, want, rtol=1e-6, atol=1e-9)
+    assert posterior.facts()["variance"] == "fill"
+    asked = grid_problems.pair(variance="dense")[0].condition(x, y)
+    with pytest.raises(NotPositiveDefinite):
+        asked.predict(whole)
+
+
+@pytest.mark.parametrize("gaps", ["fill", "ignore"])
+def test_sampling_goes_on_until_its_stated_error(gaps):
+    """Each draw is Gaussian: mean squares of S have relative error sqrt(2 / S) exactly.
+
+    At 160 points five standard errors are exceeded with odds below 1e-4.
+    """
+    whole, x, y = grid_problems.draw(0.5)
+    at = torch.cat([whole, whole[:40] + 0.05])
+    want = grid_problems.pair()[1].condition(x, y).predict(at).variance + 0.05
+    used = []
+    for asked, most in ((0.15, 4000), (0.05, 4000), (0.05, 50)):
+        options = {"variance_error": asked, "variance_samples": most, "gaps": gaps}
+        model, _ = grid_problems.pair(variance="sampled", **options)
+        posterior = model.condition(x, y)
+        found = posterior.predict(at).variance + 0.05
+        facts = posterior.facts()
+        if most == 50:
+            assert facts["variance_samples"] == 50
+            assert asked < facts["variance_error"] <= (2.0 / 50) ** 0.5
+        else:
+            assert facts["variance_error"] <= asked
+            assert facts["variance_samples"] <= 2.0 / asked**2 + 32
+        assert float((found / want - 1.0).abs().max()) < 5.0 * facts["variance_error"]
+        used.append(facts["variance_samples"])
+        few = posterior.predict(at[:2])  # may need fewer; says the same when asked again
+        torch.testing.assert_close(posterior.predict(at).variance + 0.05, found, rtol=0, atol=0)
+        assert bool((few.variance > 0).all())
+    assert used[1] > 2 * used[0]
 
 
 @settings(max_examples=8, deadline=None)
@@ -98,6 +168,7 @@ def test_variances_hold_where_noise_is_far_below_the_prior(gaps, variance, monke
     whole, x, y = grid_problems.draw(0.5, sizes=(14, 14), seed=1)
     kernel = RBF(2, [0.3, 0.3], 1.0)
     options = {"tolerance": 1e-6, "gaps": gaps, "variance": variance, "variance_samples": 800}
+    options |= {"variance_error": 1e-9}
     model, exact = grid_problems.pair(2, 1e-5, kernel=kernel, **options)
     with torch.no_grad():
         exact.likelihood.noise_variance = torch.tensor(1.1e-6).double()
@@ -215,20 +286,23 @@ def test_what_is_chosen_is_recorded():
     assert "do not reach 1e-06" in settled["tolerance"][1]
     assert single.options.tolerance == 1e-4
     assert single.settle(x.float()) == {}
-    assert choose_variance(VarianceOptions(), "fill", 65) == "sampled"
-    assert choose_variance(VarianceOptions(), "ignore", 64) == "ignore"
-    assert choose_variance(VarianceOptions("sampled"), "full", 1000) == "full"
+    many = (2000, 10**6)
+    assert choose_variance(VarianceOptions(), "fill", 65, *many) == "sampled"
+    assert choose_variance(VarianceOptions(), "ignore", 64, *many) == "ignore"
+    assert choose_variance(VarianceOptions(), "fill", 10**6, 1500, 10**6) == "dense"
+    assert choose_variance(VarianceOptions(), "fill", 10**6, 10**6, 9) == "dense"
+    assert choose_variance(VarianceOptions("sampled"), "full", 1000, *many) == "full"
 
 
 def test_samples_are_as_many_as_memory_holds(monkeypatch):
     _, x, _ = grid_problems.draw(0.5)
     monkeypatch.setattr(
-        "gpx.methods.grid.model.available_memory", lambda device: (10 + 7) * 8 * 120
+        "gpx.methods.grid.model.available_memory", lambda device: (25 + 7) * 8 * 120
     )
-    model, _ = grid_problems.pair()
+    model, _ = grid_problems.pair(variance="sampled")
     count, reason = model.settle(x)["variance_samples"]
     assert count == model.variance.samples == 7
-    assert "32 vectors over 120 cells" in reason
+    assert "200 vectors over 120 cells" in reason
     assert "53%" in reason
     assert "variance_samples" not in grid_problems.pair(variance="fill")[0].settle(x)
 
@@ -247,6 +321,8 @@ def test_refusals():
         GridGP(**(shared | {"likelihood": StudentT()}))
     with pytest.raises(ConfigError, match="variance_samples=1"):
         GridGP(**shared, variance_samples=1)
+    with pytest.raises(ConfigError, match=r"variance_error=0\.0 positive"):
+        GridGP(**shared, variance_error=0.0)
     with pytest.raises(ConfigError, match="choose one of auto"):
         GridGP(**shared, variance="exact")
 
