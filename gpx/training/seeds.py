@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+import numpy as np
 import torch
 
 
@@ -16,3 +20,29 @@ def derive_seed(seed: int, purpose: str) -> int:
 def stream(seed: int, purpose: str, device: torch.device | str = "cpu") -> torch.Generator:
     """A generator on ``device`` for one purpose of a run."""
     return torch.Generator(device=device).manual_seed(derive_seed(seed, purpose))
+
+
+@contextmanager
+def global_randomness(seed: int, device: torch.device) -> Iterator[None]:
+    """Torch's global generators start at ``seed`` inside; afterwards all of them are as found.
+
+    gpx draws from generators that are passed on. Modules that users write may draw from the global
+    ones of torch, NumPy and Python, whose states the caller's own draws go on from.
+
+    Args:
+        seed: 64 bits, with or without sign.
+        device: of the run; the generators of other devices are not touched.
+    """
+    cuda = [device] if device.type == "cuda" else []
+    python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002
+    with torch.random.fork_rng(devices=cuda):
+        # torch.manual_seed would also reseed devices that this run does not use
+        torch.default_generator.manual_seed(seed)
+        if cuda:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(python_state)
+            np.random.set_state(numpy_state)  # noqa: NPY002
