@@ -13,7 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 from gpx.errors import ConfigError, ShapeError
 from gpx.training.arrays import real_array
 from gpx.training.composition import composed
-from gpx.training.device import resolve_device
 from gpx.training.predictor import ClassPrediction, Prediction, Predictor, load
 from gpx.training.run import run
 from gpx.training.run_folder import RunFolder
@@ -138,9 +137,8 @@ def fit(
                 with suppress(OSError):  # never made, or another run is in it
                     parent.rmdir()
         raise
-    device = str(config.trainer.device)
-    with global_randomness(config.seed, resolve_device(device)):
-        return Fitted(load(target.path, device), metrics, target.path)
+    with global_randomness(config.seed):
+        return Fitted(load(target.path, str(config.trainer.device)), metrics, target.path)
 
 
 def _arrays(x: ArrayLike, y: ArrayLike) -> dict[str, NDArray[Any]]:

@@ -101,7 +101,7 @@ def run(config: DictConfig, folder: RunFolder) -> dict[str, Any]:
     """
     options = _checked_options(config)
     device = resolve_device(options.device)
-    with global_randomness(config.seed, device):
+    with global_randomness(config.seed):
         prepared = _prepare(config, options, device, folder)
         try:
             return _run_in_folder(prepared)

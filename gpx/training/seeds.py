@@ -23,7 +23,7 @@ def stream(seed: int, purpose: str, device: torch.device | str = "cpu") -> torch
 
 
 @contextmanager
-def global_randomness(seed: int, device: torch.device) -> Iterator[None]:
+def global_randomness(seed: int) -> Iterator[None]:
     """Torch's global generators start at ``seed`` inside; afterwards all of them are as found.
 
     gpx draws from generators that are passed on. Modules that users write may draw from the global
@@ -31,18 +31,17 @@ def global_randomness(seed: int, device: torch.device) -> Iterator[None]:
 
     Args:
         seed: 64 bits, with or without sign.
-        device: of the run; the generators of other devices are not touched.
     """
-    cuda = [device] if device.type == "cuda" else []
-    python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002
-    with torch.random.fork_rng(devices=cuda):
-        # torch.manual_seed would also reseed devices that this run does not use
-        torch.default_generator.manual_seed(seed)
-        if cuda:
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(seed)
-        try:
+    started = torch.cuda.is_initialized()
+    devices = range(torch.cuda.device_count()) if started else ()
+    python_state, torch_seed = random.getstate(), torch.initial_seed()
+    numpy_state = np.random.get_state()  # noqa: NPY002
+    try:
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(seed)
             yield
-        finally:
-            random.setstate(python_state)
-            np.random.set_state(numpy_state)  # noqa: NPY002
+    finally:
+        if not started:  # what torch.manual_seed had set for the day when CUDA starts
+            torch.cuda.manual_seed_all(torch_seed)
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)  # noqa: NPY002
