@@ -31,10 +31,15 @@ class Positive(nn.Module):
     Args:
         floor: the infimum of the natural value, in the parameter's own unit.
         name: of the parameter, for the error message.
+
+    Raises:
+        ConfigError: a negative floor.
     """
 
     def __init__(self, floor: float = FLOOR, name: str = "a positive parameter") -> None:
         super().__init__()
+        if not 0.0 <= floor < math.inf:
+            raise ConfigError(f"the floor of {name} was set to {floor:g}; it must be 0 or more")
         self.floor = floor
         self.name = name
 

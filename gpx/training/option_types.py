@@ -92,8 +92,8 @@ def _options(target: Any) -> dict[str, Any]:
 def check_option_types(node: DictConfig, group: str, target: Any) -> None:
     """Raise ConfigError, naming the option, where a value cannot be what ``target`` expects.
 
-    Only plain values (numbers, words, true, false, null) are compared, and only where the type hint
-    is made of plain types and lists: classes that are written without hints accept everything.
+    Only plain values (numbers, words, true, false, null) and lists are compared, and only where the
+    type hint is made of these: classes that are written without hints accept everything.
 
     Args:
         node: options of the class, resolved.
@@ -103,7 +103,7 @@ def check_option_types(node: DictConfig, group: str, target: Any) -> None:
     hints = _hints(target)
     for name, value in node.items():
         allowed = _plain(hints.get(str(name)))
-        if not allowed or not (value is None or isinstance(value, (bool, int, float, str))):
+        if not allowed or OmegaConf.is_dict(value):
             continue
         if not any(_fits(value, kind) for kind in allowed):
             shown = "null" if value is None else str(value)
@@ -164,4 +164,4 @@ def _fits(value: Any, kind: Any) -> bool:
         return isinstance(value, int) and not isinstance(value, bool)
     if kind is float:
         return isinstance(value, (int, float)) and not isinstance(value, bool)
-    return isinstance(value, kind)
+    return OmegaConf.is_list(value) if kind is list else isinstance(value, kind)

@@ -29,6 +29,7 @@ class Thing:
         ("rate", "fast", "thing.rate=fast: expected a number"),
         ("column", 1.5, "thing.column=1.5: expected text or a whole number or null"),
         ("flag", 1, "thing.flag=1: expected true or false"),
+        ("rate", [1], "thing.rate=[1]: expected a number"),
         ("scale", ".nan", "thing.scale=.nan: expected a number or a list"),
     ],
 )
