@@ -171,7 +171,7 @@ def test_settings_that_mean_nothing_are_named(group, schedule, words):
 
 def test_something_must_move_from_the_first_step_on():
     one, two = [nn.Parameter(torch.zeros(1))], [nn.Parameter(torch.zeros(1))]
-    optimizer = FirstOrder({"a": {"lr": 0.1, "freeze_steps": 9}, "b": {"lr": 0.1}})
-    optimizer.bind({"a": one, "b": two}, 100)
+    settings = {"a": {"lr": 0.1, "freeze_steps": 9}, "b": {"lr": 0.1}}
+    FirstOrder(settings).bind({"a": one, "b": two}, 100)
     with pytest.raises(ConfigError, match=r"nothing would move in the first 9 steps.*groups\.a\."):
-        optimizer.bind({"a": one, "b": []}, 100)
+        FirstOrder(settings).bind({"a": one, "b": []}, 100)
