@@ -125,7 +125,7 @@ def positive_parameter(
     given = torch.as_tensor(value, dtype=torch.float64).detach().clone()
     setattr(module, name, nn.Parameter(given.to(torch.get_default_dtype())))
     parametrize.register_parametrization(module, name, Positive(floor, name))
-    made = cast("_AsGiven", module.parametrizations[name])  # type: ignore[index, union-attr]
+    made = cast("_AsGiven", module.parametrizations[name])  # type: ignore[index]
     made.__class__ = _AsGiven
     made.remember(given)
 

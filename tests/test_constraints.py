@@ -124,7 +124,5 @@ def test_a_value_that_was_moved_is_converted_as_it_is():
 
 @pytest.mark.parametrize("floor", [-1.0, math.inf, math.nan])
 def test_a_floor_below_zero_is_refused(floor):
-    with pytest.raises(
-        ConfigError, match=r"the floor of noise was set to .*; it must be 0"
-    ):
+    with pytest.raises(ConfigError, match=r"the floor of noise was set to .*; it must be 0"):
         Positive(floor, "noise")
