@@ -106,11 +106,15 @@ def longest_prefix(
     """
     gram = features.gram(kernel, z).double()
     gram.diagonal().add_(_smallest_jitter(z, jitter) * gram.diagonal().mean())
-    _, info = torch.linalg.cholesky_ex(gram)
+    factor, info = torch.linalg.cholesky_ex(gram)
     failed = int(info)  # order of the first leading block that is not positive definite
     if failed == 1:
         factorise(kernel, z[:1], jitter, escalate=False, features=features)  # says what is wrong
-    return z if failed == 0 else z[: failed - 1]
+    kept = z.shape[0] if failed == 0 else failed - 1
+    # pivots of such points are rounding errors of either sign: what is above zero may be one
+    rounding = kept * torch.finfo(torch.float64).eps * gram.diagonal()[:kept]
+    lost = factor.diagonal()[:kept].square() <= rounding
+    return z[: int(lost.int().argmax())] if bool(lost.any()) else z[:kept]
 
 
 class BlockStore:

@@ -8,6 +8,9 @@ from hydra.core.config_store import ConfigStore
 
 from gpx.errors import ConfigError
 
+MOST_THREADS = 1024
+"""Threads that may be asked for; where the system refuses to start so many, the process dies."""
+
 
 @dataclass
 class TrainerConfig:
@@ -54,9 +57,12 @@ class TrainerConfig:
                 raise ConfigError(f"trainer.{name}={getattr(self, name)}: expected at least 1")
         if self.eval_every is not None and self.eval_every < 0:
             raise ConfigError(f"trainer.eval_every={self.eval_every}: expected 0 or more, or null")
-        if self.num_threads is not None and self.num_threads < 1:
-            raise ConfigError(f"trainer.num_threads={self.num_threads}: expected at least 1")
-        if self.checkpoint_seconds < 0:
+        if self.num_threads is not None and not 1 <= self.num_threads <= MOST_THREADS:
+            raise ConfigError(
+                f"trainer.num_threads={self.num_threads}: expected 1 to {MOST_THREADS}, or null; "
+                "more threads than the machine has cores only slow it down"
+            )
+        if not self.checkpoint_seconds >= 0:
             raise ConfigError(
                 f"trainer.checkpoint_seconds={self.checkpoint_seconds}: expected 0 or more"
             )

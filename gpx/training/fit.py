@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpx.errors import ConfigError, ShapeError
+from gpx.sampling.seeds import global_randomness
 from gpx.training.arrays import real_array
 from gpx.training.composition import composed
 from gpx.training.predictor import ClassPrediction, Prediction, Predictor, load
@@ -69,6 +70,8 @@ def fit(
         test: inputs and targets that metrics are computed on. None: a tenth of the rows is held
             out for that (``data.split``, ``data.test_fraction``) and the model does not see it.
         folder: run folder, new or empty; None: a new one in ``outputs``.
+
+    The global random states of torch, NumPy and Python are left as they were found.
 
     Returns:
         the trained model, its metrics and its folder.
@@ -134,7 +137,8 @@ def fit(
                 with suppress(OSError):  # never made, or another run is in it
                     parent.rmdir()
         raise
-    return Fitted(load(target.path, str(config.trainer.device)), metrics, target.path)
+    with global_randomness(config.seed):
+        return Fitted(load(target.path, str(config.trainer.device)), metrics, target.path)
 
 
 def _arrays(x: ArrayLike, y: ArrayLike) -> dict[str, NDArray[Any]]:

@@ -11,7 +11,7 @@ import scipy.optimize
 import torch
 from torch import Tensor, nn
 
-from gpx.errors import CheckpointError, NotPositiveDefinite
+from gpx.errors import CheckpointError, ConfigError, NotPositiveDefinite
 
 Evaluation = tuple[float, float, Tensor]
 """Checksum of the point, loss, gradient (P,) float64: one call of the objective."""
@@ -35,6 +35,9 @@ class LBFGSB:
         ftol: stop when the loss (nats per point) falls by less than this, relative to its size.
         gtol: stop when the largest gradient entry is below this.
         max_line_search: evaluations per line search at most.
+
+    Raises:
+        ConfigError: a count below 1 or a negative tolerance.
     """
 
     def __init__(
@@ -44,6 +47,12 @@ class LBFGSB:
         gtol: float = 1e-7,
         max_line_search: int = 20,
     ) -> None:
+        for name, count in (("memory", memory), ("max_line_search", max_line_search)):
+            if count < 1:
+                raise ConfigError(f"optimizer.{name}={count}: expected at least 1")
+        for name, tolerance in (("ftol", ftol), ("gtol", gtol)):
+            if not 0.0 <= tolerance < math.inf:
+                raise ConfigError(f"optimizer.{name}={tolerance}: expected 0 or more")
         self.memory = memory
         self.ftol = ftol
         self.gtol = gtol

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 
 from gpx.errors import ConfigError
@@ -13,6 +15,8 @@ from gpx.training.config import TrainerConfig
         ({"log_every": 0}, "trainer.log_every=0"),
         ({"eval_every": -1}, "trainer.eval_every=-1"),
         ({"num_threads": 0}, "trainer.num_threads=0"),
+        ({"num_threads": 100000}, "trainer.num_threads=100000: expected 1 to 1024"),
+        ({"checkpoint_seconds": math.nan}, "trainer.checkpoint_seconds=nan"),
         ({"checkpoint_seconds": -1.0}, "trainer.checkpoint_seconds=-1.0"),
     ],
 )
