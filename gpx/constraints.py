@@ -7,8 +7,8 @@ tensor; ``state_dict``, ``pickle`` and ``copy.deepcopy`` work as for any module.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -31,10 +31,15 @@ class Positive(nn.Module):
     Args:
         floor: the infimum of the natural value, in the parameter's own unit.
         name: of the parameter, for the error message.
+
+    Raises:
+        ConfigError: a negative floor.
     """
 
     def __init__(self, floor: float = FLOOR, name: str = "a positive parameter") -> None:
         super().__init__()
+        if not 0.0 <= floor < math.inf:
+            raise ConfigError(f"the floor of {name} was set to {floor:g}; it must be 0 or more")
         self.floor = floor
         self.name = name
 
@@ -68,6 +73,32 @@ class Positive(nn.Module):
         return float(_unconstrained(torch.tensor(MARGIN * self.floor, dtype=torch.float64)))
 
 
+class _AsGiven(parametrize.ParametrizationList):
+    """Raw value behind a positive parameter that remembers what it was made from.
+
+    Attributes:
+        given: natural value in float64.
+        made: the raw value that was made from it; a raw value that differs was moved since.
+    """
+
+    given: Tensor
+    made: Tensor
+
+    def remember(self, given: Tensor) -> None:
+        """``given`` is what the raw value, as it is now, was made from."""
+        self.given, self.made = given, self.original.detach().clone()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+        before = self.original.detach()
+        super()._apply(fn, recurse)
+        raw = self.original
+        if raw.dtype != before.dtype and torch.equal(before, self.made.to(before.device)):
+            exact = cast(Positive, self[0]).right_inverse(self.given)
+            raw.data.copy_(exact)
+            self.remember(self.given)
+        return self
+
+
 def _unconstrained(above: Tensor) -> Tensor:
     """log(exp(v) - 1), written so that neither large nor tiny values lose digits."""
     return above + torch.log(-torch.expm1(-above))
@@ -87,10 +118,16 @@ def positive_parameter(
         name: attribute name; reads and assigns in natural units.
         value: initial natural value, any shape (a float gives a 0-d parameter).
         floor: infimum of the value.
+
+    The parameter is made in torch's default dtype; until it is moved, a change of precision
+    (``module.double()``) makes it anew from ``value``, so that nothing is lost to rounding.
     """
-    initial = torch.as_tensor(value, dtype=torch.get_default_dtype()).clone()
-    setattr(module, name, nn.Parameter(initial))
+    given = torch.as_tensor(value, dtype=torch.float64).detach().clone()
+    setattr(module, name, nn.Parameter(given.to(torch.get_default_dtype())))
     parametrize.register_parametrization(module, name, Positive(floor, name))
+    made = cast("_AsGiven", module.parametrizations[name])  # type: ignore[index]
+    made.__class__ = _AsGiven
+    made.remember(given)
     _make_picklable(module)
 
 

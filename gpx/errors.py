@@ -50,3 +50,7 @@ class CheckpointError(GPXError, RuntimeError):
 
 class BackendUnavailable(GPXError, RuntimeError):
     """A device or optional package was asked for and is not there."""
+
+
+class WriteError(GPXError, OSError):
+    """A file cannot be written: the disk is full, or the folder is not to be written to."""

@@ -94,3 +94,35 @@ def test_state_dict_and_deepcopy():
     target.load_state_dict(source.state_dict())
     assert target.scale.item() == pytest.approx(2.5)
     assert copy.deepcopy(source).scale.item() == pytest.approx(2.5)
+
+
+def test_the_given_value_survives_a_change_of_precision():
+    given = [0.2, 1.0 / 3.0]
+    single = Holder(given)
+    assert single.scale.dtype == torch.float32
+    exact = torch.tensor(given, dtype=torch.float64)
+    for made in (copy.deepcopy(single).double(), nn.ModuleList([Holder(given)]).double()[0]):
+        torch.testing.assert_close(made.scale.detach(), exact, rtol=1e-15, atol=0)
+    again = Holder(given).double().float().double()
+    torch.testing.assert_close(again.scale.detach(), exact, rtol=1e-15, atol=0)
+
+
+def test_a_value_that_was_moved_is_converted_as_it_is():
+    moved = Holder([0.2, 0.7])
+    with torch.no_grad():
+        moved.parametrizations.scale.original.add_(0.25)
+    raw = moved.parametrizations.scale.original.detach().clone()
+    moved.double()
+    assert torch.equal(moved.parametrizations.scale.original, raw.double())
+    assigned = Holder(0.2)
+    assigned.scale = torch.tensor(0.7)
+    assert assigned.double().scale.item() == pytest.approx(0.7, rel=1e-7)
+    loaded = Holder([0.2, 0.7]).double()
+    loaded.load_state_dict(moved.state_dict())
+    assert torch.equal(loaded.scale, moved.scale)
+
+
+@pytest.mark.parametrize("floor", [-1.0, math.inf, math.nan])
+def test_a_floor_below_zero_is_refused(floor):
+    with pytest.raises(ConfigError, match=r"the floor of noise was set to .*; it must be 0"):
+        Positive(floor, "noise")

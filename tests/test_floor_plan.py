@@ -9,7 +9,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "gpx"
 
 FLOORS = [
     {"errors", "atomic_file", "cache_folder"},
-    {"constraints", "data_sized"},
+    {"constraints", "data_sized", "tensor_checks"},
     {"linalg"},
     {"backends"},
     {"operators"},

@@ -21,12 +21,14 @@ class Basis(DataSized, ABC):
     Attributes:
         num_basis: m.
         block_size: columns per block; divides m.
+        num_inputs: d, where the basis is made for a number of input columns.
         parts: equal contiguous parts of a block whose columns are nearly orthogonal to those of
             the other parts over the data; one where nothing is known.
     """
 
     num_basis: int
     block_size: int
+    num_inputs: int | None = None
     parts: int = 1
 
     @property

@@ -65,6 +65,8 @@ def existing_file(path: str | Path) -> Path:
         return found
     if found.is_dir():
         raise DataError(f"{found} is a folder, expected a file")
+    if found.exists():
+        raise DataError(f"{found} is a device or a pipe, expected a file that can be read twice")
     if not found.parent.is_dir():
         raise DataError(f"{found} does not exist, nor does its folder; check the path")
     others = sorted(p.name for p in found.parent.iterdir() if p.is_file())
@@ -94,7 +96,9 @@ def sniff(path: str | Path, header: bool | None = None) -> Layout:
     if commented:
         first = first.lstrip().lstrip("#").strip()
     delimiter = _delimiter(first, lines[1][1] if len(lines) > 1 else first)
-    cells = _cells(first, delimiter)
+    _, cells = next(_rows(io.StringIO(first), delimiter, found, number), (number, []))
+    if not cells:
+        raise DataError(f"{found}, line {number} is blank but for signs; expected names or numbers")
     texts = [i for i, c in enumerate(cells) if c and _value(c) is None]
     numbers = [i for i, c in enumerate(cells) if _value(c) is not None]
     if header is None:
@@ -159,7 +163,7 @@ def _read_fast(layout: Layout, columns: Sequence[int]) -> Floats:
 
 
 def _check_widths(layout: Layout, file: TextIO) -> None:
-    """Raise ValueError unless every line surely has as many cells as the header."""
+    """Raise ValueError unless every line surely is a row of as many cells as the header."""
     expected = layout.width - 1
     for line in file:
         if not line.strip():
@@ -168,7 +172,7 @@ def _check_widths(layout: Layout, file: TextIO) -> None:
             found = len(line.split()) - 1
         else:
             found = line.count(layout.delimiter)
-        if found != expected:
+        if found != expected or line.count('"') % 2:  # such a quote may go on over further lines
             raise ValueError("ragged")
 
 
@@ -177,10 +181,11 @@ def _read_slow(layout: Layout, columns: Sequence[int]) -> Floats:
     wanted = list(columns)
     values = array("d")  # an eighth of the memory of a list of lists
     with _TextFile(layout.path) as file:
-        for number, cells in _rows(file, layout.delimiter):
+        for number, cells in _rows(file, layout.delimiter, layout.path):
             if number <= layout.header_line:
                 continue
             if len(cells) != layout.width:
+                _check_quotes(layout, number, cells, range(len(cells)))
                 raise DataError(
                     f"{layout.path}, line {number}: found {len(cells)} columns, expected "
                     f"{layout.width} as in the first line (separated by "
@@ -193,11 +198,19 @@ def _read_slow(layout: Layout, columns: Sequence[int]) -> Floats:
             except ValueError:
                 doubtful = True
             if doubtful:  # cell by cell, which is slow
+                _check_quotes(layout, number, cells, wanted)
                 row = [_number(layout, number, i, cells[i]) for i in wanted]
             values.extend(row)
     if not values:
         raise DataError(f"{layout.path} has no rows of numbers")
     return np.array(values).reshape(-1, len(wanted))
+
+
+def _check_quotes(layout: Layout, line: int, cells: list[str], columns: Sequence[int]) -> None:
+    """Raise DataError where a cell of ``columns`` goes on over lines: its quote opens too early."""
+    for i in columns:
+        if "\n" in cells[i]:  # the quote that closes it was meant to open another
+            raise DataError(_quote_opens(layout.path, line + "".join(cells[:i]).count("\n")))
 
 
 def _number(layout: Layout, line: int, index: int, cell: str) -> float:
@@ -233,21 +246,65 @@ def _delimiter(first: str, second: str) -> str | None:
     return None
 
 
-def _cells(line: str, delimiter: str | None) -> list[str]:
-    return next(iter(_rows(io.StringIO(line), delimiter)))[1]
+def _rows(
+    file: TextIO, delimiter: str | None, path: Path, first: int = 1
+) -> Iterator[tuple[int, list[str]]]:
+    """Number of the first line, and stripped cells, of every row that is not blank.
 
+    Args:
+        file: lines; a quoted cell may go over several of them.
+        delimiter: between cells.
+        path: where the lines are from, for error messages.
+        first: number of the first line.
 
-def _rows(file: TextIO, delimiter: str | None) -> Iterator[tuple[int, list[str]]]:
-    """Line number and stripped cells of every line that is not blank."""
+    Raises:
+        DataError: a quote that is never closed, with the line where it opens.
+    """
     if delimiter is None:
-        for number, line in enumerate(file, start=1):
+        for number, line in enumerate(file, start=first):
             if line.strip():
                 yield number, [cell.strip('"') for cell in line.split()]
         return
-    reader = csv.reader(file, delimiter=delimiter, skipinitialspace=True)
-    for cells in reader:
+    lines: list[str] = []  # of the row that is being read
+    rows = csv.reader(_kept(file, lines), delimiter=delimiter, skipinitialspace=True)
+    number = first
+    while True:
+        try:
+            cells = next(rows, None)
+            if cells is None:
+                return
+            doubtful = len(lines) > 1 or lines[0].count('"') % 2 == 1
+            opens = doubtful and _open_at_end("".join(lines), delimiter)
+        except csv.Error as error:
+            if len(lines) == 1:
+                raise DataError(f"{path}, line {number}: cannot be read ({error})") from error
+            # a cell of more than 131,072 characters: the rows after a quote that is not closed
+            raise DataError(_quote_opens(path, number)) from error
+        if opens:
+            raise DataError(_quote_opens(path, number + "".join(cells[:-1]).count("\n")))
         if any(cell.strip() for cell in cells):
-            yield reader.line_num, [cell.strip() for cell in cells]
+            yield number, [cell.strip() for cell in cells]
+        number += len(lines)
+        lines.clear()
+
+
+def _open_at_end(text: str, delimiter: str) -> bool:
+    """Whether a quoted cell is still open at the end of ``text``; csv closes it in silence."""
+    longer = io.StringIO(text.rstrip("\r\n") + "\nx")  # in an open cell this begins no new row
+    return len(list(csv.reader(longer, delimiter=delimiter, skipinitialspace=True))) == 1
+
+
+def _quote_opens(path: Path, line: int) -> str:
+    return (
+        f"{path}, line {line}: a quote opens here and is not closed where its cell ends; "
+        "close it or remove it"
+    )
+
+
+def _kept(file: TextIO, lines: list[str]) -> Iterator[str]:
+    for line in file:
+        lines.append(line)
+        yield line
 
 
 def _first_lines(path: Path, count: int) -> Iterator[tuple[int, str]]:

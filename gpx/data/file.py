@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -192,7 +191,7 @@ def read_array(path: Path, key: str, option: str) -> Floats:
     with open(path, "rb") as file:
         try:
             archive = np.load(file, allow_pickle=False)
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        except Exception as error:  # NumPy's readers can raise anything on foreign bytes
             raise DataError(
                 f"{path} is not a NumPy archive or is damaged; write it with numpy.savez"
             ) from error
@@ -207,8 +206,12 @@ def read_array(path: Path, key: str, option: str) -> Floats:
             )
         try:
             array = archive[key]
-        except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-            raise DataError(f"{path}: array {key!r} cannot be read ({error})") from error
+        except Exception as error:  # NumPy's readers can raise anything on foreign bytes
+            raise DataError(
+                f"{path}: array {key!r} cannot be read ({error}); write it with numpy.savez"
+            ) from error
+    if not isinstance(array, np.ndarray):
+        raise DataError(f"{path}: {key!r} is a file but no array; write it with numpy.savez")
     if array.dtype.kind not in "biuf":
         raise DataError(f"{path}: array {key!r} has dtype {array.dtype}, expected real numbers")
     return array.astype(np.float64)

@@ -9,6 +9,7 @@ from functools import reduce
 import numpy as np
 
 from gpx.data.grid_values import GridSource, GridValues, require_table_memory
+from gpx.data.source import check_seed
 from gpx.data.table import Floats
 from gpx.errors import ConfigError
 
@@ -64,6 +65,7 @@ class GridStress(GridSource):
             raise ConfigError(
                 f"data.gap_share={gap_share} must be in [0, 1) and data.noise={noise} not negative"
             )
+        check_seed("seed", seed)
         self.field, self.shape = field, sizes
         self.gap_share, self.noise, self.seed = gap_share, noise, seed
 

@@ -13,6 +13,12 @@ from gpx.errors import ConfigError, DataError
 Rows = NDArray[np.int64]
 
 
+def check_seed(option: str, seed: int) -> None:
+    """Raise ConfigError for a negative seed, which NumPy's generators do not take."""
+    if seed < 0:
+        raise ConfigError(f"data.{option}={seed} is negative; expected 0 or more")
+
+
 class DataSource(ABC):
     """One data set: a subclass writes ``table``, the splits come from here.
 
@@ -28,7 +34,7 @@ class DataSource(ABC):
         split_seed: of the permutation.
 
     Raises:
-        ConfigError: ``test_fraction`` is not in (0, 0.5].
+        ConfigError: ``test_fraction`` is not in (0, 0.5], or ``split_seed`` is negative.
     """
 
     def __init__(
@@ -43,6 +49,7 @@ class DataSource(ABC):
                 f"data.test_fraction={test_fraction} is not between 0 and 0.5; "
                 "0.1 gives ten splits of 90 % training and 10 % test rows"
             )
+        check_seed("split_seed", split_seed)
         self.split = split
         self.test_fraction = test_fraction
         self.root = root

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpx.data.source import DataSource
+from gpx.data.source import DataSource, check_seed
 from gpx.data.table import Table
 from gpx.errors import ConfigError
 
@@ -42,6 +42,7 @@ class Toy1D(DataSource):
             raise ConfigError(f"data.noise={noise} is negative; it is a standard deviation")
         self.num_points = num_points
         self.noise = noise
+        check_seed("seed", seed)
         self.seed = seed
 
     def table(self) -> Table:

@@ -132,6 +132,8 @@ class IterativePosterior(Posterior):
         mean, variance = x.new_empty(x.shape[0]), x.new_empty(x.shape[0])
         budget = BLOCK_BYTES.get(x.device.type, BLOCK_BYTES["cpu"])
         for rows in torch.arange(x.shape[0]).split(max(1, budget // (8 * n))):
+            if rows.shape[0] == 0:  # no rows at all are split into one empty block
+                break
             part = x[rows]
             cross = self.kernel.evaluate(self.inputs, part).double()
             # large weights of both signs cancel: float32 sums lose more than float32 entries

@@ -111,10 +111,11 @@ def longest_prefix(
     failed = int(info)  # order of the first leading block that is not positive definite
     if failed == 1:
         factorise(kernel, z[:1], jitter, escalate=False, features=features)  # says what is wrong
-    size = len(z) if failed == 0 else failed - 1
-    pivots = factor.diagonal()[:size].square()
-    rounded = pivots <= 10.0 * torch.finfo(torch.float64).eps * gram.diagonal().mean()
-    return z[: int(rounded.int().argmax())] if bool(rounded.any()) else z[:size]
+    kept = z.shape[0] if failed == 0 else failed - 1
+    # pivots of such points are rounding errors of either sign: what is above zero may be one
+    rounding = kept * torch.finfo(torch.float64).eps * gram.diagonal()[:kept]
+    lost = factor.diagonal()[:kept].square() <= rounding
+    return z[: int(lost.int().argmax())] if bool(lost.any()) else z[:kept]
 
 
 class BlockStore:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,7 +30,7 @@ class Kernel(nn.Module, ABC):
         active_dims: columns of x that the kernel looks at, in this order; None for all of them.
 
     Raises:
-        ConfigError: ``active_dims`` is empty or holds a negative number.
+        ConfigError: ``active_dims`` is empty or holds what is no column number.
     """
 
     active_dims: Tensor | None
@@ -37,13 +38,15 @@ class Kernel(nn.Module, ABC):
     def __init__(self, active_dims: Sequence[int] | None = None) -> None:
         super().__init__()
         if active_dims is not None:
-            chosen = [int(i) for i in active_dims]
-            if not chosen or min(chosen) < 0:
+            chosen = list(active_dims)
+            if not chosen or not all(isinstance(i, Integral) and i >= 0 for i in chosen):
                 raise ConfigError(
                     f"active_dims is {chosen}; it must list column numbers from 0 on, "
                     "or be null for all columns"
                 )
-            self.register_buffer("active_dims", torch.tensor(chosen), persistent=False)
+            self.register_buffer(
+                "active_dims", torch.tensor([int(i) for i in chosen]), persistent=False
+            )
         else:
             self.active_dims = None
 

@@ -54,10 +54,11 @@ class SpectralMixture(Kernel):
             )
         self.num_inputs = num_inputs
         shape = (num_mixtures, num_inputs)
-        steps = torch.arange(1, num_mixtures + 1) / num_mixtures
-        positive_parameter(self, "weight", torch.full((num_mixtures,), weight / num_mixtures))
+        steps = torch.arange(1, num_mixtures + 1, dtype=torch.float64) / num_mixtures
+        weights = torch.full((num_mixtures,), weight / num_mixtures, dtype=torch.float64)
+        positive_parameter(self, "weight", weights)
         positive_parameter(self, "frequency", (max_frequency * steps).unsqueeze(1).expand(shape))
-        positive_parameter(self, "scale", torch.full(shape, float(scale)))
+        positive_parameter(self, "scale", torch.full(shape, float(scale), dtype=torch.float64))
 
     @property
     def outputscale(self) -> Tensor:

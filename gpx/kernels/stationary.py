@@ -155,14 +155,14 @@ class Stationary(Kernel):
 
 
 def per_dimension(value: float | Sequence[float], num_dims: int | None) -> Tensor:
-    """Initial value of a per-input parameter: shape () when ``num_dims`` is None, else (num_dims,).
+    """Initial value, float64, of a parameter: shape () when ``num_dims`` is None, else (num_dims,).
 
     Raises ConfigError when a list has another length.
     """
     if isinstance(value, (int, float)):
-        tensor = torch.tensor(float(value))
+        tensor = torch.tensor(float(value), dtype=torch.float64)
         return tensor if num_dims is None else tensor.expand(num_dims).clone()
-    tensor = torch.tensor([float(v) for v in value])
+    tensor = torch.tensor([float(v) for v in value], dtype=torch.float64)
     if num_dims is None or tensor.numel() != num_dims:
         raise ConfigError(
             f"{tensor.numel()} values were given for ard_num_dims={num_dims}; "

@@ -23,7 +23,11 @@ def real_array(values: ArrayLike | Tensor, name: str) -> NDArray[Any]:
         DTypeError: not real numbers: text, complex numbers, dates, rows of different lengths.
     """
     try:
-        array = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
+        if isinstance(values, Tensor):
+            values = values.detach().cpu()
+            if values.is_floating_point():  # NumPy has no bfloat16
+                values = values.double()
+        array = np.asarray(values)
         if array.dtype.kind not in "cmM":
             return array.astype(np.float64)
         problem = f"found {array.dtype}"

@@ -21,9 +21,18 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     Args:
         path: target file.
         state: tensors, numbers, strings, and dicts and lists of them; nothing else.
+
+    Raises:
+        OSError: the disk is full, or the folder cannot be written to.
     """
     with atomic_file(path) as file:
-        torch.save({"format": FORMAT, **state}, file)
+        try:
+            torch.save({"format": FORMAT, **state}, file)
+        except RuntimeError as error:
+            # torch's archive writer answers a full disk with an assertion of its own
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from None
+            raise
 
 
 def load_checkpoint(

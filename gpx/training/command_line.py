@@ -16,7 +16,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from gpx.errors import ConfigError, GPXError
-from gpx.training.composition import explain, refuse_null_groups
+from gpx.training.composition import check_choices, explain
 from gpx.training.console import print_error, warnings_as_lines
 from gpx.training.interrupt import Interrupted
 from gpx.training.run import resume, run
@@ -49,7 +49,7 @@ def main(config_folder: str | Path) -> None:
     _failed.clear()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come here instead of Hydra's own printing
     try:
-        refuse_null_groups(arguments, Path(config_folder))
+        check_choices(arguments, Path(config_folder))
         target = _resume_target(arguments)
         if target is not None:
             resume(*target)

@@ -10,6 +10,8 @@ from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ChoiceSweep, QuotedString
 from hydra.errors import (
     ConfigCompositionException,
     HydraException,
@@ -41,9 +43,9 @@ def composed(overrides: Sequence[str], config_folder: Path = CONFIGS) -> DictCon
             f"there are no configs in {config_folder}: install gpx from its repository with "
             "pip install -e ."
         )
-    refuse_null_groups(overrides, config_folder)
     running = GlobalHydra.instance().hydra  # of a Hydra application that calls this
     try:
+        check_choices(overrides, config_folder)
         with initialize_config_dir(str(config_folder), version_base="1.3"):
             return compose("train", overrides=list(overrides))
     except (HydraException, OmegaConfBaseException) as error:
@@ -52,16 +54,45 @@ def composed(overrides: Sequence[str], config_folder: Path = CONFIGS) -> DictCon
         GlobalHydra.instance().hydra = running
 
 
-def refuse_null_groups(arguments: Sequence[str], config_folder: Path) -> None:
-    """Hydra cannot choose nothing (``experiment=null``) and answers with a bare ValueError."""
-    for argument in arguments:
-        group, _, choices = argument.partition("=")
-        if "null" in choices.split(",") and (config_folder / group).is_dir():
-            options = sorted(path.stem for path in (config_folder / group).glob("*.yaml"))
-            raise ConfigError(
-                f"{group}=null chooses nothing; leave it out for the default, "
-                f"or choose one of: {', '.join(options[:20])}"
-            )
+def check_choices(arguments: Sequence[str], config_folder: Path) -> None:
+    """Refuse what Hydra takes for a choice of a group, or answers with a bare ValueError.
+
+    ``kernel=null`` and ``kernel=1`` are none; of ``kernel=[rbf,periodic]`` the last would win.
+
+    Raises:
+        ConfigError: one of these.
+        OverrideParseException: not an option at all.
+    """
+    options = [a for a in arguments if "=" in a and not a.startswith("-")]
+    for override in OverridesParser.create().parse_overrides(options):
+        group = override.key_or_group
+        if not (config_folder / group).is_dir() or override.is_delete():
+            continue
+        value = override.value()
+        for choice in value.list if isinstance(value, ChoiceSweep) else [value]:
+            if not isinstance(choice, (str, QuotedString)):
+                raise ConfigError(_no_choice(group, choice, config_folder))
+
+
+def _no_choice(group: str, choice: object, config_folder: Path) -> str:
+    files = (config_folder / group).glob("*.yaml")
+    listed = ", ".join(sorted(path.stem for path in files)[:20])
+    if choice is None:
+        return (
+            f"{group}=null chooses nothing; leave it out for the default, "
+            f"or choose one of: {listed}"
+        )
+    if not isinstance(choice, list):
+        return f"there is no {group}={choice}; valid are: {listed}"
+    text = f"{group}=[{','.join(map(str, choice))}] is a list, and {group}= takes one choice"
+    if group == "kernel":
+        text += (
+            "; for a sum or product of kernels copy configs/kernel/rbf_plus_linear.yaml, name the "
+            "kernels in it (_target_: gpx.kernels.Sum or gpx.kernels.Product) and choose the copy"
+        )
+    else:
+        text += f", one of: {listed}"
+    return text + f" (for a run with each: -m {group}={','.join(map(str, choice))})"
 
 
 def explain(error: Exception, config_folder: Path) -> str:

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from gpx.errors import ConfigError
 from gpx.training.option_types import check_option_names, check_option_types
+
+MOST_THREADS = 1024
+"""Threads that may be asked for; where the system refuses to start so many, the process dies."""
 
 
 @dataclass
@@ -57,9 +60,12 @@ class TrainerConfig:
                 raise ConfigError(f"trainer.{name}={getattr(self, name)}: expected at least 1")
         if self.eval_every is not None and self.eval_every < 0:
             raise ConfigError(f"trainer.eval_every={self.eval_every}: expected 0 or more, or null")
-        if self.num_threads is not None and self.num_threads < 1:
-            raise ConfigError(f"trainer.num_threads={self.num_threads}: expected at least 1")
-        if self.checkpoint_seconds < 0:
+        if self.num_threads is not None and not 1 <= self.num_threads <= MOST_THREADS:
+            raise ConfigError(
+                f"trainer.num_threads={self.num_threads}: expected 1 to {MOST_THREADS}, or null; "
+                "more threads than the machine has cores only slow it down"
+            )
+        if not self.checkpoint_seconds >= 0:
             raise ConfigError(
                 f"trainer.checkpoint_seconds={self.checkpoint_seconds}: expected 0 or more"
             )
@@ -78,7 +84,4 @@ def trainer_options(node: Any) -> TrainerConfig:
         raise ConfigError(f"trainer={node}: expected its options by name")
     check_option_names(node, "trainer", TrainerConfig)
     check_option_types(node, "trainer", TrainerConfig)
-    for name, value in node.items():
-        if OmegaConf.is_config(value):
-            raise ConfigError(f"trainer.{name!s}={value}: expected a single value")
     return TrainerConfig(**{str(name): value for name, value in node.items()})

@@ -45,6 +45,14 @@ def schedule_factor(name: str, final: float, progress: float) -> float:
     raise ConfigError(f"optimizer.schedule.name={name}: expected constant, exponential or cosine")
 
 
+def _require_number(option: str, value: object) -> None:
+    """Raise ConfigError unless ``value`` is a finite number, 0 or more."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not 0.0 <= float(value) < math.inf:  # type: ignore[arg-type]
+        shown = "null" if value is None else value
+        raise ConfigError(f"optimizer.{option}={shown}: expected a number, 0 or more")
+
+
 class FirstOrder(Optimizer):
     """One torch optimiser per role of parameters (``Model.parameter_groups``).
 
@@ -66,11 +74,27 @@ class FirstOrder(Optimizer):
     ) -> None:
         self.settings = {role: dict(setting) for role, setting in groups.items()}
         self.schedule = {"name": "constant", "final": 1.0, **dict(schedule or {})}
-        schedule_factor(self.schedule["name"], self.schedule["final"], 0.0)  # fails early
+        self._check_settings()
         self.parameters: dict[str, list[nn.Parameter]] = {}
         self.optimisers: dict[str, torch.optim.Optimizer] = {}
         self.limits: dict[str, list[tuple[nn.Parameter, float]]] = {}
         self.max_steps = 1
+
+    def _check_settings(self) -> None:
+        """Raise ConfigError for what is no rate, no number of steps or no schedule."""
+        for role, setting in self.settings.items():
+            _require_number(f"groups.{role}.lr", setting.get("lr"))
+            freeze = setting.get("freeze_steps", 0)
+            if not isinstance(freeze, int) or freeze < 0:
+                raise ConfigError(
+                    f"optimizer.groups.{role}.freeze_steps={freeze}: expected a whole number, 0 or "
+                    "more"
+                )
+        unknown = sorted(self.schedule.keys() - {"name", "final"})
+        if unknown:
+            raise ConfigError(f"optimizer.schedule has no option {unknown[0]}, only name and final")
+        _require_number("schedule.final", self.schedule["final"])
+        schedule_factor(self.schedule["name"], self.schedule["final"], 0.0)
 
     def require_fit(
         self, model: Model, objective: Objective, num_data: int, max_steps: int
@@ -131,7 +155,8 @@ class FirstOrder(Optimizer):
                 for parameters without constraints.
 
         Raises:
-            ConfigError: a role without settings, an unknown algorithm or option.
+            ConfigError: a role without settings, an unknown algorithm or option, or every role
+                is frozen at the start.
         """
         self.max_steps = max_steps
         # torch's own default, chosen aloud: otherwise sparse AdaGrad warns at its first step
@@ -160,6 +185,14 @@ class FirstOrder(Optimizer):
             lower = [] if model is None else lower_limits(model, parameters)
             limited = zip(parameters, lower, strict=False)
             self.limits[role] = [pair for pair in limited if pair[1] > -math.inf]
+        frozen = {role: self.settings[role].get("freeze_steps", 0) for role in self.parameters}
+        if frozen and min(frozen.values()) > 0:
+            role = min(frozen, key=lambda name: frozen[name])
+            raise ConfigError(
+                f"nothing would move in the first {frozen[role]} steps: the model has "
+                f"{' and '.join(frozen)} only, which this optimizer keeps at the start; "
+                f"set optimizer.groups.{role}.freeze_steps=0 or choose another optimizer="
+            )
 
     def learning_rate(self, role: str, step: int) -> float:
         """Rate of ``role`` at ``step``; zero while frozen."""

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpx.errors import ConfigError, DataError, ShapeError
+from gpx.sampling.seeds import global_randomness
 from gpx.training.arrays import column_names, columns_by_name, real_array
 from gpx.training.composition import composed
 from gpx.training.predictor import (
@@ -78,6 +79,8 @@ def fit(
         test: inputs and targets that metrics are computed on. None: a tenth of the rows is held
             out for that (``data.split``, ``data.test_fraction``) and the model does not see it.
         folder: run folder, new or empty; None: a new one in ``outputs``.
+
+    The global random states of torch, NumPy and Python are left as they were found.
 
     Returns:
         the trained model, its metrics and its folder.
@@ -147,7 +150,8 @@ def fit(
                 with suppress(OSError):  # never made, or another run is in it
                     parent.rmdir()
         raise
-    model = finished_predictor(target, target.read_own_config(), str(config.trainer.device))
+    with global_randomness(config.seed):
+        model = finished_predictor(target, target.read_own_config(), str(config.trainer.device))
     return Fitted(model, metrics, target.path)
 
 

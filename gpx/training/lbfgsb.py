@@ -40,6 +40,9 @@ class LBFGSB(Optimizer):
         ftol: stop when the loss (nats per point) falls by less than this, relative to its size.
         gtol: stop when the largest gradient entry is below this.
         max_line_search: evaluations per line search at most.
+
+    Raises:
+        ConfigError: a count below 1 or a negative tolerance.
     """
 
     advice = "use trainer.dtype=float64 or a larger likelihood.noise_variance"
@@ -52,6 +55,12 @@ class LBFGSB(Optimizer):
         gtol: float = 1e-7,
         max_line_search: int = 20,
     ) -> None:
+        for name, count in (("memory", memory), ("max_line_search", max_line_search)):
+            if count < 1:
+                raise ConfigError(f"optimizer.{name}={count}: expected at least 1")
+        for name, tolerance in (("ftol", ftol), ("gtol", gtol)):
+            if not 0.0 <= tolerance < math.inf:
+                raise ConfigError(f"optimizer.{name}={tolerance}: expected 0 or more")
         self.memory = memory
         self.ftol = ftol
         self.gtol = gtol

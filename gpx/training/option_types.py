@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import math
 import re
 import sys
 import types
 import typing
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from gpx.errors import ConfigError
 
@@ -20,6 +22,7 @@ _WORDS: dict[Any, str] = {
     bool: "true or false",
     str: "text",
     type(None): "null",
+    list: "a list",
 }
 """Types that are checked, in a user's words; every other hint accepts anything."""
 
@@ -93,8 +96,8 @@ def _options(target: Any) -> dict[str, Any]:
 def check_option_types(node: DictConfig, group: str, target: Any) -> None:
     """Raise ConfigError, naming the option, where a value cannot be what ``target`` expects.
 
-    Only plain values (numbers, words, true, false, null) are compared, and only where the type hint
-    is made of plain types: classes that are written without hints accept everything.
+    Only plain values (numbers, words, true, false, null) and lists are compared, and only where the
+    type hint is made of these: classes that are written without hints accept everything.
 
     Args:
         node: options of the class, resolved.
@@ -104,12 +107,40 @@ def check_option_types(node: DictConfig, group: str, target: Any) -> None:
     hints = _hints(target)
     for name, value in node.items():
         allowed = _plain(hints.get(str(name)))
-        if not allowed or not (value is None or isinstance(value, (bool, int, float, str))):
+        if not allowed or OmegaConf.is_dict(value):
             continue
         if not any(_fits(value, kind) for kind in allowed):
             shown = "null" if value is None else str(value)
             wanted = " or ".join(_WORDS[kind] for kind in allowed)
             raise ConfigError(f"{group}.{name!s}={shown}: expected {wanted}")
+
+
+def check_numbers(config: DictConfig) -> None:
+    """Raise ConfigError for NaN, an infinity or a whole number beyond 64 bits, lists included.
+
+    No option means anything by these; NaN passes comparisons, and what lies beyond 64 bits fits no
+    seed and no size.
+
+    Args:
+        config: the composed config; every node and list of it is looked at.
+    """
+    for name, value in _numbers(OmegaConf.to_container(config, resolve=False), ""):
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"{name}={value}: expected a finite number")
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise ConfigError(f"{name}={value}: expected a whole number of at most 64 bits")
+
+
+def _numbers(node: Any, name: str) -> Iterator[tuple[str, int | float]]:
+    """Dotted name and value of every number in plain containers."""
+    if isinstance(node, (int, float)):
+        yield name, node
+    elif isinstance(node, dict):
+        for key, value in node.items():
+            yield from _numbers(value, f"{name}.{key}" if name else str(key))
+    elif isinstance(node, list):
+        for index, value in enumerate(node):
+            yield from _numbers(value, f"{name}[{index}]")
 
 
 def _hints(target: Any) -> dict[str, Any]:
@@ -124,6 +155,8 @@ def _plain(hint: Any) -> tuple[Any, ...]:
     """The plain types that ``hint`` allows; empty when it allows anything else."""
     if hint in _WORDS:
         return (hint,)
+    if typing.get_origin(hint) in (list, tuple, Sequence):
+        return (list,)  # what is in it is left to the class
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         parts = [_plain(part) for part in typing.get_args(hint)]
         return tuple(kind for part in parts for kind in part) if all(parts) else ()
@@ -135,4 +168,4 @@ def _fits(value: Any, kind: Any) -> bool:
         return isinstance(value, int) and not isinstance(value, bool)
     if kind is float:
         return isinstance(value, (int, float)) and not isinstance(value, bool)
-    return isinstance(value, kind)
+    return OmegaConf.is_list(value) if kind is list else isinstance(value, kind)

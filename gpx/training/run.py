@@ -14,13 +14,13 @@ from torch.distributions import Distribution
 
 from gpx.data import Dataset, Task
 from gpx.data import load as load_data
-from gpx.errors import CheckpointError, ConfigError
+from gpx.errors import CheckpointError, ConfigError, WriteError
 from gpx.methods.base.objective import Evidence
 from gpx.methods.base.optimizer import Optimizer
 from gpx.metrics import baselines, evaluate
 from gpx.models import Model
 from gpx.objectives import Objective
-from gpx.sampling.seeds import stream
+from gpx.sampling.seeds import global_randomness, stream
 from gpx.training.build import build, build_model, target_of
 from gpx.training.certification import (
     CertifyOptions,
@@ -37,6 +37,7 @@ from gpx.training.device import DTYPES, configure_torch, resolve_device
 from gpx.training.environment import environment_record, peak_memory_mib
 from gpx.training.interrupt import Interrupted
 from gpx.training.option_names import option_names
+from gpx.training.option_types import check_numbers
 from gpx.training.origin import changes, origin_of, require_same_model, version_note
 from gpx.training.predictor import Predictor
 from gpx.training.results import draw_results, summary
@@ -99,33 +100,46 @@ def run(config: DictConfig, folder: RunFolder) -> dict[str, Any]:
         the contents of metrics.json.
 
     Raises:
-        GPXError: anything wrong with options, data, device or checkpoint.
+        GPXError: anything wrong with options, data, device or checkpoint, or a full disk.
         Interrupted: after SIGINT, SIGTERM or SIGHUP, with the checkpoint written.
     """
     with option_names(config, CONFIGS):
-        return _run(config, folder)
+        options = _checked_options(config)
+        device = resolve_device(options.device)
+        with global_randomness(config.seed):
+            prepared = _prepare(config, options, device, folder)
+            try:
+                return _run_in_folder(prepared)
+            except OSError as error:
+                where, why = error.filename or folder.path, error.strerror or error
+                text = f"{where} cannot be written: {why}"
+                if folder.config.exists():
+                    text += (
+                        f"; when that is mended go on with: python train.py resume={folder.path}"
+                    )
+                raise WriteError(text) from error
 
 
-def _run(config: DictConfig, folder: RunFolder) -> dict[str, Any]:
-    prepared = _prepare(config, folder)
+def _run_in_folder(state: _Run) -> dict[str, Any]:
+    """Train, evaluate and write; raises OSError where the folder cannot be written."""
+    folder = state.folder
     folder.path.mkdir(parents=True, exist_ok=True)
     with folder.locked():
         folder.clear_leftovers()
-        record = environment_record(prepared.device, config.seed, prepared.data.checksums)
+        record = environment_record(state.device, state.config.seed, state.data.checksums)
         folder.require_same_data(record)
-        prepared.origin = origin_of(prepared.config, prepared.device)
+        state.origin = origin_of(state.config, state.device)
         if folder.checkpoint.exists():
-            state = load_checkpoint(folder.checkpoint, mapped=True)
-            require_same_model(state, prepared.config, str(folder.config))
-            for line in changes(state, prepared.origin):
-                prepared.console.say(line)
-        folder.write_config(prepared.config)
+            stored = load_checkpoint(folder.checkpoint, mapped=True)
+            require_same_model(stored, state.config, str(folder.config))
+            for line in changes(stored, state.origin):
+                state.console.say(line)
+        folder.write_config(state.config)
         folder.add_environment(record)
         try:
-            fit = _train(prepared)
-            return _finish(prepared, fit)
+            return _finish(state, _train(state))
         finally:
-            prepared.console.close()
+            state.console.close()
 
 
 def resume(path: str | Path, trust: Sequence[str] | str = ()) -> dict[str, Any]:
@@ -160,8 +174,8 @@ def resume(path: str | Path, trust: Sequence[str] | str = ()) -> dict[str, Any]:
         raise ConfigError(f"{folder.config}: {error}{note}") from error
 
 
-def _prepare(config: DictConfig, folder: RunFolder) -> _Run:
-    """Everything that can fail on bad input, before anything is written."""
+def _checked_options(config: DictConfig) -> TrainerConfig:
+    """The trainer's options of a config that is complete; everything else is checked on use."""
     valueless = sorted(OmegaConf.missing_keys(config))
     if valueless:
         raise ConfigError(f"{valueless[0]} has no value: give it as {valueless[0]}=...")
@@ -169,16 +183,23 @@ def _prepare(config: DictConfig, folder: RunFolder) -> _Run:
         if config.get(group) is None:
             chooser = "; approx= usually chooses it" if group in ("objective", "optimizer") else ""
             raise ConfigError(f"{group}= is not chosen{chooser}")
+    check_numbers(config)
+    if not isinstance(config.seed, int) or isinstance(config.seed, bool):
+        raise ConfigError(f"seed={config.seed}: expected a whole number")
     options = trainer_options(config.trainer)
     if options.certify:
         require_certifiable(config)
-    device = resolve_device(options.device)
+    return options
+
+
+def _prepare(
+    config: DictConfig, options: TrainerConfig, device: torch.device, folder: RunFolder
+) -> _Run:
+    """Everything that can fail on bad input, before anything is written."""
     configure_torch(options, device)
     dtype = DTYPES[options.dtype]
     console = Console()
 
-    if not isinstance(config.seed, int) or isinstance(config.seed, bool):
-        raise ConfigError(f"seed={config.seed}: expected a whole number")
     task = _likelihood_task(config)
     data = load_data(build(config, "data"), task=task)
     config = _with_facts(config, data)
@@ -192,7 +213,6 @@ def _prepare(config: DictConfig, folder: RunFolder) -> _Run:
     if task == "regression" and _two_values(data.train_y):
         console.say("note: the targets take two values only; likelihood=bernoulli models classes")
 
-    torch.manual_seed(config.seed)  # constructors of user-written modules may draw
     model = build_model(config).to(device, dtype)
     objective: Objective = build(config, "objective")
     objective.to(device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,7 +30,18 @@ class TensorBoard:
     """
 
     def __init__(self, folder: Path, first_step: int = 0) -> None:
-        self._writer = SummaryWriter(str(folder), purge_step=first_step or None)
+        self._hook = threading.excepthook
+        threading.excepthook = self._of_thread
+        try:
+            self._writer = SummaryWriter(str(folder), purge_step=first_step or None)
+        except BaseException:
+            threading.excepthook = self._hook
+            raise
+
+    def _of_thread(self, failure: threading.ExceptHookArgs) -> None:
+        """Say nothing of the writer's own thread: the next call raises its error again."""
+        if not type(failure.thread).__module__.startswith("tensorboard."):
+            self._hook(failure)
 
     def progress(self, progress: Progress, model: Model) -> None:
         """Monitor interface."""
@@ -65,4 +77,7 @@ class TensorBoard:
 
     def close(self) -> None:
         """Flush and close the event file."""
-        self._writer.close()
+        try:
+            self._writer.close()
+        finally:
+            threading.excepthook = self._hook

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -105,6 +106,11 @@ HEADED = "a,b,y\n1,2,3\n4,5,6\n"
         ("a,b,a\n1,2,3\n", r"line 1: the name 'a' heads both column 1 and column 3"),
         ("1,2,NA\n3,4,5\n", r"line 1, column 3: found text 'NA' beside numbers"),
         ("y\n1\n2\n", r"has one column, expected inputs and a target"),
+        (",,\n1,2,3\n", r"line 1 is blank but for signs; expected names or numbers"),
+        (HEADED + '7,"8,9\n1,2,3\n', r"line 4: a quote opens here and is not closed"),
+        (HEADED + '7,"8,9\n1,"2",3\n', r"line 4: a quote opens here and is not closed"),
+        (HEADED + '7,"8,9\n' + 40000 * "1,2,3\n", r"line 4: a quote opens here"),
+        ('"a,b,y\n1,2,3\n', r"line 1: a quote opens here and is not closed"),
     ],
 )
 def test_each_fault_is_one_sentence(tmp_path: Path, text: str, message: str) -> None:
@@ -217,9 +223,38 @@ def test_archive_faults(tmp_path: Path) -> None:
     np.savez(path, x=np.array([{}], dtype=object), y=np.ones(1))
     with pytest.raises(DataError, match="array 'x' cannot be read"):
         NPZFile(str(path)).table()
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x", "no array")
+    with pytest.raises(DataError, match="'x' is a file but no array"):
+        NPZFile(str(path)).table()
     np.save(tmp_path / "single.npy", np.ones(3))
     with pytest.raises(DataError, match="holds a single array"):
         NPZFile(str(tmp_path / "single.npy")).table()
+
+
+@pytest.mark.parametrize("shape", ["(687194767360,)", "(99999999999999999999999,)", "(3"])
+def test_archive_that_claims_what_cannot_be(tmp_path: Path, shape: str) -> None:
+    words = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    header = b"\x93NUMPY\x01\x00" + len(words).to_bytes(2, "little") + words.encode()
+    with zipfile.ZipFile(tmp_path / "rows.npz", "w") as archive:
+        archive.writestr("x.npy", header + bytes(80))
+    with pytest.raises(DataError, match=r"rows.npz: array 'x' cannot be read"):
+        NPZFile(str(tmp_path / "rows.npz")).table()
+
+
+def test_quotes_in_columns_that_are_not_read(tmp_path: Path) -> None:
+    head, rows = "name,a,y\n", '"two\nlines",1,2\n5" pipe,3,4\n"a, b",5,6\n'
+    table = CSVFile(write(tmp_path, head + rows), inputs=1).table()
+    assert table.x[:, 0].tolist() == [1.0, 3.0, 5.0]
+    # the rows after an open quote must not be lost in its cell
+    with pytest.raises(DataError, match="line 3: a quote opens here"):
+        CSVFile(write(tmp_path, 'a,y,name\n1,2,n\n3,4,"n\n5,6,n\n'), inputs=0, target=1).table()
+
+
+def test_what_is_no_file(tmp_path: Path) -> None:
+    for source in (CSVFile("/dev/null"), NPZFile("/dev/null")):
+        with pytest.raises(DataError, match="/dev/null is a device or a pipe"):
+            source.table()
 
 
 def test_one_input_needs_no_list(tmp_path: Path) -> None:

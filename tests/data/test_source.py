@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from gpx.data import DataSource, Table
+from gpx.data import DataSource, GridStress, RobotArm, Table, Toy1D
 from gpx.errors import ConfigError, DataError
 
 
@@ -77,3 +77,11 @@ def test_mask_that_leaves_nothing_to_train_on() -> None:
 def test_test_fraction_out_of_range(fraction: float) -> None:
     with pytest.raises(ConfigError, match=r"is not between 0 and 0.5"):
         Rows(40, test_fraction=fraction)
+
+
+def test_seeds_count_from_zero() -> None:
+    with pytest.raises(ConfigError, match=r"data.split_seed=-4 is negative; expected 0 or more"):
+        Rows(50, split_seed=-4)
+    for made in (Toy1D, RobotArm, GridStress):
+        with pytest.raises(ConfigError, match=r"data.seed=-1 is negative; expected 0 or more"):
+            made(seed=-1)

@@ -19,7 +19,12 @@ NOISE = torch.tensor(g2.NOISE, dtype=torch.float64)
 def kernel():
     trend = RBF(lengthscale=67.0, outputscale=66.0**2)
     season = Periodic(lengthscale=1.3, outputscale=None)  # exp(-0.5 sin^2 / 0.4225)
-    return (trend + RBF(lengthscale=20.0, outputscale=2.4**2) * season).double()
+    made = trend + RBF(lengthscale=20.0, outputscale=2.4**2) * season
+    # points 252 and 263 mirror each other and tie for the third pivot; the fixture's choice is that
+    # of parameters rounded to float32, which double() alone would make anew from what was given
+    for raw in made.parameters():
+        raw.data = raw.data.double()
+    return made.double()
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +35,7 @@ def greedy():
 @torch.no_grad()
 def test_kernel_and_pivots_are_those_of_the_fixture(greedy):
     dense = g2.covariance(g2.x, g2.x)
-    # options are stored in float32 before the kernel is widened
+    # the parameters are rounded to float32
     torch.testing.assert_close(kernel().evaluate(X), dense, rtol=1e-7, atol=1e-8)
     assert len(g2.x) == 521
     assert greedy.indices[:8].tolist() == g2.FIRST_PIVOTS

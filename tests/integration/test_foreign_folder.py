@@ -256,7 +256,7 @@ def test_config_and_checkpoint_belong_together(
     ("options", "words"),
     [
         ({"trainer__max_steps": "many"}, "trainer.max_steps=many: expected a whole number"),
-        ({"trainer__max_steps": [1]}, r"trainer.max_steps=\[1\]: expected a single value"),
+        ({"trainer__max_steps": [1]}, r"trainer.max_steps=\[1\]: expected a whole number"),
         ({"trainer__warp": 1}, "has no option warp"),
         ({"optimizer__warp": 1}, "has no option warp"),
     ],

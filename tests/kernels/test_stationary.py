@@ -145,3 +145,9 @@ def test_options():
         RBF(active_dims=[4]).evaluate(x)
     with pytest.raises(ShapeError, match="Periodic has 3"):
         Periodic(3).evaluate(x)
+
+
+@pytest.mark.parametrize("columns", [[0.5], ["a"], [-1], []])
+def test_active_dims_are_column_numbers(columns):
+    with pytest.raises(ConfigError, match="it must list column numbers from 0 on"):
+        RBF(active_dims=columns)

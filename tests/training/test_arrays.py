@@ -15,6 +15,7 @@ from gpx.training.arrays import column_names, columns_by_name, real_array
         [[1, 2], [3, 4]],
         np.array([[1, 2], [3, 4]], dtype=np.int8),
         torch.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True),
+        torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.bfloat16),
     ],
 )
 def test_anything_that_is_numbers(values):

@@ -69,3 +69,13 @@ def test_pickled_code_is_not_executed(tmp_path):
     torch.save({"format": "gpx-checkpoint-1", "x": _Exploit()}, path)
     with pytest.raises(CheckpointError, match="cannot be read"):
         load_checkpoint(path)
+
+
+def test_a_full_disk_is_an_error_of_the_system(tmp_path, limited_files):
+    path = tmp_path / "checkpoint.pt"
+    save_checkpoint(path, {"step": 1})
+    for size in (10, 100_000):  # fails as the file is closed, and in the middle of writing
+        with limited_files(1000 if size == 10 else 100_000), pytest.raises(OSError, match="large"):
+            save_checkpoint(path, {"step": 2, "many": torch.zeros(size)})
+    assert load_checkpoint(path)["step"] == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["checkpoint.pt"]

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 from omegaconf import OmegaConf
 
@@ -14,6 +16,8 @@ from gpx.training.config import TrainerConfig, trainer_options
         ({"log_every": 0}, "trainer.log_every=0"),
         ({"eval_every": -1}, "trainer.eval_every=-1"),
         ({"num_threads": 0}, "trainer.num_threads=0"),
+        ({"num_threads": 100000}, "trainer.num_threads=100000: expected 1 to 1024"),
+        ({"checkpoint_seconds": math.nan}, "trainer.checkpoint_seconds=nan"),
         ({"checkpoint_seconds": -1.0}, "trainer.checkpoint_seconds=-1.0"),
     ],
 )
@@ -37,7 +41,7 @@ def test_options_read_back_are_those_that_were_composed():
         ({"max_steps": 1.5}, "trainer.max_steps=1.5: expected a whole number"),
         ({"max_steps": None}, "trainer.max_steps=null: expected a whole number"),
         ({"tensorboard": 1}, "trainer.tensorboard=1: expected true or false"),
-        ({"log_every": [1]}, r"trainer.log_every=\[1\]: expected a single value"),
+        ({"log_every": [1]}, r"trainer.log_every=\[1\]: expected a whole number"),
         ({"dtype": "float16"}, "trainer.dtype=float16"),
         ({"warp": 9}, "trainer.warp: TrainerConfig has no option warp"),
         (None, "trainer=None: expected its options"),

@@ -182,3 +182,30 @@ def test_rate_decay_is_exact_for_an_entry_that_was_not_sampled_for_long():
         optimizer.step(step)
     rates = [0.5 * 0.1 ** (step / 10) for step in range(10)]
     assert table.detach()[:, 0].tolist() == pytest.approx([-sum(rates), -rates[-1]])
+
+
+@pytest.mark.parametrize(
+    ("group", "schedule", "words"),
+    [
+        ({"lr": None}, {}, "groups.inducing.lr=null: expected a number"),
+        ({}, {}, "groups.inducing.lr=null"),
+        ({"lr": "fast"}, {}, "groups.inducing.lr=fast: expected a number"),
+        ({"lr": float("nan")}, {}, "groups.inducing.lr=nan"),
+        ({"lr": 0.1, "freeze_steps": -1}, {}, "freeze_steps=-1: expected a whole number"),
+        ({"lr": 0.1, "freeze_steps": "x"}, {}, "freeze_steps=x: expected a whole number"),
+        ({"lr": 0.1}, {"final": "x"}, "schedule.final=x: expected a number"),
+        ({"lr": 0.1}, {"fnal": 0.1}, "schedule has no option fnal"),
+        ({"lr": 0.1}, {"name": "linear"}, "expected constant, exponential or cosine"),
+    ],
+)
+def test_settings_that_mean_nothing_are_named(group, schedule, words):
+    with pytest.raises(ConfigError, match=words):
+        FirstOrder({"inducing": group}, schedule)
+
+
+def test_something_must_move_from_the_first_step_on():
+    one, two = [nn.Parameter(torch.zeros(1))], [nn.Parameter(torch.zeros(1))]
+    settings = {"a": {"lr": 0.1, "freeze_steps": 9}, "b": {"lr": 0.1}}
+    FirstOrder(settings).bind({"a": one, "b": two}, 100)
+    with pytest.raises(ConfigError, match=r"nothing would move in the first 9 steps.*groups\.a\."):
+        FirstOrder(settings).bind({"a": one, "b": []}, 100)

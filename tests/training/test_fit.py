@@ -1,6 +1,8 @@
 """Training on arrays from Python is the run that train.py makes of the same numbers."""
 
+import random
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from frames import Frame
 from hydra.core.global_hydra import GlobalHydra
 
 import gpx
-from gpx.errors import ConfigError, DataError, DTypeError, GPXError, ShapeError
+from gpx.errors import ConfigError, DataError, DTypeError, GPXError, ShapeError, WriteError
 from gpx.training import resume
 from gpx.training.predict_command import main as predict
 
@@ -115,6 +117,16 @@ def test_classes_and_one_input(tmp_path):
         ({"options": ("hydra.run.dir=x",)}, ConfigError, "gpx.fit takes no hydra.run.dir="),
         ({"options": ("approx=sgpr", "approx.num_inducing=0")}, ConfigError, "num_inducing"),
         ({"options": ("experiment=null",)}, ConfigError, "chooses nothing"),
+        (
+            {"options": ("kernel=[rbf,periodic]",)},
+            ConfigError,
+            r"sum or product .* gpx.kernels.Sum",
+        ),
+        ({"options": ("mean=[zero,linear]",)}, ConfigError, "mean= takes one choice"),
+        ({"options": ("kernel=1",)}, ConfigError, "there is no kernel=1; valid are: constant"),
+        ({"options": (f"seed={2**64}",)}, ConfigError, "whole number of at most 64 bits"),
+        ({"options": ("kernel.lengthscale=nan",)}, ConfigError, "expected a finite number"),
+        ({"options": ("approx=exact", "optimizer=qsgp")}, ConfigError, "nothing would move"),
     ],
 )
 def test_refused_before_anything_is_left_behind(arrays, tmp_path, change, error, words):
@@ -183,3 +195,42 @@ def test_a_stopped_fit_goes_on(arrays, tmp_path, monkeypatch):
             gpx.fit(*arrays, *QUICK, folder=tmp_path / "stopped")
     found = resume(str(tmp_path / "stopped"))
     assert found["train.evidence"] == whole.metrics["train.evidence"]
+
+
+def test_a_full_disk_is_one_sentence(arrays, tmp_path, limited_files):
+    words = r"run cannot be written: File too large; .* resume="
+    with limited_files(4000), pytest.raises(WriteError, match=words):
+        gpx.fit(*arrays, *QUICK, folder=tmp_path / "run")
+    metrics = resume(tmp_path / "run")
+    assert metrics["train.steps"] == 5
+
+
+def test_tensorboard_on_a_full_disk(arrays, tmp_path, limited_files, capfd):
+    options = [option for option in QUICK if "tensorboard" not in option]
+    hook = threading.excepthook
+    with limited_files(2000), pytest.raises(WriteError, match="File too large"):
+        gpx.fit(arrays[0][:20], arrays[1][:20], *options, folder=tmp_path / "run")
+    assert threading.excepthook is hook
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def numpy_state():
+    return np.random.get_state()[1].tolist()  # noqa: NPY002
+
+
+def test_global_random_states_stay_as_found(arrays, tmp_path):
+    torch.manual_seed(3)
+    states = torch.get_rng_state(), numpy_state(), random.getstate()
+    gpx.fit(*arrays, *QUICK, "seed=5", folder=tmp_path / "run")
+    with pytest.raises(ConfigError):
+        gpx.fit(*arrays, *QUICK, "approx.num_inducing=0", folder=tmp_path / "no")
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert numpy_state() == states[1]
+    assert random.getstate() == states[2]
+
+
+def test_tensors_of_half_precision(arrays, tmp_path):
+    x, y = (torch.from_numpy(a).bfloat16() for a in arrays)
+    first = gpx.fit(x, y, *QUICK, folder=tmp_path / "a").metrics["train.evidence"]
+    second = gpx.fit(x.double(), y.double(), *QUICK, folder=tmp_path / "b").metrics
+    assert first == second["train.evidence"]

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from gpx.constraints import lower_limits
-from gpx.errors import CheckpointError, NotPositiveDefinite
+from gpx.errors import CheckpointError, ConfigError, NotPositiveDefinite
 from gpx.kernels import Matern32
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
@@ -274,3 +274,11 @@ def test_hooks_are_called_once_also_when_a_run_is_stopped_and_replayed(stop_at):
     assert (moving.offset, moving.iterations) == (state.offset, state.iterations)
     assert second.restarts == solver.restarts
     assert [e[1] for e in second.evaluations] == [e[1] for e in solver.evaluations]
+
+
+@pytest.mark.parametrize(
+    "options", [{"memory": 0}, {"max_line_search": -1}, {"ftol": -1.0}, {"gtol": float("nan")}]
+)
+def test_settings_out_of_range_are_named(options):
+    with pytest.raises(ConfigError, match=rf"optimizer.{next(iter(options))}=.*: expected"):
+        LBFGSB(**options)

@@ -3,7 +3,7 @@ from omegaconf import OmegaConf
 
 from gpx.errors import ConfigError
 from gpx.models import CGLB, SVGP, ExactGP
-from gpx.training.option_types import check_option_names, check_option_types
+from gpx.training.option_types import check_numbers, check_option_names, check_option_types
 
 
 class Thing:
@@ -29,6 +29,8 @@ class Thing:
         ("rate", "fast", "thing.rate=fast: expected a number"),
         ("column", 1.5, "thing.column=1.5: expected text or a whole number or null"),
         ("flag", 1, "thing.flag=1: expected true or false"),
+        ("rate", [1], "thing.rate=[1]: expected a number"),
+        ("scale", ".nan", "thing.scale=.nan: expected a number or a list"),
     ],
 )
 def test_names_the_option_and_what_it_takes(option, value, expected):
@@ -43,7 +45,7 @@ def test_names_the_option_and_what_it_takes(option, value, expected):
         ("rate", 2),
         ("column", "y"),
         ("column", None),
-        ("scale", "left to the class"),  # not made of plain types only
+        ("scale", ["left to the class"]),
         ("anything", "x"),
         ("unknown", "the constructor says so"),
     ],
@@ -78,3 +80,20 @@ def test_names_are_left_to_classes_that_take_any():
 
     for target in (anything, None, OmegaConf):
         check_option_names(OmegaConf.create({"_target_": "a.b", "x": 1}), "thing", target)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"a": {"b": float("nan")}}, "a.b=nan: expected a finite number"),
+        ({"a": [1.0, [float("-inf")]]}, r"a\[1\]\[0\]=-inf: expected a finite number"),
+        ({"seed": 2**63}, "seed=9223372036854775808: expected a whole number of at most 64 bits"),
+    ],
+)
+def test_numbers_that_mean_nothing_as_an_option(content, words):
+    with pytest.raises(ConfigError, match=words):
+        check_numbers(OmegaConf.create(content))
+
+
+def test_numbers_that_do():
+    check_numbers(OmegaConf.create({"seed": 2**63 - 1, "a": [-(2**63), 1e308, None, True, "nan"]}))

@@ -110,6 +110,8 @@ class ImportanceWeightedFourier(Basis):
 
     parts = 2  # cosines and sines
 
+    num_inputs: int
+
     def __init__(
         self,
         kernel: Kernel,

@@ -97,6 +97,8 @@ class GaussHermiteFourier(RandomFourier):
     points: Tensor
     weights: Tensor
 
+    num_inputs: int
+
     def __init__(
         self,
         kernel: nn.Module,

@@ -14,6 +14,7 @@ from gpx.bases.fourier.products import FourierForm, FourierProducts, FourierSqua
 from gpx.bases.fourier.spread import check_spreadable, checked_spread, drawn_spreads, spread_weights
 from gpx.bases.fourier.trigonometric import trigonometric_features
 from gpx.errors import ConfigError
+from gpx.kernels.stationary import Stationary
 
 PIECE = 1 << 20
 """Entries of the frequencies whose prior variances are evaluated at once."""
@@ -95,6 +96,7 @@ class RandomFourier(Basis):
         if not 0 <= seed < 2**64:
             raise ConfigError(f"seed={seed} of the frequencies must be in [0, 2^64)")
         self.kernel = kernel
+        self.num_inputs = kernel.ard_num_dims if isinstance(kernel, Stationary) else None
         self.num_basis = num_basis
         self.seed = seed
         self.per_block = frequencies_per_block(num_basis // 2, block_frequencies)

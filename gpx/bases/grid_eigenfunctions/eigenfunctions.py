@@ -91,6 +91,7 @@ class GridEigenfunctions(Basis):
                 f"{factor_jitter} not negative"
             )
         self.kernel = kernel
+        self.num_inputs = num_inputs
         self.factors = ProductFactors(kernel, num_inputs)
         self.most = num_basis
         self.num_basis = num_basis

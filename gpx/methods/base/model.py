@@ -10,10 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from gpx.bases.base import Basis
 from gpx.data_sized import DataSized
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.means.base import Mean
+from gpx.tensor_checks import check_inputs, check_targets, guard
 
 
 class Marginals(NamedTuple):
@@ -35,9 +37,25 @@ class Posterior(DataSized, ABC):
     nothing depends on the model it came from, on train()/eval() switches or on hidden caches.
     """
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for method in ("predict", "predictive"):
+            guard(cls, method, _check_prediction)
+
+    @property
+    def num_inputs(self) -> int | None:
+        """Columns of the inputs it is made for; None where its kernel says what does not fit."""
+        basis = getattr(self, "basis", None)
+        return basis.num_inputs if isinstance(basis, Basis) else None
+
     @abstractmethod
     def predict(self, x: Tensor) -> Marginals:
-        """Mean and variance of the latent function at x (n, d); no gradient graph is kept."""
+        """Mean and variance of the latent function at x (n, d); no gradient graph is kept.
+
+        Raises:
+            ShapeError, DTypeError: not a matrix, or in another precision or on another device than
+                the posterior (checked for every subclass).
+        """
 
     def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
         """Distribution of y at x (n, d), batch shape (n,); no gradient graph is kept.
@@ -61,6 +79,15 @@ class Posterior(DataSized, ABC):
         """
 
 
+def _check_prediction(posterior: Posterior, x: Tensor, *_: Any, **__: Any) -> None:
+    check_inputs(posterior, x, posterior.num_inputs)
+
+
+def _check_training(model: Model, x: Tensor, y: Tensor, **_: Any) -> None:
+    check_inputs(model, x, model.num_inputs)
+    check_targets(model, x, y)
+
+
 class Model(DataSized, ABC):
     """One approximation of a Gaussian process.
 
@@ -78,6 +105,16 @@ class Model(DataSized, ABC):
 
     rounds_argument = ""
     """Name of the argument that asks for more than one optimisation in a row."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        guard(cls, "condition", _check_training)
+
+    @property
+    def num_inputs(self) -> int | None:
+        """Columns of the inputs it is made for; None where its kernel says what does not fit."""
+        basis = getattr(self, "basis", None)
+        return basis.num_inputs if isinstance(basis, Basis) else None
 
     @property
     def num_rounds(self) -> int:
@@ -136,6 +173,10 @@ class Model(DataSized, ABC):
         """The posterior process given all training data.
 
         Models whose q is already a parameter ignore the data.
+
+        Raises:
+            ShapeError, DTypeError: x is no matrix (n, d) or y not (n,), or they are in another
+                precision or on another device than the model (checked for every subclass).
         """
 
     @abstractmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from gpx.errors import ConfigError
 from gpx.likelihoods.base import Likelihood
 from gpx.linalg.report import CholeskyReport, SolveReport
 from gpx.methods.base.model import Model
+from gpx.tensor_checks import check_inputs, check_targets, guard
 
 Kind = Literal["exact", "lower_bound", "upper_bound", "unbiased", "estimate"]
 Batching = Literal["full", "minibatch"]
@@ -40,6 +41,12 @@ class Evidence:
     facts: Facts = field(default_factory=dict)
 
 
+def _check_data(objective: Objective, model: Model, x: Tensor, y: Tensor, **_: Any) -> None:
+    if isinstance(model, Model):  # the trainer, too, takes stand-ins for one
+        check_inputs(model, x, model.num_inputs)
+        check_targets(model, x, y)
+
+
 class Objective(DataSized, ABC):
     """A loss that turns a model and data into evidence.
 
@@ -54,6 +61,11 @@ class Objective(DataSized, ABC):
     models: ClassVar[tuple[type[Model], ...]] = (Model,)
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Likelihood,)
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for method in ("evidence", "full_evidence"):
+            guard(cls, method, _check_data)
+
     @abstractmethod
     def evidence(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
@@ -65,6 +77,10 @@ class Objective(DataSized, ABC):
             x (n, d): all training inputs (``batching == "full"``) or a mini-batch.
             y (n,): targets in the same order.
             generator: source of randomness on the data's device; stochastic objectives need it.
+
+        Raises:
+            ShapeError, DTypeError: x is no matrix (n, d) or y not (n,), or they are in another
+                precision or on another device than the model (checked for every subclass).
         """
 
     def check(self, model: Model) -> None:

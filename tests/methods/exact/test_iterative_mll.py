@@ -266,7 +266,7 @@ def test_options_are_checked():
     model.likelihood = Laplace()
     with pytest.raises(ConfigError, match="needs the Gaussian likelihood, got Laplace"):
         IterativeMLL().evidence(model, x, y)
-    sparse = SGPR(kernel=RBF(), mean=Zero(), likelihood=Gaussian(), num_inputs=3)
+    sparse = SGPR(kernel=RBF(), mean=Zero(), likelihood=Gaussian(), num_inputs=3).double()
     with pytest.raises(ConfigError, match="IterativeMLL needs a ExactGP model"):
         IterativeMLL().evidence(sparse, x, y)
 

@@ -81,10 +81,13 @@ def test_no_rounds_unless_asked_for():
 
 
 @pytest.mark.parametrize("selector", ["greedy", "kmeans"])
-def test_points_that_others_determine_are_dropped(selector):
+@pytest.mark.parametrize("stretch", [1.0, 1.0 + 1e-9, 1.0 + 1e-8, 1.0 - 1e-8, 1.01, 1.1])
+def test_points_that_others_determine_are_dropped(stretch, selector):
     x, y = data(20)
     x, y = x.repeat(4, 1), y.repeat(4)
     found = model(num_inducing=40, reinitialise=1, selector=selector)
+    # the last pivot of the Cholesky factorisation is a rounding error of either sign
+    found.kernel.lengthscale = found.kernel.lengthscale.detach() * stretch
     found.initialise(x, y, generator=draws())
     assert len(found.inducing_points) == 20
     assert "20 of 40 inducing points kept" in found.note

@@ -294,7 +294,7 @@ def test_bernoulli_learns_a_ring(link):
     model.initialise(x, labels(x), generator=_generator())
     start = SVGPELBO(150)(model, x, labels(x)).item()
     assert _train(model, x, labels(x), 120) < start - 0.1
-    probabilities = model.likelihood.predictive(*model.condition(x, x).predict(fresh)).probs
+    probabilities = model.likelihood.predictive(*model.condition(x, labels(x)).predict(fresh)).probs
     accuracy = ((probabilities > 0.5) == (labels(fresh) > 0)).double().mean().item()
     assert accuracy > 0.9  # the larger class alone gives about 0.6
     assert _score(model, fresh, labels(fresh)) > -0.35  # the share of the classes gives -0.67
@@ -325,7 +325,7 @@ def test_softmax_learns_three_sectors():
     start = SVGPELBO(150)(model, x, labels(x)).item()
     assert start == pytest.approx(math.log(3), abs=0.6)
     _train(model, x, labels(x), 80)
-    probabilities = model.likelihood.predictive(*model.condition(x, x).predict(fresh)).probs
+    probabilities = model.likelihood.predictive(*model.condition(x, labels(x)).predict(fresh)).probs
     assert (probabilities.argmax(1) == labels(fresh)).double().mean() > 0.85
     assert _score(model, fresh, labels(fresh)) > -0.6  # the share of the classes gives -1.1
 

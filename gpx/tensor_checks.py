@@ -1,0 +1,124 @@
+"""What models, objectives and posteriors are given, checked at one door: one sentence, not torch's.
+
+A class that derives from one of their base classes has its methods checked as it is defined
+(``guard``); nobody has to remember to call the checks.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gpx.errors import DTypeError, ShapeError
+
+REAL = (torch.float32, torch.float64)
+"""Precisions that gpx calculates in."""
+
+
+def check_inputs(owner: nn.Module, x: Tensor, num_inputs: int | None = None) -> None:
+    """Raise unless x is a matrix (n, d) of real numbers in precision and on device of ``owner``.
+
+    Args:
+        owner: model or posterior; one without any numbers takes either precision.
+        x: what it was given as inputs.
+        num_inputs: columns that it is made for; None where that is not known here.
+
+    Raises:
+        ShapeError: not a matrix, or of another number of columns.
+        DTypeError: no tensor, another dtype than the owner's, or on another device.
+    """
+    name = _name(owner)
+    if not isinstance(x, Tensor):
+        raise DTypeError(f"{name}: inputs must be a tensor (n, d), got a {type(x).__name__}")
+    if x.ndim != 2:
+        hint = "; use x[:, None] for one input" if x.ndim == 1 else ""
+        raise ShapeError(
+            f"{name}: inputs must be a matrix (n, d), got shape {tuple(x.shape)}{hint}"
+        )
+    if num_inputs is not None and x.shape[1] != num_inputs:
+        raise ShapeError(
+            f"{name}: inputs have {x.shape[1]} columns, but it is made for {num_inputs}"
+        )
+    _check_real(name, "inputs", x)
+    numbers = [t for t in (*owner.parameters(), *owner.buffers()) if t.is_floating_point()]
+    if not numbers:
+        return
+    own = numbers[0]
+    # some keep a part of their numbers in float64 whatever the data
+    if all(x.dtype != each.dtype for each in numbers):
+        raise DTypeError(
+            f"{name}: inputs are {_short(x.dtype)} and its own numbers {_short(own.dtype)}; "
+            f"convert the inputs with .to(torch.{_short(own.dtype)}), or the model"
+        )
+    if x.device != own.device:
+        raise DTypeError(
+            f"{name}: inputs are on {x.device} and its own numbers on {own.device}; "
+            "move one of them with .to(...)"
+        )
+
+
+def check_targets(owner: nn.Module, x: Tensor, y: Tensor) -> None:
+    """Raise unless y is (n,) and goes with the inputs x (n, d), which have passed ``check_inputs``.
+
+    Targets of shape (n, 1) would broadcast against (n,) to n x n differences.
+
+    Raises:
+        ShapeError: another shape, or another number of rows.
+        DTypeError: no tensor, another dtype than x, or on another device.
+    """
+    name, rows = _name(owner), x.shape[0]
+    if not isinstance(y, Tensor):
+        raise DTypeError(f"{name}: targets must be a tensor (n,), got a {type(y).__name__}")
+    if y.shape != (rows,):
+        hint = "; use y.squeeze(1)" if y.shape == (rows, 1) else ""
+        raise ShapeError(
+            f"{name}: targets have shape {tuple(y.shape)}, expected ({rows},) as the inputs have "
+            f"{rows} rows{hint}"
+        )
+    _check_real(name, "targets", y)
+    if y.dtype != x.dtype or y.device != x.device:
+        raise DTypeError(
+            f"{name}: targets are {_short(y.dtype)} on {y.device} and inputs {_short(x.dtype)} on "
+            f"{x.device}; give both alike, with y.to(x)"
+        )
+
+
+def guard(cls: type, method: str, check: Callable[..., None]) -> None:
+    """Put ``check`` in front of ``method``, where ``cls`` itself defines one.
+
+    Args:
+        cls: class that is being defined.
+        method: name.
+        check: called with the positional arguments, ``self`` first.
+    """
+    inner = vars(cls).get(method)
+    if inner is None or getattr(inner, "__isabstractmethod__", False):
+        return
+
+    @functools.wraps(inner)
+    def checked(*arguments: Any, **options: Any) -> Any:
+        check(*arguments, **options)
+        return inner(*arguments, **options)
+
+    setattr(cls, method, checked)
+
+
+def _check_real(name: str, what: str, values: Tensor) -> None:
+    if values.dtype not in REAL:
+        raise DTypeError(
+            f"{name}: {what} are {_short(values.dtype)}, expected float64 or float32; convert "
+            "them, for example with .double()"
+        )
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _name(owner: nn.Module) -> str:
+    # torch renames the class of a module that has parametrised attributes
+    return type(owner).__name__.removeprefix("Parametrized")

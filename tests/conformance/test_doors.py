@@ -1,0 +1,126 @@
+"""What every model, objective and posterior says to tensors that do not fit, or have no rows."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from gpx.errors import DTypeError, GPXError, ShapeError
+from gpx.methods.base.model import Model, Posterior
+from gpx.methods.base.objective import Objective
+from gpx.training.build import build, build_model
+from gpx.training.composition import composed
+
+METHODS = {
+    "exact": ["approx=exact", "approx.solver=cholesky"],
+    "iterative": ["approx=exact", "approx.solver=iterative"],
+    "barely_biased": ["approx=exact", "approx.solver=barely_biased"],
+    "cglb": ["approx=cglb", "approx.num_inducing=8"],
+    "sgpr": ["approx=sgpr", "approx.num_inducing=8"],
+    "svgp": ["approx=svgp", "approx.num_inducing=8"],
+    "qsgp": ["approx=qsgp", "approx.num_basis=40", "approx.block_columns=20"],
+    "qsgp_inducing": ["approx=qsgp_inducing", "approx.rank=10"],
+    "qsrvm": ["approx=qsrvm"],
+    "grid": ["approx=grid"],
+    "grief": ["approx=grief", "approx.num_eigenfunctions=20"],
+    "reweighted": ["approx=reweighted", "approx.num_basis=20"],
+    "relevance_vectors": ["approx=reweighted", "inference=relevance_vectors", "approx.priors=null"],
+}
+
+
+@dataclass
+class Trained:
+    model: Model
+    objective: Objective
+    posterior: Posterior
+    x: torch.Tensor
+    y: torch.Tensor
+
+
+@pytest.fixture(scope="module", params=METHODS)
+def trained(request):
+    """A model of every method for 6 x 5 points, as a run makes it before its first step."""
+    config = composed([*METHODS[request.param], "data=toy1d"])
+    config.facts = {"num_train": 30, "num_inputs": 2, "num_classes": 0}
+    axes = [torch.linspace(-1, 1, size, dtype=torch.float64) for size in (6, 5)]
+    x = torch.cartesian_prod(*axes)
+    y = (2.0 * x[:, 0]).sin() + x[:, 1]
+    model, objective = build_model(config).double(), build(config, "objective")
+    objective.check(model)
+    draws = torch.Generator().manual_seed(0)
+    model.settle(x)
+    model.initialise(x, y, generator=draws)
+    objective.prepare(model, x, y, generator=draws)
+    with torch.no_grad():
+        return Trained(model, objective, model.condition(x, y), x, y)
+
+
+def evidence(trained, x, y):
+    draws = torch.Generator().manual_seed(1)
+    return trained.objective.evidence(trained.model, x, y, generator=draws)
+
+
+BAD_INPUTS = {
+    "a vector": (lambda x: x[:, 0], ShapeError, r"got shape \(30,\); use x\[:, None\]"),
+    "a batch": (lambda x: x[None], ShapeError, r"got shape \(1, 30, 2\)"),
+    "whole numbers": (lambda x: x.long(), DTypeError, "inputs are int64, expected float64"),
+    "half precision": (lambda x: x.half(), DTypeError, "inputs are float16, expected float64"),
+    "single precision": (lambda x: x.float(), DTypeError, "its own numbers float64"),
+    "another device": (
+        lambda x: x.to("meta"),
+        DTypeError,
+        "on meta and its own numbers on cpu",
+    ),
+    "no tensor": (lambda x: x.tolist(), DTypeError, "must be a tensor .*, got a list"),
+}
+
+BAD_TARGETS = {
+    "a column": (lambda y: y[:, None], ShapeError, r"\(30, 1\), expected \(30,\).*squeeze"),
+    "too few": (lambda y: y[:-1], ShapeError, r"\(29,\), expected \(30,\)"),
+    "a number": (lambda y: y[0], ShapeError, r"shape \(\), expected \(30,\)"),
+    "whole numbers": (lambda y: y.long(), DTypeError, "targets are int64, expected float64"),
+    "single precision": (lambda y: y.float(), DTypeError, "targets are float32 on cpu and inputs"),
+    "another device": (lambda y: y.to("meta"), DTypeError, "on meta and inputs float64 on cpu"),
+    "no tensor": (lambda y: y.tolist(), DTypeError, "must be a tensor .*, got a list"),
+}
+
+
+@pytest.mark.parametrize("fault", BAD_INPUTS)
+def test_inputs_that_do_not_fit(trained, fault):
+    change, error, words = BAD_INPUTS[fault]
+    bad = change(trained.x)
+    for call in (
+        lambda: trained.model.condition(bad, trained.y),
+        lambda: evidence(trained, bad, trained.y),
+        lambda: trained.posterior.predict(bad),
+        lambda: trained.posterior.predictive(bad, trained.model.likelihood),
+    ):
+        with pytest.raises(error, match=words):
+            call()
+
+
+@pytest.mark.parametrize("fault", BAD_TARGETS)
+def test_targets_that_do_not_fit(trained, fault):
+    change, error, words = BAD_TARGETS[fault]
+    bad = change(trained.y)
+    for call in (
+        lambda: trained.model.condition(trained.x, bad),
+        lambda: evidence(trained, trained.x, bad),
+    ):
+        with pytest.raises(error, match=words):
+            call()
+
+
+def test_another_number_of_columns(trained):
+    for wrong in (trained.x[:, :1], torch.cat([trained.x, trained.x], 1)):
+        with pytest.raises(GPXError, match=r"column|lengthscale|input"):
+            trained.posterior.predict(wrong)
+        with pytest.raises(GPXError, match=r"column|lengthscale|input|cells"):
+            evidence(trained, wrong, trained.y)
+
+
+def test_no_test_rows(trained):
+    none = trained.x[:0]
+    marginals = trained.posterior.predict(none)
+    assert marginals.mean.shape == marginals.variance.shape == (0,)
+    assert trained.posterior.predictive(none, trained.model.likelihood).mean.shape == (0,)
