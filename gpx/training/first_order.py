@@ -53,6 +53,15 @@ def _require_number(option: str, value: object) -> None:
         raise ConfigError(f"optimizer.{option}={shown}: expected a number, 0 or more")
 
 
+def _require_options(option: str, value: object) -> None:
+    """Raise ConfigError unless ``value`` is options by name."""
+    if not isinstance(value, Mapping):
+        shown = "null" if value is None else value
+        raise ConfigError(
+            f"optimizer.{option}={shown}: expected options by name, such as {{lr: 0.01}}"
+        )
+
+
 class FirstOrder(Optimizer):
     """One torch optimiser per role of parameters (``Model.parameter_groups``).
 
@@ -72,7 +81,12 @@ class FirstOrder(Optimizer):
     def __init__(
         self, groups: Mapping[str, Mapping[str, Any]], schedule: Mapping[str, Any] | None = None
     ) -> None:
+        _require_options("groups", groups)
+        for role, setting in groups.items():
+            _require_options(f"groups.{role}", setting)
         self.settings = {role: dict(setting) for role, setting in groups.items()}
+        if schedule is not None:
+            _require_options("schedule", schedule)
         self.schedule = {"name": "constant", "final": 1.0, **dict(schedule or {})}
         self._check_settings()
         self.parameters: dict[str, list[nn.Parameter]] = {}

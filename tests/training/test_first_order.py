@@ -209,3 +209,17 @@ def test_something_must_move_from_the_first_step_on():
     FirstOrder(settings).bind({"a": one, "b": two}, 100)
     with pytest.raises(ConfigError, match=r"nothing would move in the first 9 steps.*groups\.a\."):
         FirstOrder(settings).bind({"a": one, "b": []}, 100)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (({"hyperparameters": 3},), r"optimizer\.groups\.hyperparameters=3"),
+        ((None,), r"optimizer\.groups=null"),
+        ((3,), r"optimizer\.groups=3"),
+        (({"hyperparameters": {"lr": 0.1}}, 3), r"optimizer\.schedule=3"),
+    ],
+)
+def test_what_is_no_list_of_options_is_refused_by_name(arguments, named):
+    with pytest.raises(ConfigError, match=f"^{named}: expected options by name"):
+        FirstOrder(*arguments)
