@@ -71,7 +71,11 @@ def test_jitter_is_relative_escalates_and_is_reported():
     twins = torch.cat([_inputs(20, 1)] * 3)
     report = whitening(kernel, twins, 0.0).report
     assert 0 < report.jitter <= 3e-4
+    # nothing, then ten times more at every attempt, relative to the diagonal of 3
     assert len(report.tried) > 1
+    assert list(report.tried[1:]) == pytest.approx(
+        [3e-12 * 10**k for k in range(len(report.tried) - 1)], rel=1e-5
+    )
 
 
 def test_hopeless_matrix_is_an_error_that_names_it():
