@@ -78,6 +78,22 @@ def test_full_lists_give_the_exact_bound_and_so_does_the_streamed_one():
     torch.testing.assert_close(full.value, want)
 
 
+def test_gradient_of_one_sample_is_the_derivative_of_its_value():
+    # the mean over samples does not see the gradients of the corrections, whose own mean is zero
+    model, objective, x, y = problem(n=12, functions=4, support_rows=5)
+    i, j = torch.tensor([0, 3, 7, 11]), torch.tensor([1, 3, 7, 9])
+    objective.estimate(model, x[:5], y[:5], i, j).value.backward()
+    gradient = model.weight_mean.grad.to_dense()[:, 0]
+    at, differences = model.weight_mean.detach().clone(), torch.zeros(12)
+    with torch.no_grad():
+        for k in range(12):  # the value is quadratic: central differences are exact
+            for sign in (1.0, -1.0):
+                model.weight_mean.copy_(at).view(-1)[k] += sign
+                value = objective.estimate(model, x[:5], y[:5], i, j).value
+                differences[k] += 0.5 * sign * value
+    torch.testing.assert_close(gradient, differences, rtol=1e-10, atol=1e-9)
+
+
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # torch, once a process
 def test_projections_follow_adagrad_for_a_thousand_steps():
     model, objective, x, y = problem(n=30, functions=6, support_rows=8)
@@ -92,7 +108,8 @@ def test_projections_follow_adagrad_for_a_thousand_steps():
         optimiser.step()
         objective.after_step(model)
     carried, prior = objective.projection.clone(), objective.prior_projection.clone()
-    objective._project(model)
+    with torch.no_grad():
+        objective._project(model)
     torch.testing.assert_close(carried, objective.projection, rtol=0, atol=1e-6)
     torch.testing.assert_close(prior, objective.prior_projection, rtol=0, atol=1e-6)
     assert float(exact(model, x, y)[0]) > start
