@@ -86,8 +86,7 @@ def in_child(work: Callable[[], Any], cpu_seconds: float) -> tuple[Any, float]:
             nothing = os.open(os.devnull, os.O_RDWR)
             for stream in (0, 1, 2):
                 os.dup2(nothing, stream)
-            limit = int(cpu_seconds) + 1
-            resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 1))
+            limit_processor_time(cpu_seconds)
             with os.fdopen(writing, "w") as pipe:
                 json.dump(work(), pipe)
         finally:
@@ -113,6 +112,12 @@ def in_child(work: Callable[[], Any], cpu_seconds: float) -> tuple[Any, float]:
     return result, children_seconds() - before
 
 
+def limit_processor_time(seconds: float) -> None:
+    """End this process when it has used that much more of the processor."""
+    limit = int(time.process_time() + seconds) + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
+
+
 def children_seconds() -> float:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
@@ -131,6 +136,7 @@ class Mutation:
         self.reasons = known_equivalents()
         self.results: list[tuple[Mutant, str, str]] = []
         self.failed_test = ""
+        self.stopped = False
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
@@ -242,8 +248,9 @@ class Mutation:
         if self.options.kinds:
             order = [mutant for mutant in order if mutant.kind in self.options.kinds]
         spent = 0.0
+        signal.signal(signal.SIGINT, self.stop)
         for count, mutant in enumerate(order):
-            if spent > self.options.budget:
+            if spent > self.options.budget or self.stopped:
                 break
             tests = self.tests_for(mutant, coverage)
             if mutant.identity in self.reasons:
@@ -251,8 +258,9 @@ class Mutation:
             elif not tests:
                 result = (UNREACHED, "")
             else:
-                limit = 5 + 3 * sum(coverage.seconds[name] for name in tests)
-                result, seconds = in_child(partial(self.judge, mutant, tests), limit)
+                limits = {name: 3 + 3 * coverage.seconds[name] for name in tests}
+                work = partial(self.judge, mutant, limits)
+                result, seconds = in_child(work, sum(limits.values()))
                 spent += seconds
                 result = result or (TIMEOUT, "")
             self.results.append((mutant, *result))
@@ -260,7 +268,11 @@ class Mutation:
                 print(f"[{count}, {spent:.0f} s] {described(mutant)}", flush=True)
         self.report(len(order), spent)
 
-    def judge(self, mutant: Mutant, tests: list[str]) -> tuple[str, str]:
+    def stop(self, *_: Any) -> None:
+        """Ctrl-C ends the run after the mutant at hand; the report is of those so far."""
+        self.stopped = True
+
+    def judge(self, mutant: Mutant, tests: dict[str, float]) -> tuple[str, str]:
         replaced = False
         try:
             for code in with_inner(mutant.code(self.trees[mutant.path])):
@@ -275,7 +287,8 @@ class Mutation:
         setattr(builtins, DETACH, detached)
         setattr(builtins, ATTACH, attached)
         setattr(builtins, SCALE, scaled)
-        for name, following in zip(tests, [*tests[1:], None], strict=True):
+        for name, following in zip(tests, [*list(tests)[1:], None], strict=True):
+            limit_processor_time(tests[name])
             self.run_test(name, following)
             if self.failed_test:
                 return KILLED, self.failed_test
@@ -363,7 +376,7 @@ def main() -> int:
     parser.add_argument("--kinds", nargs="+", help="only these, such as operator or 'detach in'")
     parser.add_argument("--again", type=Path, help="only the mutants in a survivors.json")
     parser.add_argument(
-        "--test-seconds", type=float, default=30, help="tests of one mutant add up to at most this"
+        "--test-seconds", type=float, default=10, help="tests of one mutant add up to at most this"
     )
     parser.add_argument("--out", type=Path, default=Path("outputs/mutants"), help="report's folder")
     options = parser.parse_args()
