@@ -120,6 +120,16 @@ def test_projections_follow_adagrad_for_a_thousand_steps():
     assert float(exact(model, x, y)[0]) > start
 
 
+def test_projections_are_recomputed_on_time(monkeypatch):
+    model, objective, x, y = problem(n=12, functions=4, support_rows=5)
+    objective.drift_interval, at = 3, []
+    monkeypatch.setattr(objective, "_project", lambda _: at.append(objective.steps))
+    for _ in range(7):
+        objective.evidence(model, x, y, generator=torch.Generator())
+        objective.after_step(model)
+    assert at == [3, 6]
+
+
 def test_control_variates_lower_the_variance():
     spread = {}
     for rows in (0, 20):
