@@ -58,6 +58,8 @@ _MAPS = {
     *("erfc", "exp", "expm1", "flip", "log", "log1p", "mean", "reciprocal", "round"),
     *("rsqrt", "sigmoid", "sin", "softplus", "sqrt", "square", "tanh", "transpose", "tril", "triu"),
 }
+# Keywords about where and how numbers are kept, which change no number.
+_OF_THE_TENSOR = {"strict", "device", "dtype", "sorted", "memory_format"}
 _TRANSPOSES = {"mT", "T", "mH", "H"}
 _TALK = {"warn", "debug", "info", "warning", "error", "log_once", "super", "save_for_backward"}
 _SILENT_FUNCTIONS = {"__repr__", "__str__", "extra_repr"}
@@ -322,6 +324,8 @@ class _Finder:
         node = getattr(parent, field)
         node = node if index is None else node[index]
         if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Call) and self.talks(node)):
+            return
+        if isinstance(node, ast.keyword) and node.arg in _OF_THE_TENSOR:
             return
         if isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("needs_input_grad"):
             return  # a gradient that nobody asks for costs time and changes nothing

@@ -98,6 +98,21 @@ def test_shifted_systems_share_the_products():
         )
 
 
+@pytest.mark.parametrize("power", ["root", "inverse_root"])
+def test_the_error_reported_is_the_relative_change_over_five_steps(power):
+    matrix, block = covariance(60), randn(60, 3) * torch.tensor([1.0, 30.0, 0.01])
+    before, after = (
+        lanczos_root(
+            matrix.matmul, block, power=power, tolerance=0.0, max_steps=steps, on_failure="return"
+        )
+        for steps in (10, 15)
+    )
+    norm = torch.linalg.vector_norm
+    change = norm(after.value - before.value, dim=0) / norm(after.value, dim=0)
+    assert after.report.residual == pytest.approx(float(change.max()), rel=1e-9)
+    assert not after.report.converged
+
+
 def test_failures_are_reported():
     matrix, block = covariance(100, noise=1e-4), randn(100, 2)
     with pytest.raises(DidNotConverge, match="Lanczos square root after 5 steps"):
