@@ -8,7 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpx.errors import ConfigError, DidNotConverge, NotPositiveDefinite, ShapeError
-from gpx.linalg import UnconvergedWarning, contour_root, lanczos_root, shifted_conjugate_gradients
+from gpx.linalg import (
+    UnconvergedWarning,
+    contour_root,
+    lanczos_root,
+    shifted_conjugate_gradients,
+    square_root,
+)
 from gpx.linalg.square_root import contour_nodes
 
 
@@ -76,6 +82,21 @@ def test_the_rational_approximation_converges_at_the_published_rate():
         assert all(s > 0 for s in shifts)
     for coarse, fine in itertools.pairwise(errors):
         assert fine < coarse * 0.01  # exp(-2 pi^2 4 / (log 1e5 + 3)) = 0.004
+
+
+def test_the_number_of_nodes_is_the_one_given_or_that_of_the_rate(monkeypatch):
+    used, known = [], {"smallest": 0.01, "largest": 100.0}
+
+    def recorded(smallest, largest, nodes):
+        used.append((smallest, largest, nodes))
+        return contour_nodes(smallest, largest, nodes)
+
+    monkeypatch.setattr(square_root, "contour_nodes", recorded)
+    matrix = torch.diag(torch.logspace(-2, 2, 20, dtype=torch.float64))
+    contour_root(matrix.matmul, randn(20), nodes=7, **known)
+    contour_root(matrix.matmul, randn(20), tolerance=1e-6, **known)
+    # log(10 / 1e-6) (log 1e4 + 3) / (2 pi^2) = 9.97
+    assert used == [(0.01, 100.0, 7), (0.01, 100.0, 10)]
 
 
 def test_shifted_systems_share_the_products():
