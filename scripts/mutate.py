@@ -50,7 +50,7 @@ import pytest
 from mutations import ATTACH, DETACH, SCALE, Mutant, attached, detached, effect, mutants_of, scaled
 
 EQUIVALENT = Path(__file__).with_name("equivalent_mutants.toml")
-KILLED, TIMEOUT, SURVIVED = "killed", "timed out", "survived"
+KILLED, TIMEOUT, SURVIVED = "killed", "ended by its limit or a signal", "survived"
 UNSEEN, UNREACHED, EQUAL = "without effect", "not executed", "equivalent"
 
 
@@ -389,7 +389,18 @@ def main() -> int:
     tests = options.tests or sorted({mirrored(path) for path in options.sources})
     sys.path.insert(0, os.getcwd())  # this copy of the package, not an installed one
     plugin = Mutation(options, sources, options.out)
-    arguments = ["-q", "-q", "-s", "-n", "0", "-p", "no:cacheprovider", *map(str, tests)]
+    arguments = [
+        "-q",
+        "-q",
+        "-s",
+        "-n",
+        "0",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:faulthandler",
+        *map(str, tests),
+    ]
     status = pytest.main(arguments, plugins=[plugin])
     return 0 if status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) else 1
 

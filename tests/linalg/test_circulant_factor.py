@@ -90,3 +90,12 @@ def test_long_lists_of_rows_are_taken_in_turns(monkeypatch):
     torch.testing.assert_close(factor.along(rows), want)
     back = FourierVectors(8).along(FourierVectors(8).mT.along(rows))
     torch.testing.assert_close(back, rows)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_rounding_of_float32_is_judged_at_the_scale_of_the_column(scale):
+    lags = torch.arange(200, dtype=torch.float64)
+    column = torch.exp(-0.5 * (torch.minimum(lags, 200 - lags) / 15.0) ** 2)
+    assert CirculantFactor((scale * column).float()).definite  # half of the eigenvalues: rounding
+    column[100] += 0.1
+    assert not CirculantFactor((scale * column).float()).definite

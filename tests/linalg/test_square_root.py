@@ -146,6 +146,20 @@ def test_failures_are_reported():
     assert not found.report.converged
 
 
+@pytest.mark.parametrize("scale", [1e-20, 1.0, 1e20])
+def test_rounding_of_zero_eigenvalues_is_told_from_negative_ones_at_any_scale(scale):
+    basis, _ = torch.linalg.qr(randn(30, 30))
+    spectrum = torch.cat([torch.zeros(20), torch.linspace(0.5, 2.0, 10)]).double()
+    for seed in range(5):  # whether zero is rounded up or down is chance
+        vector = randn(30, seed=seed)
+        found = lanczos_root(((basis * scale * spectrum) @ basis.mT).matmul, vector).value
+        want = basis @ (spectrum.sqrt() * (basis.mT @ vector)) * scale**0.5
+        torch.testing.assert_close(found, want, rtol=1e-6, atol=1e-6 * scale**0.5)
+    spectrum[0] = -0.01
+    with pytest.raises(NotPositiveDefinite, match="Ritz value"):
+        lanczos_root(((basis * scale * spectrum) @ basis.mT).matmul, randn(30), max_steps=30)
+
+
 def test_indefinite_and_bad_arguments():
     matrix = covariance(20) - 0.5 * torch.eye(20, dtype=torch.float64)
     block = randn(20)
