@@ -55,6 +55,8 @@ def test_a_selection_of_a_selection_with_shared_positions():
     torch.testing.assert_close(both.to_dense(), dense[mask][:, mask][few][:, few])
     one = select(shared, few, None)
     torch.testing.assert_close(one.to_dense(), dense[mask][:, mask][few])
+    of_rows = select(operator, mask)
+    torch.testing.assert_close(select(of_rows, None, few).to_dense(), dense[mask][:, few])
     different = Selection(operator, rows=torch.arange(40), columns=torch.arange(30, 72))
     torch.testing.assert_close(select(different, few, few).to_dense(), dense[:40, 30:][few][:, few])
 
