@@ -75,7 +75,7 @@ def test_roots_and_samples():
     square = operator.square_root().to_dense()
     torch.testing.assert_close(square @ square.mT, dense)
     wide = operator.root_decomposition().root
-    assert wide.shape == (40, 45)
+    assert wide.shape == wide.mT.shape[::-1] == (40, 45)
     generator = torch.Generator().manual_seed(3)
     first = operator.zero_mean_mvn_samples(4, generator)
     again = operator.zero_mean_mvn_samples(4, generator.manual_seed(3))
