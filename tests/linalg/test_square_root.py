@@ -8,7 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpx.errors import ConfigError, DidNotConverge, NotPositiveDefinite, ShapeError
-from gpx.linalg import UnconvergedWarning, contour_root, lanczos_root, shifted_conjugate_gradients
+from gpx.linalg import (
+    UnconvergedWarning,
+    contour_root,
+    lanczos_root,
+    shifted_conjugate_gradients,
+    square_root,
+)
 from gpx.linalg.square_root import contour_nodes
 
 
@@ -78,6 +84,21 @@ def test_the_rational_approximation_converges_at_the_published_rate():
         assert fine < coarse * 0.01  # exp(-2 pi^2 4 / (log 1e5 + 3)) = 0.004
 
 
+def test_the_number_of_nodes_is_the_one_given_or_that_of_the_rate(monkeypatch):
+    used, known = [], {"smallest": 0.01, "largest": 100.0}
+
+    def recorded(smallest, largest, nodes):
+        used.append((smallest, largest, nodes))
+        return contour_nodes(smallest, largest, nodes)
+
+    monkeypatch.setattr(square_root, "contour_nodes", recorded)
+    matrix = torch.diag(torch.logspace(-2, 2, 20, dtype=torch.float64))
+    contour_root(matrix.matmul, randn(20), nodes=7, **known)
+    contour_root(matrix.matmul, randn(20), tolerance=1e-6, **known)
+    # log(10 / 1e-6) (log 1e4 + 3) / (2 pi^2) = 9.97
+    assert used == [(0.01, 100.0, 7), (0.01, 100.0, 10)]
+
+
 def test_shifted_systems_share_the_products():
     matrix, block = covariance(60), randn(60, 2)
     shifts = [0.3, 0.0, 10.0, 1e6]
@@ -98,6 +119,21 @@ def test_shifted_systems_share_the_products():
         )
 
 
+@pytest.mark.parametrize("power", ["root", "inverse_root"])
+def test_the_error_reported_is_the_relative_change_over_five_steps(power):
+    matrix, block = covariance(60), randn(60, 3) * torch.tensor([1.0, 30.0, 0.01])
+    before, after = (
+        lanczos_root(
+            matrix.matmul, block, power=power, tolerance=0.0, max_steps=steps, on_failure="return"
+        )
+        for steps in (10, 15)
+    )
+    norm = torch.linalg.vector_norm
+    change = norm(after.value - before.value, dim=0) / norm(after.value, dim=0)
+    assert after.report.residual == pytest.approx(float(change.max()), rel=1e-9)
+    assert not after.report.converged
+
+
 def test_failures_are_reported():
     matrix, block = covariance(100, noise=1e-4), randn(100, 2)
     with pytest.raises(DidNotConverge, match="Lanczos square root after 5 steps"):
@@ -108,6 +144,20 @@ def test_failures_are_reported():
         lanczos_root(matrix.matmul, block, max_steps=5, on_failure="warn")
     found = contour_root(matrix.matmul, block, smallest=1e-4, max_iterations=5, on_failure="return")
     assert not found.report.converged
+
+
+@pytest.mark.parametrize("scale", [1e-20, 1.0, 1e20])
+def test_rounding_of_zero_eigenvalues_is_told_from_negative_ones_at_any_scale(scale):
+    basis, _ = torch.linalg.qr(randn(30, 30))
+    spectrum = torch.cat([torch.zeros(20), torch.linspace(0.5, 2.0, 10)]).double()
+    for seed in range(5):  # whether zero is rounded up or down is chance
+        vector = randn(30, seed=seed)
+        found = lanczos_root(((basis * scale * spectrum) @ basis.mT).matmul, vector).value
+        want = basis @ (spectrum.sqrt() * (basis.mT @ vector)) * scale**0.5
+        torch.testing.assert_close(found, want, rtol=1e-6, atol=1e-6 * scale**0.5)
+    spectrum[0] = -0.01
+    with pytest.raises(NotPositiveDefinite, match="Ritz value"):
+        lanczos_root(((basis * scale * spectrum) @ basis.mT).matmul, randn(30), max_steps=30)
 
 
 def test_indefinite_and_bad_arguments():
