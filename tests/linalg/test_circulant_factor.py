@@ -62,6 +62,15 @@ def test_eigenvalues_below_rounding_are_noticed():
     assert not CirculantFactor(column * torch.nan).definite
 
 
+def test_negative_eigenvalues_of_1e_10_of_the_diagonal_are_taken_for_zero():
+    for size, definite in ((0.9e-10, True), (1.1e-10, False)):
+        for scale in (1.0, 1e6):
+            values = torch.ones(21, dtype=torch.float64)
+            values[7] = -size * 38 / 40  # of the diagonal, two of 40 eigenvalues being zero
+            column = scale * torch.fft.irfft(values, n=40)
+            assert CirculantFactor(column).definite == definite
+
+
 @pytest.mark.parametrize("count", [1, 3])
 def test_factors_of_both_kinds_share_a_workspace(count):
     column, other, eye = symmetric_column(6), random(4, 4), torch.eye(6, dtype=torch.float64)
@@ -81,3 +90,12 @@ def test_long_lists_of_rows_are_taken_in_turns(monkeypatch):
     torch.testing.assert_close(factor.along(rows), want)
     back = FourierVectors(8).along(FourierVectors(8).mT.along(rows))
     torch.testing.assert_close(back, rows)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_rounding_of_float32_is_judged_at_the_scale_of_the_column(scale):
+    lags = torch.arange(200, dtype=torch.float64)
+    column = torch.exp(-0.5 * (torch.minimum(lags, 200 - lags) / 15.0) ** 2)
+    assert CirculantFactor((scale * column).float()).definite  # half of the eigenvalues: rounding
+    column[100] += 0.1
+    assert not CirculantFactor((scale * column).float()).definite

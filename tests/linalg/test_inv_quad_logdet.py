@@ -15,7 +15,12 @@ from gpx.errors import (
     ShapeError,
 )
 from gpx.kernels import RBF
-from gpx.linalg import RelativeResidual, inv_quad_logdet, nystrom_preconditioner
+from gpx.linalg import (
+    RelativeResidual,
+    inv_quad_logdet,
+    logdet_quadrature,
+    nystrom_preconditioner,
+)
 
 
 def randn(*shape, seed=0):
@@ -27,6 +32,9 @@ def test_the_golden_fixture_both_ways():
     assert float(dense.inv_quad) == pytest.approx(g1.INV_QUAD, rel=1e-7)
     assert float(dense.logdet) == pytest.approx(g1.LOGDET, rel=1e-9)
     assert dense.report.jitter == 0.0
+    # the dense way has no error and its bracket is the value
+    assert float(dense.logdet_error) == 0.0
+    assert dense.logdet_bracket == (dense.logdet.detach(), dense.logdet.detach())
     q = nystrom_preconditioner(g1.K_zz, g1.K_zx, g1.NOISE)
     found = inv_quad_logdet(
         g1.K,
@@ -144,6 +152,30 @@ def test_fixed_probes_make_it_deterministic_and_the_inverse_quadratic_a_lower_bo
         rough = inv_quad_logdet(g1.K, g1.y, max_iterations=steps, **options)
         assert float(rough.inv_quad) <= g1.INV_QUAD * (1 + 1e-9)
         assert not rough.report.converged
+
+
+@pytest.mark.parametrize("with_q", [False, True])
+@pytest.mark.parametrize("node", [None, 0.5])
+def test_the_bracket_is_that_of_quadrature_with_the_same_probes_and_node(with_q, node):
+    probes = torch.where(randn(200, 3) > 0, 1.0, -1.0).double()
+    q = nystrom_preconditioner(g1.K_zz, g1.K_zx, g1.NOISE) if with_q else None
+    node = g1.NOISE / 2 if node and not with_q else node
+    found = inv_quad_logdet(
+        g1.K,
+        g1.y,
+        method="iterative",
+        probes=probes,
+        preconditioner=q,
+        node=node,
+        max_iterations=2,
+        on_failure="return",
+    )
+    want = logdet_quadrature(g1.K.matmul, probes, steps=2, node=node, preconditioner=q)
+    for ours, reference in zip(found.logdet_bracket, want.bracket, strict=True):
+        torch.testing.assert_close(ours, reference, rtol=1e-7, atol=0)
+    torch.testing.assert_close(found.logdet, want.value, rtol=1e-7, atol=0)
+    torch.testing.assert_close(found.logdet_error, want.standard_error, rtol=1e-7, atol=0)
+    assert bool(want.bracket[0] < want.bracket[1]) == (with_q or node is not None)
 
 
 def test_failures():

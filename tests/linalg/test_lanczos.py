@@ -133,12 +133,14 @@ def test_both_routes_to_the_tridiagonal_agree():
 
 def test_coefficients_stop_at_the_first_disturbance_and_at_frozen_columns():
     matrix = torch.diag(torch.linspace(1, 30, 30, dtype=torch.float64))
-    rhs = torch.ones(30, 2, dtype=torch.float64)
-    rhs[:, 0] = 0.0
+    rhs = torch.ones(30, 3, dtype=torch.float64)
+    rhs[:, ::2] = 0.0
     rhs[3, 0] = 1.0
     solved = conjugate_gradients(matrix.matmul, rhs, refresh_every=8)
     alphas, betas = tridiagonal_of_cg(solved)
-    assert alphas.shape == betas.shape == (2, 8)
+    assert alphas.shape == betas.shape == (3, 8)
+    assert bool((betas >= 0).all())
+    assert alphas[2].tolist() == [1.0] * 8  # never moved: T = 1, whose logarithm is nothing
     assert alphas[0].tolist() == pytest.approx([4.0] * 8)
     assert bool((betas[0] == 0).all())
 

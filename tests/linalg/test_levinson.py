@@ -81,6 +81,16 @@ def test_an_indefinite_matrix_is_named():
         toeplitz_logdet(column)
 
 
+def test_refinement_mends_a_rough_inverse(monkeypatch):
+    column, right = kernel_column(40), torch.randn(40, 2, dtype=torch.float64)
+    apply = levinson._apply_semencul
+    monkeypatch.setattr(levinson, "_apply_semencul", lambda *a: 0.95 * apply(*a))
+    dense = torch.tensor(scipy.linalg.toeplitz(column))
+    torch.testing.assert_close(
+        toeplitz_solve(column, right), torch.linalg.solve(dense, right), rtol=1e-11, atol=1e-12
+    )
+
+
 def test_a_solve_that_cannot_be_refined_is_refused(monkeypatch):
     column, right = kernel_column(40), torch.randn(40, 1, dtype=torch.float64)
     apply = levinson._apply_semencul

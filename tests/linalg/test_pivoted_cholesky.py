@@ -144,3 +144,11 @@ def test_indefinite_matrices_are_refused():
     for matrix, rank in ((wrong, 1), (wrong, 2), (late, 1)):
         with pytest.raises(NotPositiveDefinite, match="indefinite"):
             pivoted_cholesky(lambda i, k=matrix: k[i], torch.ones(2).double(), rank)
+
+
+def test_rows_that_are_not_finite_are_named():
+    covariance = matrix(30, 1.0)
+    covariance[:, 3] = covariance[3] = torch.nan
+    covariance[3, 3] = 1.0
+    with pytest.raises(NotPositiveDefinite, match="residual variance became nan after 1 pivots"):
+        pivoted_cholesky(lambda i: covariance[i], torch.ones(30, dtype=torch.float64), 5)

@@ -123,6 +123,8 @@ def test_columns_that_ended_early_have_the_bracket_of_their_own_steps():
     for column, count in enumerate(steps):
         alone = lanczos(matrix.matmul, probes[:, column], count)
         parts = alone.alphas, alone.betas
+        # the coupling that leads out of a column's own T stands last
+        assert float(betas[column, -1]) == pytest.approx(float(alone.betas.flatten()[-1]), rel=1e-6)
         assert float(upper[column]) == pytest.approx(float(gauss(torch.log, *parts)), rel=1e-8)
         want = float(gauss_radau(torch.log, *parts, 1.0))
         assert float(lower[column]) == pytest.approx(want, rel=1e-8)

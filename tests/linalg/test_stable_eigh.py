@@ -50,6 +50,22 @@ def test_coinciding_eigenvalues_leave_the_gradient_finite_and_right():
     torch.testing.assert_close((found * direction).sum(), slope, rtol=1e-5, atol=1e-6)
 
 
+def test_close_but_distinct_eigenvalues_have_the_exact_gradient():
+    basis, _ = torch.linalg.qr(draw(4, 4, seed=2))
+    spectrum = torch.tensor([1.0, 1.0 - 1e-5, 0.4, 1e-4]).double()
+    matrix, weight = (basis * spectrum) @ basis.mT, draw(4, 4, seed=3)
+
+    def gradient(decompose):
+        leaf = matrix.clone().requires_grad_()
+        values, vectors = decompose(0.5 * (leaf + leaf.mT))
+        order = values.argsort(descending=True)
+        return torch.autograd.grad((vectors[:, order].square() * weight).sum(), leaf)[0]
+
+    torch.testing.assert_close(
+        gradient(stable_eigh), gradient(torch.linalg.eigh), rtol=1e-8, atol=1e-6
+    )
+
+
 def test_a_multiple_of_the_identity_has_no_nan():
     matrix = torch.eye(3, dtype=torch.float64).requires_grad_()
     values, vectors = stable_eigh(matrix)

@@ -54,6 +54,21 @@ def test_all_signs_enumerated_bracket_the_exact_determinant_at_every_step():
     assert float(found.value) == pytest.approx(exact, abs=1e-9)
 
 
+@pytest.mark.parametrize("node", [None, 0.5])
+def test_with_a_preconditioner_the_node_is_one_or_the_one_given(node):
+    probes = probe_vectors(200, 3, generator=torch.Generator().manual_seed(0))
+    q = preconditioner()
+    found = logdet_quadrature(g1.K.matmul, probes, steps=2, node=node, preconditioner=q)
+    left = q.inverse_root_matmul(torch.eye(200, dtype=torch.float64))
+    whitened = left @ g1.K @ left.mT
+    want = stochastic_lanczos_quadrature(
+        whitened.matmul, torch.log, probes, steps=2, node=node or 1.0
+    )
+    torch.testing.assert_close(found.radau, want.radau, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(found.gauss, want.gauss, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(found.value, want.value + q.logdet(), rtol=1e-9, atol=0)
+
+
 def test_it_stops_once_the_bracket_is_narrow_and_says_when_it_never_was():
     probes = probe_vectors(200, 5, generator=torch.Generator().manual_seed(0))
     calls = []
@@ -68,6 +83,7 @@ def test_it_stops_once_the_bracket_is_narrow_and_says_when_it_never_was():
     assert float(found.bracket[1] - found.bracket[0]) <= 0.5
     short = logdet_quadrature(matmul, probes, steps=5, node=g1.NOISE, width=1e-6)
     assert not short.converged
+    assert logdet_quadrature(matmul, probes, steps=5, node=g1.NOISE).converged  # nothing asked for
     with pytest.raises(ConfigError, match="width without a node"):
         logdet_quadrature(matmul, probes, width=0.1)
 

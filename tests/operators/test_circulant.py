@@ -84,8 +84,21 @@ def test_square_root_and_its_refusal():
         Circulant(torch.tensor([1.0, 2.0, 2.0])).sqrt()
 
 
-def test_a_singular_circulant_is_refused_once_per_matrix():
-    singular = Circulant(torch.ones(4, dtype=torch.float64))
+def test_square_root_where_eigenvalues_are_rounding():
+    lags = torch.arange(200, dtype=torch.float64)
+    column = torch.exp(-0.5 * (torch.minimum(lags, 200 - lags) / 10.0) ** 2)
+    for scale in (1e-6, 1.0, 1e6):
+        operator = Circulant(scale * column)
+        assert operator._spectrum().real.min() < 0
+        root = operator.sqrt().to_dense()
+        torch.testing.assert_close(
+            root @ root.mT, operator.to_dense(), rtol=1e-10, atol=1e-12 * scale
+        )
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_a_singular_circulant_is_refused_once_per_matrix(scale):
+    singular = Circulant(scale * (torch.ones(4, dtype=torch.float64) + 2e-16 * torch.eye(4)[0]))
     for attempt in (lambda: singular.solve(draw(4, 1)), singular.logdet):
         with pytest.raises(NotPositiveDefinite, match="singular"):
             attempt()

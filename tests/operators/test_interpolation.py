@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpx.errors import ShapeError
+from gpx.errors import DTypeError, ShapeError
 from gpx.linalg import RegularAxis
 from gpx.operators import Interpolation
 
@@ -94,6 +94,22 @@ def test_from_inputs_on_a_grid():
     plane = (1 + 2 * a[:, None] - b + a[:, None] * b).reshape(-1)
     expected = 1 + 2 * x[:, 0] - x[:, 1] + x[:, 0] * x[:, 1]
     torch.testing.assert_close(operator @ plane, expected, rtol=0, atol=1e-12)
+
+
+def test_axes_that_are_not_regular():
+    axes = [torch.tensor([0.0, 0.1, 0.4, 1.0]).double(), RegularAxis.covering(0.0, 2.0, 8)]
+    x = torch.rand(20, 2, dtype=torch.float64) * torch.tensor([1.0, 2.0])
+    operator = Interpolation.of(x, axes, method="linear")
+    assert operator.shape == (20, 32)
+    plane = (1 + 2 * axes[0][:, None] - axes[1].points(x)).reshape(-1)
+    torch.testing.assert_close(operator @ plane, 1 + 2 * x[:, 0] - x[:, 1], rtol=0, atol=1e-12)
+
+
+def test_types_are_checked():
+    values, indices = draw(4, 2), torch.zeros(4, 2, dtype=torch.long)
+    for pair in ((indices, indices), (values, indices.int())):
+        with pytest.raises(DTypeError, match="floating values and int64 indices"):
+            Interpolation(*pair, num_columns=5)
 
 
 def test_conversion_keeps_integers():

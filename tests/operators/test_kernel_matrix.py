@@ -309,3 +309,17 @@ def test_float32_and_the_exact_diagonal_in_every_chunk():
 def test_a_budget_of_nothing_is_refused():
     with pytest.raises(GPXError, match="must be positive"):
         RBF()(draw(4, 2), memory_budget=0) @ draw(4)
+
+
+@pytest.mark.parametrize("alone", ["x1", "x2", "lengthscale", "outputscale"])
+def test_a_tensor_that_alone_asks_for_a_gradient_gets_it(alone):
+    generator = torch.Generator().manual_seed(0)
+    inputs = [torch.randn(n, 2, generator=generator, dtype=torch.float64) for n in (7, 5)]
+    right = torch.randn(5, 3, generator=generator, dtype=torch.float64)
+    kernel = RBF(lengthscale=0.8, outputscale=1.3).double().requires_grad_(False)
+    leaves = dict(zip(("x1", "x2"), inputs, strict=True))
+    leaves |= {name.split(".")[1]: p for name, p in kernel.named_parameters()}
+    leaf = leaves[alone].requires_grad_()
+    (want,) = torch.autograd.grad((kernel.evaluate(*inputs) @ right).sin().sum(), leaf)
+    (found,) = torch.autograd.grad((kernel(*inputs) @ right).sin().sum(), leaf)
+    torch.testing.assert_close(found, want)

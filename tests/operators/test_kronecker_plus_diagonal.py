@@ -57,6 +57,13 @@ def test_repeated_eigenvalues_do_no_harm():
     torch.testing.assert_close(noise.grad, torch.tensor([12 / 1.5]).double())
 
 
+def test_a_diagonal_of_no_dimension_is_a_constant_one():
+    product = Kronecker(spd(3), spd(4))
+    found = KroneckerPlusDiagonal(product, torch.tensor(0.3, dtype=torch.float64))
+    assert found.diagonal_values.shape == (1,)
+    torch.testing.assert_close(found.to_dense(), product.to_dense() + 0.3 * torch.eye(12).double())
+
+
 def test_a_singular_product_with_noise_is_exact():
     """A smooth kernel has eigenvalues of rounding size; with noise nothing is clamped."""
     x = torch.linspace(0, 1, 25, dtype=torch.float64)

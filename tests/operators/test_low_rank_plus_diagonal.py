@@ -75,11 +75,20 @@ def test_roots_and_samples():
     square = operator.square_root().to_dense()
     torch.testing.assert_close(square @ square.mT, dense)
     wide = operator.root_decomposition().root
-    assert wide.shape == (40, 45)
+    assert wide.shape == wide.mT.shape[::-1] == (40, 45)
     generator = torch.Generator().manual_seed(3)
     first = operator.zero_mean_mvn_samples(4, generator)
     again = operator.zero_mean_mvn_samples(4, generator.manual_seed(3))
     torch.testing.assert_close(first, again, rtol=0, atol=0)
+    draws = torch.randn(45, 4, generator=generator.manual_seed(3), dtype=torch.float64)
+    torch.testing.assert_close(first, (wide.to_dense() @ draws).mT)
+    torch.testing.assert_close(wide @ draws, wide.to_dense() @ draws)
+    torch.testing.assert_close(wide.to_dense() @ wide.to_dense().mT, dense)
+    # without a diagonal there is a root, and no inverse
+    bare = LowRankPlusDiagonal(operator.factor, torch.zeros(1).double())
+    torch.testing.assert_close(
+        bare.root_decomposition().to_dense(), operator.factor @ operator.factor.mT
+    )
     # a factor without full column rank has zero eigenvalues: harmless
     flat = LowRankPlusDiagonal(torch.ones(6, 3).double(), torch.ones(1).double())
     root = flat.square_root().to_dense()

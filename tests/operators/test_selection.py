@@ -46,6 +46,33 @@ def test_a_selection_of_a_selection_is_one():
     torch.testing.assert_close(scaled.to_dense(), 2 * dense[0:60:2, 10:60])
 
 
+def test_a_selection_of_a_selection_with_shared_positions():
+    operator, dense = base(), base().to_dense()
+    mask, few = torch.arange(72) % 3 != 0, torch.tensor([5, 1, 30])
+    shared = select(operator, mask, mask)
+    both = select(shared, few, few)
+    assert both.rows is both.columns
+    torch.testing.assert_close(both.to_dense(), dense[mask][:, mask][few][:, few])
+    one = select(shared, few, None)
+    torch.testing.assert_close(one.to_dense(), dense[mask][:, mask][few])
+    of_rows = select(operator, mask)
+    torch.testing.assert_close(select(of_rows, None, few).to_dense(), dense[mask][:, few])
+    different = Selection(operator, rows=torch.arange(40), columns=torch.arange(30, 72))
+    torch.testing.assert_close(select(different, few, few).to_dense(), dense[:40, 30:][few][:, few])
+
+
+def test_gradient_of_a_selection_of_a_rectangular_product():
+    factors = [draw(2, 3).requires_grad_(), draw(3, 4, seed=1).requires_grad_()]
+    rows, columns, right = torch.tensor([5, 0, 1]), torch.tensor([11, 2, 7, 3]), draw(4, 2, seed=2)
+    found = torch.autograd.grad(
+        (Selection(Kronecker(*factors), rows=rows, columns=columns) @ right).square().sum(), factors
+    )
+    dense = torch.kron(*factors)[rows][:, columns]
+    want = torch.autograd.grad((dense @ right).square().sum(), factors)
+    for ours, reference in zip(found, want, strict=True):
+        torch.testing.assert_close(ours, reference)
+
+
 def test_a_selection_of_a_sum_keeps_the_terms():
     operator = base() + Kronecker(spd(8, 3), spd(9, 4))
     assert isinstance(operator, Sum)

@@ -29,7 +29,7 @@ class Evidence:
         value (): nats, summed over all n training points (never divided by n); differentiable.
         kind: what ``value`` is with respect to the log marginal likelihood. ``unbiased`` means an
             unbiased estimate of a bound or of the evidence, as the objective's docstring says.
-        parts: named terms, detached, in nats, for monitoring (fit, complexity, trace, ...).
+        parts: named terms in nats, for monitoring (fit, complexity, trace, ...); held detached.
         report: what the solver or factorisation did.
         facts: further plain values for metrics.json (which path was taken, at what accuracy).
     """
@@ -39,6 +39,11 @@ class Evidence:
     parts: dict[str, Tensor] = field(default_factory=dict)
     report: SolveReport | CholeskyReport | None = None
     facts: Facts = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # a part that is kept for monitoring must not keep the graph of its step alive
+        parts = {name: part.detach() for name, part in self.parts.items()}
+        object.__setattr__(self, "parts", parts)
 
 
 def _check_data(objective: Objective, model: Model, x: Tensor, y: Tensor, **_: Any) -> None:

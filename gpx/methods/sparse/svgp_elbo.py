@@ -45,7 +45,7 @@ class SVGPELBO(Objective):
         return Evidence(
             value=fit - terms.kl,
             kind="unbiased",
-            parts={"fit": fit.detach(), "complexity": terms.kl.detach()},
+            parts={"fit": fit, "complexity": terms.kl},
             report=terms.report,
         )
 

@@ -79,5 +79,5 @@ class WeightSpaceELBO(Objective):
         fit = -0.5 * (misfit / noise + x.shape[0] * (math.log(2.0 * math.pi) + noise.log()))
         trace = -0.5 * scatter / noise
         kl = 0.5 * (prior - basis.num_basis - log_precision) - log_factor
-        parts = {"fit": fit.detach(), "trace": trace.detach(), "complexity": -kl.detach()}
+        parts = {"fit": fit, "trace": trace, "complexity": -kl}
         return Evidence(fit + trace - kl, "lower_bound", parts)

@@ -43,7 +43,7 @@ def bound_terms(
     """
     fit = -0.5 * (misfit / noise + num_data * (LOG_TWO_PI + noise.log()))
     complexity = -0.5 * prior + log_scales
-    parts = {"fit": fit.detach(), "complexity": complexity.detach()}
+    parts = {"fit": fit, "complexity": complexity}
     return Evidence(fit + complexity, "estimate", parts)
 
 
@@ -202,7 +202,7 @@ class InducingELBO(Objective):
         constant = per_row * y.square().sum() / noise + self.total * (LOG_TWO_PI + noise.log())
         log_scales = 0.5 * model.scales().log().sum().to(loss.dtype)
         value = -0.5 * (loss + constant) + log_scales
-        parts = {"mean": -0.5 * (loss + constant).detach(), "log scales": log_scales}
+        parts = {"mean": -0.5 * (loss + constant), "log scales": log_scales}
         return Evidence(value, "unbiased", parts)
 
     @torch.no_grad()

@@ -271,7 +271,7 @@ class SiteBoundELBO(Objective):
             kl = kl + self.snapshot.prior_correction(model, both, ratio)
         else:
             kl = kl + self._anchor_quadratic(model, both)
-        parts = {"fit": fit.detach(), "complexity": -kl.detach()}
+        parts = {"fit": fit, "complexity": -kl}
         return Evidence(fit - kl, "estimate" if self.bound == "paper" else "unbiased", parts)
 
     def _anchor_quadratic(self, model: QSGP, blocks: Tensor) -> Tensor | float:

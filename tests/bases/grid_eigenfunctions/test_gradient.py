@@ -11,8 +11,8 @@ from gpx.kernels import RBF
 DOUBLE = torch.float64
 
 
-@pytest.mark.parametrize("inputs", [False, True])
-def test_blocks_add_up_to_the_gradient_of_the_whole(inputs, monkeypatch):
+@pytest.mark.parametrize(("inputs", "frozen"), [(False, False), (True, False), (True, True)])
+def test_blocks_add_up_to_the_gradient_of_the_whole(inputs, frozen, monkeypatch):
     monkeypatch.setitem(grief_sums.BLOCK_BYTES, "cpu", 7 * 15 * 8)
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(30, 2, generator=generator, dtype=DOUBLE)
@@ -23,10 +23,11 @@ def test_blocks_add_up_to_the_gradient_of_the_whole(inputs, monkeypatch):
     chosen.select()
     x.requires_grad_(inputs)
     kernel = RBF(ard_num_dims=2, lengthscale=[0.9, 1.8], outputscale=1.5).double()
+    kernel.requires_grad_(not frozen)
     basis = chosen.under(kernel)
     assert basis.num_basis == 15
     tensors, got = eigenfunction_gradient(basis, x, weight)
-    assert len(tensors) == 2 + inputs
+    assert len(tensors) == (0 if frozen else 2) + inputs
     order = basis.modes().plan.order
     whole = (basis(x) * weight[:, order]).sum()
     for each, want in zip(got, torch.autograd.grad(whole, tensors), strict=True):

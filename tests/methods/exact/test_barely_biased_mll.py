@@ -119,3 +119,18 @@ def test_options_are_checked():
         BarelyBiasedMLL(max_steps=0)
     with pytest.raises(ConfigError, match="kind_of_probes=x"):
         BarelyBiasedMLL(kind_of_probes="x")
+
+
+def test_the_columns_reported_are_those_that_were_multiplied(monkeypatch):
+    columns = []
+    product = module.NoisyKernel.matmul
+
+    def counted(self, vectors):
+        columns.append(1 if vectors.ndim == 1 else vectors.shape[1])
+        return product(self, vectors)
+
+    monkeypatch.setattr(module.NoisyKernel, "matmul", counted)
+    model, x, y = problem()
+    with torch.no_grad():
+        facts = BarelyBiasedMLL(bias=0.1, probes=3).evidence(model, x, y).facts
+    assert facts["columns_multiplied"] == sum(columns)

@@ -46,6 +46,14 @@ def test_without_a_rotation_it_is_the_orthogonal_form():
     torch.testing.assert_close(found, log_marginal_likelihood(weights), rtol=1e-11, atol=0)
 
 
+def test_small_eigenvalues_of_a_covariance_are_raised_relative_to_the_largest():
+    _, compressed = problem(20, 6)
+    covariance = torch.outer(draw(6), draw(6)) * 1e-6  # rank one
+    logs, _ = spectral_prior(compressed, covariance + covariance.mT)
+    assert logs.max() - logs.min() < 32.3  # -log 1e-14 and rounding
+    assert logs.max() - logs.min() > 32.2
+
+
 def test_gradient():
     _, compressed = problem(20, 6)
     arguments = (draw(6, seed=6), draw(5, 6, seed=7), NOISE.clone())

@@ -57,10 +57,18 @@ def test_counts_lie_between_mean_field_and_full():
     want = torch.ones(4, 6, dtype=torch.bool)
     want[:2, 3:] = False
     assert torch.equal(family.is_diagonal_column(torch.tensor([2, 0])), want[[2, 0]])
+    assert [family.is_solved(cell) for cell in range(4)] == [False, True, False, False]
+    family.solved_only = True
+    assert not family.is_diagonal_column(torch.arange(4)).any()
 
 
 def test_a_covariance_that_does_not_fit_is_refused():
     with pytest.raises(ConfigError, match=r"GiB; lower approx\.block_columns"):
         BlockDiagonalWeights(Cells(10_000, 1000, 1, 1000))
+    # packed roots of 10^7 columns in cells of 1,000: 10^7 * 1,001 / 2 numbers
+    for storage, gib in (("float16", 9), ("float64", 37)):
+        with pytest.raises(ConfigError, match=f"takes {gib} GiB") as error:
+            BlockDiagonalWeights(Cells(10_000, 1000, 1, 1), storage)
+        assert "10,000,000 columns" in str(error.value)
     with pytest.raises(ConfigError, match="covariance_storage=int8"):
         CellCovariance("int8")

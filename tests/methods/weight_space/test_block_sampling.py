@@ -31,14 +31,18 @@ def test_no_repeats(sampling):
         assert found.unique().numel() == 5
 
 
-def test_stratified_exact_inclusion_when_strata_cut_blocks():
-    # 3 strata over 7 blocks: probability of block b is the measure of [b, b + 1) under position
-    grid = (torch.arange(21_000, dtype=torch.float64) + 0.5) / 7000  # all three strata, even grid
-    blocks = (grid * (7 / 3)).long()
-    counts = torch.bincount(blocks, minlength=7).double() / 7000
-    torch.testing.assert_close(
-        counts, torch.full((7,), 3 / 7, dtype=torch.float64), atol=2e-4, rtol=0
-    )
+@pytest.mark.parametrize(("num_blocks", "size"), [(7, 3), (12, 4), (5, 5)])
+def test_stratified_counts_by_enumeration(monkeypatch, num_blocks, size):
+    # over all uniform numbers a block is listed L / B times, where strata cut blocks as well
+    steps = 20 * num_blocks  # the borders of blocks lie between the points of this grid
+    counts = torch.zeros(num_blocks, dtype=torch.float64)
+    for k in range(steps):
+        uniform = torch.full((size,), (k + 0.5) / steps, dtype=torch.float64)
+        monkeypatch.setattr(torch, "rand", lambda *_, value=uniform, **__: value.clone())
+        found = sample_blocks(num_blocks, size, "stratified", generator=None, device=CPU)
+        counts += torch.bincount(found, minlength=num_blocks)
+    want = torch.full((num_blocks,), size / num_blocks, dtype=torch.float64)
+    torch.testing.assert_close(counts / steps, want, rtol=0, atol=1e-12)
 
 
 def test_whole_list_and_large_numbers():

@@ -12,7 +12,7 @@ from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
 from gpx.methods.weight_space.chevron import ChevronWeights
-from gpx.methods.weight_space.control_variate import ControlVariate, factor_rows
+from gpx.methods.weight_space.control_variate import MOMENT_DECAY, ControlVariate, factor_rows
 from gpx.methods.weight_space.mean_field import MeanFieldWeights
 from gpx.methods.weight_space.qsgp import QSGP
 from gpx.methods.weight_space.quadruply_stochastic_elbo import QuadruplyStochasticELBO
@@ -106,12 +106,12 @@ class Stored(Basis):
         return torch.ones(self.num_basis if columns is None else columns.shape[0])
 
 
-@pytest.mark.parametrize("num_dense", [0, 3])
-def test_projection_does_not_drift_over_1000_adagrad_steps(num_dense):
+@pytest.mark.parametrize(("num_dense", "rows"), [(0, 1), (3, 5)])
+def test_projection_does_not_drift_over_1000_adagrad_steps(num_dense, rows):
     generator = torch.Generator().manual_seed(0)
     basis = Stored(torch.randn(20, 24, generator=generator), 4)
     family = ChevronWeights(6, 4, num_dense) if num_dense else MeanFieldWeights(6, 4)
-    control = ControlVariate(5, 1.0, drift_interval=0)
+    control = ControlVariate(rows, 1.0, drift_interval=0)
     control.start(basis, family, torch.zeros(0, 4), torch.arange(20.0)[:, None], generator)
     optimiser = torch.optim.Adagrad(family.parameter_list(), lr=0.1)
     want = torch.randn(20, generator=generator)
@@ -209,6 +209,36 @@ def test_auto_coefficient_shrinks_a_harmful_control_variate():
     auto = variance(support_rows=3, coefficient="auto")
     assert one > 1.5 * without
     assert auto < 1.25 * without  # sample variances of 100 heavy-tailed values
+
+
+def test_auto_coefficient_is_the_regression_of_the_steps_before():
+    model, x, y = problem(12, num_dense=2)
+    randomise(model)
+    one = start(model, x, y, support_rows=7).control
+    auto = start(model, x, y, support_rows=7, coefficient="auto").control
+    generator = torch.Generator().manual_seed(3)
+    seen, used = [], []
+    for k in range(6):
+        for control in (one, auto):  # as after a step: the tracked expectation moves
+            control.projection = control.projection * 1.1
+        expected = 60 / 7 * one.projection.square().sum()
+        pair = torch.randint(3, (4,), generator=generator)
+        factors = factor_rows(model.family, pair, sparse=True)
+        arguments = (model.basis, model.family, pair, factors)
+        correction = one.correction(*arguments, torch.zeros(()), 60)
+        # the target moves with half of the control variate, and by something of its own
+        target = expected - 0.5 * correction.detach() * (1 + 0.1 * (-1) ** k)
+        found = auto.correction(*arguments, target, 60)
+        weight = MOMENT_DECAY ** torch.arange(len(seen)).flip(0)
+        t, s = torch.tensor(seen).reshape(-1, 2).T
+        covariance = (weight * t * s).sum() * weight.sum() - (weight * t).sum() * (weight * s).sum()
+        variance = weight.sum() * (weight * s * s).sum()
+        want = float(covariance / variance) if seen else 0.0
+        atol = 1e-12 * float(correction.detach().abs())
+        torch.testing.assert_close(found, want * correction, rtol=1e-10, atol=atol)
+        seen.append((float((target - expected).detach()), float(-correction.detach())))
+        used.append(want)
+    assert all(0.1 < c < 0.9 for c in used[2:])  # inside the limits of 0 and 1
 
 
 def test_options_are_checked():

@@ -78,6 +78,27 @@ def test_full_lists_give_the_exact_bound_and_so_does_the_streamed_one():
     torch.testing.assert_close(full.value, want)
 
 
+def test_gradient_of_one_sample_with_its_corrections():
+    # the mean over samples does not see the gradients of the corrections, whose own mean is zero
+    model, objective, x, y = problem(n=12, functions=4, support_rows=5)
+    i, j = torch.tensor([0, 3, 7, 11]), torch.tensor([1, 3, 7, 9])
+    objective.estimate(model, x[:6], y[:6], i, j).value.backward()
+    k, v = model.kernel.evaluate(x).detach(), model.weight_mean.detach()[:, 0]
+    support = model.kernel.evaluate(objective.support, x).detach()
+    white = torch.linalg.solve(objective.factor, support)
+    rows, ratio = k[:6], 12 / 4
+    want = torch.zeros(12).index_add(0, i, -2 * (12 / 6) * ratio * rows[:, i].mT @ y[:6] / NOISE)
+    for one, other in ((i, j), (j, i)):
+        fitted = (12 / 6) * rows[:, one].mT @ rows[:, other] / NOISE + k[one][:, other]
+        slope = ratio**2 * fitted @ v[other]
+        # |P v|^2 - ratio^2 (P_j v_j)^T P_i v_i, the first with the gradient of its two lists
+        for p, weight in ((support, 12 / (5 * NOISE)), (white, 1.0)):
+            residual = p @ v - ratio * p[:, other] @ v[other]
+            slope = slope + weight * ratio * p[:, one].mT @ residual
+        want = want.index_add(0, one, slope)
+    torch.testing.assert_close(model.weight_mean.grad.to_dense()[:, 0], -0.5 * want)
+
+
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks")  # torch, once a process
 def test_projections_follow_adagrad_for_a_thousand_steps():
     model, objective, x, y = problem(n=30, functions=6, support_rows=8)
@@ -92,10 +113,21 @@ def test_projections_follow_adagrad_for_a_thousand_steps():
         optimiser.step()
         objective.after_step(model)
     carried, prior = objective.projection.clone(), objective.prior_projection.clone()
-    objective._project(model)
+    with torch.no_grad():
+        objective._project(model)
     torch.testing.assert_close(carried, objective.projection, rtol=0, atol=1e-6)
     torch.testing.assert_close(prior, objective.prior_projection, rtol=0, atol=1e-6)
     assert float(exact(model, x, y)[0]) > start
+
+
+def test_projections_are_recomputed_on_time(monkeypatch):
+    model, objective, x, y = problem(n=12, functions=4, support_rows=5)
+    objective.drift_interval, at = 3, []
+    monkeypatch.setattr(objective, "_project", lambda _: at.append(objective.steps))
+    for _ in range(7):
+        objective.evidence(model, x, y, generator=torch.Generator())
+        objective.after_step(model)
+    assert at == [3, 6]
 
 
 def test_control_variates_lower_the_variance():

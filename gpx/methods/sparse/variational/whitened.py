@@ -50,8 +50,9 @@ def whitening(kernel: Kernel, inducing: Tensor, jitter: float) -> Whitening:
     z = inducing.double()
     k_zz = kernel.evaluate(z, z)
     ladder = [jitter]
-    while ladder[-1] < TOP_JITTER:
-        ladder.append(max(10.0 * ladder[-1], 1e-12))
+    # 10 * 10 * 1e-6 is less than 1e-4 in floating point: without the tolerance, 1e-3 would follow
+    while ladder[-1] < 0.99 * TOP_JITTER:
+        ladder.append(min(max(10.0 * ladder[-1], 1e-12), TOP_JITTER))
     with torch.no_grad():
         factor, report = cholesky(
             k_zz.detach(),

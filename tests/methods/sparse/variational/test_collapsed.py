@@ -59,3 +59,11 @@ def test_best_noise_is_the_peak_of_the_dense_collapsed_bound(problem):
 def test_best_noise_stays_within_its_range(problem):
     statistics = collapsed_statistics(*problem, jitter=0.0)
     assert statistics.best_noise(5.0, 10.0)[0].item() == pytest.approx(5.0)
+    # the bound still rises at the upper end: the grid reaches it, and no further
+    assert statistics.best_noise(1e-6, 1e-3)[0].item() == pytest.approx(1e-3)
+
+
+def test_trace_at_the_inducing_points_is_rounding_and_never_negative(problem):
+    kernel, z, _, y = problem
+    trace = collapsed_statistics(kernel, z, z, y[:9], jitter=0.0).trace
+    assert 0 <= trace < 1e-12

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from gpx.errors import NotPositiveDefinite
-from gpx.kernels import RBF, Matern32
+from gpx.kernels import RBF, Matern32, Stationary
 from gpx.methods.sparse.variational import FullCholesky, whitened_marginals, whitening
 
 
@@ -76,6 +76,19 @@ def test_jitter_is_relative_escalates_and_is_reported():
     report = whitening(kernel, twins, 0.0).report
     assert 0 < report.jitter <= 3e-4
     assert len(report.tried) > 1
+
+
+def test_jitter_grows_tenfold_up_to_1e_4_before_it_is_given_up():
+    class Parabola(Stationary):  # no covariance function
+        def of_squared_distance(self, r2):
+            return 1.0 - r2
+
+    with pytest.raises(NotPositiveDefinite, match=r"tried: 1\.0e-06, 1\.0e-05, 1\.0e-04\. Try"):
+        whitening(Parabola().double(), _inputs(4), 1e-6)
+    with pytest.raises(NotPositiveDefinite, match=r"1\.0e-05, 1\.0e-04\. Try"):
+        whitening(Parabola().double(), _inputs(4), 1e-5)
+    with pytest.raises(NotPositiveDefinite, match=r"tried: 0\.0e\+00, 1\.0e-12, 1\.0e-11,"):
+        whitening(Parabola().double(), _inputs(4), 0.0)
 
 
 def test_hopeless_matrix_is_an_error_that_names_it():
