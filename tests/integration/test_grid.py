@@ -42,7 +42,7 @@ def test_resumed_equals_uninterrupted_and_predicts_after_loading(
     assert whole["model.name"] == "GridGP"
     assert whole["train.gaps"] == (options[0][10:] if "gaps" in options[0] else "fill")
 
-    original = Session._stop_or_save
+    original = Session.end_step
 
     def stop_at_three(session, *rest):
         if session.step == 3:
@@ -51,7 +51,7 @@ def test_resumed_equals_uninterrupted_and_predicts_after_loading(
 
     folder = RunFolder(tmp_path / "stopped")
     with monkeypatch.context() as patch:
-        patch.setattr(Session, "_stop_or_save", stop_at_three)
+        patch.setattr(Session, "end_step", stop_at_three)
         with pytest.raises(Interrupted):
             run(composed(*overrides), folder)
     again = resume(str(folder.path))

@@ -84,18 +84,18 @@ def test_sites_stopped_and_resumed_equal_never_stopped(composed, classes, tmp_pa
     overrides = [*classes, "trainer.max_steps=12", "objective.refresh_steps=4"]
     overrides += ["trainer.batch_size=50", "objective.columns=100", "approx.block_frequencies=10"]
     whole = run(composed(*overrides), RunFolder(tmp_path / "whole"))
-    original = Session._stop_or_save
+    original = Session.end_step
 
     def stop(session):
         if session.step == 6:
             session.guard.received = signal.SIGTERM
         original(session)
 
-    monkeypatch.setattr(Session, "_stop_or_save", stop)
+    monkeypatch.setattr(Session, "end_step", stop)
     folder = RunFolder(tmp_path / "stopped")
     with pytest.raises(Interrupted):
         run(composed(*overrides), folder)
-    monkeypatch.setattr(Session, "_stop_or_save", original)
+    monkeypatch.setattr(Session, "end_step", original)
     found = resume(str(folder.path))
     for name in ("train.evidence", "test.mnlp", "test.rmse", "train.steps"):
         assert found[name] == whole[name]

@@ -122,7 +122,7 @@ def stop_at(monkeypatch):
     """Deliver a signal to the running trainer after a number of steps."""
     from gpx.training.session import Session
 
-    original = Session._stop_or_save
+    original = Session.end_step
 
     def arrange(step):
         def check(session):
@@ -130,10 +130,10 @@ def stop_at(monkeypatch):
                 session.guard.received = signal.SIGTERM
             original(session)
 
-        monkeypatch.setattr(Session, "_stop_or_save", check)
+        monkeypatch.setattr(Session, "end_step", check)
 
     yield arrange
-    monkeypatch.setattr(Session, "_stop_or_save", original)
+    monkeypatch.setattr(Session, "end_step", original)
 
 
 @pytest.mark.parametrize("approx", SETTINGS)
