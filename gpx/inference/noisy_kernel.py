@@ -7,9 +7,9 @@ import copy
 import torch
 from torch import Tensor
 
+from gpx.bases.grid_eigenfunctions.data_pass import EigenfunctionPass
 from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions
 from gpx.bases.grid_eigenfunctions.grid import GridOptions
-from gpx.bases.grid_eigenfunctions.sums import data_blocks
 from gpx.inference.exact_solver import IterativeOptions
 from gpx.kernels.base import Kernel
 from gpx.linalg import LowRankPlusNoise, pivoted_cholesky
@@ -81,10 +81,11 @@ class NoisyKernel:
             self.pivots = torch.empty(0, dtype=torch.int64, device=self.x.device)
             if options.preconditioner == "grief":
                 self.eigenfunctions = basis = _eigenfunctions(self.kernel, self.x, rank)
-                modes = basis.modes()
-                blocks = data_blocks(basis, modes, self.x)
-                unit = torch.cat([basis.features(self.x[rows], modes) for rows in blocks], 1)
-                self.factor = basis.factors.outputscale.sqrt() * unit
+                functions = EigenfunctionPass(basis, basis.modes(), self.x)
+                self.factor = self.x.new_empty(basis.num_basis, len(self.x))
+                for rows in functions.blocks():
+                    self.factor[:, rows] = functions(rows)
+                self.factor *= basis.factors.outputscale.sqrt()
                 missed = diagonal - self.factor.square().sum(0)
                 self.trace_error = missed.clamp_(min=0.0).sum()
             else:

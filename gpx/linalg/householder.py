@@ -33,17 +33,6 @@ def reflect(reflectors: Tensor, vector: Tensor) -> Tensor:
     return _Reflect.apply(reflectors, vector)
 
 
-def reflectors_of(rotation: Tensor) -> Tensor:
-    """Reflectors (m, m) of an orthogonal matrix (m, m), up to the signs of its columns.
-
-    ``reflect(reflectors_of(U), b)`` is U^T b up to the signs of its entries. Cost: O(m^3).
-    """
-    packed, tau = torch.geqrf(rotation)
-    v = packed.tril(-1)
-    v.diagonal().fill_(1.0)
-    return (v * (tau != 0.0)).mT.contiguous()  # LAPACK says "identity" by a zero coefficient
-
-
 def rotation_of(reflectors: Tensor) -> Tensor:
     """U = H_1 ... H_m (m, m) itself, of reflectors (m, m) with ones on the diagonal; no gradient.
 

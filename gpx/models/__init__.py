@@ -8,8 +8,12 @@ from gpx.methods.eigenfunctions.posterior import GRIEFPosterior
 from gpx.methods.exact.model import ExactGP, ExactPosterior
 from gpx.methods.grid.model import GridGP
 from gpx.methods.grid.posterior import GridPosterior
-from gpx.methods.reweighted.hyper_priors import HyperPriors, InverseGamma, WeightPriors
-from gpx.methods.reweighted.log_normal import LogNormal
+from gpx.methods.reweighted.hyper_priors import (
+    HyperPriors,
+    InverseGamma,
+    LogNormal,
+    WeightPriors,
+)
 from gpx.methods.reweighted.model import Reweighted
 from gpx.methods.reweighted.posterior import ReweightedPosterior
 from gpx.methods.sparse.cglb import CGLB, CGLBPosterior

@@ -2,7 +2,7 @@
 
 from gpx.methods.base.own_steps import OwnSteps
 from gpx.methods.reweighted.mala import MALA
-from gpx.methods.reweighted.relevance_steps import RelevanceVectors
+from gpx.methods.reweighted.relevance_vectors import RelevanceVectors
 from gpx.methods.weight_space.block_steps import BlockSteps
 from gpx.methods.weight_space.inducing_steps import InducingSteps
 from gpx.methods.weight_space.stochastic_block_steps import StochasticBlockSteps

@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from linear_features import reflectors_of
 
 from gpx.linalg import householder
-from gpx.linalg.householder import reflect, reflectors_of
+from gpx.linalg.householder import reflect
 
 
 def draw(*shape, seed=0):

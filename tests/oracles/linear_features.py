@@ -65,3 +65,11 @@ def expected_information(covariance, slopes):
     """tr(C^-1 dC C^-1 dC) / 2 along every slope dC."""
     solved = [torch.linalg.solve(covariance, slope) for slope in slopes]
     return torch.stack([0.5 * (a @ a).trace() for a in solved])
+
+
+def reflectors_of(rotation):
+    """Rows (m, m) whose Householder reflections make U (m, m), up to the signs of its columns."""
+    packed, tau = torch.geqrf(rotation)
+    v = packed.tril(-1)
+    v.diagonal().fill_(1.0)
+    return (v * (tau != 0.0)).mT.contiguous()  # LAPACK says "identity" by a zero coefficient

@@ -1,4 +1,4 @@
-"""A pass over the data with the eigenfunctions of a grid: blocks of them, and their gradient."""
+"""A pass over the data with the eigenfunctions of a grid: blocks of them, sums, gradients."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions, Gri
 from gpx.bases.grid_eigenfunctions.native import EigenfunctionLoops, eigenfunction_loops
 from gpx.bases.grid_eigenfunctions.polynomials import ColumnPolynomials, column_polynomials
 from gpx.bases.grid_eigenfunctions.products import tree_products
-
-BLOCK_BYTES = {"cpu": 2**22, "cuda": 2**28}
-"""Bytes of one block of features: it stays in a CPU's cache between the passes over it."""
+from gpx.bases.sufficient_statistics import SufficientStatistics, block_bytes, summed
 
 PAGE = 4096
 """Rows of a block this far apart, in bytes, compete for a few places of the first caches."""
@@ -31,11 +29,12 @@ class EigenfunctionPass:
     Args:
         basis: its grid is placed.
         modes: its eigenfunctions; with their graph where ``gradient``.
-        x (n, d): all inputs of the pass; they get no gradient.
+        x (n, d): all inputs of the pass.
         gradient: whether ``add`` and ``gradients`` will be called.
 
     Attributes:
         parameters: those of the kernel that the eigenfunctions may depend on.
+        x_gradient (n, d): of what was added, where ``gradient`` and x requires one; else None.
 
     Cost: n (p + d terms c) multiply-adds, three times that with the gradient; memory of a block or
     three beside the data.
@@ -47,11 +46,15 @@ class EigenfunctionPass:
     ) -> None:
         self.basis, self.modes, self.x = basis, modes, x.detach().contiguous()
         self.parameters = unit_parameters(basis)
+        wanted = gradient and x.requires_grad
+        self.x_gradient = torch.zeros_like(self.x) if wanted else None
         with torch.set_grad_enabled(gradient):
             polynomials = column_polynomials(
                 basis.factors, basis.nodes, basis.sizes == 1, modes.transforms, self.x
             )
-        loops = None if polynomials is None else eigenfunction_loops(self.x)
+        loops = None
+        if polynomials is not None and not wanted:  # the loops have no slopes in the inputs
+            loops = eigenfunction_loops(self.x)
         d, m, c = modes.transforms.shape
         terms = m if polynomials is None else polynomials.series.shape[2]
         if loops is None and terms >= m:
@@ -78,9 +81,10 @@ class EigenfunctionPass:
         self._products, self._weights = self.x.new_empty(0), self.x.new_empty(0)
         self._rows = slice(0)
         self._graph: Tensor | None = None
+        self._inputs = self.x[:0]
 
     def blocks(self) -> Iterator[slice]:
-        """Slices of rows whose features keep to BLOCK_BYTES."""
+        """Slices of rows whose features keep to ``block_bytes``."""
         for start in range(0, len(self.x), self._step):
             yield slice(start, min(start + self._step, len(self.x)))
 
@@ -95,6 +99,8 @@ class EigenfunctionPass:
                 return products if plan.kept is None else products.index_select(0, plan.kept)
         if not self._targets:
             return self._by_torch(x, self._table)
+        if self.x_gradient is not None:
+            x = self._inputs = x.detach().requires_grad_()
         with torch.enable_grad():
             self._graph = self._by_torch(x, self._targets[0])
         return self._graph.detach()
@@ -113,10 +119,14 @@ class EigenfunctionPass:
     def add(self, weight: Tensor) -> None:
         """Add the gradient of sum(weight * features), weight (p, b), over the last block."""
         if self._graph is not None:
+            targets, totals = self._targets, self._totals
+            if self.x_gradient is not None:
+                targets = [*targets, self._inputs]
+                totals = [*totals, self.x_gradient[self._rows]]
             found = torch.autograd.grad(
-                self._graph, self._targets, grad_outputs=weight, allow_unused=True
+                self._graph, targets, grad_outputs=weight, allow_unused=True
             )
-            for total, grad in zip(self._totals, found, strict=True):
+            for total, grad in zip(totals, found, strict=True):
                 if grad is not None:
                     total += grad
             return
@@ -147,6 +157,82 @@ class EigenfunctionPass:
         ]
 
 
+@torch.no_grad()
+def feature_sums(
+    basis: GridEigenfunctions,
+    modes: GridModes,
+    x: Tensor,
+    residual: Tensor,
+    noise: Tensor | None = None,
+    outputscale: Tensor | None = None,
+) -> SufficientStatistics:
+    """Statistics of the eigenfunctions of the kernel with outputscale one; one pass over the data.
+
+    Args:
+        basis, modes: the eigenfunctions.
+        x (n, d), residual (n,): inputs and y - m(x).
+        noise, outputscale (): rows are weighted by the precision of ``point_noise``; None: not.
+
+    Cost: n p^2 / 2 + O(n (p + d m c)) multiply-adds, memory O(p^2 + block).
+    """
+    functions = EigenfunctionPass(basis, modes, x)
+
+    def blocks() -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+        for rows in functions.blocks():
+            block, d = functions(rows), None
+            if noise is not None and outputscale is not None:
+                d = point_noise(block, noise.to(x.dtype), outputscale.to(x.dtype))
+            yield block, residual[rows], d
+
+    return summed(blocks(), len(modes.plan.index), x)
+
+
+def point_noise(block: Tensor, noise: Tensor, outputscale: Tensor) -> Tensor:
+    """noise + outputscale (1 - |f_i|^2) for features (p, b): (b,), never below the noise.
+
+    The second term is the prior variance that the eigenfunctions miss at point i.
+    """
+    return noise + outputscale * (1.0 - block.square().sum(0)).clamp(min=0.0)
+
+
+def eigenfunction_gradient(
+    basis: GridEigenfunctions, x: Tensor, weight: Tensor
+) -> tuple[list[Tensor], list[Tensor]]:
+    """d sum_ij W_ij phi_j(x_i), for a chosen set of functions on a grid that stays.
+
+    Args:
+        basis: ``select`` has been called; differentiated in those parameters of its kernel that
+            require a gradient, outputscale included.
+        x (n, d): inputs; their gradient is gathered when they require one.
+        weight (n, p): W, columns in the order of ``basis.modes().plan``.
+
+    Returns:
+        tensors (kernel parameters, then x if it requires a gradient) and their gradients.
+
+    Cost: twice that of the features; memory of one block of them.
+    """
+    with torch.enable_grad():
+        functions = EigenfunctionPass(basis, basis.modes(), x, gradient=True)
+        root = basis.factors.outputscale.sqrt()
+    total = root.new_zeros((), dtype=torch.float64)
+    for rows in functions.blocks():
+        part = weight[rows].mT.to(x.dtype)
+        total += torch.sum(part * functions(rows)).double()
+        functions.add(root.detach().to(x.dtype) * part)
+    gradients = functions.gradients()
+    if root.requires_grad:
+        through = torch.autograd.grad(
+            root, functions.parameters, grad_outputs=total.to(root.dtype), allow_unused=True
+        )
+        gradients = [
+            found if more is None else found + more
+            for found, more in zip(gradients, through, strict=True)
+        ]
+    if functions.x_gradient is None:
+        return list(functions.parameters), gradients
+    return [*functions.parameters, x], [*gradients, functions.x_gradient]
+
+
 def unit_parameters(basis: GridEigenfunctions) -> list[nn.Parameter]:
     """Parameters of the kernel that the unit eigenfunctions depend on (or may)."""
     return [p for p in basis.kernel.parameters() if p.requires_grad]
@@ -154,7 +240,7 @@ def unit_parameters(basis: GridEigenfunctions) -> list[nn.Parameter]:
 
 def _step(row_bytes: int, x: Tensor) -> int:
     """Rows of a block."""
-    step = max(1, BLOCK_BYTES.get(x.device.type, BLOCK_BYTES["cpu"]) // row_bytes)
+    step = max(1, block_bytes(x.device) // row_bytes)
     if step * x.element_size() % PAGE == 0:
         step -= 64 // x.element_size()
     return step

@@ -8,8 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gpx.bases.grid_eigenfunctions.data_pass import feature_sums
 from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions
-from gpx.bases.grid_eigenfunctions.sums import FeatureSums, feature_sums
+from gpx.bases.sufficient_statistics import LOG_TWO_PI, SufficientStatistics
 from gpx.errors import NotPositiveDefinite
 from gpx.linalg import cholesky
 
@@ -191,8 +192,7 @@ class _Search:
         """Evidence at these lengthscales, and the ratio that is best for them."""
         self.evaluations += 1
         self.assign(lengthscales)
-        one = torch.ones((), dtype=torch.float64, device=self.x.device)
-        sums = feature_sums(self.basis, self.basis.leading_modes(), self.x, self.residual, one)
+        sums = feature_sums(self.basis, self.basis.leading_modes(), self.x, self.residual)
         ratio = self.ratio
         value = evidence_at_ratio(sums, ratio)
         for factor in (2.0, 0.5):
@@ -202,13 +202,13 @@ class _Search:
 
 
 @torch.no_grad()
-def evidence_at_ratio(sums: FeatureSums, ratio: float) -> float:
+def evidence_at_ratio(sums: SufficientStatistics, ratio: float) -> float:
     """Evidence in nats at noise / outputscale = ratio and the outputscale that is best for it.
 
     log N(r; 0, s (F^T F + ratio I)) is largest at s = r^T (F^T F + ratio I)^{-1} r / n.
 
     Args:
-        sums: with E = I.
+        sums: of rows without weights.
         ratio: positive.
 
     Cost: p^3 / 3 multiply-adds.
@@ -221,14 +221,14 @@ def evidence_at_ratio(sums: FeatureSums, ratio: float) -> float:
     except NotPositiveDefinite:  # so little noise that rounding decides: no place to stay
         return -math.inf
     half = torch.linalg.solve_triangular(factor, sums.projected.unsqueeze(1), upper=False)
-    outputscale = float(sums.squared_residual - half.square().sum()) / ratio / n
+    outputscale = float(sums.squared - half.square().sum()) / ratio / n
     if not outputscale > 0.0:
         return -math.inf
     logdet = (n - p) * math.log(ratio) + 2.0 * float(factor.diagonal().log().sum())
-    return -0.5 * (n * (math.log(2.0 * math.pi * outputscale) + 1.0) + logdet)
+    return -0.5 * (n * (LOG_TWO_PI + math.log(outputscale) + 1.0) + logdet)
 
 
-def best_scales(sums: FeatureSums) -> tuple[Tensor, Tensor]:
+def best_scales(sums: SufficientStatistics) -> tuple[Tensor, Tensor]:
     """Outputscale and noise variance that maximise the evidence of fixed eigenfunctions.
 
     With the eigenvalues of F F^T the evidence is a function of the ratio noise / outputscale alone,
@@ -236,7 +236,7 @@ def best_scales(sums: FeatureSums) -> tuple[Tensor, Tensor]:
     1e-10 to 1e6 (a step of 10 %: enough for a start).
 
     Args:
-        sums: with E = I.
+        sums: of rows without weights.
 
     Returns:
         outputscale (), noise ().
@@ -250,12 +250,12 @@ def best_scales(sums: FeatureSums) -> tuple[Tensor, Tensor]:
     power = (vectors.mT @ sums.projected).square()
     ratios = torch.logspace(-10.0, 6.0, NOISE_GRID, dtype=values.dtype, device=values.device)
     ratio = ratios.unsqueeze(1)
-    quadratic = (sums.squared_residual - (power / (values + ratio)).sum(1)) / ratios
+    quadratic = (sums.squared - (power / (values + ratio)).sum(1)) / ratios
     # the ratio n log(ratio) + sum log(1 + lambda / ratio) is log det of F^T F + ratio I
     logs = n * ratios.log() + (values / ratio).log1p().sum(1)
     outputscale = (quadratic / n).clamp(min=torch.finfo(values.dtype).tiny)
     loss = n * outputscale.log() + logs
     # features that vanish at the data ask for any scale at all
-    loss[outputscale > LARGEST_SCALE * sums.squared_residual / n] = torch.inf
+    loss[outputscale > LARGEST_SCALE * sums.squared / n] = torch.inf
     best = torch.argmin(loss)
     return outputscale[best], outputscale[best] * ratios[best]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions
 from gpx.bases.grid_eigenfunctions.search import best_scales, search_lengthscales
-from gpx.bases.grid_eigenfunctions.sums import FeatureSums
+from gpx.bases.sufficient_statistics import SufficientStatistics
 from gpx.errors import ConfigError
 from gpx.linalg import available_memory
 
@@ -93,11 +93,11 @@ def choose_eigenfunctions(
     return Chosen(f"{basis.num_basis} eigenfunctions of {size}{note}", gain)
 
 
-def scales_for(sums: FeatureSums, inputs: int) -> tuple[Tensor, Tensor, str]:
+def scales_for(sums: SufficientStatistics, inputs: int) -> tuple[Tensor, Tensor, str]:
     """Outputscale and noise variance of largest evidence, and a word where that is all noise.
 
     Args:
-        sums: with E = I.
+        sums: of rows without weights.
         inputs: d.
 
     Returns:
@@ -105,7 +105,7 @@ def scales_for(sums: FeatureSums, inputs: int) -> tuple[Tensor, Tensor, str]:
     """
     outputscale, noise = best_scales(sums)
     remark = ""
-    if noise > NOTHING * sums.squared_residual / sums.num_data:
+    if noise > NOTHING * sums.squared / sums.num_data:
         remark = (
             "; they explain nothing of the targets: start from longer lengthscales, "
             f"kernel.lengthscale={math.sqrt(inputs):.1f}"

@@ -1,24 +1,21 @@
-"""Evidence of regression on the eigenfunctions of a grid, streamed over the data."""
+"""Log marginal likelihood of regression on the eigenfunctions of a grid, streamed over the data."""
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from gpx.bases.grid_eigenfunctions.data_pass import EigenfunctionPass, unit_parameters
-from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions, GridModes
-from gpx.bases.grid_eigenfunctions.sums import (
-    FeatureSums,
-    WeightPosterior,
+from gpx.bases.grid_eigenfunctions.data_pass import (
+    EigenfunctionPass,
     feature_sums,
     point_noise,
+    unit_parameters,
 )
+from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions, GridModes
+from gpx.bases.sufficient_statistics import LOG_TWO_PI, FittedWeights
 from gpx.linalg import with_gradient
-
-LOG_TWO_PI = math.log(2.0 * math.pi)
 
 
 class EigenfunctionTerms(NamedTuple):
@@ -50,21 +47,35 @@ class BasisGradient(NamedTuple):
     parameters: list[Tensor]
 
 
-def evidence_terms(sums: FeatureSums, weights: WeightPosterior) -> EigenfunctionTerms:
-    """The terms from the sums and the posterior of the weights."""
+@torch.no_grad()
+def fitted_weights(
+    basis: GridEigenfunctions,
+    modes: GridModes,
+    x: Tensor,
+    residual: Tensor,
+    noise: Tensor,
+    *,
+    correction: bool,
+) -> FittedWeights:
+    """Posterior of the weights of the unit eigenfunctions; arguments as ``moving_basis_evidence``.
+
+    Cost: n p^2 / 2 + p^3 / 3 multiply-adds, memory O(p^2 + block).
+    """
+    wide, outputscale = noise.double(), basis.factors.outputscale.double()
+    scale = outputscale.sqrt().expand(len(modes.plan.index))
+    if not correction:
+        return FittedWeights(feature_sums(basis, modes, x, residual), scale, wide)
+    return FittedWeights(feature_sums(basis, modes, x, residual, wide, outputscale), scale)
+
+
+def evidence_terms(weights: FittedWeights, num_data: int) -> EigenfunctionTerms:
+    """The terms from the posterior of the weights."""
+    complexity = -weights.factor.diagonal().log().sum()
     return EigenfunctionTerms(
-        fit=-0.5 * (sums.squared_residual - weights.explained()),
-        complexity=-weights.factor.diagonal().log().sum(),
-        constant=-0.5 * (sums.log_noise + sums.num_data * LOG_TWO_PI),
+        fit=-0.5 * weights.fit,
+        complexity=complexity,
+        constant=-0.5 * (weights.log_determinant + num_data * LOG_TWO_PI) - complexity,
     )
-
-
-def _noise_gradient(
-    sums: FeatureSums, weights: WeightPosterior, s: Tensor, effective: Tensor
-) -> Tensor:
-    """d evidence / d noise where D = noise I, from the sums and tr(I - B^{-1}) alone."""
-    fit = sums.squared_residual - weights.explained() - torch.dot(weights.mean, weights.mean)
-    return 0.5 * (fit + effective - sums.num_data) / s
 
 
 def moving_basis_evidence(
@@ -109,13 +120,11 @@ def moving_basis_evidence(
         scale = basis.factors.outputscale.detach().double()
         fixed = GridModes(leaf, modes.log_values, modes.plan)
         r, s2 = residual.detach(), noise.detach()
-        sums = feature_sums(basis, fixed, x.detach(), r, s2, scale if correction else None)
-        p = sums.projected.shape[0]
-        weights = WeightPosterior(sums, scale.sqrt().expand(p))
-        terms = evidence_terms(sums, weights)
+        weights = fitted_weights(basis, fixed, x.detach(), r, s2, correction=correction)
+        terms = evidence_terms(weights, len(x))
         if not gradient:
             return terms, None
-        found = _second_pass(basis, modes, x.detach(), r, s2, scale, sums, weights, correction)
+        found = _second_pass(basis, modes, x.detach(), r, s2, scale, weights, correction)
     return terms, found
 
 
@@ -126,14 +135,14 @@ def _second_pass(
     residual: Tensor,
     noise: Tensor,
     scale: Tensor,
-    sums: FeatureSums,
-    weights: WeightPosterior,
+    weights: FittedWeights,
     correction: bool,
 ) -> BasisGradient:
     s = scale.to(x.dtype)
     u = (weights.mean / scale.sqrt()).to(x.dtype)
-    inverse = weights.inverse()
-    spread = (s * inverse if correction else scale / noise.double() * inverse).to(x.dtype)
+    inverse = torch.cholesky_inverse(weights.factor)
+    # s B^{-1}, divided by the noise at once where all points have the same
+    solve = (s * inverse if correction else scale / noise.double() * inverse).to(x.dtype)
     functions = EigenfunctionPass(basis, modes, x, gradient=True)
     residual_gradient = torch.empty_like(residual)
     noise_gradient, gap_gradient = scale.new_zeros(()), scale.new_zeros(())
@@ -148,7 +157,7 @@ def _second_pass(
         weight = functions.weights()
         torch.mul((s * u).unsqueeze(1), alpha, out=weight)
         if correction:
-            solved = spread @ f
+            solved = solve @ f
             gap = 1.0 - f.square().sum(0)
             each = alpha.square() - 1.0 / d + torch.linalg.vecdot(f, solved, dim=0) / d.square()
             each *= 0.5
@@ -158,7 +167,7 @@ def _second_pass(
             weight -= (2.0 * s * each) * f
             gap_gradient += torch.dot(each, gap).double()
         else:
-            weight.addmm_(spread, f, alpha=-1.0)
+            weight.addmm_(solve, f, alpha=-1.0)
         functions.add(weight)
     kernel = functions.gradients()
     effective = (1.0 - inverse.diagonal()).sum()
@@ -166,7 +175,9 @@ def _second_pass(
     if correction:
         scale_gradient = scale_gradient + gap_gradient
     else:
-        noise_gradient = _noise_gradient(sums, weights, noise.double(), effective)
+        # from the sums and tr(I - B^{-1}) alone
+        misfit = weights.fit - torch.dot(weights.mean, weights.mean)
+        noise_gradient = 0.5 * (misfit + effective - len(x)) / noise.double()
     return BasisGradient(residual_gradient, noise_gradient, scale_gradient, kernel)
 
 

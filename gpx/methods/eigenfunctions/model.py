@@ -11,15 +11,15 @@ from torch import Tensor
 from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions
 from gpx.bases.grid_eigenfunctions.grid import GridOptions
 from gpx.bases.grid_eigenfunctions.search import LEAST_ROWS, ROWS_PER_FUNCTION
-from gpx.bases.grid_eigenfunctions.start import choose_eigenfunctions, require_memory, scales_for
-from gpx.bases.grid_eigenfunctions.sums import WeightPosterior, feature_sums
+from gpx.bases.grid_eigenfunctions.start import choose_eigenfunctions, require_memory
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model
+from gpx.methods.eigenfunctions.evidence import fitted_weights
 from gpx.methods.eigenfunctions.posterior import GRIEFPosterior
-from gpx.methods.eigenfunctions.trial import best_start
+from gpx.methods.eigenfunctions.trial import best_start, set_scales
 
 CLEAR_GAIN = 50.0
 """Nats that no training of what the search began with is expected to make up for."""
@@ -142,15 +142,8 @@ class GRIEF(Model):
         )
         if self.noise_first and self.trial_evaluations and gain < CLEAR_GAIN:
             self._try(begin, x, y, generator)
-            residual = y - self.mean(x)
-        if not self.noise_first:
-            return
-        one = torch.ones((), dtype=torch.float64, device=x.device)
-        sums = feature_sums(self.basis, self.basis.modes(), x, residual, one)
-        outputscale, noise, remark = scales_for(sums, x.shape[1])
-        self.note += remark
-        self.basis.factors.set_outputscale(outputscale)
-        self.likelihood.noise_variance = noise.to(self.likelihood.noise_variance)
+        if self.noise_first:
+            self.note += set_scales(self.basis, self.likelihood, x, y - self.mean(x))
 
     def _try(
         self, begin: dict[str, Tensor], x: Tensor, y: Tensor, generator: torch.Generator
@@ -238,15 +231,12 @@ class GRIEF(Model):
 
         Cost: n p^2 / 2 + p^3 / 3 multiply-adds, memory O(p^2 + block).
         """
-        modes = self.basis.modes()
-        noise = self.likelihood.noise_variance.double()
-        outputscale = self.basis.factors.outputscale.double()
-        correction = outputscale if self.correction else None
-        sums = feature_sums(self.basis, modes, x, y - self.mean(x), noise, correction)
-        scale = outputscale.sqrt().expand(modes.plan.index.shape[0])
-        weights = WeightPosterior(sums, scale)
+        modes, noise = self.basis.modes(), self.likelihood.noise_variance
+        weights = fitted_weights(
+            self.basis, modes, x, y - self.mean(x), noise, correction=self.correction
+        )
         posterior = GRIEFPosterior(self.basis, self.mean, self.correction)
-        posterior.fill(modes, scale, weights)
+        posterior.fill(modes, weights)
         return posterior
 
     def empty_posterior(self, num_data: int) -> GRIEFPosterior:

@@ -12,7 +12,7 @@ from torch import Tensor
 from gpx.bases.grid_eigenfunctions.data_pass import EigenfunctionPass
 from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions, GridModes
 from gpx.bases.grid_eigenfunctions.products import ProductPlan
-from gpx.bases.grid_eigenfunctions.sums import WeightPosterior
+from gpx.bases.sufficient_statistics import WeightPosterior
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Posterior
 
@@ -48,11 +48,15 @@ class GRIEFPosterior(Posterior):
         self.register_buffer("factor", like.new_zeros(0, 0))
         self._modes: GridModes | None = None
 
-    def fill(self, modes: GridModes, scale: Tensor, weights: WeightPosterior) -> None:
+    def fill(self, modes: GridModes, weights: WeightPosterior) -> None:
         """Take eigenfunctions and the posterior of their weights."""
         self.transforms, self.index = modes.transforms, modes.plan.index
-        self.scale, self.weights, self.factor = scale.clone(), weights.mean, weights.factor
+        self.scale, self.weights, self.factor = weights.scale.clone(), weights.mean, weights.factor
         self._modes = modes
+
+    @property
+    def _of_weights(self) -> WeightPosterior:
+        return WeightPosterior(self.scale, self.weights, self.factor)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """Moves between devices, but what was factorised stays in float64."""
@@ -92,10 +96,8 @@ class GRIEFPosterior(Posterior):
         functions = EigenfunctionPass(self.basis, self.modes, x)
         for rows in functions.blocks():
             unit = functions(rows)
-            block = self.scale.to(x.dtype).unsqueeze(1) * unit
-            mean[rows] = self.mean(x[rows]) + self.weights.to(x.dtype) @ block
-            half = torch.linalg.solve_triangular(self.factor.to(x.dtype), block, upper=False)
-            variance[rows] = half.square_().sum(0)
+            found, variance[rows] = self._of_weights.marginals(unit)
+            mean[rows] = self.mean(x[rows]) + found
             if self.correction:
                 missed = (1.0 - unit.square().sum(0)).clamp_(min=0.0)
                 variance[rows] += self.basis.factors.outputscale.to(x.dtype) * missed
@@ -110,15 +112,7 @@ class GRIEFPosterior(Posterior):
 
         Cost: num p^2 / 2 multiply-adds once, O(num p) per row.
         """
-        noise = torch.randn(
-            len(self.weights),
-            num,
-            generator=generator,
-            dtype=self.weights.dtype,
-            device=self.weights.device,
-        )
-        drawn = torch.linalg.solve_triangular(self.factor.mT, noise, upper=True)
-        weights = ((self.weights.unsqueeze(1) + drawn) * self.scale.unsqueeze(1)).mT
+        weights = self._of_weights.draw(num, generator=generator)
 
         @torch.no_grad()
         def paths(x: Tensor) -> Tensor:

@@ -12,9 +12,9 @@ from scipy.optimize import Bounds, minimize
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from gpx.bases.grid_eigenfunctions.data_pass import feature_sums
 from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions
 from gpx.bases.grid_eigenfunctions.start import scales_for
-from gpx.bases.grid_eigenfunctions.sums import feature_sums
 from gpx.constraints import lower_limits
 from gpx.errors import NotPositiveDefinite
 from gpx.likelihoods.gaussian import Gaussian
@@ -64,7 +64,7 @@ def best_start(
         modules.load_state_dict(begin)
         start()
         basis.select()
-        _set_scales(basis, likelihood, x, y - mean(x).detach())
+        set_scales(basis, likelihood, x, y - mean(x).detach())
         value = _train(basis, modules, x, y, evaluations, correction)
         found.append((value, _copied(modules), basis.index.clone()))
     values = [value for value, _, _ in found]
@@ -79,13 +79,13 @@ def _copied(modules: nn.Module) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def _set_scales(
-    basis: GridEigenfunctions, likelihood: Gaussian, x: Tensor, residual: Tensor
-) -> None:
-    one = torch.ones((), dtype=torch.float64, device=x.device)
-    outputscale, noise, _ = scales_for(feature_sums(basis, basis.modes(), x, residual, one), 1)
+def set_scales(basis: GridEigenfunctions, likelihood: Gaussian, x: Tensor, residual: Tensor) -> str:
+    """Move outputscale and noise variance to where the evidence is largest; see ``scales_for``."""
+    sums = feature_sums(basis, basis.modes(), x, residual)
+    outputscale, noise, remark = scales_for(sums, x.shape[1])
     basis.factors.set_outputscale(outputscale)
     likelihood.noise_variance = noise.to(likelihood.noise_variance)
+    return remark
 
 
 def _train(

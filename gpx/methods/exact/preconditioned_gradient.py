@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gpx.bases.grid_eigenfunctions.gradient import eigenfunction_gradient
+from gpx.bases.grid_eigenfunctions.data_pass import eigenfunction_gradient
 from gpx.inference.kernel_gradient import KernelGradient
 from gpx.inference.noisy_kernel import NoisyKernel
 from gpx.kernels.base import Kernel

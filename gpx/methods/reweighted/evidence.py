@@ -16,7 +16,6 @@ from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.reweighted.hyper_priors import HyperPriors
 from gpx.methods.reweighted.model import Reweighted
-from gpx.methods.reweighted.statistics_evidence import LOG_TWO_PI, log_marginal_likelihood
 from gpx.methods.reweighted.weights import ReweightedForm
 
 
@@ -59,21 +58,13 @@ def joint_density(
     """
     log_noise = position[-1]
     weights = form.weights(position[:-1], log_noise)
-    likelihood = log_marginal_likelihood(weights)
+    likelihood = weights.log_marginal_likelihood()
     gradient = torch.cat([weights.weight_gradient(), weights.noise_gradient()[None]])
     value = torch.zeros_like(likelihood)
     if priors is not None:
         value, slope = priors.density(position)
         gradient += slope
-    noise = weights.num_data * log_noise
-    return JointDensity(
-        likelihood,
-        value,
-        gradient,
-        -0.5 * weights.fit,
-        -0.5 * (weights.log_determinant - noise),
-        -0.5 * (noise + weights.num_data * LOG_TWO_PI),
-    )
+    return JointDensity(likelihood, value, gradient, **weights.parts(log_noise))
 
 
 class ReweightedEvidence(Objective):

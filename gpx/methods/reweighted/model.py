@@ -18,24 +18,22 @@ from gpx.bases import (
 )
 from gpx.bases.fourier.importance_weights import warn_of_few
 from gpx.bases.grid_eigenfunctions.start import LEAST_NOISE, require_memory
+from gpx.bases.sufficient_statistics import sufficient_statistics
 from gpx.constraints import MARGIN, floor_of
 from gpx.errors import ConfigError
-from gpx.inference.sufficient_statistics import sufficient_statistics
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.bernoulli import Bernoulli
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model
 from gpx.methods.reweighted.basis import reweighted_basis
-from gpx.methods.reweighted.cached_relevance import relevant
-from gpx.methods.reweighted.compressed_statistics import CompressedStatistics
-from gpx.methods.reweighted.form import Structure
 from gpx.methods.reweighted.hyper_priors import HyperPriors, WeightPriors
 from gpx.methods.reweighted.options import Inference, check_options
-from gpx.methods.reweighted.posterior import ReweightedPosterior
-from gpx.methods.reweighted.reflections import ReflectedForm
+from gpx.methods.reweighted.orthogonal import ReflectedForm
+from gpx.methods.reweighted.posterior import ReweightedPosterior, relevant
 from gpx.methods.reweighted.start import fix_functions
-from gpx.methods.reweighted.state import ReweightedState
+from gpx.methods.reweighted.state import ReweightedState, Structure
+from gpx.methods.reweighted.weights import CompressedStatistics
 
 
 class Reweighted(ReweightedState, Model):
@@ -170,7 +168,7 @@ class Reweighted(ReweightedState, Model):
         noise = None if self.is_probit else self.priors.noise(float(self.totals[2]))
         if not isinstance(self.form, ReflectedForm):
             return HyperPriors(weight, noise)
-        return HyperPriors(weight, noise, self.priors.tail_variances(self.form.compressed.values))
+        return HyperPriors(weight, noise, self.priors.tail_variances(self.form.sums.values))
 
     def log_variances(self) -> Tensor:
         """log g (k,), differentiable in what is learned."""

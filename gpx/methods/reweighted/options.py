@@ -9,8 +9,8 @@ from gpx.errors import ConfigError
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.bernoulli import Bernoulli
 from gpx.likelihoods.gaussian import Gaussian
-from gpx.methods.reweighted.form import Structure
 from gpx.methods.reweighted.hyper_priors import WeightPriors
+from gpx.methods.reweighted.state import Structure
 
 Inference = Literal["type1", "type2", "relevance_vectors"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -12,15 +13,20 @@ from torch.distributions import Distribution
 
 from gpx.backends import DEFAULT_BUDGET, row_chunks
 from gpx.bases.base import Basis
+from gpx.bases.sufficient_statistics import SufficientStatistics
 from gpx.inference.finite_mixture import gaussian_mixture, mixture_moments
-from gpx.inference.sufficient_statistics import SufficientStatistics
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.bernoulli import Bernoulli, Sign
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Posterior
-from gpx.methods.reweighted.form import Structure
-from gpx.methods.reweighted.state import ReweightedState
+from gpx.methods.reweighted.state import ReweightedState, Structure
 from gpx.methods.reweighted.weights import ReweightedWeights
+
+LEFT_OUT = math.log(1e-300)
+"""Logarithm that stands for a prior variance of zero."""
+
+NEGLIGIBLE_VARIANCE = 1e-12
+"""Prior variances below this times the largest contribute nothing."""
 
 
 class ReweightedPosterior(ReweightedState, Posterior):
@@ -126,3 +132,16 @@ class ReweightedPosterior(ReweightedState, Posterior):
             return torch.cat(parts, 1) + self.mean(x)
 
         return paths
+
+
+def relevant(samples: Tensor) -> Tensor:
+    """Numbers (k,), at least one, of the functions whose prior variance counts in any sample.
+
+    Args:
+        samples (T, m + 1): (log g, log noise).
+    """
+    logs = samples[:, :-1]
+    best = logs.amax(1, keepdim=True)
+    counts = (logs > best + math.log(NEGLIGIBLE_VARIANCE)).any(0) & (logs > LEFT_OUT + 1.0).any(0)
+    kept = counts.nonzero().squeeze(1)
+    return kept if len(kept) else kept.new_zeros(1)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gpx.bases import Basis, GridEigenfunctions, ImportanceWeightedFourier, InducingPoints
 from gpx.bases.grid_eigenfunctions.start import choose_eigenfunctions, scales_for
-from gpx.inference.sufficient_statistics import SufficientStatistics, sufficient_statistics
+from gpx.bases.sufficient_statistics import SufficientStatistics, sufficient_statistics
 
 
 class Start(NamedTuple):
@@ -63,15 +63,8 @@ def fix_functions(
     statistics = sufficient_statistics(basis, x, residual)
     if not (isinstance(basis, GridEigenfunctions) and noise_first):
         return Start(statistics, noise.double(), note)
-    one = torch.ones_like(statistics.squared)
-    factor, noise, remark = scales_for(statistics.with_noise(one), x.shape[1])
+    factor, noise, remark = scales_for(statistics, x.shape[1])
     if unit_noise:
         factor, noise = factor / noise, torch.ones_like(noise)
     basis.factors.set_outputscale(factor * basis.factors.outputscale)
-    scaled = SufficientStatistics(
-        factor * statistics.gram,
-        factor.sqrt() * statistics.projected,
-        statistics.squared,
-        statistics.num_data,
-    )
-    return Start(scaled, noise.double(), note + remark)
+    return Start(statistics.scaled(factor), noise.double(), note + remark)

@@ -7,10 +7,11 @@ import torch
 
 import gpx.bases.grid_eigenfunctions.data_pass as passes
 from gpx.bases import GridEigenfunctions, GridOptions
-from gpx.bases.grid_eigenfunctions.data_pass import EigenfunctionPass
+from gpx.bases.grid_eigenfunctions.data_pass import EigenfunctionPass, eigenfunction_gradient
 from gpx.bases.grid_eigenfunctions.native import eigenfunction_loops
 from gpx.bases.grid_eigenfunctions.polynomials import column_polynomials, number_of_terms
 from gpx.bases.grid_eigenfunctions.products import ProductPlan
+from gpx.bases.sufficient_statistics import BLOCK_BYTES
 from gpx.errors import DTypeError, ShapeError
 from gpx.kernels import RBF, Constant, Matern52, Periodic
 
@@ -95,7 +96,7 @@ def test_series_are_the_one_dimensional_functions():
 @pytest.mark.parametrize("dtype", [DOUBLE, torch.float32])
 @pytest.mark.parametrize("whole", [True, False])  # products in between that nobody asked for
 def test_a_pass_gives_features_and_their_gradient(way, dtype, whole, monkeypatch):
-    monkeypatch.setattr(passes, "BLOCK_BYTES", {"cpu": 8 * 70 * 45})
+    monkeypatch.setitem(BLOCK_BYTES, "cpu", 8 * 70 * 45)
     x = (2.0 * draw(150, 3, seed=2) - 0.5).to(dtype)
     kernel = RBF(ard_num_dims=3, lengthscale=[0.4, 0.9, 0.5])
     basis = placed(kernel, x.double(), 70, points_per_dim=60 if way == "series" else 6)
@@ -183,3 +184,27 @@ def test_the_middle_of_a_range_is_a_number_of_the_dtype():
     functions = EigenfunctionPass(basis, basis.modes(), x)
     for rows in functions.blocks():
         assert bool(torch.isfinite(functions(rows)).all())
+
+
+@pytest.mark.parametrize("way", WAYS, indirect=True)
+@pytest.mark.parametrize(("inputs", "frozen"), [(False, False), (True, False), (True, True)])
+def test_weighted_eigenfunctions_have_the_gradient_of_the_whole(inputs, frozen, way, monkeypatch):
+    monkeypatch.setitem(BLOCK_BYTES, "cpu", 7 * 15 * 8)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(30, 2, generator=generator, dtype=DOUBLE)
+    weight = torch.randn(30, 15, generator=generator, dtype=DOUBLE)
+    first = RBF(ard_num_dims=2, lengthscale=[1.0, 1.6], outputscale=2.0).double()
+    chosen = GridEigenfunctions(first, 2, 15, GridOptions(points_per_dim=7))
+    chosen.place(x)
+    chosen.select()
+    x.requires_grad_(inputs)
+    kernel = RBF(ard_num_dims=2, lengthscale=[0.9, 1.8], outputscale=1.5).double()
+    kernel.requires_grad_(not frozen)
+    basis = chosen.under(kernel)
+    assert basis.num_basis == 15
+    tensors, got = eigenfunction_gradient(basis, x, weight)
+    assert len(tensors) == (0 if frozen else 2) + inputs
+    order = basis.modes().plan.order
+    whole = (basis(x) * weight[:, order]).sum()
+    for each, want in zip(got, torch.autograd.grad(whole, tensors), strict=True):
+        torch.testing.assert_close(each, want, rtol=1e-9, atol=1e-11)

@@ -8,8 +8,8 @@ from torch.nn.utils import parametrize
 
 from gpx.bases import GridEigenfunctions, GridOptions
 from gpx.bases.grid_eigenfunctions import search as grief_search
+from gpx.bases.grid_eigenfunctions.data_pass import feature_sums
 from gpx.bases.grid_eigenfunctions.search import evidence_at_ratio, search_lengthscales
-from gpx.bases.grid_eigenfunctions.sums import feature_sums
 from gpx.errors import ConfigError
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
@@ -44,7 +44,7 @@ def run(basis, x, y, sweeps=3):
 def test_evidence_at_a_ratio_is_the_dense_one_at_its_best_outputscale(p):
     x, y = data(30, 2)
     basis = basis_of(x, p)
-    sums = feature_sums(basis, basis.modes(), x, y, torch.ones((), dtype=DOUBLE))
+    sums = feature_sums(basis, basis.modes(), x, y)
     features = basis(x)
 
     def dense(outputscale, ratio):
@@ -65,7 +65,7 @@ def test_evidence_at_a_ratio_is_the_dense_one_at_its_best_outputscale(p):
 def test_a_ratio_below_rounding_is_never_the_best():
     x, y = data(30, 2)
     basis = basis_of(x, 60)  # more functions than rows: without noise the sums are singular
-    sums = feature_sums(basis, basis.modes(), x, y, torch.ones((), dtype=DOUBLE))
+    sums = feature_sums(basis, basis.modes(), x, y)
     assert evidence_at_ratio(sums, 1e-300) == -math.inf
 
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from gpx.bases import GridOptions
-from gpx.bases.grid_eigenfunctions import sums as grief_sums
+from gpx.bases import sufficient_statistics as sums_module
+from gpx.bases.grid_eigenfunctions.data_pass import feature_sums
 from gpx.bases.grid_eigenfunctions.search import best_scales
 from gpx.errors import ConfigError
 from gpx.kernels import RBF
@@ -59,7 +60,7 @@ OPTIONS = {"plain": {}, "correction": {"correction": True}}
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 2e-3)])
 @pytest.mark.parametrize("name", OPTIONS)
 def test_posterior_equals_dense_algebra(name, dtype, tolerance, monkeypatch):
-    monkeypatch.setitem(grief_sums.BLOCK_BYTES, "cpu", 7 * 30 * 8)
+    monkeypatch.setitem(sums_module.BLOCK_BYTES, "cpu", 7 * 30 * 8)
     model, x, y = problem(dtype=dtype, **OPTIONS[name])
     at = torch.randn(17, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     mean, variance = model.condition(x, y).predict(at.to(dtype))
@@ -122,8 +123,7 @@ def test_noise_first_finds_the_best_noise_and_outputscale():
 @torch.no_grad()
 def test_best_scales_equal_a_search_over_the_evidence():
     model, x, y = problem(mean=Zero(), p=8)
-    one = torch.ones((), dtype=torch.float64)
-    sums = grief_sums.feature_sums(model.basis, model.basis.modes(), x, y, one)
+    sums = feature_sums(model.basis, model.basis.modes(), x, y)
     scale, noise = best_scales(sums)
     unit = model.basis(x) / model.kernel.outputscale.sqrt()
     grid = torch.logspace(-3, 3, 16, dtype=torch.float64)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gpx.bases import GridOptions
-from gpx.bases.grid_eigenfunctions import sums as grief_sums
+from gpx.bases import sufficient_statistics as sums_module
 from gpx.bases.grid_eigenfunctions.polynomials import column_polynomials
 from gpx.errors import ConfigError
 from gpx.kernels import RBF, Matern32, Matern52
@@ -70,7 +70,7 @@ KERNELS = {
 @pytest.mark.parametrize("p", [1, 25, 100])  # more eigenfunctions than data, too
 @pytest.mark.parametrize("name", KERNELS)
 def test_value_and_gradient_equal_autograd(name, p, correction, monkeypatch):
-    monkeypatch.setitem(grief_sums.BLOCK_BYTES, "cpu", 13 * p * 8)
+    monkeypatch.setitem(sums_module.BLOCK_BYTES, "cpu", 13 * p * 8)
     model, x, y = problem(kernel=KERNELS[name](), p=p, correction=correction)
     evidence = EVIDENCE.evidence(model, x, y)
     want = dense_value(model, x, y)
@@ -131,15 +131,15 @@ def test_blocks_of_any_size_agree(rows, correction, monkeypatch):
     model, x, y = problem(correction=correction)
     want = EVIDENCE.evidence(model, x, y).value
     want_slopes = gradients(want, model)
-    monkeypatch.setitem(grief_sums.BLOCK_BYTES, "cpu", rows * 25 * 8)
-    monkeypatch.setattr(grief_sums, "GRAM_TILE", 4)
+    monkeypatch.setitem(sums_module.BLOCK_BYTES, "cpu", rows * 25 * 8)
+    monkeypatch.setattr(sums_module, "GRAM_TILE", 4)
     got = EVIDENCE.evidence(model, x, y).value
     torch.testing.assert_close(got, want, rtol=1e-12, atol=0)
     same(gradients(got, model), want_slopes, 1e-10)
 
 
 def test_memory_does_not_grow_with_the_data(monkeypatch):
-    monkeypatch.setitem(grief_sums.BLOCK_BYTES, "cpu", 2**18)
+    monkeypatch.setitem(sums_module.BLOCK_BYTES, "cpu", 2**18)
 
     def peak(n):
         model, x, y = problem(n=n, p=40)

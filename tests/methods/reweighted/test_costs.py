@@ -7,9 +7,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from gpx.inference.sufficient_statistics import SufficientStatistics
+from gpx.bases.sufficient_statistics import SufficientStatistics
 from gpx.methods.reweighted.evidence import joint_density
-from gpx.methods.reweighted.form import reweighted_form
+from gpx.methods.reweighted.state import reweighted_form
 
 CUBIC = ("linalg_cholesky", "cholesky", "linalg_inv", "linalg_eigh")
 

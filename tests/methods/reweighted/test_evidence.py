@@ -6,11 +6,10 @@ import pytest
 import torch
 from torch.distributions import LogNormal as Reference
 
-from gpx.inference.sufficient_statistics import SufficientStatistics
-from gpx.methods.reweighted.compressed_statistics import CompressedStatistics
+from gpx.bases.sufficient_statistics import SufficientStatistics
 from gpx.methods.reweighted.evidence import joint_density
 from gpx.methods.reweighted.orthogonal import OrthogonalForm
-from gpx.methods.reweighted.weights import CovarianceForm
+from gpx.methods.reweighted.weights import CompressedStatistics, CovarianceForm
 from gpx.models import HyperPriors, InverseGamma, LogNormal
 
 PRIORS = HyperPriors(LogNormal(1.0, 100.0), LogNormal(0.1, 0.04))

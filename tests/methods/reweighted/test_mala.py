@@ -6,8 +6,8 @@ import pytest
 import scipy.stats
 import torch
 
+from gpx.bases.sufficient_statistics import SufficientStatistics
 from gpx.errors import ConfigError
-from gpx.inference.sufficient_statistics import SufficientStatistics
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero

@@ -65,13 +65,13 @@ def sampled(model, count=4):
 def dense_posterior(model, x, y, at, sample):
     """Function space at one sample, by n x n algebra: mean and variance of f."""
     if model.structure == "householder":
-        vectors, values, rank = model.frame, model.form.compressed.values, model.frame.shape[1]
+        vectors, values, rank = model.frame, model.form.sums.values, model.frame.shape[1]
         root = vectors / values.sqrt() @ rotation_of(model.form.reflectors(sample[rank:-1]))
         unseen = torch.eye(len(vectors), dtype=torch.float64) - vectors @ vectors.mT
         prior = root * (values * sample[:rank].exp()) @ root.mT
         prior += sample[:rank].exp().mean() * unseen
     elif model.structure == "orthogonal":
-        vectors = model.form.compressed.vectors
+        vectors = model.form.sums.vectors
         unseen = torch.eye(len(vectors), dtype=torch.float64) - vectors @ vectors.mT
         prior = vectors * sample[:-1].exp() @ vectors.mT + sample[:-1].exp().mean() * unseen
     else:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gpx.bases import Proposal
-from gpx.inference.sufficient_statistics import sufficient_statistics
+from gpx.bases.sufficient_statistics import sufficient_statistics
 from gpx.kernels import RBF
 from gpx.methods.reweighted.basis import reweighted_basis
 from gpx.methods.reweighted.start import fix_functions

@@ -1,25 +1,28 @@
 """Weights of a fixed basis from statistics against dense Gaussian processes in float64."""
 
+import math
+
 import pytest
 import torch
 from linear_features import (
     assert_evidence_and_gradient,
+    draw,
     evidence,
     expected_information,
     features_and_targets,
+    log_density,
     position,
     value,
 )
 
-from gpx.inference.sufficient_statistics import SufficientStatistics
-from gpx.methods.reweighted.compressed_statistics import CompressedStatistics
-from gpx.methods.reweighted.weights import CompressedForm, CovarianceForm
+from gpx.bases.sufficient_statistics import SufficientStatistics
+from gpx.methods.reweighted.weights import CompressedForm, CompressedStatistics, CovarianceForm
 
 SIZES = [(40, 7), (12, 30), (30, 30)]
 
 
-def problem(n, m):
-    phi, y = features_and_targets(n, m)
+def problem(n, m, rank=None):
+    phi, y = features_and_targets(n, m, rank)
     return phi, y, SufficientStatistics(phi.mT @ phi, phi.mT @ y, y @ y, n)
 
 
@@ -70,3 +73,56 @@ def test_expected_information_is_that_of_the_dense_covariance():
     want = expected_information(phi * u.exp() @ phi.mT + noise, [*slopes, noise])
     for form in forms(statistics).values():
         torch.testing.assert_close(form.weights(u, s).fisher(), want, rtol=1e-9, atol=1e-12)
+
+
+def test_prior_mean_of_the_weights():
+    phi, y, statistics = problem(40, 7)
+    mu, noise = draw(7, seed=8), torch.tensor(0.3, dtype=torch.float64)
+    variances = draw(7, seed=9).exp()
+    weights = CovarianceForm(statistics.about(mu)).weights(variances.log(), noise.log())
+    want = evidence(phi, y - phi @ mu, variances, noise)
+    torch.testing.assert_close(weights.log_marginal_likelihood(), want, rtol=1e-10, atol=0)
+    precision = phi.mT @ phi / noise + (1.0 / variances).diag()
+    mean = torch.linalg.solve(precision, phi.mT @ y / noise + mu / variances)
+    torch.testing.assert_close(mu + weights.mean(), mean, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("n", "m", "rank"), [(40, 7, None), (12, 30, None), (30, 30, None), (40, 20, 6)]
+)
+def test_few_rows_have_the_evidence_of_all_under_any_prior(n, m, rank):
+    phi, y, statistics = problem(n, m, rank)
+    found = CompressedStatistics(statistics)
+    assert found.rank == (rank or min(n, m))
+    assert (found.num_data, found.num_basis) == (n, m)
+    root, noise = draw(m, m, seed=7), 0.3
+    prior = root @ root.mT
+    whole = log_density(y, phi @ prior @ phi.mT + noise * torch.eye(n, dtype=torch.float64))
+    b = found.values.sqrt()[:, None] * found.vectors.mT
+    inner = b @ prior @ b.mT + noise * torch.eye(found.rank, dtype=torch.float64)
+    left = (n - found.rank) * math.log(2.0 * math.pi * noise) + found.rest / noise
+    torch.testing.assert_close(
+        log_density(found.targets, inner) - 0.5 * left, whole, rtol=1e-9, atol=0
+    )
+
+
+def test_rest_is_what_no_function_reaches():
+    phi, y, statistics = problem(40, 7)
+    found = CompressedStatistics(statistics)
+    residual = y - phi @ torch.linalg.lstsq(phi, y[:, None]).solution[:, 0]
+    torch.testing.assert_close(found.rest, residual.square().sum())
+    y = phi @ draw(7, seed=8)
+    inside = CompressedStatistics(statistics.of_targets(phi.mT @ y, y @ y))
+    assert 0.0 <= float(inside.rest) < 1e-10
+
+
+def test_axes_that_are_given_are_kept():
+    """In their order and with their signs, from statistics of which they are eigenvectors."""
+    _, _, sums = problem(40, 7)
+    plain = CompressedStatistics(sums)
+    order = torch.tensor([3, 0, 6, 1, 2, 5, 4])
+    signs = torch.tensor([1.0, -1.0, -1.0, 1.0, 1.0, -1.0, 1.0], dtype=torch.float64)
+    found = CompressedStatistics(sums, plain.vectors[:, order] * signs)
+    torch.testing.assert_close(found.values, plain.values[order])
+    torch.testing.assert_close(found.targets, plain.targets[order] * signs)
+    torch.testing.assert_close(found.rest, plain.rest)

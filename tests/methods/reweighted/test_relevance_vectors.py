@@ -4,12 +4,19 @@ import math
 
 import pytest
 import torch
+from linear_features import draw, evidence
 
+from gpx.bases.sufficient_statistics import SufficientStatistics
 from gpx.errors import ConfigError
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
-from gpx.methods.reweighted.cached_relevance import LEFT_OUT, select_relevance_vectors
+from gpx.methods.reweighted.posterior import LEFT_OUT, relevant
+from gpx.methods.reweighted.relevance_vectors import (
+    active_weights,
+    coordinate_factors,
+    noise_update,
+)
 from gpx.models import Reweighted, ReweightedPosterior
 from gpx.objectives import ReweightedEvidence
 from gpx.training import LBFGSB, RelevanceVectors
@@ -69,14 +76,18 @@ def test_the_evidence_never_falls_and_few_functions_and_the_noise_are_left():
     assert int(inside.sum()) == facts["relevance_vectors"]
 
 
-def test_with_the_noise_held_it_is_the_selection_from_statistics():
+@torch.no_grad()
+def test_with_the_noise_held_the_evidence_is_that_of_the_functions_that_are_in():
     model, steps, x, y = problem(learn_noise=False)
-    run(steps, x, y)
-    noise = model.likelihood.noise_variance.detach().double()
-    want, report = select_relevance_vectors(model.statistics, noise)
-    assert report.converged
-    torch.testing.assert_close(steps.variances, want, rtol=1e-9, atol=0)
-    assert float(noise) == pytest.approx(0.05)
+    values = run(steps, x, y)
+    assert steps.converged
+    assert float(model.likelihood.noise_variance) == pytest.approx(0.05)
+    assert min(torch.tensor(values).diff()) > -1e-9
+    phi = model.kernel.evaluate(x, x)
+    want = evidence(phi, y, steps.variances, model.likelihood.noise_variance)
+    assert values[-1] == pytest.approx(float(want), rel=1e-9)
+    fitted = model.condition(x, y).predict(x).mean
+    assert float((fitted - torch.sinc(x[:, 0] / math.pi)).square().mean().sqrt()) < 0.06
 
 
 @torch.no_grad()
@@ -155,3 +166,65 @@ def test_mistakes_are_explained():
         steps.check(build(inference="type2"), 10)
     with pytest.raises(ConfigError, match="LBFGSB would weight every function"):
         build().check_optimizer(LBFGSB())
+
+
+# --- one prior variance, or the noise, at a time -------------------------------------------------
+
+
+def features():
+    phi = draw(40, 8, seed=1)
+    return phi, phi[:, 0] - 0.5 * phi[:, 3] + 0.4 * draw(40, seed=2)
+
+
+def sums():
+    phi, y = features()
+    return SufficientStatistics(phi.mT @ phi, phi.mT @ y, y @ y, len(y))
+
+
+NOISE = torch.tensor(0.16, dtype=torch.float64)
+
+
+def evidence_of(variances, noise=NOISE):
+    return float(evidence(*features(), variances, noise))
+
+
+def test_coordinate_optimum_beats_a_grid_and_the_gain_is_the_evidence_gained():
+    statistics = sums()
+    variances = draw(8, seed=3).exp()
+    variances[[2, 5]] = 0.0
+    factors = coordinate_factors(statistics, variances, NOISE)
+    before = evidence_of(variances)
+    assert int((factors.optimum == 0.0).sum()) > 0  # both kinds are there
+    assert int((factors.optimum > 0.0).sum()) > 1
+    for i in range(8):
+        moved = variances.clone()
+        moved[i] = factors.optimum[i]
+        best = evidence_of(moved)
+        assert best - before == pytest.approx(float(factors.gain[i]), abs=1e-9)
+        for value in [0.0, *torch.logspace(-6.0, 3.0, 60).tolist()]:
+            moved[i] = value
+            assert evidence_of(moved) <= best + 1e-9
+
+
+def test_the_noise_update_never_lowers_the_evidence_and_ends_at_a_maximum():
+    statistics, variances = sums(), draw(8, seed=3).exp()
+    variances[[2, 5]] = 0.0
+    for start in (1e-4, 0.16, 50.0):
+        noise = torch.tensor(start, dtype=torch.float64)
+        last = evidence_of(variances, noise)
+        for _ in range(30):
+            noise = noise_update(statistics, variances, noise)
+            value = evidence_of(variances, noise)
+            assert value > last - 1e-9
+            last = value
+        weights = active_weights(statistics, variances, noise)
+        assert float(weights.noise_gradient().abs()) < 1e-5
+    none = noise_update(statistics, torch.zeros_like(variances), NOISE)
+    assert float(none) == pytest.approx(float(statistics.squared) / 40)
+
+
+def test_relevant_functions_are_those_of_any_sample():
+    logs = torch.tensor([[0.0, LEFT_OUT, -40.0, -3.0], [LEFT_OUT, LEFT_OUT, 0.0, -30.0]]).double()
+    samples = torch.cat([logs, torch.zeros(2, 1)], 1)
+    assert relevant(samples).tolist() == [0, 2, 3]
+    assert relevant(torch.full((1, 4), LEFT_OUT).double()).tolist() == [0]

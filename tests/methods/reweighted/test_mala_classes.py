@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch.special import log_ndtr, ndtr
 
+from gpx.bases.sufficient_statistics import sufficient_statistics
 from gpx.errors import ConfigError
-from gpx.inference.sufficient_statistics import sufficient_statistics
 from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli
 from gpx.means import Constant, Zero
-from gpx.methods.reweighted.probit_latents import redraw_latents
+from gpx.methods.reweighted.mala import redraw_latents
 from gpx.models import Reweighted, WeightPriors
 from gpx.objectives import ReweightedEvidence
 from gpx.sampling import effective_sample_size

@@ -1,4 +1,8 @@
-"""Evidence of a fixed interpolation under any kernel on its grid, from statistics alone."""
+"""Evidence of a fixed interpolation under any kernel on its grid, from statistics alone.
+
+No model runs on these functions yet: they are the core of structured kernel interpolation as a
+basis of ``Reweighted``, and for users who learn the kernel of a stream of data.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,35 @@ import torch
 from linear_operator import LinearOperator
 from torch import Tensor
 
+from gpx.bases.sufficient_statistics import LOG_TWO_PI, SufficientStatistics
 from gpx.linalg import cholesky
 from gpx.methods.base.model import Marginals
-from gpx.methods.reweighted.compressed_statistics import CompressedStatistics
-from gpx.methods.reweighted.statistics_evidence import LOG_TWO_PI
+from gpx.methods.reweighted.weights import CompressedStatistics
+from gpx.operators.interpolation import Interpolation
+
+
+@torch.no_grad()
+def interpolation_statistics(weights: Interpolation, residual: Tensor) -> SufficientStatistics:
+    """Statistics of a sparse interpolation matrix W in place of Phi.
+
+    A data point touches q^2 entries of the sums, whatever n and m: added to older statistics it is
+    the online update of structured kernel interpolation.
+
+    Args:
+        weights: W (n, m) with q entries a row.
+        residual (n,): y - m(x).
+
+    Cost: O(n q^2) time, O(m^2 + n q^2) memory.
+    Source: Evans thesis, section 5.3.3; Stanton et al. 2021 (online).
+    """
+    m = weights.num_columns
+    values, indices, r = weights.values.double(), weights.indices, residual.double()
+    gram = torch.zeros(m * m, dtype=torch.float64, device=r.device)
+    places = indices.unsqueeze(2) * m + indices.unsqueeze(1)
+    gram.index_add_(0, places.flatten(), (values.unsqueeze(2) * values.unsqueeze(1)).flatten())
+    projected = gram.new_zeros(m)
+    projected.index_add_(0, indices.flatten(), (values * r.unsqueeze(1)).flatten())
+    return SufficientStatistics(gram.view(m, m), projected, torch.dot(r, r), len(r))
 
 
 class InterpolatedProcess(NamedTuple):

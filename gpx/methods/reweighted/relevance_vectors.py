@@ -5,22 +5,22 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from gpx.bases.sufficient_statistics import SufficientStatistics
 from gpx.errors import ConfigError
+from gpx.linalg import cholesky
 from gpx.methods.base.objective import Evidence
 from gpx.methods.base.own_steps import OwnSteps
-from gpx.methods.reweighted.cached_relevance import (
-    LEFT_OUT,
-    active_weights,
-    coordinate_factors,
-    noise_update,
-)
 from gpx.methods.reweighted.model import Reweighted
-from gpx.methods.reweighted.statistics_evidence import LOG_TWO_PI, log_marginal_likelihood
+from gpx.methods.reweighted.posterior import LEFT_OUT
+from gpx.methods.reweighted.weights import CovarianceForm, ReweightedWeights
+
+COLLINEAR = 1e-10
+"""Share of a function that the others leave over below which that share is rounding."""
 
 
 class RelevanceVectors(OwnSteps[Reweighted]):
@@ -113,7 +113,8 @@ class RelevanceVectors(OwnSteps[Reweighted]):
         if self.residual >= self.tolerance:
             self.variances[best] = factors.optimum[best]
         if self.learn_noise:
-            before = log_marginal_likelihood(active_weights(self.statistics, self.variances, noise))
+            weights = active_weights(self.statistics, self.variances, noise)
+            before = weights.log_marginal_likelihood()
             wanted = noise_update(self.statistics, self.variances, noise)
             self._move(wanted)
             self.held = float(wanted) < 0.99 * float(self.noise_variance)
@@ -127,13 +128,8 @@ class RelevanceVectors(OwnSteps[Reweighted]):
 
     def _evidence(self, **facts: bool | int | float | str) -> Evidence:
         weights = active_weights(self.statistics, self.variances, self.noise_variance)
-        noise = weights.num_data * self.noise_variance.log()
-        parts = {
-            "fit": -0.5 * weights.fit,
-            "complexity": -0.5 * (weights.log_determinant - noise),
-            "constant": -0.5 * (noise + weights.num_data * LOG_TWO_PI),
-        }
-        return Evidence(log_marginal_likelihood(weights), "estimate", parts, None, facts)
+        parts = weights.parts(self.noise_variance.log())
+        return Evidence(weights.log_marginal_likelihood(), "estimate", parts, None, facts)
 
     @torch.no_grad()
     def final_evidence(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
@@ -176,3 +172,96 @@ class RelevanceVectors(OwnSteps[Reweighted]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore ``state_dict``; before ``bind``."""
         self.saved = dict(state)
+
+
+def active_weights(
+    statistics: SufficientStatistics, variances: Tensor, noise: Tensor
+) -> ReweightedWeights:
+    """Posterior of the weights with g_i > 0 alone; variances g (m,), noise ().
+
+    Cost: k^3 for k of them.
+    """
+    kept = variances.nonzero().squeeze(1)
+    form = CovarianceForm(statistics.of_functions(kept))
+    return form.weights(variances[kept].log(), noise.log())
+
+
+def noise_update(statistics: SufficientStatistics, variances: Tensor, noise: Tensor) -> Tensor:
+    """A noise variance () of no smaller evidence, the prior variances g (m,) as they are.
+
+    MacKay's fixed point misfit / (n - sum of learned), which is the faster, where its evidence is
+    above that of expectation maximisation, (misfit + s sum of learned) / n, which never falls.
+
+    Cost: 3 k^3 for k functions with g > 0.
+    Source: MacKay 1992; Tipping 2001.
+    """
+    weights = active_weights(statistics, variances, noise)
+    part = statistics.of_functions(variances.nonzero().squeeze(1))
+    misfit = part.about(weights.mean()).squared.clamp_min(0.0)
+    used = weights.learned.sum()
+    slow = (misfit + noise * used) / statistics.num_data
+    fast = misfit / (statistics.num_data - used).clamp_min(1e-3)
+    smallest = 1e-12 * statistics.squared / statistics.num_data
+    ends = [value.clamp_min(smallest) for value in (slow, fast)]
+    fits = [active_weights(statistics, variances, value) for value in ends]
+    lowest = torch.stack([w.fit + w.log_determinant for w in fits])
+    return torch.stack(ends)[torch.argmin(lowest)]
+
+
+class CoordinateFactors(NamedTuple):
+    """The evidence as a function of one prior variance at a time, the others as they are.
+
+    Up to a constant it is (q^2 g / (1 + g s) - log(1 + g s)) / 2.
+
+    Attributes:
+        sparsity (m,): s, the overlap of function i with the model without it.
+        quality (m,): q, what it explains of the error of that model.
+        optimum (m,): g at the maximum: (q^2 - s) / s^2, or 0 where q^2 <= s.
+        gain (m,): of the evidence there, nats, never negative.
+    """
+
+    sparsity: Tensor
+    quality: Tensor
+    optimum: Tensor
+    gain: Tensor
+
+
+def coordinate_factors(
+    statistics: SufficientStatistics, variances: Tensor, noise: Tensor
+) -> CoordinateFactors:
+    """Factors of all m functions at prior variances g (m,), zero for those left out.
+
+    Functions that are collinear to rounding with the model have nothing to gain.
+
+    Cost: k^2 m + k^3 multiply-adds for k functions with g > 0.
+    Source: Tipping and Faul 2003; from statistics: derived from Evans thesis, section 5.3.2.
+    """
+    active = variances.nonzero().squeeze(1)
+    root = variances[active].sqrt()
+    cross = root.unsqueeze(1) * statistics.gram[active] / noise
+    inner = cross[:, active] * root
+    inner.diagonal().add_(1.0)
+    factor, _ = cholesky(inner, name=f"system of {len(active)} relevance vectors", ladder=(0.0,))
+    half = torch.linalg.solve_triangular(factor, cross, upper=False)
+    target = root * statistics.projected[active] / noise
+    half_target = torch.linalg.solve_triangular(factor, target.unsqueeze(1), upper=False)
+    overlap = statistics.gram.diagonal() / noise
+    within = overlap - half.square().sum(0)
+    error = statistics.projected / noise - (half.mT @ half_target).squeeze(1)
+    within = torch.where(within > COLLINEAR * overlap, within, torch.inf)
+    # of those in the model without a difference: 1 - g S is the diagonal of the inverse
+    left = torch.cholesky_inverse(factor).diagonal()
+    pull = torch.cholesky_solve(target.unsqueeze(1), factor).squeeze(1)
+    sparsity, quality = within.clone(), error.clone()
+    sparsity[active] = (1.0 - left) / (variances[active] * left)
+    quality[active] = pull / (root * left)
+    excess = quality.square() - sparsity
+    optimum = torch.where(excess > 0.0, excess / sparsity.square(), 0.0)
+
+    def value(g: Tensor) -> Tensor:
+        grown = torch.where(g > 0.0, g * sparsity, 0.0)
+        return 0.5 * (quality.square() * g / (1.0 + grown) - grown.log1p())
+
+    return CoordinateFactors(
+        sparsity, quality, optimum, (value(optimum) - value(variances)).clamp_min(0.0)
+    )

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpx.bases import RandomFourier
+from gpx.bases.sufficient_statistics import SufficientStatistics, sufficient_statistics
 from gpx.errors import ConfigError, ShapeError
-from gpx.inference.sufficient_statistics import SufficientStatistics, sufficient_statistics
 from gpx.kernels import RBF
 
 N, M = 40, 8

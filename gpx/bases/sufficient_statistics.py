@@ -1,0 +1,250 @@
+"""Bayesian linear regression on the functions of a basis, from sums over the rows of the data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from gpx.backends import row_chunks
+from gpx.bases.base import Basis
+from gpx.errors import ConfigError, ShapeError
+from gpx.linalg import cholesky
+
+LOG_TWO_PI = math.log(2.0 * math.pi)
+
+BLOCK_BYTES = {"cpu": 2**22, "cuda": 2**28}
+"""Bytes of one block of features: it stays in a CPU's cache between the passes over it."""
+
+GRAM_TILE = 128
+"""Rows per tile when only the lower triangle of Phi^T Phi is formed (CPU)."""
+
+
+@dataclass(frozen=True)
+class SufficientStatistics:
+    """Sums over n rows of features Phi (n, m) and residuals r = y - m(x) (n,); float64.
+
+    Statistics of disjoint rows add up, and rows that were added can be subtracted again: the model
+    follows a stream of data at O(m^2) a row, and nothing computed from the sums depends on n.
+
+    Rows may be weighted by E = D^{-1}, the precision of their noise; E = I unless said otherwise.
+
+    Attributes:
+        gram (m, m): Phi^T E Phi.
+        projected (m,): Phi^T E r.
+        squared (): r^T E r.
+        num_data: n.
+        log_noise (): log det D.
+
+    Source: Evans thesis, section 5.2.
+    """
+
+    gram: Tensor
+    projected: Tensor
+    squared: Tensor
+    num_data: int
+    log_noise: Tensor | float = 0.0
+
+    @classmethod
+    def empty(cls, num_basis: int, device: torch.device | str = "cpu") -> SufficientStatistics:
+        """Of no rows."""
+        gram = torch.zeros(num_basis, num_basis, dtype=torch.float64, device=device)
+        return cls(gram, gram.new_zeros(num_basis), gram.new_zeros(()), 0)
+
+    def __add__(self, other: SufficientStatistics) -> SufficientStatistics:
+        """Statistics of both sets of rows."""
+        return self._combined(other, 1)
+
+    def __sub__(self, other: SufficientStatistics) -> SufficientStatistics:
+        """Statistics without rows that are among these.
+
+        Raises:
+            ConfigError: there are more rows to take away than there are.
+        """
+        if other.num_data > self.num_data:
+            raise ConfigError(
+                f"{other.num_data} rows cannot be taken from statistics of {self.num_data}; only "
+                "rows that were added can be removed"
+            )
+        return self._combined(other, -1)
+
+    def _combined(self, other: SufficientStatistics, sign: int) -> SufficientStatistics:
+        if other.gram.shape != self.gram.shape:
+            raise ShapeError(
+                f"statistics of {self.gram.shape[0]} and {other.gram.shape[0]} basis functions "
+                "cannot be combined"
+            )
+        return SufficientStatistics(
+            self.gram + sign * other.gram,
+            self.projected + sign * other.projected,
+            self.squared + sign * other.squared,
+            self.num_data + sign * other.num_data,
+            self.log_noise + sign * other.log_noise,
+        )
+
+    def about(self, prior_mean: Tensor) -> SufficientStatistics:
+        """Statistics of r - Phi mu: those to use where the weights have prior mean mu (m,).
+
+        The posterior mean of the weights is then mu plus that of these statistics, the posterior
+        covariance is the same. Cost: O(m^2).
+
+        Source: Evans thesis, section 5.2.5.
+        """
+        mu = prior_mean.double()
+        carried = self.gram @ mu
+        squared = self.squared - 2.0 * torch.dot(self.projected, mu) + torch.dot(mu, carried)
+        return self.of_targets(self.projected - carried, squared)
+
+    def of_targets(self, projected: Tensor, squared: Tensor) -> SufficientStatistics:
+        """The same rows with other targets r, by Phi^T r (m,) and |r|^2 ()."""
+        return replace(self, projected=projected, squared=squared)
+
+    def of_functions(self, kept: Tensor) -> SufficientStatistics:
+        """Those of some of the functions, by their numbers ``kept`` (k,)."""
+        return replace(self, gram=self.gram[kept][:, kept], projected=self.projected[kept])
+
+    def scaled(self, factor: Tensor) -> SufficientStatistics:
+        """Those of the same functions times sqrt(factor), factor ()."""
+        return replace(self, gram=factor * self.gram, projected=factor.sqrt() * self.projected)
+
+
+@torch.no_grad()
+def sufficient_statistics(
+    basis: Basis, x: Tensor, residual: Tensor, *, rows: int | None = None
+) -> SufficientStatistics:
+    """One pass over the data; features are formed and dropped block by block.
+
+    Args:
+        basis: at the hyperparameters that it keeps.
+        x (n, d), residual (n,): inputs and y - m(x).
+        rows: per block; None: as many as stay in the device's cache.
+
+    Cost: n m^2 / 2 multiply-adds (in the dtype of x, added up in float64) and the features; memory
+    O(m^2 + block).
+    """
+    row = basis.num_basis * x.element_size()
+    budget = block_bytes(x.device) if rows is None else rows * row
+
+    def blocks() -> Iterator[tuple[Tensor, Tensor, None]]:
+        for chosen in row_chunks(x.shape[0], row, budget):
+            yield basis(x[chosen]).mT, residual[chosen], None
+
+    return summed(blocks(), basis.num_basis, x)
+
+
+def block_bytes(device: torch.device) -> int:
+    """Bytes that one block of features may take on a device."""
+    return BLOCK_BYTES.get(device.type, BLOCK_BYTES["cpu"])
+
+
+def summed(
+    blocks: Iterable[tuple[Tensor, Tensor, Tensor | None]], num_basis: int, x: Tensor
+) -> SufficientStatistics:
+    """Statistics from features that come block by block.
+
+    Args:
+        blocks: features transposed (m, b), residuals (b,) and noise variances (b,) of some rows;
+            no noise variances: the rows are not weighted.
+        num_basis: m.
+        x (n, d): all inputs, for their number, dtype and device.
+    """
+    total = torch.zeros(num_basis, num_basis, dtype=torch.float64, device=x.device)
+    partial = total if x.dtype == torch.float64 else torch.zeros_like(total, dtype=x.dtype)
+    projected, squared = total.new_zeros(num_basis), total.new_zeros(())
+    logs = total.new_zeros(())
+    for features, r, noise in blocks:
+        weighted, block = r, features
+        if noise is not None:
+            weighted, block = r / noise, features * noise.rsqrt()
+            logs += noise.double().log().sum()
+        projected += (features @ weighted).double()
+        squared += torch.dot(r, weighted).double()
+        add_gram(partial, block)
+        if partial is not total:
+            total += partial
+            partial.zero_()
+    gram = total.tril() + total.tril(-1).mT
+    return SufficientStatistics(gram, projected, squared, x.shape[0], logs)
+
+
+def add_gram(total: Tensor, block: Tensor) -> None:
+    """Add the lower triangle of block block^T; what lands above the diagonal is ignored."""
+    p = total.shape[0]
+    tile = GRAM_TILE if block.is_cpu else p
+    for start in range(0, p, tile):
+        stop = min(start + tile, p)
+        total[start:stop, :stop].addmm_(block[start:stop], block[:stop].mT)
+
+
+class WeightPosterior:
+    """Posterior of weights w = scale v, v ~ N(0, I): v ~ N(mean, B^{-1}), B = factor factor^T.
+
+    Args:
+        scale (m,): prior standard deviation of every weight.
+        mean (m,): of v.
+        factor (m, m): lower Cholesky factor of B = I + diag(scale) Phi^T E Phi diag(scale).
+    """
+
+    def __init__(self, scale: Tensor, mean: Tensor, factor: Tensor) -> None:
+        self.scale, self.mean, self.factor = scale, mean, factor
+
+    def marginals(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance (t,) of Phi w at features transposed (m, t), in their dtype.
+
+        Cost: m^2 / 2 multiply-adds a column.
+        """
+        dtype = features.dtype
+        block = self.scale.to(dtype).unsqueeze(1) * features
+        half = torch.linalg.solve_triangular(self.factor.to(dtype), block, upper=False)
+        return self.mean.to(dtype) @ block, half.square_().sum(0)
+
+    def draw(self, num: int, *, generator: torch.Generator) -> Tensor:
+        """Weights w (num, m) drawn from their posterior. Cost: num m^2 / 2 multiply-adds."""
+        noise = normal_columns(len(self.mean), num, self.mean, generator)
+        drawn = torch.linalg.solve_triangular(self.factor.mT, noise, upper=True)
+        return ((self.mean.unsqueeze(1) + drawn) * self.scale.unsqueeze(1)).mT
+
+
+class FittedWeights(WeightPosterior):
+    """The posterior from sums over the data, and what the evidence asks for.
+
+    Args:
+        sums: of n rows.
+        scale (m,): prior standard deviation of every weight.
+        noise (): noise variance of rows that are not weighted; None: they are.
+
+    Attributes:
+        fit (): r^T C^{-1} r with C = Phi diag(scale^2) Phi^T + D, the covariance of r.
+        log_determinant (): log det C.
+
+    Raises:
+        NotPositiveDefinite: the sums are not finite.
+
+    Cost: m^3 / 3 multiply-adds.
+    """
+
+    def __init__(
+        self, sums: SufficientStatistics, scale: Tensor, noise: Tensor | None = None
+    ) -> None:
+        squared, log_noise, root = sums.squared, sums.log_noise, scale.new_ones(())
+        if noise is not None:
+            squared, log_noise = squared / noise, sums.num_data * noise.log()
+            root = noise.sqrt()
+        relative = scale / root  # so that the m x m sums are read once
+        inner = sums.gram * relative * relative.unsqueeze(1)
+        projected = sums.projected * relative / root
+        inner.diagonal().add_(1.0)
+        # at least one on every eigenvalue: a failure can only be NaN, which the error then names
+        factor, _ = cholesky(inner, name="I + Phi^T Phi / noise", ladder=(0.0,))
+        mean = torch.cholesky_solve(projected.unsqueeze(1), factor).squeeze(1)
+        super().__init__(scale, mean, factor)
+        self.fit = squared - torch.dot(projected, mean)
+        self.log_determinant = 2.0 * factor.diagonal().log().sum() + log_noise
+
+
+def normal_columns(rows: int, columns: int, like: Tensor, generator: torch.Generator) -> Tensor:
+    """Standard normal numbers (rows, columns), float64, on the device of ``like``."""
+    return torch.randn(rows, columns, generator=generator, dtype=torch.float64, device=like.device)
