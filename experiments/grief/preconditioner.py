@@ -20,13 +20,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 from record import write
 
-from gpx.bases import GridOptions, eigenfunction_preconditioner
+from gpx.inference.noisy_kernel import NoisyKernel
 from gpx.kernels import RBF
 from gpx.linalg import (
     conjugate_gradients,
     nystrom_preconditioner,
     pivoted_cholesky_preconditioner,
 )
+from gpx.models import IterativeOptions
 
 HERE = Path(__file__).resolve().parent
 NOISE, RANK = 1e-4, 200
@@ -48,8 +49,8 @@ def main() -> None:
         kernel = RBF(lengthscale=lengthscale, outputscale=None)
         matrix = kernel.evaluate(x, x)
         matrix.diagonal().add_(NOISE)
-        grid = GridOptions(points_per_dim=20, margin=0.0)
-        ours = eigenfunction_preconditioner(kernel, x, NOISE, RANK, grid=grid)
+        options = IterativeOptions(preconditioner="grief", rank=RANK)
+        ours = NoisyKernel(kernel, x, torch.tensor(NOISE), options).preconditioner
         subset = nystrom_preconditioner(
             kernel.evaluate(chosen, chosen), kernel.evaluate(chosen, x), NOISE
         )

@@ -11,7 +11,6 @@ from gpx.bases.fourier.random_fourier import RandomFourier
 from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions, GridModes
 from gpx.bases.grid_eigenfunctions.grid import GridOptions
 from gpx.bases.grid_eigenfunctions.interpolation import GridInterpolation
-from gpx.bases.grid_eigenfunctions.preconditioner import eigenfunction_preconditioner
 from gpx.bases.inducing_points import InducingPoints
 
 __all__ = [
@@ -30,7 +29,6 @@ __all__ = [
     "QuasiMonteCarloFourier",
     "RandomFourier",
     "StructuredOrthogonalFourier",
-    "eigenfunction_preconditioner",
     "importance_weights",
     "philox4x32",
     "standard_normals",

@@ -4,10 +4,11 @@ import golden_g3 as g3
 import pytest
 import torch
 
+from gpx.bases import GridEigenfunctions, GridOptions
 from gpx.inference.noisy_kernel import NoisyKernel
 from gpx.kernels import RBF, Matern32
 from gpx.likelihoods import Gaussian
-from gpx.linalg import EvidenceBound, conjugate_gradients
+from gpx.linalg import EvidenceBound, conjugate_gradients, nystrom_preconditioner
 from gpx.means import Zero
 from gpx.models import ExactGP, IterativeOptions
 from gpx.objectives import ExactMLL
@@ -79,3 +80,54 @@ def test_golden_g3(setting):
             assert abs(solved.report.iterations - count) <= 1
     if setting == "long":  # worth having only where the matrix is ill-conditioned
         assert ranks[50][1] <= 0.7 * plain[0]
+
+
+def problem(n, lengthscale):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(n, 2, generator=generator, dtype=torch.float64)
+    y = torch.randn(n, generator=generator, dtype=torch.float64)
+    kernel = RBF(outputscale=None).double()
+    kernel.lengthscale = torch.tensor(lengthscale, dtype=torch.float64)
+    return kernel, x, y
+
+
+def eigenfunctions_below(kernel, x, noise, rank):
+    options = IterativeOptions(preconditioner="grief", rank=rank)
+    return NoisyKernel(kernel, x, number(noise), options).preconditioner
+
+
+@torch.no_grad()
+def test_eigenfunctions_make_the_dense_matrix_of_their_products():
+    kernel, x, y = problem(60, 0.3)
+    q = eigenfunctions_below(kernel, x, 0.1, 25)
+    basis = GridEigenfunctions(kernel, 2, 25, GridOptions(points_per_dim=20, margin=0.0))
+    basis.place(x)
+    features, noise = basis(x), torch.full((60,), 0.1, dtype=torch.float64)
+    dense = features @ features.mT + torch.diag(noise)
+    torch.testing.assert_close(q.solve(y), torch.linalg.solve(dense, y), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(q.matmul(y), dense @ y, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(q.logdet(), torch.logdet(dense), rtol=1e-10, atol=0)
+    assert q.below_kernel
+    exact = kernel.evaluate(x, x) + torch.diag(noise)
+    assert torch.linalg.eigvalsh(exact - dense).min() > -1e-8
+    assert torch.linalg.eigvalsh(dense).min() > 0.0
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("lengthscale", "rank"), [(0.2, 100), (0.4, 60)])
+def test_eigenfunctions_take_far_fewer_steps_than_none_and_fewer_than_a_subset(lengthscale, rank):
+    kernel, x, y = problem(400, lengthscale)
+    noise = 1e-4
+    matrix = kernel.evaluate(x, x) + noise * torch.eye(400, dtype=torch.float64)
+    chosen = x[:rank]
+    subset = nystrom_preconditioner(
+        kernel.evaluate(chosen, chosen), kernel.evaluate(chosen, x), noise
+    )
+    grid = eigenfunctions_below(kernel, x, noise, rank)
+    plain = conjugate_gradients(matrix, y, max_iterations=5000)
+    with_grid = conjugate_gradients(matrix, y, preconditioner=grid.solve)
+    with_subset = conjugate_gradients(matrix, y, preconditioner=subset.solve)
+    scale = plain.solution.abs().max()
+    assert (with_grid.solution - plain.solution).abs().max() < 1e-2 * scale
+    assert plain.report.iterations >= 20 * with_grid.report.iterations
+    assert with_grid.report.iterations < with_subset.report.iterations

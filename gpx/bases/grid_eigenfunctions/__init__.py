@@ -3,12 +3,10 @@
 from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions, GridModes
 from gpx.bases.grid_eigenfunctions.grid import GridOptions
 from gpx.bases.grid_eigenfunctions.interpolation import GridInterpolation
-from gpx.bases.grid_eigenfunctions.preconditioner import eigenfunction_preconditioner
 
 __all__ = [
     "GridEigenfunctions",
     "GridInterpolation",
     "GridModes",
     "GridOptions",
-    "eigenfunction_preconditioner",
 ]
