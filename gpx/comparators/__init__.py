@@ -1,4 +1,4 @@
-"""What others reconstruct gappy fields with: comparators, never defaults."""
+"""Methods of the literature that reconstruct gappy fields, for comparisons in experiments."""
 
 from gpx.comparators.gappy_pod import GappyPOD, gappy_pod
 from gpx.comparators.local_kriging import Independent, local_kriging

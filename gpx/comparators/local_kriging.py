@@ -13,7 +13,7 @@ from gpx.methods.grid.model import GridGP
 
 
 class Independent(Kernel):
-    """k = 1 at equal points and 0 elsewhere: functions at different points know nothing of another.
+    """k = 1 at equal points and 0 elsewhere: values at different points are independent.
 
     Args:
         active_dims: the columns that must be equal (a snapshot's time); compared exactly.

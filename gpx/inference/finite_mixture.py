@@ -23,7 +23,7 @@ def mixture_moments(parts: Marginals, weights: Tensor | None = None) -> Marginal
         weights = parts.mean.new_ones(len(parts.mean)) / len(parts.mean)
     share = weights.to(parts.mean).unsqueeze(1)
     mean = (share * parts.mean).sum(0)
-    # spread within the components and between them: no difference of large numbers
+    # variance within the components and of their means: no difference of large numbers
     variance = (share * (parts.variance + (parts.mean - mean).square())).sum(0)
     return Marginals(mean, variance)
 
@@ -44,6 +44,8 @@ def gaussian_mixture(parts: Marginals, weights: Tensor | None = None) -> Mixture
 
 class FiniteMixture(Posterior):
     """Posterior over functions under finitely many models: a mixture, not a Gaussian process.
+
+    No approximation of the command line makes one: it is for averages over models from Python.
 
     p(theta_j | y) is proportional to p(y | theta_j) p(theta_j).
 

@@ -7,13 +7,13 @@ from torch import Tensor, nn
 
 
 class FixedProbes(nn.Module):
-    """Gives the generator that an evaluation draws its probes from.
+    """The generator that each evaluation of an objective draws its random probes from.
 
     Args:
         resample: use the step's own generator where there is one.
 
     Attributes:
-        seed (): of the fixed probes; checkpoints carry it, not the n x L vectors.
+        seed (): of the fixed probes; checkpoints store it in place of the n x L probes.
     """
 
     seed: Tensor

@@ -14,7 +14,8 @@ from gpx.bases.grid_eigenfunctions.products import tree_products
 from gpx.bases.sufficient_statistics import SufficientStatistics, block_bytes, summed
 
 PAGE = 4096
-"""Rows of a block this far apart, in bytes, compete for a few places of the first caches."""
+"""Bytes. Rows of a block at multiples of it share a few lines of the first-level cache, and evict
+one another: blocks avoid such lengths."""
 
 
 class EigenfunctionPass:
@@ -67,7 +68,7 @@ class EigenfunctionPass:
         else:
             row = max(row, d * (terms + c))
         self._step = _step(row * x.element_size(), x)
-        # what features depend on: the series alone, or transforms and the kernel's parameters
+        # features depend on the series alone, or on the transforms and the kernel's parameters
         self._table = modes.transforms if polynomials is None else polynomials.series
         self._targets: list[Tensor] = []
         self._totals: list[Tensor] = []
@@ -247,7 +248,10 @@ def _step(row_bytes: int, x: Tensor) -> int:
 
 
 def _room(buffer: Tensor, rows: int, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The buffer, grown if need be, and (rows, len(x)) of it: fresh memory costs page faults."""
+    """A buffer kept between blocks, grown if need be, and a view (rows, len(x)) of it.
+
+    Fresh memory for every block would cost page faults.
+    """
     count = rows * len(x)
     if buffer.numel() < count:
         buffer = x.new_empty(count)

@@ -19,7 +19,7 @@ from gpx.linalg.kronecker_extremes import KroneckerExtremes, kronecker_extremes
 from gpx.linalg.stable_eigh import stable_eigh
 
 EIGENVALUE_FLOOR = 1e-12
-"""Relative floor of each factor's eigenvalues: those of smooth kernels are rounded below zero."""
+"""Floor of each axis' eigenvalues, relative to the largest: rounding makes small ones negative."""
 
 
 class GridModes(NamedTuple):
@@ -216,7 +216,7 @@ class GridEigenfunctions(Basis):
         return kronecker_extremes(spectra, self.num_basis, floor=EIGENVALUE_FLOOR)
 
     def eigenpairs(self) -> tuple[Tensor, Tensor]:
-        """Values (d, m), descending, and vectors (d, m, m) of every axis; beyond its size zero."""
+        """Values (d, m), descending, and vectors (d, m, m) of every axis, padded with zeros."""
         m = self.nodes.shape[1]
         inside = torch.arange(m, device=self.nodes.device) < self.sizes[:, None]
         square = inside[:, :, None] & inside[:, None, :]
@@ -227,7 +227,7 @@ class GridEigenfunctions(Basis):
         return torch.where(inside, values, 0.0), torch.where(square, vectors, 0.0)
 
     def _floored(self, values: Tensor) -> Tensor:
-        """Eigenvalues raised to the floor; one beyond an axis' size, where vectors are zero."""
+        """Eigenvalues raised to the floor; ones in the padding, where vectors are zero."""
         inside = torch.arange(values.shape[1], device=values.device) < self.sizes[:, None]
         raised = torch.maximum(values, EIGENVALUE_FLOOR * values[:, :1].detach())
         return torch.where(inside, raised, 1.0)

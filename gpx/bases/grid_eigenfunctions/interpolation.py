@@ -26,7 +26,8 @@ class GridInterpolation:
 
     k~(x, z) = prod_l e_l(x)^T K_l e_l(z), with K_l the covariance of axis l and e_l(x) either the
     four cubic weights of x on the axis or the kernel's own interpolant K_l^{-1} k_l(axis, x) (which
-    gives the subset of regressors on the whole grid). Nothing has the size of the grid.
+    gives the subset of regressors on the whole grid). Nothing has the size of the grid. No model
+    runs on it yet: it is the form of structured kernel interpolation for more than a few inputs.
 
     Args:
         kernel: one that factors over the columns, see ``ProductFactors``.
@@ -59,21 +60,18 @@ class GridInterpolation:
         """K_l (m_l, m_l) per axis, with jitter and outputscale one."""
         found = []
         for column, axis in enumerate(self.axes):
-            gram = self._one(column, axis.points(like), axis.points(like))
+            points = axis.points(like)
+            gram = self.factors.evaluate_column(column, points, points)
             jitter = self.factor_jitter * torch.eye(axis.size, dtype=gram.dtype, device=gram.device)
             found.append(gram + jitter)
         return found
-
-    def _one(self, column: int, nodes: Tensor, points: Tensor) -> Tensor:
-        """k_column between nodes (m,) and points (n,): (m, n)."""
-        return self.factors.evaluate_column(column, nodes, points)
 
     def rows(self, x: Tensor, covariances: Sequence[Tensor]) -> list[Tensor]:
         """E_l (n, m_l) per axis for inputs x (n, d). Cost: O(n sum_l m_l), kernel O(n m_l^2)."""
         found = []
         for column, (axis, gram) in enumerate(zip(self.axes, covariances, strict=True)):
             if self.interpolant == "kernel":
-                cross = self._one(column, axis.points(x), x[:, column])
+                cross = self.factors.evaluate_column(column, axis.points(x), x[:, column])
                 found.append(torch.linalg.solve(gram, cross).mT)
             else:
                 index, weight = cubic_weights(x[:, column], axis)

@@ -1,4 +1,4 @@
-"""Eigenfunctions and their gradient by compiled loops (``grief_products.c``), where to be had."""
+"""Eigenfunctions and their gradient by compiled loops (``grief_products.c``), if they compile."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class EigenfunctionLoops:
             plan: the products.
 
         Returns:
-            whether they are of use: false where a product of ground functions comes near the
-            smallest number.
+            whether they can be used: false where the product of the leading functions of all axes
+            comes near underflow.
         """
         small = self._values(
             *self._basis(x, polynomials, plan),
@@ -105,7 +105,7 @@ class EigenfunctionLoops:
         ]
 
     def _address(self, array: Tensor, count: int) -> int:
-        """Where ``count`` numbers lie; what is read through an address nobody checks later."""
+        """Address of an array of ``count`` numbers, checked because the C code cannot check it."""
         kind = array.dtype == self.dtype and array.device.type == "cpu"
         if not (kind and array.is_contiguous()) or array.numel() != count:
             raise (ShapeError if kind else DTypeError)(
@@ -146,7 +146,7 @@ def _checked(dtype: torch.dtype) -> EigenfunctionLoops | None:
 
 
 def eigenfunction_loops(like: Tensor) -> EigenfunctionLoops | None:
-    """The compiled loops for arrays like this one; None where torch operations have to do."""
+    """The compiled loops for arrays like this one; None where torch operations must do it."""
     if not has_memory(like) or like.dtype not in DEFINES:
         return None
     return _checked(like.dtype)

@@ -14,10 +14,10 @@ TRUNCATION = 1e-17
 """Error of the kernel's values that the series leave out: below rounding in float64."""
 
 MOST_TERMS = 400
-"""Terms beyond which exponentials are cheaper."""
+"""Terms of a series beyond which the exponentials of the kernel itself are cheaper."""
 
 LARGEST_RADIUS = 6.0
-"""Logarithm of the largest ellipse looked at for the number of terms."""
+"""Logarithm of the radius of the largest Bernstein ellipse that ``number_of_terms`` tries."""
 
 
 class ColumnPolynomials(NamedTuple):
@@ -98,7 +98,7 @@ def column_polynomials(
     middle = (0.5 * (low + high)).to(x.dtype).double()  # rounded once, here
     half = torch.maximum(high - middle, middle - low)
     ratio = torch.where(single, 0.0, half * precision.detach().double().sqrt())
-    if not bool((ratio < MOST_TERMS).all()):  # far beyond, or not a number
+    if not bool((ratio < MOST_TERMS).all()):  # far too many terms, or NaN
         return None
     degrees = number_of_terms(ratio, TRUNCATION).cpu()
     terms = int(degrees.max())

@@ -17,13 +17,14 @@ SMALLEST = {torch.float64: 1e-174, torch.float32: 1e-17}
 class ProductPlan:
     """Order in which the products of p multi-indices are formed.
 
-    The p largest products of factors in descending order are a lower set: with a multi-index they
-    hold every smaller one. The one without its last nonzero entry is its parent, so that a product
-    is its parent's times one ratio (entry over ground entry of that factor), whatever d. A parent
-    that ties or rounding left out is added.
+    Entry 0 of a factor is its largest, the ground entry. The p largest products of factors in
+    descending order are a lower set: with a multi-index they contain every smaller one. The parent
+    of a multi-index has its last nonzero entry set to zero, so that a product is its parent's times
+    one ratio (entry over ground entry of that factor), whatever d. Parents that ties or rounding
+    left out are added.
 
     Args:
-        index (p, d): entry of each factor, int64; the ground entry is 0.
+        index (p, d): entry of each factor, int64.
 
     Attributes:
         index (p, d): the multi-indices in the order of the products: by number of nonzero entries.

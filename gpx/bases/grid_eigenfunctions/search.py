@@ -1,4 +1,4 @@
-"""Where training on a few eigenfunctions starts: lengthscales, outputscale and noise for them."""
+"""Initial hyperparameters for p eigenfunctions: lengthscales by search, outputscale and noise."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ LARGEST_SCALE = 1e4
 """Largest outputscale that ``best_scales`` takes, in mean squares of the residuals."""
 
 ROWS_PER_FUNCTION = 8
-"""Rows that the search looks at, per eigenfunction: fewer ask for a smoother function than all."""
+"""Rows per eigenfunction on which the search computes evidences: with fewer rows, smoother
+functions win than with all of the data."""
 
 LEAST_ROWS = 1000
-"""Rows that it looks at where there are few eigenfunctions."""
+"""Least number of these rows, however few eigenfunctions there are."""
 
 LONGEST = 1e3
 """Longest lengthscale tried, in ranges of the column's nodes."""
@@ -36,19 +37,19 @@ NEGLIGIBLE_MOVE = 1e-4
 """Nats per point below which a move is not worth taking."""
 
 MOST_EVALUATIONS = 300
-"""Sets of eigenfunctions compared after which no further sweep begins."""
+"""Evidences, each of a set of eigenfunctions, after which no further sweep begins."""
 
 NEGLIGIBLE_SWEEP = 1e-3
-"""Nats per point below which a sweep was the last."""
+"""The search ends after a sweep that gains less than this, nats per point."""
 
 
 class Found(NamedTuple):
-    """What a search came to.
+    """Result of ``search_lengthscales``.
 
     Attributes:
-        gain: of the evidence, nats per point looked at.
-        evaluations: sets of eigenfunctions compared.
-        rows: looked at.
+        gain: of the evidence over that of the start, nats per row used.
+        evaluations: evidences computed, each of a set of eigenfunctions.
+        rows: used.
     """
 
     gain: float
@@ -68,24 +69,24 @@ def search_lengthscales(
 ) -> Found:
     """Double and halve lengthscales as long as the evidence of the p leading functions rises.
 
-    The hyperparameters of an exact process spread over more functions than there are: an input that
-    matters little still claims its share of the p. No gradient shows the way, since the evidence
-    jumps where the choice changes. So every move chooses the functions anew: first all lengthscales
-    together, then each by itself; a move that helps is repeated with twice its exponent. The first
-    sweep also tries every shorter lengthscale at the range of its nodes: an input of a few values
-    far apart multiplies the functions by their number without explaining more, and doubling its
-    lengthscale changes nothing until it comes near their distance. The outputscale is the best one
-    throughout, the noise follows every move in powers of two.
+    With the lengthscales of an exact process, p functions are often too few: some of them vary
+    along inputs that explain little of the targets. Gradients do not lead away from there, because
+    the evidence jumps where the set of the p leading functions changes. So the search chooses the
+    functions anew at every move. A sweep moves all lengthscales together, then each by itself; a
+    move that helps is repeated with twice its exponent. The first sweep also tries to raise every
+    shorter lengthscale to the range of its nodes at once: where an input has a few values far
+    apart, doubling its lengthscale changes nothing until it is near their distance. Every evidence
+    is that of the best outputscale, and the ratio of noise to outputscale follows in powers of two.
 
     Args:
         basis: its grid is placed; its kernel's learned lengthscales are moved.
-        x (n, d), residual (n,): inputs and y - m(x); the search looks at 8 p of them, drawn.
-        ratio: noise variance over outputscale to begin with.
-        sweeps: over the inputs, at most; none begins after 300 sets of functions.
+        x (n, d), residual (n,): inputs and y - m(x); 8 p random rows of them are used.
+        ratio: initial noise variance over outputscale.
+        sweeps: over the inputs, at most; none begins after 300 evidences.
         generator: draws the rows.
 
-    Cost: 5 p^3 + O(d m p) multiply-adds per set of functions, about 3 d of them in a sweep,
-    whatever n. Nothing of it where no lengthscale is learned.
+    Cost: 5 p^3 + O(d m p) multiply-adds per evidence, about 3 d of them in a sweep, whatever n.
+    None where no lengthscale is learned.
     Source: ours; the evidence is that of Evans thesis, algorithm 4.2.
     """
     parts = basis.factors.learned_lengthscales
@@ -126,7 +127,7 @@ def _limits(basis: GridEigenfunctions, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class _Search:
-    """Where the search stands: the best lengthscales, their evidence and ratio of noise."""
+    """The best lengthscales so far, their evidence, and their ratio of noise to outputscale."""
 
     def __init__(
         self, basis: GridEigenfunctions, x: Tensor, residual: Tensor, least: Tensor, longest: Tensor
@@ -136,13 +137,13 @@ class _Search:
         self.evaluations = 0
 
     def begin(self, start: Tensor, ratio: float) -> float:
-        """Evaluate the start: its evidence."""
+        """Start there; returns its evidence."""
         self.best, self.ratio = start, ratio
         self.value, self.ratio = self._evaluate(start)
         return self.value
 
     def sweep(self, *, jump: bool = False) -> None:
-        """Try all lengthscales together, then every one, also at its range with ``jump``."""
+        """Try all lengthscales together, then each; with ``jump`` also each at its range."""
         everything = torch.ones_like(self.best, dtype=torch.bool)
         self._move(everything)
         if len(self.best) > 1:
@@ -162,12 +163,13 @@ class _Search:
             done += like.numel()
 
     def _jump(self, which: Tensor) -> None:
+        """Try the first power of two at which a lengthscale reaches the range of its nodes."""
         exponent = torch.log2(self.longest / LONGEST / self.best).ceil()
         if bool((exponent[which] > 1.0).all()):  # nearer ones are for ``_move``
             self._take(torch.where(which, self.best * 2.0**exponent, self.best))
 
     def _take(self, trial: Tensor) -> bool:
-        """Go there if the evidence is worth it; whether it was."""
+        """Move there if that gains enough; returns whether it did."""
         value, ratio = self._evaluate(trial)
         if not value > self.value + NEGLIGIBLE_MOVE * len(self.x):
             return False
@@ -175,6 +177,7 @@ class _Search:
         return True
 
     def _move(self, which: Tensor) -> None:
+        """Double these lengthscales while that gains, or else halve them."""
         for sign in (1, -1):
             exponent, moved = 1, False
             while True:
@@ -189,7 +192,7 @@ class _Search:
                 return
 
     def _evaluate(self, lengthscales: Tensor) -> tuple[float, float]:
-        """Evidence at these lengthscales, and the ratio that is best for them."""
+        """Evidence at these lengthscales, and the best ratio for them."""
         self.evaluations += 1
         self.assign(lengthscales)
         sums = feature_sums(self.basis, self.basis.leading_modes(), self.x, self.residual)
@@ -218,7 +221,7 @@ def evidence_at_ratio(sums: SufficientStatistics, ratio: float) -> float:
     inner.diagonal().add_(ratio)
     try:
         factor, _ = cholesky(inner, name="Phi^T Phi + noise", ladder=(0.0,))
-    except NotPositiveDefinite:  # so little noise that rounding decides: no place to stay
+    except NotPositiveDefinite:  # so little noise that the sum is singular to rounding
         return -math.inf
     half = torch.linalg.solve_triangular(factor, sums.projected.unsqueeze(1), upper=False)
     outputscale = float(sums.squared - half.square().sum()) / ratio / n
@@ -231,9 +234,9 @@ def evidence_at_ratio(sums: SufficientStatistics, ratio: float) -> float:
 def best_scales(sums: SufficientStatistics) -> tuple[Tensor, Tensor]:
     """Outputscale and noise variance that maximise the evidence of fixed eigenfunctions.
 
-    With the eigenvalues of F F^T the evidence is a function of the ratio noise / outputscale alone,
-    because the best outputscale at a ratio is known: it is looked up on a grid of 400 ratios from
-    1e-10 to 1e6 (a step of 10 %: enough for a start).
+    The best outputscale at a ratio noise / outputscale has a closed form, so that the evidence is a
+    function of the ratio alone, cheap with the eigenvalues of F F^T. It is computed at 400 ratios
+    from 1e-10 to 1e6: in steps of 10 %, enough for a start.
 
     Args:
         sums: of rows without weights.
@@ -255,7 +258,7 @@ def best_scales(sums: SufficientStatistics) -> tuple[Tensor, Tensor]:
     logs = n * ratios.log() + (values / ratio).log1p().sum(1)
     outputscale = (quadratic / n).clamp(min=torch.finfo(values.dtype).tiny)
     loss = n * outputscale.log() + logs
-    # features that vanish at the data ask for any scale at all
+    # where the features all but vanish at the data, larger outputscales are always better
     loss[outputscale > LARGEST_SCALE * sums.squared / n] = torch.inf
     best = torch.argmin(loss)
     return outputscale[best], outputscale[best] * ratios[best]

@@ -1,4 +1,4 @@
-"""Where regression on the eigenfunctions of a grid starts."""
+"""Choice of the grid and its eigenfunctions before training, and their outputscale and noise."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from gpx.linalg import available_memory
 SQUARE_ARRAYS = 8
 """Arrays of p x p that training holds at once."""
 
-NOTHING = 0.99
-"""Share of the targets' mean square from which on all of it is noise."""
+ALL_NOISE = 0.99
+"""Noise variance, in mean squares of the targets, from which the functions explain nothing."""
 
 LEAST_NOISE = 2e-6
 """Twice the floor of a noise variance, so that a start never sits on it."""
@@ -28,8 +28,8 @@ class Chosen(NamedTuple):
     """What ``choose_eigenfunctions`` did.
 
     Attributes:
-        note: for people.
-        gain: of the search for lengthscales, nats over the rows that it looked at.
+        note: the size of the grid and what moved, for the log.
+        gain: of the search for lengthscales, nats over the rows that it used.
     """
 
     note: str
@@ -73,7 +73,6 @@ def choose_eigenfunctions(
         fit: whether to raise lengthscales that the grid cannot resolve, and to search.
         sweeps: of that search, see ``search_lengthscales``.
         generator: of its rows.
-
     """
     basis.place(x)
     raised = basis.raise_lengthscales(x) if fit else []
@@ -94,7 +93,7 @@ def choose_eigenfunctions(
 
 
 def scales_for(sums: SufficientStatistics, inputs: int) -> tuple[Tensor, Tensor, str]:
-    """Outputscale and noise variance of largest evidence, and a word where that is all noise.
+    """Outputscale and noise variance of largest evidence, with a remark where that is all noise.
 
     Args:
         sums: of rows without weights.
@@ -105,7 +104,7 @@ def scales_for(sums: SufficientStatistics, inputs: int) -> tuple[Tensor, Tensor,
     """
     outputscale, noise = best_scales(sums)
     remark = ""
-    if noise > NOTHING * sums.squared / sums.num_data:
+    if noise > ALL_NOISE * sums.squared / sums.num_data:
         remark = (
             "; they explain nothing of the targets: start from longer lengthscales, "
             f"kernel.lengthscale={math.sqrt(inputs):.1f}"

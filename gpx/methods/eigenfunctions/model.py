@@ -22,13 +22,14 @@ from gpx.methods.eigenfunctions.posterior import GRIEFPosterior
 from gpx.methods.eigenfunctions.trial import best_start, set_scales
 
 CLEAR_GAIN = 50.0
-"""Nats that no training of what the search began with is expected to make up for."""
+"""Gain of the search, in nats, from which no trial is run: training from where the search began is
+not expected to make up for so much."""
 
 CHEAP_FUNCTIONS = 1000
-"""Eigenfunctions below which a trial takes more evaluations."""
+"""Eigenfunctions below which evaluations are cheap, so that a trial takes more of them."""
 
 NEGLIGIBLE_GAIN = 1e-4
-"""Nats per point below which a round that leaves the choice as it is was the last."""
+"""Rounds end when the choice stays as it is and the evidence rose by less than this per point."""
 
 
 class GRIEF(Model):
@@ -46,22 +47,23 @@ class GRIEF(Model):
         factor_jitter: on every one-dimensional covariance.
         noise_first: whether ``initialise`` raises lengthscales that the grid cannot resolve to its
             spacing, and then moves noise variance and outputscale to where the evidence of the p
-            eigenfunctions is largest. Hyperparameters of an exact process leave no noise for what p
-            eigenfunctions cannot explain, and a first line search from there may end anywhere.
+            eigenfunctions is largest. Hyperparameters of an exact process give too little noise
+            for what p eigenfunctions cannot explain: a first line search from there may step far
+            away.
         search_sweeps: how often ``noise_first`` also goes over the inputs and doubles and halves
             their lengthscales, with the eigenfunctions chosen anew each time, see
-            ``search_lengthscales``; 0 keeps those of the start.
-        trial_evaluations: of the evidence, on at most 8 p rows, that what the search found and
-            what it began with are trained for where the search gained less than 50 nats; the model
-            goes on from the one that gets further. The search climbs by the evidence before
-            training, and now and then away from the better optimum. Up to five times as many where
-            p < 1000 makes them cheap. 0 takes what the search found.
+            ``search_lengthscales``; 0 keeps the lengthscales.
+        trial_evaluations: where the search gained less than 50 nats, both its result and its start
+            are trained for so many evaluations of the evidence on at most 8 p rows, and the model
+            goes on from the better one: the search compares evidences before training, which
+            sometimes leads away from the better optimum. Up to five times as many where p < 1000
+            makes them cheap. 0 takes what the search found.
         correction: whether the variance that the eigenfunctions miss at a point is added back, as
             independent noise of f: k~(x, x) + (k(x, x) - k~(x, x)) at equal inputs.
-        reselect: how often the p eigenfunctions are chosen anew, at the kernel found so far, and
-            training goes on. The choice stays fixed in between: the evidence jumps where it
-            changes, and a line search ends there. A round that does not raise it is undone and the
-            last. Often none does: the kernel has adapted to the functions that it started with.
+        reselect: how often the p eigenfunctions are chosen anew at the kernel found so far, with
+            training after each. In between the choice is fixed, because the evidence jumps where
+            it changes, which ends a line search. A round that does not raise the evidence is undone
+            and is the last. Often none does: the kernel has adapted to the first choice.
 
     Raises:
         ConfigError: a kernel that does not factor, options out of range.

@@ -1,4 +1,4 @@
-"""Which of several starts is worth training: a short training of each on a few rows tells."""
+"""Which of several starts to train: each is trained briefly on a few rows, and the best goes on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gpx.means.base import Mean
 from gpx.methods.eigenfunctions.evidence import eigenfunction_evidence
 
 SETTLED = 1e-7
-"""Relative gain of an iteration below which a start is trained."""
+"""A start counts as trained when an iteration raises the evidence by less than this share."""
 
 
 def best_start(
@@ -36,11 +36,11 @@ def best_start(
     *,
     correction: bool = False,
 ) -> tuple[int, list[float]]:
-    """Train each start for a while; go on from the one whose evidence is then the largest.
+    """Train each start briefly; go on from the one whose evidence is then the largest.
 
-    The evidence before training does not say which optimum is near: a search that raises it may
-    lead away from a better one. Starts are trained as the model will be, with eigenfunctions that
-    are chosen at the start and stay.
+    The evidence before training does not say which optimum is near, and a search that raises it may
+    lead away from a better one. Starts are trained as the model will be: the eigenfunctions are
+    chosen at the start and then fixed.
 
     Args:
         basis, mean, likelihood: of the model; end at the best of what was trained, the basis with
@@ -96,7 +96,7 @@ def _train(
     evaluations: int,
     correction: bool,
 ) -> float:
-    """Evidence per point at the best place seen, where the parameters end."""
+    """Evidence per point at the best parameters met, which are the ones kept."""
     parameters = [p for p in modules.parameters() if p.requires_grad]
     _, mean, likelihood = modules
     assert isinstance(likelihood, Gaussian)
@@ -123,7 +123,7 @@ def _train(
     sizes = [p.numel() for p in parameters]
     limits = np.repeat(lower_limits(modules, parameters), sizes)
     first = np.maximum(place.double().cpu().numpy(), limits)
-    with suppress(NotPositiveDefinite):  # a line search went too far: the best place seen will do
+    with suppress(NotPositiveDefinite):  # of too long a line search: the best is kept
         minimize(
             loss,
             first,

@@ -13,7 +13,7 @@ from torch import Tensor
 from gpx.errors import ConfigError
 
 LARGEST_RATIO = 1e100
-"""Largest variance in squared modes, and the inverse of the smallest: within, nothing overflows."""
+"""Variances over the squared mode are at most this and at least its inverse: none overflows."""
 
 
 @dataclass(frozen=True)
@@ -172,10 +172,9 @@ class WeightPriors:
             weight (one is the basis as it is).
         weight_freedom: None: that factor is log-normal. Degrees of freedom: its inverse has a Gamma
             distribution, the weight is Student-t of scale sqrt(weight_mode), and
-            ``weight_variance`` has no meaning.
-        rotation: root mean square angle, in radians, by which the prior of ``householder`` turns
-            the axis of the leading eigenvector in the space of the weights, and nearly every other;
-            of no meaning for other structures.
+            ``weight_variance`` is not used.
+        rotation: for ``householder``, root mean square angle in radians by which the prior turns
+            the axis of the leading eigenvector in the space of the weights, and nearly every other.
         noise_mode: of the noise variance, in squared target units; None: its initial value.
         noise_variance: the prior's variance, in the square of that unit.
 
@@ -221,9 +220,9 @@ class WeightPriors:
         To first order tail (i, j), i < j, puts 2 (lambda_i / lambda_j)^(1/2) times itself into
         entry (j, i) of the axes A = Lambda^{-1/2} U Lambda^{1/2} of ``ReflectedWeights``, and
         4 lambda_i / lambda_j times its square of the prior variance of axis i into that of
-        direction j. The data see little of direction j, and nothing else holds it away from the
-        data: its tails' variances go with lambda_j / lambda_i, which leaves every entry below the
-        diagonal of A the same root mean square, rotation / (rank - 1)^(1/2).
+        direction j. Where lambda_j is small the data hardly limit that term. So the prior variance
+        of tail (i, j) goes with lambda_j / lambda_i, which gives every entry below the diagonal of
+        A the same root mean square, rotation / (rank - 1)^(1/2).
 
         Args:
             values (rank,): lambda, the eigenvalues of Phi^T Phi, largest first.

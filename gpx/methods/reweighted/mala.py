@@ -37,16 +37,17 @@ class MALA(OwnSteps[Reweighted]):
     these anew before its proposal (``redraw_latents``), and every sample keeps the sums of its own.
 
     Args:
-        burn_in: steps before the first sample; half of the run where that ends before burn-in and
-            the first sample would, and then samples are kept as often as the rest allows.
+        burn_in: steps before the first sample. Where the run is too short for them and a sample,
+            half of its steps, and ``thin`` is cut to what the rest allows.
         iterations: steps after burn-in.
         thin: steps between samples.
-        latents: latent targets that a step draws; all n where there are fewer. Few mix slowly.
+        latents: latent targets that a step draws, at most n; with few of them the chain mixes
+            slowly.
 
     Raises:
         ConfigError: an option out of range; ``check`` says what does not fit the model.
 
-    Cost per step: one evidence and gradient from sufficient statistics, whatever n; of classes
+    Cost per step: one evidence and gradient from sufficient statistics, whatever n; for classes
     three, and the features of ``latents`` rows.
     Source: Evans thesis, sections 5.4.2 and 5.3.5 (classes); the adaptation and the preconditioner
     are ours.
@@ -101,13 +102,13 @@ class MALA(OwnSteps[Reweighted]):
             self.accepted, self.trace = self.saved["accepted"], self.saved["trace"].tolist()
             self.here = JointDensity(**self.saved["here"])
             return
-        model.samples = model.samples[:0]  # of a chain before, perhaps of other data
+        model.samples = model.samples[:0]  # of an earlier chain, perhaps for other data
         model.latent_sums = model.latent_sums[:0]
         self.chain = Langevin(self._density, position, self._variances(position))
         self.here = self.latest
 
     def _free(self, whole: Tensor) -> Tensor:
-        """What is sampled of (log g, log noise) (k + 1,): all of it, or no noise of classes."""
+        """The sampled part of (log g, log noise) (k + 1,): without the noise for classes."""
         return whole[:-1] if self.model.is_probit else whole
 
     def _whole(self, free: Tensor) -> Tensor:
@@ -118,7 +119,7 @@ class MALA(OwnSteps[Reweighted]):
         position = self._whole(free)
         try:
             found = joint_density(self.form, self.priors, position)
-        except NotPositiveDefinite:  # so far out that nothing is finite: never accepted
+        except NotPositiveDefinite:  # so far out that the covariance is not finite: never accepted
             self.latest = None
             return position.new_tensor(-math.inf), torch.zeros_like(free)
         self.latest = found
@@ -180,7 +181,7 @@ class MALA(OwnSteps[Reweighted]):
         if moved:
             self.here = self.latest
         count = step + 1
-        if count % self.thin == 0 or count == self.last:  # for those who look on
+        if count % self.thin == 0 or count == self.last:  # so that progress reports see it
             self.model.move(self._whole(self.chain.position))
         if count <= self.burn_in:
             self.chain.adapt(count, probability)
@@ -207,12 +208,12 @@ class MALA(OwnSteps[Reweighted]):
         return self.accepted / len(self.trace) if self.trace else math.nan
 
     def final_evidence(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
-        """Mean log marginal likelihood over the samples, with what there is to say of the chain.
+        """Mean log marginal likelihood over the samples, with diagnostics of the chain.
 
-        Of classes it is that of the latent targets of each sample, which is none of the labels:
-        the fact ``evidence_of`` says so.
+        For classes it is the evidence of the latent targets of each sample, not of the labels: the
+        fact ``evidence_of`` says so.
 
-        An acceptance rate out of [0.4, 0.75] is a warning: the samples may not be the posterior's.
+        Warns of an acceptance rate outside [0.4, 0.75]: the samples may not be the posterior's.
         """
         samples = self.model.samples
         values = [
@@ -278,8 +279,8 @@ def redraw_latents(
 
     y = sign(u) with u = m(x) + Phi w + noise of variance one: given u this is regression, of which
     the model keeps the sums Phi^T (u - m) and |u - m|^2. The weights are drawn given all u, then
-    the u of some rows given these weights and the labels, and the sums follow the rows that moved.
-    The weights are forgotten: a step of theta may come next, given u alone.
+    the u of some rows given these weights and the labels, and the sums are updated for these rows.
+    The weights are then dropped, so that the next step of theta is conditional on u alone.
 
     Args:
         model: its ``latents`` and statistics move.

@@ -1,4 +1,4 @@
-"""Regression on a basis that stays: the prior variance of every weight is what is learned."""
+"""Regression on a fixed basis of which the prior variance of every weight is learned."""
 
 from __future__ import annotations
 
@@ -41,10 +41,11 @@ class Reweighted(ReweightedState, Model):
 
     f(x) = m(x) + phi(x)^T w with w ~ N(0, diag(g)): the kernel phi(x)^T diag(g) phi(z). Basis and
     mean stay as initialised, so that the data are needed once, for their ``SufficientStatistics``;
-    every evidence, gradient and posterior afterwards comes from these. What is learned is
-    theta = (g, noise variance): maximised (type-II, which over-fits many g), maximised from g = 0
-    one at a time, which leaves most there (relevance vectors), or integrated out by a Markov chain
-    (type-I), whose kept states are the model's ``samples``.
+    every evidence, gradient and posterior afterwards comes from these. Only theta = (g, noise
+    variance) is learned: by maximisation of the evidence (type-II, which over-fits many g), by
+    maximisation over one g_i at a time from g = 0 on, where most of them stay (relevance vectors),
+    or not at all but integrated out by a Markov chain (type-I), whose kept states are the model's
+    ``samples``.
 
     Args:
         kernel: of the basis; it must suit it (factor over the inputs for grief, have a spectral
@@ -74,10 +75,11 @@ class Reweighted(ReweightedState, Model):
 
     Attributes:
         basis: the functions.
-        log_weights (k,): log g, relative to the basis' own prior variances, and what turns their
-            axes; none where they follow from the kernel.
+        log_weights (k,): log g, relative to the basis' own prior variances, and for householder
+            the tails of the reflections; none where g follows from the kernel.
         samples (T, k + 1): kept states (log g, log noise) of the chain.
-        latents (n,): of probit, latent targets less the mean, where the chain is; else empty.
+        latents (n,): for probit, the current latent targets of the chain, less the mean; else
+            empty.
 
     Raises:
         ConfigError: options that do not fit.

@@ -1,4 +1,4 @@
-"""Priors along the eigenvectors of Phi^T Phi, or along axes that reflections turn from these."""
+"""Weights under a prior along the eigenvectors of Phi^T Phi, or along axes turned from these."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from gpx.methods.reweighted.weights import CompressedStatistics, ReweightedForm,
 class OrthogonalForm(ReweightedForm):
     """Prior variances of the eigenvectors of Phi^T Phi: the functions Phi V are orthogonal.
 
-    The structure of the prior is chosen by the inputs then. g_i is the prior variance of v_i^T w,
-    in the scale of the basis; of the function of unit norm along it, it is lambda_i g_i.
+    The inputs decide on the axes of the prior. g_i is the prior variance of v_i^T w in the scale of
+    the basis; lambda_i g_i is that of the coefficient of the function of unit norm along it.
 
     Cost: O(rank) an evaluation with its gradient.
     Source: Evans thesis, section 5.2.3; this form, free of cancellation, is ours.
@@ -34,7 +34,7 @@ class OrthogonalForm(ReweightedForm):
         return OrthogonalWeights(self.sums, self.sums.targets, log_variances, log_noise)
 
     def at(self, features: Tensor) -> Tensor:
-        """Features along the directions that the data see, and the square of the rest: (t, rank+1).
+        """Features along the eigenvectors, and the squared norm of the rest: (t, rank + 1).
 
         Cost: O(m rank) a row.
         """
@@ -75,11 +75,11 @@ class OrthogonalWeights(ReweightedWeights):
         self.num_data = compressed.num_data
 
     def along(self, seen: Tensor) -> Tensor:
-        """Rows (t, rank) of features along V, along the axes: times A."""
+        """Features (t, rank) along the axes, from those along V: times A."""
         return seen
 
     def turned(self, coordinates: Tensor) -> Tensor:
-        """c (rank,) or (t, rank) as V^T w: times A^T from the right."""
+        """V^T w from coordinates c (rank,) or (t, rank) along the axes: times A^T."""
         return coordinates
 
     def noise_gradient(self) -> Tensor:
@@ -100,8 +100,8 @@ class OrthogonalWeights(ReweightedWeights):
     def marginals(self, features: Tensor) -> Marginals:
         """As in ``ReweightedWeights``. Cost: O(rank) a row.
 
-        Directions that the data do not see keep their prior variance, the mean of the g_i: they
-        say nothing at the training inputs, and elsewhere that nothing is known.
+        Directions orthogonal to all eigenvectors keep their prior variance, the mean of the g_i.
+        They do not matter at the training inputs; elsewhere they stand for what is not known.
 
         Source: Evans thesis, section 5.2.2 (all m functions for the variance).
         """

@@ -23,7 +23,7 @@ from gpx.methods.reweighted.state import ReweightedState, Structure
 from gpx.methods.reweighted.weights import ReweightedWeights
 
 LEFT_OUT = math.log(1e-300)
-"""Logarithm that stands for a prior variance of zero."""
+"""Stands for the logarithm of a prior variance of zero."""
 
 NEGLIGIBLE_VARIANCE = 1e-12
 """Prior variances below this times the largest contribute nothing."""
@@ -32,8 +32,8 @@ NEGLIGIBLE_VARIANCE = 1e-12
 class ReweightedPosterior(ReweightedState, Posterior):
     """Posterior process of ``Reweighted``: T equally likely (g, noise), one Gaussian process each.
 
-    It needs no training data: the statistics say of the weights all that there is to say, and every
-    prediction factorises anew at every sample, because T factors would be T m^2 numbers.
+    It keeps statistics in place of training data, and every prediction factorises anew at every
+    sample, because T factors would be T m^2 numbers.
 
     Attributes:
         gram (m, m), projected (m,), totals (2,): sufficient statistics.
@@ -90,7 +90,7 @@ class ReweightedPosterior(ReweightedState, Posterior):
         return Marginals(mean, variance)
 
     def predict(self, x: Tensor) -> Marginals:
-        """First two moments of the latent function at x (t, d); the law is a mixture."""
+        """Mean and variance of the latent function at x (t, d), whose distribution is a mixture."""
         return mixture_moments(self.components(x))
 
     def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:

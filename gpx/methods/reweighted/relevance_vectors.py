@@ -20,16 +20,16 @@ from gpx.methods.reweighted.posterior import LEFT_OUT
 from gpx.methods.reweighted.weights import CovarianceForm, ReweightedWeights
 
 COLLINEAR = 1e-10
-"""Share of a function that the others leave over below which that share is rounding."""
+"""A function is collinear with those that are in where they leave less of it than this share."""
 
 
 class RelevanceVectors(OwnSteps[Reweighted]):
     """Type-II inference of a re-weighted basis that starts without functions and takes them in.
 
-    Every step puts the prior variance with most to gain to its exact optimum: a function joins, is
-    weighted anew, or leaves. Then the noise variance takes its fixed point. The evidence never
-    falls; at its maximum most functions are out. Their weights are zero in predictions, which
-    evaluate them all the same unless they are kernels at training inputs (basis=dictionary).
+    Every step moves one prior variance, the one with most to gain, to its exact optimum: a function
+    joins, is weighted anew, or leaves. Then the noise variance moves to its fixed point. The
+    evidence never falls; at its maximum most functions are out. Predictions evaluate these as
+    well, with weights of zero, unless they are kernels at training inputs (basis=dictionary).
 
     Args:
         tolerance: nats; ends when the best move and the noise gain less.

@@ -57,9 +57,9 @@ class ReweightedState(DataSized):
 
     Attributes:
         gram (m, m), projected (m,): sums over the data.
-        totals (2 or more,): |r|^2, n, and what else the module counts.
+        totals (2 or more,): |r|^2, n, and further numbers of the module.
         samples (T, k + 1): (log g, log noise variance).
-        frame (m, rank): axes that the prior was turned from, of ``householder`` only.
+        frame (m, rank): for ``householder``, the eigenvectors that its prior turns.
         latent_sums (T, m + 1): of a probit model, Phi^T r and |r|^2 of the latent targets that
             belong to each sample; (0, 0) for others, whose targets are those of the statistics.
     """
@@ -137,8 +137,8 @@ class ReweightedState(DataSized):
         return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        if self.structure != "householder":  # the others have none, and once did not store it
+        if self.structure != "householder":  # none, and older runs did not store it
             state_dict.setdefault(prefix + "frame", self.frame[:0])
-        state_dict.setdefault(prefix + "latent_sums", self.latent_sums[:0])  # nor once this
+        state_dict.setdefault(prefix + "latent_sums", self.latent_sums[:0])  # nor this
         super()._load_from_state_dict(state_dict, prefix, *rest)
         self._form = None

@@ -32,8 +32,8 @@ class ReweightedWeights(ABC):
         fit (): r^T C^{-1} r.
         log_determinant (): log det C.
         pull (k,): sqrt(g_i) phi_i^T C^{-1} r, the posterior mean of w_i / sqrt(g_i).
-        learned (k,): g_i phi_i^T C^{-1} phi_i in [0, 1), the share of a weight's prior variance
-            that the data have taken away.
+        learned (k,): g_i phi_i^T C^{-1} phi_i in [0, 1), the share by which the data reduce the
+            variance of a weight.
         num_data: n.
     """
 
@@ -168,7 +168,7 @@ class _CovarianceWeights(ReweightedWeights):
 
 
 class CompressedStatistics:
-    """n rows of data as rank(Phi) rows that say the same of the weights.
+    """n rows of data as rank(Phi) rows with the same information on the weights.
 
     Phi^T Phi = V Lambda V^T with the eigenvalues that are not rounding; then for every G and s
 
@@ -215,7 +215,7 @@ class CompressedStatistics:
 
     @property
     def rank(self) -> int:
-        """Directions of the weights that the data see."""
+        """Directions of the weights that change the features of any row."""
         return len(self.values)
 
 
