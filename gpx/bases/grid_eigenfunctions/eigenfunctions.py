@@ -191,12 +191,11 @@ class GridEigenfunctions(Basis):
 
         Cost: O(sum_i m_i^3 + d m p).
         """
-        values, vectors = self.eigenpairs()
         if len(self.index) == 0:
-            return self._modes(values, vectors, ProductPlan(self._largest(values).index))
+            return self.leading_modes()
         if self._plan is None:
             self._plan = ProductPlan(self.index)
-        return self._modes(values, vectors, self._plan)
+        return self._modes(*self.eigenpairs(), self._plan)
 
     def leading_modes(self) -> GridModes:
         """As ``modes``, but with the choice made anew whatever ``select`` has fixed."""

@@ -32,21 +32,6 @@ class EigenfunctionTerms(NamedTuple):
     constant: Tensor
 
 
-class BasisGradient(NamedTuple):
-    """Gradient of the evidence at a moving basis.
-
-    Attributes:
-        residual (n,): with respect to r = y - m(x).
-        noise (), outputscale (): with respect to these.
-        parameters: with respect to the kernel's parameters through the unit eigenfunctions.
-    """
-
-    residual: Tensor
-    noise: Tensor
-    outputscale: Tensor
-    parameters: list[Tensor]
-
-
 @torch.no_grad()
 def fitted_weights(
     basis: GridEigenfunctions,
@@ -57,7 +42,7 @@ def fitted_weights(
     *,
     correction: bool,
 ) -> FittedWeights:
-    """Posterior of the weights of the unit eigenfunctions; arguments as ``moving_basis_evidence``.
+    """Posterior of the weights of the unit eigenfunctions; arguments as ``eigenfunction_evidence``.
 
     Cost: n p^2 / 2 + p^3 / 3 multiply-adds, memory O(p^2 + block).
     """
@@ -78,16 +63,10 @@ def evidence_terms(weights: FittedWeights, num_data: int) -> EigenfunctionTerms:
     )
 
 
-def moving_basis_evidence(
-    basis: GridEigenfunctions,
-    x: Tensor,
-    residual: Tensor,
-    noise: Tensor,
-    *,
-    correction: bool,
-    gradient: bool,
-) -> tuple[EigenfunctionTerms, BasisGradient | None]:
-    """log N(r; 0, s F^T F + D) at the kernel's current parameters, and its gradient.
+def eigenfunction_evidence(
+    basis: GridEigenfunctions, x: Tensor, residual: Tensor, noise: Tensor, *, correction: bool
+) -> tuple[Tensor, EigenfunctionTerms]:
+    """log N(r; 0, s F^T F + D), differentiable in the kernel, the residual and the noise.
 
     F (p, n) are the eigenfunctions of the kernel with outputscale one, s the outputscale,
     D = noise I, or with ``correction`` D_i = noise + s (1 - |f_i|^2). With E = D^{-1},
@@ -98,46 +77,50 @@ def moving_basis_evidence(
         d / ds   = (u^T u - tr(B^{-1} F E F^T)) / 2   (+ sum_i (1 - |f_i|^2) d / dD_i)
         d / dr_i = -E_i e_i
 
-    Features are formed anew in the second pass; each block's meet their derivative with respect to
-    what describes the one-dimensional functions, whose total goes back through the small
-    eigenproblems once (``EigenfunctionPass``).
+    The gradient takes a second pass over the data, with features formed anew. It adds up the
+    derivative in the numbers that describe the one-dimensional functions, and takes that total
+    through the small eigenproblems once (``EigenfunctionPass``).
 
     Args:
         basis: its grid is placed.
         x (n, d), residual (n,), noise (): inputs, y - m(x), noise variance.
         correction: see above.
-        gradient: whether to make the second pass.
+
+    Returns:
+        (): in nats, float64, and its terms without a graph.
 
     Exactness: exact for the kernel that the basis stands for.
     Cost: 1.5 n p^2 + p^3 multiply-adds with the gradient, a third of the first without; memory
     O(p^2 + block) beside the data.
     Source: Evans thesis, algorithm 4.2; the gradient is derived from it.
     """
-    with torch.set_grad_enabled(gradient):
-        modes = basis.modes()
-    leaf = modes.transforms.detach()
-    with torch.no_grad():
-        scale = basis.factors.outputscale.detach().double()
-        fixed = GridModes(leaf, modes.log_values, modes.plan)
-        r, s2 = residual.detach(), noise.detach()
-        weights = fitted_weights(basis, fixed, x.detach(), r, s2, correction=correction)
-        terms = evidence_terms(weights, len(x))
-        if not gradient:
-            return terms, None
-        found = _second_pass(basis, modes, x.detach(), r, s2, scale, weights, correction)
-    return terms, found
+    modes = basis.modes()
+    fixed = modes._replace(transforms=modes.transforms.detach())
+    inputs, r, s2 = x.detach(), residual.detach(), noise.detach()
+    weights = fitted_weights(basis, fixed, inputs, r, s2, correction=correction)
+    terms = evidence_terms(weights, len(x))
+    value = sum(terms[1:], terms[0])
+    if torch.is_grad_enabled():
+        learned = [residual, noise, basis.factors.outputscale, *unit_parameters(basis)]
+        gradients = _gradients(basis, modes, inputs, r, s2, weights, correction)
+        value = with_gradient(
+            value, learned, [g.to(t.dtype) for g, t in zip(gradients, learned, strict=True)]
+        )
+    return value, terms
 
 
-def _second_pass(
+@torch.no_grad()
+def _gradients(
     basis: GridEigenfunctions,
     modes: GridModes,
     x: Tensor,
     residual: Tensor,
     noise: Tensor,
-    scale: Tensor,
     weights: FittedWeights,
     correction: bool,
-) -> BasisGradient:
+) -> list[Tensor]:
+    """Of the evidence in residual, noise, outputscale and the kernel's parameters."""
+    scale = basis.factors.outputscale.double()
     s = scale.to(x.dtype)
     u = (weights.mean / scale.sqrt()).to(x.dtype)
     inverse = torch.cholesky_inverse(weights.factor)
@@ -169,40 +152,12 @@ def _second_pass(
         else:
             weight.addmm_(solve, f, alpha=-1.0)
         functions.add(weight)
-    kernel = functions.gradients()
     effective = (1.0 - inverse.diagonal()).sum()
-    scale_gradient = 0.5 * (torch.dot(weights.mean, weights.mean) - effective) / scale
+    squared = torch.dot(weights.mean, weights.mean)
+    scale_gradient = 0.5 * (squared - effective) / scale
     if correction:
         scale_gradient = scale_gradient + gap_gradient
     else:
         # from the sums and tr(I - B^{-1}) alone
-        misfit = weights.fit - torch.dot(weights.mean, weights.mean)
-        noise_gradient = 0.5 * (misfit + effective - len(x)) / noise.double()
-    return BasisGradient(residual_gradient, noise_gradient, scale_gradient, kernel)
-
-
-def eigenfunction_evidence(
-    basis: GridEigenfunctions, x: Tensor, residual: Tensor, noise: Tensor, *, correction: bool
-) -> tuple[Tensor, EigenfunctionTerms]:
-    """``moving_basis_evidence`` as a scalar, differentiable in everything learned, and its terms.
-
-    Args:
-        basis, x, residual, noise, correction: as there, residual and noise with their graphs.
-    """
-    terms, gradient = moving_basis_evidence(
-        basis, x, residual, noise, correction=correction, gradient=torch.is_grad_enabled()
-    )
-    value = sum(terms[1:], terms[0])
-    if gradient is not None:
-        outputscale = basis.factors.outputscale
-        value = with_gradient(
-            value,
-            [residual, noise, outputscale, *unit_parameters(basis)],
-            [
-                gradient.residual,
-                gradient.noise.to(noise.dtype),
-                gradient.outputscale.to(outputscale.dtype),
-                *gradient.parameters,
-            ],
-        )
-    return value, terms
+        noise_gradient = 0.5 * (weights.fit - squared + effective - len(x)) / noise.double()
+    return [residual_gradient, noise_gradient, scale_gradient, *functions.gradients()]

@@ -19,7 +19,7 @@ class EigenfunctionEvidence(Objective):
     """Log marginal likelihood of ``GRIEF``: exact for the kernel that its basis stands for.
 
     Exactness: an estimate of the log marginal likelihood of the kernel itself, from neither side.
-    Cost and source: ``gpx.methods.eigenfunctions.evidence.moving_basis_evidence``.
+    Cost and source: ``gpx.methods.eigenfunctions.evidence.eigenfunction_evidence``.
     """
 
     batching = "full"
