@@ -1,12 +1,19 @@
-"""Sums over the data: streamed, merged, subtracted, about a prior mean."""
+"""Sums over the data: streamed, merged, subtracted, weighted; the posterior of the weights."""
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from linear_features import draw, features_and_targets, log_density
 
 from gpx.bases import RandomFourier
-from gpx.bases.sufficient_statistics import SufficientStatistics, sufficient_statistics
+from gpx.bases.sufficient_statistics import (
+    LOG_TWO_PI,
+    FittedWeights,
+    SufficientStatistics,
+    sufficient_statistics,
+    summed,
+)
 from gpx.errors import ConfigError, ShapeError
 from gpx.kernels import RBF
 
@@ -78,3 +85,34 @@ def test_mistakes_are_explained():
         some - whole
     with pytest.raises(ShapeError, match="of 8 and 3 basis functions"):
         whole + SufficientStatistics.empty(3)
+
+
+# --- posterior of the weights ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_posterior_equals_function_space(weighted):
+    """With one noise variance, and with one per row, which weights the sums."""
+    phi, y = features_and_targets(30, 6)
+    at, scale = draw(5, 6, seed=7), draw(6, seed=8).exp()
+    noise = draw(30, seed=9).exp() if weighted else torch.full((30,), 0.3, dtype=torch.float64)
+    blocks = [(phi[i : i + 7].mT, y[i : i + 7], noise[i : i + 7]) for i in range(0, 30, 7)]
+    if weighted:
+        found = FittedWeights(summed(blocks, 6, phi), scale)
+    else:
+        sums = summed([(f, r, None) for f, r, _ in blocks], 6, phi)
+        found = FittedWeights(sums, scale, noise[0])
+    covariance = phi * scale.square() @ phi.mT + noise.diag()
+    value = -0.5 * (found.fit + found.log_determinant + 30 * LOG_TWO_PI)
+    torch.testing.assert_close(value, log_density(y, covariance), rtol=1e-10, atol=0)
+    cross = at * scale.square() @ phi.mT
+    solve = torch.linalg.solve(covariance, cross.mT)
+    left = at * scale.square() @ at.mT - cross @ solve
+    mean, variance = found.marginals(at.mT)
+    torch.testing.assert_close(mean, solve.mT @ y, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(variance, left.diagonal(), rtol=1e-9, atol=1e-9)
+    drawn = found.draw(40_000, generator=torch.Generator().manual_seed(0)) @ at.mT
+    size = float(left.diagonal().max())
+    # 40,000 draws: standard errors below 1 % of the largest variance
+    assert float((drawn.mean(0) - mean).abs().max()) < 0.03 * size**0.5
+    assert float((drawn.mT.cov() - left).abs().max()) < 0.05 * size

@@ -126,10 +126,10 @@ def _apart(nodes: Tensor) -> Tensor:
     return ordered[keep]
 
 
-def pad_axes(axes: Sequence[Tensor], width: int | None = None) -> tuple[Tensor, Tensor]:
+def pad_axes(axes: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Axes as one matrix (d, m), the last node repeated, and their lengths (d,) int64."""
     sizes = torch.tensor([len(a) for a in axes], dtype=torch.int64)
-    width = max(int(sizes.max()), width or 0)
+    width = int(sizes.max())
     padded = torch.stack([torch.cat([a, a[-1:].expand(width - len(a))]) for a in axes])
     return padded, sizes
 

@@ -27,8 +27,8 @@ def test_nodes_are_ascending_distinct_and_cover_the_data(kind):
         assert (axis.diff() > 0).all()
         assert axis[0] <= column.min()
         assert axis[-1] >= column.max()
-    padded, sizes = pad_axes(axes, 9)
-    assert padded.shape == (4, 9)
+    padded, sizes = pad_axes(axes)
+    assert padded.shape == (4, 8)
     assert grid_size(sizes) == 128
 
 
