@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from linear_features import draw, features_and_targets
 from torch.distributions import LogNormal as Reference
 
 from gpx.bases.sufficient_statistics import SufficientStatistics
@@ -16,13 +17,8 @@ PRIORS = HyperPriors(LogNormal(1.0, 100.0), LogNormal(0.1, 0.04))
 STUDENT = HyperPriors(InverseGamma(0.7, 3.0), LogNormal(0.1, 0.04))
 
 
-def draw(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-
 def statistics(n=30, m=5):
-    phi, y = draw(n, m, seed=1), draw(n, seed=2)
+    phi, y = features_and_targets(n, m)
     return SufficientStatistics(phi.mT @ phi, phi.mT @ y, y @ y, n)
 
 
