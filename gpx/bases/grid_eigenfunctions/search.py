@@ -10,9 +10,8 @@ from torch import Tensor
 
 from gpx.bases.grid_eigenfunctions.data_pass import feature_sums
 from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions
-from gpx.bases.sufficient_statistics import LOG_TWO_PI, SufficientStatistics
+from gpx.bases.sufficient_statistics import LOG_TWO_PI, FittedWeights, SufficientStatistics
 from gpx.errors import NotPositiveDefinite
-from gpx.linalg import cholesky
 
 NOISE_GRID = 400
 """Ratios of noise to outputscale looked up by ``best_scales``."""
@@ -216,19 +215,16 @@ def evidence_at_ratio(sums: SufficientStatistics, ratio: float) -> float:
 
     Cost: p^3 / 3 multiply-adds.
     """
-    n, p = sums.num_data, len(sums.projected)
-    inner = sums.gram.clone()
-    inner.diagonal().add_(ratio)
+    n, wide = sums.num_data, sums.squared.new_tensor(ratio)
     try:
-        factor, _ = cholesky(inner, name="Phi^T Phi + noise", ladder=(0.0,))
-    except NotPositiveDefinite:  # so little noise that the sum is singular to rounding
+        found = FittedWeights(sums, torch.ones_like(sums.projected), wide)
+    except NotPositiveDefinite:  # so little noise that the sums are singular to rounding
         return -math.inf
-    half = torch.linalg.solve_triangular(factor, sums.projected.unsqueeze(1), upper=False)
-    outputscale = float(sums.squared - half.square().sum()) / ratio / n
+    outputscale = float(found.fit) / n
     if not outputscale > 0.0:
         return -math.inf
-    logdet = (n - p) * math.log(ratio) + 2.0 * float(factor.diagonal().log().sum())
-    return -0.5 * (n * (LOG_TWO_PI + math.log(outputscale) + 1.0) + logdet)
+    constant = n * (LOG_TWO_PI + math.log(outputscale) + 1.0)
+    return -0.5 * (constant + float(found.log_determinant))
 
 
 def best_scales(sums: SufficientStatistics) -> tuple[Tensor, Tensor]:
