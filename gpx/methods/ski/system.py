@@ -1,0 +1,161 @@
+"""W K_UU W^T + noise I at given hyperparameters: solves, log-determinant and their gradients."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from linear_operator.operators import ConstantDiagLinearOperator
+from torch import Tensor
+
+from gpx.linalg import (
+    LowRankPlusNoise,
+    RelativeResidual,
+    SolveReport,
+    cholesky,
+    conjugate_gradients,
+    logdet_of_solve,
+    probe_vectors,
+)
+from gpx.methods.ski.grid import InterpolationGrid
+from gpx.operators import Interpolated, Interpolation
+
+NEGLIGIBLE = 1e-2
+"""Trace error of the low-rank part, summed over the data in noise variances, at which more of it
+would change the evidence by less than that many nats."""
+
+
+class QuadLogdet(NamedTuple):
+    """r^T A^{-1} r and log |A|, differentiable, with the latter's standard error."""
+
+    quad: Tensor
+    logdet: Tensor
+    logdet_error: Tensor
+    report: SolveReport
+
+
+class SKISystem:
+    """A = W K W^T + noise I, with the low-rank part C^T C <= K of the grid's matrix beside it.
+
+    Args:
+        grid: U.
+        weights (n, m): W.
+        total (q, q): sum of w w^T over the rows, by place in the stencil.
+        lags: K_UU by lags, differentiable.
+        noise (): noise variance, differentiable.
+        rank: most vectors of C.
+        num_data: rows that W stands for.
+
+    Attributes:
+        low_rank (r, m): C.
+        factor (r, n): F = C W^T.
+        preconditioner: Q = F^T F + noise I <= A.
+
+    Cost: m r^2 + n r^2 once.
+    """
+
+    def __init__(
+        self,
+        grid: InterpolationGrid,
+        weights: Interpolation,
+        total: Tensor,
+        lags: Tensor,
+        noise: Tensor,
+        rank: int,
+        num_data: int,
+    ) -> None:
+        self.grid, self.weights, self.total = grid, weights, total
+        self.lags, self.noise = lags, noise
+        self.base = grid.operator(lags)
+        size = weights.shape[-2]
+        self.matrix = Interpolated(weights, self.base) + ConstantDiagLinearOperator(
+            noise.reshape(1), diag_shape=size
+        )
+        with torch.no_grad():
+            limit = NEGLIGIBLE * float(noise.detach()) * grid.size / num_data
+            self.low_rank = grid.low_rank(lags.detach(), rank, limit).factor
+            self.factor = weights.matmul(self.low_rank.mT).mT
+            self.preconditioner = LowRankPlusNoise(self.factor, noise.detach(), below_kernel=True)
+
+    @torch.no_grad()
+    def solve(
+        self, right: Tensor, tolerance: float, max_iterations: int
+    ) -> tuple[Tensor, SolveReport]:
+        """A^{-1} times right (n, c)."""
+        found = conjugate_gradients(
+            self.matrix.matmul,
+            right,
+            preconditioner=self.preconditioner,
+            stop=RelativeResidual(tolerance),
+            max_iterations=max_iterations,
+        )
+        return found.solution, found.report
+
+    def quad_logdet(
+        self,
+        target: Tensor,
+        *,
+        probes: int,
+        generator: torch.Generator,
+        tolerance: float,
+        max_iterations: int,
+    ) -> QuadLogdet:
+        """r^T A^{-1} r for target r (n,), and log |A|.
+
+        d log |A| = tr(A^{-1} dA) is split into tr(Q^{-1} dA), exact, and tr((A^{-1} - Q^{-1}) dA)
+        from the probes: without scatter where Q carries the whole matrix.
+
+        Raises:
+            DidNotConverge: more than ``max_iterations`` steps.
+        """
+        q = self.preconditioner
+        with torch.no_grad():
+            xi = probe_vectors(
+                len(target), probes, generator=generator, dtype=target.dtype, device=target.device
+            )
+            w = q.root_matmul(xi)
+            solved = conjugate_gradients(
+                self.matrix.matmul,
+                torch.cat([target.detach().unsqueeze(1), w], 1),
+                preconditioner=q,
+                stop=RelativeResidual(tolerance),
+                max_iterations=max_iterations,
+            )
+            logdet, error, _ = logdet_of_solve(solved, xi, 1, q, 1.0)
+            v, u = solved.solution[:, :1], solved.solution[:, 1:]
+            z = q.solve(w)
+        products = self.matrix.matmul(torch.cat([v, z], 1))
+        # 2 v^T r - v^T A v: the value of r^T A^{-1} r to second order, and its gradient
+        quad = 2.0 * (v[:, 0] * target).sum() - (v * products[:, :1]).sum()
+        change = ((u - z) * products[:, 1:]).sum() / probes + self._trace()
+        return QuadLogdet(quad, logdet + change - change.detach(), error, solved.report)
+
+    def _trace(self) -> Tensor:
+        """A scalar with the gradient tr(Q^{-1} dA), in closed form.
+
+        Q^{-1} = (I - F^T S^{-1} F) / noise with S = noise I + F F^T = L L^T, so that
+        tr(Q^{-1} W dK W^T) = (tr(W^T W dK) - sum_c h_c^T dK h_c) / noise, H = W^T F^T L^{-T}.
+        """
+        with torch.no_grad():
+            noise = self.noise.detach()
+            inner = self.factor @ self.factor.mT
+            inner.diagonal().add_(noise)
+            lower, _ = cholesky(inner, name="low-rank part of a grid plus noise", ladder=(0.0,))
+            back = self.weights.mT.matmul(self.factor.mT)
+            h = torch.linalg.solve_triangular(lower, back.mT, upper=False).mT
+            half = torch.linalg.solve_triangular(lower, self.factor, upper=False)
+            own = (len(self.factor[0]) - half.square().sum()) / noise
+        by_lag = self._gram_by_lag()
+        carried = (h * self.base.matmul(h)).sum()
+        return ((by_lag * self.lags).sum() - carried) / noise + own * self.noise
+
+    def _gram_by_lag(self) -> Tensor:
+        """Sum of (W^T W)_uv over all pairs of grid points of each lag; the shape of ``lags``."""
+        width = round(len(self.total) ** (1.0 / self.lags.ndim))
+        shape = (width,) * self.lags.ndim
+        places = torch.stack(
+            torch.unravel_index(torch.arange(len(self.total), device=self.lags.device), shape), -1
+        )
+        apart = (places.unsqueeze(1) - places).abs()
+        found = torch.zeros_like(self.lags.detach())
+        return found.index_put_(tuple(apart.unbind(-1)), self.total, accumulate=True)
