@@ -68,8 +68,13 @@ class InterpolationGrid:
         return tuple(axis.spacing for axis in self.axes)
 
     def weights(self, x: Tensor, outside: Outside = "error") -> Interpolation:
-        """W (n, m), with 4^d or 2^d entries a row; float64 whatever x is in."""
-        return Interpolation.of(x.double(), self.axes, method=self.method, outside=outside)
+        """W (n, m), with 4^d or 2^d entries a row; float64 whatever x is in.
+
+        Data never lie in the end cells of an axis; predictions there use its three last points.
+        """
+        return Interpolation.of(
+            x.double(), self.axes, method=self.method, boundary="keys", outside=outside
+        )
 
     def lags(self, kernel: Kernel, device: torch.device) -> Tensor:
         """k(0, tau) in float64 at the lags tau = (j_1 h_1, ..., j_d h_d): shape ``shape``.

@@ -21,9 +21,11 @@ from gpx.methods.base.model import Model
 from gpx.methods.ski.cells import CellRows, CellSums, sums_of_residuals
 from gpx.methods.ski.grid import InterpolationGrid, settled_sizes
 from gpx.methods.ski.posterior import SKIPosterior
-from gpx.methods.ski.system import SKISystem
+from gpx.methods.ski.system import NEGLIGIBLE, SKISystem
 from gpx.operators import Interpolation
 
+COMPLETE = 1e-5
+"""Trace error, as ``NEGLIGIBLE``, of the low-rank part that carries predictive variances."""
 PREDICTION_TOLERANCE = 1e-8
 """Relative residual of the one solve behind predictions, at most."""
 
@@ -198,7 +200,7 @@ class SKI(Model):
 
         return self._kept.get("gathered", (x, self.start, self.spacing), build)
 
-    def system(self, x: Tensor) -> SKISystem:
+    def system(self, x: Tensor, negligible: float = NEGLIGIBLE) -> SKISystem:
         """The kernel matrix plus noise of the rows in place of x (n, d), at the hyperparameters."""
         grid, data = self.grid, self.gathered(x)
         return SKISystem(
@@ -209,6 +211,7 @@ class SKI(Model):
             self.likelihood.noise_variance.double(),
             self.rank,
             len(x),
+            negligible,
         )
 
     @torch.no_grad()
@@ -219,7 +222,7 @@ class SKI(Model):
             DidNotConverge: the solve needs more than ``max_iterations``.
         """
         self._warn_of_short_lengthscales()
-        system = self.system(x)
+        system = self.system(x, COMPLETE)
         target, _ = self.gathered(x).residuals((y - self.mean(x)).double())
         tolerance = min(self.tolerance, PREDICTION_TOLERANCE)
         solution, report = system.solve(target.unsqueeze(1), tolerance, self.max_iterations)

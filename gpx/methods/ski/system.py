@@ -22,7 +22,13 @@ from gpx.operators import Interpolated, Interpolation
 
 NEGLIGIBLE = 1e-2
 """Trace error of the low-rank part, summed over the data in noise variances, at which more of it
-would change the evidence by less than that many nats."""
+would change the log-determinant by less than that many nats."""
+
+
+FACTOR_BYTES = 1 << 30
+"""Of the low-rank part on the grid and at the rows, and what is made of them; it limits the rank."""
+COLUMNS = 32
+"""Vectors on the grid whose correlations are taken at a time."""
 
 
 class QuadLogdet(NamedTuple):
@@ -43,8 +49,9 @@ class SKISystem:
         total (q, q): sum of w w^T over the rows, by place in the stencil.
         lags: K_UU by lags, differentiable.
         noise (): noise variance, differentiable.
-        rank: most vectors of C.
+        rank: most vectors of C; fewer where memory is short.
         num_data: rows that W stands for.
+        negligible: trace error, in noise variances over the data, at which C is complete.
 
     Attributes:
         low_rank (r, m): C.
@@ -63,6 +70,7 @@ class SKISystem:
         noise: Tensor,
         rank: int,
         num_data: int,
+        negligible: float = NEGLIGIBLE,
     ) -> None:
         self.grid, self.weights, self.total = grid, weights, total
         self.lags, self.noise = lags, noise
@@ -72,8 +80,9 @@ class SKISystem:
             noise.reshape(1), diag_shape=size
         )
         with torch.no_grad():
-            limit = NEGLIGIBLE * float(noise.detach()) * grid.size / num_data
-            self.low_rank = grid.low_rank(lags.detach(), rank, limit).factor
+            most = FACTOR_BYTES // (24 * (size + grid.size))
+            limit = negligible * float(noise.detach()) * grid.size / num_data
+            self.low_rank = grid.low_rank(lags.detach(), min(rank, max(1, most)), limit).factor
             self.factor = weights.matmul(self.low_rank.mT).mT
             self.preconditioner = LowRankPlusNoise(self.factor, noise.detach(), below_kernel=True)
 
@@ -121,7 +130,7 @@ class SKISystem:
                 stop=RelativeResidual(tolerance),
                 max_iterations=max_iterations,
             )
-            logdet, error, _ = logdet_of_solve(solved, xi, 1, q, 1.0)
+            logdet, error, _ = logdet_of_solve(solved, xi, 1, q, self._node)
             v, u = solved.solution[:, :1], solved.solution[:, 1:]
             z = q.solve(w)
         products = self.matrix.matmul(torch.cat([v, z], 1))
@@ -130,12 +139,22 @@ class SKISystem:
         change = ((u - z) * products[:, 1:]).sum() / probes + self._trace()
         return QuadLogdet(quad, logdet + change - change.detach(), error, solved.report)
 
+    @property
+    def _node(self) -> float:
+        """A lower bound of the spectrum of Q^{-1/2} A Q^{-1/2} as computed: 1, less rounding."""
+        scale = self.lags.detach().reshape(-1)[0] / self.noise.detach()
+        rounding = torch.finfo(torch.float64).eps * (1.0 + self.weights.shape[-2] * float(scale))
+        return 1.0 - min(0.5, 64.0 * rounding)
+
     def _trace(self) -> Tensor:
         """A scalar with the gradient tr(Q^{-1} dA), in closed form.
 
         Q^{-1} = (I - F^T S^{-1} F) / noise with S = noise I + F F^T = L L^T, so that
         tr(Q^{-1} W dK W^T) = (tr(W^T W dK) - sum_c h_c^T dK h_c) / noise, H = W^T F^T L^{-T}.
         """
+        if not (torch.is_grad_enabled() and (self.lags.requires_grad or self.noise.requires_grad)):
+            return self.lags.new_zeros(())
+        base = self.grid.operator(self.lags.detach().requires_grad_())
         with torch.no_grad():
             noise = self.noise.detach()
             inner = self.factor @ self.factor.mT
@@ -145,9 +164,11 @@ class SKISystem:
             h = torch.linalg.solve_triangular(lower, back.mT, upper=False).mT
             half = torch.linalg.solve_triangular(lower, self.factor, upper=False)
             own = (len(self.factor[0]) - half.square().sum()) / noise
-        by_lag = self._gram_by_lag()
-        carried = (h * self.base.matmul(h)).sum()
-        return ((by_lag * self.lags).sum() - carried) / noise + own * self.noise
+            # K is linear in its lags: its gradient is all there is to know of sum_c h_c^T K h_c
+            by_lag = self._gram_by_lag()
+            for block in h.split(COLUMNS, dim=1):
+                by_lag -= base._bilinear_derivative(block, block)[0]
+        return (by_lag * self.lags).sum() / noise + own * self.noise
 
     def _gram_by_lag(self) -> Tensor:
         """Sum of (W^T W)_uv over all pairs of grid points of each lag; the shape of ``lags``."""
