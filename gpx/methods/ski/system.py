@@ -26,7 +26,7 @@ would change the log-determinant by less than that many nats."""
 
 
 FACTOR_BYTES = 1 << 30
-"""Of the low-rank part on the grid and at the rows, and what is made of them; it limits the rank."""
+"""Of the low-rank part, on the grid and at the rows, with its working copies; limits the rank."""
 COLUMNS = 32
 """Vectors on the grid whose correlations are taken at a time."""
 
