@@ -24,6 +24,7 @@ FLOORS = [
         "methods.grid",
         "methods.eigenfunctions",
         "methods.reweighted",
+        "methods.ski",
     },
     {"models", "objectives"},
     {"diagnostics", "comparators", "data"},

@@ -14,7 +14,7 @@ from gpx.linalg.circulant_approximation import (
 )
 from gpx.linalg.conjugate_gradients import CGResult, UnconvergedWarning, conjugate_gradients
 from gpx.linalg.interpolation import RegularAxis, cubic_weights, interpolate, linear_weights
-from gpx.linalg.inv_quad_logdet import InvQuadLogdet, inv_quad_logdet
+from gpx.linalg.inv_quad_logdet import InvQuadLogdet, inv_quad_logdet, logdet_of_solve
 from gpx.linalg.khatri_rao import khatri_rao_columns, khatri_rao_gram
 from gpx.linalg.known_gradient import with_gradient
 from gpx.linalg.kronecker import (
@@ -120,6 +120,7 @@ __all__ = [
     "kronecker_vector",
     "lanczos",
     "linear_weights",
+    "logdet_of_solve",
     "logdet_quadrature",
     "missing_grid_preconditioner",
     "nystrom_preconditioner",

@@ -133,7 +133,7 @@ def inv_quad_logdet(
         )
         if preconditioner is not None and node is None and preconditioner.below_kernel:
             node = 1.0
-        logdet, error, bracket = _quadrature(solved, xi, block.shape[1], preconditioner, node)
+        logdet, error, bracket = logdet_of_solve(solved, xi, block.shape[1], preconditioner, node)
         v, r = solved.solution[:, : block.shape[1]], solved.residual[:, : block.shape[1]]
         u = solved.solution[:, block.shape[1] :]
         z = whole if preconditioner is None else preconditioner.solve(whole)
@@ -143,9 +143,21 @@ def inv_quad_logdet(
     return InvQuadLogdet(inv_quad, logdet, error, bracket, solved.report)
 
 
-def _quadrature(
+def logdet_of_solve(
     solved: CGResult, xi: Tensor, columns: int, q: Preconditioner | None, node: float | None
 ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+    """log det K from the coefficients of a solve whose last columns were probes.
+
+    Args:
+        solved: of right-hand sides and, after them, the probes w = R xi.
+        xi (n, L): standard probes.
+        columns: right-hand sides before the probes.
+        q: preconditioner of the solve; None for none, R = I.
+        node: lower bound of the preconditioned spectrum; None for none.
+
+    Returns:
+        the middle of the bracket, its standard error over the probes, and the bracket.
+    """
     alphas, betas = tridiagonal_of_cg(solved)
     alphas, betas = alphas[columns:], betas[columns:]
     scale = xi.square().sum(0)

@@ -16,6 +16,8 @@ from gpx.methods.reweighted.hyper_priors import (
 )
 from gpx.methods.reweighted.model import Reweighted
 from gpx.methods.reweighted.posterior import ReweightedPosterior
+from gpx.methods.ski.model import SKI
+from gpx.methods.ski.posterior import SKIPosterior
 from gpx.methods.sparse.cglb import CGLB, CGLBPosterior
 from gpx.methods.sparse.sgpr import SGPR, SGPRPosterior
 from gpx.methods.sparse.svgp import SVGP, SVGPPosterior
@@ -31,6 +33,7 @@ __all__ = [
     "QSGP",
     "QSRVM",
     "SGPR",
+    "SKI",
     "SVGP",
     "CGLBPosterior",
     "ExactGP",
@@ -53,6 +56,7 @@ __all__ = [
     "Reweighted",
     "ReweightedPosterior",
     "SGPRPosterior",
+    "SKIPosterior",
     "SVGPPosterior",
     "WeightPriors",
 ]

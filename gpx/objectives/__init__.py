@@ -9,6 +9,7 @@ from gpx.methods.exact.marginal_likelihood import MarginalLikelihood
 from gpx.methods.grid.gcv import GCV
 from gpx.methods.grid.mll import GridMLL
 from gpx.methods.reweighted.evidence import ReweightedEvidence
+from gpx.methods.ski.evidence import SKIEvidence
 from gpx.methods.sparse.cg_lower_bound import CGLowerBound
 from gpx.methods.sparse.collapsed_elbo import CollapsedELBO
 from gpx.methods.sparse.svgp_elbo import SVGPELBO
@@ -33,6 +34,7 @@ __all__ = [
     "Objective",
     "QuadruplyStochasticELBO",
     "ReweightedEvidence",
+    "SKIEvidence",
     "SiteBoundELBO",
     "WeightSpaceELBO",
     "exact_site_elbo",

@@ -68,6 +68,7 @@ MODELS = {
     "GRIEF": lambda: gaussian(
         models.GRIEF, num_inputs=INPUTS, num_eigenfunctions=30, search_sweeps=0, trial_evaluations=0
     ),
+    "SKI": lambda: gaussian(models.SKI, num_inputs=INPUTS, grid_size=12),
     "Reweighted": lambda: gaussian(
         models.Reweighted, num_inputs=INPUTS, num_basis=20, inference="type2"
     ),
@@ -89,6 +90,7 @@ OBJECTIVES = {
     "GridMLL": ("GridGP", objectives.GridMLL),
     "GCV": ("GridGP", objectives.GCV),
     "EigenfunctionEvidence": ("GRIEF", objectives.EigenfunctionEvidence),
+    "SKIEvidence": ("SKI", objectives.SKIEvidence),
     "ReweightedEvidence": ("Reweighted", objectives.ReweightedEvidence),
 }
 """Public objective -> a model it fits, and how it is made."""

@@ -1,0 +1,260 @@
+"""Structured kernel interpolation (SKI, KISS-GP): very many rows in one to three dimensions."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+from gpx.errors import ConfigError
+from gpx.kernels.base import Kernel
+from gpx.kernels.stationary import Stationary
+from gpx.likelihoods.gaussian import Gaussian
+from gpx.linalg import Prepared, RegularAxis, cholesky
+from gpx.linalg.interpolation import Method, Outside
+from gpx.means.base import Mean
+from gpx.methods.base.model import Model
+from gpx.methods.ski.cells import CellRows, CellSums, sums_of_residuals
+from gpx.methods.ski.grid import InterpolationGrid, settled_sizes
+from gpx.methods.ski.posterior import SKIPosterior
+from gpx.methods.ski.system import NEGLIGIBLE, SKISystem
+from gpx.operators import Interpolation
+
+COMPLETE = 1e-5
+"""Trace error, as ``NEGLIGIBLE``, of the low-rank part that carries predictive variances."""
+PREDICTION_TOLERANCE = 1e-8
+"""Relative residual of the one solve behind predictions, at most."""
+
+
+class Gathered(NamedTuple):
+    """The data as the grid sees them.
+
+    Attributes:
+        weights (n', m), total (q, q): rows in place of the data's, and the sum of w w^T.
+        by_cell: what made them of the data's rows; None where they are the data's own.
+        place (n,), values (n, q): every data row's cell and weights.
+        num_cells: k.
+    """
+
+    weights: Interpolation
+    total: Tensor
+    by_cell: CellRows | None
+    place: Tensor
+    values: Tensor
+    num_cells: int
+
+    def residuals(self, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """r' (n',) and what no function on the grid explains of r^T r; differentiable in r (n,)."""
+        if self.by_cell is None:
+            return residual, residual.new_zeros(())
+        sums = sums_of_residuals(self.values, self.place, self.num_cells, residual)
+        return self.by_cell.residuals(*sums)
+
+
+class SKI(Model):
+    """Exact regression with the kernel k(x, z) = w_x^T K_UU w_z on a regular grid U.
+
+    W (n, m) holds sparse interpolation weights, K_UU is Toeplitz (one input) or block Toeplitz (two
+    or three), so products cost O(n + m log m). Rows of one grid cell are replaced by at most 4^d
+    rows with the same sums (``CellSums``), exactly, after which neither an evaluation of the
+    evidence nor a prediction depends on n.
+
+    Args:
+        kernel: stationary: RBF, Matern, rational quadratic, periodic, their sums and products; it
+            need not factor over the inputs.
+        mean, likelihood: the likelihood is Gaussian.
+        num_inputs: d, at most 3.
+        grid_size: points of each axis, or one number for all; None: by the number of rows
+            (``settle``), up to 10,000, 300 x 300 or 40 x 40 x 40.
+        interpolation: "cubic" (4 points an axis) or "linear" (2).
+        rank: most vectors of the low-rank part of K_UU, which preconditions solves and carries
+            predictive variances and samples. Greedy pivots end earlier where it is complete.
+        tolerance: relative residual of solves.
+        max_iterations: of conjugate gradients.
+        outside: what predictions do beyond the grid: "zero" (the prior, with a warning that counts
+            them), "clamp" (to the edge) or "error".
+
+    Raises:
+        ConfigError: a kernel that is not stationary, another likelihood, more than three inputs, a
+            grid too small or too large.
+
+    Cost: once O(n q^2), q = 4^d; evidence and gradient: solves of O(m log m + n') a step with few
+    right-hand sides, m rank^2 for the low-rank part; free of n.
+    Source: Wilson and Nickisch 2015; Hultin 2017, section 3.2; rows gathered by cell are ours.
+    """
+
+    data_sized = ("start", "spacing")
+    start: Tensor
+    spacing: Tensor
+
+    def __init__(
+        self,
+        *,
+        kernel: Kernel,
+        mean: Mean,
+        likelihood: Gaussian,
+        num_inputs: int,
+        grid_size: int | Sequence[int] | None = None,
+        interpolation: Method = "cubic",
+        rank: int = 400,
+        tolerance: float = 1e-6,
+        max_iterations: int = 1000,
+        outside: Outside = "zero",
+    ) -> None:
+        super().__init__()
+        if not isinstance(likelihood, Gaussian):
+            raise ConfigError(
+                f"SKI is exact regression and needs the Gaussian likelihood, got "
+                f"{type(likelihood).__name__.removeprefix('Parametrized')}"
+            )
+        if not kernel.has_formula:
+            raise ConfigError(
+                f"structured interpolation needs a stationary kernel, whose matrix on a grid is "
+                f"Toeplitz, and {kernel.name} is not one; use RBF, a Matern kernel, or sums and "
+                "products of such"
+            )
+        for name, value, allowed in (
+            ("interpolation", interpolation, get_args(Method)),
+            ("outside", outside, get_args(Outside)),
+        ):
+            if value not in allowed:
+                raise ConfigError(f"{name}={value}: choose one of {', '.join(allowed)}")
+        if rank < 1 or max_iterations < 1 or not 0.0 < tolerance < 1.0:
+            raise ConfigError(
+                f"rank={rank} and max_iterations={max_iterations} must be at least 1, "
+                f"tolerance={tolerance} between 0 and 1"
+            )
+        self.kernel, self.mean, self.likelihood = kernel, mean, likelihood
+        self.inputs = num_inputs
+        self.grid_size = settled_sizes(6 if grid_size is None else grid_size, 1, num_inputs)
+        self._asked = grid_size
+        self.interpolation: Method = interpolation
+        self.rank, self.tolerance, self.max_iterations = rank, tolerance, max_iterations
+        self.outside: Outside = outside
+        self.register_buffer("start", torch.zeros(num_inputs, dtype=torch.float64))
+        self.register_buffer("spacing", torch.zeros(num_inputs, dtype=torch.float64))
+        self._kept = Prepared()
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """Where the grid lies stays in float64: rounding it would move every point."""
+        start, spacing = self.start, self.spacing
+        super()._apply(fn, recurse)
+        self.start, self.spacing = start.to(self.start.device), spacing.to(self.spacing.device)
+        return self
+
+    def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
+        """As in ``Model``: the points of each axis."""
+        sizes = settled_sizes(self._asked, *x.shape)
+        self.grid_size = sizes
+        if self._asked is not None:
+            return {}
+        self._asked = sizes
+        return {"grid_size": (sizes, f"for {x.shape[0]:,} rows of {x.shape[1]} inputs")}
+
+    def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
+        """Lay the grid over the inputs."""
+        self.settle(x)
+        grid = InterpolationGrid.covering(x, self.grid_size, self.interpolation)
+        start = torch.tensor([axis.start for axis in grid.axes], dtype=torch.float64)
+        self.start = start.to(x.device)
+        self.spacing = torch.tensor(grid.spacing, dtype=torch.float64, device=x.device)
+        rows = len(self.gathered(x).weights.values)
+        self.note = f"grid {' x '.join(map(str, grid.shape))}"
+        if rows < len(x):
+            self.note += f", {rows:,} rows stand for {len(x):,}"
+
+    @property
+    def grid(self) -> InterpolationGrid:
+        """The grid; ``initialise`` or a checkpoint has placed it.
+
+        Raises:
+            ConfigError: nothing has.
+        """
+        if not bool((self.spacing > 0.0).all()):
+            raise ConfigError("the grid is not placed yet: call initialise(x, y) first")
+        axes = [
+            RegularAxis(start, spacing, size)
+            for start, spacing, size in zip(
+                self.start.tolist(), self.spacing.tolist(), self.grid_size, strict=True
+            )
+        ]
+        return InterpolationGrid(tuple(axes), self.interpolation)
+
+    def gathered(self, x: Tensor) -> Gathered:
+        """The rows that stand for x (n, d); kept until x or the grid change."""
+
+        def build() -> Gathered:
+            weights = self.grid.weights(x)
+            values, first = weights.values, weights.indices[:, 0].contiguous()
+            q = values.shape[1]
+            if len(torch.unique(first)) * q >= len(values):  # nothing to gain
+                return Gathered(weights, values.mT @ values, None, first[:0], values[:0], 0)
+            sums = CellSums.of(weights, values.new_zeros(len(values)))
+            rows = sums.rows()
+            place = torch.searchsorted(sums.cells, first)
+            return Gathered(rows.weights, rows.total, rows, place, values, len(sums.cells))
+
+        return self._kept.get("gathered", (x, self.start, self.spacing), build)
+
+    def system(self, x: Tensor, negligible: float = NEGLIGIBLE) -> SKISystem:
+        """The kernel matrix plus noise of the rows in place of x (n, d), at the hyperparameters."""
+        grid, data = self.grid, self.gathered(x)
+        return SKISystem(
+            grid,
+            data.weights,
+            data.total,
+            grid.lags(self.kernel, x.device),
+            self.likelihood.noise_variance.double(),
+            self.rank,
+            len(x),
+            negligible,
+        )
+
+    @torch.no_grad()
+    def condition(self, x: Tensor, y: Tensor) -> SKIPosterior:
+        """Weights of the grid points by one solve, and the low-rank part for variances.
+
+        Raises:
+            DidNotConverge: the solve needs more than ``max_iterations``.
+        """
+        self._warn_of_short_lengthscales()
+        system = self.system(x, COMPLETE)
+        target, _ = self.gathered(x).residuals((y - self.mean(x)).double())
+        tolerance = min(self.tolerance, PREDICTION_TOLERANCE)
+        solution, report = system.solve(target.unsqueeze(1), tolerance, self.max_iterations)
+        on_grid = system.base.matmul(system.weights.mT.matmul(solution)).squeeze(1)
+        inner = system.factor @ system.factor.mT / system.noise
+        inner.diagonal().add_(1.0)
+        lower, _ = cholesky(inner, name="I + C W^T W C^T / noise", ladder=(0.0,))
+        found = self.empty_posterior(len(x))
+        return found.with_state(on_grid, system.low_rank, lower, report)
+
+    def empty_posterior(self, num_data: int) -> SKIPosterior:
+        """As in ``Model``."""
+        return SKIPosterior(
+            self.kernel,
+            self.mean,
+            self.start,
+            self.spacing,
+            self.grid_size,
+            self.interpolation,
+            self.outside,
+        )
+
+    def _warn_of_short_lengthscales(self) -> None:
+        spacing = max(self.spacing.tolist())
+        shortest = math.inf
+        for part in self.kernel.modules():
+            if isinstance(part, Stationary):
+                shortest = min(shortest, float(part.lengthscale.detach().min()))
+        if shortest < spacing:
+            warnings.warn(
+                f"a lengthscale of {shortest:.3g} is below the grid's spacing of {spacing:.3g}: "
+                "the grid does not resolve the kernel, and evidence and predictions are far off; "
+                "use more points (grid_size) or longer lengthscales",
+                stacklevel=3,
+            )

@@ -1,0 +1,75 @@
+"""Rows gathered by cell have the sums of the rows that they stand for."""
+
+import pytest
+import torch
+
+from gpx.errors import ConfigError
+from gpx.linalg import RegularAxis
+from gpx.methods.ski.cells import CellSums
+from gpx.operators import Interpolation
+
+AXES = {1: [RegularAxis(-1.0, 0.25, 13)], 2: [RegularAxis(-1.0, 0.5, 7), RegularAxis(0.0, 0.4, 8)]}
+
+
+def problem(d, n=400, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    low = torch.tensor([a.start + a.spacing for a in AXES[d]], dtype=torch.float64)
+    span = torch.tensor([a.spacing * (a.size - 3) for a in AXES[d]], dtype=torch.float64)
+    x = low + span * torch.rand(n, d, generator=generator, dtype=torch.float64)
+    return Interpolation.of(x, AXES[d]), torch.randn(n, generator=generator, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("d", [1, 2])
+def test_few_rows_have_the_sums_of_all(d):
+    weights, residual = problem(d)
+    sums = CellSums.of(weights, residual)
+    rows = sums.rows()
+    found, rest = rows.residuals(sums.projected, sums.squared)
+    dense, few = weights.to_dense(), rows.weights.to_dense()
+    assert len(few) <= len(sums.cells) * 4**d
+    torch.testing.assert_close(few.mT @ few, dense.mT @ dense, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(few.mT @ found, dense.mT @ residual, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(rest + found @ found, residual @ residual, rtol=1e-12, atol=0.0)
+    torch.testing.assert_close(rows.total, weights.values.mT @ weights.values)
+
+
+def test_rows_that_coincide_count_once_in_the_rank():
+    x = torch.full((50, 1), 0.3, dtype=torch.float64)
+    weights = Interpolation.of(x, AXES[1])
+    residual = torch.randn(50, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    sums = CellSums.of(weights, residual)
+    rows = sums.rows()
+    assert len(rows.weights.values) == 1
+    found, rest = rows.residuals(sums.projected, sums.squared)
+    scatter = (residual - residual.mean()).square().sum()  # what no function explains
+    torch.testing.assert_close(rest, scatter, rtol=1e-10, atol=0.0)
+    torch.testing.assert_close(found.square().sum(), 50 * residual.mean().square())
+
+
+def test_sums_of_a_stream_add_up():
+    weights, residual = problem(2)
+    first = CellSums.of(weights[:150, :], residual[:150])
+    second = CellSums.of(weights[150:, :], residual[150:])
+    whole, joined = CellSums.of(weights, residual), first + second
+    assert joined.num_data == whole.num_data
+    for name in ("cells", "indices", "gram", "projected", "squared"):
+        torch.testing.assert_close(getattr(joined, name), getattr(whole, name))
+
+
+def test_sums_on_two_grids_do_not_add_up():
+    (one, r), (two, s) = problem(1), problem(2)
+    with pytest.raises(ConfigError, match="grids of 13 and 56 points"):
+        CellSums.of(one, r) + CellSums.of(two, s)
+
+
+def test_residuals_carry_gradients():
+    weights, residual = problem(1, n=60)
+    sums = CellSums.of(weights, residual)
+    rows = sums.rows()
+    projected = sums.projected.clone().requires_grad_()
+
+    def both(value):
+        found, rest = rows.residuals(value, sums.squared)
+        return found, rest
+
+    assert torch.autograd.gradcheck(both, (projected,))

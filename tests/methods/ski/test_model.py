@@ -1,0 +1,233 @@
+"""Structured interpolation against its dense definition, and the exact model on fine grids."""
+
+import math
+
+import pytest
+import torch
+from torch.distributions import MultivariateNormal
+
+from gpx.errors import ConfigError, DataError
+from gpx.kernels import RBF, Linear, Matern32
+from gpx.likelihoods import Bernoulli, Gaussian
+from gpx.means import Constant, Zero
+from gpx.models import SKI, ExactGP
+from gpx.objectives import ExactMLL, SKIEvidence
+
+KERNELS = {
+    "rbf": lambda d: RBF(d, 0.9, 1.3),
+    "matern": lambda d: Matern32(d, 1.5, 1.3),
+    "sum": lambda d: RBF(d, 0.9, 1.0) + Matern32(d, 2.0, 0.4),
+}
+
+
+def data(n=120, d=1, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = 4.0 * torch.rand(n, d, generator=generator, dtype=torch.float64)
+    y = (2.0 * x).sin().sum(1) + 0.1 * torch.randn(n, generator=generator, dtype=torch.float64)
+    return x, y
+
+
+def build(d=1, kernel="rbf", mean=None, noise=0.05, **options):
+    chosen = {"grid_size": 40 if d == 1 else [14, 12], "rank": 400, "tolerance": 1e-10, **options}
+    return SKI(
+        kernel=KERNELS[kernel](d),
+        mean=Constant(0.2) if mean is None else mean,
+        likelihood=Gaussian(noise),
+        num_inputs=d,
+        **chosen,
+    ).double()
+
+
+def placed(x, y, **options):
+    model = build(x.shape[1], **options)
+    model.initialise(x, y, generator=torch.Generator().manual_seed(0))
+    return model
+
+
+def dense_parts(model, x):
+    """W and K_UU as matrices, differentiable in the kernel; points of the grid from its axes."""
+    grid = model.grid
+    points = torch.cartesian_prod(*[axis.points(x) for axis in grid.axes])
+    points = points.reshape(grid.size, x.shape[1])
+    return grid.weights(x).to_dense(), model.kernel.evaluate(points)
+
+
+def dense_evidence(model, x, y):
+    weights, gram = dense_parts(model, x)
+    eye = torch.eye(len(x), dtype=torch.float64)
+    matrix = weights @ gram @ weights.mT + model.likelihood.noise_variance * eye
+    return MultivariateNormal(model.mean(x), matrix).log_prob(y)
+
+
+def gradients(model, value):
+    model.zero_grad()
+    value.backward()
+    return torch.cat([p.grad.reshape(-1).clone() for p in model.parameters()])
+
+
+@pytest.mark.parametrize("kernel", sorted(KERNELS))
+@pytest.mark.parametrize("d", [1, 2])
+def test_evidence_and_gradient_equal_the_dense_ones(kernel, d):
+    """The low-rank part is complete on these grids, so that probes scatter by rounding alone."""
+    x, y = data(d=d)
+    model = placed(x, y, kernel=kernel)
+    objective = SKIEvidence()
+    objective.prepare(model, x, y, generator=torch.Generator().manual_seed(1))
+    found = objective.evidence(model, x, y)
+    want = dense_evidence(model, x, y)
+    error = float(found.facts["logdet_error"])
+    # half the log-determinant's; 6 standard errors, or rounding of the solves
+    apart = float((found.value - want).detach().abs())
+    assert apart <= 3.0 * error + 1e-6 * float(want.detach().abs())
+    assert error < 0.05
+    torch.testing.assert_close(
+        gradients(model, found.value), gradients(model, want), rtol=2e-3, atol=2e-3
+    )
+
+
+def test_with_every_unit_vector_as_probe_rough_kernels_are_exact(monkeypatch):
+    """Probes sqrt(n) e_i make trace estimates exact, whatever the preconditioner leaves out."""
+    x, y = data(n=40)
+    model = placed(x, y, kernel="matern", rank=4)
+    eye = torch.eye(40, dtype=torch.float64) * math.sqrt(40)
+    monkeypatch.setattr("gpx.methods.ski.system.probe_vectors", lambda *a, **k: eye)
+    found = SKIEvidence(probes=40).evidence(model, x, y)
+    want = dense_evidence(model, x, y)
+    torch.testing.assert_close(found.value, want, rtol=1e-8, atol=0.0)
+    torch.testing.assert_close(
+        gradients(model, found.value), gradients(model, want), rtol=1e-6, atol=1e-7
+    )
+
+
+@pytest.mark.parametrize("mean", [Zero(), Constant(0.2)], ids=["zero", "constant"])
+def test_rows_gathered_by_cell_change_nothing(mean):
+    """2,000 rows in 16 cells: the evidence is that of all of them."""
+    x, y = data(n=2000)
+    model = placed(x, y, mean=mean, grid_size=20, noise=0.3)
+    assert "rows stand for 2,000" in model.note
+    assert len(model.gathered(x).weights.values) <= 4 * 16
+    found = SKIEvidence().evidence(model, x, y)
+    want = dense_evidence(model, x, y)
+    torch.testing.assert_close(found.value, want, rtol=1e-6, atol=0.0)
+    torch.testing.assert_close(
+        gradients(model, found.value), gradients(model, want), rtol=1e-4, atol=1e-4
+    )
+
+
+def test_on_a_fine_grid_it_is_the_exact_model():
+    x, y = data(n=300)
+    model = placed(x, y, grid_size=600)
+    exact = ExactGP(
+        kernel=KERNELS["rbf"](1), mean=Constant(0.2), likelihood=Gaussian(0.05)
+    ).double()
+    found, want = SKIEvidence().evidence(model, x, y), ExactMLL().evidence(exact, x, y)
+    torch.testing.assert_close(found.value, want.value, rtol=1e-5, atol=0.0)
+    torch.testing.assert_close(
+        gradients(model, found.value), gradients(exact, want.value), rtol=1e-3, atol=1e-3
+    )
+    at = torch.linspace(0.1, 3.9, 50, dtype=torch.float64)[:, None]
+    mine, others = model.condition(x, y).predict(at), exact.condition(x, y).predict(at)
+    torch.testing.assert_close(mine.mean, others.mean, rtol=0.0, atol=1e-5)
+    torch.testing.assert_close(mine.variance, others.variance, rtol=0.01, atol=1e-5)
+
+
+def test_float32_is_right_to_four_digits():
+    x, y = data(n=300)
+    want = SKIEvidence().evidence(placed(x, y), x, y).value
+    model = build().float()
+    model.initialise(x.float(), y.float(), generator=torch.Generator().manual_seed(0))
+    assert model.start.dtype == torch.float64
+    found = SKIEvidence().evidence(model, x.float(), y.float()).value
+    torch.testing.assert_close(found.double(), want.double(), rtol=1e-5, atol=0.0)
+    mean, variance = model.condition(x.float(), y.float()).predict(x[:9].float())
+    assert mean.dtype == variance.dtype == torch.float32
+
+
+@pytest.mark.parametrize("d", [1, 2])
+def test_predictions_equal_dense_inference(d):
+    x, y = data(d=d)
+    model = placed(x, y)
+    at = data(30, d, seed=3)[0]
+    posterior = model.condition(x, y)
+    with torch.no_grad():
+        weights, gram = dense_parts(model, x)
+        test, _ = dense_parts(model, at)
+        noise = model.likelihood.noise_variance
+        matrix = weights @ gram @ weights.mT + noise * torch.eye(len(x), dtype=torch.float64)
+        cross = test @ gram @ weights.mT
+        mean = model.mean(at) + cross @ torch.linalg.solve(matrix, y - model.mean(x))
+        gain = (cross * torch.linalg.solve(matrix, cross.mT).mT).sum(1)
+        variance = model.kernel.diagonal(at) - gain
+    found = posterior.predict(at)
+    torch.testing.assert_close(found.mean, mean, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(found.variance, variance, rtol=1e-4, atol=2e-6)
+    assert posterior.facts()["variance_missing"] < 1e-5
+
+
+def test_sampled_functions_have_the_posteriors_moments():
+    x, y = data()
+    posterior = placed(x, y).condition(x, y)
+    at = data(20, seed=3)[0]
+    mean, variance = posterior.predict(at)
+    values = posterior.sample_paths(4000, generator=torch.Generator().manual_seed(2))(at)
+    # 5.5 standard errors over 20 points: false alarm about 1e-6
+    assert ((values.mean(0) - mean).abs() < 5.5 * (variance / 4000).sqrt() + 1e-9).all()
+    assert ((values.var(0) - variance).abs() < 5.5 * math.sqrt(2 / 4000) * variance + 1e-6).all()
+
+
+def test_beyond_the_grid_is_the_prior_or_the_edge_or_refused():
+    x, y = data()
+    away = torch.tensor([[40.0]], dtype=torch.float64)
+    zero = placed(x, y).condition(x, y)
+    with pytest.warns(UserWarning, match="1 of 1 inputs lie outside"):
+        mean, variance = zero.predict(away)
+    torch.testing.assert_close(mean, torch.full((1,), 0.2, dtype=torch.float64))
+    torch.testing.assert_close(variance, torch.full((1,), 1.3, dtype=torch.float64))
+    with pytest.raises(DataError, match="outside"):
+        placed(x, y, outside="error").condition(x, y).predict(away)
+    edge = placed(x, y, outside="clamp").condition(x, y)
+    assert torch.isfinite(edge.predict(away).mean).all()
+
+
+def test_a_grid_too_coarse_for_the_kernel_is_said():
+    x, y = data()
+    model = placed(x, y, grid_size=8)
+    model.kernel.lengthscale = torch.tensor([0.05], dtype=torch.float64)
+    with pytest.warns(UserWarning, match="below the grid's spacing"):
+        model.condition(x, y)
+
+
+def test_the_grid_follows_the_number_of_rows():
+    x, _ = data(n=50)
+    model = build(grid_size=None)
+    ((size,), _), *_ = model.settle(x).values()
+    assert size == 100
+    assert model.settle(x) == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"grid_size": 5}, r"grid_size=\[5\]: an axis needs at least 6"),
+        ({"grid_size": [9, 9]}, "has 2 axes for 1 inputs"),
+        ({"grid_size": 30_000_000}, "30,000,000 points"),
+        ({"interpolation": "quintic"}, "interpolation=quintic: choose one of cubic, linear"),
+        ({"outside": "guess"}, "outside=guess"),
+        ({"rank": 0}, "rank=0"),
+    ],
+)
+def test_bad_options_are_one_sentence(options, match):
+    with pytest.raises(ConfigError, match=match):
+        build(**options)
+
+
+def test_what_does_not_fit_is_one_sentence():
+    parts = {"mean": Zero(), "num_inputs": 1}
+    with pytest.raises(ConfigError, match="needs a stationary kernel"):
+        SKI(kernel=Linear(1), likelihood=Gaussian(0.1), **parts)
+    with pytest.raises(ConfigError, match="Gaussian likelihood, got Bernoulli"):
+        SKI(kernel=RBF(1), likelihood=Bernoulli(), **parts)
+    with pytest.raises(ConfigError, match="up to 3 inputs"):
+        SKI(kernel=RBF(4), likelihood=Gaussian(0.1), mean=Zero(), num_inputs=4)
+    with pytest.raises(ConfigError, match="not placed yet"):
+        _ = build().grid
