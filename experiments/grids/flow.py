@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from fit import copy_parameters, fit, lengthscales, rmse, tensors
 from matplotlib.figure import Figure
-from record import write
+from record import earlier, write
 from swirl import Swirl, swirl
 from torch import Tensor
 

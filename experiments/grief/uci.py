@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 from hydra import compose, initialize_config_dir
-from record import write
+from record import COMMIT, tally, write
 
 from gpx.errors import GPXError
 from gpx.training import RunFolder, run
@@ -110,6 +110,7 @@ def fold(name: str, split: int, evaluations: int, start: int, grid: str) -> dict
         "trial_evaluations": config.approx.trial_evaluations,
         "search_sweeps": config.approx.search_sweeps,
         "num_threads": torch.get_num_threads(),
+        "commit": COMMIT,
     }
 
 
@@ -161,6 +162,7 @@ def table() -> None:
                 "evaluations": statistics.median(f["evaluations"] for f in folds),
                 "seconds a fold": statistics.median(f["seconds"] for f in folds),
                 "peak MiB": max(f["peak_mib"] for f in folds),
+                "commit": tally(folds),
             }
         )
     partial = [f"{row['data']} ({row['folds']})" for row in rows if row["folds"] < 10]

@@ -22,7 +22,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from omegaconf import OmegaConf
-from record import write
+from record import NOT_RECORDED, earlier, write
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -51,6 +51,7 @@ def command(data: str, dense: int, *, quick: bool) -> list[str]:
 
 def row_of(folder: Path) -> dict[str, Any]:
     metrics = json.loads((folder / "metrics.json").read_text())
+    environment = json.loads((folder / "environment.json").read_text())
     config = OmegaConf.load(folder / "config.yaml")
     dense = config.approx.num_dense
     return {
@@ -63,6 +64,7 @@ def row_of(folder: Path) -> dict[str, Any]:
         "m": config.approx.num_basis,
         "steps": metrics["train.steps"],
         "seconds": round(metrics["train.seconds"]),
+        "commit": environment["git_commit"] or NOT_RECORDED,
     }
 
 
@@ -87,7 +89,7 @@ def main() -> None:
         print(*rows, sep="\n")
         return
     added = {(row["data"], row["dense columns"]) for row in rows}
-    before = json.loads(TABLE.read_text())["rows"] if TABLE.exists() else []
+    before = earlier(TABLE)
     rows += [row for row in before if (row["data"], row["dense columns"]) not in added]
     rows.sort(key=lambda row: (row["data"], row["dense columns"]))
     found = {(row["data"], row["dense columns"]): row["MNLP"] for row in rows}

@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 from kin40k import kin40k_kernel
 from omegaconf import OmegaConf
-from record import write
+from record import NOT_RECORDED, earlier, write
 from sampled_gradients import descend
 from torch import Tensor
 
@@ -138,6 +138,7 @@ def finished(folder: Path, spectrum: Spectrum, test_y: Tensor) -> dict[str, Any]
     """Row of a run of experiment=qsgp_kin40k; AdaGrad's sums are taken to have grown evenly."""
     config = OmegaConf.load(folder / "config.yaml")
     metrics = json.loads((folder / "metrics.json").read_text())
+    environment = json.loads((folder / "environment.json").read_text())
     state = torch.load(folder / "checkpoint.pt", weights_only=True)
     sums = state["optimizer"]["variational"]["state"][0]["sum"].double().mean()
     noise = math.exp(float(state["model"]["likelihood.parametrizations.noise_variance.original"]))
@@ -156,6 +157,7 @@ def finished(folder: Path, spectrum: Spectrum, test_y: Tensor) -> dict[str, Any]
         "rms weight": float(mean.square().mean().sqrt()),
         "walked": walked(group.lr, final, steps),
         "steps": steps,
+        "commit": environment["git_commit"] or NOT_RECORDED,
     }
 
 
@@ -195,7 +197,7 @@ def main() -> None:
     with torch.no_grad():
         x, y, test_x = (part.float() for part in (data.train_x, data.train_y, data.test_x))
         spectrum = Spectrum.of(width, x, y, test_x)
-    before = json.loads(TABLE.read_text())["rows"] if TABLE.exists() else {}
+    before = earlier(TABLE) or {}
     if not before or arguments.quick or not arguments.runs:
         before[SHORT] = short_runs(m, steps, data, spectrum)
     if arguments.quick:

@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 from hydra import compose, initialize_config_dir
-from record import write
+from record import COMMIT, tally, write
 
 from gpx.errors import GPXError
 from gpx.training import RunFolder, run
@@ -138,6 +138,7 @@ def fold(name: str, split: int, inference: str, options: argparse.Namespace) -> 
         "steps": metrics["train.steps"],
         "seconds": seconds,
         "num_threads": torch.get_num_threads(),
+        "commit": COMMIT,
     }
 
 
@@ -199,6 +200,7 @@ def table() -> None:
                 "acceptance": _mean(folds, "acceptance"),
                 "effective samples": _mean(folds, "effective"),
                 "seconds a fold": _mean(folds, "seconds"),
+                "commit": tally(folds),
             }
         )
     accepted = [f["acceptance"] for f in read() if f["acceptance"] is not None]

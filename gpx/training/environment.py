@@ -40,7 +40,7 @@ def environment_record(
         "device": str(device),
         "device_name": _device_name(device),
         "num_threads": torch.get_num_threads(),
-        "git_commit": _git_commit(),
+        "git_commit": source_commit(),
         "seed": seed,
         "data_checksums": dict(checksums),
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
@@ -53,21 +53,38 @@ def _device_name(device: torch.device) -> str:
     return platform.processor() or platform.machine()
 
 
-def _git_commit() -> str | None:
-    """Commit of the source tree gpx runs from, with ``-dirty`` for local changes."""
-    folder = Path(__file__).parent
+def source_commit() -> str | None:
+    """Commit of the source tree gpx runs from, with ``-dirty`` where code or options differ from it.
+
+    New files count. What runs leave behind (tables and pictures of experiments, documents) does
+    not: an experiment that writes its first row would otherwise mark every later one.
+
+    Returns:
+        Forty hexadecimal digits, perhaps with ``-dirty``; None outside a git repository.
+    """
     try:
-        commit = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        )
+        commit = _git("rev-parse", "--verify", "HEAD")
+        changed = _git("status", "--porcelain", "--", *CODE)
     except (OSError, subprocess.SubprocessError):
         return None
-    return commit.stdout.strip() or None
+    return f"{commit}-dirty" if changed else commit
+
+
+CODE = (":/gpx", ":/configs", ":/scripts", ":/*.py", ":/experiments/*.py", ":/constraints.txt")
+"""What a run depends on, as git names it (a star matches folders, too)."""
+
+
+def _git(*arguments: str) -> str:
+    """What git prints for the folder of gpx, without blanks at the ends."""
+    done = subprocess.run(
+        ["git", *arguments],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        timeout=10,
+        check=True,
+    )
+    return done.stdout.strip()
 
 
 def peak_memory_mib(device: torch.device) -> float:
