@@ -237,7 +237,7 @@ def main() -> None:
     quick = options.quick
     if options.table:
         written = json.loads((HERE / "flow.json").read_text())
-        report(written["title"], written["rows"])
+        report(written["title"], earlier(HERE / "flow.json"))
         return
     shape, evaluations = ((44, 56, 30), 12) if quick else ((44, 56, 40), 12)
     penalties = (PENALTIES[0], PENALTIES[-1]) if quick else PENALTIES

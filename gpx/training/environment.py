@@ -54,7 +54,7 @@ def _device_name(device: torch.device) -> str:
 
 
 def source_commit() -> str | None:
-    """Commit of the source tree gpx runs from, with ``-dirty`` where code or options differ from it.
+    """Commit of the source tree gpx runs from, with ``-dirty`` where code or options differ.
 
     New files count. What runs leave behind (tables and pictures of experiments, documents) does
     not: an experiment that writes its first row would otherwise mark every later one.
