@@ -27,6 +27,9 @@ from gpx.training.environment import environment_record, source_commit
 
 Rows = list[dict[str, Any]]
 
+Checks = dict[str, bool | None]
+"""What a table had to show: whether it does, None where what that takes was not run."""
+
 NOT_RECORDED = "not recorded"
 COMMIT = source_commit() or NOT_RECORDED
 """Of this process: taken when it starts, since a working tree may move on while it runs."""
@@ -47,7 +50,7 @@ def write(
     title: str,
     notes: Sequence[str],
     rows: Rows | dict[str, Rows],
-    checks: dict[str, bool],
+    checks: Checks,
     *,
     hidden: Sequence[str] = (),
     pictures: Sequence[str] = (),
@@ -61,7 +64,7 @@ def write(
         notes: sentences under the title: setting, and where published numbers come from.
         rows: one dict per row of the table, all with the same keys; several tables: caption ->
             rows. Those without ``commit`` were measured by this process.
-        checks: what the rows had to show, and whether they do.
+        checks: what the rows had to show, and whether they do (None: not run).
         hidden: keys of rows that are in the file but not in the table.
         pictures: file names in the folder.
     """
@@ -86,6 +89,18 @@ def write(
     print(_section(content))
 
 
+def judged_again(folder: Path, name: str, notes: Sequence[str] | None, checks: Checks) -> None:
+    """Write other notes (None: the same) and checks beside rows that stay as they were measured."""
+    path = folder / f"{name}.json"
+    content = json.loads(path.read_text())
+    content["checks"] = checks
+    if notes is not None:
+        content["notes"] = list(notes)
+    path.write_text(json.dumps(content, indent=1) + "\n")
+    results(folder)
+    print(_section(content))
+
+
 def earlier(path: Path) -> Any:
     """Rows of a table that an earlier process wrote, as ``write`` took them; [] without a file."""
     if not path.exists():
@@ -103,12 +118,18 @@ def tally(runs: Rows) -> dict[str, int]:
 
 def origin(counts: Mapping[str, int]) -> str:
     """In words, at which commits how many rows were measured."""
-    found = [_words(commit) + f" ({count})" for commit, count in sorted(counts.items())]
+    found = [words(commit) + f" ({count})" for commit, count in sorted(counts.items())]
     return "rows measured at " + ", ".join(found)
 
 
-def _words(commit: str) -> str:
-    if commit == NOT_RECORDED:
+def verdict(what: str, ok: bool | None) -> str:
+    """Line of a check."""
+    return f"- {'not run' if ok is None else 'pass' if ok else 'FAIL'}: {what}"
+
+
+def words(commit: str | None) -> str:
+    """A commit as tables name it."""
+    if commit is None or commit == NOT_RECORDED:
         return "a commit that was not recorded"
     digits, _, dirty = commit.partition("-")
     return f"commit {digits[:12]}" + (" with uncommitted changes" if dirty else "")
@@ -142,7 +163,7 @@ def _section(content: dict[str, Any]) -> str:
         lines.append("")
     for picture in content.get("pictures", []):
         lines += [f"![{content['title']}]({picture})", ""]
-    lines += [f"- {'pass' if ok else 'FAIL'}: {what}" for what, ok in content["checks"].items()]
+    lines += [verdict(what, ok) for what, ok in content["checks"].items()]
     machine = content["machine"]
     counts: Counter[str] = Counter()
     for row in _all_rows(rows):
@@ -151,7 +172,7 @@ def _section(content: dict[str, Any]) -> str:
     lines.append(
         f"- {content['date']}, {machine['device_name']}, {machine['num_threads']} threads, "
         f"torch {machine['versions']['torch']}; table written at "
-        f"{_words(machine['git_commit'] or NOT_RECORDED)}, {origin(counts)}"
+        f"{words(machine['git_commit'])}, {origin(counts)}"
     )
     return "\n".join(lines) + "\n"
 
