@@ -17,6 +17,8 @@ from datetime import date
 from importlib import metadata
 from pathlib import Path
 
+from gpx.training.environment import source_commit
+
 HERE = Path(__file__).resolve().parent
 OUTPUT = HERE.parent / "experiments" / "benchmarks" / "RESULTS.md"
 PACKAGES = ("torch", "gpytorch", "linear_operator", "numpy", "scipy")
@@ -37,7 +39,8 @@ def setting(threads: int) -> str:
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in PACKAGES)
     return (
         f"{date.today().isoformat()}, {platform.machine()}, {platform.system()}, "
-        f"{threads} threads, Python {platform.python_version()}, {versions}"
+        f"{threads} threads, Python {platform.python_version()}, {versions}, "
+        f"commit {source_commit() or 'not recorded'}"
     )
 
 

@@ -4,8 +4,8 @@
     python experiments/cglb/traces.py --data pol --rows 5000 --inducing 256 --evaluations 300
 
 Writes cg_steps.png, optimisers.png and traces.json beside this file, which comparison.py puts into
-RESULTS.md. Every hyperparameter starts at
-1, v at zero; epsilon is one nat. Source: Burt's thesis, figures 4.2 and 4.3.
+RESULTS.md. Every hyperparameter starts at 1, v at zero; epsilon is one nat. Source: Burt's thesis,
+figures 4.2 and 4.3.
 """
 
 from __future__ import annotations

@@ -53,32 +53,42 @@ def _device_name(device: torch.device) -> str:
     return platform.processor() or platform.machine()
 
 
-def source_commit() -> str | None:
+def source_commit(folder: Path = Path(__file__).parent) -> str | None:
     """Commit of the source tree gpx runs from, with ``-dirty`` where code or options differ.
 
     New files count. What runs leave behind (tables and pictures of experiments, documents) does
     not: an experiment that writes its first row would otherwise mark every later one.
 
+    Args:
+        folder: any folder of the repository.
+
     Returns:
         Forty hexadecimal digits, perhaps with ``-dirty``; None outside a git repository.
     """
     try:
-        commit = _git("rev-parse", "--verify", "HEAD")
-        changed = _git("status", "--porcelain", "--", *CODE)
+        commit = _git(folder, "rev-parse", "--verify", "HEAD")
+        changed = _git(folder, "status", "--porcelain", "--", *CODE)
     except (OSError, subprocess.SubprocessError):
         return None
     return f"{commit}-dirty" if changed else commit
 
 
-CODE = (":/gpx", ":/configs", ":/scripts", ":/*.py", ":/experiments/*.py", ":/constraints.txt")
-"""What a run depends on, as git names it (a star matches folders, too)."""
+CODE = (
+    ":/gpx",
+    ":/configs",
+    ":/scripts",
+    ":/experiments/*.py",
+    ":(top,glob)*.py",
+    ":/constraints.txt",
+)
+"""What a run depends on, as git names it: the star in experiments crosses folders."""
 
 
-def _git(*arguments: str) -> str:
-    """What git prints for the folder of gpx, without blanks at the ends."""
+def _git(folder: Path, *arguments: str) -> str:
+    """What git prints in a folder, without blanks at the ends."""
     done = subprocess.run(
         ["git", *arguments],
-        cwd=Path(__file__).parent,
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=10,
