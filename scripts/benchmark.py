@@ -2,9 +2,9 @@
 
 Each bench_*.py measures one room of gpx against its peer and against the machine's own rates in the
 same run, and prints a table. This script runs them one after another with the same thread count and
-writes the tables, each with machine, versions, commit and date, to experiments/benchmarks/RESULTS.md. The
-tables of scripts that are not run stay. Needs the ``bench`` extra (GPyTorch). Run it on an idle
-machine; ratios are steadier than seconds.
+writes the tables, each with machine, versions, commit and date, to
+experiments/benchmarks/RESULTS.md. The tables of scripts that are not run stay. Needs the ``bench``
+extra (GPyTorch). Run it on an idle machine; ratios are steadier than seconds.
 """
 
 from __future__ import annotations
