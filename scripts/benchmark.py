@@ -2,9 +2,9 @@
 
 Each bench_*.py measures one room of gpx against its peer and against the machine's own rates in the
 same run, and prints a table. This script runs them one after another with the same thread count and
-writes the tables, each with machine, versions and date, to experiments/benchmarks/RESULTS.md. The
-tables of scripts that are not run stay. Needs the ``bench`` extra (GPyTorch). Run it on an idle
-machine; ratios are steadier than seconds.
+writes the tables, each with machine, versions, commit and date, to
+experiments/benchmarks/RESULTS.md. The tables of scripts that are not run stay. Needs the ``bench``
+extra (GPyTorch). Run it on an idle machine; ratios are steadier than seconds.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import sys
 from datetime import date
 from importlib import metadata
 from pathlib import Path
+
+from gpx.training.environment import source_commit
 
 HERE = Path(__file__).resolve().parent
 OUTPUT = HERE.parent / "experiments" / "benchmarks" / "RESULTS.md"
@@ -37,7 +39,8 @@ def setting(threads: int) -> str:
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in PACKAGES)
     return (
         f"{date.today().isoformat()}, {platform.machine()}, {platform.system()}, "
-        f"{threads} threads, Python {platform.python_version()}, {versions}"
+        f"{threads} threads, Python {platform.python_version()}, {versions}, "
+        f"commit {source_commit() or 'not recorded'}"
     )
 
 

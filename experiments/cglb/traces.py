@@ -3,8 +3,9 @@
     python experiments/cglb/traces.py                    # elevators, 2,000 training rows, M = 64
     python experiments/cglb/traces.py --data pol --rows 5000 --inducing 256 --evaluations 300
 
-Writes cg_steps.png, optimisers.png and traces.json beside this file. Every hyperparameter starts at
-1, v at zero; epsilon is one nat. Source: Burt's thesis, figures 4.2 and 4.3.
+Writes cg_steps.png, optimisers.png and traces.json beside this file, which comparison.py puts into
+RESULTS.md. Every hyperparameter starts at 1, v at zero; epsilon is one nat. Source: Burt's thesis,
+figures 4.2 and 4.3.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import matplotlib
 import torch
 from protocol import sparse_at_ones
+from record import COMMIT
 
 from gpx.data import UCI
 from gpx.data import load as load_data
@@ -127,7 +129,7 @@ def main() -> None:
             "seconds": run[-1]["seconds"],
             "all solves converged": all(r["converged"] for r in run),
         }
-    record = {"summary": summary, "runs": runs}
+    record = {"commit": COMMIT, "summary": summary, "runs": runs}
     (HERE / "traces.json").write_text(json.dumps(record, indent=1) + "\n")
     print(json.dumps(summary, indent=1))
 

@@ -104,6 +104,23 @@ def growth(sizes: list[int]) -> list[dict[str, Any]]:
     return rows
 
 
+REFERENCE = {
+    # M: E KL, T, (M + 1) eigenvalues beyond M, eigenvalues beyond M; 40 other data sets
+    4: (74.9, 10.36, 18.55, 3.710),
+    6: (11.7, 1.95, 3.44, 0.4916),
+    8: (1.22, 0.224, 0.268, 0.0298),
+    10: (0.035, 0.0069, 0.0076, 6.9e-4),
+}
+"""An independent computation of the same means."""
+
+
+def apart(row: dict[str, Any]) -> float:
+    """Largest relative difference of a row's means from the reference."""
+    names = ("E KL", "T", "(M + 1) eigenvalues beyond M", "eigenvalues beyond M")
+    known = zip(names, REFERENCE[row["M"]], strict=True)
+    return max(abs(row[name] / value - 1.0) for name, value in known)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="fewer data sets")
@@ -117,7 +134,10 @@ def main() -> None:
         [
             f"n = 200, means over {8 if quick else 40} data sets. Every column is below the one to",
             "its right that bounds it: E KL by n (M + 1) tail / noise, T by M + 1 times the",
-            "eigenvalues of K_xx beyond M, these on average by n times the Mercer tail.",
+            "eigenvalues of K_xx beyond M, these on average by n times the Mercer tail. Reference:",
+            "an independent computation on 40 other data sets. The mean of the last column but one",
+            "over 40 data sets has a standard error of 4, 8, 14 and 19 %, so that two of them may",
+            "well differ by 30 % at M = 10.",
         ],
         rows,
         {
@@ -128,6 +148,11 @@ def main() -> None:
             "eigenvalues beyond M are within n times the tail": all(
                 r["eigenvalues beyond M"] <= r["n tail"] for r in rows
             ),
+            **{
+                f"M = {r['M']}: means within 30 % of the reference (largest difference "
+                f"{apart(r):.0%})": apart(r) < 0.3
+                for r in rows
+            },
         },
     )
 

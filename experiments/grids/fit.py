@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gpx.constraints import lower_limits
-from gpx.kernels import AxisProduct
+from gpx.kernels import AxisProduct, Matern12
 from gpx.kernels.periodic import Periodic
+from gpx.kernels.warped import Warped
 from gpx.methods.grid.posterior import GridPosterior
 from gpx.models import GridGP
 from gpx.objectives import GridMLL
@@ -79,6 +81,27 @@ def circle(column: int, period: float, lengthscale: float) -> Periodic:
     kernel.period = torch.tensor(period)
     kernel.parametrizations["period"].original.requires_grad_(False)
     return kernel
+
+
+class OnCircle(nn.Module):
+    """g(x) = (cos, sin)(2 pi x / period): any kernel of it is periodic, with its own roughness."""
+
+    def __init__(self, period: float) -> None:
+        super().__init__()
+        self.period = period
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, 1) -> (n, 2)."""
+        angle = x * (2.0 * math.pi / self.period)
+        return torch.cat([angle.cos(), angle.sin()], 1)
+
+
+def rough_circle(
+    column: int, period: float, lengthscale: float, family: type[Any] = Matern12
+) -> Warped:
+    """A periodic factor: a Matern kernel, 1/2 unless told otherwise, over the chord."""
+    kernel = family(lengthscale=lengthscale, outputscale=None)
+    return Warped(kernel, OnCircle(period), [column])
 
 
 def random_share(shape: tuple[int, ...], share: float, seed: int) -> Tensor:

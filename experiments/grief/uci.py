@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 from hydra import compose, initialize_config_dir
-from record import write
+from record import COMMIT, Checks, tally, write
 
 from gpx.errors import GPXError
 from gpx.training import RunFolder, run
@@ -110,6 +110,7 @@ def fold(name: str, split: int, evaluations: int, start: int, grid: str) -> dict
         "trial_evaluations": config.approx.trial_evaluations,
         "search_sweeps": config.approx.search_sweeps,
         "num_threads": torch.get_num_threads(),
+        "commit": COMMIT,
     }
 
 
@@ -125,7 +126,7 @@ def table() -> None:
     groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in read():
         groups[row["data"], row.get("grid", "equispaced")].append(row)
-    rows, within, published, worse = [], 0, 0, []
+    rows, within, published, worse, whole, useless = [], 0, 0, [], 0, []
     order = [*PUBLISHED, *BEYOND]
     for name, grid in sorted(groups, key=lambda key: (order.index(key[0]), key[1])):
         folds = groups[name, grid]
@@ -138,9 +139,13 @@ def table() -> None:
             _, _, rmse, spread, _ = PUBLISHED[name]
             passed = mean <= rmse + spread
             within += passed and counted
+            whole += passed and counted and len(folds) == 10
             published += counted
         if counted and mean > 1.15 * trivial:
             worse.append(name)
+        if counted and mean > trivial:
+            judged = " (within)" * bool(passed)
+            useless.append(f"{name}{judged} {mean:.4g} against {trivial:.4g}")
         rows.append(
             {
                 "data": name,
@@ -157,30 +162,53 @@ def table() -> None:
                 "within": {True: "yes", False: "no", None: "-"}[passed],
                 "exact GP / Fastfood": PUBLISHED[name][4] if name in PUBLISHED else None,
                 "trivial": trivial,
-                "sweeps": folds[0].get("search_sweeps", 0),
+                "sweeps": " or ".join(
+                    str(v) for v in sorted({f.get("search_sweeps", 0) for f in folds})
+                ),
                 "evaluations": statistics.median(f["evaluations"] for f in folds),
                 "seconds a fold": statistics.median(f["seconds"] for f in folds),
                 "peak MiB": max(f["peak_mib"] for f in folds),
+                "commit": tally(folds),
             }
         )
     partial = [f"{row['data']} ({row['folds']})" for row in rows if row["folds"] < 10]
     notes = [
         "Published: Evans thesis, table 4.1 (GP-GRIEF-II, and A la Carte: exact GP or Fastfood).",
-        "Within: mean RMSE at most the published one plus one published standard deviation.",
+        "Within: mean RMSE at most the published one plus one published standard deviation; where",
+        "that deviation is large it admits errors above those of the mean (trivial).",
+        "Targets of elevators, forest and keggundirected are logarithms: so are their errors.",
         "Inputs with fewer than 10 distinct values have fewer nodes, hence log10 m below d.",
         "Sweeps: at most, of the search for lengthscales before training (approx.search_sweeps). "
         "Rows with 5 are of today's defaults: several exact starts, a search over 8 rows per "
-        "function that is put to the test where it gained little; others are older.",
+        "function that is put to the test where it gained little; others are older, or mixed.",
         "Seconds are of the wall, on a machine that others used, too.",
         "Quantile nodes are ours, for inputs with heavy tails, whose range says little.",
         f"Fewer than ten folds: {', '.join(partial) or 'none'}.",
     ]
-    checks = {
-        f"within one published standard deviation on {within} of {published} sets run "
-        "(wanted: 15 of 21)": within >= 15,
+    checks: Checks = {
+        f"within one published standard deviation on {within} of {published} sets run, {whole} of "
+        "them on all ten folds (wanted: 15 of 21)": within >= 15,
         f"never worse than trivial by more than 15 % ({', '.join(worse) or 'none'})": not worse,
+        "no set is worse than the mean of the training targets "
+        f"({'; '.join(useless) or 'none'})": not useless,
+        **yacht(groups["yacht", "equispaced"]),
+        f"peak memory of every row below 1 GiB, up to 10^{max(r['log10 m'] for r in rows):.0f} "
+        "inducing points": max(r["peak MiB"] for r in rows) < 1024,
+        "evidence and gradient of 2,000,000 points and 1,000 functions on a GPU in 60 s": None,
     }
     write(HERE, "uci", "UCI regression", notes, rows, checks)
+
+
+def yacht(folds: list[dict[str, Any]]) -> Checks:
+    """The set on which a start that explains nothing ended as a trivial fit."""
+    if len(folds) < 10:
+        return {"yacht: every fold below half the trivial RMSE, mean at most 0.25": None}
+    below = all(f["rmse"] < 0.5 * f["trivial"] for f in folds)
+    mean = statistics.fmean(f["rmse"] for f in folds)
+    return {
+        f"yacht: every fold below half the trivial RMSE, mean ({mean:.3f}) at most 0.25": below
+        and mean <= 0.25
+    }
 
 
 def main() -> None:

@@ -182,6 +182,13 @@ RUNS: dict[str, tuple[str, float | None]] = {
 }
 
 
+BARELY_BIASED = {
+    "barely biased evidence at most the exact one and its Monte Carlo error (one probe has no "
+    "error to compare with)": None,
+    "barely biased evidence of 100 nats with a preconditioner of rank 500 on bike and pol": None,
+}
+
+
 def draw(traces: dict[str, list], best: float, title: str) -> None:
     figure, axis = plt.subplots(figsize=(7, 4))
     for name, trace in traces.items():
@@ -279,6 +286,7 @@ def main() -> None:
                 by_name["CG lower bound, L-BFGS"]["best exact evidence"]
                 >= by_name["CG lower bound, joint, L-BFGS"]["best exact evidence"]
             ),
+            **BARELY_BIASED,
         },
         pictures=["optimisers.png"],
     )

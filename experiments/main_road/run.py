@@ -1,4 +1,4 @@
-"""The four approximations on kin40k, as the README's commands run them.
+"""Three approximations on kin40k, as the README's commands run them.
 
     python experiments/main_road/run.py                 # run what has no row yet, then the table
     python experiments/main_road/run.py --from FOLDER   # add a finished run folder as a row
@@ -15,6 +15,10 @@ import sys
 from datetime import date
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from record import words
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -50,7 +54,7 @@ def row_of(folder: Path, name: str) -> dict[str, Any]:
 
 def table(rows: dict[str, dict[str, Any]]) -> str:
     lines = [
-        "# kin40k, split 0: the four commands of the README",
+        "# kin40k, split 0: the commands of the README",
         "",
         "Written by `experiments/main_road/run.py` from `rows.json`. Standardised targets; seconds",
         "include initialisation and exclude metrics and figures.",
@@ -73,7 +77,7 @@ def table(rows: dict[str, dict[str, Any]]) -> str:
     for name, row in rows.items():
         lines.append(
             f"- {name}: {row['date']}, {row['device']}, {row['num_threads']} threads, "
-            f"torch {row['versions']['torch']}, commit {str(row['git_commit'])[:12]}"
+            f"torch {row['versions']['torch']}, {words(row['git_commit'])}"
         )
     return "\n".join(lines) + "\n"
 

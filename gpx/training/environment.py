@@ -40,7 +40,7 @@ def environment_record(
         "device": str(device),
         "device_name": _device_name(device),
         "num_threads": torch.get_num_threads(),
-        "git_commit": _git_commit(),
+        "git_commit": source_commit(),
         "seed": seed,
         "data_checksums": dict(checksums),
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
@@ -53,21 +53,48 @@ def _device_name(device: torch.device) -> str:
     return platform.processor() or platform.machine()
 
 
-def _git_commit() -> str | None:
-    """Commit of the source tree gpx runs from, with ``-dirty`` for local changes."""
-    folder = Path(__file__).parent
+def source_commit(folder: Path = Path(__file__).parent) -> str | None:
+    """Commit of the source tree gpx runs from, with ``-dirty`` where code or options differ.
+
+    New files count. What runs leave behind (tables and pictures of experiments, documents) does
+    not: an experiment that writes its first row would otherwise mark every later one.
+
+    Args:
+        folder: any folder of the repository.
+
+    Returns:
+        Forty hexadecimal digits, perhaps with ``-dirty``; None outside a git repository.
+    """
     try:
-        commit = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        )
+        commit = _git(folder, "rev-parse", "--verify", "HEAD")
+        changed = _git(folder, "status", "--porcelain", "--", *CODE)
     except (OSError, subprocess.SubprocessError):
         return None
-    return commit.stdout.strip() or None
+    return f"{commit}-dirty" if changed else commit
+
+
+CODE = (
+    ":/gpx",
+    ":/configs",
+    ":/scripts",
+    ":/experiments/*.py",
+    ":(top,glob)*.py",
+    ":/constraints.txt",
+)
+"""What a run depends on, as git names it: the star in experiments crosses folders."""
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    """What git prints in a folder, without blanks at the ends."""
+    done = subprocess.run(
+        ["git", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=10,
+        check=True,
+    )
+    return done.stdout.strip()
 
 
 def peak_memory_mib(device: torch.device) -> float:

@@ -183,6 +183,7 @@ def test_the_comparison_prints_the_published_cell_beside_every_row(script):
         "peak_mib": 1.0,
         "num_threads": 1,
         "device": "x86_64",
+        "git_commit": None,
         "date": "2026-01-01",
         "stopped": "",
     }
@@ -195,7 +196,27 @@ def test_the_comparison_prints_the_published_cell_beside_every_row(script):
             module.number(v, k) for v, k in zip(values, module.NUMBERS, strict=True)
         ]
     few = module.table([{**row, "num_train": 2000}])
-    assert few.splitlines()[11].rstrip().endswith("| - |")  # not the published training set
+    cells = next(line for line in few.splitlines() if line.startswith("| elevators |"))
+    assert cells.endswith("| - |")  # not the published training set
+
+
+def test_the_comparison_judges_medians_by_the_published_tolerances(script):
+    module = script("cglb/comparison")
+    row = {"data": "elevators", "method": "cglb-1024", "num_train": 11121, "protocol": "ones"}
+    row |= {"split": 0, "evidence": -4843.0, "exact_evidence": -4786.2, "nlpd": 0.383}
+    row |= {"rmse": 0.354}
+
+    def verdict(**changed):
+        checks = module.accept([{**row, **changed}])
+        (found,) = (ok for what, ok in checks.items() if what.startswith("elevators cglb-1024"))
+        return found
+
+    assert verdict() is True
+    for changed in ({"nlpd": 0.443}, {"rmse": 0.367}, {"evidence": -4854.0}):
+        assert verdict(**changed) is False
+    missing = [what for what, ok in module.accept([row]).items() if ok is None]
+    assert any("pol cglb-1024" in what for what in missing)
+    assert not any("elevators cglb-1024" in what for what in missing)
 
 
 @pytest.mark.parametrize("method", ["cglb", "sgpr", "iterative"])

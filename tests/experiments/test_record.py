@@ -1,0 +1,76 @@
+"""Tables of experiments: every row keeps the commit it was measured at, every check its verdict."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def record(monkeypatch):
+    """experiments/record.py, in a process that began at a clean commit of ones."""
+    path = ROOT / "experiments" / "record.py"
+    spec = importlib.util.spec_from_file_location("record", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "COMMIT", "1" * 40)
+    return module
+
+
+@pytest.fixture
+def folder(tmp_path, record, monkeypatch):
+    monkeypatch.setitem(record.TITLES, tmp_path.name, "Study")
+    return tmp_path
+
+
+def test_rows_of_a_resumed_table_keep_their_commits(record, folder):
+    table = folder / "study.json"
+    first = [{"n": 1}, {"n": 2, "commit": "2" * 40 + "-dirty"}]
+    record.write(folder, "study", "Title", [], first, {})
+    assert first[0]["commit"] == "1" * 40
+    record.COMMIT = "3" * 40
+    rows = [*record.earlier(table), {"n": 3}]
+    record.write(folder, "study", "Title", [], rows, {})
+    assert [row["commit"][0] for row in json.loads(table.read_text())["rows"]] == ["1", "2", "3"]
+    text = (folder / "RESULTS.md").read_text()
+    assert (
+        "rows measured at commit 111111111111 (1), commit 222222222222 with uncommitted changes "
+        "(1), commit 333333333333 (1)"
+    ) in text
+    assert "| n |\n" in text  # no column of its own
+
+
+def test_rows_from_before_are_not_given_a_commit(record, folder):
+    table = folder / "study.json"
+    record.write(folder, "study", "Title", [], [{"n": 1}], {})
+    content = json.loads(table.read_text())
+    del content["rows"][0]["commit"]
+    table.write_text(json.dumps(content))
+    record.write(folder, "study", "Title", [], [*record.earlier(table), {"n": 2}], {})
+    text = (folder / "RESULTS.md").read_text()
+    assert "commit 111111111111 (1), a commit that was not recorded (1)" in text
+
+
+def test_a_row_that_sums_up_runs_counts_them_by_commit(record, folder):
+    runs = [{"commit": "2" * 40}, {"commit": "2" * 40}, {"commit": None}, {}]
+    assert record.tally(runs) == {"2" * 40: 2, record.NOT_RECORDED: 2}
+    record.write(folder, "study", "Title", [], [{"n": 1, "commit": record.tally(runs)}], {})
+    text = (folder / "RESULTS.md").read_text()
+    assert "commit 222222222222 (2), a commit that was not recorded (2)" in text
+
+
+def test_judging_again_leaves_rows_machine_and_date(record, folder):
+    table = folder / "study.json"
+    record.write(folder, "study", "Title", ["as it was"], {"": [{"n": 1}]}, {"small": True})
+    before = json.loads(table.read_text())
+    record.COMMIT = "3" * 40
+    checks = {"small": False, "large": None, "round": True}
+    record.judged_again(folder, "study", None, checks)
+    assert json.loads(table.read_text()) == before | {"checks": checks}
+    text = (folder / "RESULTS.md").read_text()
+    assert "- FAIL: small\n- not run: large\n- pass: round\n" in text
