@@ -61,10 +61,16 @@ def check_inputs(owner: nn.Module, x: Tensor, num_inputs: int | None = None) -> 
         )
 
 
-def check_targets(owner: nn.Module, x: Tensor, y: Tensor) -> None:
-    """Raise unless y is (n,) and goes with the inputs x (n, d), which have passed ``check_inputs``.
+def check_targets(owner: nn.Module, x: Tensor, y: Tensor, num_outputs: int = 1) -> None:
+    """Raise unless y is (n,), or (n, p) for p > 1 outputs, and goes with the inputs x (n, d).
 
     Targets of shape (n, 1) would broadcast against (n,) to n x n differences.
+
+    Args:
+        owner: model that is given them.
+        x: inputs, which have passed ``check_inputs``.
+        y: what it was given as targets.
+        num_outputs: p that the model is made for.
 
     Raises:
         ShapeError: another shape, or another number of rows.
@@ -73,10 +79,17 @@ def check_targets(owner: nn.Module, x: Tensor, y: Tensor) -> None:
     name, rows = _name(owner), x.shape[0]
     if not isinstance(y, Tensor):
         raise DTypeError(f"{name}: targets must be a tensor (n,), got a {type(y).__name__}")
-    if y.shape != (rows,):
-        hint = "; use y.squeeze(1)" if y.shape == (rows, 1) else ""
+    wanted = (rows,) if num_outputs == 1 else (rows, num_outputs)
+    if y.shape != wanted:
+        hint = ""
+        if num_outputs > 1:
+            hint = f" and its likelihood {num_outputs} outputs"
+        elif y.shape == (rows, 1):
+            hint = "; use y.squeeze(1)"
+        elif y.ndim == 2 and y.shape[0] == rows:
+            hint = f"; it models one output, got {y.shape[1]}"
         raise ShapeError(
-            f"{name}: targets have shape {tuple(y.shape)}, expected ({rows},) as the inputs have "
+            f"{name}: targets have shape {tuple(y.shape)}, expected {wanted} as the inputs have "
             f"{rows} rows{hint}"
         )
     _check_real(name, "targets", y)

@@ -14,6 +14,7 @@ from torch import Tensor
 from gpx.data.labels import Task, encode_targets
 from gpx.data.source import DataSource
 from gpx.data.standardiser import Standardiser
+from gpx.data.table import Table
 
 logger = logging.getLogger(__name__)
 
@@ -26,14 +27,15 @@ class Dataset:
         name: of the data set.
         split: which split.
         task: "regression", "binary", "multiclass" or "count".
-        train_x (n, d), train_y (n,), test_x (t, d), test_y (t,): float64. Inputs are standardised
-            for every task, targets for regression only; binary targets are -1 or 1, classes
-            0..C-1, counts as they are.
+        train_x (n, d), train_y (n,), test_x (t, d), test_y (t,): float64, targets (n, p) and
+            (t, p) where there are p > 1. Inputs are standardised for every task, targets for
+            regression only; binary targets are -1 or 1, classes 0..C-1, counts as they are.
         scaler: carries predictions back to the data's own units.
         input_names, target_name: in the order of the columns.
         labels: for classes, the original label of each class, ascending; otherwise empty.
         notes: traps of this data set, to print beside results on it.
         checksums: SHA-256 of the files read.
+        target_names: for several outputs, the name of each; otherwise empty.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Dataset:
     labels: tuple[float, ...] = ()
     notes: str = ""
     checksums: Mapping[str, str] = field(default_factory=dict)
+    target_names: tuple[str, ...] = ()
 
     @property
     def num_train(self) -> int:
@@ -64,6 +67,11 @@ class Dataset:
     def num_inputs(self) -> int:
         """Number of inputs d."""
         return self.train_x.shape[1]
+
+    @property
+    def num_outputs(self) -> int:
+        """Number of targets p."""
+        return len(self.target_names) or 1
 
     @property
     def num_classes(self) -> int:
@@ -106,7 +114,7 @@ def load(source: DataSource, *, task: Task) -> Dataset:
     test_x, test_y = x[torch.from_numpy(test)], y[torch.from_numpy(test)]
     scaler, constant = Standardiser.fit(train_x, train_y, scale_targets=task == "regression")
     if table.input_unit is None:
-        _warn_of_constants(table.where, table.input_names, table.target_name, constant)
+        _warn_of_constants(table, constant)
     else:
         scaler.input_mean.zero_()
         scaler.input_scale.fill_(table.input_unit)
@@ -126,23 +134,23 @@ def load(source: DataSource, *, task: Task) -> Dataset:
         labels=labels,
         notes=table.notes,
         checksums=dict(table.checksums),
+        target_names=table.target_names,
     )
 
 
-def _warn_of_constants(
-    where: str, input_names: tuple[str, ...], target_name: str, constant: Tensor
-) -> None:
-    columns = np.flatnonzero(constant[:-1].numpy())
+def _warn_of_constants(table: Table, constant: Tensor) -> None:
+    width = len(table.input_names)
+    columns = np.flatnonzero(constant[:width].numpy())
     if len(columns):
-        named = ", ".join(f"{c + 1} ({input_names[c]!r})" for c in columns)
+        named = ", ".join(f"{c + 1} ({table.input_names[c]!r})" for c in columns)
         logger.warning(
             "%s: constant over the training rows, so centred but not scaled: input column %s",
-            where,
+            table.where,
             named,
         )
-    if bool(constant[-1]):
+    for target in np.flatnonzero(constant[width:].numpy()):
         logger.warning(
             "%s: constant over the training rows, so centred but not scaled: the target %r",
-            where,
-            target_name,
+            table.where,
+            (table.target_names or (table.target_name,))[target],
         )

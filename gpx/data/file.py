@@ -26,9 +26,9 @@ class CSVFile(DataSource):
     Args:
         path: of the file.
         target: name of the target's column, or its number counting from 0, negative from the end
-            (-1 is the last); None is the last.
+            (-1 is the last), or a list of several; None is the last.
         inputs: name or number of the input column, or a list of them, in this order; None is all
-            but the target.
+            but the targets.
         header: whether the first line names the columns; None finds out.
         split, test_fraction, root, split_seed: as for every source; a relative ``path`` is looked
             for in ``root`` when that is given.
@@ -37,7 +37,7 @@ class CSVFile(DataSource):
     def __init__(
         self,
         path: str,
-        target: Column | None = None,
+        target: Column | Sequence[Column] | None = None,
         inputs: Column | Sequence[Column] | None = None,
         header: bool | None = None,
         split: int = 0,
@@ -47,10 +47,8 @@ class CSVFile(DataSource):
     ) -> None:
         super().__init__(split, test_fraction, root, split_seed)
         self.path = path
-        self.target = target
-        if isinstance(inputs, (str, int)):  # data.inputs=age, not the letters of it
-            inputs = [inputs]
-        self.inputs = None if inputs is None else list(inputs)
+        self.targets = [-1] if target is None else _as_list(target)
+        self.inputs = None if inputs is None else _as_list(inputs)
         self.header = header
 
     def table(self) -> Table:
@@ -65,31 +63,40 @@ class CSVFile(DataSource):
                 f"{layout.path} has one column, expected inputs and a target separated by "
                 "comma, semicolon, tab or white space"
             )
-        target = layout.width - 1 if self.target is None else find_column(layout, self.target)
+        if not self.targets:
+            raise DataError(f"{layout.path}: data.target is an empty list, expected a column")
+        targets = [find_column(layout, c) for c in self.targets]
         if self.inputs is None:
-            inputs = [i for i in range(layout.width) if i != target]
+            inputs = [i for i in range(layout.width) if i not in targets]
         else:
             inputs = [find_column(layout, c) for c in self.inputs]
-        for i in inputs:
-            if i == target or inputs.count(i) > 1:
+        asked = [*inputs, *targets]
+        for i in asked:
+            if asked.count(i) > 1:
                 raise DataError(
                     f"{layout.path}: {layout.column(i)} is asked for twice among "
                     "data.inputs and data.target, expected different columns"
                 )
-        values = read_columns(layout, [*inputs, target])
+        values = read_columns(layout, asked)
+        if layout.header_line:
+            names = tuple(layout.names[i] for i in targets)
+        else:
+            names = numbered_names(len(targets), "y") if len(targets) > 1 else ("y",)
+        several = len(targets) > 1
         return Table(
             name=layout.path.name.removesuffix(".gz").rsplit(".", 1)[0],
-            x=np.ascontiguousarray(values[:, :-1]),
-            y=values[:, -1].copy(),
+            x=np.ascontiguousarray(values[:, : len(inputs)]),
+            y=values[:, len(inputs) :].copy() if several else values[:, -1].copy(),
             input_names=tuple(layout.names[i] for i in inputs),
-            target_name=layout.names[target] if layout.header_line else "y",
+            target_name=", ".join(names),
+            target_names=names if several else (),
             origin=str(layout.path),
             checksums={layout.path.name: sha256(layout.path)},
         )
 
 
 class NPZFile(DataSource):
-    """A NumPy archive with an array of inputs (n, d) and one of targets (n,).
+    """A NumPy archive with an array of inputs (n, d) and one of targets (n,) or (n, p).
 
     Args:
         path: of the .npz file.
@@ -98,6 +105,7 @@ class NPZFile(DataSource):
             cuts the rows into random folds.
         input_names: of the d columns of x; None calls them x1, x2, ...
         target_name: None takes the name of the array of targets.
+        target_names: of the p > 1 columns of y; None calls them y1, y2, ...
         split, test_fraction, root, split_seed: as for every source; a relative ``path`` is looked
             for in ``root`` when that is given.
     """
@@ -114,6 +122,7 @@ class NPZFile(DataSource):
         test_fraction: float = 0.1,
         root: str | None = None,
         split_seed: int = 0,
+        target_names: Sequence[str] | None = None,
     ) -> None:
         super().__init__(split, test_fraction, root, split_seed)
         self.path = path
@@ -122,6 +131,7 @@ class NPZFile(DataSource):
         self.test = test
         self.input_names = None if input_names is None else tuple(map(str, input_names))
         self.target_name = target_name
+        self.target_names = None if target_names is None else tuple(map(str, target_names))
 
     def table(self) -> Table:
         """All rows.
@@ -148,6 +158,8 @@ class NPZFile(DataSource):
             y=np.ascontiguousarray(y),
             input_names=self.input_names or numbered_names(x.shape[-1] if x.ndim else 0),
             target_name=self.target_name or self.y,
+            target_names=self.target_names
+            or (numbered_names(y.shape[1], "y") if y.ndim == 2 else ()),
             test_masks=masks,
             origin=str(path),
             checksums={path.name: sha256(path)},
@@ -215,6 +227,11 @@ def read_array(path: Path, key: str, option: str) -> Floats:
     if array.dtype.kind not in "biuf":
         raise DataError(f"{path}: array {key!r} has dtype {array.dtype}, expected real numbers")
     return array.astype(np.float64)
+
+
+def _as_list(columns: Column | Sequence[Column]) -> list[Column]:
+    """One column or several as a list: data.inputs=age is not the letters of it."""
+    return [columns] if isinstance(columns, (str, int)) else list(columns)
 
 
 def _under(root: str | None, path: str) -> Path:

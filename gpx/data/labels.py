@@ -23,7 +23,8 @@ def encode_targets(table: Table, task: Task) -> tuple[Floats, tuple[float, ...]]
             ``count`` and ``regression`` leave the numbers as they are.
 
     Returns:
-        Targets (n,) and, for classes, the original label of each class, ascending.
+        Targets (n,), or (n, p) for p numbers; and, for classes, the original label of each class,
+        ascending.
 
     Raises:
         DataError: the targets do not fit the task.
@@ -32,6 +33,12 @@ def encode_targets(table: Table, task: Task) -> tuple[Floats, tuple[float, ...]]
     y = table.y
     if task == "regression":
         return y, ()
+    if table.target_names:
+        raise DataError(
+            f"{table.where} has {len(table.target_names)} targets "
+            f"({', '.join(table.target_names)}), and a likelihood of classes or counts takes one; "
+            "choose one of them, or another likelihood="
+        )
     if task == "count":
         bad = (y < 0) | (y != np.round(y))
         if bad.any():

@@ -19,7 +19,8 @@ from gpx.errors import DataError, ShapeError
 
 logger = logging.getLogger(__name__)
 
-HEADER = "mean,std,lower,upper"
+PARTS = ("mean", "std", "lower", "upper")
+"""Columns of a prediction."""
 
 
 def read_inputs(path: str | Path, input_names: Sequence[str]) -> Floats:
@@ -58,7 +59,12 @@ def read_inputs(path: str | Path, input_names: Sequence[str]) -> Floats:
 
 
 def write_predictions(
-    path: str | Path, mean: ArrayLike, std: ArrayLike, lower: ArrayLike, upper: ArrayLike
+    path: str | Path,
+    mean: ArrayLike,
+    std: ArrayLike,
+    lower: ArrayLike,
+    upper: ArrayLike,
+    target_names: Sequence[str] = (),
 ) -> None:
     """Write one line per point: mean, standard deviation, interval, in the data's own units.
 
@@ -66,13 +72,20 @@ def write_predictions(
 
     Args:
         path: file to write; its folder is made.
-        mean, std, lower, upper (n,): predictions.
+        mean, std, lower, upper (n,), or (n, p) for several outputs: predictions.
+        target_names: for several outputs, p names: the columns are ``mean_strength`` and so on, the
+            four of one output beside each other. Otherwise empty.
 
     Raises:
         DataError: the folder cannot be written to.
         ShapeError: the four do not have one length.
     """
-    write_table(path, HEADER.split(","), [mean, std, lower, upper])
+    names, columns = list(PARTS), [mean, std, lower, upper]
+    if target_names:
+        parts = [np.asarray(part) for part in columns]
+        names = [f"{part}_{target}" for target in target_names for part in PARTS]
+        columns = [part[:, place] for place in range(len(target_names)) for part in parts]
+    write_table(path, names, columns)
 
 
 def write_table(path: str | Path, names: Sequence[str], columns: Sequence[ArrayLike]) -> None:
@@ -110,9 +123,14 @@ def _write(file: object, names: Sequence[str], columns: list[Floats]) -> None:
         np.column_stack(columns),
         fmt="%.10g",
         delimiter=",",
-        header=",".join(names),
+        header=",".join(map(_quoted, names)),
         comments="",
     )
+
+
+def _quoted(name: str) -> str:
+    """A name as a cell of delimited text."""
+    return '"' + name.replace('"', '""') + '"' if any(sign in name for sign in ',"\n') else name
 
 
 def _archive(path: Path, width: int) -> Floats:

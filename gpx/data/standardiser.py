@@ -20,10 +20,12 @@ class Standardiser(nn.Module):
 
     Args:
         num_inputs: d.
+        num_outputs: p.
 
     Attributes:
         input_mean, input_scale (d,): in the inputs' own units.
-        target_mean, target_scale (): in the target's own unit; 0 and 1 where it is not scaled.
+        target_mean, target_scale (), or (p,) for p > 1 outputs: in the target's own unit; 0 and 1
+            where it is not scaled.
     """
 
     input_mean: Tensor
@@ -31,35 +33,36 @@ class Standardiser(nn.Module):
     target_mean: Tensor
     target_scale: Tensor
 
-    def __init__(self, num_inputs: int) -> None:
+    def __init__(self, num_inputs: int, num_outputs: int = 1) -> None:
         super().__init__()
-        double = torch.float64
+        double, outputs = torch.float64, () if num_outputs == 1 else (num_outputs,)
         self.register_buffer("input_mean", torch.zeros(num_inputs, dtype=double))
         self.register_buffer("input_scale", torch.ones(num_inputs, dtype=double))
-        self.register_buffer("target_mean", torch.zeros((), dtype=double))
-        self.register_buffer("target_scale", torch.ones((), dtype=double))
+        self.register_buffer("target_mean", torch.zeros(outputs, dtype=double))
+        self.register_buffer("target_scale", torch.ones(outputs, dtype=double))
 
     @classmethod
     def fit(cls, x: Tensor, y: Tensor, *, scale_targets: bool) -> tuple[Standardiser, Tensor]:
         """Statistics of training rows: mean and population standard deviation.
 
         Args:
-            x (n, d), y (n,): training rows, float64.
+            x (n, d), y (n,) or (n, p): training rows, float64.
             scale_targets: False leaves targets as they are.
 
         Returns:
-            The standardiser, and a mask (d + 1,) of the constant columns (inputs, then target),
+            The standardiser, and a mask (d + p,) of the constant columns (inputs, then targets),
             whose scale is one.
         """
-        scaler = cls(x.shape[1])
+        targets = y.reshape(len(y), -1)
+        scaler = cls(x.shape[1], targets.shape[1])
         mean, scale, constant = _statistics(x)
         scaler.input_mean.copy_(mean)
         scaler.input_scale.copy_(scale)
-        target_constant = torch.zeros(1, dtype=torch.bool)
+        target_constant = torch.zeros(targets.shape[1], dtype=torch.bool)
         if scale_targets:
-            mean, scale, target_constant = _statistics(y[:, None])
-            scaler.target_mean.copy_(mean[0])
-            scaler.target_scale.copy_(scale[0])
+            mean, scale, target_constant = _statistics(targets)
+            scaler.target_mean.copy_(mean.view_as(scaler.target_mean))
+            scaler.target_scale.copy_(scale.view_as(scaler.target_scale))
         return scaler, torch.cat([constant, target_constant])
 
     def transform_inputs(self, x: Tensor) -> Tensor:
@@ -75,18 +78,18 @@ class Standardiser(nn.Module):
         return scaled + self.input_mean.to(device)
 
     def transform_targets(self, y: Tensor) -> Tensor:
-        """y (n,) in its own unit -> (n,) standardised, float64."""
+        """y (n,) or (n, p) in its own unit -> standardised, same shape, float64."""
         device = y.device
         return (y.to(torch.float64) - self.target_mean.to(device)) / self.target_scale.to(device)
 
     def original_mean(self, mean: Tensor) -> Tensor:
-        """Mean (or any quantile) of standardised targets -> in the target's own unit, float64."""
+        """Mean (or any quantile), (..., n) or (..., n, p), standardised -> own unit, float64."""
         device = mean.device
         scaled = mean.to(torch.float64) * self.target_scale.to(device)
         return scaled + self.target_mean.to(device)
 
     def original_std(self, std: Tensor) -> Tensor:
-        """Standard deviation of standardised targets -> in the target's own unit, float64."""
+        """Standard deviation, (..., n) or (..., n, p), standardised -> own unit, float64."""
         return std.to(torch.float64) * self.target_scale.to(std.device)
 
 

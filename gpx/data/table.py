@@ -14,9 +14,9 @@ Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 
-def numbered_names(count: int) -> tuple[str, ...]:
-    """Names of input columns that have none: x1, x2, ..."""
-    return tuple(f"x{i + 1}" for i in range(count))
+def numbered_names(count: int, letter: str = "x") -> tuple[str, ...]:
+    """Names of columns that have none: x1, x2, ..."""
+    return tuple(f"{letter}{i + 1}" for i in range(count))
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,10 @@ class Table:
     Attributes:
         name: of the data set.
         x (n, d): inputs.
-        y (n,): targets; class labels and counts as numbers too.
+        y (n,), or (n, p) for p > 1 outputs: targets; class labels and counts as numbers too.
         input_names: d names.
-        target_name: name of the target.
+        target_name: name of the target; of several, one for all of them.
+        target_names: for several outputs, p different names; otherwise empty.
         test_masks (n, k): column s marks the test rows of split s; None where none are published.
         notes: what a reader of results on this set must know (leaks, repeats, caps).
         origin: file or generator the numbers came from, for error messages.
@@ -52,13 +53,29 @@ class Table:
     checksums: Mapping[str, str] = field(default_factory=dict)
     input_unit: float | None = None
     labels: tuple[int, ...] = ()
+    target_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.x.ndim != 2 or self.y.ndim != 1 or len(self.x) != len(self.y):
+        outputs = self.y.shape[1:]  # (n, 1) would broadcast against (n,) to n x n
+        if (
+            self.x.ndim != 2
+            or self.y.ndim not in (1, 2)
+            or len(self.x) != len(self.y)
+            or outputs == (1,)
+        ):
             raise DataError(
                 f"{self.where} has inputs of shape {self.x.shape} and a target of shape "
-                f"{self.y.shape}; expected (n, d) and (n,) with the same n"
+                f"{self.y.shape}; expected (n, d) and (n,), or (n, p) for p > 1 targets, with the "
+                "same n"
             )
+        if (len(self.target_names),) != (outputs or (0,)):
+            raise DataError(
+                f"{self.where} has targets of shape {self.y.shape} and {len(self.target_names)} "
+                "target names; expected a name for each of several targets"
+            )
+        for name in self.target_names:
+            if self.target_names.count(name) > 1:
+                raise DataError(f"{self.where} has two targets of the name {name!r}; rename one")
         rows, columns = self.x.shape
         if rows == 0 or columns == 0:
             raise DataError(
@@ -85,13 +102,15 @@ class Table:
         bad_y = ~np.isfinite(self.y)
         if not (bad_x.any() or bad_y.any()):
             return
-        row = int(np.flatnonzero(bad_x.any(axis=1) | bad_y)[0])
+        row = int(np.flatnonzero(bad_x.any(axis=1) | bad_y.reshape(len(bad_y), -1).any(axis=1))[0])
         if bad_x[row].any():
             column = int(np.flatnonzero(bad_x[row])[0])
             name, value = self.input_names[column], self.x[row, column]
             place = f"column {column + 1} ({name!r})"
         else:
-            value, place = self.y[row], f"the target ({self.target_name!r})"
+            column = int(np.flatnonzero(bad_y[row])[0])
+            named = (self.target_names or (self.target_name,))[column]
+            value, place = np.atleast_1d(self.y[row])[column], f"the target ({named!r})"
         count = int(bad_x.sum() + bad_y.sum())
         raise DataError(
             f"{self.where}, data row {row + 1}, {place}: found {value}, expected a finite number "

@@ -1,8 +1,8 @@
 """Likelihoods p(y | f)."""
 
-from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.base import Likelihood, target_marginals
 from gpx.likelihoods.bernoulli import Bernoulli, Sign
-from gpx.likelihoods.gaussian import Gaussian
+from gpx.likelihoods.gaussian import Gaussian, GaussianOutputs
 from gpx.likelihoods.laplace import Laplace
 from gpx.likelihoods.poisson import Poisson
 from gpx.likelihoods.quadrature import GaussHermite
@@ -13,10 +13,12 @@ __all__ = [
     "Bernoulli",
     "GaussHermite",
     "Gaussian",
+    "GaussianOutputs",
     "Laplace",
     "Likelihood",
     "Poisson",
     "Sign",
     "Softmax",
     "StudentT",
+    "target_marginals",
 ]

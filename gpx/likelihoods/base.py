@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor, nn
+from torch.distributions import Distribution, Independent
 
 Task = Literal["regression", "binary", "multiclass", "count"]
 
@@ -14,31 +14,33 @@ Task = Literal["regression", "binary", "multiclass", "count"]
 class Likelihood(nn.Module, ABC):
     """Observation model: targets are independent given the latent functions.
 
-    Shapes: y (n,); f, mean and variance (..., n) for one latent function, (..., n, p) for p of
-    them, where the leading dimensions are samples or members of an ensemble. Everything is in nats
-    and in the (standardised) unit of the targets.
+    Shapes: y (n,), or (n, num_outputs) for several outputs; f, mean and variance (..., n) for one
+    latent function, (..., n, p) for p of them, where the leading dimensions are samples or members
+    of an ensemble. Everything is in nats and in the (standardised) unit of the targets.
 
     Attributes:
-        num_latents: p, how many latent functions one target depends on.
+        num_latents: p, how many latent functions the targets of one row depend on.
+        num_outputs: how many targets a row has.
         log_concave: whether log p(y | f) is concave in f for every y.
         task: decides how targets are encoded and which metrics apply. ``regression``: real numbers;
             ``binary``: -1 or 1; ``multiclass``: 0, 1, ..., p - 1; ``count``: 0, 1, 2, ...
     """
 
     num_latents: int = 1
+    num_outputs: int = 1
     log_concave: ClassVar[bool]
     task: ClassVar[Task]
 
     @abstractmethod
     def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
-        """log p(y | f) in nats: y (n,), f (..., n) or (..., n, p) -> (..., n)."""
+        """log p(y | f) in nats, summed over the outputs of a row: f as above -> (..., n)."""
 
     @abstractmethod
     def expected_log_prob(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         """E log p(y | f) in nats under f ~ N(mean, variance), points and latents independent.
 
         Args:
-            y (n,): targets.
+            y (n,) or (n, num_outputs): targets.
             mean, variance (..., n) or (..., n, p): latent marginals; the variance is not negative.
 
         Returns:
@@ -46,5 +48,19 @@ class Likelihood(nn.Module, ABC):
         """
 
     @abstractmethod
-    def predictive(self, mean: Tensor, variance: Tensor) -> torch.distributions.Distribution:
-        """Distribution of y with batch shape (..., n), given latent marginals as above."""
+    def predictive(self, mean: Tensor, variance: Tensor) -> Distribution:
+        """Distribution of y with batch shape (..., n), given latent marginals as above.
+
+        Of several outputs it is a ``torch.distributions.Independent`` of event shape
+        (num_outputs,), whose base distribution has the marginals of the outputs; see
+        ``target_marginals``.
+        """
+
+
+def target_marginals(predictive: Distribution) -> Distribution:
+    """The law of every single target: batch shape (..., n), or (..., n, p) for p outputs.
+
+    Args:
+        predictive: what ``Likelihood.predictive`` gives.
+    """
+    return predictive.base_dist if isinstance(predictive, Independent) else predictive

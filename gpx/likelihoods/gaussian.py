@@ -1,4 +1,4 @@
-"""Gaussian noise of one learned variance."""
+"""Gaussian noise: of one output, and of several outputs with a variance each."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gpx.constraints import FLOOR, positive_parameter
+from gpx.errors import ConfigError
 from gpx.likelihoods.base import Likelihood
 
 LOG_TWO_PI = math.log(2.0 * math.pi)
@@ -46,3 +47,53 @@ class Gaussian(Likelihood):
         return torch.distributions.Normal(
             mean, (variance.clamp_min(0) + self.noise_variance).sqrt()
         )
+
+
+class GaussianOutputs(Likelihood):
+    """y_j = f_j + e_j, e_j ~ N(0, noise_variance_j), for p outputs with a latent function each.
+
+    Given their latent functions the outputs are independent of one another; what they share is
+    in the model (kernel, inducing points).
+
+    Args:
+        num_outputs: p, at least two.
+        noise_variance: initial variance of the noise of every output, in squared target units;
+            p of them are learned.
+        noise_floor: infimum of the noise variances, same unit.
+
+    Raises:
+        ConfigError: fewer than two outputs.
+
+    All expectations are closed forms. Cost: O(n p).
+    """
+
+    log_concave = True
+    task = "regression"
+    noise_variance: Tensor
+
+    def __init__(
+        self, num_outputs: int, noise_variance: float = 0.1, noise_floor: float = FLOOR
+    ) -> None:
+        super().__init__()
+        if num_outputs < 2:
+            raise ConfigError(
+                f"GaussianOutputs is for two outputs or more, got {num_outputs}; the Gaussian "
+                "likelihood is for one"
+            )
+        self.num_latents = self.num_outputs = num_outputs
+        noise = torch.full((num_outputs,), noise_variance, dtype=torch.float64)
+        positive_parameter(self, "noise_variance", noise, floor=noise_floor)
+
+    def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
+        """Sum over the outputs of normal log-densities: y (n, p), f (..., n, p) -> (..., n)."""
+        noise = self.noise_variance
+        return -0.5 * (LOG_TWO_PI + noise.log() + (y - f).square() / noise).sum(-1)
+
+    def expected_log_prob(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        """log_prob at the mean, minus half of each variance over its noise variance; (..., n)."""
+        return self.log_prob(y, mean) - 0.5 * (variance / self.noise_variance).sum(-1)
+
+    def predictive(self, mean: Tensor, variance: Tensor) -> torch.distributions.Independent:
+        """Independent normals with the latent variances plus the noise variances."""
+        std = (variance.clamp_min(0) + self.noise_variance).sqrt()
+        return torch.distributions.Independent(torch.distributions.Normal(mean, std), 1)

@@ -60,7 +60,8 @@ def baselines(
         max_queries: see ``MAX_QUERIES``; what is left out is logged.
 
     Returns:
-        For each baseline the metrics of ``gpx.metrics.evaluate``.
+        For each baseline the metrics of ``gpx.metrics.evaluate``; several outputs are predicted
+        each for itself.
 
     Cost: O(n d^2) for the linear model; for neighbours a tree search at d <= 32, beyond
     that O(n_test n d).
@@ -88,6 +89,7 @@ def baselines(
             p.predictive,
             data.test_y if p.rows is None else data.test_y[p.rows],
             data.scaler,
+            data.target_names,
         )
         for name, p in found.items()
     }
@@ -111,21 +113,25 @@ def _queries(data: Dataset, limit: int) -> Tensor | None:
 
 
 def _training_mean(data: Dataset) -> Normal:
-    std = data.train_y.std(correction=0).clamp_min(SMALLEST_STD)
-    return Normal(data.train_y.mean().expand(data.num_test), std.expand(data.num_test))
+    std = data.train_y.std(0, correction=0).clamp_min(SMALLEST_STD)
+    shape = data.test_y.shape
+    return Normal(data.train_y.mean(0).expand(shape), std.expand(shape))
 
 
 def _least_squares(data: Dataset) -> Normal:
     train, test = _with_intercept(data.train_x), _with_intercept(data.test_x)
-    # the triangular factor of (inputs, targets) poses the same least squares problem in d + 2 rows;
+    targets, width = data.train_y.reshape(data.num_train, -1), train.shape[1]
+    # the triangular factor of (inputs, targets) poses the same least squares problem in few rows;
     # normal equations would square the condition number, and some sets have near-dependent columns
-    factor = torch.linalg.qr(torch.cat([train, data.train_y[:, None]], dim=1), mode="r").R
-    solution = np.linalg.lstsq(factor[:, :-1].numpy(), factor[:, -1].numpy(), rcond=None)[0]
+    factor = torch.linalg.qr(torch.cat([train, targets], dim=1), mode="r").R
+    solution = np.linalg.lstsq(factor[:, :width].numpy(), factor[:, width:].numpy(), rcond=None)[0]
     weights = torch.from_numpy(solution)
-    residual = data.train_y - train @ weights
-    freedom = max(data.num_train - train.shape[1], 1)
-    std = (residual.square().sum() / freedom).sqrt().clamp_min(SMALLEST_STD)
-    return Normal(test @ weights, std.expand(data.num_test))
+    residual = targets - train @ weights
+    freedom = max(data.num_train - width, 1)
+    std = (residual.square().sum(0) / freedom).sqrt().clamp_min(SMALLEST_STD)
+    mean = test @ weights
+    shape = data.test_y.shape
+    return Normal(mean.view(shape), std.expand_as(mean).reshape(shape))
 
 
 def _neighbour_mean(data: Dataset, k: int, queries: Tensor | None) -> Normal:
@@ -136,8 +142,8 @@ def _neighbour_mean(data: Dataset, k: int, queries: Tensor | None) -> Normal:
     held = torch.linspace(0, data.num_train - 1, count, dtype=torch.float64).round().long()
     others = nearest_neighbours(data.train_x, data.train_x[held], k, exclude=held)
     residual = data.train_y[held] - data.train_y[others].mean(1)
-    std = residual.square().mean().sqrt().clamp_min(SMALLEST_STD)
-    return Normal(mean, std.expand(len(mean)))
+    std = residual.square().mean(0).sqrt().clamp_min(SMALLEST_STD)
+    return Normal(mean, std.expand_as(mean))
 
 
 def _classes(data: Dataset, y: Tensor) -> Tensor:

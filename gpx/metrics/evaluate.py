@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch.nn.functional import logsigmoid
 from gpx.data.labels import Task
 from gpx.data.standardiser import Standardiser
 from gpx.errors import ConfigError
+from gpx.likelihoods import target_marginals
 from gpx.metrics.classification import classification_metrics
 from gpx.metrics.regression import regression_metrics
 
@@ -19,7 +20,11 @@ _IN_TARGET_UNIT = ("rmse", "mae", "crps")
 
 
 def evaluate(
-    task: Task, predictive: Distribution, y: Tensor, scaler: Standardiser
+    task: Task,
+    predictive: Distribution,
+    y: Tensor,
+    scaler: Standardiser,
+    target_names: Sequence[str] = (),
 ) -> dict[str, float]:
     """All metrics of predictions for test targets.
 
@@ -28,12 +33,17 @@ def evaluate(
     allows it, ``coverage_95`` and ``crps`` (and ``crps_original``). Classes add ``accuracy``,
     ``brier`` and ``ece``; their ``rmse`` is the root of the Brier score and has no unit.
 
+    Of several outputs each has its own (``rmse.strength``), and ``rmse`` is their mean: that of
+    the standardised metrics weighs them alike, in the data's own units the large ones prevail.
+
     Args:
         task: of the likelihood.
-        predictive: of y, batch shape (n,); for classes it has ``probs`` or ``logits``, (n,) of the
-            class coded 1, or (n, C).
-        y (n,): targets as in ``Dataset``: standardised, or -1 and 1, or 0..C-1, or counts.
+        predictive: of y, as a likelihood gives it: batch shape (n,); for classes it has
+            ``probs`` or ``logits``, (n,) of the class coded 1, or (n, C).
+        y (n,) or (n, p): targets as in ``Dataset``: standardised, or -1 and 1, or 0..C-1, or
+            counts.
         scaler: of the data set.
+        target_names: p of them for several outputs; otherwise empty.
 
     Raises:
         ConfigError: the predictive distribution of a classifier has neither.
@@ -41,13 +51,16 @@ def evaluate(
     if task in ("binary", "multiclass"):
         found = classification_metrics(*_log_probabilities(task, predictive, y))
         return found | {f"{name}_original": found[name] for name in ("rmse", "mnlp")}
-    found = regression_metrics(predictive, y)
-    scale = float(scaler.target_scale)
+    each = regression_metrics(target_marginals(predictive), y)
+    scale = scaler.target_scale.to(y.device)
     for name in _IN_TARGET_UNIT:
-        if name in found:
-            found[f"{name}_original"] = found[name] * scale
+        if name in each:
+            each[f"{name}_original"] = each[name] * scale
     # a density per original unit is the standardised one divided by the scale
-    found["mnlp_original"] = found["mnlp"] + math.log(scale)
+    each["mnlp_original"] = each["mnlp"] + scale.log()
+    found = {name: float(values.mean()) for name, values in each.items()}
+    for place, target in enumerate(target_names):
+        found |= {f"{name}.{target}": float(values[place]) for name, values in each.items()}
     return found
 
 

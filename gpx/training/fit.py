@@ -28,7 +28,7 @@ DATA = "arrays.npz"
 
 TAKEN = (
     *("data", "data.path", "data.root", "data.x", "data.y", "data.test"),
-    *("data.input_names", "data.target_name", "resume"),
+    *("data.input_names", "data.target_name", "data.target_names", "resume"),
 )
 """Options that say where data come from."""
 
@@ -74,7 +74,8 @@ def fit(
         x (n, d): inputs in their own units (they are standardised inside); (n,) is one input. NumPy
             arrays, torch tensors on any device, data frames or lists. The names of a data frame's
             columns are kept: ``predict`` takes the columns of other frames by name.
-        y (n,): numbers, counts or class labels, as the likelihood takes them.
+        y (n,): numbers, counts or class labels, as the likelihood takes them; (n, p) for p outputs
+            (``approx=svgp``, ``likelihood=gaussian_outputs``), which a data frame names.
         options: as on the command line, ``group=choice`` or ``name=value``.
         test: inputs and targets that metrics are computed on. None: a tenth of the rows is held
             out for that (``data.split``, ``data.test_fraction``) and the model does not see it.
@@ -93,17 +94,21 @@ def fit(
         Interrupted: after Ctrl-C, with a checkpoint in the folder.
     """
     arrays = _arrays(x, y)
-    names, target_name = _input_names(x), _series_name(y)
+    names = _column_names(x, "inputs")
+    target_names = _column_names(y, "targets") if arrays["y"].ndim == 2 else None
+    target_name = _series_name(y) if arrays["y"].ndim == 1 else None
     if test is not None:
         if not isinstance(test, (tuple, list)) or len(test) != 2:
             raise ShapeError("test= takes a pair (inputs, targets) of arrays")
         more_x = test[0] if names is None else columns_by_name(test[0], names, "test inputs")
-        more = _arrays(more_x, test[1])
-        if more["x"].shape[1] != arrays["x"].shape[1]:
-            raise ShapeError(
-                f"test inputs have {more['x'].shape[1]} columns, training inputs "
-                f"{arrays['x'].shape[1]}"
-            )
+        more_y = test[1]
+        if target_names is not None:
+            more_y = columns_by_name(more_y, target_names, "test targets")
+        more = _arrays(more_x, more_y)
+        for name, what in (("x", "inputs"), ("y", "targets")):
+            ours, theirs = (each[name].shape[1:] or (1,) for each in (arrays, more))
+            if ours != theirs:
+                raise ShapeError(f"test {what} have {theirs[0]} columns, training {what} {ours[0]}")
         is_test = np.repeat([False, True], [len(arrays["y"]), len(more["y"])])
         arrays = {name: np.concatenate([arrays[name], more[name]]) for name in arrays}
         arrays["test"] = is_test
@@ -129,6 +134,9 @@ def fit(
     config.data.path = str(path)
     config.data.input_names = None if names is None else [_as_text(name) for name in names]
     config.data.target_name = None if target_name is None else _as_text(target_name)
+    config.data.target_names = (
+        None if target_names is None else [_as_text(name) for name in target_names]
+    )
     config.data.test = None if test is None else "test"
     made = [parent for parent in path.parents if not parent.exists()]
     try:
@@ -155,19 +163,23 @@ def fit(
     return Fitted(model, metrics, target.path)
 
 
-def _input_names(x: Any) -> tuple[str, ...] | None:
-    """Names of a data frame's columns, or of the one input that a column of a frame is.
+def _column_names(values: Any, what: str) -> tuple[str, ...] | None:
+    """Names of a data frame's columns, or of the one that a column of a frame is.
+
+    Args:
+        values: inputs or targets, as given.
+        what: they are, for the error message.
 
     Raises:
         DataError: two columns of one name, by which nothing can be told apart later.
     """
-    if np.ndim(x) == 1:
-        name = _series_name(x)
+    if np.ndim(values) == 1:
+        name = _series_name(values)
         return None if name is None else (name,)
-    names = column_names(x)
+    names = column_names(values)
     twice = [name for name in names or () if (names or ()).count(name) > 1]
     if twice:
-        raise DataError(f"inputs have two columns of the name {twice[0]!r}; rename one")
+        raise DataError(f"{what} have two columns of the name {twice[0]!r}; rename one")
     return names
 
 
@@ -188,7 +200,7 @@ def _series_name(values: Any) -> str | None:
 
 
 def _arrays(x: ArrayLike, y: ArrayLike) -> dict[str, NDArray[Any]]:
-    """Inputs (n, d) and targets (n,) as float64.
+    """Inputs (n, d) and targets (n,), or (n, p) for p > 1 outputs, as float64.
 
     Raises:
         DTypeError: not numbers.
@@ -198,9 +210,9 @@ def _arrays(x: ArrayLike, y: ArrayLike) -> dict[str, NDArray[Any]]:
     targets = real_array(y, "targets, with classes as numbers,")
     inputs = inputs[:, None] if inputs.ndim == 1 else inputs
     targets = targets[:, 0] if targets.ndim == 2 and targets.shape[1] == 1 else targets
-    if inputs.ndim != 2 or targets.ndim != 1 or len(inputs) != len(targets):
+    if inputs.ndim != 2 or targets.ndim not in (1, 2) or len(inputs) != len(targets):
         raise ShapeError(
             f"inputs of shape {np.shape(x)} and targets of shape {np.shape(y)}; expected (n, d) "
-            "and (n,) with the same n"
+            "and (n,), or (n, p) for p targets, with the same n"
         )
     return {"x": inputs, "y": targets}

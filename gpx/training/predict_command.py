@@ -24,8 +24,9 @@ OPTIONS
   input=FILE      table of inputs: columns as in training, with or without a header line;
                   with a header the order is free and other columns are ignored
   output=FILE     where to write; one row per input row: mean, standard deviation and
-                  95 % interval of the target, in the data's own units; for classes the
-                  most probable label and the probability of each
+                  95 % interval of the target (of each, where there are several), in the
+                  data's own units; for classes the most probable label and the probability
+                  of each
   device=cpu      cpu | cuda | auto
   trust=PACKAGE   build classes of this package of yours too (several: a,b), where the run has some;
                   without it, only classes of gpx
@@ -56,7 +57,7 @@ def main(arguments: list[str] | None = None) -> None:
             names = [f"probability_{value:g}" for value in predictor.labels]
             write_table(output, ["label", *names], [label, *probability.T])
         else:
-            write_predictions(output, *predictor.predict(inputs))
+            write_predictions(output, *predictor.predict(inputs), predictor.target_names)
     except (GPXError, OmegaConfBaseException) as error:
         print_error(error)
         sys.exit(2)

@@ -16,7 +16,7 @@ from torch import Tensor
 from gpx.data import Standardiser
 from gpx.data.table import numbered_names
 from gpx.errors import CheckpointError, ConfigError, DataError, ShapeError
-from gpx.likelihoods import Likelihood
+from gpx.likelihoods import Likelihood, target_marginals
 from gpx.models import Posterior
 from gpx.training.arrays import column_names, columns_by_name, real_array
 from gpx.training.build import build_model
@@ -35,8 +35,9 @@ class Prediction(NamedTuple):
     """Predictive distribution of y per row, in the data's own units.
 
     Attributes:
-        mean (n,), std (n,): of y, observation noise included.
-        lower (n,), upper (n,): ends of the central 95 % interval.
+        mean (n,), std (n,): of y, observation noise included; (n, p) for p > 1 outputs.
+        lower (n,), upper (n,): ends of the central 95 % interval, shaped alike; of several outputs
+            each holds its own with that probability.
     """
 
     mean: NDArray[np.float64]
@@ -67,6 +68,7 @@ class Predictor:
         input_names: columns in training order.
         target_name: name of the target.
         labels: for classes, the data's own label of each, ascending; otherwise empty.
+        target_names: for several outputs, the name of each; otherwise empty.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class Predictor:
         input_names: tuple[str, ...],
         target_name: str,
         labels: tuple[float, ...] = (),
+        target_names: tuple[str, ...] = (),
     ) -> None:
         self.posterior = posterior
         self.likelihood = likelihood
@@ -84,6 +87,7 @@ class Predictor:
         self.input_names = input_names
         self.target_name = target_name
         self.labels = labels
+        self.target_names = target_names
 
     def distribution(self, x: Tensor) -> torch.distributions.Distribution:
         """Predictive distribution of standardised y at standardised inputs (n, d)."""
@@ -107,7 +111,7 @@ class Predictor:
             raise ConfigError(
                 f"{self.target_name} is a class, which has no mean: call predict_classes"
             )
-        distribution = self.distribution(self._standardised(inputs))
+        distribution = target_marginals(self.distribution(self._standardised(inputs)))
         lower, upper = central_interval(distribution, 0.95)
         mean = self.scaler.original_mean(distribution.mean.double().cpu())
         std = self.scaler.original_std(distribution.stddev.double().cpu())
@@ -277,7 +281,8 @@ def restore_predictor(config: DictConfig, state: dict, device: torch.device) -> 
         posterior = model.empty_posterior(state["num_data"]).to(device, dtype)
         posterior.load_state_dict(state["posterior"])
         model.likelihood.load_state_dict(state["likelihood"])
-        scaler = Standardiser(len(state["input_names"]))
+        target_names = tuple(state.get("target_names", ()))
+        scaler = Standardiser(len(state["input_names"]), len(target_names) or 1)
         scaler.load_state_dict({k: v.cpu() for k, v in state["scaler"].items()})
         return Predictor(
             posterior,
@@ -286,6 +291,7 @@ def restore_predictor(config: DictConfig, state: dict, device: torch.device) -> 
             tuple(state["input_names"]),
             state["target_name"],
             tuple(state.get("labels", ())),
+            target_names,
         )
     except (KeyError, RuntimeError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"checkpoint.pt does not fit config.yaml: {error}") from error

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from gpx.data import Dataset
+from gpx.likelihoods import target_marginals
 from gpx.training.predictor import Predictor, central_interval
 
 if TYPE_CHECKING:
@@ -22,11 +23,16 @@ Array = NDArray[np.float64]
 GRID = 400
 """Points at which a function of one input is drawn."""
 
+OUTPUTS = 4
+"""Outputs that are drawn, where there are several; their figures are numbered."""
+
 
 def draw_results(
     data: Dataset, predictor: Predictor, predictive: Distribution
 ) -> dict[str, Figure]:
     """Predicted against observed and, for one input, the fitted function; none for classes.
+
+    Of several outputs the first ``OUTPUTS`` are drawn.
 
     Args:
         data: the split the model was trained on.
@@ -40,32 +46,40 @@ def draw_results(
     scaler = data.scaler
 
     def original(values: Tensor) -> Array:
-        return scaler.original_mean(values.double().cpu()).numpy()
+        """(n, p), in the data's own units; p = 1 for a single output."""
+        found = scaler.original_mean(values.double().cpu())
+        return found.reshape(len(found), -1).numpy()
 
     def original_inputs(x: Tensor) -> Array:
         return scaler.original_inputs(x.double())[:, 0].numpy()
 
     def band(predictive: Distribution) -> tuple[Array, Array, Array]:
-        lower, upper = central_interval(predictive, 0.95)
-        return original(predictive.mean), original(lower), original(upper)
+        marginals = target_marginals(predictive)
+        lower, upper = central_interval(marginals, 0.95)
+        return original(marginals.mean), original(lower), original(upper)
 
-    observed = original(data.test_y)
-    drawn = {
-        "predicted_against_observed": figures.predicted_against_observed(
-            observed, *band(predictive), data.target_name
-        )
-    }
+    names = data.target_names or (data.target_name,)
+    observed, trained, predicted = original(data.test_y), original(data.train_y), band(predictive)
+    grid = torch.empty(0)
     if data.num_inputs == 1:
         low, high = float(data.train_x.min()), float(data.train_x.max())
         margin = 0.05 * (high - low)
         grid = torch.linspace(low - margin, high + margin, GRID)[:, None]
-        drawn["fitted_function"] = figures.fitted_function(
-            (original_inputs(data.train_x), original(data.train_y)),
-            (original_inputs(data.test_x), observed),
-            original_inputs(grid),
-            *band(predictor.distribution(grid.to(predictive.mean))),
-            (data.input_names[0], data.target_name),
+        on_grid = band(predictor.distribution(grid.to(predictive.mean)))
+    drawn = {}
+    for place, name in enumerate(names[:OUTPUTS]):
+        number = f"_{place + 1}" if data.target_names else ""
+        drawn[f"predicted_against_observed{number}"] = figures.predicted_against_observed(
+            observed[:, place], *(part[:, place] for part in predicted), name
         )
+        if data.num_inputs == 1:
+            drawn[f"fitted_function{number}"] = figures.fitted_function(
+                (original_inputs(data.train_x), trained[:, place]),
+                (original_inputs(data.test_x), observed[:, place]),
+                original_inputs(grid),
+                *(part[:, place] for part in on_grid),
+                (data.input_names[0], name),
+            )
     return drawn
 
 

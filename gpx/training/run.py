@@ -80,13 +80,15 @@ class _Run:
             self.data.input_names,
             self.data.target_name,
             self.data.labels,
+            self.data.target_names,
         )
 
     def evaluate(self, predictive: Distribution | None = None) -> dict[str, float]:
         """Test metrics of a prediction at the test inputs; by default of the model as it stands."""
         if predictive is None:
             predictive = self.predictor().distribution(self.test[0])
-        return evaluate(self.data.task, predictive, self.test[1], self.data.scaler)
+        data = self.data
+        return evaluate(data.task, predictive, self.test[1], data.scaler, data.target_names)
 
 
 def run(config: DictConfig, folder: RunFolder) -> dict[str, Any]:
@@ -217,6 +219,12 @@ def _prepare(
     objective: Objective = build(config, "objective")
     objective.to(device)
     objective.check(model)
+    if data.num_outputs != model.num_outputs:
+        raise ConfigError(
+            f"data {data.name} has {data.num_outputs} targets ({data.target_name}), "
+            f"{type(model).__name__} with this likelihood takes {model.num_outputs}: choose one by "
+            "data.target=, or approx=svgp likelihood=gaussian_outputs, which takes several"
+        )
     train = (data.train_x.to(device, dtype), data.train_y.to(device, dtype))
     test = (data.test_x.to(device, dtype), data.test_y.to(device, dtype))
     optimizer, start = build(config, "optimizer"), build(config, "init")
@@ -261,6 +269,7 @@ def _with_facts(config: DictConfig, data: Dataset) -> DictConfig:
     filled.facts = {
         "num_train": data.train_x.shape[0],
         "num_inputs": data.train_x.shape[1],
+        "num_outputs": data.num_outputs,
         "num_classes": data.num_classes,
     }
     for name in ("path", "root"):  # a run is resumed from any folder
@@ -327,6 +336,7 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
             "input_names": list(data.input_names),
             "target_name": data.target_name,
             "labels": list(data.labels),
+            "target_names": list(data.target_names),
             "num_data": data.train_x.shape[0],
         },
     )

@@ -85,7 +85,7 @@ def _check_prediction(posterior: Posterior, x: Tensor, *_: Any, **__: Any) -> No
 
 def _check_training(model: Model, x: Tensor, y: Tensor, **_: Any) -> None:
     check_inputs(model, x, model.num_inputs)
-    check_targets(model, x, y)
+    check_targets(model, x, y, model.num_outputs)
 
 
 class Model(DataSized, ABC):
@@ -115,6 +115,14 @@ class Model(DataSized, ABC):
         """Columns of the inputs it is made for; None where its kernel says what does not fit."""
         basis = getattr(self, "basis", None)
         return basis.num_inputs if isinstance(basis, Basis) else None
+
+    @property
+    def num_outputs(self) -> int:
+        """Targets of a row that it models, y (n,) for one and (n, p) for p > 1. Default: one.
+
+        A model that takes several says as many as its likelihood has.
+        """
+        return 1
 
     @property
     def num_rounds(self) -> int:
@@ -175,8 +183,9 @@ class Model(DataSized, ABC):
         Models whose q is already a parameter ignore the data.
 
         Raises:
-            ShapeError, DTypeError: x is no matrix (n, d) or y not (n,), or they are in another
-                precision or on another device than the model (checked for every subclass).
+            ShapeError, DTypeError: x is no matrix (n, d) or y not (n,) (or (n, num_outputs)), or
+                they are in another precision or on another device than the model (checked for
+                every subclass).
         """
 
     @abstractmethod

@@ -49,7 +49,7 @@ class Evidence:
 def _check_data(objective: Objective, model: Model, x: Tensor, y: Tensor, **_: Any) -> None:
     if isinstance(model, Model):  # the trainer, too, takes stand-ins for one
         check_inputs(model, x, model.num_inputs)
-        check_targets(model, x, y)
+        check_targets(model, x, y, model.num_outputs)
 
 
 class Objective(DataSized, ABC):
@@ -95,6 +95,12 @@ class Objective(DataSized, ABC):
             raise ConfigError(
                 f"objective {type(self).__name__} needs a {wanted} model, "
                 f"got {type(model).__name__}; choose another objective= or approx="
+            )
+        if model.likelihood.num_outputs != model.num_outputs:
+            raise ConfigError(
+                f"{type(model).__name__} models one output and its likelihood has "
+                f"{model.likelihood.num_outputs}; choose another likelihood=, or approx=svgp, "
+                "which takes several"
             )
         if not isinstance(model.likelihood, self.likelihoods):
             wanted = " or ".join(m.__name__ for m in self.likelihoods)

@@ -13,7 +13,7 @@ from gpx.errors import ConfigError, ShapeError
 from gpx.inducing import DEFAULT_SELECTOR
 from gpx.inducing import selector as selector_by_name
 from gpx.kernels.base import Kernel
-from gpx.likelihoods import Gaussian, Likelihood
+from gpx.likelihoods import Gaussian, GaussianOutputs, Likelihood
 from gpx.linalg import CholeskyReport
 from gpx.linalg.triangular import inverse_lower, lower_matmul
 from gpx.means.base import Mean
@@ -28,6 +28,9 @@ from gpx.methods.sparse.variational import (
     whitening,
 )
 from gpx.sampling import SHARED, Frequencies, prior_functions
+
+GAUSSIAN = (Gaussian, GaussianOutputs)
+"""Likelihoods whose optimal q(v) has a closed form."""
 
 PREDICT_CHUNK = 4096
 """Test rows per step of a prediction."""
@@ -51,7 +54,8 @@ class SVGP(Model):
     """Sparse variational GP: q(u) over function values at M inducing points Z, whitened.
 
     u = mean(Z) + L v with L L^T = K_zz and q(v) Gaussian. The p latent functions of a likelihood
-    share kernel, mean function and Z, and have a q(v) each.
+    share kernel, mean function and Z, and have a q(v) each: several outputs (the likelihood
+    ``GaussianOutputs``) are modelled each for itself, for the kernel work of one.
 
     Args:
         kernel, mean, likelihood: parts of the model.
@@ -113,6 +117,11 @@ class SVGP(Model):
         self.inducing = nn.Parameter(torch.zeros(size, num_inputs))
         self.q = _family(family)(size, likelihood.num_latents)
 
+    @property
+    def num_outputs(self) -> int:
+        """As many as the likelihood has."""
+        return self.likelihood.num_outputs
+
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
         """As in ``Model``: M where more were asked for than there are data."""
         return settled_size(self._asked, self.inducing.shape[0])
@@ -131,7 +140,7 @@ class SVGP(Model):
             )
         points = self.selector(x, self.kernel, self.inducing.shape[0], generator=generator)
         self.place(points)
-        if self.warm_start and isinstance(self.likelihood, Gaussian):
+        if self.warm_start and isinstance(self.likelihood, GAUSSIAN):
             self._warm_start(self.likelihood, x, y)
 
     @torch.no_grad()
@@ -153,18 +162,23 @@ class SVGP(Model):
         self.q.assign(torch.zeros_like(self.q.mean), identity.expand(latents, size, size))
 
     @torch.no_grad()
-    def _warm_start(self, likelihood: Gaussian, x: Tensor, y: Tensor) -> None:
-        """Noise variance and q(v) of highest collapsed bound.
+    def _warm_start(self, likelihood: Gaussian | GaussianOutputs, x: Tensor, y: Tensor) -> None:
+        """Noise variance and q(v) of highest collapsed bound, of every output.
 
         Hyperparameters fitted to a subset leave the noise too low for a sparse model, which must
         count as noise what its inducing points cannot explain. The noise is only ever raised.
         """
-        statistics = self._statistics(x, y)
         current = likelihood.noise_variance
-        start = max(float(current), 1e-6)
-        best, _ = statistics.best_noise(start, max(10.0 * start, 2.0 * float(y.var())))
-        likelihood.noise_variance = torch.maximum(current, best.to(current.dtype))
-        self.q.assign(*statistics.optimal_q(likelihood.noise_variance))
+        statistics = self._statistics(x, y)
+        scales = zip(current.view(-1).tolist(), y.var(0).view(-1).tolist(), strict=True)
+        best = [
+            each.best_noise(max(noise, 1e-6), max(10.0 * max(noise, 1e-6), 2.0 * variance))[0]
+            for each, (noise, variance) in zip(statistics, scales, strict=True)
+        ]
+        likelihood.noise_variance = torch.maximum(
+            current, torch.stack(best).view_as(current).to(current.dtype)
+        )
+        self.q.assign(*self._optimal_q(likelihood, statistics))
 
     @torch.no_grad()
     def fit_variational(self, x: Tensor, y: Tensor) -> None:
@@ -173,19 +187,27 @@ class SVGP(Model):
         Raises:
             ConfigError: the likelihood is not Gaussian, so that there is no closed form.
         """
-        if not isinstance(self.likelihood, Gaussian):
+        if not isinstance(self.likelihood, GAUSSIAN):
             # torch renames the class of a module with parametrised parameters
             name = type(self.likelihood).__name__.removeprefix("Parametrized")
             raise ConfigError(
                 f"the optimal q(u) has a closed form for the Gaussian likelihood only, not {name}"
             )
-        statistics = self._statistics(x, y)
-        self.q.assign(*statistics.optimal_q(self.likelihood.noise_variance))
+        self.q.assign(*self._optimal_q(self.likelihood, self._statistics(x, y)))
 
-    def _statistics(self, x: Tensor, y: Tensor) -> CollapsedStatistics:
-        return collapsed_statistics(
-            self.kernel, self.inducing, x, y - self.mean(x), jitter=self.jitter
-        )
+    def _statistics(self, x: Tensor, y: Tensor) -> list[CollapsedStatistics]:
+        mean = self.mean(x).view(-1, *(1 for _ in y.shape[1:]))
+        return collapsed_statistics(self.kernel, self.inducing, x, y - mean, jitter=self.jitter)
+
+    @staticmethod
+    def _optimal_q(
+        likelihood: Gaussian | GaussianOutputs, statistics: list[CollapsedStatistics]
+    ) -> tuple[Tensor, Tensor]:
+        """Mean (p, M) and factor (p, M, M) of the optimal q(v), output by output."""
+        noises = likelihood.noise_variance.view(-1)
+        found = [each.optimal_q(noise) for each, noise in zip(statistics, noises, strict=True)]
+        means, factors = zip(*found, strict=True)
+        return torch.cat(means), torch.cat(factors)
 
     def marginals(self, x: Tensor) -> Marginals:
         """Marginals of f at x (B, d) under q, with gradients: (B,), or (B, p) for p latents."""
@@ -212,9 +234,9 @@ class SVGP(Model):
         """
         posterior = self.empty_posterior(x.shape[0])
         if posterior.refitted:
-            assert isinstance(self.likelihood, Gaussian)
+            assert isinstance(self.likelihood, GAUSSIAN)
             q = copy.deepcopy(self.q)
-            q.assign(*self._statistics(x, y).optimal_q(self.likelihood.noise_variance))
+            q.assign(*self._optimal_q(self.likelihood, self._statistics(x, y)))
         else:
             q = self.q
         white = whitening(self.kernel, self.inducing, self.jitter)
@@ -226,7 +248,7 @@ class SVGP(Model):
 
     def empty_posterior(self, num_data: int) -> SVGPPosterior:
         """Buffers of the right shapes; they do not depend on the number of data."""
-        refitted = self.refit and isinstance(self.likelihood, Gaussian)
+        refitted = self.refit and isinstance(self.likelihood, GAUSSIAN)
         return SVGPPosterior(self.kernel, self.mean, self.inducing, self.q, refitted=refitted)
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:

@@ -79,29 +79,36 @@ def collapsed_statistics(
     *,
     jitter: float,
     chunk: int = 4096,
-) -> CollapsedStatistics:
+) -> list[CollapsedStatistics]:
     """Accumulate the statistics over chunks of data.
 
     Args:
         kernel, inducing (M, d), jitter: as in ``whitened_marginals``.
         x (n, d): all training inputs.
-        residual (n,): targets minus the prior mean.
+        residual (n,) or (n, p): targets minus the prior mean.
         chunk: rows per step.
 
-    Cost: O(n M^2) time, O(M^2 + M chunk) memory.
+    Returns:
+        those of each of the p outputs, which share ``gram`` and ``trace``.
+
+    Cost: O(n M^2 + n p M) time, O(M^2 + M chunk) memory.
     """
     inverse = inverse_lower(whitening(kernel, inducing, jitter).cholesky)
     size = inverse.shape[0]
     gram = torch.zeros_like(inverse)
-    moment = inverse.new_zeros(size)
-    square, trace = inverse.new_zeros(()), inverse.new_zeros(())
+    outputs = residual.reshape(x.shape[0], -1).mT
+    moment = inverse.new_zeros(len(outputs), size)
+    square, trace = inverse.new_zeros(len(outputs)), inverse.new_zeros(())
     for start in range(0, x.shape[0], chunk):
         rows = slice(start, start + chunk)
         projection = lower_matmul(inverse, kernel.evaluate(inducing, x[rows]).double())
-        targets = residual[rows].double()
+        targets = outputs[:, rows].double()
         gram.addmm_(projection, projection.mT)
-        moment += projection @ targets
-        square += targets.square().sum()
+        moment += targets @ projection.mT
+        square += targets.square().sum(1)
         left = kernel.diagonal(x[rows]).double() - projection.square().sum(0)
         trace += left.clamp_min(0.0).sum()
-    return CollapsedStatistics(gram, moment, square, trace, x.shape[0])
+    return [
+        CollapsedStatistics(gram, each, its_square, trace, x.shape[0])
+        for each, its_square in zip(moment, square, strict=True)
+    ]
