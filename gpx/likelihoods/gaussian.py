@@ -81,8 +81,14 @@ class GaussianOutputs(Likelihood):
                 "likelihood is for one"
             )
         self.num_latents = self.num_outputs = num_outputs
+        self.noise_floor = noise_floor
         noise = torch.full((num_outputs,), noise_variance, dtype=torch.float64)
         positive_parameter(self, "noise_variance", noise, floor=noise_floor)
+
+    def output(self, place: int) -> Gaussian:
+        """The likelihood of one output alone, with a noise variance of its own from here on."""
+        noise = self.noise_variance.detach()
+        return Gaussian(float(noise[place]), self.noise_floor).to(noise)
 
     def log_prob(self, y: Tensor, f: Tensor) -> Tensor:
         """Sum over the outputs of normal log-densities: y (n, p), f (..., n, p) -> (..., n)."""

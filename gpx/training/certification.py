@@ -83,8 +83,8 @@ def require_certifiable(config: DictConfig) -> None:
     if not (isinstance(likelihood, type) and issubclass(likelihood, Gaussian)):
         name = getattr(likelihood, "__name__", config.likelihood.get("_target_"))
         raise ConfigError(
-            f"a run with the likelihood {name} cannot be certified: its exact posterior has no "
-            "closed form to compare with; certificates need likelihood=gaussian"
+            f"a run with the likelihood {name} cannot be certified: certificates compare with the "
+            "exact posterior of one output with Gaussian noise, and need likelihood=gaussian"
         )
 
 

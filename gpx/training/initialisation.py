@@ -14,7 +14,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from gpx.constraints import at_their_floor, lower_limits
 from gpx.errors import ConfigError
 from gpx.kernels.stationary import Stationary
-from gpx.likelihoods import Gaussian
+from gpx.likelihoods import Gaussian, GaussianOutputs
 from gpx.models import ExactGP, Model
 from gpx.objectives import ExactMLL
 from gpx.training.lbfgsb import LBFGSB
@@ -52,14 +52,15 @@ class SubsetInitialisation(Initialisation):
     """Type-II maximum likelihood of an exact GP on random training rows (``init=subset``).
 
     The model's kernel, mean and noise variance take the fitted values. With a non-Gaussian
-    likelihood there is no exact evidence and the constants stay.
+    likelihood there is no exact evidence and the constants stay. For several outputs the sum of
+    their evidences is maximised: kernel and mean are shared, noise variances are not.
 
     With many inputs the config's lengthscales may leave the kernel matrix diagonal, from where no
     gradient leads away, and longer ones may end in another optimum: several starts are fitted, and
     the one with the largest evidence is taken.
 
     Args:
-        num_points: rows drawn; cost is cubic in it.
+        num_points: rows drawn; cost is cubic in it, and linear in the number of outputs.
         max_evaluations: of the log marginal likelihood under L-BFGS-B, from each start.
         num_starts: most starts: the lengthscales of the config times factors from 1 to sqrt(d) in
             equal ratios of at least two (d = 3: one start, 4: two, 16: three, 64: four).
@@ -91,11 +92,11 @@ class SubsetInitialisation(Initialisation):
 
         Args:
             model: to initialise, in place.
-            x (n, d), y (n,): all training data.
+            x (n, d), y (n,) or (n, p): all training data.
             generator: draws the rows.
             say: takes progress lines.
         """
-        if not isinstance(model.likelihood, Gaussian):
+        if not isinstance(model.likelihood, (Gaussian, GaussianOutputs)):
             say(f"init: {type(model.likelihood).__name__} likelihood, starting from constants")
             return
         num = min(self.num_points, x.shape[0])
@@ -103,15 +104,11 @@ class SubsetInitialisation(Initialisation):
         subset_x, subset_y = x[rows].double(), y[rows].double()
         fits = []
         for factor in start_factors(self.num_starts, x.shape[1]):
-            exact = ExactGP(
-                kernel=copy.deepcopy(model.kernel).double(),
-                mean=copy.deepcopy(model.mean).double(),
-                likelihood=copy.deepcopy(model.likelihood).double(),
-            )
+            exact = exact_outputs(model)
             if not list(exact.parameters()):
                 return
             if factor > 1.0:
-                if not _lengthen(exact.kernel, factor):
+                if not _lengthen(exact, factor):
                     break
                 say(f"init: again from lengthscales {factor:.2f} times as long")
             fits.append((self._fit(exact, subset_x, subset_y, say), exact))
@@ -119,21 +116,18 @@ class SubsetInitialisation(Initialisation):
         if len(fits) > 1:
             found = ", ".join(f"{value:+.4f}" for value, _ in fits)
             say(f"init: evidence/point from {len(fits)} starts: {found}; the largest is taken")
-        for name in at_their_floor(exact, list(exact.parameters())):
+        for name in _at_their_floor(exact):
             say(f"init: {name} of {num} points is at its floor, where it is kept")
-        for source, target in (
-            (exact.kernel, model.kernel),
-            (exact.mean, model.mean),
-            (exact.likelihood, model.likelihood),
-        ):
-            copy_parameters(source, target)
+        copy_hyperparameters(exact, model)
 
-    def _fit(self, exact: ExactGP, x: Tensor, y: Tensor, say: Say) -> float:
-        """Train ``exact``; returns its evidence per point."""
+    def _fit(self, exact: nn.ModuleList, x: Tensor, y: Tensor, say: Say) -> float:
+        """Train ``exact``, one model an output, on y (n,) or (n, p); evidence per target."""
         objective = ExactMLL()
+        outputs = y.reshape(len(y), -1).unbind(1)
 
         def loss() -> Tensor:
-            return objective(exact, x, y)
+            pairs = zip(exact, outputs, strict=True)
+            return torch.stack([objective(each, x, target) for each, target in pairs]).mean()
 
         def after_evaluation(count: int, value: float, replayed: bool) -> None:
             if count == 1 or count % 20 == 0:
@@ -147,7 +141,7 @@ class SubsetInitialisation(Initialisation):
         solver.minimise(parameters, loss, self.max_evaluations, after_evaluation, lower=limits)
         # of the point it ended at: line searches may have looked beyond a limit
         with torch.no_grad():
-            return -float(objective(exact, x, y))
+            return -float(loss())
 
 
 def start_factors(most: int, inputs: int) -> list[float]:
@@ -166,6 +160,37 @@ def _lengthen(kernel: nn.Module, factor: float) -> bool:
             part.lengthscale = factor * part.lengthscale
             found = True
     return found
+
+
+def exact_outputs(model: Model) -> nn.ModuleList:
+    """An exact GP in float64 for every output of ``model``, with copies of its parts.
+
+    They share one kernel and one mean; each has the noise variance of its output.
+    """
+    kernel, mean = copy.deepcopy(model.kernel).double(), copy.deepcopy(model.mean).double()
+    likelihood = copy.deepcopy(model.likelihood).double()
+    if isinstance(likelihood, GaussianOutputs):
+        each = [likelihood.output(place) for place in range(likelihood.num_outputs)]
+    else:
+        each = [likelihood]
+    return nn.ModuleList(ExactGP(kernel=kernel, mean=mean, likelihood=own) for own in each)
+
+
+def copy_hyperparameters(exact: nn.ModuleList, model: Model) -> None:
+    """Those of exact GPs, one for every output, into ``model``, possibly of another dtype."""
+    copy_parameters(exact[0].kernel, model.kernel)
+    copy_parameters(exact[0].mean, model.mean)
+    if isinstance(model.likelihood, GaussianOutputs):
+        noise = torch.stack([each.likelihood.noise_variance.detach() for each in exact])
+        model.likelihood.noise_variance = noise.to(model.likelihood.noise_variance)
+    else:
+        copy_parameters(exact[0].likelihood, model.likelihood)
+
+
+def _at_their_floor(exact: nn.ModuleList) -> list[str]:
+    """Names of hyperparameters at their floor, each once."""
+    found = (name for each in exact for name in at_their_floor(each, list(each.parameters())))
+    return list(dict.fromkeys(found))
 
 
 def copy_parameters(source: nn.Module, target: nn.Module) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import torch
 from torch import Tensor
 
@@ -11,8 +9,13 @@ from gpx.constraints import at_their_floor, lower_limits
 from gpx.errors import ConfigError
 from gpx.inference.neighbour_likelihood import neighbour_log_likelihood, neighbours
 from gpx.likelihoods import Gaussian
-from gpx.models import ExactGP, Model
-from gpx.training.initialisation import Say, SubsetInitialisation, copy_parameters
+from gpx.models import Model
+from gpx.training.initialisation import (
+    Say,
+    SubsetInitialisation,
+    copy_hyperparameters,
+    exact_outputs,
+)
 from gpx.training.lbfgsb import LBFGSB
 
 
@@ -64,11 +67,8 @@ class NeighbourInitialisation(SubsetInitialisation):
         n = x.shape[0]
         if not isinstance(model.likelihood, Gaussian) or n <= max(self.num_points, 2):
             return
-        fitted = ExactGP(
-            kernel=copy.deepcopy(model.kernel).double(),
-            mean=copy.deepcopy(model.mean).double(),
-            likelihood=copy.deepcopy(model.likelihood).double(),
-        )
+        outputs = exact_outputs(model)
+        fitted = outputs[0]
         inputs, targets = x.double(), y.double()
         chosen = torch.randperm(n, generator=generator, device=x.device)[: self.num_rows]
         count = min(self.num_neighbours, n - 1)
@@ -102,9 +102,4 @@ class NeighbourInitialisation(SubsetInitialisation):
         )
         for name in at_their_floor(fitted, parameters):
             say(f"init: {name} is at its floor, where it is kept")
-        for source, target in (
-            (fitted.kernel, model.kernel),
-            (fitted.mean, model.mean),
-            (fitted.likelihood, model.likelihood),
-        ):
-            copy_parameters(source, target)
+        copy_hyperparameters(outputs, model)

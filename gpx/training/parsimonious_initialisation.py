@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 
 import torch
@@ -10,9 +9,9 @@ from torch import Tensor, nn
 
 from gpx.kernels.stationary import Stationary
 from gpx.likelihoods import Gaussian
-from gpx.models import ExactGP, Model
+from gpx.models import Model
 from gpx.objectives import ExactMLL
-from gpx.training.initialisation import Say, SubsetInitialisation, copy_parameters
+from gpx.training.initialisation import Say, SubsetInitialisation, copy_parameters, exact_outputs
 
 RAW = "parametrizations.lengthscale.original"
 
@@ -40,7 +39,7 @@ class ParsimoniousInitialisation(SubsetInitialisation):
         if count < 2 or not isinstance(model.likelihood, Gaussian):
             super().__call__(model, x, y, generator=generator, say=say)
             return
-        start, state = _exact(model), generator.get_state()
+        (start,), state = exact_outputs(model), generator.get_state()
         super().__call__(model, x, y, generator=generator, say=say)
         again = torch.Generator(device=generator.device)
         again.set_state(state)  # the same rows
@@ -48,9 +47,9 @@ class ParsimoniousInitialisation(SubsetInitialisation):
         rows = torch.randperm(x.shape[0], generator=again, device=x.device)[:num]
         x, y = x[rows].double(), y[rows].double()
         with torch.no_grad():
-            many = float(ExactMLL().evidence(_exact(model), x, y).value)
+            many = float(ExactMLL().evidence(exact_outputs(model)[0], x, y).value)
         _tie(start.kernel, math.sqrt(count))
-        one = num * self._fit(start, x, y, say)
+        one = num * self._fit(nn.ModuleList([start]), x, y, say)
         price = 0.5 * (count - 1) * math.log(num)
         kept = "they are kept" if many - one > price else "one for all inputs is taken"
         say(
@@ -64,15 +63,6 @@ class ParsimoniousInitialisation(SubsetInitialisation):
         model.kernel.load_state_dict(tied)
         copy_parameters(start.mean, model.mean)
         copy_parameters(start.likelihood, model.likelihood)
-
-
-def _exact(model: Model) -> ExactGP:
-    assert isinstance(model.likelihood, Gaussian)
-    return ExactGP(
-        kernel=copy.deepcopy(model.kernel).double(),
-        mean=copy.deepcopy(model.mean).double(),
-        likelihood=copy.deepcopy(model.likelihood).double(),
-    )
 
 
 def _lengthscales(kernel: nn.Module) -> int:

@@ -58,28 +58,31 @@ def draw_results(
         lower, upper = central_interval(marginals, 0.95)
         return original(marginals.mean), original(lower), original(upper)
 
-    names = data.target_names or (data.target_name,)
+    names = (data.target_names or (data.target_name,))[:OUTPUTS]
+    numbers = [f"_{place + 1}" if data.target_names else "" for place in range(len(names))]
+    shown = list(enumerate(zip(numbers, names, strict=True)))
     observed, trained, predicted = original(data.test_y), original(data.train_y), band(predictive)
-    grid = torch.empty(0)
+    drawn = {
+        f"predicted_against_observed{number}": figures.predicted_against_observed(
+            observed[:, place], *(part[:, place] for part in predicted), name
+        )
+        for place, (number, name) in shown
+    }
     if data.num_inputs == 1:
         low, high = float(data.train_x.min()), float(data.train_x.max())
         margin = 0.05 * (high - low)
         grid = torch.linspace(low - margin, high + margin, GRID)[:, None]
-        on_grid = band(predictor.distribution(grid.to(predictive.mean)))
-    drawn = {}
-    for place, name in enumerate(names[:OUTPUTS]):
-        number = f"_{place + 1}" if data.target_names else ""
-        drawn[f"predicted_against_observed{number}"] = figures.predicted_against_observed(
-            observed[:, place], *(part[:, place] for part in predicted), name
-        )
-        if data.num_inputs == 1:
-            drawn[f"fitted_function{number}"] = figures.fitted_function(
+        fitted = band(predictor.distribution(grid.to(predictive.mean)))
+        drawn |= {
+            f"fitted_function{number}": figures.fitted_function(
                 (original_inputs(data.train_x), trained[:, place]),
                 (original_inputs(data.test_x), observed[:, place]),
                 original_inputs(grid),
-                *(part[:, place] for part in on_grid),
+                *(part[:, place] for part in fitted),
                 (data.input_names[0], name),
             )
+            for place, (number, name) in shown
+        }
     return drawn
 
 

@@ -220,10 +220,11 @@ def _prepare(
     objective.to(device)
     objective.check(model)
     if data.num_outputs != model.num_outputs:
+        names = ", ".join(data.target_names) or data.target_name
         raise ConfigError(
-            f"data {data.name} has {data.num_outputs} targets ({data.target_name}), "
-            f"{type(model).__name__} with this likelihood takes {model.num_outputs}: choose one by "
-            "data.target=, or approx=svgp likelihood=gaussian_outputs, which takes several"
+            f"data {data.name} has {data.num_outputs} targets ({names}), {type(model).__name__} "
+            f"with this likelihood takes {model.num_outputs}: give it as many, or take approx=svgp "
+            "likelihood=gaussian_outputs, which takes any number"
         )
     train = (data.train_x.to(device, dtype), data.train_y.to(device, dtype))
     test = (data.test_x.to(device, dtype), data.test_y.to(device, dtype))

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from gpx.errors import DTypeError, GPXError, ShapeError
+from gpx.errors import ConfigError, DTypeError, GPXError, ShapeError
+from gpx.likelihoods import GaussianOutputs
 from gpx.methods.base.model import Model, Posterior
 from gpx.methods.base.objective import Objective
 from gpx.training.build import build, build_model
@@ -109,6 +110,25 @@ def test_targets_that_do_not_fit(trained, fault):
     ):
         with pytest.raises(error, match=words):
             call()
+
+
+def test_models_of_one_output_refuse_several(trained):
+    several = torch.stack([trained.y, trained.y, trained.y], 1)
+    for call in (
+        lambda: trained.model.condition(trained.x, several),
+        lambda: evidence(trained, trained.x, several),
+    ):
+        with pytest.raises(ShapeError, match=r"expected \(30,\).*it models one output, got 3"):
+            call()
+    trained.model.likelihood, before = GaussianOutputs(3), trained.model.likelihood
+    try:
+        if trained.model.num_outputs == 1:
+            with pytest.raises(ConfigError, match="models one output and its likelihood has 3"):
+                trained.objective.check(trained.model)
+        else:
+            trained.objective.check(trained.model)
+    finally:
+        trained.model.likelihood = before
 
 
 def test_another_number_of_columns(trained):

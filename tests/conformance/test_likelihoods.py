@@ -11,6 +11,10 @@ REAL = [-1.2, 0.1, 0.4, 2.0]
 SIGNS = [1.0, -1.0, -1.0, 1.0]
 REGISTRY = {
     "Gaussian": (lambda: likelihoods.Gaussian(0.3), REAL),
+    "GaussianOutputs": (
+        lambda: likelihoods.GaussianOutputs(2, 0.3),
+        [[-1.2, 0.4], [0.1, 0.0], [0.4, -2.0], [2.0, 1.0]],
+    ),
     "Laplace": (lambda: likelihoods.Laplace(0.4), REAL),
     "StudentT": (lambda: likelihoods.StudentT(0.7, 3.5, num_nodes=40), REAL),
     "Bernoulli": (lambda: likelihoods.Bernoulli("logit", num_nodes=40), SIGNS),
@@ -22,7 +26,7 @@ NAMES = sorted(REGISTRY)
 
 
 def case(name):
-    """Likelihood, y (4,), mean and variance (4,) or (4, p), in float64."""
+    """Likelihood, y (4,) or (4, outputs), mean and variance (4,) or (4, p), in float64."""
     make, targets = REGISTRY[name]
     likelihood = make().double()
     shape = (4,) if likelihood.num_latents == 1 else (4, likelihood.num_latents)
@@ -49,6 +53,9 @@ def test_a_likelihood_says_what_it_is(name):
     assert likelihood.task in ("regression", "binary", "multiclass", "count")
     assert isinstance(likelihood.log_concave, bool)
     assert likelihood.num_latents >= 1
+    assert case(name)[1].shape[1:] == (
+        () if likelihood.num_outputs == 1 else (likelihood.num_outputs,)
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -71,6 +78,17 @@ def test_samples_of_the_latents_lead(name):
             predicted.log_prob(y)[i, 0],
             likelihood.predictive(draws[i, 0], spread[i, 0]).log_prob(y),
         )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_target_has_a_law_of_its_own(name):
+    """Of independent outputs the density is the product of the marginals'."""
+    likelihood, y, mean, variance = case(name)
+    predicted = likelihood.predictive(mean, variance)
+    marginals = likelihoods.target_marginals(predicted)
+    assert marginals.batch_shape == y.shape
+    density = marginals.log_prob(y).reshape(len(y), -1).sum(1)
+    torch.testing.assert_close(density, predicted.log_prob(y))
 
 
 @pytest.mark.parametrize("name", NAMES)

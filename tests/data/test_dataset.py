@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gpx.data import DataSource, Table, load
+from gpx.data import DataSource, Table, Task, load
 from gpx.errors import DataError
 
 
@@ -111,3 +111,35 @@ def test_counts_must_be_counts(value: float) -> None:
     y[4] = value
     with pytest.raises(DataError, match=rf"data row 5, .*found {value:g} .*expected a count"):
         load(Given(X, y), task="count")
+
+
+class Outputs(Given):
+    def table(self) -> Table:
+        return Table("given", self.x, self.y, ("a0", "a1", "a2"), "both", target_names=("b", "c"))
+
+
+def test_several_targets_are_each_scaled_as_alone(caplog: pytest.LogCaptureFixture) -> None:
+    both = np.stack([Y, 100.0 * X[:, 0] - 7.0], axis=1)
+    data = load(Outputs(X, both), task="regression")
+    assert (data.num_outputs, data.target_names) == (2, ("b", "c"))
+    assert load(Given(X, Y), task="regression").num_outputs == 1
+    for place in (0, 1):
+        alone = load(Given(X, both[:, place]), task="regression")
+        torch.testing.assert_close(data.train_y[:, place], alone.train_y)
+        torch.testing.assert_close(data.test_y[:, place], alone.test_y)
+        torch.testing.assert_close(
+            data.scaler.original_std(data.test_y)[:, place], alone.scaler.original_std(alone.test_y)
+        )
+    raw = data.scaler.original_mean(data.train_y)
+    torch.testing.assert_close(data.scaler.transform_targets(raw), data.train_y)
+    both[:, 1] = 2.0
+    with caplog.at_level(logging.WARNING):
+        load(Outputs(X, both), task="regression")
+    (warning,) = (r.getMessage() for r in caplog.records)
+    assert "target 'c'" in warning
+
+
+@pytest.mark.parametrize("task", ["binary", "multiclass", "count"])
+def test_several_targets_are_numbers(task: Task) -> None:
+    with pytest.raises(DataError, match=r"2 targets \(b, c\), .* takes one"):
+        load(Outputs(X, np.zeros((60, 2))), task=task)

@@ -268,3 +268,53 @@ def test_archive_of_a_single_number(tmp_path: Path) -> None:
     np.savez(path, x=np.float64(3.0), y=np.zeros(3))
     with pytest.raises(DataError, match=r"expected \(n, d\)"):
         NPZFile(str(path)).table()
+
+
+@pytest.mark.parametrize(
+    ("target", "inputs", "x", "y", "names"),
+    [
+        (["b", "d"], None, [1, 3], [2, 4], ("b", "d")),
+        ([-1, 0], ["c"], [3], [4, 1], ("d", "a")),
+        (["b"], None, [1, 3, 4], 2, ()),
+    ],
+)
+def test_several_targets(
+    tmp_path: Path, target: list, inputs: list | None, x: list, y: list | int, names: tuple
+) -> None:
+    path = write(tmp_path, "a,b,c,d\n1,2,3,4\n1,2,3,4\n")
+    table = CSVFile(path, target=target, inputs=inputs).table()
+    assert table.x[1].tolist() == x
+    assert table.y[1].tolist() == y
+    assert table.target_names == names
+    assert table.target_name == (", ".join(names) or "b")
+
+
+def test_several_targets_without_a_header(tmp_path: Path) -> None:
+    path = write(tmp_path, "1,2,3\n4,5,6\n")
+    assert CSVFile(path, target=[1, 2]).table().target_names == ("y1", "y2")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"target": ["b", "b"]}, "'b'.* asked for twice"),
+        ({"target": ["a", "b"], "inputs": ["b"]}, "'b'.* asked for twice"),
+        ({"target": []}, "data.target is an empty list"),
+        ({"target": ["a", "e"]}, "no column 'e'"),
+        ({"target": ["a", "b", "c", "d"]}, "0 inputs"),
+    ],
+)
+def test_several_targets_that_cannot_be(tmp_path: Path, options: dict, words: str) -> None:
+    path = write(tmp_path, "a,b,c,d\n1,2,3,4\n1,2,3,4\n")
+    with pytest.raises(DataError, match=words):
+        CSVFile(path, **options).table()
+
+
+def test_an_archive_of_several_targets(tmp_path: Path) -> None:
+    y = np.arange(6.0).reshape(3, 2)
+    np.savez(tmp_path / "a.npz", x=np.zeros((3, 1)), y=y)
+    table = NPZFile(str(tmp_path / "a.npz")).table()
+    assert table.target_names == ("y1", "y2")
+    np.testing.assert_array_equal(table.y, y)
+    named = NPZFile(str(tmp_path / "a.npz"), target_names=["b", "c"]).table()
+    assert named.target_names == ("b", "c")

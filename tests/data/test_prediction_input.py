@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 import gzip
 from pathlib import Path
 
@@ -103,3 +104,14 @@ def test_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="cannot write to"):
         write_predictions(tmp_path / "file" / "out.csv", [1.0], [1.0], [1.0], [1.0])
+
+
+def test_predictions_of_several_outputs(tmp_path: Path) -> None:
+    path = tmp_path / "out.csv"
+    parts = [base + np.arange(6.0).reshape(3, 2) for base in (0.0, 10.0, 20.0, 30.0)]
+    write_predictions(path, *parts, target_names=("height", "width, left"))
+    with path.open() as file:
+        header, *rows = csv.reader(file)
+    names = ["mean", "std", "lower", "upper"]
+    assert header == [f"{n}_height" for n in names] + [f"{n}_width, left" for n in names]
+    assert [float(c) for c in rows[1]] == [2.0, 12.0, 22.0, 32.0, 3.0, 13.0, 23.0, 33.0]

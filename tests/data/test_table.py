@@ -35,3 +35,20 @@ def test_values_must_be_finite(value: float) -> None:
         table(x, np.zeros(4), origin="here.npz")
     with pytest.raises(DataError, match=r"data set toy, data row 3, the target \('b'\)"):
         table(np.zeros((4, 2)), x[:, 1])
+
+
+def test_several_targets_have_names() -> None:
+    x, y = np.zeros((4, 2)), np.arange(8.0).reshape(4, 2)
+    assert table(x, y, target_names=("b", "c")).target_names == ("b", "c")
+    for names in ((), ("b",), ("b", "c", "d")):
+        with pytest.raises(DataError, match=rf"shape \(4, 2\) and {len(names)} target names"):
+            table(x, y, target_names=names)
+    with pytest.raises(DataError, match="1 target names"):
+        table(x, y[:, 0], target_names=("b",))
+    with pytest.raises(DataError, match="two targets of the name 'b'"):
+        table(x, y, target_names=("b", "b"))
+    with pytest.raises(DataError, match=r"shape \(4, 1\); expected"):
+        table(x, y[:, :1])
+    y[2, 1] = np.nan
+    with pytest.raises(DataError, match=r"row 3, the target \('c'\): found nan.*1 such"):
+        table(x, y, target_names=("b", "c"))

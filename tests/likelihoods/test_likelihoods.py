@@ -10,6 +10,7 @@ from gpx.errors import ConfigError
 from gpx.likelihoods import (
     Bernoulli,
     Gaussian,
+    GaussianOutputs,
     Laplace,
     Poisson,
     Softmax,
@@ -305,3 +306,25 @@ def test_softmax_float32():
 def test_softmax_needs_two_classes():
     with pytest.raises(ConfigError, match="at least two classes, got 1"):
         Softmax(1)
+
+
+def test_outputs_of_gaussian_noise_are_single_likelihoods_beside_each_other():
+    both = GaussianOutputs(2, noise_floor=1e-3).double()
+    with torch.no_grad():
+        both.noise_variance = _tensor([0.3, 2.0])
+    generator = torch.Generator().manual_seed(0)
+    y, mean, variance = torch.rand(3, 4, 2, generator=generator, dtype=torch.float64)
+    alone = [both.output(place) for place in (0, 1)]
+    assert [each.noise_variance.item() for each in alone] == pytest.approx([0.3, 2.0])
+    assert alone[0].parametrizations.noise_variance[0].floor == 1e-3
+    for name, arguments in (("log_prob", (y, mean)), ("expected_log_prob", (y, mean, variance))):
+        singles = [
+            getattr(each, name)(*(values[:, place] for values in arguments))
+            for place, each in enumerate(alone)
+        ]
+        torch.testing.assert_close(getattr(both, name)(*arguments), sum(singles))
+
+
+def test_one_output_is_not_several():
+    with pytest.raises(ConfigError, match="two outputs or more, got 1"):
+        GaussianOutputs(1)

@@ -127,3 +127,19 @@ def test_figures_measured_elsewhere(name: str, mean: float, linear: float, near:
     assert found["linear"]["rmse"] == pytest.approx(linear, abs=rounding)
     # repeated inputs leave the choice among equally near neighbours open
     assert found["5-nn"]["rmse"] == pytest.approx(near, abs=0.002)
+
+
+class Outputs(Given):
+    def table(self) -> Table:
+        return Table(
+            "given", self.x, self.y, ("x0", "x1", "x2"), "both", target_names=("first", "second")
+        )
+
+
+def test_baselines_of_several_outputs_are_those_of_each() -> None:
+    first, second = X[:, 0] + NOISE, 50.0 * np.sin(X[:, 1]) - 3.0
+    both = baselines(load(Outputs(X, np.stack([first, second], 1)), task="regression"))
+    for name, y in (("first", first), ("second", second)):
+        for baseline, metrics in baselines(given(y, "regression")).items():
+            found = {key: both[baseline][f"{key}.{name}"] for key in metrics}
+            assert found == pytest.approx(metrics)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from scipy import stats
-from torch.distributions import Bernoulli, Categorical, Normal, Poisson
+from torch.distributions import Bernoulli, Categorical, Independent, Normal, Poisson
 
 from gpx.data import Standardiser
 from gpx.errors import ConfigError
@@ -76,3 +76,25 @@ def test_classes() -> None:
 def test_law_without_probabilities() -> None:
     with pytest.raises(ConfigError, match="a Normal has no class probabilities, which a binary"):
         evaluate("binary", Normal(RAW, 1.0), RAW, Standardiser(1))
+
+
+def test_outputs_are_evaluated_each_alone_and_on_average() -> None:
+    x, other = torch.zeros(300, 1, dtype=DOUBLE), 0.01 * RAW.flip(0) - 3.0
+    raw, mean = torch.stack([RAW, other], 1), torch.stack([MEAN, other + 0.02], 1)
+    std = torch.tensor([30.0, 0.1], dtype=DOUBLE)
+    scaler, _ = Standardiser.fit(x, raw, scale_targets=True)
+    law = Normal(scaler.transform_targets(mean), (std / scaler.target_scale).expand(300, 2))
+    y = scaler.transform_targets(raw)
+    found = evaluate("regression", Independent(law, 1), y, scaler, ("a", "b"))
+    singles = {}
+    for place, name in enumerate("ab"):
+        scale, _ = Standardiser.fit(x, raw[:, place], scale_targets=True)
+        alone = Normal(law.mean[:, place], law.stddev[:, place])
+        singles[name] = evaluate("regression", alone, y[:, place], scale)
+        assert {key: found[f"{key}.{name}"] for key in singles[name]} == pytest.approx(
+            singles[name]
+        )
+    for key, value in singles["a"].items():
+        assert found[key] == pytest.approx((value + singles["b"][key]) / 2)
+    assert len(found) == 3 * len(singles["a"])
+    assert all(type(value) is float for value in found.values())

@@ -234,3 +234,56 @@ def test_tensors_of_half_precision(arrays, tmp_path):
     first = gpx.fit(x, y, *QUICK, folder=tmp_path / "a").metrics["train.evidence"]
     second = gpx.fit(x.double(), y.double(), *QUICK, folder=tmp_path / "b").metrics
     assert first == second["train.evidence"]
+
+
+OUTPUTS = ("approx=svgp", "likelihood=gaussian_outputs", "approx.num_inducing=15", *QUICK[2:])
+
+
+def test_several_outputs(arrays, tmp_path, monkeypatch):
+    x, first = arrays
+    y = np.stack([first, 0.001 * x[:, 1] ** 2], 1)
+    frame, targets = Frame(depth=x[:, 0], width=x[:, 1]), Frame(strength=y[:, 0], cost=y[:, 1])
+    turned = Frame(cost=y[:9, 1], strength=y[:9, 0])
+    held = (Frame(depth=x[:9, 0], width=x[:9, 1]), turned)
+    options = [*OUTPUTS, "trainer.figures=true", "trainer.tensorboard=true"]
+    fitted = gpx.fit(frame, targets, *options, test=held, folder=tmp_path / "run")
+    metrics, model = fitted.metrics, gpx.load(fitted.folder)
+    assert model.target_names == ("strength", "cost")
+    found = model.predict(frame)
+    assert found.mean.shape == found.std.shape == found.lower.shape == found.upper.shape == (60, 2)
+    np.testing.assert_array_equal(found.mean, fitted.predict(x).mean)
+    # metrics in the data's own units are those of what is predicted, output by output
+    errors = np.sqrt(np.square(found.mean[:9] - y[:9]).mean(0))
+    names = [f"test.rmse_original.{name}" for name in model.target_names]
+    assert [metrics[name] for name in names] == pytest.approx(errors, rel=1e-4)
+    scales = model.scaler.target_scale.numpy()
+    np.testing.assert_allclose(scales, y.std(0), rtol=1e-9)
+    assert metrics["test.rmse"] == pytest.approx((errors / scales).mean(), rel=1e-4)
+    assert metrics["test.rmse"] < 0.5 < metrics["baseline.mean.rmse"]
+    assert "baseline.linear.mnlp_original.cost" in metrics
+    figures = {path.name for path in (fitted.folder / "figures").iterdir()}
+    assert figures == {f"predicted_against_observed_{k}.png" for k in (1, 2)}
+    (tmp_path / "new.csv").write_text("width,depth\n0.5,-1\n")
+    arguments = [f"run={fitted.folder}", f"input={tmp_path / 'new.csv'}"]
+    predict([*arguments, f"output={tmp_path / 'out.csv'}"])
+    header, row = (tmp_path / "out.csv").read_text().splitlines()
+    parts = ("mean", "std", "lower", "upper")
+    assert header == ",".join(f"{p}_{name}" for name in model.target_names for p in parts)
+    wanted = np.concatenate(model.predict([[-1.0, 0.5]]), axis=0).T.ravel()
+    assert [float(cell) for cell in row.split(",")] == pytest.approx(wanted, rel=1e-8)
+    with pytest.raises(DataError, match="test targets have no column 'cost'"):
+        gpx.fit(frame, targets, *OUTPUTS, test=(frame, Frame(strength=first, b=first)))
+    (tmp_path / "plain").mkdir()
+    monkeypatch.chdir(tmp_path / "plain")
+    for bad, options, error, words in (
+        (y, QUICK, ConfigError, r"2 targets \(y1, y2\), SGPR with this likelihood takes 1"),
+        (y, (*QUICK, "likelihood=gaussian_outputs"), ConfigError, "SGPR models one output"),
+        (first, OUTPUTS, ConfigError, "two outputs or more, got 1"),
+        (np.stack([first, first * np.nan], 1), OUTPUTS, DataError, r"\('y2'\): found nan"),
+        (y[None], OUTPUTS, ShapeError, r"targets of shape \(1, 60, 2\)"),
+    ):
+        with pytest.raises(error, match=words):
+            gpx.fit(x, bad, *options)
+    with pytest.raises(ShapeError, match="test targets have 1 columns, training targets 2"):
+        gpx.fit(x, y, *OUTPUTS, test=(x, first))
+    assert not any((tmp_path / "plain").iterdir())

@@ -3,9 +3,9 @@ import torch
 
 from gpx.errors import ConfigError
 from gpx.kernels import RBF
-from gpx.likelihoods import Bernoulli, Gaussian
+from gpx.likelihoods import Bernoulli, Gaussian, GaussianOutputs
 from gpx.means import Constant
-from gpx.models import ExactGP
+from gpx.models import SVGP, ExactGP
 from gpx.objectives import ExactMLL
 from gpx.training import ConstantInitialisation, SubsetInitialisation
 from gpx.training.initialisation import start_factors
@@ -126,3 +126,21 @@ def test_a_start_that_wins_is_taken_with_all_that_belongs_to_it():
 def test_starts_are_spread_up_to_the_root_of_the_inputs(inputs, factors):
     most = 2 if inputs == 400 else 4
     assert start_factors(most, inputs) == pytest.approx(factors)
+
+
+def test_outputs_share_a_kernel_and_have_a_noise_each():
+    _, x, y = problem(Gaussian(1.0))
+    noise = 0.5 * torch.randn(300, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    both = torch.stack([y, y + noise], 1)
+    outputs = SVGP(
+        kernel=RBF(ard_num_dims=2),
+        mean=Constant(),
+        likelihood=GaussianOutputs(2, 1.0),
+        num_inputs=2,
+        num_inducing=5,
+    )
+    start(SubsetInitialisation(num_points=150, max_evaluations=60), outputs, x, both)
+    low, high = outputs.likelihood.noise_variance.tolist()
+    assert 0.003 < low < 0.03 < 0.15 < high < 0.45  # 0.01 and 0.26
+    first, second = outputs.kernel.lengthscale.tolist()
+    assert second > 3 * first

@@ -5,7 +5,15 @@ import torch
 
 from gpx.errors import ConfigError, DataError, ShapeError
 from gpx.kernels import RBF, Linear, Matern32
-from gpx.likelihoods import Bernoulli, Gaussian, Poisson, Softmax, StudentT
+from gpx.likelihoods import (
+    Bernoulli,
+    Gaussian,
+    GaussianOutputs,
+    Poisson,
+    Softmax,
+    StudentT,
+    target_marginals,
+)
 from gpx.means import Constant, Zero
 from gpx.methods.sparse.svgp_elbo import SVGPELBO
 from gpx.models import SVGP
@@ -344,3 +352,70 @@ def test_gaussian_trains_from_mini_batches_in_float32():
         objective(model, x[batch], y[batch]).backward()
         optimiser.step()
     assert objective(model, x, y).item() < start
+
+
+def _two_outputs(**options):
+    """A model of two outputs at any parameters, the data, and each output modelled alone."""
+    x, first = _regression()
+    y = torch.stack([first, 2.0 * x[:, 1].cos() - first], 1)
+    both = _model(GaussianOutputs(2), mean=Constant(0.3), **options)
+    both.initialise(x, y, generator=_generator())
+    _randomise(both)
+    with torch.no_grad():
+        both.likelihood.noise_variance = torch.tensor([0.2, 0.7], dtype=torch.float64)
+    alone = []
+    for place in (0, 1):
+        model = _model(both.likelihood.output(place), mean=Constant(0.3), **options)
+        state = {
+            name: value[place : place + 1] if name.startswith("q.") else value
+            for name, value in both.state_dict().items()
+            if not name.startswith("likelihood.")
+        }
+        missing, unexpected = model.load_state_dict(state, strict=False)
+        assert not unexpected
+        assert all(name.startswith("likelihood.") for name in missing)
+        alone.append(model)
+    return both, x, y, alone
+
+
+@pytest.mark.parametrize("refit", [True, False])
+@pytest.mark.parametrize("family", ["full", "mean_field"])
+def test_every_output_is_a_model_of_one_output(family, refit):
+    both, x, y, alone = _two_outputs(family=family, refit=refit)
+    singles = [(model, y[:, place]) for place, model in enumerate(alone)]
+    objective = SVGPELBO(len(x))
+    found = objective.evidence(both, x, y).value
+    wanted = [objective.evidence(model, x, target).value for model, target in singles]
+    torch.testing.assert_close(found, sum(wanted))
+    posterior, new = both.condition(x, y), _inputs(30, seed=3)
+    marginals = posterior.predict(new)
+    law = target_marginals(posterior.predictive(new, both.likelihood))
+    for place, (model, target) in enumerate(singles):
+        single = model.condition(x, target)
+        expected = single.predict(new)
+        torch.testing.assert_close(marginals.mean[:, place], expected.mean)
+        torch.testing.assert_close(marginals.variance[:, place], expected.variance)
+        torch.testing.assert_close(
+            law.stddev[:, place], single.predictive(new, model.likelihood).stddev
+        )
+
+
+def test_every_output_starts_where_it_would_alone():
+    both, x, y, alone = _two_outputs()
+    both.initialise(x, y, generator=_generator())
+    for place, model in enumerate(alone):
+        model.initialise(x, y[:, place], generator=_generator())
+        torch.testing.assert_close(
+            both.likelihood.noise_variance[place], model.likelihood.noise_variance
+        )
+        torch.testing.assert_close(both.q.mean[place], model.q.mean[0])
+        torch.testing.assert_close(both.q.factor()[place], model.q.factor()[0])
+
+
+def test_targets_of_several_outputs_that_do_not_fit():
+    both, x, y, _ = _two_outputs()
+    for bad in (y[:, 0], y[:, :1], torch.cat([y, y], 1), y[:-1], y.mT):
+        with pytest.raises(ShapeError, match=r"expected \(80, 2\).*its likelihood 2 outputs"):
+            both.condition(x, bad)
+        with pytest.raises(ShapeError, match=r"expected \(80, 2\).*its likelihood 2 outputs"):
+            SVGPELBO(80).evidence(both, x, bad)
