@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -105,10 +105,10 @@ class SubsetInitialisation(Initialisation):
         fits = []
         for factor in start_factors(self.num_starts, x.shape[1]):
             exact = exact_outputs(model)
-            if not list(exact.parameters()):
+            if not list(exact[0].parameters()):
                 return
             if factor > 1.0:
-                if not _lengthen(exact, factor):
+                if not _lengthen(exact[0].kernel, factor):
                     break
                 say(f"init: again from lengthscales {factor:.2f} times as long")
             fits.append((self._fit(exact, subset_x, subset_y, say), exact))
@@ -116,13 +116,14 @@ class SubsetInitialisation(Initialisation):
         if len(fits) > 1:
             found = ", ".join(f"{value:+.4f}" for value, _ in fits)
             say(f"init: evidence/point from {len(fits)} starts: {found}; the largest is taken")
-        for name in _at_their_floor(exact):
+        floored = (name for each in exact for name in at_their_floor(each, list(each.parameters())))
+        for name in dict.fromkeys(floored):  # those of the shared kernel once
             say(f"init: {name} of {num} points is at its floor, where it is kept")
         copy_hyperparameters(exact, model)
 
-    def _fit(self, exact: nn.ModuleList, x: Tensor, y: Tensor, say: Say) -> float:
+    def _fit(self, exact: Sequence[ExactGP], x: Tensor, y: Tensor, say: Say) -> float:
         """Train ``exact``, one model an output, on y (n,) or (n, p); evidence per target."""
-        objective = ExactMLL()
+        objective, together = ExactMLL(), nn.ModuleList(exact)
         outputs = y.reshape(len(y), -1).unbind(1)
 
         def loss() -> Tensor:
@@ -136,8 +137,8 @@ class SubsetInitialisation(Initialisation):
                     f"evidence/point {-value:+.4f}"
                 )
 
-        solver, parameters = LBFGSB(ftol=1e-7, gtol=1e-4), list(exact.parameters())
-        limits = lower_limits(exact, parameters)
+        solver, parameters = LBFGSB(ftol=1e-7, gtol=1e-4), list(together.parameters())
+        limits = lower_limits(together, parameters)
         solver.minimise(parameters, loss, self.max_evaluations, after_evaluation, lower=limits)
         # of the point it ended at: line searches may have looked beyond a limit
         with torch.no_grad():
@@ -162,7 +163,7 @@ def _lengthen(kernel: nn.Module, factor: float) -> bool:
     return found
 
 
-def exact_outputs(model: Model) -> nn.ModuleList:
+def exact_outputs(model: Model) -> list[ExactGP]:
     """An exact GP in float64 for every output of ``model``, with copies of its parts.
 
     They share one kernel and one mean; each has the noise variance of its output.
@@ -172,11 +173,12 @@ def exact_outputs(model: Model) -> nn.ModuleList:
     if isinstance(likelihood, GaussianOutputs):
         each = [likelihood.output(place) for place in range(likelihood.num_outputs)]
     else:
+        assert isinstance(likelihood, Gaussian)
         each = [likelihood]
-    return nn.ModuleList(ExactGP(kernel=kernel, mean=mean, likelihood=own) for own in each)
+    return [ExactGP(kernel=kernel, mean=mean, likelihood=own) for own in each]
 
 
-def copy_hyperparameters(exact: nn.ModuleList, model: Model) -> None:
+def copy_hyperparameters(exact: Sequence[ExactGP], model: Model) -> None:
     """Those of exact GPs, one for every output, into ``model``, possibly of another dtype."""
     copy_parameters(exact[0].kernel, model.kernel)
     copy_parameters(exact[0].mean, model.mean)
@@ -185,12 +187,6 @@ def copy_hyperparameters(exact: nn.ModuleList, model: Model) -> None:
         model.likelihood.noise_variance = noise.to(model.likelihood.noise_variance)
     else:
         copy_parameters(exact[0].likelihood, model.likelihood)
-
-
-def _at_their_floor(exact: nn.ModuleList) -> list[str]:
-    """Names of hyperparameters at their floor, each once."""
-    found = (name for each in exact for name in at_their_floor(each, list(each.parameters())))
-    return list(dict.fromkeys(found))
 
 
 def copy_parameters(source: nn.Module, target: nn.Module) -> None:

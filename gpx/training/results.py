@@ -58,13 +58,17 @@ def draw_results(
         lower, upper = central_interval(marginals, 0.95)
         return original(marginals.mean), original(lower), original(upper)
 
+    def output(parts: tuple[Array, Array, Array], place: int) -> tuple[Array, Array, Array]:
+        mean, lower, upper = parts
+        return mean[:, place], lower[:, place], upper[:, place]
+
     names = (data.target_names or (data.target_name,))[:OUTPUTS]
     numbers = [f"_{place + 1}" if data.target_names else "" for place in range(len(names))]
     shown = list(enumerate(zip(numbers, names, strict=True)))
     observed, trained, predicted = original(data.test_y), original(data.train_y), band(predictive)
     drawn = {
         f"predicted_against_observed{number}": figures.predicted_against_observed(
-            observed[:, place], *(part[:, place] for part in predicted), name
+            observed[:, place], *output(predicted, place), name
         )
         for place, (number, name) in shown
     }
@@ -78,7 +82,7 @@ def draw_results(
                 (original_inputs(data.train_x), trained[:, place]),
                 (original_inputs(data.test_x), observed[:, place]),
                 original_inputs(grid),
-                *(part[:, place] for part in fitted),
+                *output(fitted, place),
                 (data.input_names[0], name),
             )
             for place, (number, name) in shown

@@ -32,6 +32,11 @@ def conditioned():
     return find
 
 
+def targets(model):
+    """Shape of the targets of a row: none for one output."""
+    return () if model.num_outputs == 1 else (model.num_outputs,)
+
+
 def inputs(n=7, seed=5):
     generator = torch.Generator().manual_seed(seed)
     return torch.rand(n, public_models.INPUTS, generator=generator).double() - 0.5
@@ -61,10 +66,10 @@ def test_every_public_posterior_is_seen(conditioned):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_marginals_have_the_shape_of_the_rows_and_keep_no_graph(conditioned, name):
-    _, posterior = conditioned(name)
+    model, posterior = conditioned(name)
     for n in (7, 1, 0):
         mean, variance = posterior.predict(inputs(n))
-        assert mean.shape == variance.shape == (n,)
+        assert mean.shape == variance.shape == (n, *targets(model))
         assert mean.dtype == variance.dtype == torch.float64
         assert not mean.requires_grad
         assert not variance.requires_grad
@@ -92,17 +97,19 @@ def test_predictive_distributions_are_of_the_targets(conditioned, name):
     if model.likelihood.task == "regression":
         variance = posterior.predict(inputs()).variance
         assert (found.variance > variance).all()  # of y: with noise
-    assert torch.isfinite(found.log_prob(torch.ones(7, dtype=torch.float64))).all()
+    ones = torch.ones(7, *targets(model), dtype=torch.float64)
+    assert torch.isfinite(found.log_prob(ones)).all()
+    assert found.log_prob(ones).shape == (7,)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_sampled_paths_are_functions(conditioned, name):
-    _, posterior = conditioned(name)
+    model, posterior = conditioned(name)
     x = inputs()
     draw = lambda seed: posterior.sample_paths(3, generator=torch.Generator().manual_seed(seed))  # noqa: E731
     paths = draw(1)
     whole = paths(x)
-    assert whole.shape == (3, 7)
+    assert whole.shape == (3, 7, *targets(model))
     torch.testing.assert_close(paths(x[2:5]), whole[:, 2:5], rtol=1e-7, atol=1e-8)
     assert torch.equal(draw(1)(x), whole)
     assert not torch.equal(draw(2)(x), whole)

@@ -4,19 +4,20 @@ import torch
 
 from gpx import models, objectives
 from gpx.kernels import RBF
-from gpx.likelihoods import Bernoulli, Gaussian
+from gpx.likelihoods import Bernoulli, Gaussian, GaussianOutputs
 from gpx.means import Constant, Zero
 
 NUM, INPUTS = 48, 2
 
 
-def data(labels=False):
-    """x (48, 2) on a grid of 8 x 6 cells (which every model takes), y (48,), float64."""
+def data(labels=False, num_outputs=1):
+    """x (48, 2) on a grid of 8 x 6 cells (which every model takes), y (48,) or (48, p), float64."""
     generator = torch.Generator().manual_seed(3)
     axes = torch.linspace(-1.2, 1.2, 8), torch.linspace(-1.0, 1.0, 6)
     x = torch.cartesian_prod(*(axis.double() for axis in axes))
     y = (2.0 * x).sin().sum(1) + 0.2 * torch.randn(NUM, generator=generator).double()
-    return x, (y.sign() if labels else y)
+    y = y.sign() if labels else y
+    return x, y if num_outputs == 1 else torch.stack([y.roll(k) for k in range(num_outputs)], 1)
 
 
 def parts(mean, likelihood):
@@ -52,6 +53,9 @@ MODELS = {
     "SVGP": lambda: points(models.SVGP),
     "SVGP of classes": lambda: models.SVGP(
         **parts(Constant(), Bernoulli()), num_inputs=INPUTS, num_inducing=12
+    ).double(),
+    "SVGP of outputs": lambda: models.SVGP(
+        **parts(Constant(), GaussianOutputs(2, 0.05)), num_inputs=INPUTS, num_inducing=12
     ).double(),
     "QSGP": weights,
     "QSGP full": lambda: weights(covariance="full"),
@@ -99,7 +103,7 @@ OBJECTIVES = {
 def prepared(name):
     """A model at its start, and its data."""
     model = MODELS[name]()
-    x, y = data(labels="classes" in name)
+    x, y = data(labels="classes" in name, num_outputs=model.num_outputs)
     model.settle(x)
     model.initialise(x, y, generator=torch.Generator().manual_seed(0))
     return model, x, y

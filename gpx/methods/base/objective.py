@@ -80,7 +80,7 @@ class Objective(DataSized, ABC):
         Args:
             model: one of ``self.models``.
             x (n, d): all training inputs (``batching == "full"``) or a mini-batch.
-            y (n,): targets in the same order.
+            y (n,), or (n, p) for a model of p outputs: targets in the same order.
             generator: source of randomness on the data's device; stochastic objectives need it.
 
         Raises:
