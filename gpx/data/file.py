@@ -78,11 +78,10 @@ class CSVFile(DataSource):
                     "data.inputs and data.target, expected different columns"
                 )
         values = read_columns(layout, asked)
+        several = len(targets) > 1
+        names = numbered_names(len(targets), "y") if several else ("y",)
         if layout.header_line:
             names = tuple(layout.names[i] for i in targets)
-        else:
-            names = numbered_names(len(targets), "y") if len(targets) > 1 else ("y",)
-        several = len(targets) > 1
         return Table(
             name=layout.path.name.removesuffix(".gz").rsplit(".", 1)[0],
             x=np.ascontiguousarray(values[:, : len(inputs)]),

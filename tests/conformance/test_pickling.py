@@ -58,6 +58,7 @@ KERNELS = {
 LIKELIHOODS = {
     "Bernoulli": lambda: likelihoods.Bernoulli(),
     "Gaussian": lambda: likelihoods.Gaussian(0.2),
+    "GaussianOutputs": lambda: likelihoods.GaussianOutputs(2, 0.2),
     "Laplace": lambda: likelihoods.Laplace(0.4),
     "Poisson": lambda: likelihoods.Poisson(),
     "Softmax": lambda: likelihoods.Softmax(3),
@@ -165,10 +166,12 @@ def test_likelihoods(name, way):
     likelihood = LIKELIHOODS[name]().double()
     again = WAYS[way](likelihood)
     same(likelihood, again)
-    shape = (5, 3) if name == "Softmax" else (5,)
+    latents = likelihood.num_latents
+    shape = (5,) if latents == 1 else (5, latents)
     f = torch.linspace(-1, 1, 15).double()[: torch.Size(shape).numel()].reshape(shape)
     y = torch.tensor([0.0, 1.0, 1.0, 0.0, 1.0]).double()
     y = y.long() if name == "Softmax" else y
+    y = y if likelihood.num_outputs == 1 else torch.stack([y, 1.0 - y], 1)
     assert torch.equal(likelihood.log_prob(y, f), again.log_prob(y, f))
 
 
