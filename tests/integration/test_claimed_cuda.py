@@ -1,5 +1,6 @@
 """Training as on a GPU where there is none: devices are told apart, and waits for them counted."""
 
+import numpy as np
 import pytest
 import torch
 from claimed_cuda import DeviceMismatch, claimed_cuda
@@ -107,6 +108,25 @@ def test_a_run_on_cuda_is_that_on_the_cpu(train, approx):
     assert found["test.rmse"] == pytest.approx(expected["test.rmse"], rel=1e-4)
     assert found["train.evidence"] == pytest.approx(expected["train.evidence"], rel=1e-4)
     assert load(folder.path).predict(torch.zeros(2, 8).numpy()).mean.shape == (2,)  # on the CPU
+
+
+def test_a_run_of_several_outputs_on_cuda_is_that_on_the_cpu(train, tmp_path):
+    x = torch.randn(80, 2, generator=torch.Generator().manual_seed(0)).numpy()
+    np.savez(tmp_path / "two.npz", x=x, y=np.stack([x[:, 0], 9.0 + x[:, 1] ** 2], 1))
+    options = [
+        "data=npz",
+        f"data.path={tmp_path / 'two.npz'}",
+        *ARM[2:],
+        "approx=svgp",
+        *SHORT["svgp"],
+    ]
+    options += ["likelihood=gaussian_outputs", "trainer.baselines=true"]
+    expected, _ = train(*options, "trainer.device=cpu", folder="cpu")
+    with claimed_cuda():
+        found, folder = train(*options, "trainer.device=cuda", folder="cuda")
+    for name in ("test.rmse_original.y1", "test.mnlp_original.y2", "baseline.linear.rmse.y2"):
+        assert found[name] == pytest.approx(expected[name], rel=1e-4)
+    assert load(folder.path).predict(x[:3]).mean.shape == (3, 2)
 
 
 @pytest.mark.parametrize("sampling", ["stratified", "with_replacement", "without_replacement"])
