@@ -103,6 +103,7 @@ MODELS = {
         **parts(means.Zero()), num_data=36, num_inputs=2, rank=10, variance_rank=10
     ),
     "QSRVM": lambda: models.QSRVM(**parts(means.Zero()), num_data=36, num_inputs=2, sweeps=3),
+    "SKI": lambda: models.SKI(**parts(), num_inputs=2, grid_size=9),
     "Reweighted": lambda: models.Reweighted(
         **parts(), num_inputs=2, num_basis=12, priors=models.WeightPriors(), inference="type2"
     ),

@@ -88,6 +88,7 @@ class SKI(Model):
     """
 
     data_sized = ("start", "spacing")
+    likelihood: Gaussian
     start: Tensor
     spacing: Tensor
 
