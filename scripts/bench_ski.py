@@ -5,7 +5,7 @@
 
 Same data, kernel and hyperparameters; processor time of one thread, interleaved, medians. KISS-GP
 runs with the package's own settings; its evidence is stochastic, and the scatter over repeats is
-given beside that of gpx. Float32 is gpx against gpx in float64: KISS-GP gives NaN there.
+given beside that of gpx. Float32 is gpx alone: there KISS-GP takes some 50 s and is 300 nats off.
 """
 
 from __future__ import annotations
