@@ -82,7 +82,11 @@ def test_classes_under_a_gaussian_likelihood_are_said_aloud(composed, classes, t
 
 def test_sites_stopped_and_resumed_equal_never_stopped(composed, classes, tmp_path, monkeypatch):
     overrides = [*classes, "trainer.max_steps=12", "objective.refresh_steps=4"]
-    overrides += ["trainer.batch_size=50", "objective.columns=100", "approx.block_frequencies=10"]
+    overrides += [
+        "trainer.batch_size=50",
+        "objective.columns=100",
+        "approx.basis.block_frequencies=10",
+    ]
     whole = run(composed(*overrides), RunFolder(tmp_path / "whole"))
     original = Session.end_step
 

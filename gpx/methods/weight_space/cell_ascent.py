@@ -165,7 +165,7 @@ def diagonal_precision(
     """1 / c^2 (b,) of the closed-form mean-field scales of ``cell``, float64."""
     columns = family.cells.columns(cell, family.mean.device)
     ratio = family.cells.read(family.column_ratio, cell).double()
-    square = num_data * basis.mean_column_square().double() * ratio  # type: ignore[operator]
+    square = num_data * basis.mean_column_square().double() * ratio
     return square / noise.double() + basis.precision_diagonal(columns).double()
 
 

@@ -17,7 +17,7 @@ class WeightSpaceModel(Model):
     """y ~ p(y | f), f(x) = phi(x)^T w, w ~ N(0, S^-1) a priori and q(w) = N(mu, C C^T).
 
     Args:
-        basis: phi, which owns the kernel.
+        basis: phi on the kernel, with a diagonal prior precision.
         mean: must be Zero: weights have prior mean zero and targets are standardised.
         likelihood: p(y | f).
         family: q(w), one row of W weights for each of the B blocks of the basis.

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from gpx.bases.grid_eigenfunctions.features import GridFeatures
+from gpx.bases import Basis, RandomFourier, basis_of
 from gpx.errors import ConfigError
 from gpx.likelihoods import Gaussian, Likelihood
 from gpx.linalg.cholesky import cholesky
-from gpx.methods.weight_space.basis import weight_space_basis
 from gpx.methods.weight_space.block_ascent import BlockReport, ascend
 from gpx.methods.weight_space.block_diagonal import BlockDiagonalWeights
 from gpx.methods.weight_space.cells import Cells
@@ -30,23 +29,24 @@ logger = logging.getLogger(__name__)
 
 
 class QSGP(WeightSpaceModel):
-    """Model of quadruply stochastic Gaussian processes: random Fourier features, q(w) Gaussian.
+    """Model of quadruply stochastic Gaussian processes: very many basis functions, q(w) Gaussian.
 
-    y = phi(x)^T w + noise, w ~ N(0, S^-1), phi the m scaled random Fourier features of the kernel;
-    q(w) = N(mu, C C^T) with C diagonal (``mean_field``), with K dense columns (``chevron``) or any
-    lower triangle (``full``, a few thousand functions at most). The state is O(m) numbers, m^2 for
-    the last; neither features nor frequencies are ever stored.
+    y = phi(x)^T w + noise, w ~ N(0, S^-1), phi m basis functions that stand for the kernel, by
+    default random Fourier features; q(w) = N(mu, C C^T) with C diagonal (``mean_field``), with K
+    dense columns (``chevron``) or any lower triangle (``full``, a few thousand functions at most).
+    The state is O(m) numbers, m^2 for the last; features are never stored.
 
     ``initialise`` solves for one group of ``warm_start_size`` weights exactly as if it were the
     whole basis (one pass over the data), then solves ``block_solves`` further groups in turn, each
     exactly given the others (block ascent); all further learning is the objective's.
 
     Args:
-        kernel: stationary kernel with a spectral sampler (RBF, Matern).
+        kernel: one that the basis takes; for Fourier features stationary with a spectral sampler
+            (RBF, Matern).
         mean: must be Zero (targets are standardised; the prior mean of the weights is zero).
         likelihood: Gaussian, or any with log-concave sites of one latent (Bernoulli, Laplace,
             Poisson); those train with SiteBoundELBO.
-        num_basis: m, even.
+        num_basis: m, of a basis that is made here.
         covariance: ``mean_field``, ``block_diagonal``, ``chevron`` or ``full``.
         num_dense: K, dense columns of a chevron covariance; 0 for the others.
         block_columns: weights that a block step solves for, b, rounded to groups of the basis; its
@@ -58,17 +58,11 @@ class QSGP(WeightSpaceModel):
         block_solves: exact group solves after the warm start, O(n b^2 + b^3) each; m / b of them
             make one sweep of block ascent.
         diagonal_rows: training rows that the closed-form scales see (0: all rows, O(n m) once).
-        seed: of the random frequencies.
-        block_frequencies: upper limit of frequencies per block.
-        basis: which frequencies: random_fourier (independent), orthogonal, structured_orthogonal,
-            quasi_monte_carlo or gauss_hermite; or grief: the leading eigenfunctions of the kernel
-            on a grid (``GridFeatures``).
+        basis: phi, a basis on ``kernel`` with a diagonal prior precision; or a class, or any
+            callable, that makes one of ``kernel`` and ``num_basis`` (``gpx.bases``).
         site_passes: likelihoods other than Gaussian: passes over all features at most that spread
             the warm start over all weights (``site_spread``), O(n m d) each; 0 leaves it on its
             group.
-        spread: factors by which random frequencies are drawn farther out than the spectral
-            density has them, made up for by prior variances (``RandomFourier``); ``auto``: from
-            the kind of kernel (``automatic_spread``).
 
     Raises:
         ConfigError: a mean, likelihood, kernel or option that does not fit.
@@ -91,11 +85,8 @@ class QSGP(WeightSpaceModel):
         warm_start_size: int = 5000,
         block_solves: int = 0,
         diagonal_rows: int = 2000,
-        seed: int = 0,
-        block_frequencies: int = 500,
-        basis: str = "random_fourier",
+        basis: Basis | Callable[..., Basis] = RandomFourier,
         site_passes: int = 6,
-        spread: Literal["auto"] | float | Sequence[float] = 1.0,
     ) -> None:
         require_zero_mean(mean, "qsgp")
         check_site(likelihood)
@@ -114,14 +105,7 @@ class QSGP(WeightSpaceModel):
                 f"{block_solves}, diagonal_rows={diagonal_rows} and site_passes={site_passes} at "
                 "least 0"
             )
-        functions = weight_space_basis(
-            basis,
-            kernel,
-            num_basis,
-            seed=seed,
-            block_frequencies=block_frequencies,
-            spread=spread,
-        )
+        functions = basis_of(basis, kernel, num_basis)
         blocks, width = functions.num_blocks, functions.block_size
         family: MeanFieldWeights
         if covariance == "block_diagonal":
@@ -160,8 +144,13 @@ class QSGP(WeightSpaceModel):
         """
         with torch.no_grad():
             self.num_data.fill_(float(x.shape[0]))
-            if isinstance(self.basis, GridFeatures):
-                self.basis.place_and_select(x)
+            m = self.basis.num_basis
+            self.basis.start(x, y, self.noise_variance, generator=generator)
+            if self.basis.num_basis != m:
+                raise ConfigError(
+                    f"num_basis={m}, but the basis has only {self.basis.num_basis} functions for "
+                    f"these inputs: set num_basis to at most {self.basis.num_basis}"
+                )
             if not isinstance(self.likelihood, Gaussian):
                 self._start_sites(x, y)
                 return

@@ -1,9 +1,12 @@
 """The full family: counts, and a fit that reaches the exact posterior."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch.distributions import MultivariateNormal
 
+from gpx.bases import RandomFourier
 from gpx.errors import ConfigError
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
@@ -38,7 +41,7 @@ def test_maximising_the_bound_reaches_the_evidence():
         likelihood=Gaussian(0.2),
         num_basis=6,
         warm_start=False,
-        block_frequencies=1,
+        basis=partial(RandomFourier, block_frequencies=1),
     )
     model.family = FullWeights(3, 2)
     objective = WeightSpaceELBO()
@@ -68,7 +71,12 @@ def test_model_with_full_covariance_starts_at_the_evidence():
     x = torch.randn(30, 2, generator=generator)
     y = torch.sin(x.sum(1))
     model = QSGP(
-        RBF(ard_num_dims=2), Zero(), Gaussian(0.2), 12, covariance="full", block_frequencies=2
+        RBF(ard_num_dims=2),
+        Zero(),
+        Gaussian(0.2),
+        12,
+        covariance="full",
+        basis=partial(RandomFourier, block_frequencies=2),
     )
     model.initialise(x, y, generator=generator)
     phi = model.basis(x)
