@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from gpx.training import RunFolder, resume, run
+from gpx.training.choices import with_choices_made
 from gpx.training.interrupt import Interrupted
 from gpx.training.session import Session
 
@@ -50,7 +51,7 @@ def classes(tmp_path):
     ],
 )
 def test_likelihood_chooses_family_objective_and_optimizer(composed, likelihood, parts):
-    config = composed("approx=qsgp", f"likelihood={likelihood}")
+    config = with_choices_made(composed("approx=qsgp", f"likelihood={likelihood}"))
     found = config.approx.covariance, config.objective["_target_"], config.optimizer["_target_"]
     assert found == parts
 

@@ -68,6 +68,7 @@ class BlockSteps(OwnSteps[QSGP]):
     unit = "block steps"
     purpose = "solves for groups of weights of approx=qsgp"
     model_type = QSGP
+    likelihoods = (Gaussian,)
 
     def __init__(
         self,
@@ -92,7 +93,7 @@ class BlockSteps(OwnSteps[QSGP]):
 
     def check_fit(self, model: QSGP, num_data: int) -> None:
         """As in ``OwnSteps``: Gaussian noise, cells of covariance, and as many groups as asked."""
-        if not isinstance(model.likelihood, Gaussian):
+        if not isinstance(model.likelihood, self.likelihoods):
             found = type(model.likelihood).__name__.removeprefix("Parametrized")
             raise ConfigError(
                 f"optimizer={self.option} needs likelihood=gaussian, got {found}: its block solves "
