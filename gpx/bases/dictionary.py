@@ -42,6 +42,7 @@ class KernelDictionary(Basis):
     relevance vector machine experiment.
     """
 
+    kernel: Kernel
     centres: Tensor
 
     def __init__(

@@ -29,6 +29,7 @@ class InducingPoints(Basis):
     """
 
     data_sized = ("centres",)
+    kernel: Kernel
     centres: Tensor
 
     def __init__(self, kernel: Kernel, centres: Tensor) -> None:

@@ -113,6 +113,7 @@ class ImportanceWeightedFourier(Basis):
 
     parts = 2  # cosines and sines
     follows_kernel = True
+    kernel: Kernel
 
     num_inputs: int
 

@@ -71,6 +71,7 @@ class GridEigenfunctions(Basis):
     """
 
     data_sized = ("nodes", "index")
+    kernel: Kernel
     nodes: Tensor
     sizes: Tensor
     index: Tensor

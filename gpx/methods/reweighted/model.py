@@ -301,8 +301,8 @@ class Reweighted(ReweightedState, Model):
             self._warned = self.basis.warn_of_few()
         samples = self.samples if len(self.samples) else self.position[None]
         basis, statistics, sums = self.basis, self.statistics, self.latent_sums
-        kept = relevant(samples) if self.structure == "diagonal" else None
-        few = None if kept is None else basis.subset(kept)
+        kept = relevant(samples)
+        few = basis.subset(kept) if self.structure == "diagonal" else None
         if few is not None:
             basis = few
             statistics = statistics.of_functions(kept)

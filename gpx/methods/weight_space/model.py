@@ -9,6 +9,7 @@ from gpx.bases.base import Basis
 from gpx.errors import ConfigError
 from gpx.likelihoods import Gaussian, Likelihood
 from gpx.means import Zero
+from gpx.means.base import Mean
 from gpx.methods.base.model import Model
 from gpx.methods.weight_space.mean_field import MeanFieldWeights
 
@@ -30,7 +31,7 @@ class WeightSpaceModel(Model):
     site_variance: Tensor
 
     def __init__(
-        self, basis: Basis, mean: nn.Module, likelihood: Likelihood, family: MeanFieldWeights
+        self, basis: Basis, mean: Mean, likelihood: Likelihood, family: MeanFieldWeights
     ) -> None:
         super().__init__()
         self.basis = basis
@@ -86,7 +87,7 @@ class WeightSpaceModel(Model):
         }
 
 
-def require_zero_mean(mean: nn.Module, approximation: str) -> None:
+def require_zero_mean(mean: Mean, approximation: str) -> None:
     """Raise ConfigError for any other prior mean than Zero.
 
     Args:

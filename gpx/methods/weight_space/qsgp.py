@@ -13,11 +13,11 @@ from gpx.bases import Basis, RandomFourier, basis_of
 from gpx.errors import ConfigError
 from gpx.likelihoods import Gaussian, Likelihood
 from gpx.linalg.cholesky import cholesky
+from gpx.means.base import Mean
 from gpx.methods.weight_space.block_ascent import BlockReport, ascend
 from gpx.methods.weight_space.block_diagonal import BlockDiagonalWeights
 from gpx.methods.weight_space.cells import Cells
-from gpx.methods.weight_space.chevron import ChevronWeights
-from gpx.methods.weight_space.full_covariance import FullWeights
+from gpx.methods.weight_space.chevron import ChevronWeights, FullWeights
 from gpx.methods.weight_space.group_solves import WeightGroup, group_system
 from gpx.methods.weight_space.mean_field import Diagonal, MeanFieldWeights
 from gpx.methods.weight_space.model import WeightSpaceModel, require_zero_mean
@@ -73,7 +73,7 @@ class QSGP(WeightSpaceModel):
     def __init__(
         self,
         kernel: nn.Module,
-        mean: nn.Module,
+        mean: Mean,
         likelihood: Likelihood,
         num_basis: int = 100_000,
         covariance: Covariance = "mean_field",

@@ -16,6 +16,7 @@ from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.likelihoods import Gaussian
 from gpx.linalg.triangular import inverse_lower
+from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Posterior
 from gpx.methods.weight_space.chevron import ChevronWeights
 from gpx.methods.weight_space.group_solves import WeightGroup, group_system
@@ -90,7 +91,7 @@ class QSRVM(WeightSpaceModel):
     def __init__(
         self,
         kernel: Kernel,
-        mean: nn.Module,
+        mean: Mean,
         likelihood: nn.Module,
         num_data: int,
         num_inputs: int,
