@@ -22,6 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from gpx.errors import ConfigError
+from gpx.training.choices import with_choices_made
 from gpx.training.old_options import new_name
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -29,7 +30,7 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
 
 def composed(overrides: Sequence[str], config_folder: Path = CONFIGS) -> DictConfig:
-    """The config of a run for options as on the command line.
+    """The config of a run for options as on the command line, choices of the likelihood made.
 
     Args:
         overrides: ``group=choice`` and ``name=value``.
@@ -48,7 +49,7 @@ def composed(overrides: Sequence[str], config_folder: Path = CONFIGS) -> DictCon
     try:
         check_choices(overrides, config_folder)
         with initialize_config_dir(str(config_folder), version_base="1.3"):
-            return compose("train", overrides=list(overrides))
+            return with_choices_made(compose("train", overrides=list(overrides)))
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(explain(error, config_folder)) from error
     finally:

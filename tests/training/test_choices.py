@@ -4,21 +4,28 @@ import sys
 from types import ModuleType
 
 import pytest
+from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from gpx.errors import ConfigError
 from gpx.likelihoods import Bernoulli
 from gpx.training.choices import with_choices_made
-from gpx.training.composition import composed
+from gpx.training.composition import CONFIGS, composed
+
+
+def raw(*overrides):
+    """As Hydra composes it."""
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        return compose("train", overrides=list(overrides))
 
 
 def made(*overrides):
-    return with_choices_made(composed(["approx=qsgp", *overrides]))
+    return composed(["approx=qsgp", *overrides])
 
 
 def alone(group, option):
     """The node of one option of a group, by itself."""
-    return with_choices_made(composed(["approx=qsgp", f"{group}={option}"]))[group]
+    return made(f"{group}={option}")[group]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +77,7 @@ def test_a_likelihood_of_ones_own_needs_no_config(monkeypatch):
     module = ModuleType("my_likelihood")
     module.Mine = type("Mine", (Bernoulli,), {})
     monkeypatch.setitem(sys.modules, "my_likelihood", module)
-    config = composed(["approx=qsgp", "likelihood=bernoulli"])
+    config = raw("approx=qsgp", "likelihood=bernoulli")
     config.likelihood._target_ = "my_likelihood.Mine"
     found = with_choices_made(config)
     assert found.objective._target_ == "gpx.objectives.SiteBoundELBO"
@@ -79,14 +86,14 @@ def test_a_likelihood_of_ones_own_needs_no_config(monkeypatch):
 
 def test_a_node_that_is_chosen_already_and_other_approximations_stay():
     assert alone("optimizer", "qsgp")._target_ == "gpx.training.FirstOrder"
-    config = composed(["approx=exact"])
+    config = raw("approx=exact")
     assert with_choices_made(config) == config
 
 
 def test_every_class_of_the_choices_offers_its_options():
     """The union lists all options of all choices, null each."""
     for group in ("objective", "optimizer"):
-        node = OmegaConf.to_container(composed(["approx=qsgp"]), resolve=False)[group]
+        node = OmegaConf.to_container(raw("approx=qsgp"), resolve=False)[group]
         choices = node.pop("choices")
         wanted = set()
         for choice in choices.values():
