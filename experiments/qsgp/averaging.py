@@ -20,12 +20,15 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from functools import partial
+
 import torch
 from kin40k import KIN40K_LENGTHSCALES, KIN40K_NOISE, KIN40K_OUTPUTSCALE, kin40k_kernel
 from record import write
 from sampled_gradients import BATCH, descend
 from torch import Tensor
 
+from gpx.bases import RandomFourier
 from gpx.data import load
 from gpx.data.uci import UCI
 from gpx.kernels import Matern32
@@ -47,7 +50,7 @@ def model_of(m: int, **options: Any) -> QSGP:
         Zero(),
         Gaussian(KIN40K_NOISE),
         num_basis=m,
-        block_frequencies=50,
+        basis=partial(RandomFourier, block_frequencies=50),
         **options,
     )
 
@@ -124,7 +127,13 @@ def second_moments(m: int, x: Tensor, y: Tensor) -> list[dict[str, Any]]:
     )
     rows = []
     for name, kernel in (("RBF", kin40k_kernel()), ("Matern 3/2", matern)):
-        model = QSGP(kernel.double(), Zero(), Gaussian(KIN40K_NOISE), m, block_frequencies=500)
+        model = QSGP(
+            kernel.double(),
+            Zero(),
+            Gaussian(KIN40K_NOISE),
+            m,
+            basis=partial(RandomFourier, block_frequencies=500),
+        )
         with torch.no_grad():
             phi = model.basis(x)
             system = phi @ phi.T + KIN40K_NOISE * torch.eye(len(y), dtype=torch.float64)

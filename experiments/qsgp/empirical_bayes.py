@@ -24,9 +24,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from functools import partial
+
 import torch
 from record import write
 
+from gpx.bases import RandomFourier
 from gpx.data import Dataset, load
 from gpx.data.uci import UCI
 from gpx.kernels import RBF
@@ -79,7 +82,7 @@ def full(name: str, data: Dataset, steps: int) -> dict[str, Any]:
         Gaussian(NOISE),
         num_basis=M_FULL,
         covariance="full",
-        block_frequencies=50,
+        basis=partial(RandomFourier, block_frequencies=50),
     )
     hyperparameters = model.parameter_groups()["hyperparameters"]
     adam = torch.optim.Adam(hyperparameters, lr=0.05)
@@ -108,7 +111,7 @@ def run(name: str, steps: int) -> list[dict[str, Any]]:
             Zero(),
             Gaussian(NOISE),
             num_basis=M,
-            block_frequencies=50,
+            basis=partial(RandomFourier, block_frequencies=50),
             warm_start_size=M,
             diagonal_rows=0,
         )

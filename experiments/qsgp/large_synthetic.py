@@ -33,7 +33,7 @@ from gpx.likelihoods import Gaussian
 from gpx.means import Zero
 from gpx.methods.sparse.svgp import SVGPPosterior
 from gpx.methods.weight_space.control_variate import factor_rows
-from gpx.methods.weight_space.weights_kl import weights_kl
+from gpx.methods.weight_space.elbo_terms import weights_kl
 from gpx.models import QSGP, SVGP, Model, Posterior
 from gpx.objectives import SVGPELBO, Objective, QuadruplyStochasticELBO
 from gpx.training import FirstOrder, StochasticBlockSteps

@@ -22,12 +22,15 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from functools import partial
+
 import torch
 from matplotlib.figure import Figure
 from record import Checks, Rows, earlier, judged_again, write
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from gpx.bases import RandomFourier
 from gpx.data import load
 from gpx.data.mnist import MNISTParity
 from gpx.kernels import RBF
@@ -82,7 +85,7 @@ def train(
         Bernoulli(num_nodes=NODES, probability="median"),
         num_basis=m,
         warm_start_size=group,
-        block_frequencies=min(500, columns // 20),
+        basis=partial(RandomFourier, block_frequencies=min(500, columns // 20)),
         site_passes=0,
     ).to(x.device, x.dtype)
     rows: list[dict[str, Any]] = []

@@ -31,6 +31,8 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from functools import partial
+
 import torch
 from kin40k import kin40k_kernel
 from omegaconf import OmegaConf
@@ -95,7 +97,14 @@ def run(rate: float, m: int, steps: int, x: Tensor, y: Tensor) -> tuple[QSGP, fl
     """The published optimiser from zero weights; the model, and its sum of step sizes."""
     generator = torch.Generator().manual_seed(0)
     kernel, likelihood = kin40k_kernel(), Gaussian(NOISE)
-    model = QSGP(kernel, Zero(), likelihood, m, warm_start=False, block_frequencies=m // 200)
+    model = QSGP(
+        kernel,
+        Zero(),
+        likelihood,
+        m,
+        warm_start=False,
+        basis=partial(RandomFourier, block_frequencies=m // 200),
+    )
     model.initialise(x, y, generator=generator)
     objective = QuadruplyStochasticELBO(
         x.shape[0],

@@ -22,11 +22,14 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from functools import partial
+
 import torch
 from matplotlib.figure import Figure
 from record import write
 from torch import Tensor
 
+from gpx.bases import RandomFourier
 from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli, Gaussian, Laplace, Likelihood
 from gpx.means import Zero
@@ -53,7 +56,7 @@ def problem(site: str, m: int) -> tuple[QSGP, Tensor, Tensor]:
         Zero(),
         likelihood,
         num_basis=m,
-        block_frequencies=BLOCK // 2,
+        basis=partial(RandomFourier, block_frequencies=BLOCK // 2),
         warm_start_size=400,
         block_solves=0,
     )

@@ -131,7 +131,7 @@ def main() -> None:
             f"kin40k split 0, {n} rows, {len(test)} test rows, lengthscales, outputscale known;",
             "inference with m random functions is exact; means over 3 sets of frequencies, each at",
             f"the noise variance, of {', '.join(map(str, NOISES))}, with the largest evidence.",
-            "`approx.spread=auto` takes 1.25 for RBF in 8 inputs, and 1, 8, 8 and 8 in equal",
+            "`approx.basis.spread=auto` takes 1.25 for RBF in 8 inputs, and 1, 8, 8 and 8 in equal",
             "shares for Matern. Unpublished.",
         ],
         rows,

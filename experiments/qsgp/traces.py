@@ -20,12 +20,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from functools import partial
+
 import torch
 from kin40k import KIN40K_NOISE, kin40k, kin40k_kernel
 from matplotlib.figure import Figure
 from record import Checks, Rows, earlier, judged_again, write
 from torch import Tensor
 
+from gpx.bases import RandomFourier
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
 from gpx.models import QSGP
@@ -66,7 +69,7 @@ def trace(
         covariance="chevron",
         num_dense=setting.num_dense,
         warm_start=False,
-        block_frequencies=columns // 20,
+        basis=partial(RandomFourier, block_frequencies=columns // 20),
     )
     model.initialise(x, y, generator=generator)
     objective = QuadruplyStochasticELBO(

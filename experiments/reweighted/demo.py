@@ -23,11 +23,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import matplotlib
 
 matplotlib.use("Agg")
+from functools import partial
+
 import matplotlib.pyplot as plt
 import torch
 from record import write
 
-from gpx.bases import GridOptions
+from gpx.bases import GridFeatures, GridOptions
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
@@ -56,11 +58,14 @@ def sampled(
         kernel=RBF(1, lengthscale=LENGTHSCALE),
         mean=Zero(),
         likelihood=Gaussian(NOISE**2),
-        num_inputs=1,
+        basis=partial(
+            GridFeatures,
+            num_inputs=1,
+            grid=GridOptions(points_per_dim=10, margin=0.0),
+            noise_first=False,
+        ),
         num_basis=10,
         priors=WeightPriors(weight_variance=variance),
-        grid=GridOptions(points_per_dim=10, margin=0.0),
-        noise_first=False,
     )
     model.initialise(x, y, generator=torch.Generator())
     chain = MALA(burn_in=burn_in, iterations=iterations, thin=50)

@@ -73,9 +73,9 @@ SMALL += ["autompg"]
 QUICK = ["challenger", "servo"]
 
 START = {
-    "exact": ["approx.noise_first=false"],
+    "exact": ["approx.basis.noise_first=false"],
     "fitted": [],
-    "search": ["init=constants", "approx.search_sweeps=3"],
+    "search": ["init=constants", "approx.basis.search_sweeps=3"],
     "shared": ["kernel.ard_num_dims=null"],
     "parsimonious": ["init=parsimonious"],
 }
@@ -223,10 +223,10 @@ def table() -> None:
         "that the grid cannot resolve raised to its spacing, and the outputscale and noise of "
         "largest evidence for the functions (default of approx=reweighted). search: no exact GP; "
         "lengthscales from sqrt(d), searched for the functions (init=constants "
-        "approx.search_sweeps=3). shared: as fitted, from an exact GP with one lengthscale for all "
-        "inputs (kernel.ard_num_dims=null); parsimonious: that where a lengthscale for each "
-        "gains less evidence than it costs (init=parsimonious). The kernel stays from then on: "
-        "where the exact GP over-fits, so does what starts from it.",
+        "approx.basis.search_sweeps=3). shared: as fitted, from an exact GP with one lengthscale "
+        "for all inputs (kernel.ard_num_dims=null); parsimonious: that where a lengthscale for "
+        "each gains less evidence than it costs (init=parsimonious). The kernel stays from then "
+        "on: where the exact GP over-fits, so does what starts from it.",
         "Why autos is outside: 25 lengthscales of the exact GP are fitted to 143 rows. That GP "
         "itself has a mean RMSE of 0.17 over the ten folds from whichever of five starts (A la "
         "Carte: 0.18), no chain over the weights takes it back, and one lengthscale for all "

@@ -1,6 +1,6 @@
 """Finite feature maps phi: R^d -> R^m with a weight prior."""
 
-from gpx.bases.base import Basis
+from gpx.bases.base import Basis, basis_of
 from gpx.bases.counter_random import philox4x32, standard_normals
 from gpx.bases.dictionary import KernelDictionary
 from gpx.bases.fourier.importance_weighted import ImportanceWeightedFourier, Proposal
@@ -9,14 +9,16 @@ from gpx.bases.fourier.orthogonal_features import OrthogonalFourier, StructuredO
 from gpx.bases.fourier.quadrature_features import GaussHermiteFourier, QuasiMonteCarloFourier
 from gpx.bases.fourier.random_fourier import RandomFourier
 from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions, GridModes
+from gpx.bases.grid_eigenfunctions.features import GridFeatures
 from gpx.bases.grid_eigenfunctions.grid import GridOptions
 from gpx.bases.grid_eigenfunctions.interpolation import GridInterpolation
-from gpx.bases.inducing_points import InducingPoints
+from gpx.bases.inducing_points import InducingPoints, TrainingPoints
 
 __all__ = [
     "Basis",
     "GaussHermiteFourier",
     "GridEigenfunctions",
+    "GridFeatures",
     "GridInterpolation",
     "GridModes",
     "GridOptions",
@@ -29,6 +31,8 @@ __all__ = [
     "QuasiMonteCarloFourier",
     "RandomFourier",
     "StructuredOrthogonalFourier",
+    "TrainingPoints",
+    "basis_of",
     "importance_weights",
     "philox4x32",
     "standard_normals",

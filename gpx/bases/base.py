@@ -3,33 +3,46 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gpx.data_sized import DataSized
-from gpx.errors import ShapeError
+from gpx.errors import ConfigError, ShapeError
+
+if TYPE_CHECKING:
+    from gpx.bases.sufficient_statistics import SufficientStatistics
 
 
 class Basis(DataSized, ABC):
     """Finite basis of f(x) = sum_i w_i phi_i(x), with w ~ N(0, S^-1) and S diagonal.
 
+    A subclass writes ``forward``, ``precision_diagonal`` and ``mean_column_square``. To be chosen
+    by ``basis=`` its constructor takes the kernel and ``num_basis`` by these names; further
+    arguments are its options.
+
     Functions are grouped in contiguous blocks of ``block_size`` columns; a block is the cheapest
     unit to evaluate and the unit that stochastic objectives sample.
 
     Attributes:
+        kernel: covariance function that the basis stands for.
         num_basis: m.
         block_size: columns per block; divides m.
         num_inputs: d, where the basis is made for a number of input columns.
         parts: equal contiguous parts of a block whose columns are nearly orthogonal to those of
             the other parts over the data; one where nothing is known.
+        follows_kernel: whether hyperparameters of the kernel move the prior precisions and leave
+            the functions as they are.
     """
 
+    kernel: nn.Module
     num_basis: int
-    block_size: int
+    block_size: int = 1
     num_inputs: int | None = None
     parts: int = 1
+    follows_kernel: bool = False
 
     @property
     def num_blocks(self) -> int:
@@ -50,12 +63,13 @@ class Basis(DataSized, ABC):
             columns: int64 column numbers, any order; time and memory are those of the subset.
         """
 
-    @abstractmethod
     def block_features(self, x: Tensor, blocks: Tensor) -> Tensor:
         """The columns of ``blocks`` (L,), in order: (n, L * block_size).
 
         May be a transposed view of a contiguous (L * block_size, n) array.
         """
+        columns: Tensor = self(x, self.columns_of(blocks))
+        return columns
 
     def selected(self, blocks: Tensor, x: Tensor) -> SelectedBlocks:
         """``blocks`` (L,) for products with their features at inputs like x (its d and dtype)."""
@@ -64,6 +78,91 @@ class Basis(DataSized, ABC):
     @abstractmethod
     def precision_diagonal(self, columns: Tensor | None = None) -> Tensor:
         """Diagonal of S at ``columns`` (all without): (len(columns),) or (m,)."""
+
+    @abstractmethod
+    def mean_column_square(self) -> Tensor:
+        """Expected phi_r(x)^2, the mean over columns, or a number of that size: 0-d.
+
+        Differentiable in the kernel; outputscale / m where S = I and the features carry the scale.
+        """
+
+    def log_variances(self) -> Tensor:
+        """-log S (m,), differentiable where the kernel moves it."""
+        return -self.precision_diagonal().log()
+
+    # -- the training data, once, before the first use --------------------------------------------
+
+    def place(self, x: Tensor) -> None:
+        """Put in place what depends on where the inputs x (n, d) are; ``num_basis`` may fall."""
+
+    def start(
+        self, x: Tensor, residual: Tensor, noise: Tensor, *, generator: torch.Generator
+    ) -> str:
+        """Place, choose or draw the functions for the training data, which then stay.
+
+        Args:
+            x (n, d), residual (n,): inputs, and targets less their prior mean.
+            noise (): noise variance.
+            generator: of what is drawn.
+
+        Returns:
+            what was done, for people. Hyperparameters of the kernel may have moved.
+        """
+        self.place(x)
+        return f"{self.num_basis} functions"
+
+    def fit_scales(
+        self, statistics: SufficientStatistics, *, unit_noise: bool = False
+    ) -> tuple[Tensor, Tensor, str] | None:
+        """Give the kernel the outputscale of largest evidence after ``start``.
+
+        Args:
+            statistics: of the training data.
+            unit_noise: keep a noise variance of one: the outputscale takes the ratio of the two.
+
+        Returns:
+            the factor () on the outputscale, the noise variance () that goes with it, and a remark
+            for people; None where the kernel stays as it is.
+        """
+        return None
+
+    def subset(self, columns: Tensor) -> Basis | None:
+        """A basis of ``columns`` (k,) alone; None where its functions cannot be had alone."""
+        return None
+
+    # -- what there is to say ---------------------------------------------------------------------
+
+    def facts(self) -> dict[str, bool | int | float | str]:
+        """Plain values for records. Default: nothing."""
+        return {}
+
+    def warn_of_few(self) -> bool:
+        """Warn where so few functions count that they hardly stand for the kernel; whether so."""
+        return False
+
+
+def basis_of(basis: Basis | Callable[..., Basis], kernel: nn.Module, num_basis: int) -> Basis:
+    """The basis of a model, made for its kernel where it is not made yet.
+
+    Args:
+        basis: one on ``kernel``; or a class, or any callable, that takes ``kernel`` and
+            ``num_basis`` by name.
+        kernel: of the model.
+        num_basis: m, of a basis that is made here.
+
+    Raises:
+        ConfigError: something else, or a basis on another kernel.
+    """
+    if not callable(basis):
+        raise ConfigError(
+            f"basis={basis!r}: expected a Basis, or a class or function that makes one of a kernel"
+        )
+    found = basis if isinstance(basis, Basis) else basis(kernel=kernel, num_basis=num_basis)
+    if not isinstance(found, Basis):
+        raise ConfigError(f"basis={basis!r} makes a {type(found).__name__}, expected a Basis")
+    if found.kernel is not kernel:
+        raise ConfigError("the basis was made for another kernel than that of the model")
+    return found
 
 
 class SelectedBlocks:

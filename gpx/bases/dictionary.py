@@ -42,6 +42,7 @@ class KernelDictionary(Basis):
     relevance vector machine experiment.
     """
 
+    kernel: Kernel
     centres: Tensor
 
     def __init__(
@@ -74,10 +75,6 @@ class KernelDictionary(Basis):
         check_inputs(x, "KernelDictionary")
         chosen = self.centres if columns is None else self.centres[columns]
         return self.kernel.evaluate(x, chosen.to(x.dtype))
-
-    def block_features(self, x: Tensor, blocks: Tensor) -> Tensor:
-        """Columns of ``blocks`` (L,), in order: (n, L * block_size)."""
-        return self(x, self.columns_of(blocks))
 
     def precision_diagonal(self, columns: Tensor | None = None) -> Tensor:
         """s at ``columns`` (all without), clamped at 1e8, differentiable: (len(columns),)."""

@@ -28,8 +28,8 @@ class InducingPoints(Basis):
     Source: QSGP paper, inducing-point experiments and appendix.
     """
 
-    block_size = 1
     data_sized = ("centres",)
+    kernel: Kernel
     centres: Tensor
 
     def __init__(self, kernel: Kernel, centres: Tensor) -> None:
@@ -50,10 +50,6 @@ class InducingPoints(Basis):
         check_inputs(x, "InducingPoints")
         return self.kernel.evaluate(x, self._at(columns).to(x.dtype))
 
-    def block_features(self, x: Tensor, blocks: Tensor) -> Tensor:
-        """Columns ``blocks`` (L,), in order: (n, L)."""
-        return self(x, blocks)
-
     def precision(self, rows: Tensor | None = None, columns: Tensor | None = None) -> Tensor:
         """S at rows and columns: (len(rows), len(columns)); all where None."""
         return self.kernel.evaluate(self._at(rows), self._at(columns))
@@ -70,6 +66,14 @@ class InducingPoints(Basis):
             "features (approx=qsgp) or a kernel dictionary"
         )
 
+    def mean_column_square(self) -> Tensor:
+        """A reference for phi_r(x)^2: the squared prior variance at the first centre, 0-d."""
+        return self.kernel.diagonal(self.centres[:1])[0].square()
+
+    def subset(self, columns: Tensor) -> InducingPoints:
+        """The centres ``columns`` (k,) alone."""
+        return InducingPoints(self.kernel, self.centres[columns])
+
     @torch.no_grad()
     def column_squares(self, x: Tensor, *, chunk: int = 512) -> Tensor:
         """phi_r^T phi_r over the rows of x (n, d): (m,) float64, streamed; n m kernel entries."""
@@ -77,3 +81,27 @@ class InducingPoints(Basis):
         for rows in x.split(chunk):
             total += self(rows).square_().sum(0)
         return total
+
+
+class TrainingPoints(InducingPoints):
+    """Kernel functions at the training inputs, or at as many random ones of them as asked for.
+
+    Args:
+        kernel: any covariance function.
+        num_basis: m, at most.
+        num_inputs: d.
+        num_data: n; there is at most one centre a row.
+
+    Source: Tipping, "Sparse Bayesian learning and the relevance vector machine", 2001.
+    """
+
+    def __init__(self, kernel: Kernel, num_basis: int, num_inputs: int, num_data: int) -> None:
+        super().__init__(kernel, torch.zeros(min(num_data, num_basis), num_inputs))
+
+    def start(
+        self, x: Tensor, residual: Tensor, noise: Tensor, *, generator: torch.Generator
+    ) -> str:
+        """Draw the centres from x (n, d)."""
+        chosen = torch.randperm(len(x), generator=generator, device=x.device)
+        self.centres.copy_(x[chosen[: self.num_basis].sort().values])
+        return super().start(x, residual, noise, generator=generator)

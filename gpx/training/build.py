@@ -19,14 +19,14 @@ def build(config: DictConfig, group: str, **arguments: Any) -> Any:
 
     Args:
         config: the composed config.
-        group: name of the node; null gives None.
+        group: dotted name of the node; null gives None.
         arguments: passed to the constructor beside the node's own options.
 
     Raises:
         ConfigError: the target cannot be imported or rejects its options.
         GPXError: whatever the constructor raises on purpose.
     """
-    node = config.get(group)
+    node = OmegaConf.select(config, group)
     if node is None:
         return None
     target = OmegaConf.select(node, "_target_", default=None)
@@ -61,11 +61,14 @@ def target_of(node: DictConfig, group: str) -> Any:
 
 
 def build_model(config: DictConfig) -> Model:
-    """Kernel, mean and likelihood, and the approximation that holds them."""
-    return build(
-        config,
-        "approx",
-        kernel=build(config, "kernel"),
-        mean=build(config, "mean"),
-        likelihood=build(config, "likelihood"),
-    )
+    """Kernel, mean and likelihood, and the approximation that holds them.
+
+    The class of ``approx.basis`` is left for the model to call, with its kernel.
+    """
+    parts: dict[str, Any] = {name: build(config, name) for name in ("kernel", "mean", "likelihood")}
+    basis = config.approx.get("basis")
+    if isinstance(basis, str):
+        raise ConfigError(f"approx.basis={basis} is now basis={basis}")
+    if OmegaConf.is_config(basis):
+        parts["basis"] = build(config, "approx.basis", _partial_=True)
+    return build(config, "approx", **parts)

@@ -22,13 +22,15 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from gpx.errors import ConfigError
+from gpx.training.choices import with_choices_made
+from gpx.training.old_options import new_name
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 """The config groups beside the package, as in a clone or an editable installation."""
 
 
 def composed(overrides: Sequence[str], config_folder: Path = CONFIGS) -> DictConfig:
-    """The config of a run for options as on the command line.
+    """The config of a run for options as on the command line, choices of the likelihood made.
 
     Args:
         overrides: ``group=choice`` and ``name=value``.
@@ -47,7 +49,7 @@ def composed(overrides: Sequence[str], config_folder: Path = CONFIGS) -> DictCon
     try:
         check_choices(overrides, config_folder)
         with initialize_config_dir(str(config_folder), version_base="1.3"):
-            return compose("train", overrides=list(overrides))
+            return with_choices_made(compose("train", overrides=list(overrides)))
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(explain(error, config_folder)) from error
     finally:
@@ -140,6 +142,9 @@ def _explain_missing(error: MissingConfigException, config_folder: Path) -> str:
 
 def _explain_unknown(name: str, config_folder: Path) -> str:
     valid = known_names(config_folder)
+    new = new_name(name)
+    if new in valid:
+        return f"there is no option {name} here any more: it is {new}, an option of basis="
     if name in valid:
         return f"{name} is an option of other choices of {name.partition('.')[0]}=, not of this one"
     # a misspelled group is likelier to be near a group; a dotted option near its own siblings
@@ -164,9 +169,10 @@ def known_names(config_folder: Path) -> list[str]:
         content: Any = OmegaConf.load(path)
         if not isinstance(content, DictConfig):
             continue
-        package = (
-            "" if len(relative.parts) == 1 or "@package _global_" in text else relative.parts[0]
-        )
+        stated = re.search(r"^# @package (\S+)", text)
+        package = stated.group(1) if stated else relative.parts[0]
+        if len(relative.parts) == 1 or package == "_global_":
+            package = ""
         if len(relative.parts) > 1:
             names.add("/".join(relative.parts[:-1]))
         names.update(_leaves(content, package))

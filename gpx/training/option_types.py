@@ -28,6 +28,7 @@ _WORDS: dict[Any, str] = {
 
 
 _CHOICES: dict[str, str] = {
+    "basis": "basis=",
     "features": "inducing=eigenfunctions",
     "inference": "inference=",
     "reinitialise": "inducing=auto",

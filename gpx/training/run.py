@@ -30,6 +30,7 @@ from gpx.training.certification import (
     write_report,
 )
 from gpx.training.checkpoint import load_checkpoint, save_checkpoint
+from gpx.training.choices import with_choices_made
 from gpx.training.composition import CONFIGS
 from gpx.training.config import TrainerConfig, trainer_options
 from gpx.training.console import Console
@@ -105,6 +106,7 @@ def run(config: DictConfig, folder: RunFolder) -> dict[str, Any]:
         GPXError: anything wrong with options, data, device or checkpoint, or a full disk.
         Interrupted: after SIGINT, SIGTERM or SIGHUP, with the checkpoint written.
     """
+    config = with_choices_made(config)
     with option_names(config, CONFIGS):
         options = _checked_options(config)
         device = resolve_device(options.device)

@@ -8,9 +8,12 @@ tested.
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
+from gpx.bases import RandomFourier
 from gpx.kernels import RBF, Matern32
 from gpx.likelihoods import Bernoulli, Gaussian, Laplace
 from gpx.means import Zero
@@ -50,7 +53,7 @@ def test_quadruply_stochastic_step(kernel, covariance, coefficient):
         num_basis=1000,
         covariance=covariance,
         num_dense=3 if covariance == "chevron" else 0,
-        block_frequencies=5,
+        basis=partial(RandomFourier, block_frequencies=5),
     ).to(META)
     objective = QuadruplyStochasticELBO(N, columns=100, coefficient=coefficient).to(META)
     step(model, objective)
@@ -63,7 +66,7 @@ def test_site_bound_step(likelihood):
         mean=Zero(),
         likelihood=likelihood(),
         num_basis=1000,
-        block_frequencies=5,
+        basis=partial(RandomFourier, block_frequencies=5),
     ).to(META)
     step(model, SiteBoundELBO(N, columns=100).to(META))
 

@@ -8,6 +8,7 @@ import inspect
 import pickle
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import torch
@@ -72,6 +73,7 @@ MEANS = {
 BASES = {
     "GaussHermiteFourier": lambda: bases.GaussHermiteFourier(rbf(), 16),
     "GridEigenfunctions": lambda: bases.GridEigenfunctions(rbf(), 2, 8),
+    "GridFeatures": lambda: bases.GridFeatures(rbf(), 8, 2),
     "ImportanceWeightedFourier": lambda: bases.ImportanceWeightedFourier(rbf(), 8, 2),
     "InducingPoints": lambda: bases.InducingPoints(rbf(), X[:5]),
     "KernelDictionary": lambda: bases.KernelDictionary(rbf(), X[:5]),
@@ -79,6 +81,7 @@ BASES = {
     "QuasiMonteCarloFourier": lambda: bases.QuasiMonteCarloFourier(rbf(), 8),
     "RandomFourier": lambda: bases.RandomFourier(rbf(), 8),
     "StructuredOrthogonalFourier": lambda: bases.StructuredOrthogonalFourier(rbf(), 8),
+    "TrainingPoints": lambda: bases.TrainingPoints(rbf(), 8, 2, 20),
 }
 
 
@@ -105,7 +108,11 @@ MODELS = {
     "QSRVM": lambda: models.QSRVM(**parts(means.Zero()), num_data=36, num_inputs=2, sweeps=3),
     "SKI": lambda: models.SKI(**parts(), num_inputs=2, grid_size=9),
     "Reweighted": lambda: models.Reweighted(
-        **parts(), num_inputs=2, num_basis=12, priors=models.WeightPriors(), inference="type2"
+        **parts(),
+        basis=partial(bases.GridFeatures, num_inputs=2),
+        num_basis=12,
+        priors=models.WeightPriors(),
+        inference="type2",
     ),
 }
 

@@ -1,11 +1,14 @@
 """Training as on a GPU where there is none: devices are told apart, and waits for them counted."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from claimed_cuda import DeviceMismatch, claimed_cuda
 
 from gpx import load
+from gpx.bases import RandomFourier
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
@@ -34,11 +37,15 @@ SHORT = {
         "optimizer.thin=10",
     ],
     "svgp": ["trainer.max_steps=4", "approx.num_inducing=20", "trainer.batch_size=100"],
-    "qsgp": ["approx.num_basis=400", "approx.block_frequencies=20", "approx.block_columns=100"],
+    "qsgp": [
+        "approx.num_basis=400",
+        "approx.basis.block_frequencies=20",
+        "approx.block_columns=100",
+    ],
     "qsgp optimizer=qsgp": [
         "trainer.max_steps=3",
         "approx.num_basis=400",
-        "approx.block_frequencies=20",
+        "approx.basis.block_frequencies=20",
         "approx.warm_start_size=100",
         "approx.block_solves=1",
     ],
@@ -138,7 +145,13 @@ def test_sampled_steps_never_wait_for_the_device(sampling, family):
         x, y = x.cuda(), y.cuda()
         draws = torch.Generator("cuda").manual_seed(1)
         model = QSGP(
-            RBF(3), Zero(), Gaussian(0.1), 80, warm_start=False, block_frequencies=4, **family
+            RBF(3),
+            Zero(),
+            Gaussian(0.1),
+            80,
+            warm_start=False,
+            basis=partial(RandomFourier, block_frequencies=4),
+            **family,
         ).cuda()
         model.initialise(x, y, generator=draws)
         objective = QuadruplyStochasticELBO(

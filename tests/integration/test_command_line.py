@@ -60,7 +60,7 @@ def train_py(tmp_path, monkeypatch, capsys):
             "LBFGSB would maximise what approx.inference=type1 is to integrate out",
         ),
         (
-            ["approx=reweighted", "data=toy1d", "approx.basis=importance_weighted"],
+            ["approx=reweighted", "data=toy1d", "basis=importance_weighted"],
             "needs inference=type2 approx.priors=null",
         ),
         (
@@ -72,8 +72,30 @@ def train_py(tmp_path, monkeypatch, capsys):
             "approx.priors.weight_*: a log-normal prior needs a positive mode",
         ),
         (
-            ["approx=reweighted", "data=toy1d", "approx.proposal.family=x"],
-            "approx.proposal.family=x: expected one of same",
+            [
+                "approx=reweighted",
+                "data=toy1d",
+                "basis=importance_weighted",
+                "approx.basis.proposal.family=x",
+            ],
+            "approx.basis.proposal.family=x: expected one of same",
+        ),
+        (
+            ["approx=qsgp", "data=toy1d", "approx.basis=orthogonal"],
+            "approx.basis=orthogonal is now basis=orthogonal",
+        ),
+        (["data=toy1d", "approx.spread=1.2"], "any more: it is approx.basis.spread, an option of"),
+        (
+            ["approx=reweighted", "approx.grid.margin=0.2"],
+            "there is no option approx.grid here any more: it is approx.basis.grid, an option of",
+        ),
+        (
+            ["data=toy1d", "basis=gauss_hermite", "+approx.basis.spread=2"],
+            "approx.basis.spread: GaussHermiteFourier has no option spread",
+        ),
+        (
+            ["data=toy1d", "approx=svgp", "basis=orthogonal"],
+            "basis=, which sets it, needs approx=qsgp or reweighted",
         ),
         (["resume=nowhere", "seed=1"], "takes no other option"),
         (["resume=nowhere", "trust=own"], "there is no run folder nowhere"),

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from gpx.training import RunFolder, resume, run
+from gpx.training.choices import with_choices_made
 from gpx.training.interrupt import Interrupted
 from gpx.training.session import Session
 
@@ -50,7 +51,7 @@ def classes(tmp_path):
     ],
 )
 def test_likelihood_chooses_family_objective_and_optimizer(composed, likelihood, parts):
-    config = composed("approx=qsgp", f"likelihood={likelihood}")
+    config = with_choices_made(composed("approx=qsgp", f"likelihood={likelihood}"))
     found = config.approx.covariance, config.objective["_target_"], config.optimizer["_target_"]
     assert found == parts
 
@@ -82,7 +83,11 @@ def test_classes_under_a_gaussian_likelihood_are_said_aloud(composed, classes, t
 
 def test_sites_stopped_and_resumed_equal_never_stopped(composed, classes, tmp_path, monkeypatch):
     overrides = [*classes, "trainer.max_steps=12", "objective.refresh_steps=4"]
-    overrides += ["trainer.batch_size=50", "objective.columns=100", "approx.block_frequencies=10"]
+    overrides += [
+        "trainer.batch_size=50",
+        "objective.columns=100",
+        "approx.basis.block_frequencies=10",
+    ]
     whole = run(composed(*overrides), RunFolder(tmp_path / "whole"))
     original = Session.end_step
 

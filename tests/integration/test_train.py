@@ -24,7 +24,7 @@ APPROXIMATIONS = {
     "svgp": ["trainer.max_steps=30", "approx.num_inducing=40", "trainer.batch_size=200"],
     "qsgp": [
         "approx.num_basis=2000",
-        "approx.block_frequencies=100",
+        "approx.basis.block_frequencies=100",
         "approx.block_columns=400",
     ],
 }

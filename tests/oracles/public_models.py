@@ -1,8 +1,11 @@
 """One small problem per public model: what the conformance suites of the contracts run on."""
 
+from functools import partial
+
 import torch
 
 from gpx import models, objectives
+from gpx.bases import GridFeatures, RandomFourier
 from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli, Gaussian, GaussianOutputs
 from gpx.means import Constant, Zero
@@ -36,8 +39,16 @@ def points(cls, **options):
     return gaussian(cls, num_inputs=INPUTS, num_inducing=12, **options)
 
 
+FEW = partial(RandomFourier, block_frequencies=10)
+
+
 def weights(**options):
-    chosen = {"num_basis": 80, "block_frequencies": 10, "warm_start_size": 80, **options}
+    chosen = {
+        "num_basis": 80,
+        "basis": FEW,
+        "warm_start_size": 80,
+        **options,
+    }
     return gaussian(models.QSGP, Zero, **chosen)
 
 
@@ -60,7 +71,10 @@ MODELS = {
     "QSGP": weights,
     "QSGP full": lambda: weights(covariance="full"),
     "QSGP of classes": lambda: models.QSGP(
-        **parts(Zero(), Bernoulli()), num_basis=80, block_frequencies=10, warm_start_size=80
+        **parts(Zero(), Bernoulli()),
+        num_basis=80,
+        basis=FEW,
+        warm_start_size=80,
     ).double(),
     "QSGPInducing": lambda: gaussian(
         models.QSGPInducing, Zero, num_data=NUM, num_inputs=INPUTS, rank=20, variance_rank=10
@@ -74,7 +88,10 @@ MODELS = {
     ),
     "SKI": lambda: gaussian(models.SKI, num_inputs=INPUTS, grid_size=12),
     "Reweighted": lambda: gaussian(
-        models.Reweighted, num_inputs=INPUTS, num_basis=20, inference="type2"
+        models.Reweighted,
+        basis=partial(GridFeatures, num_inputs=INPUTS),
+        num_basis=20,
+        inference="type2",
     ),
 }
 """Name of the class, then what is special: a fresh model in float64."""

@@ -1,7 +1,10 @@
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
 
+from gpx.bases import RandomFourier
 from gpx.constraints import FLOOR, positive_parameter
 from gpx.errors import ConfigError
 from gpx.kernels import RBF
@@ -52,7 +55,8 @@ def test_hyperparameters_of_a_weight_space_model_wait_until_they_are_free():
     """Held to the bit in every step before, moved by the first one after; weights always move."""
     generator = torch.Generator().manual_seed(0)
     x, y = torch.randn(40, 2, generator=generator), torch.randn(40, generator=generator)
-    model = QSGP(RBF(2), Zero(), Gaussian(0.1), 20, warm_start=False, block_frequencies=1)
+    single = partial(RandomFourier, block_frequencies=1)
+    model = QSGP(RBF(2), Zero(), Gaussian(0.1), 20, warm_start=False, basis=single)
     model.initialise(x, y, generator=generator)
     objective = QuadruplyStochasticELBO(40, columns=8, diagonal_columns=8, support_rows=10)
     objective.prepare(model, x, y, generator=generator)

@@ -67,8 +67,12 @@ def refused(config, words, trust=()):
 
 PLACES = ("kernel", "mean", "likelihood", "approx", "objective", "optimizer", "init", "data")
 GROUPS = ("approx", "data", "kernel", "mean", "likelihood", "objective", "optimizer", "init")
-GROUPS += ("inducing", "inference", "experiment")
-NEEDS = {"inducing": ["approx=sgpr"], "inference": ["approx=reweighted"]}
+GROUPS += ("basis", "inducing", "inference", "experiment")
+NEEDS = {
+    "basis": ["approx=reweighted"],
+    "inducing": ["approx=sgpr"],
+    "inference": ["approx=reweighted"],
+}
 
 
 @pytest.mark.parametrize("group", GROUPS)

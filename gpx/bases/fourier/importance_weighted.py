@@ -10,7 +10,11 @@ import torch
 from torch import Tensor
 
 from gpx.bases.base import Basis
-from gpx.bases.fourier.importance_weights import ImportanceWeights, importance_weights
+from gpx.bases.fourier.importance_weights import (
+    ImportanceWeights,
+    importance_weights,
+    warn_of_few,
+)
 from gpx.bases.fourier.random_fourier import RandomFourier
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
@@ -55,12 +59,11 @@ class Proposal:
         """Check ranges."""
         if self.family not in get_args(Family):
             raise ConfigError(
-                f"approx.proposal.family={self.family}: expected one of "
-                f"{', '.join(get_args(Family))}"
+                f"family={self.family}: expected one of {', '.join(get_args(Family))}"
             )
         if not 0.0 < self.lengthscale < float("inf"):
             raise ConfigError(
-                f"approx.proposal.lengthscale={self.lengthscale} is a factor on lengthscales and "
+                f"proposal.lengthscale={self.lengthscale} is a factor on lengthscales and "
                 "must be positive and finite"
             )
 
@@ -73,7 +76,7 @@ class Proposal:
         """
         if not isinstance(kernel, Stationary):
             raise ConfigError(
-                "approx.basis=importance_weighted draws frequencies for other lengthscales of the "
+                "basis=importance_weighted draws frequencies for other lengthscales of the "
                 f"kernel, got {type(kernel).__name__.removeprefix('Parametrized')}; use kernel=rbf,"
                 " matern12, matern32 or matern52"
             )
@@ -109,6 +112,8 @@ class ImportanceWeightedFourier(Basis):
     """
 
     parts = 2  # cosines and sines
+    follows_kernel = True
+    kernel: Kernel
 
     num_inputs: int
 
@@ -138,6 +143,29 @@ class ImportanceWeightedFourier(Basis):
             self.features, self.kernel, self.num_inputs, normalise=self.proposal.normalise
         )
 
+    def start(
+        self, x: Tensor, residual: Tensor, noise: Tensor, *, generator: torch.Generator
+    ) -> str:
+        """Draw the frequencies for the kernel as it is now; ``generator`` is not used."""
+        self.draw()
+        return super().start(x, residual, noise, generator=generator)
+
+    def log_variances(self) -> Tensor:
+        """log g (m,), float64, differentiable in the kernel."""
+        return self.weights().log_variances
+
+    def mean_column_square(self) -> Tensor:
+        """As in ``Basis``, of the features of the proposal."""
+        return self.features.mean_column_square()
+
+    def facts(self) -> dict[str, bool | int | float | str]:
+        """How many frequencies count."""
+        return {"effective_frequencies": float(self.weights().effective)}
+
+    def warn_of_few(self) -> bool:
+        """As in ``Basis``: frequencies whose weight is next to nothing do not count."""
+        return warn_of_few(self.weights().effective, self.num_basis)
+
     def forward(self, x: Tensor, columns: Tensor | None = None) -> Tensor:
         """As in ``Basis``; nothing of it depends on ``kernel``."""
         return cast(Tensor, self.features(x, columns))
@@ -148,5 +176,5 @@ class ImportanceWeightedFourier(Basis):
 
     def precision_diagonal(self, columns: Tensor | None = None) -> Tensor:
         """1 / g, float64."""
-        precision = (-self.weights().log_variances).exp()
+        precision = (-self.log_variances()).exp()
         return precision if columns is None else precision[columns]

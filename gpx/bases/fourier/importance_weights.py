@@ -90,7 +90,7 @@ def warn_of_few(effective: Tensor, num_basis: int) -> bool:
         warnings.warn(
             f"only {float(effective):.0f} of {count} frequencies count after re-weighting: the "
             "kernel is too far from the one they were drawn for; draw them for shorter "
-            "lengthscales or heavier tails (approx.proposal), or take more (approx.num_basis)",
+            "lengthscales or heavier tails (proposal), or take more (num_basis)",
             stacklevel=2,
         )
     return few

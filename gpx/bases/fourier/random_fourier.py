@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, cast
+from typing import Literal, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,13 +11,22 @@ from torch import Tensor, nn
 from gpx.bases.base import Basis, SelectedBlocks, check_inputs
 from gpx.bases.counter_random import standard_normals
 from gpx.bases.fourier.products import FourierForm, FourierProducts, FourierSquares
-from gpx.bases.fourier.spread import check_spreadable, checked_spread, drawn_spreads, spread_weights
+from gpx.bases.fourier.spread import (
+    check_spreadable,
+    drawn_spreads,
+    spread_of,
+    spread_weights,
+    warn_of_wide_spread,
+)
 from gpx.bases.fourier.trigonometric import trigonometric_features
 from gpx.errors import ConfigError
 from gpx.kernels.stationary import Stationary
 
 PIECE = 1 << 20
 """Entries of the frequencies whose prior variances are evaluated at once."""
+
+SAMPLED = 4096
+"""Functions that tell how many of all carry the prior."""
 
 
 class SpectralKernel(Protocol):
@@ -59,17 +68,18 @@ class RandomFourier(Basis):
             ``outputscale`` (RBF, Matern).
         num_basis: m, even.
         seed: of the frequencies.
-        block_frequencies: upper limit of F.
+        block_frequencies: upper limit of F; num_basis / 2 needs a divisor of about that size.
         spread: factors by which frequencies are drawn farther out than the spectral density has
             them, each for an equal share; prior variances 1 / S of the weights make up for it
             (``spread_weights``), so that the kernel stays unbiased, and k(x, x) varies a little.
+            ``auto``: factors from the kind of kernel (``automatic_spread``).
             Data of small noise tell apart more functions at high frequencies than the prior has
             there: a posterior is as good with fewer functions. Of RBF and Matern kernels that know
             their inputs, alone or scaled.
 
     Raises:
-        ConfigError: m is odd or below 2, the kernel has no spectral sampler, or a spread other than
-            one does not fit it (``check_spreadable``).
+        ConfigError: m is odd or below 2 or would make blocks of one frequency, the kernel has no
+            spectral sampler, or a spread other than one does not fit it (``check_spreadable``).
 
     Source: Rahimi and Recht 2007; Evans thesis, chapter 5 (rescaled to S = I). Where to draw:
         Avron et al., "Random Fourier features for kernel ridge regression", ICML 2017.
@@ -83,7 +93,7 @@ class RandomFourier(Basis):
         num_basis: int,
         seed: int = 0,
         block_frequencies: int = 500,
-        spread: float | Sequence[float] = 1.0,
+        spread: Literal["auto"] | float | Sequence[float] = 1.0,
     ) -> None:
         super().__init__()
         if num_basis < 2 or num_basis % 2:
@@ -101,10 +111,19 @@ class RandomFourier(Basis):
         self.seed = seed
         self.per_block = frequencies_per_block(num_basis // 2, block_frequencies)
         self.block_size = 2 * self.per_block
-        self.spread = checked_spread(spread)
+        if self.per_block == 1 and block_frequencies > 1 and num_basis > 2:
+            raise ConfigError(
+                f"num_basis={num_basis} would make blocks of a single frequency, because "
+                f"num_basis / 2 = {num_basis // 2} has no divisor up to block_frequencies="
+                f"{block_frequencies}; choose a num_basis with one, such as a round number"
+            )
+        self.spread = spread_of(spread, kernel)
         self.spectral.num_spectral_normals(1)  # a kernel without a sampler says so now, not later
         if self.spread != (1.0,):
             check_spreadable(kernel)
+            columns = torch.arange(min(num_basis, SAMPLED))
+            variances = self.precision_diagonal(columns).double().reciprocal()
+            warn_of_wide_spread(self.spread, variances, num_basis)
 
     @property
     def spectral(self) -> SpectralKernel:

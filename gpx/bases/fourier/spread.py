@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
-from typing import cast
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -35,12 +36,18 @@ ROUGH_SPREADS = (1.0, 8.0, 8.0, 8.0)
 weight below four. As SECOND_MOMENT, part of what run folders mean."""
 
 
-def checked_spread(spread: float | Sequence[float]) -> tuple[float, ...]:
-    """The factors of ``spread``, a tuple.
+def spread_of(
+    spread: Literal["auto"] | float | Sequence[float], kernel: nn.Module
+) -> tuple[float, ...]:
+    """The factors of ``spread``, a tuple; with ``auto`` those of ``automatic_spread``.
 
     Raises:
         ConfigError: none, or one that is no number, below one or not finite.
     """
+    if isinstance(spread, str):
+        if spread != "auto":
+            raise ConfigError(f"spread={spread}: expected auto or factors, at least one")
+        return automatic_spread(kernel)
     factors = tuple(spread) if isinstance(spread, Sequence) else (spread,)
     numbers = [f for f in factors if isinstance(f, int | float) and not isinstance(f, bool)]
     fits = len(numbers) == len(factors) > 0 and all(1.0 <= f < math.inf for f in numbers)
@@ -140,3 +147,20 @@ def carrying_share(weights: Tensor) -> float:
     """
     mean = weights.mean()
     return float(torch.minimum(mean, mean.square() / weights.square().mean()))
+
+
+def warn_of_wide_spread(spread: Sequence[float], weights: Tensor, num_basis: int) -> None:
+    """Warn where frequencies are drawn so far out that hardly any are where the kernel's are.
+
+    Args:
+        spread: the factors.
+        weights: prior variances of some of the functions.
+        num_basis: functions in all.
+    """
+    share = carrying_share(weights)
+    if share < LEAST_SHARE:
+        warnings.warn(
+            f"spread={tuple(spread)}: about {share * num_basis:.0f} of {num_basis} functions carry "
+            "the prior, the others lie beyond the kernel's spectrum; take smaller factors, or auto",
+            stacklevel=4,
+        )

@@ -70,8 +70,8 @@ class GridEigenfunctions(Basis):
     Source: Evans thesis, sections 4.2 and 4.3 (Evans and Nair 2018).
     """
 
-    block_size = 1
     data_sized = ("nodes", "index")
+    kernel: Kernel
     nodes: Tensor
     sizes: Tensor
     index: Tensor
@@ -271,14 +271,18 @@ class GridEigenfunctions(Basis):
         whole = torch.cat(parts, 1) if parts else x.new_empty(len(order), 0)
         return self.factors.outputscale.sqrt().to(x.dtype) * whole.mT
 
-    def block_features(self, x: Tensor, blocks: Tensor) -> Tensor:
-        """Columns ``blocks`` (L,), in order: (n, L)."""
-        return self(x, blocks)
-
     def precision_diagonal(self, columns: Tensor | None = None) -> Tensor:
         """Ones: the features carry the prior scale (S = I)."""
         count = self.num_basis if columns is None else columns.shape[0]
         return torch.ones(count, dtype=self.factors.outputscale.dtype, device=self.nodes.device)
+
+    def mean_column_square(self) -> Tensor:
+        """outputscale / m, 0-d: the mean over columns of phi_j(x)^2 where nothing is missed."""
+        return self.factors.outputscale / self.num_basis
+
+    def facts(self) -> dict[str, bool | int | float | str]:
+        """Size of the grid."""
+        return {"log10_inducing": self.log10_grid_size}
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *rest)

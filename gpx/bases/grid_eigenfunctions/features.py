@@ -1,69 +1,104 @@
-"""Eigenfunctions of a grid in the form that weight-space models take."""
+"""Eigenfunctions of a grid in the form that weight-space and re-weighted models take."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gpx.bases.fourier.random_fourier import frequencies_per_block
 from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions
+from gpx.bases.grid_eigenfunctions.grid import GridOptions
+from gpx.bases.grid_eigenfunctions.start import choose_eigenfunctions, scales_for
+from gpx.bases.sufficient_statistics import SufficientStatistics
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 
 
 class GridFeatures(GridEigenfunctions):
-    """``GridEigenfunctions`` of a fixed number, in blocks; for ``approx=qsgp approx.basis=grief``.
+    """``GridEigenfunctions`` chosen once, at the start, and evaluated in blocks.
 
-    The model that owns it calls ``place_and_select`` with its training inputs before the first use.
     The choice of eigenfunctions then stays, so that weight j belongs to one function for good.
 
     Args:
-        kernel: one that factors over the columns, with ``ard_num_dims`` (it says d).
-        num_basis: m; the grid must have as many points.
-        seed: there is nothing to draw.
-        block_frequencies: blocks have at most twice as many columns.
+        kernel, num_basis, num_inputs, grid, factor_jitter: as for ``GridEigenfunctions``.
+        block_columns: blocks have at most so many columns.
+        noise_first: before that choice, raise lengthscales that the grid cannot resolve and search
+            for better ones; models that can take outputscale and noise variance of largest evidence
+            (``fit_scales``).
+        search_sweeps: of that search, see ``search_lengthscales``; 0 for none.
 
     Raises:
-        ConfigError: the kernel does not factor, or does not say d.
+        ConfigError: the kernel does not factor, or an option out of range.
     """
 
     def __init__(
-        self, kernel: nn.Module, num_basis: int, seed: int = 0, block_frequencies: int = 500
+        self,
+        kernel: Kernel,
+        num_basis: int,
+        num_inputs: int,
+        grid: GridOptions | None = None,
+        factor_jitter: float = 1e-12,
+        block_columns: int = 1000,
+        noise_first: bool = True,
+        search_sweeps: int = 0,
     ) -> None:
         if not isinstance(kernel, Kernel):
-            raise ConfigError(f"approx.basis=grief needs a kernel, got a {type(kernel).__name__}")
-        d = getattr(kernel, "ard_num_dims", None)
-        if d is None:
+            raise ConfigError(f"basis=grief needs a kernel, got a {type(kernel).__name__}")
+        if block_columns < 1 or search_sweeps < 0:
             raise ConfigError(
-                "approx.basis=grief needs a kernel that knows its number of inputs: set "
-                "kernel.ard_num_dims"
+                f"block_columns={block_columns} must be at least 1 and search_sweeps="
+                f"{search_sweeps} not negative"
             )
-        if block_frequencies < 1:
-            raise ConfigError(f"block_frequencies={block_frequencies} must be at least 1")
-        super().__init__(kernel, d, num_basis)
-        self.block_size = frequencies_per_block(num_basis, 2 * block_frequencies)
-        self.per_block = self.block_size
+        super().__init__(kernel, num_inputs, num_basis, grid, factor_jitter)
+        self.block_columns = block_columns
+        self.noise_first = noise_first
+        self.search_sweeps = search_sweeps
+        self._divide()
 
-    def place_and_select(self, x: Tensor) -> None:
-        """Build the grid for training inputs x (n, d), and choose its eigenfunctions.
+    def _divide(self) -> None:
+        """Blocks of as many functions as there are."""
+        self.block_size = frequencies_per_block(self.num_basis, self.block_columns)
 
-        Raises:
-            ConfigError: the grid has fewer points than there are to be functions.
-        """
-        self.place(x)
-        if self.num_basis < self.most:
-            raise ConfigError(
-                f"approx.num_basis={self.most}, but the inducing grid has only {self.num_basis} "
-                f"points: set approx.num_basis to at most {self.num_basis}"
-            )
-        self.raise_lengthscales(x)
-        self.select()
+    def place(self, x: Tensor) -> None:
+        """As in ``GridEigenfunctions``."""
+        super().place(x)
+        self._divide()
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+        self._divide()
+
+    def start(
+        self, x: Tensor, residual: Tensor, noise: Tensor, *, generator: torch.Generator
+    ) -> str:
+        """Build the grid, choose its eigenfunctions; see ``choose_eigenfunctions``."""
+        ratio = float(noise / self.factors.outputscale)
+        chosen = choose_eigenfunctions(
+            self,
+            x,
+            residual,
+            ratio,
+            fit=self.noise_first,
+            sweeps=self.search_sweeps,
+            generator=generator,
+        )
+        return chosen.note
+
+    def fit_scales(
+        self, statistics: SufficientStatistics, *, unit_noise: bool = False
+    ) -> tuple[Tensor, Tensor, str] | None:
+        """As in ``Basis``; None without ``noise_first``."""
+        if not self.noise_first:
+            return None
+        factor, noise, remark = scales_for(statistics, self.factors.num_inputs)
+        if unit_noise:
+            factor, noise = factor / noise, torch.ones_like(noise)
+        self.factors.set_outputscale(factor * self.factors.outputscale)
+        return factor, noise, remark
 
     def block_features(self, x: Tensor, blocks: Tensor) -> Tensor:
         """The columns of ``blocks`` (L,), in order: (n, L * block_size)."""
         every = torch.arange(self.num_blocks, device=blocks.device)
         return self(x, None if torch.equal(blocks, every) else self.columns_of(blocks))
-
-    def mean_column_square(self) -> Tensor:
-        """outputscale / m, 0-d: the mean over columns of phi_j(x)^2 where nothing is missed."""
-        return self.factors.outputscale / self.num_basis

@@ -42,21 +42,21 @@ class GridOptions:
         """Check ranges; raises ConfigError."""
         if self.points_per_dim < 2:
             raise ConfigError(
-                f"approx.grid.points_per_dim={self.points_per_dim}: a grid needs at least 2 nodes "
+                f"points_per_dim={self.points_per_dim}: a grid needs at least 2 nodes "
                 "along a column"
             )
         if self.kind not in get_args(GridKind):
             raise ConfigError(
-                f"approx.grid.kind={self.kind}: choose one of {', '.join(get_args(GridKind))}"
+                f"kind={self.kind} of a grid: choose one of {', '.join(get_args(GridKind))}"
             )
         if not self.margin >= 0.0:
             raise ConfigError(
-                f"approx.grid.margin={self.margin} is a share of the range and cannot be negative"
+                f"margin={self.margin} is a share of the range and cannot be negative"
             )
         for column, axis in enumerate(self.axes or ()):
             if not axis or any(b <= a for a, b in itertools.pairwise(axis)):
                 raise ConfigError(
-                    f"approx.grid.axes: the nodes of column {column + 1} must be ascending and "
+                    f"grid.axes: the nodes of column {column + 1} must be ascending and "
                     "distinct, at least one"
                 )
 
@@ -75,7 +75,7 @@ def inducing_axes(x: Tensor, options: GridOptions) -> list[Tensor]:
     if options.axes is not None:
         if len(options.axes) != x.shape[1]:
             raise ShapeError(
-                f"approx.grid.axes lists {len(options.axes)} axes for {x.shape[1]} input columns"
+                f"grid.axes lists {len(options.axes)} axes for {x.shape[1]} input columns"
             )
         return [torch.tensor([float(v) for v in a], dtype=torch.float64) for a in options.axes]
     if x.shape[0] == 0 or not bool(torch.isfinite(x).all()):

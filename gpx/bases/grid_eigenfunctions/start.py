@@ -50,7 +50,7 @@ def require_memory(option: str, functions: int, device: torch.device) -> None:
         raise ConfigError(
             f"{option}={functions} needs about {needed / 2**30:.1f} GiB for sums of "
             f"{functions} x {functions} and {free / 2**30:.1f} GiB are free on {device}; use at "
-            f"most {most}, beyond a few thousand approx=qsgp approx.basis=grief"
+            f"most {most}, beyond a few thousand approx=qsgp basis=grief"
         )
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError
+from gpx.likelihoods.base import Likelihood
 from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Evidence, Objective
 
@@ -84,6 +85,8 @@ class Optimizer(ABC):
 
     advice = "use float64 or a larger noise variance"
     """What to try when the loss is no number any more."""
+    likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Likelihood,)
+    """Likelihoods of the models that it trains."""
     ends_rounds = False
     """Whether it knows when an optimisation has ended, so that a model can move to a new start."""
 

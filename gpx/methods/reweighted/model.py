@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from gpx.bases import (
-    Basis,
-    GridEigenfunctions,
-    GridOptions,
-    ImportanceWeightedFourier,
-    InducingPoints,
-    Proposal,
-)
-from gpx.bases.fourier.importance_weights import warn_of_few
+from gpx.bases import Basis, basis_of
 from gpx.bases.grid_eigenfunctions.start import LEAST_NOISE, require_memory
 from gpx.bases.sufficient_statistics import sufficient_statistics
 from gpx.constraints import MARGIN, floor_of
@@ -26,7 +19,6 @@ from gpx.likelihoods.bernoulli import Bernoulli
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model
-from gpx.methods.reweighted.basis import reweighted_basis
 from gpx.methods.reweighted.hyper_priors import HyperPriors, WeightPriors
 from gpx.methods.reweighted.options import Inference, check_options
 from gpx.methods.reweighted.orthogonal import ReflectedForm
@@ -48,18 +40,16 @@ class Reweighted(ReweightedState, Model):
     ``samples``.
 
     Args:
-        kernel: of the basis; it must suit it (factor over the inputs for grief, have a spectral
-            sampler for the others).
+        kernel: of the basis; it must suit it (factor over the inputs for a grid, have a spectral
+            sampler for Fourier features).
         mean, likelihood: Gaussian; or Bernoulli with the probit link, of which type-I inference
             samples the latent targets as well (``redraw_latents``) at a noise variance of one.
-        num_inputs: d.
-        num_data: n; dictionary only.
-        basis: ``grief`` (the leading eigenfunctions on a grid); ``dictionary`` (kernel functions at
-            training inputs, or a random subset: a relevance vector machine); random Fourier
-            features: ``random_fourier``, ``orthogonal``, ``structured_orthogonal``,
-            ``quasi_monte_carlo``, ``gauss_hermite``; or ``importance_weighted``: features drawn
-            once for a proposal, whose weights follow from the kernel's hyperparameters, which are
-            what is learned then (diagonal, type2, no priors).
+        basis: on ``kernel``; or a class, or any callable, that makes one of ``kernel`` and
+            ``num_basis``: ``GridFeatures`` (the leading eigenfunctions on a grid),
+            ``TrainingPoints`` (kernel functions at training inputs: a relevance vector machine),
+            Fourier features, or ``ImportanceWeightedFourier``, whose prior variances follow from
+            the kernel's hyperparameters, which are what is learned then (diagonal, type2, no
+            priors).
         num_basis: m, at most (a small grid has fewer eigenfunctions).
         structure: of the prior: ``diagonal`` (a variance for every function, O(m^3) an evaluation
             or O(rank^2 m)), ``orthogonal`` (for every eigenvector of Phi^T Phi, O(m)), or
@@ -67,11 +57,8 @@ class Reweighted(ReweightedState, Model):
             O(rank^2), and so many numbers a sample).
         inference: ``type1``, ``type2`` or ``relevance_vectors``; says which optimizer fits.
         priors: hyper-priors of theta; None: flat (not with type1); ``auto``: those of the benchmark
-            (``WeightPriors()``), flat where there can be none: relevance vectors and
-            importance_weighted.
-        grid, factor_jitter, noise_first, search_sweeps: as for ``GRIEF``; grief only.
-        proposal: kernel that frequencies are drawn for; importance_weighted only.
-        seed: of random frequencies.
+            (``WeightPriors()``), flat where there can be none: relevance vectors and a basis whose
+            weights follow from the kernel.
 
     Attributes:
         basis: the functions.
@@ -100,43 +87,23 @@ class Reweighted(ReweightedState, Model):
         kernel: Kernel,
         mean: Mean,
         likelihood: Gaussian | Bernoulli,
-        num_inputs: int,
-        num_data: int | None = None,
-        basis: str = "grief",
+        basis: Basis | Callable[..., Basis],
         num_basis: int = 1000,
         structure: Structure = "diagonal",
         inference: Inference = "type1",
         priors: WeightPriors | Literal["auto"] | None = "auto",
-        grid: GridOptions | None = None,
-        factor_jitter: float = 1e-12,
-        noise_first: bool = True,
-        search_sweeps: int = 0,
-        proposal: Proposal | None = None,
-        seed: int = 0,
     ) -> None:
         super().__init__()
+        self.basis = basis_of(basis, kernel, num_basis)
         if priors == "auto":
-            flat = inference == "relevance_vectors" or basis == "importance_weighted"
+            flat = inference == "relevance_vectors" or self.basis.follows_kernel
             priors = None if flat else WeightPriors()
-        check_options(basis, structure, inference, priors, likelihood, search_sweeps)
-        self.basis: Basis = reweighted_basis(
-            basis,
-            kernel,
-            num_inputs,
-            num_basis,
-            num_data=num_data,
-            grid=grid,
-            factor_jitter=factor_jitter,
-            proposal=proposal,
-            seed=seed,
-        )
+        check_options(self.basis, structure, inference, priors, likelihood)
         self.mean = mean
         self.likelihood = likelihood
         self.structure: Structure = structure
         self.inference: Inference = inference
         self.priors = priors
-        self.noise_first = noise_first
-        self.search_sweeps = search_sweeps
         self.log_weights = nn.Parameter(torch.zeros(0, dtype=torch.float64))
         self._warned = False
         self.register_buffer("latents", torch.zeros(0, dtype=torch.float64))
@@ -174,9 +141,7 @@ class Reweighted(ReweightedState, Model):
 
     def log_variances(self) -> Tensor:
         """log g (k,), differentiable in what is learned."""
-        if isinstance(self.basis, ImportanceWeightedFourier):
-            return self.basis.weights().log_variances
-        return self.log_weights
+        return self.basis.log_variances() if self.basis.follows_kernel else self.log_weights
 
     @property
     def position(self) -> Tensor:
@@ -225,8 +190,7 @@ class Reweighted(ReweightedState, Model):
         Raises:
             ConfigError: they do not.
         """
-        if isinstance(self.basis, GridEigenfunctions):
-            self.basis.place(x)
+        self.basis.place(x)
         require_memory("approx.num_basis", self.basis.num_basis, x.device)
         return {}
 
@@ -238,8 +202,6 @@ class Reweighted(ReweightedState, Model):
             x,
             y - self.mean(x),
             self.noise_variance,
-            noise_first=self.noise_first,
-            sweeps=self.search_sweeps,
             generator=generator,
             unit_noise=self.is_probit,
         )
@@ -253,7 +215,7 @@ class Reweighted(ReweightedState, Model):
         self.statistics = start.statistics
         noise = start.noise.clamp_min(self._least_noise)
         self.totals[2] = noise
-        learned = not isinstance(self.basis, ImportanceWeightedFourier)
+        learned = not self.basis.follows_kernel
         count = self.form.num_weights if learned else 0
         self.log_weights.data = torch.zeros(count, dtype=torch.float64, device=x.device)
         priors = self.hyper_priors
@@ -315,11 +277,7 @@ class Reweighted(ReweightedState, Model):
             "num_weights": self.form.num_weights,
             "evidence_path": self.form.path,
         }
-        if isinstance(self.basis, GridEigenfunctions):
-            found["log10_inducing"] = self.basis.log10_grid_size
-        if isinstance(self.basis, ImportanceWeightedFourier):
-            found["effective_frequencies"] = float(self.basis.weights().effective)
-        return found
+        return found | self.basis.facts()
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """The weights' prior variances, or the kernel they follow from, and the noise.
@@ -327,7 +285,7 @@ class Reweighted(ReweightedState, Model):
         The functions and the mean stay.
         """
         learned: list[nn.Parameter] = [self.log_weights]
-        if isinstance(self.basis, ImportanceWeightedFourier):
+        if self.basis.follows_kernel:
             learned = list(self.kernel.parameters())
         return {"hyperparameters": [*learned, *self.likelihood.parameters()]}
 
@@ -335,17 +293,18 @@ class Reweighted(ReweightedState, Model):
     def condition(self, x: Tensor, y: Tensor) -> ReweightedPosterior:
         """The posterior over the kept samples, or at the position where there are none.
 
-        Kernels at training inputs that have no prior variance are left out of it.
+        Functions that have no prior variance are left out of it where the others can be had alone.
 
-        x and y are not read. Warns, once, where too few importance-weighted frequencies count.
+        x and y are not read. Warns, once, where too few functions count.
         """
-        if isinstance(self.basis, ImportanceWeightedFourier) and not self._warned:
-            self._warned = warn_of_few(self.basis.weights().effective, self.basis.num_basis)
+        if not self._warned:
+            self._warned = self.basis.warn_of_few()
         samples = self.samples if len(self.samples) else self.position[None]
         basis, statistics, sums = self.basis, self.statistics, self.latent_sums
-        if isinstance(basis, InducingPoints) and self.structure == "diagonal":
-            kept = relevant(samples)
-            basis = InducingPoints(basis.kernel, basis.centres[kept])
+        kept = relevant(samples)
+        few = basis.subset(kept) if self.structure == "diagonal" else None
+        if few is not None:
+            basis = few
             statistics = statistics.of_functions(kept)
             samples, sums = (
                 torch.cat([of_all[:, :-1][:, kept], of_all[:, -1:]], 1) if len(of_all) else of_all

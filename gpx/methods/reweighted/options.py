@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
+from gpx.bases import Basis
 from gpx.constraints import floor_of
 from gpx.errors import ConfigError
 from gpx.likelihoods.base import Likelihood
@@ -16,12 +17,11 @@ Inference = Literal["type1", "type2", "relevance_vectors"]
 
 
 def check_options(
-    basis: str,
+    basis: Basis,
     structure: Structure,
     inference: Inference,
     priors: WeightPriors | None,
     likelihood: Likelihood,
-    search_sweeps: int,
 ) -> None:
     """Raise ConfigError for options that are unknown, out of range or at odds."""
     for name, value, choices in (
@@ -36,9 +36,9 @@ def check_options(
         )
     diagonal = {"approx.structure=diagonal": structure == "diagonal"}
     flat = {"approx.priors=null": priors is None}
-    if basis == "importance_weighted":
+    if basis.follows_kernel:
         _require(
-            "approx.basis=importance_weighted learns the kernel, and every weight follows from it",
+            f"basis {type(basis).__name__} learns the kernel, and every weight follows from it",
             diagonal | {"inference=type2": inference == "type2"} | flat,
         )
     if inference == "relevance_vectors":
@@ -67,8 +67,6 @@ def check_options(
                 "inference=type1_mala": inference == "type1",
             },
         )
-    if search_sweeps < 0:
-        raise ConfigError(f"approx.search_sweeps counts rounds and cannot be {search_sweeps}")
 
 
 def _require(reason: str, needed: dict[str, bool]) -> None:

@@ -16,12 +16,12 @@ from gpx.methods.base.objective import Evidence
 from gpx.methods.base.own_steps import OwnSteps
 from gpx.methods.weight_space.block_diagonal import BlockDiagonalWeights
 from gpx.methods.weight_space.cell_ascent import (
+    Averaging,
     diagonal_terms,
     evidence_terms,
-    group_mean,
-    group_values,
-    solve_group,
+    natural_step,
 )
+from gpx.methods.weight_space.group_solves import WeightGroup, fitted_values
 from gpx.methods.weight_space.qsgp import QSGP
 
 NoiseUpdate = Literal["auto", "fixed", "evidence"]
@@ -68,6 +68,7 @@ class BlockSteps(OwnSteps[QSGP]):
     unit = "block steps"
     purpose = "solves for groups of weights of approx=qsgp"
     model_type = QSGP
+    likelihoods = (Gaussian,)
 
     def __init__(
         self,
@@ -92,7 +93,7 @@ class BlockSteps(OwnSteps[QSGP]):
 
     def check_fit(self, model: QSGP, num_data: int) -> None:
         """As in ``OwnSteps``: Gaussian noise, cells of covariance, and as many groups as asked."""
-        if not isinstance(model.likelihood, Gaussian):
+        if not isinstance(model.likelihood, self.likelihoods):
             found = type(model.likelihood).__name__.removeprefix("Parametrized")
             raise ConfigError(
                 f"optimizer={self.option} needs likelihood=gaussian, got {found}: its block solves "
@@ -135,12 +136,16 @@ class BlockSteps(OwnSteps[QSGP]):
             parameter.requires_grad_(False)
 
     def _all_values(self, x: Tensor) -> Tensor:
-        total = torch.zeros(x.shape[0], dtype=torch.float64, device=x.device)
-        for group in range(self.family.cells.num_groups):
-            weights = group_mean(self.family, group)
-            if bool((weights != 0).any()):
-                total += group_values(self.basis, self.family.cells, group, weights, x)
-        return total
+        groups = range(self.family.cells.num_groups)
+        return fitted_values(((self._weights(g, x), self._mean(g)) for g in groups), x)
+
+    def _weights(self, group: int, x: Tensor) -> WeightGroup:
+        """Columns of ``group``."""
+        return self.family.cells.weight_group(self.basis, group, x.device)
+
+    def _mean(self, group: int) -> Tensor:
+        """Weight means (b,) of ``group``."""
+        return self.family.cells.read_group(self.family.mean.data, group)
 
     def max_steps(self, limit: int) -> int:
         """Steps of the run: ``sweeps`` over all groups, at most ``limit``."""
@@ -166,17 +171,17 @@ class BlockSteps(OwnSteps[QSGP]):
 
     def _solve(self, group: int, share: float, x: Tensor, y: Tensor) -> None:
         """One group at its optimum, with ``share`` of the prior precision."""
-        solve = solve_group(
+        change = natural_step(
             self.basis,
             self.family,
             group,
             x,
             y.double() - self.fitted,
             noise=self.model.noise_variance,
-            prior_scale=share,
+            num_data=x.shape[0],
+            averaging=Averaging.exact(x.shape[0], share),
         )
-        change = group_values(self.basis, self.family.cells, group, solve.change, x)
-        self.fitted = self.fitted + change
+        self.fitted = self.fitted + self._weights(group, x).values(change, x)
         self.misfit = float((y.double() - self.fitted).square().sum())
 
     def _set_noise(self, value: float) -> None:

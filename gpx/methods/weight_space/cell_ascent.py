@@ -1,4 +1,4 @@
-"""Block ascent on the weight-space evidence bound: one group of weights at a time."""
+"""Steps on the weight-space evidence bound: mean and covariance of one group of weights."""
 
 from __future__ import annotations
 
@@ -9,69 +9,45 @@ import torch
 from torch import Tensor
 
 from gpx.bases.base import Basis
-from gpx.errors import NotPositiveDefinite
 from gpx.linalg.cholesky import cholesky
 from gpx.linalg.triangular import inverse_lower
-from gpx.methods.weight_space.block_ascent import ROW_CHUNK, needs_float64
 from gpx.methods.weight_space.block_diagonal import BlockDiagonalWeights
-from gpx.methods.weight_space.cells import Cells
-
-COLUMN_PANEL = 256
-"""Least columns of a product at once; an eighth of a group where that is more."""
+from gpx.methods.weight_space.group_solves import group_system
 
 TRACE, LOG_DET, PRIOR_TRACE, PRIOR_MEAN = range(4)
 """Columns of ``BlockDiagonalWeights.terms``."""
 
 
 @dataclass(frozen=True)
-class GroupSolve:
-    """What one solve changed.
+class Averaging:
+    """How natural parameters of a group average with their estimate from a batch of rows.
 
     Attributes:
-        change (b,): new weights minus old ones, float64.
-        float64_products: whether feature products ran in float64.
+        step: rho in (0, 1], weight of the new estimate; 1 at the first visit.
+        points: N that the likelihood stands for; n in the end, fewer before n rows were seen.
+        prior_scale: s, factor of the prior precision; V / G while V of G groups stand in for all.
+        last_points, last_prior_scale: both at the last visit of the group.
     """
 
-    change: Tensor
-    float64_products: bool
+    step: float
+    points: int
+    prior_scale: float
+    last_points: int
+    last_prior_scale: float
+
+    @classmethod
+    def exact(cls, num_data: int, prior_scale: float = 1.0) -> Averaging:
+        """All rows at once: the optimum of the group, with nothing kept of what it was."""
+        return cls(1.0, num_data, prior_scale, num_data, prior_scale)
+
+    @property
+    def kept(self) -> float:
+        """Factor of the old likelihood part, (1 - rho) N / N_last."""
+        return (1.0 - self.step) * self.points / self.last_points
 
 
 @torch.no_grad()
-def group_products(
-    basis: Basis, cells: Cells, group: int, x: Tensor, residual: Tensor, *, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
-    """Lower triangle of Phi_g^T Phi_g (b, b) and Phi_g^T residual (b,) in float64.
-
-    Features and their products are made in ``dtype`` by chunks of rows and summed in float64; the
-    upper triangle is left at zero or partly filled.
-
-    Cost: about 1.2 n b^2 operations, O(b^2 + chunk b) memory.
-    """
-    size = sum(cells.size(cell) for cell in cells.group(group))
-    gram = torch.zeros(size, size, dtype=torch.float64, device=x.device)
-    moment = torch.zeros(size, dtype=torch.float64, device=x.device)
-    panel = max(COLUMN_PANEL, size // 8)
-    for rows, targets in zip(x.split(ROW_CHUNK), residual.split(ROW_CHUNK), strict=True):
-        features = cells.group_features(basis, group, rows.to(dtype))
-        moment += (features @ targets.to(dtype)).double()
-        for start in range(0, size, panel):
-            stop = min(start + panel, size)
-            gram[start:stop, :stop] += features[start:stop] @ features[:stop].T
-    return gram.tril_(), moment
-
-
-@torch.no_grad()
-def group_values(basis: Basis, cells: Cells, group: int, weights: Tensor, x: Tensor) -> Tensor:
-    """Phi_g w in float64 (n,), features in x's dtype; weights (b,). Cost O(n b)."""
-    chunks = [
-        (weights.to(x.dtype) @ cells.group_features(basis, group, rows)).double()
-        for rows in x.split(ROW_CHUNK)
-    ]
-    return torch.cat(chunks)
-
-
-@torch.no_grad()
-def solve_group(
+def natural_step(
     basis: Basis,
     family: BlockDiagonalWeights,
     group: int,
@@ -79,80 +55,108 @@ def solve_group(
     residual: Tensor,
     *,
     noise: Tensor,
-    prior_scale: float = 1.0,
-) -> GroupSolve:
-    """Set q of one group of cells to its optimum given the others, in place.
+    num_data: int,
+    averaging: Averaging,
+) -> Tensor:
+    """Average natural parameters of one group with their estimate from a batch, in place.
 
-    With A = Phi_g^T Phi_g and r = Phi_g^T residual the optimum of the bound over the group has
+    Given the other groups the optimum of the bound has precision A / noise + s S and linear term
+    (r + A mu) / noise, with A = Phi_g^T Phi_g and r = Phi_g^T (y - Phi mu) summed over N points;
+    the covariance of a cell is the inverse of its diagonal block of that precision.
 
-        precision  P = A / noise + S_g,     mean  P^-1 (r + A mu_g) / noise;
+    With all rows and ``Averaging.exact`` the group is at this optimum afterwards: block ascent,
+    which never lowers the bound. Sums over a uniform batch times N / rows are unbiased for A and r.
+    The likelihood's part averages,
 
-    and the covariance of a cell is the inverse of its diagonal block of P. The bound is at its
-    maximum over the group afterwards: block ascent, which never lowers it. (``natural_step`` takes
-    mini-batches.)
+        A_t = (1 - rho) (N / N_last) A_{t-1} + rho (N / rows) Phi_g^T Phi_g
+
+    and likewise the linear term; the prior's part is s S, exactly. The mean follows from both. With
+    rho = 1/t and N = t rows that is Bayesian updating by one batch after the other; with N = n and
+    sum rho = infinity, sum rho^2 finite the fixed point is block ascent on all data. The new
+    precision is at least rho times the batch's own, so that whatever rho the step is a proximal one
+    on the batch and cannot overshoot there.
 
     Args:
         basis: phi with S diagonal.
         family: q; means, covariance roots and evidence terms of the group are replaced.
         group: number.
-        x (n, d): all inputs.
-        residual (n,): y - Phi mu there, float64, with the group's own part in Phi mu.
+        x (rows, d): all inputs, or a uniform sample of them.
+        residual (rows,): y - Phi mu there, float64, with the group's own part in Phi mu; exact.
         noise (): noise variance.
-        prior_scale: factor of S_g in this step; below one the group stands in for others too.
+        num_data: n, for the evidence terms.
+        averaging: weights of old and new.
+
+    Returns:
+        change (b,): new weights minus old ones, float64.
 
     Raises:
         NotPositiveDefinite: the system is singular even in float64.
 
-    Cost: O(n b^2 + b^3) time, O(b^2) memory for b columns; free of m.
-    Source: coordinate ascent variational inference.
+    Cost: O(rows b^2 + b^3) time, O(b^2) memory for b columns; free of n and of m.
+    Source: coordinate ascent variational inference; Hoffman et al. 2013 (stochastic natural
+    gradients), on blocks of Evans and Nair 2020.
     """
-    cells, members = family.cells, family.cells.group(group)
-    variance = noise.detach().double()
-    old = torch.cat([cells.read(family.mean.data, cell) for cell in members]).double()
-    columns = torch.cat([cells.columns(cell, x.device) for cell in members])
-    precision = basis.precision_diagonal(columns).detach().double()
-    probe = cells.features(basis, members[0], x[:256])
-    column_square = float(probe.double().square().mean()) * x.shape[0]
-    ridge = float(variance * precision.min()) * prior_scale
-    dtype = x.dtype
-    if needs_float64(column_square, ridge, columns.shape[0]):
-        dtype = torch.float64
-
-    def attempt(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        gram, moment = group_products(basis, cells, group, x, residual, dtype=dtype)
-        own = gram @ old + gram.T @ old - gram.diagonal() * old  # A mu from the lower triangle
-        system = gram / variance
-        system.diagonal().add_(prior_scale * precision)
-        linear = (moment + own) / variance
-        factor, _ = cholesky(
-            system, name=f"precision of {columns.shape[0]} basis functions", ladder=(0.0,)
-        )
-        new = torch.cholesky_solve(linear[:, None], factor)[:, 0]
-        return system, new
-
-    try:
-        system, new = attempt(dtype)
-    except NotPositiveDefinite:
-        if dtype == torch.float64:
-            raise
-        dtype = torch.float64
-        system, new = attempt(dtype)
-    new = new.to(family.mean.dtype).double()
+    cells = family.cells
+    variance = float(noise.detach().double())
+    old = cells.read_group(family.mean.data, group).double()
+    weights = cells.weight_group(basis, group, x.device)
+    prior = weights.prior_precision()
+    data_weight = averaging.step * averaging.points / x.shape[0] / variance
+    earlier = None
+    if averaging.step < 1.0:
+        earlier = _likelihood_precision(family, group, averaging.last_prior_scale * prior)
+        earlier.mul_(averaging.kept)
+    system = group_system(
+        weights,
+        x,
+        residual,
+        weight=data_weight,
+        prior=averaging.prior_scale * prior,
+        earlier=earlier,
+    )
+    # the averaged linear term less precision * old mean
+    shrinkage = averaging.prior_scale - averaging.kept * averaging.last_prior_scale
+    new = (old + system.solve(system.moment - shrinkage * prior * old)).to(family.mean.dtype)
     start = 0
-    for cell in members:
+    for cell in cells.group(group):
         own = slice(start, start + cells.size(cell))
         start = own.stop
-        cells.write(family.mean.data, cell, new[own].to(family.mean.dtype))
-        factor, _ = cholesky(system[own, own], name=f"precision of cell {cell}", ladder=(0.0,))
+        cells.write(family.mean.data, cell, new[own])
+        factor, _ = cholesky(
+            system.precision[own, own], name=f"precision of cell {cell}", ladder=(0.0,)
+        )
         root = inverse_lower(factor)
         family.covariance.store(cell, root)
-        prior_trace = (root.square() @ precision[own]).sum()
-        # A = noise (P - S): its trace with Sigma needs no product
-        trace = variance * (root.shape[0] - prior_scale * prior_trace)
-        log_det = -2.0 * factor.diagonal().log().sum()
-        prior_mean = precision[own] @ new[own].square()
-        family.terms[cell] = torch.stack((trace, log_det, prior_trace, prior_mean)).cpu()
-    return GroupSolve(new - old, dtype == torch.float64 and x.dtype != torch.float64)
+        prior_trace = (root.square() @ prior[own]).sum()
+        # of the data's part of the precision, which is what earlier visits and the prior leave
+        trace = root.shape[0] - averaging.prior_scale * prior_trace
+        if earlier is not None:
+            product = earlier[own, own] * (root.T @ root)  # the lower triangle counts twice
+            trace = trace - 2.0 * product.sum() + product.diagonal().sum()
+        family.terms[cell] = torch.stack(
+            (
+                trace * variance / averaging.step * num_data / averaging.points,
+                -2.0 * factor.diagonal().log().sum(),
+                prior_trace,
+                prior[own] @ new[own].double().square(),
+            )
+        ).cpu()
+    return new.double() - old
+
+
+def _likelihood_precision(family: BlockDiagonalWeights, group: int, prior: Tensor) -> Tensor:
+    """Lower triangle of Sigma_g^-1 - diag(prior) (b, b), block-diagonal over the cells."""
+    out = torch.zeros(prior.shape[0], prior.shape[0], dtype=torch.float64, device=prior.device)
+    start = 0
+    for cell in family.cells.group(group):
+        root = family.covariance.root(cell, torch.float64)
+        assert root is not None, "a step below one averages with an earlier visit"
+        own = slice(start, start + root.shape[0])
+        start = own.stop
+        inverse = inverse_lower(root)
+        out[own, own] = torch.tril(inverse @ inverse.T)
+    out.diagonal().sub_(prior)
+    return out
 
 
 def diagonal_precision(
@@ -161,7 +165,7 @@ def diagonal_precision(
     """1 / c^2 (b,) of the closed-form mean-field scales of ``cell``, float64."""
     columns = family.cells.columns(cell, family.mean.device)
     ratio = family.cells.read(family.column_ratio, cell).double()
-    square = num_data * basis.mean_column_square().double() * ratio  # type: ignore[operator]
+    square = num_data * basis.mean_column_square().double() * ratio
     return square / noise.double() + basis.precision_diagonal(columns).double()
 
 
@@ -219,9 +223,3 @@ def evidence_terms(
         "trace": -0.5 * trace / noise,
         "complexity": -kl,
     }
-
-
-def group_mean(family: BlockDiagonalWeights, group: int) -> Tensor:
-    """Weight means (b,) of a group, one cell after the other."""
-    cells = family.cells
-    return torch.cat([cells.read(family.mean.data, cell) for cell in cells.group(group)])

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gpx.bases.base import Basis
 from gpx.errors import ConfigError
+from gpx.methods.weight_space.group_solves import WeightGroup
 
 
 @dataclass(frozen=True)
@@ -80,15 +81,6 @@ class Cells:
     def _stop(self, cell: int) -> int:
         return min(self.num_blocks, self._start(cell) + self.blocks_per_group)
 
-    def features(self, basis: Basis, cell: int, x: Tensor) -> Tensor:
-        """Columns of ``cell`` as rows: (b, n), contiguous. Cost: the blocks the cell lies in."""
-        blocks = torch.arange(self._start(cell), self._stop(cell), device=x.device)
-        rows = basis.block_features(x, blocks).T
-        if self.parts == 1:
-            return rows.contiguous()
-        split = rows.reshape(blocks.shape[0], self.parts, -1, x.shape[0])
-        return split[:, cell % self.parts].reshape(-1, x.shape[0])
-
     def group_features(self, basis: Basis, group: int, x: Tensor) -> Tensor:
         """Columns of the cells of ``group``, one cell after the other, as rows: (b, n)."""
         first = self.group(group)[0]
@@ -96,6 +88,15 @@ class Cells:
         rows = basis.block_features(x, blocks).T
         split = rows.reshape(blocks.shape[0], self.parts, -1, x.shape[0])
         return split.transpose(0, 1).reshape(-1, x.shape[0])
+
+    def weight_group(self, basis: Basis, group: int, device: torch.device) -> WeightGroup:
+        """Columns of the cells of ``group``, one cell after the other, for solves."""
+        columns = torch.cat([self.columns(cell, device) for cell in self.group(group)])
+        return WeightGroup(basis, columns, lambda x: self.group_features(basis, group, x))
+
+    def read_group(self, table: Tensor, group: int) -> Tensor:
+        """Entries (b,) of the cells of ``group``, one cell after the other, a copy."""
+        return torch.cat([self.read(table, cell) for cell in self.group(group)])
 
     def read(self, table: Tensor, cell: int) -> Tensor:
         """Entries (b,) of ``cell`` in a table (B, W), a copy."""

@@ -1,4 +1,4 @@
-"""Chevron Gaussian over weights: a few dense columns of the covariance factor, then a diagonal."""
+"""Gaussians over weights with dense columns of the covariance factor: a few of them, or all."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from torch.nn.functional import embedding
 
 from gpx.errors import ConfigError
 from gpx.methods.weight_space.mean_field import Diagonal, MeanFieldWeights
+
+MAX_WEIGHTS = 4096
+"""Of the full family, whose state is their number squared."""
 
 
 class ChevronWeights(MeanFieldWeights):
@@ -80,3 +83,35 @@ class ChevronWeights(MeanFieldWeights):
         """As MeanFieldWeights; the dense columns start on the diagonal with the same scales."""
         super().set_scales(log_scale, column_ratio)
         self.log_dense.copy_(log_scale.reshape(-1)[: self.num_dense])
+
+
+class FullWeights(ChevronWeights):
+    """q(w) = N(mean, C C^T) with any lower-triangular C: the reference family.
+
+    At its optimum C C^T is the exact posterior covariance and the bound is the log marginal
+    likelihood of the m-function model. It is a chevron with K = m, so everything that estimates a
+    chevron estimates it, at O(m) dense columns per step.
+
+    Args:
+        num_blocks: B.
+        block_size: W; m = B W, at most 4096.
+
+    State: m^2 + 3 m numbers, of which m (m + 1) / 2 + m are free.
+    Source: Evans and Nair 2020 (QSGP); Challis and Barber 2013.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        m = num_blocks * block_size
+        if m > MAX_WEIGHTS:
+            raise ConfigError(
+                f"covariance=full keeps m^2 numbers and m={m} is above {MAX_WEIGHTS}; use fewer "
+                "basis functions (approx.num_basis), covariance=block_diagonal, or covariance="
+                "chevron with approx.num_dense columns"
+            )
+        super().__init__(num_blocks, block_size, m)
+
+    @torch.no_grad()
+    def set_root(self, root: Tensor) -> None:
+        """Set C to a lower-triangular ``root`` (m, m) with positive diagonal."""
+        self.dense.copy_(root.reshape(self.dense.shape))
+        self.log_dense.copy_(root.diagonal().log())

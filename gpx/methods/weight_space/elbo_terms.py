@@ -4,7 +4,8 @@ ELBO = -1/2 [L_mu + L_Sigma + L_const] for y = Phi w + noise, w ~ N(0, S^-1), q(
 Each function estimates one term from lists of rows and of basis functions; averaged over
 independent lists in which every entry is equally likely it is exact, and with full lists each is
 the exact term. They are the reference form, for any S and any C: QuadruplyStochasticELBO has the
-structured form, in which diagonal columns do not need two lists to collide.
+structured form, in which diagonal columns do not need two lists to collide. ``weights_kl`` has the
+terms without data of any such model.
 """
 
 from __future__ import annotations
@@ -12,7 +13,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
+
+from gpx.bases.base import Basis
+from gpx.methods.weight_space.mean_field import MeanFieldWeights
 
 
 @dataclass(frozen=True)
@@ -121,3 +126,37 @@ def constant_term(
     data = ratios.rows * targets.square().sum() / noise
     normaliser = num_data * (math.log(2.0 * math.pi) + noise.log())
     return data + normaliser - num_basis - ratios.functions * precision.log().sum()
+
+
+def weights_kl(
+    basis: Basis,
+    family: MeanFieldWeights,
+    blocks: Tensor,
+    factors: Tensor,
+    log_scale: Tensor,
+    ratio: float,
+) -> Tensor:
+    """KL between q(w) = N(mu, C C^T) and N(0, S^-1), in nats; 0-d.
+
+    = 1/2 [mu^T S mu + tr(S C C^T) - m - log|S|] - sum_r log c_rr, as a sum over basis functions of
+    which those in ``blocks`` are seen; the diagonal of the dense columns is always seen whole.
+
+    Args:
+        blocks (L,): list in which every block is equally likely.
+        factors (L W, 1 + K): rows of [mu, dense columns of C] there.
+        log_scale (L, W): log c_rr there.
+        ratio: B / L.
+
+    Exactness: unbiased; exact for a list of all blocks. Cost: O(L W K).
+    Source: QSGP paper propositions 1, 2 and theorem 2 without the terms of the data.
+    """
+    precision = basis.precision_diagonal(basis.columns_of(blocks)).to(factors.dtype)
+    active = family.is_diagonal_column(blocks)
+    square = torch.where(active, (2.0 * log_scale).exp(), torch.zeros_like(log_scale))
+    quadratic = prior_quadratic(factors, factors, precision, ratio)
+    trace = ratio * (precision * square.reshape(-1)).sum()
+    log_determinants = ratio * (
+        0.5 * precision.log().sum() + torch.where(active, log_scale, 0.0).sum()
+    )
+    log_determinants = log_determinants + family.log_dense_diagonal().sum()
+    return 0.5 * (quadratic + trace - basis.num_basis) - log_determinants

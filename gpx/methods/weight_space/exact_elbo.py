@@ -11,7 +11,9 @@ from gpx.likelihoods import Gaussian
 from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.weight_space.control_variate import factor_rows
+from gpx.methods.weight_space.model import WeightSpaceModel
 from gpx.methods.weight_space.qsgp import QSGP
+from gpx.methods.weight_space.qsrvm import QSRVM
 
 ROW_CHUNK = 2048
 BLOCK_BUDGET = 8192
@@ -34,21 +36,21 @@ class WeightSpaceELBO(Objective):
 
     batching = "full"
     kind = "lower_bound"
-    models = (QSGP,)
+    models = (QSGP, QSRVM)
     likelihoods = (Gaussian,)
 
     def prepare(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> None:
         """Tell the model how many points its closed-form scales stand for."""
-        assert isinstance(model, QSGP)
+        assert isinstance(model, WeightSpaceModel)
         model.num_data.fill_(float(x.shape[0]))
 
     def evidence(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Evidence:
         """Exact ELBO in nats; no randomness is used."""
-        assert isinstance(model, QSGP)
+        assert isinstance(model, WeightSpaceModel)
         basis, family, noise = model.basis, model.family, model.noise_variance.double()
         at_once = max(1, BLOCK_BUDGET // basis.block_size)
         lists = torch.arange(basis.num_blocks, device=x.device).split(at_once)

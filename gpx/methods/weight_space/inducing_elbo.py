@@ -15,14 +15,14 @@ from gpx.likelihoods.base import Likelihood
 from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Batching, Evidence, Kind, Objective
 from gpx.methods.weight_space.block_sampling import multiplicity, sample_blocks
-from gpx.methods.weight_space.control_variate_precision import (
-    carry,
-    nystrom_support,
-    precision_correction,
-)
 from gpx.methods.weight_space.elbo_terms import Ratios, mean_term
 from gpx.methods.weight_space.qsgp_inducing import QSGPInducing
-from gpx.methods.weight_space.tracked_product import product_correction
+from gpx.methods.weight_space.tracked_product import (
+    carry_projection,
+    nystrom_support,
+    precision_correction,
+    product_correction,
+)
 
 LOG_TWO_PI = math.log(2.0 * math.pi)
 
@@ -215,8 +215,8 @@ class InducingELBO(Objective):
         self._pending = None
         once = 1.0 / multiplicity(pair).to(old.dtype)
         change = once[:, None] * (model.weight_mean[pair] - old)
-        carry(self.projection, phi_p, change)
-        carry(self.prior_projection, white, change)
+        carry_projection(self.projection, phi_p, change)
+        carry_projection(self.prior_projection, white, change)
         self.steps += 1
         if self.drift_interval and self.steps % self.drift_interval == 0:
             self._project(model)

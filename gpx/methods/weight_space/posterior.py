@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gpx.bases.base import Basis
 from gpx.methods.base.model import Marginals, Posterior
-from gpx.methods.weight_space.cell_covariance import CellCovariance
+from gpx.methods.weight_space.block_diagonal import CellCovariance
 from gpx.methods.weight_space.cells import Cells
 
 FEATURE_BUDGET = 32 * 2**20

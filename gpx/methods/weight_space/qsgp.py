@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from gpx.bases.grid_eigenfunctions.features import GridFeatures
+from gpx.bases import Basis, RandomFourier, basis_of
 from gpx.errors import ConfigError
 from gpx.likelihoods import Gaussian, Likelihood
 from gpx.linalg.cholesky import cholesky
-from gpx.means import Zero
-from gpx.methods.base.model import Model
-from gpx.methods.weight_space.basis import weight_space_basis
-from gpx.methods.weight_space.block_ascent import BlockReport, ascend, normal_equations
+from gpx.means.base import Mean
+from gpx.methods.weight_space.block_ascent import BlockReport, ascend
 from gpx.methods.weight_space.block_diagonal import BlockDiagonalWeights
 from gpx.methods.weight_space.cells import Cells
-from gpx.methods.weight_space.chevron import ChevronWeights
-from gpx.methods.weight_space.full_covariance import FullWeights
+from gpx.methods.weight_space.chevron import ChevronWeights, FullWeights
+from gpx.methods.weight_space.group_solves import WeightGroup, group_system
 from gpx.methods.weight_space.mean_field import Diagonal, MeanFieldWeights
+from gpx.methods.weight_space.model import WeightSpaceModel, require_zero_mean
 from gpx.methods.weight_space.posterior import QSGPPosterior
 from gpx.methods.weight_space.sites import SiteReport, ascend_sites, check_site, site_precision
 
@@ -29,24 +28,25 @@ Covariance = Literal["mean_field", "block_diagonal", "chevron", "full"]
 logger = logging.getLogger(__name__)
 
 
-class QSGP(Model):
-    """Model of quadruply stochastic Gaussian processes: random Fourier features, q(w) Gaussian.
+class QSGP(WeightSpaceModel):
+    """Model of quadruply stochastic Gaussian processes: very many basis functions, q(w) Gaussian.
 
-    y = phi(x)^T w + noise, w ~ N(0, S^-1), phi the m scaled random Fourier features of the kernel;
-    q(w) = N(mu, C C^T) with C diagonal (``mean_field``), with K dense columns (``chevron``) or any
-    lower triangle (``full``, a few thousand functions at most). The state is O(m) numbers, m^2 for
-    the last; neither features nor frequencies are ever stored.
+    y = phi(x)^T w + noise, w ~ N(0, S^-1), phi m basis functions that stand for the kernel, by
+    default random Fourier features; q(w) = N(mu, C C^T) with C diagonal (``mean_field``), with K
+    dense columns (``chevron``) or any lower triangle (``full``, a few thousand functions at most).
+    The state is O(m) numbers, m^2 for the last; features are never stored.
 
     ``initialise`` solves for one group of ``warm_start_size`` weights exactly as if it were the
     whole basis (one pass over the data), then solves ``block_solves`` further groups in turn, each
     exactly given the others (block ascent); all further learning is the objective's.
 
     Args:
-        kernel: stationary kernel with a spectral sampler (RBF, Matern).
+        kernel: one that the basis takes; for Fourier features stationary with a spectral sampler
+            (RBF, Matern).
         mean: must be Zero (targets are standardised; the prior mean of the weights is zero).
         likelihood: Gaussian, or any with log-concave sites of one latent (Bernoulli, Laplace,
             Poisson); those train with SiteBoundELBO.
-        num_basis: m, even.
+        num_basis: m, of a basis that is made here.
         covariance: ``mean_field``, ``block_diagonal``, ``chevron`` or ``full``.
         num_dense: K, dense columns of a chevron covariance; 0 for the others.
         block_columns: weights that a block step solves for, b, rounded to groups of the basis; its
@@ -58,17 +58,11 @@ class QSGP(Model):
         block_solves: exact group solves after the warm start, O(n b^2 + b^3) each; m / b of them
             make one sweep of block ascent.
         diagonal_rows: training rows that the closed-form scales see (0: all rows, O(n m) once).
-        seed: of the random frequencies.
-        block_frequencies: upper limit of frequencies per block.
-        basis: which frequencies: random_fourier (independent), orthogonal, structured_orthogonal,
-            quasi_monte_carlo or gauss_hermite; or grief: the leading eigenfunctions of the kernel
-            on a grid (``GridFeatures``).
+        basis: phi, a basis on ``kernel`` with a diagonal prior precision; or a class, or any
+            callable, that makes one of ``kernel`` and ``num_basis`` (``gpx.bases``).
         site_passes: likelihoods other than Gaussian: passes over all features at most that spread
             the warm start over all weights (``site_spread``), O(n m d) each; 0 leaves it on its
             group.
-        spread: factors by which random frequencies are drawn farther out than the spectral
-            density has them, made up for by prior variances (``RandomFourier``); ``auto``: from
-            the kind of kernel (``automatic_spread``).
 
     Raises:
         ConfigError: a mean, likelihood, kernel or option that does not fit.
@@ -76,13 +70,10 @@ class QSGP(Model):
     Source: Evans and Nair 2020 (QSGP); Rahimi and Recht 2007; the exact starts are ours.
     """
 
-    num_data: Tensor
-    site_variance: Tensor
-
     def __init__(
         self,
         kernel: nn.Module,
-        mean: nn.Module,
+        mean: Mean,
         likelihood: Likelihood,
         num_basis: int = 100_000,
         covariance: Covariance = "mean_field",
@@ -94,18 +85,10 @@ class QSGP(Model):
         warm_start_size: int = 5000,
         block_solves: int = 0,
         diagonal_rows: int = 2000,
-        seed: int = 0,
-        block_frequencies: int = 500,
-        basis: str = "random_fourier",
+        basis: Basis | Callable[..., Basis] = RandomFourier,
         site_passes: int = 6,
-        spread: Literal["auto"] | float | Sequence[float] = 1.0,
     ) -> None:
-        super().__init__()
-        if not isinstance(mean, Zero):
-            raise ConfigError(
-                f"approx=qsgp needs mean=zero, got {type(mean).__name__}: weight-space models put "
-                "no prior mean on the weights, and targets are standardised"
-            )
+        require_zero_mean(mean, "qsgp")
         check_site(likelihood)
         if covariance not in get_args(Covariance):
             raise ConfigError(
@@ -122,18 +105,9 @@ class QSGP(Model):
                 f"{block_solves}, diagonal_rows={diagonal_rows} and site_passes={site_passes} at "
                 "least 0"
             )
-        self.basis = weight_space_basis(
-            basis,
-            kernel,
-            num_basis,
-            seed=seed,
-            block_frequencies=block_frequencies,
-            spread=spread,
-        )
-        self.mean = mean
-        self.likelihood = likelihood
-        blocks, width = self.basis.num_blocks, self.basis.block_size
-        self.family: MeanFieldWeights
+        functions = basis_of(basis, kernel, num_basis)
+        blocks, width = functions.num_blocks, functions.block_size
+        family: MeanFieldWeights
         if covariance == "block_diagonal":
             if diagonal != "closed_form" or warm_start or block_solves:
                 raise ConfigError(
@@ -141,52 +115,26 @@ class QSGP(Model):
                     f"and its scales; got diagonal={diagonal}, warm_start={warm_start}, "
                     f"block_solves={block_solves}: set closed_form, false and 0"
                 )
-            cells = Cells.of(self.basis, block_columns)
-            self.family = BlockDiagonalWeights(cells, covariance_storage)
+            cells = Cells.of(functions, block_columns)
+            family = BlockDiagonalWeights(cells, covariance_storage)
         elif covariance == "full":
-            self.family = FullWeights(blocks, width)
+            family = FullWeights(blocks, width)
         elif covariance == "chevron":
-            self.family = ChevronWeights(blocks, width, num_dense, diagonal)
+            family = ChevronWeights(blocks, width, num_dense, diagonal)
         else:
-            self.family = MeanFieldWeights(blocks, width, diagonal)
+            family = MeanFieldWeights(blocks, width, diagonal)
+        super().__init__(functions, mean, likelihood, family)
         self.warm_start = warm_start
         self.group = min(blocks, max(1, round(warm_start_size / width)))
         self.block_solves = block_solves
         self.diagonal_rows = diagonal_rows
         self.site_passes = site_passes
         self.report: BlockReport | SiteReport | None = None
-        # a tensor, so that steps read it without leaving the device
-        self.register_buffer("num_data", torch.ones(()))
-        # noise variance of the Gaussian sites that stand in for others where scales are closed form
-        self.register_buffer("site_variance", torch.ones(()))
-
-    @property
-    def kernel(self) -> nn.Module:  # type: ignore[override]
-        """Covariance function; the basis owns it."""
-        return self.basis.kernel
 
     @property
     def anchor_blocks(self) -> int:
         """Leading blocks that exact solves have filled; 0 without any."""
         return 0 if self.report is None else self.report.visited
-
-    @property
-    def noise_variance(self) -> Tensor:
-        """Noise variance of the likelihood, 0-d; of the stand-in for sites that have none."""
-        if not isinstance(self.likelihood, Gaussian):
-            return self.site_variance
-        return self.likelihood.noise_variance
-
-    def log_scales(self, blocks: Tensor, *, sparse: bool = False) -> Tensor:
-        """log c (L, W) of the diagonal columns of ``blocks``."""
-        precision = self.basis.precision_diagonal(self.basis.columns_of(blocks))
-        return self.family.log_scale_of(
-            blocks,
-            column_square=self.num_data * self.basis.mean_column_square(),
-            precision=precision.view(blocks.shape[0], -1),
-            noise=self.noise_variance,
-            sparse=sparse,
-        )
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Exact warm start and block solves for the mean, closed form for the scales.
@@ -196,8 +144,13 @@ class QSGP(Model):
         """
         with torch.no_grad():
             self.num_data.fill_(float(x.shape[0]))
-            if isinstance(self.basis, GridFeatures):
-                self.basis.place_and_select(x)
+            m = self.basis.num_basis
+            self.basis.start(x, y, self.noise_variance, generator=generator)
+            if self.basis.num_basis != m:
+                raise ConfigError(
+                    f"num_basis={m}, but the basis has only {self.basis.num_basis} functions for "
+                    f"these inputs: set num_basis to at most {self.basis.num_basis}"
+                )
             if not isinstance(self.likelihood, Gaussian):
                 self._start_sites(x, y)
                 return
@@ -228,14 +181,14 @@ class QSGP(Model):
 
     def _start_full(self, family: FullWeights, x: Tensor, y: Tensor) -> None:
         """q at the exact posterior of the weights, where the bound is the log evidence."""
-        blocks = torch.arange(self.basis.num_blocks, device=x.device)
-        gram, moment = normal_equations(self.basis, blocks, x, y, dtype=torch.float64)
-        noise = self.noise_variance.double()
-        precision = gram / noise + torch.diag(self.basis.precision_diagonal().double())
-        factor, _ = cholesky(precision, name=f"precision of {precision.shape[0]} basis functions")
-        inverse = torch.cholesky_inverse(factor)
-        root, _ = cholesky(inverse, name=f"covariance of {precision.shape[0]} basis functions")
-        family.mean.copy_((inverse @ (moment / noise)).view_as(family.mean))
+        whole = WeightGroup.of_blocks(
+            self.basis, torch.arange(self.basis.num_blocks, device=x.device)
+        )
+        weight = 1.0 / float(self.noise_variance)
+        system = group_system(whole, x.double(), y, weight=weight, prior=whole.prior_precision())
+        inverse = torch.cholesky_inverse(system.factor)
+        root, _ = cholesky(inverse, name=f"covariance of {whole.size} basis functions")
+        family.mean.copy_(system.solve(system.moment).view_as(family.mean))
         family.set_root(root.to(family.mean))
 
     def _start_sites(self, x: Tensor, y: Tensor) -> None:
@@ -287,28 +240,14 @@ class QSGP(Model):
 
     def _start_scales(self, rows: Tensor | None) -> None:
         """Scales at their optimum; without ``rows`` columns have their expected squares."""
-        ratio = torch.ones_like(self.family.mean)
+        expected = self.num_data * self.basis.mean_column_square()
+        square = expected.expand_as(self.family.mean).clone()
         if rows is not None:
-            expected = rows.shape[0] * self.basis.mean_column_square()
+            scale = self.num_data / rows.shape[0]
             for blocks in torch.arange(self.basis.num_blocks, device=rows.device).split(16):
                 features = self.basis.block_features(rows, blocks)
-                ratio[blocks] = (features.square().sum(0) / expected).view(blocks.shape[0], -1)
-        column_square = self.num_data * self.basis.mean_column_square() * ratio
-        noise = self.noise_variance
-        precision = self.basis.precision_diagonal().view_as(ratio)
-        log_scale = 0.5 * (noise.log() - torch.log(column_square + noise * precision))
-        self.family.set_scales(log_scale, ratio)
-
-    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """``variational``: sparse tables of q; ``hyperparameters``: kernel and noise."""
-        return {
-            "variational": self.family.parameter_list(),
-            "hyperparameters": [
-                *self.basis.parameters(),
-                *self.mean.parameters(),
-                *self.likelihood.parameters(),
-            ],
-        }
+                square[blocks] = scale * features.square().sum(0).view(blocks.shape[0], -1)
+        self.start_scales(square)
 
     @torch.no_grad()
     def condition(self, x: Tensor, y: Tensor) -> QSGPPosterior:

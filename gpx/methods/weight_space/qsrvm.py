@@ -15,13 +15,13 @@ from gpx.bases.dictionary import MAX_PRECISION, KernelDictionary
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.likelihoods import Gaussian
-from gpx.linalg.cholesky import cholesky
-from gpx.means import Zero
-from gpx.methods.base.model import Marginals, Model, Posterior
-from gpx.methods.weight_space.block_ascent import fitted_values
+from gpx.linalg.triangular import inverse_lower
+from gpx.means.base import Mean
+from gpx.methods.base.model import Marginals, Posterior
 from gpx.methods.weight_space.chevron import ChevronWeights
+from gpx.methods.weight_space.group_solves import WeightGroup, group_system
 from gpx.methods.weight_space.mean_field import MeanFieldWeights
-from gpx.methods.weight_space.qsgp import QSGP
+from gpx.methods.weight_space.model import WeightSpaceModel, require_zero_mean
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class SweepReport:
     converged: bool
 
 
-class QSRVM(QSGP):
+class QSRVM(WeightSpaceModel):
     """Weight-space model on a kernel dictionary whose every prior precision is learned.
 
     y = sum_i w_i k(x, z_i) + noise, w ~ N(0, diag(s)^-1), z_i the training inputs (or a random
@@ -79,14 +79,19 @@ class QSRVM(QSGP):
     Raises:
         ConfigError: a mean, likelihood or option that does not fit.
 
+    Attributes:
+        report: what the fixed-point sweeps did; None before, and without any.
+
     Cost: a sweep O(n m b + m b^2), a group without finite precisions is skipped; state O(m).
     Source: Tipping 2001; MacKay 1992; Evans and Nair 2020 (QSGP), section on the QSRVM.
     """
 
+    basis: KernelDictionary
+
     def __init__(
         self,
         kernel: Kernel,
-        mean: nn.Module,
+        mean: Mean,
         likelihood: nn.Module,
         num_data: int,
         num_inputs: int,
@@ -97,9 +102,7 @@ class QSRVM(QSGP):
         group_size: int = 250,
         block_size: int = 50,
     ) -> None:
-        Model.__init__(self)
-        if not isinstance(mean, Zero):
-            raise ConfigError(f"approx=qsrvm needs mean=zero, got {type(mean).__name__}")
+        require_zero_mean(mean, "qsrvm")
         if not isinstance(likelihood, Gaussian):
             name = type(likelihood).__name__.removeprefix("Parametrized")
             raise ConfigError(f"approx=qsrvm needs likelihood=gaussian, got {name}")
@@ -109,22 +112,17 @@ class QSRVM(QSGP):
                 f"sweeps={sweeps} and num_dense={num_dense} at least 0"
             )
         centres = torch.zeros(min(num_data, max_centres), num_inputs)
-        self.basis: KernelDictionary = KernelDictionary(  # type: ignore[assignment]
-            kernel, centres, block_size, precision, sparse=True
+        basis = KernelDictionary(kernel, centres, block_size, precision, sparse=True)
+        blocks, width = basis.num_blocks, basis.block_size
+        family = (
+            ChevronWeights(blocks, width, num_dense)
+            if num_dense
+            else MeanFieldWeights(blocks, width)
         )
-        self.mean = mean
-        self.likelihood = likelihood
-        blocks, width = self.basis.num_blocks, self.basis.block_size
-        self.family: MeanFieldWeights
-        if num_dense:
-            self.family = ChevronWeights(blocks, width, num_dense)
-        else:
-            self.family = MeanFieldWeights(blocks, width)
+        super().__init__(basis, mean, likelihood, family)
         self.sweeps = sweeps
         self.group = min(blocks, max(1, round(group_size / width)))
-        self.report: SweepReport | None = None  # type: ignore[assignment]
-        self.register_buffer("num_data", torch.ones(()))
-        self.register_buffer("site_variance", torch.ones(()))
+        self.report: SweepReport | None = None
 
     @torch.no_grad()
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
@@ -156,12 +154,7 @@ class QSRVM(QSGP):
                 )
             logger.log(logging.INFO if ended else logging.WARNING, "%s", self.note)
         columns = [self.basis.block_features(x, g).double().square().sum(0) for g in groups]
-        square = torch.cat(columns).view_as(self.family.mean)
-        reference = n * self.basis.mean_column_square().double()
-        noise64 = self.noise_variance.double()
-        precision = self.basis.precision_diagonal().double().view_as(square)
-        log_scale = 0.5 * (noise64.log() - torch.log(square + noise64 * precision))
-        self.family.set_scales(log_scale.to(self.family.mean), square / reference)
+        self.start_scales(torch.cat(columns).view_as(self.family.mean))
 
     def _solve_group(
         self, blocks: Tensor, x: Tensor, y: Tensor, fitted: Tensor
@@ -172,34 +165,24 @@ class QSRVM(QSGP):
         log_precision = self.basis.log_precision.data[:, 0]  # a view
         old = self.family.mean.data[blocks].reshape(-1).double()
         active = torch.nonzero(log_precision[columns] < log_limit)[:, 0]
+        if not active.shape[0]:  # their weights are zero
+            return 0.0, 0.0, fitted
+        s = log_precision[columns[active]].double().exp()
+        group = WeightGroup.of_columns(self.basis, columns[active])
+        weight = 1.0 / float(self.noise_variance)
+        system = group_system(group, x, y.double() - fitted, weight=weight, prior=s)
+        mu = old[active] + system.solve(system.moment - s * old[active])
+        left = s * torch.cholesky_inverse(system.factor).diagonal()  # s_i Sigma_ii
+        share = (1.0 - left).clamp(1e-12, 1.0)
+        updated = (share.log() - mu.square().clamp_min(1e-300).log()).clamp(LOG_SMALLEST, log_limit)
+        kept = updated < log_limit
+        change = float((updated - s.log())[kept].abs().max()) if bool(kept.any()) else 0.0
+        final = torch.where(kept, updated, math.log(MAX_PRECISION))
+        log_precision[columns[active]] = final.to(log_precision)
         new = torch.zeros_like(old)
-        change, freedom = 0.0, 0.0
-        if active.shape[0]:
-            noise = self.noise_variance.double()
-            s = log_precision[columns[active]].double().exp()
-            phi = self.basis(x, columns[active]).double()
-            others = fitted - fitted_values(self.basis, blocks, old, x)
-            # in units of the prior deviations the system is I + ..., whatever the precisions
-            root = s.rsqrt()
-            system = root[:, None] * (phi.T @ phi) * root / noise
-            system.diagonal().add_(1.0)
-            factor, _ = cholesky(system, name=f"normal matrix of {active.shape[0]} kernels")
-            right = root * (phi.T @ (y.double() - others)) / noise
-            mu = root * torch.cholesky_solve(right[:, None], factor)[:, 0]
-            inverse = torch.cholesky_inverse(factor).diagonal()  # s_i Sigma_ii
-            share = (1.0 - inverse).clamp(1e-12, 1.0)
-            updated = (share.log() - mu.square().clamp_min(1e-300).log()).clamp(
-                LOG_SMALLEST, log_limit
-            )
-            kept = updated < log_limit
-            change = float((updated - s.log())[kept].abs().max()) if bool(kept.any()) else 0.0
-            final = torch.where(kept, updated, math.log(MAX_PRECISION))
-            log_precision[columns[active]] = final.to(log_precision)
-            freedom = float(share.sum())
-            new[active[kept]] = mu[kept]
-            fitted = others + phi[:, kept] @ mu[kept]
+        new[active[kept]] = mu[kept]
         self.family.mean.data[blocks] = new.to(self.family.mean).view(-1, self.basis.block_size)
-        return change, freedom, fitted
+        return change, float(share.sum()), fitted + group.values((new - old)[active], x)
 
     @property
     def anchor_blocks(self) -> int:
@@ -208,18 +191,10 @@ class QSRVM(QSGP):
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """``variational``: sparse tables of q; ``precisions``: log s; ``hyperparameters``."""
-        return {
-            "variational": self.family.parameter_list(),
-            "precisions": [self.basis.log_precision],
-            "hyperparameters": [
-                *self.basis.kernel.parameters(),
-                *self.mean.parameters(),
-                *self.likelihood.parameters(),
-            ],
-        }
+        return {**super().parameter_groups(), "precisions": [self.basis.log_precision]}
 
     @torch.no_grad()
-    def condition(self, x: Tensor, y: Tensor) -> RelevanceVectorPosterior:  # type: ignore[override]
+    def condition(self, x: Tensor, y: Tensor) -> RelevanceVectorPosterior:
         """The sparse model: exact weights of the relevance vectors given all data.
 
         Cost: O(n k (d + k)) for k vectors.
@@ -227,22 +202,16 @@ class QSRVM(QSGP):
         kept = self.basis.relevant(RELEVANT)
         posterior = self.empty_posterior(x.shape[0]).to(self.basis.centres)
         posterior.centres = self.basis.centres[kept].clone()
-        phi = self.basis(x, kept).double()
-        noise = self.noise_variance.double()
-        root = self.basis.precision_diagonal(kept).double().rsqrt()
-        system = root[:, None] * (phi.T @ phi) * root / noise
-        system.diagonal().add_(1.0)
-        factor, _ = cholesky(system, name=f"normal matrix of {len(kept)} relevance vectors")
-        right = root * (phi.T @ y.double()) / noise
-        weights = root * torch.cholesky_solve(right[:, None], factor)[:, 0]
-        # Sigma = R R^T with R = diag(root) factor^-T
-        eye = torch.eye(len(kept), dtype=factor.dtype, device=factor.device)
-        spread = root[:, None] * torch.linalg.solve_triangular(factor.mT, eye, upper=True)
+        group = WeightGroup.of_columns(self.basis, kept)
+        weight = 1.0 / float(self.noise_variance)
+        system = group_system(group, x.double(), y, weight=weight, prior=group.prior_precision())
+        weights = system.solve(system.moment)
+        spread = inverse_lower(system.factor).mT  # Sigma = R R^T
         posterior.weight_mean = weights.to(self.basis.centres)
         posterior.weight_root = spread.to(self.basis.centres)
         return posterior
 
-    def empty_posterior(self, num_data: int) -> RelevanceVectorPosterior:  # type: ignore[override]
+    def empty_posterior(self, num_data: int) -> RelevanceVectorPosterior:
         """Without vectors; their number comes with the state."""
         return RelevanceVectorPosterior(self.basis.kernel, self.basis.centres.shape[1])
 

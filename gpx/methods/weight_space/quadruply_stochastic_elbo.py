@@ -14,7 +14,6 @@ from gpx.likelihoods import Gaussian
 from gpx.likelihoods.base import Likelihood
 from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Batching, Evidence, Kind, Objective
-from gpx.methods.weight_space.block_ascent import ROW_CHUNK, fitted_values
 from gpx.methods.weight_space.block_sampling import Sampling, sample_blocks
 from gpx.methods.weight_space.control_variate import (
     Coefficient,
@@ -22,7 +21,10 @@ from gpx.methods.weight_space.control_variate import (
     anchor_at,
     factor_rows,
 )
+from gpx.methods.weight_space.group_solves import ROW_CHUNK, WeightGroup, fitted_values
+from gpx.methods.weight_space.model import WeightSpaceModel
 from gpx.methods.weight_space.qsgp import QSGP
+from gpx.methods.weight_space.qsrvm import QSRVM
 
 LOG_TWO_PI = math.log(2.0 * math.pi)
 DEFAULT_COLUMNS, DEFAULT_DIAGONAL_COLUMNS, DEFAULT_SUPPORT_ROWS = 10_000, 1000, 500
@@ -82,7 +84,7 @@ class QuadruplyStochasticELBO(Objective):
 
     batching: ClassVar[Batching] = "minibatch"
     kind: ClassVar[Kind] = "unbiased"
-    models: ClassVar[tuple[type[Model], ...]] = (QSGP,)
+    models: ClassVar[tuple[type[Model], ...]] = (QSGP, QSRVM)
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
     data_sized: ClassVar[tuple[str, ...]] = ("anchor", "moment", "misfit", "hyperparameters")
     anchor: Tensor
@@ -134,7 +136,7 @@ class QuadruplyStochasticELBO(Objective):
     def check(self, model: Model) -> None:
         """As the base class; also that no list is longer than there are basis functions."""
         super().check(model)
-        assert isinstance(model, QSGP)
+        assert isinstance(model, WeightSpaceModel)
         for name in ("columns", "diagonal_columns"):
             size, m = getattr(self, name), model.basis.num_basis
             if size is not None and size > m:
@@ -156,7 +158,7 @@ class QuadruplyStochasticELBO(Objective):
         Cost: O(support_rows m) once, O(n m) with ``snapshot``. Calling it again moves the anchor
         to where those blocks are now, and with ``snapshot`` all blocks.
         """
-        assert isinstance(model, QSGP)
+        assert isinstance(model, WeightSpaceModel)
         if x.shape[0] != self.total:
             raise ConfigError(
                 f"objective.num_data={self.total} but there are {x.shape[0]} training rows"
@@ -170,12 +172,16 @@ class QuadruplyStochasticELBO(Objective):
         self.control.start(model.basis, model.family, self.anchor, x, generator)
 
     @torch.no_grad()
-    def _take_snapshot(self, model: QSGP, x: Tensor, y: Tensor) -> None:
+    def _take_snapshot(self, model: WeightSpaceModel, x: Tensor, y: Tensor) -> None:
         basis, residual = model.basis, y.double()
         blocks = torch.arange(basis.num_blocks, device=x.device)
         filled = blocks[(self.anchor != 0).any(1)]
-        for some in filled.split(SNAPSHOT_BLOCKS) if filled.numel() else ():
-            residual = residual - fitted_values(basis, some, self.anchor[some].reshape(-1), x)
+        parts = (
+            (WeightGroup.of_blocks(basis, some), self.anchor[some].reshape(-1))
+            for some in filled.split(SNAPSHOT_BLOCKS)
+            if some.numel()
+        )
+        residual = residual - fitted_values(parts, x)
         self.misfit = residual.square().sum()
         residual = residual.to(x.dtype)
         moment = torch.zeros_like(model.family.mean, dtype=torch.float64)
@@ -189,7 +195,7 @@ class QuadruplyStochasticELBO(Objective):
     @torch.no_grad()
     def after_step(self, model: Model) -> None:
         """Carry the tracked projection over the step, and column squares after the lengthscales."""
-        assert isinstance(model, QSGP)
+        assert isinstance(model, WeightSpaceModel)
         self.control.after_step(model.basis, model.family, self.anchor)
         if self._seen is not None and model.family.diagonal == "closed_form":
             r, found = self._seen
@@ -200,7 +206,7 @@ class QuadruplyStochasticELBO(Objective):
         self._seen = None
 
     def draw(
-        self, model: QSGP, *, generator: torch.Generator | None, device: torch.device
+        self, model: WeightSpaceModel, *, generator: torch.Generator | None, device: torch.device
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Independent block lists i, j (L,) and r (L_r,)."""
         blocks, width = model.basis.num_blocks, model.basis.block_size
@@ -220,7 +226,7 @@ class QuadruplyStochasticELBO(Objective):
         ]
         return drawn[0], drawn[1], drawn[2]
 
-    def _check_snapshot(self, model: QSGP) -> None:
+    def _check_snapshot(self, model: WeightSpaceModel) -> None:
         if self.moment.numel() == 0:
             raise ConfigError(
                 "there is no snapshot yet: call objective.prepare(model, x, y) before the first "
@@ -238,11 +244,11 @@ class QuadruplyStochasticELBO(Objective):
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Evidence:
         """Unbiased estimate of the ELBO in nats, summed over all n points."""
-        assert isinstance(model, QSGP)
+        assert isinstance(model, WeightSpaceModel)
         return self.estimate(model, x, y, *self.draw(model, generator=generator, device=x.device))
 
     def estimate(
-        self, model: QSGP, x: Tensor, y: Tensor, i: Tensor, j: Tensor, r: Tensor
+        self, model: WeightSpaceModel, x: Tensor, y: Tensor, i: Tensor, j: Tensor, r: Tensor
     ) -> Evidence:
         """The estimate for given lists of blocks.
 

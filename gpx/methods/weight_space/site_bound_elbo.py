@@ -13,10 +13,10 @@ from gpx.methods.base.objective import Batching, Evidence, Kind, Objective
 from gpx.methods.weight_space.block_diagonal import BlockDiagonalWeights
 from gpx.methods.weight_space.block_sampling import Sampling, multiplicity, sample_blocks
 from gpx.methods.weight_space.control_variate import anchor_at, factor_rows
+from gpx.methods.weight_space.elbo_terms import weights_kl
 from gpx.methods.weight_space.qsgp import QSGP
 from gpx.methods.weight_space.site_snapshot import SiteSnapshot, site_elbo
 from gpx.methods.weight_space.sites import check_site
-from gpx.methods.weight_space.weights_kl import weights_kl
 
 Bound = Literal["affine", "reparam", "paper"]
 DEFAULT_COLUMNS = 10_000

@@ -13,9 +13,9 @@ from gpx.bases.frozen import flat_parameters, frozen_basis, put_parameters
 from gpx.data_sized import DataSized
 from gpx.methods.base.objective import Evidence
 from gpx.methods.weight_space.control_variate import factor_rows
+from gpx.methods.weight_space.elbo_terms import weights_kl
 from gpx.methods.weight_space.qsgp import QSGP
 from gpx.methods.weight_space.sites import respread_sites
-from gpx.methods.weight_space.weights_kl import weights_kl
 
 logger = logging.getLogger(__name__)
 

@@ -13,8 +13,13 @@ from torch import Tensor
 from gpx.bases.base import Basis
 from gpx.errors import ConfigError
 from gpx.likelihoods.base import Likelihood
-from gpx.linalg.cholesky import cholesky
-from gpx.methods.weight_space.block_ascent import ROW_CHUNK, normal_equations
+from gpx.methods.weight_space.block_ascent import schedule
+from gpx.methods.weight_space.group_solves import (
+    ROW_CHUNK,
+    WeightGroup,
+    fitted_values,
+    group_system,
+)
 from gpx.methods.weight_space.site_spread import SpreadReport, StandIn, spread
 
 logger = logging.getLogger(__name__)
@@ -115,18 +120,14 @@ def ascend_sites(
     Cost per group of b functions: O(n b^2 + b^3) once and O(n b + b^2) per iteration; O(n b + b^2)
     memory.
     """
-    groups = list(torch.arange(basis.num_blocks, device=x.device).split(group))
-    offset_rows = torch.zeros_like(y)
-    for blocks in groups:
-        if bool((mean[blocks] != 0).any()):
-            offset_rows += _features(basis, x, blocks) @ mean[blocks].reshape(-1).to(x.dtype)
-    share = groups[0].shape[0] / basis.num_blocks
+    lists = torch.arange(basis.num_blocks, device=x.device).split(group)
+    parts = ((WeightGroup.of_blocks(basis, b), mean[b].reshape(-1)) for b in lists)
+    offset_rows = fitted_values(parts, x).to(y.dtype)
+    share = lists[0].shape[0] / basis.num_blocks
+    order = schedule(len(lists), warm_start=warm_start, solves=solves, share=share)
     iterations, converged, spreading = 0, True, None
-    schedule = ([(0, share)] if warm_start else []) + [
-        ((k + warm_start) % len(groups), 1.0) for k in range(solves)
-    ]
-    for index, prior_scale in schedule:
-        blocks = groups[index]
+    for index, prior_scale in order:
+        blocks = lists[index]
         weights = mean[blocks].reshape(-1).to(x.dtype)
         phi = _features(basis, x, blocks)
         others = offset_rows - phi @ weights
@@ -153,8 +154,8 @@ def ascend_sites(
             )
             offset_rows = spreading.fitted.to(x.dtype)
     final = _mean_precision(likelihood, y, offset_rows, latent_variance)
-    visited = 0 if spreading else sum(blocks.shape[0] for blocks in groups[: len(schedule)])
-    return SiteReport(len(schedule), visited, iterations, converged, 1.0 / final, spreading)
+    visited = 0 if spreading else sum(blocks.shape[0] for blocks in lists[: len(order)])
+    return SiteReport(len(order), visited, iterations, converged, 1.0 / final, spreading)
 
 
 @torch.no_grad()
@@ -211,11 +212,8 @@ def _normal_root(
     basis: Basis, blocks: Tensor, x: Tensor, y: Tensor, curvature: float, precision: Tensor
 ) -> Tensor:
     """Lower Cholesky root of curvature * Phi_B^T Phi_B + diag(precision), (b, b) float64."""
-    gram, _ = normal_equations(basis, blocks, x, y, dtype=x.dtype)
-    system = torch.tril(gram).mul_(curvature)
-    system += torch.tril(system, -1).T + torch.diag(precision)
-    root, _ = cholesky(system, name=f"normal matrix of {system.shape[0]} basis functions")
-    return root
+    group = WeightGroup.of_blocks(basis, blocks)
+    return group_system(group, x, y, weight=curvature, prior=precision).factor
 
 
 def _features(basis: Basis, x: Tensor, blocks: Tensor) -> Tensor:

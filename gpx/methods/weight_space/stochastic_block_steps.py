@@ -12,9 +12,8 @@ from torch import Tensor
 from gpx.errors import ConfigError
 from gpx.methods.base.objective import Evidence
 from gpx.methods.weight_space.block_steps import BlockSteps
-from gpx.methods.weight_space.cell_ascent import evidence_terms, group_mean, group_values
+from gpx.methods.weight_space.cell_ascent import Averaging, evidence_terms, natural_step
 from gpx.methods.weight_space.qsgp import QSGP
-from gpx.methods.weight_space.stochastic_ascent import Averaging, natural_step
 from gpx.sampling.batches import Batches
 
 
@@ -148,13 +147,11 @@ class StochasticBlockSteps(BlockSteps):
         )
         if group == self._joined:
             self._join(group)
-        moved = group_values(self.basis, cells, group, change, rows)
+        weights = self._weights(group, x)
+        moved = weights.values(change, rows)
         self.misfit = float((residual - moved).square().mean()) * n
         self.fitted = self.fitted + moved
-        weights = group_mean(self.family, group)
-        self.next_fitted = self.next_fitted + group_values(
-            self.basis, cells, group, weights, x[following]
-        )
+        self.next_fitted = self.next_fitted + weights.values(self._mean(group), x[following])
         if group == active - 1:  # every weight that is not zero has been added for the next rows
             self.fitted, self.next_fitted = self.next_fitted, torch.zeros_like(self.fitted)
         return self.evidence(n)

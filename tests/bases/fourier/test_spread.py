@@ -123,23 +123,19 @@ def test_far_too_wide_spreads_leave_numbers():
 
 
 @pytest.mark.parametrize(
-    "spread", [0.5, 0.0, (), (1.0, math.inf), math.nan, None, True, "auto", (1.0, "a")]
+    "spread", [0.5, 0.0, (), (1.0, math.inf), math.nan, None, True, "wide", (1.0, "a")]
 )
 def test_spreads_that_are_none(spread):
     with pytest.raises(ConfigError, match="spread"):
         RandomFourier(RBF(2), 60, 0, 10, spread)
 
 
-def model(**options):
-    options = {"num_basis": 60, "warm_start": False, "basis": "random_fourier", **options}
-    kernel = options.pop("kernel", None) or RBF(2)
-    return QSGP(kernel, Zero(), Gaussian(0.1), **options)
-
-
 def test_the_whole_posterior_of_a_spread_basis_has_the_evidence_of_its_kernel():
     x = inputs(40, 2)
     y = torch.sin(2 * x[:, 0]) + x[:, 1]
-    whole = model(covariance="full", warm_start=True, spread=1.5, block_frequencies=10)
+    kernel = RBF(2)
+    basis = RandomFourier(kernel, 60, block_frequencies=10, spread=1.5)
+    whole = QSGP(kernel, Zero(), Gaussian(0.1), covariance="full", basis=basis)
     whole.initialise(x, y, generator=torch.Generator().manual_seed(0))
     features = whole.basis(x) * prior_variances(whole.basis).sqrt()
     covariance = (features @ features.T + 0.1 * torch.eye(40)).detach()

@@ -15,10 +15,10 @@ def draw(*shape, seed=0):
 @torch.no_grad()
 def test_blocks_are_columns_and_keep_their_functions_when_the_kernel_moves():
     kernel = RBF(ard_num_dims=3, lengthscale=[0.6, 0.4, 0.9], outputscale=1.3).double()
-    basis = GridFeatures(kernel, 24, 0, 3).double()
+    basis = GridFeatures(kernel, 24, 3, block_columns=6).double()
     assert (basis.block_size, basis.num_blocks) == (6, 4)
     x = draw(30, 3)
-    basis.place_and_select(x)
+    basis.start(x, x[:, 0], torch.tensor(0.1), generator=torch.Generator())
     whole = basis(x)
     assert whole.shape == (30, 24)
     blocks = torch.tensor([2, 0])
@@ -39,10 +39,14 @@ def test_blocks_are_columns_and_keep_their_functions_when_the_kernel_moves():
 
 
 def test_mistakes_are_explained():
-    with pytest.raises(ConfigError, match=r"set kernel\.ard_num_dims"):
-        GridFeatures(RBF(), 10)
     with pytest.raises(ConfigError, match="is no product of"):
-        GridFeatures(Matern32(ard_num_dims=2), 10)
-    basis = GridFeatures(RBF(ard_num_dims=2), 1000)
-    with pytest.raises(ConfigError, match=r"has only 100 points: set approx\.num_basis"):
-        basis.place_and_select(draw(50, 2))
+        GridFeatures(Matern32(ard_num_dims=2), 10, 2)
+    with pytest.raises(ConfigError, match="search_sweeps=-1 not negative"):
+        GridFeatures(RBF(ard_num_dims=2), 10, 2, search_sweeps=-1)
+
+
+def test_a_grid_of_fewer_points_has_fewer_functions_in_blocks_that_divide_them():
+    basis = GridFeatures(RBF(ard_num_dims=2), 1000, 2, block_columns=30)
+    assert basis.block_size == 25
+    basis.place(draw(50, 2))
+    assert (basis.num_basis, basis.block_size) == (100, 25)

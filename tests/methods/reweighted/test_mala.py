@@ -1,11 +1,13 @@
 """Type-I inference: the chain against its prior, quadrature, and itself."""
 
 import math
+from functools import partial
 
 import pytest
 import scipy.stats
 import torch
 
+from gpx.bases import GridFeatures, RandomFourier
 from gpx.bases.sufficient_statistics import SufficientStatistics
 from gpx.errors import ConfigError
 from gpx.kernels import RBF
@@ -22,8 +24,7 @@ def model_of(phi, y, priors):
         kernel=RBF(1),
         mean=Zero(),
         likelihood=Gaussian(0.1),
-        num_inputs=1,
-        basis="random_fourier",
+        basis=RandomFourier,
         num_basis=2,
         priors=priors,
     ).double()
@@ -167,10 +168,9 @@ def test_turned_axes_predict_no_worse_than_straight_ones(seed):
             kernel=RBF(2, lengthscale=0.8, outputscale=1.3),
             mean=Zero(),
             likelihood=Gaussian(0.05),
-            num_inputs=2,
+            basis=partial(GridFeatures, num_inputs=2, noise_first=False),
             num_basis=40,
             structure=structure,
-            noise_first=False,
             priors=WeightPriors(),
         ).double()
         model.initialise(x[:100], y[:100], generator=generator)
@@ -184,7 +184,7 @@ def test_turned_axes_predict_no_worse_than_straight_ones(seed):
 
 
 def test_mistakes_are_explained():
-    common = {"kernel": RBF(), "mean": Zero(), "likelihood": Gaussian(), "num_inputs": 1}
+    common = {"kernel": RBF(), "mean": Zero(), "likelihood": Gaussian(), "basis": RandomFourier}
     other = Reweighted(**common, inference="type2")
     with pytest.raises(ConfigError, match=r"approx\.inference=type2; use inference=type1_mala"):
         MALA().check(other, 10)

@@ -1,11 +1,13 @@
 """Latent targets of classes: their sums, and the posterior they lead to, by quadrature."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
 from torch.special import log_ndtr, ndtr
 
+from gpx.bases import GridFeatures, RandomFourier
 from gpx.bases.sufficient_statistics import sufficient_statistics
 from gpx.errors import ConfigError
 from gpx.kernels import RBF
@@ -30,8 +32,7 @@ def problem(n=10, m=2, mean=None, **options):
         kernel=RBF(1, lengthscale=1.0, outputscale=2.0),
         mean=Zero() if mean is None else Constant(mean),
         likelihood=Bernoulli("probit"),
-        num_inputs=1,
-        basis="random_fourier",
+        basis=RandomFourier,
         num_basis=m,
         priors=WeightPriors(),
         **options,
@@ -178,7 +179,8 @@ def test_the_outputscale_of_eigenfunctions_is_in_units_of_the_latent_noise():
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(200, 2, generator=generator, dtype=torch.float64)
     y = torch.where((2.0 * x).sin().sum(1) > 0.0, 1.0, -1.0).double()
-    options = {"num_inputs": 2, "num_basis": 30, "priors": WeightPriors()}
+    grid = partial(GridFeatures, num_inputs=2)
+    options = {"basis": grid, "num_basis": 30, "priors": WeightPriors()}
     model = Reweighted(
         kernel=RBF(2), mean=Zero(), likelihood=Bernoulli("probit"), **options
     ).double()
@@ -193,7 +195,7 @@ def test_the_outputscale_of_eigenfunctions_is_in_units_of_the_latent_noise():
 
 def test_misfits_are_refused_in_one_sentence():
     model, x, y = problem()
-    common = {"kernel": RBF(), "mean": Zero(), "num_inputs": 1, "priors": WeightPriors()}
+    common = {"kernel": RBF(), "mean": Zero(), "basis": RandomFourier, "priors": WeightPriors()}
     with pytest.raises(ConfigError, match=r"it needs likelihood\.link=probit"):
         Reweighted(**common, likelihood=Bernoulli())
     with pytest.raises(ConfigError, match="it needs inference=type1_mala"):

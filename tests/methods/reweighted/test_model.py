@@ -1,11 +1,18 @@
 """The re-weighted basis model: statistics in place of data, online rows, mixtures over samples."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
 from torch.distributions import MultivariateNormal, Normal
 
+from gpx.bases import (
+    GridFeatures,
+    ImportanceWeightedFourier,
+    RandomFourier,
+    TrainingPoints,
+)
 from gpx.bases.grid_eigenfunctions import start as grief_start
 from gpx.errors import ConfigError
 from gpx.kernels import RBF
@@ -16,14 +23,16 @@ from gpx.models import GRIEF, Reweighted, WeightPriors
 from gpx.objectives import EigenfunctionEvidence, ReweightedEvidence
 
 OBJECTIVE = ReweightedEvidence()
+GRID = partial(GridFeatures, num_inputs=2, noise_first=False)
+IMPORTANCE = partial(ImportanceWeightedFourier, num_inputs=2)
 BASES = {
-    "grief": {"basis": "grief", "noise_first": False},
-    "fitted": {"basis": "grief", "noise_first": True, "search_sweeps": 1},
-    "fourier": {"basis": "random_fourier"},
-    "dictionary": {"basis": "dictionary", "num_data": 200},
-    "orthogonal": {"basis": "grief", "structure": "orthogonal", "noise_first": False},
-    "householder": {"basis": "grief", "structure": "householder", "noise_first": False},
-    "importance": {"basis": "importance_weighted", "priors": None},
+    "grief": {},
+    "fitted": {"basis": partial(GridFeatures, num_inputs=2, search_sweeps=1)},
+    "fourier": {"basis": RandomFourier},
+    "dictionary": {"basis": partial(TrainingPoints, num_inputs=2, num_data=200)},
+    "orthogonal": {"structure": "orthogonal"},
+    "householder": {"structure": "householder"},
+    "importance": {"basis": IMPORTANCE, "priors": None},
 }
 
 
@@ -36,11 +45,10 @@ def data(n=60):
 
 def build(**options):
     defaults = {"num_basis": 30, "priors": WeightPriors(), "inference": "type2"}
-    defaults["likelihood"] = Gaussian(0.05)
+    defaults |= {"basis": GRID, "likelihood": Gaussian(0.05)}
     return Reweighted(
         kernel=RBF(2, lengthscale=0.8, outputscale=1.3),
         mean=Constant(),
-        num_inputs=2,
         **{**defaults, **options},
     ).double()
 
@@ -112,14 +120,14 @@ def test_type_one_predictive_is_the_average_over_samples(name):
         ({}, WeightPriors()),
         ({"structure": "householder"}, WeightPriors()),
         ({"inference": "type2"}, WeightPriors()),
-        ({"inference": "relevance_vectors", "basis": "dictionary", "num_data": 60}, None),
-        ({"inference": "type2", "basis": "importance_weighted"}, None),
+        ({"inference": "relevance_vectors", **BASES["dictionary"]}, None),
+        ({"inference": "type2", "basis": IMPORTANCE}, None),
         ({"inference": "type2", "priors": None}, None),
     ],
 )
 def test_defaults_can_be_trained(options, priors):
-    common = {"kernel": RBF(2), "mean": Zero(), "likelihood": Gaussian(), "num_inputs": 2}
-    model = Reweighted(**common, **{"num_basis": 20, **options}).double()
+    common = {"kernel": RBF(2), "mean": Zero(), "likelihood": Gaussian()}
+    model = Reweighted(**common, **{"num_basis": 20, "basis": GRID, **options}).double()
     assert model.priors == priors
     x, y = data()
     model.initialise(x, y, generator=torch.Generator().manual_seed(0))
@@ -176,7 +184,7 @@ def test_rows_come_and_go():
 
 
 def test_at_weights_of_one_it_is_grief():
-    model, x, y = problem(basis="grief", noise_first=False, priors=None)
+    model, x, y = problem(priors=None)
     other = GRIEF(
         kernel=model.kernel,
         mean=model.mean,
@@ -247,7 +255,7 @@ def test_float32_features_keep_double_sums():
 
 def test_importance_weights_learn_the_kernel_from_the_sums():
     """The evidence is that of the re-weighted kernel, and its gradient that of the kernel."""
-    model, x, y = problem(basis="importance_weighted", priors=None, num_basis=80)
+    model, x, y = problem(basis=IMPORTANCE, priors=None, num_basis=80)
     with torch.no_grad():
         model.kernel.lengthscale = torch.tensor([1.1, 0.9], dtype=torch.float64)
         features = model.basis(x)
@@ -278,10 +286,10 @@ def test_importance_weights_learn_the_kernel_from_the_sums():
 
 
 def test_noise_starts_at_the_mode_of_its_prior():
-    model, _, _ = problem(basis="random_fourier", priors=WeightPriors(noise_mode=0.2))
+    model, _, _ = problem(basis=RandomFourier, priors=WeightPriors(noise_mode=0.2))
     assert float(model.likelihood.noise_variance.detach()) == pytest.approx(0.2)
     assert float(model.hyper_priors[1].mode) == 0.2
-    model, _, _ = problem(basis="random_fourier")
+    model, _, _ = problem(basis=RandomFourier)
     assert float(model.hyper_priors[1].mode) == pytest.approx(0.05)
     assert "over-fit" in model.note
 
@@ -294,7 +302,7 @@ def test_noise_starts_above_its_floor():
 
 
 def test_mistakes_are_explained(monkeypatch):
-    for option in ("structure", "basis", "inference"):
+    for option in ("structure", "inference"):
         with pytest.raises(ConfigError, match=rf"approx.{option}=what: expected one of"):
             build(**{option: "what"})
     for name in ("orthogonal", "householder"):
@@ -306,6 +314,6 @@ def test_mistakes_are_explained(monkeypatch):
     monkeypatch.setattr(grief_start, "available_memory", lambda device: 8 * 8 * 20**2)
     with pytest.raises(ConfigError, match=r"num_basis=30 needs .*use at most 20"):
         model.settle(data()[0])
-    common = {"kernel": RBF(2), "mean": Zero(), "likelihood": Gaussian(), "num_inputs": 2}
+    common = {"kernel": RBF(2), "mean": Zero(), "likelihood": Gaussian()}
     with pytest.raises(ConfigError, match="needs a Reweighted model, got GRIEF"):
-        OBJECTIVE.check(GRIEF(**common))
+        OBJECTIVE.check(GRIEF(**common, num_inputs=2))

@@ -1,11 +1,13 @@
 """The sequential relevance vector machine: evidence, sparsity, the posterior that is left."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
 from linear_features import draw, evidence
 
+from gpx.bases import TrainingPoints
 from gpx.bases.sufficient_statistics import SufficientStatistics
 from gpx.errors import ConfigError
 from gpx.kernels import RBF
@@ -25,13 +27,12 @@ GENERATOR = torch.Generator()
 
 
 def build(num_data=100, **options):
-    defaults = {"basis": "dictionary", "inference": "relevance_vectors"}
+    points = partial(TrainingPoints, num_inputs=1, num_data=num_data)
+    defaults = {"basis": points, "inference": "relevance_vectors"}
     return Reweighted(
         kernel=RBF(1, lengthscale=2.0),
         mean=Zero(),
         likelihood=Gaussian(0.05),
-        num_inputs=1,
-        num_data=num_data,
         **{**defaults, **options},
     ).double()
 

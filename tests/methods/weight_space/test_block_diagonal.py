@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from gpx.errors import ConfigError
-from gpx.methods.weight_space.block_diagonal import BlockDiagonalWeights
-from gpx.methods.weight_space.cell_covariance import CellCovariance
+from gpx.methods.weight_space.block_diagonal import BlockDiagonalWeights, CellCovariance
 from gpx.methods.weight_space.cells import Cells
 from gpx.methods.weight_space.mean_field import MeanFieldWeights
 

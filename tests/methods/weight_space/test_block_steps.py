@@ -1,10 +1,12 @@
 """Block steps: what fits, what each step does, what a checkpoint holds."""
 
 import itertools
+from functools import partial
 
 import pytest
 import torch
 
+from gpx.bases import RandomFourier
 from gpx.errors import ConfigError
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian, Laplace
@@ -35,7 +37,7 @@ def problem(**options):
         "block_columns": 12,
         "covariance_storage": "float64",
         "warm_start": False,
-        "block_frequencies": 3,
+        "basis": partial(RandomFourier, block_frequencies=3),
     }
     model = QSGP(**{**settings, **options})
     if model.family.num_dense == 0:

@@ -1,4 +1,4 @@
-"""Block solves of mean and covariance: exact limits, monotone ascent."""
+"""Steps on a group of mean and covariance: exact limits, monotone ascent, batches of rows."""
 
 import itertools
 import math
@@ -8,16 +8,14 @@ import pytest
 import torch
 
 from gpx.bases import RandomFourier
-from gpx.errors import NotPositiveDefinite
 from gpx.kernels import RBF
-from gpx.methods.weight_space import cell_ascent
 from gpx.methods.weight_space.block_diagonal import BlockDiagonalWeights
 from gpx.methods.weight_space.cell_ascent import (
+    TRACE,
+    Averaging,
     diagonal_terms,
     evidence_terms,
-    group_mean,
-    group_products,
-    solve_group,
+    natural_step,
 )
 from gpx.methods.weight_space.cells import Cells
 
@@ -42,9 +40,16 @@ def problem(size, n=N):
     return basis, family, x, y
 
 
-def solve(basis, family, group, x, y, phi, **options):
-    residual = y - phi @ family.mean.reshape(-1)
-    return solve_group(basis, family, group, x, residual, noise=torch.tensor(NOISE), **options)
+def advance(basis, family, group, x, y, averaging, num_data):
+    residual = y - basis(x) @ family.mean.reshape(-1)
+    noise = torch.tensor(NOISE)
+    return natural_step(
+        basis, family, group, x, residual, noise=noise, num_data=num_data, averaging=averaging
+    )
+
+
+def solve(basis, family, group, x, y, prior_scale=1.0):
+    return advance(basis, family, group, x, y, Averaging.exact(len(x), prior_scale), len(x))
 
 
 def columns_of(family, group):
@@ -78,24 +83,13 @@ def tracked_elbo(family, phi, y):
     return sum(evidence_terms(family, misfit, NOISE, N, 0.0).values())
 
 
-def test_products_do_not_depend_on_chunks(monkeypatch):
-    basis, family, x, y = problem(12)
-    phi = basis(x)[:, columns_of(family, 2)]
-    for rows, panel in ((4096, 1024), (7, 5)):
-        monkeypatch.setattr(cell_ascent, "ROW_CHUNK", rows)
-        monkeypatch.setattr(cell_ascent, "COLUMN_PANEL", panel)
-        gram, moment = group_products(basis, family.cells, 2, x, y, dtype=torch.float64)
-        torch.testing.assert_close(gram, torch.tril(phi.T @ phi))
-        torch.testing.assert_close(moment, phi.T @ y)
-
-
 def test_one_cell_of_everything_is_the_exact_posterior_and_the_evidence_is_exact():
     basis, _, x, y = problem(M)
     basis.parts = 1  # one cell of cosines and sines together
     family = BlockDiagonalWeights(Cells.of(basis, M), "float64").requires_grad_(False)
     assert family.cells.num_cells == 1
     phi = basis(x)
-    solve(basis, family, 0, x, y, phi)
+    solve(basis, family, 0, x, y)
     precision = phi.T @ phi / NOISE + torch.eye(M)
     torch.testing.assert_close(
         family.mean.reshape(-1), torch.linalg.solve(precision, phi.T @ y / NOISE)
@@ -113,7 +107,7 @@ def test_every_solve_raises_the_bound_and_the_tracked_bound_is_the_dense_one():
     diagonal_terms(basis, family, torch.tensor(NOISE), N)
     values = []
     for step in range(12):
-        solve(basis, family, step % family.cells.num_groups, x, y, phi)
+        solve(basis, family, step % family.cells.num_groups, x, y)
         value = dense_elbo(family.mean.reshape(-1), dense_covariance(basis, family), phi, y)
         if step >= family.cells.num_groups - 1:  # mean-field columns count by expected squares
             assert tracked_elbo(family, phi, y) == pytest.approx(value, abs=1e-7)
@@ -126,7 +120,7 @@ def converged(size):
     basis, family, x, y = problem(size)
     phi = basis(x)
     for step in range(60 * family.cells.num_groups):
-        solve(basis, family, step % family.cells.num_groups, x, y, phi)
+        solve(basis, family, step % family.cells.num_groups, x, y)
     return basis, family, phi, y
 
 
@@ -152,7 +146,7 @@ def test_the_order_of_rows_does_not_matter():
     found = []
     for order in (torch.arange(N), torch.randperm(N, generator=torch.Generator().manual_seed(1))):
         basis, family, x, y = problem(12)
-        solve(basis, family, 2, x[order], y[order], basis(x[order]))
+        solve(basis, family, 2, x[order], y[order])
         found.append(family)
     torch.testing.assert_close(found[0].mean, found[1].mean)
     torch.testing.assert_close(found[0].terms, found[1].terms)
@@ -161,27 +155,87 @@ def test_the_order_of_rows_does_not_matter():
 def test_stand_in_is_the_exact_posterior_of_the_smaller_basis():
     basis, family, x, y = problem(12)
     phi = basis(x)[:, columns_of(family, 0)]
-    solve(basis, family, 0, x, y, basis(x), prior_scale=12 / M)
+    solve(basis, family, 0, x, y, prior_scale=12 / M)
     want = torch.linalg.solve(phi.T @ phi + NOISE * 12 / M * torch.eye(12), phi.T @ y)
-    torch.testing.assert_close(group_mean(family, 0), want)
+    torch.testing.assert_close(family.cells.read_group(family.mean, 0), want)
 
 
-def test_float32_that_is_too_coarse_is_redone_in_float64(monkeypatch):
-    basis, family, x, y = problem(12)
-    tried = []
-    original = cell_ascent.group_products
+def batch_problem(m, size, n, parts=1):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(n, 2, generator=generator)
+    y = torch.sin(2 * x[:, 0]) + x[:, 1] + 0.2 * torch.randn(n, generator=generator)
+    basis = RandomFourier(RBF(ard_num_dims=2, lengthscale=0.8, outputscale=1.5), m, 0, 2)
+    basis.parts = parts  # one: a cell is the group, so that its precision can be read
+    family = BlockDiagonalWeights(Cells.of(basis, size), "float64").requires_grad_(False)
+    return basis.requires_grad_(False), family, x, y
 
-    def products(*args, dtype):
-        tried.append(dtype)
-        gram, moment = original(*args, dtype=dtype)
-        if dtype == torch.float32:
-            gram.diagonal().sub_(100.0)  # what rounding may do to a small eigenvalue
-        return gram, moment
 
-    monkeypatch.setattr(cell_ascent, "group_products", products)
-    single = BlockDiagonalWeights(family.cells, "float64").float()
-    report = solve_group(basis.float(), single, 0, x.float(), y, noise=torch.tensor(NOISE))
-    assert tried == [torch.float32, torch.float64]
-    assert report.float64_products
-    with pytest.raises(NotPositiveDefinite, match="precision of 12 basis functions"):
-        solve_group(basis, family, 0, x * float("nan"), y, noise=torch.tensor(NOISE))
+def natural(family, group):
+    """Precision P and linear term P mu of a group."""
+    root = family.covariance.root(group, torch.float64)
+    precision = (root.T @ root).inverse()
+    return precision, precision @ family.cells.read_group(family.mean, group)
+
+
+def test_natural_parameters_are_unbiased_over_all_batches():
+    n = 5
+    first = Averaging(1.0, n, 0.5, n, 0.5)
+    averaging = Averaging(step=0.3, points=4, prior_scale=1.0, last_points=n, last_prior_scale=0.5)
+    found = []
+    for batch in itertools.combinations(range(n), 2):
+        basis, family, x, y = batch_problem(8, 4, n)
+        advance(basis, family, 0, x, y, first, n)
+        advance(basis, family, 1, x, y, first, n)
+        old_precision, old_linear = natural(family, 1)
+        others = basis(x)[:, :4] @ family.cells.read_group(family.mean, 0)
+        part = basis(x)[:, 4:]
+        rows = list(batch)
+        advance(basis, family, 1, x[rows], y[rows], averaging, n)
+        found.append(natural(family, 1))
+    kept = 0.7 * 4 / n
+    gram, moment = part.T @ part / NOISE, part.T @ (y - others) / NOISE
+    eye = torch.eye(4)
+    want = kept * (old_precision - 0.5 * eye) + 0.3 * 4 / n * gram + eye
+    torch.testing.assert_close(sum(p for p, _ in found) / len(found), want)
+    want = kept * old_linear + 0.3 * 4 / n * moment
+    torch.testing.assert_close(sum(h for _, h in found) / len(found), want)
+
+
+def test_batch_after_batch_is_the_posterior_of_all():
+    n, rows = 60, 20
+    basis, family, x, y = batch_problem(16, 16, n)
+    for k in range(3):
+        own = slice(k * rows, (k + 1) * rows)
+        averaging = Averaging(1.0 / (k + 1), (k + 1) * rows, 1.0, max(1, k) * rows, 1.0)
+        advance(basis, family, 0, x[own], y[own], averaging, n)
+    phi = basis(x)
+    want = phi.T @ phi / NOISE + torch.eye(16)
+    precision, linear = natural(family, 0)
+    torch.testing.assert_close(precision, want)
+    torch.testing.assert_close(linear, phi.T @ y / NOISE)
+
+
+def test_a_step_never_raises_the_loss_of_its_batch_by_more_than_the_prior_takes():
+    # far more weights than rows, and every row counts for fifty points
+    n, rows = 1000, 20
+    basis, family, x, y = batch_problem(64, 32, n)
+    for k in range(1, 7):
+        own = torch.arange((k - 1) * rows, k * rows)
+        averaging = Averaging(k**-0.6, n, 1e-6, n, 1e-6)
+        for group in range(2):
+            before = (y[own] - basis(x[own]) @ family.mean.reshape(-1)).square().sum()
+            advance(basis, family, group, x[own], y[own], averaging, n)
+            after = (y[own] - basis(x[own]) @ family.mean.reshape(-1)).square().sum()
+            assert after < before
+
+
+def test_the_trace_of_a_batch_is_that_of_its_features_for_all_rows():
+    n, rows = 60, 20
+    basis, family, x, y = batch_problem(16, 16, n, parts=2)
+    advance(basis, family, 0, x[:rows], y[:rows], Averaging(1.0, rows, 0.5, rows, 0.5), n)
+    advance(basis, family, 0, x[rows:40], y[rows:40], Averaging(0.4, 40, 1.0, rows, 0.5), n)
+    for cell in family.cells.group(0):
+        root = family.covariance.root(cell, torch.float64)
+        phi = basis(x[rows:40])[:, family.cells.columns(cell)]
+        want = (phi @ root.T).square().sum() * n / rows
+        torch.testing.assert_close(family.terms[cell, TRACE], want)

@@ -1,11 +1,13 @@
 """The exact bound: identities, orderings and the oracle columns of the covariance factor."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
 from torch.distributions import MultivariateNormal, kl_divergence
 
+from gpx.bases import RandomFourier
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
@@ -36,7 +38,7 @@ def problem(num_dense=0, diagonal="free", randomise=True):
         diagonal=diagonal,
         warm_start=False,
         diagonal_rows=0,
-        block_frequencies=2,
+        basis=partial(RandomFourier, block_frequencies=2),
     )
     model.initialise(x, y, generator=generator)
     if randomise:

@@ -1,8 +1,11 @@
 """The QSGP model and its posterior process."""
 
+from functools import partial
+
 import pytest
 import torch
 
+from gpx.bases import RandomFourier
 from gpx.errors import ConfigError
 from gpx.kernels import RBF, Matern32
 from gpx.likelihoods import Gaussian, Softmax, StudentT
@@ -29,7 +32,7 @@ def problem(num_dense=0, n=60, m=40, **options):
         "num_basis": m,
         "covariance": "chevron" if num_dense else "mean_field",
         "num_dense": num_dense,
-        "block_frequencies": 5,
+        "basis": partial(RandomFourier, block_frequencies=5),
         "warm_start_size": 20,
         "diagonal_rows": 0,
     }

@@ -1,14 +1,18 @@
 """QSGP on the eigenfunctions of a grid: the exact posterior of GRIEF, any likelihood."""
 
+from functools import partial
+
 import pytest
 import torch
 
-from gpx.bases.grid_eigenfunctions.features import GridFeatures
+from gpx.bases import GridFeatures
 from gpx.errors import ConfigError
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
 from gpx.models import GRIEF, QSGP
+
+GRID = partial(GridFeatures, num_inputs=2)
 
 
 def data(n=120):
@@ -28,7 +32,9 @@ def test_a_full_covariance_gives_the_posterior_of_grief():
     common = {"num_eigenfunctions": 40, "num_inputs": 2, "noise_first": False}
     grief = GRIEF(**parts(), **common).double()
     grief.initialise(x, y, generator=torch.Generator())
-    model = QSGP(**parts(), num_basis=40, basis="grief", covariance="full").double()
+    model = QSGP(
+        **parts(), num_basis=40, basis=partial(GridFeatures, num_inputs=2), covariance="full"
+    ).double()
     model.initialise(x, y, generator=torch.Generator().manual_seed(0))
     assert isinstance(model.basis, GridFeatures)
     at = x[:9] * 0.8
@@ -39,6 +45,8 @@ def test_a_full_covariance_gives_the_posterior_of_grief():
 
 def test_a_grid_that_is_too_small_is_explained():
     x, y = data()
-    model = QSGP(**parts(), num_basis=400, basis="grief", warm_start=False).double()
-    with pytest.raises(ConfigError, match="has only 100 points"):
+    model = QSGP(
+        **parts(), num_basis=400, basis=partial(GridFeatures, num_inputs=2), warm_start=False
+    ).double()
+    with pytest.raises(ConfigError, match="has only 100 functions"):
         model.initialise(x, y, generator=torch.Generator())

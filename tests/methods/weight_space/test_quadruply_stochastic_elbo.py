@@ -2,12 +2,13 @@
 
 import itertools
 import math
+from functools import partial
 
 import pytest
 import torch
 from torch.distributions import MultivariateNormal, Normal, kl_divergence
 
-from gpx.bases import standard_normals
+from gpx.bases import RandomFourier, standard_normals
 from gpx.errors import ConfigError
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
@@ -44,8 +45,7 @@ def problem(num_dense=0, diagonal="free", num_basis=2 * BLOCKS, n=N, seed=0, spr
         diagonal=diagonal,
         warm_start=False,
         diagonal_rows=0,
-        block_frequencies=1,
-        spread=spread,
+        basis=partial(RandomFourier, block_frequencies=1, spread=spread),
     )
     model.initialise(x, y, generator=generator)
     with torch.no_grad():

@@ -1,11 +1,13 @@
 """The stochastic bound for log-concave sites, by enumeration of everything it samples."""
 
 import itertools
+from functools import partial
 
 import pytest
 import torch
 from torch.nn.functional import logsigmoid
 
+from gpx.bases import RandomFourier
 from gpx.errors import ConfigError
 from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli, Gaussian, Laplace, Poisson
@@ -41,7 +43,7 @@ def problem(likelihood=None, num_dense=0, log_scale=-1.0, outputscale=2.0, seed=
         covariance="chevron" if num_dense else "mean_field",
         num_dense=num_dense,
         diagonal="free",
-        block_frequencies=WIDTH // 2,
+        basis=partial(RandomFourier, block_frequencies=WIDTH // 2),
     )
     with torch.no_grad():
         model.num_data.fill_(ROWS)
@@ -213,7 +215,7 @@ def test_steps_raise_the_exact_bound(algorithm, snapshot):
         num_basis=400,
         warm_start_size=40,
         site_passes=0,
-        block_frequencies=10,
+        basis=partial(RandomFourier, block_frequencies=10),
     )
     model.initialise(x, y, generator=generator)
     start = exact_site_elbo(model, x, y).value
@@ -340,7 +342,7 @@ def test_refreshing_never_lowers_the_bound_and_undoes_what_did():
         num_basis=400,
         warm_start_size=40,
         site_passes=2,
-        block_frequencies=10,
+        basis=partial(RandomFourier, block_frequencies=10),
     )
     model.initialise(x, y, generator=generator)
     objective = SiteBoundELBO(200, refresh_steps=1, refresh_passes=2)

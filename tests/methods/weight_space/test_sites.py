@@ -2,12 +2,14 @@
 
 import itertools
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from scipy.optimize import minimize
 
+from gpx.bases import RandomFourier
 from gpx.errors import ConfigError
 from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli, Gaussian, Laplace, Poisson, Softmax, StudentT
@@ -32,7 +34,12 @@ def problem(likelihood=None, num_basis=64, **options):
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(ROWS, 2, generator=generator)
     y = torch.where(x.prod(1) + 0.3 * torch.randn(ROWS, generator=generator) > 0, 1.0, -1.0)
-    options = {"warm_start": True, "warm_start_size": 8, "block_frequencies": 2, **options}
+    options = {
+        "warm_start": True,
+        "warm_start_size": 8,
+        "basis": partial(RandomFourier, block_frequencies=2),
+        **options,
+    }
     model = QSGP(
         RBF(lengthscale=1.0, outputscale=4.0),
         Zero(),

@@ -1,11 +1,13 @@
 """Stochastic block steps: exact fitted values, limits, an honest bound, a cost free of n and m."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gpx.bases import RandomFourier
 from gpx.errors import ConfigError
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
@@ -37,7 +39,7 @@ def problem(noise=0.3, n=N, **options):
         "block_columns": 12,
         "covariance_storage": "float64",
         "warm_start": False,
-        "block_frequencies": 3,
+        "basis": partial(RandomFourier, block_frequencies=3),
     }
     return QSGP(**{**settings, **options}), x, y
 
@@ -84,7 +86,12 @@ def test_the_first_round_is_the_exact_posterior_of_its_rows_under_fewer_function
     steps = StochasticBlockSteps(rows=60)
     run(steps, model, x, y, 1)
     alone = QSGP(
-        model.kernel, Zero(), Gaussian(0.3), 12, block_frequencies=3, warm_start=False
+        model.kernel,
+        Zero(),
+        Gaussian(0.3),
+        12,
+        basis=partial(RandomFourier, block_frequencies=3),
+        warm_start=False,
     )  # the same leading frequencies at the scale of 12 functions
     rows = steps._rows(0)
     phi = alone.basis(x[rows]).detach()

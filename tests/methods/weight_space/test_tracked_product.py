@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from gpx.errors import ShapeError
-from gpx.methods.weight_space.control_variate_precision import (
-    carry,
+from gpx.methods.weight_space.tracked_product import (
+    carry_projection,
     nystrom_support,
     precision_correction,
 )
@@ -77,7 +77,7 @@ def test_projection_is_carried_over_sparse_steps():
         moved = torch.randperm(M, generator=g)[:2]
         change = 0.1 * torch.randn(2, 2, generator=g)
         v[moved] += change
-        carry(projection, features[:, moved], change)
+        carry_projection(projection, features[:, moved], change)
     torch.testing.assert_close(projection, features @ v, rtol=1e-10, atol=1e-10)
 
 

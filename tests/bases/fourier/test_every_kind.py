@@ -6,13 +6,18 @@ import pytest
 import torch
 
 from gpx.bases import (
+    GaussHermiteFourier,
     OrthogonalFourier,
     QuasiMonteCarloFourier,
     RandomFourier,
     StructuredOrthogonalFourier,
 )
-from gpx.bases.fourier.variants import FOURIER
-from gpx.kernels import RBF, Matern32
+from gpx.bases.fourier.spread import automatic_spread
+from gpx.errors import ConfigError
+from gpx.kernels import RBF, Cosine, Matern32, Scale, SpectralMixture
+
+RANDOM = [RandomFourier, OrthogonalFourier, StructuredOrthogonalFourier, QuasiMonteCarloFourier]
+FOURIER = [*RANDOM, GaussHermiteFourier]
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +36,7 @@ def inputs(n=20, d=2, seed=1):
     return torch.randn(n, d, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize("cls", FOURIER.values())
+@pytest.mark.parametrize("cls", FOURIER)
 def test_any_subset_of_columns_is_that_of_all_and_zero_lag_is_exact(cls):
     basis, x = make(cls), inputs()
     full = basis(x)
@@ -46,7 +51,7 @@ def test_any_subset_of_columns_is_that_of_all_and_zero_lag_is_exact(cls):
     torch.testing.assert_close(single, full[:4, chosen], rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("cls", FOURIER.values())
+@pytest.mark.parametrize("cls", FOURIER)
 def test_features_are_differentiable_in_the_lengthscales(cls):
     basis, x = make(cls, m=16), inputs(3)
     (gradient,) = torch.autograd.grad(
@@ -94,9 +99,52 @@ def test_error_falls_with_the_number_of_functions(cls, rate):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("cls", FOURIER.values())
+@pytest.mark.parametrize("cls", FOURIER)
 def test_features_are_the_same_on_cuda(cls):
     basis, x = make(cls), inputs()
     here = basis(x).detach()
     there = basis.cuda()(x.cuda()).detach().cpu()
     torch.testing.assert_close(here, there, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("cls", FOURIER)
+def test_features_stand_for_the_kernel_and_follow_the_seed(cls):
+    kernel, x = RBF(1, 1.5, 1.7), torch.linspace(-1.0, 1.0, 5)[:, None]
+    with torch.no_grad():
+        first, again, other = (cls(kernel, 64, seed)(x) for seed in (0, 0, 1))
+        want = kernel.evaluate(x)
+    assert torch.equal(first, again)
+    assert torch.equal(first, other) == (cls is GaussHermiteFourier)  # a rule, nothing is drawn
+    assert float((first @ first.mT - want).abs().max()) < 0.4 * 1.7
+
+
+def test_a_prime_number_of_frequencies_is_refused():
+    with pytest.raises(
+        ConfigError, match="blocks of a single frequency, because num_basis / 2 = 47"
+    ):
+        RandomFourier(RBF(2), 94, block_frequencies=40)
+
+
+@pytest.mark.parametrize("cls", RANDOM)
+def test_random_frequencies_are_spread(cls):
+    assert cls(RBF(2), 64, spread="auto").spread == automatic_spread(RBF(2))
+    assert cls(RBF(2), 64, spread=(1.0, 2.0)).spread == (1.0, 2.0)
+    assert cls(RBF(2), 64).spread == (1.0,)
+
+
+def test_which_spreads_and_kernels_do_not_go():
+    with pytest.raises(ConfigError, match="auto or factors"):
+        RandomFourier(RBF(2), 64, spread="wide")
+    # frequencies of a spectral mixture have centres: longer normals would be another kernel's
+    for kernel in (Cosine(2), SpectralMixture(2, 3), Scale(SpectralMixture(2, 3)), RBF(None)):
+        with pytest.raises(ConfigError, match="needs kernel=rbf"):
+            RandomFourier(kernel, 60, spread=1.2)
+        RandomFourier(kernel, 60, 0, 10)
+
+
+def test_a_spread_that_leaves_the_prior_to_few_functions_is_a_warning():
+    for spread in (3.0, 100.0):  # few of the right frequencies, and none
+        with pytest.warns(UserWarning, match=r"functions carry the prior"):
+            RandomFourier(RBF(8), 2000, spread=spread)
+    for kernel in (RBF(8), Matern32(8)):  # warnings are errors
+        RandomFourier(kernel, 2000, spread="auto")

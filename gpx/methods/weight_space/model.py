@@ -1,0 +1,101 @@
+"""What models in weight space share: f(x) = phi(x)^T w on a basis, with Gaussian q(w)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from gpx.bases.base import Basis
+from gpx.errors import ConfigError
+from gpx.likelihoods import Gaussian, Likelihood
+from gpx.means import Zero
+from gpx.means.base import Mean
+from gpx.methods.base.model import Model
+from gpx.methods.weight_space.mean_field import MeanFieldWeights
+
+
+class WeightSpaceModel(Model):
+    """y ~ p(y | f), f(x) = phi(x)^T w, w ~ N(0, S^-1) a priori and q(w) = N(mu, C C^T).
+
+    Args:
+        basis: phi on the kernel, with a diagonal prior precision.
+        mean: must be Zero: weights have prior mean zero and targets are standardised.
+        likelihood: p(y | f).
+        family: q(w), one row of W weights for each of the B blocks of the basis.
+
+    Raises:
+        ConfigError: another mean than Zero.
+    """
+
+    num_data: Tensor
+    site_variance: Tensor
+
+    def __init__(
+        self, basis: Basis, mean: Mean, likelihood: Likelihood, family: MeanFieldWeights
+    ) -> None:
+        super().__init__()
+        self.basis = basis
+        self.mean = mean
+        self.likelihood = likelihood
+        self.family = family
+        # a tensor, so that steps read it without leaving the device
+        self.register_buffer("num_data", torch.ones(()))
+        # noise variance of the Gaussian sites that stand in for others where scales are closed form
+        self.register_buffer("site_variance", torch.ones(()))
+
+    @property
+    def kernel(self) -> nn.Module:  # type: ignore[override]
+        """Covariance function; the basis owns it."""
+        return self.basis.kernel
+
+    @property
+    def anchor_blocks(self) -> int:
+        """Leading blocks that exact solves have filled; 0 without any."""
+        return 0
+
+    @property
+    def noise_variance(self) -> Tensor:
+        """Noise variance of the likelihood, 0-d; of the stand-in for sites that have none."""
+        if not isinstance(self.likelihood, Gaussian):
+            return self.site_variance
+        return self.likelihood.noise_variance
+
+    def log_scales(self, blocks: Tensor, *, sparse: bool = False) -> Tensor:
+        """log c (L, W) of the diagonal columns of ``blocks``."""
+        precision = self.basis.precision_diagonal(self.basis.columns_of(blocks))
+        return self.family.log_scale_of(
+            blocks,
+            column_square=self.num_data * self.basis.mean_column_square(),
+            precision=precision.view(blocks.shape[0], -1),
+            noise=self.noise_variance,
+            sparse=sparse,
+        )
+
+    def start_scales(self, square: Tensor) -> None:
+        """Scales at the optimum of the bound for column squares phi_r^T phi_r (B, W)."""
+        expected = self.num_data.to(square) * self.basis.mean_column_square().to(square)
+        noise = self.noise_variance.to(square)
+        precision = self.basis.precision_diagonal().to(square).view_as(square)
+        log_scale = 0.5 * (noise.log() - torch.log(square + noise * precision))
+        self.family.set_scales(log_scale.to(self.family.mean), square / expected)
+
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        """``variational``: sparse tables of q; ``hyperparameters``: kernel and likelihood."""
+        return {
+            "variational": self.family.parameter_list(),
+            "hyperparameters": [*self.kernel.parameters(), *self.likelihood.parameters()],
+        }
+
+
+def require_zero_mean(mean: Mean, approximation: str) -> None:
+    """Raise ConfigError for any other prior mean than Zero.
+
+    Args:
+        mean: as given.
+        approximation: what approx= calls the model.
+    """
+    if not isinstance(mean, Zero):
+        raise ConfigError(
+            f"approx={approximation} needs mean=zero, got {type(mean).__name__}: weight-space "
+            "models put no prior mean on the weights, and targets are standardised"
+        )

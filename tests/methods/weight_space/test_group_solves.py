@@ -1,0 +1,103 @@
+"""One group of weights given the others: normal equations, dtypes, failures."""
+
+import pytest
+import torch
+
+from gpx.bases import RandomFourier
+from gpx.errors import NotPositiveDefinite
+from gpx.kernels import RBF
+from gpx.methods.weight_space import group_solves
+from gpx.methods.weight_space.cells import Cells
+from gpx.methods.weight_space.group_solves import (
+    WeightGroup,
+    fitted_values,
+    group_system,
+    needs_float64,
+)
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def problem(n=90, m=48):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(n, 2, generator=generator)
+    y = torch.sin(2 * x[:, 0]) + x[:, 1] + 0.2 * torch.randn(n, generator=generator)
+    basis = RandomFourier(RBF(ard_num_dims=2, lengthscale=0.8, outputscale=1.5), m, 0, 3)
+    return basis.requires_grad_(False), x, y
+
+
+def groups(basis):
+    """The three kinds of groups, and blocks that are no neighbours."""
+    return [
+        WeightGroup.of_blocks(basis, torch.tensor([1, 4, 2])),
+        WeightGroup.of_columns(basis, torch.tensor([5, 0, 17, 40])),
+        Cells.of(basis, 12).weight_group(basis, 2, torch.device("cpu")),
+    ]
+
+
+def test_normal_equations_do_not_depend_on_chunks(monkeypatch):
+    basis, x, y = problem()
+    for group in groups(basis):
+        phi = basis(x, group.columns)
+        for rows, panel in ((4096, 1024), (7, 5), (1, 18)):
+            monkeypatch.setattr(group_solves, "ROW_CHUNK", rows)
+            monkeypatch.setattr(group_solves, "COLUMN_PANEL", panel)
+            gram, moment = group.normal_equations(x, y, dtype=torch.float64)
+            torch.testing.assert_close(gram, torch.tril(phi.T @ phi), rtol=1e-12, atol=1e-12)
+            torch.testing.assert_close(moment, phi.T @ y, rtol=1e-12, atol=1e-12)
+            weights = torch.arange(float(group.size))
+            torch.testing.assert_close(group.values(weights, x), phi @ weights)
+
+
+def test_system_and_its_solution_are_dense_algebra():
+    basis, x, y = problem()
+    group = groups(basis)[0]
+    phi, earlier = basis(x, group.columns), torch.tril(torch.full((18, 18), 0.1))
+    prior = torch.linspace(0.5, 2.0, 18)
+    found = group_system(group, x, y, weight=3.0, prior=prior, earlier=earlier)
+    want = 3.0 * phi.T @ phi + torch.diag(prior) + torch.full((18, 18), 0.1)
+    torch.testing.assert_close(found.precision, torch.tril(want))
+    torch.testing.assert_close(found.factor @ found.factor.T, want)
+    torch.testing.assert_close(found.solve(found.moment), torch.linalg.solve(want, 3 * phi.T @ y))
+
+
+def test_fitted_values_add_up_over_groups():
+    basis, x, _ = problem()
+    cells = Cells.of(basis, 12)
+    device = torch.device("cpu")
+    parts = [cells.weight_group(basis, k, device) for k in range(cells.num_groups)]
+    w = torch.linspace(-1.0, 1.0, 48)
+    found = fitted_values(((part, w[part.columns]) for part in parts), x)
+    torch.testing.assert_close(found, basis(x) @ w)
+
+
+def test_float32_is_refused_where_too_coarse():
+    # two cases as measured on kin40k: RBF, and Matern-3/2, where float32 products failed
+    assert not needs_float64(36_000 * 1.73 / 1e5, 0.0069 * 0.05, 5000)
+    assert needs_float64(36_000 * 28.5 / 1e5, 0.002 * 0.05, 5000)
+
+
+def test_float32_that_fails_nevertheless_is_redone_in_float64(monkeypatch):
+    basis, x, y = problem()
+    tried, original = [], WeightGroup.normal_equations
+
+    def products(self, *args, dtype):
+        tried.append(dtype)
+        gram, moment = original(self, *args, dtype=dtype)
+        if dtype == torch.float32:
+            gram.diagonal().sub_(100.0)  # what rounding may do to a small eigenvalue
+        return gram, moment
+
+    monkeypatch.setattr(WeightGroup, "normal_equations", products)
+    group = WeightGroup.of_blocks(basis.float(), torch.tensor([0, 1]))
+    prior = torch.ones(12)
+    found = group_system(group, x.float(), y.float(), weight=1.0, prior=prior)
+    assert tried == [torch.float32, torch.float64]
+    assert found.dtype == torch.float64
+    with pytest.raises(NotPositiveDefinite, match="precision of 12 basis functions"):
+        group_system(group, x * float("nan"), y, weight=1.0, prior=prior)

@@ -1,0 +1,77 @@
+"""Configs of earlier versions, as this one writes them."""
+
+import pytest
+from omegaconf import OmegaConf
+
+from gpx import bases
+from gpx.training.old_options import BASES, new_name, with_new_names
+
+
+def translated(**approx):
+    config = OmegaConf.create({"approx": approx, "facts": {"num_inputs": 3}})
+    return OmegaConf.to_container(with_new_names(config).approx)
+
+
+def test_a_named_basis_becomes_its_class_with_its_options():
+    found = translated(
+        _target_="gpx.models.QSGP",
+        basis="orthogonal",
+        num_basis=100,
+        spread="auto",
+        seed=7,
+        block_frequencies=50,
+        covariance="full",
+    )
+    node = {
+        "_target_": "gpx.bases.OrthogonalFourier",
+        "seed": 7,
+        "block_frequencies": 50,
+        "spread": "auto",
+    }
+    want = {"_target_": "gpx.models.QSGP", "basis": node, "num_basis": 100, "covariance": "full"}
+    assert found == want
+
+
+def test_options_that_the_basis_never_had_are_left_out():
+    found = translated(basis="gauss_hermite", seed=0, block_frequencies=50, spread="auto")
+    options = {"seed": 0, "block_frequencies": 50}
+    assert found == {"basis": {"_target_": "gpx.bases.GaussHermiteFourier", **options}}
+    # blocks of eigenfunctions were counted in pairs, and the number of inputs was the kernel's
+    found = translated(basis="grief", seed=0, block_frequencies=50, spread=1.0)
+    options = {"num_inputs": 3, "block_columns": 100}
+    assert found == {"basis": {"_target_": "gpx.bases.GridFeatures", **options}}
+    found = translated(basis="dictionary", num_inputs=2, num_data=9, grid=None, proposal=None)
+    options = {"num_inputs": 2, "num_data": 9}
+    assert found == {"basis": {"_target_": "gpx.bases.TrainingPoints", **options}}
+
+
+def test_configs_of_now_and_others_stay_and_nothing_is_resolved():
+    for approx in (
+        {"basis": {"_target_": "gpx.bases.RandomFourier"}, "seed": 1},
+        {"num_inducing": 3, "grid": None},
+        {"basis": "what", "seed": 1},
+        {"basis": ["orthogonal"]},
+    ):
+        assert translated(**approx) == approx
+    config = OmegaConf.create({"approx": {"basis": "orthogonal", "seed": "${oc.env:HOME}"}})
+    kept = OmegaConf.to_container(with_new_names(config), resolve=False)
+    assert kept["approx"]["basis"]["seed"] == "${oc.env:HOME}"
+
+
+def test_classes_and_options_exist():
+    for name, options in BASES.values():
+        constructor = getattr(bases, name).__init__.__code__
+        assert set(options) <= set(constructor.co_varnames)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("approx.spread", "approx.basis.spread"),
+        ("approx.grid.margin", "approx.basis.grid.margin"),
+        ("approx.num_basis", None),
+        ("spread", None),
+    ],
+)
+def test_new_names(old, new):
+    assert new_name(old) == new
