@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from functools import reduce
+from collections.abc import Callable
+from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -22,10 +23,13 @@ from gpx.linalg.kronecker import (
     kronecker_matmul,
     kronecker_product,
     kronecker_solve,
+    kronecker_unfoldings,
     kronecker_vector,
     split_index,
 )
+from gpx.linalg.kronecker_workspace import KroneckerWorkspace
 from gpx.operators.algebra import Index, rule
+from gpx.operators.convolution import Convolution
 from gpx.operators.indexing import common_batch
 from gpx.operators.khatri_rao import KhatriRao
 from gpx.operators.selection import Selection
@@ -46,6 +50,11 @@ class Kronecker(Structured):
     make operator factors dense (m_l^2 each). ``solve`` takes any non-singular square factors;
     logdet and roots need positive definite ones; ``eigh`` symmetric ones.
 
+    Args:
+        factors: tensors (..., k_l, n_l) or operators.
+        workspace: kept buffers of a grid. Given one, products of square factors without batch run
+            in it, without gradients and without fresh memory: for inner loops.
+
     Indexing: few rows of the product are a ``KhatriRao`` (row i is the Kronecker product of factor
     rows), many are a ``Selection``; both are exact.
 
@@ -54,8 +63,10 @@ class Kronecker(Structured):
     Source: Evans thesis, appendix A.
     """
 
-    def __init__(self, *factors: Tensor | LinearOperator) -> None:
-        super().__init__(*factors)
+    def __init__(
+        self, *factors: Tensor | LinearOperator, workspace: KroneckerWorkspace | None = None
+    ) -> None:
+        super().__init__(*factors, workspace=workspace)
         if not factors:
             raise ShapeError("a Kronecker product needs at least one factor; got none")
         first = factors[0]
@@ -70,7 +81,7 @@ class Kronecker(Structured):
                     f"factor {position + 1} of a Kronecker product is {f.dtype} on {f.device}, the "
                     f"first {first.dtype} on {first.device}; convert one of them"
                 )
-        self.factors = factors
+        self.factors, self.workspace = factors, workspace
 
     def _size(self) -> torch.Size:
         batch = common_batch(*[f.shape[:-2] for f in self.factors], what="the Kronecker factors")
@@ -78,16 +89,42 @@ class Kronecker(Structured):
         return torch.Size((*batch, rows, math.prod(f.shape[-1] for f in self.factors)))
 
     def _transpose_nonbatch(self) -> Kronecker:
-        return Kronecker(*[f.mT for f in self.factors])
+        return Kronecker(*[f.mT for f in self.factors], workspace=self.workspace)
 
     def _product(self, right: Tensor) -> Tensor:
+        if self.workspace is not None and right.ndim == 2:
+            # a copy: the buffers will be written again
+            return self.workspace.product(self.factors, right.mT).clone().mT
         return kronecker_matmul(self.factors, right)
+
+    def _rows_plan(self) -> Callable[[Tensor], Tensor]:
+        assert self.workspace is not None
+        return partial(self.workspace.product, self.factors)
+
+    def _bilinear_derivative(self, left_vecs: Tensor, right_vecs: Tensor) -> tuple[Any, ...]:
+        """Gradient of sum_c left_c^T A right_c by every factor: no product is taken twice."""
+        if self.batch_shape or left_vecs.ndim > 2:
+            return super()._bilinear_derivative(left_vecs, right_vecs)
+        total: list[Tensor] | None = None
+        for left, right in zip(_columns(left_vecs), _columns(right_vecs), strict=True):
+            parts: list[Tensor] = []
+            for f, (a, b) in zip(
+                self.factors, kronecker_unfoldings(self.factors, left, right), strict=True
+            ):
+                if isinstance(f, Tensor):
+                    parts.append(a @ b.mT)
+                elif isinstance(f, Convolution):
+                    parts.extend(f.gradient(a, b))
+                else:
+                    parts.extend(f._bilinear_derivative(a, b))
+            total = parts if total is None else [t.add_(p) for t, p in zip(total, parts, strict=True)]
+        return tuple(total or ())
 
     def dense_factors(self) -> list[Tensor]:
         """The factors as tensors (..., k_l, n_l); operators among them are evaluated."""
-        return [_dense(f) for f in self.factors]
+        return [dense(f) for f in self.factors]
 
-    def to_dense(self) -> Tensor:
+    def todense(self) -> Tensor:
         """The product itself, (..., M, N): O(M N)."""
         return kronecker_product(self.dense_factors())
 
@@ -107,7 +144,7 @@ class Kronecker(Structured):
         if any(f.shape[-1] != f.shape[-2] for f in self.factors):
             where = torch.arange(min(self.shape[-2:]), device=self.device)
             parts = zip(self.factors, *self._split(where, where), strict=True)
-            return reduce(torch.mul, [_dense(f)[..., i, j] for f, i, j in parts])
+            return reduce(torch.mul, [dense(f)[..., i, j] for f, i, j in parts])
         return kronecker_vector(
             [
                 f.diagonal(dim1=-2, dim2=-1) if isinstance(f, Tensor) else f.diagonal()
@@ -190,7 +227,7 @@ class Kronecker(Structured):
         return Kronecker(*left), kronecker_vector(values), Kronecker(*[v.mT for v in right])
 
 
-def _dense(factor: Tensor | LinearOperator) -> Tensor:
+def dense(factor: Tensor | LinearOperator) -> Tensor:
     """A factor as a tensor, by one product: the package's ``to_dense`` keeps a stale graph."""
     if isinstance(factor, Tensor):
         return factor
@@ -198,6 +235,10 @@ def _dense(factor: Tensor | LinearOperator) -> Tensor:
     found = factor.matmul(eye)
     assert isinstance(found, Tensor)
     return found
+
+
+def _columns(vectors: Tensor) -> tuple[Tensor, ...]:
+    return (vectors,) if vectors.ndim == 1 else vectors.unbind(-1)
 
 
 @rule("scale", Kronecker, Tensor)
@@ -267,7 +308,7 @@ def _select(base: Kronecker, index: Index) -> LinearOperator:
     """Few rows or columns: Khatri-Rao; many: a selection, whose product costs the whole grid's."""
     if index.rows is not None and _few(index.rows, base):
         parts = split_index(index.rows, [f.shape[-2] for f in base.factors])
-        rows = [_dense(f)[..., i, :] for f, i in zip(base.factors, parts, strict=True)]
+        rows = [dense(f)[..., i, :] for f, i in zip(base.factors, parts, strict=True)]
         return _columns_of(KhatriRao(*rows), index.columns)
     if index.columns is not None and _few(index.columns, base):
         flipped = _select(base._transpose_nonbatch(), Index(index.columns, index.rows))

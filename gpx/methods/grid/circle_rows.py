@@ -8,10 +8,10 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from gpx.linalg.circulant_factor import CirculantFactor, FourierVectors
 from gpx.methods.grid.axes import CartesianGrid
 from gpx.methods.grid.circle import OFF_STEP
 from gpx.methods.grid.factors import AxisKernels
+from gpx.operators import Circulant
 
 DIED_OUT = 1e-8
 """Covariance with the nearest point of an axis, in units of the variance, that is none."""
@@ -62,7 +62,7 @@ class CircleRows:
         self.axis, self.points = axis, points
         self._kernels, self._grid, self._number, self._scale = kernels, grid, number, scale
         column = kernels.circulant(grid, number)
-        self.circulant = CirculantFactor(column if scale is None else scale * column)
+        self.circulant = Circulant(column if scale is None else scale * column)
         nearest = torch.searchsorted(axis, points).clamp_(max=axis.shape[0] - 1)
         before = (nearest - 1).clamp_(min=0)
         closer = (points - axis[before]).abs() < (points - axis[nearest]).abs()
@@ -90,7 +90,7 @@ class CircleRows:
         """The product with (a, c): (q, c)."""
         return self._by_parts(
             right,
-            lambda: self.circulant.along(right.mT.contiguous()).mT[self.place[self.on]],
+            lambda: self.circulant.matmul(right)[self.place[self.on]],
             lambda rows: rows @ right,
         )
 
@@ -130,22 +130,24 @@ class SquaredCircleRows:
 
     def __init__(self, rows: CircleRows) -> None:
         self._source, self.shape = rows, rows.shape
+        self._values, self._vectors = rows.circulant.eigh()
 
     def matmul(self, right: Tensor) -> Tensor:
         """The product with (a, c): (q, c)."""
-        size = self.shape[1]
+        everywhere = self._values.square() @ right / self.shape[1]
 
         def elsewhere(rows: Tensor) -> Tensor:
-            half = torch.fft.rfft(rows, norm="ortho")
-            return FourierVectors(size).doubled(half.real.square() + half.imag.square()) @ right
+            return self._of_rows(rows) @ right
 
-        everywhere = self._source.circulant.values.square() @ right / size
         return self._source._by_parts(right, lambda: everywhere, elsewhere)
 
     def __getitem__(self, index: Tensor) -> Tensor:
         """Rows (k, a) of some points; only for few of them at once."""
-        half = torch.fft.rfft(self._source[index], norm="ortho")
-        return FourierVectors(self.shape[1]).doubled(half.real.square() + half.imag.square())
+        return self._of_rows(self._source[index])
+
+    def _of_rows(self, rows: Tensor) -> Tensor:
+        half = torch.fft.rfft(rows, norm="ortho")
+        return self._vectors.doubled(half.real.square() + half.imag.square())
 
 
 CrossFactor: TypeAlias = Tensor | CircleRows | SquaredCircleRows

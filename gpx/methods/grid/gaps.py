@@ -299,14 +299,14 @@ def ignore_preconditioner(system: GridSystem, options: GapOptions) -> Preconditi
         refuse_eigenpairs(rank or 0)
         return None
     if rank is None:
-        above = int((system.shifted > 2.0 * system.noise).sum())
+        above = int((system.spectrum.shifted > 2.0 * system.noise).sum())
         rank = min(max(above, 1), MOST_RANK, system.num_observed)
     if rank == 0:
         return None
-    dense = system.num_observed * rank * system.shifted.element_size() <= DENSE_FACTOR
+    dense = system.num_observed * rank * system.spectrum.shifted.element_size() <= DENSE_FACTOR
     return observed_grid_preconditioner(
-        [q for q in system.vectors if isinstance(q, Tensor)],
-        system.values,
+        [q for q in system.spectrum.vectors if isinstance(q, Tensor)],
+        system.spectrum.values,
         system.rows.cells,
         rank,
         system.noise,
@@ -340,10 +340,10 @@ def fill_preconditioner(
         return None
     if system.circular:
         refuse_eigenpairs(rank)
-    dense = system.num_gaps * rank * system.shifted.element_size() <= DENSE_FACTOR
+    dense = system.num_gaps * rank * system.spectrum.shifted.element_size() <= DENSE_FACTOR
     return missing_grid_preconditioner(
-        [q for q in system.vectors if isinstance(q, Tensor)],
-        system.values,
+        [q for q in system.spectrum.vectors if isinstance(q, Tensor)],
+        system.spectrum.values,
         system.rows.gaps,
         rank,
         system.noise,

@@ -28,7 +28,7 @@ class LongGaps:
 
     def __init__(self, system: GridSystem) -> None:
         self.system = system
-        long = torch.zeros(system.size, dtype=torch.bool, device=system.shifted.device)
+        long = torch.zeros(system.size, dtype=torch.bool, device=system.spectrum.shifted.device)
         observed = torch.zeros_like(long)
         observed[system.rows.cells] = True
         shape = system.rows.grid.shape

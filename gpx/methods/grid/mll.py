@@ -13,9 +13,7 @@ from gpx.linalg import with_gradient
 from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Evidence, Facts, Kind
 from gpx.methods.grid.axes import GriddedRows
-from gpx.methods.grid.dense import over_observed
 from gpx.methods.grid.gaps import GridSolve, bracket
-from gpx.methods.grid.gradient import FactorGradient, bilinear_gradient
 from gpx.methods.grid.logdet import (
     GridLogdet,
     LogdetName,
@@ -27,7 +25,7 @@ from gpx.methods.grid.logdet import (
 )
 from gpx.methods.grid.model import GridGP
 from gpx.methods.grid.objective import GridObjective, grid_facts
-from gpx.methods.grid.system import GridSystem
+from gpx.methods.grid.system import FactorGradient, GridSystem, over_observed
 
 LOG_TWO_PI = math.log(2.0 * math.pi)
 
@@ -68,7 +66,7 @@ def grid_log_marginal_likelihood(
     )
     if not gradient:
         return terms, None
-    fit = bilinear_gradient(system.factors, solve.alpha, solve.alpha)
+    fit = system.bilinear_gradient(solve.alpha, solve.alpha)
     return terms, 0.5 * fit + -0.5 * logdet.gradient
 
 

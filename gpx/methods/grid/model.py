@@ -18,7 +18,6 @@ from gpx.inference.exact_solver import require_finite
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import Prepared, available_memory
-from gpx.linalg.circulant_factor import CirculantFactor
 from gpx.linalg.kronecker_workspace import KroneckerWorkspace
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model
@@ -46,6 +45,7 @@ from gpx.methods.grid.variance import (
     VarianceOptions,
     choose_variance,
 )
+from gpx.operators import Circulant
 
 LONG_AXIS = 4000
 """Points of an axis from which its eigendecomposition is worth a word."""
@@ -355,4 +355,4 @@ class GridGP(Model):
 
 def closes(kernels: AxisKernels, grid: CartesianGrid, axis: int, times: int) -> bool:
     """Whether covariances round a circle of ``times`` the axis are positive semi-definite."""
-    return CirculantFactor(kernels.circulant(grid, axis, times)).definite
+    return Circulant(kernels.circulant(grid, axis, times)).definite

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from gpx.linalg import flatten_index, kronecker_matmul, kronecker_vector, split_index
-from gpx.linalg.circulant_factor import FourierVectors
 from gpx.methods.grid.axes import CartesianGrid
 from gpx.methods.grid.circle_rows import CircleRows, CrossFactor, cross_factors
 from gpx.methods.grid.factors import AxisKernels
+from gpx.operators.circulant import FourierVectors
 
 BLOCK_NUMBERS = 2**24
 """Numbers in one block of partly contracted rows."""

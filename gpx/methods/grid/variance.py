@@ -11,14 +11,13 @@ from torch import Tensor
 
 from gpx.errors import ConfigError
 from gpx.linalg import UnconvergedWarning
-from gpx.methods.grid.dense import dense_is_cheap
 from gpx.methods.grid.gaps import (
     GapOptions,
     ignore_preconditioner,
     solve_gaps,
 )
 from gpx.methods.grid.points import GridPoints
-from gpx.methods.grid.system import GridSystem
+from gpx.methods.grid.system import BLOCK_NUMBERS, GridSystem, dense_is_cheap
 
 VarianceName = Literal["auto", "dense", "fill", "ignore", "sampled", "rank_reduced"]
 
@@ -30,9 +29,6 @@ MOST_ERROR = 1e-3
 
 TIGHTER = 1e-2
 """Factor of the tolerance from one round of a variance's solve to the next."""
-
-BLOCK_NUMBERS = 2**24
-"""Numbers in one block of columns over the grid."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +96,8 @@ def full_variance(system: GridSystem, points: GridPoints) -> Tensor:
     The elementwise square of a Kronecker product is that of the squares: one product for all
     points. Cost: as the mean at the points. Source: Evans thesis, section 3.4, extended.
     """
-    squared = points.squared(system.vectors)
-    return points.prior - squared.contract(system.shifted.reciprocal())
+    squared = points.squared(system.spectrum.vectors)
+    return points.prior - squared.contract(system.spectrum.shifted.reciprocal())
 
 
 def solved_variance(

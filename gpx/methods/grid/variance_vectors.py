@@ -10,11 +10,17 @@ import torch
 from torch import Tensor
 
 from gpx.linalg import RelativeResidual, cholesky, conjugate_gradients
-from gpx.methods.grid.dense import blocks, missing_matrix, observed_covariance, over_observed
 from gpx.methods.grid.gaps import GapOptions, choose_gaps, fill_preconditioner, solve_gaps
 from gpx.methods.grid.points import GridPoints
-from gpx.methods.grid.system import GridSystem
-from gpx.methods.grid.variance import BLOCK_NUMBERS, full_variance
+from gpx.methods.grid.system import (
+    BLOCK_NUMBERS,
+    GridSystem,
+    blocks,
+    missing_matrix,
+    observed_covariance,
+    over_observed,
+)
+from gpx.methods.grid.variance import full_variance
 
 SEED = 2017
 """Of the normals behind sampled variances: the same posterior always says the same."""
@@ -44,8 +50,7 @@ class DenseVariance:
     def __init__(self, system: GridSystem) -> None:
         self.observed = system.circular or over_observed(system.num_observed, system.num_gaps)
         if self.observed:
-            factors = [f if isinstance(f, Tensor) else f.column for f in system.factors]
-            matrix = observed_covariance([f.double() for f in factors], system.rows)
+            matrix = observed_covariance([f.double() for f in system.factors], system.rows)
             matrix.diagonal().add_(system.noise.double())
             name = "the covariance of the observed cells plus noise"
             self.factor, _ = cholesky(matrix, name=name, ladder=(0.0,))
@@ -53,7 +58,7 @@ class DenseVariance:
         matrix = missing_matrix(system).double()
         lower, _ = cholesky(matrix, name="C at the gaps", ladder=(0.0,))
         eye = torch.eye(lower.shape[0], dtype=lower.dtype, device=lower.device)
-        root = torch.linalg.solve_triangular(lower.mT, eye, upper=True).to(system.shifted.dtype)
+        root = torch.linalg.solve_triangular(lower.mT, eye, upper=True).to(system.spectrum.shifted.dtype)
         gaps = system.rows.gaps
         parts = [system.inverse(gaps, None, root[:, b]) for b in blocks(len(gaps), system.size)]
         self.factor = torch.cat(parts, 1)
@@ -117,7 +122,7 @@ class SampledVariance:
 
     def _drawn(self, number: int) -> Tensor:
         system, count = self.system, min(SAMPLE_BLOCK, self.most - number * SAMPLE_BLOCK)
-        like = system.shifted
+        like = system.spectrum.shifted
         generator = torch.Generator(device=like.device).manual_seed(SEED + number)
         vectors = like.new_empty(system.size, count)
         step = max(1, BLOCK_NUMBERS // system.size)
@@ -192,27 +197,24 @@ def sample_tolerance(system: GridSystem) -> float:
 
     A residual of r times the targets may leave r^2 k / sigma^2 of the prior variance k, per cell.
     """
-    prior = math.prod(float(f.diagonal().max()) for f in system.factors)
+    prior = math.prod(float(f.diagonal().max()) for f in system.kronecker.factors)
     return min(SAMPLE_TOLERANCE, 0.1 * math.sqrt(float(system.noise) / prior))
 
 
 def grid_explained(system: GridSystem, points: GridPoints) -> Tensor:
     """g^T K^+ g (t,): the prior variance that values on the whole grid without noise explain."""
-    return points.squared(system.vectors).contract(_pseudo_inverse(system))
+    return points.squared(system.spectrum.vectors).contract(_pseudo_inverse(system))
 
 
 def prior_weights(system: GridSystem, normals: Tensor) -> Tensor:
     """Q T^{+1/2} z (M, c): prior functions g(x)^T times it that equal Q T^{1/2} z on the grid."""
     weights = _pseudo_inverse(system).sqrt()
     scaled = normals * (weights if normals.ndim == 1 else weights.unsqueeze(1))
-    out = system.workspace.product(
-        system.vectors, scaled.unsqueeze(0) if scaled.ndim == 1 else scaled.mT.contiguous()
-    ).clone()
-    return out.squeeze(0) if normals.ndim == 1 else out.mT
+    return system.eigenvectors.plan()(scaled)
 
 
 def _pseudo_inverse(system: GridSystem) -> Tensor:
     """1 / lambda where lambda is above rounding, else 0, (M,)."""
-    spectrum = system.shifted - system.noise
+    spectrum = system.spectrum.shifted - system.noise
     floor = 1e3 * torch.finfo(spectrum.dtype).eps * (spectrum.max() + system.noise)
     return torch.where(spectrum > floor, 1.0 / spectrum.clamp(min=floor), 0.0)

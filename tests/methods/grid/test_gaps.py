@@ -254,9 +254,9 @@ def test_a_filling_solve_reports_the_true_residual(monkeypatch):
 @pytest.mark.parametrize("share", [0.3, 0.8])
 def test_ignoring_preconditioner_is_the_stated_inverse_whichever_side_is_summed(share):
     system, matrix, y, _ = dense(share)
-    values, order = torch.sort((system.shifted - system.noise), descending=True)
+    values, order = torch.sort((system.spectrum.shifted - system.noise), descending=True)
     columns = torch.eye(system.size, dtype=y.dtype)[:, order[:20]]
-    vectors = system.workspace.product(system.vectors, columns.mT.contiguous()).mT.clone()
+    vectors = system.eigenvectors @ columns
     low = vectors[system.rows.cells] * values[:20].sqrt()
     want = low @ low.mT + system.noise * torch.eye(len(y), dtype=y.dtype)
     q = ignore_preconditioner(system, GapOptions("ignore", precondition_rank=20))
@@ -282,10 +282,10 @@ def test_filling_preconditioner_is_the_stated_inverse():
     system, _, y, _ = dense()
     rank, gaps = 30, system.rows.gaps
     q = fill_preconditioner(system, GapOptions("fill", precondition_rank=rank))
-    whole = torch.kron(torch.kron(*system.vectors[:2]), system.vectors[2])
-    smallest = system.shifted.argsort()[:rank]
-    shift = 0.5 / system.shifted[smallest].max()
-    root = whole[gaps][:, smallest] * (system.shifted[smallest].reciprocal() - shift).sqrt()
+    whole = torch.kron(torch.kron(*system.spectrum.vectors[:2]), system.spectrum.vectors[2])
+    smallest = system.spectrum.shifted.argsort()[:rank]
+    shift = 0.5 / system.spectrum.shifted[smallest].max()
+    root = whole[gaps][:, smallest] * (system.spectrum.shifted[smallest].reciprocal() - shift).sqrt()
     eye = torch.eye(len(gaps), dtype=y.dtype)
     want = torch.linalg.inv(root @ root.mT + shift * eye)
     torch.testing.assert_close(q(eye), want, rtol=1e-10, atol=1e-10 * float(want.abs().max()))

@@ -9,12 +9,11 @@ from gpx.errors import ConfigError, DataError
 from gpx.kernels import RBF
 from gpx.kernels.over_axes import MultiOutput
 from gpx.linalg import UnconvergedWarning
-from gpx.methods.grid import dense as grid_dense
 from gpx.methods.grid import logdet as grid_logdet
+from gpx.methods.grid import system as grid_system
 from gpx.methods.grid.axes import CartesianGrid, GriddedRows
 from gpx.methods.grid.gaps import GapOptions
 from gpx.methods.grid.gcv import inverse_trace
-from gpx.methods.grid.gradient import bilinear_gradient
 from gpx.methods.grid.logdet import choose_logdet
 from gpx.methods.grid.logdet import grid_logdet as logdet_of
 from gpx.methods.grid.system import GridSystem
@@ -155,8 +154,8 @@ def test_the_identity_over_the_gaps_is_exact(share, monkeypatch):
     want = torch.linalg.slogdet(matrix).logabsdet
     inverse = torch.linalg.inv(matrix)
     for points in (1500, 0):  # over the observed cells; over the gaps where they are fewer
-        monkeypatch.setattr(grid_dense, "DENSE_POINTS", points)
-        monkeypatch.setattr(grid_dense, "BLOCK_NUMBERS", 1000)
+        monkeypatch.setattr(grid_system, "DENSE_POINTS", points)
+        monkeypatch.setattr(grid_system, "BLOCK_NUMBERS", 1000)
         found = logdet_of(system, "dense", OPTIONS)
         torch.testing.assert_close(found.value, want, rtol=1e-9, atol=0)
         torch.testing.assert_close(found.gradient.noise, inverse.trace(), rtol=1e-8, atol=0)
@@ -208,23 +207,6 @@ def test_eigenvalues_that_tie_share_the_places_left():
     )
     want = share / (share + 0.5) * 10 / 16 * 4 * eye
     torch.testing.assert_close(found.gradient.factors[0], want, rtol=1e-12, atol=1e-12)
-
-
-def test_bilinear_gradient_equals_autograd():
-    generator = torch.Generator().manual_seed(0)
-    draw = lambda *s: torch.randn(*s, generator=generator, dtype=torch.float64)  # noqa: E731
-    roots = [draw(m, m) for m in (3, 4, 2, 5)]
-    factors = [r @ r.mT for r in roots]
-    left, right = draw(120, 2), draw(120, 2)
-    leaves = [f.clone().requires_grad_() for f in factors]
-    whole = leaves[0]
-    for f in leaves[1:]:
-        whole = torch.kron(whole, f)
-    want = torch.autograd.grad((left * (whole @ right)).sum(), leaves)
-    found = bilinear_gradient(factors, left, right)
-    for ours, exact in zip(found.factors, want, strict=True):
-        torch.testing.assert_close(ours, exact, rtol=1e-11, atol=1e-11)
-    torch.testing.assert_close(found.noise, (left * right).sum())
 
 
 def test_the_next_evaluation_starts_where_the_last_ended():
@@ -284,8 +266,8 @@ def test_what_goes_on_record_has_an_error_that_holds(what, monkeypatch):
     A standard error of 40 probes is itself known to 11 %; a deviation of 3.6 of them has odds of a
     thousand to one against it. The seed is fixed.
     """
-    monkeypatch.setattr(grid_dense, "DENSE_POINTS", 0)
-    monkeypatch.setattr(grid_dense, "DENSE_WORK", 0)
+    monkeypatch.setattr(grid_system, "DENSE_POINTS", 0)
+    monkeypatch.setattr(grid_system, "DENSE_WORK", 0)
     flags = scattered(32, 32, 215 / 1024)
     if what == "block":
         flags = torch.ones(32, 32)
@@ -351,7 +333,7 @@ def test_probes_in_blocks_give_the_same(route, monkeypatch):
     system, _ = system_of(0.6)
     found = []
     for numbers in (2**25, 1, 3 * system.size):
-        monkeypatch.setattr(grid_dense, "BLOCK_NUMBERS", numbers)
+        monkeypatch.setattr(grid_system, "BLOCK_NUMBERS", numbers)
         generator = torch.Generator().manual_seed(1)
         found.append(logdet_of(system, route, OPTIONS, probes=7, generator=generator))
         if route == "slq_ignore":
