@@ -124,8 +124,9 @@ class KroneckerPlusDiagonal(Structured):
         def build() -> ShiftedSpectrum:
             shift = self.diagonal_values
             factors = self._leaves()
-            tensors = [f for f in factors if isinstance(f, Tensor)]
-            require_symmetric_factors(tensors, f"the decomposition of {self._name()}")
+            if not self._covariances:  # those are symmetric
+                tensors = [f for f in factors if isinstance(f, Tensor)]
+                require_symmetric_factors(tensors, f"the decomposition of {self._name()}")
             if not self.constant:
                 if not bool((shift > 0).all()):
                     raise NotPositiveDefinite(

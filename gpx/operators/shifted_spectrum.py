@@ -64,11 +64,10 @@ class ShiftedSpectrum:
         vectors = tuple(q.to(dtype) for _, q in pairs)
         shift = shift.to(dtype)
         shifted = kronecker_vector(values)
-        batch = torch.broadcast_shapes(shifted.shape[:-1], shift.shape[:-1])
-        # a grid of numbers is large: shift it in place where it need not grow; of one factor it is
-        # the values themselves
-        grows = batch != shifted.shape[:-1] or len(values) == 1
-        shifted = shifted + shift if grows else shifted.add_(shift)
+        # a grid of numbers is large: shift it in place where it is no factor's values themselves
+        # and need not grow
+        kept = len(values) > 1 and shift.shape[:-1] in (torch.Size(), shifted.shape[:-1])
+        shifted = shifted.add_(shift) if kept else shifted + shift
         if not bool(((shifted > 0) & (shifted < torch.inf)).all()):
             raise NotPositiveDefinite(
                 f"Kronecker product of sizes {[f.shape[-1] for f in factors]} plus a constant "
