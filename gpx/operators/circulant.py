@@ -1,4 +1,4 @@
-"""Circulant matrices, of one level and of several (blocks of circulants), and their eigenvectors."""
+"""Circulant matrices, of one level and of several, and their eigenvectors."""
 
 from __future__ import annotations
 
@@ -237,7 +237,10 @@ class FourierVectors(Structured):
         return FourierVectors(self.column, transposed=not self.transposed)
 
     def _product(self, right: Tensor) -> Tensor:
-        right = right.expand(*self.column.shape[:-1], *right.shape[-2:]) if right.ndim == 2 else right
+        batch = self.column.shape[:-1]
+        if batch:
+            batch = torch.broadcast_shapes(batch, right.shape[:-2])
+            right = right.expand(*batch, *right.shape[-2:])
         return closed_form_product(self, right)
 
     def _multiply(self, right: Tensor) -> Tensor:

@@ -105,20 +105,19 @@ class Kronecker(Structured):
         """Gradient of sum_c left_c^T A right_c by every factor: no product is taken twice."""
         if self.batch_shape or left_vecs.ndim > 2:
             return super()._bilinear_derivative(left_vecs, right_vecs)
-        total: list[Tensor] | None = None
+        total: list[Tensor] = []
         for left, right in zip(_columns(left_vecs), _columns(right_vecs), strict=True):
             parts: list[Tensor] = []
-            for f, (a, b) in zip(
-                self.factors, kronecker_unfoldings(self.factors, left, right), strict=True
-            ):
+            unfoldings = kronecker_unfoldings(self.factors, left, right)
+            for f, (a, b) in zip(self.factors, unfoldings, strict=True):
                 if isinstance(f, Tensor):
                     parts.append(a @ b.mT)
                 elif isinstance(f, Convolution):
                     parts.extend(f.gradient(a, b))
                 else:
                     parts.extend(f._bilinear_derivative(a, b))
-            total = parts if total is None else [t.add_(p) for t, p in zip(total, parts, strict=True)]
-        return tuple(total or ())
+            total = [t + p for t, p in zip(total, parts, strict=True)] if total else parts
+        return tuple(total)
 
     def dense_factors(self) -> list[Tensor]:
         """The factors as tensors (..., k_l, n_l); operators among them are evaluated."""

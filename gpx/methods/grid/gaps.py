@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -15,12 +14,10 @@ from gpx.linalg import (
     RelativeResidual,
     SolveReport,
     conjugate_gradients,
-    missing_grid_preconditioner,
-    observed_grid_preconditioner,
 )
-from gpx.linalg.preconditioners import Preconditioner
-from gpx.methods.grid.long_gaps import LongGaps
+from gpx.methods.grid.gap_preconditioners import fill_preconditioner, ignore_preconditioner
 from gpx.methods.grid.system import GridSystem
+from gpx.operators import KroneckerPlusDiagonal
 
 Gaps = Literal["auto", "full", "fill", "ignore", "penalize"]
 OnFailure = Literal["raise", "warn", "return"]
@@ -28,14 +25,8 @@ OnFailure = Literal["raise", "warn", "return"]
 MOST_GAPS_FILLED = 0.9
 """Share of gaps up to which filling them is the faster way."""
 
-DENSE_FACTOR = 2**30
-"""Bytes of a preconditioner's factor that is kept; beyond, it stays a Kronecker product."""
-
 NO_SOLUTION = 0.1
 """Relative residual above which a solve that did not converge counts for nothing."""
-
-MOST_RANK = 1000
-"""Of a preconditioner whose rank was left open."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +170,7 @@ def _fill(
     """Infer the targets of the gaps: F y_Z = -C[Z, X] y_X; then the grid is full."""
     cells, gaps = system.rows.cells, system.rows.gaps
     rhs = system.inverse(cells, gaps, target).neg_()
-    preconditioner = fill_preconditioner(system, options)
+    preconditioner = fill_preconditioner(system, options.precondition_rank)
 
     def solved(x0: Tensor | None, verify: bool) -> tuple[CGResult, Tensor, Tensor, Tensor]:
         found = conjugate_gradients(
@@ -222,7 +213,7 @@ def _ignore(
         system.observed,
         target,
         x0=start,
-        preconditioner=ignore_preconditioner(system, options),
+        preconditioner=ignore_preconditioner(system, options.precondition_rank),
         stop=RelativeResidual(options.tolerance),
         max_iterations=options.max_iterations,
         on_failure=on_failure,
@@ -246,14 +237,14 @@ def _penalize(
     diagonal[system.rows.gaps] += options.penalty
     weights = diagonal.pow(-options.precondition_power)
 
-    def times(d: Tensor, v: Tensor) -> Tensor:
-        return d * v if v.ndim == 1 else d.unsqueeze(1) * v
+    def preconditioner(v: Tensor) -> Tensor:
+        return weights * v if v.ndim == 1 else weights.unsqueeze(1) * v
 
     found = conjugate_gradients(
-        lambda v: system.covariance(None, None, v).add_(times(diagonal, v)),
+        KroneckerPlusDiagonal(system.kronecker, diagonal).plan(),
         system.spread(target),
         x0=start,
-        preconditioner=lambda r: times(weights, r),
+        preconditioner=preconditioner,
         stop=RelativeResidual(options.tolerance),
         max_iterations=options.max_iterations,
         on_failure=on_failure,
@@ -281,73 +272,6 @@ def _require_solution(
         f"{float(system.noise):.2e} (relative residual {found.report.residual:.1e}, "
         f"{found.report.reason}); take grid.gaps=fill, trainer.dtype=float64, a larger noise "
         "variance or more steps (approx.max_iterations)"
-    )
-
-
-def ignore_preconditioner(system: GridSystem, options: GapOptions) -> Preconditioner | None:
-    """Leading eigenpairs of the whole grid at the observed cells; None for rank 0.
-
-    None, too, where an axis is closed to a circle and no rank is asked for.
-
-    Raises:
-        ConfigError: a rank is asked for there.
-
-    Cost: min(N, L) p^2 and p^3; memory N p, or O(M) where that is much.
-    """
-    rank = options.precondition_rank
-    if system.circular:
-        refuse_eigenpairs(rank or 0)
-        return None
-    if rank is None:
-        above = int((system.spectrum.shifted > 2.0 * system.noise).sum())
-        rank = min(max(above, 1), MOST_RANK, system.num_observed)
-    if rank == 0:
-        return None
-    dense = system.num_observed * rank * system.spectrum.shifted.element_size() <= DENSE_FACTOR
-    return observed_grid_preconditioner(
-        [q for q in system.spectrum.vectors if isinstance(q, Tensor)],
-        system.spectrum.values,
-        system.rows.cells,
-        rank,
-        system.noise,
-        form="dense" if dense else "kronecker",
-    )
-
-
-def refuse_eigenpairs(rank: int, variance: bool = False) -> None:
-    """Raise ConfigError where selected eigenpairs are asked of a grid with an axis by FFT."""
-    if not rank and not variance:
-        return
-    option = "approx.variance=rank_reduced" if variance else f"approx.precondition_rank={rank}"
-    raise ConfigError(
-        f"{option} takes eigenpairs of the grid, and an axis that goes by FFT has none to select; "
-        "leave approx.precondition_rank=null and approx.variance=auto, or set "
-        "approx.fft_points=null"
-    )
-
-
-def fill_preconditioner(
-    system: GridSystem, options: GapOptions
-) -> Callable[[Tensor], Tensor] | None:
-    """Where an axis is closed to a circle, ``LongGaps``; else None unless a rank is asked for.
-
-    The rank is that of the smallest eigenpairs with a spectral shift, which seldom pays.
-    """
-    rank = options.precondition_rank
-    if system.circular and not rank:
-        return LongGaps(system)
-    if not rank:
-        return None
-    if system.circular:
-        refuse_eigenpairs(rank)
-    dense = system.num_gaps * rank * system.spectrum.shifted.element_size() <= DENSE_FACTOR
-    return missing_grid_preconditioner(
-        [q for q in system.spectrum.vectors if isinstance(q, Tensor)],
-        system.spectrum.values,
-        system.rows.gaps,
-        rank,
-        system.noise,
-        form="dense" if dense else "kronecker",
     )
 
 

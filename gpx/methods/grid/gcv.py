@@ -23,8 +23,8 @@ from gpx.methods.grid.logdet import (
     spectrum_will_do,
     worst_report,
 )
+from gpx.methods.grid.mll import GridObjective, grid_facts
 from gpx.methods.grid.model import GridGP
-from gpx.methods.grid.objective import GridObjective, grid_facts
 from gpx.methods.grid.system import DENSE_POINTS, FactorGradient, GridSystem, blocks
 
 TraceName = Literal["auto", "nystrom", "dense", "hutchinson"]

@@ -24,7 +24,8 @@ from gpx.linalg import (
 from gpx.linalg.preconditioners import Preconditioner
 from gpx.linalg.trace import mean_and_error
 from gpx.methods.grid.axes import GRID_VECTORS, GriddedRows
-from gpx.methods.grid.gaps import MOST_GAPS_FILLED, GapOptions, ignore_preconditioner
+from gpx.methods.grid.gap_preconditioners import ignore_preconditioner
+from gpx.methods.grid.gaps import MOST_GAPS_FILLED, GapOptions
 from gpx.methods.grid.system import (
     FactorGradient,
     GridSystem,
@@ -292,7 +293,7 @@ def _slq_fill(
 def _slq_ignore(
     system: GridSystem, options: GapOptions, probes: int, generator: torch.Generator | None
 ) -> GridLogdet:
-    q = ignore_preconditioner(system, options)
+    q = ignore_preconditioner(system, options.precondition_rank)
     z = _probes(system, system.num_observed, probes, generator)
     samples, reports, gradient = [], [], None
     for block in blocks(probes, system.size):

@@ -29,12 +29,12 @@ from gpx.methods.grid.axes import (
     find_grid,
 )
 from gpx.methods.grid.factors import AxisKernels, split_kernel
+from gpx.methods.grid.gap_preconditioners import refuse_eigenpairs
 from gpx.methods.grid.gaps import (
     GapOptions,
     Gaps,
     GridSolve,
     choose_gaps,
-    refuse_eigenpairs,
     solve_gaps,
 )
 from gpx.methods.grid.posterior import GridPosterior

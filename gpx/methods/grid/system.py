@@ -1,4 +1,4 @@
-"""The operators of a grid with gaps: K + sigma^2 I over all cells, over observed cells, over gaps."""
+"""The operators of a grid with gaps: K + sigma^2 I over all cells, observed cells and gaps."""
 
 from __future__ import annotations
 

@@ -14,12 +14,11 @@ from gpx.errors import ConfigError, NotPositiveDefinite
 from gpx.linalg import UnconvergedWarning
 from gpx.methods.grid import gaps as grid_gaps
 from gpx.methods.grid.axes import CartesianGrid, GriddedRows
+from gpx.methods.grid.gap_preconditioners import fill_preconditioner, ignore_preconditioner
 from gpx.methods.grid.gaps import (
     GapOptions,
     bracket,
     choose_gaps,
-    fill_preconditioner,
-    ignore_preconditioner,
     solve_gaps,
 )
 from gpx.methods.grid.system import GridSystem
@@ -259,7 +258,7 @@ def test_ignoring_preconditioner_is_the_stated_inverse_whichever_side_is_summed(
     vectors = system.eigenvectors @ columns
     low = vectors[system.rows.cells] * values[:20].sqrt()
     want = low @ low.mT + system.noise * torch.eye(len(y), dtype=y.dtype)
-    q = ignore_preconditioner(system, GapOptions("ignore", precondition_rank=20))
+    q = ignore_preconditioner(system, 20)
     eye = torch.eye(len(y), dtype=y.dtype)
     inverse = torch.linalg.inv(want)
     slack = 1e-10 * float(inverse.abs().max())
@@ -272,7 +271,7 @@ def test_ignoring_preconditioner_is_the_stated_inverse_whichever_side_is_summed(
         * values[:20].sqrt().unsqueeze(1),
     )
     torch.testing.assert_close(*grams, rtol=0, atol=1e-10 * float(grams[0].abs().max()))
-    whole = ignore_preconditioner(system, GapOptions("ignore", precondition_rank=system.size))
+    whole = ignore_preconditioner(system, system.size)
     inverse = torch.linalg.inv(matrix)
     slack = 1e-10 * float(inverse.abs().max())
     torch.testing.assert_close(whole.solve(eye), inverse, rtol=0, atol=slack)
@@ -281,11 +280,12 @@ def test_ignoring_preconditioner_is_the_stated_inverse_whichever_side_is_summed(
 def test_filling_preconditioner_is_the_stated_inverse():
     system, _, y, _ = dense()
     rank, gaps = 30, system.rows.gaps
-    q = fill_preconditioner(system, GapOptions("fill", precondition_rank=rank))
+    q = fill_preconditioner(system, rank)
     whole = torch.kron(torch.kron(*system.spectrum.vectors[:2]), system.spectrum.vectors[2])
     smallest = system.spectrum.shifted.argsort()[:rank]
-    shift = 0.5 / system.spectrum.shifted[smallest].max()
-    root = whole[gaps][:, smallest] * (system.spectrum.shifted[smallest].reciprocal() - shift).sqrt()
+    inverses = system.spectrum.shifted[smallest].reciprocal()
+    shift = 0.5 * inverses.min()
+    root = whole[gaps][:, smallest] * (inverses - shift).sqrt()
     eye = torch.eye(len(gaps), dtype=y.dtype)
     want = torch.linalg.inv(root @ root.mT + shift * eye)
     torch.testing.assert_close(q(eye), want, rtol=1e-10, atol=1e-10 * float(want.abs().max()))
@@ -293,7 +293,7 @@ def test_filling_preconditioner_is_the_stated_inverse():
 
 def test_filling_preconditioner_is_positive_definite_and_changes_no_solution():
     system, _, y, alpha = dense()
-    q = fill_preconditioner(system, GapOptions("fill", precondition_rank=30))
+    q = fill_preconditioner(system, 30)
     inverse = q.solve(torch.eye(system.num_gaps, dtype=y.dtype))
     assert float(torch.linalg.eigvalsh(inverse).min()) > 0.0
     found = solve_gaps(system, y, GapOptions("fill", 1e-12, precondition_rank=30))
