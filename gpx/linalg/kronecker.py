@@ -8,15 +8,17 @@ batch dimensions, which broadcast. Everything here is made of differentiable tor
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from gpx.errors import NotPositiveDefinite, ShapeError
 from gpx.linalg.cholesky import cholesky
+
+T = TypeVar("T")
 
 
 class Factor(Protocol):
@@ -101,10 +103,13 @@ def _from_last(factors: Sequence[Factor], right: Tensor) -> Tensor:
     return x.reshape(*x.shape[:-1], x.shape[-1] // max(count, 1), count)
 
 
-def kronecker_unfoldings(
-    factors: Sequence[Factor], left: Tensor, right: Tensor
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Per factor matrices a, b with d / d A_l of left^T (A_1 x ... x A_d) right = a b^T.
+def kronecker_derivatives(
+    factors: Sequence[Factor],
+    left: Tensor,
+    right: Tensor,
+    derivative: Callable[[Factor, Tensor, Tensor], T],
+) -> list[T]:
+    """Derivative of left^T (A_1 x ... x A_d) right by every factor: no product is taken twice.
 
     With the factors before l applied (transposed) to the left vector and those after l to the right
     one, the derivative is the product of the two unfoldings along axis l.
@@ -112,9 +117,8 @@ def kronecker_unfoldings(
     Args:
         factors (k_l, n_l): no batch.
         left (prod k_l,), right (prod n_l,).
-
-    Yields:
-        a (k_l, r_l) and b (n_l, r_l), one factor after the other.
+        derivative: (factor, a (k_l, r), b (n_l, r)) -> derivative of the trace of a^T A_l b; for a
+            dense factor that is a b^T.
 
     Cost: (3 d - 2) / d Kronecker products with the a b^T; memory d vectors over the grid.
     Source: derived; Evans thesis, section 3.4, for the product rule over factors.
@@ -124,13 +128,18 @@ def kronecker_unfoldings(
     for axis in range(len(factors) - 1, 0, -1):
         sizes = [*columns[: axis + 1], *rows[axis + 1 :]]
         suffixes.append(_along(factors[axis], suffixes[-1], sizes, axis))
-    prefix = left
+    prefix, found = left, []
     for axis, f in enumerate(factors):
         of_left = [*columns[:axis], *rows[axis:]]
         of_right = [*columns[: axis + 1], *rows[axis + 1 :]]
-        yield _unfolding(prefix, of_left, axis), _unfolding(suffixes.pop(), of_right, axis)
+        found.append(
+            derivative(
+                f, _unfolding(prefix, of_left, axis), _unfolding(suffixes.pop(), of_right, axis)
+            )
+        )
         if axis + 1 < len(factors):
             prefix = _along(f.mT, prefix, of_left, axis)
+    return found
 
 
 def _along(factor: Factor, vector: Tensor, sizes: Sequence[int], axis: int) -> Tensor:

@@ -117,8 +117,11 @@ class KhatriRao(Structured):
         step = self._scatter if self.columnwise else self._gather
         if len(chunks) < 2:
             return step(slice(0, self.factors[0].shape[-2]), right)
-        # the gradient recomputes a chunk's row-wise products instead of keeping them all
-        parts = [checkpoint(step, rows, right, use_reentrant=False) for rows in chunks]
+        if torch.is_grad_enabled():
+            # the gradient recomputes a chunk's row-wise products instead of keeping them all
+            parts = [checkpoint(step, rows, right, use_reentrant=False) for rows in chunks]
+        else:
+            parts = [step(rows, right) for rows in chunks]
         return reduce(torch.add, parts) if self.columnwise else torch.cat(parts, dim=-2)
 
     def _gather(self, rows: slice, right: Tensor) -> Tensor:

@@ -19,11 +19,12 @@ from torch import Tensor
 from gpx.errors import DTypeError, ShapeError
 from gpx.linalg.cholesky import cholesky
 from gpx.linalg.kronecker import (
+    Factor,
+    kronecker_derivatives,
     kronecker_logdet,
     kronecker_matmul,
     kronecker_product,
     kronecker_solve,
-    kronecker_unfoldings,
     kronecker_vector,
     split_index,
 )
@@ -107,16 +108,8 @@ class Kronecker(Structured):
             return super()._bilinear_derivative(left_vecs, right_vecs)
         total: list[Tensor] = []
         for left, right in zip(_columns(left_vecs), _columns(right_vecs), strict=True):
-            parts: list[Tensor] = []
-            unfoldings = kronecker_unfoldings(self.factors, left, right)
-            for f, (a, b) in zip(self.factors, unfoldings, strict=True):
-                if isinstance(f, Tensor):
-                    parts.append(a @ b.mT)
-                elif isinstance(f, Convolution):
-                    parts.extend(f.gradient(a, b))
-                else:
-                    parts.extend(f._bilinear_derivative(a, b))
-            total = [t + p for t, p in zip(total, parts, strict=True)] if total else parts
+            parts = sum(kronecker_derivatives(self.factors, left, right, _derivative), ())
+            total = [t + p for t, p in zip(total, parts, strict=True)] if total else list(parts)
         return tuple(total)
 
     def dense_factors(self) -> list[Tensor]:
@@ -234,6 +227,16 @@ def dense(factor: Tensor | LinearOperator) -> Tensor:
     found = factor.matmul(eye)
     assert isinstance(found, Tensor)
     return found
+
+
+def _derivative(factor: Factor, left: Tensor, right: Tensor) -> tuple[Tensor, ...]:
+    """Of the trace of left^T A right by the tensors of A."""
+    if isinstance(factor, Tensor):
+        return (left @ right.mT,)
+    if isinstance(factor, Convolution):
+        return factor.gradient(left, right)
+    assert isinstance(factor, LinearOperator)
+    return factor._bilinear_derivative(left, right)
 
 
 def _columns(vectors: Tensor) -> tuple[Tensor, ...]:

@@ -177,11 +177,11 @@ class KroneckerPlusDiagonal(Structured):
     def _bilinear_derivative(self, left_vecs: Tensor, right_vecs: Tensor) -> tuple[Any, ...]:
         if self.batch_shape or left_vecs.ndim > 2:
             return super()._bilinear_derivative(left_vecs, right_vecs)
+        of_factors = self.kronecker._bilinear_derivative(left_vecs, right_vecs)
         products = left_vecs * right_vecs
-        if products.ndim == 2:
-            products = products.sum(-1)
-        of_diagonal = products.sum().reshape(1) if self.constant else products
-        return (*self.kronecker._bilinear_derivative(left_vecs, right_vecs), of_diagonal)
+        if self.constant:
+            return (*of_factors, products.sum().reshape(1))
+        return (*of_factors, products if products.ndim == 1 else products.sum(-1))
 
     def _symeig(
         self, eigenvectors: bool = False, return_evals_as_lazy: bool | None = False

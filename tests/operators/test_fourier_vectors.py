@@ -77,6 +77,24 @@ def test_eigenvalues_below_rounding_are_noticed():
     assert not Circulant(column * torch.nan).definite
 
 
+def test_negative_eigenvalues_of_1e_10_of_the_diagonal_are_taken_for_zero():
+    for size, definite in ((0.9e-10, True), (1.1e-10, False)):
+        for scale in (1.0, 1e6):
+            values = torch.ones(21, dtype=torch.float64)
+            values[7] = -size * 38 / 40  # of the diagonal, two of 40 eigenvalues being zero
+            column = scale * torch.fft.irfft(values, n=40)
+            assert Circulant(column).definite == definite
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_rounding_of_float32_is_judged_at_the_scale_of_the_column(scale):
+    lags = torch.arange(200, dtype=torch.float64)
+    column = torch.exp(-0.5 * (torch.minimum(lags, 200 - lags) / 15.0) ** 2)
+    assert Circulant((scale * column).float()).definite  # half of the eigenvalues: rounding
+    column[100] += 0.1
+    assert not Circulant((scale * column).float()).definite
+
+
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_circulant_factor_keeps_its_structure_in_solves_and_determinants(count, kept):
