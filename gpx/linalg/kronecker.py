@@ -19,6 +19,7 @@ from gpx.errors import NotPositiveDefinite, ShapeError
 from gpx.linalg.cholesky import cholesky
 
 T = TypeVar("T")
+F = TypeVar("F", bound="Factor")
 
 
 class Factor(Protocol):
@@ -27,10 +28,6 @@ class Factor(Protocol):
     @property
     def shape(self) -> torch.Size:
         """(..., k, n)."""
-
-    @property
-    def mT(self) -> Any:
-        """The transpose."""
 
     def matmul(self, other: Any) -> Any:
         """The product with (..., n, c)."""
@@ -104,10 +101,10 @@ def _from_last(factors: Sequence[Factor], right: Tensor) -> Tensor:
 
 
 def kronecker_derivatives(
-    factors: Sequence[Factor],
+    factors: Sequence[F],
     left: Tensor,
     right: Tensor,
-    derivative: Callable[[Factor, Tensor, Tensor], T],
+    derivative: Callable[[F, Tensor, Tensor], T],
 ) -> list[T]:
     """Derivative of left^T (A_1 x ... x A_d) right by every factor: no product is taken twice.
 
@@ -115,7 +112,7 @@ def kronecker_derivatives(
     one, the derivative is the product of the two unfoldings along axis l.
 
     Args:
-        factors (k_l, n_l): no batch.
+        factors (k_l, n_l): no batch; tensors or operators, which have a transpose ``mT``.
         left (prod k_l,), right (prod n_l,).
         derivative: (factor, a (k_l, r), b (n_l, r)) -> derivative of the trace of a^T A_l b; for a
             dense factor that is a b^T.
@@ -138,7 +135,7 @@ def kronecker_derivatives(
             )
         )
         if axis + 1 < len(factors):
-            prefix = _along(f.mT, prefix, of_left, axis)
+            prefix = _along(f.mT, prefix, of_left, axis)  # type: ignore[attr-defined]
     return found
 
 

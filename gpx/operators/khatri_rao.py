@@ -29,9 +29,9 @@ class KhatriRao(Structured):
     With ``columnwise=True`` the transpose, (..., m, n): column r is that Kronecker product. The
     factors are tensors (..., n, m_l) either way; ``KhatriRao.columns`` takes (..., m_l, n).
 
-    Cost: product with (m, c) and transposed product with (n, c): 2 n m c operations as two matrix
-    products against the row-wise products of the two halves of the factors, whose memory is
-    about n sqrt(m) c, in chunks of rows under ``memory_budget``. A row m; a column O(d n); an
+    Cost: product with (m, c) and transposed product with (n, c): 2 n m c operations, most of them
+    in one matrix product with the row-wise products of the first factors, whose memory is about
+    n sqrt(m) c, in chunks of rows under ``memory_budget``. A row m; a column O(d n); an
     entry O(d). ``select_columns`` O(d n p) for p columns of a product of any size, in the log
     domain; product with a ``Kronecker`` O(n sum m_l^2), again a KhatriRao; ``gram`` with n' rows
     O(n n' sum m_l).
@@ -125,13 +125,17 @@ class KhatriRao(Structured):
         return reduce(torch.add, parts) if self.columnwise else torch.cat(parts, dim=-2)
 
     def _gather(self, rows: slice, right: Tensor) -> Tensor:
-        """sum_ab P[r, a] V[a, b, c] S[r, b]: the large product first, then the small sum."""
-        first, last = self._halves(rows, right)
-        c, width = right.shape[-1], last.shape[-1]
-        grid = right.reshape(*right.shape[:-2], right.shape[-2] // width, width * c)
-        partial = torch.matmul(first, grid)
-        partial = partial.reshape(*partial.shape[:-1], width, c)
-        return torch.matmul(last.unsqueeze(-2), partial).squeeze(-2)
+        """The large product with the first factors, then the others one by one, row by row."""
+        parts = [f[..., rows, :] for f in self.factors]
+        at, c = max(self._cut(), 1), right.shape[-1]
+        width = math.prod(f.shape[-1] for f in parts[at:])
+        grid = right.reshape(*right.shape[:-2], right.shape[-2] // max(width, 1), width * c)
+        partial = torch.matmul(kronecker_vector(parts[:at]), grid)
+        for f in parts[at:]:
+            rest = partial.shape[-1] // max(f.shape[-1], 1)
+            partial = partial.reshape(*partial.shape[:-1], f.shape[-1], rest)
+            partial = torch.matmul(f.unsqueeze(-2), partial).squeeze(-2)
+        return partial
 
     def _scatter(self, rows: slice, right: Tensor) -> Tensor:
         """sum_r P[r, a] (S[r, b] u[r, c]), as one product over the rows."""

@@ -57,19 +57,19 @@ class Selection(Structured):
 
     def _product(self, right: Tensor) -> Tensor:
         if self.workspace is not None and right.ndim == 2:
-            return self.plan()(right)
+            return self.bare_product()(right)
         if self.columns is not None:
             shape = (*right.shape[:-2], self.base.shape[-1], right.shape[-1])
             right = right.new_zeros(shape).index_add(-2, self.columns, right)
         out = self.base.matmul(right)
         return out if self.rows is None else out.index_select(-2, self.rows)
 
-    def plan(self) -> Callable[[Tensor], Tensor]:
+    def bare_product(self) -> Callable[[Tensor], Tensor]:
         """As in ``Structured``; in the base's buffers where it has some."""
         if self.workspace is None:
-            return super().plan()
+            return super().bare_product()
         workspace, rows, columns = self.workspace, self.rows, self.columns
-        product = self.base._rows_plan()  # type: ignore[operator]
+        product = self.base._rows_plan()
 
         def selected(vectors: Tensor) -> Tensor:
             block = vectors.unsqueeze(1) if vectors.ndim == 1 else vectors

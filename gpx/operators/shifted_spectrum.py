@@ -57,9 +57,9 @@ class ShiftedSpectrum:
         """
         pairs = [_eigh(f) for f in factors]
         if covariances:
-            for axis, (f, (values, _)) in enumerate(zip(factors, pairs, strict=True)):
-                _require_covariance(values, f, axis)
-                values.clamp_(min=0.0)
+            for axis, (f, (each, _)) in enumerate(zip(factors, pairs, strict=True)):
+                _require_covariance(each, f, axis)
+                each.clamp_(min=0.0)
         values = tuple(v.to(dtype) for v, _ in pairs)
         vectors = tuple(q.to(dtype) for _, q in pairs)
         shift = shift.to(dtype)

@@ -62,7 +62,7 @@ class Structured(DenseFactorisations):
         """The solve for each row of (c, N) in ``workspace``: valid until its next use."""
         raise NotImplementedError
 
-    def plan(self) -> Callable[[Tensor], Tensor]:
+    def bare_product(self) -> Callable[[Tensor], Tensor]:
         """The bare product with tensors (N,) or (N, c), without checks: for inner loops.
 
         What it needs is prepared once; it does not notice tensors that change afterwards.

@@ -241,7 +241,7 @@ def _penalize(
         return weights * v if v.ndim == 1 else weights.unsqueeze(1) * v
 
     found = conjugate_gradients(
-        KroneckerPlusDiagonal(system.kronecker, diagonal).plan(),
+        KroneckerPlusDiagonal(system.kronecker, diagonal).bare_product(),
         system.spread(target),
         x0=start,
         preconditioner=preconditioner,

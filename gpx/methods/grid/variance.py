@@ -372,7 +372,7 @@ def prior_weights(system: GridSystem, normals: Tensor) -> Tensor:
     """Q T^{+1/2} z (M, c): prior functions g(x)^T times it that equal Q T^{1/2} z on the grid."""
     weights = _pseudo_inverse(system).sqrt()
     scaled = normals * (weights if normals.ndim == 1 else weights.unsqueeze(1))
-    return system.eigenvectors.plan()(scaled)
+    return system.eigenvectors.bare_product()(scaled)
 
 
 def _pseudo_inverse(system: GridSystem) -> Tensor:
