@@ -23,10 +23,10 @@ Gaps = Literal["auto", "full", "fill", "ignore", "penalize"]
 OnFailure = Literal["raise", "warn", "return"]
 
 MOST_GAPS_FILLED = 0.9
-"""Share of gaps up to which filling them is the faster way."""
+"""Share of missing cells up to which "auto" fills the gaps: the faster way up to there."""
 
 NO_SOLUTION = 0.1
-"""Relative residual above which a solve that did not converge counts for nothing."""
+"""Relative residual above which the result of a solve that did not converge is an error."""
 
 
 @dataclass(frozen=True)
@@ -103,17 +103,17 @@ def choose_gaps(options: GapOptions, num_gaps: int, size: int, inner: int) -> tu
 
 @dataclass(frozen=True)
 class GridSolve:
-    """Solutions alpha of (K_XX + sigma^2 I) alpha_X = y_X, spread over the grid.
+    """Solutions alpha of (K_XX + sigma^2 I) alpha_X = y_X, placed on the whole grid.
 
     Attributes:
         alpha (M,) or (M, c): the mean at any inputs is their covariance with the whole grid times
             it. Under "fill" its entries at the gaps vanish only with the residual and must be kept.
         fit (c,) or (): y_X^T (K_XX + sigma^2 I)^{-1} y_X as the strategy sees it: from above under
             "fill", from below under "ignore", up to O(1 / penalty) under "penalize".
-        error (c,) or (): what ``fit`` is away from exact at most: ||r||^2 over the smallest
+        error (c,) or (): a bound on the error of ``fit``: ||r||^2 over the smallest
             eigenvalue of the system, 1 / (lambda_max + sigma^2) under "fill" and sigma^2 under
             "ignore". Certified and pessimistic; infinite under "penalize".
-        state: what the next solve nearby may start from.
+        state: unknowns from which a solve at similar hyperparameters may start.
         report: of conjugate gradients, with the true residual; None where no iteration was needed.
     """
 
@@ -183,13 +183,13 @@ def _fill(
             verify=verify,
             on_failure=on_failure,
         )
-        filled = system.spread(target)
+        filled = system.on_grid(target)
         filled[gaps] = found.solution
         alpha = system.inverse(None, None, filled)
         return found, filled, alpha, torch.linalg.vector_norm(alpha[gaps].double(), dim=0)
 
-    # minus the weights at the gaps are the true residual, for free; the recurrence's drifts from it
-    # where the products are of low precision for so small a noise variance
+    # the weights at the gaps are minus the true residual, at no cost; the residual that the solver
+    # updates drifts from it where the precision is low for so small a noise variance
     found, filled, alpha, residual = solved(start, verify=False)
     scale = torch.linalg.vector_norm(rhs.double(), dim=0)
     steps = found.report.iterations
@@ -222,7 +222,7 @@ def _ignore(
     # 2 a^T y - a^T A a = a^T (y + r): the best lower bound that a gives
     fit = _dot(found.solution, target + found.residual)
     error = _dot(found.residual, found.residual) / system.noise.double()
-    return GridSolve(system.spread(found.solution), fit, error, found.solution, found.report)
+    return GridSolve(system.on_grid(found.solution), fit, error, found.solution, found.report)
 
 
 def _penalize(
@@ -242,7 +242,7 @@ def _penalize(
 
     found = conjugate_gradients(
         KroneckerPlusDiagonal(system.kronecker, diagonal).bare_product(),
-        system.spread(target),
+        system.on_grid(target),
         x0=start,
         preconditioner=preconditioner,
         stop=RelativeResidual(options.tolerance),
@@ -258,10 +258,10 @@ def _penalize(
 def _require_solution(
     found: CGResult, system: GridSystem, options: GapOptions, on_failure: OnFailure
 ) -> None:
-    """Refuse what a failed solve left behind.
+    """Raise an error where a solve failed and its residual is large.
 
-    The quadratic form of a poor solution is too small, so the evidence too large: a search would
-    go where solves fail. An error makes it step back.
+    The quadratic form of a poor solution is too small, so the evidence too large: an optimiser
+    would move to where solves fail. The error makes its line search step back.
     """
     # written so that NaN fails
     if on_failure != "warn" or found.report.converged or found.report.residual <= NO_SOLUTION:
@@ -297,7 +297,7 @@ def bracket(system: GridSystem, target: Tensor, filled: Tensor) -> FitBracket:
     Source: Evans thesis, section 3.3.3, and the variational form of both quadratics.
     """
     cells = system.rows.cells
-    whole = system.spread(target)
+    whole = system.on_grid(target)
     whole[system.rows.gaps] = filled
     alpha = system.inverse(None, None, whole)
     weights = alpha[cells]

@@ -39,12 +39,11 @@ from gpx.operators.circulant import FourierVectors
 
 LogdetName = Literal["auto", "nystrom", "dense", "slq_fill", "slq_ignore"]
 
-
 PROBE_VECTORS = 8
 """Vectors over the grid that a solve holds for every probe (measured: 5.4 at half gaps)."""
 
 SCATTERED = 0.1
-"""Correlation between neighbouring cells' being observed up to which gaps count as scattered."""
+"""Largest ``GriddedRows.clustering`` of gaps that count as scattered at random."""
 
 
 class GridLogdet(NamedTuple):
@@ -87,18 +86,18 @@ def choose_logdet(name: LogdetName, rows: GriddedRows) -> str:
 
 
 def spectrum_will_do(rows: GriddedRows) -> bool:
-    """Whether the whole grid's spectrum, thinned, is near that of the observed cells.
+    """Whether the scaled spectrum of the whole grid is near that of the observed cells.
 
-    It is where gaps are scattered as if at random; where they hang together the observed cells are
-    as correlated as before and only fewer.
+    It is where gaps are scattered at random. Where they form blocks, the observed cells keep the
+    correlation of their neighbours and are only fewer, and the spectrum is another.
     """
     return rows.clustering <= SCATTERED
 
 
 def sampled_logdet(rows: GriddedRows) -> str:
-    """The stochastic route for these gaps: over the gaps, or over the cells where that is less.
+    """The stochastic route for these gaps: quadrature of K_XX where the observed cells are fewer.
 
-    That is where nearly everything is missing, and on circles, whose far side is all gaps.
+    They are where nearly everything is missing, and on circles, half of which has no data.
     """
     share = rows.gappiness
     return "slq_ignore" if any(rows.grid.inner) or share > MOST_GAPS_FILLED else "slq_fill"
@@ -303,7 +302,7 @@ def _slq_ignore(
         samples.append(_samples(part, solved))
         reports.append(solved.report)
         rights = part if q is None else q.inverse_root_matmul(part, transpose=True)
-        found = system.bilinear_gradient(system.spread(solved.solution), system.spread(rights))
+        found = system.bilinear_gradient(system.on_grid(solved.solution), system.on_grid(rights))
         found = found * (1.0 / probes)
         gradient = found if gradient is None else gradient + found
     assert gradient is not None

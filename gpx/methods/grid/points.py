@@ -21,13 +21,13 @@ BLOCK_NUMBERS = 2**24
 
 
 DIED_OUT = 1e-8
-"""Covariance with the nearest point of an axis, in units of the variance, that is none."""
+"""Correlation with the nearest point of an axis below which a point counts as out of its reach."""
 
 NOTHING = 1e-20
-"""Covariance, in the same unit, that is not even worth evaluating."""
+"""Correlation below which covariances are not evaluated but set to zero."""
 
 BLOCK_NUMBERS = 2**21
-"""Numbers in one block of rows that are evaluated."""
+"""Most numbers in one block of covariances that is evaluated."""
 
 
 class GridPoints:

@@ -18,10 +18,10 @@ from gpx.operators import Circulant, Kronecker, KroneckerPlusDiagonal, Selection
 from gpx.operators.shifted_spectrum import ShiftedSpectrum
 
 DENSE_POINTS = 1500
-"""Observed cells up to which "auto" factorises their covariance."""
+"""Up to so many observed cells "auto" factorises their covariance matrix."""
 
 DENSE_WORK = 10**7
-"""Gaps times cells up to which "auto" factorises over the gaps."""
+"""Up to this number of gaps times number of cells "auto" factorises F = C[Z, Z]."""
 
 BLOCK_NUMBERS = 2**24
 """Numbers in one block of columns over the grid."""
@@ -151,8 +151,8 @@ class GridSystem:
         """(K_XX + sigma^2 I) times (N,) or (N, c): "ignore the gaps", one Kronecker product."""
         return self._observed(vectors).add_(vectors * self.noise)
 
-    def spread(self, vectors: Tensor) -> Tensor:
-        """Values at the observed cells (N, ...) put on the whole grid (M, ...), zero at gaps."""
+    def on_grid(self, vectors: Tensor) -> Tensor:
+        """Values at the observed cells (N, ...) placed on the whole grid (M, ...), zero at gaps."""
         out = vectors.new_zeros(self.size, *vectors.shape[1:])
         out[self.rows.cells] = vectors
         return out

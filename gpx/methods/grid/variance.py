@@ -31,19 +31,19 @@ EXACT_POINTS = 64
 """Test points up to which "auto" solves a system for each, where no factor is cheap."""
 
 MOST_ERROR = 1e-3
-"""What solves may leave of error, in units of the predictive variance."""
+"""Largest error of a variance by solving, relative to the predictive variance."""
 
 TIGHTER = 1e-2
-"""Factor of the tolerance from one round of a variance's solve to the next."""
+"""Factor by which the tolerance shrinks from one round of solves for a variance to the next."""
 
 SEED = 2017
-"""Of the normals behind sampled variances: the same posterior always says the same."""
+"""Seed of sampled variances, fixed so that a posterior always predicts the same."""
 
 SAMPLE_BLOCK = 32
-"""Samples drawn together, before their error is looked at again."""
+"""Samples drawn together; after each block their error is estimated again."""
 
 SAMPLE_TOLERANCE = 1e-3
-"""Relative residual of sampled solves, at most: far below the scatter of the samples."""
+"""Largest relative residual of solves for samples: far below the scatter of the samples."""
 
 
 @dataclass(frozen=True)
@@ -254,7 +254,8 @@ class Sampled(NamedTuple):
 
 
 class SampledVariance:
-    """Vectors over the grid whose squared means at any points average to the variance's unknown.
+    """Random vectors over the grid whose squared means estimate the term of a variance that has no
+    closed form, at any points.
 
     Filling ("fill"): v = v_full + E[(g^T C V^T F^{-1/2} z)^2], the second term what the gaps add to
     the variance of the full grid, which has a closed form. Draws F^{-1/2} z are F^{-1} w_Z with

@@ -109,7 +109,7 @@ def test_both_powers_of_the_penalty_preconditioner_solve_the_same_system(power):
     diagonal = system.noise.expand(system.size).clone()
     diagonal[system.rows.gaps] += 1e3
     matrix = system.covariance(None, None, torch.eye(system.size, dtype=y.dtype)) + diagonal.diag()
-    want = torch.linalg.solve(matrix, system.spread(y))
+    want = torch.linalg.solve(matrix, system.on_grid(y))
     torch.testing.assert_close(found, want, rtol=1e-6, atol=1e-7)
 
 
