@@ -212,12 +212,6 @@ class Kronecker(Structured):
         ]
         return RootLinearOperator(Kronecker(*inverses))
 
-    def _svd(self) -> tuple[LinearOperator, Tensor, LinearOperator]:
-        """Of the factors: U (..., M, r), values (..., r), V (..., N, r), in the grid's order."""
-        found = [torch.linalg.svd(f, full_matrices=False) for f in self.dense_factors()]
-        left, values, right = zip(*found, strict=True)
-        return Kronecker(*left), kronecker_vector(values), Kronecker(*[v.mT for v in right])
-
 
 def dense(factor: Tensor | LinearOperator) -> Tensor:
     """A factor as a tensor, by one product: the package's ``to_dense`` keeps a stale graph."""
@@ -264,45 +258,6 @@ def _matmul(left: Kronecker, right: Kronecker) -> Kronecker | None:
     if not _fit(left, right, slice(-2, -1)):
         return None
     return Kronecker(*[a @ b for a, b in zip(left.factors, right.factors, strict=True)])
-
-
-@rule("mul", Kronecker, Kronecker)
-def _mul(left: Kronecker, right: Kronecker) -> Kronecker | None:
-    """(A x B) o (C x D) = (A o C) x (B o D) where the factors have equal shapes."""
-    if not (_fit(left, right, slice(-1, None)) and _fit(left.mT, right.mT, slice(-1, None))):
-        return None
-    pairs = zip(left.dense_factors(), right.dense_factors(), strict=True)
-    return Kronecker(*[a * b for a, b in pairs])
-
-
-@rule("add", Kronecker, Kronecker)
-def _add(left: Kronecker, right: Kronecker) -> Kronecker | None:
-    """A x B + A x C = A x (B + C): operands that share all factors but one."""
-    if len(left.factors) != len(right.factors):
-        return None
-    pairs = list(zip(left.factors, right.factors, strict=True))
-    different = [i for i, (a, b) in enumerate(pairs) if a is not b]
-    if len(different) > 1 or any(a.shape[-2:] != b.shape[-2:] for a, b in pairs):
-        return None
-    at = different[0] if different else 0
-    return Kronecker(*[a + b if i == at else a for i, (a, b) in enumerate(pairs)])
-
-
-@rule("matmul", KhatriRao, Kronecker)
-def _khatri_rao_kronecker(left: KhatriRao, right: Kronecker) -> KhatriRao | None:
-    """(R * S)(A x B) = RA * SB, row by row (Evans thesis, theorem 4.2)."""
-    if left.columnwise or len(left.factors) != len(right.factors):
-        return None
-    pairs = list(zip(left.factors, right.factors, strict=True))
-    if any(r.shape[-1] != a.shape[-2] for r, a in pairs):
-        return None
-    return KhatriRao(*[r @ a for r, a in pairs])
-
-
-@rule("matmul", Kronecker, KhatriRao)
-def _kronecker_khatri_rao(left: Kronecker, right: KhatriRao) -> LinearOperator | None:
-    found = _khatri_rao_kronecker(right.mT, left.mT)
-    return None if found is None else found.mT
 
 
 @rule("select", Kronecker, Index)

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from linear_operator import LinearOperator
-from linear_operator.operators import DiagLinearOperator, RootLinearOperator
+from linear_operator.operators import DiagLinearOperator
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -190,27 +189,6 @@ class KroneckerPlusDiagonal(Structured):
             return super()._symeig(eigenvectors, return_evals_as_lazy)
         values, vectors = self.kronecker._symeig(eigenvectors)
         return values + self.diagonal_values, vectors
-
-    def root_decomposition(self, method: str | None = None) -> LinearOperator:
-        """Q (T + s I)^{1/2}, lazily; differentiable where the eigenvalues are distinct."""
-        if method is not None or not self.constant:
-            return super().root_decomposition(method=method)
-        self.spectrum()  # raises unless positive definite
-        values, vectors = self._symeig(eigenvectors=True)
-        return RootLinearOperator(vectors @ DiagLinearOperator(values.sqrt()))
-
-    def root_inv_decomposition(
-        self,
-        initial_vectors: Tensor | None = None,
-        test_vectors: Tensor | None = None,
-        method: str | None = None,
-    ) -> LinearOperator:
-        """Q (T + s I)^{-1/2}, lazily, at any size where the diagonal is constant."""
-        if method is not None or not self.constant:
-            return super().root_inv_decomposition(initial_vectors, test_vectors, method)
-        self.spectrum()  # raises unless positive definite
-        values, vectors = self._symeig(eigenvectors=True)
-        return RootLinearOperator(vectors @ DiagLinearOperator(values.rsqrt()))
 
 
 class _ShiftedLogDet(torch.autograd.Function):

@@ -242,7 +242,7 @@ REGISTRY: dict[str, Case] = {
     "KhatriRao, columns": Case(
         "KhatriRao",
         ((2, 9), (3, 9), (2, 9)),
-        lambda *a: operators.KhatriRao.columns(*a),
+        lambda *a: operators.KhatriRao(*[f.mT for f in a], columnwise=True),
         lambda *a: rows_kron(*[f.mT for f in a]).mT,
     ),
     "HadamardInterpolated": Case(
