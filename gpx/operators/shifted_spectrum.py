@@ -68,7 +68,9 @@ class ShiftedSpectrum:
         # and need not grow
         kept = len(values) > 1 and shift.shape[:-1] in (torch.Size(), shifted.shape[:-1])
         shifted = shifted.add_(shift) if kept else shifted + shift
-        if not bool(((shifted > 0) & (shifted < torch.inf)).all()):
+        # of covariances the sum is positive wherever the shift is
+        checked = shift if covariances else shifted
+        if not bool(((checked > 0) & (checked < torch.inf)).all()):
             raise NotPositiveDefinite(
                 f"Kronecker product of sizes {[f.shape[-1] for f in factors]} plus a constant "
                 f"diagonal is not positive definite, or not finite: eigenvalues from "

@@ -14,7 +14,7 @@ from gpx.errors import NotPositiveDefinite
 from gpx.linalg import kronecker_vector, split_index
 from gpx.linalg.kronecker_workspace import KroneckerWorkspace
 from gpx.methods.grid.axes import GriddedRows
-from gpx.operators import Circulant, Kronecker, KroneckerPlusDiagonal, Selection
+from gpx.operators import Circulant, Inverse, Kronecker, KroneckerPlusDiagonal, Selection
 from gpx.operators.shifted_spectrum import ShiftedSpectrum
 
 DENSE_POINTS = 1500
@@ -119,7 +119,7 @@ class GridSystem:
 
         Cost: two Kronecker products.
         """
-        return Selection(self.matrix.inverse(), rows=target, columns=source).bare_product()(vectors)
+        return Selection(self._inverse, rows=target, columns=source).bare_product()(vectors)
 
     def inverse_root(self, target: Tensor | None, vectors: Tensor) -> Tensor:
         """(Q (T + sigma^2)^{-1/2})[target] times vectors over the eigenvalue grid."""
@@ -137,6 +137,10 @@ class GridSystem:
         return Kronecker(*self.spectrum.vectors, workspace=self.kronecker.workspace)
 
     @cached_property
+    def _inverse(self) -> Inverse:
+        return self.matrix.inverse()
+
+    @cached_property
     def _observed(self) -> Callable[[Tensor], Tensor]:
         cells = self.rows.cells
         return Selection(self.kronecker, rows=cells, columns=cells).bare_product()
@@ -145,7 +149,7 @@ class GridSystem:
     def missing(self) -> Callable[[Tensor], Tensor]:
         """F times (L,) or (L, c), F = C[Z, Z]: "fill the gaps", two Kronecker products."""
         gaps = self.rows.gaps
-        return Selection(self.matrix.inverse(), rows=gaps, columns=gaps).bare_product()
+        return Selection(self._inverse, rows=gaps, columns=gaps).bare_product()
 
     def observed(self, vectors: Tensor) -> Tensor:
         """(K_XX + sigma^2 I) times (N,) or (N, c): "ignore the gaps", one Kronecker product."""
