@@ -36,7 +36,6 @@ from gpx.likelihoods import Gaussian
 from gpx.linalg import RelativeResidual, conjugate_gradients
 from gpx.means import Zero
 from gpx.methods.grid.gaps import GapOptions, solve_gaps
-from gpx.methods.grid.gradient import bilinear_gradient
 from gpx.models import GridGP
 from gpx.objectives import GridMLL
 from gpx.training.allocator import keep_freed_memory
@@ -62,7 +61,9 @@ def step_ratio(model: GridGP, x: Tensor, y: Tensor, steps: int) -> tuple[float, 
     rows = model.gridded(x)
     with torch.no_grad():
         system = model.system(rows, model.axis_kernels(rows).matrices(rows.grid))
-    space, grid = system.workspace, torch.randn(1, system.size, dtype=y.dtype)
+    space, grid = system.kronecker.workspace, torch.randn(1, system.size, dtype=y.dtype)
+    assert space is not None
+    spectrum = system.spectrum
     filling = model.options.gaps in ("auto", "fill")
     matmul = system.missing if filling else system.observed
     rhs = torch.randn(system.num_gaps if filling else system.num_observed, dtype=y.dtype)
@@ -80,9 +81,9 @@ def step_ratio(model: GridGP, x: Tensor, y: Tensor, steps: int) -> tuple[float, 
     def bare() -> None:
         source = grid
         for _ in range(steps):
-            source = space.product(system.transposed, source)
+            source = space.product(spectrum.transposed, source)
             if filling:
-                source = space.product(system.vectors, source)
+                source = space.product(spectrum.vectors, source)
 
     per_step, per_product = [], []
     for _ in range(3):
@@ -246,7 +247,7 @@ def solve(options: argparse.Namespace) -> None:
             with torch.no_grad():
                 system = model.system(rows, factors)
                 found = solve_gaps(system, y, model.options)
-                bilinear_gradient(system.factors, found.alpha, found.alpha)
+                system.bilinear_gradient(found.alpha, found.alpha)
             return found.fit
 
         def theirs(factors=factors, noise=noise, observed=observed, y=y[order]) -> Tensor:  # type: ignore[no-untyped-def]

@@ -80,6 +80,13 @@ RUNS: dict[str, list[str]] = {
     "qsrvm": [*ARM, "approx=qsrvm", "approx.sweeps=10"],
     "grid": [*GRID, "data.gap_share=0.0"],
     "grid fill": [*GRID, "data.gap_share=0.3", "approx.gaps=fill"],
+    "grid fill with eigenpairs, sampled variances": [
+        *GRID,
+        "data.gap_share=0.3",
+        "approx.gaps=fill",
+        "approx.precondition_rank=20",
+        "approx.variance=sampled",
+    ],
     "grid ignore": [*GRID, "data.gap_share=0.3", "approx.gaps=ignore"],
     "grid penalize": [*GRID, "data.gap_share=0.3", "approx.gaps=penalize"],
     "grid gcv": [*GRID, "data.gap_share=0.3", "objective=gcv", "kernel.outputscale=null"],

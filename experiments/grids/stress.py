@@ -139,7 +139,7 @@ def preconditioner_table(quick: bool) -> None:
         target = torch.randn(
             system.num_observed, generator=torch.Generator().manual_seed(3), dtype=torch.float64
         )
-        counted = int((system.shifted > 2.0 * system.noise).sum())
+        counted = int((system.spectrum.shifted > 2.0 * system.noise).sum())
         found = [("fill", 0, plain)]
         found += [("ignore", p, known) for p, known in zip(RANKS, references, strict=True)]
         for gaps, rank, known in found:

@@ -93,11 +93,17 @@ def convolve(
     c = right.shape[-1]
     if c <= step:
         return _convolve(eigenvalues, right, lengths, columns_grid, rows_grid)
-    parts = [
-        _convolve(eigenvalues, right[..., start : start + step], lengths, columns_grid, rows_grid)
-        for start in range(0, c, step)
-    ]
-    return torch.cat(parts, -1)
+    out: Tensor | None = None
+    parts = []
+    for start in range(0, c, step):
+        block = right[..., start : start + step]
+        part = _convolve(eigenvalues, block, lengths, columns_grid, rows_grid).mT
+        if part.requires_grad:
+            parts.append(part)
+            continue
+        out = part.new_empty(*part.shape[:-2], c, part.shape[-1]) if out is None else out
+        out[..., start : start + step, :] = part
+    return (torch.cat(parts, -2) if out is None else out).mT
 
 
 def _convolve(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ShapeError
-from gpx.linalg.circulant_factor import GridFactor
+from gpx.linalg.kronecker import Factor
 
 
 class KroneckerWorkspace:
@@ -31,21 +31,21 @@ class KroneckerWorkspace:
         self._buffers: tuple[Tensor, Tensor] | None = None
 
     def scatter(self, cells: Tensor, vectors: Tensor) -> Tensor:
-        """Vectors (k,) or (k, c) at ``cells`` (k,), zero elsewhere: (c, M), valid until used.
+        """Vectors (k, c) at ``cells`` (k,), zero elsewhere: (c, M), valid until used.
 
         Raises ShapeError where the rows are not as many as the cells.
         """
         if vectors.shape[0] != cells.shape[0]:
             raise ShapeError(f"{vectors.shape[0]} rows for {cells.shape[0]} cells")
-        rows = vectors.unsqueeze(0) if vectors.ndim == 1 else vectors.mT
+        rows = vectors.mT
         grid, _ = self._pair(rows, rows.shape[0])
         grid.zero_()
         return grid.scatter_(1, cells.expand(rows.shape[0], -1), rows)
 
-    def product(self, factors: Sequence[GridFactor], vectors: Tensor) -> Tensor:
+    def product(self, factors: Sequence[Factor], vectors: Tensor) -> Tensor:
         """(A_1 x ... x A_d) times each row of (c, M): (c, M), valid until the next call.
 
-        A factor is a tensor, or goes by FFT. ``vectors`` may be a result of this workspace; it is
+        A factor is a tensor or an operator. ``vectors`` may be a result of this workspace; it is
         overwritten then.
         """
         count = vectors.shape[0]
@@ -57,25 +57,15 @@ class KroneckerWorkspace:
             first, second = second, first
         for f in reversed(factors):
             m = f.shape[0]
+            columns = source.view(count, -1, m).mT
             if not isinstance(f, Tensor):
-                rows = f.along(source.view(count, -1, m))
-                first.view(count, m, -1).copy_(rows.mT)
+                first.view(count, m, -1).copy_(f.matmul(columns))
             elif count == 1:
-                torch.mm(f, source.view(-1, m).mT, out=first.view(m, -1))
+                torch.mm(f, columns.squeeze(0), out=first.view(m, -1))
             else:
-                columns = source.view(count, -1, m).mT
                 torch.bmm(f.expand(count, m, m), columns, out=first.view(count, m, -1))
             source, first, second = first, second, first
         return source
-
-    def gather(self, grid: Tensor, cells: Tensor, like: Tensor) -> Tensor:
-        """Entries of (c, M) at ``cells``, shaped like ``like``, (k,) or (k, c)."""
-        rows = grid.index_select(1, cells)
-        return rows.squeeze(0) if like.ndim == 1 else rows.mT
-
-    def release(self) -> None:
-        """Let the buffers go."""
-        self._buffers = None
 
     def _pair(self, like: Tensor, count: int) -> tuple[Tensor, Tensor]:
         kept = self._buffers

@@ -8,6 +8,7 @@ from gpx.operators.elementwise import Elementwise
 from gpx.operators.hadamard_interpolated import HadamardInterpolated
 from gpx.operators.interpolated import Interpolated
 from gpx.operators.interpolation import Interpolation
+from gpx.operators.inverse import Inverse
 from gpx.operators.kernel_matrix import KernelMatrix
 from gpx.operators.khatri_rao import KhatriRao
 from gpx.operators.kronecker import Kronecker
@@ -28,6 +29,7 @@ __all__ = [
     "HadamardInterpolated",
     "Interpolated",
     "Interpolation",
+    "Inverse",
     "KernelMatrix",
     "KhatriRao",
     "Kronecker",

@@ -1,6 +1,9 @@
-"""Circulant matrices, of one level and of several (blocks of circulants)."""
+"""Circulant matrices, of one level and of several, and their eigenvectors."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from linear_operator import LinearOperator
@@ -10,7 +13,15 @@ from torch import Tensor
 from gpx.errors import NotPositiveDefinite, ShapeError
 from gpx.linalg.fft_products import convolve
 from gpx.linalg.prepared import Prepared
+from gpx.operators.closed_form import closed_form_product
 from gpx.operators.convolution import Convolution
+from gpx.operators.structured import Structured
+
+NEGLIGIBLE = 1e-10
+"""Size of a negative eigenvalue, in units of the diagonal, that is taken for zero."""
+
+BLOCK_BYTES = 1 << 27
+"""Most bytes of one transform; more columns than fit are transformed in turns."""
 
 
 class BlockCirculant(Convolution):
@@ -173,3 +184,131 @@ class Circulant(BlockCirculant):
     def __init__(self, column: Tensor, *, plan: Prepared | None = None, levels: int = 1) -> None:
         super().__init__(column, levels=levels, plan=plan)
         self.column = column
+
+    def half_eigenvalues(self) -> Tensor:
+        """Eigenvalues of the symmetric part by frequency, (..., floor(n / 2) + 1), from float64."""
+        return torch.fft.rfft(self.column.double()).real.to(self.dtype)
+
+    @property
+    def definite(self) -> bool:
+        """Whether no eigenvalue is below zero by more than rounding or ``NEGLIGIBLE``; not for NaN.
+
+        Raised to zero, such eigenvalues change the matrix by no more than themselves. No batch.
+        """
+        rounding = 100.0 * torch.finfo(self.dtype).eps * float(self.column.double().abs().sum())
+        allowed = max(rounding, NEGLIGIBLE * float(self.column[0]))
+        return float(self.half_eigenvalues().min()) >= -allowed
+
+    def _symeig(
+        self, eigenvectors: bool = False, return_evals_as_lazy: bool | None = False
+    ) -> tuple[Tensor, Any]:
+        """Eigenvalues (..., n) in the order of ``FourierVectors``, which are the eigenvectors."""
+        self._check_symmetric("an eigendecomposition")
+        vectors = FourierVectors(self.column)
+        values = vectors.doubled(self.half_eigenvalues())
+        return values, vectors if eigenvectors else None
+
+
+class FourierVectors(Structured):
+    """Q (n, n), orthonormal real eigenvectors of every symmetric circulant, or its transpose.
+
+    Columns are cosines of frequency 0 ... floor(n / 2), then sines of 1 ... ceil(n / 2) - 1.
+
+    Args:
+        column (..., n): first column of a circulant; only its shape, dtype and device count.
+        transposed: whether this is Q^T, which takes values on the circle to coefficients.
+
+    Cost: one real FFT per column of a product; solve as product. Memory O(n) per column.
+    """
+
+    def __init__(self, column: Tensor, *, transposed: bool = False) -> None:
+        super().__init__(column, transposed=transposed)
+        self.column, self.transposed = column, transposed
+        size = column.shape[-1]
+        self.cosines, self.sines = size // 2 + 1, (size + 1) // 2 - 1
+
+    def _size(self) -> torch.Size:
+        return torch.Size((*self.column.shape, self.column.shape[-1]))
+
+    def _dims(self) -> tuple[int, ...]:
+        return (1,)
+
+    def _transpose_nonbatch(self) -> FourierVectors:
+        return FourierVectors(self.column, transposed=not self.transposed)
+
+    def _product(self, right: Tensor) -> Tensor:
+        batch = self.column.shape[:-1]
+        if batch:
+            batch = torch.broadcast_shapes(batch, right.shape[:-2])
+            right = right.expand(*batch, *right.shape[-2:])
+        return closed_form_product(self, right)
+
+    def _multiply(self, right: Tensor) -> Tensor:
+        return _in_turns(self._analyse if self.transposed else self._synthesise, right.mT).mT
+
+    def _t_multiply(self, right: Tensor) -> Tensor:
+        return self._transpose_nonbatch()._multiply(right)
+
+    def _bilinear_derivative(self, left_vecs: Tensor, right_vecs: Tensor) -> tuple[Any, ...]:
+        return (None,)
+
+    def _solution(self, right: Tensor) -> Tensor:
+        return self._transpose_nonbatch()._product(right)
+
+    def _inverse_product(self, right: Tensor) -> Tensor:
+        return self._solution(right)
+
+    def _analyse(self, rows: Tensor) -> Tensor:
+        found = torch.fft.rfft(rows, norm="ortho")
+        out = torch.empty_like(rows)
+        scale = 2.0**0.5
+        torch.mul(found.real, scale, out=out[..., : self.cosines])
+        torch.mul(found.imag[..., 1 : self.sines + 1], -scale, out=out[..., self.cosines :])
+        self._ends(out).div_(scale)
+        return out
+
+    def _synthesise(self, rows: Tensor) -> Tensor:
+        spectrum = torch.zeros(
+            *rows.shape[:-1],
+            self.cosines,
+            dtype=torch.complex128 if rows.dtype == torch.float64 else torch.complex64,
+            device=rows.device,
+        )
+        scale = 0.5**0.5
+        torch.mul(rows[..., : self.cosines], scale, out=spectrum.real)
+        torch.mul(rows[..., self.cosines :], -scale, out=spectrum.imag[..., 1 : self.sines + 1])
+        self._ends(spectrum).mul_(2.0**0.5)
+        return torch.fft.irfft(spectrum, n=rows.shape[-1], norm="ortho")
+
+    def _ends(self, out: Tensor) -> Tensor:
+        """Coefficients whose frequency has a cosine only: 0, and n / 2 where n is even."""
+        step = self.cosines - 1 if self.column.shape[-1] % 2 == 0 else self.cosines
+        return out[..., : self.cosines : max(step, 1)]
+
+    def doubled(self, half: Tensor) -> Tensor:
+        """One number per frequency (..., floor(n / 2) + 1) put on cosines and sines, (..., n)."""
+        return torch.cat([half, half[..., 1 : self.sines + 1]], -1)
+
+    def eigenvalue_gradient(self, weights: Tensor) -> Tensor:
+        """d / d column (..., n) of sum_k weights_k lambda_k, lambda a circulant's eigenvalues.
+
+        Every entry of the circulant's first column is its own variable.
+        """
+        half = weights[..., : self.cosines].clone()
+        half[..., 1 : self.sines + 1] += weights[..., self.cosines :]
+        half[..., 1 : self.sines + 1] *= 0.5  # a real inverse FFT counts these frequencies twice
+        size = self.column.shape[-1]
+        return torch.fft.irfft(half + 0j, n=size) * size
+
+
+def _in_turns(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+    size = rows.shape[-1]
+    count = rows.numel() // max(size, 1)
+    step = max(1, BLOCK_BYTES // (16 * size))
+    if count <= step:
+        return function(rows)
+    flat = rows.reshape(count, size)
+    out = torch.empty_like(flat)
+    for start in range(0, count, step):
+        out[start : start + step] = function(flat[start : start + step])
+    return out.view(rows.shape)

@@ -119,16 +119,23 @@ class Convolution(Structured):
         shape = self._size()
         return shape[-1] * shape[-2] <= DENSE_ENTRIES
 
+    def gradient(self, left: Tensor, right: Tensor) -> tuple[Tensor, ...]:
+        """Of sum_c left_c^T T right_c, per positional tensor: a correlation, by FFT.
+
+        Args:
+            left, right: (..., M, c) and (..., N, c).
+        """
+        rows, columns, lengths = self.grids
+        gradient = correlate(left, right, lengths, rows, columns)
+        batch = self._args[0].shape[: -self.levels]
+        return self._fold(gradient.sum_to_size(*batch, *lengths))
+
     def _bilinear_derivative(self, left_vecs: Tensor, right_vecs: Tensor) -> tuple[Any, ...]:
-        """Gradient of sum_c left_c^T T right_c: a correlation, by FFT."""
         if not any(t.requires_grad for t in self._args):
             return (None,) * len(self._args)
         left = left_vecs.unsqueeze(-1) if left_vecs.ndim == 1 else left_vecs
         right = right_vecs.unsqueeze(-1) if right_vecs.ndim == 1 else right_vecs
-        rows, columns, lengths = self.grids
-        gradient = correlate(left, right, lengths, rows, columns)
-        batch = self._args[0].shape[: -self.levels]
-        found = self._fold(gradient.sum_to_size(*batch, *lengths))
+        found = self.gradient(left, right)
         return tuple(g if t.requires_grad else None for g, t in zip(found, self._args, strict=True))
 
     def _lag_index(self, row: Tensor, column: Tensor) -> Tensor:

@@ -7,34 +7,31 @@ from functools import reduce
 
 import torch
 from linear_operator import LinearOperator
-from linear_operator.operators import DenseLinearOperator, DiagLinearOperator
+from linear_operator.operators import DenseLinearOperator
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from gpx.backends import DEFAULT_BUDGET, row_chunks
 from gpx.errors import DTypeError, ShapeError
-from gpx.linalg.khatri_rao import khatri_rao_columns, khatri_rao_gram
 from gpx.linalg.kronecker import kronecker_vector, split_index
 from gpx.operators.algebra import Index, rule
 from gpx.operators.indexing import common_batch
 from gpx.operators.structured import Structured
 
 LARGEST = 2**63 - 1
-"""Most columns a shape can state; larger products offer ``select_columns`` and ``gram`` only."""
+"""Most columns a shape can state."""
 
 
 class KhatriRao(Structured):
     """R_1 * ... * R_d, (..., n, m) with m = prod_l m_l: row r is R_1[r] x ... x R_d[r].
 
     With ``columnwise=True`` the transpose, (..., m, n): column r is that Kronecker product. The
-    factors are tensors (..., n, m_l) either way; ``KhatriRao.columns`` takes (..., m_l, n).
+    factors are tensors (..., n, m_l) either way.
 
-    Cost: product with (m, c) and transposed product with (n, c): 2 n m c operations as two matrix
-    products against the row-wise products of the two halves of the factors, whose memory is
-    about n sqrt(m) c, in chunks of rows under ``memory_budget``. A row m; a column O(d n); an
-    entry O(d). ``select_columns`` O(d n p) for p columns of a product of any size, in the log
-    domain; product with a ``Kronecker`` O(n sum m_l^2), again a KhatriRao; ``gram`` with n' rows
-    O(n n' sum m_l).
+    Cost: product with (m, c) and transposed product with (n, c): 2 n m c operations, most of them
+    in one matrix product with the row-wise products of the first factors, whose memory is about
+    n sqrt(m) c, in chunks of rows under ``memory_budget``. A row m; a column O(d n); an
+    entry O(d). Columns of products of any size: ``gpx.linalg.khatri_rao_columns``.
 
     Raises:
         ShapeError, DTypeError: no factor, factors of different n, dtype or device.
@@ -53,7 +50,7 @@ class KhatriRao(Structured):
         if len({f.shape[-2] for f in factors}) > 1:
             raise ShapeError(
                 "the factors of a row-partitioned Khatri-Rao product need equal numbers of rows, "
-                f"got {[tuple(f.shape) for f in factors]}; for columns use KhatriRao.columns"
+                f"got {[tuple(f.shape) for f in factors]}"
             )
         if any(f.dtype != factors[0].dtype or f.device != factors[0].device for f in factors):
             raise DTypeError(
@@ -62,11 +59,6 @@ class KhatriRao(Structured):
             )
         self.factors, self.columnwise = factors, columnwise
         self.memory_budget = memory_budget
-
-    @classmethod
-    def columns(cls, *factors: Tensor) -> KhatriRao:
-        """The column-partitioned product of factors (..., m_l, n): (..., m, n)."""
-        return cls(*[f.mT for f in factors], columnwise=True)
 
     @property
     def grid_size(self) -> int:
@@ -78,8 +70,8 @@ class KhatriRao(Structured):
         if m > LARGEST:
             raise ShapeError(
                 f"a Khatri-Rao product of {len(self.factors)} factors has about "
-                f"10^{len(str(m)) - 1} columns, more than a shape can state; use select_columns "
-                "or gram, which never count them"
+                f"10^{len(str(m)) - 1} columns, more than a shape can state; take "
+                "some of them by gpx.linalg.khatri_rao_columns, which never counts them"
             )
         batch = common_batch(*[f.shape[:-2] for f in self.factors], what="the Khatri-Rao factors")
         return torch.Size((*batch, m, n) if self.columnwise else (*batch, n, m))
@@ -117,18 +109,25 @@ class KhatriRao(Structured):
         step = self._scatter if self.columnwise else self._gather
         if len(chunks) < 2:
             return step(slice(0, self.factors[0].shape[-2]), right)
-        # the gradient recomputes a chunk's row-wise products instead of keeping them all
-        parts = [checkpoint(step, rows, right, use_reentrant=False) for rows in chunks]
+        if torch.is_grad_enabled():
+            # the gradient recomputes a chunk's row-wise products instead of keeping them all
+            parts = [checkpoint(step, rows, right, use_reentrant=False) for rows in chunks]
+        else:
+            parts = [step(rows, right) for rows in chunks]
         return reduce(torch.add, parts) if self.columnwise else torch.cat(parts, dim=-2)
 
     def _gather(self, rows: slice, right: Tensor) -> Tensor:
-        """sum_ab P[r, a] V[a, b, c] S[r, b]: the large product first, then the small sum."""
-        first, last = self._halves(rows, right)
-        c, width = right.shape[-1], last.shape[-1]
-        grid = right.reshape(*right.shape[:-2], right.shape[-2] // width, width * c)
-        partial = torch.matmul(first, grid)
-        partial = partial.reshape(*partial.shape[:-1], width, c)
-        return torch.matmul(last.unsqueeze(-2), partial).squeeze(-2)
+        """The large product with the first factors, then the others one by one, row by row."""
+        parts = [f[..., rows, :] for f in self.factors]
+        at, c = max(self._cut(), 1), right.shape[-1]
+        width = math.prod(f.shape[-1] for f in parts[at:])
+        grid = right.reshape(*right.shape[:-2], right.shape[-2] // max(width, 1), width * c)
+        partial = torch.matmul(kronecker_vector(parts[:at]), grid)
+        for f in parts[at:]:
+            rest = partial.shape[-1] // max(f.shape[-1], 1)
+            partial = partial.reshape(*partial.shape[:-1], f.shape[-1], rest)
+            partial = torch.matmul(f.unsqueeze(-2), partial).squeeze(-2)
+        return partial
 
     def _scatter(self, rows: slice, right: Tensor) -> Tensor:
         """sum_r P[r, a] (S[r, b] u[r, c]), as one product over the rows."""
@@ -139,22 +138,6 @@ class KhatriRao(Structured):
         return out.reshape(*out.shape[:-2], width, right.shape[-1])
 
     # --- entries, rows, columns ------------------------------------------------------------------
-
-    def select_columns(self, index: Tensor, log_scale: Tensor | None = None) -> Tensor:
-        """Columns by one index per factor (p, d), times exp(log_scale (p,)): dense (..., n, p).
-
-        Assembled from signs and logarithms, so that products of many factors neither underflow nor
-        overflow before they are scaled. Of the row-partitioned product, also when ``columnwise``.
-        Cost: O(d n p) time, O(n p) memory, for any number of columns in total.
-        """
-        return khatri_rao_columns(self.factors, index, log_scale)
-
-    def gram(self, other: KhatriRao | None = None) -> Tensor:
-        """K K'^T (..., n, n') with another row-partitioned product (or itself), dense.
-
-        Cost: O(n n' sum_l m_l), for any number of columns.
-        """
-        return khatri_rao_gram(self.factors, (self if other is None else other).factors)
 
     def to_dense(self) -> Tensor:
         """The product itself: O(n m)."""
@@ -198,29 +181,3 @@ def _scale(base: KhatriRao, scale: Tensor) -> KhatriRao:
     factors = list(base.factors)
     factors[smallest] = factors[smallest] * scale[..., None, None]
     return base._with(factors, base.columnwise)
-
-
-@rule("matmul", DiagLinearOperator, KhatriRao)
-def _scale_rows(left: DiagLinearOperator, right: KhatriRao) -> KhatriRao | None:
-    """diag(w) (R * S) = (diag(w) R) * S."""
-    if right.columnwise:
-        return None
-    smallest = min(range(len(right.factors)), key=lambda i: right.factors[i].shape[-1])
-    factors = list(right.factors)
-    factors[smallest] = left.diagonal().unsqueeze(-1) * factors[smallest]
-    return right._with(factors, False)
-
-
-@rule("matmul", KhatriRao, DiagLinearOperator)
-def _scale_columns(left: KhatriRao, right: DiagLinearOperator) -> KhatriRao | None:
-    return _scale_rows(right, left.mT).mT if left.columnwise else None  # type: ignore[union-attr]
-
-
-@rule("mul", KhatriRao, KhatriRao)
-def _mul(left: KhatriRao, right: KhatriRao) -> KhatriRao | None:
-    """Elementwise products act factor by factor."""
-    shapes = [[f.shape[-2:] for f in k.factors] for k in (left, right)]
-    if left.columnwise != right.columnwise or shapes[0] != shapes[1]:
-        return None
-    pairs = zip(left.factors, right.factors, strict=True)
-    return left._with([a * b for a, b in pairs], left.columnwise)

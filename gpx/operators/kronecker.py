@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from functools import reduce
+from collections.abc import Callable
+from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -18,6 +19,8 @@ from torch import Tensor
 from gpx.errors import DTypeError, ShapeError
 from gpx.linalg.cholesky import cholesky
 from gpx.linalg.kronecker import (
+    Factor,
+    kronecker_derivatives,
     kronecker_logdet,
     kronecker_matmul,
     kronecker_product,
@@ -25,7 +28,9 @@ from gpx.linalg.kronecker import (
     kronecker_vector,
     split_index,
 )
+from gpx.linalg.kronecker_workspace import KroneckerWorkspace
 from gpx.operators.algebra import Index, rule
+from gpx.operators.convolution import Convolution
 from gpx.operators.indexing import common_batch
 from gpx.operators.khatri_rao import KhatriRao
 from gpx.operators.selection import Selection
@@ -46,6 +51,11 @@ class Kronecker(Structured):
     make operator factors dense (m_l^2 each). ``solve`` takes any non-singular square factors;
     logdet and roots need positive definite ones; ``eigh`` symmetric ones.
 
+    Args:
+        factors: tensors (..., k_l, n_l) or operators.
+        workspace: kept buffers of a grid. Given one, products of square factors without batch run
+            in it, without gradients and without fresh memory: for inner loops.
+
     Indexing: few rows of the product are a ``KhatriRao`` (row i is the Kronecker product of factor
     rows), many are a ``Selection``; both are exact.
 
@@ -54,8 +64,10 @@ class Kronecker(Structured):
     Source: Evans thesis, appendix A.
     """
 
-    def __init__(self, *factors: Tensor | LinearOperator) -> None:
-        super().__init__(*factors)
+    def __init__(
+        self, *factors: Tensor | LinearOperator, workspace: KroneckerWorkspace | None = None
+    ) -> None:
+        super().__init__(*factors, workspace=workspace)
         if not factors:
             raise ShapeError("a Kronecker product needs at least one factor; got none")
         first = factors[0]
@@ -70,7 +82,7 @@ class Kronecker(Structured):
                     f"factor {position + 1} of a Kronecker product is {f.dtype} on {f.device}, the "
                     f"first {first.dtype} on {first.device}; convert one of them"
                 )
-        self.factors = factors
+        self.factors, self.workspace = factors, workspace
 
     def _size(self) -> torch.Size:
         batch = common_batch(*[f.shape[:-2] for f in self.factors], what="the Kronecker factors")
@@ -78,16 +90,33 @@ class Kronecker(Structured):
         return torch.Size((*batch, rows, math.prod(f.shape[-1] for f in self.factors)))
 
     def _transpose_nonbatch(self) -> Kronecker:
-        return Kronecker(*[f.mT for f in self.factors])
+        return Kronecker(*[f.mT for f in self.factors], workspace=self.workspace)
 
     def _product(self, right: Tensor) -> Tensor:
+        if self.workspace is not None and right.ndim == 2:
+            # a copy: the buffers will be written again
+            return self.workspace.product(self.factors, right.mT).clone().mT
         return kronecker_matmul(self.factors, right)
+
+    def _rows_plan(self) -> Callable[[Tensor], Tensor]:
+        assert self.workspace is not None
+        return partial(self.workspace.product, self.factors)
+
+    def _bilinear_derivative(self, left_vecs: Tensor, right_vecs: Tensor) -> tuple[Any, ...]:
+        """Gradient of sum_c left_c^T A right_c by every factor: no product is taken twice."""
+        if self.batch_shape or left_vecs.ndim > 2:
+            return super()._bilinear_derivative(left_vecs, right_vecs)
+        total: list[Tensor] = []
+        for left, right in zip(_columns(left_vecs), _columns(right_vecs), strict=True):
+            parts = sum(kronecker_derivatives(self.factors, left, right, _derivative), ())
+            total = [t + p for t, p in zip(total, parts, strict=True)] if total else list(parts)
+        return tuple(total)
 
     def dense_factors(self) -> list[Tensor]:
         """The factors as tensors (..., k_l, n_l); operators among them are evaluated."""
-        return [_dense(f) for f in self.factors]
+        return [dense(f) for f in self.factors]
 
-    def to_dense(self) -> Tensor:
+    def todense(self) -> Tensor:
         """The product itself, (..., M, N): O(M N)."""
         return kronecker_product(self.dense_factors())
 
@@ -107,7 +136,7 @@ class Kronecker(Structured):
         if any(f.shape[-1] != f.shape[-2] for f in self.factors):
             where = torch.arange(min(self.shape[-2:]), device=self.device)
             parts = zip(self.factors, *self._split(where, where), strict=True)
-            return reduce(torch.mul, [_dense(f)[..., i, j] for f, i, j in parts])
+            return reduce(torch.mul, [dense(f)[..., i, j] for f, i, j in parts])
         return kronecker_vector(
             [
                 f.diagonal(dim1=-2, dim2=-1) if isinstance(f, Tensor) else f.diagonal()
@@ -183,14 +212,8 @@ class Kronecker(Structured):
         ]
         return RootLinearOperator(Kronecker(*inverses))
 
-    def _svd(self) -> tuple[LinearOperator, Tensor, LinearOperator]:
-        """Of the factors: U (..., M, r), values (..., r), V (..., N, r), in the grid's order."""
-        found = [torch.linalg.svd(f, full_matrices=False) for f in self.dense_factors()]
-        left, values, right = zip(*found, strict=True)
-        return Kronecker(*left), kronecker_vector(values), Kronecker(*[v.mT for v in right])
 
-
-def _dense(factor: Tensor | LinearOperator) -> Tensor:
+def dense(factor: Tensor | LinearOperator) -> Tensor:
     """A factor as a tensor, by one product: the package's ``to_dense`` keeps a stale graph."""
     if isinstance(factor, Tensor):
         return factor
@@ -198,6 +221,20 @@ def _dense(factor: Tensor | LinearOperator) -> Tensor:
     found = factor.matmul(eye)
     assert isinstance(found, Tensor)
     return found
+
+
+def _derivative(factor: Factor, left: Tensor, right: Tensor) -> tuple[Tensor, ...]:
+    """Of the trace of left^T A right by the tensors of A."""
+    if isinstance(factor, Tensor):
+        return (left @ right.mT,)
+    if isinstance(factor, Convolution):
+        return factor.gradient(left, right)
+    assert isinstance(factor, LinearOperator)
+    return factor._bilinear_derivative(left, right)
+
+
+def _columns(vectors: Tensor) -> tuple[Tensor, ...]:
+    return (vectors,) if vectors.ndim == 1 else vectors.unbind(-1)
 
 
 @rule("scale", Kronecker, Tensor)
@@ -223,51 +260,12 @@ def _matmul(left: Kronecker, right: Kronecker) -> Kronecker | None:
     return Kronecker(*[a @ b for a, b in zip(left.factors, right.factors, strict=True)])
 
 
-@rule("mul", Kronecker, Kronecker)
-def _mul(left: Kronecker, right: Kronecker) -> Kronecker | None:
-    """(A x B) o (C x D) = (A o C) x (B o D) where the factors have equal shapes."""
-    if not (_fit(left, right, slice(-1, None)) and _fit(left.mT, right.mT, slice(-1, None))):
-        return None
-    pairs = zip(left.dense_factors(), right.dense_factors(), strict=True)
-    return Kronecker(*[a * b for a, b in pairs])
-
-
-@rule("add", Kronecker, Kronecker)
-def _add(left: Kronecker, right: Kronecker) -> Kronecker | None:
-    """A x B + A x C = A x (B + C): operands that share all factors but one."""
-    if len(left.factors) != len(right.factors):
-        return None
-    pairs = list(zip(left.factors, right.factors, strict=True))
-    different = [i for i, (a, b) in enumerate(pairs) if a is not b]
-    if len(different) > 1 or any(a.shape[-2:] != b.shape[-2:] for a, b in pairs):
-        return None
-    at = different[0] if different else 0
-    return Kronecker(*[a + b if i == at else a for i, (a, b) in enumerate(pairs)])
-
-
-@rule("matmul", KhatriRao, Kronecker)
-def _khatri_rao_kronecker(left: KhatriRao, right: Kronecker) -> KhatriRao | None:
-    """(R * S)(A x B) = RA * SB, row by row (Evans thesis, theorem 4.2)."""
-    if left.columnwise or len(left.factors) != len(right.factors):
-        return None
-    pairs = list(zip(left.factors, right.factors, strict=True))
-    if any(r.shape[-1] != a.shape[-2] for r, a in pairs):
-        return None
-    return KhatriRao(*[r @ a for r, a in pairs])
-
-
-@rule("matmul", Kronecker, KhatriRao)
-def _kronecker_khatri_rao(left: Kronecker, right: KhatriRao) -> LinearOperator | None:
-    found = _khatri_rao_kronecker(right.mT, left.mT)
-    return None if found is None else found.mT
-
-
 @rule("select", Kronecker, Index)
 def _select(base: Kronecker, index: Index) -> LinearOperator:
     """Few rows or columns: Khatri-Rao; many: a selection, whose product costs the whole grid's."""
     if index.rows is not None and _few(index.rows, base):
         parts = split_index(index.rows, [f.shape[-2] for f in base.factors])
-        rows = [_dense(f)[..., i, :] for f, i in zip(base.factors, parts, strict=True)]
+        rows = [dense(f)[..., i, :] for f, i in zip(base.factors, parts, strict=True)]
         return _columns_of(KhatriRao(*rows), index.columns)
     if index.columns is not None and _few(index.columns, base):
         flipped = _select(base._transpose_nonbatch(), Index(index.columns, index.rows))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from linear_operator import LinearOperator
-from linear_operator.operators import DiagLinearOperator, RootLinearOperator
+from linear_operator.operators import DiagLinearOperator
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -15,9 +15,11 @@ from gpx.linalg.conjugate_gradients import conjugate_gradients
 from gpx.linalg.prepared import Prepared
 from gpx.linalg.stopping import RelativeResidual
 from gpx.operators.algebra import rule
+from gpx.operators.circulant import Circulant
 from gpx.operators.indexing import common_batch
-from gpx.operators.kronecker import Kronecker
-from gpx.operators.shifted_spectrum import KroneckerPreconditioner, ShiftedSpectrum
+from gpx.operators.inverse import Inverse
+from gpx.operators.kronecker import Kronecker, dense
+from gpx.operators.shifted_spectrum import ShiftedSpectrum
 from gpx.operators.structured import TOLERANCE, Structured
 from gpx.operators.symmetry import require_symmetric_factors
 
@@ -30,18 +32,19 @@ class KroneckerPlusDiagonal(Structured):
 
     General diagonal (..., M): solves by conjugate gradients preconditioned with the same
     decomposition at the geometric mean of D (condition number at most max D / min D, whatever the
-    Kronecker product), to ``structured.TOLERANCE`` or DidNotConverge; logdet as ``Structured``, and
-    at any size as an estimate with an error bar by
-    ``gpx.linalg.inv_quad_logdet(a, b, method="iterative", preconditioner=a.preconditioner())``.
+    Kronecker product), to ``structured.TOLERANCE`` or DidNotConverge; logdet as ``Structured``.
 
     Cost, c columns, M = prod m_l: product 2 c M sum m_l operations; first solve or logdet sum
     10 m_l^3 and O(M); a solve two Kronecker products; logdet O(M), its gradient O(d M + sum m_l^3)
     in closed form (repeated eigenvalues do no harm); diagonal O(M). Memory O(c M + sum m_l^2).
-    Solves with a constant diagonal run in float64 whatever the dtype, and are rounded once.
+    Solves with a constant diagonal run in float64 whatever the dtype, and are rounded once; where
+    the Kronecker product has a ``workspace`` they run in it, in the dtype of the matrix, for inner
+    loops that watch their own residual.
 
     Args:
         kronecker: symmetric positive semi-definite factors.
         diagonal (..., 1) or (..., M): noise variance(s), positive.
+        covariances: see ``ShiftedSpectrum.of``; without it the sum alone must be positive definite.
 
     Raises:
         ShapeError, DTypeError: factors that are not square, or a diagonal that does not fit.
@@ -50,9 +53,12 @@ class KroneckerPlusDiagonal(Structured):
     Source: Evans thesis, appendix A.
     """
 
-    def __init__(self, kronecker: Kronecker, diagonal: Tensor) -> None:
+    def __init__(
+        self, kronecker: Kronecker, diagonal: Tensor, *, covariances: bool = False
+    ) -> None:
         diagonal = diagonal.reshape(1) if diagonal.ndim == 0 else diagonal
-        super().__init__(kronecker, diagonal)
+        super().__init__(kronecker, diagonal, covariances=covariances)
+        self._covariances = covariances
         shape = kronecker.shape
         if any(f.shape[-1] != f.shape[-2] for f in kronecker.factors):
             raise ShapeError(
@@ -69,6 +75,7 @@ class KroneckerPlusDiagonal(Structured):
                 f"{kronecker.dtype} on {kronecker.device}; convert one of them"
             )
         self.kronecker, self.diagonal_values = kronecker, diagonal
+        self.workspace = kronecker.workspace
         self._kept = Prepared()
 
     def _dims(self) -> tuple[int, ...]:
@@ -86,7 +93,11 @@ class KroneckerPlusDiagonal(Structured):
         return torch.Size((*batch, *shape[-2:]))
 
     def _transpose_nonbatch(self) -> KroneckerPlusDiagonal:
-        return KroneckerPlusDiagonal(self.kronecker._transpose_nonbatch(), self.diagonal_values)
+        return KroneckerPlusDiagonal(
+            self.kronecker._transpose_nonbatch(),
+            self.diagonal_values,
+            covariances=self._covariances,
+        )
 
     def _product(self, right: Tensor) -> Tensor:
         return self.kronecker._product(right) + self.diagonal_values.unsqueeze(-1) * right
@@ -111,8 +122,10 @@ class KroneckerPlusDiagonal(Structured):
 
         def build() -> ShiftedSpectrum:
             shift = self.diagonal_values
-            factors = self.kronecker.dense_factors()
-            require_symmetric_factors(factors, f"the decomposition of {self._name()}")
+            factors = self._leaves()
+            if not self._covariances:  # those are symmetric
+                tensors = [f for f in factors if isinstance(f, Tensor)]
+                require_symmetric_factors(tensors, f"the decomposition of {self._name()}")
             if not self.constant:
                 if not bool((shift > 0).all()):
                     raise NotPositiveDefinite(
@@ -120,23 +133,23 @@ class KroneckerPlusDiagonal(Structured):
                         "expected positive noise variances. Raise them."
                     )
                 shift = shift.log().mean(-1, keepdim=True).exp()
-            return ShiftedSpectrum.of(factors, shift)
+            exact = self.constant and self.workspace is None
+            dtype = torch.float64 if exact else self.dtype
+            return ShiftedSpectrum.of(
+                factors, shift, dtype, self.workspace, covariances=self._covariances
+            )
 
         with torch.no_grad():
             found = self._kept.get("spectrum", self.representation(), build)
         return found
 
-    _preconditioner_hint = ", preconditioner=operator.preconditioner()"
+    def _leaves(self) -> list[Tensor | Circulant]:
+        """The factors as tensors, circulant ones as they are."""
+        return [f if isinstance(f, Circulant) else dense(f) for f in self.kronecker.factors]
 
-    def preconditioner(self) -> KroneckerPreconditioner:
-        """Q (T + s I) Q^T at the kept decomposition, for ``gpx.linalg``; no batch.
-
-        Raises:
-            ShapeError: a batch of matrices.
-        """
-        if len(self.batch_shape):
-            raise ShapeError(f"a preconditioner is for one matrix; this is {self._name()}")
-        return KroneckerPreconditioner(self.spectrum(), self.dtype)
+    def inverse(self) -> Inverse:
+        """(K + D)^{-1}, an operator."""
+        return Inverse(self)
 
     def _inverse_product(self, right: Tensor) -> Tensor:
         spectrum = self.spectrum()
@@ -145,17 +158,29 @@ class KroneckerPlusDiagonal(Structured):
         return conjugate_gradients(
             self._product,
             right,
-            preconditioner=spectrum.preconditioning_product,
+            preconditioner=spectrum.inverse_product,
             stop=RelativeResidual(TOLERANCE.get(self.dtype, 1e-5)),
         ).solution
+
+    def _inverse_rows_plan(self) -> Callable[[Tensor], Tensor]:
+        return self.spectrum().inverse_rows
 
     def _logdet(self) -> Tensor:
         if not self.constant:
             return super()._logdet()
-        factors = self.kronecker.dense_factors()
-        out = _ShiftedLogDet.apply(self.spectrum(), self.dtype, self.diagonal_values, *factors)
+        leaves = [f.column if isinstance(f, Circulant) else f for f in self._leaves()]
+        out = _ShiftedLogDet.apply(self.spectrum(), self.dtype, self.diagonal_values, *leaves)
         assert isinstance(out, Tensor)
         return out
+
+    def _bilinear_derivative(self, left_vecs: Tensor, right_vecs: Tensor) -> tuple[Any, ...]:
+        if self.batch_shape or left_vecs.ndim > 2:
+            return super()._bilinear_derivative(left_vecs, right_vecs)
+        of_factors = self.kronecker._bilinear_derivative(left_vecs, right_vecs)
+        products = left_vecs * right_vecs
+        if self.constant:
+            return (*of_factors, products.sum().reshape(1))
+        return (*of_factors, products if products.ndim == 1 else products.sum(-1))
 
     def _symeig(
         self, eigenvectors: bool = False, return_evals_as_lazy: bool | None = False
@@ -164,27 +189,6 @@ class KroneckerPlusDiagonal(Structured):
             return super()._symeig(eigenvectors, return_evals_as_lazy)
         values, vectors = self.kronecker._symeig(eigenvectors)
         return values + self.diagonal_values, vectors
-
-    def root_decomposition(self, method: str | None = None) -> LinearOperator:
-        """Q (T + s I)^{1/2}, lazily; differentiable where the eigenvalues are distinct."""
-        if method is not None or not self.constant:
-            return super().root_decomposition(method=method)
-        self.spectrum()  # raises unless positive definite
-        values, vectors = self._symeig(eigenvectors=True)
-        return RootLinearOperator(vectors @ DiagLinearOperator(values.sqrt()))
-
-    def root_inv_decomposition(
-        self,
-        initial_vectors: Tensor | None = None,
-        test_vectors: Tensor | None = None,
-        method: str | None = None,
-    ) -> LinearOperator:
-        """Q (T + s I)^{-1/2}, lazily, at any size where the diagonal is constant."""
-        if method is not None or not self.constant:
-            return super().root_inv_decomposition(initial_vectors, test_vectors, method)
-        self.spectrum()  # raises unless positive definite
-        values, vectors = self._symeig(eigenvectors=True)
-        return RootLinearOperator(vectors @ DiagLinearOperator(values.rsqrt()))
 
 
 class _ShiftedLogDet(torch.autograd.Function):
@@ -204,9 +208,12 @@ class _ShiftedLogDet(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        by_factor, by_shift = ctx.spectrum.logdet_gradients()
+        _, by_factor, by_shift = ctx.spectrum.function_sum(torch.log, torch.reciprocal)
         wide = grad.double()
-        found = [wide[..., None] * by_shift, *(wide[..., None, None] * g for g in by_factor)]
+        batch = by_shift.ndim - 1
+        found = [
+            wide.reshape(*wide.shape, *(1,) * (g.ndim - batch)) * g for g in (by_shift, *by_factor)
+        ]
         return (
             None,
             None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ class Selection(Structured):
     (a selection of a selection is one selection). Repeated indices are allowed.
 
     Cost: one product of A and O((N + M) c) to scatter and gather; entries, diagonal as A's entries.
+    Where A has a ``workspace`` that happens in its buffers; columns must then differ.
     Solves and log-determinants have no closed form in general: see ``Structured``.
 
     Args:
@@ -42,6 +44,7 @@ class Selection(Structured):
                     f"{tuple(index.shape)}; for a mask use gpx.operators.select"
                 )
         self.base, self.rows, self.columns = base, rows, columns
+        self.workspace = getattr(base, "workspace", None)
 
     def _size(self) -> torch.Size:
         shape = self.base.shape
@@ -53,11 +56,29 @@ class Selection(Structured):
         return Selection(self.base.mT, rows=self.columns, columns=self.rows)
 
     def _product(self, right: Tensor) -> Tensor:
+        if self.workspace is not None and right.ndim == 2:
+            return self.bare_product()(right)
         if self.columns is not None:
             shape = (*right.shape[:-2], self.base.shape[-1], right.shape[-1])
             right = right.new_zeros(shape).index_add(-2, self.columns, right)
         out = self.base.matmul(right)
         return out if self.rows is None else out.index_select(-2, self.rows)
+
+    def bare_product(self) -> Callable[[Tensor], Tensor]:
+        """As in ``Structured``; in the base's buffers where it has some."""
+        if self.workspace is None:
+            return super().bare_product()
+        workspace, rows, columns = self.workspace, self.rows, self.columns
+        product = self.base._rows_plan()
+
+        def selected(vectors: Tensor) -> Tensor:
+            block = vectors.unsqueeze(1) if vectors.ndim == 1 else vectors
+            entered = block.mT if columns is None else workspace.scatter(columns, block)
+            out = product(entered)
+            out = out.clone() if rows is None else out.index_select(1, rows)
+            return out.squeeze(0) if vectors.ndim == 1 else out.mT
+
+        return selected
 
     def to_dense(self) -> Tensor:
         """The chosen block; a few entries are looked up instead of multiplied out."""

@@ -8,6 +8,7 @@ factorisation is done once and small products cost what they should.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from torch.autograd.function import once_differentiable
 
 from gpx.errors import ConfigError, DTypeError, ShapeError
 from gpx.linalg.conjugate_gradients import conjugate_gradients
+from gpx.linalg.kronecker_workspace import KroneckerWorkspace
 from gpx.linalg.stopping import RelativeResidual
 from gpx.operators.algebra import Border, combine
 from gpx.operators.dense_factorisations import DENSE_ROWS, DenseFactorisations
@@ -48,6 +50,24 @@ class Structured(DenseFactorisations):
 
     _preconditioner_hint = ""
     """What an error message adds to a call of ``gpx.linalg.inv_quad_logdet``."""
+
+    workspace: KroneckerWorkspace | None = None
+    """Buffers of a matrix over the cells of a grid, in which its products run in inner loops."""
+
+    def _rows_plan(self) -> Callable[[Tensor], Tensor]:
+        """The product with each row of (c, N) in ``workspace``: valid until its next use."""
+        raise NotImplementedError
+
+    def _inverse_rows_plan(self) -> Callable[[Tensor], Tensor]:
+        """The solve for each row of (c, N) in ``workspace``: valid until its next use."""
+        raise NotImplementedError
+
+    def bare_product(self) -> Callable[[Tensor], Tensor]:
+        """The bare product with tensors (N,) or (N, c), without checks: for inner loops.
+
+        What it needs is prepared once; it does not notice tensors that change afterwards.
+        """
+        return self._matmul
 
     def _product(self, right: Tensor) -> Tensor:
         """self @ right for right (..., N, c): differentiable in everything."""

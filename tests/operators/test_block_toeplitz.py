@@ -5,10 +5,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpx.errors import ShapeError
+from gpx.errors import ConfigError, ShapeError
 from gpx.kernels import Matern32
-from gpx.linalg import whittle
-from gpx.operators import BlockCirculant, BlockToeplitz, Toeplitz, convolution, grid_lags
+from gpx.linalg import inv_quad_logdet, whittle
+from gpx.operators import (
+    BlockCirculant,
+    BlockToeplitz,
+    Toeplitz,
+    convolution,
+    dense_factorisations,
+    grid_lags,
+)
 
 
 def draw(*shape, seed=0):
@@ -121,3 +128,41 @@ def test_errors_name_the_shapes():
         BlockToeplitz(draw(4, 4), grid=(4, 5))
     with pytest.raises(ShapeError, match="one spacing per axis"):
         grid_lags(torch.ones(3), (4, 5))
+
+
+def test_log_determinants_beyond_dense_sizes_come_with_an_error_bar(monkeypatch):
+    lags = grid_lags(torch.full((2,), 0.4, dtype=torch.float64), (12, 12), even=True)
+    leaf = torch.exp(-lags.norm(dim=-1))
+    leaf[0, 0] += 0.1
+    leaf = leaf.requires_grad_()
+    operator = BlockToeplitz(leaf, grid=(12, 12))
+    dense = operator.to_dense()
+    right = draw(144, 1)
+    expected = torch.logdet(dense)
+    (exact_gradient,) = torch.autograd.grad(expected, leaf)
+    dense, expected = dense.detach(), expected.detach()
+    monkeypatch.setattr(dense_factorisations, "DENSE_ROWS", 100)
+    with pytest.raises(ConfigError, match=r"inv_quad_logdet\(.*operator\.preconditioner\(\)"):
+        operator.logdet()
+    found = inv_quad_logdet(
+        operator,
+        right,
+        method="iterative",
+        preconditioner=operator.preconditioner(),
+        probes=200,
+        generator=torch.Generator().manual_seed(0),
+    )
+    error = float(found.logdet_error)
+    assert 0.0 < error < 2.0
+    assert abs(float(found.logdet.detach() - expected)) <= 4.0 * error + 1e-6
+    assert found.report.converged
+    quad = (right * torch.linalg.solve(dense, right)).sum()
+    torch.testing.assert_close(found.inv_quad.detach(), quad, rtol=1e-2, atol=0)
+    (gradient,) = torch.autograd.grad(found.logdet, leaf)
+    # 200 probes: relative error of the gradient as a vector well below one
+    assert (gradient - exact_gradient).norm() <= 0.25 * exact_gradient.norm()
+
+
+def test_only_even_lags_have_a_preconditioner():
+    with pytest.raises(ShapeError, match="even lags"):
+        BlockToeplitz(draw(3, 5), grid=(2, 3)).preconditioner()

@@ -10,7 +10,6 @@ from gpx.operators import (
     Circulant,
     Elementwise,
     Interpolation,
-    KhatriRao,
     Kronecker,
     KroneckerPlusDiagonal,
     Toeplitz,
@@ -28,10 +27,6 @@ def test_pairs_with_a_closed_form_keep_it():
     torch.testing.assert_close((general * general).to_dense(), general.to_dense().square())
     circulant = Circulant(draw(6))
     assert isinstance(circulant * circulant, Circulant)
-    kronecker = Kronecker(draw(2, 2), draw(3, 3))
-    assert isinstance(kronecker * kronecker, Kronecker)
-    rows = KhatriRao(draw(4, 2), draw(4, 3))
-    assert isinstance(rows * rows, KhatriRao)
 
 
 def test_blocks_of_rows_bound_the_memory_and_agree(monkeypatch):

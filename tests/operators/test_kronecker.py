@@ -53,13 +53,10 @@ def test_eigendecomposition_and_cholesky_stay_kronecker():
 
 def test_algebra_keeps_structure():
     a, b = product(3, 4), Kronecker(spd(3, 7), spd(4, 8))
-    shared = Kronecker(a.factors[0], spd(4, 9))
     for found, kind, expected in [
         (2.0 * a, Kronecker, 2 * a.to_dense()),
         (a / 4.0, Kronecker, a.to_dense() / 4),
         (a @ b, Kronecker, a.to_dense() @ b.to_dense()),
-        (a * b, Kronecker, a.to_dense() * b.to_dense()),
-        (a + shared, Kronecker, a.to_dense() + shared.to_dense()),
         (a + b, Sum, a.to_dense() + b.to_dense()),
         (a - b, Sum, a.to_dense() - b.to_dense()),
         (
@@ -67,12 +64,9 @@ def test_algebra_keeps_structure():
             Sum,
             a.to_dense() + b.to_dense() + torch.eye(12),
         ),
-        (KhatriRao(draw(5, 3), draw(5, 4, seed=1)) @ a, KhatriRao, None),
-        (a @ KhatriRao.columns(draw(3, 5), draw(4, 5, seed=1)), KhatriRao, None),
     ]:
         assert type(found) is kind
-        if expected is not None:
-            torch.testing.assert_close(found.to_dense(), expected)
+        torch.testing.assert_close(found.to_dense(), expected)
     joined = (a + b).add_diagonal(torch.ones(12).double())
     assert [type(t) for t in joined.terms] == [KroneckerPlusDiagonal, Kronecker]
 

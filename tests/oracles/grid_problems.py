@@ -7,6 +7,7 @@ import torch
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Constant
+from gpx.methods.grid.axes import CartesianGrid, GriddedRows
 from gpx.models import ExactGP, GridGP
 
 SIZES = (5, 6, 4)
@@ -46,3 +47,38 @@ def pair(d=3, noise=0.05, kernel=None, **options):
     shared = parts(d, noise, kernel)
     options = {"tolerance": 1e-12} | options
     return GridGP(**shared, **options).double(), ExactGP(**shared).double()
+
+
+def gradient(value, model):
+    """Of a value with respect to all parameters of a model."""
+    return torch.autograd.grad(value, list(model.parameters()))
+
+
+def system_of(share, noise=0.05):
+    """The system of a grid, a share of it observed, and its dense K_XX + sigma^2 I."""
+    _, x, _ = draw(share)
+    model, exact = pair(noise=noise)
+    rows = model.gridded(x)
+    with torch.no_grad():
+        system = model.system(rows, model.axis_kernels(rows).matrices(rows.grid))
+        eye = torch.eye(len(x), dtype=x.dtype)
+        matrix = exact.kernel.evaluate(x) + system.noise * eye
+    return system, matrix
+
+
+def scattered(*shape):
+    """One for observed cells, zero for a share of them (the last argument) at random."""
+    *shape, share = shape
+    flags = torch.ones(*shape)
+    order = torch.randperm(flags.numel(), generator=torch.Generator().manual_seed(0))
+    flags.view(-1)[order[: round(share * flags.numel())]] = 0.0
+    return flags
+
+
+def masked(flags):
+    """Rows on a grid of which ``flags`` are observed."""
+    axes = [torch.linspace(0.0, 1.0, m, dtype=torch.float64) for m in flags.shape]
+    grid = CartesianGrid(tuple(a.unsqueeze(1) for a in axes), tuple((i,) for i in range(len(axes))))
+    observed = flags.reshape(-1) > 0
+    cells, gaps = observed.nonzero().squeeze(1), (~observed).nonzero().squeeze(1)
+    return GriddedRows(grid, cells, gaps)

@@ -224,6 +224,15 @@ REGISTRY: dict[str, Case] = {
         lambda a, b, s: kron(pd(a), pd(b)) + torch.diag(positive(s)),
         positive=True,
     ),
+    "Inverse": Case(
+        "Inverse",
+        ((3, 3), (4, 4), (1,)),
+        lambda a, b, s: operators.Inverse(
+            operators.KroneckerPlusDiagonal(operators.Kronecker(pd(a), pd(b)), positive(s))
+        ),
+        lambda a, b, s: torch.linalg.inv(kron(pd(a), pd(b)) + positive(s) * torch.eye(12).to(a)),
+        positive=True,
+    ),
     "KhatriRao": Case(
         "KhatriRao",
         ((9, 2), (9, 3), (9, 2)),
@@ -233,7 +242,7 @@ REGISTRY: dict[str, Case] = {
     "KhatriRao, columns": Case(
         "KhatriRao",
         ((2, 9), (3, 9), (2, 9)),
-        lambda *a: operators.KhatriRao.columns(*a),
+        lambda *a: operators.KhatriRao(*[f.mT for f in a], columnwise=True),
         lambda *a: rows_kron(*[f.mT for f in a]).mT,
     ),
     "HadamardInterpolated": Case(

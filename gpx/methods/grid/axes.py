@@ -36,8 +36,8 @@ class CartesianGrid:
     Attributes:
         axes: per axis the points (m_l, d_l), in ascending (lexicographic) order.
         groups: per axis the input columns its points live in; together all columns once.
-        inner: per axis 0; or, for a long regular axis that is continued on both sides until it
-            closes to a circle (``continue_axis``), how many points it had. Empty: 0 everywhere.
+        inner: per axis 0; or, for a long regular axis that was continued on both sides and closed
+            to a circle (``continue_axis``), its number of points before. Empty: 0 everywhere.
     """
 
     axes: tuple[Tensor, ...]
@@ -124,14 +124,14 @@ class GriddedRows:
         for axis, inner in enumerate(self.grid.inner_shape):
             whole = whole.narrow(axis, (shape[axis] - inner) // 2, inner)
         share = 1.0 - self.gappiness
-        spread = share * (1.0 - share)
-        if spread <= 0.0:
+        variance = share * (1.0 - share)
+        if variance <= 0.0:
             return 0.0
         found = 0.0
         for axis, m in enumerate(whole.shape):
             if m > 1:
                 both = whole.narrow(axis, 0, m - 1) * whole.narrow(axis, 1, m - 1)
-                found = max(found, (float(both.mean(dtype=torch.float64)) - share**2) / spread)
+                found = max(found, (float(both.mean(dtype=torch.float64)) - share**2) / variance)
         return found
 
 
@@ -203,6 +203,36 @@ def find_grid(
     if grid.size - gaps.shape[0] != x.shape[0]:
         _refuse_duplicates(cells, x)
     return GriddedRows(grid, cells, gaps)
+
+
+def widened(rows: GriddedRows) -> GriddedRows:
+    """The same rows on a grid whose circles are at least twice as long.
+
+    Points beyond the data then lie no nearer to the other end of the data round the circle: those
+    up to (a - m) steps beyond an axis of m points, for a circle of a points before, lie within half
+    the new circle of all points of the axis.
+
+    Raises:
+        ConfigError: too large for memory.
+
+    Cost: O(M) flags.
+    """
+    grid = rows.grid
+    index, axes = list(split_index(rows.cells, grid.shape)), list(grid.axes)
+    for axis, points in enumerate(grid.axes):
+        if not grid.circular(axis):
+            continue
+        size, inner = points.shape[0], grid.inner[axis]
+        first = (size - inner) // 2
+        own = points[first : first + inner].squeeze(1)
+        circle = continue_axis(own, -(-2 * size // inner))
+        assert circle is not None  # it was regular before
+        axes[axis] = circle.points.unsqueeze(1)
+        index[axis] = circle.place[index[axis] - first]
+    wide = CartesianGrid(tuple(axes), grid.groups, grid.inner)
+    require_memory(wide, rows.grid.axes[0])
+    cells = flatten_index(index, wide.shape)
+    return GriddedRows(wide, cells, unobserved(cells, wide.size))
 
 
 def unobserved(cells: Tensor, size: int) -> Tensor:

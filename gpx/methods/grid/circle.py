@@ -10,10 +10,10 @@ from torch import Tensor
 from gpx.linalg.fft_products import fast_length
 
 MOST_MISSING = 4
-"""A regular axis may have this many times the points that were ever observed."""
+"""A regular axis has at most this many points for every one that was observed."""
 
 OFF_STEP = 1e-4
-"""Distance from a regular axis, in steps, that counts as rounding (float32: of the points)."""
+"""Distance of a point from its place on a regular axis, in steps, that counts as rounding."""
 
 
 class Circle(NamedTuple):
@@ -36,7 +36,7 @@ def regular_places(points: Tensor) -> tuple[Tensor, float] | None:
     if exact.shape[0] < 2:
         return None
     gaps = exact.diff()
-    # whole steps between neighbours: the least gap is not yet the step to all digits
+    # round to whole steps between neighbours: the smallest gap is only an approximate step
     place = torch.cat([gaps.new_zeros(1), (gaps / gaps.min()).round().cumsum(0)])
     count = float(place[-1])
     if count + 1.0 > MOST_MISSING * exact.shape[0]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -15,27 +14,19 @@ from gpx.linalg import (
     RelativeResidual,
     SolveReport,
     conjugate_gradients,
-    missing_grid_preconditioner,
-    observed_grid_preconditioner,
 )
-from gpx.linalg.preconditioners import Preconditioner
-from gpx.methods.grid.long_gaps import LongGaps
+from gpx.methods.grid.gap_preconditioners import fill_preconditioner, ignore_preconditioner
 from gpx.methods.grid.system import GridSystem
+from gpx.operators import KroneckerPlusDiagonal
 
 Gaps = Literal["auto", "full", "fill", "ignore", "penalize"]
 OnFailure = Literal["raise", "warn", "return"]
 
 MOST_GAPS_FILLED = 0.9
-"""Share of gaps up to which filling them is the faster way."""
-
-DENSE_FACTOR = 2**30
-"""Bytes of a preconditioner's factor that is kept; beyond, it stays a Kronecker product."""
+"""Share of missing cells up to which "auto" fills the gaps: the faster way up to there."""
 
 NO_SOLUTION = 0.1
-"""Relative residual above which a solve that did not converge counts for nothing."""
-
-MOST_RANK = 1000
-"""Of a preconditioner whose rank was left open."""
+"""Relative residual above which the result of a solve that did not converge is an error."""
 
 
 @dataclass(frozen=True)
@@ -112,17 +103,17 @@ def choose_gaps(options: GapOptions, num_gaps: int, size: int, inner: int) -> tu
 
 @dataclass(frozen=True)
 class GridSolve:
-    """Solutions alpha of (K_XX + sigma^2 I) alpha_X = y_X, spread over the grid.
+    """Solutions alpha of (K_XX + sigma^2 I) alpha_X = y_X, placed on the whole grid.
 
     Attributes:
         alpha (M,) or (M, c): the mean at any inputs is their covariance with the whole grid times
             it. Under "fill" its entries at the gaps vanish only with the residual and must be kept.
         fit (c,) or (): y_X^T (K_XX + sigma^2 I)^{-1} y_X as the strategy sees it: from above under
             "fill", from below under "ignore", up to O(1 / penalty) under "penalize".
-        error (c,) or (): what ``fit`` is away from exact at most: ||r||^2 over the smallest
+        error (c,) or (): a bound on the error of ``fit``: ||r||^2 over the smallest
             eigenvalue of the system, 1 / (lambda_max + sigma^2) under "fill" and sigma^2 under
             "ignore". Certified and pessimistic; infinite under "penalize".
-        state: what the next solve nearby may start from.
+        state: unknowns from which a solve at similar hyperparameters may start.
         report: of conjugate gradients, with the true residual; None where no iteration was needed.
     """
 
@@ -179,7 +170,7 @@ def _fill(
     """Infer the targets of the gaps: F y_Z = -C[Z, X] y_X; then the grid is full."""
     cells, gaps = system.rows.cells, system.rows.gaps
     rhs = system.inverse(cells, gaps, target).neg_()
-    preconditioner = fill_preconditioner(system, options)
+    preconditioner = fill_preconditioner(system, options.precondition_rank)
 
     def solved(x0: Tensor | None, verify: bool) -> tuple[CGResult, Tensor, Tensor, Tensor]:
         found = conjugate_gradients(
@@ -192,13 +183,13 @@ def _fill(
             verify=verify,
             on_failure=on_failure,
         )
-        filled = system.spread(target)
+        filled = system.on_grid(target)
         filled[gaps] = found.solution
         alpha = system.inverse(None, None, filled)
         return found, filled, alpha, torch.linalg.vector_norm(alpha[gaps].double(), dim=0)
 
-    # minus the weights at the gaps are the true residual, for free; the recurrence's drifts from it
-    # where the products are of low precision for so small a noise variance
+    # the weights at the gaps are minus the true residual, at no cost; the residual that the solver
+    # updates drifts from it where the precision is low for so small a noise variance
     found, filled, alpha, residual = solved(start, verify=False)
     scale = torch.linalg.vector_norm(rhs.double(), dim=0)
     steps = found.report.iterations
@@ -222,7 +213,7 @@ def _ignore(
         system.observed,
         target,
         x0=start,
-        preconditioner=ignore_preconditioner(system, options),
+        preconditioner=ignore_preconditioner(system, options.precondition_rank),
         stop=RelativeResidual(options.tolerance),
         max_iterations=options.max_iterations,
         on_failure=on_failure,
@@ -231,7 +222,7 @@ def _ignore(
     # 2 a^T y - a^T A a = a^T (y + r): the best lower bound that a gives
     fit = _dot(found.solution, target + found.residual)
     error = _dot(found.residual, found.residual) / system.noise.double()
-    return GridSolve(system.spread(found.solution), fit, error, found.solution, found.report)
+    return GridSolve(system.on_grid(found.solution), fit, error, found.solution, found.report)
 
 
 def _penalize(
@@ -246,14 +237,14 @@ def _penalize(
     diagonal[system.rows.gaps] += options.penalty
     weights = diagonal.pow(-options.precondition_power)
 
-    def times(d: Tensor, v: Tensor) -> Tensor:
-        return d * v if v.ndim == 1 else d.unsqueeze(1) * v
+    def preconditioner(v: Tensor) -> Tensor:
+        return weights * v if v.ndim == 1 else weights.unsqueeze(1) * v
 
     found = conjugate_gradients(
-        lambda v: system.covariance(None, None, v).add_(times(diagonal, v)),
-        system.spread(target),
+        KroneckerPlusDiagonal(system.kronecker, diagonal).bare_product(),
+        system.on_grid(target),
         x0=start,
-        preconditioner=lambda r: times(weights, r),
+        preconditioner=preconditioner,
         stop=RelativeResidual(options.tolerance),
         max_iterations=options.max_iterations,
         on_failure=on_failure,
@@ -267,10 +258,10 @@ def _penalize(
 def _require_solution(
     found: CGResult, system: GridSystem, options: GapOptions, on_failure: OnFailure
 ) -> None:
-    """Refuse what a failed solve left behind.
+    """Raise an error where a solve failed and its residual is large.
 
-    The quadratic form of a poor solution is too small, so the evidence too large: a search would
-    go where solves fail. An error makes it step back.
+    The quadratic form of a poor solution is too small, so the evidence too large: an optimiser
+    would move to where solves fail. The error makes its line search step back.
     """
     # written so that NaN fails
     if on_failure != "warn" or found.report.converged or found.report.residual <= NO_SOLUTION:
@@ -281,73 +272,6 @@ def _require_solution(
         f"{float(system.noise):.2e} (relative residual {found.report.residual:.1e}, "
         f"{found.report.reason}); take grid.gaps=fill, trainer.dtype=float64, a larger noise "
         "variance or more steps (approx.max_iterations)"
-    )
-
-
-def ignore_preconditioner(system: GridSystem, options: GapOptions) -> Preconditioner | None:
-    """Leading eigenpairs of the whole grid at the observed cells; None for rank 0.
-
-    None, too, where an axis is closed to a circle and no rank is asked for.
-
-    Raises:
-        ConfigError: a rank is asked for there.
-
-    Cost: min(N, L) p^2 and p^3; memory N p, or O(M) where that is much.
-    """
-    rank = options.precondition_rank
-    if system.circular:
-        refuse_eigenpairs(rank or 0)
-        return None
-    if rank is None:
-        above = int((system.shifted > 2.0 * system.noise).sum())
-        rank = min(max(above, 1), MOST_RANK, system.num_observed)
-    if rank == 0:
-        return None
-    dense = system.num_observed * rank * system.shifted.element_size() <= DENSE_FACTOR
-    return observed_grid_preconditioner(
-        [q for q in system.vectors if isinstance(q, Tensor)],
-        system.values,
-        system.rows.cells,
-        rank,
-        system.noise,
-        form="dense" if dense else "kronecker",
-    )
-
-
-def refuse_eigenpairs(rank: int, variance: bool = False) -> None:
-    """Raise ConfigError where selected eigenpairs are asked of a grid with an axis by FFT."""
-    if not rank and not variance:
-        return
-    option = "approx.variance=rank_reduced" if variance else f"approx.precondition_rank={rank}"
-    raise ConfigError(
-        f"{option} takes eigenpairs of the grid, and an axis that goes by FFT has none to select; "
-        "leave approx.precondition_rank=null and approx.variance=auto, or set "
-        "approx.fft_points=null"
-    )
-
-
-def fill_preconditioner(
-    system: GridSystem, options: GapOptions
-) -> Callable[[Tensor], Tensor] | None:
-    """Where an axis is closed to a circle, ``LongGaps``; else None unless a rank is asked for.
-
-    The rank is that of the smallest eigenpairs with a spectral shift, which seldom pays.
-    """
-    rank = options.precondition_rank
-    if system.circular and not rank:
-        return LongGaps(system)
-    if not rank:
-        return None
-    if system.circular:
-        refuse_eigenpairs(rank)
-    dense = system.num_gaps * rank * system.shifted.element_size() <= DENSE_FACTOR
-    return missing_grid_preconditioner(
-        [q for q in system.vectors if isinstance(q, Tensor)],
-        system.values,
-        system.rows.gaps,
-        rank,
-        system.noise,
-        form="dense" if dense else "kronecker",
     )
 
 
@@ -373,7 +297,7 @@ def bracket(system: GridSystem, target: Tensor, filled: Tensor) -> FitBracket:
     Source: Evans thesis, section 3.3.3, and the variational form of both quadratics.
     """
     cells = system.rows.cells
-    whole = system.spread(target)
+    whole = system.on_grid(target)
     whole[system.rows.gaps] = filled
     alpha = system.inverse(None, None, whole)
     weights = alpha[cells]

@@ -15,9 +15,7 @@ from gpx.linalg.trace import mean_and_error
 from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Evidence, Facts
 from gpx.methods.grid.axes import GriddedRows
-from gpx.methods.grid.dense import DENSE_POINTS, blocks
 from gpx.methods.grid.gaps import GapOptions, solve_gaps
-from gpx.methods.grid.gradient import FactorGradient, bilinear_gradient
 from gpx.methods.grid.logdet import (
     dense_function,
     inner_spectral_sum,
@@ -25,9 +23,9 @@ from gpx.methods.grid.logdet import (
     spectrum_will_do,
     worst_report,
 )
+from gpx.methods.grid.mll import GridObjective, grid_facts
 from gpx.methods.grid.model import GridGP
-from gpx.methods.grid.objective import GridObjective, grid_facts
-from gpx.methods.grid.system import GridSystem
+from gpx.methods.grid.system import DENSE_POINTS, FactorGradient, GridSystem, blocks
 
 TraceName = Literal["auto", "nystrom", "dense", "hutchinson"]
 
@@ -64,7 +62,7 @@ def inverse_trace(
     Cost: O(M); N^3; or one solve with ``probes`` right-hand sides.
     Source: Evans thesis, appendix B (gappy case by the estimate of section 3.4).
     """
-    zero = system.shifted.new_zeros((), dtype=torch.float64)
+    zero = system.spectrum.shifted.new_zeros((), dtype=torch.float64)
     if route in ("full", "nystrom"):
         value, gradient = inner_spectral_sum(
             system, torch.reciprocal, lambda t: -t.square().reciprocal()
@@ -80,7 +78,7 @@ def inverse_trace(
             return inverse.diagonal().double().sum(), -inverse @ inverse
 
         return InverseTrace(*dense_function(system, trace), zero)
-    like = system.shifted
+    like = system.spectrum.shifted
     z = probe_vectors(
         system.num_observed, probes, generator=generator, dtype=like.dtype, device=like.device
     )
@@ -88,7 +86,7 @@ def inverse_trace(
     for block in blocks(probes, system.size):
         solved = solve_gaps(system, z[:, block], options)
         samples.append((z[:, block] * solved.alpha[system.rows.cells]).sum(0).double())
-        gradients.append(bilinear_gradient(system.factors, solved.alpha, solved.alpha))
+        gradients.append(system.bilinear_gradient(solved.alpha, solved.alpha))
         if solved.report is not None:
             reports.append(solved.report)
     mean, error = mean_and_error(torch.cat(samples))
@@ -174,7 +172,7 @@ class GCV(GridObjective):
                 # d ||alpha||^2 = -2 eta^T dK alpha + 2 eta^T dy, eta = (K + sigma^2 I)^{-1} alpha
                 again = solve_gaps(system, alpha, model.options)
                 eta, second = again.alpha, again.report
-                bilinear = bilinear_gradient(system.factors, eta, solve.alpha)
+                bilinear = system.bilinear_gradient(eta, solve.alpha)
                 gradient = (n / square) * bilinear + (n / trace) * inverse.gradient
             value = with_gradient(
                 value,

@@ -24,30 +24,26 @@ from gpx.linalg import (
 from gpx.linalg.preconditioners import Preconditioner
 from gpx.linalg.trace import mean_and_error
 from gpx.methods.grid.axes import GRID_VECTORS, GriddedRows
-from gpx.methods.grid.dense import (
+from gpx.methods.grid.gap_preconditioners import ignore_preconditioner
+from gpx.methods.grid.gaps import MOST_GAPS_FILLED, GapOptions
+from gpx.methods.grid.system import (
+    FactorGradient,
+    GridSystem,
     blocks,
     dense_is_cheap,
     missing_matrix,
     observed_covariance,
     over_observed,
 )
-from gpx.methods.grid.gaps import MOST_GAPS_FILLED, GapOptions, ignore_preconditioner
-from gpx.methods.grid.gradient import (
-    FactorGradient,
-    bilinear_gradient,
-    of_values,
-    spectral_sum,
-)
-from gpx.methods.grid.system import GridSystem
+from gpx.operators.circulant import FourierVectors
 
 LogdetName = Literal["auto", "nystrom", "dense", "slq_fill", "slq_ignore"]
-
 
 PROBE_VECTORS = 8
 """Vectors over the grid that a solve holds for every probe (measured: 5.4 at half gaps)."""
 
 SCATTERED = 0.1
-"""Correlation between neighbouring cells' being observed up to which gaps count as scattered."""
+"""Largest ``GriddedRows.clustering`` of gaps that count as scattered at random."""
 
 
 class GridLogdet(NamedTuple):
@@ -90,18 +86,18 @@ def choose_logdet(name: LogdetName, rows: GriddedRows) -> str:
 
 
 def spectrum_will_do(rows: GriddedRows) -> bool:
-    """Whether the whole grid's spectrum, thinned, is near that of the observed cells.
+    """Whether the scaled spectrum of the whole grid is near that of the observed cells.
 
-    It is where gaps are scattered as if at random; where they hang together the observed cells are
-    as correlated as before and only fewer.
+    It is where gaps are scattered at random. Where they form blocks, the observed cells keep the
+    correlation of their neighbours and are only fewer, and the spectrum is another.
     """
     return rows.clustering <= SCATTERED
 
 
 def sampled_logdet(rows: GriddedRows) -> str:
-    """The stochastic route for these gaps: over the gaps, or over the cells where that is less.
+    """The stochastic route for these gaps: quadrature of K_XX where the observed cells are fewer.
 
-    That is where nearly everything is missing, and on circles, whose far side is all gaps.
+    They are where nearly everything is missing, and on circles, half of which has no data.
     """
     share = rows.gappiness
     return "slq_ignore" if any(rows.grid.inner) or share > MOST_GAPS_FILLED else "slq_fill"
@@ -193,9 +189,7 @@ def inner_spectral_sum(
     """``spectral_sum`` for the N observed cells; circles count by their share that is the axis."""
     inner = system.rows.grid.inner_size
     count = round(system.num_observed * system.size / inner)
-    value, gradient = spectral_sum(
-        system.values, system.vectors, system.noise, count, function, slope
-    )
+    value, gradient = system.spectral_sum(function, slope, count)
     scale = inner / system.size
     return (value, gradient) if inner == system.size else (scale * value, scale * gradient)
 
@@ -209,16 +203,15 @@ def edge_term(system: GridSystem) -> tuple[Tensor, FactorGradient]:
 
     Cost: one FFT of the grid and its derivative. Source: the strong Szego limit theorem.
     """
-    circles = [axis for axis, q in enumerate(system.vectors) if not isinstance(q, Tensor)]
-    zeros = [torch.zeros_like(f if isinstance(f, Tensor) else f.column) for f in system.factors]
+    spectrum = system.spectrum
+    circles = [i for i, q in enumerate(spectrum.vectors) if isinstance(q, FourierVectors)]
     if len(circles) != 1:
-        zero = system.shifted.new_zeros((), dtype=torch.float64)
-        return zero, FactorGradient(zeros, torch.zeros_like(system.noise))
+        return system.noise.new_zeros((), dtype=torch.float64), system.zero_gradient()
     (axis,) = circles
-    size = system.values[axis].shape[0]
+    size = spectrum.values[axis].shape[0]
     share = system.num_observed / system.rows.grid.inner_size
     with torch.enable_grad():
-        leaves = [v.double().clone().requires_grad_() for v in system.values]
+        leaves = [v.double().clone().requires_grad_() for v in spectrum.values]
         noise = system.noise.double().clone().requires_grad_()
         beside = [v for i, v in enumerate(leaves) if i != axis]
         others = kronecker_vector(beside) if beside else noise.detach().new_ones(1)
@@ -227,16 +220,14 @@ def edge_term(system: GridSystem) -> tuple[Tensor, FactorGradient]:
         weights = torch.arange(1, size // 2, dtype=coefficients.dtype, device=noise.device)
         total = (coefficients.square() @ weights).sum()
         *slopes, of_noise = torch.autograd.grad(total, [*leaves, noise])
-    like = system.shifted.dtype
-    factors = of_values(system.vectors, [s.to(like) for s in slopes])
+    like = system.noise.dtype
+    factors = spectrum.by_factors([s.to(like) for s in slopes])
     return total.detach(), FactorGradient(factors, of_noise.to(like))
 
 
 def _whole_logdet(system: GridSystem) -> tuple[Tensor, FactorGradient]:
     """log|K + sigma^2 I| over the whole grid, what closes a circle included."""
-    return spectral_sum(
-        system.values, system.vectors, system.noise, system.size, torch.log, torch.reciprocal
-    )
+    return system.spectral_sum(torch.log, torch.reciprocal)
 
 
 def _dense_observed(system: GridSystem) -> tuple[Tensor, FactorGradient]:
@@ -258,10 +249,7 @@ def dense_function(
         function: matrix (N, N) -> (value, derivative (N, N)).
     """
     with torch.enable_grad():
-        leaves = [
-            (f if isinstance(f, Tensor) else f.column).clone().requires_grad_()
-            for f in system.factors
-        ]
+        leaves = [f.clone().requires_grad_() for f in system.factors]
         covariance = observed_covariance(leaves, system.rows)
     matrix = covariance.detach().clone()
     matrix.diagonal().add_(system.noise)
@@ -278,7 +266,7 @@ def _dense_gaps(system: GridSystem) -> tuple[Tensor, FactorGradient]:
     root = torch.linalg.solve_triangular(lower.mT, eye, upper=True)
     for block in blocks(lower.shape[0], system.size):
         columns = system.inverse(system.rows.gaps, None, root[:, block])
-        gradient = gradient + -1.0 * bilinear_gradient(system.factors, columns, columns)
+        gradient = gradient + -1.0 * system.bilinear_gradient(columns, columns)
     return value + 2.0 * lower.diagonal().log().sum(), gradient
 
 
@@ -296,7 +284,7 @@ def _slq_fill(
         for j in range(block.stop - block.start):
             left = system.inverse(gaps, None, solved.solution[:, j])
             right = system.inverse(gaps, None, z[:, block.start + j])
-            gradient = gradient + (-1.0 / probes) * bilinear_gradient(system.factors, left, right)
+            gradient = gradient + (-1.0 / probes) * system.bilinear_gradient(left, right)
     mean, error = mean_and_error(torch.cat(samples))
     return GridLogdet(value + mean, gradient, "slq_fill", False, error, worst_report(reports))
 
@@ -304,7 +292,7 @@ def _slq_fill(
 def _slq_ignore(
     system: GridSystem, options: GapOptions, probes: int, generator: torch.Generator | None
 ) -> GridLogdet:
-    q = ignore_preconditioner(system, options)
+    q = ignore_preconditioner(system, options.precondition_rank)
     z = _probes(system, system.num_observed, probes, generator)
     samples, reports, gradient = [], [], None
     for block in blocks(probes, system.size):
@@ -314,9 +302,8 @@ def _slq_ignore(
         samples.append(_samples(part, solved))
         reports.append(solved.report)
         rights = part if q is None else q.inverse_root_matmul(part, transpose=True)
-        found = bilinear_gradient(
-            system.factors, system.spread(solved.solution), system.spread(rights)
-        ) * (1.0 / probes)
+        found = system.bilinear_gradient(system.on_grid(solved.solution), system.on_grid(rights))
+        found = found * (1.0 / probes)
         gradient = found if gradient is None else gradient + found
     assert gradient is not None
     mean, error = mean_and_error(torch.cat(samples))
@@ -352,5 +339,5 @@ def worst_report(reports: Sequence[SolveReport]) -> SolveReport:
 
 
 def _probes(system: GridSystem, rows: int, count: int, generator: torch.Generator | None) -> Tensor:
-    like = system.shifted
+    like = system.noise
     return probe_vectors(rows, count, generator=generator, dtype=like.dtype, device=like.device)

@@ -1,21 +1,25 @@
-"""Log marginal likelihood of a Gaussian process on a grid with gaps."""
+"""Objectives of a Gaussian process on a grid with gaps: what all share, and the evidence."""
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from gpx.linalg import with_gradient
+from gpx.errors import ConfigError
+from gpx.inference.exact_solver import require_finite
+from gpx.inference.fixed_probes import FixedProbes
+from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.gaussian import Gaussian
+from gpx.linalg import SolveReport, with_gradient
 from gpx.methods.base.model import Model
-from gpx.methods.base.objective import Evidence, Facts, Kind
+from gpx.methods.base.objective import Evidence, Facts, Kind, Objective
 from gpx.methods.grid.axes import GriddedRows
-from gpx.methods.grid.dense import over_observed
-from gpx.methods.grid.gaps import GridSolve, bracket
-from gpx.methods.grid.gradient import FactorGradient, bilinear_gradient
+from gpx.methods.grid.gaps import GridSolve, bracket, choose_gaps
 from gpx.methods.grid.logdet import (
     GridLogdet,
     LogdetName,
@@ -23,16 +27,121 @@ from gpx.methods.grid.logdet import (
     grid_logdet,
     require_dense,
     require_logdet,
+    require_probes,
     sampled_logdet,
 )
 from gpx.methods.grid.model import GridGP
-from gpx.methods.grid.objective import GridObjective, grid_facts
-from gpx.methods.grid.system import GridSystem
+from gpx.methods.grid.system import FactorGradient, GridSystem, over_observed
 
 LOG_TWO_PI = math.log(2.0 * math.pi)
 
 CUT_SHORT: dict[str, Kind] = {"fill": "lower_bound", "ignore": "upper_bound"}
 """What a solve that did not converge makes of an otherwise exact evidence."""
+
+
+class GridObjective(Objective):
+    """Full-batch objective of a ``GridGP`` with probes that are fixed for a run.
+
+    Args:
+        probes: of the stochastic routes.
+    """
+
+    batching = "full"
+    kind = "estimate"
+    models: ClassVar[tuple[type[Model], ...]] = (GridGP,)
+    likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
+    route_fact: ClassVar[str]
+    """The fact that names the route of the term that may be an estimate."""
+
+    def __init__(self, probes: int) -> None:
+        super().__init__()
+        if probes < 1:
+            raise ConfigError(f"objective.probes={probes} must be at least 1")
+        self.probes = probes
+        self.draws = FixedProbes(resample=False)
+
+    def prepare(
+        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    ) -> None:
+        """Choose the fixed probes of the run.
+
+        Raises:
+            DataError: targets that are not finite.
+            ConfigError: solves for the probes would not fit memory.
+        """
+        require_finite(y)
+        assert isinstance(model, GridGP)
+        require_probes(model.gridded(x), self.probes, x)
+        self.draws.prepare(generator)
+
+    @abstractmethod
+    def evaluate(
+        self,
+        model: Model,
+        x: Tensor,
+        y: Tensor,
+        generator: torch.Generator | None,
+        route: str | None,
+    ) -> Evidence:
+        """As ``evidence``, by the ``route`` given; None: as the options say."""
+
+    @abstractmethod
+    def sampled_route(self, rows: GriddedRows) -> str:
+        """The stochastic route for these gaps, which states its standard error."""
+
+    def evidence(
+        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    ) -> Evidence:
+        """As ``evaluate`` by the route of the options, with gradient."""
+        return self.evaluate(model, x, y, generator, None)
+
+    @torch.no_grad()
+    def full_evidence(
+        self,
+        model: Model,
+        x: Tensor,
+        y: Tensor,
+        *,
+        batch_size: int,
+        generator: torch.Generator | None = None,
+    ) -> Evidence:
+        """Evidence for the record, never an estimate of unknown error.
+
+        Where "nystrom" was taken the stochastic route is evaluated beside it: its value, which has
+        a standard error, goes on record, and ``nystrom_error`` is what the other is away from it.
+        """
+        found = self.evaluate(model, x, y, generator, None)
+        if found.facts[self.route_fact] != "nystrom":
+            return found
+        assert isinstance(model, GridGP)
+        sampled = self.evaluate(model, x, y, generator, self.sampled_route(model.gridded(x)))
+        return self.on_record(model.gridded(x), found, sampled)
+
+    def on_record(self, rows: GriddedRows, estimate: Evidence, sampled: Evidence) -> Evidence:
+        """What the record says of an estimate without an error and of one with a standard error."""
+        away = float(estimate.value - sampled.value)
+        return replace(sampled, facts=sampled.facts | {"nystrom_error": away})
+
+    def posed(
+        self, model: GridGP, x: Tensor, y: Tensor
+    ) -> tuple[Tensor, GriddedRows, list[Tensor]]:
+        """Residuals y - m(x) (N,), the rows on their grid, and the covariances of the axes."""
+        target = y - model.mean(x)
+        require_finite(target)
+        rows = model.gridded(x)
+        return target, rows, model.axis_kernels(rows).matrices(rows.grid)
+
+
+def grid_facts(model: GridGP, rows: GriddedRows, **reports: SolveReport | None) -> Facts:
+    """How gaps were treated, and what every solve did, under its own name."""
+    gaps, _ = choose_gaps(model.options, rows.gaps.shape[0], rows.grid.size, rows.grid.inner_size)
+    found: Facts = {"gaps": gaps, "grid_cells": rows.grid.inner_size, "gap_share": rows.gappiness}
+    for name, report in reports.items():
+        if report is not None:
+            found[f"{name}_iterations"] = report.iterations
+            found[f"{name}_residual"] = report.residual
+            found[f"{name}_converged"] = report.converged
+    return found
 
 
 class GridTerms(NamedTuple):
@@ -68,7 +177,7 @@ def grid_log_marginal_likelihood(
     )
     if not gradient:
         return terms, None
-    fit = bilinear_gradient(system.factors, solve.alpha, solve.alpha)
+    fit = system.bilinear_gradient(solve.alpha, solve.alpha)
     return terms, 0.5 * fit + -0.5 * logdet.gradient
 
 

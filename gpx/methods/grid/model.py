@@ -18,7 +18,6 @@ from gpx.inference.exact_solver import require_finite
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import Prepared, available_memory
-from gpx.linalg.circulant_factor import CirculantFactor
 from gpx.linalg.kronecker_workspace import KroneckerWorkspace
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model
@@ -30,12 +29,12 @@ from gpx.methods.grid.axes import (
     find_grid,
 )
 from gpx.methods.grid.factors import AxisKernels, split_kernel
+from gpx.methods.grid.gap_preconditioners import refuse_eigenpairs
 from gpx.methods.grid.gaps import (
     GapOptions,
     Gaps,
     GridSolve,
     choose_gaps,
-    refuse_eigenpairs,
     solve_gaps,
 )
 from gpx.methods.grid.posterior import GridPosterior
@@ -46,25 +45,26 @@ from gpx.methods.grid.variance import (
     VarianceOptions,
     choose_variance,
 )
+from gpx.operators import Circulant
 
 LONG_AXIS = 4000
-"""Points of an axis from which its eigendecomposition is worth a word."""
+"""An axis of so many points goes by FFT where it can; else the cost of its eigenvectors is told."""
 
 CIRCLES = (2, 4, 8, 16)
-"""Times the points of a regular axis that its circle may have."""
+"""Sizes of a circle that are tried, in multiples of the points of the axis, smallest first."""
 
-LONG_STEPS = 100
-"""Transforms of the grid in a solve by FFT, as a rule: some twenty steps of four, and as many."""
+LONG_TRANSFORMS = 200
+"""Rough number of FFTs of the grid per evaluation, for messages: 20 to 30 solver steps of four
+transforms each, and as many in the log-determinant and the gradient."""
 
 HARDLY_A_GRID = 0.99
-"""Share of gaps from which a word is said."""
+"""Share of missing cells above which the user is told that the rows are hardly a grid."""
 
 FLOAT32_TOLERANCE = 1e-4
 """Relative residual that solves in float32 reach."""
 
-
 START_SHARE = 1e-2
-"""Lengthscale at first over the length of an axis, where the one found reaches over all of it."""
+"""Initial lengthscale, as a share of the axis, in place of one too long for the axis to close."""
 
 
 class GridGP(Model):
@@ -80,9 +80,10 @@ class GridGP(Model):
         gaps, tolerance, max_iterations, precondition_rank, precondition_power, penalty: see
             ``GapOptions``.
         variance, variance_samples, variance_error, variance_rank: see ``VarianceOptions``.
-        fft_points: points from which a regular axis under a stationary kernel is closed to a circle
-            and goes by FFT, not by the eigenvectors of an array of all pairs; None: never. Evidence
-            is then an estimate wherever its log-determinant is; solves stay exact.
+        fft_points: a regular axis of at least so many points under a stationary kernel is closed to
+            a circle, whose covariance is circulant: products go by FFT and no matrix between its
+            points is formed. None: never. Solves stay exact; the log-determinant may be an
+            estimate.
 
     Attributes:
         warm: where the next solve starts: the last one's unknowns.
@@ -174,8 +175,8 @@ class GridGP(Model):
                 points, kept = rows.grid.shape[axis], rows.grid.inner_shape[axis]
                 reason += (
                     f"; axis {axis} is regular: its {kept:,} points are closed to a circle of "
-                    f"{points:,} and go by FFT, about {2 * LONG_STEPS} of them per evaluation over "
-                    f"{rows.grid.size:,} cells, where its eigenvectors would take "
+                    f"{points:,} and go by FFT, about {LONG_TRANSFORMS} of them per evaluation "
+                    f"over {rows.grid.size:,} cells, where its eigenvectors would take "
                     f"{8e-9 * kept**2:.1f} GB (approx.fft_points=null)"
                 )
             dense = [m for a, m in enumerate(rows.grid.shape) if a not in circular]
@@ -190,7 +191,7 @@ class GridGP(Model):
         return settled
 
     def _fit_samples(self, rows: GriddedRows, x: Tensor) -> dict[str, tuple[Any, str]]:
-        """Fewer samples of variances where the vectors they keep would not fit memory."""
+        """Reduce the samples of predictive variances to as many as fit memory."""
         free = available_memory(x.device)
         counts = x.shape[0], rows.gaps.shape[0]
         gaps = "fill" if rows.gaps.shape[0] else "full"
@@ -226,7 +227,7 @@ class GridGP(Model):
         rows = self._prepared.get("rows", [x], lambda: find_grid(x, self.axes, continued))
         times = self._circle(rows.grid, kernels)
         if times > CIRCLES[0]:
-            with contextlib.suppress(ConfigError):  # memory: GridSystem says what is wrong
+            with contextlib.suppress(ConfigError):  # no memory: GridSystem raises the error
                 rows = self._prepared.get(
                     f"rows, {times} times", [x], lambda: find_grid(x, self.axes, continued, times)
                 )
@@ -236,10 +237,10 @@ class GridGP(Model):
 
     @torch.no_grad()
     def _circle(self, grid: CartesianGrid, kernels: AxisKernels) -> int:
-        """Times the points of a regular axis its circle needs at the present hyperparameters.
+        """How many times its axis a circle must be long at the present hyperparameters.
 
-        The least where no eigenvalue is negative; where none will do the first, since GridSystem
-        says what is wrong.
+        The first of ``CIRCLES`` where no eigenvalue is negative; where all have one the smallest,
+        and GridSystem then raises the error.
         """
         axes = [axis for axis in range(len(grid.axes)) if grid.circular(axis)]
         for times in CIRCLES:
@@ -355,4 +356,4 @@ class GridGP(Model):
 
 def closes(kernels: AxisKernels, grid: CartesianGrid, axis: int, times: int) -> bool:
     """Whether covariances round a circle of ``times`` the axis are positive semi-definite."""
-    return CirculantFactor(kernels.circulant(grid, axis, times)).definite
+    return Circulant(kernels.circulant(grid, axis, times)).definite

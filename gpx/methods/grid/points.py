@@ -1,22 +1,33 @@
-"""Covariances between any points and a whole grid, contracted axis by axis."""
+"""Covariances between any points and a whole grid, axis by axis; of long axes row by row."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from functools import reduce
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from gpx.linalg import flatten_index, kronecker_matmul, kronecker_vector, split_index
-from gpx.linalg.circulant_factor import FourierVectors
+from gpx.linalg import flatten_index, kronecker_matmul
 from gpx.methods.grid.axes import CartesianGrid
-from gpx.methods.grid.circle_rows import CircleRows, CrossFactor, cross_factors
+from gpx.methods.grid.circle import OFF_STEP
 from gpx.methods.grid.factors import AxisKernels
+from gpx.operators import Circulant, KhatriRao
+from gpx.operators.circulant import FourierVectors
 
 BLOCK_NUMBERS = 2**24
 """Numbers in one block of partly contracted rows."""
+
+
+DIED_OUT = 1e-8
+"""Correlation with the nearest point of an axis below which a point counts as out of its reach."""
+
+NOTHING = 1e-20
+"""Correlation below which covariances are not evaluated but set to zero."""
+
+BLOCK_NUMBERS = 2**21
+"""Most numbers in one block of covariances that is evaluated."""
 
 
 class GridPoints:
@@ -86,18 +97,16 @@ class GridPoints:
         other._grid_size = self._grid_size
         return other
 
-    def columns(self, rows: slice) -> Tensor:
-        """k(x, grid) of some points, expanded: (rows, M)."""
-        return kronecker_vector([g[i[rows]] for g, i in zip(self.cross, self.place, strict=True)])
+    def covariance(self, rows: slice) -> KhatriRao:
+        """k(x, grid) of some points, (rows, M), never expanded."""
+        return KhatriRao(*[g[i[rows]] for g, i in zip(self.cross, self.place, strict=True)])
 
     def observed(self, rows: slice, cells: Tensor) -> Tensor:
         """k(x, cells) of some points, (rows, N), without the rest of the grid.
 
         Cost: d rows (N + m_l) operations and numbers.
         """
-        sizes = [g.shape[1] for g in self.cross]
-        parts = zip(self.cross, self.place, split_index(cells, sizes), strict=True)
-        return reduce(torch.mul, (g[i[rows]][:, j] for g, i, j in parts))
+        return self.covariance(rows)[:, cells].to_dense()
 
     def contract(self, vectors: Tensor) -> Tensor:
         """g(x)^T vectors, (t,) or (t, c), for vectors over the grid, (M,) or (M, c).
@@ -113,25 +122,156 @@ class GridPoints:
             columns = vectors.unsqueeze(1) if vectors.ndim == 1 else vectors
             found = kronecker_matmul(self.cross, columns)[flatten_index(self.place, sizes)]
             return found.squeeze(1) if vectors.ndim == 1 else found
-        if vectors.ndim == 1:
-            return self._contract_all(vectors)
-        return torch.stack([self._contract_all(v) for v in vectors.unbind(1)], 1)
-
-    def _contract_all(self, vector: Tensor) -> Tensor:
-        count = self.place[0].shape[0]
-        width = self._grid_size // self.cross[0].shape[1]
         longest = max(g.shape[1] for g in self.cross)
-        step = max(1, BLOCK_NUMBERS // max(width, longest))
-        found = vector.new_empty(count)
-        for start in range(0, count, step):
-            rows = slice(start, min(start + step, count))
-            found[rows] = self._contract_rows(vector, rows)
+        step = max(1, BLOCK_NUMBERS // longest)
+        blocks = [slice(i, i + step) for i in range(0, count, step)]
+        return torch.cat([self.covariance(rows) @ vectors for rows in blocks])
+
+
+class CircleRows:
+    """k(points, axis) (q, a) for an axis closed to a circle, never formed as a whole.
+
+    Points of the axis take their rows from the circulant covariance, others are evaluated. As long
+    as no observed point lies further than halfway round the circle, covariances with its cells go
+    the shorter way round, as one process on the circle has them; beyond, they are those of the
+    line, which the data see.
+
+    Args:
+        axis (a,): points of the circle, ascending.
+        points (q,): anywhere.
+        kernels, grid, number: the kernel over the axes, the grid, and which of its axes this is.
+        scale: of the covariances; None: one.
+
+    Attributes:
+        circulant: k(axis, axis).
+        within (q,): whether no point of the axis itself is further than halfway round the circle.
+        reached (q,): whether the covariance with the nearest of these has not died out.
+        place (q,), on (q,): the nearest point of the circle, and whether that is the point itself;
+            false where it is not ``within``.
+
+    Cost: a product with (a, c): two FFTs per column for all points of the axis, and 2 a c
+    operations for every other point; only covariances that have not died out are evaluated. Memory
+    O(a c).
+    """
+
+    def __init__(
+        self,
+        axis: Tensor,
+        points: Tensor,
+        kernels: AxisKernels,
+        grid: CartesianGrid,
+        number: int,
+        scale: Tensor | None,
+    ) -> None:
+        self.shape = torch.Size((points.shape[0], axis.shape[0]))
+        self.axis, self.points = axis, points
+        self._kernels, self._grid, self._number, self._scale = kernels, grid, number, scale
+        column = kernels.circulant(grid, number)
+        self.circulant = Circulant(column if scale is None else scale * column)
+        nearest = torch.searchsorted(axis, points).clamp_(max=axis.shape[0] - 1)
+        before = (nearest - 1).clamp_(min=0)
+        closer = (points - axis[before]).abs() < (points - axis[nearest]).abs()
+        self.place = torch.where(closer, before, nearest)
+        size, inner = axis.shape[0], grid.inner[number]
+        step = float(axis[-1].double() - axis[0].double()) / (size - 1)
+        first = (size - inner) // 2
+        self._around = size * step
+        reach = (0.5 * size + OFF_STEP) * step
+        self.within = (points - axis[first] <= reach) & (axis[first + inner - 1] - points <= reach)
+        nearest_end = torch.maximum(axis[first] - points, points - axis[first + inner - 1])
+        alive = (column[: size // 2 + 1].abs() > NOTHING * column[0]).nonzero().max()
+        width = min(2 * int(alive) + 5, size)  # a step on both sides for points between
+        self._near = torch.arange(width, device=axis.device) - width // 2
+        lags = torch.cat([points.new_zeros(1), nearest_end.clamp_(min=0.0)])
+        near = kernels.at_lags(grid, number, lags)
+        self.reached = ~(near[1:].abs() <= DIED_OUT * near[0])
+        self.on = self.within & ((points - axis[self.place]).abs() <= OFF_STEP * step)
+
+    def __getitem__(self, index: Tensor) -> Tensor:
+        """Rows (k, a) of some points; only for few of them at once."""
+        return self._rows(index)
+
+    def matmul(self, right: Tensor) -> Tensor:
+        """The product with (a, c): (q, c)."""
+        return self._by_parts(
+            right,
+            lambda: self.circulant.matmul(right)[self.place[self.on]],
+            lambda rows: rows @ right,
+        )
+
+    def squared(self) -> SquaredCircleRows:
+        """Elementwise square of the rows times ``FourierVectors``, on demand."""
+        return SquaredCircleRows(self)
+
+    def _rows(self, index: Tensor) -> Tensor:
+        size, points = self.shape[1], self.points[index].unsqueeze(1)
+        cells = (self.place[index].unsqueeze(1) + self._near) % size
+        lags = (points - self.axis[cells]).abs_()
+        shorter = torch.minimum(lags, (self._around - lags).abs())
+        lags = torch.where(self.within[index].unsqueeze(1), shorter, lags)
+        near = self._kernels.at_lags(self._grid, self._number, lags.reshape(-1)).view(lags.shape)
+        found = near.new_zeros(len(points), size).scatter_(1, cells, near)
+        return found if self._scale is None else self._scale * found
+
+    def _by_parts(
+        self, right: Tensor, on_axis: Callable[[], Tensor], elsewhere: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """Rows of a product at points of the axis, and from rows of k elsewhere."""
+        found = right.new_empty(self.shape[0], right.shape[1])
+        if bool(self.on.any()):
+            found[self.on] = on_axis()
+        away = (~self.on).nonzero().squeeze(1)
+        for part in away.split(max(1, BLOCK_NUMBERS // self.shape[1])) if len(away) else ():
+            found[part] = elsewhere(self._rows(part))
         return found
 
-    def _contract_rows(self, vector: Tensor, rows: slice) -> Tensor:
-        first = self.cross[0][self.place[0][rows]]
-        rest = first @ vector.view(first.shape[1], -1)
-        for g, place in zip(self.cross[1:], self.place[1:], strict=True):
-            left = g[place[rows]].unsqueeze(1)
-            rest = torch.bmm(left, rest.view(left.shape[0], left.shape[2], -1)).squeeze(1)
-        return rest.squeeze(1)
+
+class SquaredCircleRows:
+    """The elementwise square of k(points, axis) Q, where both of a frequency weigh the same.
+
+    At points of the axis a cosine's and a sine's square sum to the same everywhere: all rows are
+    the squared eigenvalues over a.
+    """
+
+    def __init__(self, rows: CircleRows) -> None:
+        self._source, self.shape = rows, rows.shape
+        self._values, self._vectors = rows.circulant.eigh()
+
+    def matmul(self, right: Tensor) -> Tensor:
+        """The product with (a, c): (q, c)."""
+        everywhere = self._values.square() @ right / self.shape[1]
+
+        def elsewhere(rows: Tensor) -> Tensor:
+            return self._of_rows(rows) @ right
+
+        return self._source._by_parts(right, lambda: everywhere, elsewhere)
+
+    def __getitem__(self, index: Tensor) -> Tensor:
+        """Rows (k, a) of some points; only for few of them at once."""
+        return self._of_rows(self._source[index])
+
+    def _of_rows(self, rows: Tensor) -> Tensor:
+        half = torch.fft.rfft(rows, norm="ortho")
+        return self._vectors.doubled(half.real.square() + half.imag.square())
+
+
+CrossFactor: TypeAlias = Tensor | CircleRows | SquaredCircleRows
+"""Covariances of points with one axis."""
+
+
+def cross_factors(
+    grid: CartesianGrid, kernels: AxisKernels, points: Sequence[Tensor]
+) -> list[CrossFactor]:
+    """Per axis k_l(points_l, axis_l) (q_l, m_l), dense or on demand; the scale is in the first."""
+    found: list[CrossFactor] = []
+    for number, place in enumerate(points):
+        axis = grid.axes[number]
+        scale = None if number else kernels.scale(axis)
+        if grid.circular(number):
+            cross = CircleRows(axis.squeeze(1), place.squeeze(1), kernels, grid, number, scale)
+            found.append(cross)
+        else:
+            rows, columns = grid.embedded(number, place), grid.embedded(number)
+            matrix = kernels.matrix(number, rows, columns)
+            found.append(matrix if scale is None else scale * matrix)
+    return found

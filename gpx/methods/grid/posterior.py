@@ -16,22 +16,29 @@ from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import SolveReport, available_memory
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Posterior
-from gpx.methods.grid.axes import GRID_VECTORS, CartesianGrid, GriddedRows, unobserved
+from gpx.methods.grid.axes import (
+    GRID_VECTORS,
+    CartesianGrid,
+    GriddedRows,
+    unobserved,
+    widened,
+)
 from gpx.methods.grid.factors import AxisKernels, split_kernel
 from gpx.methods.grid.gaps import GapOptions, choose_gaps, solve_gaps
 from gpx.methods.grid.points import GridPoints
 from gpx.methods.grid.system import GridSystem
 from gpx.methods.grid.variance import (
+    DenseVariance,
+    SampledVariance,
     VarianceBracket,
     VarianceOptions,
     choose_variance,
     full_variance,
+    prior_weights,
     rank_reduced_variance,
     solved_variance,
     variance_bracket,
 )
-from gpx.methods.grid.variance_vectors import DenseVariance, SampledVariance, prior_weights
-from gpx.methods.grid.wide_circle import widened
 
 
 class GridPosterior(Posterior):
@@ -187,7 +194,7 @@ class GridPosterior(Posterior):
         elif used == "sampled":
             variance = self._sampled_variance(points, x)
         elif used == "rank_reduced":
-            variance = rank_reduced_variance(system, points, self.options, self.variance.rank)
+            variance = rank_reduced_variance(system, points, self.variance.rank)
         else:
             variance = solved_variance(system, points, self.options, used)  # type: ignore[arg-type]
         return Marginals(mean, variance.clamp_(min=0.0))

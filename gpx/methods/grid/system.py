@@ -1,43 +1,55 @@
-"""K + sigma^2 I over a grid and over its observed cells, through small factors."""
+"""The operators of a grid with gaps: K + sigma^2 I over all cells, observed cells and gaps."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
 
 import torch
 from torch import Tensor
 
 from gpx.errors import NotPositiveDefinite
-from gpx.linalg import kronecker_vector
-from gpx.linalg.circulant_factor import CirculantFactor, FourierVectors
+from gpx.linalg import kronecker_vector, split_index
 from gpx.linalg.kronecker_workspace import KroneckerWorkspace
 from gpx.methods.grid.axes import GriddedRows
+from gpx.operators import Circulant, Inverse, Kronecker, KroneckerPlusDiagonal, Selection
+from gpx.operators.shifted_spectrum import ShiftedSpectrum
+
+DENSE_POINTS = 1500
+"""Up to so many observed cells "auto" factorises their covariance matrix."""
+
+DENSE_WORK = 10**7
+"""Up to this number of gaps times number of cells "auto" factorises F = C[Z, Z]."""
+
+BLOCK_NUMBERS = 2**24
+"""Numbers in one block of columns over the grid."""
 
 
 class GridSystem:
     """K = K_1 x ... x K_d on the whole grid and its restrictions to observed cells X and gaps Z.
 
-    A factor of an axis closed to a circle is circulant: it and its eigenvectors go by FFT.
-
-    With K_l = Q_l diag(lambda_l) Q_l^T: C = (K + sigma^2 I)^{-1} = Q (T + sigma^2 I)^{-1} Q^T costs
-    two Kronecker products. All vectors are (k,) or (k, c).
+    All of it is detached and for inner loops: products run in the buffers of ``workspace``. Vectors
+    are (k,) or (k, c).
 
     Args:
         factors (m_l, m_l): K_l, symmetric positive semi-definite; or (m_l,), the first column of a
-            circulant one. Detached.
+            circulant one, which an axis closed to a circle has.
         noise (): sigma^2 > 0.
         rows: cells and gaps.
         workspace: buffers to use; systems at other hyperparameters may share them.
 
     Attributes:
-        vectors, values: Q_l (m_l, m_l) and lambda_l (m_l,), rounded negative values raised to 0.
-        shifted (M,): lambda_i + sigma^2 over the grid of eigenvalues.
+        kronecker (M, M): K, a ``Kronecker``.
+        matrix (M, M): K + sigma^2 I, a ``KroneckerPlusDiagonal``.
+        spectrum: eigenvalues and eigenvectors of both.
 
     Raises:
         NotPositiveDefinite: a factor is not finite, or has an eigenvalue that rounding does not
             explain.
 
-    Cost: sum_l 9 m_l^3 once; memory sum_l 2 m_l^2 + M.
+    Cost: sum_l 9 m_l^3 once, circulant factors m_l log m_l; memory sum_l 2 m_l^2 + M.
     Source: Evans thesis, sections 2.3 and 3.3.
     """
 
@@ -48,22 +60,18 @@ class GridSystem:
         rows: GriddedRows,
         workspace: KroneckerWorkspace | None = None,
     ) -> None:
-        detached = [f.detach().contiguous() for f in factors]
-        self.factors: list[Tensor | CirculantFactor] = [
-            CirculantFactor(f) if f.ndim == 1 else f for f in detached
-        ]
         self.noise = noise.detach()
         self.rows = rows
-        self.workspace = KroneckerWorkspace(rows.grid.shape) if workspace is None else workspace
-        pairs = [_eigh(f, axis) for axis, f in enumerate(self.factors)]
-        self.values = [value for value, _ in pairs]
-        self.vectors = [vector for _, vector in pairs]
-        self.transposed = [
-            q.mT.contiguous() if isinstance(q, Tensor) else q.mT for q in self.vectors
-        ]
-        spectrum = kronecker_vector(self.values)
-        # of a single axis these are the values themselves
-        self.shifted = spectrum.add_(self.noise) if len(pairs) > 1 else spectrum + self.noise
+        workspace = KroneckerWorkspace(rows.grid.shape) if workspace is None else workspace
+        detached = [f.detach().contiguous() for f in factors]
+        self.kronecker = Kronecker(
+            *[Circulant(f) if f.ndim == 1 else f for f in detached], workspace=workspace
+        )
+        for axis, f in enumerate(self.kronecker.factors):
+            if isinstance(f, Circulant):
+                _require_definite(f, axis)
+        self.matrix = KroneckerPlusDiagonal(self.kronecker, self.noise, covariances=True)
+        self.spectrum: ShiftedSpectrum = self.matrix.spectrum()
 
     @property
     def num_observed(self) -> int:
@@ -88,93 +96,180 @@ class GridSystem:
     @property
     def circular(self) -> bool:
         """Whether an axis is closed to a circle."""
-        return any(isinstance(f, CirculantFactor) for f in self.factors)
+        return any(isinstance(f, Circulant) for f in self.kronecker.factors)
+
+    @property
+    def factors(self) -> list[Tensor]:
+        """K_l (m_l, m_l), or the first column (m_l,) of a circulant one."""
+        return [f.column if isinstance(f, Circulant) else f for f in self.kronecker.factors]
 
     @property
     def largest(self) -> Tensor:
         """Largest eigenvalue of K, ()."""
-        return kronecker_vector([v.max().reshape(1) for v in self.values]).squeeze(0)
+        return kronecker_vector([v.max().reshape(1) for v in self.spectrum.values]).squeeze(0)
 
     # -- products between lists of cells ----------------------------------------------------------
 
     def covariance(self, source: Tensor | None, target: Tensor | None, vectors: Tensor) -> Tensor:
         """K[target, source] times vectors; None is the whole grid. Cost: one Kronecker product."""
-        grid = self._enter(source, vectors)
-        return self._leave(self.workspace.product(self.factors, grid), target, vectors)
+        return Selection(self.kronecker, rows=target, columns=source).bare_product()(vectors)
 
     def inverse(self, source: Tensor | None, target: Tensor | None, vectors: Tensor) -> Tensor:
-        """C[target, source] times vectors; None is the whole grid. Two Kronecker products."""
-        grid = self.workspace.product(self.transposed, self._enter(source, vectors))
-        grid /= self.shifted
-        return self._leave(self.workspace.product(self.vectors, grid), target, vectors)
+        """C[target, source] times vectors, C = (K + sigma^2 I)^{-1}; None is the whole grid.
+
+        Cost: two Kronecker products.
+        """
+        return Selection(self._inverse, rows=target, columns=source).bare_product()(vectors)
 
     def inverse_root(self, target: Tensor | None, vectors: Tensor) -> Tensor:
         """(Q (T + sigma^2)^{-1/2})[target] times vectors over the eigenvalue grid."""
-        grid = self._enter(None, vectors) * self.shifted.rsqrt()
-        return self._leave(self.workspace.product(self.vectors, grid), target, vectors)
+        scaled = _scaled(vectors, self.spectrum.shifted.rsqrt())
+        return Selection(self.eigenvectors, rows=target).bare_product()(scaled)
 
     def root(self, vectors: Tensor) -> Tensor:
         """Q T^{1/2} times vectors over the eigenvalue grid: draws of N(0, K) from normals."""
-        weights = (self.shifted - self.noise).clamp_(min=0.0).sqrt_()
-        grid = self._enter(None, vectors) * weights
-        return self._leave(self.workspace.product(self.vectors, grid), None, vectors)
+        weights = (self.spectrum.shifted - self.noise).clamp_(min=0.0).sqrt_()
+        return self.eigenvectors.bare_product()(_scaled(vectors, weights))
+
+    @cached_property
+    def eigenvectors(self) -> Kronecker:
+        """Q (M, M)."""
+        return Kronecker(*self.spectrum.vectors, workspace=self.kronecker.workspace)
+
+    @cached_property
+    def _inverse(self) -> Inverse:
+        return self.matrix.inverse()
+
+    @cached_property
+    def _observed(self) -> Callable[[Tensor], Tensor]:
+        cells = self.rows.cells
+        return Selection(self.kronecker, rows=cells, columns=cells).bare_product()
+
+    @cached_property
+    def missing(self) -> Callable[[Tensor], Tensor]:
+        """F times (L,) or (L, c), F = C[Z, Z]: "fill the gaps", two Kronecker products."""
+        gaps = self.rows.gaps
+        return Selection(self._inverse, rows=gaps, columns=gaps).bare_product()
 
     def observed(self, vectors: Tensor) -> Tensor:
         """(K_XX + sigma^2 I) times (N,) or (N, c): "ignore the gaps", one Kronecker product."""
-        cells = self.rows.cells
-        return self.covariance(cells, cells, vectors).add_(vectors * self.noise)
+        return self._observed(vectors).add_(vectors * self.noise)
 
-    def missing(self, vectors: Tensor) -> Tensor:
-        """F times (L,) or (L, c), F = C[Z, Z]: "fill the gaps", two Kronecker products."""
-        return self.inverse(self.rows.gaps, self.rows.gaps, vectors)
-
-    def spread(self, vectors: Tensor) -> Tensor:
-        """Values at the observed cells (N, ...) put on the whole grid (M, ...), zero at gaps."""
+    def on_grid(self, vectors: Tensor) -> Tensor:
+        """Values at the observed cells (N, ...) placed on the whole grid (M, ...), zero at gaps."""
         out = vectors.new_zeros(self.size, *vectors.shape[1:])
         out[self.rows.cells] = vectors
         return out
 
-    def _enter(self, cells: Tensor | None, vectors: Tensor) -> Tensor:
-        if cells is not None:
-            return self.workspace.scatter(cells, vectors)
-        return vectors.unsqueeze(0) if vectors.ndim == 1 else vectors.mT.contiguous()
+    # -- derivatives ------------------------------------------------------------------------------
 
-    def _leave(self, grid: Tensor, cells: Tensor | None, like: Tensor) -> Tensor:
-        if cells is not None:
-            return self.workspace.gather(grid, cells, like)
-        out = grid.clone()  # the workspace will be written again
-        return out.squeeze(0) if like.ndim == 1 else out.mT
+    def bilinear_gradient(self, left: Tensor, right: Tensor) -> FactorGradient:
+        """Gradient of sum_j left_j^T (K + sigma^2 I) right_j for left, right (M,) or (M, c).
 
+        Not symmetrised. Cost: (3 d - 2) / d Kronecker products per column; memory d vectors over
+        the grid.
+        """
+        *factors, noise = self.matrix._bilinear_derivative(left, right)
+        return FactorGradient(factors, noise.squeeze(0))
 
-def _eigh(factor: Tensor | CirculantFactor, axis: int) -> tuple[Tensor, Tensor | FourierVectors]:
-    """Eigenvalues (raised to zero) and eigenvectors, worked out in float64."""
-    if isinstance(factor, CirculantFactor):
-        return _circulant_eigh(factor, axis)
-    if not bool(torch.isfinite(factor).all()):
-        raise NotPositiveDefinite(
-            f"the covariance of grid axis {axis} ({factor.shape[0]} points) has entries that are "
-            "not finite; check the lengthscales"
-        )
-    values, vectors = torch.linalg.eigh(factor.double())
-    least, most = float(values[0]), float(values[-1])
-    # the factor's entries carry the rounding of their own dtype
-    allowed = 100.0 * torch.finfo(factor.dtype).eps * factor.shape[0] * max(most, 0.0)
-    if least < -allowed or not most > 0.0:
-        raise NotPositiveDefinite(
-            f"the covariance of grid axis {axis} ({factor.shape[0]} points) has eigenvalues from "
-            f"{least:.2e} to {most:.2e}; expected none below zero. Is its kernel positive definite?"
-        )
-    return values.clamp(min=0.0).to(factor.dtype), vectors.to(factor.dtype).contiguous()
+    def spectral_sum(
+        self,
+        function: Callable[[Tensor], Tensor],
+        slope: Callable[[Tensor], Tensor],
+        count: int | None = None,
+    ) -> tuple[Tensor, FactorGradient]:
+        """``ShiftedSpectrum.function_sum``: sums of functions of eigenvalues, with gradient."""
+        value, factors, noise = self.spectrum.function_sum(function, slope, count)
+        return value, FactorGradient(factors, noise.squeeze(0))
+
+    def zero_gradient(self) -> FactorGradient:
+        """Of a constant."""
+        return FactorGradient([torch.zeros_like(f) for f in self.factors], 0.0 * self.noise)
 
 
-def _circulant_eigh(factor: CirculantFactor, axis: int) -> tuple[Tensor, FourierVectors]:
-    size, values = factor.shape[0], factor.values
-    if not factor.definite:
-        raise NotPositiveDefinite(
-            f"the covariance of grid axis {axis} cannot be closed to a circle for products by FFT "
-            f"({size:,} points, an eigenvalue of {float(values.min()):.1e}): it reaches over the "
-            "whole length of the axis, or repeats itself; start at a shorter lengthscale, take a "
-            "kernel that dies out, thin the axis or put two columns in its place (such as day and "
-            "hour), or set approx.fft_points=null where eigenvectors fit memory"
-        )
-    return values.clamp(min=0.0), FourierVectors(size)
+@dataclass(frozen=True)
+class FactorGradient:
+    """Derivative of a scalar with respect to K_1 ... K_d and to the noise variance.
+
+    Attributes:
+        factors (m_l, m_l): d / d K_l, every entry of K_l its own variable; (m_l,) the first column
+            of a circulant factor.
+        noise (): d / d sigma^2.
+    """
+
+    factors: list[Tensor]
+    noise: Tensor
+
+    def __add__(self, other: FactorGradient) -> FactorGradient:
+        """Of the sum of two scalars."""
+        pairs = zip(self.factors, other.factors, strict=True)
+        return FactorGradient([a + b for a, b in pairs], self.noise + other.noise)
+
+    def __mul__(self, scale: float | Tensor) -> FactorGradient:
+        """Of a multiple."""
+        return FactorGradient([scale * f for f in self.factors], scale * self.noise)
+
+    __rmul__ = __mul__
+
+
+def _scaled(vectors: Tensor, weights: Tensor) -> Tensor:
+    return vectors * (weights if vectors.ndim == 1 else weights.unsqueeze(1))
+
+
+def _require_definite(factor: Circulant, axis: int) -> None:
+    if factor.definite:
+        return
+    least = float(factor.half_eigenvalues().min())
+    raise NotPositiveDefinite(
+        f"the covariance of grid axis {axis} cannot be closed to a circle for products by FFT "
+        f"({factor.shape[-1]:,} points, an eigenvalue of {least:.1e}): it reaches over the "
+        "whole length of the axis, or repeats itself; start at a shorter lengthscale, take a "
+        "kernel that dies out, thin the axis or put two columns in its place (such as day and "
+        "hour), or set approx.fft_points=null where eigenvectors fit memory"
+    )
+
+
+# -- dense matrices of small systems --------------------------------------------------------------
+
+
+def dense_is_cheap(num_observed: int, num_gaps: int) -> bool:
+    """Whether a Cholesky factor over the observed cells or over the gaps costs next to nothing."""
+    return num_observed <= DENSE_POINTS or num_gaps * (num_gaps + num_observed) <= DENSE_WORK
+
+
+def over_observed(num_observed: int, num_gaps: int) -> bool:
+    """Whether a dense route factorises K_XX itself rather than F."""
+    return num_observed <= max(num_gaps, 1) or num_observed <= DENSE_POINTS
+
+
+def observed_covariance(factors: Sequence[Tensor], rows: GriddedRows) -> Tensor:
+    """K_XX (N, N) between observed cells, differentiable in the factors.
+
+    Args:
+        factors (m_l, m_l), or (m_l,): the first column of a circulant one.
+
+    Cost: d N^2 operations, as many numbers for a gradient.
+    """
+    return reduce(operator.mul, map(_between, factors, split_index(rows.cells, rows.grid.shape)))
+
+
+def _between(factor: Tensor, index: Tensor) -> Tensor:
+    """The entries of a factor, or of the circulant with that first column, between points."""
+    if factor.ndim == 2:
+        return factor[index][:, index]
+    return factor[(index.unsqueeze(1) - index).remainder_(factor.shape[0])]
+
+
+def missing_matrix(system: GridSystem) -> Tensor:
+    """F = C[Z, Z] (L, L), by columns. Cost: 2 L Kronecker products, L^2 numbers."""
+    count, like = system.num_gaps, system.spectrum.shifted
+    eye = torch.eye(count, dtype=like.dtype, device=like.device)
+    columns = [system.missing(eye[:, block]) for block in blocks(count, system.size)]
+    whole = torch.cat(columns, 1)
+    return 0.5 * (whole + whole.mT)
+
+
+def blocks(count: int, size: int) -> list[slice]:
+    """``count`` columns over ``size`` cells in blocks of ``BLOCK_NUMBERS`` numbers at most."""
+    step = max(1, BLOCK_NUMBERS // size)
+    return [slice(i, min(i + step, count)) for i in range(0, count, step)]

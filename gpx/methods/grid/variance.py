@@ -1,7 +1,8 @@
-"""Posterior variances on and off a grid with gaps by solves: exact, bracketed, rank-reduced."""
+"""Posterior variances on and off a grid with gaps: by solves, a factor or sampled vectors."""
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, get_args
@@ -10,15 +11,19 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError
-from gpx.linalg import UnconvergedWarning
-from gpx.methods.grid.dense import dense_is_cheap
-from gpx.methods.grid.gaps import (
-    GapOptions,
-    ignore_preconditioner,
-    solve_gaps,
-)
+from gpx.linalg import RelativeResidual, UnconvergedWarning, cholesky, conjugate_gradients
+from gpx.methods.grid.gap_preconditioners import fill_preconditioner, ignore_preconditioner
+from gpx.methods.grid.gaps import GapOptions, choose_gaps, solve_gaps
 from gpx.methods.grid.points import GridPoints
-from gpx.methods.grid.system import GridSystem
+from gpx.methods.grid.system import (
+    BLOCK_NUMBERS,
+    GridSystem,
+    blocks,
+    dense_is_cheap,
+    missing_matrix,
+    observed_covariance,
+    over_observed,
+)
 
 VarianceName = Literal["auto", "dense", "fill", "ignore", "sampled", "rank_reduced"]
 
@@ -26,13 +31,19 @@ EXACT_POINTS = 64
 """Test points up to which "auto" solves a system for each, where no factor is cheap."""
 
 MOST_ERROR = 1e-3
-"""What solves may leave of error, in units of the predictive variance."""
+"""Largest error of a variance by solving, relative to the predictive variance."""
 
 TIGHTER = 1e-2
-"""Factor of the tolerance from one round of a variance's solve to the next."""
+"""Factor by which the tolerance shrinks from one round of solves for a variance to the next."""
 
-BLOCK_NUMBERS = 2**24
-"""Numbers in one block of columns over the grid."""
+SEED = 2017
+"""Seed of sampled variances, fixed so that a posterior always predicts the same."""
+
+SAMPLE_BLOCK = 32
+"""Samples drawn together; after each block their error is estimated again."""
+
+SAMPLE_TOLERANCE = 1e-3
+"""Largest relative residual of solves for samples: far below the scatter of the samples."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +111,8 @@ def full_variance(system: GridSystem, points: GridPoints) -> Tensor:
     The elementwise square of a Kronecker product is that of the squares: one product for all
     points. Cost: as the mean at the points. Source: Evans thesis, section 3.4, extended.
     """
-    squared = points.squared(system.vectors)
-    return points.prior - squared.contract(system.shifted.reciprocal())
+    squared = points.squared(system.spectrum.vectors)
+    return points.prior - squared.contract(system.spectrum.shifted.reciprocal())
 
 
 def solved_variance(
@@ -168,11 +179,9 @@ def variance_bracket(
     )
 
 
-def rank_reduced_variance(
-    system: GridSystem, points: GridPoints, options: GapOptions, rank: int
-) -> Tensor:
+def rank_reduced_variance(system: GridSystem, points: GridPoints, rank: int) -> Tensor:
     """k_** - g_X^T (B B^T + sigma^2 I)^{-1} g_X with the ``rank`` leading eigenpairs, (t,)."""
-    q = ignore_preconditioner(system, replace(options, precondition_rank=rank))
+    q = ignore_preconditioner(system, rank)
     assert q is not None
     found = torch.empty_like(points.prior)
     step = max(1, BLOCK_NUMBERS // system.size)
@@ -181,3 +190,194 @@ def rank_reduced_variance(
         cross = points.observed(rows, system.rows.cells).mT
         found[rows] = points.prior[rows] - (cross * q.solve(cross)).sum(0)
     return found
+
+
+class DenseVariance:
+    """Exact variances by one Cholesky factor, of K_XX + sigma^2 I or, where fewer, over the gaps.
+
+    Over the observed cells v = k_** - |L^{-1} g_X|^2; over the gaps v = v_full + |R^T (C g)_Z|^2
+    with F^{-1} = R R^T, whose second term is what the gaps add to the full grid's closed form. In
+    float64 whatever the dtype of the grid.
+
+    Raises:
+        NotPositiveDefinite: the matrix is not, to rounding.
+
+    Cost: N^3 / 3 and N^2 per point; or L^3 / 3, 3 L Kronecker products and L products as for means.
+    Memory N^2, or L M.
+    Source: Evans thesis, section 3.4; over the gaps by block inversion.
+    """
+
+    def __init__(self, system: GridSystem) -> None:
+        self.observed = system.circular or over_observed(system.num_observed, system.num_gaps)
+        if self.observed:
+            matrix = observed_covariance([f.double() for f in system.factors], system.rows)
+            matrix.diagonal().add_(system.noise.double())
+            name = "the covariance of the observed cells plus noise"
+            self.factor, _ = cholesky(matrix, name=name, ladder=(0.0,))
+            return
+        matrix = missing_matrix(system).double()
+        lower, _ = cholesky(matrix, name="C at the gaps", ladder=(0.0,))
+        eye = torch.eye(lower.shape[0], dtype=lower.dtype, device=lower.device)
+        root = torch.linalg.solve_triangular(lower.mT, eye, upper=True).to(
+            system.spectrum.shifted.dtype
+        )
+        gaps = system.rows.gaps
+        parts = [system.inverse(gaps, None, root[:, b]) for b in blocks(len(gaps), system.size)]
+        self.factor = torch.cat(parts, 1)
+
+    def variance(self, system: GridSystem, points: GridPoints) -> Tensor:
+        """(t,) at points."""
+        if not self.observed:
+            return full_variance(system, points) + points.contract(self.factor).square().sum(1)
+        found = torch.empty_like(points.prior)
+        step = max(1, BLOCK_NUMBERS // self.factor.shape[0])
+        for start in range(0, found.shape[0], step):
+            rows = slice(start, min(start + step, found.shape[0]))
+            cross = points.observed(rows, system.rows.cells).mT.double()
+            seen = torch.linalg.solve_triangular(self.factor, cross, upper=False)
+            found[rows] = (points.prior[rows].double() - seen.square().sum(0)).to(found.dtype)
+        return found
+
+
+class Sampled(NamedTuple):
+    """Variances from samples.
+
+    Attributes:
+        variance (t,).
+        error: relative standard error of variance plus noise variance at the worst point.
+        samples: how many were used.
+    """
+
+    variance: Tensor
+    error: float
+    samples: int
+
+
+class SampledVariance:
+    """Random vectors over the grid whose squared means estimate the term of a variance that has no
+    closed form, at any points.
+
+    Filling ("fill"): v = v_full + E[(g^T C V^T F^{-1/2} z)^2], the second term what the gaps add to
+    the variance of the full grid, which has a closed form. Draws F^{-1/2} z are F^{-1} w_Z with
+    w ~ N(0, C). Else: v = E[(f(x) - its prediction from noisy f_X)^2] over draws f of the prior.
+
+    Every draw is Gaussian, so S of them leave the sampled term a relative standard error of
+    sqrt(2 / S), and blocks are drawn until that is small beside the whole variance.
+
+    Args:
+        most: samples, at most; what is kept are so many vectors over the grid.
+
+    Exactness: unbiased up to the choice of when to end.
+    Cost: one solve per sample, in blocks; memory ``most`` vectors over the grid.
+    """
+
+    def __init__(self, system: GridSystem, options: GapOptions, most: int) -> None:
+        gaps, _ = choose_gaps(options, system.num_gaps, system.size, system.inner_size)
+        self.system, self.options, self.most = system, options, most
+        self.filling = gaps in ("fill", "penalize")
+        self._blocks: list[Tensor] = []
+
+    def block(self, number: int) -> Tensor:
+        """Vectors (M, c) of one block, always the same ones."""
+        while len(self._blocks) <= number:
+            self._blocks.append(self._drawn(len(self._blocks)))
+        return self._blocks[number]
+
+    def _drawn(self, number: int) -> Tensor:
+        system, count = self.system, min(SAMPLE_BLOCK, self.most - number * SAMPLE_BLOCK)
+        like = system.spectrum.shifted
+        generator = torch.Generator(device=like.device).manual_seed(SEED + number)
+        vectors = like.new_empty(system.size, count)
+        step = max(1, BLOCK_NUMBERS // system.size)
+        for start in range(0, count, step):
+            block = slice(start, min(start + step, count))
+            normals = torch.randn(
+                system.size,
+                block.stop - block.start,
+                generator=generator,
+                dtype=like.dtype,
+                device=like.device,
+            )
+            draw = self._filled if self.filling else self._ignored
+            vectors[:, block] = draw(system, self.options, normals, generator)
+        return vectors
+
+    @staticmethod
+    def _filled(
+        system: GridSystem, options: GapOptions, normals: Tensor, generator: torch.Generator
+    ) -> Tensor:
+        solved = conjugate_gradients(
+            system.missing,
+            system.inverse_root(system.rows.gaps, normals),
+            preconditioner=fill_preconditioner(system, options.precondition_rank),
+            stop=RelativeResidual(max(options.tolerance, sample_tolerance(system))),
+            max_iterations=options.max_iterations,
+            verify=False,
+            on_failure="warn",
+        )
+        return system.inverse(system.rows.gaps, None, solved.solution)
+
+    @staticmethod
+    def _ignored(
+        system: GridSystem, options: GapOptions, normals: Tensor, generator: torch.Generator
+    ) -> Tensor:
+        prior = system.root(normals)
+        noise = torch.randn(
+            system.num_observed,
+            normals.shape[1],
+            generator=generator,
+            dtype=normals.dtype,
+            device=normals.device,
+        )
+        targets = prior[system.rows.cells] + system.noise.sqrt() * noise
+        tolerance = max(options.tolerance, sample_tolerance(system))
+        solved = solve_gaps(system, targets, replace(options, tolerance=tolerance))
+        return prior_weights(system, normals) - solved.alpha
+
+    def variance(self, points: GridPoints, error: float) -> Sampled:
+        """At points (t,), to a relative standard ``error``; cost S products as for means."""
+        system = self.system
+        if self.filling:
+            known = full_variance(system, points)
+        else:
+            known = points.prior - grid_explained(system, points)
+        total, count = torch.zeros_like(points.prior), 0
+        while True:
+            block = self.block(count // SAMPLE_BLOCK)
+            for part in block.split(max(1, 2 * BLOCK_NUMBERS // block.shape[0]), 1):
+                total += points.contract(part).square_().sum(1)
+            count += block.shape[1]
+            mean = total / count
+            whole = (known + mean).clamp_(min=0.0) + system.noise
+            share = float((mean / whole).max()) if len(mean) else 0.0
+            found = share * math.sqrt(2.0 / count)
+            if found <= error or count >= self.most:
+                return Sampled(known + mean, found, count)
+
+
+def sample_tolerance(system: GridSystem) -> float:
+    """Relative residual of sampled solves: 1e-3, less where the noise is far below the prior.
+
+    A residual of r times the targets may leave r^2 k / sigma^2 of the prior variance k, per cell.
+    """
+    prior = math.prod(float(f.diagonal().max()) for f in system.kronecker.factors)
+    return min(SAMPLE_TOLERANCE, 0.1 * math.sqrt(float(system.noise) / prior))
+
+
+def grid_explained(system: GridSystem, points: GridPoints) -> Tensor:
+    """g^T K^+ g (t,): the prior variance that values on the whole grid without noise explain."""
+    return points.squared(system.spectrum.vectors).contract(_pseudo_inverse(system))
+
+
+def prior_weights(system: GridSystem, normals: Tensor) -> Tensor:
+    """Q T^{+1/2} z (M, c): prior functions g(x)^T times it that equal Q T^{1/2} z on the grid."""
+    weights = _pseudo_inverse(system).sqrt()
+    scaled = normals * (weights if normals.ndim == 1 else weights.unsqueeze(1))
+    return system.eigenvectors.bare_product()(scaled)
+
+
+def _pseudo_inverse(system: GridSystem) -> Tensor:
+    """1 / lambda where lambda is above rounding, else 0, (M,)."""
+    spectrum = system.spectrum.shifted - system.noise
+    floor = 1e3 * torch.finfo(spectrum.dtype).eps * (spectrum.max() + system.noise)
+    return torch.where(spectrum > floor, 1.0 / spectrum.clamp(min=floor), 0.0)

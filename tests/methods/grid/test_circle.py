@@ -253,7 +253,7 @@ def test_long_stretches_without_data_cost_few_steps(monkeypatch):
         kernel=Matern32(1, lengthscale=1.0), mean=Zero(), likelihood=Gaussian(0.05), fft_points=100
     ).double()
     steps = model.condition(x, y).report.iterations
-    monkeypatch.setattr("gpx.methods.grid.gaps.LongGaps", lambda system: None)
+    monkeypatch.setattr("gpx.methods.grid.gap_preconditioners.LongGaps", lambda system: None)
     plain = model.condition(x, y).report.iterations
     assert steps < 40
     assert plain > 5 * steps

@@ -14,12 +14,11 @@ from gpx.errors import ConfigError, NotPositiveDefinite
 from gpx.linalg import UnconvergedWarning
 from gpx.methods.grid import gaps as grid_gaps
 from gpx.methods.grid.axes import CartesianGrid, GriddedRows
+from gpx.methods.grid.gap_preconditioners import fill_preconditioner, ignore_preconditioner
 from gpx.methods.grid.gaps import (
     GapOptions,
     bracket,
     choose_gaps,
-    fill_preconditioner,
-    ignore_preconditioner,
     solve_gaps,
 )
 from gpx.methods.grid.system import GridSystem
@@ -110,7 +109,7 @@ def test_both_powers_of_the_penalty_preconditioner_solve_the_same_system(power):
     diagonal = system.noise.expand(system.size).clone()
     diagonal[system.rows.gaps] += 1e3
     matrix = system.covariance(None, None, torch.eye(system.size, dtype=y.dtype)) + diagonal.diag()
-    want = torch.linalg.solve(matrix, system.spread(y))
+    want = torch.linalg.solve(matrix, system.on_grid(y))
     torch.testing.assert_close(found, want, rtol=1e-6, atol=1e-7)
 
 
@@ -254,12 +253,12 @@ def test_a_filling_solve_reports_the_true_residual(monkeypatch):
 @pytest.mark.parametrize("share", [0.3, 0.8])
 def test_ignoring_preconditioner_is_the_stated_inverse_whichever_side_is_summed(share):
     system, matrix, y, _ = dense(share)
-    values, order = torch.sort((system.shifted - system.noise), descending=True)
+    values, order = torch.sort((system.spectrum.shifted - system.noise), descending=True)
     columns = torch.eye(system.size, dtype=y.dtype)[:, order[:20]]
-    vectors = system.workspace.product(system.vectors, columns.mT.contiguous()).mT.clone()
+    vectors = system.eigenvectors @ columns
     low = vectors[system.rows.cells] * values[:20].sqrt()
     want = low @ low.mT + system.noise * torch.eye(len(y), dtype=y.dtype)
-    q = ignore_preconditioner(system, GapOptions("ignore", precondition_rank=20))
+    q = ignore_preconditioner(system, 20)
     eye = torch.eye(len(y), dtype=y.dtype)
     inverse = torch.linalg.inv(want)
     slack = 1e-10 * float(inverse.abs().max())
@@ -272,7 +271,7 @@ def test_ignoring_preconditioner_is_the_stated_inverse_whichever_side_is_summed(
         * values[:20].sqrt().unsqueeze(1),
     )
     torch.testing.assert_close(*grams, rtol=0, atol=1e-10 * float(grams[0].abs().max()))
-    whole = ignore_preconditioner(system, GapOptions("ignore", precondition_rank=system.size))
+    whole = ignore_preconditioner(system, system.size)
     inverse = torch.linalg.inv(matrix)
     slack = 1e-10 * float(inverse.abs().max())
     torch.testing.assert_close(whole.solve(eye), inverse, rtol=0, atol=slack)
@@ -281,11 +280,12 @@ def test_ignoring_preconditioner_is_the_stated_inverse_whichever_side_is_summed(
 def test_filling_preconditioner_is_the_stated_inverse():
     system, _, y, _ = dense()
     rank, gaps = 30, system.rows.gaps
-    q = fill_preconditioner(system, GapOptions("fill", precondition_rank=rank))
-    whole = torch.kron(torch.kron(*system.vectors[:2]), system.vectors[2])
-    smallest = system.shifted.argsort()[:rank]
-    shift = 0.5 / system.shifted[smallest].max()
-    root = whole[gaps][:, smallest] * (system.shifted[smallest].reciprocal() - shift).sqrt()
+    q = fill_preconditioner(system, rank)
+    whole = torch.kron(torch.kron(*system.spectrum.vectors[:2]), system.spectrum.vectors[2])
+    smallest = system.spectrum.shifted.argsort()[:rank]
+    inverses = system.spectrum.shifted[smallest].reciprocal()
+    shift = 0.5 * inverses.min()
+    root = whole[gaps][:, smallest] * (inverses - shift).sqrt()
     eye = torch.eye(len(gaps), dtype=y.dtype)
     want = torch.linalg.inv(root @ root.mT + shift * eye)
     torch.testing.assert_close(q(eye), want, rtol=1e-10, atol=1e-10 * float(want.abs().max()))
@@ -293,7 +293,7 @@ def test_filling_preconditioner_is_the_stated_inverse():
 
 def test_filling_preconditioner_is_positive_definite_and_changes_no_solution():
     system, _, y, alpha = dense()
-    q = fill_preconditioner(system, GapOptions("fill", precondition_rank=30))
+    q = fill_preconditioner(system, 30)
     inverse = q.solve(torch.eye(system.num_gaps, dtype=y.dtype))
     assert float(torch.linalg.eigvalsh(inverse).min()) > 0.0
     found = solve_gaps(system, y, GapOptions("fill", 1e-12, precondition_rank=30))

@@ -13,11 +13,10 @@ from gpx.kernels import RBF, Matern32
 from gpx.kernels.over_axes import MultiOutput
 from gpx.likelihoods import StudentT
 from gpx.linalg import UnconvergedWarning
-from gpx.methods.grid import dense as grid_dense
 from gpx.methods.grid import points as grid_points
 from gpx.methods.grid import posterior as grid_posterior
+from gpx.methods.grid import system as grid_system
 from gpx.methods.grid import variance as grid_variance
-from gpx.methods.grid import variance_vectors as grid_variance_vectors
 from gpx.methods.grid.variance import VarianceOptions, choose_variance
 from gpx.models import GridGP
 from gpx.objectives import ExactMLL, GridMLL
@@ -83,8 +82,8 @@ def test_variances_of_many_points_are_as_exact_as_of_few(share, points, monkeypa
     whole, x, y = grid_problems.draw(share)
     at = torch.cat([around(whole), whole + 0.03])
     assert len(at) > 2 * grid_variance.EXACT_POINTS
-    monkeypatch.setattr(grid_dense, "DENSE_POINTS", points)
-    monkeypatch.setattr(grid_variance_vectors, "BLOCK_NUMBERS", 1000)
+    monkeypatch.setattr(grid_system, "DENSE_POINTS", points)
+    monkeypatch.setattr(grid_variance, "BLOCK_NUMBERS", 1000)
     model, exact = grid_problems.pair()
     posterior = model.condition(x, y)
     found, want = posterior.predict(at).variance, exact.condition(x, y).predict(at).variance

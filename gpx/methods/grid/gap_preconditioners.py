@@ -1,0 +1,143 @@
+"""Preconditioners of solves with gaps: eigenpairs of the whole grid, or the prior on long gaps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from gpx.errors import ConfigError
+from gpx.linalg import missing_grid_preconditioner, observed_grid_preconditioner
+from gpx.linalg.preconditioners import Preconditioner
+from gpx.methods.grid.system import GridSystem
+from gpx.operators import Selection
+
+DENSE_FACTOR = 2**30
+"""Bytes of a preconditioner's factor that is kept; beyond, it stays a Kronecker product."""
+
+MOST_RANK = 1000
+"""Largest rank of a preconditioner where none was asked for."""
+
+LONG_RUN = 64
+"""Cells in a row without data that make a long gap, most of which the data say little about."""
+
+
+def ignore_preconditioner(system: GridSystem, rank: int | None) -> Preconditioner | None:
+    """Leading eigenpairs of the whole grid at the observed cells, for K_XX + sigma^2 I.
+
+    Args:
+        rank: p; None: as many as lie above the noise variance, at most ``MOST_RANK``.
+
+    Returns:
+        None for rank 0, and where an axis is closed to a circle and no rank is asked for.
+
+    Raises:
+        ConfigError: a rank is asked for where an axis is closed to a circle.
+
+    Cost: min(N, L) p^2 and p^3; memory N p, or O(M) where that is much.
+    """
+    if system.circular:
+        refuse_eigenpairs(rank or 0)
+        return None
+    if rank is None:
+        above = int((system.spectrum.shifted > 2.0 * system.noise).sum())
+        rank = min(max(above, 1), MOST_RANK, system.num_observed)
+    if rank == 0:
+        return None
+    dense = system.num_observed * rank * system.spectrum.shifted.element_size() <= DENSE_FACTOR
+    return observed_grid_preconditioner(
+        [q for q in system.spectrum.vectors if isinstance(q, Tensor)],
+        system.spectrum.values,
+        system.rows.cells,
+        rank,
+        system.noise,
+        form="dense" if dense else "kronecker",
+    )
+
+
+def refuse_eigenpairs(rank: int, variance: bool = False) -> None:
+    """Raise ConfigError where selected eigenpairs are asked of a grid with an axis by FFT."""
+    if not rank and not variance:
+        return
+    option = "approx.variance=rank_reduced" if variance else f"approx.precondition_rank={rank}"
+    raise ConfigError(
+        f"{option} takes eigenpairs of the grid, and an axis that goes by FFT has none to select; "
+        "leave approx.precondition_rank=null and approx.variance=auto, or set "
+        "approx.fft_points=null"
+    )
+
+
+def fill_preconditioner(system: GridSystem, rank: int | None) -> Callable[[Tensor], Tensor] | None:
+    """The ``rank`` smallest eigenpairs with a spectral shift, for F = C[Z, Z]; seldom pays.
+
+    Returns:
+        Without a rank ``LongGaps`` where an axis is closed to a circle, else None.
+
+    Raises:
+        ConfigError: a rank is asked for where an axis is closed to a circle.
+    """
+    if not rank:
+        return LongGaps(system) if system.circular else None
+    if system.circular:
+        refuse_eigenpairs(rank)
+    dense = system.num_gaps * rank * system.spectrum.shifted.element_size() <= DENSE_FACTOR
+    return missing_grid_preconditioner(
+        [q for q in system.spectrum.vectors if isinstance(q, Tensor)],
+        system.spectrum.values,
+        system.rows.gaps,
+        rank,
+        system.noise,
+        form="dense" if dense else "kronecker",
+    )
+
+
+class LongGaps:
+    """An approximate inverse of F = C[Z, Z]: K + sigma^2 I on long gaps, elsewhere sigma^2 I.
+
+    F^{-1} is the covariance of the gaps' targets given the data: that of the prior far inside a
+    stretch without data, such as what closes an axis to a circle, and little more than the noise
+    variance at scattered gaps. Filling then takes tens of steps instead of hundreds.
+
+    Args:
+        system: with at least one axis closed to a circle, along which gaps are measured.
+
+    Cost: one Kronecker product per application; memory O(L).
+    """
+
+    def __init__(self, system: GridSystem) -> None:
+        self.noise = system.noise
+        long = torch.zeros(system.size, dtype=torch.bool, device=system.spectrum.shifted.device)
+        observed = torch.zeros_like(long)
+        observed[system.rows.cells] = True
+        shape = system.rows.grid.shape
+        for axis in range(len(shape)):
+            if system.rows.grid.circular(axis):
+                outside = shape[axis] - system.rows.grid.inner_shape[axis]
+                long |= _runs(~observed, shape, axis, min(LONG_RUN, outside))
+        self.inside = long[system.rows.gaps].nonzero().squeeze(1)
+        cells = system.rows.gaps[self.inside]
+        self.covariance = Selection(system.kronecker, rows=cells, columns=cells).bare_product()
+
+    def __call__(self, vectors: Tensor) -> Tensor:
+        """The approximate inverse times vectors (L,) or (L, c)."""
+        out = vectors * self.noise
+        out[self.inside] += self.covariance(vectors[self.inside])
+        return out
+
+
+def _runs(flags: Tensor, shape: tuple[int, ...], axis: int, least: int) -> Tensor:
+    """Which true flags (M,) lie in at least ``least`` true ones in a row along a circular axis."""
+    m = shape[axis]
+    rows = flags.view(math.prod(shape[:axis]), m, -1)
+    starts = _windows(rows, least) == least  # a run begins here, going forwards
+    found = _windows(starts.flip(1), least).flip(1) > 0
+    return found.reshape(-1)
+
+
+def _windows(flags: Tensor, width: int) -> Tensor:
+    """Number of true flags (b, m, r) among the next ``width`` along the circular middle axis."""
+    total = torch.cat([flags, flags[:, : width - 1]], 1).to(torch.int32).cumsum(1)
+    before = torch.cat([torch.zeros_like(total[:, :1]), total[:, : flags.shape[1] - 1]], 1)
+    return total[:, width - 1 :] - before
