@@ -195,12 +195,9 @@ def certify(
             memory_budget=solver.memory_budget,
             features=features,
         )
-    posterior = SGPRPosterior(
-        kernel, mean, nystrom.store.whitener.z, nystrom.store.whitener.features
-    )
-    posterior.factor.copy_(nystrom.store.whitener.factor)
-    posterior.inner_factor.copy_(nystrom.inner.factor)
-    posterior.weights.copy_(nystrom.inner.weights)
+    whitener = nystrom.store.whitener
+    posterior = SGPRPosterior(kernel, mean, whitener.features)
+    posterior.fill(whitener, nystrom.inner.factor, nystrom.inner.weights)
     sparse = posterior.predict(points)
     prior, prior_mean = kernel.diagonal(points), mean(points)
 
@@ -294,8 +291,8 @@ def certify_exact(
     _check(likelihood, x)
     target, noise = y - mean(x), float(likelihood.noise_variance)
     require_finite(target)
-    posterior = ExactPosterior(kernel, mean, likelihood, x, y)
-    jitter = posterior.condition_().relative
+    posterior = ExactPosterior(kernel, mean, likelihood)
+    jitter = posterior.condition_(x, y).relative
     if jitter:
         raise NotPositiveDefinite(
             f"exact inference took a jitter of {jitter:.0e} and is not exact: the noise variance "

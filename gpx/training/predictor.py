@@ -278,7 +278,7 @@ def restore_predictor(config: DictConfig, state: dict, device: torch.device) -> 
     dtype = DTYPES[dtype]
     model = build_model(config).to(device, dtype)
     try:
-        posterior = model.empty_posterior(state["num_data"]).to(device, dtype)
+        posterior = model.new_posterior().to(device, dtype)
         posterior.load_state_dict(state["posterior"])
         model.likelihood.load_state_dict(state["likelihood"])
         target_names = tuple(state.get("target_names", ()))

@@ -338,7 +338,6 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
             "target_name": data.target_name,
             "labels": list(data.labels),
             "target_names": list(data.target_names),
-            "num_data": data.train_x.shape[0],
         },
     )
     evidence = _final_evidence(state)

@@ -189,8 +189,12 @@ class Model(DataSized, ABC):
         """
 
     @abstractmethod
-    def empty_posterior(self, num_data: int) -> Posterior:
-        """A posterior with buffers of the right shapes, to be filled by ``load_state_dict``."""
+    def new_posterior(self) -> Posterior:
+        """A posterior of this model's parts and options that knows no data yet.
+
+        ``load_state_dict`` of what ``condition`` gave makes it that posterior: the state alone says
+        how many data, inducing points or basis functions there are.
+        """
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """Parameters by role: ``variational``, ``inducing``, ``hyperparameters``.

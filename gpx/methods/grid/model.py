@@ -341,16 +341,14 @@ class GridGP(Model):
         system = self.system(rows, self.axis_kernels(rows).matrices(rows.grid))
         start = self.warm if self.warm.shape[0] else None
         found = solve_gaps(system, target, self.options, start=start)
-        posterior = self.empty_posterior(x.shape[0])
+        posterior = self.new_posterior()
         posterior.prior_scale = self.prior_scale.clone()
         posterior.fill_(rows, target, found.alpha, found.report)
         return posterior
 
-    def empty_posterior(self, num_data: int) -> GridPosterior:
+    def new_posterior(self) -> GridPosterior:
         """As in ``Model``; the size of the grid is read from the loaded state."""
-        return GridPosterior(
-            self.kernel, self.mean, self.likelihood, num_data, self.options, self.variance
-        )
+        return GridPosterior(self.kernel, self.mean, self.likelihood, self.options, self.variance)
 
 
 def closes(kernels: AxisKernels, grid: CartesianGrid, axis: int, times: int) -> bool:

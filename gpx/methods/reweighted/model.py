@@ -355,6 +355,6 @@ class Reweighted(ReweightedState, Model):
         posterior.fill(statistics, samples, self.frame, sums)
         return posterior
 
-    def empty_posterior(self, num_data: int) -> ReweightedPosterior:
+    def new_posterior(self) -> ReweightedPosterior:
         """As in ``Model``; the training data are not part of the posterior."""
         return ReweightedPosterior(self.basis, self.mean, self.structure)

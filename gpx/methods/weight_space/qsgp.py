@@ -315,7 +315,7 @@ class QSGP(Model):
         """The posterior process under q; q is a parameter, so the data are not needed."""
         blocks = torch.arange(self.basis.num_blocks, device=self.family.mean.device)
         scale = self.log_scales(blocks).exp() * self.family.is_diagonal_column(blocks)
-        posterior = self.empty_posterior(x.shape[0])
+        posterior = self.new_posterior()
         posterior.to(device=scale.device, dtype=scale.dtype)
         if isinstance(self.family, BlockDiagonalWeights):
             posterior.covariance = self.family.covariance.share()
@@ -324,8 +324,8 @@ class QSGP(Model):
         posterior.dense.copy_(self.family.dense_of(blocks))
         return posterior
 
-    def empty_posterior(self, num_data: int) -> QSGPPosterior:
-        """Posterior of the right shapes for ``load_state_dict``."""
+    def new_posterior(self) -> QSGPPosterior:
+        """As in ``Model``; the training data are not part of the posterior."""
         if isinstance(self.family, BlockDiagonalWeights):
             storage = str(self.family.covariance.storage).removeprefix("torch.")
             return QSGPPosterior(self.basis, 0, self.family.cells, storage)

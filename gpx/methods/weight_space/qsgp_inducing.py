@@ -157,23 +157,14 @@ class QSGPInducing(Model):
     @torch.no_grad()
     def condition(self, x: Tensor, y: Tensor) -> InducingPosterior:
         """The posterior process under q."""
-        posterior = InducingPosterior(
-            self.kernel, self.mean, self.likelihood, x, y, self.options, self.variance
-        )
-        posterior.alpha.copy_(self.weight_mean[:, 0])
-        posterior.scales.copy_(self.scales())
-        posterior.mean_error.copy_(self.mean_error)
+        posterior = self.new_posterior()
+        weights, error = self.weight_mean[:, 0], self.mean_error
+        posterior.keep(x, inputs=x, residual=y - self.mean(x), alpha=weights, mean_error=error)
+        posterior.scales = self.scales()
         return posterior
 
-    def empty_posterior(self, num_data: int) -> InducingPosterior:
-        """Posterior of the right shapes for ``load_state_dict``."""
-        empty = self.weight_mean.new_zeros(num_data, 0)
+    def new_posterior(self) -> InducingPosterior:
+        """As in ``Model``; the posterior holds the training inputs."""
         return InducingPosterior(
-            self.kernel,
-            self.mean,
-            self.likelihood,
-            empty,
-            empty.sum(1),
-            self.options,
-            self.variance,
+            self.kernel, self.mean, self.likelihood, self.options, self.variance
         )

@@ -225,7 +225,7 @@ class QSRVM(QSGP):
         Cost: O(n k (d + k)) for k vectors.
         """
         kept = self.basis.relevant(RELEVANT)
-        posterior = self.empty_posterior(x.shape[0]).to(self.basis.centres)
+        posterior = self.new_posterior().to(self.basis.centres)
         posterior.centres = self.basis.centres[kept].clone()
         phi = self.basis(x, kept).double()
         noise = self.noise_variance.double()
@@ -242,9 +242,9 @@ class QSRVM(QSGP):
         posterior.weight_root = spread.to(self.basis.centres)
         return posterior
 
-    def empty_posterior(self, num_data: int) -> RelevanceVectorPosterior:  # type: ignore[override]
+    def new_posterior(self) -> RelevanceVectorPosterior:  # type: ignore[override]
         """Without vectors; their number comes with the state."""
-        return RelevanceVectorPosterior(self.basis.kernel, self.basis.centres.shape[1])
+        return RelevanceVectorPosterior(self.basis.kernel)
 
 
 class RelevanceVectorPosterior(Posterior):
@@ -252,7 +252,6 @@ class RelevanceVectorPosterior(Posterior):
 
     Args:
         kernel: copied.
-        num_inputs: d.
 
     Attributes:
         centres (k, d), weight_mean (k,), weight_root (k, k).
@@ -265,12 +264,10 @@ class RelevanceVectorPosterior(Posterior):
     weight_mean: Tensor
     weight_root: Tensor
 
-    def __init__(self, kernel: Kernel, num_inputs: int) -> None:
+    def __init__(self, kernel: Kernel) -> None:
         super().__init__()
         self.kernel: Kernel = copy.deepcopy(kernel).requires_grad_(False)
-        self.register_buffer("centres", torch.zeros(0, num_inputs))
-        self.register_buffer("weight_mean", torch.zeros(0))
-        self.register_buffer("weight_root", torch.zeros(0, 0))
+        self.register_data_sized()
 
     @property
     def num_vectors(self) -> int:

@@ -207,7 +207,7 @@ def test_state_is_all_there_is(name):
         want = OBJECTIVE.evidence(model, x, y).value
         assert torch.equal(OBJECTIVE.evidence(fresh, x, y).value, want)
     posterior = model.condition(x, y)
-    empty = fresh.empty_posterior(0)
+    empty = fresh.new_posterior()
     empty.load_state_dict(posterior.state_dict())
     assert torch.equal(empty.predict(x).mean, posterior.predict(x).mean)
 
@@ -217,7 +217,7 @@ def test_states_of_before_there_were_frames_load(name):
     model, x, y = problem(**BASES[name])
     posterior = sampled(model).condition(x, y)
     fresh = build(**BASES[name])
-    empty = fresh.empty_posterior(0)
+    empty = fresh.new_posterior()
     for module, source in ((fresh, model), (empty, posterior)):
         state = source.state_dict()
         del state["frame"]
