@@ -44,7 +44,9 @@ def check_inputs(owner: nn.Module, x: Tensor, num_inputs: int | None = None) -> 
             f"{name}: inputs have {x.shape[1]} columns, but it is made for {num_inputs}"
         )
     _check_real(name, "inputs", x)
-    numbers = [t for t in (*owner.parameters(), *owner.buffers()) if t.is_floating_point()]
+    numbers = [
+        t for t in (*owner.parameters(), *owner.buffers()) if t.is_floating_point() and t.numel()
+    ]
     if not numbers:
         return
     own = numbers[0]

@@ -111,7 +111,7 @@ def test_tensorboard_shows_evidence_parameters_rates_metrics_and_figures(train):
 def test_objective_that_does_not_fit_the_model_is_one_sentence(train, tmp_path):
     from gpx.errors import ConfigError
 
-    with pytest.raises(ConfigError, match="needs a ExactGP model"):
+    with pytest.raises(ConfigError, match="needs a model with iterative and solver_for, got SVGP"):
         train(*ARM, "approx=svgp", "objective=exact_mll", "approx.num_inducing=10")
     assert not (tmp_path / "run").exists()
 

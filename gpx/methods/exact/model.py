@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -75,6 +75,19 @@ def _require_memory(n: int, x: Tensor) -> None:
             f"GiB and {free / 2**30:.1f} GiB are free on {x.device}; use approx.solver=iterative, "
             "approx=sgpr, svgp or qsgp, fewer points, or trainer.dtype=float32"
         )
+
+
+@runtime_checkable
+class ExactModel(Protocol):
+    """What the objectives of exact inference ask of a model."""
+
+    kernel: Kernel
+    mean: Mean
+    likelihood: Gaussian
+    iterative: IterativeOptions
+
+    def solver_for(self, x: Tensor) -> SolverChoice:
+        """How K + noise is to be solved for training inputs x (n, d)."""
 
 
 class ExactGP(Model):

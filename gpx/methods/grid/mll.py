@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from gpx.linalg import with_gradient
-from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Evidence, Facts, Kind
 from gpx.methods.grid.axes import GriddedRows
 from gpx.methods.grid.dense import over_observed
@@ -25,8 +24,7 @@ from gpx.methods.grid.logdet import (
     require_logdet,
     sampled_logdet,
 )
-from gpx.methods.grid.model import GridGP
-from gpx.methods.grid.objective import GridObjective, grid_facts
+from gpx.methods.grid.objective import GridModel, GridObjective, grid_facts
 from gpx.methods.grid.system import GridSystem
 
 LOG_TWO_PI = math.log(2.0 * math.pi)
@@ -104,11 +102,10 @@ class GridMLL(GridObjective):
         self.bracket = bracket
 
     def prepare(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+        self, model: GridModel, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> None:
         """As in ``GridObjective``; raises ConfigError where "dense" does not fit memory."""
         super().prepare(model, x, y, generator=generator)
-        assert isinstance(model, GridGP)
         rows = model.gridded(x)
         n, gaps = x.shape[0], rows.gaps.shape[0]
         if self.logdet == "dense" and gaps:
@@ -117,7 +114,7 @@ class GridMLL(GridObjective):
 
     def evaluate(
         self,
-        model: Model,
+        model: GridModel,
         x: Tensor,
         y: Tensor,
         generator: torch.Generator | None,
@@ -130,7 +127,6 @@ class GridMLL(GridObjective):
         makes an exact evidence a lower (fill) or an upper (ignore) bound.
         """
         self.check(model)
-        assert isinstance(model, GridGP)
         target, rows, factors = self.posed(model, x, y)
         noise = model.likelihood.noise_variance
         wanted = torch.is_grad_enabled()

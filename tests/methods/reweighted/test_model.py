@@ -307,5 +307,7 @@ def test_mistakes_are_explained(monkeypatch):
     with pytest.raises(ConfigError, match=r"num_basis=30 needs .*use at most 20"):
         model.settle(data()[0])
     common = {"kernel": RBF(2), "mean": Zero(), "likelihood": Gaussian(), "num_inputs": 2}
-    with pytest.raises(ConfigError, match="needs a Reweighted model, got GRIEF"):
+    with pytest.raises(
+        ConfigError, match="needs a model with form and hyper_priors and is_probit and"
+    ):
         OBJECTIVE.check(GRIEF(**common))
