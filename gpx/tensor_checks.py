@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gpx.constraints import class_name
 from gpx.errors import DTypeError, ShapeError
 
 REAL = (torch.float32, torch.float64)
@@ -136,4 +137,4 @@ def _short(dtype: torch.dtype) -> str:
 
 def _name(owner: nn.Module) -> str:
     # torch renames the class of a module that has parametrised attributes
-    return type(owner).__name__.removeprefix("Parametrized")
+    return class_name(owner)

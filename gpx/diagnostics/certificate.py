@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gpx.constraints import class_name
 from gpx.diagnostics.collapse import collapse_reason
 from gpx.diagnostics.effective_dimension import effective_dimension_bounds
 from gpx.diagnostics.event_probability import (
@@ -354,8 +355,6 @@ def _fitted(nystrom: NystromMatrix) -> Tensor:
 
 def _check(likelihood: Gaussian, x: Tensor) -> None:
     if not isinstance(likelihood, Gaussian):
-        raise ConfigError(
-            f"certificates need a Gaussian likelihood, not {type(likelihood).__name__}"
-        )
+        raise ConfigError(f"certificates need a Gaussian likelihood, not {class_name(likelihood)}")
     if x.dtype != torch.float64:
         raise DTypeError(f"certificates are computed in float64, got {x.dtype}")

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gpx.backends import DEFAULT_BUDGET, BackendName, TileSource
+from gpx.constraints import class_name
 from gpx.errors import ConfigError, ShapeError
 from gpx.operators.kernel_matrix import KernelMatrix
 
@@ -53,7 +54,7 @@ class Kernel(nn.Module, ABC):
     @property
     def name(self) -> str:
         """The class name, for messages (torch renames classes that have constrained parameters)."""
-        return type(self).__name__.removeprefix("Parametrized")
+        return class_name(self)
 
     @abstractmethod
     def covariance(self, x1: Tensor, x2: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor
 from gpx.bases.base import Basis
 from gpx.bases.fourier.importance_weights import ImportanceWeights, importance_weights
 from gpx.bases.fourier.random_fourier import RandomFourier
+from gpx.constraints import class_name
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.kernels.matern import Matern12, Matern32, Matern52
@@ -74,7 +75,7 @@ class Proposal:
         if not isinstance(kernel, Stationary):
             raise ConfigError(
                 "approx.basis=importance_weighted draws frequencies for other lengthscales of the "
-                f"kernel, got {type(kernel).__name__.removeprefix('Parametrized')}; use kernel=rbf,"
+                f"kernel, got {class_name(kernel)}; use kernel=rbf,"
                 " matern12, matern32 or matern52"
             )
         if self.family == "same":

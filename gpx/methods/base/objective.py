@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from gpx.constraints import class_name
 from gpx.data_sized import DataSized
 from gpx.errors import ConfigError
 from gpx.likelihoods.base import Likelihood
@@ -108,7 +109,7 @@ class Objective(DataSized, Generic[ModelT], ABC):
         if not isinstance(likelihood, self.likelihoods):
             wanted = " or ".join(m.__name__ for m in self.likelihoods)
             # torch renames the class of a module that has parametrised attributes
-            found = type(likelihood).__name__.removeprefix("Parametrized")
+            found = class_name(likelihood)
             raise ConfigError(
                 f"objective {type(self).__name__} needs the {wanted} likelihood, got {found}; "
                 "choose another likelihood=, or approx=svgp, which takes any"

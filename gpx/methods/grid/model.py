@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpx.constraints import floor_of
+from gpx.constraints import class_name, floor_of
 from gpx.errors import ConfigError
 from gpx.inference.exact_solver import require_finite
 from gpx.kernels.base import Kernel
@@ -125,7 +125,7 @@ class GridGP(Model):
         if not isinstance(likelihood, Gaussian):
             raise ConfigError(
                 f"approx=grid is exact regression and needs likelihood=gaussian, got "
-                f"{type(likelihood).__name__.removeprefix('Parametrized')}"
+                f"{class_name(likelihood)}"
             )
         self.kernel = kernel
         self.mean = mean

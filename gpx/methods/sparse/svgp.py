@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from gpx.constraints import class_name
 from gpx.errors import ConfigError, ShapeError
 from gpx.inducing import DEFAULT_SELECTOR
 from gpx.inducing import selector as selector_by_name
@@ -188,7 +189,7 @@ class SVGP(Model):
         """
         if not isinstance(self.likelihood, GAUSSIAN):
             # torch renames the class of a module with parametrised parameters
-            name = type(self.likelihood).__name__.removeprefix("Parametrized")
+            name = class_name(self.likelihood)
             raise ConfigError(
                 f"the optimal q(u) has a closed form for the Gaussian likelihood only, not {name}"
             )

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gpx.bases.grid_eigenfunctions.features import GridFeatures
+from gpx.constraints import class_name
 from gpx.errors import ConfigError
 from gpx.likelihoods import Gaussian, Likelihood
 from gpx.linalg.cholesky import cholesky
@@ -161,7 +162,7 @@ class QSGP(Model):
         self.register_buffer("site_variance", torch.ones(()))
 
     @property
-    def kernel(self) -> nn.Module:  # type: ignore[override]
+    def kernel(self) -> nn.Module:
         """Covariance function; the basis owns it."""
         return self.basis.kernel
 
@@ -269,7 +270,7 @@ class QSGP(Model):
             logger.info(
                 "%d block solves for %s sites: %d iterations, %s",
                 self.report.solves,
-                type(self.likelihood).__name__.removeprefix("Parametrized"),
+                class_name(self.likelihood),
                 self.report.iterations,
                 "converged" if self.report.converged else "stopped early",
             )

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gpx.bases.inducing_points import InducingPoints
+from gpx.constraints import class_name
 from gpx.errors import ConfigError
 from gpx.inference.exact_solver import IterativeOptions
 from gpx.kernels.base import Kernel
@@ -82,7 +83,7 @@ class QSGPInducing(Model):
                 "of the weights is zero, and targets are standardised"
             )
         if not isinstance(likelihood, Gaussian):
-            found = type(likelihood).__name__.removeprefix("Parametrized")
+            found = class_name(likelihood)
             raise ConfigError(
                 f"approx=qsgp_inducing needs likelihood=gaussian, got {found}; use approx=qsgp "
                 "for log-concave sites, or approx=svgp, which takes any likelihood"
@@ -121,7 +122,7 @@ class QSGPInducing(Model):
         self.register_buffer("mean_error", torch.full((), torch.nan))
 
     @property
-    def kernel(self) -> Kernel:  # type: ignore[override]
+    def kernel(self) -> Kernel:
         """Covariance function; the basis owns it."""
         return self.basis.kernel
 

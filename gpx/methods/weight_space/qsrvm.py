@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gpx.bases.dictionary import MAX_PRECISION, KernelDictionary
+from gpx.constraints import class_name
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.likelihoods import Gaussian
@@ -101,7 +102,7 @@ class QSRVM(QSGP):
         if not isinstance(mean, Zero):
             raise ConfigError(f"approx=qsrvm needs mean=zero, got {type(mean).__name__}")
         if not isinstance(likelihood, Gaussian):
-            name = type(likelihood).__name__.removeprefix("Parametrized")
+            name = class_name(likelihood)
             raise ConfigError(f"approx=qsrvm needs likelihood=gaussian, got {name}")
         if max_centres < 1 or sweeps < 0 or group_size < 1 or num_dense < 0:
             raise ConfigError(

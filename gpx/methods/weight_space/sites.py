@@ -11,6 +11,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from gpx.bases.base import Basis
+from gpx.constraints import class_name
 from gpx.errors import ConfigError
 from gpx.likelihoods.base import Likelihood
 from gpx.linalg.cholesky import cholesky
@@ -31,7 +32,7 @@ def check_site(likelihood: Likelihood) -> None:
     The bound on a sampled sum of basis functions is Jensen's inequality, which needs concavity
     (QSGP paper, section on non-Gaussian likelihoods).
     """
-    name = type(likelihood).__name__.removeprefix("Parametrized")
+    name = class_name(likelihood)
     if likelihood.num_latents != 1:
         raise ConfigError(
             f"approx=qsgp needs a likelihood of one latent function, got {name} with "
