@@ -21,7 +21,7 @@ from gpx.metrics import baselines, evaluate
 from gpx.models import Model
 from gpx.objectives import Objective
 from gpx.sampling.seeds import global_randomness, stream
-from gpx.training.build import build, build_model, target_of
+from gpx.training.build import build, build_model, check_parts, target_of
 from gpx.training.certification import (
     CertifyOptions,
     certify_run,
@@ -46,8 +46,8 @@ from gpx.training.tensorboard import TensorBoard
 from gpx.training.trainer import FitResult, Trainer
 from gpx.training.trust import require_known_server
 
-PARTS = ("trainer", "data", "kernel", "mean", "likelihood", "approx", "objective", "optimizer")
-"""Groups that every run needs one choice of."""
+PARTS = ("trainer", "data", "likelihood", "approx", "objective", "optimizer")
+"""Groups that every run needs one choice of; ``approx`` says whether it takes kernel and mean."""
 
 
 @dataclass
@@ -185,6 +185,9 @@ def _checked_options(config: DictConfig) -> TrainerConfig:
         if config.get(group) is None:
             chooser = "; approx= usually chooses it" if group in ("objective", "optimizer") else ""
             raise ConfigError(f"{group}= is not chosen{chooser}")
+    taken = check_parts(config)
+    for part in {"kernel", "mean"} - set(taken):
+        config[part] = None  # what the model has no use for is no part of the run
     check_numbers(config)
     if not isinstance(config.seed, int) or isinstance(config.seed, bool):
         raise ConfigError(f"seed={config.seed}: expected a whole number")
@@ -231,9 +234,7 @@ def _prepare(
     optimizer, start = build(config, "optimizer"), build(config, "init")
     model.check_optimizer(optimizer)
     optimizer.require_fit(model, objective, data.train_x.shape[0], options.max_steps)
-    with torch.no_grad():  # a kernel made for other inputs says so before anything is written
-        model.kernel.evaluate(train[0][:1], train[0][:1])
-        model.mean(train[0][:1])
+    model.check(train[0])
     for option, (value, reason) in model.settle(train[0]).items():
         config.approx[option] = value
         console.say(f"approx.{option}={value}: {reason}")

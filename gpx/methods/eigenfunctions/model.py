@@ -110,7 +110,7 @@ class GRIEF(Model):
         self._best: tuple[float, dict[str, Tensor]] | None = None
 
     @property
-    def kernel(self) -> Kernel:  # type: ignore[override]
+    def kernel(self) -> Kernel:
         """Covariance function; the basis owns it."""
         return self.basis.kernel
 

@@ -143,7 +143,7 @@ class Reweighted(ReweightedState, Model):
         self.register_state(3)  # the third total: the noise variance at the start
 
     @property
-    def kernel(self) -> Kernel:  # type: ignore[override]
+    def kernel(self) -> Kernel:
         """Covariance function; the basis owns it."""
         kernel = self.basis.kernel
         assert isinstance(kernel, Kernel)
