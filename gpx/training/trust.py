@@ -178,7 +178,7 @@ class _Judge:
         return max(inside, key=len, default=None)
 
     def node(self, node: dict[Any, Any], place: str, wanted: tuple[type, ...]) -> type:
-        """Refuse a class that does not belong in ``place``, there or in an option below it; the class."""
+        """The class of a node; refused where it, or one in an option below it, does not belong."""
         target = node["_target_"]
         found = self._class(target, place)
         if not issubclass(found, wanted):  # an empty tuple takes nothing
