@@ -15,6 +15,7 @@ from torch.distributions import Distribution
 from gpx.data import Dataset, Task
 from gpx.data import load as load_data
 from gpx.errors import CheckpointError, ConfigError, WriteError
+from gpx.linalg import available_memory, budget_in_bytes
 from gpx.methods.base.objective import Evidence
 from gpx.methods.base.optimizer import Optimizer
 from gpx.metrics import baselines, evaluate
@@ -185,9 +186,7 @@ def _checked_options(config: DictConfig) -> TrainerConfig:
         if config.get(group) is None:
             chooser = "; approx= usually chooses it" if group in ("objective", "optimizer") else ""
             raise ConfigError(f"{group}= is not chosen{chooser}")
-    taken = check_parts(config)
-    for part in {"kernel", "mean"} - set(taken):
-        config[part] = None  # what the model has no use for is no part of the run
+    check_parts(config)
     check_numbers(config)
     if not isinstance(config.seed, int) or isinstance(config.seed, bool):
         raise ConfigError(f"seed={config.seed}: expected a whole number")
@@ -208,6 +207,10 @@ def _prepare(
     task = _likelihood_task(config)
     data = load_data(build(config, "data"), task=task)
     config = _with_facts(config, data)
+    budget = budget_in_bytes(options.memory_budget, available_memory(device))
+    config.trainer.memory_budget = budget  # settled: a resumed run and predictions hold to it
+    for part in {"kernel", "mean"} - set(check_parts(config)):
+        config[part] = None  # what the model has no use for is no part of the run
     num_train, num_inputs = data.train_x.shape
     console.say(
         f"data {data.name} split {data.split}: {num_train:,} training and "

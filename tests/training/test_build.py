@@ -1,13 +1,17 @@
 """What a model is built from, and a model that is built from a likelihood alone."""
 
+import warnings
+
 import pytest
 import torch
+from omegaconf import OmegaConf
 from random_network import RandomNetwork
 
 from gpx import models
 from gpx.errors import ConfigError, ShapeError
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
+from gpx.linalg import UnconvergedWarning
 from gpx.means import Zero
 from gpx.training import RunFolder, load, run
 from gpx.training.build import build_model, parts_of
@@ -95,3 +99,32 @@ def test_hyperparameters_are_where_the_model_says():
     model = Twice(slow=RBF(1), fast=RBF(1), mean=Zero(), likelihood=Gaussian(0.5)).double()
     assert model.hyperparameters().kernel is model.kernel
     assert RandomNetwork(likelihood=Gaussian(), num_inputs=1).hyperparameters() is None
+
+
+def test_one_budget_rules_what_is_kept(tmp_path):
+    quick = ["trainer.figures=false", "trainer.tensorboard=false", "trainer.max_steps=1"]
+    options = ["init=constants", "trainer.baselines=false", *quick]
+    for approx, places in (
+        ("cglb", ("approx.memory_budget", "objective.memory_budget")),
+        ("sgpr", ("objective.memory_budget",)),
+        ("exact", ("approx.iterative.memory_budget",)),
+        ("qsgp_inducing", ("approx.memory_budget",)),
+    ):
+        made = composed([f"approx={approx}", "data=toy1d", "trainer.memory_budget=3MiB", *options])
+        folder = RunFolder(tmp_path / approx)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UnconvergedWarning)
+            run(made, folder)
+        assert made.trainer.memory_budget == "3MiB"  # the caller's config is left alone
+        kept = folder.read_config()
+        for place in ("trainer.memory_budget", *places):
+            assert OmegaConf.select(kept, place) == 3 * 2**20, (approx, place)
+
+
+def test_a_budget_of_earlier_versions_is_understood():
+    assert models.IterativeOptions(memory_budget_gib=0.5).budget == 2**29
+    assert models.IterativeOptions().budget == 2**31
+    assert models.IterativeOptions(memory_budget="1GiB").budget == 2**30
+    for bad in ({"memory_budget": 0}, {"memory_budget_gib": 0.0}):
+        with pytest.raises(ConfigError, match="memory_budget=0 must be positive"):
+            models.IterativeOptions(**bad)

@@ -16,7 +16,7 @@ from gpx.inference.nystrom_matrix import NystromMatrix
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
-from gpx.linalg import with_gradient
+from gpx.linalg import budget_in_bytes, with_gradient
 from gpx.means.base import Mean
 from gpx.methods.base.objective import Evidence, Facts, Objective
 from gpx.methods.sparse.collapsed_elbo import log_density_noise_gradient, nystrom_gradient
@@ -187,7 +187,7 @@ class CGLowerBound(Objective[SolvedModel]):
         max_iterations: int = 100,
         restart_every: int = 40,
         product_dtype: Literal["float32", "float64"] = "float64",
-        memory_budget: int = 2**30,
+        memory_budget: int | str | None = None,
         log_determinant: LogDeterminant = "trace_error",
         refresh: Refresh = "evaluation",
     ) -> None:
@@ -203,7 +203,7 @@ class CGLowerBound(Objective[SolvedModel]):
             max_iterations=max_iterations,
             restart_every=restart_every,
             product_dtype=product_dtype,
-            memory_budget=memory_budget,
+            memory_budget=budget_in_bytes(memory_budget),
         )
         self.log_determinant: LogDeterminant = log_determinant
         # in checkpoints: whether v is held within a line search, and has moved in this one

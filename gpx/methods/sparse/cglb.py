@@ -20,6 +20,7 @@ from gpx.linalg import (
     EvidenceBound,
     SolveReport,
     UnconvergedWarning,
+    budget_in_bytes,
     conjugate_gradients,
     lanczos,
 )
@@ -77,7 +78,7 @@ class CGLB(SGPR):
         epsilon: float = 1e-3,
         max_iterations: int = 1000,
         product_dtype: Literal["float32", "float64"] = "float64",
-        memory_budget: int = 2**30,
+        memory_budget: int | str | None = None,
         variance: VarianceName = "sgpr",
         lanczos_rank: int = 100,
     ) -> None:
@@ -100,7 +101,7 @@ class CGLB(SGPR):
             epsilon=epsilon,
             max_iterations=max_iterations,
             product_dtype=product_dtype,
-            memory_budget=memory_budget,
+            memory_budget=budget_in_bytes(memory_budget),
         )
         self.variance: VarianceName = variance
         self.lanczos_rank = lanczos_rank

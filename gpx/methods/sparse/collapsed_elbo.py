@@ -9,7 +9,6 @@ from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from gpx.errors import ConfigError
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inference.inner_factor import InnerFactor
 from gpx.inference.kernel_gradient import KernelGradient
@@ -17,7 +16,7 @@ from gpx.inference.nystrom import BlockStore, NystromSums, factorise, nystrom_su
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
-from gpx.linalg import CholeskyReport, with_gradient
+from gpx.linalg import CholeskyReport, budget_in_bytes, with_gradient
 from gpx.means.base import Mean
 from gpx.methods.base.objective import Evidence, Facts, Objective
 
@@ -232,11 +231,9 @@ class CollapsedELBO(Objective[SparseModel]):
     models = (SparseModel,)
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
 
-    def __init__(self, memory_budget: int = 2**30) -> None:
+    def __init__(self, memory_budget: int | str | None = None) -> None:
         super().__init__()
-        if memory_budget < 0:
-            raise ConfigError(f"memory_budget is in bytes and cannot be {memory_budget}")
-        self.memory_budget = int(memory_budget)
+        self.memory_budget = budget_in_bytes(memory_budget)
 
     def evidence(
         self, model: SparseModel, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None

@@ -47,7 +47,8 @@ class QSGPInducing(Model):
         variance_rank: of them, how many ``projection`` takes; None for all.
         variance_steps: Krylov vectors of ``projection`` beside them.
         variance_neighbours: training points near the test point that ``projection`` takes as well.
-        memory_budget_gib: of kernel products; half of it may hold a stored matrix.
+        memory_budget: of kernel products; half of it may hold a stored matrix.
+        memory_budget_gib: its name in earlier versions, in GiB.
         hyperparameters: ``fixed``.
 
     Raises:
@@ -73,8 +74,9 @@ class QSGPInducing(Model):
         variance_rank: int | None = 500,
         variance_steps: int = 100,
         variance_neighbours: int = 128,
-        memory_budget_gib: float = 2.0,
+        memory_budget: int | str | None = None,
         hyperparameters: str = "fixed",
+        memory_budget_gib: float | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(mean, Zero):
@@ -110,6 +112,7 @@ class QSGPInducing(Model):
             variance_rank=variance_rank,
             variance_steps=variance_steps,
             variance_neighbours=variance_neighbours,
+            memory_budget=memory_budget,
             memory_budget_gib=memory_budget_gib,
         )
         self.options = options
