@@ -25,14 +25,6 @@ MARGIN = 0.05
 unconstrained parameter has no gradient left that would ever move it away again."""
 
 
-def class_name(module: object) -> str:
-    """Name of the class of a module, for people: as it is written in its source.
-
-    torch makes a class of its own, of another name, for a module with constrained parameters.
-    """
-    return type(module).__name__.removeprefix("Parametrized")
-
-
 class Positive(nn.Module):
     """Softplus with a floor: ``value = floor + log(1 + exp(raw))``.
 

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gpx.constraints import class_name
-from gpx.errors import DTypeError, ShapeError
+from gpx.errors import DTypeError, ShapeError, class_name
 
 REAL = (torch.float32, torch.float64)
 """Precisions that gpx calculates in."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gpx.constraints import class_name
 from gpx.diagnostics.collapse import collapse_reason
 from gpx.diagnostics.effective_dimension import effective_dimension_bounds
 from gpx.diagnostics.event_probability import (
@@ -28,7 +27,7 @@ from gpx.diagnostics.nystrom_moments import (
     nystrom_moment_bounds,
     solved_moment_bounds,
 )
-from gpx.errors import ConfigError, DTypeError, NotPositiveDefinite
+from gpx.errors import ConfigError, DTypeError, NotPositiveDefinite, class_name
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inference.auxiliary import AuxiliarySolver, require_finite
 from gpx.inference.kl_bounds import kl_upper_bound, kl_upper_bound_cg

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gpx.backends import DEFAULT_BUDGET, BackendName, TileSource
-from gpx.constraints import class_name
-from gpx.errors import ConfigError, ShapeError
+from gpx.errors import ConfigError, ShapeError, class_name
 from gpx.operators.kernel_matrix import KernelMatrix
 
 if TYPE_CHECKING:

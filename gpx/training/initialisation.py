@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
-from gpx.constraints import at_their_floor, class_name, lower_limits
-from gpx.errors import ConfigError
+from gpx.constraints import at_their_floor, lower_limits
+from gpx.errors import ConfigError, class_name
 from gpx.kernels.stationary import Stationary
 from gpx.likelihoods import Gaussian, GaussianOutputs
 from gpx.methods.base.model import Hyperparameters

@@ -12,8 +12,7 @@ from torch import Tensor
 from gpx.bases.base import Basis
 from gpx.bases.fourier.importance_weights import ImportanceWeights, importance_weights
 from gpx.bases.fourier.random_fourier import RandomFourier
-from gpx.constraints import class_name
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, class_name
 from gpx.kernels.base import Kernel
 from gpx.kernels.matern import Matern12, Matern32, Matern52
 from gpx.kernels.rbf import RBF

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gpx.bases.counter_random import philox4x32
-from gpx.constraints import class_name
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, class_name
 from gpx.kernels import RBF, Kernel, Scale
 from gpx.kernels.matern import Matern
 

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpx.constraints import class_name, floor_of
-from gpx.errors import ConfigError
+from gpx.constraints import floor_of
+from gpx.errors import ConfigError, class_name
 from gpx.inference.exact_solver import require_finite
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, class_name
 from gpx.kernels.base import Kernel
 from gpx.kernels.stationary import Stationary
 from gpx.likelihoods.gaussian import Gaussian
@@ -110,7 +110,7 @@ class SKI(Model):
         if not isinstance(likelihood, Gaussian):
             raise ConfigError(
                 f"SKI is exact regression and needs the Gaussian likelihood, got "
-                f"{type(likelihood).__name__.removeprefix('Parametrized')}"
+                f"{class_name(likelihood)}"
             )
         if not kernel.has_formula:
             raise ConfigError(

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from gpx.constraints import class_name
-from gpx.errors import ConfigError, ShapeError
+from gpx.errors import ConfigError, ShapeError, class_name
 from gpx.inducing import DEFAULT_SELECTOR
 from gpx.inducing import selector as selector_by_name
 from gpx.kernels.base import Kernel

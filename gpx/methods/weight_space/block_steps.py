@@ -10,8 +10,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from gpx.constraints import class_name
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, class_name
 from gpx.likelihoods import Gaussian
 from gpx.methods.base.objective import Evidence
 from gpx.methods.base.own_steps import OwnSteps

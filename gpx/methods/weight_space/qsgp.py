@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gpx.bases.grid_eigenfunctions.features import GridFeatures
-from gpx.constraints import class_name
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, class_name
 from gpx.likelihoods import Gaussian, Likelihood
 from gpx.linalg.cholesky import cholesky
 from gpx.means import Zero

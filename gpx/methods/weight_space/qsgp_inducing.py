@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gpx.bases.inducing_points import InducingPoints
-from gpx.constraints import class_name
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, class_name
 from gpx.inference.exact_solver import IterativeOptions
 from gpx.kernels.base import Kernel
 from gpx.likelihoods import Gaussian

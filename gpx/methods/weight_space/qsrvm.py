@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gpx.bases.dictionary import MAX_PRECISION, KernelDictionary
-from gpx.constraints import class_name
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, class_name
 from gpx.kernels.base import Kernel
 from gpx.likelihoods import Gaussian
 from gpx.linalg.cholesky import cholesky

@@ -11,8 +11,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from gpx.bases.base import Basis
-from gpx.constraints import class_name
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, class_name
 from gpx.likelihoods.base import Likelihood
 from gpx.linalg.cholesky import cholesky
 from gpx.methods.weight_space.block_ascent import ROW_CHUNK, normal_equations
