@@ -180,7 +180,8 @@ def exact_outputs(parts: Hyperparameters) -> list[ExactGP]:
 
     They share one kernel and one mean; each has the noise variance of its output.
     """
-    kernel, mean, likelihood = (copy.deepcopy(part).double() for part in parts)
+    kernel, mean = copy.deepcopy(parts.kernel).double(), copy.deepcopy(parts.mean).double()
+    likelihood = copy.deepcopy(parts.likelihood).double()
     if isinstance(likelihood, GaussianOutputs):
         each = [likelihood.output(place) for place in range(likelihood.num_outputs)]
     else:

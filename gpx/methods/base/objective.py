@@ -98,7 +98,7 @@ class Objective(DataSized, Generic[ModelT], ABC):
                 f"objective {type(self).__name__} needs a model {' or '.join(lacking)}, "
                 f"got {type(model).__name__}; choose another objective= or approx="
             )
-        likelihood = getattr(model, "likelihood", None)
+        likelihood: Any = getattr(model, "likelihood", None)
         if isinstance(model, Model) and likelihood.num_outputs != model.num_outputs:
             raise ConfigError(
                 f"{type(model).__name__} models one output and its likelihood has "
