@@ -21,6 +21,16 @@ class DataSized(nn.Module):
 
     data_sized: ClassVar[tuple[str, ...]] = ()
 
+    def register_data_sized(self) -> None:
+        """The buffers of ``data_sized``, empty until ``keep`` or a stored state fills them."""
+        for name in self.data_sized:
+            self.register_buffer(name, torch.zeros(0))
+
+    def keep(self, like: Tensor, **values: Tensor) -> None:
+        """Fill buffers with copies of ``values``, in the dtype and on the device of ``like``."""
+        for name, value in values.items():
+            setattr(self, name, value.detach().to(like, copy=True))
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         for name in self.data_sized:
             stored = state_dict.get(prefix + name)

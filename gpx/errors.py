@@ -54,3 +54,11 @@ class BackendUnavailable(GPXError, RuntimeError):
 
 class WriteError(GPXError, OSError):
     """A file cannot be written: the disk is full, or the folder is not to be written to."""
+
+
+def class_name(module: object) -> str:
+    """Name of the class of a module, for people: as it is written in its source.
+
+    torch makes a class of its own, of another name, for a module with constrained parameters.
+    """
+    return type(module).__name__.removeprefix("Parametrized")

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gpx.errors import DTypeError, ShapeError
+from gpx.errors import DTypeError, ShapeError, class_name
 
 REAL = (torch.float32, torch.float64)
 """Precisions that gpx calculates in."""
@@ -44,7 +44,9 @@ def check_inputs(owner: nn.Module, x: Tensor, num_inputs: int | None = None) -> 
             f"{name}: inputs have {x.shape[1]} columns, but it is made for {num_inputs}"
         )
     _check_real(name, "inputs", x)
-    numbers = [t for t in (*owner.parameters(), *owner.buffers()) if t.is_floating_point()]
+    numbers = [
+        t for t in (*owner.parameters(), *owner.buffers()) if t.is_floating_point() and t.numel()
+    ]
     if not numbers:
         return
     own = numbers[0]
@@ -134,4 +136,4 @@ def _short(dtype: torch.dtype) -> str:
 
 def _name(owner: nn.Module) -> str:
     # torch renames the class of a module that has parametrised attributes
-    return type(owner).__name__.removeprefix("Parametrized")
+    return class_name(owner)

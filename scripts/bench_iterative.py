@@ -46,14 +46,14 @@ def problem(n):
     return x, (2.0 * x).sin().sum(1) / INPUTS**0.5 + noise
 
 
-def model(rank, product_dtype=None, memory_budget_gib=2.0):
+def model(rank, product_dtype=None, memory_budget="2GiB"):
     return ExactGP(
         kernel=Matern32(ard_num_dims=INPUTS, lengthscale=[LENGTHSCALE] * INPUTS, outputscale=1.0),
         mean=Constant(),
         likelihood=Gaussian(NOISE),
         solver="iterative",
         iterative=IterativeOptions(
-            rank=rank, product_dtype=product_dtype, memory_budget_gib=memory_budget_gib
+            rank=rank, product_dtype=product_dtype, memory_budget=memory_budget
         ),
     ).double()
 

@@ -82,8 +82,11 @@ def rows_of(
     model.solver = "cholesky"
     exact = model.condition(x, y)
     options = IterativeOptions(variance_neighbours=0)
-    posterior = IterativePosterior(model.kernel, model.mean, model.likelihood, x, y, options)
-    posterior.alpha = exact.alpha  # means are those of the exact one: variances are compared
+    posterior = IterativePosterior(model.kernel, model.mean, model.likelihood, options)
+    # means are those of the exact one: variances are compared
+    posterior.keep(
+        x, inputs=x, residual=exact.residual, alpha=exact.alpha, mean_error=x.new_zeros(())
+    )
     for count in NEIGHBOURS:
         posterior.options = replace(options, variance_neighbours=count)
         posterior._rule, posterior._widest = None, 0.0

@@ -27,7 +27,7 @@ from gpx.diagnostics.nystrom_moments import (
     nystrom_moment_bounds,
     solved_moment_bounds,
 )
-from gpx.errors import ConfigError, DTypeError, NotPositiveDefinite
+from gpx.errors import ConfigError, DTypeError, NotPositiveDefinite, class_name
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inference.auxiliary import AuxiliarySolver, require_finite
 from gpx.inference.kl_bounds import kl_upper_bound, kl_upper_bound_cg
@@ -195,12 +195,9 @@ def certify(
             memory_budget=solver.memory_budget,
             features=features,
         )
-    posterior = SGPRPosterior(
-        kernel, mean, nystrom.store.whitener.z, nystrom.store.whitener.features
-    )
-    posterior.factor.copy_(nystrom.store.whitener.factor)
-    posterior.inner_factor.copy_(nystrom.inner.factor)
-    posterior.weights.copy_(nystrom.inner.weights)
+    whitener = nystrom.store.whitener
+    posterior = SGPRPosterior(kernel, mean, whitener.features)
+    posterior.fill(whitener, nystrom.inner.factor, nystrom.inner.weights)
     sparse = posterior.predict(points)
     prior, prior_mean = kernel.diagonal(points), mean(points)
 
@@ -294,8 +291,8 @@ def certify_exact(
     _check(likelihood, x)
     target, noise = y - mean(x), float(likelihood.noise_variance)
     require_finite(target)
-    posterior = ExactPosterior(kernel, mean, likelihood, x, y)
-    jitter = posterior.condition_().relative
+    posterior = ExactPosterior(kernel, mean, likelihood)
+    jitter = posterior.condition_(x, y).relative
     if jitter:
         raise NotPositiveDefinite(
             f"exact inference took a jitter of {jitter:.0e} and is not exact: the noise variance "
@@ -357,8 +354,6 @@ def _fitted(nystrom: NystromMatrix) -> Tensor:
 
 def _check(likelihood: Gaussian, x: Tensor) -> None:
     if not isinstance(likelihood, Gaussian):
-        raise ConfigError(
-            f"certificates need a Gaussian likelihood, not {type(likelihood).__name__}"
-        )
+        raise ConfigError(f"certificates need a Gaussian likelihood, not {class_name(likelihood)}")
     if x.dtype != torch.float64:
         raise DTypeError(f"certificates are computed in float64, got {x.dtype}")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError, DataError
-from gpx.linalg import available_memory
+from gpx.linalg import available_memory, budget_in_bytes
 
 SolverName = Literal["auto", "cholesky", "iterative", "barely_biased"]
 PreconditionerName = Literal["nystrom", "grief"]
@@ -100,7 +100,9 @@ class IterativeOptions:
             Predictions always take greedy points.
         product_dtype: dtype of the products under float64 recurrences, "float32" or "float64";
             None: that of the training data. Estimates only: barely biased products are float64.
-        memory_budget_gib: what kernel products may hold; up to half of it a stored matrix.
+        memory_budget: what kernel products and the preconditioner may hold, as in
+            ``gpx.linalg.budget_in_bytes``; up to half of it a stored matrix. None: 2 GiB.
+        memory_budget_gib: its name in earlier versions, in GiB.
         max_iterations: most steps of conjugate gradients when conditioning and predicting.
         tolerance: what is predicted is this exact, relative to the noise: the mean to ``tolerance``
             noise standard deviations, certified; variances to ``tolerance`` noise variances where
@@ -119,7 +121,8 @@ class IterativeOptions:
     rank: int | Literal["auto"] = "auto"
     preconditioner: PreconditionerName = "nystrom"
     product_dtype: str | None = None
-    memory_budget_gib: float = 2.0
+    memory_budget: int | str | None = None
+    memory_budget_gib: float | None = None
     max_iterations: int = 1000
     tolerance: float = 0.01
     variance: VarianceName = "lanczos"
@@ -145,10 +148,10 @@ class IterativeOptions:
                 f"approx.iterative: variance_neighbours={self.variance_neighbours} must be at "
                 f"least 0, variance_rank={self.variance_rank} at least 1 or null"
             )
-        if not self.tolerance > 0.0 or not self.memory_budget_gib > 0.0:
+        if not self.tolerance > 0.0 or self.budget < 1:
             raise ConfigError(
-                f"approx.iterative: tolerance={self.tolerance} and memory_budget_gib="
-                f"{self.memory_budget_gib} must be positive"
+                f"approx.iterative: tolerance={self.tolerance} and memory_budget={self.budget} "
+                "must be positive"
             )
         if self.product_dtype not in (None, "float32", "float64"):
             raise ConfigError(
@@ -174,10 +177,12 @@ class IterativeOptions:
         """
         if self.rank != "auto":
             return min(self.rank, n)
-        room = self.memory_budget // (8 * RANK_BUFFERS * max(n, 1))
+        room = self.budget // (8 * RANK_BUFFERS * max(n, 1))
         return max(1, min(n, math.ceil(RANK_GROWTH * math.sqrt(n)), RANK_LIMIT, room))
 
     @property
-    def memory_budget(self) -> int:
-        """``memory_budget_gib`` in bytes."""
-        return int(self.memory_budget_gib * 2**30)
+    def budget(self) -> int:
+        """``memory_budget`` in bytes."""
+        if self.memory_budget is not None:
+            return budget_in_bytes(self.memory_budget)
+        return int((2.0 if self.memory_budget_gib is None else self.memory_budget_gib) * 2**30)

@@ -7,12 +7,12 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from gpx.inference.exact_solver import IterativeOptions
+from gpx.inference.exact_solver import IterativeOptions, require_finite
 from gpx.inference.noisy_kernel import NoisyKernel
 from gpx.inference.predictive_variance import RULES, VarianceRule
 from gpx.kernels.base import Kernel
@@ -38,6 +38,7 @@ class IterativePosterior(Posterior):
         mean_error (): bound on the error of every predicted mean, in the unit of the targets.
     """
 
+    data_sized: ClassVar[tuple[str, ...]] = ("inputs", "residual", "alpha", "mean_error")
     inputs: Tensor
     residual: Tensor
     alpha: Tensor
@@ -48,8 +49,6 @@ class IterativePosterior(Posterior):
         kernel: Kernel,
         mean: Mean,
         likelihood: Gaussian,
-        x: Tensor,
-        y: Tensor,
         options: IterativeOptions,
     ) -> None:
         super().__init__()
@@ -57,11 +56,7 @@ class IterativePosterior(Posterior):
         self.mean = copy.deepcopy(mean).requires_grad_(False)
         self.likelihood = copy.deepcopy(likelihood).requires_grad_(False)
         self.options = options
-        empty = x.shape[1] == 0
-        self.register_buffer("inputs", x.detach().clone())
-        self.register_buffer("residual", y.detach().clone() if empty else (y - mean(x)).detach())
-        self.register_buffer("alpha", torch.zeros_like(self.residual))
-        self.register_buffer("mean_error", self.residual.new_zeros(()))
+        self.register_data_sized()
         self._system: NoisyKernel | None = None
         self._rule: VarianceRule | None = None
         self._widest: float | None = 0.0
@@ -76,8 +71,14 @@ class IterativePosterior(Posterior):
         return self._system
 
     @torch.no_grad()
-    def condition_(self) -> SolveReport:
-        """Solve for alpha from the inputs and residuals held; return the solve's report."""
+    def condition_(self, x: Tensor, y: Tensor) -> SolveReport:
+        """Solve for alpha given x (n, d) and y (n,); return the solve's report.
+
+        Raises:
+            DataError: targets that are not finite.
+        """
+        self.keep(x, inputs=x, residual=y - self.mean(x))
+        require_finite(self.residual)
         alpha, errors, report = self._solve(self.residual.double().unsqueeze(1))
         self.alpha = alpha.squeeze(1).to(self.residual.dtype)
         self.mean_error = errors[0].to(self.residual.dtype)
@@ -194,8 +195,5 @@ class IterativePosterior(Posterior):
         return paths
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        stored = state_dict.get(prefix + "inputs")
-        if isinstance(stored, Tensor) and self.inputs.shape[1] == 0:
-            self.inputs = self.inputs.new_zeros(self.inputs.shape[0], stored.shape[1])
         self._system, self._rule = None, None
         super()._load_from_state_dict(state_dict, prefix, *rest)

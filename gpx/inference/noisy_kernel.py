@@ -67,7 +67,7 @@ class NoisyKernel:
             wanted = options.product_dtype or str(x.dtype).removeprefix("torch.")
             reduced = wanted == "float32" and not exact_products
             self.product_dtype = torch.float32 if reduced else torch.float64
-            budget = options.memory_budget
+            budget = options.budget
             self._matrix = self.kernel(self.x, memory_budget=budget)
             self._reduced = (
                 copy.deepcopy(self.kernel).float()(self.x.float(), memory_budget=budget)

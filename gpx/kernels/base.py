@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gpx.backends import DEFAULT_BUDGET, BackendName, TileSource
-from gpx.errors import ConfigError, ShapeError
+from gpx.errors import ConfigError, ShapeError, class_name
 from gpx.operators.kernel_matrix import KernelMatrix
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Kernel(nn.Module, ABC):
     @property
     def name(self) -> str:
         """The class name, for messages (torch renames classes that have constrained parameters)."""
-        return type(self).__name__.removeprefix("Parametrized")
+        return class_name(self)
 
     @abstractmethod
     def covariance(self, x1: Tensor, x2: Tensor) -> Tensor:

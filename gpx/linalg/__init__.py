@@ -30,7 +30,7 @@ from gpx.linalg.kronecker import (
 from gpx.linalg.kronecker_extremes import KroneckerExtremes, kronecker_extremes
 from gpx.linalg.lanczos import Lanczos, lanczos, tridiagonal_of_cg
 from gpx.linalg.levinson import durbin, toeplitz_logdet, toeplitz_solve
-from gpx.linalg.memory import available_memory
+from gpx.linalg.memory import available_memory, budget_in_bytes
 from gpx.linalg.pivoted_cholesky import PivotedCholesky, pivoted_cholesky
 from gpx.linalg.preconditioners import (
     GridLowRankPlusNoise,
@@ -88,6 +88,7 @@ __all__ = [
     "available_memory",
     "block_gauss",
     "block_radau",
+    "budget_in_bytes",
     "chan",
     "cholesky",
     "cholesky_in_place",

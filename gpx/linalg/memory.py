@@ -1,10 +1,43 @@
-"""How much memory a device can still give."""
+"""How much memory a device can still give, and how much of it one may hold."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import torch
+
+from gpx.errors import ConfigError
+
+UNITS = {"": 1, **{f"{p}iB": 2 ** (10 * k) for k, p in enumerate("KMGT", 1)}}
+UNITS |= {f"{p}B": 10 ** (3 * k) for k, p in enumerate(("", "k", "M", "G", "T"))}
+"""Bytes of a unit: binary (KiB, MiB, ...) and decimal (kB, MB, ...) ones."""
+UNKNOWN = 2**30
+"""Budget in bytes where nobody tells how much memory is free."""
+LEAST = 2**26
+"""Smallest budget in bytes that is chosen unasked."""
+
+
+def budget_in_bytes(budget: int | str | None, free: int | None = None) -> int:
+    """A memory budget as a number of bytes.
+
+    Args:
+        budget: bytes, or text such as "4GiB" or "500MB". None: a quarter of what is free, rounded
+            down to a power of two, so that it is the same from run to run.
+        free: bytes that can still be allocated; None where that is not known.
+
+    Raises:
+        ConfigError: none of these, or negative.
+    """
+    if budget is None:
+        return UNKNOWN if free is None else max(LEAST, 1 << max(0, (free // 4).bit_length() - 1))
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?(?:[eE]\+?\d+)?)\s*([A-Za-z]*)\s*", str(budget))
+    if isinstance(budget, bool) or found is None or found[2] not in UNITS:
+        raise ConfigError(
+            f"memory_budget is in bytes and cannot be {budget}; give a number, or text such as "
+            "4GiB or 500MB"
+        )
+    return int(float(found[1]) * UNITS[found[2]])
 
 
 def available_memory(device: torch.device) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pydoc
 from typing import Any
 
@@ -10,7 +11,7 @@ import hydra.utils
 from omegaconf import DictConfig, OmegaConf
 
 from gpx.errors import ConfigError, GPXError
-from gpx.methods.base.model import Model
+from gpx.methods.base.model import Hyperparameters, Model
 from gpx.training.option_types import check_option_names, check_option_types
 
 
@@ -60,12 +61,41 @@ def target_of(node: DictConfig, group: str) -> Any:
         raise ConfigError(f"cannot import {group}={target}: {error.value!r}") from error
 
 
+def parts_of(model: Any) -> dict[str, bool]:
+    """Which of kernel, mean and likelihood a model is built from, and which of them it must have.
+
+    Args:
+        model: class; anything else, which ``build`` refuses, is taken to be built from all three.
+    """
+    if not isinstance(model, type):
+        return dict.fromkeys(Hyperparameters._fields, True)
+    takes = inspect.signature(model).parameters
+    rest = any(option.kind is inspect.Parameter.VAR_KEYWORD for option in takes.values())
+    return {
+        part: part in takes and takes[part].default is inspect.Parameter.empty
+        for part in Hyperparameters._fields
+        if part in takes or rest
+    }
+
+
+def check_parts(config: DictConfig) -> dict[str, bool]:
+    """``parts_of`` the model of a config; raises ConfigError where one that it needs is missing."""
+    parts = parts_of(target_of(config.approx, "approx"))
+    for part, needed in parts.items():
+        if needed and config.get(part) is None:
+            raise ConfigError(f"{part}= is not chosen")
+    return parts
+
+
 def build_model(config: DictConfig) -> Model:
-    """Kernel, mean and likelihood, and the approximation that holds them.
+    """The approximation, and what it takes of kernel, mean and likelihood.
 
     The class of ``approx.basis`` is left for the model to call, with its kernel.
+
+    Raises:
+        ConfigError: as ``build``, or a part that it needs is not chosen.
     """
-    parts: dict[str, Any] = {name: build(config, name) for name in ("kernel", "mean", "likelihood")}
+    parts: dict[str, Any] = {part: build(config, part) for part in check_parts(config)}
     basis = config.approx.get("basis")
     if isinstance(basis, str):
         raise ConfigError(f"approx.basis={basis} is now basis={basis}")

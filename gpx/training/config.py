@@ -9,6 +9,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig
 
 from gpx.errors import ConfigError
+from gpx.linalg import budget_in_bytes
 from gpx.training.option_types import check_option_names, check_option_types
 
 MOST_THREADS = 1024
@@ -25,6 +26,9 @@ class TrainerConfig:
         max_steps: optimiser steps, or evaluations of the objective under L-BFGS-B.
         batch_size: data rows per step of a mini-batch objective; ignored by full-batch ones.
         num_threads: CPU threads; null leaves torch's own choice.
+        memory_budget: bytes, or text such as ``4GiB``, that products with kernel matrices and what
+            is kept between them may hold; null: a quarter of what is free on the device, rounded
+            down to a power of two. What it came to is in the run's config.
         keep_freed_memory: CPU: reuse the pages of freed arrays (faster steps, see ``allocator``).
         deterministic: only kernels that give the same bits every time (CUDA: slower).
         log_every: steps between entries in TensorBoard and on the console.
@@ -41,6 +45,7 @@ class TrainerConfig:
     max_steps: int = 1000
     batch_size: int = 1024
     num_threads: int | None = None
+    memory_budget: int | str | None = None
     keep_freed_memory: bool = True
     deterministic: bool = True
     log_every: int = 10
@@ -65,6 +70,8 @@ class TrainerConfig:
                 f"trainer.num_threads={self.num_threads}: expected 1 to {MOST_THREADS}, or null; "
                 "more threads than the machine has cores only slow it down"
             )
+        if budget_in_bytes(self.memory_budget) < 1:
+            raise ConfigError(f"trainer.memory_budget={self.memory_budget}: expected at least 1")
         if not self.checkpoint_seconds >= 0:
             raise ConfigError(
                 f"trainer.checkpoint_seconds={self.checkpoint_seconds}: expected 0 or more"

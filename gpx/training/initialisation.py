@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from gpx.constraints import at_their_floor, lower_limits
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, class_name
 from gpx.kernels.stationary import Stationary
 from gpx.likelihoods import Gaussian, GaussianOutputs
+from gpx.methods.base.model import Hyperparameters
 from gpx.models import ExactGP, Model
 from gpx.objectives import ExactMLL
 from gpx.training.lbfgsb import LBFGSB
@@ -96,15 +97,15 @@ class SubsetInitialisation(Initialisation):
             generator: draws the rows.
             say: takes progress lines.
         """
-        if not isinstance(model.likelihood, (Gaussian, GaussianOutputs)):
-            say(f"init: {type(model.likelihood).__name__} likelihood, starting from constants")
+        parts = gaussian_parts(model, say)
+        if parts is None:
             return
         num = min(self.num_points, x.shape[0])
         rows = torch.randperm(x.shape[0], generator=generator, device=x.device)[:num]
         subset_x, subset_y = x[rows].double(), y[rows].double()
         fits = []
         for factor in start_factors(self.num_starts, x.shape[1]):
-            exact = exact_outputs(model)
+            exact = exact_outputs(parts)
             if not list(exact[0].parameters()):
                 return
             if factor > 1.0:
@@ -119,7 +120,7 @@ class SubsetInitialisation(Initialisation):
         floored = (name for each in exact for name in at_their_floor(each, list(each.parameters())))
         for name in dict.fromkeys(floored):  # those of the shared kernel once
             say(f"init: {name} of {num} points is at its floor, where it is kept")
-        copy_hyperparameters(exact, model)
+        take_over(exact, parts)
 
     def _fit(self, exact: Sequence[ExactGP], x: Tensor, y: Tensor, say: Say) -> float:
         """Train ``exact``, one model an output, on y (n,) or (n, p); evidence per target."""
@@ -163,13 +164,24 @@ def _lengthen(kernel: nn.Module, factor: float) -> bool:
     return found
 
 
-def exact_outputs(model: Model) -> list[ExactGP]:
-    """An exact GP in float64 for every output of ``model``, with copies of its parts.
+def gaussian_parts(model: Model, say: Say) -> Hyperparameters | None:
+    """Where a model's hyperparameters are; None, and said, where no exact evidence sets them."""
+    parts = model.hyperparameters()
+    if parts is None:
+        say(f"init: {class_name(model)} has not one kernel, starting from constants")
+    elif not isinstance(parts.likelihood, (Gaussian, GaussianOutputs)):
+        say(f"init: {class_name(parts.likelihood)} likelihood, starting from constants")
+        return None
+    return parts
+
+
+def exact_outputs(parts: Hyperparameters) -> list[ExactGP]:
+    """An exact GP in float64 for every output, with copies of the parts.
 
     They share one kernel and one mean; each has the noise variance of its output.
     """
-    kernel, mean = copy.deepcopy(model.kernel).double(), copy.deepcopy(model.mean).double()
-    likelihood = copy.deepcopy(model.likelihood).double()
+    kernel, mean = copy.deepcopy(parts.kernel).double(), copy.deepcopy(parts.mean).double()
+    likelihood = copy.deepcopy(parts.likelihood).double()
     if isinstance(likelihood, GaussianOutputs):
         each = [likelihood.output(place) for place in range(likelihood.num_outputs)]
     else:
@@ -178,18 +190,18 @@ def exact_outputs(model: Model) -> list[ExactGP]:
     return [ExactGP(kernel=kernel, mean=mean, likelihood=own) for own in each]
 
 
-def copy_hyperparameters(exact: Sequence[ExactGP], model: Model) -> None:
-    """Those of exact GPs, one for every output, into ``model``, possibly of another dtype."""
-    copy_parameters(exact[0].kernel, model.kernel)
-    copy_parameters(exact[0].mean, model.mean)
-    if isinstance(model.likelihood, GaussianOutputs):
+def take_over(exact: Sequence[ExactGP], parts: Hyperparameters) -> None:
+    """Set the parts to those of exact GPs, one for every output, possibly of another dtype."""
+    _copy_parameters(exact[0].kernel, parts.kernel)
+    _copy_parameters(exact[0].mean, parts.mean)
+    if isinstance(parts.likelihood, GaussianOutputs):
         noise = torch.stack([each.likelihood.noise_variance.detach() for each in exact])
-        model.likelihood.noise_variance = noise.to(model.likelihood.noise_variance)
+        parts.likelihood.noise_variance = noise.to(parts.likelihood.noise_variance)
     else:
-        copy_parameters(exact[0].likelihood, model.likelihood)
+        _copy_parameters(exact[0].likelihood, parts.likelihood)
 
 
-def copy_parameters(source: nn.Module, target: nn.Module) -> None:
+def _copy_parameters(source: nn.Module, target: nn.Module) -> None:
     """Same architecture, possibly another dtype: raw tensors carry over."""
     state = {name: value.detach().clone() for name, value in source.state_dict().items()}
     target.load_state_dict(state)  # copies in place and casts

@@ -10,12 +10,7 @@ from gpx.errors import ConfigError
 from gpx.inference.neighbour_likelihood import neighbour_log_likelihood, neighbours
 from gpx.likelihoods import Gaussian
 from gpx.models import Model
-from gpx.training.initialisation import (
-    Say,
-    SubsetInitialisation,
-    copy_hyperparameters,
-    exact_outputs,
-)
+from gpx.training.initialisation import Say, SubsetInitialisation, exact_outputs, take_over
 from gpx.training.lbfgsb import LBFGSB
 
 
@@ -64,11 +59,12 @@ class NeighbourInitialisation(SubsetInitialisation):
     ) -> None:
         """As ``SubsetInitialisation``; then the neighbours, in float64."""
         super().__call__(model, x, y, generator=generator, say=say)
-        n = x.shape[0]
-        if not isinstance(model.likelihood, Gaussian) or n <= max(self.num_points, 2):
+        n, parts = x.shape[0], model.hyperparameters()
+        if parts is None or not isinstance(parts.likelihood, Gaussian):
             return
-        outputs = exact_outputs(model)
-        fitted = outputs[0]
+        if n <= max(self.num_points, 2):
+            return
+        (fitted,) = exact_outputs(parts)
         inputs, targets = x.double(), y.double()
         chosen = torch.randperm(n, generator=generator, device=x.device)[: self.num_rows]
         count = min(self.num_neighbours, n - 1)
@@ -102,4 +98,4 @@ class NeighbourInitialisation(SubsetInitialisation):
         )
         for name in at_their_floor(fitted, parameters):
             say(f"init: {name} is at its floor, where it is kept")
-        copy_hyperparameters(outputs, model)
+        take_over([fitted], parts)

@@ -11,7 +11,7 @@ from gpx.kernels.stationary import Stationary
 from gpx.likelihoods import Gaussian
 from gpx.models import Model
 from gpx.objectives import ExactMLL
-from gpx.training.initialisation import Say, SubsetInitialisation, copy_parameters, exact_outputs
+from gpx.training.initialisation import Say, SubsetInitialisation, exact_outputs, take_over
 
 RAW = "parametrizations.lengthscale.original"
 
@@ -35,11 +35,12 @@ class ParsimoniousInitialisation(SubsetInitialisation):
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator, say: Say
     ) -> None:
         """As in ``SubsetInitialisation``, then the comparison."""
-        count = _lengthscales(model.kernel)
-        if count < 2 or not isinstance(model.likelihood, Gaussian):
+        parts = model.hyperparameters()
+        count = 0 if parts is None else _lengthscales(parts.kernel)
+        if parts is None or count < 2 or not isinstance(parts.likelihood, Gaussian):
             super().__call__(model, x, y, generator=generator, say=say)
             return
-        (start,), state = exact_outputs(model), generator.get_state()
+        (start,), state = exact_outputs(parts), generator.get_state()
         super().__call__(model, x, y, generator=generator, say=say)
         again = torch.Generator(device=generator.device)
         again.set_state(state)  # the same rows
@@ -47,7 +48,7 @@ class ParsimoniousInitialisation(SubsetInitialisation):
         rows = torch.randperm(x.shape[0], generator=again, device=x.device)[:num]
         x, y = x[rows].double(), y[rows].double()
         with torch.no_grad():
-            many = float(ExactMLL().evidence(exact_outputs(model)[0], x, y).value)
+            many = float(ExactMLL().evidence(exact_outputs(parts)[0], x, y).value)
         _tie(start.kernel, math.sqrt(count))
         one = num * self._fit([start], x, y, say)
         price = 0.5 * (count - 1) * math.log(num)
@@ -58,11 +59,9 @@ class ParsimoniousInitialisation(SubsetInitialisation):
         )
         if many - one > price:
             return
-        tied = start.kernel.state_dict()
-        tied[RAW] = tied[RAW].expand(count).clone()
-        model.kernel.load_state_dict(tied)
-        copy_parameters(start.mean, model.mean)
-        copy_parameters(start.likelihood, model.likelihood)
+        raw = start.kernel.get_parameter(RAW)
+        raw.data = raw.data.expand(count).clone()
+        take_over([start], parts)
 
 
 def _lengthscales(kernel: nn.Module) -> int:

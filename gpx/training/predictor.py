@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from gpx.data import Standardiser
 from gpx.data.table import numbered_names
 from gpx.errors import CheckpointError, ConfigError, DataError, ShapeError
 from gpx.likelihoods import Likelihood, target_marginals
+from gpx.linalg import available_memory, budget_in_bytes
 from gpx.models import Posterior
 from gpx.training.arrays import column_names, columns_by_name, real_array
 from gpx.training.build import build_model
@@ -269,6 +270,25 @@ def finished_predictor(folder: RunFolder, config: DictConfig, device: str) -> Pr
         raise ConfigError(f"{folder.config}: {error}{note}") from error
 
 
+def within_memory(config: DictConfig, device: torch.device) -> DictConfig:
+    """A copy whose memory budgets fit this device, which may be smaller than that of the run."""
+    free = available_memory(device)
+
+    def fitting(node: Any) -> Any:
+        if isinstance(node, dict):
+            return {
+                name: budget_in_bytes(None, free)
+                if name == "memory_budget" and isinstance(value, int) and value > (free or value)
+                else fitting(value)
+                for name, value in node.items()
+            }
+        return [fitting(value) for value in node] if isinstance(node, list) else node
+
+    made = OmegaConf.create(fitting(OmegaConf.to_container(config, resolve=False)))
+    assert isinstance(made, DictConfig)
+    return made
+
+
 def restore_predictor(config: DictConfig, state: dict, device: torch.device) -> Predictor:
     """A predictor from a config and the contents of a finished run's checkpoint."""
     trainer = config.get("trainer")
@@ -276,9 +296,9 @@ def restore_predictor(config: DictConfig, state: dict, device: torch.device) -> 
     if dtype not in DTYPES:
         raise ConfigError(f"trainer.dtype={dtype}: expected {' or '.join(DTYPES)}")
     dtype = DTYPES[dtype]
-    model = build_model(config).to(device, dtype)
+    model = build_model(within_memory(config, device)).to(device, dtype)
     try:
-        posterior = model.empty_posterior(state["num_data"]).to(device, dtype)
+        posterior = model.new_posterior().to(device, dtype)
         posterior.load_state_dict(state["posterior"])
         model.likelihood.load_state_dict(state["likelihood"])
         target_names = tuple(state.get("target_names", ()))

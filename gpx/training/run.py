@@ -15,13 +15,14 @@ from torch.distributions import Distribution
 from gpx.data import Dataset, Task
 from gpx.data import load as load_data
 from gpx.errors import CheckpointError, ConfigError, WriteError
+from gpx.linalg import available_memory, budget_in_bytes
 from gpx.methods.base.objective import Evidence
 from gpx.methods.base.optimizer import Optimizer
 from gpx.metrics import baselines, evaluate
 from gpx.models import Model
 from gpx.objectives import Objective
 from gpx.sampling.seeds import global_randomness, stream
-from gpx.training.build import build, build_model, target_of
+from gpx.training.build import build, build_model, check_parts, target_of
 from gpx.training.certification import (
     CertifyOptions,
     certify_run,
@@ -47,8 +48,8 @@ from gpx.training.tensorboard import TensorBoard
 from gpx.training.trainer import FitResult, Trainer
 from gpx.training.trust import require_known_server
 
-PARTS = ("trainer", "data", "kernel", "mean", "likelihood", "approx", "objective", "optimizer")
-"""Groups that every run needs one choice of."""
+PARTS = ("trainer", "data", "likelihood", "approx", "objective", "optimizer")
+"""Groups that every run needs one choice of; ``approx`` says whether it takes kernel and mean."""
 
 
 @dataclass
@@ -187,6 +188,7 @@ def _checked_options(config: DictConfig) -> TrainerConfig:
         if config.get(group) is None:
             chooser = "; approx= usually chooses it" if group in ("objective", "optimizer") else ""
             raise ConfigError(f"{group}= is not chosen{chooser}")
+    check_parts(config)
     check_numbers(config)
     if not isinstance(config.seed, int) or isinstance(config.seed, bool):
         raise ConfigError(f"seed={config.seed}: expected a whole number")
@@ -207,6 +209,10 @@ def _prepare(
     task = _likelihood_task(config)
     data = load_data(build(config, "data"), task=task)
     config = _with_facts(config, data)
+    budget = budget_in_bytes(options.memory_budget, available_memory(device))
+    config.trainer.memory_budget = budget  # settled: a resumed run and predictions hold to it
+    for part in {"kernel", "mean"} - set(check_parts(config)):
+        config[part] = None  # what the model has no use for is no part of the run
     num_train, num_inputs = data.train_x.shape
     console.say(
         f"data {data.name} split {data.split}: {num_train:,} training and "
@@ -233,9 +239,7 @@ def _prepare(
     optimizer, start = build(config, "optimizer"), build(config, "init")
     model.check_optimizer(optimizer)
     optimizer.require_fit(model, objective, data.train_x.shape[0], options.max_steps)
-    with torch.no_grad():  # a kernel made for other inputs says so before anything is written
-        model.kernel.evaluate(train[0][:1], train[0][:1])
-        model.mean(train[0][:1])
+    model.check(train[0])
     for option, (value, reason) in model.settle(train[0]).items():
         config.approx[option] = value
         console.say(f"approx.{option}={value}: {reason}")
@@ -340,7 +344,6 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
             "target_name": data.target_name,
             "labels": list(data.labels),
             "target_names": list(data.target_names),
-            "num_data": data.train_x.shape[0],
         },
     )
     evidence = _final_evidence(state)

@@ -29,6 +29,7 @@ from gpx.means import Mean
 from gpx.methods.base.optimizer import Optimizer
 from gpx.models import Model
 from gpx.objectives import Objective
+from gpx.training.build import parts_of
 from gpx.training.initialisation import Initialisation
 
 PLACES: dict[str, tuple[type, ...]] = {
@@ -46,8 +47,8 @@ PLACES: dict[str, tuple[type, ...]] = {
 ANYWHERE = tuple(kind for kinds in PLACES.values() for kind in kinds)
 """What may stand at an option of a trusted class that has no type hint."""
 
-MODEL = ("kernel", "mean", "likelihood", "approx")
-"""Groups without which there is no model."""
+MODEL = ("likelihood", "approx")
+"""Groups without which there is no model; whether there is one without a kernel, its class says."""
 
 _DOTTED = re.compile(r"[A-Za-z]\w*(\.[A-Za-z]\w*)+")
 _PACKAGE = re.compile(r"[A-Za-z]\w*(\.[A-Za-z]\w*)*")
@@ -93,18 +94,26 @@ def require_known_classes(
         if value == "???":
             raise CheckpointError(f"{where} has no value for {name}")
     judge.names(content, "")
+    built = {}
     for group, wanted in PLACES.items():
         node = content.get(group)
         if node is None and group not in MODEL:
             continue
         if not isinstance(node, dict) or "_target_" not in node:
-            shown = "null" if node is None else node
-            found = f"a {group} without _target_" if isinstance(node, dict) else f"{group}={shown}"
-            raise CheckpointError(
-                f"{where} has {found}, expected the class of the {group} as {group}._target_ and "
-                "its options"
-            )
-        judge.node(node, group, wanted)
+            raise _no_class(where, group, node)
+        built[group] = judge.node(node, group, wanted)
+    for part, needed in parts_of(built["approx"]).items():
+        if needed and part not in built:
+            raise _no_class(where, part, None)
+
+
+def _no_class(where: str | Path, group: str, node: Any) -> CheckpointError:
+    shown = "null" if node is None else node
+    found = f"a {group} without _target_" if isinstance(node, dict) else f"{group}={shown}"
+    return CheckpointError(
+        f"{where} has {found}, expected the class of the {group} as {group}._target_ and its "
+        "options"
+    )
 
 
 def require_known_server(config: DictConfig, where: str | Path) -> None:
@@ -168,8 +177,8 @@ class _Judge:
         inside = [p for p in self.packages if target.startswith(f"{p}.")]
         return max(inside, key=len, default=None)
 
-    def node(self, node: dict[Any, Any], place: str, wanted: tuple[type, ...]) -> None:
-        """Refuse a class that does not belong in ``place``, there or in any option below it."""
+    def node(self, node: dict[Any, Any], place: str, wanted: tuple[type, ...]) -> type:
+        """The class of a node; refused where it, or one in an option below it, does not belong."""
         target = node["_target_"]
         found = self._class(target, place)
         if not issubclass(found, wanted):  # an empty tuple takes nothing
@@ -182,6 +191,7 @@ class _Judge:
         for key, value in _children(node):
             free = key not in hints and not found.__module__.startswith("gpx.")
             self.option(value, f"{place}.{key}", ANYWHERE if free else self._kinds(hints.get(key)))
+        return found
 
     def option(self, value: Any, place: str, wanted: tuple[type, ...]) -> None:
         """The same for an option, which may hold a class or lists and mappings of them."""

@@ -12,6 +12,8 @@ from gpx.errors import ConfigError
 from gpx.methods.base.objective import Kind
 
 NAMES = sorted(public_models.OBJECTIVES)
+OF_CLASSES = {"WeightSpaceELBO", "QuadruplyStochasticELBO", "SiteBoundELBO", "InducingELBO"}
+"""Those that are for one class of model, whose every part they use."""
 
 
 def problem(name):
@@ -107,6 +109,34 @@ def test_a_model_that_does_not_fit_is_refused_in_one_sentence(name):
     text = str(error.value)
     assert name in text
     assert "\n" not in text
+
+
+class Narrow:
+    """A model of which only the attributes that a protocol names are seen."""
+
+    def __init__(self, model, protocol):
+        self._model = model
+        self._asked = {*vars(protocol).get("__annotations__", {}), *vars(protocol)}
+
+    def __getattr__(self, name):
+        if name.startswith("_") or name not in self._asked:
+            raise AttributeError(name)
+        return getattr(self._model, name)
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMES) - OF_CLASSES))
+def test_an_objective_asks_for_what_it_calls(name):
+    model, objective, x, y = problem(name)
+    want = evidence_of(model, objective, x, y)
+    model, objective, x, y = problem(name)
+    (protocol,) = objective.models
+    assert isinstance(model, protocol)
+    narrow = Narrow(model, protocol)
+    objective.check(narrow)
+    assert torch.equal(evidence_of(narrow, objective, x, y).value, want.value)
+    assert (
+        float(objective.full_evidence(narrow, x, y, batch_size=16, generator=draws()).value) < 1e9
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -133,12 +133,15 @@ def test_a_posterior_does_not_change_with_its_model(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_posterior_is_its_state(conditioned, name):
-    model, posterior = conditioned(name)
+def test_a_posterior_is_its_class_its_options_and_its_state(conditioned, monkeypatch, name):
+    _, posterior = conditioned(name)
+    monkeypatch.setattr(public_models, "NUM", 31)  # a model that expects other data
+    stranger = public_models.MODELS[name]()
     stored = io.BytesIO()
     torch.save(posterior.state_dict(), stored)
     stored.seek(0)
-    other = model.empty_posterior(public_models.NUM).double()
+    other = stranger.new_posterior().double()
+    assert type(other) is type(posterior)
     other.load_state_dict(torch.load(stored, weights_only=True))
     x = inputs()
     found, want = other.predict(x), posterior.predict(x)

@@ -137,7 +137,7 @@ def test_enough_eigenfunctions_are_exact_inference():
             features=Eigenfunctions(),
         )
         .double()
-        .empty_posterior(80)
+        .new_posterior()
     )
     rebuilt.load_state_dict(posterior.state_dict())
     assert torch.equal(rebuilt.predict(at).mean, posterior.predict(at).mean)

@@ -204,7 +204,7 @@ def test_survives_a_checkpoint_and_is_independent_of_its_model(rule):
     torch.save(posterior.state_dict(), stream)
     stream.seek(0)
     fresh, _, _ = problem(seed=3, variance=rule)
-    rebuilt = fresh.empty_posterior(len(x))
+    rebuilt = fresh.new_posterior()
     rebuilt.load_state_dict(torch.load(stream, weights_only=True))
     with torch.no_grad():
         for parameter in (*model.parameters(), *fresh.parameters()):
@@ -271,7 +271,7 @@ def test_auto_goes_by_size_and_memory_and_says_why(monkeypatch):
     assert isinstance(model.condition(x, y), IterativePosterior)
     assert model.settle(x)["solver"][0] == "iterative"
     monkeypatch.setitem(solver_module.CHOLESKY_LIMIT, "cpu", 80)
-    assert isinstance(model.empty_posterior(80), IterativePosterior)  # settled
+    assert isinstance(model.new_posterior(), IterativePosterior)  # settled
     assert model.settle(x) == {}
 
 

@@ -12,8 +12,6 @@ from gpx.training.interrupt import Interrupted
 
 UNCOUNTED = ("train.seconds", "memory.peak_mib")
 SETTINGS = {
-    "exact": ["data.num_points=300", "trainer.max_steps=10"],
-    "sgpr": ["data.num_points=600", "trainer.max_steps=10", "approx.num_inducing=30"],
     "sgpr-rounds": [
         "data.num_points=200",
         "trainer.max_steps=9",
@@ -33,19 +31,11 @@ SETTINGS = {
         "approx.num_inducing=30",
         "approx.reinitialise=1",
     ],
-    "cglb": ["data.num_points=600", "trainer.max_steps=9", "approx.num_inducing=20"],
     "grief": [
         "data.num_points=600",
         "trainer.max_steps=10",
         "approx.num_eigenfunctions=40",
         "approx.reselect=2",
-    ],
-    "reweighted": [
-        "data.num_points=600",
-        "approx.num_basis=40",
-        "optimizer.burn_in=4",
-        "optimizer.iterations=6",
-        "optimizer.thin=2",
     ],
     "reweighted-type2": [
         "inference=type2",
@@ -75,12 +65,6 @@ SETTINGS = {
         "data.num_points=600",
         "trainer.max_steps=10",
         "approx.num_basis=40",
-    ],
-    "svgp": [
-        "data.num_points=600",
-        "trainer.max_steps=30",
-        "approx.num_inducing=30",
-        "trainer.batch_size=100",
     ],
     "qsgp": [
         "data.num_points=600",

@@ -1,89 +1,10 @@
-"""What every approximation must do on the way from a config to a finished run folder."""
-
-import json
+"""What a run shows while it trains, and which choices it refuses."""
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from gpx.training import load
-
 ARM = ["data=robot_arm", "data.num_points=1500"]
-APPROXIMATIONS = {
-    "exact": ["trainer.max_steps=8", "data.num_points=400"],
-    "sgpr": ["trainer.max_steps=8", "approx.num_inducing=40"],
-    "cglb": ["trainer.max_steps=6", "approx.num_inducing=30"],
-    "grief": ["trainer.max_steps=6", "approx.num_eigenfunctions=60"],
-    "reweighted": [
-        "approx.num_basis=80",
-        "optimizer.burn_in=30",
-        "optimizer.iterations=40",
-        "optimizer.thin=10",
-    ],
-    "svgp": ["trainer.max_steps=30", "approx.num_inducing=40", "trainer.batch_size=200"],
-    "qsgp": [
-        "approx.num_basis=2000",
-        "approx.basis.block_frequencies=100",
-        "approx.block_columns=400",
-    ],
-}
-PROMISED = [
-    "test.rmse",
-    "test.mnlp",
-    "test.rmse_original",
-    "test.mnlp_original",
-    "train.seconds",
-    "train.steps",
-    "train.evidence",
-    "model.num_parameters",
-    "memory.peak_mib",
-]
-
-
-@pytest.mark.parametrize("approx", APPROXIMATIONS)
-def test_run_folder_holds_what_is_promised(train, approx):
-    metrics, folder = train(*ARM, f"approx={approx}", *APPROXIMATIONS[approx])
-    assert json.loads(folder.metrics.read_text()) == metrics
-    for name in PROMISED:
-        assert isinstance(metrics[name], float | int), name
-    assert metrics["test.rmse"] < 0.9  # better than the mean
-    environment = json.loads(folder.environment.read_text())
-    assert {"versions", "device", "git_commit", "seed", "command"} <= set(environment)
-    config = OmegaConf.load(folder.config)
-    assert config.facts.num_inputs == 8
-    assert "${" not in folder.config.read_text()
-    assert (folder.figures / "predicted_against_observed.png").stat().st_size > 1000
-    assert folder.checkpoint.exists()
-
-
-@pytest.mark.parametrize("approx", APPROXIMATIONS)
-def test_a_loaded_model_predicts_as_the_run_did(train, approx):
-    metrics, folder = train(*ARM, f"approx={approx}", *APPROXIMATIONS[approx])
-    from gpx.data import RobotArm
-    from gpx.data import load as load_data
-
-    points = 400 if approx == "exact" else 1500
-    data = load_data(RobotArm(num_points=points), task="regression")
-    model = load(folder.path)
-    prediction = model.predict(data.scaler.original_inputs(data.test_x).numpy())
-    observed = data.scaler.original_mean(data.test_y).numpy()
-    rmse = float(((prediction.mean - observed) ** 2).mean() ** 0.5)
-    assert rmse == pytest.approx(metrics["test.rmse_original"], rel=1e-5)
-    assert (prediction.lower < prediction.mean).all()
-    assert (prediction.mean < prediction.upper).all()
-    width = (prediction.upper - prediction.lower) / prediction.std
-    mixture = approx == "reweighted"  # whose quantiles are not a normal's
-    assert width == pytest.approx(2 * 1.959964, rel=0.05 if mixture else 1e-4)
-
-
-@pytest.mark.parametrize("approx", APPROXIMATIONS)
-def test_two_runs_of_one_config_agree_to_the_bit(train, approx):
-    first, _ = train(*ARM, f"approx={approx}", *APPROXIMATIONS[approx], folder="a")
-    second, _ = train(*ARM, f"approx={approx}", *APPROXIMATIONS[approx], folder="b")
-    for name, value in first.items():
-        if name not in ("train.seconds", "memory.peak_mib"):
-            assert second[name] == value, name
 
 
 def test_tensorboard_shows_evidence_parameters_rates_metrics_and_figures(train):
@@ -111,7 +32,7 @@ def test_tensorboard_shows_evidence_parameters_rates_metrics_and_figures(train):
 def test_objective_that_does_not_fit_the_model_is_one_sentence(train, tmp_path):
     from gpx.errors import ConfigError
 
-    with pytest.raises(ConfigError, match="needs a ExactGP model"):
+    with pytest.raises(ConfigError, match="needs a model with iterative and solver_for, got SVGP"):
         train(*ARM, "approx=svgp", "objective=exact_mll", "approx.num_inducing=10")
     assert not (tmp_path / "run").exists()
 
@@ -155,13 +76,6 @@ def test_float32_is_honoured(train):
     )
     state = torch.load(folder.checkpoint, weights_only=True)
     assert all(v.dtype == torch.float32 for v in state["model"].values())
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("approx", APPROXIMATIONS)
-def test_cuda(train, approx):
-    metrics, _ = train(*ARM, f"approx={approx}", *APPROXIMATIONS[approx], "trainer.device=cuda")
-    assert metrics["test.rmse"] < 0.9
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")

@@ -1,11 +1,12 @@
-"""Available memory is a plausible number of bytes."""
+"""Available memory is a plausible number of bytes; a budget is a share of it, or as given."""
 
 from pathlib import Path
 
 import pytest
 import torch
 
-from gpx.linalg import available_memory
+from gpx.errors import ConfigError
+from gpx.linalg import available_memory, budget_in_bytes
 
 
 @pytest.mark.skipif(not Path("/proc/meminfo").is_file(), reason="needs Linux")
@@ -26,3 +27,31 @@ def test_on_a_gpu_it_falls_with_what_is_held():
     before = available_memory(device)
     held = torch.empty(2**28, dtype=torch.uint8, device=device)
     assert available_memory(device) <= before - held.numel()
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (1000, 1000),
+        ("1000", 1000),
+        ("4GiB", 2**32),
+        (" 1.5 MiB ", 3 * 2**19),
+        ("500MB", 500_000_000),
+        ("2e9", 2_000_000_000),
+    ],
+)
+def test_a_budget_is_bytes_or_text(given, expected):
+    assert budget_in_bytes(given, free=1) == expected
+
+
+def test_a_budget_nobody_gave_is_a_share_of_what_is_free():
+    assert budget_in_bytes(None, free=2**34) == 2**32
+    assert budget_in_bytes(None, free=2**34 + 2**33) == 2**32  # the same on a busier day
+    assert budget_in_bytes(None, free=0) == budget_in_bytes(None, free=10**6) == 2**26
+    assert budget_in_bytes(None) == 2**30
+
+
+@pytest.mark.parametrize("given", [-1, True, "much", "4 gigs", "-2GiB", 1.5e9j, "nan", ""])
+def test_a_budget_that_is_none_is_refused_by_name(given):
+    with pytest.raises(ConfigError, match="memory_budget is in bytes and cannot be"):
+        budget_in_bytes(given)

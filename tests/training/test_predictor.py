@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 from frames import Column, Frame
+from omegaconf import OmegaConf
 from scipy import stats
 from torch.distributions import Categorical, MixtureSameFamily, Normal, Poisson, StudentT
 
@@ -11,6 +12,7 @@ from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli, Gaussian, Softmax
 from gpx.means import Zero
 from gpx.models import SVGP, ExactGP
+from gpx.training import predictor as predictor_module
 from gpx.training.predictor import Predictor, central_interval
 
 
@@ -133,3 +135,14 @@ def test_classes_come_back_in_their_own_labels(likelihood, labels):
 def test_a_number_is_not_a_class(predictor):
     with pytest.raises(ConfigError, match="height is a number"):
         predictor[0].predict_classes([[100.0, 100.0]])
+
+
+def test_budgets_of_a_larger_machine_are_lowered(monkeypatch):
+    monkeypatch.setattr(predictor_module, "available_memory", lambda device: 2**33)
+    here = torch.device("cpu")
+    made = {"approx": {"memory_budget": 2**40, "iterative": {"memory_budget": 2**32}}}
+    found = predictor_module.within_memory(OmegaConf.create(made), here)
+    assert found.approx.memory_budget == 2**31
+    assert found.approx.iterative.memory_budget == 2**32
+    monkeypatch.setattr(predictor_module, "available_memory", lambda device: None)
+    assert predictor_module.within_memory(OmegaConf.create(made), here) == made

@@ -359,7 +359,7 @@ def test_names_of_packages(config):
         ("a: &a [1, 2]\napprox: [*a, *a]\n", "holds YAML references"),
         ("approx: " + "[" * 700 + "]" * 700, "cannot be read"),
         ("approx: {_target_: os.mkdir}\nkernel: {_target_: os.mkdir}\n", "not part of gpx"),
-        ("defaults: [x]\nhydra: {searchpath: [file:///tmp]}\napprox: {}\n", "kernel=null"),
+        ("defaults: [x]\nhydra: {searchpath: [file:///tmp]}\napprox: {}\n", "likelihood=null"),
     ],
 )
 def test_the_file_itself(tmp_path, text, words):

@@ -16,7 +16,7 @@ from gpx.bases.fourier.importance_weights import (
     warn_of_few,
 )
 from gpx.bases.fourier.random_fourier import RandomFourier
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, class_name
 from gpx.kernels.base import Kernel
 from gpx.kernels.matern import Matern12, Matern32, Matern52
 from gpx.kernels.rbf import RBF
@@ -77,7 +77,7 @@ class Proposal:
         if not isinstance(kernel, Stationary):
             raise ConfigError(
                 "basis=importance_weighted draws frequencies for other lengthscales of the "
-                f"kernel, got {type(kernel).__name__.removeprefix('Parametrized')}; use kernel=rbf,"
+                f"kernel, got {class_name(kernel)}; use kernel=rbf,"
                 " matern12, matern32 or matern52"
             )
         if self.family == "same":

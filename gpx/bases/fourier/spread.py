@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gpx.bases.counter_random import philox4x32
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, class_name
 from gpx.kernels import RBF, Kernel, Scale
 from gpx.kernels.matern import Matern
 
@@ -75,7 +75,7 @@ def check_spreadable(kernel: nn.Module) -> None:
     """
     kernel, inputs = _known_inputs(kernel)
     if not inputs:
-        name = type(kernel).__name__.removeprefix("Parametrized")
+        name = class_name(kernel)
         raise ConfigError(
             "spread of random frequencies needs kernel=rbf, matern12, matern32 or matern52 with "
             f"ard_num_dims (one lengthscale per input), got {name}; set spread to 1"

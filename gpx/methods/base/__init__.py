@@ -1,7 +1,15 @@
 """The contracts: what a model, a posterior, an objective and an optimiser of its own steps are."""
 
-from gpx.methods.base.model import Marginals, Model, Posterior
+from gpx.methods.base.model import Hyperparameters, Marginals, Model, Posterior
 from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.base.own_steps import OwnSteps
 
-__all__ = ["Evidence", "Marginals", "Model", "Objective", "OwnSteps", "Posterior"]
+__all__ = [
+    "Evidence",
+    "Hyperparameters",
+    "Marginals",
+    "Model",
+    "Objective",
+    "OwnSteps",
+    "Posterior",
+]

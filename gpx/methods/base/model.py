@@ -30,6 +30,14 @@ class Marginals(NamedTuple):
     variance: Tensor
 
 
+class Hyperparameters(NamedTuple):
+    """Where the hyperparameters of a Gaussian process are; modules of the model itself."""
+
+    kernel: Kernel
+    mean: Mean
+    likelihood: Likelihood
+
+
 class Posterior(DataSized, ABC):
     """Posterior process: immutable, self-contained, serialisable through ``state_dict``.
 
@@ -91,14 +99,13 @@ def _check_training(model: Model, x: Tensor, y: Tensor, **_: Any) -> None:
 class Model(DataSized, ABC):
     """One approximation of a Gaussian process.
 
+    It has a likelihood, and one kernel, several or none: its constructor takes as ``kernel``,
+    ``mean`` and ``likelihood`` what it needs of them, and ``hyperparameters`` says where they are.
+
     Attributes:
-        kernel: covariance function (weight-space models keep it inside their basis).
-        mean: mean function.
         likelihood: p(y | f).
     """
 
-    kernel: Kernel
-    mean: Mean
     likelihood: Likelihood
     note = ""
     """What is worth saying of the last data-dependent choice; for the console."""
@@ -155,6 +162,29 @@ class Model(DataSized, ABC):
         Optimizers that need a certain model check that themselves. Default: any other will do.
         """
 
+    def hyperparameters(self) -> Hyperparameters | None:
+        """Kernel, mean function and likelihood, for whoever finds a start for them.
+
+        Default: the attributes of these names. None: the model is not made of one of each, and what
+        hyperparameters it has start where they are.
+        """
+        parts: list[Any] = [getattr(self, name, None) for name in Hyperparameters._fields]
+        return None if None in parts else Hyperparameters(*parts)
+
+    def check(self, x: Tensor) -> None:
+        """Raise, in one sentence, where the model does not fit inputs x (n, d); cheap.
+
+        Default: its kernel and its mean function are made for d inputs.
+
+        Raises:
+            GPXError: what does not fit.
+        """
+        parts = self.hyperparameters()
+        if parts is not None:
+            with torch.no_grad():
+                parts.kernel.evaluate(x[:1], x[:1])
+                parts.mean(x[:1])
+
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
         """Fix the options that were left to choose, given the training inputs x (n, d).
 
@@ -189,8 +219,12 @@ class Model(DataSized, ABC):
         """
 
     @abstractmethod
-    def empty_posterior(self, num_data: int) -> Posterior:
-        """A posterior with buffers of the right shapes, to be filled by ``load_state_dict``."""
+    def new_posterior(self) -> Posterior:
+        """A posterior of this model's parts and options that knows no data yet.
+
+        ``load_state_dict`` of what ``condition`` gave makes it that posterior: the state alone says
+        how many data, inducing points or basis functions there are.
+        """
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """Parameters by role: ``variational``, ``inducing``, ``hyperparameters``.

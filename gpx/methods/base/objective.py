@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from gpx.data_sized import DataSized
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, class_name
 from gpx.likelihoods.base import Likelihood
 from gpx.linalg.report import CholeskyReport, SolveReport
 from gpx.methods.base.model import Model
@@ -19,6 +19,7 @@ from gpx.tensor_checks import check_inputs, check_targets, guard
 Kind = Literal["exact", "lower_bound", "upper_bound", "unbiased", "estimate"]
 Batching = Literal["full", "minibatch"]
 Facts = dict[str, bool | int | float | str]
+ModelT = TypeVar("ModelT")
 
 
 @dataclass(frozen=True)
@@ -46,24 +47,25 @@ class Evidence:
         object.__setattr__(self, "parts", parts)
 
 
-def _check_data(objective: Objective, model: Model, x: Tensor, y: Tensor, **_: Any) -> None:
+def _check_data(objective: Objective[Any], model: Any, x: Tensor, y: Tensor, **_: Any) -> None:
     if isinstance(model, Model):  # the trainer, too, takes stand-ins for one
         check_inputs(model, x, model.num_inputs)
         check_targets(model, x, y, model.num_outputs)
 
 
-class Objective(DataSized, ABC):
+class Objective(DataSized, Generic[ModelT], ABC):
     """A loss that turns a model and data into evidence.
 
     Subclasses set ``batching`` and ``kind``, list the ``models`` and ``likelihoods`` they fit, and
-    write ``evidence``.
+    write ``evidence``. What they ask of a model is best said by a protocol with the attributes and
+    methods that they use, which any model may have; a class in its place takes its kind alone.
     State of a stochastic estimator (control variates, support points) lives in buffers of the
     objective, so that checkpoints carry it.
     """
 
     batching: ClassVar[Batching] = "full"
     kind: ClassVar[Kind] = "exact"
-    models: ClassVar[tuple[type[Model], ...]] = (Model,)
+    models: ClassVar[tuple[type, ...]] = (Model,)
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Likelihood,)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -73,7 +75,7 @@ class Objective(DataSized, ABC):
 
     @abstractmethod
     def evidence(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+        self, model: ModelT, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Evidence:
         """Evidence in nats, summed over all training points.
 
@@ -88,35 +90,36 @@ class Objective(DataSized, ABC):
                 precision or on another device than the model (checked for every subclass).
         """
 
-    def check(self, model: Model) -> None:
+    def check(self, model: ModelT) -> None:
         """Raise ConfigError, in one sentence, when this objective does not fit ``model``."""
-        if not isinstance(model, self.models):
-            wanted = " or ".join(m.__name__ for m in self.models)
+        lacking = [_lacking(model, kind) for kind in self.models]
+        if all(lacking):
             raise ConfigError(
-                f"objective {type(self).__name__} needs a {wanted} model, "
+                f"objective {type(self).__name__} needs a model {' or '.join(lacking)}, "
                 f"got {type(model).__name__}; choose another objective= or approx="
             )
-        if model.likelihood.num_outputs != model.num_outputs:
+        likelihood: Any = getattr(model, "likelihood", None)
+        if isinstance(model, Model) and likelihood.num_outputs != model.num_outputs:
             raise ConfigError(
                 f"{type(model).__name__} models one output and its likelihood has "
-                f"{model.likelihood.num_outputs}; choose another likelihood=, or approx=svgp, "
+                f"{likelihood.num_outputs}; choose another likelihood=, or approx=svgp, "
                 "which takes several"
             )
-        if not isinstance(model.likelihood, self.likelihoods):
+        if not isinstance(likelihood, self.likelihoods):
             wanted = " or ".join(m.__name__ for m in self.likelihoods)
             # torch renames the class of a module that has parametrised attributes
-            found = type(model.likelihood).__name__.removeprefix("Parametrized")
+            found = class_name(likelihood)
             raise ConfigError(
                 f"objective {type(self).__name__} needs the {wanted} likelihood, got {found}; "
                 "choose another likelihood=, or approx=svgp, which takes any"
             )
 
     def prepare(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+        self, model: ModelT, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> None:
         """Called once before the first step with all training data. Default: nothing."""
 
-    def before_step(self, model: Model, x: Tensor, y: Tensor, rows: Tensor) -> None:
+    def before_step(self, model: ModelT, x: Tensor, y: Tensor, rows: Tensor) -> None:
         """Called before every mini-batch step, with all training data. Default: nothing.
 
         Args:
@@ -124,10 +127,10 @@ class Objective(DataSized, ABC):
             rows (batch,): those of the mini-batch that ``evidence`` will be given.
         """
 
-    def after_step(self, model: Model) -> None:
+    def after_step(self, model: ModelT) -> None:
         """Called after every optimiser step (to update tracked quantities). Default: nothing."""
 
-    def after_stall(self, model: Model) -> bool:
+    def after_stall(self, model: ModelT) -> bool:
         """Called when the loss no longer falls although its gradient has not vanished.
 
         Returns:
@@ -135,7 +138,7 @@ class Objective(DataSized, ABC):
         """
         return False
 
-    def for_prediction(self, model: Model, x: Tensor, y: Tensor) -> Model:
+    def for_prediction(self, model: ModelT, x: Tensor, y: Tensor) -> ModelT:
         """The model to predict with, given all training data; by default ``model`` itself.
 
         What this objective leaves open (the scale of variances, where it knows none) is set in a
@@ -144,7 +147,7 @@ class Objective(DataSized, ABC):
         return model
 
     def forward(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+        self, model: ModelT, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
         """Scalar loss to minimise: minus the evidence, in nats per training point."""
         evidence = self.evidence(model, x, y, generator=generator)
@@ -153,7 +156,7 @@ class Objective(DataSized, ABC):
     @torch.no_grad()
     def full_evidence(
         self,
-        model: Model,
+        model: ModelT,
         x: Tensor,
         y: Tensor,
         *,
@@ -185,3 +188,22 @@ class Objective(DataSized, ABC):
     def num_data(self, x: Tensor) -> int:
         """Number of training points the evidence sums over; mini-batch objectives override it."""
         return x.shape[0]
+
+
+def _lacking(model: object, kind: type) -> str:
+    """What ``model`` would have to be or have to be of this kind, in words; empty where it is."""
+    if not getattr(kind, "_is_protocol", False):
+        return "" if isinstance(model, kind) else f"that is a {kind.__name__}"
+    asked: dict[str, None] = {}
+    for part in kind.__mro__:
+        if part is not Protocol and getattr(part, "_is_protocol", False):
+            asked |= dict.fromkeys((*vars(part).get("__annotations__", {}), *vars(part)))
+    # properties are not evaluated: some are costly, and need data
+    missing = [
+        name
+        for name in asked
+        if not name.startswith("_") and not hasattr(type(model), name) and not hasattr(model, name)
+    ]
+    if len(missing) > 3:
+        missing = [*missing[:3], f"{len(missing) - 3} more"]
+    return f"with {' and '.join(missing)}" if missing else ""

@@ -110,7 +110,7 @@ class GRIEF(Model):
         self._best: tuple[float, dict[str, Tensor]] | None = None
 
     @property
-    def kernel(self) -> Kernel:  # type: ignore[override]
+    def kernel(self) -> Kernel:
         """Covariance function; the basis owns it."""
         return self.basis.kernel
 
@@ -237,10 +237,10 @@ class GRIEF(Model):
         weights = fitted_weights(
             self.basis, modes, x, y - self.mean(x), noise, correction=self.correction
         )
-        posterior = GRIEFPosterior(self.basis, self.mean, self.correction)
+        posterior = self.new_posterior()
         posterior.fill(modes, weights)
         return posterior
 
-    def empty_posterior(self, num_data: int) -> GRIEFPosterior:
+    def new_posterior(self) -> GRIEFPosterior:
         """As in ``Model``; the training data are not part of the posterior."""
         return GRIEFPosterior(self.basis, self.mean, self.correction)

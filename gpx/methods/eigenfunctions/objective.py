@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
-from gpx.methods.base.model import Model
-from gpx.methods.base.objective import Evidence, Objective
+from gpx.means.base import Mean
+from gpx.methods.base.objective import Evidence, Facts, Objective
 from gpx.methods.eigenfunctions.evidence import eigenfunction_evidence
-from gpx.methods.eigenfunctions.model import GRIEF
 
 
-class EigenfunctionEvidence(Objective):
+@runtime_checkable
+class EigenModel(Protocol):
+    """What the evidence asks of a model on eigenfunctions of a grid."""
+
+    basis: GridEigenfunctions
+    mean: Mean
+    likelihood: Gaussian
+    correction: bool
+
+    def facts(self) -> Facts:
+        """Plain values for the record."""
+
+
+class EigenfunctionEvidence(Objective[EigenModel]):
     """Log marginal likelihood of ``GRIEF``: exact for the kernel that its basis stands for.
 
     Exactness: an estimate of the log marginal likelihood of the kernel itself, from neither side.
@@ -24,15 +37,14 @@ class EigenfunctionEvidence(Objective):
 
     batching = "full"
     kind = "estimate"
-    models: ClassVar[tuple[type[Model], ...]] = (GRIEF,)
+    models = (EigenModel,)
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
 
     def evidence(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+        self, model: EigenModel, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Evidence:
         """Evidence in nats, in float64; parts are those of ``EigenfunctionTerms``."""
         self.check(model)
-        assert isinstance(model, GRIEF)
         value, terms = eigenfunction_evidence(
             model.basis,
             x,

@@ -15,17 +15,16 @@ from gpx.inference.noisy_kernel import NoisyKernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import probe_vectors, with_gradient
-from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Evidence, Facts, Objective
 from gpx.methods.exact.barely_biased import (
     Estimate,
     barely_biased_gradient,
     barely_biased_log_marginal_likelihood,
 )
-from gpx.methods.exact.model import ExactGP
+from gpx.methods.exact.model import ExactModel
 
 
-class BarelyBiasedMLL(Objective):
+class BarelyBiasedMLL(Objective[ExactModel]):
     """Log marginal likelihood of an ``ExactGP`` whose expectation is within ``bias`` nats.
 
     Args:
@@ -44,7 +43,7 @@ class BarelyBiasedMLL(Objective):
 
     batching = "full"
     kind = "estimate"
-    models: ClassVar[tuple[type[Model], ...]] = (ExactGP,)
+    models = (ExactModel,)
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
 
     def __init__(
@@ -71,18 +70,16 @@ class BarelyBiasedMLL(Objective):
         self.draws = FixedProbes(resample)
 
     def prepare(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+        self, model: ExactModel, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> None:
         """Choose the fixed probes of the run."""
         self.draws.prepare(generator)
 
     def evidence(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+        self, model: ExactModel, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Evidence:
         """Estimate in nats, in float64; parts are those of ``BarelyBiasedTerms``."""
         self.check(model)
-        assert isinstance(model, ExactGP)
-        assert isinstance(model.likelihood, Gaussian)
         residual = y - model.mean(x)
         require_finite(residual)
         noise = model.likelihood.noise_variance

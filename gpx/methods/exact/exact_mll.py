@@ -14,9 +14,8 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import CholeskyReport, upper_solve, with_gradient
-from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Evidence, Facts, Objective
-from gpx.methods.exact.model import ExactGP, noisy_cholesky, row_blocks
+from gpx.methods.exact.model import ExactModel, noisy_cholesky, row_blocks
 
 LOG_TWO_PI = math.log(2.0 * math.pi)
 
@@ -94,7 +93,7 @@ def log_marginal_likelihood(
     return terms, ExactGradient(-alpha, noise_gradient, gathered), report
 
 
-class ExactMLL(Objective):
+class ExactMLL(Objective[ExactModel]):
     """Log marginal likelihood of an ``ExactGP`` with Gaussian noise.
 
     Exactness: exact. Cost and source: ``log_marginal_likelihood``.
@@ -102,16 +101,14 @@ class ExactMLL(Objective):
 
     batching = "full"
     kind = "exact"
-    models: ClassVar[tuple[type[Model], ...]] = (ExactGP,)
+    models = (ExactModel,)
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
 
     def evidence(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+        self, model: ExactModel, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Evidence:
         """Log marginal likelihood in nats, in float64; parts are those of ``ExactTerms``."""
         self.check(model)
-        assert isinstance(model, ExactGP)
-        assert isinstance(model.likelihood, Gaussian)
         residual = y - model.mean(x)
         require_finite(residual)
         noise = model.likelihood.noise_variance

@@ -29,9 +29,8 @@ from gpx.linalg import (
     with_gradient,
 )
 from gpx.linalg.trace import mean_and_error
-from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Evidence, Facts, Objective
-from gpx.methods.exact.model import ExactGP
+from gpx.methods.exact.model import ExactModel
 from gpx.methods.exact.preconditioned_gradient import Pulled, pull_back
 
 LOG_TWO_PI = math.log(2.0 * math.pi)
@@ -177,7 +176,7 @@ def iterative_gradient(
     return IterativeGradient(-(v.squeeze(1) + u), pulled)
 
 
-class IterativeMLL(Objective):
+class IterativeMLL(Objective[ExactModel]):
     """Log marginal likelihood of an ``ExactGP`` without a factorisation, with error bars.
 
     Args:
@@ -198,7 +197,7 @@ class IterativeMLL(Objective):
 
     batching = "full"
     kind = "estimate"
-    models: ClassVar[tuple[type[Model], ...]] = (ExactGP,)
+    models = (ExactModel,)
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
 
     def __init__(
@@ -229,18 +228,16 @@ class IterativeMLL(Objective):
         self.draws = FixedProbes(resample)
 
     def prepare(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+        self, model: ExactModel, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> None:
         """Choose the fixed probes of the run."""
         self.draws.prepare(generator)
 
     def evidence(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+        self, model: ExactModel, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Evidence:
         """Estimate in nats, in float64; parts are those of ``IterativeTerms``."""
         self.check(model)
-        assert isinstance(model, ExactGP)
-        assert isinstance(model.likelihood, Gaussian)
         residual = y - model.mean(x)
         require_finite(residual)
         noise = model.likelihood.noise_variance

@@ -10,15 +10,14 @@ from torch import Tensor
 from gpx.errors import ConfigError
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
-from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.exact.barely_biased_mll import BarelyBiasedMLL
 from gpx.methods.exact.exact_mll import ExactMLL
 from gpx.methods.exact.iterative_mll import IterativeMLL
-from gpx.methods.exact.model import ExactGP
+from gpx.methods.exact.model import ExactModel
 
 
-class MarginalLikelihood(Objective):
+class MarginalLikelihood(Objective[ExactModel]):
     """``ExactMLL``, ``IterativeMLL`` or ``BarelyBiasedMLL``, as the model's ``solver`` says.
 
     The evidence's kind and its facts name the path taken.
@@ -29,7 +28,7 @@ class MarginalLikelihood(Objective):
 
     batching = "full"
     kind = "estimate"
-    models: ClassVar[tuple[type[Model], ...]] = (ExactGP,)
+    models = (ExactModel,)
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
 
     def __init__(
@@ -49,10 +48,9 @@ class MarginalLikelihood(Objective):
             )
         self.cholesky = ExactMLL()
 
-    def path(self, model: Model, x: Tensor) -> Objective:
+    def path(self, model: ExactModel, x: Tensor) -> Objective:
         """The objective that serves ``model`` on x (n, d)."""
         self.check(model)
-        assert isinstance(model, ExactGP)
         paths: dict[str, Objective] = {
             "cholesky": self.cholesky,
             "iterative": self.iterative,
@@ -61,13 +59,13 @@ class MarginalLikelihood(Objective):
         return paths[model.solver_for(x).name]
 
     def prepare(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+        self, model: ExactModel, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> None:
         """As in ``Objective``."""
         self.path(model, x).prepare(model, x, y, generator=generator)
 
     def evidence(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+        self, model: ExactModel, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Evidence:
         """Evidence of the path taken, with its kind, terms and report."""
         return self.path(model, x).evidence(model, x, y, generator=generator)

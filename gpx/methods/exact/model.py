@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -77,6 +77,19 @@ def _require_memory(n: int, x: Tensor) -> None:
         )
 
 
+@runtime_checkable
+class ExactModel(Protocol):
+    """What the objectives of exact inference ask of a model."""
+
+    kernel: Kernel
+    mean: Mean
+    likelihood: Gaussian
+    iterative: IterativeOptions
+
+    def solver_for(self, x: Tensor) -> SolverChoice:
+        """How K + noise is to be solved for training inputs x (n, d)."""
+
+
 class ExactGP(Model):
     """Gaussian process regression without approximation of the model.
 
@@ -138,22 +151,19 @@ class ExactGP(Model):
             DataError: targets that are not finite.
         """
         with torch.no_grad():
-            posterior = self._posterior(x, y)
-            require_finite(posterior.residual)
-            posterior.condition_()
+            posterior = self._posterior(self.solver_for(x).name)
+            posterior.condition_(x, y)
         return posterior
 
-    def empty_posterior(self, num_data: int) -> ExactPosterior | IterativePosterior:
-        """As in ``Model``; the number of inputs is read from the loaded state."""
-        parameter = next(self.parameters())
-        empty = parameter.new_zeros(num_data, 0)
-        return self._posterior(empty, empty.sum(1))
+    def new_posterior(self) -> ExactPosterior | IterativePosterior:
+        """As in ``Model``; ``settle`` has chosen the solver, or "auto" is Cholesky."""
+        return self._posterior("cholesky" if self.solver == "auto" else self.solver)
 
-    def _posterior(self, x: Tensor, y: Tensor) -> ExactPosterior | IterativePosterior:
+    def _posterior(self, solver: SolverName) -> ExactPosterior | IterativePosterior:
         from gpx.inference.iterative_posterior import IterativePosterior
 
-        parts = (self.kernel, self.mean, self.likelihood, x, y)
-        if self.solver_for(x).name == "cholesky":
+        parts = (self.kernel, self.mean, self.likelihood)
+        if solver == "cholesky":
             return ExactPosterior(*parts)
         return IterativePosterior(*parts, self.iterative)
 
@@ -169,31 +179,42 @@ class ExactPosterior(Posterior):
         inputs (n, d), residual (n,), alpha (n,): see above.
     """
 
+    data_sized = ("inputs", "residual", "alpha")
     inputs: Tensor
     residual: Tensor
     alpha: Tensor
     factor: Tensor | None
 
-    def __init__(
-        self, kernel: Kernel, mean: Mean, likelihood: Gaussian, x: Tensor, y: Tensor
-    ) -> None:
+    def __init__(self, kernel: Kernel, mean: Mean, likelihood: Gaussian) -> None:
         super().__init__()
         self.kernel = copy.deepcopy(kernel).requires_grad_(False)
         self.mean = copy.deepcopy(mean).requires_grad_(False)
         self.likelihood = copy.deepcopy(likelihood).requires_grad_(False)
-        empty = x.shape[1] == 0
-        self.register_buffer("inputs", x.detach().clone())
-        self.register_buffer("residual", y.detach().clone() if empty else (y - mean(x)).detach())
-        self.register_buffer("alpha", torch.zeros_like(self.residual))
+        self.register_data_sized()
         self.register_buffer("factor", None, persistent=False)
 
-    def condition_(self) -> CholeskyReport:
-        """Compute the factor and alpha from the inputs and residuals held; return its report."""
+    @torch.no_grad()
+    def condition_(self, x: Tensor, y: Tensor) -> CholeskyReport:
+        """Condition on x (n, d) and y (n,); return the report of the factorisation.
+
+        Raises:
+            DataError: targets that are not finite.
+        """
+        self.keep(x, inputs=x, residual=y - self.mean(x))
+        require_finite(self.residual)
+        factor, report = self._factorise()
+        self.alpha = upper_solve(factor, self.residual.unsqueeze(1)).squeeze(1)
+        return report
+
+    def _factorise(self) -> tuple[Tensor, CholeskyReport]:
         self.factor, report = noisy_cholesky(
             self.kernel, self.inputs, self.likelihood.noise_variance
         )
-        self.alpha = upper_solve(self.factor, self.residual.unsqueeze(1)).squeeze(1)
-        return report
+        return self.factor, report
+
+    def _factor(self) -> Tensor:
+        """That of K, from before or anew."""
+        return self._factorise()[0] if self.factor is None else self.factor
 
     def facts(self) -> dict[str, bool | int | float | str]:
         """As in ``Posterior``."""
@@ -205,16 +226,13 @@ class ExactPosterior(Posterior):
 
         Cost: n^2 multiply-adds per row; memory of one block of kernel rows beside the factor.
         """
-        if self.factor is None:
-            self.condition_()
-        assert self.factor is not None
-        n = self.inputs.shape[0]
+        n, factor = self.inputs.shape[0], self._factor()
         mean, variance = x.new_empty(x.shape[0]), x.new_empty(x.shape[0])
         for rows in row_blocks(x.shape[0], n, x):
             cross = self.kernel.evaluate(x[rows], self.inputs).contiguous()
             mean[rows] = self.mean(x[rows]) + cross @ self.alpha
             column = cross.mT  # (n, rows) in LAPACK's layout: solved in place
-            torch.linalg.solve_triangular(self.factor.mT, column, upper=False, out=column)
+            torch.linalg.solve_triangular(factor.mT, column, upper=False, out=column)
             explained = cross.square_().sum(1)
             variance[rows] = (self.kernel.diagonal(x[rows]) - explained).clamp_(min=0.0)
         return Marginals(mean, variance)
@@ -235,9 +253,6 @@ class ExactPosterior(Posterior):
 
         Cost: num n^2 multiply-adds once, O(num n) per row.
         """
-        if self.factor is None:
-            self.condition_()
-        assert self.factor is not None
         n, num_inputs = self.inputs.shape
         prior = prior_functions(
             self.kernel, num, num_inputs, generator=generator, frequencies=frequencies
@@ -247,7 +262,7 @@ class ExactPosterior(Posterior):
         )
         noise *= self.likelihood.noise_variance.sqrt()
         gap = self.residual - prior(self.inputs) - noise
-        weights = upper_solve(self.factor, gap.mT.contiguous()).mT
+        weights = upper_solve(self._factor(), gap.mT.contiguous()).mT
 
         @torch.no_grad()
         def paths(x: Tensor) -> Tensor:
@@ -256,8 +271,5 @@ class ExactPosterior(Posterior):
         return paths
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        stored = state_dict.get(prefix + "inputs")
-        if isinstance(stored, Tensor) and self.inputs.shape[1] == 0:
-            self.inputs = self.inputs.new_zeros(self.inputs.shape[0], stored.shape[1])
         self.factor = None
         super()._load_from_state_dict(state_dict, prefix, *rest)

@@ -12,7 +12,6 @@ from torch import Tensor
 from gpx.errors import ConfigError
 from gpx.linalg import SolveReport, cholesky, probe_vectors, with_gradient
 from gpx.linalg.trace import mean_and_error
-from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Evidence, Facts
 from gpx.methods.grid.axes import GriddedRows
 from gpx.methods.grid.gaps import GapOptions, solve_gaps
@@ -23,8 +22,7 @@ from gpx.methods.grid.logdet import (
     spectrum_will_do,
     worst_report,
 )
-from gpx.methods.grid.mll import GridObjective, grid_facts
-from gpx.methods.grid.model import GridGP
+from gpx.methods.grid.mll import GridModel, GridObjective, grid_facts
 from gpx.methods.grid.system import DENSE_POINTS, FactorGradient, GridSystem, blocks
 
 TraceName = Literal["auto", "nystrom", "dense", "hutchinson"]
@@ -125,18 +123,17 @@ class GCV(GridObjective):
         self.trace: TraceName = trace
 
     def prepare(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+        self, model: GridModel, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> None:
         """As in ``GridObjective``; raises ConfigError where "dense" does not fit memory."""
         super().prepare(model, x, y, generator=generator)
-        assert isinstance(model, GridGP)
         rows = model.gridded(x)
         if self.trace == "dense" and rows.gaps.shape[0]:
             require_dense(x.shape[0], len(rows.grid.axes), x, "objective.trace")
 
     def evaluate(
         self,
-        model: Model,
+        model: GridModel,
         x: Tensor,
         y: Tensor,
         generator: torch.Generator | None,
@@ -144,7 +141,6 @@ class GCV(GridObjective):
     ) -> Evidence:
         """-N / 2 log GCV; parts: its residual and its trace term. Facts: GCV, variance_scale."""
         self.check(model)
-        assert isinstance(model, GridGP)
         target, rows, factors = self.posed(model, x, y)
         noise = model.likelihood.noise_variance
         n = x.shape[0]
@@ -192,14 +188,13 @@ class GCV(GridObjective):
         return Evidence(value, self.kind, parts, solve.report, facts)
 
     @torch.no_grad()
-    def for_prediction(self, model: Model, x: Tensor, y: Tensor) -> Model:
+    def for_prediction(self, model: GridModel, x: Tensor, y: Tensor) -> GridModel:
         """A copy of the model at the scale of greatest likelihood; cost: one solve.
 
         Raises:
             ConfigError: there is none, all targets being equal to the mean.
         """
         self.check(model)
-        assert isinstance(model, GridGP)
         target, rows, factors = self.posed(model, x, y)
         start = model.warm.to(target) if model.warm.shape[0] else None
         solve = solve_gaps(model.system(rows, factors), target, model.options, start=start)

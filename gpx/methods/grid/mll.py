@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -13,13 +14,15 @@ from torch import Tensor
 from gpx.errors import ConfigError
 from gpx.inference.exact_solver import require_finite
 from gpx.inference.fixed_probes import FixedProbes
+from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import SolveReport, with_gradient
-from gpx.methods.base.model import Model
+from gpx.means.base import Mean
 from gpx.methods.base.objective import Evidence, Facts, Kind, Objective
 from gpx.methods.grid.axes import GriddedRows
-from gpx.methods.grid.gaps import GridSolve, bracket, choose_gaps
+from gpx.methods.grid.factors import AxisKernels
+from gpx.methods.grid.gaps import GapOptions, GridSolve, bracket, choose_gaps
 from gpx.methods.grid.logdet import (
     GridLogdet,
     LogdetName,
@@ -30,7 +33,6 @@ from gpx.methods.grid.logdet import (
     require_probes,
     sampled_logdet,
 )
-from gpx.methods.grid.model import GridGP
 from gpx.methods.grid.system import FactorGradient, GridSystem, over_observed
 
 LOG_TWO_PI = math.log(2.0 * math.pi)
@@ -39,7 +41,33 @@ CUT_SHORT: dict[str, Kind] = {"fill": "lower_bound", "ignore": "upper_bound"}
 """What a solve that did not converge makes of an otherwise exact evidence."""
 
 
-class GridObjective(Objective):
+@runtime_checkable
+class GridModel(Protocol):
+    """What the objectives of Gaussian processes on grids ask of a model."""
+
+    kernel: Kernel
+    mean: Mean
+    likelihood: Gaussian
+    options: GapOptions
+    warm: Tensor
+
+    def gridded(self, x: Tensor) -> GriddedRows:
+        """The rows x (N, d) on their grid."""
+
+    def axis_kernels(self, rows: GriddedRows) -> AxisKernels:
+        """The kernels of the axes."""
+
+    def system(self, rows: GriddedRows, factors: Sequence[Tensor]) -> GridSystem:
+        """The covariances of the grid with these factors, and the noise."""
+
+    def solve(self, system: GridSystem, target: Tensor) -> GridSolve:
+        """The weights of the mean for residuals (N,)."""
+
+    def scaled(self, factor: float) -> GridModel:
+        """A copy of ``factor`` times the prior and noise variances."""
+
+
+class GridObjective(Objective[GridModel]):
     """Full-batch objective of a ``GridGP`` with probes that are fixed for a run.
 
     Args:
@@ -48,7 +76,7 @@ class GridObjective(Objective):
 
     batching = "full"
     kind = "estimate"
-    models: ClassVar[tuple[type[Model], ...]] = (GridGP,)
+    models = (GridModel,)
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
     route_fact: ClassVar[str]
     """The fact that names the route of the term that may be an estimate."""
@@ -61,7 +89,7 @@ class GridObjective(Objective):
         self.draws = FixedProbes(resample=False)
 
     def prepare(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+        self, model: GridModel, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> None:
         """Choose the fixed probes of the run.
 
@@ -70,14 +98,13 @@ class GridObjective(Objective):
             ConfigError: solves for the probes would not fit memory.
         """
         require_finite(y)
-        assert isinstance(model, GridGP)
         require_probes(model.gridded(x), self.probes, x)
         self.draws.prepare(generator)
 
     @abstractmethod
     def evaluate(
         self,
-        model: Model,
+        model: GridModel,
         x: Tensor,
         y: Tensor,
         generator: torch.Generator | None,
@@ -90,7 +117,7 @@ class GridObjective(Objective):
         """The stochastic route for these gaps, which states its standard error."""
 
     def evidence(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+        self, model: GridModel, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Evidence:
         """As ``evaluate`` by the route of the options, with gradient."""
         return self.evaluate(model, x, y, generator, None)
@@ -98,7 +125,7 @@ class GridObjective(Objective):
     @torch.no_grad()
     def full_evidence(
         self,
-        model: Model,
+        model: GridModel,
         x: Tensor,
         y: Tensor,
         *,
@@ -113,7 +140,6 @@ class GridObjective(Objective):
         found = self.evaluate(model, x, y, generator, None)
         if found.facts[self.route_fact] != "nystrom":
             return found
-        assert isinstance(model, GridGP)
         sampled = self.evaluate(model, x, y, generator, self.sampled_route(model.gridded(x)))
         return self.on_record(model.gridded(x), found, sampled)
 
@@ -123,7 +149,7 @@ class GridObjective(Objective):
         return replace(sampled, facts=sampled.facts | {"nystrom_error": away})
 
     def posed(
-        self, model: GridGP, x: Tensor, y: Tensor
+        self, model: GridModel, x: Tensor, y: Tensor
     ) -> tuple[Tensor, GriddedRows, list[Tensor]]:
         """Residuals y - m(x) (N,), the rows on their grid, and the covariances of the axes."""
         target = y - model.mean(x)
@@ -132,7 +158,7 @@ class GridObjective(Objective):
         return target, rows, model.axis_kernels(rows).matrices(rows.grid)
 
 
-def grid_facts(model: GridGP, rows: GriddedRows, **reports: SolveReport | None) -> Facts:
+def grid_facts(model: GridModel, rows: GriddedRows, **reports: SolveReport | None) -> Facts:
     """How gaps were treated, and what every solve did, under its own name."""
     gaps, _ = choose_gaps(model.options, rows.gaps.shape[0], rows.grid.size, rows.grid.inner_size)
     found: Facts = {"gaps": gaps, "grid_cells": rows.grid.inner_size, "gap_share": rows.gappiness}
@@ -213,11 +239,10 @@ class GridMLL(GridObjective):
         self.bracket = bracket
 
     def prepare(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+        self, model: GridModel, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> None:
         """As in ``GridObjective``; raises ConfigError where "dense" does not fit memory."""
         super().prepare(model, x, y, generator=generator)
-        assert isinstance(model, GridGP)
         rows = model.gridded(x)
         n, gaps = x.shape[0], rows.gaps.shape[0]
         if self.logdet == "dense" and gaps:
@@ -226,7 +251,7 @@ class GridMLL(GridObjective):
 
     def evaluate(
         self,
-        model: Model,
+        model: GridModel,
         x: Tensor,
         y: Tensor,
         generator: torch.Generator | None,
@@ -239,7 +264,6 @@ class GridMLL(GridObjective):
         makes an exact evidence a lower (fill) or an upper (ignore) bound.
         """
         self.check(model)
-        assert isinstance(model, GridGP)
         target, rows, factors = self.posed(model, x, y)
         noise = model.likelihood.noise_variance
         wanted = torch.is_grad_enabled()

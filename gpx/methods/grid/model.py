@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gpx.constraints import floor_of
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, class_name
 from gpx.inference.exact_solver import require_finite
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
@@ -126,7 +126,7 @@ class GridGP(Model):
         if not isinstance(likelihood, Gaussian):
             raise ConfigError(
                 f"approx=grid is exact regression and needs likelihood=gaussian, got "
-                f"{type(likelihood).__name__.removeprefix('Parametrized')}"
+                f"{class_name(likelihood)}"
             )
         self.kernel = kernel
         self.mean = mean
@@ -342,16 +342,14 @@ class GridGP(Model):
         system = self.system(rows, self.axis_kernels(rows).matrices(rows.grid))
         start = self.warm if self.warm.shape[0] else None
         found = solve_gaps(system, target, self.options, start=start)
-        posterior = self.empty_posterior(x.shape[0])
+        posterior = self.new_posterior()
         posterior.prior_scale = self.prior_scale.clone()
         posterior.fill_(rows, target, found.alpha, found.report)
         return posterior
 
-    def empty_posterior(self, num_data: int) -> GridPosterior:
+    def new_posterior(self) -> GridPosterior:
         """As in ``Model``; the size of the grid is read from the loaded state."""
-        return GridPosterior(
-            self.kernel, self.mean, self.likelihood, num_data, self.options, self.variance
-        )
+        return GridPosterior(self.kernel, self.mean, self.likelihood, self.options, self.variance)
 
 
 def closes(kernels: AxisKernels, grid: CartesianGrid, axis: int, times: int) -> bool:

@@ -70,7 +70,6 @@ class GridPosterior(Posterior):
         kernel: Kernel,
         mean: Mean,
         likelihood: Gaussian,
-        num_data: int,
         options: GapOptions,
         variance: VarianceOptions,
     ) -> None:
@@ -85,8 +84,8 @@ class GridPosterior(Posterior):
         self.register_buffer("points", like.new_zeros(0))
         self.register_buffer("axis_shapes", whole.new_zeros(0, 3))
         self.register_buffer("columns", whole)
-        self.register_buffer("cells", whole.new_zeros(num_data))
-        self.register_buffer("residual", like.new_zeros(num_data))
+        self.register_buffer("cells", whole)
+        self.register_buffer("residual", like.new_zeros(0))
         self.register_buffer("alpha", like.new_zeros(0))
         self.register_buffer("prior_scale", like.new_ones(()))
         self._systems: dict[bool, GridSystem] = {}

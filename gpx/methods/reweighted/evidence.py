@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -12,10 +12,8 @@ from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.bernoulli import Bernoulli
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import with_gradient
-from gpx.methods.base.model import Model
-from gpx.methods.base.objective import Evidence, Objective
+from gpx.methods.base.objective import Evidence, Facts, Objective
 from gpx.methods.reweighted.hyper_priors import HyperPriors
-from gpx.methods.reweighted.model import Reweighted
 from gpx.methods.reweighted.weights import ReweightedForm
 
 
@@ -67,7 +65,36 @@ def joint_density(
     return JointDensity(likelihood, value, gradient, **weights.parts(log_noise))
 
 
-class ReweightedEvidence(Objective):
+@runtime_checkable
+class Reweighting(Protocol):
+    """What the evidence asks of a model on a re-weighted basis."""
+
+    likelihood: Likelihood
+
+    @property
+    def form(self) -> ReweightedForm:
+        """The path from the statistics of the data to the weights."""
+
+    @property
+    def hyper_priors(self) -> HyperPriors | None:
+        """Priors of variances and noise."""
+
+    @property
+    def is_probit(self) -> bool:
+        """Whether the targets are classes."""
+
+    @property
+    def noise_variance(self) -> Tensor:
+        """()."""
+
+    def log_variances(self) -> Tensor:
+        """Of the weights (k,)."""
+
+    def facts(self) -> Facts:
+        """Plain values for the record."""
+
+
+class ReweightedEvidence(Objective[Reweighting]):
     """Log evidence of ``Reweighted`` plus the log density of its hyper-priors.
 
     It comes from the model's statistics: x and y are not read.
@@ -79,15 +106,14 @@ class ReweightedEvidence(Objective):
 
     batching = "full"
     kind = "estimate"
-    models: ClassVar[tuple[type[Model], ...]] = (Reweighted,)
+    models = (Reweighting,)
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian, Bernoulli)
 
     def evidence(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+        self, model: Reweighting, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Evidence:
         """Evidence in nats, in float64; parts: fit, complexity, constant and prior."""
         self.check(model)
-        assert isinstance(model, Reweighted)
         if model.is_probit:
             raise ConfigError(
                 "the evidence of classes has no closed form: sample it by "

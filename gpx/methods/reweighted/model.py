@@ -110,7 +110,7 @@ class Reweighted(ReweightedState, Model):
         self.register_state(3)  # the third total: the noise variance at the start
 
     @property
-    def kernel(self) -> Kernel:  # type: ignore[override]
+    def kernel(self) -> Kernel:
         """Covariance function; the basis owns it."""
         kernel = self.basis.kernel
         assert isinstance(kernel, Kernel)
@@ -314,6 +314,6 @@ class Reweighted(ReweightedState, Model):
         posterior.fill(statistics, samples, self.frame, sums)
         return posterior
 
-    def empty_posterior(self, num_data: int) -> ReweightedPosterior:
+    def new_posterior(self) -> ReweightedPosterior:
         """As in ``Model``; the training data are not part of the posterior."""
         return ReweightedPosterior(self.basis, self.mean, self.structure)

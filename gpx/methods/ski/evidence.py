@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -12,12 +12,29 @@ from gpx.errors import ConfigError
 from gpx.inference.fixed_probes import FixedProbes
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
-from gpx.methods.base.model import Model
+from gpx.means.base import Mean
 from gpx.methods.base.objective import Evidence, Objective
-from gpx.methods.ski.model import SKI
+from gpx.methods.ski.model import Gathered
+from gpx.methods.ski.system import SKISystem
 
 
-class SKIEvidence(Objective):
+@runtime_checkable
+class GatheredRows(Protocol):
+    """What the evidence asks of a model: few rows that stand for many, and their kernel matrix."""
+
+    mean: Mean
+    likelihood: Gaussian
+    tolerance: float
+    max_iterations: int
+
+    def gathered(self, x: Tensor) -> Gathered:
+        """The rows that stand for x (n, d)."""
+
+    def system(self, x: Tensor) -> SKISystem:
+        """Their kernel matrix plus noise."""
+
+
+class SKIEvidence(Objective[GatheredRows]):
     """log N(y; m(x), W K_UU W^T + noise I) by conjugate gradients and Lanczos quadrature.
 
     n data rows are n' rows that stand for them (``CellSums``), so that with A = W' K W'^T + noise I
@@ -40,7 +57,7 @@ class SKIEvidence(Objective):
 
     batching = "full"
     kind = "estimate"
-    models: ClassVar[tuple[type[Model], ...]] = (SKI,)
+    models = (GatheredRows,)
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
 
     def __init__(self, probes: int = 8, resample: bool = False) -> None:
@@ -51,20 +68,19 @@ class SKIEvidence(Objective):
         self.probes = FixedProbes(resample)
 
     def prepare(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+        self, model: GatheredRows, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> None:
         """Fix the probes of the run."""
         self.probes.prepare(generator)
 
     def evidence(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+        self, model: GatheredRows, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Evidence:
         """Evidence in nats with parts ``fit`` and ``complexity``.
 
         Raises:
             DidNotConverge: solves that need more than the model's ``max_iterations``.
         """
-        assert isinstance(model, SKI)  # checked once, in one sentence, by ``check``
         system = model.system(x)
         target, rest = model.gathered(x).residuals((y - model.mean(x)).double())
         found = system.quad_logdet(

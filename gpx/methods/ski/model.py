@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, class_name
 from gpx.kernels.base import Kernel
 from gpx.kernels.stationary import Stationary
 from gpx.likelihoods.gaussian import Gaussian
@@ -110,7 +110,7 @@ class SKI(Model):
         if not isinstance(likelihood, Gaussian):
             raise ConfigError(
                 f"SKI is exact regression and needs the Gaussian likelihood, got "
-                f"{type(likelihood).__name__.removeprefix('Parametrized')}"
+                f"{class_name(likelihood)}"
             )
         if not kernel.has_formula:
             raise ConfigError(
@@ -231,20 +231,12 @@ class SKI(Model):
         inner = system.factor @ system.factor.mT / system.noise
         inner.diagonal().add_(1.0)
         lower, _ = cholesky(inner, name="I + C W^T W C^T / noise", ladder=(0.0,))
-        found = self.empty_posterior(len(x))
-        return found.with_state(on_grid, system.low_rank, lower, report)
+        found = self.new_posterior()
+        return found.with_state(self.grid, on_grid, system.low_rank, lower, report)
 
-    def empty_posterior(self, num_data: int) -> SKIPosterior:
-        """As in ``Model``."""
-        return SKIPosterior(
-            self.kernel,
-            self.mean,
-            self.start,
-            self.spacing,
-            self.grid_size,
-            self.interpolation,
-            self.outside,
-        )
+    def new_posterior(self) -> SKIPosterior:
+        """As in ``Model``; where the grid lies is part of the state."""
+        return SKIPosterior(self.kernel, self.mean, self.interpolation, self.outside)
 
     def _warn_of_short_lengthscales(self) -> None:
         spacing = max(self.spacing.tolist())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -33,43 +33,35 @@ class SKIPosterior(Posterior):
         low_rank (r, m): C.
         inner (r, r): L.
         missing (): largest prior variance at a grid point that C does not carry.
+        start (d,), spacing (d,), sizes (d,): first point, spacing and points of each axis.
 
     Cost: mean 4^d multiply-adds a row, free of n and m; variance 4^d r + r^2; memory m r.
     Source: Hultin 2017, section 3.3 (mean); Pleiss et al. 2018 (cached low-rank variances).
     """
 
-    data_sized = ("on_grid", "low_rank", "inner", "missing", "start", "spacing")
+    data_sized = ("on_grid", "low_rank", "inner", "missing", "start", "spacing", "sizes")
     on_grid: Tensor
     low_rank: Tensor
     inner: Tensor
     missing: Tensor
     start: Tensor
     spacing: Tensor
+    sizes: Tensor
 
     def __init__(
         self,
         kernel: Kernel,
         mean: Mean,
-        start: Tensor,
-        spacing: Tensor,
-        sizes: Sequence[int],
         interpolation: Method = "cubic",
         outside: Outside = "zero",
     ) -> None:
         super().__init__()
         self.kernel = copy.deepcopy(kernel).requires_grad_(False)
         self.mean = copy.deepcopy(mean).requires_grad_(False)
-        self.sizes = list(sizes)
         self.interpolation: Method = interpolation
         self.outside: Outside = outside
         self.report: SolveReport | None = None
-        empty = torch.zeros(0, dtype=torch.float64, device=start.device)
-        self.register_buffer("start", start.detach().clone())
-        self.register_buffer("spacing", spacing.detach().clone())
-        self.register_buffer("on_grid", empty)
-        self.register_buffer("low_rank", empty.new_zeros(0, 0))
-        self.register_buffer("inner", empty.new_zeros(0, 0))
-        self.register_buffer("missing", empty.new_zeros(()))
+        self.register_data_sized()
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """What lives on the grid stays in float64 through changes of precision."""
@@ -81,9 +73,17 @@ class SKIPosterior(Posterior):
 
     @torch.no_grad()
     def with_state(
-        self, on_grid: Tensor, low_rank: Tensor, inner: Tensor, report: SolveReport
+        self,
+        grid: InterpolationGrid,
+        on_grid: Tensor,
+        low_rank: Tensor,
+        inner: Tensor,
+        report: SolveReport,
     ) -> SKIPosterior:
-        """Filled with the results of a solve."""
+        """Filled with the grid and the results of a solve."""
+        self.start = on_grid.new_tensor([axis.start for axis in grid.axes])
+        self.spacing = on_grid.new_tensor(grid.spacing)
+        self.sizes = torch.tensor(grid.shape, device=on_grid.device)
         self.on_grid, self.low_rank, self.inner, self.report = on_grid, low_rank, inner, report
         start = torch.zeros(1, len(self.sizes), dtype=torch.float64, device=on_grid.device)
         prior = copy.deepcopy(self.kernel).double().diagonal(start).squeeze(0)
@@ -97,7 +97,7 @@ class SKIPosterior(Posterior):
         axes = [
             RegularAxis(start, spacing, size)
             for start, spacing, size in zip(
-                self.start.tolist(), self.spacing.tolist(), self.sizes, strict=True
+                self.start.tolist(), self.spacing.tolist(), self.sizes.tolist(), strict=True
             )
         ]
         return InterpolationGrid(tuple(axes), self.interpolation)
@@ -105,7 +105,7 @@ class SKIPosterior(Posterior):
     def facts(self) -> dict[str, bool | int | float | str]:
         """As in ``Posterior``: the grid, and what the variances rest on."""
         found: dict[str, bool | int | float | str] = {
-            "grid": " x ".join(map(str, self.sizes)),
+            "grid": " x ".join(map(str, self.sizes.tolist())),
             "variance_rank": len(self.low_rank),
             "variance_missing": float(self.missing),
         }

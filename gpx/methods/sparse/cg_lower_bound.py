@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gpx.errors import ConfigError
 from gpx.inference.auxiliary import Auxiliary, AuxiliarySolver, NoisyKernelMatrix, require_finite
@@ -16,10 +16,9 @@ from gpx.inference.nystrom_matrix import NystromMatrix
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
-from gpx.linalg import with_gradient
-from gpx.methods.base.model import Model
+from gpx.linalg import budget_in_bytes, with_gradient
+from gpx.means.base import Mean
 from gpx.methods.base.objective import Evidence, Facts, Objective
-from gpx.methods.sparse.cglb import CGLB
 from gpx.methods.sparse.collapsed_elbo import log_density_noise_gradient, nystrom_gradient
 
 LOG_TWO_PI = math.log(2.0 * math.pi)
@@ -143,7 +142,19 @@ def cg_lower_bound(
     return terms, LowerBoundGradient(minus_u - v, noise.to(target.dtype), kernel_gradient)
 
 
-class CGLowerBound(Objective):
+@runtime_checkable
+class SolvedModel(Protocol):
+    """What the bound asks of a model: inducing points and a vector v that it may move."""
+
+    kernel: Kernel
+    mean: Mean
+    likelihood: Gaussian
+    inducing_points: nn.Parameter
+    jitter: float | None
+    auxiliary: Tensor
+
+
+class CGLowerBound(Objective[SolvedModel]):
     """Conjugate gradient lower bound of a ``CGLB`` model, maximised in blocks.
 
     Every evaluation first moves the model's auxiliary vector v by preconditioned conjugate
@@ -165,7 +176,7 @@ class CGLowerBound(Objective):
 
     batching = "full"
     kind = "lower_bound"
-    models: ClassVar[tuple[type[Model], ...]] = (CGLB,)
+    models = (SolvedModel,)
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
     hold: Tensor
     moved: Tensor
@@ -176,7 +187,7 @@ class CGLowerBound(Objective):
         max_iterations: int = 100,
         restart_every: int = 40,
         product_dtype: Literal["float32", "float64"] = "float64",
-        memory_budget: int = 2**30,
+        memory_budget: int | str | None = None,
         log_determinant: LogDeterminant = "trace_error",
         refresh: Refresh = "evaluation",
     ) -> None:
@@ -192,17 +203,16 @@ class CGLowerBound(Objective):
             max_iterations=max_iterations,
             restart_every=restart_every,
             product_dtype=product_dtype,
-            memory_budget=memory_budget,
+            memory_budget=budget_in_bytes(memory_budget),
         )
         self.log_determinant: LogDeterminant = log_determinant
         # in checkpoints: whether v is held within a line search, and has moved in this one
         self.register_buffer("hold", torch.tensor(refresh == "iteration"))
         self.register_buffer("moved", torch.tensor(False))
 
-    def check(self, model: Model) -> None:
+    def check(self, model: SolvedModel) -> None:
         """As in ``Objective``; raises ConfigError also for models in float32."""
         super().check(model)
-        assert isinstance(model, CGLB)
         if model.inducing_points.dtype != torch.float64:
             raise ConfigError(
                 "objective CGLowerBound needs trainer.dtype=float64, where a bound stays a bound; "
@@ -210,16 +220,16 @@ class CGLowerBound(Objective):
             )
 
     def prepare(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+        self, model: SolvedModel, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> None:
         """Refuses targets that are not finite (DataError)."""
         require_finite(y)
 
-    def after_step(self, model: Model) -> None:
+    def after_step(self, model: SolvedModel) -> None:
         """A new iteration: the next evaluation moves v."""
         self.moved.fill_(False)
 
-    def after_stall(self, model: Model) -> bool:
+    def after_stall(self, model: SolvedModel) -> bool:
         """Hold v within each line search from now on, and go on (once)."""
         if bool(self.hold):
             return False
@@ -228,15 +238,13 @@ class CGLowerBound(Objective):
         return True
 
     def evidence(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+        self, model: SolvedModel, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Evidence:
         """Bound in nats, in float64; parts are those of ``LowerBoundTerms``.
 
         The report is the solver's: steps, relative residual, whether epsilon was met.
         """
         self.check(model)
-        assert isinstance(model, CGLB)
-        assert isinstance(model.likelihood, Gaussian)
         target = y - model.mean(x)
         noise = model.likelihood.noise_variance
         z = model.inducing_points

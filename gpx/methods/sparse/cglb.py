@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -18,9 +18,9 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import (
     EvidenceBound,
-    Lanczos,
     SolveReport,
     UnconvergedWarning,
+    budget_in_bytes,
     conjugate_gradients,
     lanczos,
 )
@@ -78,7 +78,7 @@ class CGLB(SGPR):
         epsilon: float = 1e-3,
         max_iterations: int = 1000,
         product_dtype: Literal["float32", "float64"] = "float64",
-        memory_budget: int = 2**30,
+        memory_budget: int | str | None = None,
         variance: VarianceName = "sgpr",
         lanczos_rank: int = 100,
     ) -> None:
@@ -101,7 +101,7 @@ class CGLB(SGPR):
             epsilon=epsilon,
             max_iterations=max_iterations,
             product_dtype=product_dtype,
-            memory_budget=memory_budget,
+            memory_budget=budget_in_bytes(memory_budget),
         )
         self.variance: VarianceName = variance
         self.lanczos_rank = lanczos_rank
@@ -121,7 +121,7 @@ class CGLB(SGPR):
 
         Cost: that of ``SGPR.condition`` and one product with the kernel matrix per step.
         """
-        posterior = self.empty_posterior(x.shape[0])
+        posterior = self.new_posterior()
         target, noise = y - self.mean(x), self.likelihood.noise_variance
         start = self.auxiliary if self.auxiliary.shape == y.shape else None
         nystrom = NystromMatrix(
@@ -137,30 +137,16 @@ class CGLB(SGPR):
         found = self.solver.solve(matrix, nystrom, target, start, warn=True)
         corrected = nystrom.with_target(found.residual)
         posterior.report = found.report
-        for name, value in (
-            ("factor", nystrom.store.whitener.factor),
-            ("inner_factor", nystrom.inner.factor),
-            ("weights", corrected.inner.weights),
-            ("inputs", x),
-            ("auxiliary", found.vector),
-            ("noise_variance", noise),
-        ):
-            getattr(posterior, name).copy_(value)
+        posterior.fill(nystrom.store.whitener, nystrom.inner.factor, corrected.inner.weights)
+        posterior.keep(x, inputs=x, auxiliary=found.vector, noise_variance=noise)
         if self.variance == "lanczos":
-            posterior.keep_lanczos(lanczos(matrix, matrix(torch.ones_like(y)), self.lanczos_rank))
+            run = lanczos(matrix, matrix(torch.ones_like(y)), self.lanczos_rank)
+            posterior.keep(x, basis=run.basis[0][: run.steps], tridiagonal=run.tridiagonal()[0])
         return posterior
 
-    def empty_posterior(self, num_data: int) -> CGLBPosterior:
+    def new_posterior(self) -> CGLBPosterior:
         """As in ``Model``; it holds the training inputs and v."""
-        return CGLBPosterior(
-            self.kernel,
-            self.mean,
-            self.inducing_points,
-            num_data,
-            self.solver,
-            self.variance,
-            self.lanczos_rank,
-        )
+        return CGLBPosterior(self.kernel, self.mean, self.solver, self.variance)
 
 
 class CGLBPosterior(SGPRPosterior):
@@ -175,6 +161,14 @@ class CGLBPosterior(SGPRPosterior):
         report: of the solve for v; None for a posterior read back from a file.
     """
 
+    data_sized: ClassVar[tuple[str, ...]] = (
+        *SGPRPosterior.data_sized,
+        "inputs",
+        "auxiliary",
+        "noise_variance",
+        "basis",
+        "tridiagonal",
+    )
     inputs: Tensor
     auxiliary: Tensor
     noise_variance: Tensor
@@ -182,25 +176,11 @@ class CGLBPosterior(SGPRPosterior):
     tridiagonal: Tensor
 
     def __init__(
-        self,
-        kernel: Kernel,
-        mean: Mean,
-        inducing_points: Tensor,
-        num_data: int,
-        solver: AuxiliarySolver,
-        variance: VarianceName,
-        lanczos_rank: int,
+        self, kernel: Kernel, mean: Mean, solver: AuxiliarySolver, variance: VarianceName
     ) -> None:
-        super().__init__(kernel, mean, inducing_points)
-        z = self.inducing_points
+        super().__init__(kernel, mean)
         self.solver, self.variance = solver, variance
         self.report: SolveReport | None = None
-        rank = min(lanczos_rank, num_data) if variance == "lanczos" else 0
-        self.register_buffer("inputs", z.new_zeros(num_data, z.shape[1]))
-        self.register_buffer("auxiliary", z.new_zeros(num_data))
-        self.register_buffer("noise_variance", z.new_ones(()))
-        self.register_buffer("basis", z.new_zeros(rank, num_data if rank else 0))
-        self.register_buffer("tridiagonal", torch.eye(rank, dtype=z.dtype, device=z.device))
 
     def facts(self) -> dict[str, bool | int | float | str]:
         """As in ``Posterior``."""
@@ -210,12 +190,6 @@ class CGLBPosterior(SGPRPosterior):
             found["solver_converged"] = self.report.converged
             found["solver_residual"] = self.report.residual
         return found
-
-    def keep_lanczos(self, run: Lanczos) -> None:
-        """Keep the basis and T of a Lanczos run with K; columns it did not reach stay zero."""
-        t = run.steps
-        self.basis[:t] = run.basis[0]
-        self.tridiagonal[:t, :t] = run.tridiagonal()[0]
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:
@@ -299,9 +273,3 @@ class CGLBPosterior(SGPRPosterior):
             return sparse(x) + self._correction(x)
 
         return paths
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        stored = state_dict.get(prefix + "inputs")
-        if isinstance(stored, Tensor) and stored.shape[0] == self.inputs.shape[0]:
-            self.inputs = self.inputs.new_zeros(stored.shape)
-        super()._load_from_state_dict(state_dict, prefix, *rest)

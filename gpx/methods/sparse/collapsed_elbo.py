@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from gpx.errors import ConfigError
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inference.inner_factor import InnerFactor
 from gpx.inference.kernel_gradient import KernelGradient
@@ -17,10 +16,9 @@ from gpx.inference.nystrom import BlockStore, NystromSums, factorise, nystrom_su
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
-from gpx.linalg import CholeskyReport, with_gradient
-from gpx.methods.base.model import Model
+from gpx.linalg import CholeskyReport, budget_in_bytes, with_gradient
+from gpx.means.base import Mean
 from gpx.methods.base.objective import Evidence, Facts, Objective
-from gpx.methods.sparse.sgpr import SGPR
 
 LOG_TWO_PI = math.log(2.0 * math.pi)
 
@@ -205,7 +203,20 @@ def _times_inverse(factor: Tensor, left: Tensor) -> Tensor:
     return torch.linalg.solve_triangular(factor, left, upper=False, left=False)
 
 
-class CollapsedELBO(Objective):
+@runtime_checkable
+class SparseModel(Protocol):
+    """What the collapsed bound asks of a model with inducing variables."""
+
+    kernel: Kernel
+    mean: Mean
+    likelihood: Gaussian
+    inducing_points: nn.Parameter
+    features: InducingFeatures
+    jitter: float | None
+    escalate: bool
+
+
+class CollapsedELBO(Objective[SparseModel]):
     """Collapsed bound of ``SGPR``: q(u) is at its optimum, only Z and hyperparameters are free.
 
     Args:
@@ -217,22 +228,18 @@ class CollapsedELBO(Objective):
 
     batching = "full"
     kind = "lower_bound"
-    models: ClassVar[tuple[type[Model], ...]] = (SGPR,)
+    models = (SparseModel,)
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
 
-    def __init__(self, memory_budget: int = 2**30) -> None:
+    def __init__(self, memory_budget: int | str | None = None) -> None:
         super().__init__()
-        if memory_budget < 0:
-            raise ConfigError(f"memory_budget is in bytes and cannot be {memory_budget}")
-        self.memory_budget = int(memory_budget)
+        self.memory_budget = budget_in_bytes(memory_budget)
 
     def evidence(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+        self, model: SparseModel, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Evidence:
         """Collapsed bound in nats, in float64; parts are those of ``CollapsedTerms``."""
         self.check(model)
-        assert isinstance(model, SGPR)
-        assert isinstance(model.likelihood, Gaussian)
         residual = y - model.mean(x)
         noise = model.likelihood.noise_variance
         terms, gradient, report = collapsed_elbo(

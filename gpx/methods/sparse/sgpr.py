@@ -322,7 +322,7 @@ class SGPR(Model):
     @torch.no_grad()
     def condition(self, x: Tensor, y: Tensor) -> SGPRPosterior:
         """Optimal q(u) given x (n, d), y (n,). Cost: 1.5 n M^2 multiply-adds, memory O(M^2)."""
-        posterior = self.empty_posterior(x.shape[0])
+        posterior = self.new_posterior()
         whitener, report = self._factorise()
         sums = nystrom_sums(BlockStore(whitener, x), y - self.mean(x))
         noise = self.likelihood.noise_variance.double()
@@ -331,11 +331,9 @@ class SGPR(Model):
             certifier = replace(self._certifier(x, y), kernel=posterior.kernel)
             own = Whitener(posterior.kernel, whitener.z, whitener.factor)
             posterior.certificate = Certificate(certifier, own, sums, report)
-        posterior.factor.copy_(whitener.factor)
-        posterior.inner_factor.copy_(inner.factor)
-        posterior.weights.copy_(inner.weights)
+        posterior.fill(whitener, inner.factor, inner.weights)
         return posterior
 
-    def empty_posterior(self, num_data: int) -> SGPRPosterior:
+    def new_posterior(self) -> SGPRPosterior:
         """As in ``Model``; the training data are not part of the posterior."""
-        return SGPRPosterior(self.kernel, self.mean, self.inducing_points, self.features)
+        return SGPRPosterior(self.kernel, self.mean, self.features)

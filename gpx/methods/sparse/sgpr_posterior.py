@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,29 +42,29 @@ class SGPRPosterior(Posterior):
             read back from a file.
     """
 
+    data_sized: ClassVar[tuple[str, ...]] = (
+        "inducing_points",
+        "factor",
+        "inner_factor",
+        "weights",
+    )
     inducing_points: Tensor
     factor: Tensor
     inner_factor: Tensor
     weights: Tensor
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        mean: Mean,
-        inducing_points: Tensor,
-        features: InducingFeatures = POINTS,
-    ) -> None:
+    def __init__(self, kernel: Kernel, mean: Mean, features: InducingFeatures = POINTS) -> None:
         super().__init__()
         self.features = copy.deepcopy(features)
         self.kernel = copy.deepcopy(kernel).requires_grad_(False)
         self.mean = copy.deepcopy(mean).requires_grad_(False)
         self.certificate: Certificate | None = None
-        z = inducing_points.detach().clone()
-        m = z.shape[0]
-        self.register_buffer("inducing_points", z)
-        self.register_buffer("factor", z.new_zeros(m, m))
-        self.register_buffer("inner_factor", z.new_zeros(m, m))
-        self.register_buffer("weights", z.new_zeros(m))
+        self.register_data_sized()
+
+    def fill(self, whitener: Whitener, inner_factor: Tensor, weights: Tensor) -> None:
+        """Take Z and L, LB (M, M) and the mean (M,) of v, in the dtype of Z."""
+        z, factor = whitener.z, whitener.factor
+        self.keep(z, inducing_points=z, factor=factor, inner_factor=inner_factor, weights=weights)
 
     def facts(self) -> dict[str, bool | int | float | str]:
         """As in ``Posterior``; M, and of a certified q the bound on its KL."""
@@ -74,17 +74,6 @@ class SGPRPosterior(Posterior):
             kl, tolerance = certifier.bound(whitener, sums, report), certifier.tolerance
             found |= {"kl_upper_bound": kl, "kl_tolerance": tolerance, "certified": kl <= tolerance}
         return found
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        stored = state_dict.get(prefix + "inducing_points")
-        if isinstance(stored, Tensor) and stored.ndim == 2:  # M of the file, not of the config
-            m, width = stored.shape
-            if not self.features.trainable or width == self.inducing_points.shape[1]:
-                self.inducing_points = self.inducing_points.new_zeros(m, width)
-            for name in ("factor", "inner_factor"):
-                setattr(self, name, self.factor.new_zeros(m, m))
-            self.weights = self.weights.new_zeros(m)
-        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:

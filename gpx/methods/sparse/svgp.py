@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from gpx.errors import ConfigError, ShapeError
+from gpx.errors import ConfigError, ShapeError, class_name
 from gpx.inducing import DEFAULT_SELECTOR
 from gpx.inducing import selector as selector_by_name
 from gpx.kernels.base import Kernel
@@ -21,7 +21,6 @@ from gpx.methods.base.model import Marginals, Model, Posterior
 from gpx.methods.sparse.settled_size import settled_size
 from gpx.methods.sparse.variational import (
     CollapsedStatistics,
-    WhitenedGaussian,
     collapsed_statistics,
     family,
     whitened_marginals,
@@ -189,7 +188,7 @@ class SVGP(Model):
         """
         if not isinstance(self.likelihood, GAUSSIAN):
             # torch renames the class of a module with parametrised parameters
-            name = type(self.likelihood).__name__.removeprefix("Parametrized")
+            name = class_name(self.likelihood)
             raise ConfigError(
                 f"the optimal q(u) has a closed form for the Gaussian likelihood only, not {name}"
             )
@@ -232,7 +231,7 @@ class SVGP(Model):
         Which of them it is stands in ``refitted`` and ``facts`` of the posterior; a bound of the
         trained q is not that of a refitted one, whose bound is never lower.
         """
-        posterior = self.empty_posterior(x.shape[0])
+        posterior = self.new_posterior()
         if posterior.refitted:
             assert isinstance(self.likelihood, GAUSSIAN)
             q = copy.deepcopy(self.q)
@@ -240,16 +239,19 @@ class SVGP(Model):
         else:
             q = self.q
         white = whitening(self.kernel, self.inducing, self.jitter)
-        posterior.inducing.copy_(self.inducing)
-        posterior.inverse_cholesky.copy_(inverse_lower(white.cholesky))
-        posterior.q_mean.copy_(q.mean)
-        posterior.q_factor.copy_(q.factor())
+        posterior.keep(
+            self.inducing,
+            inducing=self.inducing,
+            inverse_cholesky=inverse_lower(white.cholesky),
+            q_mean=q.mean,
+            q_factor=q.factor(),
+        )
         return posterior
 
-    def empty_posterior(self, num_data: int) -> SVGPPosterior:
-        """Buffers of the right shapes; they do not depend on the number of data."""
+    def new_posterior(self) -> SVGPPosterior:
+        """As in ``Model``; the training data are not part of the posterior."""
         refitted = self.refit and isinstance(self.likelihood, GAUSSIAN)
-        return SVGPPosterior(self.kernel, self.mean, self.inducing, self.q, refitted=refitted)
+        return SVGPPosterior(self.kernel, self.mean, refitted=refitted)
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """``variational``: q; ``inducing``: Z; ``hyperparameters``: everything else."""
@@ -267,34 +269,24 @@ class SVGPPosterior(Posterior):
 
     Args:
         kernel, mean: copied.
-        inducing (M, d), q: give shapes, dtype and device of the buffers.
         refitted: whether q(v) is the optimum given all training data rather than as trained.
+
+    Attributes:
+        inducing (M, d), inverse_cholesky (M, M), q_mean (p, M), q_factor (p, M, M).
     """
 
+    data_sized = ("inducing", "inverse_cholesky", "q_mean", "q_factor")
     inducing: Tensor
     inverse_cholesky: Tensor
     q_mean: Tensor
     q_factor: Tensor
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        mean: Mean,
-        inducing: Tensor,
-        q: WhitenedGaussian,
-        *,
-        refitted: bool = False,
-    ) -> None:
+    def __init__(self, kernel: Kernel, mean: Mean, *, refitted: bool = False) -> None:
         super().__init__()
         self.refitted = refitted
         self.kernel = copy.deepcopy(kernel).requires_grad_(False)
         self.mean = copy.deepcopy(mean).requires_grad_(False)
-        latents, size = q.mean.shape
-        like = inducing.detach()
-        self.register_buffer("inducing", torch.zeros_like(like))
-        self.register_buffer("inverse_cholesky", like.new_zeros(size, size))
-        self.register_buffer("q_mean", like.new_zeros(latents, size))
-        self.register_buffer("q_factor", like.new_zeros(latents, size, size))
+        self.register_data_sized()
 
     def facts(self) -> dict[str, bool | int | float | str]:
         """As in ``Posterior``: whether q(u) was refitted to all the data or is as trained."""

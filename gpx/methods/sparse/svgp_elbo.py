@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Protocol, runtime_checkable
+
 import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError
-from gpx.methods.base.model import Model
+from gpx.likelihoods.base import Likelihood
 from gpx.methods.base.objective import Evidence, Objective
-from gpx.methods.sparse.svgp import SVGP
+from gpx.methods.sparse.svgp import BoundTerms
 
 
-class SVGPELBO(Objective):
+@runtime_checkable
+class Variational(Protocol):
+    """What the uncollapsed bound asks of a model, whatever carries its q."""
+
+    likelihood: Likelihood
+
+    def bound_terms(self, x: Tensor) -> BoundTerms:
+        """Marginals of f at x (B, d) under q and KL(q || p)."""
+
+
+class SVGPELBO(Objective[Variational]):
     """(n / B) sum over the batch of E_q log p(y | f) minus KL(q(u) || p(u)).
 
     An unbiased estimate, over uniformly drawn batches, of a lower bound of the log marginal
@@ -26,7 +38,7 @@ class SVGPELBO(Objective):
 
     batching = "minibatch"
     kind = "unbiased"
-    models = (SVGP,)
+    models = (Variational,)
 
     def __init__(self, num_data: int) -> None:
         super().__init__()
@@ -35,10 +47,9 @@ class SVGPELBO(Objective):
         self.total = num_data
 
     def evidence(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+        self, model: Variational, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Evidence:
         """Evidence with parts ``fit`` (expected log-likelihood) and ``complexity`` (KL)."""
-        assert isinstance(model, SVGP)  # checked once, in one sentence, by ``check``
         terms = model.bound_terms(x)
         scale = self.total / x.shape[0]
         fit = model.likelihood.expected_log_prob(y, *terms.marginals).sum() * scale
@@ -52,7 +63,7 @@ class SVGPELBO(Objective):
     @torch.no_grad()
     def full_evidence(
         self,
-        model: Model,
+        model: Variational,
         x: Tensor,
         y: Tensor,
         *,

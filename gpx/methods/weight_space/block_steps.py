@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, class_name
 from gpx.likelihoods import Gaussian
 from gpx.methods.base.objective import Evidence
 from gpx.methods.base.own_steps import OwnSteps
@@ -94,7 +94,7 @@ class BlockSteps(OwnSteps[QSGP]):
     def check_fit(self, model: QSGP, num_data: int) -> None:
         """As in ``OwnSteps``: Gaussian noise, cells of covariance, and as many groups as asked."""
         if not isinstance(model.likelihood, self.likelihoods):
-            found = type(model.likelihood).__name__.removeprefix("Parametrized")
+            found = class_name(model.likelihood)
             raise ConfigError(
                 f"optimizer={self.option} needs likelihood=gaussian, got {found}: its block solves "
                 "are closed forms of Gaussian noise; use optimizer=qsgp"

@@ -40,7 +40,7 @@ class InducingPosterior(IterativePosterior):
     """f(x) = k(x, X) w under q(w) = N(alpha, diag(c)^2), or with a richer variance.
 
     Args:
-        kernel, mean, likelihood, x (n, d), y (n,), options: as in IterativePosterior.
+        kernel, mean, likelihood, options: as in IterativePosterior.
         variance_family: ``mean_field`` is that of q, ``augmented`` adds ``augmentation``; the
             other two are those of the exact process from above (see ``predictive_variance``).
 
@@ -51,6 +51,7 @@ class InducingPosterior(IterativePosterior):
     others. State: O(n d).
     """
 
+    data_sized = (*IterativePosterior.data_sized, "scales")
     scales: Tensor
 
     def __init__(
@@ -58,15 +59,12 @@ class InducingPosterior(IterativePosterior):
         kernel: Kernel,
         mean: Mean,
         likelihood: Gaussian,
-        x: Tensor,
-        y: Tensor,
         options: IterativeOptions,
         variance_family: WeightVariance,
     ) -> None:
         rule = RULE_NAMES.get(variance_family, "lanczos")
-        super().__init__(kernel, mean, likelihood, x, y, replace(options, variance=rule))
+        super().__init__(kernel, mean, likelihood, replace(options, variance=rule))
         self.variance_family = variance_family
-        self.register_buffer("scales", torch.zeros_like(y, dtype=torch.float64))
 
     def facts(self) -> dict[str, bool | int | float | str]:
         """Certificate of the mean (NaN where it was not solved for) and the variance in use."""

@@ -44,7 +44,7 @@ class WeightSpaceModel(Model):
         self.register_buffer("site_variance", torch.ones(()))
 
     @property
-    def kernel(self) -> nn.Module:  # type: ignore[override]
+    def kernel(self) -> nn.Module:
         """Covariance function; the basis owns it."""
         return self.basis.kernel
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gpx.bases import Basis, RandomFourier, basis_of
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, class_name
 from gpx.likelihoods import Gaussian, Likelihood
 from gpx.linalg.cholesky import cholesky
 from gpx.means.base import Mean
@@ -222,7 +222,7 @@ class QSGP(WeightSpaceModel):
             logger.info(
                 "%d block solves for %s sites: %d iterations, %s",
                 self.report.solves,
-                type(self.likelihood).__name__.removeprefix("Parametrized"),
+                class_name(self.likelihood),
                 self.report.iterations,
                 "converged" if self.report.converged else "stopped early",
             )
@@ -254,7 +254,7 @@ class QSGP(WeightSpaceModel):
         """The posterior process under q; q is a parameter, so the data are not needed."""
         blocks = torch.arange(self.basis.num_blocks, device=self.family.mean.device)
         scale = self.log_scales(blocks).exp() * self.family.is_diagonal_column(blocks)
-        posterior = self.empty_posterior(x.shape[0])
+        posterior = self.new_posterior()
         posterior.to(device=scale.device, dtype=scale.dtype)
         if isinstance(self.family, BlockDiagonalWeights):
             posterior.covariance = self.family.covariance.share()
@@ -263,8 +263,8 @@ class QSGP(WeightSpaceModel):
         posterior.dense.copy_(self.family.dense_of(blocks))
         return posterior
 
-    def empty_posterior(self, num_data: int) -> QSGPPosterior:
-        """Posterior of the right shapes for ``load_state_dict``."""
+    def new_posterior(self) -> QSGPPosterior:
+        """As in ``Model``; the training data are not part of the posterior."""
         if isinstance(self.family, BlockDiagonalWeights):
             storage = str(self.family.covariance.storage).removeprefix("torch.")
             return QSGPPosterior(self.basis, 0, self.family.cells, storage)

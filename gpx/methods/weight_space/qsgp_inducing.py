@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gpx.bases.inducing_points import InducingPoints
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, class_name
 from gpx.inference.exact_solver import IterativeOptions
 from gpx.kernels.base import Kernel
 from gpx.likelihoods import Gaussian
@@ -46,7 +46,8 @@ class QSGPInducing(Model):
         variance_rank: of them, how many ``projection`` takes; None for all.
         variance_steps: Krylov vectors of ``projection`` beside them.
         variance_neighbours: training points near the test point that ``projection`` takes as well.
-        memory_budget_gib: of kernel products; half of it may hold a stored matrix.
+        memory_budget: of kernel products; half of it may hold a stored matrix.
+        memory_budget_gib: its name in earlier versions, in GiB.
         hyperparameters: ``fixed``.
 
     Raises:
@@ -72,8 +73,9 @@ class QSGPInducing(Model):
         variance_rank: int | None = 500,
         variance_steps: int = 100,
         variance_neighbours: int = 128,
-        memory_budget_gib: float = 2.0,
+        memory_budget: int | str | None = None,
         hyperparameters: str = "fixed",
+        memory_budget_gib: float | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(mean, Zero):
@@ -82,7 +84,7 @@ class QSGPInducing(Model):
                 "of the weights is zero, and targets are standardised"
             )
         if not isinstance(likelihood, Gaussian):
-            found = type(likelihood).__name__.removeprefix("Parametrized")
+            found = class_name(likelihood)
             raise ConfigError(
                 f"approx=qsgp_inducing needs likelihood=gaussian, got {found}; use approx=qsgp "
                 "for log-concave sites, or approx=svgp, which takes any likelihood"
@@ -109,6 +111,7 @@ class QSGPInducing(Model):
             variance_rank=variance_rank,
             variance_steps=variance_steps,
             variance_neighbours=variance_neighbours,
+            memory_budget=memory_budget,
             memory_budget_gib=memory_budget_gib,
         )
         self.options = options
@@ -121,7 +124,7 @@ class QSGPInducing(Model):
         self.register_buffer("mean_error", torch.full((), torch.nan))
 
     @property
-    def kernel(self) -> Kernel:  # type: ignore[override]
+    def kernel(self) -> Kernel:
         """Covariance function; the basis owns it."""
         return self.basis.kernel
 
@@ -157,23 +160,14 @@ class QSGPInducing(Model):
     @torch.no_grad()
     def condition(self, x: Tensor, y: Tensor) -> InducingPosterior:
         """The posterior process under q."""
-        posterior = InducingPosterior(
-            self.kernel, self.mean, self.likelihood, x, y, self.options, self.variance
-        )
-        posterior.alpha.copy_(self.weight_mean[:, 0])
-        posterior.scales.copy_(self.scales())
-        posterior.mean_error.copy_(self.mean_error)
+        posterior = self.new_posterior()
+        weights, error = self.weight_mean[:, 0], self.mean_error
+        posterior.keep(x, inputs=x, residual=y - self.mean(x), alpha=weights, mean_error=error)
+        posterior.scales = self.scales()
         return posterior
 
-    def empty_posterior(self, num_data: int) -> InducingPosterior:
-        """Posterior of the right shapes for ``load_state_dict``."""
-        empty = self.weight_mean.new_zeros(num_data, 0)
+    def new_posterior(self) -> InducingPosterior:
+        """As in ``Model``; the posterior holds the training inputs."""
         return InducingPosterior(
-            self.kernel,
-            self.mean,
-            self.likelihood,
-            empty,
-            empty.sum(1),
-            self.options,
-            self.variance,
+            self.kernel, self.mean, self.likelihood, self.options, self.variance
         )

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gpx.bases.dictionary import MAX_PRECISION, KernelDictionary
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, class_name
 from gpx.kernels.base import Kernel
 from gpx.likelihoods import Gaussian
 from gpx.linalg.triangular import inverse_lower
@@ -104,7 +104,7 @@ class QSRVM(WeightSpaceModel):
     ) -> None:
         require_zero_mean(mean, "qsrvm")
         if not isinstance(likelihood, Gaussian):
-            name = type(likelihood).__name__.removeprefix("Parametrized")
+            name = class_name(likelihood)
             raise ConfigError(f"approx=qsrvm needs likelihood=gaussian, got {name}")
         if max_centres < 1 or sweeps < 0 or group_size < 1 or num_dense < 0:
             raise ConfigError(
@@ -200,7 +200,7 @@ class QSRVM(WeightSpaceModel):
         Cost: O(n k (d + k)) for k vectors.
         """
         kept = self.basis.relevant(RELEVANT)
-        posterior = self.empty_posterior(x.shape[0]).to(self.basis.centres)
+        posterior = self.new_posterior().to(self.basis.centres)
         posterior.centres = self.basis.centres[kept].clone()
         group = WeightGroup.of_columns(self.basis, kept)
         weight = 1.0 / float(self.noise_variance)
@@ -211,9 +211,9 @@ class QSRVM(WeightSpaceModel):
         posterior.weight_root = spread.to(self.basis.centres)
         return posterior
 
-    def empty_posterior(self, num_data: int) -> RelevanceVectorPosterior:
+    def new_posterior(self) -> RelevanceVectorPosterior:
         """Without vectors; their number comes with the state."""
-        return RelevanceVectorPosterior(self.basis.kernel, self.basis.centres.shape[1])
+        return RelevanceVectorPosterior(self.basis.kernel)
 
 
 class RelevanceVectorPosterior(Posterior):
@@ -221,7 +221,6 @@ class RelevanceVectorPosterior(Posterior):
 
     Args:
         kernel: copied.
-        num_inputs: d.
 
     Attributes:
         centres (k, d), weight_mean (k,), weight_root (k, k).
@@ -234,12 +233,10 @@ class RelevanceVectorPosterior(Posterior):
     weight_mean: Tensor
     weight_root: Tensor
 
-    def __init__(self, kernel: Kernel, num_inputs: int) -> None:
+    def __init__(self, kernel: Kernel) -> None:
         super().__init__()
         self.kernel: Kernel = copy.deepcopy(kernel).requires_grad_(False)
-        self.register_buffer("centres", torch.zeros(0, num_inputs))
-        self.register_buffer("weight_mean", torch.zeros(0))
-        self.register_buffer("weight_root", torch.zeros(0, 0))
+        self.register_data_sized()
 
     @property
     def num_vectors(self) -> int:

@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from gpx.bases.base import Basis
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, class_name
 from gpx.likelihoods.base import Likelihood
 from gpx.methods.weight_space.block_ascent import schedule
 from gpx.methods.weight_space.group_solves import (
@@ -36,7 +36,7 @@ def check_site(likelihood: Likelihood) -> None:
     The bound on a sampled sum of basis functions is Jensen's inequality, which needs concavity
     (QSGP paper, section on non-Gaussian likelihoods).
     """
-    name = type(likelihood).__name__.removeprefix("Parametrized")
+    name = class_name(likelihood)
     if likelihood.num_latents != 1:
         raise ConfigError(
             f"approx=qsgp needs a likelihood of one latent function, got {name} with "

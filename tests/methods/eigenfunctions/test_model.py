@@ -83,7 +83,7 @@ def test_posterior_survives_a_safe_checkpoint_without_the_training_data(name):
         kernel=RBF(ard_num_dims=3), mean=Linear(3), likelihood=Gaussian(), num_inputs=3,
         **OPTIONS[name],
     ).double()  # fmt: skip
-    rebuilt = fresh.empty_posterior(len(x)).double()
+    rebuilt = fresh.new_posterior().double()
     rebuilt.load_state_dict(torch.load(stream, weights_only=True))
     for parameter in (*model.parameters(), *fresh.parameters()):
         parameter.add_(0.5)

@@ -244,7 +244,9 @@ def test_float32_is_close_to_float64(correction):
 
 def test_it_refuses_other_models_and_likelihoods():
     common = {"kernel": RBF(), "mean": Zero(), "num_inputs": 1}
-    with pytest.raises(ConfigError, match="EigenfunctionEvidence needs a GRIEF model, got SGPR"):
+    with pytest.raises(
+        ConfigError, match="needs a model with basis and correction and facts, got SGPR"
+    ):
         EVIDENCE.check(SGPR(**common, likelihood=Gaussian(), num_inducing=2))
     with pytest.raises(ConfigError, match="needs the Gaussian likelihood, got StudentT"):
         EVIDENCE.check(GRIEF(**common, likelihood=StudentT()))

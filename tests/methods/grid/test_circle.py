@@ -357,7 +357,7 @@ def test_posteriors_survive_being_stored():
     model, _ = pair()
     posterior = model.condition(x, y)
     stored = {k: v.clone() for k, v in posterior.state_dict().items()}
-    again = model.empty_posterior(len(x))
+    again = model.new_posterior()
     again.load_state_dict(stored)
     at = torch.tensor([[7.5, 0.3], [11.0, 0.2]], dtype=torch.float64)
     for a, b in zip(posterior.predict(at), again.predict(at), strict=True):
@@ -365,7 +365,7 @@ def test_posteriors_survive_being_stored():
     dense, _ = pair(fft_points=None)
     written = dense.condition(x, y)
     before = written.state_dict() | {"axis_shapes": written.axis_shapes[:, :2]}
-    old = dense.empty_posterior(len(x))
+    old = dense.new_posterior()
     old.load_state_dict(before)  # as it was written without circles
     torch.testing.assert_close(old.predict(at).mean, written.predict(at).mean, rtol=0, atol=0)
 

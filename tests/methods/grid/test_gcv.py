@@ -117,7 +117,7 @@ def test_predictions_under_gcv_have_the_scale_of_greatest_likelihood(fixed):
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name])
 
-    rebuilt = model.empty_posterior(len(x)).double()
+    rebuilt = model.new_posterior().double()
     state = posterior.state_dict()
     rebuilt.load_state_dict(state)
     torch.testing.assert_close(rebuilt.predict(x + 0.1).variance, found.variance, rtol=0, atol=0)

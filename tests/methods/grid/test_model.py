@@ -239,7 +239,7 @@ def test_posterior_survives_a_safe_checkpoint_and_is_independent_of_its_model():
     torch.save(posterior.state_dict(), stream)
     stream.seek(0)
     fresh, _ = grid_problems.pair(axes=[[0, 2], [1]])
-    rebuilt = fresh.empty_posterior(len(x)).double()
+    rebuilt = fresh.new_posterior().double()
     rebuilt.load_state_dict(torch.load(stream, weights_only=True))
     with torch.no_grad():
         for parameter in (*model.parameters(), *fresh.parameters()):

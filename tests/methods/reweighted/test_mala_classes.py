@@ -138,7 +138,7 @@ def test_every_sample_keeps_its_own_latent_targets_through_a_checkpoint():
     torch.testing.assert_close(sums[:-1], model.statistics.projected, rtol=0, atol=0)
     assert not torch.equal(model.latent_sums[0], sums)
     posterior = model.condition(x, y)
-    again = model.empty_posterior(30)
+    again = model.new_posterior()
     again.load_state_dict(posterior.state_dict())
     found, want = (p.predictive(x, model.likelihood).probs for p in (again, posterior))
     assert torch.equal(found, want)

@@ -215,7 +215,7 @@ def test_state_is_all_there_is(name):
         want = OBJECTIVE.evidence(model, x, y).value
         assert torch.equal(OBJECTIVE.evidence(fresh, x, y).value, want)
     posterior = model.condition(x, y)
-    empty = fresh.empty_posterior(0)
+    empty = fresh.new_posterior()
     empty.load_state_dict(posterior.state_dict())
     assert torch.equal(empty.predict(x).mean, posterior.predict(x).mean)
 
@@ -225,7 +225,7 @@ def test_states_of_before_there_were_frames_load(name):
     model, x, y = problem(**BASES[name])
     posterior = sampled(model).condition(x, y)
     fresh = build(**BASES[name])
-    empty = fresh.empty_posterior(0)
+    empty = fresh.new_posterior()
     for module, source in ((fresh, model), (empty, posterior)):
         state = source.state_dict()
         del state["frame"]
@@ -314,6 +314,8 @@ def test_mistakes_are_explained(monkeypatch):
     monkeypatch.setattr(grief_start, "available_memory", lambda device: 8 * 8 * 20**2)
     with pytest.raises(ConfigError, match=r"num_basis=30 needs .*use at most 20"):
         model.settle(data()[0])
-    common = {"kernel": RBF(2), "mean": Zero(), "likelihood": Gaussian()}
-    with pytest.raises(ConfigError, match="needs a Reweighted model, got GRIEF"):
-        OBJECTIVE.check(GRIEF(**common, num_inputs=2))
+    common = {"kernel": RBF(2), "mean": Zero(), "likelihood": Gaussian(), "num_inputs": 2}
+    with pytest.raises(
+        ConfigError, match="needs a model with form and hyper_priors and is_probit and"
+    ):
+        OBJECTIVE.check(GRIEF(**common))

@@ -104,7 +104,7 @@ def test_the_posterior_is_that_of_all_functions_and_holds_the_relevant_ones():
     at = torch.linspace(-12.0, 12.0, 23, dtype=torch.float64)[:, None]
     for a, b in zip(sparse.predict(at), dense.predict(at), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)
-    empty = build().empty_posterior(0)
+    empty = build().new_posterior()
     empty.load_state_dict(sparse.state_dict())
     assert torch.equal(empty.predict(at).variance, sparse.predict(at).variance)
     paths = empty.sample_paths(4000, generator=torch.Generator().manual_seed(1))(at)

@@ -156,7 +156,7 @@ def test_posterior_survives_a_safe_checkpoint(variance):
     torch.save(posterior.state_dict(), stream)
     stream.seek(0)
     fresh, _, _ = problem(seed=3, variance=variance, lanczos_rank=20)
-    rebuilt = fresh.empty_posterior(len(x))
+    rebuilt = fresh.new_posterior()
     rebuilt.load_state_dict(torch.load(stream, weights_only=True))
     with torch.no_grad():
         for parameter in (*model.parameters(), *fresh.parameters()):

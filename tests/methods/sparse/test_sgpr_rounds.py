@@ -152,7 +152,7 @@ def test_a_stopped_run_finds_its_rounds_and_sizes_again():
     fresh.load_state_dict(found.state_dict())
     assert torch.equal(fresh.inducing_points, found.inducing_points)
     posterior = found.condition(x, y)
-    empty = model(num_inducing="auto", reinitialise=1).empty_posterior(len(x))
+    empty = model(num_inducing="auto", reinitialise=1).new_posterior()
     assert isinstance(empty, SGPRPosterior)
     empty.load_state_dict(posterior.state_dict())
     at = x[:5] + 0.1

@@ -79,8 +79,7 @@ def test_posterior_agrees_with_the_model_and_survives_its_state_dict(dtype, clas
     tolerance = {"rtol": 1e-4, "atol": 1e-4} if dtype == torch.float32 else {}
     torch.testing.assert_close(found.mean, expected.mean, **tolerance)
     torch.testing.assert_close(found.variance, expected.variance, **tolerance)
-    restored = model.empty_posterior(40)
-    assert not torch.allclose(restored.predict(x).mean, found.mean)
+    restored = model.new_posterior()
     restored.load_state_dict(posterior.state_dict())
     assert torch.equal(restored.predict(x).mean, found.mean)
     assert not found.mean.requires_grad
@@ -127,7 +126,7 @@ def test_the_posterior_says_whether_q_was_refitted():
         model.initialise(x, y.sign(), generator=_generator())
         assert model.condition(x, y.sign()).facts() == {"variational_distribution": said}
         # one read back from a file is made by the model and says the same
-        assert model.empty_posterior(len(x)).facts() == {"variational_distribution": said}
+        assert model.new_posterior().facts() == {"variational_distribution": said}
 
 
 @pytest.mark.parametrize("family", ["full", "mean_field"])

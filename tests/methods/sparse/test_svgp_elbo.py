@@ -189,9 +189,11 @@ def test_parts_kind_report_and_loss():
 def test_errors_in_one_sentence():
     class Other(Model):
         def condition(self, x, y): ...
-        def empty_posterior(self, num_data): ...
+        def new_posterior(self): ...
 
-    with pytest.raises(ConfigError, match="SVGPELBO needs a SVGP model, got Other"):
+    with pytest.raises(
+        ConfigError, match="SVGPELBO needs a model with likelihood and bound_terms, got Other"
+    ):
         SVGPELBO(10).check(Other())
     with pytest.raises(ConfigError, match="num_data must be at least 1"):
         SVGPELBO(0)

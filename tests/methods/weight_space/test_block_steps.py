@@ -112,7 +112,7 @@ def test_predictions_are_those_of_the_dense_block_posterior():
         variance += (part @ (root.T @ root) * part).sum(1)
     torch.testing.assert_close(found.variance, variance)
     torch.testing.assert_close(found.mean, phi @ family.mean.detach().reshape(-1))
-    restored = model.empty_posterior(N)
+    restored = model.new_posterior()
     restored.load_state_dict(posterior.state_dict())
     assert torch.equal(restored.predict(x[:7]).variance, found.variance)
     paths = posterior.sample_paths(4000, generator=torch.Generator().manual_seed(0))(x[:7])

@@ -92,7 +92,7 @@ def test_posterior_survives_a_checkpoint_and_is_independent_of_the_model(tmp_pat
         model.kernel.lengthscale = torch.tensor([3.0, 3.0])
     found = posterior.predict(x)
     assert torch.equal(found.mean, want.mean)
-    empty = model.empty_posterior(60)
+    empty = model.new_posterior()
     empty.load_state_dict(torch.load(tmp_path / "posterior.pt", weights_only=True))
     restored = empty.predict(x)
     assert torch.equal(restored.mean, want.mean)

@@ -117,7 +117,7 @@ def test_posterior_survives_its_state():
     model, x, y = problem(n=30)
     solve(model, x, y)
     before = model.condition(x, y)
-    after = model.empty_posterior(30)
+    after = model.new_posterior()
     after.load_state_dict(before.state_dict())
     grid = torch.randn(5, 2)
     assert torch.equal(before.predict(grid).mean, after.predict(grid).mean)

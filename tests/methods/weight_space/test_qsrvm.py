@@ -53,7 +53,7 @@ def test_sparse_posterior_is_dense_algebra_on_the_kept_vectors():
     want = (phi @ sigma @ phi.T).diagonal()
     torch.testing.assert_close(found.variance, want, rtol=1e-5, atol=1e-9)
     # the posterior carries itself, whatever the number of vectors
-    again = model.empty_posterior(len(x))
+    again = model.new_posterior()
     again.load_state_dict(posterior.state_dict())
     torch.testing.assert_close(again.predict(x), found)
     paths = posterior.sample_paths(4000, generator=torch.Generator().manual_seed(1))(x[:3])

@@ -1,0 +1,157 @@
+"""What every approximation does from its config to a finished run folder, and back from it."""
+
+import json
+import signal
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from gpx.data import load as load_data
+from gpx.training import RunFolder, load, resume, run
+from gpx.training.build import build
+from gpx.training.composition import CONFIGS, composed
+from gpx.training.interrupt import Interrupted
+from gpx.training.session import Session
+
+SMALL = ["trainer.baselines=false", "init.num_points=100", "init.max_evaluations=5"]
+ARM = ["data=robot_arm", "data.num_points=400"]
+RUNS = {
+    "cglb": [*ARM, "trainer.max_steps=6", "approx.num_inducing=30"],
+    "exact": [*ARM, "trainer.max_steps=8"],
+    "grid": ["data=toy1d", "trainer.max_steps=8"],
+    "grief": [*ARM, "trainer.max_steps=6", "approx.num_eigenfunctions=60"],
+    "qsgp": [
+        *ARM,
+        "approx.num_basis=1000",
+        "approx.basis.block_frequencies=50",
+        "approx.block_columns=200",
+        "optimizer.sweeps=2",
+    ],
+    "qsgp_inducing": [*ARM, "approx.rank=300"],
+    "qsrvm": [*ARM, "approx.sweeps=60", "trainer.max_steps=8"],
+    "reweighted": [
+        *ARM,
+        "approx.num_basis=80",
+        "optimizer.burn_in=30",
+        "optimizer.iterations=40",
+        "optimizer.thin=10",
+    ],
+    "sgpr": [*ARM, "trainer.max_steps=8", "approx.num_inducing=40"],
+    "ski": ["data=toy1d", "trainer.max_steps=8", "approx.outside=clamp"],
+    "svgp": [*ARM, "trainer.max_steps=30", "approx.num_inducing=40", "trainer.batch_size=100"],
+}
+"""Every approx= of configs/approx, with options that make it a matter of seconds."""
+STOP = 3
+"""Steps after which a run is stopped, to be resumed."""
+PROMISED = [
+    "test.rmse",
+    "test.mnlp",
+    "test.rmse_original",
+    "test.mnlp_original",
+    "train.seconds",
+    "train.steps",
+    "train.evidence",
+    "model.num_parameters",
+    "memory.peak_mib",
+]
+UNCOUNTED = ("train.seconds", "memory.peak_mib")
+
+
+class Run(NamedTuple):
+    approx: str
+    metrics: dict
+    folder: RunFolder
+
+
+def config(approx, *overrides):
+    return composed([*SMALL, f"approx={approx}", *RUNS[approx], *overrides])
+
+
+def num_inputs(approx):
+    return 1 if "data=toy1d" in RUNS[approx] else 8
+
+
+def counted(metrics):
+    return {name: value for name, value in metrics.items() if name not in UNCOUNTED}
+
+
+@pytest.fixture(scope="module", params=sorted(RUNS))
+def finished(request, tmp_path_factory):
+    """A run of every approximation."""
+    folder = RunFolder(tmp_path_factory.mktemp(request.param) / "run")
+    return Run(request.param, run(config(request.param), folder), folder)
+
+
+def test_every_approximation_is_listed():
+    assert {path.stem for path in Path(CONFIGS, "approx").glob("*.yaml")} == set(RUNS)
+
+
+def test_the_folder_holds_what_is_promised(finished):
+    folder = finished.folder
+    assert json.loads(folder.metrics.read_text()) == finished.metrics
+    for name in PROMISED:
+        assert isinstance(finished.metrics[name], float | int), name
+    assert finished.metrics["test.rmse"] < 0.9  # better than the mean
+    environment = json.loads(folder.environment.read_text())
+    assert {"versions", "device", "git_commit", "seed", "command"} <= set(environment)
+    kept = OmegaConf.load(folder.config)
+    assert kept.facts.num_inputs == num_inputs(finished.approx)
+    assert "${" not in folder.config.read_text()
+    assert (folder.figures / "predicted_against_observed.png").stat().st_size > 1000
+    assert any(folder.tensorboard.iterdir())
+    assert folder.checkpoint.exists()
+
+
+def test_a_loaded_model_predicts_as_the_run_did(finished):
+    data = load_data(build(finished.folder.read_config(), "data"), task="regression")
+    inputs = data.scaler.original_inputs(data.test_x).numpy()
+    prediction = load(finished.folder.path).predict(inputs)
+    observed = data.scaler.original_mean(data.test_y).numpy()
+    rmse = float(((prediction.mean - observed) ** 2).mean() ** 0.5)
+    assert rmse == pytest.approx(finished.metrics["test.rmse_original"], rel=1e-5)
+    assert (prediction.lower < prediction.mean).all()
+    assert (prediction.mean < prediction.upper).all()
+    width = (prediction.upper - prediction.lower) / prediction.std
+    mixture = finished.approx == "reweighted"  # whose quantiles are not a normal's
+    assert width == pytest.approx(2 * 1.959964, rel=0.05 if mixture else 1e-4)
+
+
+def test_the_same_config_gives_the_same_numbers_stopped_or_not(finished, tmp_path, monkeypatch):
+    whole, again = finished.metrics, RunFolder(tmp_path / "again")
+    before = torch.get_rng_state()
+    torch.manual_seed(1)  # of no use to a run
+    unstopped = run(config(finished.approx, "trainer.figures=false"), again)
+    torch.set_rng_state(before)
+    assert counted(unstopped) == counted(whole)
+
+    end_step = Session.end_step
+
+    def stop(session):
+        if session.step == STOP:
+            session.guard.received = signal.SIGTERM
+        end_step(session)
+
+    folder = RunFolder(tmp_path / "stopped")
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "end_step", stop)
+        with pytest.raises(Interrupted):
+            run(config(finished.approx, "trainer.figures=false"), folder)
+    assert not folder.metrics.exists()
+    resumed = resume(folder.path)
+    assert counted(resumed) == counted(whole)
+    assert len(json.loads(folder.environment.read_text())["resumed"]) == 1
+    at = np.linspace(-0.5, 0.5, 3)[:, None] * np.ones(num_inputs(finished.approx))
+    first, second = (load(each.path).predict(at) for each in (finished.folder, folder))
+    np.testing.assert_array_equal(first.mean, second.mean)
+    np.testing.assert_array_equal(first.std, second.std)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("approx", RUNS)
+def test_cuda(tmp_path, approx):
+    metrics = run(config(approx, "trainer.device=cuda"), RunFolder(tmp_path / "run"))
+    assert metrics["test.rmse"] < 0.9
