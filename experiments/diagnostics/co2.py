@@ -248,7 +248,7 @@ def train_sparse(
             return
         best = loss
         noise = likelihood.noise_variance
-        q = NystromMatrix(kernel, x, model.inducing_points, y, noise)
+        q = NystromMatrix.of(kernel, x, model.inducing_points, y, noise)
         exact = certify_exact(kernel, Zero(), likelihood, x, y, x[:0])
         records.append(
             {

@@ -115,7 +115,7 @@ def measure(
     began = time.perf_counter()
     z = choose()
     seconds = time.perf_counter() - began
-    q = NystromMatrix(at.kernel, at.x, z, at.y, at.noise, features=features)
+    q = NystromMatrix.of(at.kernel, at.x, z, at.y, at.noise, features=features)
     bound = float(collapsed_bound_value(q, at.y))
     return {
         "bound": bound,
@@ -163,7 +163,7 @@ def clusters(seeds: int, steps: int) -> list[dict[str, Any]]:
         for name, make in SELECTORS.items():
             selector = Determinantal(steps=steps) if name == "dpp" else make()
             z = selector(x, kernel, 50, generator=draws)
-            q = NystromMatrix(kernel, x, z, x[:, 0], torch.tensor(0.1).double())
+            q = NystromMatrix.of(kernel, x, z, x[:, 0], torch.tensor(0.1).double())
             distance = torch.cdist(z, z).fill_diagonal_(torch.inf)
             traces[name].append(float(q.sums.trace_error))
             gaps[name].append(float(distance.min(1).values.mean()))
@@ -185,7 +185,7 @@ def grown(at: Problem, tolerance: float) -> dict[str, Any]:
     found = certified_selection(certifier, max_points=len(at.y))
     seconds = time.perf_counter() - began
     coarse = certified_selection(replace(certifier, products=False), max_points=len(at.y))
-    q = NystromMatrix(at.kernel, at.x, found.points, at.y, at.noise)
+    q = NystromMatrix.of(at.kernel, at.x, found.points, at.y, at.noise)
     average = points_for_expected_kl(
         at.kernel, at.x, float(at.noise), tolerance, max_points=len(at.y)
     )

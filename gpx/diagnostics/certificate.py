@@ -185,7 +185,7 @@ def certify(
     target, noise = y - mean(x), likelihood.noise_variance.detach()
     require_finite(target)
     if nystrom is None:
-        nystrom = NystromMatrix(
+        nystrom = NystromMatrix.of(
             kernel,
             x,
             z,

@@ -257,7 +257,7 @@ def evidence_bounds(
     Source: Burt thesis, sections 2.4.2 and 4.3.
     """
     require_finite(target)
-    nystrom = NystromMatrix(
+    nystrom = NystromMatrix.of(
         kernel, x, z, target, noise, jitter=jitter, memory_budget=solver.memory_budget
     )
     matrix = solver.matrix(kernel, x, noise)

@@ -1,53 +1,110 @@
-"""Q = Q_xx + noise I of the inducing points as a matrix below K: solves, log determinant, roots."""
+"""Q = Q_xx + noise I of the inducing points: what the collapsed posterior and every solve need.
+
+Notation as in ``gpx.inference.nystrom``: A = L^{-1} K_zx (M, n) with L = chol(K_zz), Q_xx = A^T A.
+"""
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from gpx.errors import NotPositiveDefinite
 from gpx.inducing.features import POINTS, InducingFeatures
-from gpx.inference.inner_factor import InnerFactor
 from gpx.inference.nystrom import BlockStore, NystromSums, factorise, nystrom_sums
 from gpx.kernels.base import Kernel
-from gpx.linalg import CholeskyReport, Preconditioner
-
-NEGLIGIBLE = 1e-13
-"""Eigenvalues of A A^T below this times the largest are dropped from the root."""
+from gpx.linalg import Capacitance, CholeskyReport, Woodbury
 
 
-class NystromMatrix(Preconditioner):
-    """Q = A^T A + s I with A = L^{-1} K_zx, L = chol(K_zz); never materialised.
+class InnerFactor(Capacitance):
+    """B = I + A A^T / noise and what follows from it; float64.
+
+    Attributes:
+        gram (M, M): A A^T / noise.
+        factor (M, M): LB = chol(B).
+        weights (M,): beta = B^{-1} A r / noise, the posterior mean of L^{-1} u.
+    """
+
+    def __init__(self, sums: NystromSums, noise: Tensor) -> None:
+        super().__init__(sums.gram / noise, name="I + A A^T / noise of the inducing points")
+        self._noise = noise
+        self.weights = self._weights(sums)
+
+    def with_target(self, sums: NystromSums) -> InnerFactor:
+        """The same B with the weights of the sums of another target."""
+        made = copy.copy(self)
+        made.weights = made._weights(sums)
+        return made
+
+    def _weights(self, sums: NystromSums) -> Tensor:
+        return self.solve((sums.projected / self._noise).unsqueeze(1)).squeeze(1)
+
+
+def best_noise(sums: NystromSums, n: int, current: Tensor) -> Tensor:
+    """Noise variance that maximises the collapsed bound with everything else fixed.
+
+    With the eigenvalues lambda of A A^T and p the squares of A r in its eigenvectors,
+    -2 F(s) = n log s + sum log(1 + lambda / s) + (r^T r - sum p / (s + lambda) + T) / s + const,
+    looked up on a grid of 400 points from ``current`` (never below it) to twice the mean square of
+    the residuals: a step of at most a few per cent, enough for a start.
+
+    Cost: one M x M eigendecomposition.
+    """
+    values, vectors = torch.linalg.eigh(sums.gram)
+    values = values.clamp(min=0.0)
+    power = (vectors.mT @ sums.projected).square()
+    top = torch.maximum(2.0 * sums.squared_residual / n, current)
+    share = torch.linspace(0.0, 1.0, 400, dtype=values.dtype, device=values.device).unsqueeze(1)
+    grid = current * (top / current) ** share
+    fit = sums.squared_residual - (power / (grid + values)).sum(1, keepdim=True)
+    logs = n * grid.log() + (values / grid).log1p().sum(1, keepdim=True)
+    return grid[torch.argmin(logs + (fit + sums.trace_error) / grid)].squeeze()
+
+
+class NystromMatrix(Woodbury):
+    """Q = A^T A + s I around blocks of A and their sums; never materialised, always below K.
 
     Products with A read the stored blocks where the budget holds all of them, and otherwise
     evaluate K_xz again and solve with L on vectors of length M, so that memory stays linear in n.
 
     Args:
-        kernel, x (n, d), z (M, d): covariance function, inputs, inducing inputs.
-        target (n,): whose projection A target is gathered in the same pass over the data.
+        store: blocks of A.
+        sums: over the data, of a target.
         noise (): s.
-        jitter: see ``factorise``.
-        memory_budget: bytes of A that may be kept.
-        features: what z stands for.
+        report: jitter that K_zz took. With any jitter Q <= K holds.
+        inner: B = I + A A^T / s where it is known already.
 
     Attributes:
-        store, sums, inner: blocks of A, sums over the data, B = I + A A^T / s.
+        store, sums, inner, report: as above.
         noise (): s, float64.
-        report: jitter that K_zz took. With any jitter Q <= K holds.
 
-    No gradients. Cost: n M^2 multiply-adds once; a solve 2 n M (kept), or 2 n M (d + 1) and a few
-    exponentials per entry.
+    No gradients. Cost: a solve 2 n M (kept), or 2 n M (d + 1) and a few exponentials per entry.
     Raises: NotPositiveDefinite.
     Source: Burt thesis, sections 2.3 and 4.1.2.
     """
 
-    below_kernel = True
-
     @torch.no_grad()
     def __init__(
         self,
+        store: BlockStore,
+        sums: NystromSums,
+        noise: Tensor,
+        *,
+        report: CholeskyReport | None = None,
+        inner: InnerFactor | None = None,
+    ) -> None:
+        x = store.x
+        super().__init__(x.shape[0], noise, dtype=x.dtype, device=x.device, below_kernel=True)
+        self.store, self.sums, self.noise = store, sums, noise.detach().double()
+        self.report = CholeskyReport(0.0, ()) if report is None else report
+        self.inner = InnerFactor(sums, self.noise) if inner is None else inner
+        self.capacitance = self.inner
+
+    @classmethod
+    @torch.no_grad()
+    def of(
+        cls,
         kernel: Kernel,
         x: Tensor,
         z: Tensor,
@@ -57,30 +114,20 @@ class NystromMatrix(Preconditioner):
         jitter: float | None = None,
         memory_budget: int = 2**30,
         features: InducingFeatures = POINTS,
-    ) -> None:
-        whitener, self.report = factorise(kernel, z, jitter, features=features)
-        self._adopt(BlockStore(whitener, x, memory_budget), noise)
-        self.sums = nystrom_sums(self.store, target.detach())
-        self.inner = InnerFactor(self.sums, self.noise)
-
-    def _adopt(self, store: BlockStore, noise: Tensor) -> None:
-        self.store, self.noise = store, noise.detach().double()
-        if not bool(self.noise > 0.0):
-            raise NotPositiveDefinite(
-                f"the noise variance is {float(noise):.3g}; a Nystrom matrix is only invertible "
-                "with a positive one"
-            )
-        self._spectrum: tuple[Tensor, Tensor] | None = None
-
-    @classmethod
-    def of_factors(
-        cls, store: BlockStore, sums: NystromSums, inner: InnerFactor, noise: Tensor
     ) -> NystromMatrix:
-        """Around a cache that exists already."""
-        made = cls.__new__(cls)
-        made._adopt(store, noise)
-        made.sums, made.inner, made.report = sums, inner, CholeskyReport(0.0, ())
-        return made
+        """From one pass over the data, n M^2 multiply-adds.
+
+        Args:
+            kernel, x (n, d), z (M, d): covariance function, inputs, inducing inputs.
+            target (n,): whose projection A target is gathered in the same pass.
+            noise (): s.
+            jitter: see ``factorise``.
+            memory_budget: bytes of A that may be kept.
+            features: what z stands for.
+        """
+        whitener, report = factorise(kernel, z, jitter, features=features)
+        store = BlockStore(whitener, x, memory_budget)
+        return cls(store, nystrom_sums(store, target.detach()), noise, report=report)
 
     @torch.no_grad()
     def with_target(self, target: Tensor) -> NystromMatrix:
@@ -90,9 +137,17 @@ class NystromMatrix(Preconditioner):
             projected=self.project(target.detach()).double(),
             squared_residual=target.detach().double().square().sum(),
         )
-        made = NystromMatrix.of_factors(self.store, sums, InnerFactor(sums, self.noise), self.noise)
-        made.report, made._spectrum = self.report, self._spectrum
-        return made
+        inner = self.inner.with_target(sums)
+        return NystromMatrix(self.store, sums, self.noise, report=self.report, inner=inner)
+
+    def shifted_solve(self, vectors: Tensor) -> Tensor:
+        """(Q + T I)^{-1} times vectors, T the trace error: a matrix above K."""
+        shift = self.noise + self.sums.trace_error
+        return NystromMatrix(self.store, self.sums, shift).solve(vectors)
+
+    def largest_eigenvalue(self) -> Tensor:
+        """lambda_1(Q_xx), without the noise, float64. Cost: one M x M eigendecomposition."""
+        return self.inner.spectrum[0][-1].clamp(min=0.0) * self.noise
 
     # -- products with A --------------------------------------------------------------------------
 
@@ -124,73 +179,10 @@ class NystromMatrix(Preconditioner):
     def _factor(self) -> Tensor:
         return self.store.whitener.factor.to(self.dtype)
 
-    # -- the contract of Preconditioner -----------------------------------------------------------
+    def _project(self, vectors: Tensor) -> Tensor:
+        """A s^{-1/2} times vectors."""
+        return self.project(vectors) * self._diagonal.rsqrt()
 
-    @property
-    def shape(self) -> torch.Size:
-        """(n, n)."""
-        return torch.Size((self.store.x.shape[0],) * 2)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of the data."""
-        return self.store.x.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """Of the data."""
-        return self.store.x.device
-
-    def matmul(self, vectors: Tensor) -> Tensor:
-        """Q times vectors (n,) or (n, c)."""
-        return self.expand(self.project(vectors)) + self.noise.to(self.dtype) * vectors
-
-    def solve(self, vectors: Tensor) -> Tensor:
-        """Q^{-1} times vectors (n,) or (n, c)."""
-        return self._shifted(vectors, self.inner.factor, self.noise)
-
-    def shifted_solve(self, vectors: Tensor) -> Tensor:
-        """(Q + T I)^{-1} times vectors, T the trace error: a matrix above K."""
-        shift = self.noise + self.sums.trace_error
-        return self._shifted(vectors, InnerFactor(self.sums, shift).factor, shift)
-
-    def _shifted(self, vectors: Tensor, inner: Tensor, s: Tensor) -> Tensor:
-        low = self.project(vectors).double()
-        block = low.unsqueeze(1) if low.ndim == 1 else low
-        block = torch.cholesky_solve(block, inner).div_(s)
-        s = s.to(self.dtype)
-        return (vectors - self.expand(block.reshape(low.shape).to(self.dtype))) / s
-
-    def logdet(self) -> Tensor:
-        """log det Q, in nats, float64."""
-        return self.shape[0] * self.noise.log() + 2.0 * self.inner.factor.diagonal().log().sum()
-
-    def largest_eigenvalue(self) -> Tensor:
-        """lambda_1(Q_xx), without the noise, float64. Cost: one M x M eigendecomposition."""
-        return self._spectral()[0][-1].clamp(min=0.0)
-
-    def root_matmul(self, vectors: Tensor) -> Tensor:
-        """Q^{1/2} times vectors; the root is symmetric."""
-        return self._power(vectors, 0.5)
-
-    def inverse_root_matmul(self, vectors: Tensor, *, transpose: bool = False) -> Tensor:
-        """Q^{-1/2} times vectors."""
-        return self._power(vectors, -0.5)
-
-    def _power(self, vectors: Tensor, exponent: float) -> Tensor:
-        values, modes = self._spectral()
-        keep = values > NEGLIGIBLE * values[-1]
-        values, modes = values[keep], modes[:, keep]
-        weights = torch.expm1(exponent * torch.log1p(values / self.noise)) / values
-        low = self.project(vectors).double()
-        block = low.unsqueeze(1) if low.ndim == 1 else low
-        block = modes @ (weights.unsqueeze(1) * (modes.mT @ block))
-        moved = vectors + self.expand(block.reshape(low.shape).to(self.dtype))
-        return moved * (self.noise**exponent).to(self.dtype)
-
-    def _spectral(self) -> tuple[Tensor, Tensor]:
-        """Eigenvalues (ascending) and eigenvectors of A A^T; those of Q_xx that are not zero."""
-        if self._spectrum is None:
-            values, modes = torch.linalg.eigh(self.sums.gram)
-            self._spectrum = values, modes
-        return self._spectrum
+    def _expand(self, low: Tensor) -> Tensor:
+        """A^T s^{-1/2} times low."""
+        return self.expand(low * self._diagonal.rsqrt())

@@ -33,11 +33,13 @@ from gpx.linalg.levinson import durbin, toeplitz_logdet, toeplitz_solve
 from gpx.linalg.memory import available_memory, budget_in_bytes
 from gpx.linalg.pivoted_cholesky import PivotedCholesky, pivoted_cholesky
 from gpx.linalg.preconditioners import (
+    Capacitance,
     GridLowRankPlusNoise,
     Jacobi,
     LowRankPlusNoise,
     OperatorPreconditioner,
     Preconditioner,
+    Woodbury,
     missing_grid_preconditioner,
     nystrom_preconditioner,
     observed_grid_preconditioner,
@@ -65,6 +67,7 @@ __all__ = [
     "AbsoluteResidual",
     "BlockLanczos",
     "CGResult",
+    "Capacitance",
     "CholeskyReport",
     "Estimate",
     "EvidenceBound",
@@ -85,6 +88,7 @@ __all__ = [
     "SolveReport",
     "StoppingRule",
     "UnconvergedWarning",
+    "Woodbury",
     "available_memory",
     "block_gauss",
     "block_radau",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from gpx.backends import row_chunks
 from gpx.errors import DTypeError, NotPositiveDefinite, ShapeError
-from gpx.linalg.cholesky import cholesky
+from gpx.linalg.preconditioners import Capacitance
 from gpx.linalg.prepared import Prepared
 from gpx.linalg.triangular import lower_of_product
 from gpx.operators.algebra import rule
@@ -26,50 +25,32 @@ CHUNK_BYTES = 1 << 28
 """Scaled rows held at once while the capacitance is summed (256 MiB: few large products)."""
 
 
-@dataclass(frozen=True)
-class Capacitance:
-    """Cholesky factor of C = I + Phi^T D^{-1} Phi.
+def _capacitance(factor: Tensor, diagonal: Tensor) -> tuple[Capacitance, Tensor]:
+    """I + A A^T of A = (D^{-1/2} Phi)^T, and log|Phi Phi^T + D| (...) in float64.
 
-    Attributes:
-        lower (..., k, k): float64, whatever the dtype of Phi.
-        logdet (...): log|C| + log|D| = log|Phi Phi^T + D|, float64.
+    Summed over rows in chunks, in float64 across chunks; diagonal (..., n) or (..., 1).
     """
-
-    lower: Tensor
-    logdet: Tensor
-
-    @classmethod
-    def of(cls, factor: Tensor, diagonal: Tensor) -> Capacitance:
-        """Sum over rows in chunks, in float64 across chunks; diagonal (..., n) or (..., 1)."""
-        n, k = factor.shape[-2:]
-        _check_diagonal(diagonal, n)
-        batch = torch.broadcast_shapes(factor.shape[:-2], diagonal.shape[:-1])
-        total = torch.zeros(*batch, k, k, dtype=torch.float64, device=factor.device)
-        constant = diagonal.shape[-1] == 1
-        scale = diagonal.rsqrt().unsqueeze(-1)
-        for rows in _chunks(factor):
-            part = factor[..., rows, :]
-            part = part if constant else part * scale[..., rows, :]
-            # only the lower triangle is read by the factorisation
-            part = lower_of_product(part.mT, part.mT) if part.ndim == 2 else part.mT @ part
-            total += part
-        if constant:
-            total /= diagonal.double().unsqueeze(-1)
-        total.diagonal(dim1=-2, dim2=-1).add_(1.0)
-        lower, _ = cholesky(
-            total,
-            name=f"I + Phi^T D^-1 Phi of {k} columns",
-            ladder=(0.0,),
-            hint="check Phi for very large entries relative to the noise",
-        )
-        logdet = 2.0 * lower.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        logs = diagonal.double().log()
-        logdet = logdet + (n * logs.squeeze(-1) if constant else logs.sum(-1))
-        return cls(lower, logdet)
-
-    def solve(self, right: Tensor) -> Tensor:
-        """C^{-1} right (..., k, c), in float64 inside."""
-        return torch.cholesky_solve(right.double(), self.lower).to(right.dtype)
+    n, k = factor.shape[-2:]
+    _check_diagonal(diagonal, n)
+    batch = torch.broadcast_shapes(factor.shape[:-2], diagonal.shape[:-1])
+    gram = torch.zeros(*batch, k, k, dtype=torch.float64, device=factor.device)
+    constant = diagonal.shape[-1] == 1
+    scale = diagonal.rsqrt().unsqueeze(-1)
+    for rows in _chunks(factor):
+        part = factor[..., rows, :]
+        part = part if constant else part * scale[..., rows, :]
+        # only the lower triangle is read by the factorisation
+        part = lower_of_product(part.mT, part.mT) if part.ndim == 2 else part.mT @ part
+        gram += part
+    if constant:
+        gram /= diagonal.double().unsqueeze(-1)
+    found = Capacitance(
+        gram,
+        name=f"I + Phi^T D^-1 Phi of {k} columns",
+        hint="check Phi for very large entries relative to the noise",
+    )
+    logs = diagonal.double().log()
+    return found, found.logdet() + (n * logs.squeeze(-1) if constant else logs.sum(-1))
 
 
 def _check_diagonal(diagonal: Tensor, rows: int, *, zero: bool = False) -> None:
@@ -169,19 +150,19 @@ class LowRankPlusDiagonal(Structured):
         noise = torch.where(row_index == col_index, diagonal[where], 0.0)
         return found.sum(-1) + noise
 
-    def capacitance(self) -> Capacitance:
-        """The kept factor of C."""
+    def capacitance(self) -> tuple[Capacitance, Tensor]:
+        """C with its factor, and log|A| (...); kept."""
         with torch.no_grad():
             return self._kept.get(
                 "capacitance",
                 (self.factor, self.diagonal_values),
-                lambda: Capacitance.of(self.factor, self.diagonal_values),
+                lambda: _capacitance(self.factor, self.diagonal_values),
             )
 
     def _inverse_product(self, right: Tensor) -> Tensor:
         diagonal = self.diagonal_values.unsqueeze(-1)
         scaled = right / diagonal
-        inner = self.capacitance().solve(self.factor.mT @ scaled)
+        inner = self.capacitance()[0].solve(self.factor.mT @ scaled)
         return scaled - (self.factor @ inner) / diagonal
 
     def _logdet(self) -> Tensor:
@@ -266,10 +247,10 @@ class _LowRankLogDet(torch.autograd.Function):
     def forward(
         ctx: Any, operator: LowRankPlusDiagonal, factor: Tensor, diagonal: Tensor
     ) -> Tensor:
-        found = operator.capacitance()
-        ctx.lower = found.lower
+        found, logdet = operator.capacitance()
+        ctx.lower = found.factor
         ctx.save_for_backward(factor, diagonal)
-        return found.logdet.to(factor.dtype)
+        return logdet.to(factor.dtype)
 
     @staticmethod
     @once_differentiable

@@ -174,7 +174,7 @@ def golden_certificate(points, **options):
 def test_golden_moments():
     points = double([[5.03], [10.4]])
     kernel = golden_kernel()
-    q = NystromMatrix(kernel, g1.x[:, None], g1.z[:, None], g1.y, double(g1.NOISE))
+    q = NystromMatrix.of(kernel, g1.x[:, None], g1.z[:, None], g1.y, double(g1.NOISE))
     found = nystrom_moment_bounds(kernel, q, g1.y, points)
     assert found.variance_lower.tolist() == pytest.approx([0.004173886302, 0.152877092], rel=1e-6)
     assert found.variance_upper.tolist() == pytest.approx([0.01102779561, 0.2787046097], rel=1e-6)

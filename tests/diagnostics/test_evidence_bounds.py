@@ -42,7 +42,7 @@ class Case:
         self.kernel, self.x, self.y, self.z = kernel.double(), x, y, z
         self.noise = double(noise)
         with torch.no_grad():
-            self.q = NystromMatrix(kernel, x, z, y, self.noise)
+            self.q = NystromMatrix.of(kernel, x, z, y, self.noise)
             self.matrix = AuxiliarySolver().matrix(kernel, x, self.noise)
             self.diagonal = kernel.diagonal(x)
             self.k = kernel.evaluate(x) + self.noise * torch.eye(len(y), dtype=x.dtype)

@@ -49,7 +49,7 @@ def test_golden_values():
     assert float(expected_kl_lower_bound(values, noise, 20)) == pytest.approx(0.172910225, rel=1e-7)
     found = expected_kl(golden_kernel(), g1.x[:, None], g1.z[:, None], noise)
     assert float(found) == pytest.approx(1.004670677, rel=1e-7)
-    q = NystromMatrix(golden_kernel(), g1.x[:, None], g1.z[:, None], g1.y, noise)
+    q = NystromMatrix.of(golden_kernel(), g1.x[:, None], g1.z[:, None], g1.y, noise)
     low, high = expected_kl_bracket(q.sums.trace_error, noise)
     assert float(low) == pytest.approx(0.9442316, rel=1e-6)
     assert float(high) == pytest.approx(1.8884632, rel=1e-6)
@@ -62,7 +62,7 @@ def test_average_over_simulated_targets():
     k = kernel.evaluate(x) + noise * torch.eye(50, dtype=torch.float64)
     draws = torch.randn(50, 2000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     y = torch.linalg.cholesky(k) @ draws
-    q = NystromMatrix(kernel, x, z, y[:, 0], noise)
+    q = NystromMatrix.of(kernel, x, z, y[:, 0], noise)
     dense = q.matmul(torch.eye(50, dtype=torch.float64))
     kl = evidence_of(k, y) - evidence_of(dense, y) + 0.5 * q.sums.trace_error / noise
     want = float(expected_kl(kernel, x, z, noise))
@@ -93,7 +93,7 @@ def test_lower_bounds_lie_below_for_any_points_and_targets(seed, n, log_noise, l
     k = k_xx + noise * torch.eye(n, dtype=torch.float64)
     values, vectors = torch.linalg.eigh(k_xx)
     values = values.flip(0)
-    q = NystromMatrix(kernel, x, z, x[:, 0], noise)
+    q = NystromMatrix.of(kernel, x, z, x[:, 0], noise)
     trace = float(q.sums.trace_error)
     # the worst target of these points: along the largest eigenvector of Q^{-1} - K^{-1}
     inverse = q.solve(torch.eye(n, dtype=torch.float64)) - torch.linalg.inv(k)
@@ -131,12 +131,12 @@ def test_greedy_points_until_the_average_is_small():
     found = points_for_expected_kl(kernel, x, noise, 0.3)
     assert found.trace_error <= 0.3 * noise
     assert float(expected_kl(kernel, x, found.points, double(noise))) <= 0.3
-    fewer = NystromMatrix(kernel, x, found.points[:-1], x[:, 0], double(noise))
+    fewer = NystromMatrix.of(kernel, x, found.points[:-1], x[:, 0], double(noise))
     assert float(fewer.sums.trace_error) > 0.3 * noise
     y = x.sum(1).sin()
     sure = points_for_expected_kl(kernel, x, noise, 0.3, squared_norm=float(y @ y))
     assert len(sure.points) > len(found.points)
-    q = NystromMatrix(kernel, x, sure.points, y, double(noise))
+    q = NystromMatrix.of(kernel, x, sure.points, y, double(noise))
     k = kernel.evaluate(x) + noise * torch.eye(120, dtype=torch.float64)
     assert float(evidence_of(k, y[:, None])[0] - collapsed_bound_value(q, y)) <= 0.3
     few = points_for_expected_kl(kernel, x, noise, 0.3, max_points=5)

@@ -44,7 +44,7 @@ def test_kernel_and_pivots_are_those_of_the_fixture(greedy):
 @torch.no_grad()
 def test_greedy_points_need_no_jitter_and_reach_the_golden_trace_errors(greedy):
     for m, want in g2.TRACE_ERRORS.items():
-        q = NystromMatrix(kernel(), X, greedy.points[:m], g2.y, NOISE)
+        q = NystromMatrix.of(kernel(), X, greedy.points[:m], g2.y, NOISE)
         assert q.report.relative == 0.0
         # four digits are printed; beyond 80 points ties are decided by rounding
         assert float(q.sums.trace_error) == pytest.approx(want, rel=2e-2 if m <= 80 else 0.5)
@@ -59,8 +59,8 @@ def test_a_little_jitter_freezes_the_certificate_that_goes_on_falling_without(gr
     evidence -= 0.5 * len(X) * math.log(2 * math.pi)
     free, frozen = {}, {}
     for m in (60, 80, 100):
-        q = NystromMatrix(kernel(), X, greedy.points[:m], g2.y, NOISE)
-        jittered = NystromMatrix(kernel(), X, greedy.points[:m], g2.y, NOISE, jitter=1e-10)
+        q = NystromMatrix.of(kernel(), X, greedy.points[:m], g2.y, NOISE)
+        jittered = NystromMatrix.of(kernel(), X, greedy.points[:m], g2.y, NOISE, jitter=1e-10)
         free[m], frozen[m] = (float(kl_upper_bound(n.sums, NOISE)) for n in (q, jittered))
         exact = evidence - float(collapsed_bound_value(q, g2.y))
         assert exact <= free[m] + 1e-6  # rounding of the dense evidence

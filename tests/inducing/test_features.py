@@ -39,7 +39,7 @@ def bound(kernel, x, y, z, features):
 def errors(kernel, x, y, z, features):
     """T and the largest eigenvalue of K_xx - Q_xx."""
     with torch.no_grad():
-        q = NystromMatrix(kernel, x, z, y, NOISE, features=features)
+        q = NystromMatrix.of(kernel, x, z, y, NOISE, features=features)
         nystrom = q.matmul(torch.eye(len(x), dtype=x.dtype))
         gap = kernel.evaluate(x) + NOISE * torch.eye(len(x), dtype=x.dtype) - nystrom
     return float(q.sums.trace_error), float(torch.linalg.eigvalsh(gap)[-1])

@@ -31,7 +31,7 @@ def golden():
     kernel = RBF(lengthscale=0.7).double()
     kernel.lengthscale, kernel.outputscale = double(0.7), double(g1.VARIANCE)
     with torch.no_grad():
-        return NystromMatrix(kernel, g1.x[:, None], g1.z[:, None], g1.y, double(g1.NOISE))
+        return NystromMatrix.of(kernel, g1.x[:, None], g1.z[:, None], g1.y, double(g1.NOISE))
 
 
 @torch.no_grad()
@@ -79,7 +79,7 @@ def test_never_below_the_exact_divergence(seed, n, log_noise, log_scale, log_siz
     kernel = KERNELS[seed % 4](lengthscale=10**log_scale).double()
     noise = double(10**log_noise)
     z = x[torch.randperm(n, generator=draws)[:m]] + 0.05 * (seed % 2)
-    q = NystromMatrix(kernel, x, z, y, noise)
+    q = NystromMatrix.of(kernel, x, z, y, noise)
     k = kernel.evaluate(x) + noise * torch.eye(n, dtype=torch.float64)
     factor = torch.linalg.cholesky(k)
     exact = torch.cholesky_solve(y[:, None], factor)[:, 0]
@@ -110,7 +110,7 @@ def test_falls_to_zero_with_more_inducing_points():
     x = torch.linspace(0, 4, 40, dtype=torch.float64)[:, None]
     kernel, y, noise = Matern32().double(), x[:, 0].sin(), double(0.1)
     found = [
-        float(kl_upper_bound(NystromMatrix(kernel, x, x[:m], y, noise).sums, noise))
+        float(kl_upper_bound(NystromMatrix.of(kernel, x, x[:m], y, noise).sums, noise))
         for m in (1, 5, 10, 20, 39, 40)
     ]
     assert found == sorted(found, reverse=True)
@@ -123,7 +123,7 @@ def test_jitter_only_loosens_it(golden):
     kernel, x = golden.store.whitener.kernel, g1.x[:, None]
     found = []
     for jitter in (0.0, *(10.0 ** -(10 - i) for i in range(9))):
-        q = NystromMatrix(kernel, x, g1.z[:, None], g1.y, double(g1.NOISE), jitter=jitter)
+        q = NystromMatrix.of(kernel, x, g1.z[:, None], g1.y, double(g1.NOISE), jitter=jitter)
         found.append(
             (float(kl_upper_bound(q.sums, q.noise)), float(collapsed_bound_value(q, g1.y)))
         )

@@ -18,7 +18,7 @@ def pair(request, monkeypatch):
     noise = torch.tensor(0.05, dtype=torch.float64)
     budget = 2**30 if request.param == "kept" else 20 * 9 * 8
     with torch.no_grad():
-        q = NystromMatrix(kernel, x, z, y, noise, memory_budget=budget)
+        q = NystromMatrix.of(kernel, x, z, y, noise, memory_budget=budget)
         cross = kernel.evaluate(z, x)
         low_rank = cross.mT @ torch.linalg.solve(kernel.evaluate(z), cross)
         k = kernel.evaluate(x) + noise * torch.eye(50, dtype=torch.float64)
@@ -59,7 +59,7 @@ def test_scale_estimated_by_the_bound_is_biased_upwards():
     golden = {4: (4.3235, 6.2430), 8: (1.2653, 0.084878), 12: (1.00956, 0.020461)}
     for m, (mean, variance) in golden.items():
         z = torch.linspace(0, 10, m, dtype=torch.float64)[:, None]
-        solved = NystromMatrix(kernel, x, z, x[:, 0], noise).solve(k)
+        solved = NystromMatrix.of(kernel, x, z, x[:, 0], noise).solve(k)
         assert float(solved.trace()) / 100 == pytest.approx(mean, rel=1e-4)
         second = float((solved @ solved).trace())
         assert 2 * second / 100**2 == pytest.approx(variance, rel=1e-4)

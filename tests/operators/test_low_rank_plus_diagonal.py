@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+import gpx.linalg.preconditioners.low_rank as core
 import gpx.operators.low_rank_plus_diagonal as module
 from gpx.errors import DTypeError, NotPositiveDefinite, ShapeError
 from gpx.operators import LowRankPlusDiagonal, Scaled
@@ -19,9 +20,9 @@ def make(n=40, k=5):
 
 @pytest.fixture
 def factorisations(monkeypatch):
-    calls, original = [], module.cholesky
+    calls, original = [], core.cholesky
     monkeypatch.setattr(
-        module, "cholesky", lambda *a, **k: (calls.append(a[0].dtype), original(*a, **k))[1]
+        core, "cholesky", lambda *a, **k: (calls.append(a[0].dtype), original(*a, **k))[1]
     )
     return calls
 

@@ -8,18 +8,22 @@ from gpx.linalg.preconditioners.grid import (
 )
 from gpx.linalg.preconditioners.grid_low_rank import GridLowRankPlusNoise
 from gpx.linalg.preconditioners.low_rank import (
+    Capacitance,
     LowRankPlusNoise,
+    Woodbury,
     nystrom_preconditioner,
     pivoted_cholesky_preconditioner,
 )
 from gpx.linalg.preconditioners.of_operator import OperatorPreconditioner
 
 __all__ = [
+    "Capacitance",
     "GridLowRankPlusNoise",
     "Jacobi",
     "LowRankPlusNoise",
     "OperatorPreconditioner",
     "Preconditioner",
+    "Woodbury",
     "missing_grid_preconditioner",
     "nystrom_preconditioner",
     "observed_grid_preconditioner",

@@ -11,7 +11,7 @@ from torch import Tensor
 from gpx.errors import ShapeError
 from gpx.linalg.khatri_rao import khatri_rao_columns
 from gpx.linalg.kronecker import flatten_index, kronecker_matmul, split_index
-from gpx.linalg.preconditioners.low_rank import Woodbury
+from gpx.linalg.preconditioners.low_rank import Capacitance, Woodbury
 
 BLOCK_BYTES = 1 << 28
 """Most bytes of one buffer over several columns or rows; more are taken in turns."""
@@ -81,7 +81,7 @@ class GridLowRankPlusNoise(Woodbury):
         self._weights = weights.detach()
         self._box = [f.shape[1] for f in self._factors]
         self._place = flatten_index(self._columns.unbind(1), self._box)
-        self._factorise(self._gram_matrix(orthonormal))
+        self.capacitance = Capacitance(self._gram_matrix(orthonormal))
 
     def _project(self, vectors: Tensor) -> Tensor:
         """A times vectors."""

@@ -20,10 +20,71 @@ NEGLIGIBLE = 1e-13
 """Eigenvalues of the Gram matrix below this times the largest are dropped from the root."""
 
 
+class Capacitance:
+    """B = I + A A^T of a low-rank factor A (..., m, n), with its Cholesky factor; float64.
+
+    Every solve, log determinant and root of I + A^T A goes through this m x m matrix (Woodbury's
+    identity, matrix determinant lemma).
+
+    Args:
+        gram (..., m, m): A A^T in float64; of a batch the factorisation reads the lower triangle.
+        name, hint: of the matrix in an error.
+
+    Attributes:
+        gram: A A^T.
+        factor (..., m, m): LB = chol(B).
+
+    Raises:
+        NotPositiveDefinite: entries that are not finite; B has no eigenvalue below one.
+    Source: Burt thesis, section 2.3.
+    """
+
+    def __init__(
+        self, gram: Tensor, *, name: str = "I + A A^T of a low-rank factor", hint: str = ""
+    ) -> None:
+        self.gram = gram
+        inner = gram.clone()
+        inner.diagonal(dim1=-2, dim2=-1).add_(1.0)
+        self.factor, _ = cholesky(inner, name=name, ladder=(0.0,), hint=hint)
+        self._spectrum: tuple[Tensor, Tensor] | None = None
+
+    def solve(self, right: Tensor) -> Tensor:
+        """B^{-1} right (..., m, c), in float64 inside."""
+        return torch.cholesky_solve(right.double(), self.factor).to(right.dtype)
+
+    def logdet(self) -> Tensor:
+        """log det B = log det(I + A^T A), (...), in nats."""
+        return 2.0 * self.factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+    @property
+    def complement(self) -> Tensor:
+        """I - B^{-1} = B^{-1} A A^T, without the cancellation; symmetric."""
+        found = torch.cholesky_solve(self.gram, self.factor)
+        return 0.5 * (found + found.mT)
+
+    @property
+    def spectrum(self) -> tuple[Tensor, Tensor]:
+        """Eigenvalues (m,), ascending, and eigenvectors of A A^T; its rank at once, kept."""
+        if self._spectrum is None:
+            self._spectrum = torch.linalg.eigh(self.gram)
+        return self._spectrum
+
+    def power(self, right: Tensor, exponent: float) -> Tensor:
+        """P right (m, c) with (I + A^T A)^exponent = I + A^T P A; float64."""
+        values, modes = self.spectrum
+        keep = values > NEGLIGIBLE * values.amax() if values.numel() else values > 0.0
+        values, modes = values[keep], modes[:, keep]
+        # log1p and expm1: exact also where an eigenvalue is far below one
+        weights = torch.expm1(exponent * torch.log1p(values)) / values
+        return modes @ (weights.unsqueeze(-1) * (modes.mT @ right))
+
+
 class Woodbury(Preconditioner):
     """Q = D^{1/2} (I + A^T A) D^{1/2} for any A (m, n) known by its products and its Gram matrix.
 
-    The inner matrix I + A A^T is kept and factorised in float64 whatever the dtype of A.
+    The one implementation of Woodbury's identity: a subclass says how A meets vectors (an array, a
+    Kronecker product, a stream over the data) and hands its Gram matrix to ``capacitance``, which
+    is factorised in float64 whatever the dtype of A.
 
     Args:
         rows: n.
@@ -31,10 +92,15 @@ class Woodbury(Preconditioner):
         dtype, device: of the vectors.
         below_kernel: see ``Preconditioner``.
 
+    Attributes:
+        capacitance: of A; a subclass sets it.
+
     Raises:
         NotPositiveDefinite: noise that is not positive.
         ShapeError: noise that does not fit.
     """
+
+    capacitance: Capacitance
 
     def __init__(
         self,
@@ -49,22 +115,18 @@ class Woodbury(Preconditioner):
         if diagonal.ndim > 1 or (diagonal.ndim == 1 and diagonal.shape[0] not in (1, rows)):
             raise ShapeError(f"noise must be a scalar or ({rows},), got {tuple(diagonal.shape)}")
         if not bool(((diagonal > 0.0) & (diagonal < torch.inf)).all()):
+            low, high = float(diagonal.min()), float(diagonal.max())
+            what = (
+                f"variance is {low:.3g}" if low == high else f"ranges from {low:.3g} to {high:.3g}"
+            )
             raise NotPositiveDefinite(
-                f"the noise ranges from {float(diagonal.min()):.3g} to {float(diagonal.max()):.3g};"
-                " a low-rank matrix is only invertible with a positive, finite diagonal, raise the "
-                "noise variance"
+                f"the noise {what}; a low-rank matrix is only invertible with a positive, finite "
+                "diagonal, raise the noise variance"
             )
         # a constant stays a scalar, which costs nothing to keep or to apply
         self._diagonal = diagonal.reshape(()) if diagonal.numel() == 1 else diagonal
         self._rows = rows
         self.below_kernel = below_kernel
-        self._spectral: tuple[Tensor, Tensor] | None = None
-
-    def _factorise(self, gram: Tensor) -> None:
-        """Take A A^T (m, m) in float64."""
-        self._gram = gram
-        inner = gram + torch.eye(gram.shape[0], dtype=gram.dtype, device=gram.device)
-        self._inner, _ = cholesky(inner, name="I + A A^T of a preconditioner", ladder=(0.0,))
 
     @property
     def shape(self) -> torch.Size:
@@ -74,12 +136,7 @@ class Woodbury(Preconditioner):
     @property
     def rank(self) -> int:
         """m, rows of A."""
-        return self._gram.shape[0]
-
-    @property
-    def noise(self) -> Tensor:
-        """The diagonal of D, (n,); an expanded view when it is constant."""
-        return self._diagonal.expand(self._rows)
+        return self.capacitance.gram.shape[0]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -102,14 +159,14 @@ class Woodbury(Preconditioner):
         self._check(vectors)
         scaled = columns_times(self._diagonal.rsqrt(), vectors)
         low = self._project(scaled)
-        low = self._on_small(lambda b: torch.cholesky_solve(b, self._inner), low)
+        low = _on_small(self.capacitance.solve, low)
         return columns_times(self._diagonal.rsqrt(), scaled - self._expand(low))
 
     def logdet(self) -> Tensor:
         """log det Q."""
-        small = 2.0 * self._inner.diagonal().log().sum()
         each = self._rows // self._diagonal.numel() if self._rows else 0
-        return (small + each * self._diagonal.double().log().sum()).to(self.dtype)
+        logs = self._diagonal.double().log().sum()
+        return (self.capacitance.logdet() + each * logs).to(self.dtype)
 
     def root_matmul(self, vectors: Tensor) -> Tensor:
         """D^{1/2} (I + A^T A)^{1/2} times vectors."""
@@ -122,20 +179,9 @@ class Woodbury(Preconditioner):
         return self._power(columns_times(self._diagonal.rsqrt(), vectors), -0.5)
 
     def _power(self, vectors: Tensor, exponent: float) -> Tensor:
-        """(I + A^T A)^exponent times vectors, by the eigenvectors A^T V G^{-1/2} of A^T A."""
+        """(I + A^T A)^exponent times vectors."""
         self._check(vectors)
-        if self._spectral is None:
-            values, modes = torch.linalg.eigh(self._gram)
-            keep = values > NEGLIGIBLE * values.amax() if values.numel() else values > 0.0
-            self._spectral = values[keep], modes[:, keep]
-        values, modes = self._spectral
-        # log1p and expm1: exact also where an eigenvalue is far below one
-        weights = torch.expm1(exponent * torch.log1p(values)) / values
-
-        def weighted(block: Tensor) -> Tensor:
-            return modes @ (weights.unsqueeze(-1) * (modes.mT @ block))
-
-        low = self._on_small(weighted, self._project(vectors))
+        low = _on_small(lambda b: self.capacitance.power(b, exponent), self._project(vectors))
         return vectors + self._expand(low)
 
     def _check(self, vectors: Tensor) -> None:
@@ -150,11 +196,6 @@ class Woodbury(Preconditioner):
                 f"on {vectors.device}; convert one of them"
             )
 
-    def _on_small(self, function: Callable[[Tensor], Tensor], low: Tensor) -> Tensor:
-        """A function of (m, c) blocks in float64, on (m,) or (m, c) in the factor's dtype."""
-        block = (low.unsqueeze(-1) if low.ndim == 1 else low).double()
-        return function(block).to(low.dtype).reshape(low.shape)
-
     @abstractmethod
     def _project(self, vectors: Tensor) -> Tensor:
         """A times vectors: (m,) or (m, c)."""
@@ -162,6 +203,12 @@ class Woodbury(Preconditioner):
     @abstractmethod
     def _expand(self, low: Tensor) -> Tensor:
         """A^T times low: (n,) or (n, c)."""
+
+
+def _on_small(function: Callable[[Tensor], Tensor], low: Tensor) -> Tensor:
+    """A function of (m, c) blocks in float64, on (m,) or (m, c) in the vectors' dtype."""
+    block = (low.unsqueeze(-1) if low.ndim == 1 else low).double()
+    return function(block).to(low.dtype).reshape(low.shape)
 
 
 class LowRankPlusNoise(Woodbury):
@@ -199,7 +246,7 @@ class LowRankPlusNoise(Woodbury):
         for start in range(0, n, _GRAM_COLUMNS):
             part = self._scaled[:, start : start + _GRAM_COLUMNS].double()
             gram.addmm_(part, part.mT)
-        self._factorise(gram)
+        self.capacitance = Capacitance(gram)
 
     def _project(self, vectors: Tensor) -> Tensor:
         """A times vectors: (m,) or (m, c)."""

@@ -249,7 +249,7 @@ class CGLowerBound(Objective[SolvedModel]):
         noise = model.likelihood.noise_variance
         z = model.inducing_points
         with torch.no_grad():
-            nystrom = NystromMatrix(
+            nystrom = NystromMatrix.of(
                 model.kernel,
                 x,
                 z,

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from gpx.errors import ConfigError
 from gpx.inference.auxiliary import AuxiliarySolver, require_finite
-from gpx.inference.inner_factor import InnerFactor
 from gpx.inference.nystrom import BlockStore, NystromSums, Whitener
 from gpx.inference.nystrom_matrix import NystromMatrix
 from gpx.kernels.base import Kernel
@@ -124,7 +123,7 @@ class CGLB(SGPR):
         posterior = self.new_posterior()
         target, noise = y - self.mean(x), self.likelihood.noise_variance
         start = self.auxiliary if self.auxiliary.shape == y.shape else None
-        nystrom = NystromMatrix(
+        nystrom = NystromMatrix.of(
             self.kernel,
             x,
             self.inducing_points,
@@ -254,9 +253,7 @@ class CGLBPosterior(SGPRPosterior):
             nothing,
             torch.zeros(0, dtype=torch.bool),
         )
-        return NystromMatrix.of_factors(
-            store, sums, InnerFactor(sums, self.noise_variance), self.noise_variance
-        )
+        return NystromMatrix(store, sums, self.noise_variance)
 
     @torch.no_grad()
     def sample_paths(

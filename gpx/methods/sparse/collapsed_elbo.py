@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gpx.inducing.features import POINTS, InducingFeatures
-from gpx.inference.inner_factor import InnerFactor
+from gpx.inference.nystrom_matrix import InnerFactor
 from gpx.inference.kernel_gradient import KernelGradient
 from gpx.inference.nystrom import BlockStore, NystromSums, factorise, nystrom_sums
 from gpx.kernels.base import Kernel

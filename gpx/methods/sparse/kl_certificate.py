@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from gpx.inference.auxiliary import AuxiliarySolver
-from gpx.inference.inner_factor import InnerFactor
 from gpx.inference.nystrom import BlockStore, NystromSums, Whitener
 from gpx.inference.nystrom_matrix import NystromMatrix
 from gpx.kernels.base import Kernel
@@ -60,8 +59,7 @@ class KLCertifier:
 
         noise = self.noise.detach().double()
         store = BlockStore(whitener, self.x)
-        nystrom = NystromMatrix.of_factors(store, sums, InnerFactor(sums, noise), noise)
-        nystrom.report = report
+        nystrom = NystromMatrix(store, sums, noise, report=report)
         found = float(kl_upper_bound(sums, noise, rounding=factor_rounding(nystrom)))
         undecided = found > self.tolerance >= float(least_kl_bound(sums.trace_error, noise))
         if not (undecided and self._products()):

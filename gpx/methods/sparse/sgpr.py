@@ -13,7 +13,7 @@ from gpx.errors import ConfigError, NotPositiveDefinite
 from gpx.inducing import DEFAULT_SELECTOR, Selector
 from gpx.inducing import selector as named_selector
 from gpx.inducing.features import POINTS, InducingFeatures
-from gpx.inference.inner_factor import InnerFactor, best_noise
+from gpx.inference.nystrom_matrix import InnerFactor, best_noise
 from gpx.inference.nystrom import (
     BlockStore,
     Whitener,

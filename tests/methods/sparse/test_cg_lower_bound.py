@@ -66,7 +66,7 @@ def at(model, x, y, v, form="trace_error", budget=2**30):
     target, noise = y - model.mean(x), model.likelihood.noise_variance
     z = model.inducing_points
     with torch.no_grad():
-        q = NystromMatrix(
+        q = NystromMatrix.of(
             model.kernel, x, z, target, noise, jitter=model.jitter, memory_budget=budget
         )
         matrix = solver.matrix(model.kernel, x, noise)
@@ -393,7 +393,7 @@ def test_mistakes_are_explained():
             CGLowerBound(**options)
     zero = torch.zeros((), dtype=torch.float64)
     with pytest.raises(NotPositiveDefinite, match="noise variance is 0"):
-        NystromMatrix(RBF().double(), x, x[:1], y, zero)
+        NystromMatrix.of(RBF().double(), x, x[:1], y, zero)
 
 
 @pytest.mark.gpu
