@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 from record import write
 
-from gpx.inference.noisy_kernel import NoisyKernel
+from gpx.inference.noisy_kernel import PreconditionedKernel
 from gpx.kernels import RBF
 from gpx.linalg import (
     conjugate_gradients,
@@ -50,7 +50,7 @@ def main() -> None:
         matrix = kernel.evaluate(x, x)
         matrix.diagonal().add_(NOISE)
         options = IterativeOptions(preconditioner="grief", rank=RANK)
-        ours = NoisyKernel(kernel, x, torch.tensor(NOISE), options).preconditioner
+        ours = PreconditionedKernel(kernel, x, torch.tensor(NOISE), options).preconditioner
         subset = nystrom_preconditioner(
             kernel.evaluate(chosen, chosen), kernel.evaluate(chosen, x), NOISE
         )

@@ -33,7 +33,7 @@ import torch
 from record import write
 from torch import Tensor
 
-from gpx.inference.noisy_kernel import NoisyKernel
+from gpx.inference.noisy_kernel import PreconditionedKernel
 from gpx.kernels import RBF, Matern32
 from gpx.kernels.base import Kernel
 from gpx.likelihoods import Gaussian
@@ -151,7 +151,7 @@ def theirs(peer: Peer, settings: dict[str, Any], seed: int) -> tuple[float, int]
 
 
 def ours(
-    system: NoisyKernel, y: Tensor, seed: int, bias: float, estimate: str
+    system: PreconditionedKernel, y: Tensor, seed: int, bias: float, estimate: str
 ) -> tuple[float, int, float]:
     """Evidence in nats, products, bound on its bias."""
     generator = torch.Generator().manual_seed(seed)
@@ -173,7 +173,7 @@ def measure(kind: str, noise: float, n: int, seeds: int) -> list[dict[str, Any]]
     model, x, y = problem(kind, noise, n)
     with torch.no_grad():
         truth = ExactMLL().evidence(model, x, y).value.item()
-        system = NoisyKernel(
+        system = PreconditionedKernel(
             model.kernel,
             x,
             model.likelihood.noise_variance,

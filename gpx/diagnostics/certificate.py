@@ -29,7 +29,8 @@ from gpx.diagnostics.nystrom_moments import (
 )
 from gpx.errors import ConfigError, DTypeError, NotPositiveDefinite, class_name
 from gpx.inducing.features import POINTS, InducingFeatures
-from gpx.inference.auxiliary import AuxiliarySolver, require_finite
+from gpx.inference.auxiliary import AuxiliarySolver
+from gpx.inference.exact_solver import require_finite
 from gpx.inference.kl_bounds import kl_upper_bound, kl_upper_bound_cg
 from gpx.inference.nystrom import BlockStore
 from gpx.inference.nystrom_matrix import NystromMatrix

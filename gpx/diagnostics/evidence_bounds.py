@@ -14,7 +14,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gpx.inference.auxiliary import AuxiliarySolver, NoisyKernelMatrix, require_finite
+from gpx.inference.auxiliary import AuxiliarySolver
+from gpx.inference.exact_solver import require_finite
+from gpx.inference.noisy_kernel import NoisyKernel
 from gpx.inference.nystrom_logdet import tight_gap
 from gpx.inference.nystrom_matrix import NystromMatrix
 from gpx.inference.rounding import (
@@ -60,7 +62,7 @@ def logdet_upper(nystrom: NystromMatrix, *, variational: bool = False) -> Tensor
 
 
 def logdet_upper_tight(
-    matrix: NoisyKernelMatrix, nystrom: NystromMatrix, diagonal: Tensor, *, linear: bool = False
+    matrix: NoisyKernel, nystrom: NystromMatrix, diagonal: Tensor, *, linear: bool = False
 ) -> Tensor:
     """log det Q + n log(tr(Q^{-1} K) / n), or with tr(Q^{-1} K) - n (``linear``); >= log det K.
 

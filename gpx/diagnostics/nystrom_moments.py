@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from gpx.diagnostics.moment_bounds import MomentBounds
-from gpx.inference.auxiliary import NoisyKernelMatrix
 from gpx.inference.kl_bounds import ROUNDING
+from gpx.inference.noisy_kernel import NoisyKernel
 from gpx.inference.nystrom_matrix import NystromMatrix
 from gpx.kernels.base import Kernel
 from gpx.linalg import EvidenceBound, cholesky, conjugate_gradients
@@ -74,7 +74,7 @@ def nystrom_moment_bounds(
 
 def solved_moment_bounds(
     kernel: Kernel,
-    matrix: NoisyKernelMatrix,
+    matrix: NoisyKernel,
     nystrom: NystromMatrix,
     target: Tensor,
     x: Tensor,

@@ -9,84 +9,16 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gpx.backends import BackendName, Chunked
-from gpx.errors import ConfigError, DataError
+from gpx.backends import BackendName
+from gpx.errors import ConfigError
+from gpx.inference.exact_solver import require_finite
+from gpx.inference.noisy_kernel import NoisyKernel
 from gpx.inference.nystrom_matrix import NystromMatrix
-from gpx.inference.stationary_gradient import has_slope_products, stationary_gradient
 from gpx.kernels.base import Kernel
 from gpx.linalg import EvidenceBound, SolveReport, UnconvergedWarning, conjugate_gradients
-from gpx.operators import KernelMatrix
 
 REDUCED = {"float32": torch.float32, "float64": None}
 """Names of the dtypes that products with the kernel matrix may run in."""
-
-
-class NoisyKernelMatrix:
-    """v -> K v with K = k(x, x) + noise I, in the dtype of v; nothing of size n x n is kept.
-
-    Args:
-        kernel, x (n, d), noise (): covariance function, inputs, noise variance.
-        reduced: lower dtype in which products may be asked for as well; None for none.
-        memory_budget: bytes of a product, half of which may hold the matrix itself if it fits.
-        backend: "dense", "chunked" or "keops"; None chooses.
-
-    Cost: a product n^2 (d + 1) multiply-adds and n^2 / 2 kernel evaluations (none where the matrix
-    is kept).
-    """
-
-    def __init__(
-        self,
-        kernel: Kernel,
-        x: Tensor,
-        noise: Tensor,
-        *,
-        reduced: torch.dtype | None = None,
-        memory_budget: int = 2**30,
-        backend: BackendName | None = None,
-    ) -> None:
-        self.noise, self._memory_budget = noise.detach(), memory_budget
-        self._full: KernelMatrix = kernel(x, memory_budget=memory_budget, backend=backend)
-        self._reduced: KernelMatrix | None = None
-        if reduced is not None and reduced != x.dtype:
-            narrow = self._full.to(reduced)
-            assert isinstance(narrow, KernelMatrix)
-            self._reduced = narrow
-
-    def __call__(self, vectors: Tensor) -> Tensor:
-        """K times vectors (n,) or (n, c)."""
-        with torch.no_grad():
-            return self._matrix(vectors.dtype) @ vectors + self.noise.to(vectors.dtype) * vectors
-
-    def derivative(
-        self, left: Tensor, right: Tensor, product: Tensor | None = None
-    ) -> dict[Tensor, Tensor]:
-        """Gradient of sum_c left_c^T k(x, x) right_c for the kernel's parameters and x.
-
-        Args:
-            left, right: (n,) or (n, c).
-            product: k(x, x) right, where it is known.
-
-        Always in the data's dtype: with v near K^{-1} y the sum cancels to a small part of its
-        terms, and float32 would leave no digit of it. Cost: about four products, fewer for
-        stationary kernels with ``product`` known (``stationary_gradient``); memory of tiles.
-        """
-        entries = self._full.entries
-        if product is not None and has_slope_products(entries.kernel, entries):
-            engine = Chunked(self._memory_budget)
-            grads = stationary_gradient(engine, entries, left, right, product)
-            return dict(zip((p for p in entries.parameters if p.requires_grad), grads, strict=True))
-        sides = (v.unsqueeze(1) if v.ndim == 1 else v for v in (left, right))
-        found = self._full.engine.derivative(self._full.entries, *sides)
-        sums: dict[Tensor, Tensor] = {}
-        for tensor, gradient in zip(self._full.entries.tensors, found, strict=True):
-            if gradient is not None:  # the inputs stand for rows and for columns
-                sums[tensor] = sums[tensor] + gradient if tensor in sums else gradient
-        return sums
-
-    def _matrix(self, dtype: torch.dtype) -> KernelMatrix:
-        if self._reduced is not None and dtype == self._reduced.entries.x1.dtype:
-            return self._reduced
-        return self._full
 
 
 @dataclass(frozen=True)
@@ -144,9 +76,9 @@ class AuxiliarySolver:
         if self.memory_budget < 1:
             raise ConfigError(f"memory_budget is in bytes and cannot be {self.memory_budget}")
 
-    def matrix(self, kernel: Kernel, x: Tensor, noise: Tensor) -> NoisyKernelMatrix:
+    def matrix(self, kernel: Kernel, x: Tensor, noise: Tensor) -> NoisyKernel:
         """K with this solver's options."""
-        return NoisyKernelMatrix(
+        return NoisyKernel(
             kernel,
             x,
             noise,
@@ -157,7 +89,7 @@ class AuxiliarySolver:
 
     def solve(
         self,
-        matrix: NoisyKernelMatrix,
+        matrix: NoisyKernel,
         nystrom: NystromMatrix,
         target: Tensor,
         start: Tensor | None,
@@ -208,7 +140,7 @@ class AuxiliarySolver:
         return Auxiliary(vector, residual, report, _gap(nystrom, residual))
 
     def keep(
-        self, matrix: NoisyKernelMatrix, nystrom: NystromMatrix, target: Tensor, vector: Tensor
+        self, matrix: NoisyKernel, nystrom: NystromMatrix, target: Tensor, vector: Tensor
     ) -> Auxiliary:
         """The vector as it is, with its residual at this K. Cost: one product."""
         require_finite(target)
@@ -217,17 +149,6 @@ class AuxiliarySolver:
         size = float(torch.linalg.vector_norm(residual) / torch.linalg.vector_norm(target))
         reason = f"v was kept: bound on the evidence error {gap:.3g} nats"
         return Auxiliary(vector, residual, SolveReport(0, size, gap <= self.epsilon, reason), gap)
-
-
-def require_finite(target: Tensor) -> None:
-    """Raise DataError unless all of y - m(x) is finite."""
-    finite = torch.isfinite(target)
-    if not bool(finite.all()):
-        bad = (~finite).nonzero()[:, 0]
-        raise DataError(
-            f"{bad.numel()} of {target.numel()} targets are not finite once the mean function is "
-            f"subtracted, the first in row {int(bad[0])}; remove those rows or fill them in"
-        )
 
 
 def _gap(nystrom: NystromMatrix, residual: Tensor) -> float:

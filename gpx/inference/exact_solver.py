@@ -75,14 +75,14 @@ def cholesky_memory(x: Tensor) -> int:
     return int(HEADROOM * x.shape[0] ** 2 * x.element_size())
 
 
-def require_finite(residual: Tensor) -> None:
-    """Raise DataError when y - m(x) (n,) holds NaN or infinite values: every solve spreads them."""
-    bad = ~torch.isfinite(residual)
-    if bool(bad.any()):
-        first = int(bad.nonzero()[0, 0])
+def require_finite(target: Tensor) -> None:
+    """Raise DataError unless all of y - m(x) (n,) is finite: every solve spreads what is not."""
+    finite = torch.isfinite(target)
+    if not bool(finite.all()):
+        bad = (~finite).nonzero()[:, 0]
         raise DataError(
-            f"{int(bad.sum())} of {residual.shape[0]} targets (or their prior means) are NaN or "
-            f"infinite, the first in row {first}; remove or repair these rows"
+            f"{bad.numel()} of {target.numel()} targets are not finite once the mean function is "
+            f"subtracted, the first in row {int(bad[0])}; remove those rows or fill them in"
         )
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gpx.inference.exact_solver import IterativeOptions, require_finite
-from gpx.inference.noisy_kernel import NoisyKernel
+from gpx.inference.noisy_kernel import PreconditionedKernel
 from gpx.inference.predictive_variance import RULES, VarianceRule
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
@@ -57,15 +57,15 @@ class IterativePosterior(Posterior):
         self.likelihood = copy.deepcopy(likelihood).requires_grad_(False)
         self.options = options
         self.register_data_sized()
-        self._system: NoisyKernel | None = None
+        self._system: PreconditionedKernel | None = None
         self._rule: VarianceRule | None = None
         self._widest: float | None = 0.0
 
-    def system(self) -> NoisyKernel:
+    def system(self) -> PreconditionedKernel:
         """K and Q at the posterior's hyperparameters; built once."""
         if self._system is None:
             greedy = replace(self.options, preconditioner="nystrom")  # variances need its points
-            self._system = NoisyKernel(
+            self._system = PreconditionedKernel(
                 self.kernel, self.inputs, self.likelihood.noise_variance, greedy
             )
         return self._system

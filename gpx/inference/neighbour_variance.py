@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from gpx.inference.noisy_kernel import NoisyKernel
+    from gpx.inference.noisy_kernel import PreconditionedKernel
 
 BLOCK_BYTES = 2**26
 """Of one block of residual covariances and their inputs."""
@@ -19,7 +19,7 @@ ROUNDING = 64.0
 
 @torch.no_grad()
 def explained_by_neighbours(
-    system: NoisyKernel, image: Tensor, rest: Tensor, neighbours: int
+    system: PreconditionedKernel, image: Tensor, rest: Tensor, neighbours: int
 ) -> Tensor:
     """Variance of f that data near each test point explain beyond a projection; (b,), not negative.
 

@@ -1,4 +1,4 @@
-"""K = k(x, x) + noise I known by its products, with the Nystrom matrix Q below it."""
+"""K = k(x, x) + noise I known by its products, alone and with the Nystrom matrix Q below it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import copy
 import torch
 from torch import Tensor
 
+from gpx.backends import BackendName, Chunked
 from gpx.bases.grid_eigenfunctions.data_pass import EigenfunctionPass
 from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions
 from gpx.bases.grid_eigenfunctions.grid import GridOptions
 from gpx.inference.exact_solver import IterativeOptions
+from gpx.inference.kernel_gradient import has_slope_products, stationary_gradient
 from gpx.kernels.base import Kernel
 from gpx.linalg import LowRankPlusNoise, pivoted_cholesky
+from gpx.operators import KernelMatrix
 
 NEGLIGIBLE_TRACE = 1e-2
 """Trace error, in noise variances, at which more greedy points no longer change Q noticeably."""
@@ -24,7 +27,98 @@ nothing beside the kernel's products."""
 
 
 class NoisyKernel:
-    """The system every iterative path solves, at given hyperparameters; nothing is differentiated.
+    """K = k(x, x) + noise I: products in two precisions, and the derivative of a bilinear form.
+
+    Nothing of size n x n is kept unless the budget holds it.
+
+    Args:
+        kernel, x (n, d), noise (): covariance function, inputs, noise variance.
+        reduced: lower dtype in which products may be asked for as well; None for none.
+        memory_budget: bytes of a product, half of which may hold the matrix itself if it fits.
+        backend: "dense", "chunked" or "keops"; None chooses.
+
+    Attributes:
+        kernel, x, noise: as given, the noise without its gradient.
+        product_dtype: the lowest dtype of products: ``reduced``, or that of x.
+
+    Cost: a product n^2 (d + 1) multiply-adds and n^2 / 2 kernel evaluations (none where the matrix
+    is kept, n^2 multiply-adds per column).
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        x: Tensor,
+        noise: Tensor,
+        *,
+        reduced: torch.dtype | None = None,
+        memory_budget: int = 2**30,
+        backend: BackendName | None = None,
+    ) -> None:
+        self.kernel, self.x, self.noise = kernel, x, noise.detach()
+        self._memory_budget = memory_budget
+        self._full: KernelMatrix = kernel(x, memory_budget=memory_budget, backend=backend)
+        self._reduced: KernelMatrix | None = None
+        self.product_dtype = x.dtype
+        if reduced is not None and reduced != x.dtype:
+            narrow = self._full.to(reduced)
+            assert isinstance(narrow, KernelMatrix)
+            self._reduced, self.product_dtype = narrow, reduced
+
+    @property
+    def backend(self) -> str:
+        """How the cheapest products are computed, and in which dtype."""
+        matrix = self._matrix(self.product_dtype)
+        return f"{matrix.backend} {str(self.product_dtype).removeprefix('torch.')}"
+
+    def __call__(self, vectors: Tensor) -> Tensor:
+        """Same as ``matmul``, so that K is the callable solvers ask for."""
+        return self.matmul(vectors)
+
+    @torch.no_grad()
+    def matmul(self, vectors: Tensor) -> Tensor:
+        """K times vectors (n,) or (n, c), in their own dtype."""
+        matrix = self._matrix(vectors.dtype)
+        block = vectors.unsqueeze(1) if vectors.ndim == 1 else vectors
+        product = matrix.engine.product(matrix.entries, block, transposed=False)
+        product = product.add_(block * self.noise.to(block.dtype))
+        return product.squeeze(1) if vectors.ndim == 1 else product
+
+    def derivative(
+        self, left: Tensor, right: Tensor, product: Tensor | None = None
+    ) -> dict[Tensor, Tensor]:
+        """Gradient of sum_c left_c^T k(x, x) right_c for the kernel's parameters and x.
+
+        Args:
+            left, right: (n,) or (n, c).
+            product: k(x, x) right, where it is known.
+
+        Always in the data's dtype: with v near K^{-1} y the sum cancels to a small part of its
+        terms, and float32 would leave no digit of it. Cost: about four products, fewer for
+        stationary kernels with ``product`` known (``stationary_gradient``); memory of tiles.
+        """
+        entries = self._full.entries
+        if product is not None and has_slope_products(entries.kernel, entries):
+            engine = Chunked(self._memory_budget)
+            grads = stationary_gradient(engine, entries, left, right, product)
+            return dict(zip((p for p in entries.parameters if p.requires_grad), grads, strict=True))
+        sides = (v.unsqueeze(1) if v.ndim == 1 else v for v in (left, right))
+        found = self._full.engine.derivative(entries, *sides)
+        sums: dict[Tensor, Tensor] = {}
+        for tensor, gradient in zip(entries.tensors, found, strict=True):
+            if gradient is not None:  # the inputs stand for rows and for columns
+                sums[tensor] = sums[tensor] + gradient if tensor in sums else gradient
+        return sums
+
+    def _matrix(self, dtype: torch.dtype) -> KernelMatrix:
+        reduced = self._reduced is not None and dtype == self.product_dtype
+        found = self._reduced if reduced else self._full
+        assert found is not None
+        return found
+
+
+class PreconditionedKernel(NoisyKernel):
+    """K with Q near it: the system that iterative paths solve; nothing is differentiated.
 
     Recurrences are in float64. Q = C^T C + noise I, with C the incomplete pivoted Cholesky factor
     of k(x, x), is the Nystrom approximation at the greedily chosen training points: sigma^2 I <= Q
@@ -60,20 +154,16 @@ class NoisyKernel:
         *,
         exact_products: bool = False,
     ) -> None:
+        wanted = options.product_dtype or str(x.dtype).removeprefix("torch.")
+        reduced = wanted == "float32" and not exact_products
+        super().__init__(
+            copy.deepcopy(kernel).double().requires_grad_(False),
+            x.detach().double(),
+            noise.double(),
+            reduced=torch.float32 if reduced else None,
+            memory_budget=options.budget,
+        )
         with torch.no_grad():
-            self.kernel = copy.deepcopy(kernel).double().requires_grad_(False)
-            self.x = x.detach().double()
-            self.noise = noise.detach().double()
-            wanted = options.product_dtype or str(x.dtype).removeprefix("torch.")
-            reduced = wanted == "float32" and not exact_products
-            self.product_dtype = torch.float32 if reduced else torch.float64
-            budget = options.budget
-            self._matrix = self.kernel(self.x, memory_budget=budget)
-            self._reduced = (
-                copy.deepcopy(self.kernel).float()(self.x.float(), memory_budget=budget)
-                if reduced
-                else None
-            )
             diagonal = self.kernel.diagonal(self.x)
             self.prior_variance = diagonal.max()
             rank = options.points(self.x.shape[0])
@@ -100,12 +190,6 @@ class NoisyKernel:
             self.preconditioner = LowRankPlusNoise(self.factor, self.noise, below_kernel=True)
 
     @property
-    def backend(self) -> str:
-        """How products are computed, and in which dtype."""
-        matrix = self._matrix if self._reduced is None else self._reduced
-        return f"{matrix.backend} {str(self.product_dtype).removeprefix('torch.')}"
-
-    @property
     def node(self) -> float:
         """A lower bound of the spectrum of ``whitened`` as computed: 1, less rounding."""
         return 1.0 - min(0.5, 64.0 * self.rounding)
@@ -115,16 +199,6 @@ class NoisyKernel:
         """Order of the rounding of ``whitened``: eps ||K|| of a product, divided by the noise."""
         condition = 1.0 + self.x.shape[0] * float(self.prior_variance / self.noise)
         return torch.finfo(torch.float64).eps * condition
-
-    def matmul(self, vectors: Tensor) -> Tensor:
-        """K times vectors (n,) or (n, c), in their own dtype."""
-        reduced = vectors.dtype == torch.float32 and self._reduced is not None
-        matrix = self._reduced if reduced else self._matrix
-        assert matrix is not None
-        block = vectors.unsqueeze(1) if vectors.ndim == 1 else vectors
-        product = matrix.engine.product(matrix.entries, block, transposed=False)
-        product = product.add_(block * self.noise.to(block.dtype))
-        return product.squeeze(1) if vectors.ndim == 1 else product
 
     def whitened(self, vectors: Tensor) -> Tensor:
         """Q^{-1/2} K Q^{-1/2} times vectors (n, c); Q^{-1/2} is the symmetric root."""

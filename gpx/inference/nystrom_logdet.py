@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gpx.inference.auxiliary import NoisyKernelMatrix
+from gpx.inference.noisy_kernel import NoisyKernel
 from gpx.inference.nystrom_matrix import NystromMatrix
 
 
@@ -34,7 +34,7 @@ class TightGap(NamedTuple):
     scale: Tensor
 
 
-def tight_gap(matrix: NoisyKernelMatrix, nystrom: NystromMatrix, diagonal: Tensor) -> TightGap:
+def tight_gap(matrix: NoisyKernel, nystrom: NystromMatrix, diagonal: Tensor) -> TightGap:
     """The term and the parts of its gradient.
 
     Args:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gpx.inference.exact_solver import IterativeOptions
 from gpx.inference.neighbour_variance import explained_by_neighbours
-from gpx.inference.noisy_kernel import NoisyKernel
+from gpx.inference.noisy_kernel import PreconditionedKernel
 from gpx.linalg import EvidenceBound, Lanczos, LowRankPlusNoise, cholesky, conjugate_gradients
 
 ROUNDING = 8.0 * torch.finfo(torch.float64).eps
@@ -35,7 +35,7 @@ class Variance(NamedTuple):
 VarianceRule = Callable[[Tensor, Tensor], Variance]
 
 
-def _quadratic(system: NoisyKernel, vectors: Tensor) -> tuple[Tensor, Tensor]:
+def _quadratic(system: PreconditionedKernel, vectors: Tensor) -> tuple[Tensor, Tensor]:
     """r^T Q^{-1} r of vectors (n, b) and how much of it rounding may take or add, (b,) each."""
     value = (vectors * system.preconditioner.solve(vectors)).sum(0)
     return value, ROUNDING * vectors.square().sum(0) / system.noise
@@ -58,7 +58,7 @@ class Projection:
     Source: Burt thesis, section 4.4.2; the space is cached as in Pleiss et al. 2018.
     """
 
-    def __init__(self, system: NoisyKernel, basis: Tensor, neighbours: int = 0) -> None:
+    def __init__(self, system: PreconditionedKernel, basis: Tensor, neighbours: int = 0) -> None:
         self.system = system
         self.neighbours = neighbours
         self.basis, _ = torch.linalg.qr(basis)
@@ -84,7 +84,7 @@ class Projection:
         return Variance(prior - explained, gap)
 
 
-def krylov_basis(system: NoisyKernel, size: int, rank: int | None = None) -> Tensor:
+def krylov_basis(system: PreconditionedKernel, size: int, rank: int | None = None) -> Tensor:
     """The first ``rank`` greedy points' covariance vectors, and about ``size`` Krylov vectors.
 
     Lanczos of Q^{-1/2} K Q^{-1/2} starts at the average covariance vector and at covariance vectors
@@ -110,13 +110,13 @@ def krylov_basis(system: NoisyKernel, size: int, rank: int | None = None) -> Ten
     return basis @ (modes[:, keep] / values[keep].sqrt())
 
 
-def projection(system: NoisyKernel, options: IterativeOptions) -> VarianceRule:
+def projection(system: PreconditionedKernel, options: IterativeOptions) -> VarianceRule:
     """Cached projection on the greedy points and ``variance_steps`` Krylov vectors ("lanczos")."""
     basis = krylov_basis(system, options.variance_steps, options.variance_rank)
     return Projection(system, basis, options.variance_neighbours)
 
 
-def solved(system: NoisyKernel, options: IterativeOptions) -> VarianceRule:
+def solved(system: PreconditionedKernel, options: IterativeOptions) -> VarianceRule:
     """A preconditioned CG solve per test point, to ``tolerance`` noise variances ("exact").
 
     Cost: a product of b columns per step. Source: Burt thesis, section 4.4.2.
@@ -140,7 +140,7 @@ def solved(system: NoisyKernel, options: IterativeOptions) -> VarianceRule:
     return rule
 
 
-def subset_of_data(system: NoisyKernel, options: IterativeOptions) -> VarianceRule:
+def subset_of_data(system: PreconditionedKernel, options: IterativeOptions) -> VarianceRule:
     """Condition on the greedy points alone ("subset"): m^2 + n m per test point.
 
     Source: Burt thesis, sections 2.4.1 (bound of Davies) and 4.4.2.
@@ -166,7 +166,7 @@ def subset_of_data(system: NoisyKernel, options: IterativeOptions) -> VarianceRu
     return rule
 
 
-def collapsed(system: NoisyKernel, options: IterativeOptions) -> VarianceRule:
+def collapsed(system: PreconditionedKernel, options: IterativeOptions) -> VarianceRule:
     """Variance of the collapsed sparse posterior at the greedy points ("sgpr"); no certificate.
 
     Source: Burt thesis, section 4.4.2.
@@ -185,7 +185,7 @@ def collapsed(system: NoisyKernel, options: IterativeOptions) -> VarianceRule:
     return rule
 
 
-def sandwich(system: NoisyKernel, options: IterativeOptions) -> VarianceRule:
+def sandwich(system: PreconditionedKernel, options: IterativeOptions) -> VarianceRule:
     """Upper end of Q <= K <= Q + T I, and the lower end as its certificate ("nystrom").
 
     Source: Burt thesis, sections 2.4.1 and 4.4.2.
@@ -202,7 +202,7 @@ def sandwich(system: NoisyKernel, options: IterativeOptions) -> VarianceRule:
     return rule
 
 
-RULES: dict[str, Callable[[NoisyKernel, IterativeOptions], VarianceRule]] = {
+RULES: dict[str, Callable[[PreconditionedKernel, IterativeOptions], VarianceRule]] = {
     "lanczos": projection,
     "exact": solved,
     "subset": subset_of_data,

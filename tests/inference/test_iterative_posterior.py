@@ -11,7 +11,7 @@ import torch
 from gpx.errors import ConfigError, DataError
 from gpx.inference import exact_solver as solver_module
 from gpx.inference.exact_solver import choose_solver
-from gpx.inference.noisy_kernel import NoisyKernel
+from gpx.inference.noisy_kernel import PreconditionedKernel
 from gpx.kernels import RBF, Matern32
 from gpx.likelihoods import Gaussian
 from gpx.linalg import EvidenceBound, UnconvergedWarning, conjugate_gradients
@@ -149,7 +149,7 @@ def test_chain_of_bounds_on_the_mean_for_every_step_on_the_golden_fixture(rank):
     kernel = RBF(lengthscale=0.7, outputscale=1.3).double()
     with torch.no_grad():
         noise = torch.tensor(0.05, dtype=torch.float64)
-        system = NoisyKernel(kernel, x, noise, IterativeOptions(rank=rank))
+        system = PreconditionedKernel(kernel, x, noise, IterativeOptions(rank=rank))
         dense = system.matmul(torch.eye(200, dtype=torch.float64))
         truth = torch.linalg.solve(dense, y)
         at = torch.linspace(-1.0, 11.0, 100, dtype=torch.float64)[:, None]

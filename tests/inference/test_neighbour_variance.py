@@ -6,7 +6,7 @@ from linear_features import draw
 
 from gpx.inference import neighbour_variance
 from gpx.inference.neighbour_variance import explained_by_neighbours
-from gpx.inference.noisy_kernel import NoisyKernel
+from gpx.inference.noisy_kernel import PreconditionedKernel
 from gpx.kernels import Matern32
 from gpx.models import IterativeOptions
 
@@ -16,7 +16,7 @@ NOISE = torch.tensor(0.1, dtype=torch.float64)
 @torch.no_grad()
 def problem(n=30, t=4, b=7):
     x, at, projection = draw(n, 2, seed=1), draw(b, 2, seed=2), draw(n, t, seed=3)
-    system = NoisyKernel(Matern32(2, 0.8, 1.5), x, NOISE, IterativeOptions(rank=5))
+    system = PreconditionedKernel(Matern32(2, 0.8, 1.5), x, NOISE, IterativeOptions(rank=5))
     matrix = system.kernel.evaluate(x) + NOISE * torch.eye(n, dtype=torch.float64)
     cross = system.kernel.evaluate(x, at)
     factor = torch.linalg.cholesky(projection.mT @ matrix @ projection)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from gpx.bases import GridEigenfunctions, GridOptions
-from gpx.inference.noisy_kernel import NoisyKernel
+from gpx.inference.noisy_kernel import PreconditionedKernel
 from gpx.kernels import RBF, Matern32
 from gpx.likelihoods import Gaussian
 from gpx.linalg import EvidenceBound, conjugate_gradients, nystrom_preconditioner
@@ -22,7 +22,7 @@ def system(rank=10, dtype=None, n=50, noise=0.1):
     x = torch.rand(n, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     kernel = RBF(lengthscale=0.2, outputscale=1.5).double()
     options = IterativeOptions(rank=rank, product_dtype=dtype)
-    made = NoisyKernel(kernel, x, number(noise), options)
+    made = PreconditionedKernel(kernel, x, number(noise), options)
     with torch.no_grad():
         dense = kernel.evaluate(x, x) + noise * torch.eye(n, dtype=torch.float64)
     return made, dense
@@ -66,7 +66,7 @@ def test_golden_g3(setting):
         assert float(found) == pytest.approx(evidence, rel=1e-6)
         for rank, (trace, *steps) in ranks.items():
             options = IterativeOptions(rank=rank)
-            made = NoisyKernel(model.kernel, x, model.likelihood.noise_variance, options)
+            made = PreconditionedKernel(model.kernel, x, model.likelihood.noise_variance, options)
             assert made.pivots[:6].tolist() == first
             assert float(made.trace_error) == pytest.approx(trace, rel=1e-5)
             for epsilon, count in zip((1.0, 1e-3), steps, strict=True):
@@ -93,7 +93,7 @@ def problem(n, lengthscale):
 
 def eigenfunctions_below(kernel, x, noise, rank):
     options = IterativeOptions(preconditioner="grief", rank=rank)
-    return NoisyKernel(kernel, x, number(noise), options).preconditioner
+    return PreconditionedKernel(kernel, x, number(noise), options).preconditioner
 
 
 @torch.no_grad()

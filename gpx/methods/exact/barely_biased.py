@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from gpx.inference.noisy_kernel import NoisyKernel
+from gpx.inference.noisy_kernel import PreconditionedKernel
 from gpx.kernels.base import Kernel
 from gpx.linalg import BlockLanczos, SolveReport, UnconvergedWarning, block_gauss, block_radau
 from gpx.linalg.trace import mean_and_error
@@ -82,7 +82,7 @@ class BarelyBiased:
 
 
 def barely_biased_log_marginal_likelihood(
-    system: NoisyKernel,
+    system: PreconditionedKernel,
     residual: Tensor,
     probes: Tensor,
     *,
@@ -186,7 +186,9 @@ class Looks:
         return min(self._next, left) if process.size else 1
 
 
-def _quadrature(system: NoisyKernel, process: BlockLanczos, count: int) -> tuple[Tensor, Tensor]:
+def _quadrature(
+    system: PreconditionedKernel, process: BlockLanczos, count: int
+) -> tuple[Tensor, Tensor]:
     """Rules of w^T log(A) w / 2 from above (L,), and widths of their brackets (L,)."""
     coefficients = process.coefficients[:, :count]
     extended = block_radau(process.projected, process.couplings, system.node)
@@ -206,7 +208,7 @@ def _solution(process: BlockLanczos) -> Tensor:
     return torch.linalg.solve(process.projected, _last_start(process, process.size))
 
 
-def _fit_gap(system: NoisyKernel, process: BlockLanczos) -> Tensor:
+def _fit_gap(system: PreconditionedKernel, process: BlockLanczos) -> Tensor:
     """Width of the bracket of b^T A^{-1} b / 2 for the last start b."""
     below, above = (
         0.5 * torch.dot(right, torch.linalg.solve(matrix, right))
@@ -234,7 +236,9 @@ class Solve(NamedTuple):
     gap: Tensor
 
 
-def solve_of(system: NoisyKernel, process: BlockLanczos, target: Tensor, gap: Tensor) -> Solve:
+def solve_of(
+    system: PreconditionedKernel, process: BlockLanczos, target: Tensor, gap: Tensor
+) -> Solve:
     """The Galerkin solve for the last start, and its gap in truth.
 
     ``gap`` bounds e^T A^{-1} e / 2 for the process's whitened residual e. The true one differs by
@@ -293,7 +297,7 @@ def quadrature_modes(projected: Tensor, coefficients: Tensor) -> tuple[Tensor, T
 
 
 def barely_biased_gradient(
-    system: NoisyKernel, kernel: Kernel, x: Tensor, found: BarelyBiased
+    system: PreconditionedKernel, kernel: Kernel, x: Tensor, found: BarelyBiased
 ) -> IterativeGradient:
     """Gradient with the Krylov basis frozen, as a control variate against the exact part of Q.
 

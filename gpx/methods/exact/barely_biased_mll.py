@@ -11,7 +11,7 @@ from torch import Tensor
 from gpx.errors import ConfigError
 from gpx.inference.exact_solver import require_finite
 from gpx.inference.fixed_probes import FixedProbes
-from gpx.inference.noisy_kernel import NoisyKernel
+from gpx.inference.noisy_kernel import PreconditionedKernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import probe_vectors, with_gradient
@@ -84,7 +84,9 @@ class BarelyBiasedMLL(Objective[ExactModel]):
         require_finite(residual)
         noise = model.likelihood.noise_variance
         with torch.no_grad():
-            system = NoisyKernel(model.kernel, x, noise, model.iterative, exact_products=True)
+            system = PreconditionedKernel(
+                model.kernel, x, noise, model.iterative, exact_products=True
+            )
             w = probe_vectors(
                 x.shape[0],
                 self.probes,

@@ -12,7 +12,7 @@ from torch import Tensor
 from gpx.errors import ConfigError
 from gpx.inference.exact_solver import require_finite
 from gpx.inference.fixed_probes import FixedProbes
-from gpx.inference.noisy_kernel import NoisyKernel
+from gpx.inference.noisy_kernel import PreconditionedKernel
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
@@ -74,7 +74,7 @@ class IterativeGradient:
 
 
 def iterative_log_marginal_likelihood(
-    system: NoisyKernel,
+    system: PreconditionedKernel,
     residual: Tensor,
     probes: Tensor,
     *,
@@ -144,7 +144,7 @@ def iterative_log_marginal_likelihood(
 
 
 def iterative_gradient(
-    system: NoisyKernel,
+    system: PreconditionedKernel,
     kernel: Kernel,
     x: Tensor,
     solved: CGResult,
@@ -242,7 +242,7 @@ class IterativeMLL(Objective[ExactModel]):
         require_finite(residual)
         noise = model.likelihood.noise_variance
         with torch.no_grad():
-            system = NoisyKernel(model.kernel, x, noise, model.iterative)
+            system = PreconditionedKernel(model.kernel, x, noise, model.iterative)
             xi = probe_vectors(
                 x.shape[0],
                 self.probes,

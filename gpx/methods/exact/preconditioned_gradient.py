@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gpx.bases.grid_eigenfunctions.data_pass import eigenfunction_gradient
 from gpx.inference.kernel_gradient import KernelGradient
-from gpx.inference.noisy_kernel import NoisyKernel
+from gpx.inference.noisy_kernel import NoisyKernel, PreconditionedKernel
 from gpx.kernels.base import Kernel
 from gpx.methods.exact.model import row_blocks
 
@@ -28,7 +28,7 @@ class Pulled(NamedTuple):
 
 
 def pull_back(
-    system: NoisyKernel,
+    system: PreconditionedKernel,
     kernel: Kernel,
     x: Tensor,
     *,
@@ -71,20 +71,16 @@ def pull_back(
     else:
         basis = system.eigenfunctions.under(kernel)
         inputs, gradients = eigenfunction_gradient(basis, x, 2.0 * weighted)
-    matrix = kernel(x)
-    dense = matrix.engine.derivative(matrix.entries, left.to(x.dtype), right.to(x.dtype))
-    direct = dict(zip(map(id, matrix.entries.parameters), dense[2:], strict=True))
-    if x.requires_grad:
-        direct[id(x)] = dense[0]
+    products = NoisyKernel(kernel, x, system.noise)
+    direct = products.derivative(left.to(x.dtype), right.to(x.dtype))
     for i, tensor in enumerate(inputs):
-        found = direct.get(id(tensor))
-        if found is not None:
-            gradients[i] = gradients[i] + found
+        if tensor in direct:
+            gradients[i] = gradients[i] + direct[tensor]
     return Pulled(noise, inputs, gradients)
 
 
 def _of_greedy_points(
-    system: NoisyKernel, kernel: Kernel, x: Tensor, weighted: Tensor
+    system: PreconditionedKernel, kernel: Kernel, x: Tensor, weighted: Tensor
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Gradient of <V, C^T C> from V C^T (n, m), where C is the factor at greedy points."""
     factor, pivots = system.factor, system.pivots

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gpx.inducing import GreedyConditionalVariance
-from gpx.inference.auxiliary import require_finite
+from gpx.inference.exact_solver import require_finite
 from gpx.inference.nystrom import (
     BlockStore,
     NystromSums,

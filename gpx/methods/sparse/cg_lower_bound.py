@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from gpx.errors import ConfigError
-from gpx.inference.auxiliary import Auxiliary, AuxiliarySolver, NoisyKernelMatrix, require_finite
+from gpx.inference.auxiliary import Auxiliary, AuxiliarySolver
+from gpx.inference.exact_solver import require_finite
 from gpx.inference.kernel_gradient import KernelGradient
+from gpx.inference.noisy_kernel import NoisyKernel
 from gpx.inference.nystrom_logdet import TightGap, tight_gap
 from gpx.inference.nystrom_matrix import NystromMatrix
 from gpx.kernels.base import Kernel
@@ -62,7 +64,7 @@ def cg_lower_bound(
     z: Tensor,
     target: Tensor,
     found: Auxiliary,
-    matrix: NoisyKernelMatrix,
+    matrix: NoisyKernel,
     nystrom: NystromMatrix,
     *,
     log_determinant: LogDeterminant = "trace_error",

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError
-from gpx.inference.auxiliary import AuxiliarySolver, require_finite
+from gpx.inference.auxiliary import AuxiliarySolver
+from gpx.inference.exact_solver import require_finite
 from gpx.inference.nystrom import BlockStore, NystromSums, Whitener
 from gpx.inference.nystrom_matrix import NystromMatrix
 from gpx.kernels.base import Kernel

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from gpx.inducing.features import POINTS, InducingFeatures
-from gpx.inference.nystrom_matrix import InnerFactor
 from gpx.inference.kernel_gradient import KernelGradient
 from gpx.inference.nystrom import BlockStore, NystromSums, factorise, nystrom_sums
+from gpx.inference.nystrom_matrix import InnerFactor
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian

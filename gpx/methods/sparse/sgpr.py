@@ -13,7 +13,6 @@ from gpx.errors import ConfigError, NotPositiveDefinite
 from gpx.inducing import DEFAULT_SELECTOR, Selector
 from gpx.inducing import selector as named_selector
 from gpx.inducing.features import POINTS, InducingFeatures
-from gpx.inference.nystrom_matrix import InnerFactor, best_noise
 from gpx.inference.nystrom import (
     BlockStore,
     Whitener,
@@ -21,6 +20,7 @@ from gpx.inference.nystrom import (
     longest_prefix,
     nystrom_sums,
 )
+from gpx.inference.nystrom_matrix import InnerFactor, best_noise
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import CholeskyReport, pivoted_cholesky

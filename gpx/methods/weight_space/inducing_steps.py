@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError
-from gpx.inference.noisy_kernel import NoisyKernel
+from gpx.inference.noisy_kernel import PreconditionedKernel
 from gpx.linalg import UnconvergedWarning, cholesky
 from gpx.methods.base.objective import Evidence
 from gpx.methods.base.own_steps import OwnSteps
@@ -111,7 +111,7 @@ class InducingSteps(OwnSteps[QSGPInducing]):
         self.model = model
         for parameter in model.parameters():
             parameter.requires_grad_(False)
-        self.system = NoisyKernel(model.kernel, x, model.noise_variance, model.options)
+        self.system = PreconditionedKernel(model.kernel, x, model.noise_variance, model.options)
         start = {
             "solution": torch.zeros(x.shape[0], dtype=torch.float64, device=x.device),
             "converged": False,

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpx.inference.noisy_kernel import NoisyKernel
+from gpx.inference.noisy_kernel import PreconditionedKernel
 from gpx.kernels import Matern32
 from gpx.likelihoods import Gaussian
 from gpx.linalg import BlockLanczos, block_gauss, probe_vectors
@@ -35,7 +35,7 @@ def problem(rank=8, n=60, noise=0.02):
 
 
 def system_of(model, x):
-    return NoisyKernel(model.kernel, x, model.likelihood.noise_variance, model.iterative)
+    return PreconditionedKernel(model.kernel, x, model.likelihood.noise_variance, model.iterative)
 
 
 @pytest.mark.parametrize(

@@ -123,13 +123,13 @@ def test_options_are_checked():
 
 def test_the_columns_reported_are_those_that_were_multiplied(monkeypatch):
     columns = []
-    product = module.NoisyKernel.matmul
+    product = module.PreconditionedKernel.matmul
 
     def counted(self, vectors):
         columns.append(1 if vectors.ndim == 1 else vectors.shape[1])
         return product(self, vectors)
 
-    monkeypatch.setattr(module.NoisyKernel, "matmul", counted)
+    monkeypatch.setattr(module.PreconditionedKernel, "matmul", counted)
     model, x, y = problem()
     with torch.no_grad():
         facts = BarelyBiasedMLL(bias=0.1, probes=3).evidence(model, x, y).facts

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gpx.errors import ConfigError, DataError
-from gpx.inference.noisy_kernel import NoisyKernel
+from gpx.inference.noisy_kernel import PreconditionedKernel
 from gpx.kernels import RBF, Matern32
 from gpx.likelihoods import Gaussian, Laplace
 from gpx.linalg import AbsoluteResidual, EvidenceBound, UnconvergedWarning, probe_vectors
@@ -102,7 +102,9 @@ def test_error_bar_covers_the_error():
     model, x, y = problem()
     with torch.no_grad():
         want = ExactMLL().evidence(model, x, y).value
-        system = NoisyKernel(model.kernel, x, model.likelihood.noise_variance, model.iterative)
+        system = PreconditionedKernel(
+            model.kernel, x, model.likelihood.noise_variance, model.iterative
+        )
         residual, missed = y - model.mean(x), 0
         for seed in range(50):
             xi = probe_vectors(60, 10, generator=torch.Generator().manual_seed(seed))
@@ -119,7 +121,7 @@ def test_the_quadrature_gap_covers_what_the_probes_leave_open():
     model, x, y = problem(rank=4, n=150, noise=0.003)
     with torch.no_grad():
         noise = model.likelihood.noise_variance
-        system = NoisyKernel(model.kernel, x, noise, model.iterative)
+        system = PreconditionedKernel(model.kernel, x, noise, model.iterative)
         q = system.preconditioner
         dense = system.whitened(torch.eye(150, dtype=torch.float64))
         values, vectors = torch.linalg.eigh(0.5 * (dense + dense.mT))
@@ -182,7 +184,7 @@ def test_gradient_of_the_fit_is_that_of_the_quadratic_with_the_solve_frozen(corr
     model, x, y = problem(rank=6)
     residual = (y - model.mean(x)).detach()
     noise = model.likelihood.noise_variance
-    system = NoisyKernel(model.kernel, x, noise, model.iterative)
+    system = PreconditionedKernel(model.kernel, x, noise, model.iterative)
     stop = EvidenceBound(5.0)
     n = len(x)
     _, solved, _ = iterative_log_marginal_likelihood(system, residual, every_probe(n), stop=stop)

@@ -5,7 +5,7 @@ import torch
 
 from gpx.bases import GridEigenfunctions
 from gpx.errors import ConfigError
-from gpx.inference.noisy_kernel import NoisyKernel
+from gpx.inference.noisy_kernel import PreconditionedKernel
 from gpx.kernels import RBF, Matern32
 from gpx.likelihoods import Gaussian
 from gpx.means import Linear
@@ -33,7 +33,7 @@ def problem(n=50, rank=12, kernel=None, **options):
 def test_q_stands_for_the_leading_eigenfunctions_and_lies_between_the_noise_and_k():
     model, x, _ = problem()
     noise = model.likelihood.noise_variance
-    system = NoisyKernel(model.kernel, x, noise, model.iterative)
+    system = PreconditionedKernel(model.kernel, x, noise, model.iterative)
     assert isinstance(system.eigenfunctions, GridEigenfunctions)
     eye = torch.eye(50, dtype=DOUBLE)
     features = system.eigenfunctions(x)

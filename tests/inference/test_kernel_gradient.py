@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from gpx.inference.auxiliary import NoisyKernelMatrix
-from gpx.inference.stationary_gradient import has_slope_products
+from gpx.inference.kernel_gradient import has_slope_products
+from gpx.inference.noisy_kernel import NoisyKernel
 from gpx.kernels import RBF, Matern12, Matern32, Matern52, Periodic
 
 KERNELS = {
@@ -23,7 +23,7 @@ def problem(make):
     left, right = torch.randn(2, 90, generator=draws, dtype=torch.float64)
     kernel = make().double()
     noise = torch.tensor(0.1, dtype=torch.float64)
-    matrix = NoisyKernelMatrix(kernel, x, noise, memory_budget=1 << 14, backend="chunked")
+    matrix = NoisyKernel(kernel, x, noise, memory_budget=1 << 14, backend="chunked")
     return kernel, x, left, right, matrix
 
 
@@ -42,7 +42,7 @@ def test_it_equals_autograd(name):
 def test_frozen_parameters_get_no_gradient():
     kernel, _, left, right, matrix = problem(KERNELS["rbf"])
     kernel.parametrizations.lengthscale.original.requires_grad_(False)
-    matrix = NoisyKernelMatrix(kernel, matrix._full.entries.x1, matrix.noise)
+    matrix = NoisyKernel(kernel, matrix._full.entries.x1, matrix.noise)
     found = matrix.derivative(left, right, matrix(right) - 0.1 * right)
     assert list(found) == [kernel.parametrizations.outputscale.original]
 
