@@ -10,6 +10,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from gpx.inducing import GreedyConditionalVariance
 from gpx.kernels import Matern32
 from gpx.likelihoods import Gaussian
 from gpx.means import Constant
@@ -27,7 +28,7 @@ def sparse_at_ones(kind: type[Sparse], x: Tensor, y: Tensor, inducing: int) -> S
         num_inputs=x.shape[1],
         num_data=len(y),
         num_inducing=inducing,
-        selector="greedy",
+        selector=GreedyConditionalVariance(),
         fit_noise=False,
     ).double()
     model.initialise(x, y, generator=torch.Generator().manual_seed(0))

@@ -106,7 +106,7 @@ def overrides(data: str, method: str, inducing: int, split: int, quick: bool, st
     kept = [o for o in common if not o.startswith("experiment=")]
     kept += ["kernel=matern32", "init=constants", "likelihood.noise_variance=1.0"]
     if method == "sgpr":
-        kept += ["approx=sgpr", "approx.selector=greedy", "approx.fit_noise=false"]
+        kept += ["approx=sgpr", "selector=greedy", "approx.fit_noise=false"]
         return [*kept, f"approx.num_inducing={inducing}"]
     # the published rule for its solves is met before the first step: experiments/iterative has it
     kept += ["approx=exact", "approx.solver=iterative", "optimizer=adam"]

@@ -233,7 +233,7 @@ def train_sparse(
         likelihood=likelihood,
         num_inputs=1,
         num_inducing=m,
-        selector="greedy",
+        selector=GreedyConditionalVariance(),
         num_data=len(y),
         fit_noise=False,
     ).double()

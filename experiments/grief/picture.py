@@ -59,7 +59,7 @@ def models(generator: torch.Generator) -> dict[str, tuple[Model, Objective]]:
             EigenfunctionEvidence(),
         ),
         "VFE, 4 inducing points": (
-            SGPR(**parts(), num_inputs=2, num_inducing=4, selector="kmeans", fit_noise=False),
+            SGPR(**parts(), num_inputs=2, num_inducing=4, fit_noise=False),
             CollapsedELBO(),
         ),
     }

@@ -1,6 +1,7 @@
 """Inducing points, their selectors, and inducing variables of other kinds.
 
-Which selector (``experiments/selectors`` measures them, before and after training):
+Which selector, with its name on the command line (``selector=kmeans``; ``experiments/selectors``
+measures them, before and after training):
 
 - ``kmeans``, the default: best on most sets at the start, most of all where M is far below what
   the data call for, and least lost on average after training. It passes over rare inputs: where
@@ -13,8 +14,7 @@ Which selector (``experiments/selectors`` measures them, before and after traini
   guarantee on the largest error; ``uniform``: the baseline, for nothing.
 """
 
-from gpx.errors import ConfigError
-from gpx.inducing.base import Selection, Selector
+from gpx.inducing.base import Selection, Selector, require_selector
 from gpx.inducing.combinations import Eigenvectors
 from gpx.inducing.conditional_variance import (
     GreedyConditionalVariance,
@@ -28,7 +28,6 @@ from gpx.inducing.ridge_leverage import AdaptiveRidgeLeverage, RidgeLeverage
 from gpx.inducing.uniform import Uniform
 
 __all__ = [
-    "DEFAULT_SELECTOR",
     "AdaptiveRidgeLeverage",
     "Determinantal",
     "Eigenfunctions",
@@ -42,28 +41,5 @@ __all__ = [
     "Selection",
     "Selector",
     "Uniform",
-    "selector",
+    "require_selector",
 ]
-
-DEFAULT_SELECTOR = "kmeans"
-
-SELECTORS: dict[str, type[Selector]] = {
-    "greedy": GreedyConditionalVariance,
-    "rpcholesky": SampledConditionalVariance,
-    "kmeans": KMeans,
-    "uniform": Uniform,
-    "dpp": Determinantal,
-    "rls": RidgeLeverage,
-    "rls_adaptive": AdaptiveRidgeLeverage,
-}
-
-
-def selector(name: str) -> Selector:
-    """Selector by the name used in configs: a key of ``SELECTORS``.
-
-    Raises:
-        ConfigError: unknown name.
-    """
-    if name not in SELECTORS:
-        raise ConfigError(f"unknown selector {name!r}; expected one of {', '.join(SELECTORS)}")
-    return SELECTORS[name]()

@@ -93,3 +93,18 @@ class Selector(ABC):
 def subset(n: int, size: int, x: Tensor, generator: torch.Generator | None) -> Tensor:
     """``size`` of ``n`` row indices, drawn uniformly without replacement, on the device of x."""
     return torch.randperm(n, generator=generator, device=x.device)[:size]
+
+
+def require_selector(value: object) -> Selector:
+    """``value`` if it is a selector.
+
+    Raises:
+        ConfigError: it is something else, such as the name that earlier versions took.
+    """
+    if not isinstance(value, Selector):
+        raise ConfigError(
+            f"{value!r} is no selector of inducing points: write selector={value} on the command "
+            f"line in the place of approx.selector={value}, and in Python give an instance, such "
+            "as gpx.inducing.KMeans()"
+        )
+    return value

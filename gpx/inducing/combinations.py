@@ -50,9 +50,10 @@ class Eigenvectors(InducingFeatures):
 
     def cross(self, kernel: Kernel, x: Tensor, z: Tensor) -> Tensor:
         """k(x, anchors) z^T."""
-        return kernel.evaluate(x, self.anchors) @ z.mT
+        return kernel.evaluate(x, self.anchors) @ z.mT.to(x.dtype)
 
     def gram(self, kernel: Kernel, z: Tensor) -> Tensor:
         """z k(anchors, anchors) z^T."""
-        found = z @ kernel.evaluate(self.anchors, self.anchors) @ z.mT
+        anchors = self.anchors.to(z.dtype)
+        found = z @ kernel.evaluate(anchors, anchors) @ z.mT
         return 0.5 * (found + found.mT)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gpx.data_sized import DataSized
+from gpx.errors import ConfigError
 from gpx.inducing.base import Selector
 from gpx.kernels.base import Kernel
 
@@ -29,6 +30,14 @@ class InducingFeatures(DataSized, ABC):
 
     def require(self, kernel: Kernel) -> None:
         """Raise ConfigError unless the closed forms are known for this kernel."""
+
+    def require_sampled(self) -> None:
+        """Raise ConfigError unless sampled functions can be conditioned on these variables."""
+        if not self.sampled:
+            raise ConfigError(
+                "sampled functions need inducing points, and this posterior has inducing variables "
+                f"of another kind ({type(self).__name__})"
+            )
 
     @abstractmethod
     def choose(

@@ -8,7 +8,7 @@ M x M algebra in float64.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -41,17 +41,20 @@ class Whitener:
         self.z = z.detach()
         self.factor = factor
         self.features = features
-        self._solver = factor.to(z.dtype)
+        self._solvers = {factor.dtype: factor, z.dtype: factor.to(z.dtype)}
 
     def cross(self, x: Tensor) -> Tensor:
         """K_xz (b, M) for the rows x (b, d)."""
         return self.features.cross(self.kernel, x, self.z)
 
     def block(self, x: Tensor, out: Tensor) -> Tensor:
-        """A^T for the rows x (b, d), written into out (b, M). Cost: b M^2 / 2 multiply-adds."""
+        """A^T for the rows x (b, d), written into out (b, M), float64 or of the dtype of z.
+
+        Cost: b M^2 / 2 multiply-adds.
+        """
         out.copy_(self.cross(x))
         column = out.mT  # LAPACK's layout: solved in place, without a copy
-        torch.linalg.solve_triangular(self._solver, column, upper=False, out=column)
+        torch.linalg.solve_triangular(self._solvers[out.dtype], column, upper=False, out=column)
         return out
 
 
@@ -75,16 +78,29 @@ def factorise(
     Raises:
         NotPositiveDefinite: when the whole ladder of jitters fails.
     """
-    smallest = _smallest_jitter(z, jitter)
-    larger = tuple(j for j in LADDER[torch.float64] if j > smallest) if escalate else ()
     z = z.detach()
-    factor, report = cholesky(
-        features.gram(kernel, z).detach().double(),
-        name=f"K_zz of {z.shape[0]} inducing points",
+    gram = features.gram(kernel, z).detach().double()
+    factor, report = factorise_gram(gram, _smallest_jitter(z, jitter), escalate=escalate)
+    return Whitener(kernel, z, factor, features), report
+
+
+def factorise_gram(
+    gram: Tensor, smallest: float, *, escalate: bool = True
+) -> tuple[Tensor, CholeskyReport]:
+    """L (M, M) of K_zz in float64, and the jitter it took; see ``factorise``.
+
+    Args:
+        gram (M, M): K_zz, float64, detached.
+        smallest: jitter to try first, relative to the mean diagonal.
+        escalate: whether larger ones are tried where it does not suffice.
+    """
+    larger = tuple(j for j in LADDER[torch.float64] if j > smallest) if escalate else ()
+    return cholesky(
+        gram,
+        name=f"K_zz of {gram.shape[0]} inducing points",
         ladder=(smallest, *larger),
         hint="fewer inducing points or shorter lengthscales",
     )
-    return Whitener(kernel, z, factor, features), report
 
 
 def _smallest_jitter(z: Tensor, jitter: float | None) -> float:
@@ -125,16 +141,27 @@ class BlockStore:
         whitener: makes the blocks.
         x (n, d): data inputs.
         memory_budget: bytes that may be kept between visits; 0 keeps nothing.
+        dtype: of A; float64, or that of x (None). Kernel entries are evaluated in that of x.
     """
 
-    def __init__(self, whitener: Whitener, x: Tensor, memory_budget: int = 0) -> None:
+    def __init__(
+        self,
+        whitener: Whitener,
+        x: Tensor,
+        memory_budget: int = 0,
+        *,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         self.whitener, self.x = whitener, x.detach()
         n, m = x.shape[0], whitener.z.shape[0]
-        self.step = max(1, BLOCK_BYTES.get(x.device.type, 2**22) // (m * x.element_size()))
-        room = min(n, memory_budget // (m * x.element_size()))
+        self._kept = x.new_empty(0, m, dtype=dtype)
+        self.dtype = self._kept.dtype
+        row = m * self._kept.element_size()
+        self.step = max(1, BLOCK_BYTES.get(x.device.type, 2**22) // row)
+        room = min(n, memory_budget // row)
         self.num_kept = room if room == n else room - room % self.step
-        self._kept = x.new_empty(self.num_kept, m)
-        self._work = x.new_empty(0 if self.num_kept == n else min(self.step, n), m)
+        self._kept = self._kept.new_empty(self.num_kept, m)
+        self._work = self._kept.new_empty(0 if self.num_kept == n else min(self.step, n), m)
         self._filled = 0
 
     @property
@@ -167,9 +194,9 @@ class NystromSums:
 
     Attributes:
         gram (M, M): A A^T.
-        projected (M,): A r.
+        projected (M,) or (M, p): A r, of one residual r or of those of p outputs.
         trace_error (): T = sum_n t_n with t_n = max(0, k(x_n, x_n) - [Q_xx]_nn) per point.
-        squared_residual (): r^T r.
+        squared_residual () or (p,): r^T r.
         clamped (n,): where t_n was negative by rounding and counts as the constant zero.
     """
 
@@ -179,18 +206,26 @@ class NystromSums:
     squared_residual: Tensor
     clamped: Tensor
 
+    def outputs(self) -> list[NystromSums]:
+        """Those of each of the p outputs alone."""
+        if self.projected.ndim == 1:
+            return [self]
+        columns = zip(self.projected.unbind(1), self.squared_residual, strict=True)
+        return [replace(self, projected=a, squared_residual=r) for a, r in columns]
+
 
 def nystrom_sums(store: BlockStore, residual: Tensor) -> NystromSums:
     """One pass over the data: n M^2 / 2 (triangular solve) + n M^2 / 2 (Gram) multiply-adds.
 
     Args:
         store: blocks of A^T; filled on the way.
-        residual (n,): r = y - m(x).
+        residual (n,) or (n, p): r = y - m(x), of one or of p outputs.
     """
     x, m = store.x, store.whitener.z.shape[0]
     total = torch.zeros(m, m, dtype=torch.float64, device=x.device)
-    partial = total if x.dtype == torch.float64 else torch.zeros_like(total, dtype=x.dtype)
-    projected = torch.zeros(m, dtype=torch.float64, device=x.device)
+    partial = total if store.dtype == total.dtype else torch.zeros_like(total, dtype=store.dtype)
+    residual = residual.to(store.dtype)
+    projected = torch.zeros(m, *residual.shape[1:], dtype=torch.float64, device=x.device)
     trace_error = torch.zeros((), dtype=torch.float64, device=x.device)
     clamped = torch.empty(x.shape[0], dtype=torch.bool, device=x.device)
     for rows, block in store:
@@ -203,7 +238,7 @@ def nystrom_sums(store: BlockStore, residual: Tensor) -> NystromSums:
         torch.lt(gap, 0.0, out=clamped[rows])
         trace_error += gap.clamp_(min=0.0).double().sum()
     gram = total.tril() + total.tril(-1).mT
-    squared = residual.double().square().sum()
+    squared = residual.double().square().sum(0)
     return NystromSums(gram, projected, trace_error, squared, clamped)
 
 

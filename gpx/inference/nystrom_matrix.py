@@ -14,7 +14,8 @@ from torch import Tensor
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inference.nystrom import BlockStore, NystromSums, factorise, nystrom_sums
 from gpx.kernels.base import Kernel
-from gpx.linalg import Capacitance, CholeskyReport, Woodbury
+from gpx.linalg import Capacitance, CholeskyReport, Woodbury, cholesky
+from gpx.linalg.triangular import inverse_lower
 
 
 class InnerFactor(Capacitance):
@@ -36,6 +37,14 @@ class InnerFactor(Capacitance):
         made = copy.copy(self)
         made.weights = made._weights(sums)
         return made
+
+    def inverse_root(self) -> Tensor:
+        """S (M, M), lower triangular with a positive diagonal, of B^{-1} = S S^T."""
+        # S lower needs B = U U^T with U = S^{-T} upper: B is factorised from its last row upwards
+        backwards = self.gram.flip(0, 1)
+        backwards.diagonal().add_(1.0)
+        lower, _ = cholesky(backwards, name="I + A A^T / noise of the inducing points")
+        return inverse_lower(lower).flip(0, 1).mT.contiguous()
 
     def _weights(self, sums: NystromSums) -> Tensor:
         return self.solve((sums.projected / self._noise).unsqueeze(1)).squeeze(1)

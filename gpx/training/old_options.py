@@ -1,8 +1,13 @@
-"""Options that have other names now: those of finished runs are read, those of users are told."""
+"""Options that have other names or values now: those of old runs are read, those of users told.
+
+A run folder keeps the config it was trained with, and so does its checkpoint. Both are read through
+``current``, the one place that knows what a config used to look like; nothing else in gpx does.
+"""
 
 from __future__ import annotations
 
-from omegaconf import DictConfig, OmegaConf
+import copy
+from typing import Any
 
 FOURIER = ("seed", "block_frequencies", "spread")
 BASES: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -23,30 +28,54 @@ BASES: dict[str, tuple[str, tuple[str, ...]]] = {
 MOVED = {option for _, options in BASES.values() for option in options}
 """Options of approx=qsgp and approx=reweighted that are those of their basis now."""
 
+SELECTORS = {
+    "greedy": "gpx.inducing.GreedyConditionalVariance",
+    "rpcholesky": "gpx.inducing.SampledConditionalVariance",
+    "kmeans": "gpx.inducing.KMeans",
+    "uniform": "gpx.inducing.Uniform",
+    "dpp": "gpx.inducing.Determinantal",
+    "rls": "gpx.inducing.RidgeLeverage",
+    "rls_adaptive": "gpx.inducing.AdaptiveRidgeLeverage",
+}
 
-def with_new_names(config: DictConfig) -> DictConfig:
-    """The config of a run as this version writes it; nothing of it is resolved.
+FAMILIES = {"full": "gpx.methods.sparse.FullCholesky", "mean_field": "gpx.methods.sparse.MeanField"}
+
+SPARSE = ("gpx.models.SGPR", "gpx.models.SVGP", "gpx.models.CGLB")
+"""Models whose ``selector`` and ``family`` were words."""
+
+
+def current(config: dict[Any, Any]) -> dict[Any, Any]:
+    """The same config as this version writes it: a copy; words it does not know stay.
 
     Args:
-        config: of a run folder; changed in place.
+        config: plain values, of a run folder or a checkpoint.
     """
-    content = OmegaConf.to_container(config, resolve=False)
-    assert isinstance(content, dict)
-    approx, facts = content.get("approx"), content.get("facts")
-    if not isinstance(approx, dict) or not isinstance(approx.get("basis"), str):
-        return config
-    if approx["basis"] not in BASES:
-        return config
-    name, options = BASES[approx["basis"]]
+    found = copy.deepcopy(config)
+    approx = found.get("approx")
+    if not isinstance(approx, dict):
+        return found
+    if approx.get("_target_") in SPARSE:
+        for option, classes in (("selector", SELECTORS), ("family", FAMILIES)):
+            word = approx.get(option)
+            if isinstance(word, str) and word in classes:
+                approx[option] = {"_target_": classes[word]}
+    word, facts = approx.get("basis"), found.get("facts")
+    if isinstance(word, str) and word in BASES:
+        approx["basis"] = _basis(approx, word, facts if isinstance(facts, dict) else {})
+    return found
+
+
+def _basis(approx: dict[Any, Any], word: str, facts: dict[Any, Any]) -> dict[str, Any]:
+    """The node of a basis, with the options that it takes over from the model."""
+    name, options = BASES[word]
     given = {option: approx.pop(option) for option in sorted(MOVED) if option in approx}
     node = {"_target_": f"gpx.bases.{name}"} | {o: given[o] for o in options if o in given}
-    if "num_inputs" in options and "num_inputs" not in given and isinstance(facts, dict):
+    if "num_inputs" in options and "num_inputs" not in given:
         node["num_inputs"] = facts.get("num_inputs")
     frequencies = given.get("block_frequencies")
     if name == "GridFeatures" and isinstance(frequencies, int):
         node["block_columns"] = 2 * frequencies
-    config.approx = approx | {"basis": node}
-    return config
+    return node
 
 
 def new_name(option: str) -> str | None:

@@ -30,6 +30,8 @@ _WORDS: dict[Any, str] = {
 _CHOICES: dict[str, str] = {
     "basis": "basis=",
     "features": "inducing=eigenfunctions",
+    "selector": "selector=",
+    "family": "family=",
     "inference": "inference=",
     "reinitialise": "inducing=auto",
 }

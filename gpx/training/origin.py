@@ -10,6 +10,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from gpx.errors import CheckpointError
+from gpx.training.old_options import current
 
 BOUND = ("seed", "data", "kernel", "mean", "likelihood", "approx")
 """Groups that a checkpoint is only good for as they were; of ``trainer``, the dtype."""
@@ -52,7 +53,7 @@ def require_same_model(state: Mapping[str, Any], config: DictConfig, where: str)
     before = _recorded(state).get("config")
     if not isinstance(before, dict):
         return
-    old = _options(before, (*BOUND, "trainer"))
+    old = _options(current(before), (*BOUND, "trainer"))
     new = _options(
         json.loads(_text(OmegaConf.to_container(config, resolve=True))), (*BOUND, "trainer")
     )

@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from gpx.atomic_file import atomic_file
 from gpx.errors import CheckpointError
-from gpx.training.old_options import with_new_names
+from gpx.training.old_options import current
 from gpx.training.trust import require_known_classes
 
 if TYPE_CHECKING:
@@ -112,7 +112,9 @@ class RunFolder:
             raise CheckpointError(f"{self.config} cannot be read: nested too deeply") from error
         if not isinstance(config, DictConfig) or "approx" not in config:
             raise CheckpointError(f"{self.config} is not the config of a gpx run")
-        return with_new_names(config)
+        content = OmegaConf.to_container(config, resolve=False)
+        assert isinstance(content, dict)
+        return OmegaConf.create(current(content))
 
     def _neighbours(self) -> str:
         parent = self.path.parent

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from gpx.inference import nystrom
-from gpx.inference.nystrom_matrix import NystromMatrix
+from gpx.inference.nystrom import BlockStore, factorise, nystrom_sums
+from gpx.inference.nystrom_matrix import InnerFactor, NystromMatrix, best_noise
 from gpx.kernels import RBF, Matern32
 
 
@@ -73,3 +74,68 @@ def test_another_target(pair):
     fit = (sums.squared_residual - sums.projected @ inner.weights) / moved.noise
     torch.testing.assert_close(fit, other @ torch.linalg.solve(dense, other))
     torch.testing.assert_close(q.sums.squared_residual, y @ y)
+
+
+@pytest.fixture
+def collapsed():
+    draws = torch.Generator().manual_seed(0)
+    x = torch.randn(50, 2, generator=draws, dtype=torch.float64)
+    y = x.sum(1).sin() + 0.2 * torch.randn(50, generator=draws, dtype=torch.float64)
+    kernel = RBF(lengthscale=0.8, outputscale=1.4).double().requires_grad_(False)
+    whitener, _ = factorise(kernel, x[:9])
+    cross = kernel.evaluate(x[:9], x)
+    low_rank = cross.mT @ torch.linalg.solve(kernel.evaluate(x[:9]), cross)
+    return x, y, kernel, whitener, low_rank
+
+
+def test_blocks_in_float64_of_data_in_float32(collapsed):
+    x, y, kernel, whitener, low_rank = collapsed
+    narrow, _ = factorise(kernel.float(), x[:9].float())
+    narrow.factor = whitener.factor
+    narrow._solvers[torch.float64] = whitener.factor
+    store = BlockStore(narrow, x.float(), dtype=torch.float64)
+    sums = nystrom_sums(store, y.float())
+    assert sums.gram.dtype == torch.float64
+    (_, block), *_ = store
+    assert block.dtype == torch.float64
+    torch.testing.assert_close(sums.gram.trace(), low_rank.trace(), rtol=1e-4, atol=0)
+
+
+def test_inverse_root_is_that_of_the_posterior_covariance(collapsed):
+    x, y, kernel, whitener, _ = collapsed
+    noise = torch.tensor(0.1, dtype=torch.float64)
+    inner = InnerFactor(nystrom_sums(BlockStore(whitener, x), y), noise)
+    projection = torch.linalg.solve_triangular(
+        whitener.factor, kernel.evaluate(x[:9], x), upper=False
+    )
+    precision = projection @ projection.mT / noise + torch.eye(9, dtype=torch.float64)
+    factor = inner.inverse_root()
+    torch.testing.assert_close(factor @ factor.mT, torch.linalg.inv(precision))
+    torch.testing.assert_close(inner.weights, torch.linalg.solve(precision, projection @ y / noise))
+    assert torch.equal(factor, factor.tril())
+    assert (factor.diagonal() > 0).all()
+
+
+def test_best_noise_is_the_peak_of_the_dense_collapsed_bound(collapsed):
+    x, y, kernel, whitener, low_rank = collapsed
+    sums = nystrom_sums(BlockStore(whitener, x), y)
+    found = best_noise(sums, 50, torch.tensor(1e-3, dtype=torch.float64))
+    trace = (kernel.diagonal(x) - low_rank.diagonal()).sum()
+    identity = torch.eye(50, dtype=torch.float64)
+
+    def bound(noise):
+        normal = torch.distributions.MultivariateNormal(
+            torch.zeros(50, dtype=torch.float64), low_rank + noise * identity
+        )
+        return normal.log_prob(y) - trace / (2 * noise)
+
+    for factor in (0.9, 1.1):
+        assert bound(found * factor) < bound(found)
+    five = torch.tensor(5.0, dtype=torch.float64)
+    assert float(best_noise(sums, 50, five)) == pytest.approx(5.0)
+
+
+def test_trace_at_the_inducing_points_is_rounding_and_never_negative(collapsed):
+    x, y, _, whitener, _ = collapsed
+    trace = nystrom_sums(BlockStore(whitener, x[:9]), y[:9]).trace_error
+    assert 0 <= trace < 1e-12

@@ -2,7 +2,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from gpx.errors import ConfigError
-from gpx.models import CGLB, SVGP, ExactGP
+from gpx.models import CGLB, SGPR, ExactGP
 from gpx.training.option_types import check_numbers, check_option_names, check_option_types
 
 
@@ -55,17 +55,19 @@ def test_accepts_what_fits_or_cannot_be_judged(option, value):
 
 
 def test_an_option_of_another_class_names_that_class():
-    for model, choice, option in (
-        (CGLB, {"features": None}, "inducing=eigenfunctions"),
-        (SVGP, {"num_inducing": 5, "features": None}, "inducing=eigenfunctions"),
-        (ExactGP, {"reinitialise": 1}, "inducing=auto"),
+    sparse, every = ("SGPR and SVGP have", "sgpr or svgp"), "CGLB and SGPR and SVGP have"
+    for model, choice, option, (having, needed) in (
+        (CGLB, {"num_inducing": 5, "features": None}, "inducing=eigenfunctions", sparse),
+        (ExactGP, {"reinitialise": 1}, "inducing=auto", ("SGPR has", "sgpr")),
+        (ExactGP, {"selector": None}, "selector=", (every, "cglb or sgpr or svgp")),
+        (SGPR, {"family": None}, "family=", ("SVGP has", "svgp")),
     ):
         with pytest.raises(ConfigError) as error:
             check_option_names(OmegaConf.create(choice), "approx", model)
         name = list(choice)[-1]
         assert str(error.value) == (
-            f"approx.{name}: {model.__name__} has no option {name}, SGPR has; {option}, "
-            "which sets it, needs approx=sgpr"
+            f"approx.{name}: {model.__name__} has no option {name}, {having}; {option}, "
+            f"which sets it, needs approx={needed}"
         )
 
 

@@ -6,6 +6,13 @@ from gpx.methods.sparse.collapsed_elbo import CollapsedELBO
 from gpx.methods.sparse.sgpr import SGPR, SGPRPosterior
 from gpx.methods.sparse.svgp import SVGP, SVGPPosterior
 from gpx.methods.sparse.svgp_elbo import SVGPELBO
+from gpx.methods.sparse.variational import (
+    FullCholesky,
+    MeanField,
+    Strategy,
+    Whitened,
+    WhitenedGaussian,
+)
 
 __all__ = [
     "CGLB",
@@ -15,6 +22,11 @@ __all__ = [
     "CGLBPosterior",
     "CGLowerBound",
     "CollapsedELBO",
+    "FullCholesky",
+    "MeanField",
     "SGPRPosterior",
     "SVGPPosterior",
+    "Strategy",
+    "Whitened",
+    "WhitenedGaussian",
 ]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError
+from gpx.inducing import Selector
 from gpx.inference.auxiliary import AuxiliarySolver
 from gpx.inference.exact_solver import require_finite
 from gpx.inference.nystrom import BlockStore, NystromSums, Whitener
@@ -72,7 +73,7 @@ class CGLB(SGPR):
         num_inputs: int,
         num_data: int,
         num_inducing: int = 512,
-        selector: str | None = None,
+        selector: Selector | None = None,
         fit_noise: bool = True,
         jitter: float | None = None,
         epsilon: float = 1e-3,

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gpx.errors import ConfigError, NotPositiveDefinite
-from gpx.inducing import DEFAULT_SELECTOR, Selector
-from gpx.inducing import selector as named_selector
+from gpx.inducing import GreedyConditionalVariance, KMeans, Selector, require_selector
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inference.nystrom import (
     BlockStore,
@@ -42,8 +41,8 @@ class SGPR(Model):
             ``tolerance``, at the hyperparameters that training starts from and again at those that
             it ends at. Needs float64.
         num_data: n when it is known; M is then at most n, so that defaults serve small data too.
-        selector: how ``initialise`` places the inducing points: a name of ``gpx.inducing``, which
-            says when each is right. None: k-means; greedy where ``num_inducing`` is "auto".
+        selector: how ``initialise`` places the inducing points; ``gpx.inducing`` says when each is
+            right. None: ``KMeans``; ``GreedyConditionalVariance`` where ``num_inducing`` is "auto".
         features: what the inducing variables are; None: function values at inducing points. Those
             of another kind are placed by themselves and not trained.
         fit_noise: whether ``initialise`` moves the noise variance to where the collapsed bound is
@@ -76,7 +75,7 @@ class SGPR(Model):
         num_inputs: int,
         num_inducing: int | str = 512,
         num_data: int | None = None,
-        selector: str | None = None,
+        selector: Selector | None = None,
         features: InducingFeatures | None = None,
         fit_noise: bool = True,
         jitter: float | None = None,
@@ -91,11 +90,11 @@ class SGPR(Model):
                 raise ConfigError(
                     f"num_inducing={num_inducing}: expected a whole number or the word auto"
                 )
-            selector = selector or "greedy"
-            if selector != "greedy":
+            selector = GreedyConditionalVariance() if selector is None else selector
+            if not isinstance(selector, GreedyConditionalVariance):
                 raise ConfigError(
-                    f"num_inducing=auto grows a nested set and needs selector=greedy, got "
-                    f"{selector}"
+                    "num_inducing=auto grows a nested set and needs selector=greedy, got "
+                    f"{type(require_selector(selector)).__name__}"
                 )
             if features is not None:
                 raise ConfigError("num_inducing=auto needs inducing points: set features=null")
@@ -113,7 +112,7 @@ class SGPR(Model):
         self.kernel = kernel
         self.mean = mean
         self.likelihood = likelihood
-        self.selector: Selector = named_selector(selector or DEFAULT_SELECTOR)
+        self.selector = KMeans() if selector is None else require_selector(selector)
         self.features: InducingFeatures = POINTS if features is None else features
         self.fit_noise = fit_noise
         self.jitter = jitter

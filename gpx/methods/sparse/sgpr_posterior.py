@@ -9,7 +9,6 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inference.nystrom import BlockStore, NystromSums, Whitener
 from gpx.kernels.base import Kernel
@@ -109,11 +108,7 @@ class SGPRPosterior(Posterior):
 
         Cost: num M^2 multiply-adds once, O(num M) per row.
         """
-        if not self.features.sampled:
-            raise ConfigError(
-                "sampled functions need inducing points, and this posterior has inducing variables "
-                f"of another kind ({type(self.features).__name__})"
-            )
+        self.features.require_sampled()
         z = self.inducing_points
         prior = prior_functions(
             self.kernel, num, z.shape[1], generator=generator, frequencies=frequencies

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from gpx.errors import ConfigError, ShapeError, class_name
-from gpx.inducing import DEFAULT_SELECTOR
-from gpx.inducing import selector as selector_by_name
+from gpx.inducing import KMeans, Selector, require_selector
+from gpx.inducing.features import POINTS, InducingFeatures
+from gpx.inference.nystrom import BlockStore, NystromSums, nystrom_sums
+from gpx.inference.nystrom_matrix import InnerFactor, best_noise
 from gpx.kernels.base import Kernel
 from gpx.likelihoods import Gaussian, GaussianOutputs, Likelihood
 from gpx.linalg import CholeskyReport
@@ -20,11 +22,11 @@ from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Model, Posterior
 from gpx.methods.sparse.settled_size import settled_size
 from gpx.methods.sparse.variational import (
-    CollapsedStatistics,
-    collapsed_statistics,
-    family,
-    whitened_marginals,
-    whitening,
+    FullCholesky,
+    InducingVariables,
+    Strategy,
+    Whitened,
+    WhitenedGaussian,
 )
 from gpx.sampling import SHARED, Frequencies, prior_functions
 
@@ -50,7 +52,7 @@ class BoundTerms(NamedTuple):
 
 
 class SVGP(Model):
-    """Sparse variational GP: q(u) over function values at M inducing points Z, whitened.
+    """Sparse variational GP: q(u) over function values at M inducing points Z.
 
     u = mean(Z) + L v with L L^T = K_zz and q(v) Gaussian. The p latent functions of a likelihood
     share kernel, mean function and Z, and have a q(v) each: several outputs (the likelihood
@@ -61,9 +63,12 @@ class SVGP(Model):
         num_inputs: d, columns of x.
         num_inducing: M.
         num_data: n when known; caps the number of inducing points at n.
-        selector: where inducing points start: a name of ``gpx.inducing``, which says when each is
-            right; they are learned afterwards.
-        family: of q(v): ``full`` covariance or ``mean_field``.
+        selector: where inducing points start; ``gpx.inducing`` says when each is right, None:
+            ``KMeans``. They are learned afterwards.
+        features: what the inducing variables are; None: function values at inducing points. Those
+            of another kind are placed by themselves and not trained.
+        family: of q: ``FullCholesky`` (None) or ``MeanField``; copied.
+        strategy: which variables q is over; None: ``Whitened``, v itself.
         warm_start: with a Gaussian likelihood, start the noise variance and q(v) where the
             collapsed bound is highest given Z and the kernel (one pass over the data); otherwise
             q(v) starts at the prior.
@@ -73,7 +78,7 @@ class SVGP(Model):
         jitter: of K_zz, relative to its mean diagonal; more is tried on failure and reported.
 
     Raises:
-        ConfigError: unknown selector or family, or sizes below one.
+        ConfigError: another thing in the place of a part, or sizes below one.
 
     Source: Burt thesis, sections 2.1 to 2.3.
     """
@@ -91,8 +96,10 @@ class SVGP(Model):
         num_inputs: int,
         num_inducing: int = 512,
         num_data: int | None = None,
-        selector: str = DEFAULT_SELECTOR,
-        family: str = "full",
+        selector: Selector | None = None,
+        features: InducingFeatures | None = None,
+        family: WhitenedGaussian | None = None,
+        strategy: Strategy | None = None,
         warm_start: bool = True,
         refit: bool = True,
         jitter: float = 1e-6,
@@ -109,12 +116,24 @@ class SVGP(Model):
         self.kernel = kernel
         self.mean = mean
         self.likelihood = likelihood
-        self.selector = selector_by_name(selector)
+        self.selector = KMeans() if selector is None else require_selector(selector)
+        self.features: InducingFeatures = POINTS if features is None else features
+        self.strategy = Whitened() if strategy is None else strategy
         self.warm_start = warm_start
         self.refit = refit
         self.jitter = jitter
-        self.inducing = nn.Parameter(torch.zeros(size, num_inputs))
-        self.q = _family(family)(size, likelihood.num_latents)
+        self._num_inputs = num_inputs
+        self.inducing = nn.Parameter(
+            torch.zeros(size, num_inputs), requires_grad=self.features.trainable
+        )
+        family = FullCholesky() if family is None else family
+        if not isinstance(family, WhitenedGaussian):
+            raise ConfigError(
+                f"{family!r} is no variational family: write family={family} on the command line "
+                f"in the place of approx.family={family}, and in Python give an instance, such as "
+                "gpx.methods.sparse.MeanField()"
+            )
+        self.q = copy.deepcopy(family).start(size, likelihood.num_latents)
 
     @property
     def num_outputs(self) -> int:
@@ -123,6 +142,7 @@ class SVGP(Model):
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
         """As in ``Model``: M where more were asked for than there are data."""
+        self.features.require(self.kernel)
         return settled_size(self._asked, self.inducing.shape[0])
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
@@ -132,15 +152,25 @@ class SVGP(Model):
             DataError: fewer data than inducing points.
             ConfigError: x has another number of columns than ``num_inputs``.
         """
-        if x.shape[1] != self.inducing.shape[1]:
+        if x.shape[1] != self._num_inputs:
             raise ConfigError(
-                f"the model was made for {self.inducing.shape[1]} inputs, the data have "
+                f"the model was made for {self._num_inputs} inputs, the data have "
                 f"{x.shape[1]}; set approx.num_inputs"
             )
-        points = self.selector(x, self.kernel, self.inducing.shape[0], generator=generator)
+        points = self.features.choose(
+            x, self.kernel, self.inducing.shape[0], selector=self.selector, generator=generator
+        )
+        if not self.features.trainable:
+            self._resize(points.shape)
         self.place(points)
         if self.warm_start and isinstance(self.likelihood, GAUSSIAN):
             self._warm_start(self.likelihood, x, y)
+
+    def _resize(self, shape: torch.Size) -> None:
+        """Room for features of another number or width than asked for; q(v) is the prior again."""
+        if shape != self.inducing.shape:
+            self.inducing.data = self.inducing.new_zeros(shape)
+            self.q.start(shape[0], self.likelihood.num_latents)
 
     @torch.no_grad()
     def place(self, points: Tensor) -> None:
@@ -158,7 +188,7 @@ class SVGP(Model):
         self.inducing.copy_(points)
         latents, size = self.q.mean.shape
         identity = torch.eye(size, dtype=self.q.mean.dtype, device=self.q.mean.device)
-        self.q.assign(torch.zeros_like(self.q.mean), identity.expand(latents, size, size))
+        self._assign(self.q, torch.zeros_like(self.q.mean), identity.expand(latents, size, size))
 
     @torch.no_grad()
     def _warm_start(self, likelihood: Gaussian | GaussianOutputs, x: Tensor, y: Tensor) -> None:
@@ -167,17 +197,13 @@ class SVGP(Model):
         Hyperparameters fitted to a subset leave the noise too low for a sparse model, which must
         count as noise what its inducing points cannot explain. The noise is only ever raised.
         """
-        current = likelihood.noise_variance
-        statistics = self._statistics(x, y)
-        scales = zip(current.view(-1).tolist(), y.var(0).view(-1).tolist(), strict=True)
-        best = [
-            each.best_noise(max(noise, 1e-6), max(10.0 * max(noise, 1e-6), 2.0 * variance))[0]
-            for each, (noise, variance) in zip(statistics, scales, strict=True)
-        ]
+        sums, current = self._sums(x, y), likelihood.noise_variance
+        noises = current.double().view(-1)
+        best = [best_noise(s, len(x), n) for s, n in zip(sums.outputs(), noises, strict=True)]
         likelihood.noise_variance = torch.maximum(
             current, torch.stack(best).view_as(current).to(current.dtype)
         )
-        self.q.assign(*self._optimal_q(likelihood, statistics))
+        self._assign_optimum(self.q, sums)
 
     @torch.no_grad()
     def fit_variational(self, x: Tensor, y: Tensor) -> None:
@@ -192,21 +218,28 @@ class SVGP(Model):
             raise ConfigError(
                 f"the optimal q(u) has a closed form for the Gaussian likelihood only, not {name}"
             )
-        self.q.assign(*self._optimal_q(self.likelihood, self._statistics(x, y)))
+        self._assign_optimum(self.q, self._sums(x, y))
 
-    def _statistics(self, x: Tensor, y: Tensor) -> list[CollapsedStatistics]:
-        mean = self.mean(x).view(-1, *(1 for _ in y.shape[1:]))
-        return collapsed_statistics(self.kernel, self.inducing, x, y - mean, jitter=self.jitter)
+    @property
+    def _variables(self) -> InducingVariables:
+        return InducingVariables(self.kernel, self.inducing, self.jitter, self.features)
 
-    @staticmethod
-    def _optimal_q(
-        likelihood: Gaussian | GaussianOutputs, statistics: list[CollapsedStatistics]
-    ) -> tuple[Tensor, Tensor]:
-        """Mean (p, M) and factor (p, M, M) of the optimal q(v), output by output."""
-        noises = likelihood.noise_variance.view(-1)
-        found = [each.optimal_q(noise) for each, noise in zip(statistics, noises, strict=True)]
-        means, factors = zip(*found, strict=True)
-        return torch.cat(means), torch.cat(factors)
+    def _sums(self, x: Tensor, y: Tensor) -> NystromSums:
+        """What the optimal q(v) depends on, in float64: O(n M^2)."""
+        store = BlockStore(self._variables.whitener(), x, dtype=torch.float64)
+        return nystrom_sums(store, y - self.mean(x).view(-1, *(1 for _ in y.shape[1:])))
+
+    def _assign_optimum(self, q: WhitenedGaussian, sums: NystromSums) -> None:
+        assert isinstance(self.likelihood, GAUSSIAN)
+        noises = self.likelihood.noise_variance.double().view(-1)
+        inner = [InnerFactor(s, n) for s, n in zip(sums.outputs(), noises, strict=True)]
+        means, factors = [i.weights for i in inner], [i.inverse_root() for i in inner]
+        self._assign(q, torch.stack(means), torch.stack(factors))
+
+    def _assign(self, q: WhitenedGaussian, mean: Tensor, factor: Tensor) -> None:
+        """Set q to where v is N(mean, factor factor^T)."""
+        cholesky = self._variables.whitening().cholesky
+        self.strategy.from_whitened(q, mean, factor, cholesky)
 
     def marginals(self, x: Tensor) -> Marginals:
         """Marginals of f at x (B, d) under q, with gradients: (B,), or (B, p) for p latents."""
@@ -214,15 +247,13 @@ class SVGP(Model):
 
     def kl(self) -> Tensor:
         """KL(q(u) || p(u)) in nats; ()."""
-        return self.q.kl(self.q.root())
+        return self.strategy.kl(self._variables, self.q)
 
     def bound_terms(self, x: Tensor) -> BoundTerms:
         """What a variational bound needs of the model at x (B, d), evaluated together."""
-        root = self.q.root()
-        mean, variance, report = whitened_marginals(
-            self.kernel, self.inducing, self.q, root, x, self.jitter
-        )
-        return BoundTerms(_shape(mean, variance, self.mean(x)), self.q.kl(root), report)
+        terms = self.strategy.terms(self._variables, self.q, x)
+        marginals = _shape(terms.mean, terms.variance, self.mean(x))
+        return BoundTerms(marginals, terms.kl, terms.report)
 
     @torch.no_grad()
     def condition(self, x: Tensor, y: Tensor) -> SVGPPosterior:
@@ -232,43 +263,49 @@ class SVGP(Model):
         trained q is not that of a refitted one, whose bound is never lower.
         """
         posterior = self.new_posterior()
+        q = self.q
         if posterior.refitted:
-            assert isinstance(self.likelihood, GAUSSIAN)
             q = copy.deepcopy(self.q)
-            q.assign(*self._optimal_q(self.likelihood, self._statistics(x, y)))
-        else:
-            q = self.q
-        white = whitening(self.kernel, self.inducing, self.jitter)
+            self._assign_optimum(q, self._sums(x, y))
+        cholesky = self._variables.whitening().cholesky
+        mean, factor = self.strategy.to_whitened(q, cholesky)
         posterior.keep(
             self.inducing,
             inducing=self.inducing,
-            inverse_cholesky=inverse_lower(white.cholesky),
-            q_mean=q.mean,
-            q_factor=q.factor(),
+            inverse_cholesky=inverse_lower(cholesky),
+            q_mean=mean,
+            q_factor=factor,
         )
         return posterior
 
     def new_posterior(self) -> SVGPPosterior:
         """As in ``Model``; the training data are not part of the posterior."""
         refitted = self.refit and isinstance(self.likelihood, GAUSSIAN)
-        return SVGPPosterior(self.kernel, self.mean, refitted=refitted)
+        return SVGPPosterior(self.kernel, self.mean, self.features, refitted=refitted)
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """``variational``: q; ``inducing``: Z; ``hyperparameters``: everything else."""
+        """``variational``: q; ``inducing``: Z, where trained; ``hyperparameters``: the rest."""
         variational = list(self.q.parameters())
         taken = {id(p) for p in variational} | {id(self.inducing)}
+        inducing = {"inducing": [self.inducing]} if self.features.trainable else {}
         return {
             "variational": variational,
-            "inducing": [self.inducing],
+            **inducing,
             "hyperparameters": [p for p in self.parameters() if id(p) not in taken],
         }
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        stored = state_dict.get(prefix + "inducing")
+        if isinstance(stored, Tensor) and stored.ndim == 2 and not self.features.trainable:
+            self._resize(stored.shape)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
 class SVGPPosterior(Posterior):
     """Posterior process of an SVGP: Z, L^{-1} and q(v), with copies of kernel and mean function.
 
     Args:
-        kernel, mean: copied.
+        kernel, mean, features: copied; features say what Z stands for.
         refitted: whether q(v) is the optimum given all training data rather than as trained.
 
     Attributes:
@@ -281,8 +318,16 @@ class SVGPPosterior(Posterior):
     q_mean: Tensor
     q_factor: Tensor
 
-    def __init__(self, kernel: Kernel, mean: Mean, *, refitted: bool = False) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        mean: Mean,
+        features: InducingFeatures = POINTS,
+        *,
+        refitted: bool = False,
+    ) -> None:
         super().__init__()
+        self.features = copy.deepcopy(features)
         self.refitted = refitted
         self.kernel = copy.deepcopy(kernel).requires_grad_(False)
         self.mean = copy.deepcopy(mean).requires_grad_(False)
@@ -302,7 +347,8 @@ class SVGPPosterior(Posterior):
         return Marginals(*(torch.cat(pieces) for pieces in zip(*parts, strict=True)))
 
     def _predict(self, x: Tensor) -> Marginals:
-        projection = lower_matmul(self.inverse_cholesky, self.kernel.evaluate(self.inducing, x))
+        cross = self.features.cross(self.kernel, x, self.inducing)
+        projection = lower_matmul(self.inverse_cholesky, cross.mT)
         spread = (self.q_factor.mT @ projection).square().sum(1)
         variance = self.kernel.diagonal(x) - projection.square().sum(0) + spread
         return _shape(self.q_mean @ projection, variance.clamp_min(0.0), self.mean(x))
@@ -320,8 +366,10 @@ class SVGPPosterior(Posterior):
         leaves.
 
         Raises:
-            ConfigError: the kernel has no random Fourier features.
+            ConfigError: the kernel has no random Fourier features, or the inducing variables are
+                not function values.
         """
+        self.features.require_sampled()
         latents, size = self.q_mean.shape
         prior = prior_functions(
             self.kernel,
@@ -349,9 +397,6 @@ class SVGPPosterior(Posterior):
             return values if latents == 1 else values.view(num, latents, -1).mT
 
         return paths
-
-
-_family = family
 
 
 def _shape(mean: Tensor, variance: Tensor, offset: Tensor) -> Marginals:

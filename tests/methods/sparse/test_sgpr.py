@@ -133,10 +133,10 @@ def test_points_start_at_centres_of_clusters_unless_they_grow():
 
 def test_initialise_places_points_on_the_data_and_raises_the_bound_by_the_noise():
     objective = CollapsedELBO()
-    fixed, x, y = problem(fit_noise=False, selector="greedy")
+    fixed, x, y = problem(fit_noise=False, selector=GreedyConditionalVariance())
     fixed.initialise(x, y, generator=torch.Generator().manual_seed(0))
     assert all(bool((x == z).all(1).any()) for z in fixed.inducing_points)
-    fitted, _, _ = problem(selector="greedy")
+    fitted, _, _ = problem(selector=GreedyConditionalVariance())
     fitted.initialise(x, y, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(fitted.inducing_points, fixed.inducing_points)
     with torch.no_grad():
@@ -190,8 +190,8 @@ def test_mistakes_are_explained():
     with pytest.raises(DataError, match=r"15 inducing points .* only 10 training points"):
         model.initialise(x, y, generator=torch.Generator())
     common = {"kernel": RBF(), "mean": Zero(), "likelihood": Gaussian(), "num_inputs": 1}
-    with pytest.raises(ConfigError, match="unknown selector 'nearest'; expected one of greedy"):
-        SGPR(**common, selector="nearest")
+    with pytest.raises(ConfigError, match="write selector=greedy on the command line"):
+        SGPR(**common, selector="greedy")
     with pytest.raises(ConfigError, match="num_inducing must be at least 1"):
         SGPR(**common, num_inducing=0)
     with pytest.raises(ConfigError, match="jitter must not be negative"):

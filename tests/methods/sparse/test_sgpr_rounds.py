@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from gpx.errors import ConfigError
+from gpx.inducing import GreedyConditionalVariance, KMeans
 from gpx.kernels import Matern32
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
@@ -80,12 +81,12 @@ def test_no_rounds_unless_asked_for():
     assert torch.equal(found.inducing_points, before)
 
 
-@pytest.mark.parametrize("selector", ["greedy", "kmeans"])
+@pytest.mark.parametrize("selector", [GreedyConditionalVariance, KMeans])
 @pytest.mark.parametrize("stretch", [1.0, 1.0 + 1e-9, 1.0 + 1e-8, 1.0 - 1e-8, 1.01, 1.1])
 def test_points_that_others_determine_are_dropped(stretch, selector):
     x, y = data(20)
     x, y = x.repeat(4, 1), y.repeat(4)
-    found = model(num_inducing=40, reinitialise=1, selector=selector)
+    found = model(num_inducing=40, reinitialise=1, selector=selector())
     # the last pivot of the Cholesky factorisation is a rounding error of either sign
     found.kernel.lengthscale = found.kernel.lengthscale.detach() * stretch
     found.initialise(x, y, generator=draws())
@@ -179,8 +180,8 @@ def test_mistakes_are_explained():
         model(num_inducing="auto", tolerance=0.0)
     with pytest.raises(ConfigError, match="max_inducing must be at least 1, got 0"):
         model(num_inducing="auto", max_inducing=0)
-    with pytest.raises(ConfigError, match="needs selector=greedy, got kmeans"):
-        model(num_inducing="auto", selector="kmeans")
+    with pytest.raises(ConfigError, match="needs selector=greedy, got KMeans"):
+        model(num_inducing="auto", selector=KMeans())
     with pytest.raises(ConfigError, match="expected a whole number or the word auto"):
         model(num_inducing="many")
     with pytest.raises(ConfigError, match=r"float32 cannot: set trainer.dtype=float64"):

@@ -1,14 +1,18 @@
+import copy
 import math
 
 import pytest
 import torch
 
 from gpx.errors import ConfigError
+from gpx.inducing import Eigenfunctions, Eigenvectors, Uniform
 from gpx.kernels import RBF, Matern32
 from gpx.likelihoods import Bernoulli, Gaussian, Softmax
 from gpx.means import Constant, Zero
 from gpx.methods.base.model import Model
+from gpx.methods.sparse.collapsed_elbo import collapsed_elbo
 from gpx.methods.sparse.svgp_elbo import SVGPELBO
+from gpx.methods.sparse.variational import FullCholesky, MeanField, Strategy, StrategyTerms
 from gpx.models import SVGP
 
 
@@ -19,9 +23,9 @@ def _problem(n=60, d=2, seed=0):
     return x, x.sum(1).sin() + noise
 
 
-def _model(likelihood=None, num_inducing=12, jitter=0.0, mean=None, **options):
+def _model(likelihood=None, num_inducing=12, jitter=0.0, mean=None, kernel=None, **options):
     return SVGP(
-        kernel=Matern32(lengthscale=1.2, outputscale=0.9),
+        kernel=kernel or Matern32(lengthscale=1.2, outputscale=0.9),
         mean=mean or Zero(),
         likelihood=likelihood or Gaussian(0.1),
         num_inputs=2,
@@ -116,11 +120,11 @@ def test_collapsed_bound_is_below_the_evidence_and_reaches_it_with_all_points():
 
 
 @pytest.mark.parametrize("likelihood", [Gaussian(0.2), Bernoulli("probit")])
-@pytest.mark.parametrize("family", ["full", "mean_field"])
+@pytest.mark.parametrize("family", [FullCholesky, MeanField])
 def test_average_over_all_batches_is_the_full_bound(likelihood, family):
     x, y = _problem(12)
     y = y if isinstance(likelihood, Gaussian) else y.sign()
-    model = _model(likelihood, num_inducing=5, family=family)
+    model = _model(likelihood, num_inducing=5, family=family())
     model.initialise(x, y, generator=_generator())
     with torch.no_grad():
         model.q.mean.normal_(generator=_generator())
@@ -138,7 +142,7 @@ def test_softmax_bound_is_below_the_evidence():
     """Importance sampling from the prior at Z = X, exact up to its standard error."""
     x = torch.tensor([[0.0, 0.0], [1.0, 0.5], [2.0, 3.0]], dtype=torch.float64)
     y = torch.tensor([0.0, 2.0, 1.0]).double()
-    model = _model(Softmax(3), num_inducing=3, selector="uniform")
+    model = _model(Softmax(3), num_inducing=3, selector=Uniform())
     model.initialise(x, y, generator=_generator())
     objective = SVGPELBO(3)
     optimiser = torch.optim.LBFGS(model.q.parameters(), max_iter=100, line_search_fn="strong_wolfe")
@@ -217,3 +221,70 @@ def test_full_evidence_is_the_streamed_bound():
         streamed = objective.full_evidence(model, x, y, batch_size=batch_size)
         assert streamed.value.item() == pytest.approx(whole, rel=1e-12)
         assert streamed.kind == "lower_bound"
+
+
+class Unwhitened(Strategy):
+    """q is over u itself: written here as a user would, with automatic differentiation alone."""
+
+    def terms(self, u, q, x):
+        white = u.whitening()
+        lower = torch.linalg.cholesky(white.k_zz).to(x.dtype)
+        projection = torch.linalg.solve_triangular(lower, u.cross(x), upper=False)
+        mean, factor = self.to_whitened(q, lower)
+        spread = (factor.mT @ projection).square().sum(1)
+        variance = u.kernel.diagonal(x) - projection.square().sum(0) + spread
+        return StrategyTerms(mean @ projection, variance, _kl(mean, factor), white.report)
+
+    def kl(self, u, q):
+        return _kl(*self.to_whitened(q, u.whitening().cholesky))
+
+    def to_whitened(self, q, cholesky):
+        mean = torch.linalg.solve_triangular(cholesky, q.mean.mT, upper=False).mT
+        return mean, torch.linalg.solve_triangular(cholesky, q.factor(), upper=False)
+
+    def from_whitened(self, q, mean, factor, cholesky):
+        q.assign(mean @ cholesky.mT, cholesky @ factor)
+
+
+def _kl(mean, factor):
+    squares = factor.square().sum() + mean.square().sum() - mean.numel()
+    return 0.5 * squares - factor.diagonal(dim1=-2, dim2=-1).log().sum()
+
+
+@pytest.mark.parametrize("features", [None, Eigenfunctions(), Eigenvectors()])
+@pytest.mark.parametrize("strategy", [None, Unwhitened()])
+def test_optimal_q_over_any_features_has_the_collapsed_bound(features, strategy):
+    x, y = _problem()
+    model = _model(
+        kernel=RBF(lengthscale=0.9),
+        num_inducing=7,
+        features=copy.deepcopy(features),
+        strategy=strategy,
+    )
+    model.initialise(x, y, generator=_generator())
+    bound = SVGPELBO(len(x)).evidence(model, x, y).value
+    terms, _, _ = collapsed_elbo(
+        model.kernel,
+        x,
+        model.inducing,
+        y - model.mean(x),
+        model.likelihood.noise_variance,
+        gradient=False,
+        jitter=model.jitter,
+        features=model.features,
+    )
+    torch.testing.assert_close(bound, sum(terms), rtol=1e-9, atol=1e-9)
+    bound.backward()
+    # at the optimum of q
+    assert max(float(p.grad.abs().max()) for p in model.q.parameters()) < 1e-5
+    posterior = model.condition(x, y)
+    found, sparse = posterior.predict(x[:5]), model.marginals(x[:5])
+    torch.testing.assert_close(found.mean, sparse.mean, rtol=1e-7, atol=1e-8)
+    torch.testing.assert_close(found.variance, sparse.variance, rtol=1e-6, atol=1e-8)
+    again = model.new_posterior()
+    again.load_state_dict(posterior.state_dict())
+    assert torch.equal(again.predict(x[:5]).mean, found.mean)
+    if features is not None:
+        assert set(model.parameter_groups()) == {"variational", "hyperparameters"}
+        with pytest.raises(ConfigError, match="sampled functions need inducing points"):
+            posterior.sample_paths(2, generator=_generator())

@@ -1,22 +1,25 @@
-"""Gaussian families over inducing variables, and the strategy that carries them to the function."""
+"""Gaussian families over inducing variables, and the strategies that carry them to the function."""
 
-from gpx.methods.sparse.variational.collapsed import CollapsedStatistics, collapsed_statistics
 from gpx.methods.sparse.variational.distribution import (
     FullCholesky,
     MeanField,
     WhitenedGaussian,
-    family,
 )
-from gpx.methods.sparse.variational.whitened import Whitening, whitened_marginals, whitening
+from gpx.methods.sparse.variational.strategy import (
+    InducingVariables,
+    Strategy,
+    StrategyTerms,
+    Whitened,
+    Whitening,
+)
 
 __all__ = [
-    "CollapsedStatistics",
     "FullCholesky",
+    "InducingVariables",
     "MeanField",
+    "Strategy",
+    "StrategyTerms",
+    "Whitened",
     "WhitenedGaussian",
     "Whitening",
-    "collapsed_statistics",
-    "family",
-    "whitened_marginals",
-    "whitening",
 ]

@@ -16,22 +16,36 @@ from gpx.methods.sparse.variational.moments import factor_moments
 class WhitenedGaussian(nn.Module, ABC):
     """q(v) = prod over p latent functions of N(mean_p, S_p S_p^T), starting at the prior N(0, I).
 
-    Args:
-        num_inducing: M.
-        num_latents: p.
+    A family is made without sizes, with options of its own; the model that takes it says how many
+    inducing variables and latent functions there are.
 
     Attributes:
-        mean (p, M): a parameter.
+        mean (p, M): a parameter, from ``start`` on.
     """
 
-    def __init__(self, num_inducing: int, num_latents: int = 1) -> None:
-        super().__init__()
+    mean: nn.Parameter
+
+    def start(self, num_inducing: int, num_latents: int = 1) -> WhitenedGaussian:
+        """Parameters of the prior over M variables of p latent functions each; returns itself.
+
+        What was there before is dropped. A subclass adds its own parameters in ``_start``.
+
+        Raises:
+            ConfigError: no variable or no latent function.
+        """
         if num_inducing < 1 or num_latents < 1:
             raise ConfigError(
                 f"need at least one inducing point and one latent function, "
                 f"got {num_inducing} and {num_latents}"
             )
-        self.mean = nn.Parameter(torch.zeros(num_latents, num_inducing))
+        before = getattr(self, "mean", torch.empty(0))
+        self.mean = nn.Parameter(before.new_zeros(num_latents, num_inducing))
+        self._start()
+        return self
+
+    @abstractmethod
+    def _start(self) -> None:
+        """Make the covariance's parameters, at the prior, to the size and dtype of ``mean``."""
 
     @abstractmethod
     def root(self) -> Tensor:
@@ -93,9 +107,9 @@ class FullCholesky(WhitenedGaussian):
     Memory: p M^2 numbers (the strict upper triangle of the parameter is never read).
     """
 
-    def __init__(self, num_inducing: int, num_latents: int = 1) -> None:
-        super().__init__(num_inducing, num_latents)
-        self.raw_factor = nn.Parameter(torch.zeros(num_latents, num_inducing, num_inducing))
+    def _start(self) -> None:
+        latents, size = self.mean.shape
+        self.raw_factor = nn.Parameter(self.mean.new_zeros(latents, size, size))
 
     def root(self) -> Tensor:
         """S (p, M, M), differentiable."""
@@ -129,9 +143,8 @@ class MeanField(WhitenedGaussian):
     Cheaper (no product with an M x M factor) and looser than the full family.
     """
 
-    def __init__(self, num_inducing: int, num_latents: int = 1) -> None:
-        super().__init__(num_inducing, num_latents)
-        self.log_scale = nn.Parameter(torch.zeros(num_latents, num_inducing))
+    def _start(self) -> None:
+        self.log_scale = nn.Parameter(torch.zeros_like(self.mean))
 
     def root(self) -> Tensor:
         """Standard deviations (p, M), differentiable."""
@@ -165,19 +178,3 @@ class MeanField(WhitenedGaussian):
 def _gaussian_kl(mean: Tensor, factor: Tensor, log_diagonal: Tensor) -> Tensor:
     squares = factor.square().sum() + mean.square().sum() - mean.numel()
     return 0.5 * squares - log_diagonal.sum()
-
-
-FAMILIES: dict[str, type[WhitenedGaussian]] = {"full": FullCholesky, "mean_field": MeanField}
-
-
-def family(name: str) -> type[WhitenedGaussian]:
-    """Family by the name used in configs: full or mean_field.
-
-    Raises:
-        ConfigError: unknown name.
-    """
-    if name not in FAMILIES:
-        raise ConfigError(
-            f"unknown variational family {name!r}; expected one of {', '.join(FAMILIES)}"
-        )
-    return FAMILIES[name]

@@ -3,7 +3,11 @@ import torch
 
 from gpx.errors import NotPositiveDefinite
 from gpx.kernels import RBF, Matern32, Stationary
-from gpx.methods.sparse.variational import FullCholesky, whitened_marginals, whitening
+from gpx.methods.sparse.variational import (
+    FullCholesky,
+    InducingVariables,
+    Whitened,
+)
 
 
 def _inputs(n, d=2, seed=0):
@@ -14,11 +18,11 @@ def _inputs(n, d=2, seed=0):
 def test_marginals_equal_the_dense_formula():
     kernel = Matern32(lengthscale=1.3, outputscale=0.7).double()
     z, x = _inputs(8), _inputs(15, seed=1)
-    q = FullCholesky(8, 2).double()
+    q = FullCholesky().start(8, 2).double()
     with torch.no_grad():
         q.mean.normal_(generator=torch.Generator().manual_seed(2))
         q.raw_factor.normal_(std=0.3, generator=torch.Generator().manual_seed(3))
-    mean, variance, report = whitened_marginals(kernel, z, q, q.root(), x, 0.0)
+    mean, variance, _, report = Whitened().terms(InducingVariables(kernel, z, 0.0), q, x)
     k_zz, k_zx, k_xx = kernel.evaluate(z), kernel.evaluate(z, x), kernel.evaluate(x)
     chol = torch.linalg.cholesky(k_zz)
     inverse = torch.linalg.inv(k_zz)
@@ -36,7 +40,7 @@ def test_marginals_equal_the_dense_formula():
 def test_gradients_reach_kernel_inducing_points_and_inputs(jitter):
     # a large jitter as well: it is a share of the diagonal, which the outputscale moves
     kernel = RBF(ard_num_dims=2, lengthscale=1.3).double()
-    q = FullCholesky(5, 1).double()
+    q = FullCholesky().start(5, 1).double()
     with torch.no_grad():
         q.mean.normal_(generator=torch.Generator().manual_seed(2))
         q.raw_factor.normal_(std=0.3, generator=torch.Generator().manual_seed(3))
@@ -45,7 +49,7 @@ def test_gradients_reach_kernel_inducing_points_and_inputs(jitter):
     def moments(z, x, *values):
         module = torch.nn.Module()
         module.kernel = kernel
-        module.forward = lambda: whitened_marginals(kernel, z, q, q.root(), x, jitter)[:2]
+        module.forward = lambda: Whitened().terms(InducingVariables(kernel, z, jitter), q, x)[:2]
         state = {f"kernel.{n}": v for n, v in zip(names, values, strict=True)}
         return torch.func.functional_call(module, state, ())
 
@@ -58,11 +62,11 @@ def test_gradients_reach_kernel_inducing_points_and_inputs(jitter):
 def test_float32_models_factorise_in_float64():
     kernel = RBF(lengthscale=4.0)  # smooth: K_zz is numerically singular in float32
     z = _inputs(60, 1).float()
-    white = whitening(kernel, z, 1e-6)
+    white = InducingVariables(kernel, z, 1e-6).whitening()
     assert white.k_zz.dtype == torch.float64
     assert len(white.report.tried) == 1
-    q = FullCholesky(60, 1)
-    mean, variance, _ = whitened_marginals(kernel, z, q, q.root(), z, 1e-6)
+    q = FullCholesky().start(60, 1)
+    mean, variance, *_ = Whitened().terms(InducingVariables(kernel, z, 1e-6), q, z)
     assert mean.dtype == torch.float32
     # at the prior, q(f) is the prior
     torch.testing.assert_close(variance[0], torch.ones(60), rtol=0, atol=1e-3)
@@ -70,25 +74,25 @@ def test_float32_models_factorise_in_float64():
 
 def test_jitter_is_relative_escalates_and_is_reported():
     kernel = RBF(outputscale=3.0).double()
-    white = whitening(kernel, _inputs(4), 1e-6)
+    white = InducingVariables(kernel, _inputs(4), 1e-6).whitening()
     assert white.report.jitter == pytest.approx(3e-6, rel=1e-5)
     twins = torch.cat([_inputs(20, 1)] * 3)
-    report = whitening(kernel, twins, 0.0).report
+    report = InducingVariables(kernel, twins, 0.0).whitening().report
     assert 0 < report.jitter <= 3e-4
     assert len(report.tried) > 1
 
 
-def test_jitter_grows_tenfold_up_to_1e_4_before_it_is_given_up():
+def test_jitter_grows_up_to_1e_4_before_it_is_given_up():
     class Parabola(Stationary):  # no covariance function
         def of_squared_distance(self, r2):
             return 1.0 - r2
 
     with pytest.raises(NotPositiveDefinite, match=r"tried: 1\.0e-06, 1\.0e-05, 1\.0e-04\. Try"):
-        whitening(Parabola().double(), _inputs(4), 1e-6)
+        InducingVariables(Parabola().double(), _inputs(4), 1e-6).whitening()
     with pytest.raises(NotPositiveDefinite, match=r"1\.0e-05, 1\.0e-04\. Try"):
-        whitening(Parabola().double(), _inputs(4), 1e-5)
-    with pytest.raises(NotPositiveDefinite, match=r"tried: 0\.0e\+00, 1\.0e-12, 1\.0e-11,"):
-        whitening(Parabola().double(), _inputs(4), 0.0)
+        InducingVariables(Parabola().double(), _inputs(4), 1e-5).whitening()
+    with pytest.raises(NotPositiveDefinite, match=r"tried: 0\.0e\+00, 1\.0e-12, 1\.0e-10,"):
+        InducingVariables(Parabola().double(), _inputs(4), 0.0).whitening()
 
 
 def test_hopeless_matrix_is_an_error_that_names_it():
@@ -96,4 +100,4 @@ def test_hopeless_matrix_is_an_error_that_names_it():
     z = _inputs(4)
     z[0] = float("nan")
     with pytest.raises(NotPositiveDefinite, match="K_zz of 4 inducing points"):
-        whitening(kernel, z, 1e-6)
+        InducingVariables(kernel, z, 1e-6).whitening()
