@@ -169,7 +169,7 @@ def known_names(config_folder: Path) -> list[str]:
         content: Any = OmegaConf.load(path)
         if not isinstance(content, DictConfig):
             continue
-        stated = re.search(r"^# @package (\S+)", text)
+        stated = re.search(r"^# @package (\S+)", text, re.MULTILINE)
         package = stated.group(1) if stated else relative.parts[0]
         if len(relative.parts) == 1 or package == "_global_":
             package = ""

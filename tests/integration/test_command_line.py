@@ -104,6 +104,13 @@ def train_py(tmp_path, monkeypatch, capsys):
         (["+experiment=nonsense"], "nonsense"),
         (["experiment=null"], "experiment=null chooses nothing"),
         (["approx.num_inducing=20"], "an option of other choices of approx="),
+        (["approx=sgpr", "approx.selector=greedy"], "write selector=greedy on the command line"),
+        (["approx=svgp", "approx.family=full"], "write family=full on the command line"),
+        (["approx=svgp", "selector=greddy"], "there is no selector=greddy; did you mean greedy?"),
+        (
+            ["approx=svgp", "selector=kmeans", "approx.selector.max_point=3"],
+            "did you mean approx.selector.max_points",
+        ),
         (["-m", "seed=0,1", "hydra/launcher=submitit_slurm", "hydra.sweep.dir=s"], "[cluster]"),
         (["likelihood._target_=nowhere.Noise"], "cannot build likelihood=nowhere.Noise"),
         (["kernel._target_=gpx.kernels.RBFF"], "cannot build kernel=gpx.kernels.RBFF"),

@@ -1,15 +1,15 @@
 """Configs of earlier versions, as this one writes them."""
 
 import pytest
-from omegaconf import OmegaConf
 
 from gpx import bases
-from gpx.training.old_options import BASES, new_name, with_new_names
+from gpx.training.build import build_model
+from gpx.training.composition import composed
+from gpx.training.old_options import BASES, FAMILIES, SELECTORS, current, new_name
 
 
 def translated(**approx):
-    config = OmegaConf.create({"approx": approx, "facts": {"num_inputs": 3}})
-    return OmegaConf.to_container(with_new_names(config).approx)
+    return current({"approx": approx, "facts": {"num_inputs": 3}})["approx"]
 
 
 def test_a_named_basis_becomes_its_class_with_its_options():
@@ -53,9 +53,8 @@ def test_configs_of_now_and_others_stay_and_nothing_is_resolved():
         {"basis": ["orthogonal"]},
     ):
         assert translated(**approx) == approx
-    config = OmegaConf.create({"approx": {"basis": "orthogonal", "seed": "${oc.env:HOME}"}})
-    kept = OmegaConf.to_container(with_new_names(config), resolve=False)
-    assert kept["approx"]["basis"]["seed"] == "${oc.env:HOME}"
+    found = translated(basis="orthogonal", seed="${oc.env:HOME}")
+    assert found["basis"]["seed"] == "${oc.env:HOME}"
 
 
 def test_classes_and_options_exist():
@@ -75,3 +74,47 @@ def test_classes_and_options_exist():
 )
 def test_new_names(old, new):
     assert new_name(old) == new
+
+
+@pytest.mark.parametrize(("word", "target"), SELECTORS.items())
+def test_selectors_that_were_words(word, target):
+    old = {
+        "approx": {"_target_": "gpx.models.SGPR", "selector": word},
+        "kernel": {"family": "full"},
+    }
+    found = current(old)
+    assert found["approx"]["selector"] == {"_target_": target}
+    assert old["approx"]["selector"] == word
+    assert found["kernel"] == old["kernel"]
+    assert composed([f"selector={word}"]).approx.selector._target_ == target
+
+
+@pytest.mark.parametrize(("word", "target"), FAMILIES.items())
+def test_families_that_were_words(word, target):
+    old = {"approx": {"_target_": "gpx.models.SVGP", "selector": None, "family": word}}
+    assert current(old)["approx"] == {
+        "_target_": "gpx.models.SVGP",
+        "selector": None,
+        "family": {"_target_": target},
+    }
+    assert composed([f"family={word}"]).approx.family._target_ == target
+
+
+def test_other_words_and_other_models_stay():
+    for old in (
+        {"approx": {"_target_": "gpx.models.SVGP", "family": "mine", "selector": "mine"}},
+        {"approx": {"_target_": "mine.Model", "family": "full", "selector": "greedy"}},
+        {"approx": None},
+        {},
+    ):
+        assert current(old) == old
+
+
+def test_options_of_a_selector_are_options_of_the_command_line():
+    config = composed(
+        ["approx=svgp", "selector=kmeans", "approx.selector.max_points=123", "family=mean_field"]
+    )
+    config.facts.num_inputs, config.facts.num_train = 2, 50
+    model = build_model(config)
+    assert model.selector.max_points == 123
+    assert type(model.q).__name__ == "MeanField"

@@ -67,10 +67,12 @@ def refused(config, words, trust=()):
 
 PLACES = ("kernel", "mean", "likelihood", "approx", "objective", "optimizer", "init", "data")
 GROUPS = ("approx", "data", "kernel", "mean", "likelihood", "objective", "optimizer", "init")
-GROUPS += ("basis", "inducing", "inference", "experiment")
+GROUPS += ("basis", "inducing", "selector", "family", "inference", "experiment")
 NEEDS = {
     "basis": ["approx=reweighted"],
     "inducing": ["approx=sgpr"],
+    "selector": ["approx=cglb"],
+    "family": ["approx=svgp"],
     "inference": ["approx=reweighted"],
 }
 
