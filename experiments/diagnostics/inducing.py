@@ -48,8 +48,7 @@ from gpx.kernels import RBF
 from gpx.kernels.base import Kernel
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
-from gpx.methods.sparse.certified_selection import certified_selection
-from gpx.methods.sparse.kl_certificate import KLCertifier
+from gpx.methods.sparse.certified_selection import KLCertifier, certified_selection
 from gpx.models import ExactGP
 from gpx.objectives import ExactMLL
 from gpx.training.lbfgsb import LBFGSB

@@ -17,8 +17,7 @@ from torch import Tensor
 from gpx.inference.auxiliary import AuxiliarySolver
 from gpx.inference.exact_solver import require_finite
 from gpx.inference.noisy_kernel import NoisyKernel
-from gpx.inference.nystrom_logdet import tight_gap
-from gpx.inference.nystrom_matrix import NystromMatrix
+from gpx.inference.nystrom_matrix import NystromMatrix, tight_gap
 from gpx.inference.rounding import (
     entry_rounding,
     evidence_rounding,

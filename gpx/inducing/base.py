@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -108,3 +109,13 @@ def require_selector(value: object) -> Selector:
             "as gpx.inducing.KMeans()"
         )
     return value
+
+
+def settled_size(asked: int, size: int) -> dict[str, tuple[Any, str]]:
+    """What ``Model.settle`` says of ``size`` inducing points where ``asked`` were asked for.
+
+    A default number of inducing points serves small data too, and says so.
+    """
+    if asked == size:
+        return {}
+    return {"num_inducing": (size, f"one per training point, {asked:,} were asked for")}

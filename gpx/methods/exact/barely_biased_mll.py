@@ -10,11 +10,11 @@ from torch import Tensor
 
 from gpx.errors import ConfigError
 from gpx.inference.exact_solver import require_finite
-from gpx.inference.fixed_probes import FixedProbes
 from gpx.inference.noisy_kernel import PreconditionedKernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import probe_vectors, with_gradient
+from gpx.linalg.trace import FixedProbes
 from gpx.methods.base.objective import Evidence, Facts, Objective
 from gpx.methods.exact.barely_biased import (
     Estimate,

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from gpx.errors import ConfigError
 from gpx.inference.exact_solver import require_finite
-from gpx.inference.fixed_probes import FixedProbes
 from gpx.inference.noisy_kernel import PreconditionedKernel
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
@@ -28,7 +27,7 @@ from gpx.linalg import (
     tridiagonal_of_cg,
     with_gradient,
 )
-from gpx.linalg.trace import mean_and_error
+from gpx.linalg.trace import FixedProbes, mean_and_error
 from gpx.methods.base.objective import Evidence, Facts, Objective
 from gpx.methods.exact.model import ExactModel
 from gpx.methods.exact.preconditioned_gradient import Pulled, pull_back

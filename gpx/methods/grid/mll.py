@@ -13,11 +13,11 @@ from torch import Tensor
 
 from gpx.errors import ConfigError
 from gpx.inference.exact_solver import require_finite
-from gpx.inference.fixed_probes import FixedProbes
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import SolveReport, with_gradient
+from gpx.linalg.trace import FixedProbes
 from gpx.means.base import Mean
 from gpx.methods.base.objective import Evidence, Facts, Kind, Objective
 from gpx.methods.grid.axes import GriddedRows

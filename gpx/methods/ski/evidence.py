@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError
-from gpx.inference.fixed_probes import FixedProbes
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
+from gpx.linalg.trace import FixedProbes
 from gpx.means.base import Mean
 from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.ski.model import Gathered

@@ -13,8 +13,7 @@ from gpx.inference.auxiliary import Auxiliary, AuxiliarySolver
 from gpx.inference.exact_solver import require_finite
 from gpx.inference.kernel_gradient import KernelGradient
 from gpx.inference.noisy_kernel import NoisyKernel
-from gpx.inference.nystrom_logdet import TightGap, tight_gap
-from gpx.inference.nystrom_matrix import NystromMatrix
+from gpx.inference.nystrom_matrix import NystromMatrix, TightGap, tight_gap
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian

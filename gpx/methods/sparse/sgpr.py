@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from gpx.errors import ConfigError, NotPositiveDefinite
 from gpx.inducing import GreedyConditionalVariance, KMeans, Selector, require_selector
+from gpx.inducing.base import settled_size
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inference.nystrom import (
     BlockStore,
@@ -25,9 +26,11 @@ from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import CholeskyReport, pivoted_cholesky
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model
-from gpx.methods.sparse.certified_selection import CertifiedSelection, certified_selection
-from gpx.methods.sparse.kl_certificate import KLCertifier
-from gpx.methods.sparse.settled_size import settled_size
+from gpx.methods.sparse.certified_selection import (
+    CertifiedSelection,
+    KLCertifier,
+    certified_selection,
+)
 from gpx.methods.sparse.sgpr_posterior import Certificate, SGPRPosterior
 
 

@@ -15,7 +15,7 @@ from gpx.kernels.base import Kernel
 from gpx.linalg import CholeskyReport
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Posterior
-from gpx.methods.sparse.kl_certificate import KLCertifier
+from gpx.methods.sparse.certified_selection import KLCertifier
 from gpx.sampling import SHARED, Frequencies, prior_functions
 
 

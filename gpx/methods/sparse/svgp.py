@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from gpx.errors import ConfigError, ShapeError, class_name
 from gpx.inducing import KMeans, Selector, require_selector
+from gpx.inducing.base import settled_size
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inference.nystrom import BlockStore, NystromSums, nystrom_sums
 from gpx.inference.nystrom_matrix import InnerFactor, best_noise
@@ -20,7 +21,6 @@ from gpx.linalg import CholeskyReport
 from gpx.linalg.triangular import inverse_lower, lower_matmul
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Model, Posterior
-from gpx.methods.sparse.settled_size import settled_size
 from gpx.methods.sparse.variational import (
     FullCholesky,
     InducingVariables,

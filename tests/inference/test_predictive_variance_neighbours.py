@@ -4,9 +4,9 @@ import pytest
 import torch
 from linear_features import draw
 
-from gpx.inference import neighbour_variance
-from gpx.inference.neighbour_variance import explained_by_neighbours
+from gpx.inference import predictive_variance
 from gpx.inference.noisy_kernel import PreconditionedKernel
+from gpx.inference.predictive_variance import explained_by_neighbours
 from gpx.kernels import Matern32
 from gpx.models import IterativeOptions
 
@@ -29,7 +29,7 @@ def problem(n=30, t=4, b=7):
 @pytest.mark.parametrize("block_bytes", [1, 2**26])
 @pytest.mark.parametrize("neighbours", [1, 6])
 def test_it_is_the_gain_of_conditioning_on_both(monkeypatch, neighbours, block_bytes):
-    monkeypatch.setattr(neighbour_variance, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(predictive_variance, "BLOCK_BYTES", block_bytes)
     system, matrix, cross, projection, image, rest = problem()
     found = explained_by_neighbours(system, image, rest, neighbours)
 
