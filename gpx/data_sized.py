@@ -29,7 +29,9 @@ class DataSized(nn.Module):
     def keep(self, like: Tensor, **values: Tensor) -> None:
         """Fill buffers with copies of ``values``, in the dtype and on the device of ``like``."""
         for name, value in values.items():
-            setattr(self, name, value.detach().to(like, copy=True))
+            # rows in order: a factor as LAPACK leaves it makes later triangular solves slower
+            made = value.detach().to(like)
+            setattr(self, name, made.clone(memory_format=torch.contiguous_format))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         for name in self.data_sized:

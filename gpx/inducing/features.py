@@ -62,6 +62,10 @@ class InducingFeatures(DataSized, ABC):
     def gram(self, kernel: Kernel, z: Tensor) -> Tensor:
         """cov(u, u) (M, M); likewise."""
 
+    def cross_rows(self, kernel: Kernel, z: Tensor, x: Tensor) -> Tensor:
+        """cov(u, f(x)) (M, n): the transpose of ``cross``, laid out by rows where that is free."""
+        return self.cross(kernel, x, z).mT
+
     def gram_diagonal(self, kernel: Kernel, z: Tensor) -> Tensor:
         """Its diagonal (M,)."""
         return self.gram(kernel, z).diagonal()
@@ -88,6 +92,10 @@ class Points(InducingFeatures):
     def cross(self, kernel: Kernel, x: Tensor, z: Tensor) -> Tensor:
         """k(x, z)."""
         return kernel.evaluate(x, z)
+
+    def cross_rows(self, kernel: Kernel, z: Tensor, x: Tensor) -> Tensor:
+        """k(z, x)."""
+        return kernel.evaluate(z, x)
 
     def gram(self, kernel: Kernel, z: Tensor) -> Tensor:
         """k(z, z)."""

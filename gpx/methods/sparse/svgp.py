@@ -347,8 +347,8 @@ class SVGPPosterior(Posterior):
         return Marginals(*(torch.cat(pieces) for pieces in zip(*parts, strict=True)))
 
     def _predict(self, x: Tensor) -> Marginals:
-        cross = self.features.cross(self.kernel, x, self.inducing)
-        projection = lower_matmul(self.inverse_cholesky, cross.mT)
+        cross = self.features.cross_rows(self.kernel, self.inducing, x)
+        projection = lower_matmul(self.inverse_cholesky, cross)
         spread = (self.q_factor.mT @ projection).square().sum(1)
         variance = self.kernel.diagonal(x) - projection.square().sum(0) + spread
         return _shape(self.q_mean @ projection, variance.clamp_min(0.0), self.mean(x))

@@ -70,7 +70,7 @@ class InducingVariables:
 
     def cross(self, x: Tensor) -> Tensor:
         """cov(u, f(x)) (M, B) for x (B, d), differentiable."""
-        return self.features.cross(self.kernel, x, self.z).mT
+        return self.features.cross_rows(self.kernel, self.z, x)
 
     def whitener(self) -> Whitener:
         """L as the streamed sums over the data use it; no gradients."""
