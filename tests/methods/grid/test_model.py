@@ -309,7 +309,7 @@ def test_samples_are_as_many_as_memory_holds(monkeypatch):
 def test_refusals():
     _, x, y = grid_problems.draw()
     model, _ = grid_problems.pair()
-    with pytest.raises(DataError, match="NaN or infinite"):
+    with pytest.raises(DataError, match="not finite"):
         model.condition(x, torch.full_like(y, torch.nan))
     with pytest.raises(ShapeError, match=r"\(t, 3\)"):
         model.condition(x, y).predict(x[:, :2])
