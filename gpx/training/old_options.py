@@ -44,14 +44,14 @@ SPARSE = ("gpx.models.SGPR", "gpx.models.SVGP", "gpx.models.CGLB")
 """Models whose ``selector`` and ``family`` were words."""
 
 
-def current(config: dict[Any, Any]) -> dict[Any, Any]:
-    """The same config as this version writes it: a copy; words it does not know stay.
+def current(config: Any) -> Any:
+    """The same config as this version writes it: a copy; what it does not know stays.
 
     Args:
         config: plain values, of a run folder or a checkpoint.
     """
     found = copy.deepcopy(config)
-    approx = found.get("approx")
+    approx = found.get("approx") if isinstance(found, dict) else None
     if not isinstance(approx, dict):
         return found
     if approx.get("_target_") in SPARSE:

@@ -105,16 +105,15 @@ class RunFolder:
                 raise CheckpointError(
                     f"{self.config} holds YAML references, which gpx never writes"
                 )
-            config = OmegaConf.load(io.StringIO(text))
+            content = OmegaConf.to_container(OmegaConf.load(io.StringIO(text)), resolve=False)
+            config = OmegaConf.create(current(content))
         except (yaml.YAMLError, OmegaConfBaseException, OSError, UnicodeDecodeError) as error:
             raise CheckpointError(f"{self.config} cannot be read: {error}") from error
         except RecursionError as error:
             raise CheckpointError(f"{self.config} cannot be read: nested too deeply") from error
         if not isinstance(config, DictConfig) or "approx" not in config:
             raise CheckpointError(f"{self.config} is not the config of a gpx run")
-        content = OmegaConf.to_container(config, resolve=False)
-        assert isinstance(content, dict)
-        return OmegaConf.create(current(content))
+        return config
 
     def _neighbours(self) -> str:
         parent = self.path.parent
