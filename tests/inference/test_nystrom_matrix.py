@@ -139,3 +139,14 @@ def test_trace_at_the_inducing_points_is_rounding_and_never_negative(collapsed):
     x, y, _, whitener, _ = collapsed
     trace = nystrom_sums(BlockStore(whitener, x[:9]), y[:9]).trace_error
     assert 0 <= trace < 1e-12
+
+
+def test_outputs_have_the_sums_that_each_has_alone(collapsed):
+    x, y, _, whitener, _ = collapsed
+    both = torch.stack([y, 3.0 * x[:, 0] - y.square()], 1)
+    found = nystrom_sums(BlockStore(whitener, x), both).outputs()
+    assert len(found) == 2
+    for place, each in enumerate(found):
+        (alone,) = nystrom_sums(BlockStore(whitener, x), both[:, place]).outputs()
+        for name in ("gram", "projected", "squared_residual", "trace_error"):
+            torch.testing.assert_close(getattr(each, name), getattr(alone, name))
