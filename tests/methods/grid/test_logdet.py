@@ -149,5 +149,5 @@ def test_routes_are_chosen_by_size_and_by_what_is_missing():
     model, exact = grid_problems.pair()
     with pytest.raises(ConfigError, match="needs a model with options and warm and gridded"):
         GridMLL().check(exact)
-    with pytest.raises(DataError, match="NaN or infinite"):
+    with pytest.raises(DataError, match="targets are not finite"):
         GridMLL().evidence(model, x, y * torch.nan)
