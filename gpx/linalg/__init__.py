@@ -30,7 +30,7 @@ from gpx.linalg.kronecker import (
 from gpx.linalg.kronecker_extremes import KroneckerExtremes, kronecker_extremes
 from gpx.linalg.lanczos import Lanczos, lanczos, tridiagonal_of_cg
 from gpx.linalg.levinson import durbin, toeplitz_logdet, toeplitz_solve
-from gpx.linalg.memory import available_memory, budget_in_bytes
+from gpx.linalg.memory import available_memory, budget_in_bytes, total_memory
 from gpx.linalg.pivoted_cholesky import PivotedCholesky, pivoted_cholesky
 from gpx.linalg.preconditioners import (
     Capacitance,
@@ -135,6 +135,7 @@ __all__ = [
     "strang",
     "toeplitz_logdet",
     "toeplitz_solve",
+    "total_memory",
     "tridiagonal_of_cg",
     "tyrtyshnikov",
     "upper_solve",

@@ -18,26 +18,36 @@ LEAST = 2**26
 """Smallest budget in bytes that is chosen unasked."""
 
 
-def budget_in_bytes(budget: int | str | None, free: int | None = None) -> int:
+def budget_in_bytes(
+    budget: int | str | None, free: int | None = None, total: int | None = None
+) -> int:
     """A memory budget as a number of bytes.
 
     Args:
-        budget: bytes, or text such as "4GiB" or "500MB". None: a quarter of what is free, rounded
-            down to a power of two, so that it is the same from run to run.
+        budget: bytes, or text such as "4GiB" or "500MB". None: a quarter of the whole memory,
+            rounded down to a power of two, whatever else runs: the same from run to run, since sums
+            over other chunks differ in their last bits. Halved where less than twice it is free.
         free: bytes that can still be allocated; None where that is not known.
+        total: bytes that the device has; None where that is not known.
 
     Raises:
         ConfigError: none of these, or negative.
     """
     if budget is None:
-        return UNKNOWN if free is None else max(LEAST, 1 << max(0, (free // 4).bit_length() - 1))
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?(?:[eE]\+?\d+)?)\s*([A-Za-z]*)\s*", str(budget))
-    if isinstance(budget, bool) or found is None or found[2] not in UNITS:
+        whole = free if total is None else total
+        if whole is None:
+            return UNKNOWN
+        found = 1 << max(0, (whole // 4).bit_length() - 1)
+        while free is not None and found > free // 2:
+            found //= 2
+        return max(LEAST, found)
+    text = re.fullmatch(r"\s*(\d+(?:\.\d+)?(?:[eE]\+?\d+)?)\s*([A-Za-z]*)\s*", str(budget))
+    if isinstance(budget, bool) or text is None or text[2] not in UNITS:
         raise ConfigError(
             f"memory_budget is in bytes and cannot be {budget}; give a number, or text such as "
             "4GiB or 500MB"
         )
-    return int(float(found[1]) * UNITS[found[2]])
+    return int(float(text[1]) * UNITS[text[2]])
 
 
 def available_memory(device: torch.device) -> int | None:
@@ -65,4 +75,21 @@ def available_memory(device: torch.device) -> int | None:
             found.append(max(int(limit) - used, 0))
     except (OSError, ValueError):
         pass  # no container, or one that keeps its limit to itself
+    return min(found) if found else None
+
+
+def total_memory(device: torch.device) -> int | None:
+    """Bytes that ``device`` has, or None where nobody tells; a container's limit counts."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[1])
+    if device.type != "cpu":
+        return None
+    found: list[int] = []
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemTotal:"):
+                found.append(int(line.split()[1]) * 1024)
+        found.append(int((Path("/sys/fs/cgroup") / "memory.max").read_text()))
+    except (OSError, ValueError):
+        pass  # another system; no container, or one without a limit
     return min(found) if found else None

@@ -27,7 +27,7 @@ class TrainerConfig:
         batch_size: data rows per step of a mini-batch objective; ignored by full-batch ones.
         num_threads: CPU threads; null leaves torch's own choice.
         memory_budget: bytes, or text such as ``4GiB``, that products with kernel matrices and what
-            is kept between them may hold; null: a quarter of what is free on the device, rounded
+            is kept between them may hold; null: a quarter of what the device has, rounded
             down to a power of two. What it came to is in the run's config.
         keep_freed_memory: CPU: reuse the pages of freed arrays (faster steps, see ``allocator``).
         deterministic: only kernels that give the same bits every time (CUDA: slower).

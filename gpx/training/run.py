@@ -15,7 +15,7 @@ from torch.distributions import Distribution
 from gpx.data import Dataset, Task
 from gpx.data import load as load_data
 from gpx.errors import CheckpointError, ConfigError, WriteError
-from gpx.linalg import available_memory, budget_in_bytes
+from gpx.linalg import available_memory, budget_in_bytes, total_memory
 from gpx.methods.base.objective import Evidence
 from gpx.methods.base.optimizer import Optimizer
 from gpx.metrics import baselines, evaluate
@@ -209,7 +209,7 @@ def _prepare(
     task = _likelihood_task(config)
     data = load_data(build(config, "data"), task=task)
     config = _with_facts(config, data)
-    budget = budget_in_bytes(options.memory_budget, available_memory(device))
+    budget = budget_in_bytes(options.memory_budget, available_memory(device), total_memory(device))
     config.trainer.memory_budget = budget  # settled: a resumed run and predictions hold to it
     for part in {"kernel", "mean"} - set(check_parts(config)):
         config[part] = None  # what the model has no use for is no part of the run

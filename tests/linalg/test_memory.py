@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gpx.errors import ConfigError
-from gpx.linalg import available_memory, budget_in_bytes
+from gpx.linalg import available_memory, budget_in_bytes, total_memory
 
 
 @pytest.mark.skipif(not Path("/proc/meminfo").is_file(), reason="needs Linux")
@@ -44,11 +44,20 @@ def test_a_budget_is_bytes_or_text(given, expected):
     assert budget_in_bytes(given, free=1) == expected
 
 
-def test_a_budget_nobody_gave_is_a_share_of_what_is_free():
+def test_a_budget_nobody_gave_is_a_share_of_the_machine():
+    assert budget_in_bytes(None, free=2**34, total=2**35) == 2**33
+    assert budget_in_bytes(None, free=2**35, total=2**35) == 2**33  # the same on a quieter day
+    assert budget_in_bytes(None, free=2**33, total=2**35) == 2**32  # less where it is not there
     assert budget_in_bytes(None, free=2**34) == 2**32
-    assert budget_in_bytes(None, free=2**34 + 2**33) == 2**32  # the same on a busier day
-    assert budget_in_bytes(None, free=0) == budget_in_bytes(None, free=10**6) == 2**26
+    assert budget_in_bytes(None, free=0, total=2**35) == budget_in_bytes(None, free=10**6) == 2**26
     assert budget_in_bytes(None) == 2**30
+
+
+@pytest.mark.skipif(not Path("/proc/meminfo").is_file(), reason="needs Linux")
+def test_the_whole_memory_is_at_least_what_is_free():
+    device = torch.device("cpu")
+    assert total_memory(device) >= available_memory(device)
+    assert total_memory(torch.device("meta")) is None
 
 
 @pytest.mark.parametrize("given", [-1, True, "much", "4 gigs", "-2GiB", 1.5e9j, "nan", ""])
