@@ -51,7 +51,7 @@ def with_option_names(text: str, config: DictConfig, groups: Path | None = None)
         for argument, names in options.items()
         if len(names) == 1
         and argument not in config  # an option of the run itself, such as seed
-        and not (groups is not None and (groups / argument).is_dir())
+        and not (names[0].count(".") == 1 and groups is not None and (groups / argument).is_dir())
     }
     if not known:
         return text

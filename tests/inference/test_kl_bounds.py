@@ -98,6 +98,8 @@ def test_never_below_the_exact_divergence(seed, n, log_noise, log_scale, log_siz
         kl_upper_bound_trace(q.sums, noise),
     ]
     slack = 2.0 * float(bounds_rounding(q, y))
+    # the dense reference rounds as well: differences of evidences of this size
+    slack += 8.0 * torch.finfo(torch.float64).eps * float(evidence.abs() + y @ exact + logdet.abs())
     for lower, upper in pairwise(bounds):
         assert float(lower) <= float(upper) + slack
     assert float(kl) <= float(tightest) + slack
