@@ -66,6 +66,8 @@ class Objective(DataSized, Generic[ModelT], ABC):
     batching: ClassVar[Batching] = "full"
     kind: ClassVar[Kind] = "exact"
     models: ClassVar[tuple[type, ...]] = (Model,)
+    made_for: ClassVar[str] = ""
+    """A public model that has what it asks for, for people."""
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Likelihood,)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -94,9 +96,10 @@ class Objective(DataSized, Generic[ModelT], ABC):
         """Raise ConfigError, in one sentence, when this objective does not fit ``model``."""
         lacking = [_lacking(model, kind) for kind in self.models]
         if all(lacking):
+            example = f"{self.made_for} is one, " if self.made_for else ""
             raise ConfigError(
                 f"objective {type(self).__name__} needs a model {' or '.join(lacking)}, "
-                f"got {type(model).__name__}; choose another objective= or approx="
+                f"got {type(model).__name__}; {example}choose another objective= or approx="
             )
         likelihood: Any = getattr(model, "likelihood", None)
         if isinstance(model, Model) and likelihood.num_outputs != model.num_outputs:

@@ -38,6 +38,7 @@ class EigenfunctionEvidence(Objective[EigenModel]):
     batching = "full"
     kind = "estimate"
     models = (EigenModel,)
+    made_for = "GRIEF"
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
 
     def evidence(

@@ -44,6 +44,7 @@ class BarelyBiasedMLL(Objective[ExactModel]):
     batching = "full"
     kind = "estimate"
     models = (ExactModel,)
+    made_for = "ExactGP"
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
 
     def __init__(

@@ -102,6 +102,7 @@ class ExactMLL(Objective[ExactModel]):
     batching = "full"
     kind = "exact"
     models = (ExactModel,)
+    made_for = "ExactGP"
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
 
     def evidence(

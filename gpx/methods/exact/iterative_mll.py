@@ -197,6 +197,7 @@ class IterativeMLL(Objective[ExactModel]):
     batching = "full"
     kind = "estimate"
     models = (ExactModel,)
+    made_for = "ExactGP"
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
 
     def __init__(

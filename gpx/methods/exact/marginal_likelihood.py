@@ -29,6 +29,7 @@ class MarginalLikelihood(Objective[ExactModel]):
     batching = "full"
     kind = "estimate"
     models = (ExactModel,)
+    made_for = "ExactGP"
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
 
     def __init__(

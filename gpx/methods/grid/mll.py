@@ -77,6 +77,7 @@ class GridObjective(Objective[GridModel]):
     batching = "full"
     kind = "estimate"
     models = (GridModel,)
+    made_for = "GridGP"
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
     route_fact: ClassVar[str]
     """The fact that names the route of the term that may be an estimate."""

@@ -107,6 +107,7 @@ class ReweightedEvidence(Objective[Reweighting]):
     batching = "full"
     kind = "estimate"
     models = (Reweighting,)
+    made_for = "Reweighted"
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian, Bernoulli)
 
     def evidence(

@@ -58,6 +58,7 @@ class SKIEvidence(Objective[GatheredRows]):
     batching = "full"
     kind = "estimate"
     models = (GatheredRows,)
+    made_for = "SKI"
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
 
     def __init__(self, probes: int = 8, resample: bool = False) -> None:

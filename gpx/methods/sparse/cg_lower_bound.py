@@ -178,6 +178,7 @@ class CGLowerBound(Objective[SolvedModel]):
     batching = "full"
     kind = "lower_bound"
     models = (SolvedModel,)
+    made_for = "CGLB"
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
     hold: Tensor
     moved: Tensor

@@ -229,6 +229,7 @@ class CollapsedELBO(Objective[SparseModel]):
     batching = "full"
     kind = "lower_bound"
     models = (SparseModel,)
+    made_for = "SGPR"
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
 
     def __init__(self, memory_budget: int | str | None = None) -> None:

@@ -39,6 +39,7 @@ class SVGPELBO(Objective[Variational]):
     batching = "minibatch"
     kind = "unbiased"
     models = (Variational,)
+    made_for = "SVGP"
 
     def __init__(self, num_data: int) -> None:
         super().__init__()
