@@ -93,6 +93,16 @@ RUNS: dict[str, list[str]] = {
     "grid slq": [*GRID, "data.gap_share=0.3", "objective.logdet=slq_fill"],
     "grid nystrom": [*GRID, "data.gap_share=0.3", "objective.logdet=nystrom"],
     "grid circle": [*GRID, "data.gap_share=0.2", "approx.fft_points=10"],
+    "ski": ["data=toy1d", "approx=ski"],
+    "ski two inputs": [
+        "approx=ski",
+        "data=grid_stress",
+        "data.field=rastrigin",
+        "data.shape=[20,20]",
+        "data.gap_share=0.2",
+        "approx.grid_size=24",
+    ],
+    "svgp eigenfunctions": ["data=toy1d", "approx=svgp", "inducing=eigenfunctions"],
     "grief": [*ARM, "approx=grief", "approx.num_eigenfunctions=40"],
     "reweighted": [
         *ARM,
