@@ -143,6 +143,8 @@ def _explain_missing(error: MissingConfigException, config_folder: Path) -> str:
 def _explain_unknown(name: str, config_folder: Path) -> str:
     valid = known_names(config_folder)
     new = new_name(name)
+    if new == "trainer.memory_budget":
+        return f"there is no option {name} here any more: it is {new}, for example {new}=2GiB"
     if new in valid:
         return f"there is no option {name} here any more: it is {new}, an option of basis="
     if name in valid:

@@ -12,6 +12,8 @@ from gpx.errors import ConfigError
 from gpx.linalg import budget_in_bytes
 from gpx.training.option_types import check_option_names, check_option_types
 
+LEAST_BUDGET = 2**20
+"""Bytes; less would cut every product into single rows."""
 MOST_THREADS = 1024
 """Threads that may be asked for; where the system refuses to start so many, the process dies."""
 
@@ -70,8 +72,11 @@ class TrainerConfig:
                 f"trainer.num_threads={self.num_threads}: expected 1 to {MOST_THREADS}, or null; "
                 "more threads than the machine has cores only slow it down"
             )
-        if budget_in_bytes(self.memory_budget) < 1:
-            raise ConfigError(f"trainer.memory_budget={self.memory_budget}: expected at least 1")
+        if budget_in_bytes(self.memory_budget) < LEAST_BUDGET:
+            raise ConfigError(
+                f"trainer.memory_budget={self.memory_budget} is in bytes: expected at least 1MiB, "
+                "for example 4GiB"
+            )
         if not self.checkpoint_seconds >= 0:
             raise ConfigError(
                 f"trainer.checkpoint_seconds={self.checkpoint_seconds}: expected 0 or more"

@@ -80,6 +80,8 @@ def _basis(approx: dict[Any, Any], word: str, facts: dict[Any, Any]) -> dict[str
 
 def new_name(option: str) -> str | None:
     """What an option of an earlier version is called now; None where it never was one."""
+    if option in ("approx.memory_budget_gib", "approx.iterative.memory_budget_gib"):
+        return "trainer.memory_budget"
     group, _, rest = option.partition(".")
     if group == "approx" and rest.partition(".")[0] in MOVED:
         return f"approx.basis.{rest}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -145,8 +146,8 @@ class RunFolder:
             figure.savefig(file, format="png", dpi=150)
 
     def write_json(self, path: Path, content: dict[str, Any]) -> None:
-        """Write one JSON file, sorted as given."""
-        _write_atomically(path, json.dumps(content, indent=2) + "\n")
+        """Write one JSON file, sorted as given; numbers that JSON has no word for become null."""
+        _write_atomically(path, json.dumps(_plain(content), indent=2, allow_nan=False) + "\n")
 
     def write_text(self, path: Path, text: str) -> None:
         """Write one text file; it appears complete or not at all."""
@@ -201,3 +202,12 @@ class RunFolder:
 def _write_atomically(path: Path, text: str) -> None:
     with atomic_file(path) as file:
         file.write(text.encode())
+
+
+def _plain(value: Any) -> Any:
+    """``value`` with null in the place of NaN and infinities."""
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -60,8 +60,10 @@ class CellSums(NamedTuple):
     def __add__(self, other: object) -> CellSums:
         """Sums over the rows of both: what new rows of a stream change, whatever n was.
 
+        Both must be of the same grid, which sums do not know by themselves.
+
         Raises:
-            ConfigError: they are not of one grid.
+            ConfigError: the grids have different numbers of points.
         """
         if not isinstance(other, CellSums):
             return NotImplemented

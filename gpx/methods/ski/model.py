@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple, get_args
@@ -222,7 +221,7 @@ class SKI(Model):
         Raises:
             DidNotConverge: the solve needs more than ``max_iterations``.
         """
-        self._warn_of_short_lengthscales()
+        self._warn_of_short_lengthscales(x)
         system = self.system(x, COMPLETE)
         target, _ = self.gathered(x).residuals((y - self.mean(x)).double())
         tolerance = min(self.tolerance, PREDICTION_TOLERANCE)
@@ -238,16 +237,22 @@ class SKI(Model):
         """As in ``Model``; where the grid lies is part of the state."""
         return SKIPosterior(self.kernel, self.mean, self.interpolation, self.outside)
 
-    def _warn_of_short_lengthscales(self) -> None:
-        spacing = max(self.spacing.tolist())
-        shortest = math.inf
+    def _warn_of_short_lengthscales(self, x: Tensor) -> None:
+        """Say where the spacing of an axis is above the lengthscale along it."""
+        varies = (x.amax(0) > x.amin(0)).tolist()
         for part in self.kernel.modules():
-            if isinstance(part, Stationary):
-                shortest = min(shortest, float(part.lengthscale.detach().min()))
-        if shortest < spacing:
-            warnings.warn(
-                f"a lengthscale of {shortest:.3g} is below the grid's spacing of {spacing:.3g}: "
-                "the grid does not resolve the kernel, and evidence and predictions are far off; "
-                "use more points (grid_size) or longer lengthscales",
-                stacklevel=3,
-            )
+            if not isinstance(part, Stationary):
+                continue
+            seen = range(self.inputs) if part.active_dims is None else part.active_dims.tolist()
+            scales = part.lengthscale.detach().reshape(-1).expand(len(seen)).tolist()
+            for column, scale in zip(seen, scales, strict=True):
+                spacing = float(self.spacing[column])
+                if varies[column] and scale < spacing:
+                    warnings.warn(
+                        f"a lengthscale of {scale:.3g} is below the grid's spacing of "
+                        f"{spacing:.3g} along input {column}: the grid does not resolve the "
+                        "kernel, and evidence and predictions are far off; use more points "
+                        "(grid_size) or longer lengthscales",
+                        stacklevel=3,
+                    )
+                    return

@@ -163,10 +163,10 @@ class SKISystem:
             back = self.weights.mT.matmul(self.factor.mT)
             h = torch.linalg.solve_triangular(lower, back.mT, upper=False).mT
             half = torch.linalg.solve_triangular(lower, self.factor, upper=False)
-            own = (len(self.factor[0]) - half.square().sum()) / noise
+            own = (self.factor.shape[1] - half.square().sum()) / noise
             # K is linear in its lags: its gradient is all there is to know of sum_c h_c^T K h_c
             by_lag = self._gram_by_lag()
-            for block in h.split(COLUMNS, dim=1):
+            for block in h.split(COLUMNS, dim=1) if h.shape[1] else ():
                 by_lag -= base._bilinear_derivative(block, block)[0]
         return (by_lag * self.lags).sum() / noise + own * self.noise
 

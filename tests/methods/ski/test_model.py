@@ -197,6 +197,34 @@ def test_a_grid_too_coarse_for_the_kernel_is_said():
         model.condition(x, y)
 
 
+def test_a_constant_column_and_long_axes_raise_no_alarm(recwarn):
+    x, y = data(d=2)
+    x = torch.stack([x[:, 0], torch.full_like(x[:, 0], 3.0)], 1)
+    model = placed(x, y)
+    model.kernel.lengthscale = torch.tensor([0.6, 0.01], dtype=torch.float64)
+    model.condition(x, y)
+    assert not [w for w in recwarn if "spacing" in str(w.message)]
+
+
+def test_a_kernel_below_the_noise_needs_no_low_rank_part():
+    x, y = data(n=60)
+    model = placed(x, y, noise=0.5)
+    model.kernel.outputscale = torch.tensor(1e-5, dtype=torch.float64)
+    found = SKIEvidence().evidence(model, x, y)
+    assert found.facts["low_rank"] == 0
+    want = dense_evidence(model, x, y)
+    # With nothing kept exactly, the log-determinant is the probes' alone.
+    error = float(found.facts["logdet_error"])
+    assert 0.0 < error < 1e-2
+    torch.testing.assert_close(found.value, want, rtol=0.0, atol=3.0 * error)
+    torch.testing.assert_close(
+        gradients(model, found.value), gradients(model, want), rtol=1e-2, atol=1e-3
+    )
+    posterior = model.condition(x, y)
+    assert torch.isfinite(posterior.predict(x[:5]).variance).all()
+    assert posterior.sample_paths(2, generator=torch.Generator())(x[:5]).shape == (2, 5)
+
+
 def test_the_grid_follows_the_number_of_rows():
     x, _ = data(n=50)
     model = build(grid_size=None)
