@@ -79,7 +79,7 @@ class InducingPoints(Basis):
         """phi_r^T phi_r over the rows of x (n, d): (m,) float64, streamed; n m kernel entries."""
         total = torch.zeros(self.num_basis, dtype=torch.float64, device=x.device)
         for rows in x.split(chunk):
-            total += self(rows).square_().sum(0)
+            total += self(rows).square().sum(0)
         return total
 
 

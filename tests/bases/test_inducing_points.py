@@ -5,7 +5,7 @@ import torch
 
 from gpx.bases import InducingPoints
 from gpx.errors import ConfigError
-from gpx.kernels import Matern32
+from gpx.kernels import Constant, Matern32
 
 
 def test_basis_has_no_diagonal_precision_but_any_block_of_the_dense_one():
@@ -30,3 +30,9 @@ def test_the_prior_over_the_centres_is_that_of_the_kernel():
     torch.testing.assert_close(found, kernel)
     with pytest.raises(ConfigError, match="at least one centre"):
         InducingPoints(Matern32(1), centres[:0])
+
+
+def test_column_squares_of_a_kernel_whose_values_share_memory():
+    x = torch.linspace(0.0, 1.0, 7, dtype=torch.float64)[:, None]
+    basis = InducingPoints(Constant(3.0).double(), x[:2])
+    torch.testing.assert_close(basis.column_squares(x, chunk=4), torch.full_like(x[:2, 0], 63.0))

@@ -141,8 +141,8 @@ class EigenfunctionPass:
     def gradients(self) -> list[Tensor]:
         """Gradients of all that was added, in ``parameters``."""
         table = self._totals[0] + self._threads.sum(0)
-        through: tuple[Tensor | None, ...] = ()
-        if self.parameters:
+        through: tuple[Tensor | None, ...] = (None,) * len(self.parameters)
+        if self._table.requires_grad:  # not where no parameter moves it: a constant kernel
             through = torch.autograd.grad(
                 self._table,
                 self.parameters,

@@ -255,7 +255,8 @@ class QSGP(WeightSpaceModel):
         blocks = torch.arange(self.basis.num_blocks, device=self.family.mean.device)
         scale = self.log_scales(blocks).exp() * self.family.is_diagonal_column(blocks)
         posterior = self.new_posterior()
-        posterior.to(device=scale.device, dtype=scale.dtype)
+        # scales are float64 where the prior's variances are, whatever the weights
+        posterior.to(device=scale.device, dtype=self.family.mean.dtype)
         if isinstance(self.family, BlockDiagonalWeights):
             posterior.covariance = self.family.covariance.share()
         posterior.weight_mean.copy_(self.family.mean)

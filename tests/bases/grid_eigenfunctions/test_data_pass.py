@@ -208,3 +208,16 @@ def test_weighted_eigenfunctions_have_the_gradient_of_the_whole(inputs, frozen, 
     whole = (basis(x) * weight[:, order]).sum()
     for each, want in zip(got, torch.autograd.grad(whole, tensors), strict=True):
         torch.testing.assert_close(each, want, rtol=1e-9, atol=1e-11)
+
+
+def test_a_constant_kernel_moves_only_the_scale_of_its_one_function():
+    x = draw(20, 2)
+    kernel = Constant(1.7)
+    basis = placed(kernel, x, 3)
+    basis.select()
+    weight = draw(20, len(basis.modes().plan.index), seed=1)
+    tensors, gradients = eigenfunction_gradient(basis, x, weight)
+    loss = (weight * basis(x)).sum()
+    want = torch.autograd.grad(loss, tensors)
+    torch.testing.assert_close(gradients, list(want))
+    assert abs(float(want[0])) > 0.1

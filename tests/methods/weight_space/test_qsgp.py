@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 
-from gpx.bases import RandomFourier
+from gpx.bases import ImportanceWeightedFourier, RandomFourier
 from gpx.errors import ConfigError
 from gpx.kernels import RBF, Matern32
 from gpx.likelihoods import Gaussian, Softmax, StudentT
@@ -123,10 +123,16 @@ def test_parameter_groups_cover_every_parameter_once():
         assert len(groups["hyperparameters"]) == 3
 
 
-def test_float32_model_predicts_close_to_float64():
-    model, x, y = problem(2)
+@pytest.mark.parametrize(
+    "basis",
+    [partial(RandomFourier, block_frequencies=5), partial(ImportanceWeightedFourier, num_inputs=2)],
+    ids=["fourier", "importance_weighted"],
+)
+def test_float32_model_predicts_close_to_float64(basis):
+    """Whatever the dtype of the prior's variances, which importance weights give in float64."""
+    model, x, y = problem(2, basis=basis)
     double = model.condition(x, y).predict(x)
-    single_model, _, _ = problem(2)
+    single_model, _, _ = problem(2, basis=basis)
     single_model.load_state_dict(model.state_dict())
     single = single_model.float().condition(x.float(), y.float()).predict(x.float())
     assert single.mean.dtype == torch.float32
