@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gpx.errors import DTypeError, ShapeError, class_name
+from gpx.errors import ConfigError, DTypeError, ShapeError, class_name
 
 REAL = (torch.float32, torch.float64)
 """Precisions that gpx calculates in."""
@@ -137,3 +137,9 @@ def _short(dtype: torch.dtype) -> str:
 def _name(owner: nn.Module) -> str:
     # torch renames the class of a module that has parametrised attributes
     return class_name(owner)
+
+
+def check_num_data(expected: int, x: Tensor) -> None:
+    """Raise ConfigError unless x (n, d) has the rows that a mini-batch objective was told of."""
+    if x.shape[0] != expected:
+        raise ConfigError(f"objective.num_data={expected} but there are {x.shape[0]} training rows")

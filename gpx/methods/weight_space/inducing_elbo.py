@@ -23,6 +23,7 @@ from gpx.methods.weight_space.tracked_product import (
     precision_correction,
     product_correction,
 )
+from gpx.tensor_checks import check_num_data
 
 LOG_TWO_PI = math.log(2.0 * math.pi)
 
@@ -129,10 +130,7 @@ class InducingELBO(Objective):
     ) -> None:
         """Draw the support points and project the weights; O(support_rows n) once."""
         assert isinstance(model, QSGPInducing)
-        if x.shape[0] != self.total:
-            raise ConfigError(
-                f"objective.num_data={self.total} but there are {x.shape[0]} training rows"
-            )
+        check_num_data(self.total, x)
         if self.rows == 0:
             return
         chosen = torch.randperm(x.shape[0], generator=generator, device=x.device)[: self.rows]

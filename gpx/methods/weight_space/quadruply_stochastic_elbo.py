@@ -25,6 +25,7 @@ from gpx.methods.weight_space.group_solves import ROW_CHUNK, WeightGroup, fitted
 from gpx.methods.weight_space.model import WeightSpaceModel
 from gpx.methods.weight_space.qsgp import QSGP
 from gpx.methods.weight_space.qsrvm import QSRVM
+from gpx.tensor_checks import check_num_data
 
 LOG_TWO_PI = math.log(2.0 * math.pi)
 DEFAULT_COLUMNS, DEFAULT_DIAGONAL_COLUMNS, DEFAULT_SUPPORT_ROWS = 10_000, 1000, 500
@@ -159,10 +160,7 @@ class QuadruplyStochasticELBO(Objective):
         to where those blocks are now, and with ``snapshot`` all blocks.
         """
         assert isinstance(model, WeightSpaceModel)
-        if x.shape[0] != self.total:
-            raise ConfigError(
-                f"objective.num_data={self.total} but there are {x.shape[0]} training rows"
-            )
+        check_num_data(self.total, x)
         model.num_data.fill_(float(self.total))
         whole = model.basis.num_blocks if self.snapshot else model.anchor_blocks
         self.anchor = model.family.mean[:whole].detach().clone()

@@ -17,6 +17,7 @@ from gpx.methods.weight_space.elbo_terms import weights_kl
 from gpx.methods.weight_space.qsgp import QSGP
 from gpx.methods.weight_space.site_snapshot import SiteSnapshot, site_elbo
 from gpx.methods.weight_space.sites import check_site
+from gpx.tensor_checks import check_num_data
 
 Bound = Literal["affine", "reparam", "paper"]
 DEFAULT_COLUMNS = 10_000
@@ -163,10 +164,7 @@ class SiteBoundELBO(Objective):
     ) -> None:
         """Take the snapshot (or the anchor) and a first eta from one sample."""
         assert isinstance(model, QSGP)
-        if x.shape[0] != self.total:
-            raise ConfigError(
-                f"objective.num_data={self.total} but there are {x.shape[0]} training rows"
-            )
+        check_num_data(self.total, x)
         model.num_data.fill_(float(self.total))
         if self.snapshot is not None:
             spreading = getattr(model.report, "spread", None)
