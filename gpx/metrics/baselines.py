@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution, Normal
 
 from gpx.data.dataset import Dataset
+from gpx.linalg.nearest import nearest_neighbours
 from gpx.metrics.classification import classification_metrics
 from gpx.metrics.evaluate import evaluate
-from gpx.metrics.nearest import nearest_neighbours
 
 logger = logging.getLogger(__name__)
 

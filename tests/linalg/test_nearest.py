@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gpx.errors import ShapeError
-from gpx.metrics import nearest
+from gpx.linalg import nearest
 
 GENERATOR = torch.Generator().manual_seed(0)
 
