@@ -13,6 +13,8 @@ from gpx.linalg import cholesky, with_gradient
 CHUNK_BYTES = 2**23
 """Of the covariances of one chunk of groups; several such arrays are alive at once."""
 
+LOG_TWO_PI = math.log(2.0 * math.pi)
+
 LEAST_SQUARE = 1e-30
 """Smallest squared distance: a square root has no derivative at zero."""
 
@@ -66,64 +68,97 @@ def group_covariances(kernel: Kernel, inputs: Tensor) -> Tensor:
     return found
 
 
+def noisy_factor(covariance: Tensor, noise: Tensor, there: Tensor) -> Tensor:
+    """Lower factors of covariances (r, s, s) with noise; members not ``there`` are the identity.
+
+    Args:
+        covariance (r, s, s), noise () or (s,): of each value of a group.
+        there (r, s): False where a group has fewer members.
+
+    Raises:
+        NotPositiveDefinite: a matrix has no factor; no jitter is added.
+    """
+    system = covariance * (there.unsqueeze(2) & there.unsqueeze(1))
+    one = torch.ones_like(covariance[:, 0])
+    system.diagonal(dim1=1, dim2=2).add_(torch.where(there, noise, one))
+    name = f"covariance of {covariance.shape[1]} neighbours"
+    return cholesky(system, name=name, ladder=(0.0,))[0]
+
+
 def neighbour_log_likelihood(
-    kernel: Kernel, noise: Tensor, inputs: Tensor, residuals: Tensor
+    kernel: Kernel,
+    noise: Tensor,
+    x: Tensor,
+    residual: Tensor,
+    groups: Tensor,
+    *,
+    targets: int = 1,
 ) -> Tensor:
-    """sum_i log p(y_i | y_N(i)): the last value of every group given the others, in nats.
+    """sum over groups of log p(the last ``targets`` values of the group | its others), in nats.
 
-    With C the covariance of a group with its noise, e the last unit vector, a = C^-1 e, s = a_last
-    and b = a^T y, the conditional density has precision s and deviation b / s: its logarithm is
-    (log s - b^2 / s - log 2 pi) / 2. The gradient with respect to C has rank two,
+    With C = L L^T the covariance of a group with its noise, the given values first, z = L^{-1} y,
+    and W the rows of L^{-1} that belong to the targets, the conditional density is that of
+    independent standard normal z in those rows, less their log L_ii. With alpha_0 = C_gg^{-1} y_g
+    of the given values alone (zero at the targets) and v = W^T z, the gradient with respect to C is
 
-        -(1 / s + b^2 / s^2) a a^T / 2 + (b / s) (a alpha^T + alpha a^T) / 2,    alpha = C^-1 y,
+        (v alpha_0^T + alpha_0 v^T + v v^T - W^T W) / 2,
 
     so that an evaluation with its gradient costs one factorisation of each group.
 
     Args:
         kernel: covariance function; gradients reach its parameters.
         noise (): noise variance.
-        inputs (r, k + 1, d), residuals (r, k + 1): groups, in float64; y less its prior mean.
+        x (n, d), residual (n,): data in float64; y less its prior mean.
+        groups (r, s): rows of x, the targets last; -1 where a group has fewer.
+        targets: t, from 1 to s.
 
     Raises:
         NotPositiveDefinite: a group's covariance has no factor.
 
     Its score has mean zero under the model whatever the groups, so its maximiser is consistent; in
-    contrast to the evidence of a random subset it sees the data at their full density.
-    Cost: r k^3 / 3 operations and r k^2 kernel entries; memory of a chunk of groups.
+    contrast to the evidence of a random subset it sees the data at their full density. Where every
+    row is a target once, and is given rows that were targets before, the sum is the log density of
+    all values under a process of its own (``gpx.methods.nearest``).
+    Cost: r (s^3 / 3 + 2 t s^2) operations and r s^2 kernel entries; memory of a chunk of groups.
     Source: Vecchia 1988; Stein, Chi and Welty 2004; with all neighbours, as MuyGPs (Muyskens et al.
-    2021) and the nearest-neighbour processes of Datta et al. 2016.
+    2021) and the nearest-neighbour processes of Datta et al. 2016; several targets at once as
+    Guinness 2018.
     """
     wanted = torch.is_grad_enabled()
     parameters = [p for p in kernel.parameters() if p.requires_grad] if wanted else []
     sums = [torch.zeros_like(p) for p in parameters]
-    r, size, _ = inputs.shape
-    value, noise_gradient = residuals.new_zeros(()), residuals.new_zeros(())
-    residual_gradient = torch.empty_like(residuals)
-    unit = residuals.new_zeros(size, 1)
-    unit[-1] = 1.0
-    for rows in torch.arange(r, device=inputs.device).split(
-        max(1, CHUNK_BYTES // (8 * size * size))
-    ):
+    value, noise_gradient = residual.new_zeros(()), residual.new_zeros(())
+    residual_gradient = torch.zeros_like(residual)
+    size = groups.shape[1]
+    given = size - targets
+    last = torch.eye(size, dtype=residual.dtype, device=residual.device)[:, given:]
+    for rows in groups.split(max(1, CHUNK_BYTES // (8 * size * size))):
+        there = rows >= 0
         with torch.set_grad_enabled(bool(parameters)):
-            covariance = group_covariances(kernel, inputs[rows])
+            covariance = group_covariances(kernel, x[rows.clamp_min(0)])
         with torch.no_grad():
-            y = residuals[rows].unsqueeze(2)
-            system = covariance.detach().clone()
-            system.diagonal(dim1=1, dim2=2).add_(noise)
-            factor, _ = cholesky(system, name=f"covariance of {size} neighbours", ladder=(0.0,))
-            solved = torch.cholesky_solve(torch.cat([unit.expand_as(y), y], 2), factor)
-            a, alpha = solved[..., 0], solved[..., 1]
-            s, b = a[:, -1], alpha[:, -1]
-            value += 0.5 * (s.log() - b.square() / s - math.log(2.0 * math.pi)).sum()
+            y = (residual[rows.clamp_min(0)] * there).unsqueeze(2)
+            factor = noisy_factor(covariance.detach(), noise, there)
+            z = torch.linalg.solve_triangular(factor, y, upper=False)
+            deviations = factor.diagonal(dim1=1, dim2=2)[:, given:]
+            own = z[:, given:]
+            # rows that are not there have z = 0 and a deviation of one
+            value -= deviations.log().sum() + 0.5 * own.square().sum()
+            value -= 0.5 * LOG_TWO_PI * there[:, given:].sum(dtype=value.dtype)
             if not wanted:
                 continue
-            residual_gradient[rows] = -(b / s).unsqueeze(1) * a
-            # G = a u^T + u a^T
-            u = (0.5 * b / s).unsqueeze(1) * alpha
-            u -= (0.25 * (1.0 / s + (b / s).square())).unsqueeze(1) * a
-            noise_gradient += 2.0 * (a * u).sum()
-            weights = a.unsqueeze(2) * u.unsqueeze(1)
-            weights = weights + weights.mT
+            columns = torch.linalg.solve_triangular(factor.mT, last, upper=True)  # W^T
+            before = torch.linalg.solve_triangular(
+                factor[:, :given, :given].mT, z[:, :given], upper=True
+            )
+            v = columns @ own
+            residual_gradient.index_add_(0, rows[there], -v.squeeze(2)[there])
+            weights = torch.baddbmm(v @ v.mT, columns, columns.mT, beta=0.5, alpha=-0.5)
+            outer = 0.5 * v @ before.mT
+            weights[:, :, :given] += outer
+            weights[:, :given] += outer.mT
+            weights *= there.unsqueeze(2) & there.unsqueeze(1)
+            noise_gradient += weights.diagonal(dim1=1, dim2=2).sum()
         if parameters:
             found = torch.autograd.grad(covariance, parameters, weights, allow_unused=True)
             for total, part in zip(sums, found, strict=True):
@@ -131,5 +166,5 @@ def neighbour_log_likelihood(
     if not wanted:
         return value
     return with_gradient(
-        value, [residuals, noise, *parameters], [residual_gradient, noise_gradient, *sums]
+        value, [residual, noise, *parameters], [residual_gradient, noise_gradient, *sums]
     )

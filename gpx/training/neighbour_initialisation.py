@@ -70,13 +70,11 @@ class NeighbourInitialisation(SubsetInitialisation):
         count = min(self.num_neighbours, n - 1)
         near = neighbours(fitted.kernel, inputs, chosen, count)
         groups = torch.cat([near, chosen[:, None]], 1)
-        group_inputs, group_targets = inputs[groups], targets[groups]
 
         def loss() -> Tensor:
-            mean = fitted.mean(group_inputs.flatten(0, 1)).view_as(group_targets)
-            value = neighbour_log_likelihood(
-                fitted.kernel, fitted.likelihood.noise_variance, group_inputs, group_targets - mean
-            )
+            noise = fitted.likelihood.noise_variance
+            residual = targets - fitted.mean(inputs)
+            value = neighbour_log_likelihood(fitted.kernel, noise, inputs, residual, groups)
             return -value / len(chosen)
 
         def after_evaluation(number: int, value: float, replayed: bool) -> None:

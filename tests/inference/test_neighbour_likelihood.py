@@ -24,27 +24,34 @@ def draw(groups, size, seed=0):
     return x, torch.randn(groups, size, generator=generator, dtype=DOUBLE)
 
 
+@pytest.mark.parametrize("targets", [1, 3, 7])
 @pytest.mark.parametrize("kernel", kernels(), ids=lambda k: k.name)
-def test_value_and_gradient_are_those_of_the_conditional_densities(kernel, monkeypatch):
+def test_value_and_gradient_are_those_of_the_conditional_densities(kernel, targets, monkeypatch):
+    """Groups of seven in two chunks; some miss given values, some targets."""
     monkeypatch.setattr("gpx.inference.neighbour_likelihood.CHUNK_BYTES", 8 * 49 * 2)
     kernel = kernel.double()
-    x, y = draw(5, 7)
+    x, y = draw(1, 30)
+    x, y = x[0], y[0].requires_grad_()
     noise = torch.tensor(0.1, dtype=DOUBLE, requires_grad=True)
-    y.requires_grad_()
     variables = [y, noise, *kernel.parameters()]
-    got = neighbour_log_likelihood(kernel, noise, x, y)
+    groups = torch.rand(5, 30, generator=torch.Generator().manual_seed(1)).argsort(1)[:, :7]
+    groups[1, :2] = groups[2, 1] = groups[3, -targets] = -1
+    got = neighbour_log_likelihood(kernel, noise, x, y, groups, targets=targets)
     want = torch.zeros((), dtype=DOUBLE)
-    for inputs, values in zip(x, y, strict=True):
-        joint = kernel.evaluate(inputs) + noise * torch.eye(7, dtype=DOUBLE)
-        want = want + MultivariateNormal(torch.zeros(7).double(), joint).log_prob(values)
-        given = MultivariateNormal(torch.zeros(6).double(), joint[:6, :6])
-        want = want - given.log_prob(values[:6])
+    for group in groups:
+        for sign, rows in ((1.0, group), (-1.0, group[:-targets])):
+            rows = rows[rows >= 0]
+            if rows.numel():
+                joint = kernel.evaluate(x[rows]) + noise * torch.eye(len(rows), dtype=DOUBLE)
+                zero = torch.zeros(len(rows), dtype=DOUBLE)
+                want = want + sign * MultivariateNormal(zero, joint).log_prob(y[rows])
     torch.testing.assert_close(got, want, rtol=1e-11, atol=0.0)
     found, expected = torch.autograd.grad(got, variables), torch.autograd.grad(want, variables)
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-10)
     with torch.no_grad():
-        assert neighbour_log_likelihood(kernel, noise, x, y).item() == got.item()
+        again = neighbour_log_likelihood(kernel, noise, x, y, groups, targets=targets)
+    assert again.item() == got.item()
 
 
 def test_neighbours_are_the_nearest_in_the_kernels_metric_and_never_the_row_itself():
@@ -73,4 +80,6 @@ def test_a_singular_group_is_an_error():
     x[0, 1] = x[0, 0]
     zero = torch.zeros((), dtype=DOUBLE)
     with pytest.raises(NotPositiveDefinite, match="covariance of 4 neighbours"):
-        neighbour_log_likelihood(RBF(ard_num_dims=3).double(), zero, x, y)
+        neighbour_log_likelihood(
+            RBF(ard_num_dims=3).double(), zero, x[0], y[0], torch.arange(4)[None]
+        )
