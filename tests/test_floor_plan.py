@@ -25,6 +25,7 @@ FLOORS = [
         "methods.eigenfunctions",
         "methods.reweighted",
         "methods.ski",
+        "methods.nearest",
     },
     {"models", "objectives"},
     {"diagnostics", "comparators", "data"},

@@ -19,7 +19,7 @@ def nearest_neighbours(x: Tensor, queries: Tensor, k: int, exclude: Tensor | Non
     """Row numbers of the k nearest points, Euclidean, exact.
 
     Args:
-        x (n, d): points to search in, float64 on the CPU.
+        x (n, d): points to search in, float64.
         queries (q, d): points to search for.
         k: how many; at most n (n - 1 with ``exclude``), fewer are given where n is smaller.
         exclude (q,): for each query the one row that must not be its neighbour.
@@ -31,13 +31,13 @@ def nearest_neighbours(x: Tensor, queries: Tensor, k: int, exclude: Tensor | Non
     Raises:
         ShapeError: different numbers of columns.
 
-    Cost: tree search for d <= 32; beyond that O(q n d) time in chunks of 128 MiB.
+    Cost: tree search on a CPU for d <= 32; else O(q n d) time in chunks of 128 MiB.
     """
     if x.shape[1] != queries.shape[1]:
         raise ShapeError(f"points have {x.shape[1]} columns, queries {queries.shape[1]}")
     spare = 0 if exclude is None else 1
     wanted = min(k + spare, len(x))
-    if x.shape[1] <= TREE_DIMENSIONS:
+    if x.shape[1] <= TREE_DIMENSIONS and x.device.type == "cpu":
         near = _tree(x, queries, wanted)
     else:
         near = _pairs(x, queries, wanted)
@@ -60,7 +60,7 @@ def _pairs(x: Tensor, queries: Tensor, k: int) -> Tensor:
         torch.addmm(half_norms, chunk, x.mT, alpha=-1.0).topk(k, dim=1, largest=False).indices
         for chunk in queries.split(rows)
     ]
-    return torch.cat(found) if found else torch.empty(0, k, dtype=torch.long)
+    return torch.cat(found) if found else half_norms.new_empty(0, k, dtype=torch.long)
 
 
 def _without(near: Tensor, exclude: Tensor) -> Tensor:

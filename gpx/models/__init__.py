@@ -8,6 +8,7 @@ from gpx.methods.eigenfunctions.posterior import GRIEFPosterior
 from gpx.methods.exact.model import ExactGP, ExactPosterior
 from gpx.methods.grid.model import GridGP
 from gpx.methods.grid.posterior import GridPosterior
+from gpx.methods.nearest.vecchia import Vecchia, VecchiaPosterior
 from gpx.methods.reweighted.hyper_priors import (
     HyperPriors,
     InverseGamma,
@@ -58,5 +59,7 @@ __all__ = [
     "SGPRPosterior",
     "SKIPosterior",
     "SVGPPosterior",
+    "Vecchia",
+    "VecchiaPosterior",
     "WeightPriors",
 ]

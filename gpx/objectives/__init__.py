@@ -8,6 +8,7 @@ from gpx.methods.exact.iterative_mll import IterativeMLL
 from gpx.methods.exact.marginal_likelihood import MarginalLikelihood
 from gpx.methods.grid.gcv import GCV
 from gpx.methods.grid.mll import GridMLL
+from gpx.methods.nearest.vecchia_mll import VecchiaMLL
 from gpx.methods.reweighted.evidence import ReweightedEvidence
 from gpx.methods.ski.evidence import SKIEvidence
 from gpx.methods.sparse.cg_lower_bound import CGLowerBound
@@ -36,6 +37,7 @@ __all__ = [
     "ReweightedEvidence",
     "SKIEvidence",
     "SiteBoundELBO",
+    "VecchiaMLL",
     "WeightSpaceELBO",
     "exact_site_elbo",
 ]

@@ -1,0 +1,141 @@
+"""Blocks of near rows, in an order that spreads, each with the nearest rows of earlier blocks."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+CHUNK = 1 << 23
+"""Distances held at a time (64 MiB in float64)."""
+
+LARGEST_ROUND = 1024
+"""Points that one round of the maximin ordering adds at most; it compares all their pairs."""
+
+
+def blocks(x: Tensor, size: int) -> Tensor:
+    """Rows of x in blocks of about ``size`` near ones, by halving along the widest input.
+
+    Args:
+        x (n, d): n at least one.
+        size: 1 gives every row a block of its own.
+
+    Returns:
+        (B, s): row numbers, every row once; -1 where a block has fewer than s.
+
+    Cost: O(n log n) per halving, log2(n / size) halvings.
+    """
+    n = x.shape[0]
+    if size <= 1:
+        return torch.arange(n, device=x.device)[:, None]
+    halvings = max(0, round(math.log2(n / size)))
+    count = 2**halvings
+    width = -(-n // count)
+    # copies of evenly spaced rows fill the last places up, and are taken out again at the end
+    copies = torch.linspace(0, n - 1, count * width - n, device=x.device).long() + n
+    rows = torch.cat([torch.arange(n, device=x.device), copies])[None]
+    for _ in range(halvings):
+        points = x[rows % n]
+        widest = (points.amax(1) - points.amin(1)).argmax(1)
+        along = points.gather(2, widest[:, None, None].expand(-1, points.shape[1], 1)).squeeze(2)
+        rows = rows.gather(1, along.argsort(dim=1, stable=True)).view(2 * len(rows), -1)
+    rows = rows.masked_fill(rows >= n, -1)
+    return rows[(rows >= 0).any(1)]
+
+
+def maximin_order(points: Tensor) -> Tensor:
+    """An order in which every point is about as far as possible from all before it: (m,).
+
+    Farthest points first, in rounds: a round takes of the farthest third as many as there are
+    before, those that have no farther one of the round within the least of their distances. Points
+    of one round are thus at least that far from each other and from all before.
+
+    Cost: O(m^2 d), in rounds of at most ``LARGEST_ROUND`` points.
+    Source: Guinness 2018 (maximin ordering); Katzfuss and Guinness 2021.
+    """
+    m = points.shape[0]
+    first = (points - points.mean(0)).square().sum(1).argmin()  # the most central point
+    order, found = [first[None]], 1
+    distance = (points - points[first]).square().sum(1)
+    distance[first] = -1.0
+    while found < m:
+        wanted = min(max(1, found // 2), m - found, LARGEST_ROUND)
+        far, candidates = distance.topk(wanted)
+        gaps = torch.cdist(points[candidates], points[candidates]).square()
+        crowded = (gaps < far[-1]).tril(-1).any(1)
+        chosen = candidates[~crowded]
+        order.append(chosen)
+        found += len(chosen)
+        for rows in torch.arange(m, device=points.device).split(max(1, CHUNK // len(chosen))):
+            near = torch.cdist(points[rows], points[chosen]).square().amin(1)
+            distance[rows] = torch.minimum(distance[rows], near)
+        distance[chosen] = -1.0
+    return torch.cat(order)
+
+
+def earlier_rows(x: Tensor, ordered: Tensor, count: int) -> Tensor:
+    """For each block the ``count`` rows of earlier blocks that are nearest to its centre.
+
+    Args:
+        x (n, d), ordered (B, s): ``blocks`` in their order.
+        count: k; all there are where there are fewer.
+
+    Returns:
+        (B, k): row numbers, -1 where there are fewer.
+
+    Cost: O(B n d) operations, in chunks.
+    """
+    there = ordered >= 0
+    flat = ordered[there]
+    members = there.sum(1)
+    ends = members.cumsum(0)  # rows of this block and of earlier ones
+    centres = torch.where(there.unsqueeze(2), x[ordered.clamp_min(0)], 0.0).sum(1)
+    centres = centres / members.unsqueeze(1)
+    points = x[flat]
+    half_norms = 0.5 * points.square().sum(1)
+    place = torch.arange(len(flat), device=x.device)
+    found = []
+    for part in torch.arange(len(ordered), device=x.device).split(max(1, CHUNK // len(flat))):
+        last = int(ends[part[-1]] - members[part[-1]])  # rows before the last block of the part
+        near = torch.full((len(part), count), -1, dtype=torch.long, device=x.device)
+        if last:
+            gap = torch.addmm(half_norms[:last], centres[part], points[:last].mT, alpha=-1.0)
+            later = place[:last] >= (ends - members)[part].unsqueeze(1)
+            gap.masked_fill_(later, torch.inf)
+            least, columns = gap.topk(min(count, last), dim=1, largest=False)
+            near[:, : columns.shape[1]] = torch.where(least.isinf(), -1, flat[columns])
+        found.append(near)
+    return torch.cat(found)
+
+
+class Groups(NamedTuple):
+    """Rows of data, -1 where there are fewer.
+
+    Attributes:
+        given (B, k): rows of earlier blocks.
+        blocks (B, s): every row once.
+    """
+
+    given: Tensor
+    blocks: Tensor
+
+
+def conditioning_groups(x: Tensor, block_size: int, count: int) -> Groups:
+    """Blocks in maximin order, and the earlier rows nearest to each.
+
+    Args:
+        x (n, d): coordinates in which near rows are strongly correlated.
+        block_size, count: s, about, and k.
+
+    Returns:
+        blocks and what each is given; prod_b p(y_b | y_given) is a density of all rows.
+
+    Cost: see ``maximin_order`` and ``earlier_rows``; n^2 / s distances.
+    """
+    rows = blocks(x, block_size)
+    there = (rows >= 0).unsqueeze(2)
+    centres = torch.where(there, x[rows.clamp_min(0)], 0.0).sum(1) / there.sum(1)
+    rows = rows[maximin_order(centres)]
+    return Groups(earlier_rows(x, rows, min(count, max(1, len(x) - 1))), rows)
