@@ -76,7 +76,4 @@ def neighbour_conditional(
         means.append((weight * residual[rows.clamp_min(0)]).sum(1))
         variances.append((joint[:, size, size] - white.square().sum((1, 2))).clamp_min(0.0))
         weights.append(weight)
-    if not means:
-        none = residual.new_zeros(0)
-        return Conditional(none, none, residual.new_zeros(0, size))
     return Conditional(torch.cat(means), torch.cat(variances), torch.cat(weights))

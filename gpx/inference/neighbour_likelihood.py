@@ -56,7 +56,7 @@ def group_covariances(kernel: Kernel, inputs: Tensor) -> Tensor:
         return kernel.pairs(left, right).view(r, k, k)
 
     def squared_distance(z1: Tensor, z2: Tensor) -> Tensor:
-        z = z1.view(r, k, -1)
+        z = z1.view(r, k, z1.shape[1])
         z = z - z.detach().mean(1, keepdim=True)
         square = z.square().sum(2)
         cross = torch.baddbmm(square.unsqueeze(2) + square.unsqueeze(1), z, z.mT, alpha=-2.0)

@@ -42,6 +42,7 @@ RUNS = {
     ],
     "sgpr": [*ARM, "trainer.max_steps=8", "approx.num_inducing=40"],
     "ski": ["data=toy1d", "trainer.max_steps=8", "approx.outside=clamp"],
+    "vecchia": [*ARM, "trainer.max_steps=8", "approx.num_neighbours=20"],
     "svgp": [*ARM, "trainer.max_steps=30", "approx.num_inducing=40", "trainer.batch_size=100"],
 }
 """Every approx= of configs/approx, with options that make it a matter of seconds."""

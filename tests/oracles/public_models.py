@@ -87,6 +87,7 @@ MODELS = {
         models.GRIEF, num_inputs=INPUTS, num_eigenfunctions=30, search_sweeps=0, trial_evaluations=0
     ),
     "SKI": lambda: gaussian(models.SKI, num_inputs=INPUTS, grid_size=12),
+    "Vecchia": lambda: gaussian(models.Vecchia, num_neighbours=10, block_size=4),
     "Reweighted": lambda: gaussian(
         models.Reweighted,
         basis=partial(GridFeatures, num_inputs=INPUTS),
@@ -112,6 +113,7 @@ OBJECTIVES = {
     "GCV": ("GridGP", objectives.GCV),
     "EigenfunctionEvidence": ("GRIEF", objectives.EigenfunctionEvidence),
     "SKIEvidence": ("SKI", objectives.SKIEvidence),
+    "VecchiaMLL": ("Vecchia", objectives.VecchiaMLL),
     "ReweightedEvidence": ("Reweighted", objectives.ReweightedEvidence),
 }
 """Public objective -> a model it fits, and how it is made."""

@@ -34,7 +34,7 @@ class Vecchia(Model):
         num_neighbours: k, rows that a block is given.
         block_size: s, rows of a block, about; they share a factorisation. 1: every row for itself
             (the classical approximation), (k + s)^3 / s operations a row against (k + 1)^3.
-        prediction_neighbours: rows that a prediction is given; None: k + s.
+        prediction_neighbours: rows that a prediction is given.
         research: times that neighbours are searched for anew, in the metric of the hyperparameters
             that an optimisation has found, each followed by another one.
 
@@ -62,27 +62,25 @@ class Vecchia(Model):
         kernel: Kernel,
         mean: Mean,
         likelihood: Gaussian,
-        num_neighbours: int = 60,
-        block_size: int = 16,
-        prediction_neighbours: int | None = None,
+        num_neighbours: int = 120,
+        block_size: int = 32,
+        prediction_neighbours: int = 256,
         research: int = 1,
     ) -> None:
         super().__init__()
-        asked = (
-            num_neighbours + block_size if prediction_neighbours is None else prediction_neighbours
-        )
-        if min(num_neighbours, block_size, asked) < 1 or research < 0:
+        least = min(num_neighbours, block_size, prediction_neighbours)
+        if least < 1 or research < 0:
             raise ConfigError(
                 f"num_neighbours={num_neighbours}, block_size={block_size} and "
-                f"prediction_neighbours={asked} must be at least 1, and research={research} not "
-                "negative"
+                f"prediction_neighbours={prediction_neighbours} must be at least 1, and "
+                f"research={research} not negative"
             )
         self.kernel = kernel
         self.mean = mean
         self.likelihood = likelihood
         self.num_neighbours = num_neighbours
         self.block_size = block_size
-        self.prediction_neighbours = asked
+        self.prediction_neighbours = prediction_neighbours
         self.research = research
         self._round = 0
         self.register_data_sized()
