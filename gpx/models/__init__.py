@@ -8,6 +8,7 @@ from gpx.methods.eigenfunctions.posterior import GRIEFPosterior
 from gpx.methods.exact.model import ExactGP, ExactPosterior
 from gpx.methods.grid.model import GridGP
 from gpx.methods.grid.posterior import GridPosterior
+from gpx.methods.nearest.swsgp import SWSGP, SWSGPPosterior
 from gpx.methods.nearest.vecchia import Vecchia, VecchiaPosterior
 from gpx.methods.reweighted.hyper_priors import (
     HyperPriors,
@@ -36,6 +37,7 @@ __all__ = [
     "SGPR",
     "SKI",
     "SVGP",
+    "SWSGP",
     "CGLBPosterior",
     "ExactGP",
     "ExactPosterior",
@@ -59,6 +61,7 @@ __all__ = [
     "SGPRPosterior",
     "SKIPosterior",
     "SVGPPosterior",
+    "SWSGPPosterior",
     "Vecchia",
     "VecchiaPosterior",
     "WeightPriors",

@@ -8,6 +8,7 @@ from gpx.methods.exact.iterative_mll import IterativeMLL
 from gpx.methods.exact.marginal_likelihood import MarginalLikelihood
 from gpx.methods.grid.gcv import GCV
 from gpx.methods.grid.mll import GridMLL
+from gpx.methods.nearest.swsgp_objective import SWSGPObjective
 from gpx.methods.nearest.vecchia_mll import VecchiaMLL
 from gpx.methods.reweighted.evidence import ReweightedEvidence
 from gpx.methods.ski.evidence import SKIEvidence
@@ -36,6 +37,7 @@ __all__ = [
     "QuadruplyStochasticELBO",
     "ReweightedEvidence",
     "SKIEvidence",
+    "SWSGPObjective",
     "SiteBoundELBO",
     "VecchiaMLL",
     "WeightSpaceELBO",

@@ -20,8 +20,9 @@ ALGORITHMS: dict[str, type[torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
     "adagrad": torch.optim.Adagrad,
     "sgd": torch.optim.SGD,
+    "sparse_adam": torch.optim.SparseAdam,
 }
-SPARSE_ALGORITHMS = ("adagrad", "sgd")
+SPARSE_ALGORITHMS = ("adagrad", "sgd", "sparse_adam")
 """Those that touch only the entries with a gradient; the others keep O(m) moments moving."""
 DENSE_OPTIONS = ("momentum", "weight_decay")
 """Options with which even those move every entry. (The rate's decay is a function of the step, so

@@ -42,6 +42,13 @@ RUNS = {
     ],
     "sgpr": [*ARM, "trainer.max_steps=8", "approx.num_inducing=40"],
     "ski": ["data=toy1d", "trainer.max_steps=8", "approx.outside=clamp"],
+    "swsgp": [
+        *ARM,
+        "trainer.max_steps=30",
+        "approx.num_inducing=40",
+        "approx.num_neighbours=6",
+        "trainer.batch_size=100",
+    ],
     "vecchia": [*ARM, "trainer.max_steps=8", "approx.num_neighbours=20"],
     "svgp": [*ARM, "trainer.max_steps=30", "approx.num_inducing=40", "trainer.batch_size=100"],
 }

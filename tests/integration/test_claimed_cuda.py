@@ -28,6 +28,12 @@ SHORT = {
     "sgpr optimizer=adam": ["trainer.max_steps=3", "approx.num_inducing=20"],
     "svgp optimizer=adam": ["trainer.max_steps=3", "approx.num_inducing=20"],
     "exact approx.solver=iterative": ["trainer.max_steps=1", "approx.iterative.variance=exact"],
+    "swsgp": [
+        "trainer.max_steps=3",
+        "approx.num_inducing=20",
+        "approx.num_neighbours=6",
+        "trainer.batch_size=100",
+    ],
     "vecchia": ["trainer.max_steps=3", "approx.num_neighbours=20"],
     "cglb": ["trainer.max_steps=3", "approx.num_inducing=20"],
     "grief": ["trainer.max_steps=2", "approx.num_eigenfunctions=30"],

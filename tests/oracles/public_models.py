@@ -87,6 +87,7 @@ MODELS = {
         models.GRIEF, num_inputs=INPUTS, num_eigenfunctions=30, search_sweeps=0, trial_evaluations=0
     ),
     "SKI": lambda: gaussian(models.SKI, num_inputs=INPUTS, grid_size=12),
+    "SWSGP": lambda: points(models.SWSGP, num_neighbours=5),
     "Vecchia": lambda: gaussian(models.Vecchia, num_neighbours=10, block_size=4),
     "Reweighted": lambda: gaussian(
         models.Reweighted,
@@ -113,6 +114,7 @@ OBJECTIVES = {
     "GCV": ("GridGP", objectives.GCV),
     "EigenfunctionEvidence": ("GRIEF", objectives.EigenfunctionEvidence),
     "SKIEvidence": ("SKI", objectives.SKIEvidence),
+    "SWSGPObjective": ("SWSGP", lambda: objectives.SWSGPObjective(NUM)),
     "VecchiaMLL": ("Vecchia", objectives.VecchiaMLL),
     "ReweightedEvidence": ("Reweighted", objectives.ReweightedEvidence),
 }

@@ -1,0 +1,401 @@
+"""SWSGP: very many inducing points, of which every input sees the nearest few."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import embedding
+
+from gpx.errors import ConfigError
+from gpx.inducing import KMeans, Selector, Uniform, require_selector
+from gpx.inducing.base import settled_size
+from gpx.inference.neighbour_conditional import (
+    LocalSystem,
+    local_system,
+    near_coordinates,
+    neighbour_conditional,
+)
+from gpx.kernels.base import Kernel
+from gpx.likelihoods import Gaussian, Likelihood
+from gpx.linalg.nearest import nearest_neighbours
+from gpx.means.base import Mean
+from gpx.methods.base.model import Marginals, Model, Posterior
+from gpx.sampling import SHARED, Frequencies, prior_functions
+
+Rule = Literal["kernel", "correlation", "euclidean", "random"]
+RULES = ("kernel", "correlation", "euclidean", "random")
+Covariance = Literal["diagonal", "full"]
+
+DENSE_LIMIT = 2048
+"""Inducing points up to which K_zz is factorised (for q = p) and k-means chooses them."""
+
+SCORE_BYTES = 2**26
+"""Of the scores of one chunk of inputs against all inducing points."""
+
+PREDICT_CHUNK = 1024
+"""Test rows per step of a prediction."""
+
+WARM_NEIGHBOURS = 64
+"""Rows that give q(u) its start at an inducing point."""
+
+
+class LocalTerms(NamedTuple):
+    """q(f) at inputs, each given its own few inducing variables.
+
+    Attributes:
+        marginals: mean (b,) and variance (b,) of f.
+        kl (b,): KL(q(u_I) || p(u_I)) in nats, I the inducing variables of the input.
+    """
+
+    marginals: Marginals
+    kl: Tensor
+
+
+class SWSGP(Model):
+    """Sparse variational GP in which every input depends on its H nearest inducing points alone.
+
+    q(u) = N(m, S) over the values u (less the prior mean) at M inducing points Z. For an input x
+    with nearest points I, q(f) = N(a^T m_I, k - a^T K_I a + a^T S_I a) with a = K_I^{-1} k_I(x), so
+    that nothing is M x M when S is diagonal, and M may be 10^5. Values are not whitened: that would
+    mix all M. Local systems are solved in float64 whatever the data.
+
+    Args:
+        kernel, mean, likelihood: parts of the model; any likelihood of one latent function.
+        num_inputs: d.
+        num_inducing: M.
+        num_neighbours: H; at most M.
+        num_data: n when known; caps M.
+        covariance: "diagonal" S, or "full" S = L L^T (M^2 numbers: up to some thousand points).
+        rule: what is nearest: largest "kernel" value, largest "correlation", least "euclidean"
+            distance in units of the lengthscales (a tree search; for the kernels that fall with the
+            distance the same as the first two), or "random" points (a control that must fail).
+        learn_inducing: train Z; otherwise neighbours can be found once (``SWSGPObjective``).
+        warm_start: start q(u) at local regressions on the data near each inducing point (labels of
+            classes: at the prior); otherwise at the prior, N(0, K_zz) for full S.
+        selector: where inducing points start; None: k-means up to 2,048, rows at random above.
+        jitter: added to K_I, relative to the kernel's variance.
+
+    Raises:
+        ConfigError: sizes below one, H above M, or an unknown option.
+
+    Source: Tran thesis, section 4.3 and algorithm 2.
+    """
+
+    kernel: Kernel
+    mean: Mean
+    likelihood: Likelihood
+
+    def __init__(
+        self,
+        *,
+        kernel: Kernel,
+        mean: Mean,
+        likelihood: Likelihood,
+        num_inputs: int,
+        num_inducing: int = 4096,
+        num_neighbours: int = 32,
+        num_data: int | None = None,
+        covariance: Covariance = "diagonal",
+        rule: Rule = "kernel",
+        learn_inducing: bool = True,
+        warm_start: bool = True,
+        selector: Selector | None = None,
+        jitter: float = 1e-6,
+    ) -> None:
+        super().__init__()
+        if min(num_inputs, num_inducing, num_neighbours) < 1:
+            raise ConfigError(
+                f"num_inputs={num_inputs}, num_inducing={num_inducing} and "
+                f"num_neighbours={num_neighbours} must be at least 1"
+            )
+        if num_neighbours > num_inducing:
+            raise ConfigError(
+                f"num_neighbours={num_neighbours} is above num_inducing={num_inducing}: an input "
+                "cannot see more inducing points than there are; lower it, or use approx=svgp"
+            )
+        if rule not in RULES:
+            raise ConfigError(f"rule={rule}: expected one of {', '.join(RULES)}")
+        if covariance not in ("diagonal", "full"):
+            raise ConfigError(f"covariance={covariance}: expected diagonal or full")
+        if jitter < 0:
+            raise ConfigError(f"jitter={jitter} must not be negative")
+        size = num_inducing if num_data is None else min(num_inducing, num_data)
+        self.kernel = kernel
+        self.mean = mean
+        self.likelihood = likelihood
+        self.num_neighbours = min(num_neighbours, size)
+        self.rule = rule
+        self.warm_start = warm_start
+        small = size <= DENSE_LIMIT
+        default: Selector = KMeans() if small else Uniform()
+        self.selector = default if selector is None else require_selector(selector)
+        self.jitter = jitter
+        self._asked = num_inducing
+        self.inducing = nn.Parameter(torch.zeros(size, num_inputs), requires_grad=learn_inducing)
+        # a column each, so that the gradient of the rows that a batch touches can be sparse
+        self.q_mean = nn.Parameter(torch.zeros(size, 1))
+        self.q_log_deviation: nn.Parameter | None = None
+        self.q_factor: nn.Parameter | None = None
+        if covariance == "full":
+            self.q_factor = nn.Parameter(torch.eye(size))
+        else:
+            self.q_log_deviation = nn.Parameter(torch.zeros(size, 1))
+
+    def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
+        """As in ``Model``: M where more were asked for than there are data."""
+        return settled_size(self._asked, self.inducing.shape[0])
+
+    def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
+        """Choose inducing points among the data, and where q(u) starts.
+
+        Raises:
+            ConfigError: x has another number of columns than ``num_inputs``.
+            DataError: fewer rows than inducing points.
+        """
+        size, width = self.inducing.shape
+        if x.shape[1] != width:
+            raise ConfigError(
+                f"the model was made for num_inputs={width}, the data have {x.shape[1]}"
+            )
+        points = self.selector(x, self.kernel, size, generator=generator)
+        with torch.no_grad():
+            self.inducing.copy_(points)
+            self._start(x, y)
+
+    def _start(self, x: Tensor, y: Tensor) -> None:
+        """q(u) = p(u), or where local regressions put it."""
+        deviation = self.kernel.diagonal(self.inducing).sqrt()
+        if self.warm_start and isinstance(self.likelihood, Gaussian):
+            data = near_coordinates(self.kernel, x.double())
+            asked = near_coordinates(self.kernel, self.inducing.double())
+            local = neighbour_conditional(
+                self.kernel,
+                self.likelihood.noise_variance.double(),
+                x.double(),
+                (y - self.mean(x)).double(),
+                self.inducing.double(),
+                nearest_neighbours(data, asked, WARM_NEIGHBOURS),
+            )
+            self.q_mean.copy_(local.mean.unsqueeze(1))
+            least = self.jitter**0.5 * deviation
+            deviation = torch.maximum(local.variance.sqrt().to(deviation), least)
+            factor = deviation.diag() if self.q_factor is not None else None
+        else:
+            self.q_mean.zero_()
+            factor = None
+            if self.q_factor is not None:
+                system = self.system(torch.arange(len(self.inducing))[None].to(x.device), x[None])
+                factor = system.factor[0]
+        if self.q_factor is not None and factor is not None:
+            self.q_factor.copy_(factor)
+        if self.q_log_deviation is not None:
+            self.q_log_deviation.copy_(deviation.log().unsqueeze(1))
+
+    # --- which inducing points an input sees -----------------------------------------------------
+
+    @torch.no_grad()
+    def nearest(self, x: Tensor) -> Tensor:
+        """The inducing points that inputs x (b, d) see: (b, H) numbers.
+
+        Cost: b M kernel entries, in chunks; a tree search for "euclidean".
+        """
+        return nearest_inducing(self.kernel, self.inducing, x, self.num_neighbours, self.rule)
+
+    def local_terms(self, x: Tensor, near: Tensor) -> LocalTerms:
+        """q(f) at x (b, d) given the inducing points ``near``, and the divergence of theirs.
+
+        Args:
+            near (b, h): of each input; or (1, h), the same for all, whose kl is (1,).
+
+        Cost: b h^3 operations (full S: b h^2 M more).
+        """
+        asked = x.unsqueeze(0) if near.shape[0] == 1 else x.unsqueeze(1)
+        system = self.system(near, asked)
+        h = near.shape[1]
+        mean = embedding(near, self.q_mean, sparse=self._sparse).double()  # (g, h, 1)
+        weights = system.weights
+        white_mean = torch.linalg.solve_triangular(system.factor, mean, upper=False)
+        log_prior = system.factor.diagonal(dim1=1, dim2=2).log().sum(1)
+        if self.q_factor is None:
+            assert self.q_log_deviation is not None
+            log_deviation = embedding(near, self.q_log_deviation, sparse=self._sparse).double()
+            root = torch.diag_embed(log_deviation.exp().squeeze(2))
+            log_q = log_deviation.sum((1, 2))
+        else:
+            root = self.q_factor.tril()[near].double()  # (g, h, M): a root of S_I, no Cholesky
+            inner = root @ root.mT
+            log_q = torch.linalg.cholesky(inner).diagonal(dim1=1, dim2=2).log().sum(1)
+        added = (root.mT @ weights).square().sum(1)  # (g, q)
+        white_root = torch.linalg.solve_triangular(system.factor, root, upper=False)
+        kl = 0.5 * (white_root.square().sum((1, 2)) + white_mean.square().sum((1, 2)) - h)
+        kl = kl + log_prior - log_q
+        marginals = Marginals(
+            (weights * mean).sum(1).flatten().to(x) + self.mean(x),
+            (system.rest + added).flatten().to(x),
+        )
+        return LocalTerms(marginals, kl.to(x))
+
+    @property
+    def _sparse(self) -> bool:
+        return self.q_factor is None
+
+    def system(self, near: Tensor, asked: Tensor) -> LocalSystem:
+        """Covariances of u at ``near`` (g, h) and f at ``asked`` (g, q, d), in float64."""
+        points, asked = self.inducing[near].double(), asked.double()
+        jitter = self.jitter * self.kernel.diagonal(self.inducing[:1]).double().mean().detach()
+        return local_system(self.kernel, points, asked, jitter)
+
+    def _root(self) -> Tensor:
+        """Deviations (M,), or a root of S (M, M)."""
+        if self.q_factor is not None:
+            return self.q_factor.tril()
+        assert self.q_log_deviation is not None
+        return self.q_log_deviation.exp().squeeze(1)
+
+    # --- prediction ------------------------------------------------------------------------------
+
+    def condition(self, x: Tensor, y: Tensor) -> SWSGPPosterior:
+        """The posterior process of q as it was trained; the data are not looked at."""
+        posterior = self.new_posterior()
+        posterior.keep(self.inducing, inducing=self.inducing, q_mean=self.q_mean.squeeze(1))
+        with torch.no_grad():
+            posterior.keep(self.inducing, q_root=self._root())
+        return posterior
+
+    def new_posterior(self) -> SWSGPPosterior:
+        """As in ``Model``."""
+        return SWSGPPosterior(
+            self.kernel,
+            self.mean,
+            num_neighbours=self.num_neighbours,
+            rule=self.rule,
+            jitter=self.jitter,
+        )
+
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        """``variational`` (full S) or ``touched`` (diagonal S: sparse gradients), and the rest."""
+        role = "touched" if self._sparse else "variational"
+        chosen = [p for p in (self.q_mean, self.q_log_deviation, self.q_factor) if p is not None]
+        taken = {id(p) for p in (*chosen, self.inducing)}
+        inducing = {"inducing": [self.inducing]} if self.inducing.requires_grad else {}
+        rest = [p for p in self.parameters() if id(p) not in taken]
+        return {role: chosen, **inducing, "hyperparameters": rest}
+
+
+@torch.no_grad()
+def nearest_inducing(kernel: Kernel, z: Tensor, x: Tensor, count: int, rule: Rule) -> Tensor:
+    """Numbers (b, count) of the inducing points z (M, d) that inputs x (b, d) see; see ``SWSGP``.
+
+    "random" depends on the input alone: an input sees the same points whenever it is asked.
+    """
+    if rule == "euclidean":
+        points, asked = (near_coordinates(kernel, t.double()) for t in (z, x))
+        return nearest_neighbours(points, asked, count)
+    found = []
+    for rows in x.split(max(1, SCORE_BYTES // (8 * len(z)))):
+        if rule == "random":
+            draws = torch.Generator().manual_seed(0)
+            direction = torch.randn(x.shape[1], generator=draws, dtype=torch.float64).to(x.device)
+            phases = torch.rand(len(z), generator=draws, dtype=torch.float64).to(x.device)
+            score = ((1e4 * (rows.double() @ direction).sin())[:, None] * (1.0 + phases)).sin()
+        else:
+            score = kernel.evaluate(rows, z)
+            if rule == "correlation":
+                score = score / kernel.diagonal(z).sqrt()
+        found.append(score.topk(count, dim=1).indices)
+    return torch.cat(found)
+
+
+class SWSGPPosterior(Posterior):
+    """Posterior process of q(u), seen by every input through its nearest inducing points.
+
+    Also that of an SVGP which was trained with all its inducing points and predicts with the
+    nearest H: ``keep`` its Z, and mean and root of its q(u).
+
+    Args:
+        kernel, mean: copied.
+        num_neighbours, rule, jitter: as in ``SWSGP``.
+
+    Attributes:
+        inducing (M, d), q_mean (M,): Z, m.
+        q_root (M,) or (M, r): deviations, or a root of S.
+    """
+
+    data_sized = ("inducing", "q_mean", "q_root")
+    inducing: Tensor
+    q_mean: Tensor
+    q_root: Tensor
+
+    def __init__(
+        self, kernel: Kernel, mean: Mean, *, num_neighbours: int, rule: Rule, jitter: float
+    ) -> None:
+        super().__init__()
+        self.kernel = copy.deepcopy(kernel).requires_grad_(False)
+        self.mean = copy.deepcopy(mean).requires_grad_(False)
+        self.num_neighbours = num_neighbours
+        self.rule: Rule = rule
+        self.jitter = jitter
+        self.register_data_sized()
+
+    def facts(self) -> dict[str, bool | int | float | str]:
+        """As in ``Posterior``: how many inducing points an input sees."""
+        return {"neighbours": self.num_neighbours, "rule": self.rule}
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Marginals:
+        """Marginals of f at x (n, d): O(H^3) a row and the search among M points."""
+        parts = [self._predict(rows) for rows in x.split(PREDICT_CHUNK)]
+        mean, variance, _, _ = (torch.cat(pieces) for pieces in zip(*parts, strict=True))
+        return Marginals(mean + self.mean(x), variance)
+
+    def _predict(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        near = nearest_inducing(self.kernel, self.inducing, x, self.num_neighbours, self.rule)
+        jitter = self.jitter * self.kernel.diagonal(self.inducing[:1]).double().mean()
+        points = self.inducing.double()[near]
+        system = local_system(self.kernel, points, x.double().unsqueeze(1), jitter)
+        weights = system.weights.squeeze(2)
+        root = self.q_root.double()[near]
+        spread = root * weights if root.ndim == 2 else (root * weights.unsqueeze(2)).sum(1)
+        mean = (weights * self.q_mean.double()[near]).sum(1)
+        variance = system.rest.squeeze(1) + spread.square().sum(1)
+        return mean.to(x), variance.to(x), weights.to(x), near
+
+    @torch.no_grad()
+    def sample_paths(
+        self, num: int, *, generator: torch.Generator, frequencies: Frequencies = SHARED
+    ) -> Callable[[Tensor], Tensor]:
+        """``num`` functions x (n, d) -> (num, n), the same wherever they are asked.
+
+        f(x) = prior(x) + a(x)^T (u - prior(Z))_I with u ~ q and a prior function from random
+        Fourier features; it jumps where the nearest inducing points change, as the mean does.
+
+        Raises:
+            ConfigError: the kernel has no random Fourier features.
+        """
+        size, num_inputs = self.inducing.shape
+        prior = prior_functions(
+            self.kernel, num, num_inputs, generator=generator, frequencies=frequencies
+        )
+        width = self.q_root.shape[-1]
+        noise = torch.randn(
+            num, width, generator=generator, dtype=self.q_mean.dtype, device=self.q_mean.device
+        )
+        root = self.q_root
+        u = self.q_mean + (noise * root if root.ndim == 1 else noise @ root.mT)
+        # u has the jitter that K_I has
+        jitter = self.jitter * self.kernel.diagonal(self.inducing[:1]).mean()
+        nugget = torch.randn(
+            num, size, generator=generator, dtype=self.q_mean.dtype, device=self.q_mean.device
+        )
+        gap = u - prior(self.inducing) - jitter.sqrt() * nugget
+
+        @torch.no_grad()
+        def paths(x: Tensor) -> Tensor:
+            _, _, weights, near = self._predict(x)
+            return prior(x) + self.mean(x) + (gap[:, near] * weights).sum(2)
+
+        return paths

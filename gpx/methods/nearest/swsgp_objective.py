@@ -1,0 +1,170 @@
+"""The objective of SWSGP: expected log-likelihood less the mean divergence of what inputs see."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from gpx.errors import ConfigError
+from gpx.likelihoods.base import Likelihood
+from gpx.methods.base.objective import Evidence, Kind, Objective
+from gpx.methods.nearest.swsgp import LocalTerms
+from gpx.tensor_checks import check_num_data
+
+Scope = Literal["point", "batch", "independent"]
+SCOPES = ("point", "batch", "independent")
+
+
+@runtime_checkable
+class Local(Protocol):
+    """What the objective asks of a model: inputs that see a few of its inducing variables."""
+
+    likelihood: Likelihood
+    inducing: Tensor
+    num_neighbours: int
+
+    def nearest(self, x: Tensor) -> Tensor:
+        """Numbers (b, H) of the inducing variables that inputs x (b, d) see."""
+
+    def local_terms(self, x: Tensor, near: Tensor) -> LocalTerms:
+        """q(f) at x (b, d) given those, and their divergence."""
+
+
+class SWSGPObjective(Objective[Local]):
+    """(n / B) sum over the batch of E_q log p(y | f), less its mean of KL(q(u_I) || p(u_I)).
+
+    **Not a bound of the evidence** where an input sees its own neighbours (``scope="point"``): each
+    is charged one n-th of a local divergence, and the value exceeds the evidence by tens of nats
+    for small H. It trains; it does not compare H, M or kernels. It is the bound, estimated without
+    bias, where all inputs see all inducing points (H = M).
+
+    Args:
+        num_data: n.
+        scope: whose neighbours an input sees. "point": its own. "batch": those of its batch, all of
+            them (a bound for these sets if they did not depend on the batch). "independent": those
+            of another batch, drawn independently: an unbiased estimate of a true bound, poor to
+            train with when H is far below M.
+        refresh: with inducing points that are not learned, steps after which the neighbours of all
+            data are found anew; 0: once. A step then costs the same whatever M.
+
+    Raises:
+        ConfigError: sizes out of range, or an unknown scope.
+
+    Cost: B H^3 operations a step, and B M kernel entries where Z is learned; memory n H for the
+    table of neighbours where it is not.
+    Source: Tran thesis, section 4.3 and algorithm 2.
+    """
+
+    batching = "minibatch"
+    kind = "estimate"
+    models = (Local,)
+    made_for = "SWSGP"
+    data_sized: ClassVar[tuple[str, ...]] = ("table",)
+    table: Tensor
+
+    def __init__(self, num_data: int, scope: Scope = "point", refresh: int = 0) -> None:
+        super().__init__()
+        if num_data < 1 or refresh < 0:
+            raise ConfigError(
+                f"num_data={num_data} must be positive, refresh={refresh} not negative"
+            )
+        if scope not in SCOPES:
+            raise ConfigError(f"scope={scope}: expected one of {', '.join(SCOPES)}")
+        self.total = num_data
+        self.scope = scope
+        self.refresh = refresh
+        self.steps = 0
+        self.register_data_sized()
+        self._rows: Tensor | None = None
+        self._x: Tensor | None = None
+
+    def num_data(self, x: Tensor) -> int:
+        """n, whatever the batch."""
+        return self.total
+
+    def get_extra_state(self) -> dict[str, int]:
+        """Steps done, so that a resumed run refreshes at the same ones."""
+        return {"steps": self.steps}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        """Restore ``get_extra_state``."""
+        self.steps = int(state["steps"])
+
+    def prepare(
+        self, model: Local, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    ) -> None:
+        """Find the neighbours of all data, where inducing points are not learned."""
+        check_num_data(self.total, x)
+        self._fill_table(model, x)
+
+    def _fill_table(self, model: Local, x: Tensor) -> None:
+        if not model.inducing.requires_grad and self.scope == "point":
+            self.table = model.nearest(x).int()
+
+    def before_step(self, model: Local, x: Tensor, y: Tensor, rows: Tensor) -> None:
+        """Remember which rows the batch is of."""
+        if self.refresh and self.steps and self.steps % self.refresh == 0:
+            self._fill_table(model, x)
+        self._rows, self._x = rows, x
+
+    def after_step(self, model: Local) -> None:
+        """Count it."""
+        self.steps += 1
+
+    def _near(self, model: Local, x: Tensor, generator: torch.Generator | None) -> Tensor:
+        """(B, H), or (1, h) when all of the batch see the same."""
+        if self.scope == "independent":
+            data = x if self._x is None else self._x
+            drawn = torch.randint(len(data), (len(x),), generator=generator, device=x.device)
+            return model.nearest(data[drawn]).unique()[None]
+        rows = self._rows
+        if rows is not None and len(rows) == len(x) and self.table.numel():
+            return self.table[rows].long()
+        near = model.nearest(x)
+        return near.unique()[None] if self.scope == "batch" else near
+
+    def evidence(
+        self, model: Local, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    ) -> Evidence:
+        """Value with parts ``fit`` (expected log-likelihood) and ``complexity`` (mean KL)."""
+        near = self._near(model, x, generator)
+        self._rows = None
+        terms = model.local_terms(x, near)
+        scale = self.total / x.shape[0]
+        fit = model.likelihood.expected_log_prob(y, *terms.marginals).sum() * scale
+        complexity = terms.kl.mean()
+        return Evidence(fit - complexity, self._kind(model), {"fit": fit, "complexity": complexity})
+
+    def _kind(self, model: Local) -> Kind:
+        whole = model.num_neighbours == model.inducing.shape[0]
+        return "unbiased" if whole or self.scope == "independent" else "estimate"
+
+    @torch.no_grad()
+    def full_evidence(
+        self,
+        model: Local,
+        x: Tensor,
+        y: Tensor,
+        *,
+        batch_size: int,
+        generator: torch.Generator | None = None,
+    ) -> Evidence:
+        """The objective over all data (for other scopes than "point": the mean over batches)."""
+        if self.scope != "point":
+            found = super().full_evidence(model, x, y, batch_size=batch_size, generator=generator)
+            return Evidence(found.value, found.kind, facts={"bound": False})
+        fit = torch.zeros((), dtype=torch.float64, device=x.device)
+        complexity = torch.zeros_like(fit)
+        for rows_x, rows_y in zip(x.split(batch_size), y.split(batch_size), strict=True):
+            terms = model.local_terms(rows_x, model.nearest(rows_x))
+            fit += model.likelihood.expected_log_prob(rows_y, *terms.marginals).sum().double()
+            complexity += terms.kl.sum().double() / self.total
+        whole = self._kind(model) == "unbiased"
+        return Evidence(
+            fit - complexity,
+            "lower_bound" if whole else "estimate",
+            {"fit": fit, "complexity": complexity},
+            facts={"bound": whole},
+        )

@@ -1,0 +1,375 @@
+"""SWSGP: the exact tests of its specification (H1), its neighbours, its posterior."""
+
+import math
+
+import pytest
+import torch
+from torch.distributions import MultivariateNormal, kl_divergence
+
+from gpx.errors import ConfigError
+from gpx.kernels import RBF, Matern52
+from gpx.likelihoods import Bernoulli, Gaussian
+from gpx.means import Constant, Zero
+from gpx.methods.nearest.swsgp import nearest_inducing
+from gpx.models import SWSGP, SWSGPPosterior
+from gpx.objectives import SWSGPObjective
+
+NUM, M = 40, 12
+JITTER = 1e-6
+
+
+def draws(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def data(n=NUM, d=2, seed=0):
+    generator = draws(seed)
+    x = torch.randn(n, d, generator=generator).double()
+    return x, x.sin().sum(1) + 0.3 * torch.randn(n, generator=generator).double()
+
+
+def model(h=4, m=M, seed=1, likelihood=None, **options):
+    """Anywhere in the space of its parameters."""
+    made = SWSGP(
+        kernel=Matern52(2, lengthscale=[0.8, 1.3], outputscale=1.4),
+        mean=Constant(0.2),
+        likelihood=Gaussian(0.1) if likelihood is None else likelihood,
+        num_inputs=2,
+        num_inducing=m,
+        num_neighbours=h,
+        jitter=JITTER,
+        **options,
+    ).double()
+    generator = draws(seed)
+    with torch.no_grad():
+        made.inducing.copy_(torch.randn(m, 2, generator=generator))
+        made.q_mean.copy_(torch.randn(m, 1, generator=generator))
+        if made.q_factor is None:
+            made.q_log_deviation.copy_(0.5 * torch.randn(m, 1, generator=generator) - 1.0)
+        else:
+            root = 0.3 * torch.randn(m, m, generator=generator).tril().double()
+            made.q_factor.copy_(root + torch.eye(m).double())
+    return made
+
+
+def covariances(made):
+    """K_zz with its jitter, and S, both dense."""
+    z = made.inducing
+    prior = made.kernel.evaluate(z)
+    prior = prior + JITTER * 1.4 * torch.eye(len(z)).double()
+    if made.q_factor is None:
+        return prior, (2.0 * made.q_log_deviation.squeeze(1)).exp().diag()
+    root = made.q_factor.tril()
+    return prior, root @ root.mT
+
+
+def svgp(made, x, y, total):
+    """The unwhitened bound of an SVGP with the same Z and q(u), written down."""
+    prior, s = covariances(made)
+    m, cross = made.q_mean.squeeze(1), made.kernel.evaluate(made.inducing, x)
+    a = torch.linalg.solve(prior, cross)
+    mean = a.mT @ m + made.mean(x)
+    variance = made.kernel.diagonal(x) - (cross * a).sum(0) + (a * (s @ a)).sum(0)
+    kl = kl_divergence(MultivariateNormal(m, s), MultivariateNormal(torch.zeros_like(m), prior))
+    fit = made.likelihood.expected_log_prob(y, mean, variance).sum() * total / len(x)
+    return mean, variance, fit - kl
+
+
+def gradients(value, made):
+    found = torch.autograd.grad(value, list(made.parameters()), allow_unused=True)
+    return [g.to_dense() if g.is_sparse else g for g in found]
+
+
+@pytest.mark.parametrize("covariance", ["diagonal", "full"])
+@pytest.mark.parametrize("scope", ["point", "batch", "independent"])
+def test_with_all_inducing_points_it_is_svgp(covariance, scope):
+    x, y = data()
+    made = model(M, covariance=covariance)
+    found = SWSGPObjective(200, scope).evidence(made, x, y, generator=draws())
+    mean, variance, value = svgp(made, x, y, 200)
+    torch.testing.assert_close(found.value, value, rtol=1e-10, atol=0.0)
+    assert found.kind == "unbiased"
+    terms = made.local_terms(x, made.nearest(x))
+    torch.testing.assert_close(terms.marginals.mean, mean, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(terms.marginals.variance, variance, rtol=1e-8, atol=1e-10)
+    for ours, theirs in zip(gradients(found.value, made), gradients(value, made), strict=True):
+        if covariance == "full" and ours.shape == (M, M):
+            theirs = theirs.tril()
+        # the jitter follows the kernel's variance in the oracle's matrix, without a gradient
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("h", [1, 3, M])
+def test_at_the_prior_nothing_is_added_and_nothing_diverges(h):
+    x, _ = data()
+    made = model(h, covariance="full")
+    prior, _ = covariances(made)
+    with torch.no_grad():
+        made.q_mean.zero_()
+        made.q_factor.copy_(torch.linalg.cholesky(prior))
+    terms = made.local_terms(x, made.nearest(x))
+    torch.testing.assert_close(terms.marginals.mean, made.mean(x), rtol=0.0, atol=1e-12)
+    torch.testing.assert_close(terms.marginals.variance, made.kernel.diagonal(x), rtol=1e-9, atol=0)
+    torch.testing.assert_close(terms.kl, torch.zeros(NUM).double(), rtol=0.0, atol=1e-9)
+
+
+def test_whatever_is_seen_the_prior_of_f_is_that_of_the_kernel():
+    """4,000 draws of neighbours, u and f: within four standard errors of K_xx, 15 entries."""
+    x, _ = data(5)
+    made = model(3)
+    z, generator, num = made.inducing.detach(), draws(3), 4000
+    prior, _ = covariances(made)
+    prior, cross = prior.detach(), made.kernel.evaluate(z, x).detach()
+    want = made.kernel.evaluate(x).detach()
+    seen = torch.rand(num, M, generator=generator).argsort(1)[:, :3]
+    inner = prior[seen.unsqueeze(2), seen.unsqueeze(1)]
+    u = torch.linalg.cholesky(inner) @ torch.randn(num, 3, 1, generator=generator).double()
+    a = torch.linalg.solve(inner, cross[seen])
+    rest = want - cross[seen].mT @ a + 1e-9 * torch.eye(5).double()
+    noise = torch.linalg.cholesky(rest) @ torch.randn(num, 5, 1, generator=generator).double()
+    f = (a.mT @ u + noise).squeeze(2)
+    found = f.mT @ f / num
+    variances = want.diagonal()
+    error = ((want.square() + variances.outer(variances)) / num).sqrt()
+    assert ((found - want).abs() < 4.0 * error).all()
+
+
+def test_divergence_grows_with_what_is_seen():
+    x, _ = data(6)
+    made = model(M, covariance="full")
+    order = made.nearest(x)
+    values = torch.stack([made.local_terms(x, order[:, :h]).kl for h in range(1, M + 1)])
+    assert (values.diff(dim=0) > -1e-9).all()
+    prior, s = covariances(made)
+    m = made.q_mean.squeeze(1)
+    whole = kl_divergence(MultivariateNormal(m, s), MultivariateNormal(torch.zeros_like(m), prior))
+    torch.testing.assert_close(values[-1], whole.expand(6), rtol=1e-9, atol=0.0)
+
+
+def test_numbering_of_inducing_points_means_nothing():
+    x, y = data()
+    made, other = model(), model()
+    order = torch.randperm(M, generator=draws())
+    with torch.no_grad():
+        for name in ("inducing", "q_mean", "q_log_deviation"):
+            getattr(other, name).copy_(getattr(made, name)[order])
+    values = [SWSGPObjective(NUM).evidence(each, x, y).value for each in (made, other)]
+    torch.testing.assert_close(*values, rtol=1e-12, atol=0.0)
+
+
+@pytest.mark.parametrize("covariance", ["diagonal", "full"])
+def test_what_no_input_sees_has_no_gradient(covariance):
+    x, y = data(2)
+    made = model(3, covariance=covariance)
+    SWSGPObjective(NUM).evidence(made, x, y).value.backward()
+    seen = made.nearest(x).unique()
+    unseen = [i for i in range(M) if i not in seen.tolist()]
+    assert unseen
+    parameters = (made.inducing, made.q_mean, made.q_log_deviation, made.q_factor)
+    for parameter in (p for p in parameters if p is not None):
+        gradient = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
+        assert (gradient[unseen] == 0.0).all()
+        assert (gradient[seen] != 0.0).any(1).all()
+    assert made.q_mean.grad.is_sparse == (covariance == "diagonal")
+
+
+def test_the_nearest_of_a_trained_svgp_predict_by_the_same_code():
+    """Mean and root of the q(u) of any SVGP, kept in the posterior; one local system a row."""
+    x, _ = data(6)
+    made = model(4, covariance="full")
+    posterior = SWSGPPosterior(
+        made.kernel, made.mean, num_neighbours=4, rule="kernel", jitter=JITTER
+    ).double()
+    posterior.keep(
+        made.inducing,
+        inducing=made.inducing,
+        q_mean=made.q_mean.squeeze(1),
+        q_root=made.q_factor.tril(),
+    )
+    found = posterior.predict(x)
+    prior, s = covariances(made)
+    for i, near in enumerate(made.nearest(x)):
+        inner, cross = prior[near][:, near], made.kernel.evaluate(made.inducing[near], x[i : i + 1])
+        a = torch.linalg.solve(inner, cross).squeeze(1)
+        mean = a @ made.q_mean[near, 0] + made.mean(x[:1])[0]
+        variance = 1.4 - a @ cross.squeeze(1) + a @ s[near][:, near] @ a
+        torch.testing.assert_close(found.mean[i], mean, rtol=1e-9, atol=1e-10)
+        torch.testing.assert_close(found.variance[i], variance, rtol=1e-8, atol=1e-10)
+    mine = made.condition(x, x[:, 0]).predict(x)
+    torch.testing.assert_close(mine.mean, found.mean, rtol=1e-12, atol=0.0)
+
+
+def test_a_diagonal_factor_is_the_diagonal_variant():
+    x, y = data()
+    diagonal, full = model(), model(covariance="full")
+    with torch.no_grad():
+        full.q_factor.copy_(diagonal.q_log_deviation.squeeze(1).exp().diag())
+    values = [SWSGPObjective(NUM).evidence(each, x, y).value for each in (diagonal, full)]
+    torch.testing.assert_close(*values, rtol=1e-12, atol=0.0)
+
+
+def test_batches_of_a_partition_average_to_all_the_data():
+    x, y = data()
+    made, objective = model(), SWSGPObjective(NUM)
+    parts = [
+        objective.evidence(made, x[rows], y[rows]).value for rows in torch.arange(NUM).split(8)
+    ]
+    whole = objective.full_evidence(made, x, y, batch_size=7)
+    torch.testing.assert_close(torch.stack(parts).mean(), whole.value, rtol=1e-12, atol=0.0)
+    assert whole.kind == "estimate"
+    assert not whole.facts["bound"]
+
+
+def log_evidence(made, x, y):
+    noise = made.likelihood.noise_variance * torch.eye(len(x)).double()
+    joint = made.kernel.evaluate(x) + noise
+    return MultivariateNormal(made.mean(x), joint).log_prob(y)
+
+
+def test_one_set_for_all_points_bounds_the_evidence():
+    x, y = data()
+    for seed in range(20):
+        made = model(5, seed=seed)
+        near = torch.randperm(M, generator=draws(seed))[:5][None]
+        terms = made.local_terms(x, near)
+        fit = made.likelihood.expected_log_prob(y, *terms.marginals).sum()
+        assert fit - terms.kl.sum() <= log_evidence(made, x, y)
+
+
+def test_an_independent_batch_estimates_a_bound_without_bias():
+    """By enumeration: three rows, batches of two of the nine ordered pairs."""
+    x, y = data(3)
+    made = model(2, m=6)
+    objective = SWSGPObjective(3, "independent")
+    pairs = [(i, j) for i in range(3) for j in range(3)]
+    values = []
+    for drawn in pairs:
+        near = made.nearest(x[list(drawn)]).unique()[None]
+        terms = made.local_terms(x, near)
+        fit = made.likelihood.expected_log_prob(y, *terms.marginals).sum()
+        values.append(fit - terms.kl.sum())
+        assert values[-1] <= log_evidence(made, x, y)
+    want = torch.stack(values).mean()
+    generator, found = draws(5), []
+    for _ in range(600):
+        rows = torch.randint(3, (2,), generator=generator)
+        objective.before_step(made, x, y, rows)
+        found.append(objective.evidence(made, x[rows], y[rows], generator=generator).value)
+    found = torch.stack(found).detach()
+    assert (found.mean() - want).abs() < 4.5 * found.std() / math.sqrt(600)
+
+
+def test_each_point_with_neighbours_of_its_own_is_no_bound():
+    """The specification's example: 30 points, H = 1, held hyperparameters, all data a step."""
+    x = torch.linspace(-2.0, 2.0, 30).double()[:, None]
+    kernel = Matern52(1, lengthscale=0.3)
+    made = SWSGP(
+        kernel=kernel,
+        mean=Zero(),
+        likelihood=Gaussian(0.05),
+        num_inputs=1,
+        num_inducing=30,
+        num_neighbours=1,
+        covariance="full",
+        jitter=1e-8,
+    ).double()
+    joint = kernel.evaluate(x).detach() + 0.05 * torch.eye(30).double()
+    y = torch.linalg.cholesky(joint) @ torch.randn(30, generator=draws()).double()
+    with torch.no_grad():
+        made.inducing.copy_(x)
+    objective, chosen = SWSGPObjective(30), [made.q_mean, made.q_factor]
+    optimiser = torch.optim.Adam(chosen, lr=0.05)
+    for _ in range(400):
+        optimiser.zero_grad()
+        loss = -objective.evidence(made, x, y).value
+        loss.backward()
+        optimiser.step()
+    exact = log_evidence(made, x, y).item()
+    assert -loss.item() > exact + 20.0
+    found = objective.full_evidence(made, x, y, batch_size=30)
+    assert (found.kind, found.facts["bound"]) == ("estimate", False)
+
+
+@pytest.mark.parametrize("rule", ["kernel", "correlation", "euclidean"])
+def test_kernel_correlation_and_distance_agree_on_what_is_near(rule):
+    x, _ = data()
+    z = model(m=M).inducing.detach()
+    kernel = RBF(2, lengthscale=[0.3, 2.0]).double()
+    near = nearest_inducing(kernel, z, x, 5, rule)
+    scale = kernel.lengthscale.detach()
+    want = torch.cdist(x / scale, z / scale).topk(5, largest=False).indices
+    assert torch.equal(near.sort(1).values, want.sort(1).values)
+
+
+def test_random_points_belong_to_the_input():
+    x, _ = data()
+    z = model(m=M).inducing.detach()
+    first = nearest_inducing(RBF(2).double(), z, x, 5, "random")
+    assert torch.equal(first[7:9], nearest_inducing(RBF(2).double(), z, x[7:9], 5, "random"))
+    assert (first.sort(1).values.diff() > 0).all()
+    assert len({tuple(row) for row in first.sort(1).values.tolist()}) > 10
+
+
+def test_fixed_inducing_points_have_their_neighbours_found_once():
+    x, y = data()
+    made = model(learn_inducing=False)
+    objective, free = SWSGPObjective(NUM, refresh=2), SWSGPObjective(NUM)
+    objective.prepare(made, x, y)
+    assert objective.table.shape == (NUM, 4)
+    rows = torch.tensor([3, 30, 11])
+    objective.before_step(made, x, y, rows)
+    got = objective.evidence(made, x[rows], y[rows]).value
+    torch.testing.assert_close(got, free.evidence(made, x[rows], y[rows]).value)
+    with torch.no_grad():
+        made.kernel.lengthscale = torch.tensor([5.0, 0.1]).double()
+    before = objective.table.clone()
+    for _ in range(3):
+        objective.before_step(made, x, y, rows)
+        objective.after_step(made)
+    assert not torch.equal(objective.table, before)
+    assert torch.equal(objective.table.long(), made.nearest(x))
+
+
+@pytest.mark.parametrize("covariance", ["diagonal", "full"])
+def test_the_start_is_near_the_posterior_or_at_the_prior(covariance):
+    x, y = data(200)
+    made = SWSGP(
+        kernel=Matern52(2),
+        mean=Zero(),
+        likelihood=Gaussian(0.1),
+        num_inputs=2,
+        num_inducing=40,
+        num_neighbours=10,
+        covariance=covariance,
+    ).double()
+    made.initialise(x, y, generator=draws())
+    predicted = made.condition(x, y).predict(x).mean
+    assert float((predicted - y).square().mean()) < 0.2 * float(y.var())
+    labels = SWSGP(
+        kernel=Matern52(2),
+        mean=Zero(),
+        likelihood=Bernoulli(),
+        num_inputs=2,
+        num_inducing=40,
+        num_neighbours=10,
+        covariance=covariance,
+    ).double()
+    labels.initialise(x, y.sign(), generator=draws())
+    terms = labels.local_terms(x, labels.nearest(x))
+    assert (terms.marginals.mean == 0.0).all()
+    if covariance == "full":
+        torch.testing.assert_close(terms.kl, torch.zeros(200).double(), rtol=0.0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"h": 20}, "num_neighbours=20 is above num_inducing=12"),
+        ({"rule": "far"}, "rule=far: expected one of"),
+        ({"covariance": "banded"}, "covariance=banded: expected diagonal or full"),
+        ({"h": 0}, "must be at least 1"),
+    ],
+)
+def test_options_that_make_no_sense(options, message):
+    with pytest.raises(ConfigError, match=message):
+        model(**options)
