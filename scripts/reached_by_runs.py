@@ -95,6 +95,7 @@ RUNS: dict[str, list[str]] = {
     "grid circle": [*GRID, "data.gap_share=0.2", "approx.fft_points=10"],
     "ski": ["data=toy1d", "approx=ski"],
     "swsgp": [*ARM, "approx=swsgp", "approx.num_inducing=60", "approx.num_neighbours=8"],
+    "vnngp": [*ARM, "approx=vnngp", "approx.num_neighbours=8"],
     "vecchia": [*ARM, "approx=vecchia"],
     "ski two inputs": [
         "approx=ski",

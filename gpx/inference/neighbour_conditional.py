@@ -10,6 +10,7 @@ from torch import Tensor
 from gpx.inference.neighbour_likelihood import CHUNK_BYTES, group_covariances, noisy_factor
 from gpx.kernels.base import Kernel
 from gpx.kernels.stationary import Stationary
+from gpx.linalg.nearest import nearest_neighbours
 
 
 class Conditional(NamedTuple):
@@ -18,11 +19,13 @@ class Conditional(NamedTuple):
     Attributes:
         mean (q,), variance (q,): of f; the variance is not negative.
         weights (q, k): mean = sum_j weights_j residual_j, of every row of the group.
+        near (q, k): those rows.
     """
 
     mean: Tensor
     variance: Tensor
     weights: Tensor
+    near: Tensor
 
 
 def near_coordinates(kernel: Kernel, x: Tensor) -> Tensor:
@@ -125,4 +128,14 @@ def neighbour_conditional(
         weights.append(system.weights.squeeze(2))
         means.append((weights[-1] * residual[rows.clamp_min(0)]).sum(1))
         variances.append(system.rest.squeeze(1))
-    return Conditional(torch.cat(means), torch.cat(variances), torch.cat(weights))
+    return Conditional(torch.cat(means), torch.cat(variances), torch.cat(weights), near)
+
+
+def local_regression(
+    kernel: Kernel, noise: Tensor, x: Tensor, residual: Tensor, queries: Tensor, count: int = 64
+) -> Conditional:
+    """``neighbour_conditional`` on the ``count`` rows nearest to each query, in float64."""
+    x, queries = x.double(), queries.double()
+    points, asked = near_coordinates(kernel, x), near_coordinates(kernel, queries)
+    near = nearest_neighbours(points, asked, count)
+    return neighbour_conditional(kernel, noise.double(), x, residual.double(), queries, near)

@@ -8,8 +8,10 @@ from gpx.methods.eigenfunctions.posterior import GRIEFPosterior
 from gpx.methods.exact.model import ExactGP, ExactPosterior
 from gpx.methods.grid.model import GridGP
 from gpx.methods.grid.posterior import GridPosterior
-from gpx.methods.nearest.swsgp import SWSGP, SWSGPPosterior
+from gpx.methods.nearest.posterior import NearestPosterior
+from gpx.methods.nearest.swsgp import SWSGP
 from gpx.methods.nearest.vecchia import Vecchia, VecchiaPosterior
+from gpx.methods.nearest.vnngp import VNNGP
 from gpx.methods.reweighted.hyper_priors import (
     HyperPriors,
     InverseGamma,
@@ -38,6 +40,7 @@ __all__ = [
     "SKI",
     "SVGP",
     "SWSGP",
+    "VNNGP",
     "CGLBPosterior",
     "ExactGP",
     "ExactPosterior",
@@ -52,6 +55,7 @@ __all__ = [
     "LogNormal",
     "Marginals",
     "Model",
+    "NearestPosterior",
     "Posterior",
     "QSGPInducing",
     "QSGPPosterior",
@@ -61,7 +65,6 @@ __all__ = [
     "SGPRPosterior",
     "SKIPosterior",
     "SVGPPosterior",
-    "SWSGPPosterior",
     "Vecchia",
     "VecchiaPosterior",
     "WeightPriors",

@@ -10,6 +10,7 @@ from gpx.methods.grid.gcv import GCV
 from gpx.methods.grid.mll import GridMLL
 from gpx.methods.nearest.swsgp_objective import SWSGPObjective
 from gpx.methods.nearest.vecchia_mll import VecchiaMLL
+from gpx.methods.nearest.vnngp_elbo import VNNGPELBO
 from gpx.methods.reweighted.evidence import ReweightedEvidence
 from gpx.methods.ski.evidence import SKIEvidence
 from gpx.methods.sparse.cg_lower_bound import CGLowerBound
@@ -23,6 +24,7 @@ from gpx.methods.weight_space.site_bound_elbo import SiteBoundELBO, exact_site_e
 __all__ = [
     "GCV",
     "SVGPELBO",
+    "VNNGPELBO",
     "BarelyBiasedMLL",
     "CGLowerBound",
     "CollapsedELBO",

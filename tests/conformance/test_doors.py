@@ -24,6 +24,7 @@ METHODS = {
     "qsrvm": ["approx=qsrvm"],
     "grid": ["approx=grid"],
     "swsgp": ["approx=swsgp", "approx.num_inducing=8", "approx.num_neighbours=4"],
+    "vnngp": ["approx=vnngp", "approx.num_neighbours=4"],
     "vecchia": ["approx=vecchia", "approx.num_neighbours=8"],
     "grief": ["approx=grief", "approx.num_eigenfunctions=20"],
     "reweighted": ["approx=reweighted", "approx.num_basis=20"],

@@ -108,6 +108,7 @@ MODELS = {
     "QSRVM": lambda: models.QSRVM(**parts(means.Zero()), num_data=36, num_inputs=2, sweeps=3),
     "SKI": lambda: models.SKI(**parts(), num_inputs=2, grid_size=9),
     "SWSGP": lambda: models.SWSGP(**parts(), num_inputs=2, num_inducing=7, num_neighbours=3),
+    "VNNGP": lambda: models.VNNGP(**parts(), num_inputs=2, num_data=36, num_neighbours=5),
     "Vecchia": lambda: models.Vecchia(**parts(), num_neighbours=10, block_size=4),
     "Reweighted": lambda: models.Reweighted(
         **parts(),

@@ -49,6 +49,12 @@ RUNS = {
         "approx.num_neighbours=6",
         "trainer.batch_size=100",
     ],
+    "vnngp": [
+        *ARM,
+        "trainer.max_steps=30",
+        "approx.num_neighbours=10",
+        "trainer.batch_size=100",
+    ],
     "vecchia": [*ARM, "trainer.max_steps=8", "approx.num_neighbours=20"],
     "svgp": [*ARM, "trainer.max_steps=30", "approx.num_inducing=40", "trainer.batch_size=100"],
 }

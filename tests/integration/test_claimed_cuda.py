@@ -34,6 +34,11 @@ SHORT = {
         "approx.num_neighbours=6",
         "trainer.batch_size=100",
     ],
+    "vnngp": [
+        "trainer.max_steps=3",
+        "approx.num_neighbours=6",
+        "trainer.batch_size=100",
+    ],
     "vecchia": ["trainer.max_steps=3", "approx.num_neighbours=20"],
     "cglb": ["trainer.max_steps=3", "approx.num_inducing=20"],
     "grief": ["trainer.max_steps=2", "approx.num_eigenfunctions=30"],

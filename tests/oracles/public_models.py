@@ -88,6 +88,7 @@ MODELS = {
     ),
     "SKI": lambda: gaussian(models.SKI, num_inputs=INPUTS, grid_size=12),
     "SWSGP": lambda: points(models.SWSGP, num_neighbours=5),
+    "VNNGP": lambda: gaussian(models.VNNGP, num_inputs=INPUTS, num_data=NUM, num_neighbours=8),
     "Vecchia": lambda: gaussian(models.Vecchia, num_neighbours=10, block_size=4),
     "Reweighted": lambda: gaussian(
         models.Reweighted,
@@ -115,6 +116,7 @@ OBJECTIVES = {
     "EigenfunctionEvidence": ("GRIEF", objectives.EigenfunctionEvidence),
     "SKIEvidence": ("SKI", objectives.SKIEvidence),
     "SWSGPObjective": ("SWSGP", lambda: objectives.SWSGPObjective(NUM)),
+    "VNNGPELBO": ("VNNGP", lambda: objectives.VNNGPELBO(NUM)),
     "VecchiaMLL": ("Vecchia", objectives.VecchiaMLL),
     "ReweightedEvidence": ("Reweighted", objectives.ReweightedEvidence),
 }

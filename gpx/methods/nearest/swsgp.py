@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -13,34 +11,17 @@ from torch.nn.functional import embedding
 from gpx.errors import ConfigError
 from gpx.inducing import KMeans, Selector, Uniform, require_selector
 from gpx.inducing.base import settled_size
-from gpx.inference.neighbour_conditional import (
-    LocalSystem,
-    local_system,
-    near_coordinates,
-    neighbour_conditional,
-)
+from gpx.inference.neighbour_conditional import LocalSystem, local_regression, local_system
 from gpx.kernels.base import Kernel
 from gpx.likelihoods import Gaussian, Likelihood
-from gpx.linalg.nearest import nearest_neighbours
 from gpx.means.base import Mean
-from gpx.methods.base.model import Marginals, Model, Posterior
-from gpx.sampling import SHARED, Frequencies, prior_functions
+from gpx.methods.base.model import Marginals, Model
+from gpx.methods.nearest.posterior import RULES, NearestPosterior, Rule, nearest_inducing
 
-Rule = Literal["kernel", "correlation", "euclidean", "random"]
-RULES = ("kernel", "correlation", "euclidean", "random")
 Covariance = Literal["diagonal", "full"]
 
 DENSE_LIMIT = 2048
 """Inducing points up to which K_zz is factorised (for q = p) and k-means chooses them."""
-
-SCORE_BYTES = 2**26
-"""Of the scores of one chunk of inputs against all inducing points."""
-
-PREDICT_CHUNK = 1024
-"""Test rows per step of a prediction."""
-
-WARM_NEIGHBOURS = 64
-"""Rows that give q(u) its start at an inducing point."""
 
 
 class LocalTerms(NamedTuple):
@@ -170,16 +151,8 @@ class SWSGP(Model):
         """q(u) = p(u), or where local regressions put it."""
         deviation = self.kernel.diagonal(self.inducing).sqrt()
         if self.warm_start and isinstance(self.likelihood, Gaussian):
-            data = near_coordinates(self.kernel, x.double())
-            asked = near_coordinates(self.kernel, self.inducing.double())
-            local = neighbour_conditional(
-                self.kernel,
-                self.likelihood.noise_variance.double(),
-                x.double(),
-                (y - self.mean(x)).double(),
-                self.inducing.double(),
-                nearest_neighbours(data, asked, WARM_NEIGHBOURS),
-            )
+            noise, residual = self.likelihood.noise_variance, y - self.mean(x)
+            local = local_regression(self.kernel, noise, x, residual, self.inducing)
             self.q_mean.copy_(local.mean.unsqueeze(1))
             least = self.jitter**0.5 * deviation
             deviation = torch.maximum(local.variance.sqrt().to(deviation), least)
@@ -258,7 +231,7 @@ class SWSGP(Model):
 
     # --- prediction ------------------------------------------------------------------------------
 
-    def condition(self, x: Tensor, y: Tensor) -> SWSGPPosterior:
+    def condition(self, x: Tensor, y: Tensor) -> NearestPosterior:
         """The posterior process of q as it was trained; the data are not looked at."""
         posterior = self.new_posterior()
         posterior.keep(self.inducing, inducing=self.inducing, q_mean=self.q_mean.squeeze(1))
@@ -266,9 +239,9 @@ class SWSGP(Model):
             posterior.keep(self.inducing, q_root=self._root())
         return posterior
 
-    def new_posterior(self) -> SWSGPPosterior:
+    def new_posterior(self) -> NearestPosterior:
         """As in ``Model``."""
-        return SWSGPPosterior(
+        return NearestPosterior(
             self.kernel,
             self.mean,
             num_neighbours=self.num_neighbours,
@@ -284,118 +257,3 @@ class SWSGP(Model):
         inducing = {"inducing": [self.inducing]} if self.inducing.requires_grad else {}
         rest = [p for p in self.parameters() if id(p) not in taken]
         return {role: chosen, **inducing, "hyperparameters": rest}
-
-
-@torch.no_grad()
-def nearest_inducing(kernel: Kernel, z: Tensor, x: Tensor, count: int, rule: Rule) -> Tensor:
-    """Numbers (b, count) of the inducing points z (M, d) that inputs x (b, d) see; see ``SWSGP``.
-
-    "random" depends on the input alone: an input sees the same points whenever it is asked.
-    """
-    if rule == "euclidean":
-        points, asked = (near_coordinates(kernel, t.double()) for t in (z, x))
-        return nearest_neighbours(points, asked, count)
-    found = []
-    for rows in x.split(max(1, SCORE_BYTES // (8 * len(z)))):
-        if rule == "random":
-            draws = torch.Generator().manual_seed(0)
-            direction = torch.randn(x.shape[1], generator=draws, dtype=torch.float64).to(x.device)
-            phases = torch.rand(len(z), generator=draws, dtype=torch.float64).to(x.device)
-            score = ((1e4 * (rows.double() @ direction).sin())[:, None] * (1.0 + phases)).sin()
-        else:
-            score = kernel.evaluate(rows, z)
-            if rule == "correlation":
-                score = score / kernel.diagonal(z).sqrt()
-        found.append(score.topk(count, dim=1).indices)
-    return torch.cat(found)
-
-
-class SWSGPPosterior(Posterior):
-    """Posterior process of q(u), seen by every input through its nearest inducing points.
-
-    Also that of an SVGP which was trained with all its inducing points and predicts with the
-    nearest H: ``keep`` its Z, and mean and root of its q(u).
-
-    Args:
-        kernel, mean: copied.
-        num_neighbours, rule, jitter: as in ``SWSGP``.
-
-    Attributes:
-        inducing (M, d), q_mean (M,): Z, m.
-        q_root (M,) or (M, r): deviations, or a root of S.
-    """
-
-    data_sized = ("inducing", "q_mean", "q_root")
-    inducing: Tensor
-    q_mean: Tensor
-    q_root: Tensor
-
-    def __init__(
-        self, kernel: Kernel, mean: Mean, *, num_neighbours: int, rule: Rule, jitter: float
-    ) -> None:
-        super().__init__()
-        self.kernel = copy.deepcopy(kernel).requires_grad_(False)
-        self.mean = copy.deepcopy(mean).requires_grad_(False)
-        self.num_neighbours = num_neighbours
-        self.rule: Rule = rule
-        self.jitter = jitter
-        self.register_data_sized()
-
-    def facts(self) -> dict[str, bool | int | float | str]:
-        """As in ``Posterior``: how many inducing points an input sees."""
-        return {"neighbours": self.num_neighbours, "rule": self.rule}
-
-    @torch.no_grad()
-    def predict(self, x: Tensor) -> Marginals:
-        """Marginals of f at x (n, d): O(H^3) a row and the search among M points."""
-        parts = [self._predict(rows) for rows in x.split(PREDICT_CHUNK)]
-        mean, variance, _, _ = (torch.cat(pieces) for pieces in zip(*parts, strict=True))
-        return Marginals(mean + self.mean(x), variance)
-
-    def _predict(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        near = nearest_inducing(self.kernel, self.inducing, x, self.num_neighbours, self.rule)
-        jitter = self.jitter * self.kernel.diagonal(self.inducing[:1]).double().mean()
-        points = self.inducing.double()[near]
-        system = local_system(self.kernel, points, x.double().unsqueeze(1), jitter)
-        weights = system.weights.squeeze(2)
-        root = self.q_root.double()[near]
-        spread = root * weights if root.ndim == 2 else (root * weights.unsqueeze(2)).sum(1)
-        mean = (weights * self.q_mean.double()[near]).sum(1)
-        variance = system.rest.squeeze(1) + spread.square().sum(1)
-        return mean.to(x), variance.to(x), weights.to(x), near
-
-    @torch.no_grad()
-    def sample_paths(
-        self, num: int, *, generator: torch.Generator, frequencies: Frequencies = SHARED
-    ) -> Callable[[Tensor], Tensor]:
-        """``num`` functions x (n, d) -> (num, n), the same wherever they are asked.
-
-        f(x) = prior(x) + a(x)^T (u - prior(Z))_I with u ~ q and a prior function from random
-        Fourier features; it jumps where the nearest inducing points change, as the mean does.
-
-        Raises:
-            ConfigError: the kernel has no random Fourier features.
-        """
-        size, num_inputs = self.inducing.shape
-        prior = prior_functions(
-            self.kernel, num, num_inputs, generator=generator, frequencies=frequencies
-        )
-        width = self.q_root.shape[-1]
-        noise = torch.randn(
-            num, width, generator=generator, dtype=self.q_mean.dtype, device=self.q_mean.device
-        )
-        root = self.q_root
-        u = self.q_mean + (noise * root if root.ndim == 1 else noise @ root.mT)
-        # u has the jitter that K_I has
-        jitter = self.jitter * self.kernel.diagonal(self.inducing[:1]).mean()
-        nugget = torch.randn(
-            num, size, generator=generator, dtype=self.q_mean.dtype, device=self.q_mean.device
-        )
-        gap = u - prior(self.inducing) - jitter.sqrt() * nugget
-
-        @torch.no_grad()
-        def paths(x: Tensor) -> Tensor:
-            _, _, weights, near = self._predict(x)
-            return prior(x) + self.mean(x) + (gap[:, near] * weights).sum(2)
-
-        return paths

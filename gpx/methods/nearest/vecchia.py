@@ -11,10 +11,9 @@ from torch import Tensor
 
 from gpx.errors import ConfigError
 from gpx.inference.exact_solver import require_finite
-from gpx.inference.neighbour_conditional import near_coordinates, neighbour_conditional
+from gpx.inference.neighbour_conditional import local_regression, near_coordinates
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
-from gpx.linalg.nearest import nearest_neighbours
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Model, Posterior
 from gpx.methods.nearest.ordering import conditioning_groups
@@ -168,20 +167,12 @@ class VecchiaPosterior(Posterior):
         """As in ``Posterior``: how many data each prediction was given."""
         return {"prediction_neighbours": min(self.num_neighbours, self.inputs.shape[0])}
 
-    def _near(self, x: Tensor) -> Tensor:
-        data, asked = (near_coordinates(self.kernel, t.double()) for t in (self.inputs, x))
-        return nearest_neighbours(data, asked, self.num_neighbours)
-
     @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:
         """Mean and variance of the latent function at x (t, d): O(k^3) a row, and the search."""
-        found = neighbour_conditional(
-            self.kernel,
-            self.likelihood.noise_variance.double(),
-            self.inputs.double(),
-            self.residual.double(),
-            x.double(),
-            self._near(x),
+        noise = self.likelihood.noise_variance
+        found = local_regression(
+            self.kernel, noise, self.inputs, self.residual, x, self.num_neighbours
         )
         return Marginals(self.mean(x) + found.mean.to(x), found.variance.to(x))
 
@@ -210,15 +201,11 @@ class VecchiaPosterior(Posterior):
 
         @torch.no_grad()
         def paths(x: Tensor) -> Tensor:
-            near = self._near(x)
-            found = neighbour_conditional(
-                self.kernel,
-                self.likelihood.noise_variance.double(),
-                self.inputs.double(),
-                self.residual.double(),
-                x.double(),
-                near,
+            noise = self.likelihood.noise_variance
+            found = local_regression(
+                self.kernel, noise, self.inputs, self.residual, x, self.num_neighbours
             )
-            return prior(x) + self.mean(x) + (gap[:, near] * found.weights.to(x)).sum(2)
+            corrections = (gap[:, found.near] * found.weights.to(x)).sum(2)
+            return prior(x) + self.mean(x) + corrections
 
         return paths

@@ -10,8 +10,8 @@ from gpx.errors import ConfigError
 from gpx.kernels import RBF, Matern52
 from gpx.likelihoods import Bernoulli, Gaussian
 from gpx.means import Constant, Zero
-from gpx.methods.nearest.swsgp import nearest_inducing
-from gpx.models import SWSGP, SWSGPPosterior
+from gpx.methods.nearest.posterior import nearest_inducing
+from gpx.models import SWSGP, NearestPosterior
 from gpx.objectives import SWSGPObjective
 
 NUM, M = 40, 12
@@ -177,7 +177,7 @@ def test_the_nearest_of_a_trained_svgp_predict_by_the_same_code():
     """Mean and root of the q(u) of any SVGP, kept in the posterior; one local system a row."""
     x, _ = data(6)
     made = model(4, covariance="full")
-    posterior = SWSGPPosterior(
+    posterior = NearestPosterior(
         made.kernel, made.mean, num_neighbours=4, rule="kernel", jitter=JITTER
     ).double()
     posterior.keep(

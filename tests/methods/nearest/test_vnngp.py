@@ -1,0 +1,174 @@
+"""The variational nearest-neighbour process: its prior, its bound, its best q(u)."""
+
+import pytest
+import torch
+from torch.distributions import MultivariateNormal, kl_divergence
+
+from gpx.errors import ConfigError
+from gpx.kernels import Matern52
+from gpx.likelihoods import Bernoulli, Gaussian
+from gpx.means import Constant
+from gpx.models import VNNGP
+from gpx.objectives import VNNGPELBO
+
+NUM, JITTER = 30, 1e-6
+
+
+def draws(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def data(seed=0):
+    generator = draws(seed)
+    x = torch.randn(NUM, 2, generator=generator).double()
+    return x, x.sin().sum(1) + 0.3 * torch.randn(NUM, generator=generator).double()
+
+
+def model(x, y, k=5, likelihood=None, **options):
+    made = VNNGP(
+        kernel=Matern52(2, lengthscale=[0.8, 1.3], outputscale=1.4),
+        mean=Constant(0.2),
+        likelihood=Gaussian(0.1) if likelihood is None else likelihood,
+        num_inputs=2,
+        num_data=NUM,
+        num_neighbours=k,
+        jitter=JITTER,
+        **options,
+    ).double()
+    made.initialise(x, y, generator=draws())
+    return made
+
+
+def anywhere(made, seed=2):
+    generator = draws(seed)
+    with torch.no_grad():
+        made.q_mean.copy_(torch.randn(NUM, 1, generator=generator))
+        made.q_log_deviation.copy_(0.5 * torch.randn(NUM, 1, generator=generator) - 1.0)
+    return made
+
+
+def prior_precision(made, x):
+    """(I - B)^T F^{-1} (I - B), from the conditionals of a dense covariance matrix."""
+    joint = made.kernel.evaluate(x) + JITTER * 1.4 * torch.eye(NUM).double()
+    rows, rest = torch.eye(NUM).double(), []
+    for j, near in enumerate(made.near):
+        near = near[near >= 0]
+        b = torch.linalg.solve(joint[near][:, near], joint[near, j])
+        rows[j, near] -= b
+        rest.append(joint[j, j] - b @ joint[near, j])
+    return rows.mT @ (rows / torch.stack(rest).unsqueeze(1))
+
+
+def q(made):
+    return MultivariateNormal(
+        made.q_mean.squeeze(1), (2.0 * made.q_log_deviation.squeeze(1)).exp().diag()
+    )
+
+
+def test_the_bound_is_that_of_the_dense_prior():
+    x, y = data()
+    made = anywhere(model(x, y))
+    objective = VNNGPELBO(NUM)
+    prior = MultivariateNormal(torch.zeros(NUM).double(), precision_matrix=prior_precision(made, x))
+    mean = made.q_mean.squeeze(1) + made.mean(x)
+    variance = (2.0 * made.q_log_deviation.squeeze(1)).exp()
+    fit = made.likelihood.expected_log_prob(y, mean, variance).sum()
+    want = fit - kl_divergence(q(made), prior)
+    got = objective.evidence(made, x, y).value
+    torch.testing.assert_close(got, want, rtol=1e-9, atol=0.0)
+    torch.testing.assert_close(
+        objective.full_evidence(made, x, y, batch_size=7).value, want, rtol=1e-9, atol=0.0
+    )
+    found = torch.autograd.grad(got, list(made.parameters()))
+    for ours, theirs in zip(found, torch.autograd.grad(want, list(made.parameters())), strict=True):
+        torch.testing.assert_close(
+            ours.to_dense() if ours.is_sparse else ours, theirs, rtol=1e-5, atol=1e-6
+        )
+
+
+def test_batches_of_a_partition_average_to_the_bound():
+    x, y = data()
+    made, objective = anywhere(model(x, y)), VNNGPELBO(NUM)
+    values = []
+    for rows in torch.randperm(NUM, generator=draws()).split(6):
+        objective.before_step(made, x, y, rows)
+        values.append(objective.evidence(made, x[rows], y[rows]).value)
+    whole = objective.evidence(made, x, y).value
+    torch.testing.assert_close(torch.stack(values).mean(), whole, rtol=1e-12, atol=0.0)
+
+
+@pytest.mark.parametrize("k", [4, NUM])
+def test_it_is_below_the_evidence_of_its_own_process(k):
+    """Of the process asked for where every row is given all before it."""
+    x, y = data()
+    made = model(x, y, k)
+    covariance = torch.linalg.inv(prior_precision(made, x)).detach()
+    if k == NUM:
+        dense = made.kernel.evaluate(x).detach() + JITTER * 1.4 * torch.eye(NUM).double()
+        torch.testing.assert_close(covariance, dense, rtol=1e-5, atol=1e-6)
+    evidence = MultivariateNormal(
+        made.mean(x), covariance + made.likelihood.noise_variance * torch.eye(NUM).double()
+    ).log_prob(y)
+    values = [VNNGPELBO(NUM).evidence(anywhere(made, s), x, y).value for s in range(10)]
+    made.fit_variational(x, y)
+    best = VNNGPELBO(NUM).evidence(made, x, y).value
+    assert max(values) < best < evidence
+
+
+def test_the_best_q_is_where_the_bound_is_flat():
+    x, y = data()
+    made = model(x, y)
+    assert made.fit_variational(x, y)
+    value = VNNGPELBO(NUM).evidence(made, x, y).value
+    for gradient in torch.autograd.grad(value, [made.q_mean, made.q_log_deviation]):
+        assert float(gradient.to_dense().abs().max()) < 2e-2  # the solve is to 1e-4
+    precision = prior_precision(made, x) + torch.eye(NUM).double() / 0.1
+    want = torch.linalg.solve(precision, (y - made.mean(x)) / 0.1)
+    torch.testing.assert_close(made.q_mean.squeeze(1), want, rtol=0.0, atol=1e-3)
+    torch.testing.assert_close(
+        (-2.0 * made.q_log_deviation.squeeze(1)).exp(), precision.diagonal(), rtol=1e-8, atol=0.0
+    )
+
+
+def test_what_a_prediction_is_given_and_that_training_goes_on_from_where_it_was():
+    x, y = data()
+    made = anywhere(model(x, y))
+    before = made.q_mean.detach().clone()
+    best = made.condition(x, y)
+    assert torch.equal(made.q_mean, before)
+    assert not torch.equal(best.q_mean, before.squeeze(1))
+    trained = anywhere(model(x, y, refit=False)).condition(x, y)
+    assert torch.equal(trained.q_mean, before.squeeze(1))
+    # at a row of the data, which is its own nearest neighbour, f is u but for the jitter
+    torch.testing.assert_close(
+        trained.predict(x).mean, before.squeeze(1) + 0.2, rtol=0.0, atol=1e-3
+    )
+
+
+def test_labels_start_at_the_prior_and_train():
+    x, y = data()
+    made, objective = model(x, y.sign(), likelihood=Bernoulli()), VNNGPELBO(NUM)
+    assert (made.q_mean == 0.0).all()
+    first = objective.evidence(made, x, y.sign()).value.item()
+    dense = [made.q_mean, made.q_log_deviation]
+    optimiser = torch.optim.SparseAdam(dense, lr=0.05)
+    for _ in range(60):
+        optimiser.zero_grad()
+        loss = -objective.evidence(made, x, y.sign()).value
+        loss.backward()
+        optimiser.step()
+    assert -loss.item() > first + 5.0
+    with pytest.raises(ConfigError, match="closed form for the Gaussian likelihood only, not Bern"):
+        made.fit_variational(x, y.sign())
+
+
+def test_a_batch_of_unknown_rows():
+    x, y = data()
+    with pytest.raises(ConfigError, match="which rows of the training data"):
+        VNNGPELBO(NUM).evidence(model(x, y), x[:7], y[:7])
+
+
+def test_other_data_than_it_was_made_for():
+    x, y = data()
+    with pytest.raises(ConfigError, match="num_data=30 and num_inputs=2, the data are 20 rows of"):
+        model(x, y).initialise(x[:20], y[:20], generator=draws())
