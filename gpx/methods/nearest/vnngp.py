@@ -134,7 +134,7 @@ class VNNGP(Model):
 
     @property
     def num_inputs(self) -> int:
-        """d: the bound looks at the inputs that it was given at the start, not at those of a step."""
+        """d: the bound looks at the inputs of its start, not at those of a step."""
         return self._shape[1]
 
     @property
