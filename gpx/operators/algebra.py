@@ -8,7 +8,7 @@ Each operator file registers the combinations whose structure it can keep::
 ``combine`` walks the classes of both operands from the most specific to the most general and takes
 the first rule that does not decline. Operations: "add" and "mul" (elementwise), which commute,
 "matmul", "scale" (by a tensor of the batch shape), "select" (rows and columns by ``Index``),
-"border" (append rows and columns, a ``Border``), "sum" (over the batch dimension of that number).
+"dense" (a tensor as an operator).
 """
 
 from __future__ import annotations
@@ -33,15 +33,6 @@ class Index(NamedTuple):
 
     rows: Tensor | None
     columns: Tensor | None
-
-
-class Border(NamedTuple):
-    """Rows and columns to append to a symmetric matrix."""
-
-    cross: Tensor
-    """New rows over the old columns, (..., k, N); transposed, the new columns."""
-    corner: Tensor
-    """New rows over the new columns, (..., k, k)."""
 
 
 def rule(operation: str, left: type, right: type) -> Callable[[F], F]:

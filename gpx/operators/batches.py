@@ -1,15 +1,15 @@
-"""Batches of operators, and their rows, columns and entries by index."""
+"""Batches of operators, their rows, columns and entries by index, and their dtype and device."""
 
 from __future__ import annotations
 
-from functools import reduce
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from linear_operator import LinearOperator
 from torch import Tensor
 
-from gpx.errors import ShapeError
+from gpx.errors import ConfigError, DTypeError, ShapeError
 from gpx.operators.algebra import Index, combine
 from gpx.operators.indexing import WHOLE, checked_index, kept
 
@@ -46,10 +46,12 @@ class BatchesAndEntries(LinearOperator):
     def _unsqueeze_batch(self, dim: int) -> LinearOperator:
         return type(self)(*[a.unsqueeze(dim) for a in self._broadcast_args()], **self._kwargs)
 
+    def _as_dense(self, what: str, function: Callable[[Tensor], Tensor]) -> LinearOperator:
+        """``function`` of the dense matrix, as an operator; refused beyond ``DENSE_ROWS`` rows."""
+        raise NotImplementedError  # Structured says how
+
     def _sum_batch(self, dim: int) -> LinearOperator:
-        found = combine("sum", self, dim)
-        assert found is not None  # BatchSum takes every operator
-        return found
+        return self._as_dense("a sum over a batch dimension", lambda dense: dense.sum(dim))
 
     def repeat(self, *sizes: Any) -> LinearOperator:
         """Repeated along batch dimensions, as an expansion wherever these have size one."""
@@ -127,15 +129,9 @@ class BatchesAndEntries(LinearOperator):
         return self._diagonal()
 
     def _prod_batch(self, dim: int) -> LinearOperator:
-        """The elementwise product of the members along a batch dimension, one after another."""
-        where: list[Any] = [WHOLE] * len(self.batch_shape)
-        members = []
-        for at in range(self.shape[dim]):
-            where[dim] = at
-            members.append(self._getitem(WHOLE, WHOLE, *where))
-        if not members:
+        if self.shape[dim] == 0:
             raise ShapeError(f"the product over the empty dimension {dim} of {self._name()}")
-        return reduce(lambda product, member: product * member, members)
+        return self._as_dense("a product over a batch dimension", lambda dense: dense.prod(dim))
 
     def prod(self, dim: int) -> Any:
         """Elementwise product along a batch dimension.
@@ -149,6 +145,47 @@ class BatchesAndEntries(LinearOperator):
                 "columns take it of to_dense())"
             )
         return self._prod_batch(dim % self.ndim)
+
+    # --- dtypes, devices, graphs -----------------------------------------------------------------
+
+    def detach_(self) -> LinearOperator:
+        """Detached in place.
+
+        Raises:
+            ConfigError: a tensor is a view of another, which torch cannot detach in place.
+        """
+        if any(t._is_view() for t in self.representation()):
+            raise ConfigError(f"{self._name()} holds views of other tensors; use detach()")
+        return super().detach_()
+
+    def type(self, dtype: torch.dtype) -> LinearOperator:
+        """As ``to(dtype)``; ``float()``, ``double()`` and ``half()`` come here."""
+        return self.to(dtype)
+
+    def to(self, *args: Any, **kwargs: Any) -> LinearOperator:
+        """Like ``Tensor.to``; indices stay integers.
+
+        Raises:
+            DTypeError: neither float32 nor float64.
+        """
+        device, dtype = self._destination(*args, **kwargs)
+
+        def convert(a: Any) -> Any:
+            if isinstance(a, Tensor) and not a.is_floating_point():
+                return a.to(device)
+            return a.to(dtype=dtype, device=device) if hasattr(a, "to") else a
+
+        return type(self)(
+            *[convert(a) for a in self._args], **{k: convert(v) for k, v in self._kwargs.items()}
+        )
+
+    def _destination(self, *args: Any, **kwargs: Any) -> tuple[torch.device, torch.dtype]:
+        probe = torch.empty(0, dtype=self.dtype, device=self.device).to(*args, **kwargs)
+        if probe.dtype not in (torch.float32, torch.float64):
+            raise DTypeError(
+                f"{self._name()} cannot be {probe.dtype}: operators compute in float32 and float64"
+            )
+        return probe.device, probe.dtype
 
 
 def _rest(count: int, dim: int) -> tuple[slice, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,7 +17,6 @@ from torch import Tensor
 from gpx.errors import ConfigError, NotAvailable, NotPositiveDefinite, ShapeError
 from gpx.linalg.cholesky import cholesky
 from gpx.operators.batches import BatchesAndEntries
-from gpx.operators.inverse_root import inverse_root
 from gpx.operators.symmetry import require_symmetric
 
 DENSE_ROWS = 2_000
@@ -47,8 +47,8 @@ class DenseFactorisations(BatchesAndEntries):
         if not self._few_rows:
             raise ConfigError(
                 f"{what} of {self._name()} would be dense (at most {DENSE_ROWS} rows); "
-                "gpx.linalg.lanczos_root and contour_root multiply vectors with a root or an "
-                "inverse root and report their error, gpx.linalg.Lanczos gives eigenvalue estimates"
+                "gpx.linalg.pivoted_cholesky gives a low-rank root and reports its error, "
+                "gpx.linalg.Lanczos eigenvalue estimates"
             )
 
     def _factorisable(self, what: str) -> None:
@@ -141,21 +141,6 @@ class DenseFactorisations(BatchesAndEntries):
         self._exact_method("diagonalization", method)
         return self._symeig(eigenvectors=True)
 
-    def sqrt_inv_matmul(
-        self, rhs: Tensor, lhs: Tensor | None = None
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        """self^{-1/2} rhs, or (lhs self^{-1/2} rhs, diagonal of lhs self^{-1} lhs^T).
-
-        Dense, at most ``DENSE_ROWS`` rows; the gradient is exact also where eigenvalues repeat.
-        """
-        self._square("sqrt_inv_matmul")
-        self._check(rhs, self.shape[-1])
-        self._factorisable("sqrt_inv_matmul")
-        found = inverse_root(self, rhs)
-        if lhs is None:
-            return found
-        return lhs @ found, inverse_root(self, lhs.mT).square().sum(-2)
-
     def pivoted_cholesky(
         self, rank: int, error_tol: float | None = None, return_pivots: bool = False
     ) -> Any:
@@ -181,41 +166,7 @@ class DenseFactorisations(BatchesAndEntries):
             )
         return (found, pivots) if return_pivots else found
 
-    # --- matrix functions without a lazy form ----------------------------------------------------
-
-    def _refuse(self, name: str, instead: str) -> NotAvailable:
-        return NotAvailable(f"torch.{name}({self._name()}) has no lazy form; {instead}")
-
-    def abs(self) -> LinearOperator:
-        """Refused: entries are never formed. Raises NotAvailable."""
-        raise self._refuse("abs", "take it of to_dense()")
-
-    def exp(self) -> LinearOperator:
-        """Refused. Raises NotAvailable."""
-        raise self._refuse("exp", "take it of to_dense()")
-
-    def log(self) -> LinearOperator:
-        """Refused. Raises NotAvailable."""
-        raise self._refuse("log", "take it of to_dense(); logdet() is the log-determinant")
-
-    def sqrt(self) -> LinearOperator:
-        """Refused where a class has no square root of its own. Raises NotAvailable."""
-        raise self._refuse("sqrt", "root_decomposition() has R R^T = A")
-
-    def inverse(self) -> LinearOperator:
-        """Refused where a class has no inverse of its own. Raises NotAvailable."""
-        raise self._refuse("inverse", "solve(b) multiplies with it")
-
-    def solve_triangular(
-        self, rhs: Tensor, upper: bool, left: bool = True, unitriangular: bool = False
-    ) -> Tensor:
-        """Refused: no structured operator is triangular. Raises NotAvailable."""
-        raise self._refuse("linalg.solve_triangular", "solve(b) takes the whole matrix")
-
     # --- shared ----------------------------------------------------------------------------------
-
-    def _check(self, other: Tensor, rows: int) -> None:
-        raise NotImplementedError  # Structured says what fits
 
     def _exact_method(self, what: str, method: str | None) -> None:
         known = (*BY_EIGENVALUES, "cholesky", "pinverse")
@@ -223,7 +174,7 @@ class DenseFactorisations(BatchesAndEntries):
             raise ConfigError(
                 f"{what} of {self._name()} by method={method!r} is an approximation that does not "
                 f"report its error, or unknown; use None or one of {', '.join(known)}, or "
-                "gpx.linalg.lanczos_root, contour_root and pivoted_cholesky, which report theirs"
+                "gpx.linalg.pivoted_cholesky, which reports its error"
             )
 
     def _eigen_root(self, what: str) -> tuple[Tensor, Tensor]:
@@ -236,3 +187,26 @@ class DenseFactorisations(BatchesAndEntries):
                 "positive diagonal (noise variance or jitter)"
             )
         return values, vectors
+
+
+def _refused(name: str, instead: str) -> Callable[..., Any]:
+    def refuse(self: DenseFactorisations, *arguments: Any, **options: Any) -> Any:
+        raise NotAvailable(f"torch.{name} of {self._name()} has no lazy form; {instead}")
+
+    refuse.__name__, refuse.__doc__ = name, f"Refused: raises NotAvailable. Instead: {instead}."
+    return refuse
+
+
+REFUSED = {
+    "abs": "take it of to_dense()",
+    "exp": "take it of to_dense()",
+    "log": "take it of to_dense(); logdet() is the log-determinant",
+    "sqrt": "root_decomposition() has R R^T = A",
+    "inverse": "solve(b) multiplies with it",
+    "linalg.solve_triangular": "solve(b) takes the whole matrix",
+    "sqrt_inv_matmul": "root_inv_decomposition() has R R^T = A^{-1}",
+}
+"""Inherited methods that need the entries, or that only some classes have; and what to use."""
+
+for _name, _instead in REFUSED.items():
+    setattr(DenseFactorisations, _name.removeprefix("linalg."), _refused(_name, _instead))

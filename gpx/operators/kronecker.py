@@ -30,6 +30,7 @@ from gpx.linalg.kronecker import (
 )
 from gpx.linalg.kronecker_workspace import KroneckerWorkspace
 from gpx.operators.algebra import Index, rule
+from gpx.operators.arithmetic import dense
 from gpx.operators.convolution import Convolution
 from gpx.operators.indexing import common_batch
 from gpx.operators.khatri_rao import KhatriRao
@@ -211,16 +212,6 @@ class Kronecker(Structured):
             for lower in self._cholesky_factors()
         ]
         return RootLinearOperator(Kronecker(*inverses))
-
-
-def dense(factor: Tensor | LinearOperator) -> Tensor:
-    """A factor as a tensor, by one product: the package's ``to_dense`` keeps a stale graph."""
-    if isinstance(factor, Tensor):
-        return factor
-    eye = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
-    found = factor.matmul(eye)
-    assert isinstance(found, Tensor)
-    return found
 
 
 def _derivative(factor: Factor, left: Tensor, right: Tensor) -> tuple[Tensor, ...]:

@@ -15,10 +15,11 @@ from gpx.linalg.conjugate_gradients import conjugate_gradients
 from gpx.linalg.prepared import Prepared
 from gpx.linalg.stopping import RelativeResidual
 from gpx.operators.algebra import rule
+from gpx.operators.arithmetic import dense
 from gpx.operators.circulant import Circulant
 from gpx.operators.indexing import common_batch
 from gpx.operators.inverse import Inverse
-from gpx.operators.kronecker import Kronecker, dense
+from gpx.operators.kronecker import Kronecker
 from gpx.operators.shifted_spectrum import ShiftedSpectrum
 from gpx.operators.structured import TOLERANCE, Structured
 from gpx.operators.symmetry import require_symmetric_factors

@@ -12,14 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from linear_operator import LinearOperator, to_dense
-from linear_operator.operators import (
-    ConstantDiagLinearOperator,
-    DiagLinearOperator,
-    RootLinearOperator,
-    ZeroLinearOperator,
-    to_linear_operator,
-)
+from linear_operator import LinearOperator
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -27,8 +20,9 @@ from gpx.errors import ConfigError, DTypeError, ShapeError
 from gpx.linalg.conjugate_gradients import conjugate_gradients
 from gpx.linalg.kronecker_workspace import KroneckerWorkspace
 from gpx.linalg.stopping import RelativeResidual
-from gpx.operators.algebra import Border, combine
-from gpx.operators.dense_factorisations import DENSE_ROWS, DenseFactorisations
+from gpx.operators.algebra import combine
+from gpx.operators.arithmetic import Arithmetic
+from gpx.operators.dense_factorisations import DENSE_ROWS
 from gpx.operators.indexing import common_batch
 from gpx.operators.symmetry import require_symmetric
 
@@ -36,7 +30,7 @@ TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
 """Relative residual of iterative solves above ``DENSE_ROWS``; met, or DidNotConverge is raised."""
 
 
-class Structured(DenseFactorisations):
+class Structured(Arithmetic):
     """A linear operator whose subclasses say how it multiplies; the rest has exact defaults.
 
     A subclass defines ``_product``, ``_size`` and ``_transpose_nonbatch``, and where it can
@@ -159,14 +153,6 @@ class Structured(DenseFactorisations):
                 f"{other.dtype} on {other.device}; convert one of them"
             )
 
-    def _same_kind(self, other: LinearOperator) -> None:
-        elsewhere = other.device is not None and other.device != self.device  # identities have None
-        if other.dtype != self.dtype or elsewhere:
-            raise DTypeError(
-                f"{self._name()} is {self.dtype} on {self.device}, {type(other).__name__} is "
-                f"{other.dtype} on {other.device}; convert one of them"
-            )
-
     def to_dense(self) -> Tensor:
         """The matrix itself, (..., N, M); computed anew at each call, never kept."""
         rows, columns = self.shape[-2:]
@@ -233,175 +219,6 @@ class Structured(DenseFactorisations):
         """log|self|, (...)."""
         self._square("logdet")
         return self._logdet()
-
-    # --- algebra ---------------------------------------------------------------------------------
-
-    def __add__(self, other: Any) -> LinearOperator:
-        if isinstance(other, ZeroLinearOperator) or (
-            isinstance(other, (int, float)) and other == 0
-        ):
-            return self
-        if isinstance(other, Tensor):
-            other = to_linear_operator(other)
-        if other.shape[-2:] != self.shape[-2:]:
-            raise ShapeError(
-                f"{self._name()} cannot be added to {type(other).__name__} of shape "
-                f"{tuple(other.shape)}"
-            )
-        self._same_kind(other)
-        found = combine("add", self, other)
-        return super().__add__(other) if found is None else found
-
-    def __neg__(self) -> LinearOperator:
-        return self._mul_constant(-1.0)
-
-    def __sub__(self, other: Any) -> LinearOperator:
-        return self if isinstance(other, ZeroLinearOperator) else super().__sub__(other)
-
-    def add_diagonal(self, diag: Tensor | float) -> LinearOperator:
-        """self + diag(d) for d (..., N), or constant: a number, (..., 1) or ().
-
-        Raises:
-            ShapeError: not square, or a diagonal of another length.
-        """
-        self._square("add_diagonal")
-        diag = torch.as_tensor(diag, dtype=self.dtype, device=self.device)
-        if diag.ndim and diag.shape[-1] not in (1, self.shape[-1]):
-            raise ShapeError(
-                f"a diagonal of shape {tuple(diag.shape)} cannot be added to {self._name()}"
-            )
-        if diag.ndim == 0 or (diag.shape[-1] == 1 and self.shape[-1] != 1):
-            values = diag.reshape(1) if diag.ndim == 0 else diag
-            return self + ConstantDiagLinearOperator(values, diag_shape=self.shape[-1])
-        return self + DiagLinearOperator(diag)
-
-    def add_low_rank(
-        self,
-        low_rank_mat: Tensor | LinearOperator,
-        root_decomp_method: str | None = None,
-        root_inv_decomp_method: str | None = None,
-        generate_roots: bool | None = True,
-        **root_decomp_kwargs: Any,
-    ) -> LinearOperator:
-        """self + B B^T for B (..., N, k), with the structure that the sum keeps.
-
-        Roots are made when they are asked for, exactly; the arguments about them change nothing.
-        """
-        self._square("add_low_rank")
-        return self + RootLinearOperator(to_linear_operator(low_rank_mat))
-
-    def cat_rows(
-        self,
-        cross_mat: Tensor | LinearOperator,
-        new_mat: Tensor | LinearOperator,
-        generate_roots: bool = True,
-        generate_inv_roots: bool = True,
-        **root_decomp_kwargs: Any,
-    ) -> LinearOperator:
-        """[self B^T; B D], (..., N + k, N + k), for B (..., k, N) and D (..., k, k): ``Bordered``.
-
-        The roots are exact. They are made at once, as in the package, unless ``generate_roots`` is
-        False: then when they are asked for.
-
-        Raises:
-            ShapeError, DTypeError: blocks that do not fit.
-            NotPositiveDefinite: self or D is not symmetric; the matrix has no root.
-            ConfigError: roots of more than ``DENSE_ROWS`` rows.
-        """
-        self._square("cat_rows")
-        require_symmetric(self, "cat_rows")
-        found = combine("border", self, Border(to_dense(cross_mat), to_dense(new_mat)))
-        assert found is not None  # Bordered takes every operator
-        if generate_roots:
-            found.root_decomposition()
-            if generate_inv_roots:
-                found.root_inv_decomposition()
-        return found
-
-    def mul(self, other: float | Tensor | LinearOperator) -> Any:
-        """Times a number (or one per batch member), or elementwise with another matrix.
-
-        Raises:
-            ShapeError: shapes that do not broadcast.
-        """
-        if isinstance(other, (Tensor, LinearOperator)):
-            common_batch(self.shape, other.shape, what="factors of an elementwise product")
-        return super().mul(other)
-
-    def _mul_constant(self, other: float | Tensor) -> LinearOperator:
-        scale = torch.as_tensor(other, dtype=self.dtype, device=self.device)
-        found = combine("scale", self, scale)
-        return super()._mul_constant(scale) if found is None else found
-
-    def _mul_matrix(self, other: Any) -> LinearOperator:
-        if other.shape[-2:] != self.shape[-2:] and 1 in other.shape[-2:]:
-            return self._mul_broadcast(other.to_dense())
-        if other.shape[-2:] != self.shape[-2:]:
-            raise ShapeError(
-                f"{self._name()} cannot be multiplied elementwise with {type(other).__name__} of "
-                f"shape {tuple(other.shape)}"
-            )
-        self._same_kind(other)
-        found = combine("mul", self, other)
-        assert found is not None  # Elementwise takes whatever nobody else does
-        return found
-
-    def _mul_broadcast(self, other: Tensor) -> LinearOperator:
-        """Times one number (..., 1, 1), one per column (..., 1, M) or one per row (..., N, 1)."""
-        if other.shape[-2:] == (1, 1):
-            return self._mul_constant(other[..., 0, 0])
-        if other.shape[-2:] == (1, self.shape[-1]):
-            return self @ DiagLinearOperator(other.squeeze(-2))
-        if other.shape[-2:] == (self.shape[-2], 1):
-            return (self.mT @ DiagLinearOperator(other.squeeze(-1))).mT
-        raise ShapeError(
-            f"{self._name()} cannot be multiplied elementwise with {tuple(other.shape)}"
-        )
-
-    def sum(self, dim: int | None = None) -> Any:
-        """Sum over rows (-2), columns (-1), a batch dimension, or everything (None)."""
-        return self.sum(-1).sum() if dim is None else super().sum(dim)
-
-    # --- dtypes, devices, graphs -----------------------------------------------------------------
-
-    def detach_(self) -> LinearOperator:
-        """Detached in place.
-
-        Raises:
-            ConfigError: a tensor is a view of another, which torch cannot detach in place.
-        """
-        if any(t._is_view() for t in self.representation()):
-            raise ConfigError(f"{self._name()} holds views of other tensors; use detach()")
-        return super().detach_()
-
-    def type(self, dtype: torch.dtype) -> LinearOperator:
-        """As ``to(dtype)``; ``float()``, ``double()`` and ``half()`` come here."""
-        return self.to(dtype)
-
-    def to(self, *args: Any, **kwargs: Any) -> LinearOperator:
-        """Like ``Tensor.to``; indices stay integers.
-
-        Raises:
-            DTypeError: neither float32 nor float64.
-        """
-        device, dtype = self._destination(*args, **kwargs)
-
-        def convert(a: Any) -> Any:
-            if isinstance(a, Tensor) and not a.is_floating_point():
-                return a.to(device)
-            return a.to(dtype=dtype, device=device) if hasattr(a, "to") else a
-
-        return type(self)(
-            *[convert(a) for a in self._args], **{k: convert(v) for k, v in self._kwargs.items()}
-        )
-
-    def _destination(self, *args: Any, **kwargs: Any) -> tuple[torch.device, torch.dtype]:
-        probe = torch.empty(0, dtype=self.dtype, device=self.device).to(*args, **kwargs)
-        if probe.dtype not in TOLERANCE:
-            raise DTypeError(
-                f"{self._name()} cannot be {probe.dtype}: operators compute in float32 and float64"
-            )
-        return probe.device, probe.dtype
 
 
 class _Inverse(torch.autograd.Function):

@@ -177,12 +177,6 @@ def test_the_package_s_functions(name):
     ):
         q = vectors.to_dense() if isinstance(vectors, LinearOperator) else vectors
         close(q * values_found @ q.mT, dense, 100.0)
-    spectrum, modes = torch.linalg.eigh(dense)
-    root = modes * spectrum.rsqrt() @ modes.mT
-    close(linear_operator.sqrt_inv_matmul(operator, right), root @ right, 100.0)
-    product, quads = linear_operator.sqrt_inv_matmul(operator, right, left)
-    close(product, left @ root @ right, 100.0)
-    close(quads, (left * torch.linalg.solve(dense, left.mT).mT).sum(-1), 100.0)
     close(linear_operator.add_jitter(operator, 0.1).to_dense(), dense + 0.1 * eye)
     close(
         linear_operator.add_diagonal(operator, right[:, 0]).to_dense(), dense + right[:, 0].diag()

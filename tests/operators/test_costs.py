@@ -11,7 +11,6 @@ from gpx.operators import (
     BlockCirculant,
     BlockToeplitz,
     Circulant,
-    Elementwise,
     Interpolated,
     Interpolation,
     KhatriRao,
@@ -124,15 +123,6 @@ def test_a_product_holds_no_square_array(name):
         operator @ right
     assert watch.numbers <= allowed
     assert allowed < N * N / 8
-
-
-def test_an_elementwise_product_holds_blocks_of_rows(monkeypatch):
-    monkeypatch.setattr("gpx.operators.elementwise.DEFAULT_BUDGET", 2**18)
-    operator = Elementwise(Kronecker(spd(32), spd(32)), Kronecker(spd(4), spd(256)))
-    right = draw(N, 2)
-    with Largest() as watch:
-        operator @ right
-    assert watch.numbers <= max(2**18 // 8, 256 * 256)
 
 
 def test_kronecker_plus_constant_noise():

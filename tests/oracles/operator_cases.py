@@ -166,12 +166,6 @@ def tilted(a: Tensor) -> Tensor:
     return first + 0.02 * torch.tanh(a)
 
 
-def corner_of(rows: Tensor) -> Tensor:
-    """A corner that outweighs what twelve rows and a noise of a half or more explain."""
-    eye = torch.eye(rows.shape[-2], dtype=rows.dtype, device=rows.device)
-    return 2.0 * (rows @ rows.mT) + eye
-
-
 def tilted_square(a: Tensor) -> Tensor:
     """Not symmetric, with a positive definite lower triangle."""
     eye = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device)
@@ -415,34 +409,15 @@ REGISTRY |= {
         ),
         positive=True,
     ),
-    "Elementwise": Case(
-        "Elementwise",
-        ((9, 2), (9, 3), (9,), (6,)),
-        lambda a, b, c, r: operators.KhatriRao(a, b) * operators.Toeplitz(c, r),
-        lambda a, b, c, r: rows_kron(a, b) * general_toeplitz(c, r),
-    ),
-    "BatchSum": Case(
-        "BatchSum",
-        ((3, 8, 2), (8,)),
-        lambda f, s: operators.BatchSum(
-            operators.LowRankPlusDiagonal(f, positive(s).unsqueeze(-2))
-        ),
-        lambda f, s: sum(g @ g.mT + torch.diag(positive(s)) for g in f),
+    "DenseMatrix": Case(
+        "DenseMatrix",
+        ((8, 8),),
+        lambda a: operators.DenseMatrix(pd(a)),
+        pd,
         positive=True,
     ),
-    "Bordered": Case(
-        "Bordered",
-        ((12, 3), (12,), (3, 12)),
-        lambda f, s, b: operators.Bordered(
-            operators.LowRankPlusDiagonal(f, positive(s)), b, corner_of(b)
-        ),
-        lambda f, s, b: torch.cat(
-            [
-                torch.cat([f @ f.mT + torch.diag(positive(s)), b.mT], -1),
-                torch.cat([b, corner_of(b)], -1),
-            ]
-        ),
-        positive=True,
+    "DenseMatrix, rectangular": Case(
+        "DenseMatrix", ((6, 4),), lambda a: operators.DenseMatrix(a), lambda a: a
     ),
     "Toeplitz, indefinite": Case(
         "Toeplitz", ((10,),), lambda a: operators.Toeplitz(a), lambda a: toeplitz(a)
@@ -458,13 +433,6 @@ REGISTRY |= {
         ((2, 2), (3, 3)),
         lambda *a: operators.Kronecker(*map(tilted_square, a)),
         lambda *a: kron(*map(tilted_square, a)),
-    ),
-    "Elementwise, symmetric": Case(
-        "Elementwise",
-        ((3, 3), (4, 4), (12,)),
-        lambda a, b, c: operators.Kronecker(pd(a), pd(b)) * operators.Toeplitz(column(c)),
-        lambda a, b, c: kron(pd(a), pd(b)) * toeplitz(column(c)),
-        positive=True,
     ),
 }
 NAMES = sorted(REGISTRY)

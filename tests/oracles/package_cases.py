@@ -1,12 +1,13 @@
 """linear_operator's own conformance cases, less what gpx's operators refuse on purpose."""
 
 import pytest
+import torch
 from linear_operator.test.linear_operator_test_case import (
     LinearOperatorTestCase,
     RectangularLinearOperatorTestCase,
 )
 
-from gpx.errors import DTypeError
+from gpx.errors import DTypeError, NotAvailable
 
 
 class _FullPrecision:
@@ -19,6 +20,12 @@ class _FullPrecision:
 
 class SquareCase(_FullPrecision, LinearOperatorTestCase):
     """Products, solves, roots and decompositions."""
+
+    def test_sqrt_inv_matmul(self):
+        with pytest.raises(NotAvailable, match="root_inv_decomposition"):
+            self.create_linear_op().sqrt_inv_matmul(torch.ones(1))
+
+    test_sqrt_inv_matmul_no_lhs = test_sqrt_inv_matmul
 
 
 class ProductsCase(_FullPrecision, RectangularLinearOperatorTestCase):

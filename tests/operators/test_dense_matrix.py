@@ -1,18 +1,11 @@
-"""Appended rows: what GPyTorch's fantasies ask of a covariance, at sizes with and without roots."""
+"""Results without structure are dense, exact, and refused where the matrix would be large."""
 
 import gpytorch
 import pytest
 import torch
 
 from gpx.errors import ConfigError, DTypeError, NotPositiveDefinite, ShapeError
-from gpx.operators import (
-    Bordered,
-    Circulant,
-    Kronecker,
-    KroneckerPlusDiagonal,
-    LowRankPlusDiagonal,
-    Toeplitz,
-)
+from gpx.operators import Circulant, DenseMatrix, LowRankPlusDiagonal, Toeplitz
 
 
 def draw(*shape, seed=0):
@@ -22,32 +15,6 @@ def draw(*shape, seed=0):
 
 def base(n=12, k=3):
     return LowRankPlusDiagonal(draw(n, k), draw(n, seed=1).square() + 0.5)
-
-
-def whole(operator, cross, corner):
-    top = torch.cat([operator.to_dense(), cross.mT], -1)
-    return torch.cat([top, torch.cat([cross, corner], -1)], -2)
-
-
-def test_roots_of_rows_of_order_one():
-    """Where the package's own roots, which take the two of A for inverses, are off the most."""
-    square = draw(3, 3, seed=4)
-    factor = square @ square.mT / 3 + torch.eye(3).double()
-    circle = torch.tensor([3.0, 0.7, 0.2, 0.1, 0.2, 0.7]).double()
-    for operator in (
-        base(),
-        KroneckerPlusDiagonal(Kronecker(factor, factor), torch.tensor([0.3]).double()),
-        Circulant(circle),
-    ):
-        n = operator.shape[-1]
-        cross = draw(2, n, seed=2)
-        corner = cross @ torch.linalg.solve(operator.to_dense(), cross.mT) + torch.eye(2).double()
-        found = operator.cat_rows(cross, corner)
-        dense = whole(operator, cross, corner)
-        root = found.root_decomposition().root.to_dense()
-        inverse = found.root_inv_decomposition().root.to_dense()
-        torch.testing.assert_close(root @ root.mT, dense, rtol=0, atol=1e-11)
-        torch.testing.assert_close(inverse @ inverse.mT, dense.inverse(), rtol=0, atol=1e-10)
 
 
 class Features(gpytorch.kernels.Kernel):
@@ -91,31 +58,45 @@ def test_gpytorch_s_fantasies_are_the_model_with_more_data():
         torch.testing.assert_close(fantasy.variance, variance, rtol=0, atol=1e-9)
 
 
-def test_beyond_dense_roots_it_still_solves():
-    """2,500 rows: roots are refused, and solves and determinants are those of the structure."""
-    column = torch.exp(-torch.arange(2500.0, dtype=torch.float64))
-    column[0] += 0.5
-    operator, cross, corner = Toeplitz(column), draw(2, 2500), 1e4 * torch.eye(2).double()
-    with pytest.raises(ConfigError, match="at most 2000 rows"):
-        operator.cat_rows(cross, corner)
-    found = operator.cat_rows(cross, corner, generate_roots=False)
-    right = draw(2502, 1, seed=5)
-    torch.testing.assert_close(found @ found.solve(right), right, rtol=0, atol=1e-10)
-    schur = corner - cross @ operator.solve(cross.mT)
-    torch.testing.assert_close(found.logdet(), operator.logdet() + torch.logdet(schur))
-
-
-def test_mistakes():
+def test_rows_that_do_not_fit_or_leave_no_covariance_are_refused():
     cross, corner = draw(2, 12), 100.0 * torch.eye(2).double()
-    with pytest.raises(ShapeError, match=r"\(2, 11\) and \(2, 2\) cannot be appended"):
-        base().cat_rows(cross[:, :11], corner)
-    with pytest.raises(ShapeError, match="cannot be appended"):
-        Bordered(base(), cross, corner[:1])
-    with pytest.raises(DTypeError, match="convert them to one"):
+    for wrong in ((cross[:, :11], corner), (cross, corner[:1])):
+        with pytest.raises(ShapeError, match="cannot be appended to LowRankPlusDiagonal"):
+            base().cat_rows(*wrong)
+    with pytest.raises(DTypeError, match="convert one of them"):
         base().cat_rows(cross.float(), corner)
-    with pytest.raises(NotPositiveDefinite, match="Schur complement of the 2 rows appended to Low"):
-        base().cat_rows(cross, 1e-3 * corner)
     with pytest.raises(NotPositiveDefinite, match="cat_rows needs a symmetric matrix"):
         base().cat_rows(cross, corner + torch.tensor([[0.0, 5.0], [0.0, 0.0]]).double())
     with pytest.raises(NotPositiveDefinite, match="cat_rows needs a symmetric matrix"):
         Toeplitz(draw(12), draw(12, seed=1)).cat_rows(cross, corner)
+    with pytest.raises(NotPositiveDefinite, match="DenseMatrix"):
+        base().cat_rows(cross, 1e-3 * corner)
+
+
+def test_elementwise_products_of_one_kind_keep_their_structure():
+    toeplitz, general = Toeplitz(draw(7)), Toeplitz(draw(7, seed=1), draw(5, seed=2))
+    assert isinstance(toeplitz * toeplitz, Toeplitz)
+    assert isinstance(general * general, Toeplitz)
+    torch.testing.assert_close((general * general).to_dense(), general.to_dense().square())
+    circulant = Circulant(draw(6))
+    assert isinstance(circulant * circulant, Circulant)
+    assert isinstance(base() * base(), DenseMatrix)
+
+
+def test_large_results_without_structure_are_refused(monkeypatch):
+    monkeypatch.setattr("gpx.operators.dense_factorisations.DENSE_ROWS", 4)
+    large, other = (
+        Toeplitz(torch.arange(5, 0, -1).double()),
+        LowRankPlusDiagonal(draw(5, 1), draw(5)),
+    )
+    for refused in (
+        large.diagonalization,
+        large.root_inv_decomposition,
+        large.root_decomposition,
+        lambda: large * other,
+        lambda: large.cat_rows(draw(1, 5), draw(1, 1)),
+        lambda: other.expand(2, 5, 5).sum(0),
+        lambda: other.expand(2, 5, 5).prod(0),
+    ):
+        with pytest.raises(ConfigError, match="at most 4 rows"):
+            refused()

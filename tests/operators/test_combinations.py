@@ -1,11 +1,20 @@
-"""Sums and multiples pass on what their parts can do."""
+"""Sums, multiples and products pass on what their parts can do."""
 
 import pytest
 import torch
 from linear_operator.operators import ToeplitzLinearOperator
+from torch.utils.flop_counter import FlopCounterMode
 
 from gpx.errors import NotPositiveDefinite, ShapeError
-from gpx.operators import Kronecker, KroneckerPlusDiagonal, LowRankPlusDiagonal, Scaled, Sum
+from gpx.operators import (
+    Kronecker,
+    KroneckerPlusDiagonal,
+    LowRankPlusDiagonal,
+    Product,
+    Scaled,
+    Sum,
+    Toeplitz,
+)
 
 
 def draw(*shape, seed=0):
@@ -22,7 +31,6 @@ def test_a_multiple_solves_as_its_base_does(monkeypatch):
     monkeypatch.setattr(LowRankPlusDiagonal, "to_dense", lambda self: pytest.fail("made dense"))
     scaled = 2.0 * (3.0 * base)
     assert isinstance(scaled, Scaled)
-    assert scaled.base is base
     right = draw(30, 2)
     torch.testing.assert_close(scaled.solve(right), base.solve(right) / 6.0)
     expected = base.logdet() + 30 * torch.log(torch.tensor(6.0, dtype=torch.float64))
@@ -43,9 +51,36 @@ def test_new_terms_join_the_term_that_has_a_rule_for_them():
     torch.testing.assert_close(total.solve(draw(12)), torch.linalg.solve(dense, draw(12)))
 
 
-def test_errors():
+def test_terms_of_different_shape_and_indefinite_sums_are_refused():
     with pytest.raises(ShapeError, match="one shape"):
         Sum(Kronecker(spd(2)), Kronecker(spd(3)))
     indefinite = Kronecker(spd(2), spd(3)) - 5.0 * Kronecker(spd(2), spd(3, 4))
     with pytest.raises(NotPositiveDefinite, match="Sum of shape"):
         indefinite.solve(draw(6))
+
+
+def test_a_large_product_is_solved_by_its_factors_and_not_by_an_unconverged_iteration():
+    low = LowRankPlusDiagonal(draw(2_500, 3), torch.ones(1).double())
+    total = Kronecker(spd(50), spd(50, 1)) @ low
+    assert isinstance(total, Product)
+    right = draw(2_500, 2)
+    residual = total @ total.solve(right) - right
+    assert residual.norm() <= 1e-9 * right.norm()
+    expected = Kronecker(spd(50), spd(50, 1)).logdet() + low.logdet()
+    torch.testing.assert_close(total.logdet(), expected)
+
+
+def test_a_product_and_its_rows_cost_what_the_factors_cost():
+    n, k, c = 36, 4, 5
+    a, low = Kronecker(spd(6), spd(6, 1)), LowRankPlusDiagonal(draw(n, k), torch.ones(1).double())
+    for work in (a @ low, (low @ a)[torch.tensor([3, 1])]):
+        with FlopCounterMode(display=False) as counter:
+            work @ draw(n, c)
+        assert counter.get_total_flops() <= 2 * c * n * 12 + 4 * n * k * c
+
+
+def test_factors_must_meet():
+    with pytest.raises(ShapeError, match=r"\(2, 2\), \(3, 3\)"):
+        Product(Kronecker(spd(2)), Kronecker(spd(3)))
+    with pytest.raises(ShapeError, match="square"):
+        (Toeplitz(draw(3), draw(4)) @ Toeplitz(draw(4), draw(5))).logdet()

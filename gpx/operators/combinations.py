@@ -1,8 +1,9 @@
-"""Sums and scalar multiples that keep what their parts can do."""
+"""Sums, multiples and products of operators: applied part by part, solved where the parts can."""
 
 from __future__ import annotations
 
 from functools import reduce
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from linear_operator import LinearOperator
 from linear_operator.operators import (
     ConstantDiagLinearOperator,
     DiagLinearOperator,
-    RootLinearOperator,
+    ZeroLinearOperator,
 )
 from torch import Tensor
 
@@ -27,8 +28,7 @@ class Scaled(Structured):
 
     Raises:
         DTypeError: a scale of another dtype or device. ShapeError: batches that do not fit.
-        NotPositiveDefinite: a solve with c = 0, a logdet or root with c <= 0 (one host
-            synchronisation).
+        NotPositiveDefinite: a solve with c = 0, a logdet with c <= 0 (one host synchronisation).
     """
 
     def __init__(self, base: LinearOperator, scale: Tensor) -> None:
@@ -44,13 +44,9 @@ class Scaled(Structured):
         return (2, 0)
 
     def _size(self) -> torch.Size:
-        shape = self.base.shape
-        return torch.Size(
-            (
-                *common_batch(shape[:-2], self.scale.shape, what="an operator and its scale"),
-                *shape[-2:],
-            )
-        )
+        *batch, rows, columns = self.base.shape
+        shapes = (torch.Size(batch), self.scale.shape)
+        return torch.Size((*common_batch(*shapes, what="an operator and its scale"), rows, columns))
 
     def _transpose_nonbatch(self) -> Scaled:
         return Scaled(self.base.mT, self.scale)
@@ -67,15 +63,12 @@ class Scaled(Structured):
         return self._solution(right)
 
     def _logdet(self) -> Tensor:
-        self._positive("log-determinant")
-        return self.base.logdet() + self.shape[-1] * self.scale.log()
-
-    def _positive(self, what: str) -> None:
         if not bool((self.scale > 0).all()):
             raise NotPositiveDefinite(
-                f"the {what} of {self._name()} needs a positive scale; found "
+                f"the log-determinant of {self._name()} needs a positive scale; found "
                 f"{float(self.scale.min()):.2e}"
             )
+        return self.base.logdet() + self.shape[-1] * self.scale.log()
 
     def _diagonal(self) -> Tensor:
         return self.scale[..., None] * self.base._diagonal()
@@ -84,12 +77,6 @@ class Scaled(Structured):
         base, scale = self._broadcast_args()
         found = base._get_indices(row_index, col_index, *batch_indices)
         return found * (scale[batch_indices] if batch_indices else scale)
-
-    def root_decomposition(self, method: str | None = None) -> LinearOperator:
-        """sqrt(c) R."""
-        self._positive("root")
-        root = self.base.root_decomposition(method).root
-        return RootLinearOperator(root * self.scale.sqrt()[..., None, None])
 
 
 class Sum(Structured):
@@ -132,9 +119,58 @@ class Sum(Structured):
             torch.add, [t._get_indices(row_index, col_index, *batch_indices) for t in terms]
         )
 
-    def to_dense(self) -> Tensor:
-        """The matrix itself: the sum of the dense terms."""
-        return reduce(torch.add, [t.to_dense() for t in self.terms])
+
+class Product(Structured):
+    """A_1 A_2 ... A_k of any operators that fit, applied one after another.
+
+    Cost: product the sum of the factors'. Solve: A_k^{-1} ... A_1^{-1} b by the factors' own solves
+    where all are square, symmetric or not as these allow; logdet the sum of theirs. Entries and
+    rows: a product each; the diagonal is read from the dense matrix.
+
+    Raises:
+        ShapeError: fewer than one factor, or neighbours that do not fit.
+    """
+
+    def __init__(self, *factors: LinearOperator) -> None:
+        super().__init__(*factors)
+        if not factors or any(a.shape[-1] != b.shape[-2] for a, b in pairwise(factors)):
+            raise ShapeError(
+                "a product needs at least one factor and columns that meet the next rows, got "
+                f"{[tuple(f.shape) for f in factors]}"
+            )
+        self.factors = factors
+
+    def _size(self) -> torch.Size:
+        batch = common_batch(*[f.shape[:-2] for f in self.factors], what="a product's factors")
+        return torch.Size((*batch, self.factors[0].shape[-2], self.factors[-1].shape[-1]))
+
+    def _transpose_nonbatch(self) -> Product:
+        return Product(*[f.mT for f in reversed(self.factors)])
+
+    def _product(self, right: Tensor) -> Tensor:
+        return reduce(lambda found, factor: factor.matmul(found), reversed(self.factors), right)
+
+    def _all_square(self) -> bool:
+        return all(f.shape[-1] == f.shape[-2] for f in self.factors)
+
+    def _solution(self, right: Tensor) -> Tensor:
+        if not self._all_square():
+            return super()._solution(right)
+        return reduce(lambda found, factor: factor.solve(found), self.factors, right)
+
+    def _inverse_product(self, right: Tensor) -> Tensor:
+        return self._solution(right) if self._all_square() else super()._inverse_product(right)
+
+    def _logdet(self) -> Tensor:
+        if not self._all_square():
+            return super()._logdet()
+        found = reduce(torch.add, [f.logdet() for f in self.factors])
+        return found.expand(self.batch_shape)
+
+
+@rule("scale", Structured, Tensor)
+def _scale(base: Structured, scale: Tensor) -> Scaled:
+    return Scaled(base, scale)
 
 
 @rule("add", Structured, LinearOperator)
@@ -158,29 +194,6 @@ def _joined(terms: tuple[Any, ...], new: LinearOperator) -> tuple[Any, ...]:
     return (*terms, new)
 
 
-@rule("scale", Sum, Tensor)
-def _scale_terms(base: Sum, scale: Tensor) -> Sum:
-    return Sum(*[t * scale[..., None, None] for t in base.terms])
-
-
-@rule("select", Sum, Index)
-def _select_terms(base: Sum, index: Index) -> Sum:
-    """A selection of a sum is the sum of the selections, each with its own structure."""
-    found = [combine("select", t, index) for t in base.terms]
-    assert all(f is not None for f in found)
-    return Sum(*[f for f in found if f is not None])
-
-
-@rule("scale", Structured, Tensor)
-def _scale(base: Structured, scale: Tensor) -> Scaled:
-    return Scaled(base, scale)
-
-
-@rule("scale", Scaled, Tensor)
-def _scale_again(base: Scaled, scale: Tensor) -> Scaled:
-    return Scaled(base.base, base.scale * scale)
-
-
 @rule("add", Scaled, DiagLinearOperator)
 def _scaled_plus_diagonal(left: Scaled, right: DiagLinearOperator) -> Scaled | None:
     """c A + D = c (A + D / c), where A keeps its structure with a diagonal."""
@@ -196,7 +209,36 @@ def _scaled_plus_diagonal(left: Scaled, right: DiagLinearOperator) -> Scaled | N
     return Scaled(found, left.scale)
 
 
-@rule("matmul", Scaled, LinearOperator)
-def _scaled_matmul(left: Scaled, right: LinearOperator) -> LinearOperator:
-    """(c A) B = c (A B)."""
-    return (left.base @ right) * left.scale[..., None, None]
+@rule("matmul", Structured, LinearOperator)
+def _matmul(left: Structured, right: LinearOperator) -> Product:
+    return Product(left, right)
+
+
+@rule("matmul", Structured, ZeroLinearOperator)
+def _nothing(left: Structured, right: ZeroLinearOperator) -> LinearOperator:
+    batch = common_batch(left.shape[:-2], right.shape[:-2], what="a product's factors")
+    shape = (*batch, left.shape[-2], right.shape[-1])
+    return ZeroLinearOperator(*shape, dtype=left.dtype, device=left.device)
+
+
+@rule("select", Sum, Index)
+def _select_terms(base: Sum, index: Index) -> Sum:
+    """A selection of a sum is the sum of the selections, each with its own structure."""
+    return Sum(*[_chosen(t, index) for t in base.terms])
+
+
+@rule("select", Product, Index)
+def _select_factors(base: Product, index: Index) -> Product:
+    """Rows of the first factor, columns of the last."""
+    factors = list(base.factors)
+    if index.rows is not None:
+        factors[0] = _chosen(factors[0], Index(index.rows, None))
+    if index.columns is not None:
+        factors[-1] = _chosen(factors[-1], Index(None, index.columns))
+    return Product(*factors)
+
+
+def _chosen(operator: LinearOperator, index: Index) -> LinearOperator:
+    found = combine("select", operator, index)
+    assert found is not None  # Selection takes every operator
+    return found

@@ -1,0 +1,204 @@
+"""Sums, differences, multiples and appended rows of operators, each with the structure it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from linear_operator import LinearOperator, to_dense
+from linear_operator.operators import (
+    ConstantDiagLinearOperator,
+    DiagLinearOperator,
+    RootLinearOperator,
+    ZeroLinearOperator,
+    to_linear_operator,
+)
+from torch import Tensor
+
+from gpx.errors import DTypeError, ShapeError
+from gpx.operators.algebra import combine
+from gpx.operators.dense_factorisations import DenseFactorisations
+from gpx.operators.indexing import common_batch
+from gpx.operators.symmetry import require_symmetric
+
+
+class Arithmetic(DenseFactorisations):
+    """What two operators give, by the rules of ``gpx.operators.algebra``.
+
+    A result that no rule has a structure for is a ``DenseMatrix``, or refused beyond ``DENSE_ROWS``
+    rows.
+    """
+
+    def _same_kind(self, other: LinearOperator) -> None:
+        elsewhere = other.device is not None and other.device != self.device  # identities have None
+        if other.dtype != self.dtype or elsewhere:
+            raise DTypeError(
+                f"{self._name()} is {self.dtype} on {self.device}, {type(other).__name__} is "
+                f"{other.dtype} on {other.device}; convert one of them"
+            )
+
+    def __add__(self, other: Any) -> LinearOperator:
+        if isinstance(other, ZeroLinearOperator) or (
+            isinstance(other, (int, float)) and other == 0
+        ):
+            return self
+        if isinstance(other, Tensor):
+            other = to_linear_operator(other)
+        if other.shape[-2:] != self.shape[-2:]:
+            raise ShapeError(
+                f"{self._name()} cannot be added to {type(other).__name__} of shape "
+                f"{tuple(other.shape)}"
+            )
+        self._same_kind(other)
+        found = combine("add", self, other)
+        return super().__add__(other) if found is None else found
+
+    def __neg__(self) -> LinearOperator:
+        return self._mul_constant(-1.0)
+
+    def __sub__(self, other: Any) -> LinearOperator:
+        return self if isinstance(other, ZeroLinearOperator) else super().__sub__(other)
+
+    def add_diagonal(self, diag: Tensor | float) -> LinearOperator:
+        """self + diag(d) for d (..., N), or constant: a number, (..., 1) or ().
+
+        Raises:
+            ShapeError: not square, or a diagonal of another length.
+        """
+        self._square("add_diagonal")
+        diag = torch.as_tensor(diag, dtype=self.dtype, device=self.device)
+        if diag.ndim and diag.shape[-1] not in (1, self.shape[-1]):
+            raise ShapeError(
+                f"a diagonal of shape {tuple(diag.shape)} cannot be added to {self._name()}"
+            )
+        if diag.ndim == 0 or (diag.shape[-1] == 1 and self.shape[-1] != 1):
+            values = diag.reshape(1) if diag.ndim == 0 else diag
+            return self + ConstantDiagLinearOperator(values, diag_shape=self.shape[-1])
+        return self + DiagLinearOperator(diag)
+
+    def add_low_rank(
+        self,
+        low_rank_mat: Tensor | LinearOperator,
+        root_decomp_method: str | None = None,
+        root_inv_decomp_method: str | None = None,
+        generate_roots: bool | None = True,
+        **root_decomp_kwargs: Any,
+    ) -> LinearOperator:
+        """self + B B^T for B (..., N, k), with the structure that the sum keeps.
+
+        Roots are made when they are asked for, exactly; the arguments about them change nothing.
+        """
+        self._square("add_low_rank")
+        return self + RootLinearOperator(to_linear_operator(low_rank_mat))
+
+    def cat_rows(
+        self,
+        cross_mat: Tensor | LinearOperator,
+        new_mat: Tensor | LinearOperator,
+        generate_roots: bool = True,
+        generate_inv_roots: bool = True,
+        **root_decomp_kwargs: Any,
+    ) -> LinearOperator:
+        """[self B^T; B D], (..., N + k, N + k), for B (..., k, N) and D (..., k, k), dense.
+
+        The roots are exact, made at once as in the package (or when they are asked for, without
+        ``generate_roots``) and kept, where GPyTorch looks for them.
+
+        Raises:
+            ShapeError, DTypeError: blocks that do not fit.
+            NotPositiveDefinite: self or D is not symmetric; the matrix has no root.
+            ConfigError: more than ``DENSE_ROWS`` rows.
+        """
+        self._factorisable("cat_rows")
+        cross, corner = to_dense(cross_mat), to_dense(new_mat)
+        n, k = self.shape[-1], corner.shape[-1] if corner.ndim else 0
+        if cross.ndim < 2 or cross.shape[-2:] != (k, n) or corner.shape[-2:] != (k, k):
+            raise ShapeError(
+                f"{tuple(cross.shape)} and {tuple(corner.shape)} cannot be appended to "
+                f"{self._name()}; expected (..., k, {n}) and (..., k, k)"
+            )
+        self._same_kind(to_linear_operator(cross))
+        self._same_kind(to_linear_operator(corner))
+        blocks = (self.to_dense(), cross, corner)
+        batch = common_batch(*[t.shape[:-2] for t in blocks], what="a matrix and its new rows")
+        old, cross, corner = (t.expand(*batch, *t.shape[-2:]) for t in blocks)
+        rows = (torch.cat([old, cross.mT], -1), torch.cat([cross, corner], -1))
+        found = self._dense_operator(torch.cat(rows, -2))
+        require_symmetric(found, "cat_rows")
+        if generate_roots:
+            found.root_decomposition()
+            if generate_inv_roots:
+                found.root_inv_decomposition()
+        return found
+
+    def mul(self, other: float | Tensor | LinearOperator) -> Any:
+        """Times a number (or one per batch member), or elementwise with another matrix.
+
+        Raises:
+            ShapeError: shapes that do not broadcast.
+        """
+        if isinstance(other, (Tensor, LinearOperator)):
+            common_batch(self.shape, other.shape, what="factors of an elementwise product")
+        return super().mul(other)
+
+    def _mul_constant(self, other: float | Tensor) -> LinearOperator:
+        scale = torch.as_tensor(other, dtype=self.dtype, device=self.device)
+        found = combine("scale", self, scale)
+        return super()._mul_constant(scale) if found is None else found
+
+    def _mul_matrix(self, other: Any) -> LinearOperator:
+        if other.shape[-2:] != self.shape[-2:] and 1 in other.shape[-2:]:
+            return self._mul_broadcast(other.to_dense())
+        if other.shape[-2:] != self.shape[-2:]:
+            raise ShapeError(
+                f"{self._name()} cannot be multiplied elementwise with {type(other).__name__} of "
+                f"shape {tuple(other.shape)}"
+            )
+        self._same_kind(other)
+        if isinstance(other, ZeroLinearOperator):
+            return other
+        if isinstance(other, DiagLinearOperator):
+            return DiagLinearOperator(self._diagonal() * other.diagonal())
+        found = combine("mul", self, other)
+        if found is None:
+            self._dense_size("an elementwise product")
+            found = self._dense_operator(self.to_dense() * dense(other))
+        return found
+
+    def _mul_broadcast(self, other: Tensor) -> LinearOperator:
+        """Times one number (..., 1, 1), one per column (..., 1, M) or one per row (..., N, 1)."""
+        if other.shape[-2:] == (1, 1):
+            return self._mul_constant(other[..., 0, 0])
+        if other.shape[-2:] == (1, self.shape[-1]):
+            return self @ DiagLinearOperator(other.squeeze(-2))
+        if other.shape[-2:] == (self.shape[-2], 1):
+            return (self.mT @ DiagLinearOperator(other.squeeze(-1))).mT
+        raise ShapeError(
+            f"{self._name()} cannot be multiplied elementwise with {tuple(other.shape)}"
+        )
+
+    def sum(self, dim: int | None = None) -> Any:
+        """Sum over rows (-2), columns (-1), a batch dimension, or everything (None)."""
+        return self.sum(-1).sum() if dim is None else super().sum(dim)
+
+    def _dense_operator(self, matrix: Tensor) -> LinearOperator:
+        found = combine("dense", self, matrix)
+        assert found is not None  # DenseMatrix registers itself for every operator
+        return found
+
+    def _as_dense(self, what: str, function: Callable[[Tensor], Tensor]) -> LinearOperator:
+        self._dense_size(what)
+        return self._dense_operator(function(self.to_dense()))
+
+
+def dense(operator: Tensor | LinearOperator) -> Tensor:
+    """As a tensor with a graph of its own: the package's ``to_dense`` keeps a stale one."""
+    if isinstance(operator, Tensor):
+        return operator
+    if isinstance(operator, Arithmetic):
+        return operator.to_dense()
+    eye = torch.eye(operator.shape[-1], dtype=operator.dtype, device=operator.device)
+    found = operator.matmul(eye)
+    assert isinstance(found, Tensor)
+    return found
