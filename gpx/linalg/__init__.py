@@ -14,7 +14,6 @@ from gpx.linalg.circulant_approximation import (
 )
 from gpx.linalg.conjugate_gradients import CGResult, UnconvergedWarning, conjugate_gradients
 from gpx.linalg.interpolation import RegularAxis, cubic_weights, interpolate, linear_weights
-from gpx.linalg.inv_quad_logdet import InvQuadLogdet, inv_quad_logdet, logdet_of_solve
 from gpx.linalg.khatri_rao import khatri_rao_columns, khatri_rao_gram
 from gpx.linalg.known_gradient import with_gradient
 from gpx.linalg.kronecker import (
@@ -51,6 +50,7 @@ from gpx.linalg.random_pivots import randomly_pivoted_cholesky
 from gpx.linalg.report import CholeskyReport, SolveReport
 from gpx.linalg.stochastic_lanczos_quadrature import (
     QuadratureEstimate,
+    logdet_of_solve,
     logdet_quadrature,
     stochastic_lanczos_quadrature,
 )
@@ -61,7 +61,7 @@ from gpx.linalg.stopping import (
     RelativeResidual,
     StoppingRule,
 )
-from gpx.linalg.trace import Estimate, hutch_plus_plus_trace, hutchinson_trace, probe_vectors
+from gpx.linalg.trace import Estimate, hutchinson_trace, probe_vectors
 
 __all__ = [
     "AbsoluteResidual",
@@ -72,7 +72,6 @@ __all__ = [
     "Estimate",
     "EvidenceBound",
     "GridLowRankPlusNoise",
-    "InvQuadLogdet",
     "Jacobi",
     "KroneckerExtremes",
     "Lanczos",
@@ -107,10 +106,8 @@ __all__ = [
     "flatten_index",
     "gauss",
     "gauss_radau",
-    "hutch_plus_plus_trace",
     "hutchinson_trace",
     "interpolate",
-    "inv_quad_logdet",
     "khatri_rao_columns",
     "khatri_rao_gram",
     "kronecker_extremes",

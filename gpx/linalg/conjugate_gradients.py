@@ -112,7 +112,7 @@ def conjugate_gradients(
         ShapeError, DTypeError, ConfigError: before the first product.
 
     Cost: one product and one preconditioner solve per step, about 10 n c operations more; memory
-    6 n c. Not differentiable: see ``inv_quad_logdet`` for gradients.
+    6 n c. Not differentiable.
     Source: Burt thesis, sections 4.1.1 and 4.1.2.
     """
     stop = RelativeResidual() if stop is None else stop

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError
-from gpx.linalg.lanczos import Lanczos
+from gpx.linalg.conjugate_gradients import CGResult
+from gpx.linalg.lanczos import Lanczos, tridiagonal_of_cg
 from gpx.linalg.preconditioners.base import Preconditioner
 from gpx.linalg.quadrature import gauss, gauss_radau
 from gpx.linalg.trace import mean_and_error
@@ -145,3 +146,28 @@ def logdet_quadrature(
         found.steps,
         found.converged,
     )
+
+
+def logdet_of_solve(
+    solved: CGResult, xi: Tensor, columns: int, q: Preconditioner | None, node: float | None
+) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+    """log det K from the coefficients of a solve whose last columns were probes.
+
+    Args:
+        solved: of right-hand sides and, after them, the probes w = R xi.
+        xi (n, L): standard probes.
+        columns: right-hand sides before the probes.
+        q: preconditioner of the solve; None for none, R = I.
+        node: lower bound of the preconditioned spectrum; None for none.
+
+    Returns:
+        the middle of the bracket, its standard error over the probes, and the bracket.
+    """
+    alphas, betas = tridiagonal_of_cg(solved)
+    alphas, betas = alphas[columns:], betas[columns:]
+    scale = xi.square().sum(0)
+    upper = scale * gauss(torch.log, alphas, betas)
+    lower = upper if node is None else scale * gauss_radau(torch.log, alphas, betas, node)
+    value, error = mean_and_error(0.5 * (upper + lower))
+    offset = torch.zeros_like(value) if q is None else q.logdet()
+    return value + offset, error, (lower.mean() + offset, upper.mean() + offset)

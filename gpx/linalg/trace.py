@@ -1,4 +1,4 @@
-"""Stochastic estimates of traces, with standard errors: Hutchinson and Hutch++."""
+"""Stochastic estimates of traces, with standard errors."""
 
 from __future__ import annotations
 
@@ -101,38 +101,3 @@ def hutchinson_trace(matmul: Callable[[Tensor], Tensor], probes: Tensor) -> Esti
     """
     samples = (probes * matmul(probes)).sum(0)
     return Estimate(*mean_and_error(samples), samples)
-
-
-def hutch_plus_plus_trace(
-    matmul: Callable[[Tensor], Tensor],
-    n: int,
-    columns: int,
-    *,
-    kind: Kind = "rademacher",
-    generator: torch.Generator | None = None,
-    dtype: torch.dtype = torch.float64,
-    device: torch.device | str = "cpu",
-) -> Estimate:
-    """tr(A) exactly on a sketched range of A, plus Hutchinson on what is left.
-
-    With Q an orthonormal basis of A S: tr(A) = tr(Q^T A Q) + tr((I - Q Q^T) A (I - Q Q^T)). For a
-    positive semi-definite A the error falls as 1 / columns rather than its square root. Unbiased.
-
-    Args:
-        columns: products with A to spend in all, a third on each of S, Q and the probes; >= 3.
-
-    Cost: ``columns`` products, n (columns / 3)^2 for the basis.
-    Source: Meyer, Musco, Musco and Woodruff 2021, algorithm 1.
-    """
-    if columns < 3:
-        raise ConfigError(f"Hutch++ needs at least 3 products, got {columns}")
-    third = min(columns // 3, n)
-    options = {"kind": kind, "generator": generator, "dtype": dtype, "device": device}
-    sketch = probe_vectors(n, third, **options)  # type: ignore[arg-type]
-    basis, _ = torch.linalg.qr(matmul(sketch))
-    known = (basis * matmul(basis)).sum()
-    probes = probe_vectors(n, columns - 2 * third, **options)  # type: ignore[arg-type]
-    probes = probes - basis @ (basis.mT @ probes)
-    samples = (probes * matmul(probes)).sum(0)
-    mean, error = mean_and_error(samples)
-    return Estimate(known + mean, error, known + samples)

@@ -32,7 +32,7 @@ class BlockToeplitz(Convolution):
     Cost: product O(a log a) time, 2 a numbers of memory per column, a about 2^D n_1 ... n_D: padded
     axis by axis, which saves a quarter (D = 2) to 5/12 (D = 3) of the transforms. Solve and
     logdet as ``Structured``; at any size, for even lags, with an error bar by
-    ``gpx.linalg.inv_quad_logdet(a, b, method="iterative", preconditioner=a.preconditioner())``.
+    ``gpx.linalg.logdet_quadrature(a.matmul, probes, preconditioner=a.preconditioner())``.
 
     Source: Hultin thesis, section 3.4.1.
     """

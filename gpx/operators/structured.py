@@ -43,7 +43,7 @@ class Structured(Arithmetic):
     """
 
     _preconditioner_hint = ""
-    """What an error message adds to a call of ``gpx.linalg.inv_quad_logdet``."""
+    """What an error message adds to a call of ``gpx.linalg.logdet_quadrature``."""
 
     workspace: KroneckerWorkspace | None = None
     """Buffers of a matrix over the cells of a grid, in which its products run in inner loops."""
@@ -86,9 +86,8 @@ class Structured(Arithmetic):
             raise ConfigError(
                 f"{self._name()} has no closed-form log-determinant and {self.shape[-1]} rows are "
                 f"too many for a dense one (at most {DENSE_ROWS}). Estimate it with an error bar, "
-                "by stochastic Lanczos quadrature: "
-                "gpx.linalg.inv_quad_logdet(operator, right_hand_sides, method='iterative', "
-                f"generator=generator{self._preconditioner_hint})"
+                "by stochastic Lanczos quadrature: gpx.linalg.logdet_quadrature(operator.matmul, "
+                f"probes{self._preconditioner_hint})"
             )
         require_symmetric(self, "logdet")
         lower = self._dense_cholesky()

@@ -8,6 +8,8 @@ import torch
 
 from gpx.errors import ConfigError, NotPositiveDefinite
 from gpx.linalg import (
+    conjugate_gradients,
+    logdet_of_solve,
     logdet_quadrature,
     nystrom_preconditioner,
     probe_vectors,
@@ -119,3 +121,26 @@ def test_intervals_cover_and_brackets_hold_probe_by_probe():
         low, high = found.interval(2.0)
         covered += bool(low <= exact <= high)
     assert covered >= 50  # 2 standard errors of 20 probes cover 94 %: 50 of 60 or fewer is 1 in 500
+
+
+@pytest.mark.parametrize("with_q", [False, True])
+@pytest.mark.parametrize("node", [None, 0.5])
+def test_a_solve_of_probes_gives_the_same_quadrature(with_q, node):
+    probes = probe_vectors(200, 3, generator=torch.Generator().manual_seed(1))
+    q = preconditioner() if with_q else None
+    node = g1.NOISE / 2 if node and not with_q else node
+    whole = probes if q is None else q.root_matmul(probes)
+    solved = conjugate_gradients(
+        g1.K.matmul,
+        torch.cat([g1.y.unsqueeze(1), whole], 1),
+        preconditioner=q,
+        max_iterations=2,
+        on_failure="return",
+    )
+    end = 1.0 if with_q and node is None else node
+    found, error, bracket = logdet_of_solve(solved, probes, 1, q, end)
+    want = logdet_quadrature(g1.K.matmul, probes, steps=2, node=node, preconditioner=q)
+    torch.testing.assert_close(bracket, want.bracket, rtol=1e-7, atol=0)
+    torch.testing.assert_close(found, want.value, rtol=1e-7, atol=0)
+    torch.testing.assert_close(error, want.standard_error, rtol=1e-7, atol=0)
+    assert bool(want.bracket[0] < want.bracket[1]) == (with_q or node is not None)
