@@ -28,7 +28,7 @@ FLOORS = [
         "methods.nearest",
     },
     {"models", "objectives"},
-    {"diagnostics", "comparators", "data"},
+    {"diagnostics", "data"},
     {"metrics"},
     {"training"},
     {"doctor"},

@@ -22,12 +22,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 import torch
 from fit import copy_parameters, fit, lengthscales, rmse, tensors
+from gappy_pod import gappy_pod
+from local_kriging import local_kriging
 from matplotlib.figure import Figure
 from record import earlier, write
 from swirl import Swirl, swirl
 from torch import Tensor
 
-from gpx.comparators import gappy_pod, local_kriging
 from gpx.kernels import AxisProduct
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero

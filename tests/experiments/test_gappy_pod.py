@@ -2,9 +2,8 @@
 
 import pytest
 import torch
+from gappy_pod import gappy_pod, leading_part
 
-from gpx.comparators import gappy_pod
-from gpx.comparators.gappy_pod import leading_part
 from gpx.errors import ConfigError, DataError, ShapeError
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from local_kriging import Independent, local_kriging
 
-from gpx.comparators import Independent, local_kriging
 from gpx.errors import ConfigError
 from gpx.kernels import RBF, AxisProduct
 from gpx.likelihoods import Gaussian
