@@ -23,7 +23,6 @@ from gpx.linalg.kronecker import (
     kronecker_derivatives,
     kronecker_logdet,
     kronecker_matmul,
-    kronecker_product,
     kronecker_solve,
     kronecker_vector,
     split_index,
@@ -116,10 +115,6 @@ class Kronecker(Structured):
     def dense_factors(self) -> list[Tensor]:
         """The factors as tensors (..., k_l, n_l); operators among them are evaluated."""
         return [dense(f) for f in self.factors]
-
-    def todense(self) -> Tensor:
-        """The product itself, (..., M, N): O(M N)."""
-        return kronecker_product(self.dense_factors())
 
     def _inverse_product(self, right: Tensor) -> Tensor:
         return kronecker_solve(self.dense_factors(), right)
@@ -235,20 +230,6 @@ def _scale(left: Kronecker, scale: Tensor) -> Kronecker:
     factors = list(left.factors)
     factors[smallest] = factors[smallest] * scale[..., None, None]
     return Kronecker(*factors)
-
-
-def _fit(left: Kronecker, right: Kronecker, rows: slice) -> bool:
-    return len(left.factors) == len(right.factors) and all(
-        a.shape[-1:] == b.shape[rows] for a, b in zip(left.factors, right.factors, strict=True)
-    )
-
-
-@rule("matmul", Kronecker, Kronecker)
-def _matmul(left: Kronecker, right: Kronecker) -> Kronecker | None:
-    """(A x B)(C x D) = AC x BD where the factors fit."""
-    if not _fit(left, right, slice(-2, -1)):
-        return None
-    return Kronecker(*[a @ b for a, b in zip(left.factors, right.factors, strict=True)])
 
 
 @rule("select", Kronecker, Index)

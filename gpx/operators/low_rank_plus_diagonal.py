@@ -191,26 +191,6 @@ class LowRankPlusDiagonal(Structured):
         )
         return _Root(self.factor, self.diagonal_values)._product(draws).movedim(-1, 0)
 
-    def square_root(self) -> LinearOperator:
-        """A square R (..., n, n) with R R^T = A, as a lazy product; O(n k c) per product.
-
-        R = D^{1/2} (I + W M W^T), W = D^{-1/2} Phi, with M from the eigendecomposition of W^T W:
-        M = V (sqrt(1 + S) - 1) / S V^T, written so that S = 0 is harmless. Detached from gradients.
-        Cost: O(n k^2) once. R is symmetric when D is constant.
-        """
-        _check_diagonal(self.diagonal_values, self.shape[-1])
-        with torch.no_grad():
-            scale = self.diagonal_values.sqrt()
-            white = self.factor / scale.unsqueeze(-1)
-            values, vectors = torch.linalg.eigh((white.mT @ white).double())
-            values = values.clamp(min=0.0)  # a Gram matrix: below zero is rounding
-            # (sqrt(1 + S) - 1) / S without the cancellation
-            weights = ((1.0 + values).sqrt() + 1.0).reciprocal().sqrt()
-            inner = white @ (vectors * weights.unsqueeze(-2)).to(self.dtype)
-            one = torch.ones_like(self.diagonal_values[..., :1])
-            scale = scale.expand(self.shape[:-1])
-            return DiagLinearOperator(scale) @ LowRankPlusDiagonal(inner, one)
-
 
 class _Root(Structured):
     """[Phi, D^{1/2}], (..., n, k + n)."""
