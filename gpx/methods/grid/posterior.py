@@ -26,15 +26,14 @@ from gpx.methods.grid.axes import (
 from gpx.methods.grid.factors import AxisKernels, split_kernel
 from gpx.methods.grid.gaps import GapOptions, choose_gaps, solve_gaps
 from gpx.methods.grid.points import GridPoints
+from gpx.methods.grid.sampled_variance import SampledVariance, prior_weights
 from gpx.methods.grid.system import GridSystem
 from gpx.methods.grid.variance import (
     DenseVariance,
-    SampledVariance,
     VarianceBracket,
     VarianceOptions,
     choose_variance,
     full_variance,
-    prior_weights,
     rank_reduced_variance,
     solved_variance,
     variance_bracket,

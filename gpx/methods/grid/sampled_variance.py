@@ -1,0 +1,170 @@
+"""Posterior variances on and off a grid with gaps from random vectors over the grid."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gpx.linalg import RelativeResidual, conjugate_gradients
+from gpx.methods.grid.gap_preconditioners import fill_preconditioner
+from gpx.methods.grid.gaps import GapOptions, choose_gaps, solve_gaps
+from gpx.methods.grid.points import GridPoints
+from gpx.methods.grid.system import BLOCK_NUMBERS, GridSystem
+from gpx.methods.grid.variance import full_variance
+
+SEED = 2017
+"""Seed of sampled variances, fixed so that a posterior always predicts the same."""
+
+SAMPLE_BLOCK = 32
+"""Samples drawn together; after each block their error is estimated again."""
+
+SAMPLE_TOLERANCE = 1e-3
+"""Largest relative residual of solves for samples: far below the scatter of the samples."""
+
+
+class Sampled(NamedTuple):
+    """Variances from samples.
+
+    Attributes:
+        variance (t,).
+        error: relative standard error of variance plus noise variance at the worst point.
+        samples: how many were used.
+    """
+
+    variance: Tensor
+    error: float
+    samples: int
+
+
+class SampledVariance:
+    """Random vectors over the grid whose squared means estimate the term of a variance that has no
+    closed form, at any points.
+
+    Filling ("fill"): v = v_full + E[(g^T C V^T F^{-1/2} z)^2], the second term what the gaps add to
+    the variance of the full grid, which has a closed form. Draws F^{-1/2} z are F^{-1} w_Z with
+    w ~ N(0, C). Else: v = E[(f(x) - its prediction from noisy f_X)^2] over draws f of the prior.
+
+    Every draw is Gaussian, so S of them leave the sampled term a relative standard error of
+    sqrt(2 / S), and blocks are drawn until that is small beside the whole variance.
+
+    Args:
+        most: samples, at most; what is kept are so many vectors over the grid.
+
+    Exactness: unbiased up to the choice of when to end.
+    Cost: one solve per sample, in blocks; memory ``most`` vectors over the grid.
+    """
+
+    def __init__(self, system: GridSystem, options: GapOptions, most: int) -> None:
+        gaps, _ = choose_gaps(options, system.num_gaps, system.size, system.inner_size)
+        self.system, self.options, self.most = system, options, most
+        self.filling = gaps in ("fill", "penalize")
+        self._blocks: list[Tensor] = []
+
+    def block(self, number: int) -> Tensor:
+        """Vectors (M, c) of one block, always the same ones."""
+        while len(self._blocks) <= number:
+            self._blocks.append(self._drawn(len(self._blocks)))
+        return self._blocks[number]
+
+    def _drawn(self, number: int) -> Tensor:
+        system, count = self.system, min(SAMPLE_BLOCK, self.most - number * SAMPLE_BLOCK)
+        like = system.spectrum.shifted
+        generator = torch.Generator(device=like.device).manual_seed(SEED + number)
+        vectors = like.new_empty(system.size, count)
+        step = max(1, BLOCK_NUMBERS // system.size)
+        for start in range(0, count, step):
+            block = slice(start, min(start + step, count))
+            normals = torch.randn(
+                system.size,
+                block.stop - block.start,
+                generator=generator,
+                dtype=like.dtype,
+                device=like.device,
+            )
+            draw = self._filled if self.filling else self._ignored
+            vectors[:, block] = draw(system, self.options, normals, generator)
+        return vectors
+
+    @staticmethod
+    def _filled(
+        system: GridSystem, options: GapOptions, normals: Tensor, generator: torch.Generator
+    ) -> Tensor:
+        solved = conjugate_gradients(
+            system.missing,
+            system.inverse_root(system.rows.gaps, normals),
+            preconditioner=fill_preconditioner(system, options.precondition_rank),
+            stop=RelativeResidual(max(options.tolerance, sample_tolerance(system))),
+            max_iterations=options.max_iterations,
+            verify=False,
+            on_failure="warn",
+        )
+        return system.inverse(system.rows.gaps, None, solved.solution)
+
+    @staticmethod
+    def _ignored(
+        system: GridSystem, options: GapOptions, normals: Tensor, generator: torch.Generator
+    ) -> Tensor:
+        prior = system.root(normals)
+        noise = torch.randn(
+            system.num_observed,
+            normals.shape[1],
+            generator=generator,
+            dtype=normals.dtype,
+            device=normals.device,
+        )
+        targets = prior[system.rows.cells] + system.noise.sqrt() * noise
+        tolerance = max(options.tolerance, sample_tolerance(system))
+        solved = solve_gaps(system, targets, replace(options, tolerance=tolerance))
+        return prior_weights(system, normals) - solved.alpha
+
+    def variance(self, points: GridPoints, error: float) -> Sampled:
+        """At points (t,), to a relative standard ``error``; cost S products as for means."""
+        system = self.system
+        if self.filling:
+            known = full_variance(system, points)
+        else:
+            known = points.prior - grid_explained(system, points)
+        total, count = torch.zeros_like(points.prior), 0
+        while True:
+            block = self.block(count // SAMPLE_BLOCK)
+            for part in block.split(max(1, 2 * BLOCK_NUMBERS // block.shape[0]), 1):
+                total += points.contract(part).square_().sum(1)
+            count += block.shape[1]
+            mean = total / count
+            whole = (known + mean).clamp_(min=0.0) + system.noise
+            share = float((mean / whole).max()) if len(mean) else 0.0
+            found = share * math.sqrt(2.0 / count)
+            if found <= error or count >= self.most:
+                return Sampled(known + mean, found, count)
+
+
+def sample_tolerance(system: GridSystem) -> float:
+    """Relative residual of sampled solves: 1e-3, less where the noise is far below the prior.
+
+    A residual of r times the targets may leave r^2 k / sigma^2 of the prior variance k, per cell.
+    """
+    prior = math.prod(float(f.diagonal().max()) for f in system.kronecker.factors)
+    return min(SAMPLE_TOLERANCE, 0.1 * math.sqrt(float(system.noise) / prior))
+
+
+def grid_explained(system: GridSystem, points: GridPoints) -> Tensor:
+    """g^T K^+ g (t,): the prior variance that values on the whole grid without noise explain."""
+    return points.squared(system.spectrum.vectors).contract(_pseudo_inverse(system))
+
+
+def prior_weights(system: GridSystem, normals: Tensor) -> Tensor:
+    """Q T^{+1/2} z (M, c): prior functions g(x)^T times it that equal Q T^{1/2} z on the grid."""
+    weights = _pseudo_inverse(system).sqrt()
+    scaled = normals * (weights if normals.ndim == 1 else weights.unsqueeze(1))
+    return system.eigenvectors.bare_product()(scaled)
+
+
+def _pseudo_inverse(system: GridSystem) -> Tensor:
+    """1 / lambda where lambda is above rounding, else 0, (M,)."""
+    spectrum = system.spectrum.shifted - system.noise
+    floor = 1e3 * torch.finfo(spectrum.dtype).eps * (spectrum.max() + system.noise)
+    return torch.where(spectrum > floor, 1.0 / spectrum.clamp(min=floor), 0.0)
