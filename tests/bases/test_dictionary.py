@@ -7,12 +7,7 @@ from gpx.bases import KernelDictionary
 from gpx.errors import ConfigError, ShapeError
 from gpx.kernels import RBF, Matern32
 
-
-@pytest.fixture(autouse=True)
-def _float64():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 
 def inputs(n, d=2, seed=0):

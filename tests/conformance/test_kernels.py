@@ -40,12 +40,7 @@ DEVICES = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _double():
-    previous = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(previous)
+pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 
 def inputs(n, seed):

@@ -19,13 +19,7 @@ from gpx.kernels import (
     SpectralMixture,
 )
 
-
-@pytest.fixture(autouse=True)
-def _double():
-    previous = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(previous)
+pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 
 @pytest.mark.parametrize(

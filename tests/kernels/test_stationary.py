@@ -8,13 +8,7 @@ from gpx.errors import ConfigError, GPXError, ShapeError
 from gpx.kernels import RBF, Matern12, Matern32, Matern52, Periodic, Stationary
 from gpx.kernels.fused import squared_distance
 
-
-@pytest.fixture(autouse=True)
-def _double():
-    previous = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(previous)
+pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 
 def draw(*shape, seed=0):

@@ -11,12 +11,7 @@ from gpx import kernels
 L = np.array([0.7, 1.0, 1.6])
 
 
-@pytest.fixture(autouse=True)
-def _double():
-    previous = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(previous)
+pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 
 @pytest.fixture

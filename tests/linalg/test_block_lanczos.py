@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from draws import draw
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,12 +19,8 @@ from gpx.linalg import (
 )
 
 
-def randn(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
 def with_condition(n, condition, seed):
-    q, _ = torch.linalg.qr(randn(n, n, seed=seed))
+    q, _ = torch.linalg.qr(draw(n, n, seed=seed))
     values = torch.logspace(0, 1, n, condition, dtype=torch.float64)
     return (q * values) @ q.mT, values, q
 
@@ -50,7 +47,7 @@ def check_relation(process, matrix, start):
 )
 def test_relation_and_brackets_hold_at_every_step(n, columns, condition, alone, seed):
     matrix, values, modes = with_condition(n, condition, seed)
-    start = randn(n, columns, seed=seed + 1)
+    start = draw(n, columns, seed=seed + 1)
     weights = (modes.mT @ start).square()
     exact = {torch.log: values.log() @ weights, torch.reciprocal: values.reciprocal() @ weights}
     process = BlockLanczos(matrix.matmul, start, n)
@@ -82,7 +79,7 @@ def test_relation_and_brackets_hold_at_every_step(n, columns, condition, alone, 
 
 def test_one_start_is_the_ordinary_process():
     matrix, _, _ = with_condition(40, 100.0, 0)
-    start = randn(40, 1)
+    start = draw(40, 1)
     usual = lanczos(matrix.matmul, start, 12)
     process = BlockLanczos(matrix.matmul, start, 12)
     while process.extend():
@@ -100,7 +97,7 @@ def test_one_start_is_the_ordinary_process():
 
 def test_the_node_is_an_eigenvalue_of_the_extended_matrix():
     matrix, _, _ = with_condition(40, 100.0, 0)
-    process = BlockLanczos(matrix.matmul, randn(40, 3), 40)
+    process = BlockLanczos(matrix.matmul, draw(40, 3), 40)
     for _ in range(4):
         process.extend()
     extended = block_radau(process.projected, process.couplings, 0.7)
@@ -110,7 +107,7 @@ def test_the_node_is_an_eigenvalue_of_the_extended_matrix():
 
 def test_a_shared_space_is_tighter_than_separate_ones():
     matrix, _, _ = with_condition(60, 1e3, 1)
-    start = randn(60, 4, seed=2)
+    start = draw(60, 4, seed=2)
     process = BlockLanczos(matrix.matmul, start, 60)
     for _ in range(6):
         process.extend()
@@ -122,7 +119,7 @@ def test_a_shared_space_is_tighter_than_separate_ones():
 def test_one_start_alone_goes_on_from_what_is_known():
     """The residual's direction: conjugate gradients deflated by the space of the others."""
     matrix, _, _ = with_condition(200, 300.0, 1)
-    start = randn(200, 4, seed=2)
+    start = draw(200, 4, seed=2)
     process, steps, residual = BlockLanczos(matrix.matmul, start, 200), 0, None
     while residual is None or float(residual.norm()) > 1e-6 * float(start[:, 0].norm()):
         assert process.extend(residual if steps >= 10 else None)
@@ -138,9 +135,9 @@ def test_one_start_alone_goes_on_from_what_is_known():
 
 
 def test_low_rank_plus_identity_and_repeated_starts_are_deflated():
-    factor = randn(50, 4)
+    factor = draw(50, 4)
     matrix = factor @ factor.mT + torch.eye(50, dtype=torch.float64)
-    start = randn(50, 3, seed=1)
+    start = draw(50, 3, seed=1)
     start = torch.cat([start, start[:, :1], torch.zeros(50, 1, dtype=torch.float64)], 1)
     process = BlockLanczos(matrix.matmul, start, 50)
     while process.extend():
@@ -156,7 +153,7 @@ def test_low_rank_plus_identity_and_repeated_starts_are_deflated():
 
 def test_a_node_above_the_spectrum_and_values_that_are_not_finite():
     matrix, _, _ = with_condition(20, 10.0, 0)
-    process = BlockLanczos(matrix.matmul, randn(20, 2), 20)
+    process = BlockLanczos(matrix.matmul, draw(20, 2), 20)
     for _ in range(8):
         process.extend()
     with pytest.raises(NotPositiveDefinite, match="is not below the Ritz value 1"):
@@ -164,8 +161,8 @@ def test_a_node_above_the_spectrum_and_values_that_are_not_finite():
     with pytest.raises(NotPositiveDefinite, match="not finite at all Ritz values"):
         block_gauss(torch.log, -process.projected, process.coefficients)
     with pytest.raises(DidNotConverge, match="NaN or infinite values within 2 vectors"):
-        BlockLanczos((matrix * torch.nan).matmul, randn(20, 2), 20).extend()
+        BlockLanczos((matrix * torch.nan).matmul, draw(20, 2), 20).extend()
     with pytest.raises(DidNotConverge, match="start vector"):
-        BlockLanczos(matrix.matmul, randn(20, 2) * torch.inf, 20)
+        BlockLanczos(matrix.matmul, draw(20, 2) * torch.inf, 20)
     with pytest.raises(ShapeError, match="room for at least one"):
-        BlockLanczos(matrix.matmul, randn(20), 20)
+        BlockLanczos(matrix.matmul, draw(20), 20)

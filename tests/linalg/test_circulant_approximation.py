@@ -5,6 +5,7 @@ import math
 import pytest
 import scipy.linalg
 import torch
+from draws import draw
 
 from gpx.errors import ConfigError, DTypeError, NotPositiveDefinite, ShapeError
 from gpx.linalg import (
@@ -28,11 +29,6 @@ def toeplitz(column):
 
 def circulant(column):
     return torch.tensor(scipy.linalg.circulant(column))
-
-
-def draw(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def column(m):

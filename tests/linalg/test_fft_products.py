@@ -3,6 +3,7 @@
 import pytest
 import scipy.linalg
 import torch
+from draws import draw
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,11 +17,6 @@ from gpx.linalg.fft_products import (
     pad_and_transform,
     spectrum,
 )
-
-
-def draw(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 @given(st.integers(1, 100_000))

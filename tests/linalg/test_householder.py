@@ -2,15 +2,11 @@
 
 import pytest
 import torch
+from draws import draw
 from linear_features import reflectors_of
 
 from gpx.linalg import householder
 from gpx.linalg.householder import reflect
-
-
-def draw(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def loop(reflectors, vector):

@@ -4,13 +4,10 @@ import math
 
 import pytest
 import torch
+from draws import draw
 
 from gpx.errors import DTypeError, IndexOutOfRange, ShapeError
 from gpx.linalg.khatri_rao import khatri_rao_columns, khatri_rao_gram
-
-
-def draw(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def direct(factors, index, log_scale):

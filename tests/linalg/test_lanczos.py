@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from draws import draw
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,12 +17,8 @@ from gpx.linalg import (
 )
 
 
-def randn(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
 def covariance(n, lengthscale=1.0, noise=0.1, seed=0):
-    x = randn(n, 2, seed=seed)
+    x = draw(n, 2, seed=seed)
     eye = torch.eye(n, dtype=torch.float64)
     return torch.exp(-0.5 * torch.cdist(x, x).square() / lengthscale**2) + noise * eye
 
@@ -36,7 +33,7 @@ def covariance(n, lengthscale=1.0, noise=0.1, seed=0):
 )
 def test_orthonormal_basis_of_the_projection(n, columns, steps, noise, seed):
     matrix = covariance(n, noise=noise, seed=seed)
-    found = lanczos(matrix.matmul, randn(n, columns, seed=seed + 1), steps)
+    found = lanczos(matrix.matmul, draw(n, columns, seed=seed + 1), steps)
     norms = torch.linalg.vector_norm(found.basis, dim=-1)
     made = norms > 0.5  # rows after the end of a column's Krylov space are zero
     eye = torch.diag_embed(made.double())
@@ -51,7 +48,7 @@ def test_orthonormal_basis_of_the_projection(n, columns, steps, noise, seed):
 def test_ritz_values_stay_inside_the_spectrum_and_converge_to_its_ends():
     matrix = covariance(120, lengthscale=0.5, noise=0.01)
     values = torch.linalg.eigvalsh(matrix)
-    start, previous = randn(120), -torch.inf
+    start, previous = draw(120), -torch.inf
     for steps in (1, 3, 6, 12, 24):
         ritz = torch.linalg.eigvalsh(lanczos(matrix.matmul, start, steps).tridiagonal())[0]
         assert values[0] - 1e-10 <= ritz[0]
@@ -62,7 +59,7 @@ def test_ritz_values_stay_inside_the_spectrum_and_converge_to_its_ends():
 
 
 def test_growing_step_by_step_is_the_same_process():
-    matrix, start = covariance(40, lengthscale=0.3), randn(40, 2)
+    matrix, start = covariance(40, lengthscale=0.3), draw(40, 2)
     whole = lanczos(matrix.matmul, start, 12)
     parts = Lanczos(matrix.matmul, start, 12).extend(5).extend(7)
     assert torch.equal(whole.alphas, parts.alphas)
@@ -71,7 +68,7 @@ def test_growing_step_by_step_is_the_same_process():
 
 
 def test_breakdown_of_low_rank_plus_identity():
-    factor = randn(50, 4)
+    factor = draw(50, 4)
     matrix = factor @ factor.mT + torch.eye(50, dtype=torch.float64)
     calls = []
 
@@ -79,7 +76,7 @@ def test_breakdown_of_low_rank_plus_identity():
         calls.append(vectors.shape[-1])
         return matrix @ vectors
 
-    found = lanczos(matmul, randn(50, 3, seed=1), 30)
+    found = lanczos(matmul, draw(50, 3, seed=1), 30)
     assert found.steps == len(calls) == 5  # five distinct eigenvalues
     assert bool(found.exhausted.all())
     assert bool((found.betas[:, -1] == 0).all())
@@ -89,7 +86,7 @@ def test_breakdown_of_low_rank_plus_identity():
 
 def test_columns_that_end_early_are_padded_without_weight():
     matrix = torch.diag(torch.linspace(1, 30, 30, dtype=torch.float64))
-    start = randn(30, 2)
+    start = draw(30, 2)
     start[:, 0] = 0.0
     start[6, 0] = 2.0
     found = lanczos(matrix.matmul, start, 10)
@@ -101,7 +98,7 @@ def test_columns_that_end_early_are_padded_without_weight():
 
 def test_the_full_krylov_space_reproduces_the_spectrum():
     matrix = covariance(25, lengthscale=0.2)
-    found = lanczos(matrix.matmul, randn(25), 100)
+    found = lanczos(matrix.matmul, draw(25), 100)
     assert found.steps == 25
     torch.testing.assert_close(
         torch.linalg.eigvalsh(found.tridiagonal())[0], torch.linalg.eigvalsh(matrix)
@@ -112,7 +109,7 @@ def test_both_routes_to_the_tridiagonal_agree():
     matrix = covariance(60, noise=0.05)
     kernel = matrix - 0.05 * torch.eye(60, dtype=torch.float64)
     q = nystrom_preconditioner(kernel[:6, :6], kernel[:6], 0.05)
-    xi = randn(60, 3, seed=4)
+    xi = draw(60, 3, seed=4)
     solved = conjugate_gradients(
         matrix.matmul,
         q.root_matmul(xi),
@@ -150,6 +147,6 @@ def test_values_that_are_not_finite_and_shapes():
     with pytest.raises(DidNotConverge, match="zero or not finite"):
         lanczos(matrix.matmul, torch.zeros(10, dtype=torch.float64), 3)
     with pytest.raises(DidNotConverge, match="NaN or infinite"):
-        lanczos((matrix * torch.nan).matmul, randn(10), 3)
+        lanczos((matrix * torch.nan).matmul, draw(10), 3)
     with pytest.raises(ShapeError, match="at least one step"):
-        lanczos(matrix.matmul, randn(10), 0)
+        lanczos(matrix.matmul, draw(10), 0)

@@ -1,12 +1,9 @@
 """Eigendecomposition with a finite gradient."""
 
 import torch
+from draws import draw
 
 from gpx.linalg.stable_eigh import stable_eigh
-
-
-def draw(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def test_values_descend_and_rebuild_the_matrix():

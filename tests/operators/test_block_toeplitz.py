@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from draws import draw
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,11 +17,6 @@ from gpx.operators import (
     dense_factorisations,
     grid_lags,
 )
-
-
-def draw(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def points(spacing, grid):

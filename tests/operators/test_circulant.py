@@ -5,6 +5,7 @@ import unittest
 import pytest
 import scipy.linalg
 import torch
+from draws import draw
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from package_cases import ProductsCase
@@ -12,11 +13,6 @@ from package_cases import ProductsCase
 from gpx.errors import NotPositiveDefinite, ShapeError
 from gpx.linalg import chan
 from gpx.operators import BlockCirculant, Circulant, Toeplitz, convolution
-
-
-def draw(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def dense(generator):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from draws import draw, spd
 from linear_operator.operators import ToeplitzLinearOperator
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -15,15 +16,6 @@ from gpx.operators import (
     Sum,
     Toeplitz,
 )
-
-
-def draw(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def spd(n, seed=0):
-    a = draw(n, n, seed=seed)
-    return a @ a.mT / n + torch.eye(n, dtype=torch.float64)
 
 
 def test_a_multiple_solves_as_its_base_does(monkeypatch):

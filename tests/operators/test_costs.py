@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from draws import draw, spd
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
@@ -25,15 +26,6 @@ from gpx.operators import (
 
 N = 1_024
 """Rows of the operators whose memory is watched: n x n would be 2^20 numbers."""
-
-
-def draw(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def spd(n, seed=0):
-    a = draw(n, n, seed=seed)
-    return a @ a.mT / n + torch.eye(n, dtype=torch.float64)
 
 
 class Largest(TorchDispatchMode):

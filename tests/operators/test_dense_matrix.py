@@ -3,14 +3,10 @@
 import gpytorch
 import pytest
 import torch
+from draws import draw
 
 from gpx.errors import ConfigError, DTypeError, NotPositiveDefinite, ShapeError
 from gpx.operators import Circulant, DenseMatrix, LowRankPlusDiagonal, Toeplitz
-
-
-def draw(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
 def base(n=12, k=3):

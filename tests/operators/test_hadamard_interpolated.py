@@ -2,13 +2,10 @@
 
 import pytest
 import torch
+from draws import draw
 
 from gpx.errors import DTypeError, ShapeError
 from gpx.operators import HadamardInterpolated
-
-
-def draw(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def factors(n=20, m=15, sizes=(3, 4, 2)):

@@ -4,6 +4,7 @@ import unittest
 
 import pytest
 import torch
+from draws import draw
 from package_cases import SquareCase
 
 from gpx.errors import ShapeError
@@ -17,11 +18,6 @@ from gpx.operators import (
     Toeplitz,
     interpolated,
 )
-
-
-def draw(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def uniform(*shape, seed=0):

@@ -2,17 +2,13 @@
 
 import pytest
 import torch
+from draws import draw
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpx.errors import DTypeError, ShapeError
 from gpx.linalg import RegularAxis
 from gpx.operators import Interpolation
-
-
-def draw(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def make(*batch, n=7, q=3, m=5, seed=0):

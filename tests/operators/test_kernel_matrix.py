@@ -12,12 +12,7 @@ SMALL = 2 * 8 * 36  # product tiles of 6 x 6 float64 numbers
 BACKENDS = ["dense", "chunked"]
 
 
-@pytest.fixture(autouse=True)
-def _double():
-    previous = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(previous)
+pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 
 def draw(*shape, seed=0):

@@ -7,13 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gpx.kernels import RBF, Linear, Matern12, Matern32, Matern52, Periodic, Stationary
 from gpx.kernels.tiles import StationaryTiles
 
-
-@pytest.fixture(autouse=True)
-def _double():
-    previous = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(previous)
+pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 
 def draw(*shape, seed=0):

@@ -2,14 +2,11 @@
 
 import pytest
 import torch
+from draws import draw
 from torch.utils.flop_counter import FlopCounterMode
 
 from gpx.errors import DTypeError, ShapeError
 from gpx.operators import KhatriRao
-
-
-def draw(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def factors(n=11, sizes=(4, 3, 5)):

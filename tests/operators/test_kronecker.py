@@ -2,20 +2,12 @@
 
 import pytest
 import torch
+from draws import draw, spd
 from linear_operator.operators import KroneckerProductTriangularLinearOperator
 from torch.utils.flop_counter import FlopCounterMode
 
 from gpx.errors import DTypeError, NotPositiveDefinite, ShapeError
 from gpx.operators import KhatriRao, Kronecker, KroneckerPlusDiagonal, Selection, Sum, Toeplitz
-
-
-def draw(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def spd(n, seed=0):
-    a = draw(n, n, seed=seed)
-    return a @ a.mT / n + torch.eye(n, dtype=torch.float64)
 
 
 def product(*sizes):

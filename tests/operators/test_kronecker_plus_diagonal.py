@@ -2,18 +2,10 @@
 
 import pytest
 import torch
+from draws import draw, spd
 
 from gpx.errors import DTypeError, NotPositiveDefinite, ShapeError
 from gpx.operators import Kronecker, KroneckerPlusDiagonal
-
-
-def draw(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def spd(n, seed=0):
-    a = draw(n, n, seed=seed)
-    return a @ a.mT / n + torch.eye(n, dtype=torch.float64)
 
 
 @pytest.fixture

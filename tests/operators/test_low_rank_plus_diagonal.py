@@ -2,16 +2,13 @@
 
 import pytest
 import torch
+from draws import draw
 from torch.utils.flop_counter import FlopCounterMode
 
 import gpx.linalg.preconditioners.low_rank as core
 import gpx.operators.low_rank_plus_diagonal as module
 from gpx.errors import DTypeError, NotPositiveDefinite, ShapeError
 from gpx.operators import LowRankPlusDiagonal, Scaled
-
-
-def draw(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def make(n=40, k=5):

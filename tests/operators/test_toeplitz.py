@@ -5,17 +5,13 @@ import unittest
 import pytest
 import scipy.linalg
 import torch
+from draws import draw
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from package_cases import SquareCase
 
 from gpx.errors import ConfigError, DTypeError, NotPositiveDefinite, ShapeError
 from gpx.operators import Toeplitz, convolution
-
-
-def draw(*shape, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def dense(column, row=None):

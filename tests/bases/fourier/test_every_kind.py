@@ -20,11 +20,7 @@ RANDOM = [RandomFourier, OrthogonalFourier, StructuredOrthogonalFourier, QuasiMo
 FOURIER = [*RANDOM, GaussHermiteFourier]
 
 
-@pytest.fixture(autouse=True)
-def _float64():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 
 def make(cls, m=64, seed=0, kernel=None, limit=8):

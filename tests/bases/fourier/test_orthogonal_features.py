@@ -9,12 +9,7 @@ from gpx.bases import OrthogonalFourier
 from gpx.bases.fourier.orthogonal_features import hadamard_rows, hadamard_transform, random_signs
 from gpx.kernels import RBF
 
-
-@pytest.fixture(autouse=True)
-def _float64():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 
 def test_directions_of_a_group_are_orthogonal_with_chi_lengths():

@@ -10,12 +10,7 @@ from gpx.bases.fourier.quadrature_features import halton
 from gpx.errors import ConfigError
 from gpx.kernels import RBF, Matern32
 
-
-@pytest.fixture(autouse=True)
-def _float64():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 
 def test_halton_points_are_the_radical_inverses():

@@ -11,12 +11,7 @@ from gpx.errors import ConfigError, ShapeError
 from gpx.kernels import RBF, Matern12, Matern32, Matern52
 from gpx.kernels.constant import Constant
 
-
-@pytest.fixture(autouse=True)
-def _float64():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 
 def make(m=60, limit=10, seed=0, kernel=None):

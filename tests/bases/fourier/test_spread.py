@@ -14,12 +14,7 @@ from gpx.likelihoods import Gaussian
 from gpx.means import Zero
 from gpx.models import QSGP
 
-
-@pytest.fixture(autouse=True)
-def _float64():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 
 def inputs(n, d, seed=1):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from draws import draw
 from linear_operator.operators import DiagLinearOperator
 
 from gpx.errors import ConfigError, DTypeError, NotPositiveDefinite, ShapeError
@@ -19,10 +20,6 @@ from gpx.linalg import (
 )
 
 NOISE = 0.02
-
-
-def randn(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def rbf(a, b, lengthscale=0.8):
@@ -47,7 +44,7 @@ def grid(sizes=(7, 6), lengthscale=0.4):
 
 
 def cases():
-    x = randn(40, 2)
+    x = draw(40, 2)
     k = rbf(x, x)
     varying = NOISE * (1 + torch.rand(40, generator=torch.Generator().manual_seed(2)).double())
     z = x[:8]
@@ -107,7 +104,7 @@ CASES = list(cases())
 @pytest.mark.parametrize(("name", "q", "dense"), CASES, ids=[c[0] for c in CASES])
 def test_it_is_the_dense_matrix(name, q, dense):
     n = dense.shape[0]
-    block, tolerance = randn(n, 3, seed=5), {"rtol": 1e-9, "atol": 1e-10}
+    block, tolerance = draw(n, 3, seed=5), {"rtol": 1e-9, "atol": 1e-10}
     assert tuple(q.shape) == (n, n)
     assert (q.dtype, q.device.type) == (torch.float64, "cpu")
     torch.testing.assert_close(q.matmul(block), dense @ block, **tolerance)
@@ -135,7 +132,7 @@ def test_samples_are_seeded_and_have_its_covariance(name, q, dense):
 
 
 def test_certified_ones_are_below_the_kernel_and_the_spectrum_starts_at_one():
-    x = randn(50, 2)
+    x = draw(50, 2)
     k = rbf(x, x)
     for rank in (1, 5, 20):
         for q in (
@@ -159,7 +156,7 @@ def test_more_rank_fewer_steps_and_the_full_grid_is_exact():
     vectors, values, full, index, gone = grid((12, 10), lengthscale=0.2)
     exact = full[~gone][:, ~gone]
     exact = exact + 1e-4 * eye(len(exact))
-    rhs = randn(len(exact), 2)
+    rhs = draw(len(exact), 2)
     stop = RelativeResidual(1e-6)
     plain = conjugate_gradients(exact.matmul, rhs, stop=stop)
     steps, conditions = [plain.report.iterations], []
@@ -176,22 +173,22 @@ def test_more_rank_fewer_steps_and_the_full_grid_is_exact():
 
 
 def test_jacobi_helps_where_the_noise_varies():
-    x = randn(60, 2)
+    x = draw(60, 2)
     noise = torch.logspace(-2, 3, 60, dtype=torch.float64)
     k = rbf(x, x) + noise.diag()
-    plain = conjugate_gradients(k.matmul, randn(60)).report.iterations
-    found = conjugate_gradients(k.matmul, randn(60), preconditioner=Jacobi(k.diagonal()))
+    plain = conjugate_gradients(k.matmul, draw(60)).report.iterations
+    found = conjugate_gradients(k.matmul, draw(60), preconditioner=Jacobi(k.diagonal()))
     assert found.report.iterations < 0.6 * plain
 
 
 def test_float32_factors_are_inverted_by_a_float64_gram_matrix():
-    x = randn(300, 1)
+    x = draw(300, 1)
     k = rbf(x, x)
     q = pivoted_cholesky_preconditioner(lambda i: k[i].float(), k.diagonal().float(), 20, 1e-3)
     assert q.dtype == torch.float32
     dense = q.matmul(torch.eye(300)).double()
     assert float(q.logdet()) == pytest.approx(float(torch.logdet(dense)), rel=1e-4)
-    block = randn(300, 2)
+    block = draw(300, 2)
     exact = torch.linalg.solve(k + 1e-3 * eye(300), block)
     found = conjugate_gradients(
         (k + 1e-3 * eye(300)).matmul,
@@ -205,13 +202,13 @@ def test_float32_factors_are_inverted_by_a_float64_gram_matrix():
 
 def test_what_cannot_be_a_preconditioner_is_refused():
     with pytest.raises(NotPositiveDefinite, match="raise the noise variance"):
-        LowRankPlusNoise(randn(3, 10), 0.0)
+        LowRankPlusNoise(draw(3, 10), 0.0)
     with pytest.raises(NotPositiveDefinite, match="ranges from -1 to 1"):
         Jacobi(torch.tensor([1.0, -1.0]))
     with pytest.raises(NotPositiveDefinite, match="to inf"):
         Jacobi(torch.tensor([1.0, float("inf")]))
     with pytest.raises(ShapeError, match="noise must be a scalar"):
-        LowRankPlusNoise(randn(3, 10), torch.ones(3))
+        LowRankPlusNoise(draw(3, 10), torch.ones(3))
     with pytest.raises(ConfigError, match=r"pass root=operator\.sqrt"):
         OperatorPreconditioner(DiagLinearOperator(torch.ones(3))).root_matmul(torch.ones(3))
     vectors, values, _, index, gone = grid()
@@ -228,25 +225,25 @@ def test_what_cannot_be_a_preconditioner_is_refused():
 
 
 def test_vectors_that_do_not_fit_are_one_clear_error_each():
-    q = LowRankPlusNoise(randn(2, 5), 0.3)
+    q = LowRankPlusNoise(draw(2, 5), 0.3)
     for use in (q.solve, q.matmul, q.root_matmul, q.inverse_root_matmul):
-        for wrong in (randn(4), randn(6, 2), randn(5, 6, 1)):
+        for wrong in (draw(4), draw(6, 2), draw(5, 6, 1)):
             with pytest.raises(ShapeError, match="5 rows"):
                 use(wrong)
         with pytest.raises(DTypeError, match="float32"):
-            use(randn(5).float())
-    block = randn(3, 5, 2)
+            use(draw(5).float())
+    block = draw(3, 5, 2)
     torch.testing.assert_close(q.solve(block), torch.stack([q.solve(b) for b in block]))
 
 
 @pytest.mark.parametrize("noise", [0.0, float("nan"), float("inf")])
 def test_noise_must_be_positive_and_finite(noise):
     with pytest.raises(NotPositiveDefinite, match="positive, finite"):
-        LowRankPlusNoise(randn(2, 5), noise)
+        LowRankPlusNoise(draw(2, 5), noise)
 
 
 def test_interpolated_data_have_the_dense_form_only():
-    vectors = [randn(20, 4), randn(20, 4, seed=1)]
+    vectors = [draw(20, 4), draw(20, 4, seed=1)]
     values = [torch.ones(4, dtype=torch.float64)] * 2
     observed = torch.arange(20)[:, None].expand(20, 2)
     q = observed_grid_preconditioner(vectors, values, observed, 16, 0.3)

@@ -22,11 +22,7 @@ from gpx.methods.weight_space.cells import Cells
 NOISE, N, M = 1.0, 90, 48
 
 
-@pytest.fixture(autouse=True)
-def _float64():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 
 def problem(size, n=N):

@@ -62,11 +62,7 @@ def test_errors():
         MeanFieldWeights(3, 4, "best")
 
 
-@pytest.fixture(autouse=True)
-def _float64():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 
 def test_parameter_count_and_limit():

@@ -23,11 +23,7 @@ from gpx.methods.weight_space.mean_field import MeanFieldWeights
 N, M, NOISE = 4, 6, 0.3
 
 
-@pytest.fixture(autouse=True)
-def _float64():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 
 def toy(diagonal):

@@ -17,11 +17,7 @@ from gpx.methods.weight_space.qsgp import QSGP
 M, N, NOISE = 8, 12, 0.15
 
 
-@pytest.fixture(autouse=True)
-def _float64():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 
 def problem(num_dense=0, diagonal="free", randomise=True):

@@ -15,12 +15,7 @@ from gpx.methods.weight_space.group_solves import (
     needs_float64,
 )
 
-
-@pytest.fixture(autouse=True)
-def _float64():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 
 def problem(n=90, m=48):

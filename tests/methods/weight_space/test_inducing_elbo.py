@@ -16,11 +16,7 @@ from gpx.objectives import InducingELBO
 N, NOISE = 5, 0.1
 
 
-@pytest.fixture(autouse=True)
-def _float64():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 
 def problem(n=N, functions=2, support_rows=3):

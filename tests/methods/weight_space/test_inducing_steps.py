@@ -14,12 +14,7 @@ from gpx.means import Zero
 from gpx.models import QSGPInducing
 from gpx.training import InducingSteps
 
-
-@pytest.fixture(autouse=True)
-def _float64():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 
 @pytest.mark.parametrize("name", [RBF, Matern32])

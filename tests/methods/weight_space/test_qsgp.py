@@ -13,12 +13,7 @@ from gpx.means import Constant, Zero
 from gpx.methods.weight_space import posterior as weight_space_posterior
 from gpx.methods.weight_space.qsgp import QSGP
 
-
-@pytest.fixture(autouse=True)
-def _float64():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 
 def problem(num_dense=0, n=60, m=40, **options):

@@ -11,12 +11,7 @@ from gpx.means import Constant, Zero
 from gpx.methods.weight_space.inducing_posterior import augmentation
 from gpx.models import QSGPInducing
 
-
-@pytest.fixture(autouse=True)
-def _float64():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 
 @pytest.mark.parametrize("variance", ["augmented", "projection"])

@@ -11,12 +11,7 @@ from gpx.methods.weight_space.qsrvm import PRUNED, QSRVM
 from gpx.objectives import QuadruplyStochasticELBO, WeightSpaceELBO
 from gpx.training import FirstOrder
 
-
-@pytest.fixture(autouse=True)
-def _float64():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 
 def problem(n=120, **options):

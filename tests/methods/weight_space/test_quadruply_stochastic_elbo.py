@@ -23,11 +23,7 @@ N = 4
 BLOCKS = 3  # of one frequency: m = 6
 
 
-@pytest.fixture(autouse=True)
-def _float64():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 
 def problem(num_dense=0, diagonal="free", num_basis=2 * BLOCKS, n=N, seed=0, spread=1.0):

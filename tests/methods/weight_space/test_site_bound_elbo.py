@@ -22,11 +22,7 @@ BLOCKS = 6
 WIDTH = 2
 
 
-@pytest.fixture(autouse=True)
-def _float64():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 
 def problem(likelihood=None, num_dense=0, log_scale=-1.0, outputscale=2.0, seed=0):

@@ -15,11 +15,7 @@ from gpx.methods.weight_space.tracked_product import (
 M, P = 6, 3
 
 
-@pytest.fixture(autouse=True)
-def _float64():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 
 def toy(columns=2):
