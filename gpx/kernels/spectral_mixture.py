@@ -110,8 +110,8 @@ class SpectralMixture(Kernel):
         gauss, signs, choice = normals[:, :d], normals[:, d : 2 * d].sign(), normals[:, 2 * d]
         edges = (self.weight / self.weight.sum()).detach().cumsum(0)[:-1].contiguous()
         component = torch.bucketize(torch.special.ndtr(choice).contiguous(), edges)
-        centre, spread = self.frequency[component], self.scale[component]
-        return 2.0 * math.pi * (signs * centre + spread * gauss)
+        centre, width = self.frequency[component], self.scale[component]
+        return 2.0 * math.pi * (signs * centre + width * gauss)
 
     def spectral_density(self, omega: Tensor) -> Tensor:
         """As in ``Kernel``: a mixture of Gaussians, mirrored in every dimension."""

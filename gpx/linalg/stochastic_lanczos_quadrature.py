@@ -45,8 +45,8 @@ class QuadratureEstimate:
 
     def interval(self, deviations: float = 2.0) -> tuple[Tensor, Tensor]:
         """The bracket widened by ``deviations`` standard errors on both sides."""
-        spread = deviations * self.standard_error
-        return self.bracket[0] - spread, self.bracket[1] + spread
+        margin = deviations * self.standard_error
+        return self.bracket[0] - margin, self.bracket[1] + margin
 
 
 def stochastic_lanczos_quadrature(

@@ -29,7 +29,7 @@ class Convolution(Structured):
     """A matrix whose entry (i, j) depends on the lag i - j alone, on a grid of one or more axes.
 
     Rows and columns of the matrix are the points of two grids in row-major order; lags are
-    subtracted axis by axis. A subclass says how its tensors spread over a circular generator
+    subtracted axis by axis. A subclass says how its tensors fill a circular generator
     (``_generator``), how a gradient of that generator folds back (``_fold``), and the lengths.
 
     Cost: product with c columns O(c a log a) time, 2 a numbers of memory per column (at most

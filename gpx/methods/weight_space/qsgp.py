@@ -60,8 +60,8 @@ class QSGP(WeightSpaceModel):
         diagonal_rows: training rows that the closed-form scales see (0: all rows, O(n m) once).
         basis: phi, a basis on ``kernel`` with a diagonal prior precision; or a class, or any
             callable, that makes one of ``kernel`` and ``num_basis`` (``gpx.bases``).
-        site_passes: likelihoods other than Gaussian: passes over all features at most that spread
-            the warm start over all weights (``site_spread``), O(n m d) each; 0 leaves it on its
+        site_passes: likelihoods other than Gaussian: most passes over all features, which carry
+            the warm start to all weights (``representer``), O(n m d) each; 0 leaves it on its
             group.
 
     Raises:
@@ -226,12 +226,12 @@ class QSGP(WeightSpaceModel):
                 self.report.iterations,
                 "converged" if self.report.converged else "stopped early",
             )
-            spread = self.report.spread
-            if spread is not None:
+            carried = self.report.representer
+            if carried is not None:
                 logger.info(
-                    "start spread over all functions: %d passes, residual %.2g",
-                    spread.passes,
-                    spread.residual,
+                    "start carried to all functions: %d passes, residual %.2g",
+                    carried.passes,
+                    carried.residual,
                 )
 
     def site_group(self, num_data: int) -> int:

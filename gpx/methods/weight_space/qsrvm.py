@@ -206,9 +206,9 @@ class QSRVM(WeightSpaceModel):
         weight = 1.0 / float(self.noise_variance)
         system = group_system(group, x.double(), y, weight=weight, prior=group.prior_precision())
         weights = system.solve(system.moment)
-        spread = inverse_lower(system.factor).mT  # Sigma = R R^T
+        root = inverse_lower(system.factor).mT  # Sigma = R R^T
         posterior.weight_mean = weights.to(self.basis.centres)
-        posterior.weight_root = spread.to(self.basis.centres)
+        posterior.weight_root = root.to(self.basis.centres)
         return posterior
 
     def new_posterior(self) -> RelevanceVectorPosterior:

@@ -48,13 +48,13 @@ class SiteBoundELBO(Objective):
     and steps would then give up fit and hyperparameters for a quieter sum. So f0 = Phi mu0 of all
     rows is stored and only phi^T mu - phi^T mu0 is sampled (``SiteSnapshot``), right wherever
     weights and hyperparameters move. Every ``refresh_steps`` it is taken again, after passes that
-    improve the weights for the hyperparameters of then (``site_spread``), and a model whose exact
+    improve the weights for the hyperparameters of then (``representer``), and a model whose exact
     bound has fallen goes back to the last snapshot.
 
     Anchor, without a snapshot: as in QuadruplyStochasticELBO, the weights that exact solves filled
     are evaluated exactly on the mini-batch and only the difference to them is sampled. Their prior
     term too is exact: all of mu^T S mu may lie in them, and a list that misses them would see none
-    of it. A start spread over all functions has no anchor.
+    of it. A start that passes carried to all functions has no anchor.
 
     Args:
         num_data: n, training points.
@@ -167,8 +167,8 @@ class SiteBoundELBO(Objective):
         check_num_data(self.total, x)
         model.num_data.fill_(float(self.total))
         if self.snapshot is not None:
-            spreading = getattr(model.report, "spread", None)
-            self.snapshot.take(model, x, y, None if spreading is None else spreading.alpha)
+            carried = getattr(model.report, "representer", None)
+            self.snapshot.take(model, x, y, None if carried is None else carried.alpha)
         else:
             self.anchor = model.family.mean[: model.anchor_blocks].detach().clone()
         if self.runs:

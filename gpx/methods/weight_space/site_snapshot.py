@@ -15,7 +15,7 @@ from gpx.methods.base.objective import Evidence
 from gpx.methods.weight_space.control_variate import factor_rows
 from gpx.methods.weight_space.elbo_terms import weights_kl
 from gpx.methods.weight_space.qsgp import QSGP
-from gpx.methods.weight_space.sites import respread_sites
+from gpx.methods.weight_space.sites import improve_sites
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class SiteSnapshot(DataSized):
 
         Args:
             x (n, d), y (n,): all training data.
-            alpha (n,): where the weights are S^-1 Phi^T alpha, from ``site_spread``.
+            alpha (n,): where the weights are S^-1 Phi^T alpha, from ``representer``.
         """
         marginals = model.condition(x, y).predict(x)
         evidence = site_elbo(model, y, marginals.mean, marginals.variance)
@@ -96,7 +96,7 @@ class SiteSnapshot(DataSized):
         alpha: Tensor | None = None
         if passes and self.alpha.numel():
             marginals = model.condition(x, y).predict(x)
-            report = respread_sites(
+            report = improve_sites(
                 model.basis,
                 model.family.mean.data,
                 model.likelihood,

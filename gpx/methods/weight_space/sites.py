@@ -20,7 +20,11 @@ from gpx.methods.weight_space.group_solves import (
     fitted_values,
     group_system,
 )
-from gpx.methods.weight_space.site_spread import SpreadReport, StandIn, spread
+from gpx.methods.weight_space.representer import (
+    RepresenterReport,
+    StandIn,
+    representer_passes,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -69,11 +73,11 @@ class SiteReport:
 
     Attributes:
         solves: groups of blocks that were maximised over.
-        visited: leading blocks among them; 0 where the weights were spread over all blocks.
+        visited: leading blocks among them; 0 where passes carried the weights to all blocks.
         iterations: of L-BFGS, all groups together.
         converged: whether every group stopped by its tolerance.
         site_variance: 1 / mean precision of the sites afterwards.
-        spread: of the weights over all functions, where that was asked for.
+        representer: of the passes over all functions, where these were asked for.
     """
 
     solves: int
@@ -81,7 +85,7 @@ class SiteReport:
     iterations: int
     converged: bool
     site_variance: float
-    spread: SpreadReport | None = None
+    representer: RepresenterReport | None = None
 
 
 @torch.no_grad()
@@ -114,8 +118,8 @@ def ascend_sites(
         group: blocks per solve.
         warm_start: maximise over the first group as if it were the whole prior.
         solves: further groups, at the true prior.
-        passes: over all features after the warm start, which spread its weights over all functions
-            (``site_spread``); none without a warm start.
+        passes: over all features after the warm start, which carry its weights to all functions
+            (``representer``); none without a warm start.
 
     Cost per group of b functions: O(n b^2 + b^3) once and O(n b + b^2) per iteration; O(n b + b^2)
     memory.
@@ -125,7 +129,7 @@ def ascend_sites(
     offset_rows = fitted_values(parts, x).to(y.dtype)
     share = lists[0].shape[0] / basis.num_blocks
     order = schedule(len(lists), warm_start=warm_start, solves=solves, share=share)
-    iterations, converged, spreading = 0, True, None
+    iterations, converged, carried = 0, True, None
     for index, prior_scale in order:
         blocks = lists[index]
         weights = mean[blocks].reshape(-1).to(x.dtype)
@@ -140,8 +144,8 @@ def ascend_sites(
         iterations, converged = iterations + count, converged and done
         mean[blocks] = new.to(mean.dtype).view(-1, basis.block_size)
         offset_rows = others + phi @ new.to(x.dtype)
-        if warm_start and passes and spreading is None:
-            spreading = spread(
+        if warm_start and passes and carried is None:
+            carried = representer_passes(
                 basis,
                 mean,
                 likelihood,
@@ -152,14 +156,14 @@ def ascend_sites(
                 stand_in=StandIn(phi, root, curvature),
                 passes=passes,
             )
-            offset_rows = spreading.fitted.to(x.dtype)
+            offset_rows = carried.fitted.to(x.dtype)
     final = _mean_precision(likelihood, y, offset_rows, latent_variance)
-    visited = 0 if spreading else sum(blocks.shape[0] for blocks in lists[: len(order)])
-    return SiteReport(len(order), visited, iterations, converged, 1.0 / final, spreading)
+    visited = 0 if carried else sum(blocks.shape[0] for blocks in lists[: len(order)])
+    return SiteReport(len(order), visited, iterations, converged, 1.0 / final, carried)
 
 
 @torch.no_grad()
-def respread_sites(
+def improve_sites(
     basis: Basis,
     mean: Tensor,
     likelihood: Likelihood,
@@ -171,13 +175,13 @@ def respread_sites(
     alpha: Tensor,
     group: int,
     passes: int,
-) -> SpreadReport:
-    """Go on spreading from the weights as they stand, in place; the bound never falls.
+) -> RepresenterReport:
+    """Improve the weights as they stand, in place; the bound never falls.
 
     Args:
         basis, mean, likelihood, x, y, latent_variance, passes: as for ``ascend_sites``.
         latent (n,): Phi mean.
-        alpha (n,): of the last spread.
+        alpha (n,): of the last passes.
         group: leading blocks that precondition.
 
     Cost: O(n m d) per pass, and O(n b^2 + b^3) for the b functions of the group.
@@ -187,7 +191,7 @@ def respread_sites(
     curvature = _mean_precision(likelihood, y, latent.to(y.dtype), latent_variance)
     share = group / basis.num_blocks
     root = _normal_root(basis, blocks, x, y, curvature, share * precision)
-    return spread(
+    return representer_passes(
         basis,
         mean,
         likelihood,

@@ -22,11 +22,7 @@ ROWS = 40
 LATENT_VARIANCE = 0.3
 
 
-@pytest.fixture(autouse=True)
-def _float64():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 
 def problem(likelihood=None, num_basis=64, **options):
@@ -95,7 +91,7 @@ def test_warm_start_is_the_optimum_of_its_group_as_if_it_were_the_basis(likeliho
     y = y.abs() if likelihood else y
     report = ascend(model, x, y)
     assert report.converged
-    assert (report.solves, report.visited, report.spread) == (1, 2, None)
+    assert (report.solves, report.visited, report.representer) == (1, 2, None)
     assert bool((model.family.mean[2:] == 0).all())
     share = 8 / 64
     best, _ = dense_optimum(model, x, y, list(range(8)), share)
@@ -116,25 +112,25 @@ def test_every_group_raises_the_bound_and_sweeps_end_at_the_optimum():
     torch.testing.assert_close(found, latent, rtol=0.0, atol=0.2)
 
 
-def test_passes_spread_the_warm_start_to_the_optimum_over_all_functions():
+def test_passes_carry_the_warm_start_to_the_optimum_over_all_functions():
     best, latent = dense_optimum(*problem(), list(range(64)))
     values = []
     for passes in (1, 2, 4, 40):
         model, x, y = problem()
         report = ascend(model, x, y, passes=passes)
-        assert report.spread.passes <= passes
+        assert report.representer.passes <= passes
         assert report.visited == 0  # no block alone holds the weights
         values.append(float(bound(model, x, y)))
     warm, x, y = problem()
     ascend(warm, x, y)
     assert float(bound(warm, x, y)) < values[0] < values[1] < values[2] <= best
-    assert report.spread.converged
+    assert report.representer.converged
     assert math.isclose(values[-1], best, abs_tol=1e-3)
     found = model.basis(x).detach() @ model.family.mean.detach().reshape(-1)
     torch.testing.assert_close(found, latent, rtol=0.0, atol=0.02)
 
 
-def test_solves_after_the_spread_go_on_from_it():
+def test_solves_after_the_passes_go_on_from_it():
     model, x, y = problem()
     ascend(model, x, y, passes=1)
     before = float(bound(model, x, y))

@@ -74,12 +74,12 @@ class _FactorMoments(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         latents, size, _ = factor.shape
         if latents == 1:
-            spread = lower_transpose_matmul(factor[0], projection)  # S^T A
+            rooted = lower_transpose_matmul(factor[0], projection)  # S^T A
         else:
-            spread = factor.mT.reshape(latents * size, size) @ projection
+            rooted = factor.mT.reshape(latents * size, size) @ projection
         prior = projection.square().sum(0)
-        gain = spread.square().view(latents, size, -1).sum(1)
-        ctx.save_for_backward(projection, mean, factor, spread)
+        gain = rooted.square().view(latents, size, -1).sum(1)
+        ctx.save_for_backward(projection, mean, factor, rooted)
         return mean @ projection, gain - prior
 
     @staticmethod
@@ -87,10 +87,10 @@ class _FactorMoments(torch.autograd.Function):
     def backward(
         ctx: Any, grad_mean: Tensor, grad_excess: Tensor
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        projection, mean, factor, spread = ctx.saved_tensors
+        projection, mean, factor, rooted = ctx.saved_tensors
         latents, size, _ = factor.shape
         twice = 2.0 * grad_excess
-        weighted = (spread.view(latents, size, -1) * twice.unsqueeze(1)).view_as(spread)
+        weighted = (rooted.view(latents, size, -1) * twice.unsqueeze(1)).view_as(rooted)
         if latents == 1:
             grad = lower_matmul(factor[0], weighted)
         else:

@@ -1,4 +1,7 @@
-"""The weight mean of a model with log-concave sites, spread over all basis functions."""
+"""Weight means S^-1 Phi^T alpha over all basis functions, for models with log-concave sites.
+
+By the representer theorem the optimum has that form. Passes over all functions improve alpha.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ CHUNK_BYTES = 128 * 2**20
 
 
 @dataclass(frozen=True)
-class SpreadReport:
+class RepresenterReport:
     """What the passes did.
 
     Attributes:
@@ -67,7 +70,7 @@ class StandIn:
         return miss - self.curvature * (self.features @ solved.to(self.features.dtype)).double()
 
 
-def spread(
+def representer_passes(
     basis: Basis,
     mean: Tensor,
     likelihood: Likelihood,
@@ -79,7 +82,7 @@ def spread(
     stand_in: StandIn,
     passes: int,
     alpha: Tensor | None = None,
-) -> SpreadReport:
+) -> RepresenterReport:
     """Maximise the evidence bound over weight means of the form S^-1 Phi^T alpha, in place.
 
     The optimum has that form, with alpha_l the slope of E log p(y_l | f_l) at its own latent means
@@ -138,7 +141,7 @@ def spread(
     mean.zero_()
     for table, c in zip(tables, coefficients, strict=True):
         mean.add_(table, alpha=float(c))
-    return SpreadReport(done, residual, residual <= TOLERANCE, fitted, found)
+    return RepresenterReport(done, residual, residual <= TOLERANCE, fitted, found)
 
 
 def _pass(basis: Basis, x: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
