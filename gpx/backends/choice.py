@@ -18,8 +18,9 @@ logger = logging.getLogger(__name__)
 BackendName = Literal["dense", "chunked", "keops"]
 
 KEOPS_DIMENSIONS = 50
-"""Inputs up to which KeOps is chosen unasked: it keeps a row of each input in registers, while the
-chunked backend's matrix product gains with the dimension."""
+"""Largest number of inputs for which KeOps is chosen where the user names no backend: it keeps a
+row of each input in registers, while the matrix product of the chunked backend gains with the
+dimension."""
 
 
 @dataclass(frozen=True)

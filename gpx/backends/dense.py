@@ -8,7 +8,7 @@ from gpx.backends.chunked import Chunked
 from gpx.backends.entries import Entries
 
 SHARE = 2
-"""The stored matrix may take one part in so many of the budget; vectors and tiles need the rest."""
+"""The stored matrix may take the budget divided by this; vectors and tiles need the rest."""
 
 
 class Dense:

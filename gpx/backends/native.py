@@ -29,7 +29,7 @@ FLAGS = (
     *("-O3", "-march=native", "-std=c11", "-fopenmp", "-fPIC", "-shared"),
     *("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),
 )
-"""No -ffast-math: infinities and nan keep their meaning, and sums their order."""
+"""-ffast-math is left out: infinities and NaN keep their meaning, and sums their order."""
 PATIENCE_S = 120
 
 

@@ -20,7 +20,8 @@ GROUPS = 8
 results do not depend on the number of threads or on their timing."""
 
 SMALL = 1 << 16
-"""Entries below which one thread does all: starting another costs more."""
+"""Matrices of fewer entries are handled by one thread: starting another costs more than it
+saves."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 
 MAX_PRECISION = 1e8
-"""Precisions are held below it: the weight is pinned at zero long before."""
+"""Largest precision of a weight. A weight of this prior precision is zero for all practical
+purposes."""
 
 
 class KernelDictionary(Basis):

@@ -15,14 +15,15 @@ from gpx.kernels.base import Kernel
 from gpx.linalg import cholesky
 
 JITTER = 1e-12
-"""Added to the kernel's diagonal, relative to its mean: sets with repeated points keep a (tiny)
-probability, and the inverse of K_zz exists."""
+"""Added to the kernel's diagonal, relative to its mean, so that K_zz has an inverse. Sets with
+repeated points then keep a tiny probability."""
 
 REFRESH = 500
-"""Accepted swaps between fresh inverses of K_zz: rounding of the updates does not pile up."""
+"""Number of accepted swaps between recomputations of the inverse of K_zz, so that rounding of its
+updates does not accumulate."""
 
 BLOCK = 64
-"""Most proposals judged at once."""
+"""Largest number of proposals that are judged at once."""
 
 
 def mixing_steps(num_data: int, num_inducing: int, accuracy: float) -> int:

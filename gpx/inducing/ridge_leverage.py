@@ -18,7 +18,7 @@ BLOCK_ENTRIES = 2**20
 """Kernel entries evaluated at once."""
 
 BASE_SIZE = 64
-"""Rows that the recursion of adaptive sampling ends at."""
+"""Number of rows at which the recursion of adaptive sampling ends."""
 
 FLOOR = 1e-12
 """Smallest ridge, relative to the kernel's mean diagonal."""

@@ -17,7 +17,7 @@ PreconditionerName = Literal["nystrom", "grief"]
 VarianceName = Literal["lanczos", "exact", "subset", "sgpr", "nystrom"]
 
 HEADROOM = 1.25
-"""Memory asked for before a factorisation starts, in units of the n x n array."""
+"""Free memory that is asked for before a factorisation starts, as a multiple of the n x n array."""
 
 CHOLESKY_LIMIT = {"cpu": 10_000, "cuda": 40_000}
 """Training points up to which ``auto`` factorises: some tens of seconds per evaluation there, and
@@ -31,7 +31,7 @@ after a few runs, not an optimum: at n = 5,000 evidence of a given scatter took 
 1,000 points save over 500 did not pay for them."""
 
 RANK_BUFFERS = 4
-"""Arrays of n x rank float64 that an evaluation with its gradient holds."""
+"""Number of n x rank arrays in float64 that an evaluation with its gradient holds at once."""
 
 
 @dataclass(frozen=True)

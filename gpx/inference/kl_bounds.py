@@ -31,7 +31,8 @@ NEGLIGIBLE = 1e-13
 part outside the span, which only loosens the bound."""
 
 ROUNDING = 4.0 * torch.finfo(torch.float64).eps
-"""Allowance for rounding in sums over the data, relative to the sum of their terms' magnitudes."""
+"""Allowance for rounding in sums over the data, relative to the sum of the magnitudes of their
+terms."""
 
 
 class QuadraticGap(NamedTuple):

@@ -22,8 +22,8 @@ NEGLIGIBLE_TRACE = 1e-2
 
 
 NODES = 20
-"""Most nodes along an input for the eigenfunctions of a grid: their one-dimensional problems are
-nothing beside the kernel's products."""
+"""Largest number of grid nodes per input for the grid's eigenfunctions. The one-dimensional
+eigenproblems of so many nodes cost nothing beside products with the kernel matrix."""
 
 
 class NoisyKernel:

@@ -18,16 +18,19 @@ from gpx.inference.noisy_kernel import PreconditionedKernel
 from gpx.linalg import EvidenceBound, Lanczos, LowRankPlusNoise, cholesky, conjugate_gradients
 
 ROUNDING = 8.0 * torch.finfo(torch.float64).eps
-"""Of r^T Q^{-1} r, relative to ||r||^2 / noise, the larger of the two terms it is made of."""
+"""Rounding error of r^T Q^{-1} r, relative to ||r||^2 / noise, which is the larger of the two terms
+that it is the difference of."""
 
 STARTS_PER_STEP = 20
-"""Lanczos columns advanced together: a product's kernel entries are dearer than its columns."""
+"""Number of Lanczos processes advanced together: evaluating the kernel's entries costs more than
+multiplying further columns with them."""
 
 BLOCK_BYTES = 2**26
-"""Of one block of residual covariances and their inputs."""
+"""Bytes of one block of residual covariances and their inputs."""
 
 NEIGHBOUR_ROUNDING = 64.0
-"""Of residual covariances, in units of eps ||K||: goes on their diagonal, so that bounds hold."""
+"""Rounding error of residual covariances, in units of eps ||K||. It is added to their diagonal, so
+that the bounds hold in spite of it."""
 
 
 class Variance(NamedTuple):

@@ -23,13 +23,15 @@ from gpx.kernels.base import Kernel
 UNIT = torch.finfo(torch.float64).eps
 
 FACTOR = 4.0
-"""Over the usual rounding of a triangular factor and of a solve with it."""
+"""Safety factor on the usual rounding error of a triangular factor and of a solve with it."""
 
 SAMPLE = 32
-"""Rows whose kernel entries are compared with the same from differences of inputs."""
+"""Number of rows whose kernel entries are compared with entries computed from differences of
+inputs."""
 
 SHIFTS = (0.0, 1e-6, 1e-3)
-"""Of a row, relative: nearly coincident partners."""
+"""Relative shifts of a row: each makes a partner that nearly coincides with it, where rounding of
+distances is worst."""
 
 
 def entry_rounding(kernel: Kernel, x: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ SQRT3 = math.sqrt(3.0)
 SQRT5 = math.sqrt(5.0)
 
 _BOUNDS = (0.0, EXPONENT_FLOOR**2)
-"""Of the square of the number in the exponential."""
+"""Range of the squared scaled distance: above it the exponential is zero to rounding."""
 
 
 class Matern(Stationary):

@@ -23,7 +23,8 @@ from gpx.linalg.report import SolveReport
 from gpx.linalg.stopping import RelativeResidual, StoppingRule
 
 REFRESH_REDUCED = 25
-"""Steps between true residuals when the products run in a lower precision than the recurrences."""
+"""Steps between recomputations of the residual from its definition, where products run in a lower
+precision than the recurrences."""
 
 
 class UnconvergedWarning(UserWarning):

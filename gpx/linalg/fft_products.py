@@ -15,7 +15,8 @@ from scipy.fft import next_fast_len
 from torch import Tensor
 
 COLUMN_BYTES = 1 << 28
-"""Most bytes of one transform over several columns; more columns are taken in turns."""
+"""Largest number of bytes of one transform of several columns; columns that do not fit are
+transformed in turns."""
 
 
 @lru_cache(maxsize=1024)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 BLOCK = 32
-"""Reflections that are applied together, by matrix products."""
+"""Number of reflections that are applied together, by matrix products."""
 
 
 def reflect(reflectors: Tensor, vector: Tensor) -> Tensor:

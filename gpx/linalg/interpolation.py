@@ -18,7 +18,8 @@ Boundary = Literal["margin", "keys", "nearest"]
 Outside = Literal["error", "clamp", "zero"]
 
 EDGE = 1e-9
-"""Distance outside the grid, in cells, that is rounding and not an outsider (float32: 1e-4)."""
+"""A point outside the grid by at most this many cells (1e-4 in float32) counts as being on its
+edge."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from gpx.linalg.cg_iteration import column_scales
 from gpx.linalg.conjugate_gradients import CGResult
 
 BREAKDOWN = 1e3
-"""A next vector shorter than this times the rounding unit times the matrix's scale is noise."""
+"""The iteration ends when the next vector is shorter than this times the rounding unit times the
+scale of the matrix: what is left is rounding."""
 
 
 class Lanczos:

@@ -13,9 +13,9 @@ UNITS = {"": 1, **{f"{p}iB": 2 ** (10 * k) for k, p in enumerate("KMGT", 1)}}
 UNITS |= {f"{p}B": 10 ** (3 * k) for k, p in enumerate(("", "k", "M", "G", "T"))}
 """Bytes of a unit: binary (KiB, MiB, ...) and decimal (kB, MB, ...) ones."""
 UNKNOWN = 2**30
-"""Budget in bytes where nobody tells how much memory is free."""
+"""Memory budget in bytes where the operating system does not say how much memory is free."""
 LEAST = 2**26
-"""Smallest budget in bytes that is chosen unasked."""
+"""Smallest memory budget in bytes that is chosen where the user gives none."""
 
 
 def budget_in_bytes(

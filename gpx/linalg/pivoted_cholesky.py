@@ -18,11 +18,13 @@ MIN_BLOCK = 8
 """Fewest rows asked for at once: a smaller block saves rows but costs more rounds than it saves."""
 
 EXHAUSTED = {torch.float64: 1e-14, torch.float32: 1e-6}
-"""Residual, relative to the largest diagonal entry, below which no pivot carries information."""
+"""The factorisation ends when the largest residual variance is below this, relative to the largest
+diagonal entry: what is left is rounding."""
 
 
 INDEFINITE = {torch.float64: 1e-4, torch.float32: 1e-1}
-"""Negative residual, relative to the largest diagonal entry, that no rounding of rows explains."""
+"""A residual variance more negative than this, relative to the largest diagonal entry, cannot be
+rounding: the matrix is not positive semi-definite."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 RELATIVE_GAP = 1e-12
-"""Gaps between eigenvalues below this times the largest no longer turn the eigenvectors."""
+"""Eigenvalues closer than this times the largest count as equal: their gap no longer contributes to
+the gradient of the eigenvectors."""
 
 
 def stable_eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:

@@ -16,7 +16,7 @@ from gpx.linalg.quadrature import gauss, gauss_radau
 from gpx.linalg.trace import mean_and_error
 
 EXTEND = 5
-"""Lanczos steps between looks at the bracket."""
+"""Lanczos steps made between two checks whether the bracket is narrow enough."""
 
 
 @dataclass(frozen=True)

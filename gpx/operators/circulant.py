@@ -18,10 +18,10 @@ from gpx.operators.convolution import Convolution
 from gpx.operators.structured import Structured
 
 NEGLIGIBLE = 1e-10
-"""Size of a negative eigenvalue, in units of the diagonal, that is taken for zero."""
+"""A negative eigenvalue of at most this size, relative to the diagonal entry, counts as zero."""
 
 BLOCK_BYTES = 1 << 27
-"""Most bytes of one transform; more columns than fit are transformed in turns."""
+"""Largest number of bytes of one transform; columns that do not fit are transformed in turns."""
 
 
 class BlockCirculant(Convolution):

@@ -22,7 +22,7 @@ DENSE_ENTRIES = 1 << 14
 """Matrices up to this many entries are multiplied densely: below it an FFT is mostly overhead."""
 
 LOOKUP = 16
-"""Indexing looks entries up while they are at most this many times the generator's length."""
+"""A block is looked up entry by entry if it has at most this many times the generator's entries."""
 
 
 class Convolution(Structured):

@@ -19,7 +19,7 @@ from gpx.operators.indexing import common_batch
 from gpx.operators.structured import Structured
 
 LARGEST = 2**63 - 1
-"""Most columns a shape can state."""
+"""Largest number of columns that a tensor shape can state."""
 
 
 class KhatriRao(Structured):

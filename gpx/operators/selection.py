@@ -15,7 +15,7 @@ from gpx.operators.indexing import positions
 from gpx.operators.structured import Structured
 
 FEW_ENTRIES = 16
-"""Blocks up to this size are read entry by entry."""
+"""Blocks of at most this many entries are looked up entry by entry instead of multiplied out."""
 
 
 class Selection(Structured):

@@ -27,7 +27,8 @@ from gpx.operators.indexing import common_batch
 from gpx.operators.symmetry import require_symmetric
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
-"""Relative residual of iterative solves above ``DENSE_ROWS``; met, or DidNotConverge is raised."""
+"""Relative residual to which systems of more than ``DENSE_ROWS`` rows are solved by iteration. A
+solve that does not reach it raises DidNotConverge."""
 
 
 class Structured(Arithmetic):

@@ -14,7 +14,7 @@ from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 
 FEW = 0.1
-"""Share of the frequencies below which those that count are too few."""
+"""A warning is given when fewer than this share of the frequencies carry the prior variance."""
 
 
 class ImportanceWeights(NamedTuple):

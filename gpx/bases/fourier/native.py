@@ -18,7 +18,8 @@ logger = logging.getLogger(__name__)
 SOURCE = Path(__file__).with_name("fourier.c")
 DEFINES = {torch.float32: (), torch.float64: ("DOUBLE",)}
 MOST_INPUTS = 16
-"""Inputs up to which the pass takes the angles itself; a matrix product is faster beyond."""
+"""Largest number of inputs for which the compiled pass computes the angles itself; with more, a
+matrix product is faster."""
 _SIZE, _ARRAY = ctypes.c_long, ctypes.c_void_p
 
 

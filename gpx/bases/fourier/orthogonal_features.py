@@ -12,7 +12,8 @@ from gpx.bases.fourier.random_fourier import RandomFourier
 
 MASK = 0xFFFFFFFF
 SIGN_STREAM = 0x5349474E
-"""Second key word of the sign stream, so that signs and normals of one seed are independent."""
+"""Second word of the key of the stream of signs: it makes signs and normals of one seed
+independent."""
 
 
 class OrthogonalFourier(RandomFourier):

@@ -23,7 +23,8 @@ from torch import Tensor
 from gpx.bases.fourier.native import MOST_INPUTS, FourierPass, fourier_pass
 
 TILE = 2**17
-"""Angles worked on at once on a CPU; their cosines and sines fill one megabyte in float32."""
+"""Number of angles worked on at once on a CPU: their cosines and sines fill one megabyte in
+float32."""
 
 
 def tiles(num_frequencies: int, x: Tensor) -> Iterator[slice]:

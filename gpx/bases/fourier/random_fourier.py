@@ -26,7 +26,7 @@ PIECE = 1 << 20
 """Entries of the frequencies whose prior variances are evaluated at once."""
 
 SAMPLED = 4096
-"""Functions that tell how many of all carry the prior."""
+"""Number of functions from which it is estimated how many of all carry the prior variance."""
 
 
 class SpectralKernel(Protocol):

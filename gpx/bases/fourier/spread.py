@@ -17,7 +17,8 @@ from gpx.kernels.matern import Matern
 
 MASK = 0xFFFFFFFF
 SPREAD_STREAM = 0x53505244
-"""Second key word of the stream of factors, so that they and the normals are independent."""
+"""Second word of the key of the stream of factors: it makes factors and normals of one seed
+independent."""
 
 SECOND_MOMENT = 1.75
 """Mean square weight that ``automatic_spread`` accepts for a squared exponential: 4 of 7
@@ -26,14 +27,17 @@ lower the error of exact inference, those around 1.25, which this is there, the 
 hold "auto" and not the factors: another number here is another basis for them."""
 
 LEAST_WEIGHT = 1e-8
-"""Smaller weights count as this: their inverses, prior precisions, stay numbers in every dtype."""
+"""Smaller weights are raised to this, so that their inverses, which are prior precisions, do not
+overflow in any dtype."""
 
 LEAST_SHARE = 0.05
-"""Share of the functions that should carry the prior; with fewer, a spread is hardly meant."""
+"""A warning is given when fewer than this share of the functions carry the prior variance: such a
+spread is hardly intended."""
 
 ROUGH_SPREADS = (1.0, 8.0, 8.0, 8.0)
-"""Of Matern kernels, whose spectrum has no scale of its own; the quarter that stays keeps every
-weight below four. As SECOND_MOMENT, part of what run folders mean."""
+"""Factors of Matern kernels, whose spectrum has no scale of its own. The quarter of frequencies
+that is not moved keeps every weight below four. As with SECOND_MOMENT, run folders rely on these
+numbers."""
 
 
 def spread_of(

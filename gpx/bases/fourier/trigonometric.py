@@ -11,9 +11,9 @@ from gpx.bases.fourier.native import fourier_pass
 from gpx.bases.fourier.products import waves
 
 SLAB = 2**18
-"""Angles that are turned into features at once on a CPU."""
+"""Number of angles that are turned into features at once on a CPU."""
 WORTH_A_CALL = 2**12
-"""Angles of a block from which the compiled pass is called for it."""
+"""Number of angles of a block from which on calling the compiled pass for it is worth while."""
 
 
 class Trigonometric(torch.autograd.Function):

@@ -14,8 +14,8 @@ from gpx.bases.grid_eigenfunctions.products import tree_products
 from gpx.bases.sufficient_statistics import SufficientStatistics, block_bytes, summed
 
 PAGE = 4096
-"""Bytes. Rows of a block at multiples of it share a few lines of the first-level cache, and evict
-one another: blocks avoid such lengths."""
+"""Bytes of a memory page. Rows of a block that lie a multiple of it apart share a few lines of the
+first-level cache and evict one another, so blocks avoid such lengths."""
 
 
 class EigenfunctionPass:

@@ -191,10 +191,11 @@ def _has_profile_of_rbf(part: Stationary) -> bool:
 
 
 ROUNDED = 8.0
-"""Deviation from even spacing that is rounding, in units of the nodes' last place."""
+"""Largest deviation from even spacing that counts as rounding, in units of the nodes' last
+place."""
 
 FEW_NODES = 4
-"""Nodes an axis below which an exponential each is as cheap."""
+"""Number of nodes per axis up to which one exponential per node is as cheap as the recurrence."""
 
 FARTHEST = 12.0
 """Distance of a point to the first or last node, in lengthscales, up to which ``_by_steps`` works:

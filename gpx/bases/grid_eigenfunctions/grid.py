@@ -16,7 +16,7 @@ from gpx.errors import ConfigError, DataError, ShapeError
 GridKind = Literal["equispaced", "quantile", "kmeans"]
 LLOYD_STEPS = 50
 SPACING = 1e-9
-"""Nodes closer than this share of the column's range are one node."""
+"""Nodes closer than this share of the column's range are merged into one."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from torch.autograd.function import once_differentiable
 from gpx.linalg.khatri_rao import khatri_rao_columns
 
 SMALLEST = {torch.float64: 1e-174, torch.float32: 1e-17}
-"""Product of ground entries below which logarithms are summed instead: half of all exponents."""
+"""Where a product of ground entries is below this, logarithms are summed instead. It is half of the
+dtype's range of exponents."""
 
 
 class ProductPlan:

@@ -14,7 +14,7 @@ from gpx.bases.sufficient_statistics import LOG_TWO_PI, FittedWeights, Sufficien
 from gpx.errors import NotPositiveDefinite
 
 NOISE_GRID = 400
-"""Ratios of noise to outputscale looked up by ``best_scales``."""
+"""Number of ratios of noise to outputscale that ``best_scales`` compares."""
 
 LARGEST_SCALE = 1e4
 """Largest outputscale that ``best_scales`` takes, in mean squares of the residuals."""
@@ -33,10 +33,10 @@ SHORTEST = 1e-3
 """Shortest lengthscale tried, in the same unit, where all values of a column are nodes."""
 
 NEGLIGIBLE_MOVE = 1e-4
-"""Nats per point below which a move is not worth taking."""
+"""A move that gains less than this, in nats per point, is not made."""
 
 MOST_EVALUATIONS = 300
-"""Evidences, each of a set of eigenfunctions, after which no further sweep begins."""
+"""No further sweep begins after so many evidences, each of one set of eigenfunctions."""
 
 NEGLIGIBLE_SWEEP = 1e-3
 """The search ends after a sweep that gains less than this, nats per point."""

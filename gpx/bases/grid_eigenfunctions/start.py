@@ -15,10 +15,11 @@ from gpx.errors import ConfigError
 from gpx.linalg import available_memory
 
 SQUARE_ARRAYS = 8
-"""Arrays of p x p that training holds at once."""
+"""Number of p x p arrays that training holds at once."""
 
 ALL_NOISE = 0.99
-"""Noise variance, in mean squares of the targets, from which the functions explain nothing."""
+"""A noise variance above this times the mean square of the targets means that the functions explain
+nothing."""
 
 LEAST_NOISE = 2e-6
 """Twice the floor of a noise variance, so that a start never sits on it."""
