@@ -23,9 +23,10 @@ from record import write
 from gpx.inference.noisy_kernel import PreconditionedKernel
 from gpx.kernels import RBF
 from gpx.linalg import (
+    LowRankPlusNoise,
     conjugate_gradients,
     nystrom_preconditioner,
-    pivoted_cholesky_preconditioner,
+    pivoted_cholesky,
 )
 from gpx.models import IterativeOptions
 
@@ -54,9 +55,10 @@ def main() -> None:
         subset = nystrom_preconditioner(
             kernel.evaluate(chosen, chosen), kernel.evaluate(chosen, x), NOISE
         )
-        greedy = pivoted_cholesky_preconditioner(
-            lambda chosen, k=kernel: k.evaluate(x[chosen], x), torch.ones(n), RANK, NOISE
+        found = pivoted_cholesky(
+            lambda chosen, k=kernel: k.evaluate(x[chosen], x), torch.ones(n), RANK
         )
+        greedy = LowRankPlusNoise(found.factor, NOISE, below_kernel=True)
         steps = [
             conjugate_gradients(
                 matrix, y, preconditioner=q, max_iterations=10_000

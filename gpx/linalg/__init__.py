@@ -42,7 +42,6 @@ from gpx.linalg.preconditioners import (
     missing_grid_preconditioner,
     nystrom_preconditioner,
     observed_grid_preconditioner,
-    pivoted_cholesky_preconditioner,
 )
 from gpx.linalg.prepared import Prepared
 from gpx.linalg.quadrature import gauss, gauss_radau
@@ -124,7 +123,6 @@ __all__ = [
     "nystrom_preconditioner",
     "observed_grid_preconditioner",
     "pivoted_cholesky",
-    "pivoted_cholesky_preconditioner",
     "probe_vectors",
     "randomly_pivoted_cholesky",
     "split_index",

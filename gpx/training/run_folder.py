@@ -194,10 +194,6 @@ class RunFolder:
                 "restore them, or start a new run"
             )
 
-    def read_metrics(self) -> dict[str, Any]:
-        """Contents of metrics.json."""
-        return json.loads(self.metrics.read_text())
-
 
 def _write_atomically(path: Path, text: str) -> None:
     with atomic_file(path) as file:

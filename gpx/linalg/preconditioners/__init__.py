@@ -12,7 +12,6 @@ from gpx.linalg.preconditioners.low_rank import (
     LowRankPlusNoise,
     Woodbury,
     nystrom_preconditioner,
-    pivoted_cholesky_preconditioner,
 )
 from gpx.linalg.preconditioners.of_operator import OperatorPreconditioner
 
@@ -27,5 +26,4 @@ __all__ = [
     "missing_grid_preconditioner",
     "nystrom_preconditioner",
     "observed_grid_preconditioner",
-    "pivoted_cholesky_preconditioner",
 ]

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from gpx.errors import DTypeError, NotPositiveDefinite, ShapeError
 from gpx.linalg.cholesky import cholesky
-from gpx.linalg.pivoted_cholesky import pivoted_cholesky
 from gpx.linalg.preconditioners.base import Preconditioner
 from gpx.linalg.preconditioners.diagonal import columns_times
 
@@ -255,34 +254,6 @@ class LowRankPlusNoise(Woodbury):
     def _expand(self, low: Tensor) -> Tensor:
         """A^T times low: (n,) or (n, c)."""
         return self._scaled.mT @ low
-
-
-def pivoted_cholesky_preconditioner(
-    rows: Callable[[Tensor], Tensor],
-    diagonal: Tensor,
-    rank: int,
-    noise: Tensor | float,
-    *,
-    tolerance: float = 0.0,
-) -> LowRankPlusNoise:
-    """Incomplete pivoted Cholesky of the noise-free kernel matrix, plus noise; below the kernel.
-
-    Equals the Nystrom preconditioner at greedily chosen inducing points, without a factorisation of
-    K_zz and therefore without jitter.
-
-    Args:
-        rows: indices (b,) -> rows of the noise-free K_xx, (b, n), in blocks.
-        diagonal (n,): diag(K_xx).
-        rank: most pivots.
-        noise: sigma^2 or the diagonal (n,).
-        tolerance: stop at this trace error.
-
-    Cost: that of ``pivoted_cholesky`` plus n rank^2.
-    Source: Burt thesis, sections 2.6 and 4.1.2.
-    """
-    with torch.no_grad():
-        found = pivoted_cholesky(rows, diagonal, rank, tolerance=tolerance)
-    return LowRankPlusNoise(found.factor, noise, below_kernel=True)
 
 
 def nystrom_preconditioner(k_zz: Tensor, k_zx: Tensor, noise: Tensor | float) -> LowRankPlusNoise:

@@ -10,7 +10,6 @@ terms without data of any such model.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -76,56 +75,6 @@ def mean_term(
     quadratic = ratios.rows * ratios.functions**2 * (f_left @ f_right)
     prior = prior_quadratic(left[:, None], right[:, None], precision, ratios.functions)
     return (linear + quadratic) / noise + prior
-
-
-def covariance_term(
-    phi_left: Tensor,
-    phi_right: Tensor,
-    left: Tensor,
-    right: Tensor,
-    log_diagonal: Tensor,
-    precision: Tensor,
-    noise: Tensor | float,
-    ratios: Ratios,
-) -> Tensor:
-    """L_Sigma = |Phi C|_F^2 / noise + tr(S C C^T) - 2 sum log c_rr, estimated; 0-d.
-
-    Args:
-        phi_left, phi_right (b, l): features at lists j and i.
-        left, right (l, q): rows j and i of the columns r of C; C may be any lower triangle.
-        log_diagonal (q,): log c_rr of those columns.
-        precision: S_ji (l, l), or s_i (l,) for diagonal S.
-        noise (): noise variance.
-
-    Exactness: unbiased for mutually independent i, j, r. For a diagonal column it is non-zero only
-    when both lists hit it: variance grows like (m / l)^2, so use it for small m or dense C.
-    Cost: O(b l q + l^2 q). Source: QSGP paper theorem 2.
-    """
-    data = ratios.rows * ratios.functions**2 * ((phi_left @ left) * (phi_right @ right)).sum()
-    prior = prior_quadratic(left, right, precision, ratios.functions)
-    return ratios.columns * (data / noise + prior - 2.0 * log_diagonal.sum())
-
-
-def constant_term(
-    targets: Tensor,
-    precision: Tensor,
-    noise: Tensor,
-    num_data: int,
-    num_basis: int,
-    ratios: Ratios,
-) -> Tensor:
-    """L_const = -log|S| - m + n log(2 pi noise) + y^T y / noise for diagonal S, estimated; 0-d.
-
-    Args:
-        targets (b,): y of the mini-batch.
-        precision (l,): s_i at list i.
-        noise (): noise variance.
-
-    Exactness: unbiased. Cost: O(b + l). Source: QSGP paper proposition 2.
-    """
-    data = ratios.rows * targets.square().sum() / noise
-    normaliser = num_data * (math.log(2.0 * math.pi) + noise.log())
-    return data + normaliser - num_basis - ratios.functions * precision.log().sum()
 
 
 def weights_kl(
