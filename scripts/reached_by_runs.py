@@ -56,6 +56,12 @@ RUNS: dict[str, list[str]] = {
         "approx.iterative.rank=20",
     ],
     "sgpr": [*ARM, "approx=sgpr", "approx.num_inducing=20", "trainer.certify=true"],
+    "sgpr sampled points": [
+        *ARM,
+        "approx=sgpr",
+        "approx.num_inducing=20",
+        "selector=rpcholesky",
+    ],
     "sgpr auto": [
         "data=toy1d",
         "approx=sgpr",
@@ -97,6 +103,7 @@ RUNS: dict[str, list[str]] = {
     "swsgp": [*ARM, "approx=swsgp", "approx.num_inducing=60", "approx.num_neighbours=8"],
     "vnngp": [*ARM, "approx=vnngp", "approx.num_neighbours=8"],
     "vecchia": [*ARM, "approx=vecchia"],
+    "ski linear": ["data=toy1d", "approx=ski", "approx.interpolation=linear"],
     "ski two inputs": [
         "approx=ski",
         "data=grid_stress",
@@ -123,6 +130,16 @@ RUNS: dict[str, list[str]] = {
         "inference=type2",
         "approx.structure=orthogonal",
         "approx.num_basis=40",
+    ],
+    "reweighted householder": [
+        *ARM,
+        "approx=reweighted",
+        "approx.structure=householder",
+        "approx.num_basis=20",
+        "optimizer.burn_in=10",
+        "optimizer.iterations=20",
+        "optimizer.thin=5",
+        "trainer.max_steps=30",
     ],
     "reweighted relevance": [
         *ARM,
