@@ -21,8 +21,13 @@ import torch
 from torch import Tensor
 
 from gpx.backends import row_chunks
-from gpx.errors import GPXError
 from gpx.kernels.exponential import NEGLIGIBLE_SLOPE
+from gpx.linalg.known_gradient import first_derivative_only
+
+NO_SECOND_DERIVATIVE = (
+    "a second derivative of a stationary kernel was asked for, but only first derivatives are "
+    "available; write the kernel in plain torch operations for Hessians"
+)
 
 CPU_TILE = 4 << 20
 """Bytes of one tile on a CPU: small enough to stay in cache, large enough for the BLAS."""
@@ -157,32 +162,13 @@ class _SquaredDistance(torch.autograd.Function):
         return *pull.result(1.0), None
 
 
-class _FirstDerivativeOnly(torch.autograd.Function):
-    """Identity whose own derivative raises.
-
-    torch's ``once_differentiable`` is silent when the incoming gradient is a constant, and the
-    second derivative then comes out wrong.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, *sources: Tensor) -> Tensor:
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        raise GPXError(
-            "a second derivative of a stationary kernel was asked for, but only first derivatives "
-            "are available; write the kernel in plain torch operations for Hessians"
-        )
-
-
 def _refuse_second_derivative(
     ctx: Any, grad: Tensor, function: type[torch.autograd.Function]
 ) -> tuple[Tensor | None, ...]:
     with torch.no_grad():
         found = function.backward(ctx, grad)
     sources = [t for t in (*ctx.saved_tensors[:2], grad) if t is not None]
-    return tuple(None if g is None else _FirstDerivativeOnly.apply(g, *sources) for g in found)
+    return first_derivative_only(found, sources, NO_SECOND_DERIVATIVE)
 
 
 class _Pullback:

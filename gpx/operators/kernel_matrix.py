@@ -21,12 +21,18 @@ from gpx.backends import (
     KeOps,
     choose_backend,
 )
-from gpx.errors import DTypeError, GPXError, ShapeError
+from gpx.errors import DTypeError, ShapeError
+from gpx.linalg.known_gradient import first_derivative_only
 from gpx.operators.algebra import Index, rule
 from gpx.operators.indexing import kept
 from gpx.operators.structured import Structured
 
 NO_BATCH = torch.Size()
+
+NO_SECOND_DERIVATIVE = (
+    "a second derivative of a kernel matrix product was asked for, but only first derivatives are "
+    "available; use kernel.evaluate with a kernel in plain torch operations"
+)
 
 
 class KernelMatrix(Structured):
@@ -245,28 +251,11 @@ class _KernelProduct(torch.autograd.Function):
             if any(wants[2:]):
                 found = matrix.engine.derivative(matrix.entries, grad, right)
         if torch.is_grad_enabled():  # create_graph=True
-            sources = (grad, right, *tensors)
-            for_right, *rest = (
-                None if g is None else _FirstDerivativeOnly.apply(g, *sources)
-                for g in (for_right, *found)
+            for_right, *rest = first_derivative_only(
+                (for_right, *found), (grad, right, *tensors), NO_SECOND_DERIVATIVE
             )
             found = tuple(rest)
         return None, for_right, *found
-
-
-class _FirstDerivativeOnly(torch.autograd.Function):
-    """Identity whose own derivative raises, where a silent zero would be wrong."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, *sources: Tensor) -> Tensor:
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        raise GPXError(
-            "a second derivative of a kernel matrix product was asked for, but only first "
-            "derivatives are available; use kernel.evaluate with a kernel in plain torch operations"
-        )
 
 
 def _fold(vectors: Tensor) -> Tensor:
