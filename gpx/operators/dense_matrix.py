@@ -32,7 +32,8 @@ class DenseMatrix(Structured):
         return self.matrix @ right
 
     def _get_indices(self, row_index: Tensor, col_index: Tensor, *batch_indices: Tensor) -> Tensor:
-        return self.matrix[(*batch_indices, row_index, col_index)]
+        where = (*batch_indices, row_index, col_index)
+        return self.matrix[where]
 
     def to_dense(self) -> Tensor:
         """The tensor itself."""

@@ -245,16 +245,16 @@ class _KernelProduct(torch.autograd.Function):
         right, *tensors = ctx.saved_tensors  # raises when one was changed in place
         matrix, wants = ctx.matrix, ctx.needs_input_grad
         with torch.no_grad():
-            for_right, found = None, (None,) * len(tensors)
+            for_right: Tensor | None = None
+            found: tuple[Tensor | None, ...] = (None,) * len(tensors)
             if wants[1]:
                 for_right = matrix.engine.product(matrix.entries, grad, transposed=True)
             if any(wants[2:]):
                 found = matrix.engine.derivative(matrix.entries, grad, right)
         if torch.is_grad_enabled():  # create_graph=True
-            for_right, *rest = first_derivative_only(
-                (for_right, *found), (grad, right, *tensors), NO_SECOND_DERIVATIVE
-            )
-            found = tuple(rest)
+            sources = (grad, right, *tensors)
+            (for_right,) = first_derivative_only([for_right], sources, NO_SECOND_DERIVATIVE)
+            found = first_derivative_only(found, sources, NO_SECOND_DERIVATIVE)
         return None, for_right, *found
 
 
