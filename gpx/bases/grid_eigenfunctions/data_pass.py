@@ -240,7 +240,7 @@ def unit_parameters(basis: GridEigenfunctions) -> list[nn.Parameter]:
 
 
 def _step(row_bytes: int, x: Tensor) -> int:
-    """Rows of a block."""
+    """Number of rows per block."""
     step = max(1, block_bytes(x.device) // row_bytes)
     if step * x.element_size() % PAGE == 0:
         step -= 64 // x.element_size()

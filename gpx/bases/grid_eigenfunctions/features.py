@@ -58,7 +58,7 @@ class GridFeatures(GridEigenfunctions):
         self._divide()
 
     def _divide(self) -> None:
-        """Blocks of as many functions as there are."""
+        """Divide the functions that there are into blocks."""
         self.block_size = frequencies_per_block(self.num_basis, self.block_columns)
 
     def place(self, x: Tensor) -> None:

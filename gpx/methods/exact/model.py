@@ -213,7 +213,7 @@ class ExactPosterior(Posterior):
         return self.factor, report
 
     def _factor(self) -> Tensor:
-        """That of K, from before or anew."""
+        """Cholesky factor of K: the one that is stored, or else a new one."""
         return self._factorise()[0] if self.factor is None else self.factor
 
     def facts(self) -> dict[str, bool | int | float | str]:

@@ -201,7 +201,7 @@ def certified_selection(
 
 
 def _limit(exhausted: bool, max_points: int, x: Tensor) -> str:
-    """Why the set grows no further."""
+    """The reason why no further points are added, for people."""
     if exhausted:
         return "further points add nothing in the precision of the kernel matrix"
     if max_points < x.shape[0]:

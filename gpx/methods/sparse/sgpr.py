@@ -199,7 +199,7 @@ class SGPR(Model):
 
     @torch.no_grad()
     def _certifier(self, x: Tensor, y: Tensor) -> KLCertifier:
-        """Of the hyperparameters as they are."""
+        """Bounds of the divergence at the current hyperparameters."""
         noise = self.likelihood.noise_variance.clone()
         return KLCertifier(self.kernel, x, y - self.mean(x), noise, self.tolerance)
 

@@ -140,7 +140,7 @@ class BlockSteps(OwnSteps[QSGP]):
         return fitted_values(((self._weights(g, x), self._mean(g)) for g in groups), x)
 
     def _weights(self, group: int, x: Tensor) -> WeightGroup:
-        """Columns of ``group``."""
+        """The basis functions of ``group`` and their places among the weights."""
         return self.family.cells.weight_group(self.basis, group, x.device)
 
     def _mean(self, group: int) -> Tensor:

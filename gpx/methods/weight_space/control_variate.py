@@ -33,7 +33,7 @@ def factor_rows(family: MeanFieldWeights, blocks: Tensor, *, sparse: bool = Fals
 
 
 class _Moving(NamedTuple):
-    """What an optimiser step may move, as it was before."""
+    """The rows of the weights that an optimiser step may change, with their values before it."""
 
     blocks: Tensor
     kept: list[tuple[SelectedBlocks, Tensor]]

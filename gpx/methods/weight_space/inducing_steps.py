@@ -179,7 +179,7 @@ class InducingSteps(OwnSteps[QSGPInducing]):
         state["lifted"] = state["residual"] + ratio * state["lifted"]
 
     def _exact_products(self) -> None:
-        """From here on float64, from the true residual of the solution at hand."""
+        """Make products in float64 from here on, and recompute the residual with one."""
         logger.info("kernel products in float64 from here: float32 rounding is above the noise")
         self.state["exact"] = True
         if bool(self.state["solution"].any()):

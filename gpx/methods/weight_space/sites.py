@@ -208,7 +208,7 @@ def improve_sites(
 def _mean_precision(
     likelihood: Likelihood, y: Tensor, latent: Tensor, latent_variance: Tensor
 ) -> float:
-    """Mean precision of the sites, latent variances all the same."""
+    """Mean precision of the sites, for one latent variance () that all rows share."""
     return float(site_precision(likelihood, y, latent, latent_variance.expand_as(y)).mean())
 
 
