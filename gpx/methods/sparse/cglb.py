@@ -241,7 +241,7 @@ class CGLBPosterior(SGPRPosterior):
         return ((cross + found.residual) * found.solution).sum(0)
 
     def _nystrom(self) -> NystromMatrix:
-        """Q from the stored factors. Of its sums over the data only those are set that predictions use."""
+        """Q from the stored factors, with those sums over the data that predictions use."""
         whitener = Whitener(self.kernel, self.inducing_points, self.factor)
         store = BlockStore(whitener, self.inputs, 0)
         m = self.factor.shape[0]
