@@ -12,8 +12,7 @@ from gpx.bases.fourier.random_fourier import RandomFourier
 
 MASK = 0xFFFFFFFF
 SIGN_STREAM = 0x5349474E
-"""Second word of the key of the stream of signs: it makes signs and normals of one seed
-independent."""
+"""Second key word of the sign stream, so that signs and normals of one seed are independent."""
 
 
 class OrthogonalFourier(RandomFourier):
