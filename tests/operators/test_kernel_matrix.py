@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from composed_kernels import KERNELS, make_kernel
+from draws import draw
 
 from gpx.errors import DTypeError, GPXError, ShapeError
-from gpx.kernels import RBF, Linear, Matern12, Matern32, Matern52, Periodic, Stationary
+from gpx.kernels import RBF, Matern12
 from gpx.operators import KernelMatrix, select
 
 WHOLE = 1 << 30
@@ -13,31 +15,6 @@ BACKENDS = ["dense", "chunked"]
 
 
 pytestmark = pytest.mark.usefixtures("float64_by_default")
-
-
-def draw(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def make_kernel():
-    return Matern32(2, [0.8, 1.3], 1.4) + Linear(None, 0.3, active_dims=[1])
-
-
-def periodic():
-    return Periodic(None, active_dims=[1]) * Matern12(None, 0.9, None, [0]) * 1.7 + 0.3
-
-
-def plain():
-    """A user's kernel without an in-place profile."""
-
-    class Cauchy(Stationary):
-        def of_squared_distance(self, r2):
-            return 1.0 / (1.0 + r2)
-
-    return Cauchy(2, [0.8, 1.3], 1.4)
-
-
-KERNELS = [make_kernel, periodic, plain, lambda: Matern52(2, [0.8, 1.3], 1.4)]
 
 
 @pytest.fixture(params=["square", "rectangular"])
