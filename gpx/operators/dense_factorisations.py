@@ -101,8 +101,9 @@ class DenseFactorisations(BatchesAndEntries):
         if method in BY_EIGENVALUES:
             values, vectors = self._eigen_root(what)
             return RootLinearOperator(vectors * values.clamp_min(0.0).sqrt().unsqueeze(-2))
-        self._factorisable(what)
-        return RootLinearOperator(self._dense_cholesky())
+        if method is None:
+            return RootLinearOperator(self._root())
+        return RootLinearOperator(DenseFactorisations._root(self))
 
     def root_inv_decomposition(
         self,
@@ -127,10 +128,19 @@ class DenseFactorisations(BatchesAndEntries):
                     "positive diagonal (noise variance or jitter)"
                 )
             return RootLinearOperator(vectors * values.rsqrt().unsqueeze(-2))
-        self._factorisable(what)
-        lower = self._dense_cholesky()
-        eye = torch.eye(self.shape[-1], dtype=self.dtype, device=self.device)
-        return RootLinearOperator(torch.linalg.solve_triangular(lower, eye, upper=False).mT)
+        if method is None:
+            return RootLinearOperator(self._inverse_root())
+        return RootLinearOperator(DenseFactorisations._inverse_root(self))
+
+    def _root(self) -> Tensor | LinearOperator:
+        """R with R R^T = self: the Cholesky factor. Classes with a structured root override it."""
+        self._factorisable("root_decomposition")
+        return self._dense_cholesky()
+
+    def _inverse_root(self) -> Tensor | LinearOperator:
+        """R with R R^T = self^{-1}, by default from the Cholesky factor: L^{-T}."""
+        self._factorisable("root_inv_decomposition")
+        return inverse_transpose(self._dense_cholesky())
 
     def diagonalization(self, method: str | None = None) -> tuple[Tensor, Any]:
         """Eigenvalues (..., N) and eigenvectors, complete; dense ones at most ``DENSE_ROWS`` rows.
@@ -187,6 +197,12 @@ class DenseFactorisations(BatchesAndEntries):
                 "positive diagonal (noise variance or jitter)"
             )
         return values, vectors
+
+
+def inverse_transpose(lower: Tensor) -> Tensor:
+    """L^{-T} of lower triangles (..., n, n)."""
+    eye = torch.eye(lower.shape[-1], dtype=lower.dtype, device=lower.device)
+    return torch.linalg.solve_triangular(lower, eye, upper=False).mT
 
 
 def _refused(name: str, instead: str) -> Callable[..., Any]:

@@ -11,7 +11,6 @@ import torch
 from linear_operator import LinearOperator
 from linear_operator.operators import (
     KroneckerProductTriangularLinearOperator,
-    RootLinearOperator,
     TriangularLinearOperator,
 )
 from torch import Tensor
@@ -31,6 +30,7 @@ from gpx.linalg.kronecker_workspace import KroneckerWorkspace
 from gpx.operators.algebra import Index, rule
 from gpx.operators.arithmetic import dense
 from gpx.operators.convolution import Convolution
+from gpx.operators.dense_factorisations import inverse_transpose
 from gpx.operators.indexing import common_batch
 from gpx.operators.khatri_rao import KhatriRao
 from gpx.operators.selection import Selection
@@ -183,30 +183,13 @@ class Kronecker(Structured):
             for i, f in enumerate(factors)
         ]
 
-    def root_decomposition(self, method: str | None = None) -> LinearOperator:
-        """L_1 x ... x L_d with L_l the Cholesky factor of A_l: a lazy Kronecker root."""
-        if method is not None:
-            return super().root_decomposition(method=method)
-        return RootLinearOperator(Kronecker(*self._cholesky_factors()))
+    def _root(self) -> Kronecker:
+        """L_1 x ... x L_d with L_l the Cholesky factor of A_l, at any size."""
+        return Kronecker(*self._cholesky_factors())
 
-    def root_inv_decomposition(
-        self,
-        initial_vectors: Tensor | None = None,
-        test_vectors: Tensor | None = None,
-        method: str | None = None,
-    ) -> LinearOperator:
-        """L_1^{-T} x ... x L_d^{-T}, which inverts the root at any size."""
-        if method is not None:
-            return super().root_inv_decomposition(initial_vectors, test_vectors, method)
-        inverses = [
-            torch.linalg.solve_triangular(
-                lower,
-                torch.eye(lower.shape[-1], dtype=lower.dtype, device=lower.device),
-                upper=False,
-            ).mT
-            for lower in self._cholesky_factors()
-        ]
-        return RootLinearOperator(Kronecker(*inverses))
+    def _inverse_root(self) -> Kronecker:
+        """L_1^{-T} x ... x L_d^{-T}, at any size."""
+        return Kronecker(*[inverse_transpose(lower) for lower in self._cholesky_factors()])
 
 
 def _derivative(factor: Factor, left: Tensor, right: Tensor) -> tuple[Tensor, ...]:

@@ -172,12 +172,10 @@ class LowRankPlusDiagonal(Structured):
 
     # --- roots and samples -----------------------------------------------------------------------
 
-    def root_decomposition(self, method: str | None = None) -> LinearOperator:
+    def _root(self) -> LinearOperator:
         """[Phi, D^{1/2}], (..., n, k + n): no factorisation, differentiable everywhere."""
-        if method is not None:
-            return super().root_decomposition(method=method)
         _check_diagonal(self.diagonal_values, self.shape[-1], zero=True)
-        return RootLinearOperator(_Root(self.factor, self.diagonal_values))
+        return _Root(self.factor, self.diagonal_values)
 
     def zero_mean_mvn_samples(
         self, num_samples: int, generator: torch.Generator | None = None
