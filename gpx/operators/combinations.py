@@ -15,6 +15,7 @@ from linear_operator.operators import (
 )
 from torch import Tensor
 
+from gpx.backends import DEFAULT_BUDGET, row_chunks
 from gpx.errors import DTypeError, NotPositiveDefinite, ShapeError
 from gpx.operators.algebra import Index, combine, rule
 from gpx.operators.indexing import common_batch
@@ -125,7 +126,7 @@ class Product(Structured):
 
     Cost: product the sum of the factors'. Solve: A_k^{-1} ... A_1^{-1} b by the factors' own solves
     where all are square, symmetric or not as these allow; logdet the sum of theirs. Entries and
-    rows: a product each; the diagonal is read from the dense matrix.
+    rows: a product each; diagonal: products with all unit vectors, some at a time.
 
     Raises:
         ShapeError: fewer than one factor, or neighbours that do not fit.
@@ -166,6 +167,19 @@ class Product(Structured):
             return super()._logdet()
         found = reduce(torch.add, [f.logdet() for f in self.factors])
         return found.expand(self.batch_shape)
+
+    def _diagonal(self) -> Tensor:
+        n, columns = min(self.shape[-2:]), self.shape[-1]
+        widest = max(max(f.shape[-2:]) for f in self.factors)
+        bytes_each = 2 * widest * max(self.batch_shape.numel(), 1) * self.dtype.itemsize
+        parts = []
+        for rows in row_chunks(n, bytes_each, DEFAULT_BUDGET):
+            units = torch.zeros(
+                columns, rows.stop - rows.start, dtype=self.dtype, device=self.device
+            )
+            units[rows].fill_diagonal_(1.0)
+            parts.append(self._product(units)[..., rows, :].diagonal(dim1=-2, dim2=-1))
+        return torch.cat(parts, -1).expand(*self.batch_shape, n)
 
 
 @rule("scale", Structured, Tensor)

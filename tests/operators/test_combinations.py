@@ -76,3 +76,16 @@ def test_factors_must_meet():
         Product(Kronecker(spd(2)), Kronecker(spd(3)))
     with pytest.raises(ShapeError, match="square"):
         (Toeplitz(draw(3), draw(4)) @ Toeplitz(draw(4), draw(5))).logdet()
+
+
+def test_the_diagonal_of_a_product_never_holds_the_matrix(monkeypatch):
+    factors = Kronecker(spd(20), spd(20, 1)), Toeplitz(draw(400), draw(400))
+    want = (factors[0].to_dense() @ factors[1].to_dense()).diagonal()
+    monkeypatch.setattr("gpx.operators.combinations.DEFAULT_BUDGET", 16 * 400 * 8)
+    sizes = []
+    original = Product._product
+    monkeypatch.setattr(
+        Product, "_product", lambda self, v: (sizes.append(v.shape[1]), original(self, v))[1]
+    )
+    torch.testing.assert_close(Product(*factors).diagonal(), want)
+    assert max(sizes) <= 20
