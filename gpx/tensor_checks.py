@@ -142,4 +142,4 @@ def _name(owner: nn.Module) -> str:
 def check_num_data(expected: int, x: Tensor) -> None:
     """Raise ConfigError unless x (n, d) has the rows that a mini-batch objective was told of."""
     if x.shape[0] != expected:
-        raise ConfigError(f"objective.num_data={expected} but there are {x.shape[0]} training rows")
+        raise ConfigError(f"num_data={expected} but there are {x.shape[0]} training rows")

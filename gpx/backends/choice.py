@@ -54,7 +54,7 @@ def choose_backend(
 def _by_hand(entries: Entries, requested: BackendName) -> Choice:
     if requested not in get_args(BackendName):
         raise ConfigError(
-            f"backend is {requested!r}; choose one of {', '.join(get_args(BackendName))}, or null "
+            f"backend is {requested!r}; choose one of {', '.join(get_args(BackendName))}, or None "
             "to have it chosen"
         )
     if requested == "keops":

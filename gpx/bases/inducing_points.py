@@ -63,7 +63,7 @@ class InducingPoints(Basis):
         raise ConfigError(
             "an inducing-point basis has a dense prior precision S = K, so it cannot learn "
             "hyperparameters by empirical Bayes or take a diagonal one; use random Fourier "
-            "features (approx=qsgp) or a kernel dictionary"
+            "features (model=QSGP()) or a kernel dictionary"
         )
 
     def mean_column_square(self) -> Tensor:

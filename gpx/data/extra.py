@@ -74,7 +74,7 @@ class ExtraTable(DataSource):
             raise DataError(
                 f"data set {self.name}: {missing} is in none of "
                 f"{', '.join(str(f) for f in folders)}; put it into the last of these, or point "
-                f"data.root or $GPX_DATA at a folder that holds extra/{self.name}/"
+                f"root= or $GPX_DATA at a folder that holds extra/{self.name}/"
             )
         names = [line.strip() for line in columns.read_text("utf-8").splitlines() if line.strip()]
         layout = sniff(file, header=False)

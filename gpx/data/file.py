@@ -64,7 +64,7 @@ class CSVFile(DataSource):
                 "comma, semicolon, tab or white space"
             )
         if not self.targets:
-            raise DataError(f"{layout.path}: data.target is an empty list, expected a column")
+            raise DataError(f"{layout.path}: target=[] names no column, expected one")
         targets = [find_column(layout, c) for c in self.targets]
         if self.inputs is None:
             inputs = [i for i in range(layout.width) if i not in targets]
@@ -75,7 +75,7 @@ class CSVFile(DataSource):
             if asked.count(i) > 1:
                 raise DataError(
                     f"{layout.path}: {layout.column(i)} is asked for twice among "
-                    "data.inputs and data.target, expected different columns"
+                    "inputs= and target=, expected different columns"
                 )
         values = read_columns(layout, asked)
         several = len(targets) > 1
@@ -213,7 +213,7 @@ def read_array(path: Path, key: str, option: str) -> Floats:
         if key not in archive.files:
             raise DataError(
                 f"{path} has no array {key!r}, it has {', '.join(archive.files) or 'none'}; "
-                f"choose one with data.{option}="
+                f"choose one with {option}="
             )
         try:
             array = archive[key]

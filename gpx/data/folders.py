@@ -25,7 +25,7 @@ def candidate_folders(root: str | None, collection: str, name: str) -> list[Path
     if root is not None:
         given = Path(root).expanduser()
         if not given.is_dir():
-            raise DataError(f"data.root={root} is not a folder; correct it or leave it out")
+            raise DataError(f"root={root} is not a folder; correct it or leave it out")
         roots.append(given)
     if os.environ.get(ROOT_VARIABLE):
         roots.append(Path(os.environ[ROOT_VARIABLE]).expanduser())

@@ -97,7 +97,7 @@ def _axes(path: Path, names: Sequence[str] | None, count: int) -> dict[str, Floa
     wanted = [f"axis{i}" for i in range(count)] if names is None else list(names)
     if len(wanted) != count:
         raise DataError(
-            f"{path}: {len(wanted)} axes are named in data.axis_arrays and the values have {count} "
+            f"{path}: axis_arrays={wanted} names {len(wanted)} axes and the values have {count} "
             "dimensions"
         )
     return {name: read_array(path, name, "axis_arrays") for name in wanted}
@@ -137,7 +137,7 @@ def assemble(
                 raise DataError(
                     f"{origin}: {int(missing.sum())} cells of {what} are NaN where the mask says "
                     f"observed, the first at [{place}]; mark them as gaps (false) or leave "
-                    "data.mask out: NaN alone marks gaps"
+                    "mask= out: NaN alone marks gaps"
                 )
     names = tuple(
         (key,) if axis.ndim == 1 else tuple(f"{key}_{i}" for i in range(axis.shape[1]))
@@ -218,7 +218,7 @@ class ExtraGrid(GridSource):
         if path is None:
             raise DataError(
                 f"grid {self.name}: grid.npz is in none of {', '.join(map(str, folders))}; put it "
-                "into the last of these, or point data.root or $GPX_DATA at a folder that holds "
+                "into the last of these, or point root= or $GPX_DATA at a folder that holds "
                 f"extra/{self.name}/"
             )
         keys = {"dem_jacksboro": ["axis0", "axis1"], "canadian_weather": ["lat_lon_w", "day"]}

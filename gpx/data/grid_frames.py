@@ -47,7 +47,7 @@ class FrameFolder(GridSource):
         self.path = path
         self.mask = mask
         if scale < 1:
-            raise ConfigError(f"data.scale={scale}: expected 1 (every pixel) or more")
+            raise ConfigError(f"scale={scale}: expected 1 (every pixel) or more")
         self.scale = int(scale)
 
     def grid(self) -> GridValues:
@@ -58,7 +58,7 @@ class FrameFolder(GridSource):
         """
         folder = self._under(self.path)
         if not folder.is_dir():
-            raise DataError(f"{folder} is not a folder; data.path must name a folder of images")
+            raise DataError(f"{folder} is not a folder; path= must name a folder of images")
         files = sorted(f for f in folder.iterdir() if f.suffix.lower() in SUFFIXES)
         if not files:
             raise DataError(f"{folder} holds no image ({', '.join(SUFFIXES)})")

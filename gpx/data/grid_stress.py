@@ -54,16 +54,16 @@ class GridStress(GridSource):
     ) -> None:
         super().__init__(hold_out, hold_out_axis, None, split, test_fraction, root, split_seed)
         if field not in FIELDS:
-            raise ConfigError(f"data.field={field}: choose one of {', '.join(FIELDS)}")
+            raise ConfigError(f"field={field}: choose one of {', '.join(FIELDS)}")
         sizes = tuple(int(m) for m in shape)
         if not sizes or min(sizes) < 2 or (field == "membrane" and len(sizes) != 3):
             raise ConfigError(
-                f"data.shape={list(sizes)}: expected at least 2 points per axis, and three axes "
+                f"shape={list(sizes)}: expected at least 2 points per axis, and three axes "
                 "for the membrane"
             )
         if not 0.0 <= gap_share < 1.0 or noise < 0.0:
             raise ConfigError(
-                f"data.gap_share={gap_share} must be in [0, 1) and data.noise={noise} not negative"
+                f"gap_share={gap_share} must be in [0, 1) and noise={noise} not negative"
             )
         check_seed("seed", seed)
         self.field, self.shape = field, sizes

@@ -204,7 +204,7 @@ class GridSource(DataSource):
     ) -> None:
         super().__init__(split, test_fraction, root, split_seed)
         if hold_out not in HOLD_OUT:
-            raise ConfigError(f"data.hold_out={hold_out}: choose one of {', '.join(HOLD_OUT)}")
+            raise ConfigError(f"hold_out={hold_out}: choose one of {', '.join(HOLD_OUT)}")
         self.hold_out = hold_out
         self.hold_out_axis = hold_out_axis
         self.axes = axes
@@ -245,14 +245,14 @@ class GridSource(DataSource):
         cells, shape = self._grid.cells(), self._grid.values.shape
         if self.hold_out == "mask":
             if self._grid.test is None:
-                raise DataError(f"{table.where} marks no test cells; take data.hold_out=cells")
+                raise DataError(f"{table.where} marks no test cells; take hold_out=cells")
             chosen = self._grid.test.ravel()[cells]
         else:
             chosen = self._slices(shape)[np.unravel_index(cells, shape)[self.hold_out_axis]]
         train, test = np.flatnonzero(~chosen), np.flatnonzero(chosen)
         if len(train) < 2 or len(test) < 1:
             raise DataError(
-                f"{table.where}: data.hold_out={self.hold_out} leaves {len(train)} training and "
+                f"{table.where}: hold_out={self.hold_out} leaves {len(train)} training and "
                 f"{len(test)} test cells; expected at least 2 and 1"
             )
         return train.astype(np.int64), test.astype(np.int64)
@@ -260,20 +260,20 @@ class GridSource(DataSource):
     def _slices(self, shape: tuple[int, ...]) -> NDArray[np.bool_]:
         if not 0 <= self.hold_out_axis < len(shape):
             raise ConfigError(
-                f"data.hold_out_axis={self.hold_out_axis}: the grid has axes 0 to {len(shape) - 1}"
+                f"hold_out_axis={self.hold_out_axis}: the grid has axes 0 to {len(shape) - 1}"
             )
         points = shape[self.hold_out_axis]
         chosen = np.zeros(points, dtype=bool)
         if self.hold_out == "tail":
             if self.split:
-                raise ConfigError(f"data.split={self.split}: a tail has split 0 only")
+                raise ConfigError(f"split={self.split}: a tail has split 0 only")
             chosen[points - max(1, math.ceil(self.test_fraction * points)) :] = True
             return chosen
         folds = round(1.0 / self.test_fraction)
         if not 0 <= self.split < folds or points < folds:
             raise ConfigError(
-                f"data.split={self.split} of {folds} over {points} points of axis "
-                f"{self.hold_out_axis} does not exist; change data.split or data.test_fraction"
+                f"split={self.split} of {folds} over {points} points of axis "
+                f"{self.hold_out_axis} does not exist; change split= or test_fraction="
             )
         order = np.random.Generator(np.random.PCG64(self.split_seed)).permutation(points)
         chosen[np.array_split(order, folds)[self.split]] = True

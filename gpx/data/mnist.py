@@ -74,9 +74,7 @@ class MNISTParity(DataSource):
     ) -> None:
         super().__init__(split, test_fraction, root, split_seed)
         if images not in get_args(Images):
-            raise ConfigError(
-                f"data.images={images}: expected one of {', '.join(get_args(Images))}"
-            )
+            raise ConfigError(f"images={images}: expected one of {', '.join(get_args(Images))}")
         self.images = images
 
     def table(self) -> Table:
@@ -103,7 +101,7 @@ class MNISTParity(DataSource):
             masks = np.zeros((sum(len(p) for p in pixels), 1), dtype=bool)
             masks[len(pixels[0]) :] = True
         else:
-            notes += "; reduced: the 10,000 test images only, split by data.split"
+            notes += "; reduced: the 10,000 test images only, divided by split="
         return Table(
             name=self.name,
             x=np.concatenate(pixels).astype(np.float64),
@@ -135,11 +133,11 @@ class MNISTParity(DataSource):
 
     def _missing(self, part: str) -> str:
         wanted = f"{PARTS[part].images[-1]} and {PARTS[part].labels[-1]}"
-        hint = "; data.images=test needs the test images only" if part == "train" else ""
+        hint = "; images=test needs the test images only" if part == "train" else ""
         return (
             f"data set {self.name}: {wanted} (or without .gz) are in none of "
             f"{', '.join(str(f) for f in self._folders())}; put them into one of these, or point "
-            f"data.root or $GPX_DATA at a folder that holds mnist/{hint}"
+            f"root= or $GPX_DATA at a folder that holds mnist/{hint}"
         )
 
 

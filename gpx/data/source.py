@@ -16,7 +16,7 @@ Rows = NDArray[np.int64]
 def check_seed(option: str, seed: int) -> None:
     """Raise ConfigError for a negative seed, which NumPy's generators do not take."""
     if seed < 0:
-        raise ConfigError(f"data.{option}={seed} is negative; expected 0 or more")
+        raise ConfigError(f"{option}={seed} is negative; expected 0 or more")
 
 
 class DataSource(ABC):
@@ -46,7 +46,7 @@ class DataSource(ABC):
     ) -> None:
         if not 0.0 < test_fraction <= 0.5:
             raise ConfigError(
-                f"data.test_fraction={test_fraction} is not between 0 and 0.5; "
+                f"test_fraction={test_fraction} is not between 0 and 0.5; "
                 "0.1 gives ten splits of 90 % training and 10 % test rows"
             )
         check_seed("split_seed", split_seed)
@@ -88,7 +88,7 @@ class DataSource(ABC):
         if rows < max(folds, 3):
             raise DataError(
                 f"{table.where} has {rows} rows, fewer than the {max(folds, 3)} that "
-                f"{folds} splits need; add rows or raise data.test_fraction "
+                f"{folds} splits need; add rows or raise test_fraction= "
                 f"(now {self.test_fraction:g})"
             )
         order = np.random.Generator(np.random.PCG64(self.split_seed)).permutation(rows)
@@ -97,6 +97,6 @@ class DataSource(ABC):
     def _check_split(self, table: Table, folds: int) -> None:
         if not 0 <= self.split < folds:
             raise DataError(
-                f"data.split={self.split} does not exist: {table.where} has {folds} splits, "
+                f"split={self.split} does not exist: {table.where} has {folds} splits, "
                 f"0 to {folds - 1}"
             )

@@ -37,9 +37,9 @@ class Toy1D(DataSource):
     ) -> None:
         super().__init__(split, test_fraction, root, split_seed)
         if num_points < 1:
-            raise ConfigError(f"data.num_points={num_points} is below 1")
+            raise ConfigError(f"num_points={num_points} is below 1")
         if noise < 0:
-            raise ConfigError(f"data.noise={noise} is negative; it is a standard deviation")
+            raise ConfigError(f"noise={noise} is negative; it is a standard deviation")
         self.num_points = num_points
         self.noise = noise
         check_seed("seed", seed)

@@ -74,7 +74,7 @@ class UCI(DataSource):
         super().__init__(split=split, root=root, split_seed=split_seed)
         if train_fraction is not None and not 0.0 < train_fraction < 1.0:
             raise ConfigError(
-                f"data.train_fraction={train_fraction} is not between 0 and 1; null takes the "
+                f"train_fraction={train_fraction} is not between 0 and 1; None takes the "
                 "published splits"
             )
         self.train_fraction = train_fraction
@@ -117,7 +117,7 @@ class UCI(DataSource):
         if self.train_fraction is None:
             return super().split_rows(table)
         if self.split < 0:
-            raise DataError(f"data.split={self.split} does not exist: random splits count from 0")
+            raise DataError(f"split={self.split} does not exist: random splits count from 0")
         rows = len(table.y)
         draws = np.random.Generator(np.random.PCG64([self.split_seed, self.split]))
         order = draws.permutation(rows)
@@ -149,7 +149,7 @@ class UCI(DataSource):
         url = f"{self.base_url}/{self.name}/{file}"
         files = " and ".join((*self.known.parts, "test_mask.csv.gz"))
         advice = (
-            f"put {files} (from {self.base_url}/{self.name}/) into {folder}, or point data.root or "
+            f"put {files} (from {self.base_url}/{self.name}/) into {folder}, or point root= or "
             f"$GPX_DATA at a folder that holds {self.name}/ or uci/{self.name}/"
         )
         if pinned is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,7 @@ class Report:
         threshold: in the target's own unit; adds the probability of y being at least this.
         least: and whether that probability is at least this.
         seconds: what the certificate took.
+        told: what becomes of the verdict's sentence, which speaks of arguments, for its readers.
     """
 
     certificate: Certificate
@@ -53,6 +54,7 @@ class Report:
     threshold: float | None = None
     least: float | None = None
     seconds: float = 0.0
+    told: Callable[[str], str] = str
 
     @property
     def verdict(self) -> Verdict:
@@ -146,13 +148,14 @@ class Report:
 
     def sentence(self) -> str:
         """The verdict in words."""
-        return in_words(
+        said = in_words(
             self.verdict,
             self.certificate,
             scale=self.scale,
             unit=self.target_name,
             products=self.products,
         )
+        return self.told(said)
 
     def markdown(self, figure: str | None = None) -> str:
         """The page.

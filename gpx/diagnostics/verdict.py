@@ -126,7 +126,7 @@ def _advice(certificate: Certificate, products: bool) -> str:
     if certificate.report is not None and not certificate.report.converged:
         return "Conjugate gradients did not converge: give them more steps, or inducing points."
     if 0 < m < n:
-        return f"Add inducing points: approx.num_inducing={min(2 * m, n)} instead of {m}."
+        return f"Add inducing points: num_inducing={min(2 * m, n)} instead of {m}."
     return "The noise variance is too small for float64 to say more."
 
 

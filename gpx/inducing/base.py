@@ -69,7 +69,7 @@ class Selector(ABC):
         if num_inducing > n:
             raise DataError(
                 f"{num_inducing} inducing points were asked for but there are only {n} training "
-                f"points; set approx.num_inducing to {n} or less, or use approx=exact"
+                f"points; set num_inducing={n} or less, or use model=ExactGP()"
             )
         if not bool(torch.isfinite(x).all()):
             raise DataError(
@@ -104,9 +104,8 @@ def require_selector(value: object) -> Selector:
     """
     if not isinstance(value, Selector):
         raise ConfigError(
-            f"{value!r} is no selector of inducing points: write selector={value} on the command "
-            f"line in the place of approx.selector={value}, and in Python give an instance, such "
-            "as gpx.inducing.KMeans()"
+            f"selector={value!r} is no selector of inducing points: give an instance, such as "
+            "gpx.inducing.KMeans()"
         )
     return value
 

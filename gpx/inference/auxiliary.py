@@ -65,16 +65,18 @@ class AuxiliarySolver:
     def __post_init__(self) -> None:
         """Check ranges."""
         if not self.epsilon > 0.0:
-            raise ConfigError(f"epsilon is in nats and must be positive, got {self.epsilon}")
+            raise ConfigError(f"epsilon={self.epsilon} is in nats and must be positive")
         for name in ("max_iterations", "restart_every"):
             if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")
+                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
         if self.product_dtype not in REDUCED:
             raise ConfigError(
                 f"product_dtype={self.product_dtype}: expected one of {', '.join(REDUCED)}"
             )
         if self.memory_budget < 1:
-            raise ConfigError(f"memory_budget is in bytes and cannot be {self.memory_budget}")
+            raise ConfigError(
+                f"memory_budget={self.memory_budget} is in bytes and must be positive"
+            )
 
     def matrix(self, kernel: Kernel, x: Tensor, noise: Tensor) -> NoisyKernel:
         """K with this solver's options."""

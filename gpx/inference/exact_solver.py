@@ -53,9 +53,7 @@ def choose_solver(requested: SolverName, x: Tensor) -> SolverChoice:
         ConfigError: no such solver.
     """
     if requested not in get_args(SolverName):
-        raise ConfigError(
-            f"approx.solver={requested}: choose one of {', '.join(get_args(SolverName))}"
-        )
+        raise ConfigError(f"solver={requested}: choose one of {', '.join(get_args(SolverName))}")
     if requested != "auto":
         return SolverChoice(requested, "asked for")
     n, limit = x.shape[0], CHOLESKY_LIMIT.get(x.device.type, CHOLESKY_LIMIT["cpu"])
@@ -133,40 +131,35 @@ class IterativeOptions:
     def __post_init__(self) -> None:
         """Check ranges; raises ConfigError."""
         if self.rank != "auto" and not isinstance(self.rank, int):
-            raise ConfigError(
-                f"approx.iterative.rank={self.rank}: expected a whole number or the word auto"
-            )
+            raise ConfigError(f"rank={self.rank}: expected a whole number or the word auto")
         least = 1 if self.rank == "auto" else self.rank
         if least < 1 or self.max_iterations < 1 or self.variance_steps < 0:
             raise ConfigError(
-                f"approx.iterative: rank={self.rank} and max_iterations={self.max_iterations} must "
+                f"rank={self.rank} and max_iterations={self.max_iterations} must "
                 f"be at least 1, variance_steps={self.variance_steps} at least 0"
             )
         narrow = self.variance_rank is not None and self.variance_rank < 1
         if self.variance_neighbours < 0 or narrow:
             raise ConfigError(
-                f"approx.iterative: variance_neighbours={self.variance_neighbours} must be at "
-                f"least 0, variance_rank={self.variance_rank} at least 1 or null"
+                f"variance_neighbours={self.variance_neighbours} must be at "
+                f"least 0, variance_rank={self.variance_rank} at least 1 or None"
             )
         if not self.tolerance > 0.0 or self.budget < 1:
             raise ConfigError(
-                f"approx.iterative: tolerance={self.tolerance} and memory_budget={self.budget} "
-                "must be positive"
+                f"tolerance={self.tolerance} and memory_budget={self.budget} must be positive"
             )
         if self.product_dtype not in (None, "float32", "float64"):
             raise ConfigError(
-                f"approx.iterative.product_dtype={self.product_dtype}: expected float32, float64 "
-                "or null"
+                f"product_dtype={self.product_dtype}: expected float32, float64 or None"
             )
         if self.preconditioner not in get_args(PreconditionerName):
             raise ConfigError(
-                f"approx.iterative.preconditioner={self.preconditioner}: choose one of "
+                f"preconditioner={self.preconditioner}: choose one of "
                 f"{', '.join(get_args(PreconditionerName))}"
             )
         if self.variance not in get_args(VarianceName):
             raise ConfigError(
-                f"approx.iterative.variance={self.variance}: choose one of "
-                f"{', '.join(get_args(VarianceName))}"
+                f"variance={self.variance}: choose one of {', '.join(get_args(VarianceName))}"
             )
 
     def points(self, n: int) -> int:

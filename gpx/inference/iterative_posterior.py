@@ -157,8 +157,8 @@ class IterativePosterior(Posterior):
             warnings.warn(
                 f"predictive variances are certified to {widest:.2g} of themselves only, not to "
                 f"{self.options.tolerance:g} (they err upwards); raise "
-                "approx.iterative.rank or variance_neighbours (approx.rank or variance_neighbours "
-                "under approx=qsgp_inducing) or take approx.iterative.variance=exact",
+                f"rank={self.options.rank} or variance_neighbours="
+                f"{self.options.variance_neighbours}, or take IterativeOptions.variance=exact",
                 UnconvergedWarning,
                 stacklevel=3,
             )

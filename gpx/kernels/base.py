@@ -42,7 +42,7 @@ class Kernel(nn.Module, ABC):
             if not chosen or not all(isinstance(i, Integral) and i >= 0 for i in chosen):
                 raise ConfigError(
                     f"active_dims is {chosen}; it must list column numbers from 0 on, "
-                    "or be null for all columns"
+                    "or be None for all columns"
                 )
             self.register_buffer(
                 "active_dims", torch.tensor([int(i) for i in chosen]), persistent=False
@@ -241,7 +241,7 @@ class Kernel(nn.Module, ABC):
     def _no_spectrum(self) -> ConfigError:
         return ConfigError(
             f"kernel {self.name} has no such spectral representation; for random Fourier "
-            "features choose kernel=rbf, matern12, matern32 or matern52"
+            "features choose kernel=RBF(), Matern12(), Matern32() or Matern52()"
         )
 
     # --- algebra -----------------------------------------------------------------------------

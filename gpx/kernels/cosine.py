@@ -57,7 +57,7 @@ class Cosine(Kernel):
         if self.ard_num_dims is not None and x.shape[1] != self.ard_num_dims:
             raise ShapeError(
                 f"Cosine kernel has {self.ard_num_dims} periods but the inputs have "
-                f"{x.shape[1]} (active) columns; set ard_num_dims={x.shape[1]} or null"
+                f"{x.shape[1]} (active) columns; set ard_num_dims={x.shape[1]} or None"
             )
         phase = (x * (2.0 * math.pi / self.period)).sum(1)
         return torch.stack([phase.cos(), phase.sin()], dim=1)
@@ -75,6 +75,6 @@ class Cosine(Kernel):
         """w = 2 pi / period for every row of the (empty) normals; needs ``ard_num_dims``."""
         if self.active_dims is not None or self.ard_num_dims is None:
             raise ConfigError(
-                "spectral frequencies of Cosine need ard_num_dims set and active_dims=null"
+                "spectral frequencies of Cosine need ard_num_dims set and active_dims=None"
             )
         return (2.0 * math.pi / self.period).expand(normals.shape[0], self.ard_num_dims)

@@ -53,6 +53,6 @@ class Linear(Kernel):
         if self.ard_num_dims is not None and x.shape[1] != self.ard_num_dims:
             raise ShapeError(
                 f"Linear kernel has {self.ard_num_dims} slope variances but the inputs have "
-                f"{x.shape[1]} (active) columns; set ard_num_dims={x.shape[1]} or null"
+                f"{x.shape[1]} (active) columns; set ard_num_dims={x.shape[1]} or None"
             )
         return x * self.slope_variance

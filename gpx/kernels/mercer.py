@@ -36,7 +36,7 @@ def require_mercer(kernel: Kernel) -> RBF:
     """
     if not isinstance(kernel, RBF) or isinstance(kernel, Periodic):
         raise ConfigError(
-            f"kernel {kernel.name} has no Mercer decomposition in closed form; choose kernel=rbf"
+            f"kernel {kernel.name} has no Mercer decomposition in closed form; choose kernel=RBF()"
         )
     if kernel.active_dims is not None:
         raise ConfigError(

@@ -25,7 +25,7 @@ FAMILIES: dict[str, type[Any]] = {
 }
 
 
-def groups_of(axes: Sequence[Sequence[int]], option: str = "kernel.axes") -> list[list[int]]:
+def groups_of(axes: Sequence[Sequence[int]], option: str = "axes") -> list[list[int]]:
     """Groups of columns as given in an option; raises ConfigError for anything else."""
     lists = not isinstance(axes, str) and all(isinstance(g, Sequence) for g in axes)
     if not lists or not all(isinstance(i, Integral) for g in axes for i in g):
@@ -71,13 +71,12 @@ class AxisProduct(Product):
         columns = [i for g in groups for i in g]
         if len(set(columns)) < len(columns) or not set(columns) <= set(range(num_inputs)):
             raise ConfigError(
-                f"kernel.axes={groups} must hold every input column (0 to {num_inputs - 1}) once "
-                "at most"
+                f"axes={groups} must hold every input column (0 to {num_inputs - 1}) once at most"
             )
         names = [family] * len(groups) if isinstance(family, str) else list(family)
         if len(names) != len(groups) or not all(n in FAMILIES for n in names):
             raise ConfigError(
-                f"kernel.family={family}: expected one of {', '.join(FAMILIES)}, or a list with "
+                f"family={family}: expected one of {', '.join(FAMILIES)}, or a list with "
                 f"one for each of the {len(groups)} axes"
             )
         starts = per_dimension(lengthscale, num_inputs).tolist()
@@ -159,7 +158,7 @@ class Coregionalisation(Kernel):
             raise DataError(
                 f"an output is numbered {float(x[wrong.nonzero()[0, 0], 0]):.6g}; expected whole "
                 f"numbers from 0 to {self.num_outputs - 1} in that column, in its own unit (list "
-                "it in data.labels, so that it is not standardised)"
+                "it in labels, so that it is not standardised)"
             )
         return found.long()
 
@@ -188,7 +187,7 @@ class MultiOutput(Product):
         groups = [[i] for i in range(last)] if axes is None else groups_of(axes)
         if any(last in g and len(g) > 1 for g in groups):
             raise ConfigError(
-                f"kernel.axes={groups}: the outputs are numbered in column {last}, which must be "
+                f"axes={groups}: the outputs are numbered in column {last}, which must be "
                 "an axis of its own"
             )
         super().__init__(

@@ -105,7 +105,7 @@ class SpectralMixture(Kernel):
         The weights enter only through which component a row belongs to, a discrete choice.
         """
         if self.active_dims is not None:
-            raise ConfigError("spectral frequencies of SpectralMixture need active_dims=null")
+            raise ConfigError("spectral frequencies of SpectralMixture need active_dims=None")
         d = self.num_inputs
         gauss, signs, choice = normals[:, :d], normals[:, d : 2 * d].sign(), normals[:, 2 * d]
         edges = (self.weight / self.weight.sum()).detach().cumsum(0)[:-1].contiguous()

@@ -52,7 +52,7 @@ class Stationary(Kernel):
         if self.active_dims is not None and ard_num_dims not in (None, len(self.active_dims)):
             raise ConfigError(
                 f"ard_num_dims is {ard_num_dims} but active_dims lists {len(self.active_dims)} "
-                "columns; give one lengthscale per active column, or ard_num_dims=null"
+                "columns; give one lengthscale per active column, or ard_num_dims=None"
             )
         positive_parameter(self, "lengthscale", per_dimension(lengthscale, ard_num_dims))
         if outputscale is None:
@@ -83,7 +83,7 @@ class Stationary(Kernel):
         if self.ard_num_dims is not None and x.shape[1] != self.ard_num_dims:
             raise ShapeError(
                 f"{self.name} has {self.ard_num_dims} lengthscales but the inputs have "
-                f"{x.shape[1]} (active) columns; set ard_num_dims={x.shape[1]} or null"
+                f"{x.shape[1]} (active) columns; set ard_num_dims={x.shape[1]} or None"
             )
 
     def covariance(self, x1: Tensor, x2: Tensor) -> Tensor:

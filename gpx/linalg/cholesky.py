@@ -145,7 +145,7 @@ def _explain(matrix: Tensor, name: str, tried: list[float], hint: str) -> str:
     text += f"; jitters tried: {attempts}. "
     remedies = ["raise the noise variance", "remove duplicate points"]
     if matrix.dtype != torch.float64:
-        remedies.insert(0, "use trainer.dtype=float64")
+        remedies.insert(0, "use dtype=float64")
     if hint:
         remedies.append(hint)
     return text + "Try: " + "; ".join(remedies) + "."

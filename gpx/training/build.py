@@ -12,6 +12,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from gpx.errors import ConfigError, GPXError
 from gpx.methods.base.model import Hyperparameters, Model
+from gpx.training.config import CONFIGS
+from gpx.training.option_names import with_option_names
 from gpx.training.option_types import check_option_names, check_option_types
 
 
@@ -40,6 +42,7 @@ def build(config: DictConfig, group: str, **arguments: Any) -> Any:
         cause: BaseException | None = error
         while cause is not None:
             if isinstance(cause, GPXError):
+                cause.args = (with_option_names(str(cause), config, CONFIGS, group.split(".")[0]),)
                 raise cause from None
             cause = cause.__cause__
         first = str(error.__cause__ or error).strip().splitlines()[0]
@@ -97,8 +100,10 @@ def build_model(config: DictConfig) -> Model:
     """
     parts: dict[str, Any] = {part: build(config, part) for part in check_parts(config)}
     basis = config.approx.get("basis")
-    if isinstance(basis, str):
-        raise ConfigError(f"approx.basis={basis} is now basis={basis}")
+    for part in ("basis", "selector", "family"):
+        if isinstance(config.approx.get(part), str):
+            word = config.approx[part]
+            raise ConfigError(f"approx.{part}={word} is now {part}={word}")
     if OmegaConf.is_config(basis):
         parts["basis"] = build(config, "approx.basis", _partial_=True)
     return build(config, "approx", **parts)

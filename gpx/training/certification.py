@@ -27,6 +27,8 @@ from gpx.methods.sparse.sgpr import SGPRPosterior
 from gpx.methods.sparse.svgp import SVGPPosterior
 from gpx.models import CGLB, SGPR, SVGP, ExactGP
 from gpx.training.build import target_of
+from gpx.training.config import CONFIGS
+from gpx.training.option_names import with_option_names
 from gpx.training.predictor import Predictor
 from gpx.training.run_folder import RunFolder
 
@@ -137,6 +139,7 @@ def certify_run(
         threshold=options.threshold,
         least=options.least,
         seconds=time.perf_counter() - began,
+        told=lambda said: with_option_names(said, config, CONFIGS),
     )
 
 

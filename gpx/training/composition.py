@@ -23,10 +23,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from gpx.errors import ConfigError
 from gpx.training.choices import with_choices_made
+from gpx.training.config import CONFIGS
 from gpx.training.old_options import new_name
-
-CONFIGS = Path(__file__).resolve().parents[2] / "configs"
-"""The config groups beside the package, as in a clone or an editable installation."""
 
 
 def composed(overrides: Sequence[str], config_folder: Path = CONFIGS) -> DictConfig:

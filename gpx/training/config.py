@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
@@ -12,6 +13,8 @@ from gpx.errors import ConfigError
 from gpx.linalg import budget_in_bytes
 from gpx.training.option_types import check_option_names, check_option_types
 
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+"""The config groups beside the package, as in a clone or an editable installation."""
 LEAST_BUDGET = 2**20
 """Bytes; less would cut every product into single rows."""
 MOST_THREADS = 1024

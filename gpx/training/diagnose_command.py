@@ -21,9 +21,11 @@ from gpx.training.certification import (
     require_certifiable,
     write_report,
 )
+from gpx.training.config import CONFIGS
 from gpx.training.console import print_error, warnings_as_lines
+from gpx.training.option_names import option_names
 from gpx.training.options import read_options
-from gpx.training.predictor import load
+from gpx.training.predictor import finished_predictor
 from gpx.training.run_folder import RunFolder
 from gpx.training.trust import require_known_server, trusted_packages
 
@@ -74,14 +76,15 @@ def main(arguments: list[str] | None = None) -> None:
         trust = trusted_packages(options["trust"]) if "trust" in options else ()
         config = folder.read_config(trust)
         require_certifiable(config)
-        predictor = load(folder.path, options.get("device", "cpu"), trust)
-        points = None
-        if "points" in options:
-            inputs = read_inputs(Path(options["points"]), predictor.input_names)
-            points = predictor.scaler.transform_inputs(torch.from_numpy(inputs))
-        data = _training_data(config, folder)
-        points = chosen_points(data) if points is None else points
-        report = certify_run(predictor, config, data, points, asked)
+        with option_names(config, CONFIGS):
+            predictor = finished_predictor(folder, config, options.get("device", "cpu"))
+            points = None
+            if "points" in options:
+                inputs = read_inputs(Path(options["points"]), predictor.input_names)
+                points = predictor.scaler.transform_inputs(torch.from_numpy(inputs))
+            data = _training_data(config, folder)
+            points = chosen_points(data) if points is None else points
+            report = certify_run(predictor, config, data, points, asked)
         write_report(report, folder)
     except (GPXError, OmegaConfBaseException) as error:
         print_error(error)

@@ -9,9 +9,12 @@ from omegaconf.errors import OmegaConfBaseException
 
 from gpx.data import read_inputs, write_predictions, write_table
 from gpx.errors import ConfigError, GPXError
+from gpx.training.config import CONFIGS
 from gpx.training.console import print_error, warnings_as_lines
+from gpx.training.option_names import option_names
 from gpx.training.options import read_options
-from gpx.training.predictor import load
+from gpx.training.predictor import finished_predictor
+from gpx.training.run_folder import RunFolder
 from gpx.training.trust import trusted_packages
 
 USAGE = """\
@@ -50,14 +53,17 @@ def main(arguments: list[str] | None = None) -> None:
                 "another name"
             )
         trust = trusted_packages(options["trust"]) if "trust" in options else ()
-        predictor = load(options["run"], options.get("device", "cpu"), trust)
-        inputs = read_inputs(source, predictor.input_names)
-        if predictor.labels:
-            label, probability = predictor.predict_classes(inputs)
-            names = [f"probability_{value:g}" for value in predictor.labels]
-            write_table(output, ["label", *names], [label, *probability.T])
-        else:
-            write_predictions(output, *predictor.predict(inputs), predictor.target_names)
+        folder = RunFolder(options["run"])
+        config = folder.read_config(trust)
+        with option_names(config, CONFIGS):
+            predictor = finished_predictor(folder, config, options.get("device", "cpu"))
+            inputs = read_inputs(source, predictor.input_names)
+            if predictor.labels:
+                label, probability = predictor.predict_classes(inputs)
+                names = [f"probability_{value:g}" for value in predictor.labels]
+                write_table(output, ["label", *names], [label, *probability.T])
+            else:
+                write_predictions(output, *predictor.predict(inputs), predictor.target_names)
     except (GPXError, OmegaConfBaseException) as error:
         print_error(error)
         sys.exit(2)

@@ -32,13 +32,12 @@ from gpx.training.certification import (
 )
 from gpx.training.checkpoint import load_checkpoint, save_checkpoint
 from gpx.training.choices import with_choices_made
-from gpx.training.composition import CONFIGS
-from gpx.training.config import TrainerConfig, trainer_options
+from gpx.training.config import CONFIGS, TrainerConfig, trainer_options
 from gpx.training.console import Console
 from gpx.training.device import DTYPES, configure_torch, resolve_device
 from gpx.training.environment import environment_record, peak_memory_mib
 from gpx.training.interrupt import Interrupted
-from gpx.training.option_names import option_names
+from gpx.training.option_names import option_names, with_option_names
 from gpx.training.option_types import check_numbers
 from gpx.training.origin import changes, origin_of, require_same_model, version_note
 from gpx.training.predictor import Predictor
@@ -69,6 +68,10 @@ class _Run:
     train: tuple[Tensor, Tensor]
     test: tuple[Tensor, Tensor]
     origin: dict[str, Any] = field(default_factory=dict)
+
+    def told(self, text: str) -> str:
+        """A line of model, objective or optimiser, with options in the place of arguments."""
+        return with_option_names(text, self.config, CONFIGS)
 
     def predictor(self) -> Predictor:
         """Prediction with the model as it stands, completed by what its objective leaves open."""
@@ -219,7 +222,7 @@ def _prepare(
         f"{data.test_x.shape[0]:,} test points, {num_inputs} inputs"
     )
     if data.notes:
-        console.say(f"note: {data.notes}")
+        console.say(f"note: {with_option_names(data.notes, config, CONFIGS)}")
     if task == "regression" and _two_values(data.train_y):
         console.say("note: the targets take two values only; likelihood=bernoulli models classes")
 
@@ -242,7 +245,8 @@ def _prepare(
     model.check(train[0])
     for option, (value, reason) in model.settle(train[0]).items():
         config.approx[option] = value
-        console.say(f"approx.{option}={value}: {reason}")
+        told = with_option_names(reason, config, CONFIGS)
+        console.say(f"approx.{option}={value}: {told}")
     return _Run(
         config,
         options,
@@ -297,7 +301,7 @@ def _train(state: _Run) -> FitResult:
         state.objective.prepare(
             state.model, *state.train, generator=stream(seed, "estimator", device)
         )
-        note = f": {state.model.note}" if state.model.note else ""
+        note = f": {state.told(state.model.note)}" if state.model.note else ""
         state.console.say(f"initialised {type(state.model).__name__}{note}")
 
     trainer = Trainer(
@@ -306,7 +310,7 @@ def _train(state: _Run) -> FitResult:
         checkpoint=state.folder.checkpoint,
         monitors=[state.console],
         extra_state={"origin": state.origin},
-        say=state.console.say,
+        say=lambda line: state.console.say(state.told(line)),
     )
     board = None
     if state.options.tensorboard:
@@ -356,7 +360,7 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
         "train.objective": type(state.objective).__name__,
         "train.steps": fit.steps,
         "train.seconds": fit.seconds,
-        "train.stopped": fit.reason,
+        "train.stopped": state.told(fit.reason),
         "model.name": type(model).__name__,
         "model.num_parameters": sum(p.numel() for p in model.parameters()),
         "data.name": data.name,

@@ -13,7 +13,8 @@ from omegaconf import OmegaConf
 from gpx.data import load as load_data
 from gpx.training import RunFolder, load, resume, run
 from gpx.training.build import build
-from gpx.training.composition import CONFIGS, composed
+from gpx.training.composition import composed
+from gpx.training.config import CONFIGS
 from gpx.training.interrupt import Interrupted
 from gpx.training.session import Session
 

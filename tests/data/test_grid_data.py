@@ -127,7 +127,7 @@ def test_scattered_stations_are_one_axis(tmp_path):
         ({"values": np.array(3.0)}, {}, r"a single number, expected a grid"),
         ({"values": np.full((3, 4), np.inf)}, {}, r"12 values are infinite"),
         ({"axis1": None}, {}, r"no array 'axis1'"),
-        ({}, {"axis_arrays": ["axis0"]}, r"1 axes are named .*2 dimensions"),
+        ({}, {"axis_arrays": ["axis0"]}, r"names 1 axes .*2 dimensions"),
         ({"t": np.ones((2, 2))}, {"test": "t"}, r"the test mask has shape \(2, 2\)"),
         ({"two": np.ones((2, 2))}, {"values": ["values", "two"]}, r"two has shape"),
     ],
@@ -190,7 +190,7 @@ def test_frames_that_do_not_fit(tmp_path):
         FrameFolder(str(folder), mask=str(tmp_path / "mask.png")).table()
     with pytest.raises(DataError, match="there is no mask"):
         FrameFolder(str(folder), mask=str(tmp_path / "none.png")).table()
-    with pytest.raises(ConfigError, match=r"data\.scale=0"):
+    with pytest.raises(ConfigError, match=r"scale=0"):
         FrameFolder(str(folder), scale=0)
     (folder / "a.png").write_bytes(b"no image")
     with pytest.raises(DataError, match="cannot be read as an image"):

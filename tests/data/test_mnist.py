@@ -54,7 +54,7 @@ def test_reduced_to_the_test_images(small: None, tmp_path: Path) -> None:
     data = load(MNISTParity(root=str(tmp_path), test_fraction=0.2), task="binary")
     assert (data.num_train, data.num_test) == (8, 2)
     assert "reduced: the 10,000 test images only" in data.notes
-    with pytest.raises(DataError, match=r"train-images-idx3-ubyte.gz .* data.images=test needs"):
+    with pytest.raises(DataError, match=r"train-images-idx3-ubyte.gz .* images=test needs"):
         MNISTParity("all", root=str(tmp_path)).table()
 
 
@@ -85,7 +85,7 @@ def test_damaged_files_are_named(small: None, tmp_path: Path) -> None:
 
 
 def test_unknown_choice() -> None:
-    with pytest.raises(ConfigError, match=r"data.images=some: expected one of auto, all, test"):
+    with pytest.raises(ConfigError, match=r"images=some: expected one of auto, all, test"):
         MNISTParity("some")  # type: ignore[arg-type]
 
 

@@ -93,7 +93,7 @@ def test_bad_download_leaves_nothing_and_says_what_to_do(tiny, cache: Path, dama
     assert kept(cache) == []
     advice = f"put data.csv.gz and test_mask.csv.gz (from {tiny.url}/tiny/) into {cache}/uci/tiny"
     assert advice in str(caught.value)
-    assert "data.root or $GPX_DATA" in str(caught.value)
+    assert "root= or $GPX_DATA" in str(caught.value)
 
 
 def test_folders_are_looked_in_in_order(
@@ -134,7 +134,7 @@ def test_local_file_of_the_wrong_size_is_refused(tiny, cache: Path) -> None:
 
 
 def test_root_that_does_not_exist(cache: Path) -> None:
-    with pytest.raises(DataError, match=r"data.root=/no/such is not a folder"):
+    with pytest.raises(DataError, match=r"root=/no/such is not a folder"):
         UCI("kin40k", root="/no/such").table()
 
 
@@ -250,5 +250,5 @@ def test_random_splits_have_the_sizes_of_the_published_comparison(name):
 
 
 def test_a_share_that_is_none_is_refused():
-    with pytest.raises(ConfigError, match=r"data\.train_fraction=1\.0 is not between 0 and 1"):
+    with pytest.raises(ConfigError, match=r"train_fraction=1\.0 is not between 0 and 1"):
         UCI("kin40k", train_fraction=1.0)

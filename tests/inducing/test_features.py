@@ -217,9 +217,9 @@ def test_mistakes_are_explained():
     x, _ = data()
     common = {"mean": Zero(), "likelihood": Gaussian(), "num_inputs": 1}
     wrong = SGPR(kernel=Matern32(), features=Eigenfunctions(), **common).double()
-    with pytest.raises(ConfigError, match="choose kernel=rbf"):
+    with pytest.raises(ConfigError, match="choose kernel=RBF"):
         wrong.settle(x)
-    with pytest.raises(ConfigError, match="needs inducing points: set features=null"):
+    with pytest.raises(ConfigError, match="needs inducing points: set features=None"):
         SGPR(kernel=RBF(), features=Eigenfunctions(), num_inducing="auto", **common)
     with pytest.raises(ConfigError, match="spread is a standard deviation"):
         Eigenfunctions(spread=0.0)

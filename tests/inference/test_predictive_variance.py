@@ -117,5 +117,5 @@ def test_neighbours_lower_a_projection_to_the_exact_variance(kernel):
 
 def test_rank_of_the_projection_and_its_neighbours_are_checked():
     for options in ({"variance_neighbours": -1}, {"variance_rank": 0}):
-        with pytest.raises(ConfigError, match=r"variance_rank=.* at least 1 or null"):
+        with pytest.raises(ConfigError, match=r"variance_rank=.* at least 1 or None"):
             IterativeOptions(**options)

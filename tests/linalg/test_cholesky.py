@@ -66,7 +66,7 @@ def test_a_failure_names_matrix_eigenvalue_duplicates_and_remedies():
     matrix = -torch.ones(3, 3, dtype=torch.float32)
     expected = (
         r"the Gram matrix \(3 x 3, float32\) is not positive definite: smallest eigenvalue "
-        r"-3.00e\+00, 2 duplicate rows; jitters tried: .*trainer.dtype=float64.*fewer points"
+        r"-3.00e\+00, 2 duplicate rows; jitters tried: .*dtype=float64.*fewer points"
     )
     texts = {"name": "the Gram matrix", "hint": "fewer points"}
     with pytest.raises(NotPositiveDefinite, match=expected):

@@ -10,7 +10,8 @@ from omegaconf import OmegaConf
 from gpx.errors import ConfigError
 from gpx.likelihoods import Bernoulli
 from gpx.training.choices import with_choices_made
-from gpx.training.composition import CONFIGS, composed
+from gpx.training.composition import composed
+from gpx.training.config import CONFIGS
 
 
 def raw(*overrides):

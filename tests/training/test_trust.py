@@ -8,7 +8,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from gpx.errors import CheckpointError, ConfigError
-from gpx.training.composition import CONFIGS, composed
+from gpx.training.composition import composed
+from gpx.training.config import CONFIGS
 from gpx.training.run_folder import RunFolder
 from gpx.training.trust import require_known_classes, trusted_packages
 

@@ -76,9 +76,9 @@ class Proposal:
         """
         if not isinstance(kernel, Stationary):
             raise ConfigError(
-                "basis=importance_weighted draws frequencies for other lengthscales of the "
-                f"kernel, got {class_name(kernel)}; use kernel=rbf,"
-                " matern12, matern32 or matern52"
+                "basis=ImportanceWeightedFourier() draws frequencies for other lengthscales of the "
+                f"kernel, got {class_name(kernel)}; use "
+                "kernel=RBF(), Matern12(), Matern32() or Matern52()"
             )
         if self.family == "same":
             found: Stationary = copy.deepcopy(kernel)

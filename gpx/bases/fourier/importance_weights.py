@@ -60,7 +60,7 @@ def importance_weights(
     if type(basis) is not RandomFourier or basis.spread != (1.0,):
         raise ConfigError(
             "importance weights need frequencies drawn independently from the spectral density "
-            f"(basis=random_fourier, spread=1), got {type(basis).__name__}"
+            f"(basis=RandomFourier(), spread=1), got {type(basis).__name__}"
         )
     count = basis.num_basis // 2
     own = basis.kernel

@@ -108,7 +108,7 @@ class GaussHermiteFourier(RandomFourier):
     ) -> None:
         if not isinstance(kernel, RBF) or kernel.ard_num_dims is None:
             raise ConfigError(
-                "Gauss-Hermite features need kernel=rbf with ard_num_dims (one lengthscale per "
+                "Gauss-Hermite features need kernel=RBF() with ard_num_dims (one lengthscale per "
                 "input); for other kernels use random, orthogonal or quasi-Monte-Carlo features"
             )
         d = kernel.ard_num_dims

@@ -81,8 +81,9 @@ def check_spreadable(kernel: nn.Module) -> None:
     if not inputs:
         name = class_name(kernel)
         raise ConfigError(
-            "spread of random frequencies needs kernel=rbf, matern12, matern32 or matern52 with "
-            f"ard_num_dims (one lengthscale per input), got {name}; set spread to 1"
+            "spread of random frequencies needs kernel=RBF(), Matern12(), Matern32() or Matern52() "
+            "with "
+            f"ard_num_dims (one lengthscale per input), got {name}; set spread=1"
         )
 
 

@@ -68,7 +68,7 @@ class ProductFactors:
         if not isinstance(kernel, Stationary) or not (isinstance(kernel, RBF) or len(columns) == 1):
             raise ConfigError(
                 f"kernel {kernel.name} over {len(columns)} columns is no product of "
-                "one-dimensional kernels, which a grid needs: use kernel=rbf, or a product of "
+                "one-dimensional kernels, which a grid needs: use kernel=RBF(), or a product of "
                 "stationary kernels with one column each (active_dims)"
             )
         self._scales.append((kernel, "outputscale"))

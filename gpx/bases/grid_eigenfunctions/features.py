@@ -12,7 +12,7 @@ from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions
 from gpx.bases.grid_eigenfunctions.grid import GridOptions
 from gpx.bases.grid_eigenfunctions.start import choose_eigenfunctions, scales_for
 from gpx.bases.sufficient_statistics import SufficientStatistics
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, class_name
 from gpx.kernels.base import Kernel
 
 
@@ -45,7 +45,7 @@ class GridFeatures(GridEigenfunctions):
         search_sweeps: int = 0,
     ) -> None:
         if not isinstance(kernel, Kernel):
-            raise ConfigError(f"basis=grief needs a kernel, got a {type(kernel).__name__}")
+            raise ConfigError(f"basis=GridFeatures() needs a kernel, got a {class_name(kernel)}")
         if block_columns < 1 or search_sweeps < 0:
             raise ConfigError(
                 f"block_columns={block_columns} must be at least 1 and search_sweeps="

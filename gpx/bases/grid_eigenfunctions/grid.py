@@ -56,8 +56,8 @@ class GridOptions:
         for column, axis in enumerate(self.axes or ()):
             if not axis or any(b <= a for a, b in itertools.pairwise(axis)):
                 raise ConfigError(
-                    f"grid.axes: the nodes of column {column + 1} must be ascending and "
-                    "distinct, at least one"
+                    f"axes={list(map(list, self.axes or ()))}: the nodes of column {column + 1} "
+                    "must be ascending and distinct, at least one"
                 )
 
 
@@ -75,7 +75,7 @@ def inducing_axes(x: Tensor, options: GridOptions) -> list[Tensor]:
     if options.axes is not None:
         if len(options.axes) != x.shape[1]:
             raise ShapeError(
-                f"grid.axes lists {len(options.axes)} axes for {x.shape[1]} input columns"
+                f"axes= of the grid lists {len(options.axes)} axes for {x.shape[1]} input columns"
             )
         return [torch.tensor([float(v) for v in a], dtype=torch.float64) for a in options.axes]
     if x.shape[0] == 0 or not bool(torch.isfinite(x).all()):

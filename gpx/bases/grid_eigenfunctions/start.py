@@ -51,7 +51,7 @@ def require_memory(option: str, functions: int, device: torch.device) -> None:
         raise ConfigError(
             f"{option}={functions} needs about {needed / 2**30:.1f} GiB for sums of "
             f"{functions} x {functions} and {free / 2**30:.1f} GiB are free on {device}; use at "
-            f"most {most}, beyond a few thousand approx=qsgp basis=grief"
+            f"most {most}, beyond a few thousand model=QSGP() with basis=GridFeatures()"
         )
 
 
@@ -108,6 +108,6 @@ def scales_for(sums: SufficientStatistics, inputs: int) -> tuple[Tensor, Tensor,
     if noise > ALL_NOISE * sums.squared / sums.num_data:
         remark = (
             "; they explain nothing of the targets: start from longer lengthscales, "
-            f"kernel.lengthscale={math.sqrt(inputs):.1f}"
+            f"lengthscale={math.sqrt(inputs):.1f}"
         )
     return outputscale, noise.clamp_min(LEAST_NOISE), remark

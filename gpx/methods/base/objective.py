@@ -99,13 +99,13 @@ class Objective(DataSized, Generic[ModelT], ABC):
             example = f"{self.made_for} is one, " if self.made_for else ""
             raise ConfigError(
                 f"objective {type(self).__name__} needs a model {' or '.join(lacking)}, "
-                f"got {type(model).__name__}; {example}choose another objective= or approx="
+                f"got {type(model).__name__}; {example}choose another objective= or model="
             )
         likelihood: Any = getattr(model, "likelihood", None)
         if isinstance(model, Model) and likelihood.num_outputs != model.num_outputs:
             raise ConfigError(
                 f"{type(model).__name__} models one output and its likelihood has "
-                f"{likelihood.num_outputs}; choose another likelihood=, or approx=svgp, "
+                f"{likelihood.num_outputs}; choose another likelihood=, or model=SVGP(), "
                 "which takes several"
             )
         if not isinstance(likelihood, self.likelihoods):
@@ -114,7 +114,7 @@ class Objective(DataSized, Generic[ModelT], ABC):
             found = class_name(likelihood)
             raise ConfigError(
                 f"objective {type(self).__name__} needs the {wanted} likelihood, got {found}; "
-                "choose another likelihood=, or approx=svgp, which takes any"
+                "choose another likelihood=, or model=SVGP(), which takes any"
             )
 
     def prepare(

@@ -100,7 +100,7 @@ class Optimizer(ABC):
         if model.num_rounds > 1 and not self.ends_rounds:
             argument = model.rounds_argument
             raise ConfigError(
-                f"{argument}={model.num_rounds - 1} needs optimizer=lbfgsb, which knows when an "
+                f"{argument}={model.num_rounds - 1} needs optimizer=LBFGSB(), which knows when an "
                 f"optimisation has ended; set {argument}=0"
             )
 

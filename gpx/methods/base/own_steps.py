@@ -24,12 +24,10 @@ class OwnSteps(Optimizer, Generic[ModelT]):
     ``release``; at last ``final_evidence``.
     """
 
-    option: ClassVar[str]
-    """What optimizer= calls these steps."""
     unit: ClassVar[str]
     """What a step is, for people."""
     purpose: ClassVar[str]
-    """What the steps do to which approx=, for people."""
+    """What the steps do to which models, for people."""
     model_type: type[ModelT]
     """The models that these steps train."""
     model: ModelT
@@ -87,8 +85,8 @@ class OwnSteps(Optimizer, Generic[ModelT]):
         """Raise ConfigError, in one sentence, when the steps do not fit ``model`` or the data."""
         if not isinstance(model, self.model_type):
             raise ConfigError(
-                f"optimizer={self.option} {self.purpose}, got {type(model).__name__}; choose "
-                "another optimizer="
+                f"optimizer={type(self).__name__}() {self.purpose}, got {type(model).__name__}; "
+                "choose another optimizer="
             )
         self.check_fit(model, num_data)
 
@@ -97,7 +95,7 @@ class OwnSteps(Optimizer, Generic[ModelT]):
         """``check``, for a model of the right type."""
 
     def check_limit(self, limit: int) -> None:
-        """Raise ConfigError when ``limit`` steps (trainer.max_steps) are too few to be of use."""
+        """Raise ConfigError when ``limit`` steps (the run's ``max_steps``) are too few for use."""
 
     @abstractmethod
     def bind(self, model: ModelT, x: Tensor, seed: int) -> None:

@@ -97,7 +97,7 @@ class GRIEF(Model):
         counts = {"reselect": reselect, "search_sweeps": search_sweeps}
         for name, count in (counts | {"trial_evaluations": trial_evaluations}).items():
             if count < 0:
-                raise ConfigError(f"approx.{name} counts rounds and cannot be {count}")
+                raise ConfigError(f"{name} counts rounds and cannot be {count}")
         self.basis = GridEigenfunctions(kernel, num_inputs, num_eigenfunctions, grid, factor_jitter)
         self.mean = mean
         self.likelihood = likelihood
@@ -121,7 +121,7 @@ class GRIEF(Model):
             ConfigError: they do not.
         """
         self.basis.place(x)
-        require_memory("approx.num_eigenfunctions", self.basis.num_basis, x.device)
+        require_memory("num_eigenfunctions", self.basis.num_basis, x.device)
         return {}
 
     @torch.no_grad()

@@ -44,8 +44,7 @@ class MarginalLikelihood(Objective[ExactModel]):
             self.barely_biased, BarelyBiasedMLL
         ):
             raise ConfigError(
-                "objective.iterative must be an IterativeMLL and objective.barely_biased a "
-                "BarelyBiasedMLL"
+                "iterative= must be an IterativeMLL and barely_biased= a BarelyBiasedMLL"
             )
         self.cholesky = ExactMLL()
 

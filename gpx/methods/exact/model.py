@@ -72,8 +72,8 @@ def _require_memory(n: int, x: Tensor) -> None:
     if free is not None and needed > free:
         raise ConfigError(
             f"an exact Gaussian process on {n} training points needs about {needed / 2**30:.1f} "
-            f"GiB and {free / 2**30:.1f} GiB are free on {x.device}; use approx.solver=iterative, "
-            "approx=sgpr, svgp or qsgp, fewer points, or trainer.dtype=float32"
+            f"GiB and {free / 2**30:.1f} GiB are free on {x.device}; use solver=iterative, "
+            "model=SGPR(), SVGP() or QSGP(), fewer points, or dtype=float32"
         )
 
 

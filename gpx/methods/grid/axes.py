@@ -143,10 +143,10 @@ def column_groups(num_inputs: int, axes: Sequence[Sequence[int]] | None) -> tupl
     """
     if axes is None:
         return tuple((i,) for i in range(num_inputs))  # type: ignore[return-value]
-    groups = tuple(tuple(group) for group in groups_of(axes, "approx.axes"))
+    groups = tuple(tuple(group) for group in groups_of(axes, "axes"))
     if sorted(i for group in groups for i in group) != list(range(num_inputs)) or () in groups:
         raise ConfigError(
-            f"approx.axes={[list(g) for g in groups]} must hold each of the {num_inputs} input "
+            f"axes={[list(g) for g in groups]} must hold each of the {num_inputs} input "
             f"columns (0 to {num_inputs - 1}) exactly once, for example [[0, 1], [2]]"
         )
     return groups  # type: ignore[return-value]
@@ -259,8 +259,8 @@ def require_memory(grid: CartesianGrid, like: Tensor) -> None:
     raise ConfigError(
         f"the rows lie on a grid of {grid.describe()}, which needs {size} and "
         f"{free / 2**30:,.1f} GiB are free on {like.device}: {cause}; group columns that "
-        "vary together (approx.axes=[[0,1],[2]]), round or thin an axis, or take approx=svgp, sgpr "
-        "or qsgp, which need no grid"
+        "vary together (axes=[[0,1],[2]]), round or thin an axis, or take "
+        "model=SVGP(), SGPR() or QSGP(), which need no grid"
     )
 
 
@@ -271,9 +271,9 @@ def _refuse_duplicates(cells: Tensor, x: Tensor) -> None:
     place = ", ".join(f"{v:.6g}" for v in x[first].tolist()[:6])
     merged = ""
     if x.dtype == torch.float32:
-        merged = " (float32 may have merged close coordinates: trainer.dtype=float64)"
+        merged = " (float32 may have merged close coordinates: dtype=float64)"
     raise DataError(
         f"training rows {first} and {second} (counting from 0) lie in one cell of the grid "
         f"(standardised inputs {place}), and so do {repeat.shape[0]} pairs in all{merged}; average "
-        "them, add the column that tells them apart, or take another approx="
+        "them, add the column that tells them apart, or take another model="
     )

@@ -160,9 +160,10 @@ def split_kernel(
         else:
             raise ConfigError(
                 f"kernel {part.name} looks at columns {list(columns)}, which lie on "
-                f"{len(touched)} axes of the grid, and does not factor over them; take kernel=rbf "
-                "(it factors), a product over axes such as kernel=product_matern32, or make the "
-                "columns one axis with approx.axes=[[0,1],[2]]"
+                f"{len(touched)} axes of the grid, and does not factor over them; take "
+                "kernel=RBF() (it factors), a product over axes such as "
+                "kernel=AxisProduct(family=matern32), or make the "
+                "columns one axis with axes=[[0,1],[2]]"
             )
     return found
 

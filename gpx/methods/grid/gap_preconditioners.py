@@ -61,11 +61,10 @@ def refuse_eigenpairs(rank: int, variance: bool = False) -> None:
     """Raise ConfigError where selected eigenpairs are asked of a grid with an axis by FFT."""
     if not rank and not variance:
         return
-    option = "approx.variance=rank_reduced" if variance else f"approx.precondition_rank={rank}"
+    option = "variance=rank_reduced" if variance else f"precondition_rank={rank}"
     raise ConfigError(
         f"{option} takes eigenpairs of the grid, and an axis that goes by FFT has none to select; "
-        "leave approx.precondition_rank=null and approx.variance=auto, or set "
-        "approx.fft_points=null"
+        "leave precondition_rank=None and variance=auto, or set fft_points=None"
     )
 
 

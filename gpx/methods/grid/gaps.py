@@ -57,22 +57,20 @@ class GapOptions:
         """Check ranges; raises ConfigError."""
         if self.gaps not in get_args(Gaps):
             raise ConfigError(
-                f"grid.gaps={self.gaps}: choose one of {', '.join(get_args(Gaps))} "
+                f"gaps={self.gaps}: choose one of {', '.join(get_args(Gaps))} "
                 "(fill is right unless nearly everything is missing)"
             )
         if not self.tolerance > 0.0 or self.max_iterations < 1:
             raise ConfigError(
-                f"approx.tolerance={self.tolerance} must be positive and approx.max_iterations="
+                f"tolerance={self.tolerance} must be positive and max_iterations="
                 f"{self.max_iterations} at least 1"
             )
         if self.precondition_rank is not None and self.precondition_rank < 0:
-            raise ConfigError(
-                f"approx.precondition_rank={self.precondition_rank} must be 0 or more"
-            )
+            raise ConfigError(f"precondition_rank={self.precondition_rank} must be 0 or more")
         if self.precondition_power not in (0.5, 1.0):
-            raise ConfigError(f"approx.precondition_power={self.precondition_power}: 1 or 0.5")
+            raise ConfigError(f"precondition_power={self.precondition_power}: 1 or 0.5")
         if not self.penalty > 0.0:
-            raise ConfigError(f"approx.penalty={self.penalty} must be positive")
+            raise ConfigError(f"penalty={self.penalty} must be positive")
 
 
 def choose_gaps(options: GapOptions, num_gaps: int, size: int, inner: int) -> tuple[Gaps, str]:
@@ -88,8 +86,8 @@ def choose_gaps(options: GapOptions, num_gaps: int, size: int, inner: int) -> tu
     share = 1.0 - (size - num_gaps) / inner
     if options.gaps == "full" and num_gaps:
         raise ConfigError(
-            f"grid.gaps=full, but {num_gaps:,} of {size:,} cells ({share:.1%}) have no row; take "
-            "grid.gaps=fill"
+            f"gaps=full, but {num_gaps:,} of {size:,} cells ({share:.1%}) have no row; take "
+            "gaps=fill"
         )
     if not num_gaps:
         return "full", "every cell of the grid is observed"
@@ -268,10 +266,11 @@ def _require_solution(
         return
     dtype = str(found.solution.dtype).removeprefix("torch.")
     raise NotPositiveDefinite(
-        f"grid.gaps={options.gaps} found no solution in {dtype} at noise variance "
+        f"gaps={options.gaps} found no solution in {dtype} at noise variance "
         f"{float(system.noise):.2e} (relative residual {found.report.residual:.1e}, "
-        f"{found.report.reason}); take grid.gaps=fill, trainer.dtype=float64, a larger noise "
-        "variance or more steps (approx.max_iterations)"
+        f"{found.report.reason}); take gaps=fill, dtype=float64, a larger noise "
+        "variance or more steps than max_iterations="
+        f"{options.max_iterations}"
     )
 
 

@@ -117,9 +117,7 @@ class GCV(GridObjective):
     def __init__(self, trace: TraceName = "auto", probes: int = 10) -> None:
         super().__init__(probes)
         if trace not in get_args(TraceName):
-            raise ConfigError(
-                f"objective.trace={trace}: choose one of {', '.join(get_args(TraceName))}"
-            )
+            raise ConfigError(f"trace={trace}: choose one of {', '.join(get_args(TraceName))}")
         self.trace: TraceName = trace
 
     def prepare(
@@ -129,7 +127,7 @@ class GCV(GridObjective):
         super().prepare(model, x, y, generator=generator)
         rows = model.gridded(x)
         if self.trace == "dense" and rows.gaps.shape[0]:
-            require_dense(x.shape[0], len(rows.grid.axes), x, "objective.trace")
+            require_dense(x.shape[0], len(rows.grid.axes), x, "trace")
 
     def evaluate(
         self,

@@ -69,9 +69,7 @@ class GridLogdet(NamedTuple):
 def require_logdet(name: str) -> None:
     """Raise ConfigError where no route has that name."""
     if name not in get_args(LogdetName):
-        raise ConfigError(
-            f"objective.logdet={name}: choose one of {', '.join(get_args(LogdetName))}"
-        )
+        raise ConfigError(f"logdet={name}: choose one of {', '.join(get_args(LogdetName))}")
 
 
 def choose_logdet(name: LogdetName, rows: GriddedRows) -> str:
@@ -178,8 +176,8 @@ def require_probes(rows: GriddedRows, probes: int, like: Tensor) -> None:
         raise ConfigError(
             f"an evidence with a stated error takes solves of {columns} probe(s) at a time over "
             f"{size:,} cells, about {needed / 2**30:,.1f} GiB, and {free / 2**30:,.1f} GiB are "
-            f"free on {like.device}; thin an axis, take trainer.dtype=float32 or fewer "
-            "objective.probes"
+            f"free on {like.device}; thin an axis, take dtype=float32 or fewer "
+            f"than probes={probes}"
         )
 
 

@@ -85,7 +85,7 @@ class GridObjective(Objective[GridModel]):
     def __init__(self, probes: int) -> None:
         super().__init__()
         if probes < 1:
-            raise ConfigError(f"objective.probes={probes} must be at least 1")
+            raise ConfigError(f"probes={probes} must be at least 1")
         self.probes = probes
         self.draws = FixedProbes(resample=False)
 
@@ -248,7 +248,7 @@ class GridMLL(GridObjective):
         n, gaps = x.shape[0], rows.gaps.shape[0]
         if self.logdet == "dense" and gaps:
             count = n if over_observed(n, gaps) else gaps
-            require_dense(count, len(rows.grid.axes), x, "objective.logdet")
+            require_dense(count, len(rows.grid.axes), x, "logdet")
 
     def evaluate(
         self,

@@ -125,7 +125,7 @@ class GridGP(Model):
         super().__init__()
         if not isinstance(likelihood, Gaussian):
             raise ConfigError(
-                f"approx=grid is exact regression and needs likelihood=gaussian, got "
+                f"model=GridGP() is exact regression and needs likelihood=Gaussian(), got "
                 f"{class_name(likelihood)}"
             )
         self.kernel = kernel
@@ -137,7 +137,7 @@ class GridGP(Model):
         )
         self.variance = VarianceOptions(variance, variance_samples, variance_rank, variance_error)
         if fft_points is not None and fft_points < 2:
-            raise ConfigError(f"approx.fft_points={fft_points} must be at least 2, or null")
+            raise ConfigError(f"fft_points={fft_points} must be at least 2, or None")
         self.fft_points = fft_points
         self.register_buffer("warm", torch.zeros(0))
         # of a copy made for prediction; checkpoints of training have no use for it
@@ -156,7 +156,7 @@ class GridGP(Model):
         asked = self.options.tolerance
         if x.dtype == torch.float32 and asked < FLOAT32_TOLERANCE and rows.gaps.shape[0]:
             self.options = dataclasses.replace(self.options, tolerance=FLOAT32_TOLERANCE)
-            reason = f"solves in float32 do not reach {asked:g}; trainer.dtype=float64 does"
+            reason = f"solves in float32 do not reach {asked:g}; dtype=float64 does"
             settled["tolerance"] = (FLOAT32_TOLERANCE, reason)
         settled |= self._fit_samples(rows, x)
         if self.options.gaps == "auto":
@@ -168,7 +168,7 @@ class GridGP(Model):
             if rows.gappiness > HARDLY_A_GRID:
                 reason += (
                     "; so few rows are hardly a grid: round coordinates that differ by noise only, "
-                    "group columns that vary together (approx.axes), or take approx=exact or svgp"
+                    "group columns that vary together (axes=), or take model=ExactGP() or SVGP()"
                 )
             circular = [a for a in range(len(rows.grid.axes)) if rows.grid.circular(a)]
             for axis in circular:
@@ -177,7 +177,7 @@ class GridGP(Model):
                     f"; axis {axis} is regular: its {kept:,} points are closed to a circle of "
                     f"{points:,} and go by FFT, about {LONG_TRANSFORMS} of them per evaluation "
                     f"over {rows.grid.size:,} cells, where its eigenvectors would take "
-                    f"{8e-9 * kept**2:.1f} GB (approx.fft_points=null)"
+                    f"{8e-9 * kept**2:.1f} GB (fft_points=None)"
                 )
             dense = [m for a, m in enumerate(rows.grid.shape) if a not in circular]
             longest = max(dense, default=0)

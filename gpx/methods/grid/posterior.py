@@ -292,7 +292,7 @@ class GridPosterior(Posterior):
             if bool((points.reached & ~points.within).any()):
                 raise ConfigError(
                     "sample paths were asked for further beyond an axis that goes by FFT than its "
-                    "circle is long, and its kernel reaches so far; set approx.fft_points=null"
+                    "circle is long, and its kernel reaches so far; set fft_points=None"
                 )
             found = points.contract(weights) * points.reached.unsqueeze(1)
             return found.mT + self.mean(x)

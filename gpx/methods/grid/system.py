@@ -225,7 +225,7 @@ def _require_definite(factor: Circulant, axis: int) -> None:
         f"({factor.shape[-1]:,} points, an eigenvalue of {least:.1e}): it reaches over the "
         "whole length of the axis, or repeats itself; start at a shorter lengthscale, take a "
         "kernel that dies out, thin the axis or put two columns in its place (such as day and "
-        "hour), or set approx.fft_points=null where eigenvectors fit memory"
+        "hour), or set fft_points=None where eigenvectors fit memory"
     )
 
 

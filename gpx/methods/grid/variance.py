@@ -62,13 +62,12 @@ class VarianceOptions:
         """Check ranges; raises ConfigError."""
         if self.variance not in get_args(VarianceName):
             raise ConfigError(
-                f"approx.variance={self.variance}: choose one of "
-                f"{', '.join(get_args(VarianceName))}"
+                f"variance={self.variance}: choose one of {', '.join(get_args(VarianceName))}"
             )
         if self.samples < 2 or self.rank < 1 or not self.error > 0.0:
             raise ConfigError(
-                f"approx.variance_samples={self.samples} must be at least 2, "
-                f"approx.variance_rank={self.rank} at least 1 and approx.variance_error="
+                f"variance_samples={self.samples} must be at least 2, "
+                f"variance_rank={self.rank} at least 1 and variance_error="
                 f"{self.error} positive"
             )
 
@@ -145,7 +144,7 @@ def _explained(system: GridSystem, cross: Tensor, prior: Tensor, options: GapOpt
                     f"predictive variances by solving ({options.gaps}) changed by up to "
                     f"{float(change.max()):.1e} when the tolerance was last lowered, and cannot be "
                     f"had more exactly at noise variance {float(system.noise):.1e}; take the other "
-                    "of approx.variance=fill and ignore, or trainer.dtype=float64",
+                    "of variance=fill and ignore, or dtype=float64",
                     UnconvergedWarning,
                     stacklevel=2,
                 )

@@ -96,7 +96,7 @@ class SWSGP(Model):
         if num_neighbours > num_inducing:
             raise ConfigError(
                 f"num_neighbours={num_neighbours} is above num_inducing={num_inducing}: an input "
-                "cannot see more inducing points than there are; lower it, or use approx=svgp"
+                "cannot see more inducing points than there are; lower it, or use model=SVGP()"
             )
         if rule not in RULES:
             raise ConfigError(f"rule={rule}: expected one of {', '.join(RULES)}")

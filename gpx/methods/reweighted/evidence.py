@@ -118,7 +118,7 @@ class ReweightedEvidence(Objective[Reweighting]):
         if model.is_probit:
             raise ConfigError(
                 "the evidence of classes has no closed form: sample it by "
-                "inference=type1_mala, or use approx=svgp"
+                "inference=type1, or use model=SVGP()"
             )
         noise, log_variances = model.noise_variance, model.log_variances()
         position = torch.cat([log_variances.detach(), noise.detach().double().log()[None]])

@@ -197,11 +197,12 @@ class WeightPriors:
             try:
                 prior()
             except ConfigError as error:
-                raise ConfigError(f"approx.priors.{name}_*: {error}") from error
+                raise ConfigError(
+                    f"{name}_mode= and {name}_variance= of the priors: {error}"
+                ) from error
         if not 0.0 < self.rotation < math.inf:
             raise ConfigError(
-                f"approx.priors.rotation={self.rotation} is an angle in radians and must be "
-                "positive and finite"
+                f"rotation={self.rotation} is an angle in radians and must be positive and finite"
             )
 
     def weight(self) -> LogNormal | InverseGamma:

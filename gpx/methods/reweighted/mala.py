@@ -53,9 +53,10 @@ class MALA(OwnSteps[Reweighted]):
     are ours.
     """
 
-    option = "mala"
+    inference = "type1"
+    """Of the models that it is for; ``Reweighted.check_optimizer`` asks."""
     unit = "steps of the chain"
-    purpose = "samples the hyperparameters of approx=reweighted"
+    purpose = "samples the hyperparameters of Reweighted models"
     model_type = Reweighted
 
     def __init__(
@@ -63,7 +64,7 @@ class MALA(OwnSteps[Reweighted]):
     ) -> None:
         if burn_in < 0 or thin < 1 or iterations < thin or latents < 1:
             raise ConfigError(
-                f"optimizer: burn_in={burn_in} cannot be negative, thin={thin} and latents="
+                f"burn_in={burn_in} cannot be negative, thin={thin} and latents="
                 f"{latents} must be at least 1 and iterations={iterations} at least thin, for one "
                 "sample"
             )
@@ -83,8 +84,8 @@ class MALA(OwnSteps[Reweighted]):
         """As in ``OwnSteps``: type-I inference was asked for."""
         if model.inference != "type1":
             raise ConfigError(
-                f"optimizer={self.option} is type-I inference and approx.inference="
-                f"{model.inference}; use inference=type1_mala"
+                "optimizer=MALA() is type-I inference and the model has inference="
+                f"{model.inference}; use inference=type1"
             )
 
     def bind(self, model: Reweighted, x: Tensor, seed: int) -> None:
@@ -93,7 +94,7 @@ class MALA(OwnSteps[Reweighted]):
         position = self._free(model.position)
         priors = model.hyper_priors
         if priors is None:  # cannot be: the model refuses type-I without priors
-            raise ConfigError("type-I inference needs hyper-priors: set approx.priors")
+            raise ConfigError("type-I inference needs hyper-priors: set priors=")
         self.form, self.priors = model.form, priors
         floor = model.noise_floor
         self.least = math.log(floor) if floor > 0.0 else -math.inf
@@ -137,7 +138,7 @@ class MALA(OwnSteps[Reweighted]):
         """Raise ConfigError when ``limit`` steps are too few for burn-in and a sample."""
         if limit < 2:
             raise ConfigError(
-                f"trainer.max_steps={limit} is too few for a chain, which needs a step of burn-in "
+                f"max_steps={limit} is too few for a chain, which needs a step of burn-in "
                 "and one for a sample; raise it"
             )
 
@@ -152,9 +153,9 @@ class MALA(OwnSteps[Reweighted]):
             left = min(limit - self.burn_in, self.iterations)
             self.thin = -(-left // samples)
             warnings.warn(
-                f"trainer.max_steps={limit} ends before the first sample after a burn-in of "
+                f"max_steps={limit} ends before the first sample after a burn-in of "
                 f"{wanted} steps: burn-in takes {self.burn_in} steps, then every "
-                f"{self.thin}. state is kept; raise trainer.max_steps for a settled chain",
+                f"{self.thin}. state is kept; raise max_steps= for a settled chain",
                 stacklevel=2,
             )
         self.last = min(limit, self.burn_in + self.iterations)
@@ -227,7 +228,7 @@ class MALA(OwnSteps[Reweighted]):
             warnings.warn(
                 f"the chain accepted {100 * self.acceptance:.0f} % of its proposals after burn-in, "
                 f"out of [{100 * low:.0f} %, {100 * high:.0f} %]: its step was adapted too little; "
-                "raise optimizer.burn_in",
+                f"raise burn_in={self.burn_in}",
                 stacklevel=2,
             )
         facts = self.model.facts() | {

@@ -171,16 +171,16 @@ class Reweighted(ReweightedState, Model):
 
     def check_optimizer(self, optimizer: object) -> None:
         """As in ``Model``: type-I inference and relevance vectors have steps of their own."""
-        option, name = getattr(optimizer, "option", None), type(optimizer).__name__
+        own, name = getattr(optimizer, "inference", None), type(optimizer).__name__
         # relevance vectors say themselves which inference they need
-        if self.inference == "type1" and option not in ("mala", "relevance_vectors"):
+        if self.inference == "type1" and own is None:
             raise ConfigError(
-                f"{name} would maximise what approx.inference=type1 is to integrate out: leave out "
+                f"{name} would maximise what inference=type1 is to integrate out: leave out "
                 "optimizer= for a chain, or use inference=type2"
             )
-        if self.inference == "relevance_vectors" and option != "relevance_vectors":
+        if self.inference == "relevance_vectors" and own != "relevance_vectors":
             raise ConfigError(
-                f"{name} would weight every function, where approx.inference=relevance_vectors is "
+                f"{name} would weight every function, where inference=relevance_vectors is "
                 "to select: leave out optimizer=, or use inference=type2"
             )
 
@@ -191,7 +191,7 @@ class Reweighted(ReweightedState, Model):
             ConfigError: they do not.
         """
         self.basis.place(x)
-        require_memory("approx.num_basis", self.basis.num_basis, x.device)
+        require_memory("num_basis", self.basis.num_basis, x.device)
         return {}
 
     @torch.no_grad()
@@ -231,7 +231,7 @@ class Reweighted(ReweightedState, Model):
         if self.inference == "type2" and learned:
             self.note += (
                 f"; type-II fits all of them to {len(x)} points, which tends to over-fit "
-                "(inference=type1_mala integrates them out)"
+                "(inference=type1 integrates them out)"
             )
 
     @torch.no_grad()
@@ -261,13 +261,13 @@ class Reweighted(ReweightedState, Model):
     def _check_frame(self) -> None:
         if self.is_probit:
             raise ConfigError(
-                "likelihood=bernoulli keeps a latent target for every row that it was trained on, "
-                "and takes no rows in or out; train again"
+                "likelihood=Bernoulli() keeps a latent target for every row that it was trained "
+                "on, and takes no rows in or out; train again"
             )
         if self.structure != "diagonal":
             raise ConfigError(
-                f"approx.structure={self.structure} holds its prior in the eigenvectors of the "
-                "data it has seen, and takes no rows in or out; use diagonal, or train again"
+                f"structure={self.structure} holds its prior in the eigenvectors of the data it "
+                "has seen, and takes no rows in or out; use structure=diagonal, or train again"
             )
 
     def facts(self) -> dict[str, bool | int | float | str]:

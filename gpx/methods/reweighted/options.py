@@ -29,13 +29,11 @@ def check_options(
         ("inference", inference, get_args(Inference)),
     ):
         if value not in choices:
-            raise ConfigError(f"approx.{name}={value}: expected one of {', '.join(choices)}")
+            raise ConfigError(f"{name}={value}: expected one of {', '.join(choices)}")
     if inference == "type1" and priors is None:
-        raise ConfigError(
-            "type-I inference needs hyper-priors: set approx.priors, or inference=type2"
-        )
-    diagonal = {"approx.structure=diagonal": structure == "diagonal"}
-    flat = {"approx.priors=null": priors is None}
+        raise ConfigError("type-I inference needs hyper-priors: set priors=, or inference=type2")
+    diagonal = {"structure=diagonal": structure == "diagonal"}
+    flat = {"priors=None": priors is None}
     if basis.follows_kernel:
         _require(
             f"basis {type(basis).__name__} learns the kernel, and every weight follows from it",
@@ -48,7 +46,7 @@ def check_options(
         )
     if structure == "householder" and priors is None:
         raise ConfigError(
-            "approx.structure=householder needs hyper-priors (approx.priors): turned freely, one "
+            "structure=householder needs hyper-priors (priors=): turned freely, one "
             "axis of the prior explains all of the targets, at no end of evidence"
         )
     mode = None if priors is None else priors.noise_mode
@@ -56,15 +54,14 @@ def check_options(
         floor = floor_of(likelihood, "noise_variance")
         if mode <= floor:
             raise ConfigError(
-                f"approx.priors.noise_mode={mode}, where inference starts, must be above "
-                f"likelihood.noise_floor={floor}"
+                f"noise_mode={mode}, where inference starts, must be above noise_floor={floor}"
             )
     if isinstance(likelihood, Bernoulli):
         _require(
-            "approx=reweighted samples classes by the latent targets whose signs they are",
+            "model=Reweighted() samples classes by the latent targets whose signs they are",
             {
-                "likelihood.link=probit": likelihood.link == "probit",
-                "inference=type1_mala": inference == "type1",
+                "likelihood=Bernoulli(link=probit)": likelihood.link == "probit",
+                "inference=type1": inference == "type1",
             },
         )
 

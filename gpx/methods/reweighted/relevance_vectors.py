@@ -43,9 +43,10 @@ class RelevanceVectors(OwnSteps[Reweighted]):
     Source: Tipping and Faul 2003; from sums: Evans thesis, section 5.3.2.
     """
 
-    option = "relevance_vectors"
+    inference = "relevance_vectors"
+    """Of the models that it is for; ``Reweighted.check_optimizer`` asks."""
     unit = "moves"
-    purpose = "selects functions of approx=reweighted"
+    purpose = "selects functions of Reweighted models"
     model_type = Reweighted
 
     def __init__(
@@ -53,8 +54,7 @@ class RelevanceVectors(OwnSteps[Reweighted]):
     ) -> None:
         if not 0.0 < tolerance < math.inf or moves < 1:
             raise ConfigError(
-                f"optimizer.tolerance={tolerance} must be positive and finite and "
-                f"optimizer.moves={moves} at least 1"
+                f"tolerance={tolerance} must be positive and finite and moves={moves} at least 1"
             )
         self.tolerance = tolerance
         self.moves = moves
@@ -67,7 +67,7 @@ class RelevanceVectors(OwnSteps[Reweighted]):
         """As in ``OwnSteps``: a selection was asked for."""
         if model.inference != "relevance_vectors":
             raise ConfigError(
-                f"optimizer={self.option} leaves functions out and approx.inference="
+                "optimizer=RelevanceVectors() leaves functions out and inference="
                 f"{model.inference} weights all of them; use inference=relevance_vectors"
             )
 
@@ -140,8 +140,8 @@ class RelevanceVectors(OwnSteps[Reweighted]):
         if not self.converged:
             warnings.warn(
                 f"the selection of relevance vectors ended with {self.residual:.1e} nats left to "
-                f"gain in one move, above optimizer.tolerance={self.tolerance}; raise "
-                "optimizer.moves",
+                f"gain in one move, above tolerance={self.tolerance}; raise "
+                f"moves={self.moves}",
                 stacklevel=2,
             )
         if self.held:
@@ -149,8 +149,8 @@ class RelevanceVectors(OwnSteps[Reweighted]):
                 f"the evidence wants less noise than the variance of {float(self.noise_variance):g}"
                 " that is kept at least: the functions explain the targets all but exactly, which "
                 "over-fits unless these are free of noise; take fewer functions "
-                "(approx.num_basis), longer lengthscales, optimizer.learn_noise=false, or "
-                "inference=type1_mala",
+                "(num_basis=), longer lengthscales, learn_noise=False, or "
+                "inference=type1",
                 stacklevel=2,
             )
         facts = self.model.facts() | {

@@ -205,5 +205,5 @@ def _limit(exhausted: bool, max_points: int, x: Tensor) -> str:
     if exhausted:
         return "further points add nothing in the precision of the kernel matrix"
     if max_points < x.shape[0]:
-        return f"approx.max_inducing={max_points} is the limit set"
+        return f"max_inducing={max_points} is the limit set"
     return "that is all of the training data"

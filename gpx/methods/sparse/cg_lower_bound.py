@@ -217,8 +217,8 @@ class CGLowerBound(Objective[SolvedModel]):
         super().check(model)
         if model.inducing_points.dtype != torch.float64:
             raise ConfigError(
-                "objective CGLowerBound needs trainer.dtype=float64, where a bound stays a bound; "
-                "objective.product_dtype=float32 runs most of the work in float32"
+                "objective CGLowerBound needs dtype=float64, where a bound stays a bound; "
+                "product_dtype=float32 runs most of the work in float32"
             )
 
     def prepare(

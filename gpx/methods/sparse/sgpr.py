@@ -96,11 +96,12 @@ class SGPR(Model):
             selector = GreedyConditionalVariance() if selector is None else selector
             if not isinstance(selector, GreedyConditionalVariance):
                 raise ConfigError(
-                    "num_inducing=auto grows a nested set and needs selector=greedy, got "
+                    "num_inducing=auto grows a nested set and needs "
+                    "selector=GreedyConditionalVariance(), got "
                     f"{type(require_selector(selector)).__name__}"
                 )
             if features is not None:
-                raise ConfigError("num_inducing=auto needs inducing points: set features=null")
+                raise ConfigError("num_inducing=auto needs inducing points: set features=None")
             if max_inducing < 1:
                 raise ConfigError(f"max_inducing must be at least 1, got {max_inducing}")
             num_inducing = min(32, max_inducing)
@@ -136,8 +137,7 @@ class SGPR(Model):
         self.features.require(self.kernel)
         if self.automatic and x.dtype != torch.float64:
             raise ConfigError(
-                "approx.num_inducing=auto certifies in nats, which float32 cannot: set "
-                "trainer.dtype=float64"
+                "num_inducing=auto certifies in nats, which float32 cannot: set dtype=float64"
             )
         return settled_size(self._asked, self.num_inducing)
 

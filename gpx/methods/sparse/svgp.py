@@ -129,8 +129,7 @@ class SVGP(Model):
         family = FullCholesky() if family is None else family
         if not isinstance(family, WhitenedGaussian):
             raise ConfigError(
-                f"{family!r} is no variational family: write family={family} on the command line "
-                f"in the place of approx.family={family}, and in Python give an instance, such as "
+                f"family={family!r} is no variational family: give an instance, such as "
                 "gpx.methods.sparse.MeanField()"
             )
         self.q = copy.deepcopy(family).start(size, likelihood.num_latents)
@@ -155,7 +154,7 @@ class SVGP(Model):
         if x.shape[1] != self._num_inputs:
             raise ConfigError(
                 f"the model was made for {self._num_inputs} inputs, the data have "
-                f"{x.shape[1]}; set approx.num_inputs"
+                f"{x.shape[1]}; set num_inputs={x.shape[1]}"
             )
         points = self.features.choose(
             x, self.kernel, self.inducing.shape[0], selector=self.selector, generator=generator

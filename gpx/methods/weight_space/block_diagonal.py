@@ -114,7 +114,7 @@ class BlockDiagonalWeights(MeanFieldWeights):
         if size > STATE_LIMIT:
             raise ConfigError(
                 f"covariance=block_diagonal with blocks of {cells.largest} of {columns:,} columns "
-                f"takes {size / 2**30:.0f} GiB; lower approx.block_columns, or use "
+                f"takes {size / 2**30:.0f} GiB; lower block_columns=, or use "
                 "covariance=mean_field, which takes 2 numbers per column"
             )
         self.terms = torch.zeros(cells.num_cells, 4, dtype=torch.float64)

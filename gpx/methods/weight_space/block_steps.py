@@ -64,9 +64,8 @@ class BlockSteps(OwnSteps[QSGP]):
     Source: coordinate ascent variational inference.
     """
 
-    option = "qsgp_blocks"
     unit = "block steps"
-    purpose = "solves for groups of weights of approx=qsgp"
+    purpose = "solves for groups of weights of QSGP models"
     model_type = QSGP
     likelihoods = (Gaussian,)
 
@@ -78,13 +77,11 @@ class BlockSteps(OwnSteps[QSGP]):
     ) -> None:
         if not 0 < sweeps < math.inf or stand_in_groups < 0:
             raise ConfigError(
-                f"optimizer: sweeps={sweeps} must be positive and finite and "
+                f"sweeps={sweeps} must be positive and finite and "
                 f"stand_in_groups={stand_in_groups} not negative"
             )
         if noise not in get_args(NoiseUpdate):
-            raise ConfigError(
-                f"optimizer.noise={noise}: expected one of {', '.join(get_args(NoiseUpdate))}"
-            )
+            raise ConfigError(f"noise={noise}: expected one of {', '.join(get_args(NoiseUpdate))}")
         self.sweeps = sweeps
         self.stand_in_groups = stand_in_groups
         self.noise: NoiseUpdate = noise
@@ -96,18 +93,18 @@ class BlockSteps(OwnSteps[QSGP]):
         if not isinstance(model.likelihood, self.likelihoods):
             found = class_name(model.likelihood)
             raise ConfigError(
-                f"optimizer={self.option} needs likelihood=gaussian, got {found}: its block solves "
-                "are closed forms of Gaussian noise; use optimizer=qsgp"
+                f"optimizer={type(self).__name__}() needs likelihood=Gaussian(), got {found}: its "
+                "block solves are closed forms of Gaussian noise; use optimizer=FirstOrder()"
             )
         if not isinstance(model.family, BlockDiagonalWeights):
             raise ConfigError(
-                f"optimizer={self.option} needs approx.covariance=block_diagonal, got another "
-                "family; for mean_field or chevron use optimizer=qsgp or optimizer=qsgp_paper"
+                f"optimizer={type(self).__name__}() needs covariance=block_diagonal, got another "
+                "family; for mean_field or chevron use optimizer=FirstOrder()"
             )
         cells = model.family.cells
         if self.stand_in_groups > cells.num_groups:
             raise ConfigError(
-                f"optimizer.stand_in_groups={self.stand_in_groups} is above the "
+                f"stand_in_groups={self.stand_in_groups} is above the "
                 f"{cells.num_groups} groups of the family"
             )
 

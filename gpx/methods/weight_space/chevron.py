@@ -105,8 +105,8 @@ class FullWeights(ChevronWeights):
         if m > MAX_WEIGHTS:
             raise ConfigError(
                 f"covariance=full keeps m^2 numbers and m={m} is above {MAX_WEIGHTS}; use fewer "
-                "basis functions (approx.num_basis), covariance=block_diagonal, or covariance="
-                "chevron with approx.num_dense columns"
+                "basis functions (num_basis=), covariance=block_diagonal, or covariance="
+                "chevron with num_dense= columns"
             )
         super().__init__(num_blocks, block_size, m)
 

@@ -174,7 +174,7 @@ class ControlVariate(DataSized):
         if self.projection is None or self.support is None or self.moments is None:
             raise ConfigError(
                 "the control variate has no support rows yet: call objective.prepare(model, x, y) "
-                "before the first step, or set objective.support_rows=0"
+                "before the first step, or set support_rows=0"
             )
         if selected is None:
             selected = basis.selected(pair, self.support)
@@ -271,8 +271,8 @@ class ControlVariate(DataSized):
             raise ConfigError(
                 f"the tracked projection of the control variate is off by {drift:.1e} relative: "
                 "the optimiser moved weights that were not sampled (momentum, weight decay and "
-                "Adam do); use adagrad or plain sgd for optimizer.groups.variational, "
-                "or objective.support_rows=0"
+                "Adam do); use adagrad or plain sgd for FirstOrder.groups.variational, "
+                "or support_rows=0"
             )
         self.projection = exact
         return drift

@@ -93,16 +93,15 @@ class InducingELBO(Objective):
         support_rows = min(200, num_data) if support_rows is None else support_rows
         if not 1 <= functions <= num_data:
             raise ConfigError(
-                f"objective.functions={functions} must be between 1 and the {num_data} basis "
+                f"functions={functions} must be between 1 and the {num_data} basis "
                 "functions, one per training point"
             )
         if not 0 <= support_rows <= num_data:
             raise ConfigError(
-                f"objective.support_rows={support_rows} must be between 0 and the {num_data} "
-                "training points"
+                f"support_rows={support_rows} must be between 0 and the {num_data} training points"
             )
         if drift_interval < 0:
-            raise ConfigError(f"objective.drift_interval={drift_interval} must not be negative")
+            raise ConfigError(f"drift_interval={drift_interval} must not be negative")
         self.total = num_data
         self.functions = functions
         self.rows = support_rows

@@ -67,9 +67,8 @@ class InducingSteps(OwnSteps[QSGPInducing]):
     Source: Golub and van Loan, section 11; QSGP paper for the objective.
     """
 
-    option = "qsgp_inducing"
     unit = "solver steps"
-    purpose = "solves for the weights of approx=qsgp_inducing"
+    purpose = "solves for the weights of QSGPInducing models"
     model_type = QSGPInducing
 
     def __init__(
@@ -81,16 +80,14 @@ class InducingSteps(OwnSteps[QSGPInducing]):
         max_products: int = 200,
     ) -> None:
         if method not in get_args(Method):
-            raise ConfigError(
-                f"optimizer.method={method}: expected one of {', '.join(get_args(Method))}"
-            )
+            raise ConfigError(f"method={method}: expected one of {', '.join(get_args(Method))}")
         if tolerance <= 0.0 or block_size < 1 or max_products < 1:
             raise ConfigError(
-                f"optimizer: tolerance={tolerance} must be positive, block_size={block_size} and "
+                f"tolerance={tolerance} must be positive, block_size={block_size} and "
                 f"max_products={max_products} at least 1"
             )
         if error not in get_args(MeanError):
-            raise ConfigError(f"optimizer.error={error}: expected average or worst")
+            raise ConfigError(f"error={error}: expected average or worst")
         self.method: Method = method
         self.tolerance = tolerance
         self.error: MeanError = error
@@ -102,9 +99,7 @@ class InducingSteps(OwnSteps[QSGPInducing]):
     def check_fit(self, model: QSGPInducing, num_data: int) -> None:
         """As in ``OwnSteps``: a block of Gauss-Seidel is no larger than the data."""
         if self.method == "gauss_seidel" and self.size > num_data:
-            raise ConfigError(
-                f"optimizer.block_size={self.size} is above the {num_data} training points"
-            )
+            raise ConfigError(f"block_size={self.size} is above the {num_data} training points")
 
     def bind(self, model: QSGPInducing, x: Tensor, seed: int) -> None:
         """As in ``OwnSteps``."""
@@ -249,9 +244,9 @@ class InducingSteps(OwnSteps[QSGPInducing]):
             why = "the true residual no longer falls" if ended else "max_products is used up"
             state["outcome"] = f"not converged, {why}: {certified}"
             warnings.warn(
-                f"the weight mean stopped after {step + 1} steps short of optimizer.tolerance="
-                f"{self.tolerance:g}, {why}: {certified}; use a higher approx.rank, "
-                "trainer.dtype=float64 or more optimizer.max_products",
+                f"the weight mean stopped after {step + 1} steps short of tolerance="
+                f"{self.tolerance:g}, {why}: {certified}; raise rank=, "
+                f"raise max_products={self.max_products} or use dtype=float64",
                 UnconvergedWarning,
                 stacklevel=2,
             )

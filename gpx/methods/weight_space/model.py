@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from gpx.bases.base import Basis
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, class_name
 from gpx.likelihoods import Gaussian, Likelihood
 from gpx.means import Zero
 from gpx.means.base import Mean
@@ -92,10 +92,10 @@ def require_zero_mean(mean: Mean, approximation: str) -> None:
 
     Args:
         mean: as given.
-        approximation: what approx= calls the model.
+        approximation: name of the model's class.
     """
     if not isinstance(mean, Zero):
         raise ConfigError(
-            f"approx={approximation} needs mean=zero, got {type(mean).__name__}: weight-space "
+            f"model={approximation}() needs mean=Zero(), got {class_name(mean)}: weight-space "
             "models put no prior mean on the weights, and targets are standardised"
         )

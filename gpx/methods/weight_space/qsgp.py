@@ -88,7 +88,7 @@ class QSGP(WeightSpaceModel):
         basis: Basis | Callable[..., Basis] = RandomFourier,
         site_passes: int = 6,
     ) -> None:
-        require_zero_mean(mean, "qsgp")
+        require_zero_mean(mean, "QSGP")
         check_site(likelihood)
         if covariance not in get_args(Covariance):
             raise ConfigError(
@@ -111,9 +111,9 @@ class QSGP(WeightSpaceModel):
         if covariance == "block_diagonal":
             if diagonal != "closed_form" or warm_start or block_solves:
                 raise ConfigError(
-                    f"covariance=block_diagonal is solved by optimizer=qsgp_blocks, also its start "
-                    f"and its scales; got diagonal={diagonal}, warm_start={warm_start}, "
-                    f"block_solves={block_solves}: set closed_form, false and 0"
+                    "covariance=block_diagonal is solved by optimizer=BlockSteps(), also its "
+                    f"start and its scales; got diagonal={diagonal}, warm_start={warm_start}, "
+                    f"block_solves={block_solves}: set closed_form, False and 0"
                 )
             cells = Cells.of(functions, block_columns)
             family = BlockDiagonalWeights(cells, covariance_storage)

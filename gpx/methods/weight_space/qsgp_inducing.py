@@ -80,31 +80,31 @@ class QSGPInducing(Model):
         super().__init__()
         if not isinstance(mean, Zero):
             raise ConfigError(
-                f"approx=qsgp_inducing needs mean=zero, got {type(mean).__name__}: the prior mean "
+                f"model=QSGPInducing() needs mean=Zero(), got {class_name(mean)}: the prior mean "
                 "of the weights is zero, and targets are standardised"
             )
         if not isinstance(likelihood, Gaussian):
             found = class_name(likelihood)
             raise ConfigError(
-                f"approx=qsgp_inducing needs likelihood=gaussian, got {found}; use approx=qsgp "
-                "for log-concave sites, or approx=svgp, which takes any likelihood"
+                f"model=QSGPInducing() needs likelihood=Gaussian(), got {found}; use model=QSGP() "
+                "for log-concave sites, or model=SVGP(), which takes any likelihood"
             )
         if hyperparameters not in get_args(Hyperparameters):
             raise ConfigError(
-                f"approx.hyperparameters={hyperparameters}: the prior precision S = K is dense and "
+                f"hyperparameters={hyperparameters}: the prior precision S = K is dense and "
                 "has no diagonal, so empirical Bayes cannot estimate log|S|; keep fixed, and learn "
-                "them by init=subset or approx=qsgp"
+                "them by init=SubsetInitialisation() or model=QSGP()"
             )
         if variance not in get_args(WeightVariance):
             raise ConfigError(
-                f"approx.variance={variance}: expected one of {', '.join(get_args(WeightVariance))}"
+                f"variance={variance}: expected one of {', '.join(get_args(WeightVariance))}"
             )
         if rank is None:
             rank = min(DEFAULT_RANK, num_data)
         if rank > num_data:
             raise ConfigError(
-                f"approx.rank={rank} is above the {num_data} training points; lower approx.rank, "
-                "or null for 1,000 at most"
+                f"rank={rank} is above the {num_data} training points; lower it, "
+                "or None for 1,000 at most"
             )
         options = IterativeOptions(
             rank=rank,
@@ -138,7 +138,7 @@ class QSGPInducing(Model):
         """Place the functions at the training inputs; stream k_r^T k_r, n^2 kernel entries."""
         if x.shape != self.basis.centres.shape:
             raise ConfigError(
-                f"approx.num_data={self.basis.centres.shape[0]} and num_inputs="
+                f"num_data={self.basis.centres.shape[0]} and num_inputs="
                 f"{self.basis.centres.shape[1]} do not match training inputs {tuple(x.shape)}"
             )
         self.basis.centres.copy_(x)

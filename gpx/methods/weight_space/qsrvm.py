@@ -102,10 +102,10 @@ class QSRVM(WeightSpaceModel):
         group_size: int = 250,
         block_size: int = 50,
     ) -> None:
-        require_zero_mean(mean, "qsrvm")
+        require_zero_mean(mean, "QSRVM")
         if not isinstance(likelihood, Gaussian):
             name = class_name(likelihood)
-            raise ConfigError(f"approx=qsrvm needs likelihood=gaussian, got {name}")
+            raise ConfigError(f"model=QSRVM() needs likelihood=Gaussian(), got {name}")
         if max_centres < 1 or sweeps < 0 or group_size < 1 or num_dense < 0:
             raise ConfigError(
                 f"max_centres={max_centres} and group_size={group_size} must be at least 1, "
@@ -150,7 +150,7 @@ class QSRVM(WeightSpaceModel):
             if not ended:
                 self.note += (
                     f"; not converged, log precisions still move by {change:.1e} per sweep "
-                    "(raise approx.sweeps)"
+                    f"(raise sweeps={self.sweeps})"
                 )
             logger.log(logging.INFO if ended else logging.WARNING, "%s", self.note)
         columns = [self.basis.block_features(x, g).double().square().sum(0) for g in groups]

@@ -114,7 +114,7 @@ class QuadruplyStochasticELBO(Objective):
         if support_rows is not None and support_rows > num_data:
             raise ConfigError(
                 f"support_rows={support_rows} is above the {num_data} training rows that the "
-                "control variate can choose from; lower it, or null for min(500, n)"
+                "control variate can choose from; lower it, or None for min(500, n)"
             )
         if not 0.0 <= refresh <= 1.0:
             raise ConfigError(f"refresh={refresh} must be between 0 and 1")
@@ -142,8 +142,8 @@ class QuadruplyStochasticELBO(Objective):
             size, m = getattr(self, name), model.basis.num_basis
             if size is not None and size > m:
                 raise ConfigError(
-                    f"objective.{name}={size} is above the {m} basis functions of the model; "
-                    f"use at most approx.num_basis={m}, or null"
+                    f"{name}={size} is above the {m} basis functions of the model; "
+                    f"use at most as many, or None"
                 )
 
     def num_data(self, x: Tensor) -> int:
@@ -228,14 +228,14 @@ class QuadruplyStochasticELBO(Objective):
         if self.moment.numel() == 0:
             raise ConfigError(
                 "there is no snapshot yet: call objective.prepare(model, x, y) before the first "
-                "step, or set objective.snapshot=false"
+                "step, or set snapshot=False"
             )
         if torch.is_grad_enabled() and any(p.requires_grad for p in model.basis.parameters()):
             raise ConfigError(
-                "objective.snapshot=true keeps sums over features, and learning kernel "
+                "snapshot=True keeps sums over features, and learning kernel "
                 "hyperparameters would move the features: freeze them "
-                "(optimizer.groups.hyperparameters.freeze_steps at least trainer.max_steps), "
-                "or set objective.snapshot=false"
+                "(FirstOrder.groups.hyperparameters.freeze_steps at least max_steps=), "
+                "or set snapshot=False"
             )
 
     def evidence(

@@ -141,13 +141,13 @@ class SiteBoundELBO(Objective):
         assert isinstance(model, QSGP)
         if isinstance(model.family, BlockDiagonalWeights):
             raise ConfigError(
-                "objective SiteBoundELBO needs approx.covariance=mean_field, chevron or full: "
+                "objective SiteBoundELBO needs covariance=mean_field, chevron or full: "
                 "blocks of the covariance are exact solves, which these sites do not have"
             )
         if self.columns is not None and self.columns > model.basis.num_basis:
             raise ConfigError(
-                f"objective.columns={self.columns} basis functions per step, but there are "
-                f"approx.num_basis={model.basis.num_basis}; lower the first or raise the second"
+                f"columns={self.columns} basis functions per step, but there are "
+                f"num_basis={model.basis.num_basis}; lower the first or raise the second"
             )
 
     def get_extra_state(self) -> dict[str, int]:

@@ -43,14 +43,14 @@ def check_site(likelihood: Likelihood) -> None:
     name = class_name(likelihood)
     if likelihood.num_latents != 1:
         raise ConfigError(
-            f"approx=qsgp needs a likelihood of one latent function, got {name} with "
-            f"{likelihood.num_latents}; use approx=svgp"
+            f"model=QSGP() needs a likelihood of one latent function, got {name} with "
+            f"{likelihood.num_latents}; use model=SVGP()"
         )
     if not likelihood.log_concave:
         raise ConfigError(
-            f"approx=qsgp needs a likelihood whose log-density is concave in f, and {name} is not: "
-            "its bound is Jensen's inequality; choose likelihood=gaussian, bernoulli, laplace or "
-            "poisson, or approx=svgp"
+            f"model=QSGP() needs a likelihood whose log-density is concave in f, and {name} is "
+            "not: its bound is Jensen's inequality; choose likelihood=Gaussian(), Bernoulli(), "
+            "Laplace() or Poisson(), or model=SVGP()"
         )
 
 

@@ -51,8 +51,6 @@ class StochasticBlockSteps(BlockSteps):
     Source: Hoffman et al. 2013; blocks of Evans and Nair 2020 (QSGP).
     """
 
-    option = "qsgp_stochastic_blocks"
-
     def __init__(
         self,
         rows: int = 20_000,
@@ -63,12 +61,10 @@ class StochasticBlockSteps(BlockSteps):
     ) -> None:
         super().__init__(sweeps=sweeps, stand_in_groups=0)
         if min(rows, evidence_rows) < 2:
-            raise ConfigError(
-                f"optimizer: rows={rows} and evidence_rows={evidence_rows} must be at least 2"
-            )
+            raise ConfigError(f"rows={rows} and evidence_rows={evidence_rows} must be at least 2")
         if not 1.0 < growth < math.inf or not 0.5 < step_decay <= 1.0:
             raise ConfigError(
-                f"optimizer: growth={growth} above 1, finite, and step_decay={step_decay} in "
+                f"growth={growth} above 1, finite, and step_decay={step_decay} in "
                 "(0.5, 1] are needed for the steps to converge"
             )
         self.num_rows = rows
@@ -83,8 +79,8 @@ class StochasticBlockSteps(BlockSteps):
         super().check_fit(model, num_data)
         if self.num_rows > num_data:
             raise ConfigError(
-                f"optimizer.rows={self.num_rows} is above the {num_data} training rows; "
-                "lower it, or use optimizer=qsgp_blocks, which takes all of them"
+                f"rows={self.num_rows} is above the {num_data} training rows; "
+                "lower it, or use optimizer=BlockSteps(), which takes all of them"
             )
 
     def bind(self, model: QSGP, x: Tensor, seed: int) -> None:
@@ -98,8 +94,8 @@ class StochasticBlockSteps(BlockSteps):
         if not restored and (self.family.covariance.roots or bool(self.family.mean.any())):
             self.release()
             raise ConfigError(
-                f"optimizer={self.option} starts from weights of zero and this model has been "
-                "trained; resume its run, or train a new model"
+                f"optimizer={type(self).__name__}() starts from weights of zero and this model "
+                "has been trained; resume its run, or train a new model"
             )
         self.family.solved_only = True
         self._batches = Batches(x.shape[0], self.num_rows, seed, x.device)

@@ -133,7 +133,7 @@ def test_which_spreads_and_kernels_do_not_go():
         RandomFourier(RBF(2), 64, spread="wide")
     # frequencies of a spectral mixture have centres: longer normals would be another kernel's
     for kernel in (Cosine(2), SpectralMixture(2, 3), Scale(SpectralMixture(2, 3)), RBF(None)):
-        with pytest.raises(ConfigError, match="needs kernel=rbf"):
+        with pytest.raises(ConfigError, match="needs kernel=RBF"):
             RandomFourier(kernel, 60, spread=1.2)
         RandomFourier(kernel, 60, 0, 10)
 

@@ -166,7 +166,7 @@ def test_a_start_that_explains_nothing_says_what_to_try():
     model = model_of(search_sweeps=0)
     model.initialise(x, y, generator=torch.Generator())
     assert "explain nothing of the targets" in model.note
-    assert "kernel.lengthscale=2.0" in model.note
+    assert "lengthscale=2.0" in model.note
     model.initialise(x, x[:, 0], generator=torch.Generator())
     assert "explain nothing" not in model.note
 

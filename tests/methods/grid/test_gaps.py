@@ -362,7 +362,7 @@ def test_auto_goes_by_the_share_of_gaps():
     assert choose_gaps(auto, 91, 100, 100)[0] == "ignore"
     assert choose_gaps(GapOptions("penalize"), 5, 100, 100)[0] == "penalize"
     assert choose_gaps(GapOptions("penalize"), 0, 100, 100)[0] == "full"
-    with pytest.raises(ConfigError, match=r"grid.gaps=full, but 5 of 100 cells"):
+    with pytest.raises(ConfigError, match=r"gaps=full, but 5 of 100 cells"):
         choose_gaps(GapOptions("full"), 5, 100, 100)
 
 

@@ -316,7 +316,7 @@ def test_refusals():
     with pytest.raises(ConfigError, match="does not factor"):
         grid_problems.pair(kernel=Matern32(3))[0].settle(x)
     shared = grid_problems.parts()
-    with pytest.raises(ConfigError, match="likelihood=gaussian"):
+    with pytest.raises(ConfigError, match="likelihood=Gaussian"):
         GridGP(**(shared | {"likelihood": StudentT()}))
     with pytest.raises(ConfigError, match="variance_samples=1"):
         GridGP(**shared, variance_samples=1)

@@ -303,7 +303,7 @@ def test_noise_starts_above_its_floor():
 
 def test_mistakes_are_explained(monkeypatch):
     for option in ("structure", "inference"):
-        with pytest.raises(ConfigError, match=rf"approx.{option}=what: expected one of"):
+        with pytest.raises(ConfigError, match=rf"{option}=what: expected one of"):
             build(**{option: "what"})
     for name in ("orthogonal", "householder"):
         turned, x, y = problem(**BASES[name])

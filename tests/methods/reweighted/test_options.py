@@ -41,18 +41,18 @@ def test_these_go_together(options):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"structure": "what"}, r"^approx\.structure=what: expected one of diagonal, orthogonal"),
-        ({"inference": "what"}, r"^approx\.inference=what: expected one of type1, type2, rel"),
+        ({"structure": "what"}, r"^structure=what: expected one of diagonal, orthogonal"),
+        ({"inference": "what"}, r"^inference=what: expected one of type1, type2, rel"),
         ({"inference": "type1"}, "type-I inference needs hyper-priors"),
         ({"structure": "householder"}, "householder needs hyper-priors"),
-        ({"priors": WeightPriors(noise_mode=1e-9)}, "above likelihood.noise_floor=1e-06"),
+        ({"priors": WeightPriors(noise_mode=1e-9)}, "above noise_floor=1e-06"),
         (
             {"basis": FOLLOWS, "inference": "type1", "priors": WeightPriors()},
-            r"needs inference=type2 approx\.priors=null$",
+            r"needs inference=type2 priors=None$",
         ),
         (
             {"basis": FOLLOWS, "structure": "orthogonal"},
-            r"needs approx\.structure=diagonal$",
+            r"needs structure=diagonal$",
         ),
         (
             {"basis": FOLLOWS, "inference": "relevance_vectors"},
@@ -60,7 +60,7 @@ def test_these_go_together(options):
         ),
         (  # priors, which householder lacks, would be refused next
             {"inference": "relevance_vectors", "structure": "householder"},
-            r"leaves functions out .* needs approx\.structure=diagonal$",
+            r"leaves functions out .* needs structure=diagonal$",
         ),
         (
             {
@@ -68,7 +68,7 @@ def test_these_go_together(options):
                 "structure": "orthogonal",
                 "priors": WeightPriors(),
             },
-            r"needs approx\.structure=diagonal approx\.priors=null$",
+            r"needs structure=diagonal priors=None$",
         ),
     ],
 )

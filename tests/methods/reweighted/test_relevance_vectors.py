@@ -126,7 +126,7 @@ def test_ending_early_is_a_warning():
     _, steps, x, y = problem(moves=2)
     assert steps.max_steps(100) == 2
     run(steps, x, y, most=2)
-    with pytest.warns(UserWarning, match=r"nats left to gain in one move.*raise optimizer\.moves"):
+    with pytest.warns(UserWarning, match=r"nats left to gain in one move.*raise moves"):
         steps.final_evidence(x, y, generator=GENERATOR)
 
 
@@ -160,7 +160,7 @@ def test_without_signal_no_function_joins():
 
 
 def test_mistakes_are_explained():
-    with pytest.raises(ConfigError, match=r"optimizer\.tolerance=0\.0 must be positive"):
+    with pytest.raises(ConfigError, match=r"tolerance=0\.0 must be positive"):
         RelevanceVectors(tolerance=0.0)
     steps = RelevanceVectors()
     with pytest.raises(ConfigError, match="inference=type2 weights all of them; use inference=rel"):

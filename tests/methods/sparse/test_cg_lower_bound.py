@@ -379,15 +379,15 @@ def test_mistakes_are_explained():
     )
     with pytest.raises(ConfigError, match="needs the Gaussian likelihood"):
         CGLowerBound().check(other)
-    with pytest.raises(ConfigError, match=r"trainer\.dtype=float64"):
+    with pytest.raises(ConfigError, match=r"dtype=float64"):
         CGLowerBound().check(model.float())
     for options, message in (
-        ({"epsilon": 0.0}, "epsilon is in nats and must be positive"),
-        ({"max_iterations": 0}, "max_iterations must be at least 1"),
+        ({"epsilon": 0.0}, "epsilon=0.0 is in nats and must be positive"),
+        ({"max_iterations": 0}, "max_iterations=0 must be at least 1"),
         ({"product_dtype": "float16"}, "product_dtype=float16: expected one of float32, float64"),
         ({"refresh": "never"}, "refresh=never: expected one of evaluation, iteration"),
         ({"log_determinant": "exact"}, "log_determinant=exact: expected one of"),
-        ({"memory_budget": 0}, "memory_budget is in bytes"),
+        ({"memory_budget": 0}, "memory_budget=0 must be positive"),
     ):
         with pytest.raises(ConfigError, match=message):
             CGLowerBound(**options)

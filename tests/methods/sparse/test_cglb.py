@@ -216,5 +216,5 @@ def test_mistakes_are_explained():
         CGLB(**common, variance="none")
     with pytest.raises(ConfigError, match="lanczos_rank must be at least 1"):
         CGLB(**common, lanczos_rank=0)
-    with pytest.raises(ConfigError, match="epsilon is in nats"):
+    with pytest.raises(ConfigError, match="epsilon=-1.0 is in nats"):
         CGLB(**common, epsilon=-1.0)

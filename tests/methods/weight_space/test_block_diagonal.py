@@ -62,7 +62,7 @@ def test_counts_lie_between_mean_field_and_full():
 
 
 def test_a_covariance_that_does_not_fit_is_refused():
-    with pytest.raises(ConfigError, match=r"GiB; lower approx\.block_columns"):
+    with pytest.raises(ConfigError, match=r"GiB; lower block_columns"):
         BlockDiagonalWeights(Cells(10_000, 1000, 1, 1000))
     # packed roots of 10^7 columns in cells of 1,000: 10^7 * 1,001 / 2 numbers
     for storage, gib in (("float16", 9), ("float64", 37)):

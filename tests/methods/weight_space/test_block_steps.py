@@ -148,9 +148,9 @@ def test_options_out_of_range(options, message):
 @pytest.mark.parametrize(
     ("model_options", "options", "message"),
     [
-        ({"covariance": "mean_field"}, {}, "needs approx.covariance=block_diagonal"),
-        ({"covariance": "chevron", "num_dense": 2}, {}, "needs approx.covariance=block_diagonal"),
-        ({"likelihood": Laplace()}, {}, "needs likelihood=gaussian, got Laplace"),
+        ({"covariance": "mean_field"}, {}, "needs covariance=block_diagonal"),
+        ({"covariance": "chevron", "num_dense": 2}, {}, "needs covariance=block_diagonal"),
+        ({"likelihood": Laplace()}, {}, r"needs likelihood=Gaussian\(\), got Laplace"),
         ({}, {"stand_in_groups": 5}, "stand_in_groups=5 is above the 4 groups"),
     ],
 )
@@ -162,5 +162,5 @@ def test_what_does_not_fit_is_said_before_training(model_options, options, messa
 
 def test_a_start_of_its_own_does_not_go_with_block_diagonal():
     for options in ({"warm_start": True}, {"block_solves": 2}, {"diagonal": "free"}):
-        with pytest.raises(ConfigError, match="is solved by optimizer=qsgp_blocks"):
+        with pytest.raises(ConfigError, match="is solved by optimizer=BlockSteps"):
             problem(**options)

@@ -154,6 +154,6 @@ def test_options_of_the_steps_out_of_range(options):
 
 def test_a_block_above_the_data_is_refused():
     model, x, _ = problem(n=20, rank=5)
-    with pytest.raises(ConfigError, match=r"optimizer\.block_size=21 is above the 20 training"):
+    with pytest.raises(ConfigError, match=r"block_size=21 is above the 20 training"):
         InducingSteps(method="gauss_seidel", block_size=21).check(model, len(x))
     InducingSteps(method="conjugate_gradients", block_size=21).check(model, len(x))

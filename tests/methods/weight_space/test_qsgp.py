@@ -153,7 +153,7 @@ def test_misfits_are_refused_in_one_sentence():
     class Other(Gaussian):
         pass
 
-    with pytest.raises(ConfigError, match="mean=zero"):
+    with pytest.raises(ConfigError, match="mean=Zero"):
         problem(mean=Constant())
     with pytest.raises(ConfigError, match="concave in f, and StudentT is not"):
         problem(likelihood=StudentT())

@@ -128,8 +128,8 @@ def test_the_default_rank_is_no_more_than_the_rows(num_data, rank):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"mean": Constant()}, "needs mean=zero"),
-        ({"likelihood": Laplace()}, "needs likelihood=gaussian"),
+        ({"mean": Constant()}, "needs mean=Zero"),
+        ({"likelihood": Laplace()}, "needs likelihood=Gaussian"),
         ({"rank": 31}, "above the 30 training points"),
         ({"hyperparameters": "learned"}, "has no diagonal"),
         ({"variance": "full"}, "expected one of"),

@@ -113,9 +113,9 @@ def test_stochastic_steps_alone_take_vectors_out_and_raise_the_bound():
 
 def test_misfits_are_refused_in_one_sentence():
     kernel = RBF()
-    with pytest.raises(ConfigError, match="approx=qsrvm needs mean=zero, got Constant"):
+    with pytest.raises(ConfigError, match=r"model=QSRVM\(\) needs mean=Zero\(\), got Constant"):
         QSRVM(kernel, Constant(), Gaussian(), 10, 1)
-    with pytest.raises(ConfigError, match="approx=qsrvm needs likelihood=gaussian, got Bernoulli"):
+    with pytest.raises(ConfigError, match=r"needs likelihood=Gaussian\(\), got Bernoulli"):
         QSRVM(kernel, Zero(), Bernoulli(), 10, 1)
     with pytest.raises(ConfigError, match="max_centres=0"):
         QSRVM(kernel, Zero(), Gaussian(), 10, 1, max_centres=0)

@@ -218,7 +218,7 @@ def test_what_does_not_fit_is_said_before_training():
     with pytest.raises(ConfigError, match="rows=121 is above the 120 training rows"):
         StochasticBlockSteps(rows=121).check(model, N)
     model, _, _ = problem(covariance="mean_field")
-    with pytest.raises(ConfigError, match=r"=qsgp_stochastic_blocks needs .* or chevron use"):
+    with pytest.raises(ConfigError, match=r"=StochasticBlockSteps\(\) needs .* or chevron use"):
         StochasticBlockSteps(rows=60).check(model, N)
 
 
