@@ -8,19 +8,16 @@ import torch
 from torch import Tensor
 
 from gpx.likelihoods import Gaussian
-from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.weight_space.control_variate import factor_rows
-from gpx.methods.weight_space.model import WeightSpaceModel
-from gpx.methods.weight_space.qsgp import QSGP
-from gpx.methods.weight_space.qsrvm import QSRVM
+from gpx.methods.weight_space.model import WeightsOnBasis
 
 ROW_CHUNK = 2048
 BLOCK_BUDGET = 8192
 """Basis functions evaluated at once."""
 
 
-class WeightSpaceELBO(Objective):
+class WeightSpaceELBO(Objective[WeightsOnBasis]):
     """Exact ELBO of q(w) = N(mu, C C^T): the full-batch counterpart of QuadruplyStochasticELBO.
 
     ELBO = -1/2 [ |y - Phi mu|^2 / noise + sum((Phi C)^2) / noise + mu^T S mu + tr(S C C^T)
@@ -36,21 +33,32 @@ class WeightSpaceELBO(Objective):
 
     batching = "full"
     kind = "lower_bound"
-    models = (QSGP, QSRVM)
+    models = (WeightsOnBasis,)
+    made_for = "QSGP"
     likelihoods = (Gaussian,)
 
     def prepare(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+        self,
+        model: WeightsOnBasis,
+        x: Tensor,
+        y: Tensor,
+        *,
+        generator: torch.Generator | None = None,
     ) -> None:
         """Tell the model how many points its closed-form scales stand for."""
-        assert isinstance(model, WeightSpaceModel)
+        self.check(model)
         model.num_data.fill_(float(x.shape[0]))
 
     def evidence(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+        self,
+        model: WeightsOnBasis,
+        x: Tensor,
+        y: Tensor,
+        *,
+        generator: torch.Generator | None = None,
     ) -> Evidence:
         """Exact ELBO in nats; no randomness is used."""
-        assert isinstance(model, WeightSpaceModel)
+        self.check(model)
         basis, family, noise = model.basis, model.family, model.noise_variance.double()
         at_once = max(1, BLOCK_BUDGET // basis.block_size)
         lists = torch.arange(basis.num_blocks, device=x.device).split(at_once)

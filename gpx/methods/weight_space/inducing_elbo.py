@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import embedding
 
+from gpx.bases.inducing_points import InducingPoints
 from gpx.errors import ConfigError
+from gpx.kernels.base import Kernel
 from gpx.likelihoods import Gaussian
 from gpx.likelihoods.base import Likelihood
-from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Batching, Evidence, Kind, Objective
 from gpx.methods.weight_space.block_sampling import multiplicity, sample_blocks
 from gpx.methods.weight_space.elbo_terms import Ratios, mean_term
-from gpx.methods.weight_space.qsgp_inducing import QSGPInducing
 from gpx.methods.weight_space.tracked_product import (
     carry_projection,
     nystrom_support,
@@ -48,7 +48,30 @@ def bound_terms(
     return Evidence(fit + complexity, "estimate", parts)
 
 
-class InducingELBO(Objective):
+@runtime_checkable
+class InducingWeights(Protocol):
+    """What the bound asks of a model: weights of one kernel function per training point.
+
+    Attributes:
+        basis: those functions; S = Phi = K.
+        weight_mean (n, 1): mu.
+        noise_variance (): of the likelihood.
+    """
+
+    basis: InducingPoints
+    kernel: Kernel
+    likelihood: Gaussian
+    weight_mean: nn.Parameter
+
+    @property
+    def noise_variance(self) -> Tensor:
+        """See above."""
+
+    def scales(self) -> Tensor:
+        """c_r^2 (n,) at its optimum."""
+
+
+class InducingELBO(Objective[InducingWeights]):
     """Evidence bound of ``QSGPInducing`` from samples of rows and of two lists of functions.
 
     L_mu = (-2 y^T K mu + |K mu|^2) / noise + mu^T K mu is estimated from a mini-batch and two
@@ -73,7 +96,8 @@ class InducingELBO(Objective):
 
     batching: ClassVar[Batching] = "minibatch"
     kind: ClassVar[Kind] = "unbiased"
-    models: ClassVar[tuple[type[Model], ...]] = (QSGPInducing,)
+    models: ClassVar[tuple[type, ...]] = (InducingWeights,)
+    made_for = "QSGPInducing"
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
     data_sized: ClassVar[tuple[str, ...]] = ("support", "projection", "factor", "prior_projection")
     support: Tensor
@@ -125,10 +149,15 @@ class InducingELBO(Objective):
 
     @torch.no_grad()
     def prepare(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+        self,
+        model: InducingWeights,
+        x: Tensor,
+        y: Tensor,
+        *,
+        generator: torch.Generator | None = None,
     ) -> None:
         """Draw the support points and project the weights; O(support_rows n) once."""
-        assert isinstance(model, QSGPInducing)
+        self.check(model)
         check_num_data(self.total, x)
         if self.rows == 0:
             return
@@ -138,7 +167,7 @@ class InducingELBO(Objective):
         self.factor = nystrom_support(gram).factor.to(x.dtype)
         self._project(model)
 
-    def _project(self, model: QSGPInducing) -> None:
+    def _project(self, model: InducingWeights) -> None:
         self.projection = model.basis(self.support) @ model.weight_mean.detach()
         white = torch.linalg.solve_triangular(self.factor, self.projection, upper=False)
         self.prior_projection = white
@@ -156,13 +185,20 @@ class InducingELBO(Objective):
         return one(), one()
 
     def evidence(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+        self,
+        model: InducingWeights,
+        x: Tensor,
+        y: Tensor,
+        *,
+        generator: torch.Generator | None = None,
     ) -> Evidence:
         """Unbiased estimate of the bound less 1/2 log|K|, in nats over all n points."""
-        assert isinstance(model, QSGPInducing)
+        self.check(model)
         return self.estimate(model, x, y, *self.draw(generator=generator, device=x.device))
 
-    def estimate(self, model: QSGPInducing, x: Tensor, y: Tensor, i: Tensor, j: Tensor) -> Evidence:
+    def estimate(
+        self, model: InducingWeights, x: Tensor, y: Tensor, i: Tensor, j: Tensor
+    ) -> Evidence:
         """The estimate for a mini-batch x (b, d), y (b,) and lists i, j (l,) of functions."""
         basis, noise = model.basis, model.noise_variance.detach()
         ratio, per_row = self.total / i.shape[0], self.total / x.shape[0]
@@ -203,9 +239,8 @@ class InducingELBO(Objective):
         return Evidence(value, "unbiased", parts)
 
     @torch.no_grad()
-    def after_step(self, model: Model) -> None:
+    def after_step(self, model: InducingWeights) -> None:
         """Carry both projections over the step; recompute them exactly now and then."""
-        assert isinstance(model, QSGPInducing)
         if self._pending is None:
             return
         pair, phi_p, white, old = self._pending
@@ -221,7 +256,7 @@ class InducingELBO(Objective):
     @torch.no_grad()
     def full_evidence(
         self,
-        model: Model,
+        model: InducingWeights,
         x: Tensor,
         y: Tensor,
         *,
@@ -229,7 +264,7 @@ class InducingELBO(Objective):
         generator: torch.Generator | None = None,
     ) -> Evidence:
         """Exact bound less 1/2 log|K|: one kernel product, n^2 / 2 entries."""
-        assert isinstance(model, QSGPInducing)
+        self.check(model)
         fitted = (model.kernel(x) @ model.weight_mean)[:, 0].double()
         return bound_terms(
             misfit=(y.double() - fitted).square().sum(),

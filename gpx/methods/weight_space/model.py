@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol, runtime_checkable
+
 import torch
 from torch import Tensor, nn
 
@@ -12,6 +14,35 @@ from gpx.means import Zero
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model
 from gpx.methods.weight_space.mean_field import MeanFieldWeights
+
+
+@runtime_checkable
+class WeightsOnBasis(Protocol):
+    """What the bounds in weight space ask of a model: q(w) on a basis, of which lists are enough.
+
+    Attributes:
+        basis: phi, with a diagonal prior precision.
+        family: q(w), one row for each block of the basis.
+        num_data (): n, which closed-form scales of q stand for; the objective sets it.
+        noise_variance (): of the likelihood, or of its Gaussian stand-in.
+        anchor_blocks: leading blocks that exact solves have filled.
+    """
+
+    basis: Basis
+    family: MeanFieldWeights
+    likelihood: Likelihood
+    num_data: Tensor
+
+    @property
+    def noise_variance(self) -> Tensor:
+        """See above."""
+
+    @property
+    def anchor_blocks(self) -> int:
+        """See above."""
+
+    def log_scales(self, blocks: Tensor, *, sparse: bool = False) -> Tensor:
+        """log c (L, W) of the diagonal columns of ``blocks`` (L,)."""
 
 
 class WeightSpaceModel(Model):

@@ -12,7 +12,6 @@ from gpx.bases.frozen import flat_parameters
 from gpx.errors import ConfigError
 from gpx.likelihoods import Gaussian
 from gpx.likelihoods.base import Likelihood
-from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Batching, Evidence, Kind, Objective
 from gpx.methods.weight_space.block_sampling import Sampling, sample_blocks
 from gpx.methods.weight_space.control_variate import (
@@ -22,9 +21,7 @@ from gpx.methods.weight_space.control_variate import (
     factor_rows,
 )
 from gpx.methods.weight_space.group_solves import ROW_CHUNK, WeightGroup, fitted_values
-from gpx.methods.weight_space.model import WeightSpaceModel
-from gpx.methods.weight_space.qsgp import QSGP
-from gpx.methods.weight_space.qsrvm import QSRVM
+from gpx.methods.weight_space.model import WeightsOnBasis
 from gpx.tensor_checks import check_num_data
 
 LOG_TWO_PI = math.log(2.0 * math.pi)
@@ -33,7 +30,7 @@ SNAPSHOT_BLOCKS = 8
 """Blocks whose features are held at once in the pass over all rows."""
 
 
-class QuadruplyStochasticELBO(Objective):
+class QuadruplyStochasticELBO(Objective[WeightsOnBasis]):
     """Evidence lower bound of QSGP, estimated from four samples.
 
     ELBO = -1/2 [L_mu + L_Sigma + L_const] (see ``elbo_terms``). Sampled are the data rows (the
@@ -85,7 +82,8 @@ class QuadruplyStochasticELBO(Objective):
 
     batching: ClassVar[Batching] = "minibatch"
     kind: ClassVar[Kind] = "unbiased"
-    models: ClassVar[tuple[type[Model], ...]] = (QSGP, QSRVM)
+    models: ClassVar[tuple[type, ...]] = (WeightsOnBasis,)
+    made_for = "QSGP"
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
     data_sized: ClassVar[tuple[str, ...]] = ("anchor", "moment", "misfit", "hyperparameters")
     anchor: Tensor
@@ -134,10 +132,9 @@ class QuadruplyStochasticELBO(Objective):
             self.register_buffer(name, torch.zeros(0, 0))
         self._seen: tuple[Tensor, Tensor] | None = None
 
-    def check(self, model: Model) -> None:
+    def check(self, model: WeightsOnBasis) -> None:
         """As the base class; also that no list is longer than there are basis functions."""
         super().check(model)
-        assert isinstance(model, WeightSpaceModel)
         for name in ("columns", "diagonal_columns"):
             size, m = getattr(self, name), model.basis.num_basis
             if size is not None and size > m:
@@ -152,14 +149,19 @@ class QuadruplyStochasticELBO(Objective):
 
     @torch.no_grad()
     def prepare(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+        self,
+        model: WeightsOnBasis,
+        x: Tensor,
+        y: Tensor,
+        *,
+        generator: torch.Generator | None = None,
     ) -> None:
         """Take the warm start as anchor and start the control variate.
 
         Cost: O(support_rows m) once, O(n m) with ``snapshot``. Calling it again moves the anchor
         to where those blocks are now, and with ``snapshot`` all blocks.
         """
-        assert isinstance(model, WeightSpaceModel)
+        self.check(model)
         check_num_data(self.total, x)
         model.num_data.fill_(float(self.total))
         whole = model.basis.num_blocks if self.snapshot else model.anchor_blocks
@@ -170,7 +172,7 @@ class QuadruplyStochasticELBO(Objective):
         self.control.start(model.basis, model.family, self.anchor, x, generator)
 
     @torch.no_grad()
-    def _take_snapshot(self, model: WeightSpaceModel, x: Tensor, y: Tensor) -> None:
+    def _take_snapshot(self, model: WeightsOnBasis, x: Tensor, y: Tensor) -> None:
         basis, residual = model.basis, y.double()
         blocks = torch.arange(basis.num_blocks, device=x.device)
         filled = blocks[(self.anchor != 0).any(1)]
@@ -191,9 +193,8 @@ class QuadruplyStochasticELBO(Objective):
         self.misfit = self.misfit.to(model.family.mean.dtype)
 
     @torch.no_grad()
-    def after_step(self, model: Model) -> None:
+    def after_step(self, model: WeightsOnBasis) -> None:
         """Carry the tracked projection over the step, and column squares after the lengthscales."""
-        assert isinstance(model, WeightSpaceModel)
         self.control.after_step(model.basis, model.family, self.anchor)
         if self._seen is not None and model.family.diagonal == "closed_form":
             r, found = self._seen
@@ -204,7 +205,7 @@ class QuadruplyStochasticELBO(Objective):
         self._seen = None
 
     def draw(
-        self, model: WeightSpaceModel, *, generator: torch.Generator | None, device: torch.device
+        self, model: WeightsOnBasis, *, generator: torch.Generator | None, device: torch.device
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Independent block lists i, j (L,) and r (L_r,)."""
         blocks, width = model.basis.num_blocks, model.basis.block_size
@@ -224,7 +225,7 @@ class QuadruplyStochasticELBO(Objective):
         ]
         return drawn[0], drawn[1], drawn[2]
 
-    def _check_snapshot(self, model: WeightSpaceModel) -> None:
+    def _check_snapshot(self, model: WeightsOnBasis) -> None:
         if self.moment.numel() == 0:
             raise ConfigError(
                 "there is no snapshot yet: call objective.prepare(model, x, y) before the first "
@@ -239,14 +240,19 @@ class QuadruplyStochasticELBO(Objective):
             )
 
     def evidence(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+        self,
+        model: WeightsOnBasis,
+        x: Tensor,
+        y: Tensor,
+        *,
+        generator: torch.Generator | None = None,
     ) -> Evidence:
         """Unbiased estimate of the ELBO in nats, summed over all n points."""
-        assert isinstance(model, WeightSpaceModel)
+        self.check(model)
         return self.estimate(model, x, y, *self.draw(model, generator=generator, device=x.device))
 
     def estimate(
-        self, model: WeightSpaceModel, x: Tensor, y: Tensor, i: Tensor, j: Tensor, r: Tensor
+        self, model: WeightsOnBasis, x: Tensor, y: Tensor, i: Tensor, j: Tensor, r: Tensor
     ) -> Evidence:
         """The estimate for given lists of blocks.
 

@@ -8,14 +8,12 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError
-from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Batching, Evidence, Kind, Objective
 from gpx.methods.weight_space.block_diagonal import BlockDiagonalWeights
 from gpx.methods.weight_space.block_sampling import Sampling, multiplicity, sample_blocks
 from gpx.methods.weight_space.control_variate import anchor_at, factor_rows
 from gpx.methods.weight_space.elbo_terms import weights_kl
-from gpx.methods.weight_space.qsgp import QSGP
-from gpx.methods.weight_space.site_snapshot import SiteSnapshot, site_elbo
+from gpx.methods.weight_space.site_snapshot import SiteSnapshot, SitesOnBasis, site_elbo
 from gpx.methods.weight_space.sites import check_site
 from gpx.tensor_checks import check_num_data
 
@@ -25,7 +23,7 @@ ETA_DECAY = 0.99
 """Of the running mean of the sampled latent variance."""
 
 
-class SiteBoundELBO(Objective):
+class SiteBoundELBO(Objective[SitesOnBasis]):
     """Stochastic lower bound on the ELBO of QSGP under likelihoods with log-concave sites.
 
     E_q log p(y | w) = sum_l h_l(a_l, sqrt(v_l)) with a_l = phi_l mu, v_l = |C^T phi_l|^2 and
@@ -83,7 +81,8 @@ class SiteBoundELBO(Objective):
 
     batching: ClassVar[Batching] = "minibatch"
     kind: ClassVar[Kind] = "unbiased"
-    models: ClassVar[tuple[type[Model], ...]] = (QSGP,)
+    models: ClassVar[tuple[type, ...]] = (SitesOnBasis,)
+    made_for = "QSGP"
     data_sized: ClassVar[tuple[str, ...]] = ("anchor",)
     anchor: Tensor
     eta: Tensor
@@ -134,11 +133,10 @@ class SiteBoundELBO(Objective):
         """n, whatever the mini-batch holds."""
         return self.total
 
-    def check(self, model: Model) -> None:
+    def check(self, model: SitesOnBasis) -> None:
         """As Objective; the sites must be log-concave and the lists no longer than the basis."""
         super().check(model)
         check_site(model.likelihood)
-        assert isinstance(model, QSGP)
         if isinstance(model.family, BlockDiagonalWeights):
             raise ConfigError(
                 "objective SiteBoundELBO needs covariance=mean_field, chevron or full: "
@@ -160,10 +158,10 @@ class SiteBoundELBO(Objective):
 
     @torch.no_grad()
     def prepare(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+        self, model: SitesOnBasis, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> None:
         """Take the snapshot (or the anchor) and a first eta from one sample."""
-        assert isinstance(model, QSGP)
+        self.check(model)
         check_num_data(self.total, x)
         model.num_data.fill_(float(self.total))
         if self.snapshot is not None:
@@ -180,13 +178,13 @@ class SiteBoundELBO(Objective):
             floor = torch.finfo(x.dtype).eps
             self.eta.copy_(variance.mean().clamp_min(floor).sqrt())
 
-    def before_step(self, model: Model, x: Tensor, y: Tensor, rows: Tensor) -> None:
+    def before_step(self, model: SitesOnBasis, x: Tensor, y: Tensor, rows: Tensor) -> None:
         """Remember which rows the next estimate is of, and where all the data are."""
         if self.snapshot is not None:
             self._rows, self._data = rows, (x, y)
 
     @torch.no_grad()
-    def after_step(self, model: Model) -> None:
+    def after_step(self, model: SitesOnBasis) -> None:
         """Carry the running eta, by the variance of the step that is now over; refresh."""
         if self.runs and self._sampled_variance is not None:
             square = self.eta.square() * ETA_DECAY + (1.0 - ETA_DECAY) * self._sampled_variance
@@ -196,7 +194,6 @@ class SiteBoundELBO(Objective):
         self.steps += 1
         if self.snapshot is None:
             return
-        assert isinstance(model, QSGP)
         if any(p.requires_grad for p in model.basis.parameters()):
             self.snapshot.moved = True
         due = self.refresh_steps and self.steps % self.refresh_steps == 0
@@ -206,7 +203,7 @@ class SiteBoundELBO(Objective):
     @torch.no_grad()
     def full_evidence(
         self,
-        model: Model,
+        model: SitesOnBasis,
         x: Tensor,
         y: Tensor,
         *,
@@ -216,11 +213,11 @@ class SiteBoundELBO(Objective):
         """As Objective; the exact bound where a snapshot has paid for such a pass already."""
         if self.snapshot is None:
             return super().full_evidence(model, x, y, batch_size=batch_size, generator=generator)
-        assert isinstance(model, QSGP)
+        self.check(model)
         return exact_site_elbo(model, x, y)
 
     def draw(
-        self, model: QSGP, *, generator: torch.Generator | None, device: torch.device
+        self, model: SitesOnBasis, *, generator: torch.Generator | None, device: torch.device
     ) -> list[Tensor]:
         """Independent block lists (L,): one, or two where C has dense columns."""
         blocks = model.basis.num_blocks
@@ -232,13 +229,13 @@ class SiteBoundELBO(Objective):
         ]
 
     def evidence(
-        self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+        self, model: SitesOnBasis, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Evidence:
         """Estimate of the bound in nats, summed over all n points."""
-        assert isinstance(model, QSGP)
+        self.check(model)
         return self.estimate(model, x, y, *self.draw(model, generator=generator, device=x.device))
 
-    def estimate(self, model: QSGP, x: Tensor, y: Tensor, *lists: Tensor) -> Evidence:
+    def estimate(self, model: SitesOnBasis, x: Tensor, y: Tensor, *lists: Tensor) -> Evidence:
         """The estimate for given lists of blocks.
 
         Args:
@@ -272,7 +269,7 @@ class SiteBoundELBO(Objective):
         parts = {"fit": fit, "complexity": -kl}
         return Evidence(fit - kl, "estimate" if self.bound == "paper" else "unbiased", parts)
 
-    def _anchor_quadratic(self, model: QSGP, blocks: Tensor) -> Tensor | float:
+    def _anchor_quadratic(self, model: SitesOnBasis, blocks: Tensor) -> Tensor | float:
         """1/2 anchor^T S anchor less its estimate from ``blocks`` (L,); zero on average."""
         held = self.anchor.shape[0]
         if held == 0:
@@ -284,7 +281,7 @@ class SiteBoundELBO(Objective):
         sampled = basis.precision_diagonal(basis.columns_of(blocks)) @ seen
         return 0.5 * (whole - basis.num_blocks / blocks.shape[0] * sampled)
 
-    def latent(self, model: QSGP, x: Tensor, *lists: Tensor) -> tuple[Tensor, Tensor]:
+    def latent(self, model: SitesOnBasis, x: Tensor, *lists: Tensor) -> tuple[Tensor, Tensor]:
         """Sampled moments (batch,) of phi w: a^, unbiased, and v^.
 
         v^ is unbiased for the latent variance, except under ``reparam``, where it is the variance
@@ -328,7 +325,7 @@ class SiteBoundELBO(Objective):
 
 
 @torch.no_grad()
-def exact_site_elbo(model: QSGP, x: Tensor, y: Tensor) -> Evidence:
+def exact_site_elbo(model: SitesOnBasis, x: Tensor, y: Tensor) -> Evidence:
     """The ELBO that SiteBoundELBO bounds: all rows, all functions; nats, no randomness.
 
     Args:

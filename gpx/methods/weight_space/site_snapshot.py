@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -12,12 +12,30 @@ from gpx.bases.base import Basis
 from gpx.bases.frozen import flat_parameters, frozen_basis, put_parameters
 from gpx.data_sized import DataSized
 from gpx.methods.base.objective import Evidence
+from gpx.methods.base.model import Posterior
 from gpx.methods.weight_space.control_variate import factor_rows
 from gpx.methods.weight_space.elbo_terms import weights_kl
-from gpx.methods.weight_space.qsgp import QSGP
+from gpx.methods.weight_space.model import WeightsOnBasis
 from gpx.methods.weight_space.sites import improve_sites
 
 logger = logging.getLogger(__name__)
+
+
+@runtime_checkable
+class SitesOnBasis(WeightsOnBasis, Protocol):
+    """What the bound of log-concave sites asks of a model beyond q(w) on a basis.
+
+    Attributes:
+        report: of the start; its ``spread``, where it has one, says how the weights were spread.
+    """
+
+    report: Any
+
+    def site_group(self, num_data: int) -> int:
+        """Blocks per solve of the passes that improve the weights."""
+
+    def condition(self, x: Tensor, y: Tensor) -> Posterior:
+        """The posterior, whose means and variances the exact bound is of."""
 
 
 class SiteSnapshot(DataSized):
@@ -58,7 +76,7 @@ class SiteSnapshot(DataSized):
         self._basis, self.moved = [], True
 
     @torch.no_grad()
-    def take(self, model: QSGP, x: Tensor, y: Tensor, alpha: Tensor | None) -> Evidence:
+    def take(self, model: SitesOnBasis, x: Tensor, y: Tensor, alpha: Tensor | None) -> Evidence:
         """Remember the model as it is; returns its exact bound. Cost: O(n m d).
 
         Args:
@@ -82,7 +100,7 @@ class SiteSnapshot(DataSized):
         return evidence
 
     @torch.no_grad()
-    def refresh(self, model: QSGP, x: Tensor, y: Tensor, passes: int) -> bool:
+    def refresh(self, model: SitesOnBasis, x: Tensor, y: Tensor, passes: int) -> bool:
         """Improve the weight mean by passes over all functions and take the snapshot again.
 
         Where the exact bound is below that of the last snapshot, the model goes back to that one:
@@ -125,7 +143,7 @@ class SiteSnapshot(DataSized):
         return False
 
     def change(
-        self, model: QSGP, x: Tensor, blocks: Tensor, features: Tensor, weights: Tensor
+        self, model: SitesOnBasis, x: Tensor, blocks: Tensor, features: Tensor, weights: Tensor
     ) -> Tensor:
         """phi(theta)^T mu - phi(theta0)^T mu0 over ``blocks``, (batch,).
 
@@ -143,7 +161,7 @@ class SiteSnapshot(DataSized):
             before = self._basis[0].block_features(x, blocks) @ centre
         return features @ weights - before
 
-    def prior_correction(self, model: QSGP, blocks: Tensor, ratio: float) -> Tensor:
+    def prior_correction(self, model: SitesOnBasis, blocks: Tensor, ratio: float) -> Tensor:
         """1/2 mu0^T S mu0 less its estimate from ``blocks`` (L,); zero on average (S is fixed)."""
         precision = model.basis.precision_diagonal(model.basis.columns_of(blocks))
         square = self.weights[blocks].reshape(-1).square()
@@ -151,7 +169,7 @@ class SiteSnapshot(DataSized):
 
 
 @torch.no_grad()
-def site_elbo(model: QSGP, y: Tensor, mean: Tensor, variance: Tensor) -> Evidence:
+def site_elbo(model: SitesOnBasis, y: Tensor, mean: Tensor, variance: Tensor) -> Evidence:
     """The exact bound from the latent moments (n,) of all rows; O(n + m K)."""
     fit = model.likelihood.expected_log_prob(y, mean, variance).double().sum()
     basis, family = model.basis, model.family
