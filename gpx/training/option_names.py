@@ -129,7 +129,7 @@ def with_option_names(
 def _either(names: dict[str, str]) -> str:
     """A pattern of whole dotted names, the longest first."""
     listed = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
-    return rf"(?<![\w./,])({listed})\b"
+    return rf"(?<![\w./,])(?<!\w\()({listed})\b"
 
 
 def _below(node: object, prefix: str) -> Iterator[tuple[str, str]]:
@@ -200,6 +200,17 @@ def _with_choices(text: str, config: DictConfig, groups: Path) -> str:
     return re.sub(_either(values), lambda match: values[match[1]], text)
 
 
+def _content(path: Path) -> DictConfig:
+    """A config with those of its group that it starts from."""
+    content = OmegaConf.load(path)
+    assert isinstance(content, DictConfig)
+    siblings = {each.stem: each for each in path.parent.glob("*.yaml")}
+    begun = [siblings[name] for name in content.get("defaults", []) if name in siblings]
+    merged = OmegaConf.merge(*map(_content, begun), content)
+    assert isinstance(merged, DictConfig)
+    return merged
+
+
 def _choice(
     name: str, option: str | None, group: str, config: DictConfig, groups: Path
 ) -> str | None:
@@ -215,7 +226,7 @@ def _choice(
     building = [
         path.stem
         for path in sorted((groups / group).glob("*.yaml"))
-        for content in [OmegaConf.load(path)]
+        for content in [_content(path)]
         for node in (content, OmegaConf.select(content, group))
         if _class(node) == name and (not wanted or str(node.get(wanted)) == value)
     ]

@@ -57,7 +57,7 @@ def train_py(tmp_path, monkeypatch, capsys):
         (["resume=nowhere"], "there is no run folder nowhere"),
         (
             ["approx=reweighted", "data=toy1d", "inference=type1_mala", "optimizer=lbfgsb"],
-            "LBFGSB would maximise what approx.inference=type1 is to integrate out",
+            "LBFGSB would maximise what inference=type1_mala is to integrate out",
         ),
         (
             ["approx=reweighted", "data=toy1d", "basis=importance_weighted"],
@@ -69,7 +69,7 @@ def train_py(tmp_path, monkeypatch, capsys):
         ),
         (
             ["approx=reweighted", "data=toy1d", "approx.priors.weight_mode=-1"],
-            "approx.priors.weight_*: a log-normal prior needs a positive mode",
+            "approx.priors.weight_variance= of the priors: a log-normal prior needs a positive",
         ),
         (
             [
@@ -104,8 +104,11 @@ def train_py(tmp_path, monkeypatch, capsys):
         (["+experiment=nonsense"], "nonsense"),
         (["experiment=null"], "experiment=null chooses nothing"),
         (["approx.num_inducing=20"], "an option of other choices of approx="),
-        (["approx=sgpr", "approx.selector=greedy"], "write selector=greedy on the command line"),
-        (["approx=svgp", "approx.family=full"], "write family=full on the command line"),
+        (
+            ["approx=sgpr", "approx.selector=greedy"],
+            "approx.selector=greedy is now selector=greedy",
+        ),
+        (["approx=svgp", "approx.family=full"], "approx.family=full is now family=full"),
         (["approx=svgp", "selector=greddy"], "there is no selector=greddy; did you mean greedy?"),
         (
             ["approx=svgp", "selector=kmeans", "approx.selector.max_point=3"],

@@ -51,7 +51,7 @@ def test_it_runs_on_cuda_as_on_the_cpu(train, two_classes):
 
 def test_what_cannot_be_sampled_says_what_can(train, two_classes, tmp_path):
     for option, words in (
-        ("likelihood=bernoulli", r"it needs likelihood\.link=probit$"),
+        ("likelihood=bernoulli", r"it needs likelihood=probit$"),
         ("inference=type2", "it needs inference=type1_mala$"),
     ):
         options = [o for o in two_classes if not o.startswith(option.split("=")[0])]

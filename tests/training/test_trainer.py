@@ -260,5 +260,5 @@ def test_a_model_content_after_its_first_round_is_trained_on_without_a_break(tmp
 def test_rounds_need_an_optimiser_that_ends(tmp_path):
     model = Rounds([1.0])
     trainer = Trainer(TrainerConfig(max_steps=5), 0, tmp_path / "c.pt", [])
-    with pytest.raises(ConfigError, match=r"reinitialise=1 needs optimizer=lbfgsb"):
+    with pytest.raises(ConfigError, match=r"reinitialise=1 needs optimizer=LBFGSB"):
         trainer.fit(model, Squares(), sgd(), X, Y, lambda: {}, lambda: None)

@@ -82,7 +82,7 @@ def test_what_a_model_lacks_is_said(kind):
 
 @pytest.mark.parametrize("kind", ASKED)
 def test_each_of_these_is_asked_for(kind):
-    model, x, y = trained(kind)
+    model, *_ = trained(kind)
     for name in ASKED[kind]:
         partial_model = SimpleNamespace(
             **{other: getattr(model, other) for other in ASKED[kind] if other != name}
