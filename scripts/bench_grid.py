@@ -52,7 +52,7 @@ def problem(shape: tuple[int, ...], share: float, seed: int) -> tuple[Tensor, Te
 def model_of(d: int, gaps: str, tolerance: float) -> GridGP:
     kernel = AxisProduct("rbf", d, lengthscale=0.15)
     return GridGP(
-        kernel=kernel, mean=Zero(), likelihood=Gaussian(0.05), gaps=gaps, tolerance=tolerance
+        kernel=kernel, mean=Zero(), likelihood=Gaussian(0.05), solver=GapOptions(gaps, tolerance)
     ).double()
 
 
@@ -286,7 +286,10 @@ def long(options: argparse.Namespace) -> None:
         y = torch.sin(x[:, 0]) + x[:, 1] * torch.sin(0.3 * x[:, 0]) + 0.3 * noise
         kernel = AxisProduct("matern32", 2, lengthscale=[1.0, 0.7])
         model = GridGP(
-            kernel=kernel, mean=Zero(), likelihood=Gaussian(0.1), tolerance=options.tolerance
+            kernel=kernel,
+            mean=Zero(),
+            likelihood=Gaussian(0.1),
+            solver=GapOptions(tolerance=options.tolerance),
         ).double()
         objective = GridMLL(options.logdet)
         seconds, steps = [], []

@@ -27,7 +27,7 @@ from record import COMMIT
 
 from gpx.data import UCI
 from gpx.data import load as load_data
-from gpx.models import CGLB
+from gpx.models import CGLB, AuxiliarySolver
 from gpx.objectives import CGLowerBound
 from gpx.training.lbfgsb import LBFGSB
 
@@ -43,7 +43,7 @@ def fit(
     """Train; one record per evaluation: steps of conjugate gradients, bound, seconds."""
     torch.manual_seed(0)
     model = sparse_at_ones(CGLB, x, y, inducing)
-    objective = CGLowerBound(product_dtype="float32")
+    objective = CGLowerBound(AuxiliarySolver(product_dtype="float32"))
     records: list[dict[str, Any]] = []
     begun = time.perf_counter()
 

@@ -34,7 +34,7 @@ from gpx.kernels.base import Kernel
 from gpx.kernels.periodic import Periodic
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
-from gpx.models import GridGP
+from gpx.models import GapOptions, GridGP
 
 HERE = Path(__file__).resolve().parent
 REFERENCE = {"RMSE": 6.13, "steps": 51, "limit": 6.5}
@@ -44,7 +44,9 @@ BLOCK = (slice(None), slice(20, 32), slice(50, 60))
 
 def learn(kernel: Kernel, noise: float, x: Tensor, y: Tensor, evaluations: int) -> Any:
     """A fitted posterior by filling the gaps."""
-    model = GridGP(kernel=kernel, mean=Zero(), likelihood=Gaussian(noise), gaps="fill").double()
+    model = GridGP(
+        kernel=kernel, mean=Zero(), likelihood=Gaussian(noise), solver=GapOptions("fill")
+    ).double()
     return fit(model, x, y, evaluations)
 
 

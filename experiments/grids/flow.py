@@ -32,7 +32,7 @@ from torch import Tensor
 from gpx.kernels import AxisProduct
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
-from gpx.models import GridGP
+from gpx.models import GapOptions, GridGP
 
 HERE = Path(__file__).resolve().parent
 PENALTIES = (1e2, 1e3, 1e4, 1e5)
@@ -81,10 +81,10 @@ def reconstruct(
         }
         print(f"  {name}: RMSE {error:.4f}, {seconds:.1f} s, {steps} steps", flush=True)
 
-    def model(**options: Any) -> GridGP:
+    def model(**solver: Any) -> GridGP:
         kernel = AxisProduct("rbf", 3, lengthscale=START, outputscale=None)
         return GridGP(
-            kernel=kernel, mean=Zero(), likelihood=Gaussian(NOISE), tolerance=1e-6, **options
+            kernel=kernel, mean=Zero(), likelihood=Gaussian(NOISE), solver=GapOptions(**solver)
         ).double()
 
     def mean_of(fitted: Any) -> Tensor:
@@ -109,7 +109,9 @@ def reconstruct(
         keep(name, mean_of(solved), solved.seconds, solved.iterations, learned)
 
     space = AxisProduct("rbf", 3, [[0], [1]], lengthscale=START, outputscale=None)
-    local = local_kriging(space, [2], mean=Zero(), likelihood=Gaussian(NOISE), gaps="fill").double()
+    local = local_kriging(
+        space, [2], mean=Zero(), likelihood=Gaussian(NOISE), solver=GapOptions("fill")
+    ).double()
     fit(local, x, y, evaluations)
     solved = fit(local, x, y, 0)
     scales = ", ".join(f"{v:.2f}" for v in lengthscales(space))

@@ -26,7 +26,7 @@ from gpx.kernels.algebra import Product
 from gpx.kernels.over_axes import Coregionalisation
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
-from gpx.models import GridGP
+from gpx.models import GapOptions, GridGP
 
 HERE = Path(__file__).resolve().parent
 PUBLISHED = {
@@ -57,7 +57,7 @@ def network(quick: bool) -> None:
     cells = torch.cat([index[:, :2], place, index[:, 3:]], 1)
     axes = [[0], [1], [2, 3], [4]]
 
-    def model(**options: Any) -> GridGP:
+    def model(**solver: Any) -> GridGP:
         kernel = Product(
             [
                 AxisProduct(["matern12", "rbf"], 5, [[0], [2, 3]], [3.0, 1.0, 1.0, 1.0, 1.0], None),
@@ -70,8 +70,7 @@ def network(quick: bool) -> None:
             mean=Zero(),
             likelihood=Gaussian(0.04),
             axes=axes,
-            tolerance=1e-7,
-            **options,
+            solver=GapOptions(tolerance=1e-7, **solver),
         ).double()
 
     truth_model = model()

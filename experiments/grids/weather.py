@@ -33,7 +33,7 @@ from gpx.kernels.algebra import Product
 from gpx.kernels.over_axes import Coregionalisation
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
-from gpx.models import GridGP
+from gpx.models import GapOptions, GridGP
 
 HERE = Path(__file__).resolve().parent
 
@@ -90,7 +90,7 @@ def canada(quick: bool) -> dict[str, Any]:
             mean=Zero(),
             likelihood=Gaussian(1.0 if whitened else 0.02),
             axes=axes,
-            gaps="fill",
+            solver=GapOptions("fill"),
         ).double()
         if whitened:
             with torch.no_grad():
@@ -261,7 +261,9 @@ def new_york(quick: bool) -> dict[str, Any]:
             AxisProduct(["matern12", "matern32"], 3, [[1], [2]], [1.0, 3.0, 10.0], None),
         ]
     )
-    model = GridGP(kernel=kernel, mean=Zero(), likelihood=Gaussian(0.05), gaps="fill").double()
+    model = GridGP(
+        kernel=kernel, mean=Zero(), likelihood=Gaussian(0.05), solver=GapOptions("fill")
+    ).double()
     fitted = fit(model, cells[flat], ((truth - season) / scale)[flat], 12 if quick else 30)
     mean = (season + scale * fitted.posterior.predict_mean(cells)).reshape(shape).numpy()
     between = np.stack([_interpolated(v, s) for v, s in zip(values, seen, strict=True)])

@@ -193,7 +193,7 @@ def certify(
             target,
             noise,
             jitter=jitter,
-            memory_budget=solver.memory_budget,
+            memory_budget=solver.budget,
             features=features,
         )
     whitener = nystrom.store.whitener

@@ -259,7 +259,7 @@ def evidence_bounds(
     """
     require_finite(target)
     nystrom = NystromMatrix.of(
-        kernel, x, z, target, noise, jitter=jitter, memory_budget=solver.memory_budget
+        kernel, x, z, target, noise, jitter=jitter, memory_budget=solver.budget
     )
     matrix = solver.matrix(kernel, x, noise)
     begin = nystrom.shifted_solve(target) if start is None else start

@@ -15,7 +15,13 @@ from gpx.inference.exact_solver import require_finite
 from gpx.inference.noisy_kernel import NoisyKernel
 from gpx.inference.nystrom_matrix import NystromMatrix
 from gpx.kernels.base import Kernel
-from gpx.linalg import EvidenceBound, SolveReport, UnconvergedWarning, conjugate_gradients
+from gpx.linalg import (
+    EvidenceBound,
+    SolveReport,
+    UnconvergedWarning,
+    budget_in_bytes,
+    conjugate_gradients,
+)
 
 REDUCED = {"float32": torch.float32, "float64": None}
 """Names of the dtypes that products with the kernel matrix may run in."""
@@ -48,7 +54,7 @@ class AuxiliarySolver:
         restart_every: steps between true residuals with a fresh direction.
         product_dtype: "float32" runs the products of the steps at half the cost and corrects them
             by true residuals in the data's dtype, of which the last one is what is returned.
-        memory_budget: bytes that products may hold.
+        memory_budget: what products may hold, as in ``gpx.linalg.budget_in_bytes``. None: 1 GiB.
         backend: of the kernel matrix; None chooses.
 
     Raises:
@@ -59,7 +65,7 @@ class AuxiliarySolver:
     max_iterations: int = 100
     restart_every: int = 40
     product_dtype: Literal["float32", "float64"] = "float64"
-    memory_budget: int = 2**30
+    memory_budget: int | str | None = None
     backend: BackendName | None = None
 
     def __post_init__(self) -> None:
@@ -73,10 +79,15 @@ class AuxiliarySolver:
             raise ConfigError(
                 f"product_dtype={self.product_dtype}: expected one of {', '.join(REDUCED)}"
             )
-        if self.memory_budget < 1:
+        if self.budget < 1:
             raise ConfigError(
                 f"memory_budget={self.memory_budget} is in bytes and must be positive"
             )
+
+    @property
+    def budget(self) -> int:
+        """``memory_budget`` in bytes."""
+        return budget_in_bytes(self.memory_budget)
 
     def matrix(self, kernel: Kernel, x: Tensor, noise: Tensor) -> NoisyKernel:
         """K with this solver's options."""
@@ -85,7 +96,7 @@ class AuxiliarySolver:
             x,
             noise,
             reduced=REDUCED[self.product_dtype],
-            memory_budget=self.memory_budget,
+            memory_budget=self.budget,
             backend=self.backend,
         )
 

@@ -29,7 +29,7 @@ from gpx.linalg.kronecker import (
 from gpx.linalg.kronecker_extremes import KroneckerExtremes, kronecker_extremes
 from gpx.linalg.lanczos import Lanczos, lanczos, tridiagonal_of_cg
 from gpx.linalg.levinson import durbin, toeplitz_logdet, toeplitz_solve
-from gpx.linalg.memory import available_memory, budget_in_bytes, total_memory
+from gpx.linalg.memory import allowed_memory, available_memory, budget_in_bytes, total_memory
 from gpx.linalg.pivoted_cholesky import PivotedCholesky, pivoted_cholesky
 from gpx.linalg.preconditioners import (
     Capacitance,
@@ -87,6 +87,7 @@ __all__ = [
     "StoppingRule",
     "UnconvergedWarning",
     "Woodbury",
+    "allowed_memory",
     "available_memory",
     "block_gauss",
     "block_radau",

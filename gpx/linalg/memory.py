@@ -50,6 +50,29 @@ def budget_in_bytes(
     return int(float(text[1]) * UNITS[text[2]])
 
 
+def allowed_memory(budget: int | str | None, device: torch.device) -> tuple[int | None, str]:
+    """Bytes that may be held on ``device``, None where there is no limit, and whose limit it is.
+
+    Args:
+        budget: as for ``budget_in_bytes``; None: what is free.
+
+    Returns:
+        the limit, and words for messages such as "memory_budget=2.0GiB may be held (6.1 GiB are
+        free on cpu)".
+    """
+    free = available_memory(device)
+    said = "" if free is None else f"{free / 2**30:,.1f} GiB are free on {device}"
+    if budget is None:
+        return free, said
+    allowed = budget_in_bytes(budget)
+    text = str(allowed)
+    for size, unit in ((2**30, "GiB"), (2**20, "MiB")):
+        if allowed >= size:
+            text = f"{allowed / size:.1f}{unit}"
+            break
+    return allowed, f"memory_budget={text} may be held" + (f" ({said})" if said else "")
+
+
 def available_memory(device: torch.device) -> int | None:
     """Bytes that can still be allocated on ``device``, or None where nobody tells.
 

@@ -1,11 +1,13 @@
 """One nn.Module per approximation."""
 
+from gpx.inference.auxiliary import AuxiliarySolver
 from gpx.inference.exact_solver import IterativeOptions
 from gpx.inference.iterative_posterior import IterativePosterior
 from gpx.methods.base.model import Marginals, Model, Posterior
 from gpx.methods.eigenfunctions.model import GRIEF
 from gpx.methods.eigenfunctions.posterior import GRIEFPosterior
 from gpx.methods.exact.model import ExactGP, ExactPosterior
+from gpx.methods.grid.gaps import GapOptions
 from gpx.methods.grid.model import GridGP
 from gpx.methods.grid.posterior import GridPosterior
 from gpx.methods.nearest.posterior import NearestPosterior
@@ -41,10 +43,12 @@ __all__ = [
     "SVGP",
     "SWSGP",
     "VNNGP",
+    "AuxiliarySolver",
     "CGLBPosterior",
     "ExactGP",
     "ExactPosterior",
     "GRIEFPosterior",
+    "GapOptions",
     "GridGP",
     "GridPosterior",
     "HyperPriors",

@@ -24,7 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 from gpx.errors import ConfigError
 from gpx.training.choices import with_choices_made
 from gpx.training.config import CONFIGS
-from gpx.training.old_options import new_name
+from gpx.training.old_options import new_name, solver_owners
 
 
 def composed(overrides: Sequence[str], config_folder: Path = CONFIGS) -> DictConfig:
@@ -143,6 +143,9 @@ def _explain_unknown(name: str, config_folder: Path) -> str:
     new = new_name(name)
     if new == "trainer.memory_budget":
         return f"there is no option {name} here any more: it is {new}, for example {new}=2GiB"
+    owners = solver_owners(name)
+    if owners:
+        return f"there is no option {name} here; of {' and '.join(owners)} it is now {new}"
     if new in valid:
         return f"there is no option {name} here any more: it is {new}, an option of basis="
     if name in valid:

@@ -40,6 +40,28 @@ SELECTORS = {
 
 FAMILIES = {"full": "gpx.methods.sparse.FullCholesky", "mean_field": "gpx.methods.sparse.MeanField"}
 
+SOLVERS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "gpx.models.CGLB": (
+        "approx=cglb",
+        "gpx.models.AuxiliarySolver",
+        ("epsilon", "max_iterations", "product_dtype", "memory_budget"),
+    ),
+    "gpx.objectives.CGLowerBound": (
+        "objective=cg_lower_bound",
+        "gpx.models.AuxiliarySolver",
+        ("epsilon", "max_iterations", "restart_every", "product_dtype", "memory_budget"),
+    ),
+    "gpx.models.GridGP": (
+        "approx=grid",
+        "gpx.models.GapOptions",
+        (
+            *("gaps", "tolerance", "max_iterations"),
+            *("precondition_rank", "precondition_power", "penalty"),
+        ),
+    ),
+}
+"""Whose solver's settings were options of its own: its choice, its solver's class, the options."""
+
 SPARSE = ("gpx.models.SGPR", "gpx.models.SVGP", "gpx.models.CGLB")
 """Models whose ``selector`` and ``family`` were words."""
 
@@ -51,6 +73,9 @@ def current(config: Any) -> Any:
         config: plain values, of a run folder or a checkpoint.
     """
     found = copy.deepcopy(config)
+    for group in ("approx", "objective"):
+        if isinstance(found, dict) and isinstance(found.get(group), dict):
+            _gather_solver(found[group])
     approx = found.get("approx") if isinstance(found, dict) else None
     if not isinstance(approx, dict):
         return found
@@ -63,6 +88,17 @@ def current(config: Any) -> Any:
     if isinstance(word, str) and word in BASES:
         approx["basis"] = _basis(approx, word, facts if isinstance(facts, dict) else {})
     return found
+
+
+def _gather_solver(node: dict[Any, Any]) -> None:
+    """Put the options of its solver, where they are the node's own, into a node ``solver``."""
+    if "solver" in node or node.get("_target_") not in SOLVERS:
+        return
+    _, target, options = SOLVERS[node["_target_"]]
+    given = {option: node.pop(option) for option in options if option in node}
+    if node["_target_"] == "gpx.models.CGLB":  # what the model took for options that were not given
+        given = {"epsilon": 1e-3, "max_iterations": 1000} | given
+    node["solver"] = {"_target_": target} | given
 
 
 def _basis(approx: dict[Any, Any], word: str, facts: dict[Any, Any]) -> dict[str, Any]:
@@ -85,4 +121,14 @@ def new_name(option: str) -> str | None:
     group, _, rest = option.partition(".")
     if group == "approx" and rest.partition(".")[0] in MOVED:
         return f"approx.basis.{rest}"
-    return None
+    return f"{group}.solver.{rest}" if solver_owners(option) else None
+
+
+def solver_owners(option: str) -> list[str]:
+    """Choices that had ``option`` and have it in their solver now: approx=grid for approx.gaps."""
+    group, _, rest = option.partition(".")
+    return [
+        choice
+        for choice, _, options in SOLVERS.values()
+        if choice.startswith(f"{group}=") and rest in options
+    ]

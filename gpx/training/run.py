@@ -244,7 +244,9 @@ def _prepare(
     optimizer.require_fit(model, objective, data.train_x.shape[0], options.max_steps)
     model.check(train[0])
     for option, (value, reason) in model.settle(train[0]).items():
-        config.approx[option] = value
+        holder, _, name = f"approx.{option}".rpartition(".")
+        if isinstance(OmegaConf.select(config, holder), DictConfig):
+            OmegaConf.select(config, holder)[name] = value
         told = with_option_names(reason, config, CONFIGS)
         console.say(f"approx.{option}={value}: {told}")
     return _Run(

@@ -8,6 +8,7 @@ from gpx.errors import ConfigError
 from gpx.kernels import RBF, AxisProduct
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
+from gpx.models import GapOptions
 from gpx.objectives import GridMLL
 
 NOISE, SCALES, VARIANCE = 0.0625, (0.375, 0.625), 1.75
@@ -65,7 +66,7 @@ def each(whole, x, y):
 def test_equals_a_dense_process_per_snapshot(gaps):
     whole, x, y = field()
     mean, variance, evidence = each(whole, x, y)
-    local = model(gaps=gaps, tolerance=1e-12, variance=gaps)
+    local = model(solver=GapOptions(gaps, 1e-12), variance=gaps)
     found = local.condition(x, y).predict(whole)
     torch.testing.assert_close(found.mean, mean, rtol=1e-8, atol=1e-8)
     torch.testing.assert_close(found.variance, variance, rtol=1e-8, atol=1e-8)

@@ -95,7 +95,10 @@ def test_noise_at_its_floor(train, table):
         ([*ITERATIVE, "objective.iterative.tolerance=1e-30"], "stagnation: bound on the evidence"),
         ([*ITERATIVE, "approx.iterative.tolerance=1e-30"], "stagnation: bound on the posterior"),
         ([*BARELY_BIASED, "objective.barely_biased.bias=1e-30"], "rounding allows no less"),
-        (["approx=cglb", LOOSE, "approx.epsilon=1e-60"], "stagnation: bound on the evidence"),
+        (
+            ["approx=cglb", LOOSE, "approx.solver.epsilon=1e-60"],
+            "stagnation: bound on the evidence",
+        ),
     ],
 )
 @pytest.mark.filterwarnings("ignore:predictive variances are certified")

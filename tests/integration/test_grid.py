@@ -28,7 +28,7 @@ UNCOUNTED = ("train.seconds", "memory.peak_mib")
     [
         ["objective.logdet=nystrom"],
         ["grid.gaps=ignore", "objective.logdet=slq_ignore"],
-        ["grid.gaps=penalize", "approx.penalty=100"],
+        ["grid.gaps=penalize", "approx.solver.penalty=100"],
         ["objective=gcv", "kernel.outputscale=null"],
         ["approx.fft_points=9", "objective.logdet=nystrom", "kernel=product_matern12"],
     ],
@@ -131,7 +131,22 @@ def test_grouped_axes_come_from_the_data(composed, tmp_path):
     metrics = run(composed(*options), RunFolder(tmp_path / "run"))
     assert metrics["train.grid_cells"] <= 30
     config = RunFolder(tmp_path / "run").read_config()
-    assert config.approx.gaps == "fill"
+    assert config.approx.solver.gaps == "fill"
     found = load(tmp_path / "run").predict(np.array([[*place[2], 3.0]]))
     assert np.isfinite(found.mean).all()
     assert torch.tensor(found.std).gt(0).all()
+
+
+def test_one_budget_rules_the_grid(composed, tmp_path):
+    shape = "data.shape=[40,30,10]"  # 25 vectors of 12,000 cells are 2.3 MiB
+    tight = composed(*STRESS, shape, "trainer.memory_budget=2MiB")
+    wanted = (
+        r"grid of .* trainer\.memory_budget=2\.0MiB may be held .*approx\.axes=\[\[0,1\],\[2\]\]"
+    )
+    with pytest.raises(ConfigError, match=wanted):
+        run(tight, RunFolder(tmp_path / "tight"))
+    # memory for the vectors of the grid and for thirty samples of variances
+    options = [f"trainer.memory_budget={55 * 8 * 12_000}", "approx.variance=sampled"]
+    folder = RunFolder(tmp_path / "roomy")
+    run(composed(*STRESS, shape, *options, "objective.probes=1", "trainer.max_steps=1"), folder)
+    assert folder.read_config().approx.variance_samples == 30

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gpx.errors import ConfigError
-from gpx.linalg import available_memory, budget_in_bytes, total_memory
+from gpx.linalg import allowed_memory, available_memory, budget_in_bytes, total_memory
 
 
 @pytest.mark.skipif(not Path("/proc/meminfo").is_file(), reason="needs Linux")
@@ -64,3 +64,17 @@ def test_the_whole_memory_is_at_least_what_is_free():
 def test_a_budget_that_is_none_is_refused_by_name(given):
     with pytest.raises(ConfigError, match="memory_budget is in bytes and cannot be"):
         budget_in_bytes(given)
+
+
+def test_what_may_be_held_is_the_budget_or_what_is_free():
+    meta = torch.device("meta")  # nobody tells
+    assert allowed_memory(None, meta) == (None, "")
+    assert allowed_memory(1000, meta) == (1000, "memory_budget=1000 may be held")
+    assert allowed_memory("3MiB", meta) == (3 * 2**20, "memory_budget=3.0MiB may be held")
+    cpu = torch.device("cpu")
+    found, said = allowed_memory("2GiB", cpu)
+    assert found == 2**31
+    assert said.startswith("memory_budget=2.0GiB may be held")
+    if available_memory(cpu) is not None:
+        assert said.endswith("GiB are free on cpu)")
+        assert allowed_memory(None, cpu)[1].endswith("GiB are free on cpu")

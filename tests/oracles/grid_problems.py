@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Constant
 from gpx.methods.grid.axes import CartesianGrid, GriddedRows
-from gpx.models import ExactGP, GridGP
+from gpx.models import ExactGP, GapOptions, GridGP
 
 SIZES = (5, 6, 4)
 
@@ -42,11 +44,18 @@ def parts(d=3, noise=0.05, kernel=None):
     }
 
 
+def with_solver(**options):
+    """Arguments of a grid model of which the solver's are gathered in one object."""
+    names = {field.name for field in dataclasses.fields(GapOptions)}
+    solver = {name: options.pop(name) for name in names & set(options)}
+    return options | {"solver": GapOptions(**solver)}
+
+
 def pair(d=3, noise=0.05, kernel=None, **options):
     """A grid model and a dense one that share their parameters."""
     shared = parts(d, noise, kernel)
     options = {"tolerance": 1e-12} | options
-    return GridGP(**shared, **options).double(), ExactGP(**shared).double()
+    return GridGP(**shared, **with_solver(**options)).double(), ExactGP(**shared).double()
 
 
 def gradient(value, model):

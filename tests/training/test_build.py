@@ -105,10 +105,11 @@ def test_one_budget_rules_what_is_kept(tmp_path):
     quick = ["trainer.figures=false", "trainer.tensorboard=false", "trainer.max_steps=1"]
     options = ["init=constants", "trainer.baselines=false", *quick]
     for approx, places in (
-        ("cglb", ("approx.memory_budget", "objective.memory_budget")),
+        ("cglb", ("approx.solver.memory_budget", "objective.solver.memory_budget")),
         ("sgpr", ("objective.memory_budget",)),
         ("exact", ("approx.iterative.memory_budget",)),
         ("qsgp_inducing", ("approx.memory_budget",)),
+        ("grid", ("approx.solver.memory_budget",)),
     ):
         made = composed([f"approx={approx}", "data=toy1d", "trainer.memory_budget=3MiB", *options])
         folder = RunFolder(tmp_path / approx)

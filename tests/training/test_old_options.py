@@ -1,11 +1,16 @@
 """Configs of earlier versions, as this one writes them."""
 
+import dataclasses
+import inspect
+from pydoc import locate
+
 import pytest
 
 from gpx import bases
+from gpx.errors import ConfigError
 from gpx.training.build import build_model
 from gpx.training.composition import composed
-from gpx.training.old_options import BASES, FAMILIES, SELECTORS, current, new_name
+from gpx.training.old_options import BASES, FAMILIES, SELECTORS, SOLVERS, current, new_name
 
 
 def translated(**approx):
@@ -68,6 +73,10 @@ def test_classes_and_options_exist():
     [
         ("approx.spread", "approx.basis.spread"),
         ("approx.grid.margin", "approx.basis.grid.margin"),
+        ("approx.gaps", "approx.solver.gaps"),
+        ("approx.max_iterations", "approx.solver.max_iterations"),
+        ("objective.restart_every", "objective.solver.restart_every"),
+        ("objective.gaps", None),
         ("approx.num_basis", None),
         ("spread", None),
     ],
@@ -118,3 +127,66 @@ def test_options_of_a_selector_are_options_of_the_command_line():
     model = build_model(config)
     assert model.selector.max_points == 123
     assert type(model.q).__name__ == "MeanField"
+
+
+def test_settings_of_a_solver_become_its_options():
+    found = current(
+        {
+            "approx": {
+                "_target_": "gpx.models.GridGP",
+                "gaps": "fill",
+                "penalty": 3.0,
+                "axes": None,
+            },
+            "objective": {"_target_": "gpx.objectives.GridMLL", "probes": 10},
+        }
+    )
+    solver = {"_target_": "gpx.models.GapOptions", "gaps": "fill", "penalty": 3.0}
+    assert found["approx"] == {"_target_": "gpx.models.GridGP", "solver": solver, "axes": None}
+    assert found["objective"] == {"_target_": "gpx.objectives.GridMLL", "probes": 10}
+    found = current(
+        {
+            "approx": {"_target_": "gpx.models.CGLB", "product_dtype": "float32"},
+            "objective": {"_target_": "gpx.objectives.CGLowerBound", "epsilon": 2.0},
+        }
+    )
+    # the model solved to a closer tolerance than the class of the solver does unasked
+    solver = {"_target_": "gpx.models.AuxiliarySolver", "product_dtype": "float32"}
+    assert found["approx"]["solver"] == solver | {"epsilon": 1e-3, "max_iterations": 1000}
+    solver = {"_target_": "gpx.models.AuxiliarySolver", "epsilon": 2.0}
+    assert found["objective"]["solver"] == solver
+    assert current(found) == found
+
+
+@pytest.mark.parametrize(("target", "owner"), SOLVERS.items())
+def test_the_solver_has_the_options_that_went_to_it(target, owner):
+    _, solver, options = owner
+    fields = {field.name for field in dataclasses.fields(locate(solver))}
+    assert set(options) <= fields
+    assert not set(options) & set(inspect.signature(locate(target)).parameters)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (
+            ["approx=grid", "approx.tolerance=1e-4"],
+            "there is no option approx.tolerance here; of approx=grid it is now "
+            "approx.solver.tolerance",
+        ),
+        (
+            ["approx=cglb", "objective.epsilon=2"],
+            "there is no option objective.epsilon here; of objective=cg_lower_bound it is now "
+            "objective.solver.epsilon",
+        ),
+        (
+            ["approx=svgp", "approx.max_iterations=3"],
+            "there is no option approx.max_iterations here; of approx=cglb and approx=grid it is "
+            "now approx.solver.max_iterations",
+        ),
+    ],
+)
+def test_an_old_option_is_told_its_new_name(options, told):
+    with pytest.raises(ConfigError) as caught:
+        composed(["data=toy1d", *options])
+    assert str(caught.value) == told

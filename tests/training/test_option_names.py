@@ -43,6 +43,8 @@ CONFIG = OmegaConf.create(
         ("set columns=None, lower rank", "set objective.columns=null, lower rank"),
         ("3 at least, or None", "3 at least, or null"),
         ("raise rank= or grid=", "raise approx.rank= or approx.grid="),
+        ("less (rank=4), or more", "less (approx.rank=4), or more"),
+        ("take Class(rank=4)", "take Class(rank=4)"),
         ("num_data=5 of two nodes", "num_data=5 of two nodes"),
         ("num_inputs=3 of whom it was given to", "objective.num_inputs=3 of whom it was given to"),
         ("D.num_data=5 of one of them", "objective.num_data=5 of one of them"),
@@ -82,6 +84,7 @@ def test_groups_keep_their_names(tmp_path):
         ("choose another model= or likelihood=", "choose another approx= or likelihood="),
         ("kernel=AxisProduct(family=matern32)", "kernel=product_matern32"),
         ("likelihood=Bernoulli()", "likelihood=bernoulli"),
+        ("likelihood=Bernoulli(link=probit)", "likelihood=probit"),
         ("init=SubsetInitialisation()", "init=subset"),
         ("optimizer=FirstOrder(), BlockSteps()", "optimizer=qsgp, qsgp_blocks"),
         ("inference=type1, not inference=type2", "inference=type1_mala, not inference=type2"),
@@ -112,8 +115,10 @@ def test_warnings_name_options_as_well():
 
 def test_an_error_of_a_constructor_names_the_node_that_was_built():
     # both the model and its objective have an argument epsilon
-    config = composed(["approx=cglb", "data=toy1d", "data.num_points=0", "objective.epsilon=-1"])
-    with pytest.raises(ConfigError, match=r"^objective\.epsilon"):
+    config = composed(
+        ["approx=cglb", "data=toy1d", "data.num_points=0", "objective.solver.epsilon=-1"]
+    )
+    with pytest.raises(ConfigError, match=r"^objective\.solver\.epsilon"):
         build(config, "objective")
     with pytest.raises(ConfigError, match=r"^data\.num_points=0 is below 1$"):
         build(config, "data")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gpx.errors import ConfigError, DataError
 from gpx.kernels.over_axes import groups_of
-from gpx.linalg import available_memory, flatten_index, split_index
+from gpx.linalg import allowed_memory, flatten_index, split_index
 from gpx.methods.grid.circle import continue_axis
 
 GRID_VECTORS = 25
@@ -157,6 +157,7 @@ def find_grid(
     axes: Sequence[Sequence[int]] | None = None,
     continued: Callable[[int, int], bool] | None = None,
     times: int = 2,
+    memory_budget: int | str | None = None,
 ) -> GriddedRows:
     """The smallest grid that holds all rows, and where each of them lies on it.
 
@@ -169,6 +170,7 @@ def find_grid(
         continued: (axis, points) -> whether that axis is to be closed to a circle where it is
             regular; None: never.
         times: see ``continue_axis``.
+        memory_budget: what vectors over the grid may hold; None: what is free.
 
     Raises:
         DataError: no rows, or two rows in one cell.
@@ -197,7 +199,7 @@ def find_grid(
         index.append(inverse)
         inner.append(0 if closed is None else closed.inner)
     grid = CartesianGrid(tuple(points), groups, tuple(inner) if any(inner) else ())
-    require_memory(grid, x)
+    require_memory(grid, x, memory_budget)
     cells = flatten_index(index, grid.shape)
     gaps = unobserved(cells, grid.size)
     if grid.size - gaps.shape[0] != x.shape[0]:
@@ -205,7 +207,7 @@ def find_grid(
     return GriddedRows(grid, cells, gaps)
 
 
-def widened(rows: GriddedRows) -> GriddedRows:
+def widened(rows: GriddedRows, memory_budget: int | str | None = None) -> GriddedRows:
     """The same rows on a grid whose circles are at least twice as long.
 
     Points beyond the data then lie no nearer to the other end of the data round the circle: those
@@ -230,7 +232,7 @@ def widened(rows: GriddedRows) -> GriddedRows:
         axes[axis] = circle.points.unsqueeze(1)
         index[axis] = circle.place[index[axis] - first]
     wide = CartesianGrid(tuple(axes), grid.groups, grid.inner)
-    require_memory(wide, rows.grid.axes[0])
+    require_memory(wide, rows.grid.axes[0], memory_budget)
     cells = flatten_index(index, wide.shape)
     return GriddedRows(wide, cells, unobserved(cells, wide.size))
 
@@ -242,23 +244,25 @@ def unobserved(cells: Tensor, size: int) -> Tensor:
     return (~observed).nonzero().squeeze(1)
 
 
-def require_memory(grid: CartesianGrid, like: Tensor) -> None:
+def require_memory(
+    grid: CartesianGrid, like: Tensor, memory_budget: int | str | None = None
+) -> None:
     """Raise ConfigError where vectors over the grid, or a factor's eigenvectors, do not fit."""
-    free = available_memory(like.device)
+    allowed, limit = allowed_memory(memory_budget, like.device)
     dense = [m for axis, m in enumerate(grid.shape) if not grid.circular(axis)]
     longest = max(dense, default=0)
     needed = like.element_size() * (
         GRID_VECTORS * grid.size + AXIS_MATRICES * sum(m * m for m in dense)
     )
-    if free is None or needed <= free:
+    if allowed is None or needed <= allowed:
         return
     size = f"about {needed / 2**30:,.1f} GiB" if needed < 2**70 else f"more than {2**40:,} GiB"
     cause = "an axis that is nearly as long as the table is a continuous input, not a grid"
     if longest <= 20_000:
         cause = "the axes multiply"
     raise ConfigError(
-        f"the rows lie on a grid of {grid.describe()}, which needs {size} and "
-        f"{free / 2**30:,.1f} GiB are free on {like.device}: {cause}; group columns that "
+        f"the rows lie on a grid of {grid.describe()}, which needs {size} and {limit}: "
+        f"{cause}; group columns that "
         "vary together (axes=[[0,1],[2]]), round or thin an axis, or take "
         "model=SVGP(), SGPR() or QSGP(), which need no grid"
     )

@@ -13,6 +13,7 @@ from gpx.linalg import (
     CGResult,
     RelativeResidual,
     SolveReport,
+    budget_in_bytes,
     conjugate_gradients,
 )
 from gpx.methods.grid.gap_preconditioners import fill_preconditioner, ignore_preconditioner
@@ -44,6 +45,8 @@ class GapOptions:
             the noise variance, at most 1000, for "fill" none.
         precondition_power: of the diagonal that "penalize" divides by, 1 or 0.5.
         penalty: noise variance added at the gaps under "penalize", in squared units of targets.
+        memory_budget: what vectors over the grid, dense factors and samples may hold, as in
+            ``gpx.linalg.budget_in_bytes``; None: what is free.
     """
 
     gaps: Gaps = "auto"
@@ -52,6 +55,7 @@ class GapOptions:
     precondition_rank: int | None = None
     precondition_power: float = 1.0
     penalty: float = 1e4
+    memory_budget: int | str | None = None
 
     def __post_init__(self) -> None:
         """Check ranges; raises ConfigError."""
@@ -71,6 +75,8 @@ class GapOptions:
             raise ConfigError(f"precondition_power={self.precondition_power}: 1 or 0.5")
         if not self.penalty > 0.0:
             raise ConfigError(f"penalty={self.penalty} must be positive")
+        if self.memory_budget is not None and budget_in_bytes(self.memory_budget) < 1:
+            raise ConfigError(f"memory_budget={self.memory_budget} must be positive (bytes)")
 
 
 def choose_gaps(options: GapOptions, num_gaps: int, size: int, inner: int) -> tuple[Gaps, str]:

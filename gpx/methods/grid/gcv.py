@@ -127,7 +127,7 @@ class GCV(GridObjective):
         super().prepare(model, x, y, generator=generator)
         rows = model.gridded(x)
         if self.trace == "dense" and rows.gaps.shape[0]:
-            require_dense(x.shape[0], len(rows.grid.axes), x, "trace")
+            require_dense(x.shape[0], len(rows.grid.axes), x, "trace", model.options.memory_budget)
 
     def evaluate(
         self,

@@ -13,7 +13,7 @@ from gpx.linalg import (
     CGResult,
     RelativeResidual,
     SolveReport,
-    available_memory,
+    allowed_memory,
     cholesky,
     conjugate_gradients,
     gauss,
@@ -142,7 +142,9 @@ def grid_logdet(
     return _slq_ignore(system, options, probes, generator)
 
 
-def require_dense(count: int, axes: int, like: Tensor, option: str) -> None:
+def require_dense(
+    count: int, axes: int, like: Tensor, option: str, memory_budget: int | str | None = None
+) -> None:
     """Raise ConfigError where a dense route over ``count`` cells does not fit memory.
 
     To be asked once, before the first evaluation: memory that is kept for the next one does not
@@ -150,33 +152,35 @@ def require_dense(count: int, axes: int, like: Tensor, option: str) -> None:
     """
     copies = axes + 4  # covariances of the axes between the cells, and four more
     needed = copies * count**2 * like.element_size()
-    free = available_memory(like.device)
-    if free is not None and needed > free:
+    allowed, limit = allowed_memory(memory_budget, like.device)
+    if allowed is not None and needed > allowed:
         raise ConfigError(
             f"{option}=dense factorises {count:,} x {count:,} numbers, about "
-            f"{needed / 2**30:,.1f} GiB with its gradient, and {free / 2**30:,.1f} GiB are free; "
+            f"{needed / 2**30:,.1f} GiB with its gradient, and {limit}; "
             f"take {option}=auto"
         )
 
 
-def require_probes(rows: GriddedRows, probes: int, like: Tensor) -> None:
+def require_probes(
+    rows: GriddedRows, probes: int, like: Tensor, memory_budget: int | str | None = None
+) -> None:
     """Raise ConfigError where the solves of a stochastic route do not fit memory.
 
     To be asked once, as ``require_dense``; the record takes such a route wherever none is exact.
     """
-    free = available_memory(like.device)
+    allowed, limit = allowed_memory(memory_budget, like.device)
     size = rows.grid.size
-    if free is None or not rows.gaps.shape[0]:
+    if allowed is None or not rows.gaps.shape[0]:
         return
     if dense_is_cheap(rows.cells.shape[0], rows.gaps.shape[0]):
         return
     columns = max(block.stop - block.start for block in blocks(probes, size))
     needed = like.element_size() * size * (GRID_VECTORS + PROBE_VECTORS * columns)
-    if needed > free:
+    if needed > allowed:
         raise ConfigError(
             f"an evidence with a stated error takes solves of {columns} probe(s) at a time over "
-            f"{size:,} cells, about {needed / 2**30:,.1f} GiB, and {free / 2**30:,.1f} GiB are "
-            f"free on {like.device}; thin an axis, take dtype=float32 or fewer "
+            f"{size:,} cells, about {needed / 2**30:,.1f} GiB, and {limit}; "
+            f"thin an axis, take dtype=float32 or fewer "
             f"than probes={probes}"
         )
 

@@ -99,7 +99,7 @@ class GridObjective(Objective[GridModel]):
             ConfigError: solves for the probes would not fit memory.
         """
         require_finite(y)
-        require_probes(model.gridded(x), self.probes, x)
+        require_probes(model.gridded(x), self.probes, x, model.options.memory_budget)
         self.draws.prepare(generator)
 
     @abstractmethod
@@ -248,7 +248,7 @@ class GridMLL(GridObjective):
         n, gaps = x.shape[0], rows.gaps.shape[0]
         if self.logdet == "dense" and gaps:
             count = n if over_observed(n, gaps) else gaps
-            require_dense(count, len(rows.grid.axes), x, "logdet")
+            require_dense(count, len(rows.grid.axes), x, "logdet", model.options.memory_budget)
 
     def evaluate(
         self,

@@ -17,7 +17,7 @@ from gpx.errors import ConfigError, class_name
 from gpx.inference.exact_solver import require_finite
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
-from gpx.linalg import Prepared, available_memory
+from gpx.linalg import Prepared, allowed_memory
 from gpx.linalg.kronecker_workspace import KroneckerWorkspace
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model
@@ -32,7 +32,6 @@ from gpx.methods.grid.factors import AxisKernels, split_kernel
 from gpx.methods.grid.gap_preconditioners import refuse_eigenpairs
 from gpx.methods.grid.gaps import (
     GapOptions,
-    Gaps,
     GridSolve,
     choose_gaps,
     solve_gaps,
@@ -77,8 +76,8 @@ class GridGP(Model):
         kernel, mean, likelihood: as above.
         axes: groups of input columns that are one axis together (stations by longitude and
             latitude); None: every column is an axis.
-        gaps, tolerance, max_iterations, precondition_rank, precondition_power, penalty: see
-            ``GapOptions``.
+        solver: how systems with gaps are solved, and the memory that all of it may hold. None: the
+            defaults of ``GapOptions``.
         variance, variance_samples, variance_error, variance_rank: see ``VarianceOptions``.
         fft_points: a regular axis of at least so many points under a stationary kernel is closed to
             a circle, whose covariance is circulant: products go by FFT and no matrix between its
@@ -110,12 +109,7 @@ class GridGP(Model):
         mean: Mean,
         likelihood: Gaussian,
         axes: Sequence[Sequence[int]] | None = None,
-        gaps: Gaps = "auto",
-        tolerance: float = 1e-6,
-        max_iterations: int = 10_000,
-        precondition_rank: int | None = None,
-        precondition_power: float = 1.0,
-        penalty: float = 1e4,
+        solver: GapOptions | None = None,
         variance: VarianceName = "auto",
         variance_samples: int = 200,
         variance_error: float = 0.1,
@@ -132,9 +126,7 @@ class GridGP(Model):
         self.mean = mean
         self.likelihood = likelihood
         self.axes = axes
-        self.options = GapOptions(
-            gaps, tolerance, max_iterations, precondition_rank, precondition_power, penalty
-        )
+        self.options = GapOptions() if solver is None else solver
         self.variance = VarianceOptions(variance, variance_samples, variance_rank, variance_error)
         if fft_points is not None and fft_points < 2:
             raise ConfigError(f"fft_points={fft_points} must be at least 2, or None")
@@ -157,7 +149,7 @@ class GridGP(Model):
         if x.dtype == torch.float32 and asked < FLOAT32_TOLERANCE and rows.gaps.shape[0]:
             self.options = dataclasses.replace(self.options, tolerance=FLOAT32_TOLERANCE)
             reason = f"solves in float32 do not reach {asked:g}; dtype=float64 does"
-            settled["tolerance"] = (FLOAT32_TOLERANCE, reason)
+            settled["solver.tolerance"] = (FLOAT32_TOLERANCE, reason)
         settled |= self._fit_samples(rows, x)
         if self.options.gaps == "auto":
             chosen, reason = choose_gaps(
@@ -187,26 +179,26 @@ class GridGP(Model):
                     f"{9e-12 * longest**3:.1f} x 10^12 operations: where that axis is regular, two "
                     "columns in its place (such as day and hour) are far cheaper"
                 )
-            settled["gaps"] = (chosen, f"grid of {rows.grid.describe()}; {reason}")
+            settled["solver.gaps"] = (chosen, f"grid of {rows.grid.describe()}; {reason}")
         return settled
 
     def _fit_samples(self, rows: GriddedRows, x: Tensor) -> dict[str, tuple[Any, str]]:
         """Reduce the samples of predictive variances to as many as fit memory."""
-        free = available_memory(x.device)
+        allowed, limit = allowed_memory(self.options.memory_budget, x.device)
         counts = x.shape[0], rows.gaps.shape[0]
         gaps = "fill" if rows.gaps.shape[0] else "full"
         chosen = choose_variance(self.variance, gaps, EXACT_POINTS + 1, *counts)
-        if free is None or chosen != "sampled":
+        if allowed is None or chosen != "sampled":
             return {}
-        room = free // (x.element_size() * rows.grid.size) - GRID_VECTORS
+        room = allowed // (x.element_size() * rows.grid.size) - GRID_VECTORS
         if room >= self.variance.samples:
             return {}
         asked, fewer = self.variance.samples, max(2, int(room))
         self.variance = dataclasses.replace(self.variance, samples=fewer)
         size = asked * x.element_size() * rows.grid.size / 2**30
         reason = (
-            f"{asked} vectors over {rows.grid.size:,} cells would take {size:.1f} GiB of "
-            f"{free / 2**30:.1f}; what gaps add to variances may keep a relative "
+            f"{asked} vectors over {rows.grid.size:,} cells would take {size:.1f} GiB, "
+            f"and {limit}; what gaps add to variances may keep a relative "
             f"error of {(2.0 / fewer) ** 0.5:.0%}"
         )
         return {"variance_samples": (fewer, reason)} if fewer < asked else {}
@@ -224,12 +216,17 @@ class GridGP(Model):
             long = self.fft_points is not None and points >= self.fft_points
             return long and self.options.gaps != "full" and kernels.stationary(axis)
 
-        rows = self._prepared.get("rows", [x], lambda: find_grid(x, self.axes, continued))
+        budget = self.options.memory_budget
+        rows = self._prepared.get(
+            "rows", [x], lambda: find_grid(x, self.axes, continued, memory_budget=budget)
+        )
         times = self._circle(rows.grid, kernels)
         if times > CIRCLES[0]:
             with contextlib.suppress(ConfigError):  # no memory: GridSystem raises the error
                 rows = self._prepared.get(
-                    f"rows, {times} times", [x], lambda: find_grid(x, self.axes, continued, times)
+                    f"rows, {times} times",
+                    [x],
+                    lambda: find_grid(x, self.axes, continued, times, budget),
                 )
         choose_gaps(self.options, rows.gaps.shape[0], rows.grid.size, rows.grid.inner_size)
         self._fit_warm(rows)

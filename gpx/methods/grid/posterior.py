@@ -13,7 +13,7 @@ from torch import Tensor
 from gpx.errors import ConfigError, NotPositiveDefinite, ShapeError
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
-from gpx.linalg import SolveReport, available_memory
+from gpx.linalg import SolveReport, allowed_memory
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Posterior
 from gpx.methods.grid.axes import (
@@ -136,7 +136,7 @@ class GridPosterior(Posterior):
         if wide not in self._systems:
             grid = self.grid
             rows = GriddedRows(grid, self.cells, unobserved(self.cells, grid.size))
-            rows = widened(rows) if wide else rows
+            rows = widened(rows, self.options.memory_budget) if wide else rows
             factors = self.axis_kernels().matrices(rows.grid)
             self._systems[wide] = GridSystem(factors, self.likelihood.noise_variance, rows)
         return self._systems[wide]
@@ -252,9 +252,10 @@ class GridPosterior(Posterior):
         """Sampled variances of points (t,), their error and number among the facts."""
         if wide not in self._samples:
             system, most = self.system(wide=wide), self.variance.samples
-            free = available_memory(self.alpha.device) if wide else None
-            if free is not None:  # how many fit was found out for the circles of training
-                room = free // (self.alpha.element_size() * system.size) - GRID_VECTORS
+            allowed, _ = allowed_memory(self.options.memory_budget, self.alpha.device)
+            # how many fit was found out for the circles of training
+            if wide and allowed is not None:
+                room = allowed // (self.alpha.element_size() * system.size) - GRID_VECTORS
                 most = min(most, max(2, room))
             self._samples[wide] = SampledVariance(system, self.options, most)
         found = self._samples[wide].variance(points, self.variance.error)

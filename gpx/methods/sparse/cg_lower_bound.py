@@ -17,7 +17,7 @@ from gpx.inference.nystrom_matrix import NystromMatrix, TightGap, tight_gap
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
-from gpx.linalg import budget_in_bytes, with_gradient
+from gpx.linalg import with_gradient
 from gpx.means.base import Mean
 from gpx.methods.base.objective import Evidence, Facts, Objective
 from gpx.methods.sparse.collapsed_elbo import log_density_noise_gradient, nystrom_gradient
@@ -163,8 +163,7 @@ class CGLowerBound(Objective[SolvedModel]):
     then gives the bound and its gradient with v held: at the best v that is the whole gradient.
 
     Args:
-        epsilon: nats; any value leaves the bound valid.
-        max_iterations, restart_every, product_dtype, memory_budget: see ``AuxiliarySolver``.
+        solver: of v; whatever its ``epsilon``, the bound stays one. None: its defaults.
         log_determinant: see ``cg_lower_bound``.
         refresh: when v moves. "evaluation": at every evaluation, so that epsilon holds everywhere
             and the loss may jump by epsilon; an optimiser that comes to rest goes over to
@@ -185,11 +184,7 @@ class CGLowerBound(Objective[SolvedModel]):
 
     def __init__(
         self,
-        epsilon: float = 1.0,
-        max_iterations: int = 100,
-        restart_every: int = 40,
-        product_dtype: Literal["float32", "float64"] = "float64",
-        memory_budget: int | str | None = None,
+        solver: AuxiliarySolver | None = None,
         log_determinant: LogDeterminant = "trace_error",
         refresh: Refresh = "evaluation",
     ) -> None:
@@ -200,13 +195,7 @@ class CGLowerBound(Objective[SolvedModel]):
         ):
             if value not in known:
                 raise ConfigError(f"{name}={value}: expected one of {', '.join(known)}")
-        self.solver = AuxiliarySolver(
-            epsilon=epsilon,
-            max_iterations=max_iterations,
-            restart_every=restart_every,
-            product_dtype=product_dtype,
-            memory_budget=budget_in_bytes(memory_budget),
-        )
+        self.solver = AuxiliarySolver() if solver is None else solver
         self.log_determinant: LogDeterminant = log_determinant
         # in checkpoints: whether v is held within a line search, and has moved in this one
         self.register_buffer("hold", torch.tensor(refresh == "iteration"))
@@ -258,7 +247,7 @@ class CGLowerBound(Objective[SolvedModel]):
                 target,
                 noise,
                 jitter=model.jitter,
-                memory_budget=self.solver.memory_budget,
+                memory_budget=self.solver.budget,
             )
             matrix = self.solver.matrix(model.kernel, x, noise)
             if bool(self.hold & self.moved):

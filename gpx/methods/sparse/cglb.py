@@ -21,7 +21,6 @@ from gpx.linalg import (
     EvidenceBound,
     SolveReport,
     UnconvergedWarning,
-    budget_in_bytes,
     conjugate_gradients,
     lanczos,
 )
@@ -32,6 +31,9 @@ from gpx.sampling import SHARED, Frequencies
 
 VarianceName = Literal["sgpr", "lanczos", "exact"]
 VARIANCES: tuple[VarianceName, ...] = ("sgpr", "lanczos", "exact")
+
+PREDICTING = AuxiliarySolver(epsilon=1e-3, max_iterations=1000)
+"""How closely v is solved before predicting unless asked otherwise."""
 
 TEST_COLUMNS = 64
 """Test points whose systems K^{-1} k_* are solved together."""
@@ -48,12 +50,10 @@ class CGLB(SGPR):
         kernel, mean, likelihood, num_inputs, num_inducing, selector, fit_noise, jitter: as in
             ``SGPR``.
         num_data: n, the length of v.
-        epsilon: nats to which v is solved before predicting.
-        max_iterations: conjugate gradient steps before predicting, at most.
-        product_dtype, memory_budget: see ``AuxiliarySolver``.
+        solver: of v, before predicting. None: to ``PREDICTING``.
         variance: "sgpr" (neither an upper nor a lower bound on the exact variance; M^2 per point),
             "lanczos" (never below the exact one; n times ``lanczos_rank`` per point and numbers
-            kept) or "exact" (a linear system per point, to ``epsilon``).
+            kept) or "exact" (a linear system per point, to the solver's ``epsilon``).
         lanczos_rank: t, steps of the Lanczos cache.
 
     Attributes:
@@ -76,10 +76,7 @@ class CGLB(SGPR):
         selector: Selector | None = None,
         fit_noise: bool = True,
         jitter: float | None = None,
-        epsilon: float = 1e-3,
-        max_iterations: int = 1000,
-        product_dtype: Literal["float32", "float64"] = "float64",
-        memory_budget: int | str | None = None,
+        solver: AuxiliarySolver | None = None,
         variance: VarianceName = "sgpr",
         lanczos_rank: int = 100,
     ) -> None:
@@ -98,12 +95,7 @@ class CGLB(SGPR):
             raise ConfigError(f"variance={variance}: expected one of {', '.join(VARIANCES)}")
         if lanczos_rank < 1:
             raise ConfigError(f"lanczos_rank must be at least 1, got {lanczos_rank}")
-        self.solver = AuxiliarySolver(
-            epsilon=epsilon,
-            max_iterations=max_iterations,
-            product_dtype=product_dtype,
-            memory_budget=budget_in_bytes(memory_budget),
-        )
+        self.solver = PREDICTING if solver is None else solver
         self.variance: VarianceName = variance
         self.lanczos_rank = lanczos_rank
         self.register_buffer("auxiliary", torch.zeros(num_data))
@@ -132,7 +124,7 @@ class CGLB(SGPR):
             target,
             noise,
             jitter=self.jitter,
-            memory_budget=self.solver.memory_budget,
+            memory_budget=self.solver.budget,
         )
         matrix = self.solver.matrix(self.kernel, x, noise)
         found = self.solver.solve(matrix, nystrom, target, start, warn=True)
@@ -215,7 +207,7 @@ class CGLBPosterior(SGPRPosterior):
         """k(x, inputs) v, without the matrix."""
         if not x.shape[0]:
             return x.new_zeros(0)
-        matrix = self.kernel(x, self.inputs, memory_budget=self.solver.memory_budget)
+        matrix = self.kernel(x, self.inputs, memory_budget=self.solver.budget)
         return matrix @ self.auxiliary
 
     def _lanczos_explained(self, cross: Tensor) -> Tensor:

@@ -8,7 +8,6 @@ from gpx.errors import ConfigError, DataError
 from gpx.kernels import RBF, AxisProduct, Matern32, Periodic, RationalQuadratic
 from gpx.kernels.over_axes import Coregionalisation, MultiOutput
 from gpx.linalg import kronecker_product
-from gpx.methods.grid import axes as grid_axes
 from gpx.methods.grid.axes import find_grid
 from gpx.methods.grid.factors import split_kernel
 
@@ -95,11 +94,14 @@ def test_a_product_too_large_for_memory_says_how_large():
         find_grid(x)
 
 
-def test_memory_is_asked_before_it_is_taken(monkeypatch):
+def test_memory_is_asked_before_it_is_taken():
     _, x, _ = grid_problems.draw()
-    monkeypatch.setattr(grid_axes, "available_memory", lambda device: 1000)
-    with pytest.raises(ConfigError, match=r"5 x 6 x 4 = 120 cells"):
-        find_grid(x)
+    cells, axes = 25 * 120, 11 * (25 + 36 + 16)
+    find_grid(x, memory_budget=8 * (cells + axes))
+    with pytest.raises(
+        ConfigError, match=r"5 x 6 x 4 = 120 cells.*memory_budget=30775 may be held"
+    ):
+        find_grid(x, memory_budget=8 * (cells + axes) - 1)
 
 
 @pytest.mark.parametrize("axes", [[[0, 1]], [[0, 1], [1, 2]], [[0, 1, 2], []], [[0], [1], [3]]])

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from grid_problems import with_solver
 
 from gpx.errors import ConfigError, NotPositiveDefinite
 from gpx.kernels import RBF, AxisProduct, Matern32
@@ -40,7 +41,8 @@ def pair(family="matern32", lengthscale=0.1, **options):
         "likelihood": Gaussian(0.05),
     }
     options = {"tolerance": 1e-12, "fft_points": 10} | options
-    return GridGP(**shared, **options).double(), ExactGP(**shared).double()
+    model = GridGP(**shared, **with_solver(**options)).double()
+    return model, ExactGP(**shared).double()
 
 
 def test_regular_points_are_found_whatever_is_missing():
@@ -305,9 +307,9 @@ def test_an_axis_of_which_no_matrix_of_pairs_would_fit():
     kernel = RBF(1, lengthscale=0.02)
     model = GridGP(kernel=kernel, mean=Zero(), likelihood=Gaussian(0.1)).double()
     settled = model.settle(x)
-    assert settled["gaps"][0] == "fill"
-    assert "go by FFT" in settled["gaps"][1]
-    assert "10.0% of 60,000 cells are gaps" in settled["gaps"][1]
+    assert settled["solver.gaps"][0] == "fill"
+    assert "go by FFT" in settled["solver.gaps"][1]
+    assert "10.0% of 60,000 cells are gaps" in settled["solver.gaps"][1]
     evidence = GridMLL().evidence(model, x, y)
     assert evidence.report.converged
     assert evidence.report.iterations < 60
@@ -324,7 +326,7 @@ def test_only_stationary_factors_of_one_column_go_by_fft():
     shared = {"mean": Zero(), "likelihood": Gaussian(0.05), "fft_points": 10}
     model = GridGP(kernel=kernel, **shared).double()
     assert model.gridded(whole).grid.inner == (12, 0)
-    full = GridGP(kernel=kernel, gaps="full", **shared).double()
+    full = GridGP(kernel=kernel, solver=GapOptions("full"), **shared).double()
     assert full.gridded(whole).grid.inner == ()
     torch.testing.assert_close(
         model.condition(whole, y).predict_mean(whole),

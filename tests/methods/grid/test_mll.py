@@ -199,26 +199,25 @@ def test_a_whole_axis_by_fft_keeps_its_estimate_and_states_a_bound_on_its_error(
     assert abs(float(found.value) - want) < 1e-3 < found.facts["logdet_error"]
 
 
-def test_dense_routes_ask_for_memory_first(monkeypatch):
+def test_dense_routes_ask_for_memory_first():
     _, x, y = grid_problems.draw(0.6)
-    model, _ = grid_problems.pair()
-    monkeypatch.setattr(grid_logdet, "available_memory", lambda device: 1000)
+    model, _ = grid_problems.pair(memory_budget=7 * 72 * 72 * 8 - 1)
     with pytest.raises(ConfigError, match=r"logdet=dense factorises 72 x 72 .*logdet=auto"):
         GridMLL("dense").prepare(model, x, y)
     with pytest.raises(ConfigError, match=r"trace=dense factorises 72 x 72"):
         GCV("dense").prepare(model, x, y)
     GridMLL("nystrom").prepare(model, x, y)
+    model, _ = grid_problems.pair(memory_budget=7 * 72 * 72 * 8)
+    GridMLL("dense").prepare(model, x, y)
 
 
-def test_probes_ask_for_memory_first(monkeypatch):
+def test_probes_ask_for_memory_first():
     """One more vector per probe than fits: refused before anything is solved."""
     rows = masked(scattered(70, 70, 0.5))
     x = rows.grid.rows(rows.cells)
-    model, _ = grid_problems.pair(2)
-    model.gridded(x)
     vectors = grid_logdet.GRID_VECTORS + 10 * grid_logdet.PROBE_VECTORS
-    for free, fits in ((8 * 4900 * vectors, True), (8 * 4900 * (vectors - 1), False)):
-        monkeypatch.setattr(grid_logdet, "available_memory", lambda device, free=free: free)
+    for budget, fits in ((8 * 4900 * vectors, True), (8 * 4900 * (vectors - 1), False)):
+        model, _ = grid_problems.pair(2, memory_budget=budget)
         if fits:
             GridMLL().prepare(model, x, x[:, 0])
         else:

@@ -274,15 +274,15 @@ def test_what_is_chosen_is_recorded():
     _, x, _ = grid_problems.draw(0.5)
     model, _ = grid_problems.pair()
     settled = model.settle(x)
-    assert settled["gaps"][0] == "fill"
-    assert "120 cells; 50.0%" in settled["gaps"][1]
+    assert settled["solver.gaps"][0] == "fill"
+    assert "120 cells; 50.0%" in settled["solver.gaps"][1]
     assert model.settle(x) == {}
     scattered = torch.rand(150, 3, generator=torch.Generator().manual_seed(0)).double()
-    assert "hardly a grid" in grid_problems.pair()[0].settle(scattered)["gaps"][1]
+    assert "hardly a grid" in grid_problems.pair()[0].settle(scattered)["solver.gaps"][1]
     single, _ = grid_problems.pair(tolerance=1e-6)
     settled = single.float().settle(x.float())
-    assert settled["tolerance"] == (1e-4, settled["tolerance"][1])
-    assert "do not reach 1e-06" in settled["tolerance"][1]
+    assert settled["solver.tolerance"] == (1e-4, settled["solver.tolerance"][1])
+    assert "do not reach 1e-06" in settled["solver.tolerance"][1]
     assert single.options.tolerance == 1e-4
     assert single.settle(x.float()) == {}
     many = (2000, 10**6)
@@ -293,16 +293,15 @@ def test_what_is_chosen_is_recorded():
     assert choose_variance(VarianceOptions("sampled"), "full", 1000, *many) == "full"
 
 
-def test_samples_are_as_many_as_memory_holds(monkeypatch):
+def test_samples_are_as_many_as_the_budget_holds():
     _, x, _ = grid_problems.draw(0.5)
-    monkeypatch.setattr(
-        "gpx.methods.grid.model.available_memory", lambda device: (25 + 7) * 8 * 120
-    )
-    model, _ = grid_problems.pair(variance="sampled")
+    budget = (25 + 8) * 8 * 120
+    model, _ = grid_problems.pair(variance="sampled", memory_budget=budget)
     count, reason = model.settle(x)["variance_samples"]
-    assert count == model.variance.samples == 7
+    assert count == model.variance.samples == 8
     assert "200 vectors over 120 cells" in reason
-    assert "53%" in reason
+    assert "50%" in reason
+    assert f"memory_budget={budget} may be held" in reason
     assert "variance_samples" not in grid_problems.pair(variance="fill")[0].settle(x)
 
 

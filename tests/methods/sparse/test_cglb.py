@@ -10,7 +10,7 @@ from gpx.kernels import RBF, Matern32
 from gpx.likelihoods import Gaussian
 from gpx.linalg import UnconvergedWarning
 from gpx.means import Linear, Zero
-from gpx.models import CGLB, SGPR, ExactGP
+from gpx.models import CGLB, SGPR, AuxiliarySolver, ExactGP
 
 
 def parts(outputscale=1.4):
@@ -21,12 +21,13 @@ def parts(outputscale=1.4):
     }
 
 
-def problem(seed=0, n=80, m=15, **options):
+def problem(seed=0, n=80, m=15, variance="sgpr", lanczos_rank=100, **solver):
     torch.manual_seed(seed)
     x = torch.randn(n, 3, dtype=torch.float64)
     y = x.sum(1).sin() + 0.1 * torch.randn(n, dtype=torch.float64)
-    options = {"epsilon": 1e-16, **options}
-    model = CGLB(**parts(), num_inputs=3, num_data=n, num_inducing=m, **options).double()
+    solver = AuxiliarySolver(**{"epsilon": 1e-16, "max_iterations": 1000, **solver})
+    options = {"num_inducing": m, "variance": variance, "lanczos_rank": lanczos_rank}
+    model = CGLB(**parts(), num_inputs=3, num_data=n, solver=solver, **options).double()
     with torch.no_grad():
         model.inducing_points.copy_(torch.randn(m, 3, dtype=torch.float64))
     return model, x, y
@@ -132,7 +133,7 @@ def test_golden_prediction():
         num_inputs=1,
         num_data=200,
         num_inducing=20,
-        epsilon=1e-14,
+        solver=AuxiliarySolver(epsilon=1e-14, max_iterations=1000),
     ).double()
     model.kernel.lengthscale = torch.tensor(0.7, dtype=torch.float64)
     model.kernel.outputscale = torch.tensor(1.3, dtype=torch.float64)
@@ -216,5 +217,5 @@ def test_mistakes_are_explained():
         CGLB(**common, variance="none")
     with pytest.raises(ConfigError, match="lanczos_rank must be at least 1"):
         CGLB(**common, lanczos_rank=0)
-    with pytest.raises(ConfigError, match="epsilon=-1.0 is in nats"):
-        CGLB(**common, epsilon=-1.0)
+    with pytest.raises(ConfigError, match=r"epsilon=-1\.0 is in nats"):
+        CGLB(**common, solver=AuxiliarySolver(epsilon=-1.0))
