@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gpx.data_sized import DataSized
-from gpx.errors import ConfigError, ShapeError
+from gpx.errors import ConfigError, ShapeError, class_name
 
 if TYPE_CHECKING:
     from gpx.bases.sufficient_statistics import SufficientStatistics
@@ -159,7 +159,7 @@ def basis_of(basis: Basis | Callable[..., Basis], kernel: nn.Module, num_basis: 
         )
     found = basis if isinstance(basis, Basis) else basis(kernel=kernel, num_basis=num_basis)
     if not isinstance(found, Basis):
-        raise ConfigError(f"basis={basis!r} makes a {type(found).__name__}, expected a Basis")
+        raise ConfigError(f"basis={basis!r} makes a {class_name(found)}, expected a Basis")
     if found.kernel is not kernel:
         raise ConfigError("the basis was made for another kernel than that of the model")
     return found

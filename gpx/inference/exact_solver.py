@@ -46,7 +46,7 @@ def choose_solver(requested: SolverName, x: Tensor) -> SolverChoice:
     """The path asked for, or for ``auto``: Cholesky where time and memory allow, else iterative.
 
     Args:
-        requested: option ``approx.solver``.
+        requested: as ``ExactGP`` was asked for.
         x (n, d): training inputs, for their number, dtype and device.
 
     Raises:

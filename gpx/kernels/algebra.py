@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from gpx.backends import TileSource
 from gpx.constraints import positive_parameter
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, class_name
 from gpx.kernels.base import Kernel
 from gpx.kernels.tiles import ProductTiles, ScaledTiles, SumTiles
 
@@ -25,7 +25,7 @@ class _Combination(Kernel):
         for kernel in kernels:
             if not isinstance(kernel, Kernel):
                 raise ConfigError(
-                    f"{self.name} combines kernels, got a {type(kernel).__name__}; "
+                    f"{self.name} combines kernels, got a {class_name(kernel)}; "
                     "pass a list of kernels"
                 )
             # (a + b) + c is one sum of three; Sum and Product both derive from here
@@ -130,7 +130,7 @@ class Scale(Kernel):
     def __init__(self, kernel: Kernel, scale: float = 1.0) -> None:
         super().__init__()
         if not isinstance(kernel, Kernel):
-            raise ConfigError(f"Scale multiplies a kernel, got a {type(kernel).__name__}")
+            raise ConfigError(f"Scale multiplies a kernel, got a {class_name(kernel)}")
         self.kernel = kernel
         positive_parameter(self, "scale", float(scale))
 

@@ -5,6 +5,7 @@ import torch
 
 from gpx.errors import ConfigError
 from gpx.kernels import RBF, Constant, Linear, Matern32, Product, Scale, Sum
+from gpx.likelihoods import Gaussian
 
 X = torch.randn(6, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
@@ -46,6 +47,11 @@ def test_what_is_no_kernel_is_refused():
     for bad in (lambda: Sum([]), lambda: Sum([RBF(), 1.0]), lambda: Scale(1.0)):
         with pytest.raises(ConfigError, match="kernel"):
             bad()
+    # torch renames the class of a module whose parameters are constrained
+    with pytest.raises(ConfigError, match="Sum combines kernels, got a Gaussian;"):
+        Sum([RBF(), Gaussian()])
+    with pytest.raises(ConfigError, match=r"multiplies a kernel, got a Gaussian$"):
+        Scale(Gaussian())
     with pytest.raises(ConfigError, match="must be above its floor"):
         RBF() * -1.0
     with pytest.raises(TypeError):

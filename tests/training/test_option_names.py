@@ -89,6 +89,7 @@ def test_groups_keep_their_names(tmp_path):
         ("optimizer=FirstOrder(), BlockSteps()", "optimizer=qsgp, qsgp_blocks"),
         ("inference=type1, not inference=type2", "inference=type1_mala, not inference=type2"),
         ("model=Mine() and f()", "approx=Mine() and f()"),
+        ("use kernel=RBF() or Matern32()", "use kernel=rbf or matern32"),
     ],
 )
 def test_classes_become_choices(said, told):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gpx.bases.fourier.random_fourier import RandomFourier
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, class_name
 from gpx.kernels.base import Kernel
 
 FEW = 0.1
@@ -60,7 +60,7 @@ def importance_weights(
     if type(basis) is not RandomFourier or basis.spread != (1.0,):
         raise ConfigError(
             "importance weights need frequencies drawn independently from the spectral density "
-            f"(basis=RandomFourier(), spread=1), got {type(basis).__name__}"
+            f"(basis=RandomFourier(), spread=1), got {class_name(basis)}"
         )
     count = basis.num_basis // 2
     own = basis.kernel

@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 from gpx.bases import Basis
 from gpx.constraints import floor_of
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, class_name
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.bernoulli import Bernoulli
 from gpx.likelihoods.gaussian import Gaussian
@@ -36,7 +36,7 @@ def check_options(
     flat = {"priors=None": priors is None}
     if basis.follows_kernel:
         _require(
-            f"basis {type(basis).__name__} learns the kernel, and every weight follows from it",
+            f"basis {class_name(basis)} learns the kernel, and every weight follows from it",
             diagonal | {"inference=type2": inference == "type2"} | flat,
         )
     if inference == "relevance_vectors":

@@ -45,7 +45,7 @@ class BlockSteps(OwnSteps[QSGP]):
     mean. ``StochasticBlockSteps`` takes mini-batches, at a cost that n does not enter.
 
     Args:
-        sweeps: passes over all groups; trainer.max_steps may end training earlier.
+        sweeps: passes over all groups; ``max_steps`` of the trainer may end training earlier.
         stand_in_groups: first groups, solved with a prior that carries the whole variance while the
             others are still at zero: most of the posterior mean after a few steps. 0 for none.
         noise: ``fixed`` at its initial value; ``evidence``: after each sweep at the maximum of the

@@ -40,7 +40,8 @@ class StochasticBlockSteps(BlockSteps):
         rows: data rows per round.
         growth: factor from round to round of the active groups, above 1.
         step_decay: kappa in (1/2, 1], where the steps converge (Robbins and Monro).
-        sweeps: passes over all groups at most; trainer.max_steps may end training earlier.
+        sweeps: passes over all groups at most; ``max_steps`` of the trainer may end training
+            earlier.
         evidence_rows: fresh rows of the final estimate of the bound.
 
     Raises:
