@@ -9,8 +9,12 @@ from gpx.metrics.regression import (
     gaussian_mnlp,
     mae,
     mnlp,
+    msll,
     regression_metrics,
     rmse,
+    smae,
+    smse,
+    trivial_law,
 )
 
 __all__ = [
@@ -25,7 +29,11 @@ __all__ = [
     "gaussian_mnlp",
     "mae",
     "mnlp",
+    "msll",
     "nlp",
     "regression_metrics",
     "rmse",
+    "smae",
+    "smse",
+    "trivial_law",
 ]

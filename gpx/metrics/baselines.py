@@ -19,11 +19,9 @@ from gpx.data.dataset import Dataset
 from gpx.linalg.nearest import nearest_neighbours
 from gpx.metrics.classification import classification_metrics
 from gpx.metrics.evaluate import evaluate
+from gpx.metrics.regression import SMALLEST_STD, trivial_law
 
 logger = logging.getLogger(__name__)
-
-SMALLEST_STD = 1e-6
-"""Floor of a predictive standard deviation, for sets that a baseline fits without error."""
 
 RIDGE = 1e-6
 """Ridge of logistic regression, per point; it keeps weights finite where classes separate."""
@@ -78,8 +76,9 @@ def baselines(
         asked = data.test_y if queries is None else data.test_y[queries]
         classes[near] = (_neighbour_classes(data, neighbours, queries), _classes(data, asked))
         return {name: _scored(law, truth) for name, (law, truth) in classes.items()}
+    trivial = trivial_law(data.train_y)
     found = {
-        "mean": _Prediction(_training_mean(data)),
+        "mean": _Prediction(trivial.expand(data.test_y.shape)),
         "linear": _Prediction(_least_squares(data)),
         near: _Prediction(_neighbour_mean(data, neighbours, queries), queries),
     }
@@ -90,6 +89,7 @@ def baselines(
             data.test_y if p.rows is None else data.test_y[p.rows],
             data.scaler,
             data.target_names,
+            trivial=trivial,
         )
         for name, p in found.items()
     }
@@ -110,12 +110,6 @@ def _queries(data: Dataset, limit: int) -> Tensor | None:
         data.num_test,
     )
     return torch.linspace(0, data.num_test - 1, limit, dtype=torch.float64).round().long()
-
-
-def _training_mean(data: Dataset) -> Normal:
-    std = data.train_y.std(0, correction=0).clamp_min(SMALLEST_STD)
-    shape = data.test_y.shape
-    return Normal(data.train_y.mean(0).expand(shape), std.expand(shape))
 
 
 def _least_squares(data: Dataset) -> Normal:

@@ -25,13 +25,18 @@ def evaluate(
     y: Tensor,
     scaler: Standardiser,
     target_names: Sequence[str] = (),
+    *,
+    trivial: Distribution | None = None,
 ) -> dict[str, float]:
     """All metrics of predictions for test targets.
 
     Every task has ``rmse``, ``mnlp`` and, in the data's own units, ``rmse_original`` and
-    ``mnlp_original``. Numbers and counts add ``mae`` (and ``mae_original``) and, where the law
-    allows it, ``coverage_95`` and ``crps`` (and ``crps_original``). Classes add ``accuracy``,
-    ``brier`` and ``ece``; their ``rmse`` is the root of the Brier score and has no unit.
+    ``mnlp_original``. Numbers and counts add ``mae`` (and ``mae_original``), ``smse`` and ``smae``
+    (errors over those of the mean of the test targets; left out where these are all the same) and,
+    where the law allows it, ``coverage_95`` and ``crps`` (and ``crps_original``). Numbers add
+    ``msll``, the ``mnlp`` minus that of the trivial law, in any unit the same. Classes add
+    ``accuracy``, ``brier`` and ``ece``; their ``rmse`` is the root of the Brier score and has no
+    unit.
 
     Of several outputs each has its own (``rmse.strength``), and ``rmse`` is their mean: that of
     the standardised metrics weighs them alike, in the data's own units the large ones prevail.
@@ -44,6 +49,8 @@ def evaluate(
             counts.
         scaler: of the data set.
         target_names: p of them for several outputs; otherwise empty.
+        trivial: ``gpx.metrics.trivial_law`` of the training targets, for ``msll``; counts have no
+            use for it, since a density does not compare with probabilities.
 
     Raises:
         ConfigError: the predictive distribution of a classifier has neither.
@@ -51,7 +58,8 @@ def evaluate(
     if task in ("binary", "multiclass"):
         found = classification_metrics(*_log_probabilities(task, predictive, y))
         return found | {f"{name}_original": found[name] for name in ("rmse", "mnlp")}
-    each = regression_metrics(target_marginals(predictive), y)
+    comparable = trivial if task == "regression" else None
+    each = regression_metrics(target_marginals(predictive), y, comparable)
     scale = scaler.target_scale.to(y.device)
     for name in _IN_TARGET_UNIT:
         if name in each:

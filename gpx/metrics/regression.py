@@ -12,6 +12,9 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, Normal
 
+SMALLEST_STD = 1e-6
+"""Floor of a predictive standard deviation, for targets that are fitted without error."""
+
 
 def rmse(mean: Tensor, y: Tensor) -> Tensor:
     """Root mean squared error of predictive means for targets y, same shape; in the unit of y."""
@@ -37,6 +40,51 @@ def gaussian_mnlp(mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
     """``mnlp`` of N(mean, variance), variances with the noise, shapes alike; in nats per point."""
     errors = (y - mean).square() / variance
     return 0.5 * (errors + variance.log() + math.log(2.0 * math.pi)).mean(0)
+
+
+def smse(mean: Tensor, y: Tensor) -> Tensor:
+    """Standardised mean squared error: over the population variance of the targets y; no unit.
+
+    The mean of these very targets has 1, a perfect prediction 0. Same shapes; the targets of an
+    output must not be all the same.
+
+    Source: Rasmussen and Williams 2006, section 2.5.
+    """
+    return (mean - y).square().mean(0) / (y.mean(0) - y).square().mean(0)
+
+
+def smae(prediction: Tensor, y: Tensor) -> Tensor:
+    """Standardised mean absolute error: over the mean distance of y from its mean; no unit.
+
+    The mean of these very targets has 1, a perfect prediction 0. Same shapes; the targets of an
+    output must not be all the same.
+    """
+    return mae(prediction, y) / mae(y.mean(0), y)
+
+
+def trivial_law(train_y: Tensor) -> Normal:
+    """What training targets (n,) or (n, p) say without any input: N(mean, variance), () or (p,).
+
+    The variance is that of the population; its root is at least ``SMALLEST_STD``.
+    """
+    std = train_y.std(0, correction=0).clamp_min(SMALLEST_STD)
+    return Normal(train_y.mean(0), std)
+
+
+def msll(predictive: Distribution, trivial: Distribution, y: Tensor) -> Tensor:
+    """Mean standardised log loss: ``mnlp`` minus that of the trivial law, in nats per point.
+
+    The trivial law itself has exactly 0, better predictions less. It does not depend on the unit
+    of y. Also known as SNLP.
+
+    Args:
+        predictive: of y, batch shape (n,) or (n, p).
+        trivial: ``trivial_law`` of the training targets.
+        y (n,) or (n, p): test targets on the same scale.
+
+    Source: Rasmussen and Williams 2006, section 2.5.
+    """
+    return mnlp(predictive, y) - mnlp(trivial, y)
 
 
 def coverage(predictive: Distribution, y: Tensor, level: float = 0.95) -> Tensor:
@@ -66,20 +114,28 @@ def gaussian_crps(mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
     return (std * inside).mean(0)
 
 
-def regression_metrics(predictive: Distribution, y: Tensor) -> dict[str, Tensor]:
-    """``rmse``, ``mae`` and ``mnlp``; ``coverage_95`` and ``crps`` where the law allows it.
+def regression_metrics(
+    predictive: Distribution, y: Tensor, trivial: Distribution | None = None
+) -> dict[str, Tensor]:
+    """``rmse``, ``mae`` and ``mnlp``, and whatever else the law and the targets allow.
 
-    Coverage needs a cumulative distribution function, the CRPS here is that of a Gaussian.
+    ``smse`` and ``smae`` need targets that are not all the same, ``msll`` the trivial law,
+    ``coverage_95`` a cumulative distribution function; the CRPS here is that of a Gaussian.
 
     Args:
         predictive: of y, batch shape (n,) or (n, p): the law of every single target.
         y (n,) or (n, p): targets on the same scale.
+        trivial: ``trivial_law`` of the training targets.
 
     Returns:
         each () or (p,), float64.
     """
     mean = predictive.mean
     found = {"rmse": rmse(mean, y), "mae": mae(mean, y), "mnlp": mnlp(predictive, y)}
+    if bool((y.amax(0) > y.amin(0)).all()):
+        found |= {"smse": smse(mean, y), "smae": smae(mean, y)}
+    if trivial is not None:
+        found["msll"] = msll(predictive, trivial, y)
     with contextlib.suppress(NotImplementedError):
         found["coverage_95"] = coverage(predictive, y)
     if isinstance(predictive, Normal):

@@ -18,7 +18,7 @@ from gpx.errors import CheckpointError, ConfigError, WriteError
 from gpx.linalg import available_memory, budget_in_bytes, total_memory
 from gpx.methods.base.objective import Evidence
 from gpx.methods.base.optimizer import Optimizer
-from gpx.metrics import baselines, evaluate
+from gpx.metrics import baselines, evaluate, trivial_law
 from gpx.models import Model
 from gpx.objectives import Objective
 from gpx.sampling.seeds import global_randomness, stream
@@ -93,7 +93,14 @@ class _Run:
         if predictive is None:
             predictive = self.predictor().distribution(self.test[0])
         data = self.data
-        return evaluate(data.task, predictive, self.test[1], data.scaler, data.target_names)
+        return evaluate(
+            data.task,
+            predictive,
+            self.test[1],
+            data.scaler,
+            data.target_names,
+            trivial=trivial_law(self.train[1].double()),
+        )
 
 
 def run(config: DictConfig, folder: RunFolder) -> dict[str, Any]:

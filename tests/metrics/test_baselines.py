@@ -44,6 +44,7 @@ def test_linear_function_is_fitted_by_the_linear_model() -> None:
     assert found["linear"]["mnlp"] < found["5-nn"]["mnlp"] < found["mean"]["mnlp"]
     for metrics in found.values():
         assert metrics["coverage_95"] == pytest.approx(0.95, abs=0.09)
+    assert found["linear"]["msll"] < found["5-nn"]["msll"] < found["mean"]["msll"] == 0.0
 
 
 def test_linear_model_is_least_squares_even_with_dependent_columns() -> None:

@@ -9,7 +9,7 @@ from torch.distributions import Bernoulli, Categorical, Independent, Normal, Poi
 
 from gpx.data import Standardiser
 from gpx.errors import ConfigError
-from gpx.metrics import evaluate
+from gpx.metrics import evaluate, regression_metrics, trivial_law
 
 DOUBLE = torch.float64
 GENERATOR = torch.Generator().manual_seed(0)
@@ -36,6 +36,25 @@ def test_original_units_are_what_raw_data_would_give() -> None:
     assert found["crps_original"] == pytest.approx(found["crps"] * float(scaler.target_scale))
     assert found["rmse"] == pytest.approx(found["rmse_original"] / float(scaler.target_scale))
     assert all(type(value) is float for value in found.values())
+
+
+def test_standardised_metrics_are_those_of_the_raw_data() -> None:
+    train = 90.0 + 20.0 * torch.randn(200, generator=GENERATOR, dtype=DOUBLE)
+    scaler, _ = Standardiser.fit(torch.zeros(200, 1, dtype=DOUBLE), train, scale_targets=True)
+    scaled = Normal(scaler.transform_targets(MEAN), 30.0 / scaler.target_scale)
+    y, trivial = scaler.transform_targets(RAW), trivial_law(scaler.transform_targets(train))
+    found = evaluate("regression", scaled, y, scaler, trivial=trivial)
+    expected = regression_metrics(Normal(MEAN, 30.0), RAW, trivial_law(train))
+    for name in ("smse", "smae", "msll"):
+        assert found[name] == pytest.approx(float(expected[name]), rel=1e-10)
+        assert f"{name}_original" not in found
+
+
+def test_densities_are_not_compared_with_probabilities_of_counts() -> None:
+    y = torch.tensor([0.0, 4.0, 2.0], dtype=DOUBLE)
+    found = evaluate("count", Poisson(y + 1.0), y, Standardiser(1), trivial=trivial_law(y))
+    assert "smse" in found
+    assert "msll" not in found
 
 
 def test_counts() -> None:

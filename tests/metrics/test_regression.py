@@ -8,7 +8,19 @@ import torch
 from scipy import integrate, stats
 from torch.distributions import Normal, StudentT
 
-from gpx.metrics import coverage, gaussian_crps, gaussian_mnlp, mae, mnlp, regression_metrics, rmse
+from gpx.metrics import (
+    coverage,
+    gaussian_crps,
+    gaussian_mnlp,
+    mae,
+    mnlp,
+    msll,
+    regression_metrics,
+    rmse,
+    smae,
+    smse,
+    trivial_law,
+)
 
 DOUBLE = torch.float64
 GENERATOR = torch.Generator().manual_seed(0)
@@ -28,6 +40,39 @@ def test_mnlp_is_the_mean_of_marginal_log_densities() -> None:
     expected = -stats.norm.logpdf(Y, MEAN, STD).mean()
     assert float(mnlp(Normal(MEAN, STD), Y)) == pytest.approx(expected, rel=1e-12)
     assert float(gaussian_mnlp(MEAN, STD**2, Y)) == pytest.approx(expected, rel=1e-12)
+
+
+def test_standardised_errors_of_the_mean_of_the_targets_are_one() -> None:
+    mean = Y.mean().expand(50)
+    assert float(smse(mean, Y)) == 1.0
+    assert float(smae(mean, Y)) == 1.0
+
+
+def test_standardised_errors_have_no_unit() -> None:
+    expected = np.mean((Y - MEAN).numpy() ** 2) / np.var(Y.numpy())
+    assert float(smse(MEAN, Y)) == pytest.approx(expected, rel=1e-12)
+    absolute = np.abs((Y - MEAN).numpy()).sum() / np.abs((Y - Y.mean()).numpy()).sum()
+    assert float(smae(MEAN, Y)) == pytest.approx(absolute, rel=1e-12)
+    for metric in (smse, smae):
+        scaled = metric(3.0 + 1e3 * MEAN, 3.0 + 1e3 * Y)
+        torch.testing.assert_close(scaled, metric(MEAN, Y), rtol=1e-10, atol=0)
+
+
+@pytest.mark.parametrize("shape", [(50,), (25, 2)])
+def test_msll_of_the_trivial_law_is_zero(shape: tuple[int, ...]) -> None:
+    train = 5.0 + 3.0 * torch.randn(80, *shape[1:], generator=GENERATOR, dtype=DOUBLE)
+    trivial, y = trivial_law(train), Y.reshape(shape)
+    torch.testing.assert_close(trivial.variance, train.var(0, correction=0), rtol=1e-12, atol=0)
+    torch.testing.assert_close(trivial.mean, train.mean(0), rtol=1e-12, atol=0)
+    assert bool((msll(trivial.expand(shape), trivial, y) == 0.0).all())
+
+
+def test_msll_is_the_loss_beside_the_trivial_one() -> None:
+    train = 2.0 + 3.0 * torch.randn(80, generator=GENERATOR, dtype=DOUBLE)
+    found = float(msll(Normal(MEAN, STD), trivial_law(train), Y))
+    loss = -stats.norm.logpdf(Y, MEAN, STD)
+    trivial = -stats.norm.logpdf(Y, np.mean(train.numpy()), np.std(train.numpy()))
+    assert found == pytest.approx(np.mean(loss - trivial), rel=1e-12)
 
 
 def test_crps_is_the_integral_of_squared_distances_of_distribution_functions() -> None:
@@ -63,15 +108,15 @@ def test_calibrated_predictions_are_covered(level: float) -> None:
 
 
 def test_what_the_law_allows() -> None:
-    assert set(regression_metrics(Normal(MEAN, STD), Y)) == {
-        "rmse",
-        "mae",
-        "mnlp",
-        "coverage_95",
-        "crps",
-    }
+    always, spread = {"rmse", "mae", "mnlp"}, {"smse", "smae"}
+    gaussian = Normal(MEAN, STD)
+    everything = always | spread | {"coverage_95", "crps"}
+    assert set(regression_metrics(gaussian, Y)) == everything
+    assert set(regression_metrics(gaussian, Y, trivial_law(Y))) == everything | {"msll"}
+    # nothing to divide by
+    assert set(regression_metrics(gaussian, torch.full_like(Y, 0.1))) == everything - spread
     # torch's Student-t has no distribution function
     heavy = StudentT(torch.full_like(MEAN, 5.0), MEAN, STD)
     found = regression_metrics(heavy, Y)
-    assert set(found) == {"rmse", "mae", "mnlp"}
+    assert set(found) == always | spread
     assert found["mnlp"] == pytest.approx(-stats.t.logpdf(Y, 5.0, MEAN, STD).mean())

@@ -261,6 +261,10 @@ def test_several_outputs(arrays, tmp_path, monkeypatch):
     assert metrics["test.rmse"] == pytest.approx((errors / scales).mean(), rel=1e-4)
     assert metrics["test.rmse"] < 0.5 < metrics["baseline.mean.rmse"]
     assert "baseline.linear.mnlp_original.cost" in metrics
+    assert metrics["test.smse.cost"] == pytest.approx(
+        np.square(found.mean[:9, 1] - y[:9, 1]).mean() / y[:9, 1].var(), rel=1e-4
+    )
+    assert metrics["test.msll"] < metrics["baseline.mean.msll"] == 0.0
     figures = {path.name for path in (fitted.folder / "figures").iterdir()}
     assert figures == {f"predicted_against_observed_{k}.png" for k in (1, 2)}
     (tmp_path / "new.csv").write_text("width,depth\n0.5,-1\n")
