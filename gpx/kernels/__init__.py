@@ -1,6 +1,7 @@
 """Covariance functions and their algebra."""
 
 from gpx.kernels.algebra import Product, Scale, Sum
+from gpx.kernels.arc_cosine import ArcCosine
 from gpx.kernels.base import Kernel
 from gpx.kernels.constant import Constant
 from gpx.kernels.cosine import Cosine
@@ -16,6 +17,7 @@ from gpx.kernels.stationary import Stationary
 
 __all__ = [
     "RBF",
+    "ArcCosine",
     "AxisProduct",
     "Constant",
     "Cosine",

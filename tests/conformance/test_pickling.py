@@ -47,6 +47,7 @@ KERNELS = {
     "RationalQuadratic": lambda: kernels.RationalQuadratic(2, [0.6, 0.9], 1.3, alpha=0.8),
     "Periodic": lambda: kernels.Periodic(2, 0.7, None, period=[1.1, 2.0]),
     "Linear": lambda: kernels.Linear(2, [0.5, 1.0]),
+    "ArcCosine": lambda: kernels.ArcCosine(1, 2, [0.6, 0.9], 1.3),
     "Polynomial": lambda: kernels.Polynomial(3, 0.7, 0.2),
     "Constant": lambda: kernels.Constant(0.6),
     "Cosine": lambda: kernels.Cosine(2, [1.5, 2.0], 1.3),
