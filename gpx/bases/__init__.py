@@ -1,11 +1,16 @@
 """Finite feature maps phi: R^d -> R^m with a weight prior."""
 
+from gpx.bases.arc_cosine import ArcCosineFeatures
 from gpx.bases.base import Basis, basis_of
 from gpx.bases.counter_random import philox4x32, standard_normals
 from gpx.bases.dictionary import KernelDictionary
 from gpx.bases.fourier.importance_weighted import ImportanceWeightedFourier, Proposal
 from gpx.bases.fourier.importance_weights import ImportanceWeights, importance_weights
-from gpx.bases.fourier.orthogonal_features import OrthogonalFourier, StructuredOrthogonalFourier
+from gpx.bases.fourier.orthogonal_features import (
+    FastfoodFourier,
+    OrthogonalFourier,
+    StructuredOrthogonalFourier,
+)
 from gpx.bases.fourier.quadrature_features import GaussHermiteFourier, QuasiMonteCarloFourier
 from gpx.bases.fourier.random_fourier import RandomFourier
 from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions, GridModes
@@ -15,7 +20,9 @@ from gpx.bases.grid_eigenfunctions.interpolation import GridInterpolation
 from gpx.bases.inducing_points import InducingPoints, TrainingPoints
 
 __all__ = [
+    "ArcCosineFeatures",
     "Basis",
+    "FastfoodFourier",
     "GaussHermiteFourier",
     "GridEigenfunctions",
     "GridFeatures",

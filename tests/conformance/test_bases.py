@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gpx import bases
-from gpx.kernels import RBF, Matern32
+from gpx.kernels import RBF, ArcCosine, Matern32
 
 D = 2
 
@@ -39,6 +39,13 @@ REGISTRY = {
     "OrthogonalFourier": lambda: bases.OrthogonalFourier(rbf(), 24, block_frequencies=4).double(),
     "StructuredOrthogonalFourier": lambda: bases.StructuredOrthogonalFourier(
         rbf(), 24, block_frequencies=4
+    ).double(),
+    "FastfoodFourier": lambda: bases.FastfoodFourier(rbf(), 24, block_frequencies=4).double(),
+    "ArcCosineFeatures": lambda: bases.ArcCosineFeatures(
+        ArcCosine(1, D, [0.7, 1.1], 1.3).double(), 24, D, block_columns=4
+    ).double(),
+    "ArcCosineFeatures orthogonal": lambda: bases.ArcCosineFeatures(
+        ArcCosine(2, D, [0.7, 1.1], 1.3).double(), 24, D, directions="orthogonal", block_columns=4
     ).double(),
     "QuasiMonteCarloFourier": lambda: bases.QuasiMonteCarloFourier(
         rbf(), 24, block_frequencies=3

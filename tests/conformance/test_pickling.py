@@ -72,6 +72,8 @@ MEANS = {
     "Zero": lambda: means.Zero(),
 }
 BASES = {
+    "ArcCosineFeatures": lambda: bases.ArcCosineFeatures(kernels.ArcCosine(1, 2), 8, 2),
+    "FastfoodFourier": lambda: bases.FastfoodFourier(rbf(), 8),
     "GaussHermiteFourier": lambda: bases.GaussHermiteFourier(rbf(), 16),
     "GridEigenfunctions": lambda: bases.GridEigenfunctions(rbf(), 2, 8),
     "GridFeatures": lambda: bases.GridFeatures(rbf(), 8, 2),

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from gpx.bases import (
+    FastfoodFourier,
     GaussHermiteFourier,
     OrthogonalFourier,
     QuasiMonteCarloFourier,
@@ -16,7 +17,13 @@ from gpx.bases.fourier.spread import automatic_spread
 from gpx.errors import ConfigError
 from gpx.kernels import RBF, Cosine, Matern32, Scale, SpectralMixture
 
-RANDOM = [RandomFourier, OrthogonalFourier, StructuredOrthogonalFourier, QuasiMonteCarloFourier]
+RANDOM = [
+    RandomFourier,
+    OrthogonalFourier,
+    StructuredOrthogonalFourier,
+    FastfoodFourier,
+    QuasiMonteCarloFourier,
+]
 FOURIER = [*RANDOM, GaussHermiteFourier]
 
 
@@ -68,6 +75,13 @@ def kernel_error(cls, m, seeds, kernel, x):
     return gaps.mean(0).abs().max(), gaps.square().mean().sqrt()
 
 
+@pytest.mark.parametrize("name", [RBF, Matern32])
+def test_fastfood_is_unbiased(name):
+    kernel, x = name(4, 1.0, 1.0), inputs(8, 4) * 0.5
+    bias, spread = kernel_error(FastfoodFourier, 64, 60, kernel, x)
+    assert float(bias) < 8 * float(spread) / math.sqrt(60)
+
+
 @pytest.mark.parametrize("cls", [OrthogonalFourier, QuasiMonteCarloFourier])
 @pytest.mark.parametrize("name", [RBF, Matern32])
 def test_kernel_is_unbiased_and_better_than_with_independent_frequencies(cls, name):
@@ -84,6 +98,30 @@ def test_structured_features_are_close_to_unbiased_and_better_in_many_dimensions
     _, independent = kernel_error(RandomFourier, 64, 60, kernel, x)
     assert float(bias) < 0.06
     assert float(spread) < 0.9 * float(independent)
+
+
+PUBLISHED = [
+    (16, RandomFourier, 5.9e-3),
+    (16, OrthogonalFourier, 2.1e-3),
+    (16, StructuredOrthogonalFourier, 2.4e-3),
+    (64, RandomFourier, 1.37e-3),
+    (64, OrthogonalFourier, 3.75e-4),
+    (64, StructuredOrthogonalFourier, 3.80e-4),
+    (64, FastfoodFourier, 2.3e-3),
+]
+"""Mean squared error of an RBF kernel of lengthscale sqrt(d) between unit normal inputs, 4 d
+frequencies."""
+
+
+@pytest.mark.parametrize(("d", "cls", "error"), PUBLISHED)
+def test_errors_are_those_of_the_table(d, cls, error):
+    x = inputs(30, d)
+    kernel = RBF(d, math.sqrt(d), 1.0)
+    exact, apart = kernel.evaluate(x).detach(), ~torch.eye(30, dtype=torch.bool)
+    with torch.no_grad():
+        features = [cls(kernel, 8 * d, seed, 4 * d)(x) for seed in range(25)]
+    gaps = torch.stack([phi @ phi.T - exact for phi in features])[:, apart]
+    assert float(gaps.square().mean()) == pytest.approx(error, rel=0.3)
 
 
 @pytest.mark.parametrize(("cls", "rate"), [(OrthogonalFourier, 0.5), (QuasiMonteCarloFourier, 0.7)])
