@@ -26,6 +26,7 @@ FLOORS = [
         "methods.reweighted",
         "methods.ski",
         "methods.nearest",
+        "methods.sparse_spectrum",
     },
     {"models", "objectives"},
     {"diagnostics", "data"},

@@ -27,6 +27,8 @@ from gpx.methods.ski.posterior import SKIPosterior
 from gpx.methods.sparse.cglb import CGLB, CGLBPosterior
 from gpx.methods.sparse.sgpr import SGPR, SGPRPosterior
 from gpx.methods.sparse.svgp import SVGP, SVGPPosterior
+from gpx.methods.sparse_spectrum.model import SSGP, VSSGP
+from gpx.methods.sparse_spectrum.posterior import SparseSpectrumPosterior
 from gpx.methods.weight_space.inducing_posterior import InducingPosterior
 from gpx.methods.weight_space.posterior import QSGPPosterior
 from gpx.methods.weight_space.qsgp import QSGP
@@ -40,10 +42,12 @@ __all__ = [
     "QSRVM",
     "SGPR",
     "SKI",
+    "SSGP",
     "SVGP",
     "SWSGP",
     "VNNGP",
     "AuxiliarySolver",
+    "VSSGP",
     "CGLBPosterior",
     "ExactGP",
     "ExactPosterior",
@@ -69,6 +73,7 @@ __all__ = [
     "SGPRPosterior",
     "SKIPosterior",
     "SVGPPosterior",
+    "SparseSpectrumPosterior",
     "Vecchia",
     "VecchiaPosterior",
     "WeightPriors",

@@ -16,6 +16,7 @@ from gpx.methods.ski.evidence import SKIEvidence
 from gpx.methods.sparse.cg_lower_bound import CGLowerBound
 from gpx.methods.sparse.collapsed_elbo import CollapsedELBO
 from gpx.methods.sparse.svgp_elbo import SVGPELBO
+from gpx.methods.sparse_spectrum.evidence import SparseSpectrumELBO, SparseSpectrumEvidence
 from gpx.methods.weight_space.exact_elbo import WeightSpaceELBO
 from gpx.methods.weight_space.inducing_elbo import InducingELBO
 from gpx.methods.weight_space.quadruply_stochastic_elbo import QuadruplyStochasticELBO
@@ -41,6 +42,8 @@ __all__ = [
     "SKIEvidence",
     "SWSGPObjective",
     "SiteBoundELBO",
+    "SparseSpectrumELBO",
+    "SparseSpectrumEvidence",
     "VecchiaMLL",
     "WeightSpaceELBO",
     "exact_site_elbo",

@@ -27,6 +27,8 @@ METHODS = {
     "vnngp": ["approx=vnngp", "approx.num_neighbours=4"],
     "vecchia": ["approx=vecchia", "approx.num_neighbours=8"],
     "grief": ["approx=grief", "approx.num_eigenfunctions=20"],
+    "ssgp": ["approx=ssgp", "approx.num_basis=20"],
+    "vssgp": ["approx=vssgp", "approx.num_basis=20"],
     "reweighted": ["approx=reweighted", "approx.num_basis=20"],
     "relevance_vectors": ["approx=reweighted", "inference=relevance_vectors", "approx.priors=null"],
 }

@@ -113,6 +113,8 @@ MODELS = {
     "SWSGP": lambda: models.SWSGP(**parts(), num_inputs=2, num_inducing=7, num_neighbours=3),
     "VNNGP": lambda: models.VNNGP(**parts(), num_inputs=2, num_data=36, num_neighbours=5),
     "Vecchia": lambda: models.Vecchia(**parts(), num_neighbours=10, block_size=4),
+    "SSGP": lambda: models.SSGP(**parts(), num_inputs=2, num_basis=8, draws=2),
+    "VSSGP": lambda: models.VSSGP(**parts(), num_inputs=2, num_basis=8, draws=2),
     "Reweighted": lambda: models.Reweighted(
         **parts(),
         basis=partial(bases.GridFeatures, num_inputs=2),

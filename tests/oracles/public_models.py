@@ -90,6 +90,8 @@ MODELS = {
     "SWSGP": lambda: points(models.SWSGP, num_neighbours=5),
     "VNNGP": lambda: gaussian(models.VNNGP, num_inputs=INPUTS, num_data=NUM, num_neighbours=8),
     "Vecchia": lambda: gaussian(models.Vecchia, num_neighbours=10, block_size=4),
+    "SSGP": lambda: gaussian(models.SSGP, num_inputs=INPUTS, num_basis=20, draws=2),
+    "VSSGP": lambda: gaussian(models.VSSGP, num_inputs=INPUTS, num_basis=20, draws=2),
     "Reweighted": lambda: gaussian(
         models.Reweighted,
         basis=partial(GridFeatures, num_inputs=INPUTS),
@@ -118,6 +120,8 @@ OBJECTIVES = {
     "SWSGPObjective": ("SWSGP", lambda: objectives.SWSGPObjective(NUM)),
     "VNNGPELBO": ("VNNGP", lambda: objectives.VNNGPELBO(NUM)),
     "VecchiaMLL": ("Vecchia", objectives.VecchiaMLL),
+    "SparseSpectrumEvidence": ("SSGP", objectives.SparseSpectrumEvidence),
+    "SparseSpectrumELBO": ("VSSGP", objectives.SparseSpectrumELBO),
     "ReweightedEvidence": ("Reweighted", objectives.ReweightedEvidence),
 }
 """Public objective -> a model it fits, and how it is made."""

@@ -1,0 +1,105 @@
+"""Posterior process of regression on learned waves."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpx.backends import DEFAULT_BUDGET, row_chunks
+from gpx.bases.sufficient_statistics import WeightPosterior
+from gpx.means.base import Mean
+from gpx.methods.base.model import Marginals, Posterior
+from gpx.methods.sparse_spectrum.spectrum import LearnedSpectrum
+
+
+class SparseSpectrumPosterior(Posterior):
+    """Posterior process of ``SSGP`` and ``VSSGP``; needs no training data.
+
+    f(x) = m(x) + phi(x)^T w with w ~ N(weights, B^{-1}), B = factor factor^T; features whose
+    frequencies are uncertain add the variance that this gives at the weights.
+
+    Attributes:
+        weights (m,), factor (m, m): see above.
+        squares (m,): E w^2.
+    """
+
+    data_sized = ("weights", "factor", "squares")
+    weights: Tensor
+    factor: Tensor
+    squares: Tensor
+
+    def __init__(self, spectrum: LearnedSpectrum, mean: Mean) -> None:
+        super().__init__()
+        self.spectrum = copy.deepcopy(spectrum).requires_grad_(False)
+        self.mean = copy.deepcopy(mean).requires_grad_(False)
+        device = spectrum.points.device
+        for name in self.data_sized:
+            self.register_buffer(name, torch.zeros(0, dtype=torch.float64, device=device))
+
+    def fill(self, found: WeightPosterior) -> None:
+        """Take the posterior of the weights. Cost: m^3 / 3 multiply-adds."""
+        self.weights, self.factor = found.mean.clone(), found.factor.clone()
+        self.squares = torch.cholesky_inverse(found.factor).diagonal() + found.mean.square()
+
+    @property
+    def num_inputs(self) -> int | None:
+        """Columns of the inputs."""
+        return self.spectrum.num_inputs
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """Moves between devices, but what was factorised stays in float64."""
+        kept = {name: getattr(self, name) for name in self.data_sized}
+        super()._apply(fn, recurse)
+        for name, value in kept.items():
+            setattr(self, name, value.to(getattr(self, name).device))
+        return self
+
+    @property
+    def _of_weights(self) -> WeightPosterior:
+        return WeightPosterior(torch.ones_like(self.weights), self.weights, self.factor)
+
+    def facts(self) -> dict[str, bool | int | float | str]:
+        """As in ``Posterior``."""
+        return {"num_basis": self.spectrum.num_basis}
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Marginals:
+        """Mean and variance of the latent function at x (t, d).
+
+        Where frequencies are uncertain it is no Gaussian, and these are its moments.
+
+        Cost: m^2 / 2 multiply-adds a row; memory of a block of features.
+        """
+        mean, variance = x.new_empty(x.shape[0]), x.new_empty(x.shape[0])
+        found = self._of_weights
+        for rows in self._blocks(x):
+            features, own = self.spectrum.moments(x[rows])
+            latent, variance[rows] = found.marginals(features.mT)
+            mean[rows] = self.mean(x[rows]) + latent
+            if own is not None:
+                variance[rows] += own @ self.squares.to(x.dtype)
+        return Marginals(mean, variance)
+
+    @torch.no_grad()
+    def sample_paths(self, num: int, *, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
+        """``num`` posterior functions x (t, d) -> (num, t): draws of weights and frequencies.
+
+        Cost: num m^2 / 2 multiply-adds once, O(num m d) per row.
+        """
+        weights = self._of_weights.draw(num, generator=generator)
+        functions = self.spectrum.paths(num, generator=generator)
+
+        @torch.no_grad()
+        def paths(x: Tensor) -> Tensor:
+            parts = [functions(x[rows], weights.to(x.dtype)) for rows in self._blocks(x)]
+            found = torch.cat(parts, 1) if parts else x.new_zeros(num, 0)
+            return found + self.mean(x)
+
+        return paths
+
+    def _blocks(self, x: Tensor) -> Any:
+        return row_chunks(len(x), 4 * 8 * self.spectrum.num_basis, DEFAULT_BUDGET)
