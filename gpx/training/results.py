@@ -107,6 +107,11 @@ def summary(metrics: Mapping[str, Any]) -> list[str]:
     for name, prefix in rows.items():
         cells = [metrics.get(f"{prefix}.{column}") for column in columns]
         lines.append(name.ljust(width) + "".join(_cell(cell) for cell in cells))
+    if "test.mnlp_gap" in metrics:
+        lines.append(
+            f"mnlp of training targets {metrics['train.mnlp']:.4f}, of test targets "
+            f"{metrics['test.mnlp']:.4f}: gap {metrics['test.mnlp_gap']:.4f}"
+        )
     lines.append(
         f"evidence {metrics['train.evidence']:.1f} nats ({metrics['train.evidence_kind']}), "
         f"{metrics['train.steps']} steps in {metrics['train.seconds']:.1f} s, "

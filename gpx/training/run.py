@@ -377,6 +377,8 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
         "memory.peak_mib": peak_memory_mib(state.device),
     }
     metrics |= {f"train.{name}": value for name, value in evidence.facts.items()}
+    if "train.mnlp" in metrics:  # of models that can over-fit, which say so
+        metrics["test.mnlp_gap"] = metrics["test.mnlp"] - metrics["train.mnlp"]
     metrics |= {f"predict.{name}": value for name, value in predictor.posterior.facts().items()}
     if state.options.baselines:
         for name, values in baselines(data).items():

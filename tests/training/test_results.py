@@ -30,3 +30,10 @@ def test_without_baselines():
 def test_columns_of_huge_numbers_stay_apart():
     table = summary(METRICS | {"test.rmse": 12345.678, "test.mnlp": 17139.64})[2]
     assert table.split()[1:] == ["1.23e+04", "1.71e+04"]
+
+
+def test_over_fitting_is_said():
+    gap = {"train.mnlp": -0.75, "test.mnlp_gap": 0.5}
+    assert summary(METRICS | gap)[-2] == (
+        "mnlp of training targets -0.7500, of test targets -0.2500: gap 0.5000"
+    )
