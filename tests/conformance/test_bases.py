@@ -56,6 +56,9 @@ REGISTRY = {
     "ImportanceWeightedFourier": lambda: bases.ImportanceWeightedFourier(
         rbf(), 24, num_inputs=D
     ).double(),
+    "LaplacianEigenfunctions": lambda: placed(
+        bases.LaplacianEigenfunctions, num_inputs=D, num_basis=12, boundary=3.0, block_columns=4
+    ),
     "KernelDictionary": lambda: bases.KernelDictionary(
         rbf(), centres(), block_size=4, precision=2.0
     ).double(),
@@ -67,8 +70,10 @@ REGISTRY = {
 NAMES = sorted(REGISTRY)
 DIAGONAL = [name for name in NAMES if name not in ("InducingPoints", "TrainingPoints")]
 """Bases whose prior precision is diagonal."""
-LEARNS = [name for name in NAMES if name != "ImportanceWeightedFourier"]
-"""Bases whose features move with the kernel; importance weights carry the kernel instead."""
+LEARNS = [
+    name for name in NAMES if name not in ("ImportanceWeightedFourier", "LaplacianEigenfunctions")
+]
+"""Bases whose features move with the kernel; with the others prior variances carry it instead."""
 
 
 def inputs(n=9):

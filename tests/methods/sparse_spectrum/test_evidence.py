@@ -7,7 +7,7 @@ import torch
 from torch.distributions import MultivariateNormal
 
 from gpx.errors import ConfigError
-from gpx.kernels import RBF, Matern32
+from gpx.kernels import RBF, Matern32, Periodic
 from gpx.likelihoods import Bernoulli, Gaussian
 from gpx.means import Constant
 from gpx.methods.sparse_spectrum import evidence as streamed
@@ -238,6 +238,8 @@ def test_what_does_not_fit():
         VSSGP(kernel=Matern32(2), **parts)
     with pytest.raises(ConfigError, match="RBF or Matern kernel of all inputs, got RBF"):
         SSGP(kernel=RBF(1, active_dims=[0]), **parts)
+    with pytest.raises(ConfigError, match="Periodic has no such spectral representation"):
+        SSGP(kernel=Periodic(2), **parts)
     with pytest.raises(ConfigError, match=r"std=0.0 above 0"):
         VSSGP(kernel=rbf(), **parts, std=0.0)
     with pytest.raises(ConfigError, match="needs the Gaussian likelihood, got Bernoulli"):

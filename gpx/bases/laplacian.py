@@ -1,0 +1,189 @@
+"""Eigenfunctions of the Laplacian on a box: functions that no hyperparameter moves."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpx.bases.base import Basis, check_inputs
+from gpx.bases.fourier.random_fourier import frequencies_per_block
+from gpx.errors import ConfigError, ShapeError, class_name
+from gpx.kernels import RBF, Kernel, Matern
+
+LEAST_SHARE = 0.9
+"""Share of the prior variance at the middle of the box below which the functions are too few."""
+
+
+class LaplacianEigenfunctions(Basis):
+    """phi_j(x) = prod_k sin(pi j_k (x_k - c_k + L_k) / (2 L_k)) / sqrt(L_k), weights N(0, s(w_j)).
+
+    With w_j = pi j / (2 L) and s the spectral density of the kernel, phi^T diag(s) phi tends to the
+    kernel inside the box |x - c| < L as functions grow in number. Hyperparameters enter through s
+    alone, so that ``Reweighted`` learns the kernel from sums over the data. The functions are zero
+    on the box and beyond it: it reaches beyond the data.
+
+    Args:
+        kernel: RBF or Matern of all columns, whose spectral densities fall with the frequency.
+        num_basis: m; the lowest frequencies are taken, in units of the lengthscales at the start.
+        num_inputs: d.
+        boundary: half-width of the box over that of the data, more than 1; the kernel is right
+            where the boundary is a few lengthscales away.
+        block_columns: upper limit of columns per block (the largest divisor of m below it).
+
+    Attributes:
+        centre (d,), half_width (d,): of the box.
+        orders (m, d): j, from 1.
+
+    Raises:
+        ConfigError: another kernel, or options out of range.
+
+    Cost: O(n m d) a product of sines; choosing the functions O(d m log^2 m).
+    Source: Solin and Sarkka, "Hilbert space methods for reduced-rank Gaussian process regression",
+    2020.
+    """
+
+    follows_kernel = True
+    kernel: RBF | Matern
+    num_inputs: int
+    centre: Tensor
+    half_width: Tensor
+    orders: Tensor
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        num_basis: int,
+        num_inputs: int,
+        boundary: float = 1.5,
+        block_columns: int = 500,
+    ) -> None:
+        super().__init__()
+        if not isinstance(kernel, RBF | Matern) or kernel.active_dims is not None:
+            raise ConfigError(
+                "eigenfunctions of the Laplacian need an RBF or Matern kernel of all inputs, got "
+                f"{class_name(kernel)}; give one of these, with active_dims=None"
+            )
+        if num_basis < 1 or block_columns < 1 or not 1.0 < boundary < math.inf:
+            raise ConfigError(
+                f"num_basis={num_basis} and block_columns={block_columns} must be at least 1, "
+                f"boundary={boundary} above 1 and finite"
+            )
+        kernel.num_spectral_normals(num_inputs)  # says where a kernel of RBF has no spectrum
+        self.kernel = kernel
+        self.num_basis, self.num_inputs = num_basis, num_inputs
+        self.boundary = boundary
+        self.block_size = frequencies_per_block(num_basis, block_columns)
+        double = torch.float64
+        self.register_buffer("centre", torch.zeros(num_inputs, dtype=double))
+        self.register_buffer("half_width", torch.ones(num_inputs, dtype=double))
+        self.register_buffer("orders", torch.ones(num_basis, num_inputs, dtype=torch.int64))
+        self._choose()
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """Moves between devices; the box stays in float64."""
+        kept = self.centre, self.half_width
+        super()._apply(fn, recurse)
+        self.centre, self.half_width = (value.to(self.orders.device) for value in kept)
+        return self
+
+    @torch.no_grad()
+    def place(self, x: Tensor) -> None:
+        """Lay the box over x (n, d) and choose the functions for the kernel as it is."""
+        low, high = x.double().amin(0), x.double().amax(0)
+        width = 0.5 * (high - low)
+        self.centre = 0.5 * (low + high)
+        self.half_width = self.boundary * torch.where(width > 0.0, width, torch.ones_like(width))
+        self._choose()
+
+    @torch.no_grad()
+    def _choose(self) -> None:
+        """The m multi-indices of least sum of (lengthscale w)^2, input by input."""
+        steps = self.kernel.lengthscale.detach().double().to(self.half_width) / self.half_width
+        device, m = self.half_width.device, self.num_basis
+        cost, orders = self.half_width.new_zeros(1), torch.zeros(1, 0, dtype=torch.int64)
+        orders = orders.to(device)
+        for step in steps.expand(self.num_inputs):
+            # of i + 1 that cost less only the first m / (i + 1) orders can be among the m best
+            counts = m // torch.arange(1, len(cost) + 1, device=device)
+            before = torch.arange(len(cost), device=device).repeat_interleave(counts)
+            first = counts.cumsum(0) - counts
+            own = torch.arange(len(before), device=device) - first[before] + 1
+            more = cost[before] + (step * own).square()
+            # stable: which of two alike is taken must not depend on the machine
+            best = more.sort(stable=True).indices[:m]
+            cost = more[best]
+            orders = torch.cat([orders[before[best]], own[best].unsqueeze(1)], 1)
+        self.orders = orders
+
+    def forward(self, x: Tensor, columns: Tensor | None = None) -> Tensor:
+        """As in ``Basis``; nothing of it depends on the kernel. Warns of inputs beyond the box."""
+        check_inputs(x, "LaplacianEigenfunctions")
+        if x.shape[1] != self.num_inputs:
+            raise ShapeError(
+                f"LaplacianEigenfunctions is made for {self.num_inputs} inputs, got {x.shape[1]} "
+                "columns"
+            )
+        orders = self.orders if columns is None else self.orders[columns]
+        angle = (x - self.centre.to(x.dtype)) / self.half_width.to(x.dtype)
+        beyond = (angle.abs() > 1.0).any(1)
+        if bool(beyond.any()):
+            warnings.warn(
+                f"{int(beyond.sum())} of {len(x)} inputs lie beyond the box of the Laplacian's "
+                "eigenfunctions, where these are zero and so is the variance; use a larger "
+                "boundary",
+                stacklevel=2,
+            )
+        angle = (0.5 * math.pi) * (angle.clamp(-1.0, 1.0) + 1.0)
+        product = x.new_ones(len(x), len(orders))
+        for column in range(self.num_inputs):
+            wave = angle[:, column, None] * orders[:, column].to(x.dtype)
+            product = product * wave.sin_()
+        return product / self.half_width.prod().sqrt().to(x.dtype)
+
+    def frequencies(self) -> Tensor:
+        """w (m, d), radians per unit of x; float64."""
+        return self.orders.double() * (0.5 * math.pi) / self.half_width
+
+    def log_variances(self) -> Tensor:
+        """log s(w) (m,), float64, differentiable in the kernel."""
+        return self.kernel.log_spectral_density(self.frequencies() / (2.0 * math.pi)).double()
+
+    def precision_diagonal(self, columns: Tensor | None = None) -> Tensor:
+        """1 / s(w), in the kernel's dtype."""
+        precision = (-self.log_variances()).exp().to(self.kernel.lengthscale.dtype)
+        return precision if columns is None else precision[columns]
+
+    def mean_column_square(self) -> Tensor:
+        """Mean over a uniform input in the box, alike for all: prod_k 1 / (2 L_k), 0-d."""
+        return (0.5 / self.half_width).prod().to(self.kernel.lengthscale.dtype)
+
+    @torch.no_grad()
+    def captured(self) -> float:
+        """Share of the prior variance at the middle of the box that the functions have.
+
+        Above one where the lengthscale reaches the boundary.
+        """
+        squares = (self.orders % 2).double().prod(1)  # sines of odd order are +-1 there
+        total = (self.log_variances().exp() * squares).sum() / self.half_width.prod()
+        return float(total / self.kernel.outputscale.double())
+
+    def facts(self) -> dict[str, bool | int | float | str]:
+        """Which share of the prior variance the functions have."""
+        return {"captured_variance": self.captured()}
+
+    def warn_of_few(self) -> bool:
+        """As in ``Basis``: the share of the prior variance that is missed."""
+        share = self.captured()
+        few = share < LEAST_SHARE
+        if few:
+            warnings.warn(
+                f"the {self.num_basis} eigenfunctions of the Laplacian have {100 * share:.0f} % of "
+                "the kernel's variance: its lengthscales are too short for so few; take more "
+                "(num_basis), or a smaller boundary",
+                stacklevel=2,
+            )
+        return few
