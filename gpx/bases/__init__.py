@@ -18,6 +18,7 @@ from gpx.bases.grid_eigenfunctions.features import GridFeatures
 from gpx.bases.grid_eigenfunctions.grid import GridOptions
 from gpx.bases.grid_eigenfunctions.interpolation import GridInterpolation
 from gpx.bases.inducing_points import InducingPoints, TrainingPoints
+from gpx.bases.interpolated_grid import InterpolatedGrid
 from gpx.bases.laplacian import LaplacianEigenfunctions
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "ImportanceWeightedFourier",
     "ImportanceWeights",
     "InducingPoints",
+    "InterpolatedGrid",
     "KernelDictionary",
     "LaplacianEigenfunctions",
     "OrthogonalFourier",

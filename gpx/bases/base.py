@@ -14,6 +14,7 @@ from gpx.errors import ConfigError, ShapeError, class_name
 
 if TYPE_CHECKING:
     from gpx.bases.sufficient_statistics import SufficientStatistics
+    from gpx.operators import Interpolation
 
 
 class Basis(DataSized, ABC):
@@ -33,8 +34,10 @@ class Basis(DataSized, ABC):
         num_inputs: d, where the basis is made for a number of input columns.
         parts: equal contiguous parts of a block whose columns are nearly orthogonal to those of
             the other parts over the data; one where nothing is known.
-        follows_kernel: whether hyperparameters of the kernel move the prior precisions and leave
-            the functions as they are.
+        follows_kernel: whether hyperparameters of the kernel move the prior of the weights and
+            leave the functions as they are.
+        dense_prior: whether ``prior_covariance`` is to be the prior of the weights, which are
+            correlated, in the place of variances.
     """
 
     kernel: nn.Module
@@ -43,6 +46,7 @@ class Basis(DataSized, ABC):
     num_inputs: int | None = None
     parts: int = 1
     follows_kernel: bool = False
+    dense_prior: bool = False
 
     @property
     def num_blocks(self) -> int:
@@ -89,6 +93,14 @@ class Basis(DataSized, ABC):
     def log_variances(self) -> Tensor:
         """-log S (m,), differentiable where the kernel moves it."""
         return -self.precision_diagonal().log()
+
+    def prior_covariance(self) -> Tensor:
+        """S^-1 (m, m), float64, differentiable where the kernel moves it."""
+        return torch.diag(self.log_variances().double().exp())
+
+    def sparse_rows(self, x: Tensor) -> Interpolation | None:
+        """The features at training inputs x (n, d) as a sparse matrix, where they are one."""
+        return None
 
     # -- the training data, once, before the first use --------------------------------------------
 

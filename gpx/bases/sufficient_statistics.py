@@ -13,6 +13,7 @@ from gpx.backends import row_chunks
 from gpx.bases.base import Basis
 from gpx.errors import ConfigError, ShapeError
 from gpx.linalg import cholesky
+from gpx.operators import Interpolation
 
 LOG_TWO_PI = math.log(2.0 * math.pi)
 
@@ -123,8 +124,11 @@ def sufficient_statistics(
         rows: per block; None: as many as stay in the device's cache.
 
     Cost: n m^2 / 2 multiply-adds (in the dtype of x, added up in float64) and the features; memory
-    O(m^2 + block).
+    O(m^2 + block). Of sparse features with q entries a row: O(n q^2).
     """
+    sparse = basis.sparse_rows(x)
+    if sparse is not None:
+        return interpolation_statistics(sparse, residual)
     row = basis.num_basis * x.element_size()
     budget = block_bytes(x.device) if rows is None else rows * row
 
@@ -133,6 +137,33 @@ def sufficient_statistics(
             yield basis(x[chosen]).mT, residual[chosen], None
 
     return summed(blocks(), basis.num_basis, x)
+
+
+@torch.no_grad()
+def interpolation_statistics(weights: Interpolation, residual: Tensor) -> SufficientStatistics:
+    """Statistics of a sparse interpolation matrix W in place of Phi.
+
+    A data point touches q^2 entries of the sums, whatever n and m: added to older statistics it is
+    the online update of structured kernel interpolation.
+
+    Args:
+        weights: W (n, m) with q entries a row.
+        residual (n,): y - m(x).
+
+    Cost: O(n q^2) time, O(m^2 + block) memory.
+    Source: Evans thesis, section 5.3.3; Stanton et al. 2021 (online).
+    """
+    m, q = weights.num_columns, weights.values.shape[1]
+    gram = torch.zeros(m * m, dtype=torch.float64, device=residual.device)
+    projected = gram.new_zeros(m)
+    for rows in row_chunks(len(residual), 2 * 8 * q * q, block_bytes(residual.device)):
+        values, indices = weights.values[rows].double(), weights.indices[rows]
+        places = indices.unsqueeze(2) * m + indices.unsqueeze(1)
+        gram.index_add_(0, places.flatten(), (values.unsqueeze(2) * values.unsqueeze(1)).flatten())
+        aimed = values * residual[rows].double().unsqueeze(1)
+        projected.index_add_(0, indices.flatten(), aimed.flatten())
+    squared = torch.dot(residual.double(), residual.double())
+    return SufficientStatistics(gram.view(m, m), projected, squared, len(residual))
 
 
 def block_bytes(device: torch.device) -> int:

@@ -56,6 +56,7 @@ REGISTRY = {
     "ImportanceWeightedFourier": lambda: bases.ImportanceWeightedFourier(
         rbf(), 24, num_inputs=D
     ).double(),
+    "InterpolatedGrid": lambda: placed(bases.InterpolatedGrid, num_inputs=D, num_basis=49),
     "LaplacianEigenfunctions": lambda: placed(
         bases.LaplacianEigenfunctions, num_inputs=D, num_basis=12, boundary=3.0, block_columns=4
     ),
@@ -68,12 +69,12 @@ REGISTRY = {
     "TrainingPoints": lambda: started(bases.TrainingPoints(rbf(), 12, D, 40).double()),
 }
 NAMES = sorted(REGISTRY)
-DIAGONAL = [name for name in NAMES if name not in ("InducingPoints", "TrainingPoints")]
+DENSE = ("InducingPoints", "InterpolatedGrid", "TrainingPoints")
+DIAGONAL = [name for name in NAMES if name not in DENSE]
 """Bases whose prior precision is diagonal."""
-LEARNS = [
-    name for name in NAMES if name not in ("ImportanceWeightedFourier", "LaplacianEigenfunctions")
-]
-"""Bases whose features move with the kernel; with the others prior variances carry it instead."""
+FIXED = ("ImportanceWeightedFourier", "InterpolatedGrid", "LaplacianEigenfunctions")
+LEARNS = [name for name in NAMES if name not in FIXED]
+"""Bases whose features move with the kernel; with the others the prior carries it instead."""
 
 
 def inputs(n=9):

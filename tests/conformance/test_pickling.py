@@ -80,6 +80,7 @@ BASES = {
     "ImportanceWeightedFourier": lambda: bases.ImportanceWeightedFourier(rbf(), 8, 2),
     "InducingPoints": lambda: bases.InducingPoints(rbf(), X[:5]),
     "KernelDictionary": lambda: bases.KernelDictionary(rbf(), X[:5]),
+    "InterpolatedGrid": lambda: bases.InterpolatedGrid(rbf(), 36, 2),
     "LaplacianEigenfunctions": lambda: bases.LaplacianEigenfunctions(rbf(), 8, 2),
     "OrthogonalFourier": lambda: bases.OrthogonalFourier(rbf(), 8),
     "QuasiMonteCarloFourier": lambda: bases.QuasiMonteCarloFourier(rbf(), 8),

@@ -5,7 +5,7 @@ from functools import partial
 import torch
 
 from gpx import models, objectives
-from gpx.bases import GridFeatures, RandomFourier
+from gpx.bases import GridFeatures, InterpolatedGrid, RandomFourier
 from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli, Gaussian, GaussianOutputs
 from gpx.means import Constant, Zero
@@ -96,6 +96,12 @@ MODELS = {
         models.Reweighted,
         basis=partial(GridFeatures, num_inputs=INPUTS),
         num_basis=20,
+        inference="type2",
+    ),
+    "Reweighted interpolated": lambda: gaussian(
+        models.Reweighted,
+        basis=partial(InterpolatedGrid, num_inputs=INPUTS),
+        num_basis=64,
         inference="type2",
     ),
 }

@@ -47,9 +47,10 @@ class Reweighted(ReweightedState, Model):
         basis: on ``kernel``; or a class, or any callable, that makes one of ``kernel`` and
             ``num_basis``: ``GridFeatures`` (the leading eigenfunctions on a grid),
             ``TrainingPoints`` (kernel functions at training inputs: a relevance vector machine),
-            Fourier features, or ``ImportanceWeightedFourier``, whose prior variances follow from
-            the kernel's hyperparameters, which are what is learned then (diagonal, type2, no
-            priors).
+            Fourier features; or one whose prior follows from the kernel's hyperparameters, which
+            are what is learned then (diagonal, type2, no priors): ``ImportanceWeightedFourier``,
+            ``LaplacianEigenfunctions``, or ``InterpolatedGrid``, the weights of which have the
+            kernel's covariance on a grid.
         num_basis: m, at most (a small grid has fewer eigenfunctions).
         structure: of the prior: ``diagonal`` (a variance for every function, O(m^3) an evaluation
             or O(rank^2 m)), ``orthogonal`` (for every eigenvector of Phi^T Phi, O(m)), or
@@ -140,7 +141,9 @@ class Reweighted(ReweightedState, Model):
         return HyperPriors(weight, noise, self.priors.tail_variances(self.form.sums.values))
 
     def log_variances(self) -> Tensor:
-        """log g (k,), differentiable in what is learned."""
+        """log g (k,), or the entries of a dense prior; differentiable in what is learned."""
+        if self.basis.dense_prior:
+            return self.basis.prior_covariance().flatten()
         return self.basis.log_variances() if self.basis.follows_kernel else self.log_weights
 
     @property
@@ -226,7 +229,9 @@ class Reweighted(ReweightedState, Model):
         self._set_noise(noise)
         self.samples = self.log_weights.new_zeros(0, self.form.num_weights + 1)
         turns = 0 if priors is None else priors.tails
-        self.note = f"{start.note}; {self.form.num_weights - turns} prior variances, "
+        variances = "" if self.basis.dense_prior else f"{self.form.num_weights - turns} "
+        prior = "the kernel's covariance" if self.basis.dense_prior else "prior variances"
+        self.note = f"{start.note}; {variances}{prior}, "
         self.note += f"{self.form.path} form" + (f", {turns} turns of their axes" if turns else "")
         if self.inference == "type2" and learned:
             self.note += (
@@ -301,8 +306,11 @@ class Reweighted(ReweightedState, Model):
             self._warned = self.basis.warn_of_few()
         samples = self.samples if len(self.samples) else self.position[None]
         basis, statistics, sums = self.basis, self.statistics, self.latent_sums
-        kept = relevant(samples)
-        few = basis.subset(kept) if self.structure == "diagonal" else None
+        kept = samples.new_zeros(0, dtype=torch.int64)
+        few = None
+        if self.structure == "diagonal" and not basis.dense_prior:
+            kept = relevant(samples)
+            few = basis.subset(kept)
         if few is not None:
             basis = few
             statistics = statistics.of_functions(kept)

@@ -7,8 +7,10 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from gpx.bases.base import Basis
 from gpx.bases.sufficient_statistics import SufficientStatistics
 from gpx.data_sized import DataSized
+from gpx.methods.reweighted.interpolation import InterpolatedForm
 from gpx.methods.reweighted.orthogonal import OrthogonalForm, ReflectedForm
 from gpx.methods.reweighted.weights import (
     CompressedForm,
@@ -24,7 +26,11 @@ WORTH_COMPRESSING = 0.6
 
 
 def reweighted_form(
-    statistics: SufficientStatistics, structure: Structure, frame: Tensor | None = None
+    statistics: SufficientStatistics,
+    structure: Structure,
+    frame: Tensor | None = None,
+    *,
+    dense_prior: bool = False,
 ) -> ReweightedForm:
     """The path for statistics: exact for its structure, the cheapest one there is.
 
@@ -38,12 +44,15 @@ def reweighted_form(
         structure: of the prior.
         frame (m, rank): for householder, the eigenvectors that it turns, as they were when the
             prior was learned: another computation of them may differ in signs.
+        dense_prior: whether the prior is a covariance of all weights, which the basis gives.
 
     Cost: one eigendecomposition of Phi^T Phi.
     """
     if structure == "householder":
         return ReflectedForm(CompressedStatistics(statistics, frame))
     compressed = CompressedStatistics(statistics)
+    if dense_prior:
+        return InterpolatedForm(compressed)
     if structure == "orthogonal":
         return OrthogonalForm(compressed)
     m = len(statistics.projected)
@@ -58,7 +67,8 @@ class ReweightedState(DataSized):
     Attributes:
         gram (m, m), projected (m,): sums over the data.
         totals (2 or more,): |r|^2, n, and further numbers of the module.
-        samples (T, k + 1): (log g, log noise variance).
+        samples (T, k + 1): (log g, log noise variance); of a basis with a dense prior, its entries
+            in the place of log g.
         frame (m, rank): for ``householder``, the eigenvectors that its prior turns.
         latent_sums (T, m + 1): of a probit model, Phi^T r and |r|^2 of the latent targets that
             belong to each sample; (0, 0) for others, whose targets are those of the statistics.
@@ -71,6 +81,7 @@ class ReweightedState(DataSized):
         "frame",
         "latent_sums",
     )
+    basis: Basis
     structure: Structure
     gram: Tensor
     projected: Tensor
@@ -106,7 +117,9 @@ class ReweightedState(DataSized):
     def form(self) -> ReweightedForm:
         """The path from these statistics to evidence and posterior."""
         if self._form is None:
-            self._form = reweighted_form(self.statistics, self.structure, self.frame)
+            self._form = reweighted_form(
+                self.statistics, self.structure, self.frame, dense_prior=self.basis.dense_prior
+            )
         return self._form
 
     def retarget(self, projected: Tensor, squared: Tensor) -> None:

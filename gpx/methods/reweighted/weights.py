@@ -185,6 +185,7 @@ class CompressedStatistics:
         vectors (m, rank), values (rank,): V and Lambda, largest first.
         targets (rank,): b.
         rest (): never negative.
+        projected (m,), squared (): Phi^T r and |r|^2 as they were given.
         num_data: n.
 
     Cost: one eigendecomposition, about 10 m^3 operations.
@@ -204,6 +205,7 @@ class CompressedStatistics:
         self.num_basis = statistics.gram.shape[0]
 
     def _aim(self, projected: Tensor, squared: Tensor) -> None:
+        self.projected, self.squared = projected, squared
         self.targets = (projected @ self.vectors) / self.values.sqrt()
         self.rest = (squared - self.targets.square().sum()).clamp_min(0.0)
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from linear_features import log_density
 
-from gpx.bases.sufficient_statistics import SufficientStatistics
+from gpx.bases.sufficient_statistics import SufficientStatistics, interpolation_statistics
 from gpx.kernels import RBF, Matern32
 from gpx.linalg.interpolation import RegularAxis
-from gpx.methods.reweighted.interpolation import interpolated_process, interpolation_statistics
+from gpx.methods.reweighted.interpolation import interpolated_process
 from gpx.methods.reweighted.weights import CompressedStatistics
 from gpx.operators import Interpolation, Kronecker
 

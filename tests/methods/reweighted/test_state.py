@@ -5,7 +5,9 @@ import torch
 from linear_features import draw, features_and_targets, position, posterior, value
 from torch import nn
 
+from gpx.bases import RandomFourier
 from gpx.bases.sufficient_statistics import SufficientStatistics
+from gpx.kernels import RBF
 from gpx.methods.reweighted.state import ReweightedState, reweighted_form
 from gpx.methods.reweighted.weights import CompressedStatistics
 
@@ -16,6 +18,7 @@ class Kept(ReweightedState):
     def __init__(self, structure="diagonal"):
         super().__init__()
         self.structure = structure
+        self.basis = RandomFourier(RBF(1), 4)
         self.other = nn.Parameter(torch.ones(1))
         self.register_state(3)
 

@@ -1,0 +1,179 @@
+"""Interpolation on a regular grid as basis functions, for any kernel: kernel interpolation."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Literal, NoReturn, get_args
+
+import torch
+from torch import Tensor
+
+from gpx.bases.base import Basis, check_inputs
+from gpx.errors import ConfigError, ShapeError
+from gpx.kernels.base import Kernel
+from gpx.linalg.interpolation import Method, Outside, RegularAxis
+from gpx.operators import Interpolation
+
+MARGIN = 2
+"""Cells between the data and the ends of an axis: the stencil of cubic weights never leaves it."""
+LEAST_POINTS = 2 * MARGIN + 2
+"""Of an axis."""
+
+Beyond = Literal["clamp", "error"]
+
+
+class InterpolatedGrid(Basis):
+    """f(x) = w(x)^T u with sparse interpolation weights w and u ~ N(0, K), K the kernel on a grid.
+
+    The weights know no kernel, so that the sums of W^T W and W^T y over the data serve every kernel
+    of any family, stationary or not, and rows come and go at 4^(2 d) additions each. ``Reweighted``
+    learns the kernel from them at a cost that n does not enter.
+
+    Args:
+        kernel: any.
+        num_basis: m, grid points at most: the largest whole number to the power of d.
+        num_inputs: d.
+        interpolation: ``cubic`` (4 points an axis) or ``linear`` (2).
+        outside: what predictions do beyond the grid: ``clamp`` (to its edge, with a warning that
+            counts them) or ``error``. Training rows are never beyond it, those added later may not.
+
+    Attributes:
+        origin (d,), spacing (d,): of the grid's axes.
+
+    Raises:
+        ConfigError: fewer than six points an axis, or an unknown option.
+
+    Cost: sums over the data O(n 4^(2 d)) time; m^2 kernel entries whenever the kernel moves.
+    Source: Evans thesis, section 5.3.3; Wilson and Nickisch 2015.
+    """
+
+    follows_kernel = True
+    dense_prior = True
+    kernel: Kernel
+    num_inputs: int
+    origin: Tensor
+    spacing: Tensor
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        num_basis: int,
+        num_inputs: int,
+        interpolation: Method = "cubic",
+        outside: Beyond = "clamp",
+    ) -> None:
+        super().__init__()
+        size = round(max(num_basis, 0) ** (1.0 / num_inputs))
+        size -= size**num_inputs > num_basis
+        if size < LEAST_POINTS:
+            raise ConfigError(
+                f"num_basis={num_basis} makes a grid of {size} points an axis for {num_inputs} "
+                f"inputs; interpolation needs {LEAST_POINTS}, num_basis="
+                f"{LEAST_POINTS**num_inputs}, and suits up to 3 inputs"
+            )
+        for name, value, allowed in (
+            ("interpolation", interpolation, get_args(Method)),
+            ("outside", outside, get_args(Beyond)),
+        ):
+            if value not in allowed:
+                raise ConfigError(f"{name}={value}: choose one of {', '.join(allowed)}")
+        self.kernel = kernel
+        self.size, self.num_inputs, self.num_basis = size, num_inputs, size**num_inputs
+        self.interpolation: Method = interpolation
+        self.outside: Beyond = outside
+        self.register_buffer("origin", torch.zeros(num_inputs, dtype=torch.float64))
+        self.register_buffer("spacing", torch.ones(num_inputs, dtype=torch.float64))
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """Where the grid lies stays in float64: rounding it would move every point."""
+        origin, spacing = self.origin, self.spacing
+        super()._apply(fn, recurse)
+        self.origin, self.spacing = origin.to(self.origin.device), spacing.to(self.spacing.device)
+        return self
+
+    @property
+    def axes(self) -> list[RegularAxis]:
+        """One per input column."""
+        places = zip(self.origin.tolist(), self.spacing.tolist(), strict=True)
+        return [RegularAxis(origin, spacing, self.size) for origin, spacing in places]
+
+    @torch.no_grad()
+    def place(self, x: Tensor) -> None:
+        """Lay the grid over the inputs x (n, d), two cells beyond them."""
+        low, high = x.double().amin(0), x.double().amax(0)
+        axes = [
+            RegularAxis.covering(a, b, self.size, margin=MARGIN)
+            for a, b in zip(low.tolist(), high.tolist(), strict=True)
+        ]
+        self.origin = low.new_tensor([axis.start for axis in axes])
+        self.spacing = low.new_tensor([axis.spacing for axis in axes])
+
+    def start(
+        self, x: Tensor, residual: Tensor, noise: Tensor, *, generator: torch.Generator
+    ) -> str:
+        """As in ``Basis``."""
+        self.place(x)
+        return f"grid {' x '.join([str(self.size)] * self.num_inputs)}"
+
+    def _weights(self, x: Tensor, outside: Outside) -> Interpolation:
+        check_inputs(x, "InterpolatedGrid")
+        if x.shape[1] != self.num_inputs:
+            raise ShapeError(
+                f"InterpolatedGrid is made for {self.num_inputs} inputs, got {x.shape[1]} columns"
+            )
+        method = self.interpolation
+        return Interpolation.of(
+            x.double(), self.axes, method=method, boundary="keys", outside=outside
+        )
+
+    def sparse_rows(self, x: Tensor) -> Interpolation:
+        """W (n, m), float64, at training inputs x (n, d).
+
+        Raises:
+            DataError: some lie beyond the grid.
+        """
+        return self._weights(x, "error")
+
+    def forward(self, x: Tensor, columns: Tensor | None = None) -> Tensor:
+        """As in ``Basis``: rows of 4^d weights among zeros; nothing of it depends on the kernel."""
+        weights = self._weights(x, self.outside)
+        found = x.new_zeros(len(x), self.num_basis)
+        found.scatter_add_(1, weights.indices, weights.values.to(x.dtype))
+        if self.outside == "clamp":
+            self._warn_of_outsiders(x)
+        return found if columns is None else found[:, columns]
+
+    def _warn_of_outsiders(self, x: Tensor) -> None:
+        place = (x.double() - self.origin) / self.spacing
+        beyond = int(((place < -1e-9) | (place > self.size - 1 + 1e-9)).any(1).sum())
+        if beyond:
+            warnings.warn(
+                f"{beyond} of {len(x)} inputs lie outside the interpolation grid and are moved to "
+                "its edge; train on data that reach as far",
+                stacklevel=3,
+            )
+
+    def points(self) -> Tensor:
+        """The grid points (m, d), the last axis fastest; float64."""
+        axes = [axis.points(self.origin) for axis in self.axes]
+        return torch.cartesian_prod(*axes).view(self.num_basis, self.num_inputs)
+
+    def prior_covariance(self) -> Tensor:
+        """K (m, m) of the kernel on the grid, float64, differentiable in the kernel."""
+        like = next(self.kernel.parameters(), self.origin)
+        return self.kernel.evaluate(self.points().to(like.dtype)).double()
+
+    def precision_diagonal(self, columns: Tensor | None = None) -> NoReturn:
+        """There is none.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(
+            "values on an interpolation grid are correlated a priori, so their precision is not "
+            "diagonal; use Reweighted, or random Fourier features for QSGP"
+        )
+
+    def mean_column_square(self) -> Tensor:
+        """A reference for w_r(x)^2, of one row spread over all columns: 1 / m, 0-d."""
+        return self.origin.new_tensor(1.0 / self.num_basis)
