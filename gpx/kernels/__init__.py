@@ -7,6 +7,7 @@ from gpx.kernels.constant import Constant
 from gpx.kernels.cosine import Cosine
 from gpx.kernels.linear import Linear
 from gpx.kernels.matern import Matern, Matern12, Matern32, Matern52
+from gpx.kernels.matern_nu import MaternNu
 from gpx.kernels.over_axes import AxisProduct
 from gpx.kernels.periodic import Periodic
 from gpx.kernels.polynomial import Polynomial
@@ -27,6 +28,7 @@ __all__ = [
     "Matern12",
     "Matern32",
     "Matern52",
+    "MaternNu",
     "Periodic",
     "Polynomial",
     "Product",

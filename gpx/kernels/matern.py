@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ class Matern(Stationary):
     Source: Burt thesis, sections 1.2.1 and 1.2.2.
     """
 
-    nu: ClassVar[float]
+    nu: float
 
     def num_spectral_normals(self, num_inputs: int) -> int:
         """d + 2 nu: d for the direction, 2 nu for the chi-square in the denominator."""

@@ -16,6 +16,7 @@ REGISTRY = {
     "Matern12": lambda: kernels.Matern12(D, L, 1.3),
     "Matern32": lambda: kernels.Matern32(D, L, 1.3),
     "Matern52": lambda: kernels.Matern52(D, L, 1.3),
+    "MaternNu": lambda: kernels.MaternNu(D, L, 1.3, nu=3.5),
     "RationalQuadratic": lambda: kernels.RationalQuadratic(D, L, 1.3, alpha=0.8),
     "Periodic": lambda: kernels.Periodic(D, L, 1.3, period=[1.1, 2.0, 3.0]),
     "Linear": lambda: kernels.Linear(D, [0.5, 1.0, 2.0]),

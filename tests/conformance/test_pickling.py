@@ -44,6 +44,7 @@ KERNELS = {
     "Matern12": lambda: kernels.Matern12(2, [0.6, 0.9], 1.3),
     "Matern32": lambda: kernels.Matern32(2, [0.6, 0.9], 1.3),
     "Matern52": lambda: kernels.Matern52(2, [0.6, 0.9], 1.3, active_dims=[1, 0]),
+    "MaternNu": lambda: kernels.MaternNu(2, [0.6, 0.9], 1.3, nu=1.2),
     "RationalQuadratic": lambda: kernels.RationalQuadratic(2, [0.6, 0.9], 1.3, alpha=0.8),
     "Periodic": lambda: kernels.Periodic(2, 0.7, None, period=[1.1, 2.0]),
     "Linear": lambda: kernels.Linear(2, [0.5, 1.0]),

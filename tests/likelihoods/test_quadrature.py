@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gpx.errors import ConfigError
-from gpx.likelihoods import GaussHermite
+from gpx.likelihoods import Bernoulli, GaussHermite, Gaussian
 
 
 def test_polynomials_are_exact_up_to_the_known_degree():
@@ -53,3 +53,31 @@ def test_no_nodes_is_refused():
     with pytest.raises(ConfigError, match="num_nodes must be at least 1"):
         GaussHermite(0)
     assert math.isclose(GaussHermite(1).nodes.item(), 0.0)
+
+
+def test_published_numbers_of_the_probit_link():
+    mean, variance = torch.tensor([0.7]).double(), torch.tensor([2.3]).double()
+    probit = Bernoulli("probit")
+    closed = probit.predictive(mean, variance).probs
+    assert float(closed) == pytest.approx(0.650006, abs=5e-7)
+    summed = GaussHermite(20).expectation(torch.special.ndtr, mean, variance)
+    assert float(summed) == pytest.approx(float(closed), abs=1e-6)
+    one = torch.ones(1).double()
+    few, many = (
+        float(Bernoulli("probit", nodes).expected_log_prob(one, mean, variance))
+        for nodes in (20, 100)
+    )
+    assert few == pytest.approx(-0.789904, abs=5e-7)
+    assert few == pytest.approx(many, abs=2e-7)
+
+
+def test_the_gaussian_expectation_is_its_closed_form():
+    mean, variance = torch.tensor([0.7]).double(), torch.tensor([2.3]).double()
+    y, gaussian = torch.tensor([-0.4]).double(), Gaussian(0.3).double()
+    summed = GaussHermite(20).expectation(lambda f: gaussian.log_prob(y, f), mean, variance)
+    noise = gaussian.noise_variance
+    want = -0.5 * (2.0 * math.pi * noise).log() - ((y - mean) ** 2 + variance) / (2.0 * noise)
+    torch.testing.assert_close(summed, want, rtol=1e-12, atol=0)
+    torch.testing.assert_close(
+        gaussian.expected_log_prob(y, mean, variance), want, rtol=1e-12, atol=0
+    )
