@@ -24,7 +24,8 @@ class MaternNu(Matern):
     """k = outputscale 2^(1 - nu) / Gamma(nu) z^nu K_nu(z), z = sqrt(2 nu) r, for any nu.
 
     Samples are differentiable as often as there are whole numbers below nu. ``Matern12``,
-    ``Matern32`` and ``Matern52`` are the same kernels at 1/2, 3/2 and 5/2, nine times faster and more.
+    ``Matern32`` and ``Matern52`` are the same kernels at 1/2, 3/2 and 5/2, nine times faster and
+    more.
 
     Args:
         ard_num_dims, lengthscale, outputscale, active_dims: as in ``Stationary``.

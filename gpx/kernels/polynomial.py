@@ -7,25 +7,33 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from gpx.constraints import positive_parameter
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, ShapeError
 from gpx.kernels.base import Kernel
+from gpx.kernels.stationary import per_dimension
 
 
 class Polynomial(Kernel):
-    """k = outputscale * (x . x' + offset)^degree: polynomials up to ``degree``.
+    """k = outputscale * (u . u' + offset)^degree, u = x / lengthscale.
+
+    Functions drawn from it are polynomials up to ``degree``.
 
     Args:
         degree: of the polynomial, at least one; fixed.
-        offset: initial value, in squared units of x; larger ones favour low-order terms.
-        outputscale: initial factor, in squared units of y over x^(2 degree).
+        offset: initial value, in squared units of u; larger ones favour low-order terms.
+        outputscale: initial factor, in squared units of y over u^(2 degree).
         active_dims: columns of x that the kernel looks at; None for all.
+        ard_num_dims: number of lengthscales, one per (active) input; None for a single one.
+        lengthscale: initial value(s), in the unit of x; None fixes them to one.
 
     Raises:
-        ConfigError: the degree is not a positive whole number.
+        ConfigError: the degree is not a positive whole number; lengthscales and ``ard_num_dims``
+            disagree in number, or the latter stands alone.
+        ShapeError: when evaluated at inputs with another number of columns.
     """
 
     offset: Tensor
     outputscale: Tensor
+    lengthscale: Tensor | None
 
     def __init__(
         self,
@@ -33,6 +41,9 @@ class Polynomial(Kernel):
         offset: float = 1.0,
         outputscale: float = 1.0,
         active_dims: Sequence[int] | None = None,
+        *,
+        ard_num_dims: int | None = None,
+        lengthscale: float | Sequence[float] | None = None,
     ) -> None:
         super().__init__(active_dims)
         if degree < 1 or degree != int(degree):
@@ -40,11 +51,33 @@ class Polynomial(Kernel):
         self.degree = int(degree)
         positive_parameter(self, "offset", float(offset))
         positive_parameter(self, "outputscale", float(outputscale))
+        self.ard_num_dims = ard_num_dims
+        if lengthscale is None:
+            if ard_num_dims is not None:
+                raise ConfigError(
+                    f"ard_num_dims={ard_num_dims} of a polynomial kernel is a number of "
+                    "lengthscales: give lengthscale, for example 1.0"
+                )
+            self.lengthscale = None
+        else:
+            positive_parameter(self, "lengthscale", per_dimension(lengthscale, ard_num_dims))
+
+    def _scaled(self, x: Tensor) -> Tensor:
+        if self.lengthscale is None:
+            return x
+        if self.ard_num_dims is not None and x.shape[1] != self.ard_num_dims:
+            raise ShapeError(
+                f"Polynomial has {self.ard_num_dims} lengthscales but the inputs have {x.shape[1]} "
+                f"(active) columns; set ard_num_dims={x.shape[1]} or None"
+            )
+        return x / self.lengthscale
 
     def covariance(self, x1: Tensor, x2: Tensor) -> Tensor:
         """Powers of shifted inner products."""
-        return self.outputscale * (x1 @ x2.mT + self.offset).pow(self.degree)
+        inner = self._scaled(x1) @ self._scaled(x2).mT
+        return self.outputscale * (inner + self.offset).pow(self.degree)
 
     def variance(self, x: Tensor) -> Tensor:
         """Powers of shifted squared norms."""
-        return self.outputscale * (x.square().sum(1) + self.offset).pow(self.degree)
+        inner = self._scaled(x).square().sum(1)
+        return self.outputscale * (inner + self.offset).pow(self.degree)

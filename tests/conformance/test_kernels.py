@@ -21,7 +21,7 @@ REGISTRY = {
     "Periodic": lambda: kernels.Periodic(D, L, 1.3, period=[1.1, 2.0, 3.0]),
     "Linear": lambda: kernels.Linear(D, [0.5, 1.0, 2.0]),
     "ArcCosine": lambda: kernels.ArcCosine(1, D, L, 1.3),
-    "Polynomial": lambda: kernels.Polynomial(3, 0.7, 0.2),
+    "Polynomial": lambda: kernels.Polynomial(3, 0.7, 0.2, ard_num_dims=D, lengthscale=L),
     "Constant": lambda: kernels.Constant(0.6),
     "Cosine": lambda: kernels.Cosine(D, [1.5, 2.0, 4.0], 1.3),
     "SpectralMixture": lambda: kernels.SpectralMixture(D, 2, 1.3, 0.4, 0.2),

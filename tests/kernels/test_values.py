@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from gpx import kernels
+from gpx.errors import ConfigError, ShapeError
 
 L = np.array([0.7, 1.0, 1.6])
 
@@ -53,6 +54,12 @@ CASES = {
     "polynomial": (
         lambda: kernels.Polynomial(3, 0.7, 0.2),
         lambda x, z: kernel_functions.polynomial(x, z, 3, 0.7, 0.2),
+    ),
+    "polynomial with lengthscales": (
+        lambda: kernels.Polynomial(3, 1.0, 0.2, ard_num_dims=3, lengthscale=[0.5, 1.0, 2.0]),
+        lambda x, z: kernel_functions.polynomial(
+            x / [0.5, 1.0, 2.0], z / [0.5, 1.0, 2.0], 3, 1, 0.2
+        ),
     ),
     "cosine": (
         lambda: kernels.Cosine(3, [1.5, 2.0, 4.0], 1.3),
@@ -139,3 +146,17 @@ def test_constant_takes_the_dtype_of_its_inputs(points):
     kernel = kernels.Constant(1.3).float()  # K_zz of a float32 model is evaluated in float64
     assert kernel.evaluate(x, z).dtype == torch.float64
     assert kernel.diagonal(x).dtype == torch.float64
+
+
+def test_lengthscales_of_a_polynomial():
+    x = torch.ones(2, 3)
+    with pytest.raises(ConfigError, match=r"ard_num_dims=3 of a polynomial kernel .* give length"):
+        kernels.Polynomial(ard_num_dims=3)
+    with pytest.raises(ShapeError, match="Polynomial has 2 lengthscales but the inputs have 3"):
+        kernels.Polynomial(ard_num_dims=2, lengthscale=1.0).evaluate(x)
+    one, several = (
+        kernels.Polynomial(lengthscale=0.5),
+        kernels.Polynomial(ard_num_dims=3, lengthscale=0.5),
+    )
+    torch.testing.assert_close(one.evaluate(x), several.evaluate(x))
+    assert "lengthscale" not in str(kernels.Polynomial().state_dict())
