@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("operators", "linalg")
 
 ARM = ["data=robot_arm", "data.num_points=600"]
+LEARNED = ["approx=reweighted", "inference=type2", "approx.priors=null"]
 GRID = [
     "approx=grid",
     "data=grid_stress",
@@ -112,6 +113,18 @@ RUNS: dict[str, list[str]] = {
         "data.gap_share=0.2",
         "approx.grid_size=24",
     ],
+    "ssgp": [*ARM, "approx=ssgp", "approx.num_basis=20", "approx.draws=2"],
+    "vssgp": [*ARM, "approx=vssgp", "approx.num_basis=20", "approx.draws=2"],
+    "exact arc-cosine": [*ARM, "approx=exact", "kernel=arc_cosine"],
+    "exact matern_nu": [*ARM, "approx=exact", "kernel=matern_nu"],
+    "qsgp fastfood": [*ARM, "approx=qsgp", "basis=fastfood", "approx.num_basis=400"],
+    "qsgp arc-cosine": [
+        *ARM,
+        "approx=qsgp",
+        "kernel=arc_cosine",
+        "basis=arc_cosine",
+        "approx.num_basis=400",
+    ],
     "svgp eigenfunctions": ["data=toy1d", "approx=svgp", "inducing=eigenfunctions"],
     "grief": [*ARM, "approx=grief", "approx.num_eigenfunctions=40"],
     "reweighted": [
@@ -124,6 +137,8 @@ RUNS: dict[str, list[str]] = {
         "trainer.max_steps=30",
     ],
     "reweighted type2": [*ARM, "approx=reweighted", "inference=type2", "approx.num_basis=40"],
+    "reweighted laplacian": ["data=toy1d", *LEARNED, "basis=laplacian", "approx.num_basis=40"],
+    "reweighted ski": ["data=toy1d", *LEARNED, "basis=ski", "approx.num_basis=40"],
     "reweighted orthogonal": [
         *ARM,
         "approx=reweighted",

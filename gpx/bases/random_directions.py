@@ -7,7 +7,8 @@ the next power of two, for Hadamard matrices) has indices g d .. g d + d - 1.
 from __future__ import annotations
 
 import math
-from typing import Literal, Protocol
+from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -25,11 +26,8 @@ DIAGONAL_STREAM = 0x44494147
 Directions = Literal["independent", "orthogonal", "structured", "fastfood"]
 
 
-class Rows(Protocol):
-    """Generates rows."""
-
-    def __call__(self, seed: int, indices: Tensor, num_inputs: int) -> Tensor:
-        """Rows ``indices`` (r,) in d = ``num_inputs`` dimensions: (r, d) float64."""
+Rows = Callable[[int, Tensor, int], Tensor]
+"""(seed, indices (r,), d) -> rows (r, d), float64."""
 
 
 def orthogonal_rows(seed: int, indices: Tensor, num_inputs: int) -> Tensor:

@@ -73,6 +73,7 @@ __all__ = [
     "SGPRPosterior",
     "SKIPosterior",
     "SVGPPosterior",
+    "SWSGPPosterior",
     "SparseSpectrumPosterior",
     "Vecchia",
     "VecchiaPosterior",

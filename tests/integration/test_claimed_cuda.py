@@ -41,6 +41,8 @@ SHORT = {
     ],
     "vecchia": ["trainer.max_steps=3", "approx.num_neighbours=20"],
     "cglb": ["trainer.max_steps=3", "approx.num_inducing=20"],
+    "ssgp": ["trainer.max_steps=3", "approx.num_basis=20", "approx.draws=2"],
+    "vssgp": ["trainer.max_steps=3", "approx.num_basis=20", "approx.draws=2"],
     "grief": ["trainer.max_steps=2", "approx.num_eigenfunctions=30"],
     "reweighted": [
         "approx.num_basis=40",
@@ -127,6 +129,18 @@ def test_a_run_on_cuda_is_that_on_the_cpu(train, approx):
     assert found["test.rmse"] == pytest.approx(expected["test.rmse"], rel=1e-4)
     assert found["train.evidence"] == pytest.approx(expected["train.evidence"], rel=1e-4)
     assert load(folder.path).predict(torch.zeros(2, 8).numpy()).mean.shape == (2,)  # on the CPU
+
+
+@pytest.mark.parametrize("basis", ["laplacian", "ski"])
+def test_a_run_that_learns_the_kernel_from_sums_on_cuda_is_that_on_the_cpu(train, basis):
+    options = ["data=toy1d", *ARM[2:], "approx=reweighted", "inference=type2", f"basis={basis}"]
+    options += ["approx.priors=null", "approx.num_basis=60", "trainer.max_steps=4"]
+    expected, _ = train(*options, "trainer.device=cpu", folder="cpu")
+    with claimed_cuda():
+        found, folder = train(*options, "trainer.device=cuda", folder="cuda")
+    for name in ("test.rmse", "train.evidence"):
+        assert found[name] == pytest.approx(expected[name], rel=1e-4)
+    assert load(folder.path).predict(torch.zeros(2, 1).numpy()).mean.shape == (2,)
 
 
 def test_a_run_of_several_outputs_on_cuda_is_that_on_the_cpu(train, tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
@@ -22,7 +22,7 @@ from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import with_gradient
 from gpx.means.base import Mean
 from gpx.methods.base.model import Posterior
-from gpx.methods.base.objective import Evidence, Objective
+from gpx.methods.base.objective import Evidence, Kind, Objective
 from gpx.methods.sparse_spectrum.spectrum import LearnedSpectrum
 
 ARRAYS = 4
@@ -129,7 +129,7 @@ def spectral_evidence(
 
 def _carried_back(
     spectrum: LearnedSpectrum,
-    parameters: list[Tensor],
+    parameters: Sequence[Tensor],
     x: Tensor,
     residual: Tensor,
     slope: Tensor,
@@ -182,7 +182,7 @@ class SparseSpectrumEvidence(Objective[SpectralModel]):
     """
 
     batching = "full"
-    kind = "exact"
+    kind: ClassVar[Kind] = "exact"
     models = (SpectralModel,)
     made_for = "SSGP"
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
@@ -225,5 +225,5 @@ class SparseSpectrumELBO(SparseSpectrumEvidence):
     Cost and source: ``spectral_evidence``.
     """
 
-    kind = "lower_bound"
+    kind: ClassVar[Kind] = "lower_bound"
     made_for = "VSSGP"
