@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gpx.constraints import positive_parameter
-from gpx.errors import ConfigError, DataError
+from gpx.errors import ConfigError, DataError, ShapeError
 from gpx.kernels.algebra import Product
 from gpx.kernels.base import Kernel
 from gpx.kernels.matern import Matern12, Matern32, Matern52
@@ -89,6 +89,7 @@ class AxisProduct(Product):
             )
             for name, group in zip(names, groups, strict=True)
         )
+        self.num_inputs, self.groups = num_inputs, groups
         if outputscale is None:
             self.register_buffer("outputscale", torch.ones(()), persistent=False)
         else:
@@ -105,6 +106,63 @@ class AxisProduct(Product):
     def tiles(self, x1: Tensor, x2: Tensor | None = None) -> Any:
         """As in ``Kernel``, evaluated."""
         return Kernel.tiles(self, x1, x2)
+
+    # --- spectrum: factors have frequencies of their own, one beside the other -------------------
+
+    @property
+    def _factors(self) -> list[Any]:
+        """The kernels of the axes, in the order of ``groups``.
+
+        Raises ConfigError where columns are left out: no frequency along them is drawn.
+        """
+        if sum(map(len, self.groups)) < self.num_inputs:
+            raise ConfigError(
+                f"kernel {self.name} leaves out input columns (axes={self.groups} of "
+                f"{self.num_inputs}), along which it has no spectral density; drop them from the "
+                "data instead"
+            )
+        return list(self.parts)
+
+    def num_spectral_normals(self, num_inputs: int) -> int:
+        """One for every column, then those of the factors' denominators."""
+        return num_inputs + sum(factor.denominator_normals for factor in self._factors)
+
+    @property
+    def spectral_normals(self) -> int:
+        """As in ``Kernel``."""
+        return self.num_spectral_normals(self.num_inputs)
+
+    def spectral_frequencies(self, normals: Tensor) -> Tensor:
+        """Every factor's frequencies in its columns, of the normals of these; (r, d).
+
+        For Matern 1/2 on every column that is a Cauchy distribution along each, the spectrum of
+        exp(-sum_k |x_k - x'_k| / lengthscale_k), known as the Laplace kernel.
+
+        Raises:
+            ShapeError: normals of frequencies in another number of inputs.
+        """
+        if normals.shape[1] != self.spectral_normals:
+            raise ShapeError(
+                f"kernel {self.name} of {self.num_inputs} inputs makes a frequency of "
+                f"{self.spectral_normals} normals, got {normals.shape[1]}"
+            )
+        found, place = [], self.num_inputs
+        for factor, group in zip(self._factors, self.groups, strict=True):
+            rest = normals[:, place : place + factor.denominator_normals]
+            found.append(factor.active_frequencies(torch.cat([normals[:, group], rest], 1)))
+            place += factor.denominator_normals
+        columns = torch.tensor([i for group in self.groups for i in group]).argsort()
+        return torch.cat(found, 1)[:, columns.to(normals.device)]
+
+    def log_spectral_density(self, omega: Tensor) -> Tensor:
+        """Sum over the factors, and the log outputscale."""
+        pairs = zip(self._factors, self.groups, strict=True)
+        total = sum(factor.log_active_density(omega[:, group]) for factor, group in pairs)
+        return self.outputscale.log() + total
+
+    def spectral_density(self, omega: Tensor) -> Tensor:
+        """Product over the factors, times the outputscale."""
+        return self.log_spectral_density(omega).exp()
 
 
 class Coregionalisation(Kernel):

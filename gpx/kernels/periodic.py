@@ -58,3 +58,7 @@ class Periodic(RBF):
     def spectral_density(self, omega: Tensor) -> Tensor:
         """Raises ConfigError."""
         raise self._no_spectrum()
+
+    def log_spectral_density(self, omega: Tensor) -> Tensor:
+        """Raises ConfigError."""
+        raise self._no_spectrum()

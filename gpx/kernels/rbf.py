@@ -41,11 +41,22 @@ class RBF(Stationary):
     def spectral_frequencies(self, normals: Tensor) -> Tensor:
         """w ~ N(0, diag(1 / lengthscale^2)); see ``Kernel.spectral_frequencies``."""
         self._whole_input()
+        return self.active_frequencies(normals)
+
+    denominator_normals = 0
+    """There is no denominator."""
+
+    def active_frequencies(self, normals: Tensor) -> Tensor:
+        """``spectral_frequencies`` in the columns that the kernel looks at."""
         return normals / self.lengthscale
 
     def log_spectral_density(self, omega: Tensor) -> Tensor:
         """log of (2 pi)^(d/2) prod(lengthscale) exp(-2 pi^2 |lengthscale omega|^2) outputscale."""
         self._whole_input()
+        return self.log_active_density(omega)
+
+    def log_active_density(self, omega: Tensor) -> Tensor:
+        """``log_spectral_density`` in the columns that the kernel looks at."""
         d = omega.shape[-1]
         square = (omega * self.lengthscale).square().sum(-1)
         log_volume = self.lengthscale.expand(d).log().sum()

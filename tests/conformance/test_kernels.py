@@ -195,7 +195,6 @@ WITHOUT_SPECTRUM = {
     "Constant",
     "Sum",
     "Product",
-    "AxisProduct",
 }
 
 

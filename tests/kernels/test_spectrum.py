@@ -6,14 +6,16 @@ from itertools import pairwise
 import pytest
 import torch
 
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, ShapeError
 from gpx.kernels import (
     RBF,
+    AxisProduct,
     Cosine,
     Kernel,
     Matern12,
     Matern32,
     Matern52,
+    Periodic,
     RationalQuadratic,
     Scale,
     SpectralMixture,
@@ -144,3 +146,39 @@ def test_what_is_missing_is_said_in_one_sentence():
             _ = kernel.spectral_normals
     with pytest.raises(ConfigError, match="select the columns"):
         RBF(2, active_dims=[0, 1]).spectral_frequencies(torch.zeros(1, 2))
+
+
+def test_a_product_over_axes_has_the_spectra_of_its_factors_side_by_side():
+    lengthscale = torch.tensor([0.7, 1.0, 1.6])
+    laplace = AxisProduct("matern12", 3, None, lengthscale.tolist(), 1.3)
+    omega = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
+    cauchy = 2.0 * lengthscale / (1.0 + (2.0 * math.pi * omega * lengthscale).square())
+    torch.testing.assert_close(laplace.spectral_density(omega), 1.3 * cauchy.prod(1))
+    normals = torch.randn(5, laplace.spectral_normals, generator=torch.Generator().manual_seed(1))
+    want = normals[:, :3] / normals[:, 3:].abs() / lengthscale
+    torch.testing.assert_close(laplace.spectral_frequencies(normals), want)
+    # columns in the order of the data, whatever the order of the axes
+    mixed = AxisProduct(["rbf", "matern32"], 3, [[2], [0, 1]], lengthscale.tolist())
+    normals = torch.randn(5, mixed.spectral_normals, generator=torch.Generator().manual_seed(2))
+    found = mixed.spectral_frequencies(normals)
+    torch.testing.assert_close(found[:, 2], normals[:, 2] / 1.6)
+    stretch = (3.0 / normals[:, 3:].square().sum(1, keepdim=True)).sqrt()
+    torch.testing.assert_close(found[:, :2], normals[:, :2] * stretch / lengthscale[:2])
+
+
+def test_products_that_leave_out_columns_have_no_frequencies():
+    partial = AxisProduct("rbf", 3, [[0], [2]])
+    for ask in (
+        lambda: partial.spectral_normals,
+        lambda: partial.spectral_density(torch.zeros(1, 3)),
+        lambda: partial.spectral_frequencies(torch.zeros(1, 3)),
+    ):
+        with pytest.raises(ConfigError, match=r"leaves out input columns \(axes=\[\[0\], \[2\]\]"):
+            ask()
+    with pytest.raises(ShapeError, match="of 3 inputs makes a frequency of 3 normals, got 2"):
+        AxisProduct("rbf", 3).spectral_frequencies(torch.zeros(1, 2))
+
+
+def test_a_periodic_kernel_has_no_log_density_either():
+    with pytest.raises(ConfigError, match="Periodic has no such spectral representation"):
+        Periodic(1).log_spectral_density(torch.zeros(1, 1))

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from gpx.bases import RandomFourier
+from gpx.bases import OrthogonalFourier, RandomFourier
 from gpx.bases.fourier.random_fourier import frequencies_per_block
 from gpx.errors import ConfigError, ShapeError
-from gpx.kernels import RBF, Matern12, Matern32, Matern52
+from gpx.kernels import RBF, AxisProduct, Matern12, Matern32, Matern52
 from gpx.kernels.constant import Constant
 
 pytestmark = pytest.mark.usefixtures("float64_by_default")
@@ -157,3 +157,30 @@ def test_errors():
         make(seed=-1)
     with pytest.raises(ShapeError, match="shape \\(n, d\\)"):
         make().block_features(torch.zeros(3), torch.tensor([0]))
+
+
+@pytest.mark.parametrize(("count", "error"), [(1000, 0.037), (4000, 0.021), (16_000, 0.0098)])
+def test_relative_errors_are_those_of_the_table(count, error):
+    # Frobenius norm, 20 unit normal rows of 16 inputs
+    x = torch.randn(20, 16, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    kernel = RBF(16, 4.0, 1.3).double()
+    exact = kernel.evaluate(x).detach()
+    seeds = range(16_000 // count + 3)
+    with torch.no_grad():
+        features = [RandomFourier(kernel, 2 * count, seed)(x) for seed in seeds]
+    squares = [(phi @ phi.T - exact).square().sum() for phi in features]
+    found = (torch.stack(squares).mean() / exact.square().sum()).sqrt()
+    assert float(found) == pytest.approx(error, rel=0.3)
+
+
+@pytest.mark.parametrize("basis", [RandomFourier, OrthogonalFourier])
+def test_cauchy_frequencies_are_a_laplace_kernel(basis):
+    x = torch.randn(6, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    kernel = AxisProduct("matern12", 3, None, [0.7, 1.0, 1.6], 1.3).double()
+    scale = torch.tensor([0.7, 1.0, 1.6]).double()
+    exact = 1.3 * torch.exp(-torch.cdist(x / scale, x / scale, p=1.0))
+    with torch.no_grad():
+        made = [basis(kernel, 600, seed)(x) for seed in range(40)]
+    gaps = torch.stack([phi @ phi.T - exact for phi in made])
+    # 15 pairs: five standard errors are a false alarm in 100,000
+    assert bool((gaps.mean(0).abs() <= 5 * gaps.std(0) / 40**0.5 + 1e-12).all())
