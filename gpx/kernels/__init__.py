@@ -15,6 +15,7 @@ from gpx.kernels.rational_quadratic import RationalQuadratic
 from gpx.kernels.rbf import RBF
 from gpx.kernels.spectral_mixture import SpectralMixture
 from gpx.kernels.stationary import Stationary
+from gpx.kernels.wendland import Wendland
 
 __all__ = [
     "RBF",
@@ -37,4 +38,5 @@ __all__ = [
     "SpectralMixture",
     "Stationary",
     "Sum",
+    "Wendland",
 ]

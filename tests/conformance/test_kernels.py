@@ -18,6 +18,7 @@ REGISTRY = {
     "Matern52": lambda: kernels.Matern52(D, L, 1.3),
     "MaternNu": lambda: kernels.MaternNu(D, L, 1.3, nu=3.5),
     "RationalQuadratic": lambda: kernels.RationalQuadratic(D, L, 1.3, alpha=0.8),
+    "Wendland": lambda: kernels.Wendland(D, [2.1, 3.0, 4.8], 1.3),
     "Periodic": lambda: kernels.Periodic(D, L, 1.3, period=[1.1, 2.0, 3.0]),
     "Linear": lambda: kernels.Linear(D, [0.5, 1.0, 2.0]),
     "ArcCosine": lambda: kernels.ArcCosine(1, D, L, 1.3),
@@ -187,6 +188,7 @@ def test_edges_empty_inputs_and_wrong_shapes(name):
 
 
 WITHOUT_SPECTRUM = {
+    "Wendland",
     "RationalQuadratic",
     "Periodic",
     "Linear",

@@ -46,6 +46,7 @@ KERNELS = {
     "Matern52": lambda: kernels.Matern52(2, [0.6, 0.9], 1.3, active_dims=[1, 0]),
     "MaternNu": lambda: kernels.MaternNu(2, [0.6, 0.9], 1.3, nu=1.2),
     "RationalQuadratic": lambda: kernels.RationalQuadratic(2, [0.6, 0.9], 1.3, alpha=0.8),
+    "Wendland": lambda: kernels.Wendland(2, [0.6, 0.9], 1.3),
     "Periodic": lambda: kernels.Periodic(2, 0.7, None, period=[1.1, 2.0]),
     "Linear": lambda: kernels.Linear(2, [0.5, 1.0]),
     "ArcCosine": lambda: kernels.ArcCosine(1, 2, [0.6, 0.9], 1.3),
