@@ -73,7 +73,6 @@ __all__ = [
     "SGPRPosterior",
     "SKIPosterior",
     "SVGPPosterior",
-    "SWSGPPosterior",
     "SparseSpectrumPosterior",
     "Vecchia",
     "VecchiaPosterior",
