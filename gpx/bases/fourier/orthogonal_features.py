@@ -9,23 +9,28 @@ from torch import Tensor
 
 from gpx.bases.counter_random import standard_normals
 from gpx.bases.fourier.random_fourier import RandomFourier
-from gpx.bases.random_directions import ROWS, Directions
+from gpx.bases.random_directions import ROWS, Directions, padded
 
 
 class _TiedFourier(RandomFourier):
     """Random Fourier features whose directions come in groups.
 
     Only the first d normals of a frequency are changed; the denominators of Matern frequencies stay
-    independent.
+    independent of each other.
     """
 
     directions: ClassVar[Directions]
 
+    def first_denominator(self, num_inputs: int) -> int:
+        """Number of the first normal of a frequency that is no part of its direction and length."""
+        return num_inputs
+
     def draws(self, indices: Tensor, num_inputs: int, dtype: torch.dtype) -> Tensor:
         """Normals (r, q) behind frequencies ``indices`` (r,)."""
         rows = ROWS[self.directions](self.seed, indices, num_inputs)
-        count = self.spectral.num_spectral_normals(num_inputs)
-        rest = standard_normals(self.seed, indices, count)[:, num_inputs:]
+        more = self.spectral.num_spectral_normals(num_inputs) - num_inputs
+        first = self.first_denominator(num_inputs)
+        rest = standard_normals(self.seed, indices, first + more)[:, first:]
         return torch.cat((rows, rest), dim=1).to(dtype)
 
 
@@ -47,7 +52,8 @@ class StructuredOrthogonalFourier(_TiedFourier):
 
     No O(d^3) work and no stored matrix, for many inputs (images); slightly biased, by O(1 / sqrt D)
     with D the next power of two from d on, so for few inputs ``OrthogonalFourier`` is the better
-    choice. Arguments as ``RandomFourier``.
+    choice. With Matern kernels a d that is no power of two adds to the bias: lengths and
+    denominators then share normals, which stored runs rely on. Arguments as ``RandomFourier``.
 
     Cost and source: ``structured_rows``.
     """
@@ -66,3 +72,7 @@ class FastfoodFourier(_TiedFourier):
     """
 
     directions = "fastfood"
+
+    def first_denominator(self, num_inputs: int) -> int:
+        """Lengths take the normals of the padded dimension."""
+        return padded(num_inputs)
