@@ -9,12 +9,7 @@ from gpx.bases import ArcCosineFeatures
 from gpx.errors import ConfigError
 from gpx.kernels import RBF, ArcCosine
 
-
-@pytest.fixture(autouse=True)
-def _float64():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 
 def inputs(n=20, d=16, seed=1):

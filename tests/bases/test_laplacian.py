@@ -10,12 +10,7 @@ from gpx.bases import LaplacianEigenfunctions
 from gpx.errors import ConfigError, ShapeError
 from gpx.kernels import RBF, Linear, Matern32, Matern52, Periodic
 
-
-@pytest.fixture(autouse=True)
-def _float64():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 
 def placed(kernel, m, boundary=3.0, low=-1.0, high=1.0):

@@ -15,12 +15,7 @@ from gpx.bases.random_directions import (
     random_signs,
 )
 
-
-@pytest.fixture(autouse=True)
-def _float64():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 
 def test_hadamard_rows_signs_and_transform():

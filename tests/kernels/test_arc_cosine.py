@@ -14,11 +14,7 @@ from gpx.kernels import ArcCosine
 ORDERS = (0, 1, 2)
 
 
-@pytest.fixture(autouse=True)
-def _float64():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 
 def inputs(n=6, d=3, seed=0):

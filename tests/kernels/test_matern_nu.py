@@ -7,12 +7,7 @@ import torch
 from gpx.errors import ConfigError
 from gpx.kernels import RBF, Matern12, Matern32, Matern52, MaternNu
 
-
-@pytest.fixture(autouse=True)
-def _float64():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 
 def inputs(n=6, seed=0):

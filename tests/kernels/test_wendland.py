@@ -6,12 +6,7 @@ import torch
 from gpx.errors import ConfigError, ShapeError
 from gpx.kernels import Wendland
 
-
-@pytest.fixture(autouse=True)
-def _float64():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 
 def inputs(n, d):

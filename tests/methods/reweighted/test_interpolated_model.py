@@ -15,12 +15,7 @@ from gpx.means import Constant, Zero
 from gpx.models import QSGP, Reweighted, WeightPriors
 from gpx.objectives import ReweightedEvidence
 
-
-@pytest.fixture(autouse=True)
-def _float64():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 
 def draws(seed=0):

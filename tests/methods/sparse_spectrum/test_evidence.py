@@ -16,12 +16,7 @@ from gpx.methods.sparse_spectrum.spectrum import SpectralPoints, UncertainSpectr
 from gpx.models import SSGP, VSSGP
 from gpx.objectives import SparseSpectrumEvidence
 
-
-@pytest.fixture(autouse=True)
-def _float64():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("float64_by_default")
 
 
 def draws(seed=0):
