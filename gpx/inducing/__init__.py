@@ -1,4 +1,4 @@
-"""Inducing points, their selectors, and inducing variables of other kinds.
+"""Inducing points, their selectors, inducing variables of other kinds, and partitions of the rows.
 
 Which selector, with its name on the command line (``selector=kmeans``; ``experiments/selectors``
 measures them, before and after training):
@@ -24,22 +24,36 @@ from gpx.inducing.determinantal import Determinantal
 from gpx.inducing.eigenfunctions import Eigenfunctions
 from gpx.inducing.features import InducingFeatures, Points
 from gpx.inducing.kmeans import KMeans
+from gpx.inducing.partition import (
+    Blocks,
+    ClusterBlocks,
+    ColumnBlocks,
+    Partition,
+    RandomBlocks,
+    require_partition,
+)
 from gpx.inducing.ridge_leverage import AdaptiveRidgeLeverage, RidgeLeverage
 from gpx.inducing.uniform import Uniform
 
 __all__ = [
     "AdaptiveRidgeLeverage",
+    "Blocks",
+    "ClusterBlocks",
+    "ColumnBlocks",
     "Determinantal",
     "Eigenfunctions",
     "Eigenvectors",
     "GreedyConditionalVariance",
     "InducingFeatures",
     "KMeans",
+    "Partition",
     "Points",
+    "RandomBlocks",
     "RidgeLeverage",
     "SampledConditionalVariance",
     "Selection",
     "Selector",
     "Uniform",
+    "require_partition",
     "require_selector",
 ]

@@ -46,7 +46,7 @@ class KMeans(Selector):
         size = max(self.max_points, num_inducing)
         if n > size:
             x = x[subset(n, size, x, generator)]
-        scale = _scale(x, kernel)
+        scale = distance_scale(x, kernel)
         points = x / scale
         centres = _seed(points, num_inducing, generator)
         assigned: Tensor | None = None
@@ -64,7 +64,7 @@ class KMeans(Selector):
         return Selection(points=centres * scale)
 
 
-def _scale(x: Tensor, kernel: Kernel) -> Tensor:
+def distance_scale(x: Tensor, kernel: Kernel) -> Tensor:
     """Unit of distance per input (d,)."""
     d = x.shape[1]
     lengthscale = getattr(kernel, "lengthscale", None)

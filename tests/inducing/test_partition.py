@@ -1,0 +1,103 @@
+"""Partitions: every row in one block, sizes, nearest blocks, and what cannot be partitioned."""
+
+import pytest
+import torch
+
+from gpx.errors import ConfigError, DataError
+from gpx.inducing import Blocks, ClusterBlocks, ColumnBlocks, RandomBlocks, require_partition
+from gpx.kernels import RBF
+
+
+def draws(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def inputs(n=103, d=3):
+    return torch.randn(n, d, generator=draws(4), dtype=torch.float64)
+
+
+KERNEL = RBF(3, [0.5, 1.0, 2.0]).double()
+
+
+@pytest.mark.parametrize("partition", [RandomBlocks(), ClusterBlocks()])
+@pytest.mark.parametrize(("n", "count"), [(103, 7), (96, 8), (9, 9), (20, 1)])
+def test_sizes_are_equal_up_to_one_row(partition, n, count):
+    x = inputs(n)
+    blocks = partition(x, KERNEL, count, generator=draws())
+    sizes = blocks.sizes
+    assert len(sizes) == count
+    assert int(sizes.sum()) == n
+    assert int(sizes.max() - sizes.min()) <= 1
+    assert torch.equal(blocks.labels[blocks.order], torch.arange(count).repeat_interleave(sizes))
+    for block in range(count):
+        torch.testing.assert_close(blocks.centres[block], x[blocks.labels == block].mean(0))
+
+
+def test_cells_hold_the_rows_nearest_to_their_centre():
+    x = inputs(400)
+    blocks = ClusterBlocks(balanced=False)(x, KERNEL, 6, generator=draws())
+    z, centres = x / KERNEL.lengthscale, blocks.centres / KERNEL.lengthscale
+    want = torch.cdist(z, centres).argmin(1)
+    # k-means has settled: the centres are the means of their rows
+    assert torch.equal(blocks.nearest(x), want)
+    assert torch.equal(blocks.labels, want)
+
+
+def test_balanced_blocks_are_compact():
+    """Far nearer to their centres than random blocks are."""
+    x = inputs(500)
+
+    def spread(blocks):
+        return float((x - blocks.centres[blocks.labels]).square().mean())
+
+    near = spread(ClusterBlocks()(x, RBF(3).double(), 10, generator=draws()))
+    assert near < 0.6 * spread(RandomBlocks()(x, KERNEL, 10, generator=draws()))
+
+
+def test_the_same_generator_gives_the_same_blocks():
+    x = inputs()
+    for partition in (RandomBlocks(), ClusterBlocks()):
+        first, again = (partition(x, KERNEL, 5, generator=draws(2)).labels for _ in range(2))
+        assert torch.equal(first, again)
+
+
+def test_a_block_for_every_value_of_a_column():
+    x = inputs()
+    x[:, 1] = (torch.arange(103) % 4).double()
+    partition = ColumnBlocks(1)
+    assert partition.num_blocks(x) == 4
+    blocks = partition(x, KERNEL, 4)
+    assert torch.equal(blocks.labels, torch.arange(103) % 4)
+    new = inputs(8)
+    new[:, 1] = torch.tensor([3.0, 2.1, 1.0, 0.2, -5.0, 9.0, 2.0, 0.0]).double()
+    assert blocks.nearest(new).tolist() == [3, 2, 1, 0, 0, 3, 2, 0]
+
+
+def test_repeated_rows_make_balanced_blocks_and_no_cells():
+    x = torch.zeros(30, 3, dtype=torch.float64)
+    assert ClusterBlocks()(x, KERNEL, 4, generator=draws()).sizes.tolist() == [8, 8, 7, 7]
+    with pytest.raises(DataError, match="3 of 4 blocks have no training rows"):
+        ClusterBlocks(balanced=False)(x, KERNEL, 4, generator=draws())
+
+
+def test_what_cannot_be_partitioned_is_said():
+    x = inputs(5)
+    for partition in (RandomBlocks(), ClusterBlocks()):
+        with pytest.raises(DataError, match="6 blocks were asked for but there are only 5"):
+            partition(x, KERNEL, 6, generator=draws())
+        with pytest.raises(ConfigError, match="at least 1 block, got 0"):
+            partition(x, KERNEL, 0, generator=draws())
+    with pytest.raises(DataError, match="NaN"):
+        RandomBlocks()(x * torch.nan, KERNEL, 2)
+    with pytest.raises(ConfigError, match="column=7 is not there: the inputs have 3 columns"):
+        ColumnBlocks(7)(x, KERNEL, 2)
+    with pytest.raises(ConfigError, match="5 different values and 2 blocks"):
+        ColumnBlocks(0)(x, KERNEL, 2)
+    with pytest.raises(ConfigError, match="column=-1"):
+        ColumnBlocks(-1)
+    with pytest.raises(ConfigError, match="random partition has no nearest block"):
+        RandomBlocks()(x, KERNEL, 2, generator=draws()).nearest(x)
+    with pytest.raises(DataError, match="block 0 of 2 has no training rows"):
+        Blocks.of(torch.ones(5, dtype=torch.long), x, torch.ones(3))
+    with pytest.raises(ConfigError, match="'kmeans' is no partition"):
+        require_partition("kmeans")
