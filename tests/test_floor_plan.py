@@ -27,6 +27,7 @@ FLOORS = [
         "methods.ski",
         "methods.nearest",
         "methods.sparse_spectrum",
+        "methods.experts",
     },
     {"models", "objectives"},
     {"diagnostics", "data"},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
@@ -65,15 +65,30 @@ class Scratch:
         self._free.append(tile.as_strided((self._size,), (1,), 0))
 
 
-class _WithKernel(nn.Module):
-    """A function of a kernel as a module's forward, which is what ``functional_call`` can call."""
+class _AsForward(nn.Module):
+    """A function of a module as a forward, which is what ``functional_call`` can call."""
 
-    def __init__(self, kernel: nn.Module, function: Callable[..., Any]) -> None:
+    def __init__(self, module: nn.Module, function: Callable[..., Any]) -> None:
         super().__init__()
-        self.kernel, self.function = kernel, function
+        self.module, self.function = module, function
 
     def forward(self, *args: Any) -> Any:
-        return self.function(self.kernel, *args)
+        return self.function(self.module, *args)
+
+
+def call_with(
+    module: Any, values: Mapping[str, Tensor], function: Callable[..., T], *args: Any
+) -> T:
+    """``function(module, *args)`` while the module holds ``values`` in place of its parameters.
+
+    Args:
+        module: a kernel, a mean function, a likelihood; it is left as it was.
+        values: by dotted name of the parameter (``parametrizations.lengthscale.original``).
+        function, args: what is called.
+    """
+    named = {f"module.{name}": value for name, value in values.items()}
+    found: T = functional_call(_AsForward(module, function), named, args)
+    return found
 
 
 @dataclass(frozen=True)
@@ -121,9 +136,8 @@ class Entries:
 
     def call(self, function: Callable[..., T], *args: Any) -> T:
         """``function(kernel, *args)`` while the kernel holds ``parameters``."""
-        values = {f"kernel.{n}": v for n, v in zip(self.names, self.parameters, strict=True)}
-        found: T = functional_call(_WithKernel(self.kernel, function), values, args)
-        return found
+        values = dict(zip(self.names, self.parameters, strict=True))
+        return call_with(self.kernel, values, function, *args)
 
     def evaluate(self) -> Tensor:
         """The matrix itself, (n1, n2), differentiable."""

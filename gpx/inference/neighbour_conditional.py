@@ -7,7 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gpx.inference.neighbour_likelihood import CHUNK_BYTES, group_covariances, noisy_factor
+from gpx.inference.batched_covariance import batched_covariances
+from gpx.inference.neighbour_likelihood import CHUNK_BYTES, noisy_factor
 from gpx.kernels.base import Kernel
 from gpx.kernels.stationary import Stationary
 from gpx.linalg.nearest import nearest_neighbours
@@ -94,7 +95,7 @@ def local_system(
         inner = kernel.evaluate(points[0])[None]
         cross = kernel.evaluate(points[0], queries[0])[None]
     else:
-        joint = group_covariances(kernel, torch.cat([points, queries], 1))
+        joint = batched_covariances(kernel, torch.cat([points, queries], 1))
         inner, cross = joint[:, :h, :h], joint[:, :h, h:]
     factor = noisy_factor(inner, noise, there)
     white = torch.linalg.solve_triangular(factor, cross * there.unsqueeze(2), upper=False)

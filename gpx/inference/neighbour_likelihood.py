@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from gpx.inference.batched_covariance import batched_covariances
 from gpx.kernels.base import Kernel
 from gpx.linalg import cholesky, with_gradient
 
@@ -14,9 +15,6 @@ CHUNK_BYTES = 2**23
 """Of the covariances of one chunk of groups; several such arrays are alive at once."""
 
 LOG_TWO_PI = math.log(2.0 * math.pi)
-
-LEAST_SQUARE = 1e-30
-"""Smallest squared distance: a square root has no derivative at zero."""
 
 
 def neighbours(kernel: Kernel, x: Tensor, rows: Tensor, count: int) -> Tensor:
@@ -42,30 +40,6 @@ def neighbours(kernel: Kernel, x: Tensor, rows: Tensor, count: int) -> Tensor:
             score.scatter_(1, part[:, None], -1.0)
             found.append(score.topk(count, dim=1).indices)
     return torch.cat(found)
-
-
-def group_covariances(kernel: Kernel, inputs: Tensor) -> Tensor:
-    """Covariance matrices of groups of inputs (r, k, d) -> (r, k, k), differentiable.
-
-    Cost: r k^2 kernel entries.
-    """
-    r, k, d = inputs.shape
-    if not kernel.has_formula:
-        left = inputs.unsqueeze(2).expand(r, k, k, d).reshape(-1, d)
-        right = inputs.unsqueeze(1).expand(r, k, k, d).reshape(-1, d)
-        return kernel.pairs(left, right).view(r, k, k)
-
-    def squared_distance(z1: Tensor, z2: Tensor) -> Tensor:
-        z = z1.view(r, k, z1.shape[1])
-        z = z - z.detach().mean(1, keepdim=True)
-        square = z.square().sum(2)
-        cross = torch.baddbmm(square.unsqueeze(2) + square.unsqueeze(1), z, z.mT, alpha=-2.0)
-        return cross.clamp_min(LEAST_SQUARE)
-
-    flat = inputs.reshape(-1, d)
-    found = kernel.formula(squared_distance, flat, flat)
-    assert isinstance(found, Tensor)
-    return found
 
 
 def noisy_factor(covariance: Tensor, noise: Tensor, there: Tensor) -> Tensor:
@@ -135,7 +109,7 @@ def neighbour_log_likelihood(
     for rows in groups.split(max(1, CHUNK_BYTES // (8 * size * size))):
         there = rows >= 0
         with torch.set_grad_enabled(bool(parameters)):
-            covariance = group_covariances(kernel, x[rows.clamp_min(0)])
+            covariance = batched_covariances(kernel, x[rows.clamp_min(0)])
         with torch.no_grad():
             y = (residual[rows.clamp_min(0)] * there).unsqueeze(2)
             factor = noisy_factor(covariance.detach(), noise, there)

@@ -8,6 +8,8 @@ from gpx.methods.eigenfunctions.model import GRIEF
 from gpx.methods.eigenfunctions.posterior import GRIEFPosterior
 from gpx.methods.exact.model import ExactGP, ExactPosterior
 from gpx.methods.grid.gaps import GapOptions
+from gpx.methods.experts.committee import Committee
+from gpx.methods.experts.committee_posterior import CommitteePosterior
 from gpx.methods.grid.model import GridGP
 from gpx.methods.grid.posterior import GridPosterior
 from gpx.methods.nearest.posterior import NearestPosterior
@@ -49,6 +51,8 @@ __all__ = [
     "VSSGP",
     "AuxiliarySolver",
     "CGLBPosterior",
+    "Committee",
+    "CommitteePosterior",
     "ExactGP",
     "ExactPosterior",
     "GRIEFPosterior",

@@ -1,0 +1,184 @@
+"""Committees: experts with shared hyperparameters on disjoint rows, combined by a rule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpx.errors import ConfigError, DataError, class_name
+from gpx.inducing import ClusterBlocks, ColumnBlocks, Partition, require_partition
+from gpx.kernels.base import Kernel
+from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.gaussian import Gaussian
+from gpx.linalg import budget_in_bytes
+from gpx.means.base import Mean
+from gpx.methods.base.model import Model
+from gpx.methods.experts.committee_posterior import CommitteePosterior
+from gpx.methods.experts.parts import ExpertParts
+from gpx.methods.experts.rows import ExpertRows
+from gpx.methods.experts.rules import Rule, require_rule
+
+ROWS_PER_EXPERT = 500
+"""Rows of an expert where nothing else is asked for."""
+
+
+def require_gaussian(likelihood: Likelihood, name: str) -> Gaussian:
+    """``likelihood`` if it is Gaussian; raises ConfigError otherwise."""
+    if not isinstance(likelihood, Gaussian):
+        raise ConfigError(
+            f"{name} is made of exact Gaussian processes and needs the Gaussian likelihood, got "
+            f"{class_name(likelihood)}; SVGP takes any"
+        )
+    return likelihood
+
+
+def require_count(num_experts: int | None) -> None:
+    """Raise ConfigError for a number of experts below 1."""
+    if num_experts is not None and num_experts < 1:
+        raise ConfigError(f"num_experts={num_experts} must be at least 1, or null")
+
+
+def settled_experts(
+    asked: int | None, partition: Partition, x: Tensor, rows_per_expert: int
+) -> tuple[int, str]:
+    """Number of experts for inputs x (n, d), and the reason in words, empty where it was asked for.
+
+    Raises:
+        DataError: more experts than rows.
+        ConfigError: another number than the partition has.
+    """
+    n, own = len(x), partition.num_blocks(x)
+    if own is not None:
+        if asked not in (None, own):
+            raise ConfigError(
+                f"num_experts={asked}, but the partition has {own} blocks; leave num_experts=null"
+            )
+        return own, "" if asked else "one for each block of the partition"
+    if asked is None:
+        return max(1, round(n / rows_per_expert)), f"about {rows_per_expert} rows each"
+    if asked > n:
+        raise DataError(
+            f"num_experts={asked} is more than the {n} training points; ask for at most one expert "
+            "per point"
+        )
+    return asked, ""
+
+
+class Committee(Model):
+    """Exact Gaussian processes with one set of hyperparameters, each on its own rows.
+
+    Trained by the sum of their evidences (``ExpertsMLL``), all in batched factorisations.
+
+    Args:
+        kernel, mean, likelihood: shared by all; the likelihood is Gaussian.
+        rule: how predictions are combined; see ``gpx.methods.experts.rules.Combination``.
+        num_experts: K; None: one for about 500 rows, or one for each block of a partition that
+            knows how many it has. "grbcm" makes the first of them, on random rows, the
+            communication expert.
+        partition: of the rows; None: balanced clusters.
+        memory_budget: of batches of experts, as in ``gpx.linalg.budget_in_bytes``.
+
+    Raises:
+        ConfigError: no such rule, another likelihood, fewer than one expert.
+
+    Cost: n m^2 multiply-adds per evaluation with its gradient for experts of m rows; memory of a
+    batch; predictions n m per test point.
+    Source: Deisenroth and Ng 2015; Liu et al. 2018 (generalised robust).
+    """
+
+    data_sized = ("labels",)
+    kernel: Kernel
+    mean: Mean
+    likelihood: Gaussian
+    labels: Tensor
+
+    def __init__(
+        self,
+        *,
+        kernel: Kernel,
+        mean: Mean,
+        likelihood: Likelihood,
+        rule: Rule = "rbcm",
+        num_experts: int | None = None,
+        partition: Partition | None = None,
+        memory_budget: int | str | None = None,
+    ) -> None:
+        super().__init__()
+        require_rule(rule)
+        require_count(num_experts)
+        self.partition = ClusterBlocks() if partition is None else require_partition(partition)
+        if rule == "grbcm" and isinstance(self.partition, ColumnBlocks):
+            raise ConfigError(
+                "rule=grbcm has a communication expert on random rows, which a partition by a "
+                "column has not; use clusters or random blocks, or another rule"
+            )
+        self.kernel, self.mean = kernel, mean
+        self.likelihood = require_gaussian(likelihood, "Committee")
+        self.rule: Rule = rule
+        self.num_experts = num_experts
+        self.batch_bytes = budget_in_bytes(memory_budget)
+        self.register_data_sized()
+
+    @property
+    def parts(self) -> ExpertParts:
+        """What the experts are made of."""
+        return ExpertParts(self.kernel, self.mean, self.likelihood)
+
+    def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
+        """As in ``Model``: the number of experts."""
+        count, reason = settled_experts(self.num_experts, self.partition, x, ROWS_PER_EXPERT)
+        self.num_experts = count
+        return {"num_experts": (count, reason)} if reason else {}
+
+    def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
+        """Partition the rows, at the current lengthscales.
+
+        Raises:
+            DataError: more experts than rows, or an expert without rows.
+        """
+        self.settle(x)
+        assert self.num_experts is not None
+        self.labels = self._labels(x, self.num_experts, generator)
+        sizes = torch.bincount(self.labels)
+        self.note = f"{len(sizes)} experts of {int(sizes.min())} to {int(sizes.max())} rows"
+
+    def _labels(self, x: Tensor, count: int, generator: torch.Generator) -> Tensor:
+        if self.rule != "grbcm" or count == 1:
+            return self.partition(x, self.kernel, count, generator=generator).labels
+        # the communication expert sees all of the input space, so its rows are random
+        chosen = torch.randperm(len(x), generator=generator, device=x.device)[: len(x) // count]
+        labels = torch.zeros(len(x), dtype=torch.long, device=x.device)
+        rest = torch.ones(len(x), dtype=torch.bool, device=x.device)
+        rest[chosen] = False
+        blocks = self.partition(x[rest], self.kernel, count - 1, generator=generator)
+        labels[rest] = blocks.labels + 1
+        return labels
+
+    def expert_rows(self, x: Tensor) -> ExpertRows:
+        """Rows of every expert among the training inputs x (n, d).
+
+        Raises:
+            ConfigError: ``initialise`` has not partitioned these rows.
+        """
+        if len(self.labels) != len(x):
+            raise ConfigError(
+                f"{len(self.labels)} training rows are partitioned and there are {len(x)}: call "
+                "initialise(x, y) with the rows to train on"
+            )
+        order = torch.argsort(self.labels, stable=True)
+        return ExpertRows(order, torch.bincount(self.labels))
+
+    @torch.no_grad()
+    def condition(self, x: Tensor, y: Tensor) -> CommitteePosterior:
+        """Posteriors of all experts; they are factorised at the first prediction."""
+        posterior = self.new_posterior()
+        posterior.condition_(x, y, self.expert_rows(x))
+        return posterior
+
+    def new_posterior(self) -> CommitteePosterior:
+        """As in ``Model``."""
+        return CommitteePosterior(
+            self.kernel, self.mean, self.likelihood, self.rule, self.batch_bytes
+        )
