@@ -26,6 +26,7 @@ METHODS = {
     "swsgp": ["approx=swsgp", "approx.num_inducing=8", "approx.num_neighbours=4"],
     "vnngp": ["approx=vnngp", "approx.num_neighbours=4"],
     "vecchia": ["approx=vecchia", "approx.num_neighbours=8"],
+    "committee": ["approx=committee", "approx.num_experts=3"],
     "grief": ["approx=grief", "approx.num_eigenfunctions=20"],
     "ssgp": ["approx=ssgp", "approx.num_basis=20"],
     "vssgp": ["approx=vssgp", "approx.num_basis=20"],

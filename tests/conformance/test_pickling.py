@@ -119,6 +119,7 @@ MODELS = {
     "Vecchia": lambda: models.Vecchia(**parts(), num_neighbours=10, block_size=4),
     "SSGP": lambda: models.SSGP(**parts(), num_inputs=2, num_basis=8, draws=2),
     "VSSGP": lambda: models.VSSGP(**parts(), num_inputs=2, num_basis=8, draws=2),
+    "Committee": lambda: models.Committee(**parts(), num_experts=3),
     "Reweighted": lambda: models.Reweighted(
         **parts(),
         basis=partial(bases.GridFeatures, num_inputs=2),

@@ -22,6 +22,7 @@ SMALL = ["trainer.baselines=false", "init.num_points=100", "init.max_evaluations
 ARM = ["data=robot_arm", "data.num_points=400"]
 RUNS = {
     "cglb": [*ARM, "trainer.max_steps=6", "approx.num_inducing=30"],
+    "committee": [*ARM, "trainer.max_steps=8", "approx.num_experts=3"],
     "exact": [*ARM, "trainer.max_steps=8"],
     "grid": ["data=toy1d", "trainer.max_steps=8"],
     "grief": [*ARM, "trainer.max_steps=6", "approx.num_eigenfunctions=60"],

@@ -92,6 +92,10 @@ MODELS = {
     "Vecchia": lambda: gaussian(models.Vecchia, num_neighbours=10, block_size=4),
     "SSGP": lambda: gaussian(models.SSGP, num_inputs=INPUTS, num_basis=20, draws=2),
     "VSSGP": lambda: gaussian(models.VSSGP, num_inputs=INPUTS, num_basis=20, draws=2),
+    "Committee": lambda: gaussian(models.Committee, num_experts=4),
+    "Committee that communicates": lambda: gaussian(
+        models.Committee, rule="grbcm", num_experts=5
+    ),
     "Reweighted": lambda: gaussian(
         models.Reweighted,
         basis=partial(GridFeatures, num_inputs=INPUTS),
@@ -128,6 +132,7 @@ OBJECTIVES = {
     "VecchiaMLL": ("Vecchia", objectives.VecchiaMLL),
     "SparseSpectrumEvidence": ("SSGP", objectives.SparseSpectrumEvidence),
     "SparseSpectrumELBO": ("VSSGP", objectives.SparseSpectrumELBO),
+    "ExpertsMLL": ("Committee", objectives.ExpertsMLL),
     "ReweightedEvidence": ("Reweighted", objectives.ReweightedEvidence),
 }
 """Public objective -> a model it fits, and how it is made."""
