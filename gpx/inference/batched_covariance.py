@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 
 from gpx.kernels.base import Kernel
+from gpx.kernels.fused import Profile, stationary_covariance
+from gpx.kernels.stationary import Stationary
 
 LEAST_SQUARE = 1e-30
 """Smallest squared distance: a square root has no derivative at zero."""
@@ -21,8 +23,14 @@ def batched_covariances(kernel: Kernel, left: Tensor, right: Tensor | None = Non
     Returns:
         (b, p, q).
 
-    Cost: b p q kernel entries; kernels that are no function of distances take d times the memory.
+    Cost: b p q kernel entries, in one sweep over memory where ``fused_profile`` has one; kernels
+    that are no function of distances take d times the memory.
     """
+    if fused_profile(kernel) is not None:
+        assert isinstance(kernel, Stationary)
+        z1 = coordinates(kernel, left)
+        z2 = None if right is None else coordinates(kernel, right)
+        return of_coordinates(kernel, z1, z2, kernel.outputscale)
     other = left if right is None else right
     b, p, d = left.shape
     q = other.shape[1]
@@ -45,3 +53,32 @@ def batched_covariances(kernel: Kernel, left: Tensor, right: Tensor | None = Non
     found = kernel.formula(squared_distance, left.reshape(-1, d), other.reshape(-1, d))
     assert isinstance(found, Tensor)
     return found
+
+
+def fused_profile(kernel: Kernel) -> type[Profile] | None:
+    """The profile by which the matrices of a plain stationary kernel are made in one sweep."""
+    plain = isinstance(kernel, Stationary) and type(kernel).covariance is Stationary.covariance
+    return kernel.in_place if plain and isinstance(kernel, Stationary) else None
+
+
+def coordinates(kernel: Stationary, x: Tensor) -> Tensor:
+    """Coordinates (b, p, q) in which the distances of inputs x (b, p, d) are measured."""
+    return kernel.coordinates(kernel._select(x.flatten(0, 1))).view(*x.shape[:2], -1)
+
+
+def of_coordinates(kernel: Kernel, z1: Tensor, z2: Tensor | None, scale: Tensor) -> Tensor:
+    """Matrices (b, p, q) of a kernel with a fused profile.
+
+    Args:
+        kernel: its profile counts alone.
+        z1 (b, p, q'), z2 (b, q, q'): coordinates; None: the square matrices of z1.
+        scale: outputscale (), or of every group (b, 1, 1).
+    """
+    profile = fused_profile(kernel)
+    assert profile is not None
+    # the distance does not depend on the centre, so it carries no gradient
+    other = z1 if z2 is None else z2
+    centre = other.detach().mean(1, keepdim=True) if other.shape[1] else 0.0
+    left = z1 - centre
+    right = left if z2 is None else z2 - centre
+    return stationary_covariance(left, right, scale, profile)

@@ -64,8 +64,9 @@ def stationary_covariance(z1: Tensor, z2: Tensor, scale: Tensor, profile: type[P
     """``scale * phi(|z1_i - z2_j|^2)`` as (n1, n2), differentiable once in z1, z2 and scale.
 
     Args:
-        z1 (n1, d), z2 (n2, d): centred, scaled inputs; ``z1 is z2`` makes the diagonal exact.
-        scale (): outputscale.
+        z1 (n1, d), z2 (n2, d): centred, scaled inputs; ``z1 is z2`` makes the diagonal exact. Or
+            (b, n1, d) and (b, n2, d) for b matrices (b, n1, n2), small ones: a batch is one tile.
+        scale (): outputscale, or (b, 1, 1).
         profile: phi and its derivative.
 
     At coincident points the derivative with respect to z is zero, which is exact where phi is
@@ -94,16 +95,17 @@ class _StationaryCovariance(torch.autograd.Function):
     def forward(
         ctx: Any, z1: Tensor, z2: Tensor, scale: Tensor, profile: type[Profile], square: bool
     ) -> Tensor:
-        n1, n2 = z1.shape[0], z2.shape[0]
+        n1, n2 = z1.shape[-2], z2.shape[-2]
         with_slope = any(ctx.needs_input_grad[:2]) and profile.slope_per_value is None
         left, right = distance_factors(z1, z2, profile.factor)
-        result = z1.new_empty(n1, n2)
-        slopes = z1.new_empty(n1, n2) if with_slope else None
+        result = z1.new_empty(*z1.shape[:-1], n2)
+        slopes = torch.empty_like(result) if with_slope else None
         work = z1.new_empty(0)
         for rows in _tiles(n1, z2):
             offset = rows.start if square else None
-            tile = distances_(left[rows], right, offset, profile.bounds, result[rows])
-            slope = work.resize_(tile.shape) if slopes is None else slopes[rows]
+            part = (..., rows, slice(None))
+            tile = distances_(left[part], right, offset, profile.bounds, result[part])
+            slope = work.resize_(tile.shape) if slopes is None else slopes[part]
             profile.evaluate_(tile, slope, with_slope)
             tile.mul_(scale)
             if slopes is not None and slopes.dtype == torch.float32:
@@ -120,21 +122,22 @@ class _StationaryCovariance(torch.autograd.Function):
         need1, need2, need_scale = ctx.needs_input_grad[:3]
         pull = _Pullback(z1, z2, need1, need2)
         total = torch.zeros_like(scale) if need_scale else None
-        for rows in _tiles(z1.shape[0], z2):
-            incoming = grad[rows]
+        for rows in _tiles(z1.shape[-2], z2):
+            part = (..., rows, slice(None))
+            incoming = grad[part]
             if not (need1 or need2):
-                weights = result[rows] * incoming
+                weights = result[part] * incoming
             elif slopes is None:
-                value = result[rows]
+                value = result[part]
                 if value.dtype == torch.float32:
                     value = torch.hardshrink(value, NEGLIGIBLE_SLOPE)
                 weights = value * incoming
                 pull.add(rows, weights)
             else:
-                pull.add(rows, slopes[rows] * incoming)
-                weights = result[rows] * incoming if total is not None else None
+                pull.add(rows, slopes[part] * incoming)
+                weights = result[part] * incoming if total is not None else None
             if total is not None:
-                total += weights.sum()
+                total += weights.sum((-2, -1), keepdim=True) if scale.ndim else weights.sum()
         factor = scale if slopes is not None else ctx.slope_per_value
         grad1, grad2 = pull.result(factor)
         return grad1, grad2, None if total is None else total / scale, None, None
@@ -181,16 +184,18 @@ class _Pullback:
 
     def __init__(self, z1: Tensor, z2: Tensor, need1: bool, need2: bool) -> None:
         self.z1, self.z2 = z1, z2
-        self.sum1 = z1.new_empty(z1.shape[1] + 1, z1.shape[0]) if need1 else None
-        self.sum2 = z2.new_zeros(z2.shape[1] + 1, z2.shape[0]) if need2 else None
+        self.sum1 = _row_sums(z1) if need1 else None
+        self.sum2 = _row_sums(z2) if need2 else None
         self.extended1 = _with_ones(z1) if need2 else z1
         self.extended2 = _with_ones(z2) if need1 else z2
 
     def add(self, rows: slice, weights: Tensor) -> None:
         if self.sum1 is not None:
-            self.sum1[:, rows] = self.extended2 @ weights.mT
-        if self.sum2 is not None:
+            self.sum1[..., rows] = self.extended2 @ weights.mT
+        if self.sum2 is not None and self.sum2.ndim == 2:
             self.sum2.addmm_(self.extended1[:, rows], weights)
+        elif self.sum2 is not None:
+            self.sum2.baddbmm_(self.extended1[..., rows], weights)
 
     def result(self, factor: float | Tensor) -> tuple[Tensor | None, Tensor | None]:
         return _finish(self.z1, self.sum1, factor), _finish(self.z2, self.sum2, factor)
@@ -199,20 +204,25 @@ class _Pullback:
 def _finish(z: Tensor, sums: Tensor | None, factor: float | Tensor) -> Tensor | None:
     if sums is None:
         return None
-    return (z * sums[-1].unsqueeze(1)).sub_(sums[:-1].mT).mul_(2.0 * factor)
+    counts, moments = sums[..., -1, :], sums[..., :-1, :]
+    return (z * counts.unsqueeze(-1)).sub_(moments.mT).mul_(2.0 * factor)
+
+
+def _row_sums(z: Tensor) -> Tensor:
+    return z.new_zeros(*z.shape[:-2], z.shape[-1] + 1, z.shape[-2])
 
 
 def _with_ones(z: Tensor) -> Tensor:
-    return torch.cat([z.mT, z.new_ones(1, z.shape[0])])
+    return torch.cat([z.mT, z.new_ones(*z.shape[:-2], 1, z.shape[-2])], -2)
 
 
 def distance_factors(z1: Tensor, z2: Tensor, factor: float = 1.0) -> tuple[Tensor, Tensor]:
-    """left (n1, d + 2) and right (d + 2, n2) whose product is ``factor`` times r2."""
+    """left (n1, d + 2) and right (d + 2, n2) whose product is ``factor`` times r2; or b of each."""
     shrink = 1.0 - 4.0 * torch.finfo(z1.dtype).eps
-    norm1 = z1.square().sum(1, keepdim=True).mul_(shrink)
-    norm2 = z2.square().sum(1).mul_(shrink).unsqueeze(0)
-    left = torch.cat([-2.0 * z1, norm1, torch.ones_like(norm1)], dim=1).mul_(factor)
-    right = torch.cat([z2.mT, torch.ones_like(norm2), norm2])
+    norm1 = z1.square().sum(-1, keepdim=True).mul_(shrink)
+    norm2 = z2.square().sum(-1).mul_(shrink).unsqueeze(-2)
+    left = torch.cat([-2.0 * z1, norm1, torch.ones_like(norm1)], dim=-1).mul_(factor)
+    right = torch.cat([z2.mT, torch.ones_like(norm2), norm2], dim=-2)
     return left, right
 
 
@@ -224,13 +234,16 @@ def distances_(
     ``offset`` is the column of the tile's first diagonal element, which is made exactly zero; None
     where the tile meets no diagonal.
     """
-    torch.mm(left, right, out=out)
+    torch.matmul(left, right, out=out)
     out.clamp_(*bounds)
     if offset is not None:
-        out.diagonal(offset).zero_()
+        out.diagonal(offset, -2, -1).zero_()
     return out
 
 
 def _tiles(num_rows: int, z2: Tensor) -> Iterator[slice]:
+    if z2.ndim > 2:
+        yield slice(0, num_rows)
+        return
     budget = CPU_TILE if z2.is_cpu else GPU_TILE
-    return row_chunks(num_rows, z2.shape[0] * z2.element_size(), budget)
+    yield from row_chunks(num_rows, z2.shape[0] * z2.element_size(), budget)

@@ -10,7 +10,12 @@ from torch import Tensor, nn
 
 from gpx.backends.entries import call_with
 from gpx.data_sized import DataSized
-from gpx.inference.batched_covariance import batched_covariances
+from gpx.inference.batched_covariance import (
+    batched_covariances,
+    coordinates,
+    fused_profile,
+    of_coordinates,
+)
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
@@ -88,6 +93,19 @@ class ExpertParts(NamedTuple):
         if self.own is None:
             return batched_covariances(self.kernel, left, right)
         values = self.own.values("kernel", experts)
+        if fused_profile(self.kernel) is not None:
+
+            def scaled(held: dict[str, Tensor], z: Tensor) -> Tensor:
+                return call_with(self.kernel, held, lambda k: coordinates(k, z[None])[0])
+
+            def outputscale(held: dict[str, Tensor]) -> Tensor:
+                return call_with(self.kernel, held, lambda k: k.outputscale)
+
+            spread = torch.vmap(scaled)
+            z1 = spread(values, left)
+            z2 = None if right is None else spread(values, right)
+            scale = torch.vmap(outputscale)(values).view(-1, 1, 1)
+            return of_coordinates(self.kernel, z1, z2, scale)
 
         def one(held: dict[str, Tensor], a: Tensor, b: Tensor | None) -> Tensor:
             def matrix(kernel: Kernel) -> Tensor:

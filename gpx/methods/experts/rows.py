@@ -11,7 +11,7 @@ from torch import Tensor
 
 ARRAYS = 6
 """Arrays of the size of a batch's covariance matrices that are alive at once."""
-BATCH_BYTES = {"cpu": 2**23, "cuda": 2**28}
+BATCH_BYTES = {"cpu": 2**22, "cuda": 2**28}
 """Bytes of the covariance matrices of a batch, where memory allows more: what stays near a CPU's
 cache and hides the overhead of a call."""
 
