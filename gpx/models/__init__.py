@@ -10,6 +10,9 @@ from gpx.methods.exact.model import ExactGP, ExactPosterior
 from gpx.methods.grid.gaps import GapOptions
 from gpx.methods.experts.committee import Committee
 from gpx.methods.experts.committee_posterior import CommitteePosterior
+from gpx.methods.experts.local_experts import LocalExperts
+from gpx.methods.experts.local_posterior import LocalExpertsPosterior
+from gpx.methods.experts.transductive import Transductive, TransductivePosterior
 from gpx.methods.grid.model import GridGP
 from gpx.methods.grid.posterior import GridPosterior
 from gpx.methods.nearest.posterior import NearestPosterior
@@ -64,6 +67,8 @@ __all__ = [
     "InverseGamma",
     "IterativeOptions",
     "IterativePosterior",
+    "LocalExperts",
+    "LocalExpertsPosterior",
     "LogNormal",
     "Marginals",
     "Model",
@@ -80,5 +85,7 @@ __all__ = [
     "SparseSpectrumPosterior",
     "Vecchia",
     "VecchiaPosterior",
+    "Transductive",
+    "TransductivePosterior",
     "WeightPriors",
 ]

@@ -120,6 +120,8 @@ MODELS = {
     "SSGP": lambda: models.SSGP(**parts(), num_inputs=2, num_basis=8, draws=2),
     "VSSGP": lambda: models.VSSGP(**parts(), num_inputs=2, num_basis=8, draws=2),
     "Committee": lambda: models.Committee(**parts(), num_experts=3),
+    "LocalExperts": lambda: models.LocalExperts(**parts(), num_experts=3),
+    "Transductive": lambda: models.Transductive(**parts(), num_experts=3, num_neighbours=7),
     "Reweighted": lambda: models.Reweighted(
         **parts(),
         basis=partial(bases.GridFeatures, num_inputs=2),

@@ -24,6 +24,8 @@ RUNS = {
     "cglb": [*ARM, "trainer.max_steps=6", "approx.num_inducing=30"],
     "committee": [*ARM, "trainer.max_steps=8", "approx.num_experts=3"],
     "exact": [*ARM, "trainer.max_steps=8"],
+    "local_experts": [*ARM, "trainer.max_steps=8", "approx.num_experts=3"],
+    "transductive": [*ARM, "trainer.max_steps=8", "approx.num_experts=2"],
     "grid": ["data=toy1d", "trainer.max_steps=8"],
     "grief": [*ARM, "trainer.max_steps=6", "approx.num_eigenfunctions=60"],
     "qsgp": [

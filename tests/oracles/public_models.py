@@ -96,6 +96,11 @@ MODELS = {
     "Committee that communicates": lambda: gaussian(
         models.Committee, rule="grbcm", num_experts=5
     ),
+    "LocalExperts": lambda: gaussian(models.LocalExperts, num_experts=4),
+    "LocalExperts shared": lambda: gaussian(
+        models.LocalExperts, num_experts=4, points_per_expert=15, hyperparameters="shared"
+    ),
+    "Transductive": lambda: gaussian(models.Transductive, num_experts=3, num_neighbours=9),
     "Reweighted": lambda: gaussian(
         models.Reweighted,
         basis=partial(GridFeatures, num_inputs=INPUTS),

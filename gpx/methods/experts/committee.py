@@ -179,6 +179,4 @@ class Committee(Model):
 
     def new_posterior(self) -> CommitteePosterior:
         """As in ``Model``."""
-        return CommitteePosterior(
-            self.kernel, self.mean, self.likelihood, self.rule, self.batch_bytes
-        )
+        return CommitteePosterior(self.parts, self.rule, self.batch_bytes)

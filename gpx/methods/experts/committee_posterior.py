@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from gpx.inference.exact_solver import require_finite
-from gpx.kernels.base import Kernel
-from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import cholesky
-from gpx.means.base import Mean
-from gpx.methods.base.model import Marginals, Posterior
+from gpx.methods.base.model import Marginals
 from gpx.methods.experts.evidence import HINT
 from gpx.methods.experts.members import BaseExpert, Members
 from gpx.methods.experts.parts import ExpertParts
-from gpx.methods.experts.rows import BATCH_BYTES, ExpertRows
+from gpx.methods.experts.posterior import ExpertsPosterior
+from gpx.methods.experts.rows import ExpertRows
 from gpx.methods.experts.rules import Combination, Rule, require_rule
 from gpx.sampling import SHARED, Frequencies, prior_functions
-
-MOST_ROWS = 2048
-"""Test points that are predicted at a time, at most."""
 
 
 class Reference(NamedTuple):
@@ -40,57 +33,22 @@ class Reference(NamedTuple):
     white: Tensor | None
 
 
-class CommitteePosterior(Posterior):
+class CommitteePosterior(ExpertsPosterior):
     """Predictions of K experts with shared hyperparameters, combined.
 
-    Its state is the training inputs and residuals, one expert after the other. Factors of the
-    experts are made at the first prediction, and kept where half of the budget holds them.
-
     Args:
-        kernel, mean, likelihood: at the hyperparameters of the experts.
+        parts, budget: as in ``ExpertsPosterior``; hyperparameters are shared.
         rule: see ``Combination``. Under "grbcm" the first expert is the communication expert, whose
             rows every other expert has, too; with no other expert it predicts alone.
-        budget: bytes that factors and covariances may take.
-
-    Attributes:
-        inputs (n, d), residual (n,): training inputs and y - m(x).
-        sizes (K,): rows of every expert.
 
     Cost: m^2 multiply-adds per expert of m rows and test point; once m^3 / 3 per expert, and m^2 b
     + m b^2 with a communication expert of b rows.
     """
 
-    data_sized = ("inputs", "residual", "sizes")
-    inputs: Tensor
-    residual: Tensor
-    sizes: Tensor
-
-    def __init__(
-        self, kernel: Kernel, mean: Mean, likelihood: Gaussian, rule: Rule, budget: int
-    ) -> None:
-        super().__init__()
+    def __init__(self, parts: ExpertParts, rule: Rule, budget: int) -> None:
+        super().__init__(parts, budget)
         require_rule(rule)
-        self.kernel = copy.deepcopy(kernel).requires_grad_(False)
-        self.mean = copy.deepcopy(mean).requires_grad_(False)
-        self.likelihood = copy.deepcopy(likelihood).requires_grad_(False)
         self.rule: Rule = rule
-        self.budget = budget
-        self.register_data_sized()
-        self._kept: tuple[BaseExpert | None, list[Members]] | None = None
-
-    @torch.no_grad()
-    def condition_(self, x: Tensor, y: Tensor, rows: ExpertRows) -> None:
-        """Take in the rows of every expert; raises DataError for targets that are not finite."""
-        inputs = x[rows.rows]
-        self.keep(x, inputs=inputs, residual=y[rows.rows] - self.mean(inputs))
-        self.sizes = rows.sizes.clone()
-        require_finite(self.residual)
-        self._kept = None
-
-    @property
-    def parts(self) -> ExpertParts:
-        """What the experts are made of."""
-        return ExpertParts(self.kernel, self.mean, self.likelihood)
 
     @property
     def communicates(self) -> bool:
@@ -99,86 +57,42 @@ class CommitteePosterior(Posterior):
 
     def facts(self) -> dict[str, bool | int | float | str]:
         """As in ``Posterior``."""
-        return {
-            "experts": len(self.sizes),
-            "largest_expert": int(self.sizes.max()),
-            "rule": self.rule,
-        }
+        return {**super().facts(), "rule": self.rule}
 
-    def _base(self) -> BaseExpert | None:
+    def expert_rows(self) -> ExpertRows:
+        """As in ``ExpertsPosterior``: all but the communication expert."""
+        every = super().expert_rows()
+        if not self.communicates:
+            return every
+        return ExpertRows(every.rows[int(self.sizes[0]) :], self.sizes[1:])
+
+    def base(self) -> BaseExpert | None:
+        """The communication expert, where there is one."""
         if not self.communicates:
             return None
         size = int(self.sizes[0])
         inputs = self.inputs[:size]
-        system = self.kernel.evaluate(inputs)
-        system = system + self.likelihood.noise_variance * torch.eye(size).to(system)
+        system = self.kernel.evaluate(inputs).clone()
+        system.diagonal().add_(self.likelihood.noise_variance)
         name = f"the kernel matrix of the communication expert of {size} rows plus noise"
-        factor, _ = cholesky(system, name=name, hint=HINT)
+        factor, report = cholesky(system, name=name, hint=HINT)
+        self.jitter = max(self.jitter, report.jitter)
         right = self.residual[:size].unsqueeze(1)
         white = torch.linalg.solve_triangular(factor, right, upper=False).squeeze(1)
         return BaseExpert(inputs, factor, white)
 
-    def _conditioned(self, base: BaseExpert | None) -> Iterator[Members]:
-        """All experts but the communication expert, in batches."""
-        total, skipped = len(self.residual), int(self.communicates)
-        first = int(self.sizes[:skipped].sum())
-        rows = ExpertRows(
-            torch.arange(first, total, device=self.inputs.device), self.sizes[skipped:]
-        )
-        parts = self.parts
-        for batch in rows.batches(self.inputs.element_size(), self.budget // 4):
-            inputs = self.inputs[batch.rows]
-            given = None
-            if base is not None:
-                flat = self.kernel.evaluate(base.inputs, inputs.flatten(0, 1))
-                cross = flat.view(len(base.inputs), *inputs.shape[:2]).transpose(0, 1)
-                given = base, cross
-            yield Members.of(
-                batch,
-                inputs,
-                parts.covariances(batch.experts, inputs),
-                parts.noise(batch.experts),
-                self.residual[batch.rows],
-                given,
-            )
-
-    def experts(self) -> tuple[BaseExpert | None, Iterator[Members]]:
-        """The base and the others: from before, or made anew (and kept where they fit)."""
-        if self._kept is not None:
-            return self._kept[0], iter(self._kept[1])
-        base = self._base()
-
-        def made() -> Iterator[Members]:
-            kept: list[Members] | None = []
-            held = 0
-            for members in self._conditioned(base):
-                yield members
-                held += members.bytes
-                if kept is not None and held <= self.budget // 2:
-                    kept.append(members)
-                else:
-                    kept = None
-            if kept is not None:
-                self._kept = base, kept
-
-        return base, made()
-
     @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:
         """Mean and variance of the latent function at x (t, d), each point by itself."""
-        found = [self.combined(rows).result() for rows in self.row_blocks(x)]
+        found = [self.combined(rows).result() for rows in self.blocks(x)]
         if not found:
             return Marginals(x.new_empty(0), x.new_empty(0))
         mean, variance = (torch.cat(part) for part in zip(*found, strict=True))
         return Marginals(self.mean(x) + mean, variance)
 
-    def row_blocks(self, x: Tensor) -> list[Tensor]:
-        """x (t, d) in blocks of rows for which the largest arrays of a prediction fit."""
-        width = int(self.sizes[0]) if self.communicates else 0
-        batch = max(BATCH_BYTES.get(x.device.type, 0), BATCH_BYTES["cpu"]) // x.element_size()
-        width += min(len(self.residual), max(batch // int(self.sizes.max()), int(self.sizes.max())))
-        step = max(1, self.budget // (4 * 4 * width * x.element_size()))
-        return list(x.split(min(step, MOST_ROWS))) if len(x) else []
+    def blocks(self, x: Tensor) -> list[Tensor]:
+        """x (t, d) in blocks of rows that fit."""
+        return self.row_blocks(x, int(self.sizes[0]) if self.communicates else 0)
 
     def reference(self, base: BaseExpert | None, x: Tensor) -> Reference:
         """What stands in the place of the prior at x (t, d)."""
@@ -231,14 +145,6 @@ class CommitteePosterior(Posterior):
         Cost: num (K + 1) prior functions at all inputs once, and at every row.
         """
         return CommitteePaths(self, num, generator, frequencies)
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        self._kept = None
-        super()._load_from_state_dict(state_dict, prefix, *rest)
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        self._kept = None
-        return super()._apply(fn, recurse)
 
 
 class CommitteePaths:
@@ -303,7 +209,7 @@ class CommitteePaths:
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
         """Values (num, t)."""
-        found = [self._block(rows) for rows in self.posterior.row_blocks(x)]
+        found = [self._block(rows) for rows in self.posterior.blocks(x)]
         return torch.cat(found, 1) if found else x.new_empty(self.num, 0)
 
     def _block(self, x: Tensor) -> Tensor:

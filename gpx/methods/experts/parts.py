@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -77,6 +78,18 @@ class ExpertParts(NamedTuple):
         """The parts by name."""
         return {"kernel": self.kernel, "mean": self.mean, "likelihood": self.likelihood}
 
+    @torch.no_grad()
+    def of_expert(self, number: int) -> ExpertParts:
+        """Copies of the parts with the hyperparameters of one expert, shared by no other."""
+        made = {name: copy.deepcopy(part) for name, part in self.named().items()}
+        if self.own is not None:
+            for part, module in made.items():
+                values = self.own.values(part, torch.tensor(number))
+                for name, parameter in module.named_parameters():
+                    if name in values:
+                        parameter.copy_(values[name])
+        return ExpertParts(**made)  # type: ignore[arg-type]
+
     def kernel_parameters(self) -> list[nn.Parameter]:
         """Those that covariances are differentiable in."""
         if self.own is None:
@@ -140,7 +153,7 @@ class ExpertParts(NamedTuple):
 
     def noise(self, experts: Tensor) -> Tensor:
         """Noise variances (c,) of ``experts``; differentiable."""
-        if self.own is None:
+        if self.own is None or not len(experts):
             return self.likelihood.noise_variance.expand(len(experts))
         return self._each("likelihood", self.likelihood, experts, lambda m: m.noise_variance)
 

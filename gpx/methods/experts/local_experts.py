@@ -1,0 +1,178 @@
+"""Local experts: every point is predicted by the one expert whose centre is nearest."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from gpx.errors import ConfigError, DataError
+from gpx.inducing import Blocks, ClusterBlocks, Partition, RandomBlocks, require_partition
+from gpx.inducing.partition import CHUNK_ENTRIES, weighted_distance
+from gpx.kernels.base import Kernel
+from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.gaussian import Gaussian
+from gpx.linalg import budget_in_bytes
+from gpx.means.base import Mean
+from gpx.methods.base.model import Model, Posterior
+from gpx.methods.experts.committee import require_count, require_gaussian, settled_experts
+from gpx.methods.experts.local_posterior import LocalExpertsPosterior
+from gpx.methods.experts.parts import ExpertParts, OwnHyperparameters
+from gpx.methods.experts.rows import ExpertRows
+
+ROWS_PER_EXPERT = 500
+"""Rows of an expert where nothing else is asked for."""
+
+Sharing = Literal["own", "shared"]
+
+
+class LocalExperts(Model):
+    """Exact Gaussian processes on parts of the input space, trained side by side.
+
+    Predictions jump where one expert's region ends and the next begins, and experts of few rows
+    with hyperparameters of their own are sure of themselves where they should not be.
+
+    Args:
+        kernel, mean, likelihood: of every expert, or where its own start; Gaussian noise.
+        num_experts: K; None: one for about 500 rows, or one for each block of a partition that
+            knows how many it has.
+        points_per_expert: rows of an expert: those nearest to its centre, so that experts may share
+            rows and some rows may have none. None: the rows of its block.
+        hyperparameters: "own": every expert has a kernel, a mean and a noise variance of its own;
+            "shared".
+        partition: of the rows, by regions of the input space; None: clusters of any size.
+        memory_budget: of batches of experts, as in ``gpx.linalg.budget_in_bytes``.
+
+    Raises:
+        ConfigError: another likelihood, a partition at random, fewer than one expert or point.
+
+    Cost: m^3 multiply-adds per expert of m rows and evaluation with its gradient; m^2 per test
+    point.
+    Source: Tran thesis, sections 2.5 and 4.4.5 (64 experts of 100 points).
+    """
+
+    data_sized = ("rows", "sizes", "centres", "weights")
+    kernel: Kernel
+    mean: Mean
+    likelihood: Gaussian
+    rows: Tensor
+    sizes: Tensor
+    centres: Tensor
+    weights: Tensor
+
+    def __init__(
+        self,
+        *,
+        kernel: Kernel,
+        mean: Mean,
+        likelihood: Likelihood,
+        num_experts: int | None = None,
+        points_per_expert: int | None = None,
+        hyperparameters: Sharing = "own",
+        partition: Partition | None = None,
+        memory_budget: int | str | None = None,
+    ) -> None:
+        super().__init__()
+        require_count(num_experts)
+        if points_per_expert is not None and points_per_expert < 1:
+            raise ConfigError(f"points_per_expert={points_per_expert} must be at least 1, or null")
+        if hyperparameters not in get_args(Sharing):
+            raise ConfigError(
+                f"hyperparameters={hyperparameters}: choose one of {', '.join(get_args(Sharing))}"
+            )
+        self.partition = (
+            ClusterBlocks(balanced=False) if partition is None else require_partition(partition)
+        )
+        if isinstance(self.partition, RandomBlocks):
+            raise ConfigError(
+                "local experts need regions of the input space, which random blocks are not; "
+                "partition by clusters or by a column"
+            )
+        self.kernel, self.mean = kernel, mean
+        self.likelihood = require_gaussian(likelihood, type(self).__name__)
+        self.num_experts, self.points_per_expert = num_experts, points_per_expert
+        self.sharing: Sharing = hyperparameters
+        self.batch_bytes = budget_in_bytes(memory_budget)
+        self.own: OwnHyperparameters | None = None
+        self.register_data_sized()
+        self._make_own()
+
+    def _make_own(self) -> None:
+        if self.sharing == "own" and self.own is None and self.num_experts is not None:
+            self.own = OwnHyperparameters(self._templates(), self.num_experts)
+
+    def _templates(self) -> dict[str, nn.Module]:
+        return ExpertParts(self.kernel, self.mean, self.likelihood).named()
+
+    @property
+    def parts(self) -> ExpertParts:
+        """What the experts are made of."""
+        return ExpertParts(self.kernel, self.mean, self.likelihood, self.own)
+
+    def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
+        """As in ``Model``: the number of experts."""
+        per_expert = self.points_per_expert or ROWS_PER_EXPERT
+        count, reason = settled_experts(self.num_experts, self.partition, x, per_expert)
+        self.num_experts = count
+        self._make_own()
+        return {"num_experts": (count, reason)} if reason else {}
+
+    def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
+        """Place the experts, at the current lengthscales; every one starts at the hyperparameters.
+
+        Raises:
+            DataError: more experts than rows, an expert without rows.
+        """
+        self.settle(x)
+        assert self.num_experts is not None
+        blocks = self.partition(x, self.kernel, self.num_experts, generator=generator)
+        self.centres, self.weights = blocks.centres, blocks.weights
+        self.rows, self.sizes = self._rows(x, blocks)
+        if self.own is not None:
+            self.own.spread(self._templates())
+        least, most = int(self.sizes.min()), int(self.sizes.max())
+        self.note = f"{self.num_experts} experts of {least} to {most} rows"
+
+    def _rows(self, x: Tensor, blocks: Blocks) -> tuple[Tensor, Tensor]:
+        size = self.points_per_expert
+        if size is None:
+            return blocks.order, blocks.sizes
+        if size > len(x):
+            raise DataError(f"points_per_expert={size} is more than the {len(x)} training points")
+        found = []
+        for centres in blocks.centres.split(max(1, CHUNK_ENTRIES // len(x))):
+            gaps = weighted_distance(centres, x, blocks.weights)
+            found.append(gaps.topk(size, dim=1, largest=False).indices)
+        return torch.cat(found).reshape(-1), torch.full_like(blocks.sizes, size)
+
+    def expert_rows(self, x: Tensor) -> ExpertRows:
+        """Rows of every expert among the training inputs x (n, d).
+
+        Raises:
+            ConfigError: ``initialise`` has not placed the experts among these rows.
+        """
+        if not len(self.sizes) or int(self.rows.max()) >= len(x):
+            raise ConfigError(
+                f"the experts are not placed among these {len(x)} training rows: call "
+                "initialise(x, y) with the rows to train on"
+            )
+        return ExpertRows(self.rows, self.sizes)
+
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        """As in ``Model``: those of the experts."""
+        if self.own is None:
+            return super().parameter_groups()
+        return {"hyperparameters": list(self.own.parameters())}
+
+    @torch.no_grad()
+    def condition(self, x: Tensor, y: Tensor) -> Posterior:
+        """Posteriors of all experts; they are factorised when they are asked for."""
+        posterior = LocalExpertsPosterior(self.parts, self.batch_bytes)
+        posterior.condition_(x, y, self.expert_rows(x))
+        posterior.place(self.centres, self.weights)
+        return posterior
+
+    def new_posterior(self) -> Posterior:
+        """As in ``Model``."""
+        return LocalExpertsPosterior(self.parts, self.batch_bytes)

@@ -1,0 +1,181 @@
+"""Posterior of local experts: the nearest one predicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, Normal
+
+from gpx.inducing.partition import nearest_centre
+from gpx.likelihoods.base import Likelihood
+from gpx.methods.base.model import Marginals
+from gpx.methods.experts.members import Members
+from gpx.methods.experts.parts import ExpertParts
+from gpx.methods.experts.posterior import ExpertsPosterior
+from gpx.methods.experts.rows import ExpertRows
+from gpx.sampling import SHARED, Frequencies, prior_functions
+
+
+class LocalExpertsPosterior(ExpertsPosterior):
+    """Predictions of K experts, each in the region whose centre is nearest.
+
+    Args:
+        parts, budget: as in ``ExpertsPosterior``.
+
+    Attributes:
+        centres (K, d): of the experts.
+        weights (d,): of every input in the squared distance to a centre.
+
+    Cost: m^2 multiply-adds per test point for experts of m rows.
+    """
+
+    data_sized = (*ExpertsPosterior.data_sized, "centres", "weights")
+    centres: Tensor
+    weights: Tensor
+
+    def place(self, centres: Tensor, weights: Tensor) -> None:
+        """Take copies of the experts' centres (K, d) and of the weights (d,)."""
+        self.keep(centres, centres=centres, weights=weights)
+
+    def nearest(self, x: Tensor) -> Tensor:
+        """Expert (t,) of every row of x (t, d)."""
+        return nearest_centre(x, self.centres, self.weights)
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Marginals:
+        """Mean and variance of the latent function of the nearest expert at x (t, d)."""
+        mean, variance = x.new_empty(len(x)), x.new_empty(len(x))
+        start = 0
+        for block in self.row_blocks(x):
+            place = slice(start, start := start + len(block))
+            mean[place], variance[place] = self._block(block)
+        return Marginals(mean, variance)
+
+    def _block(self, x: Tensor) -> Marginals:
+        mean, variance = x.new_empty(len(x)), x.new_empty(len(x))
+        for members, rows, there in self.met(self.nearest(x)):
+            at, experts = x[rows], members.batch.experts
+            cross = members.given(self.parts.covariances(experts, members.inputs, at), None)
+            prior = self.parts.variances(experts, at)
+            found = members.predict(cross, Marginals(torch.zeros_like(prior), prior), prior)
+            own_mean = found.mean + self.parts.means(experts, at)
+            mean[rows[there]], variance[rows[there]] = own_mean[there], found.variance[there]
+        return Marginals(mean, variance)
+
+    def met(self, nearest: Tensor) -> list[tuple[Members, Tensor, Tensor]]:
+        """Batches of experts with the points that they predict.
+
+        Args:
+            nearest (t,): expert of every point.
+
+        Returns:
+            of every batch that has points, the numbers (c, s) of its points, padded, and where
+            there is one (c, s).
+        """
+        counts = torch.bincount(nearest, minlength=len(self.sizes))
+        start, order = counts.cumsum(0) - counts, torch.argsort(nearest, stable=True)
+        found = []
+        for members in self.experts()[1]:
+            experts = members.batch.experts
+            most = int(counts[experts].max())
+            if not most:
+                continue
+            place = torch.arange(most, device=nearest.device).expand(len(experts), most)
+            there = place < counts[experts].unsqueeze(1)
+            rows = order[torch.where(there, place + start[experts].unsqueeze(1), 0)]
+            found.append((members, rows, there))
+        return found
+
+    @torch.no_grad()
+    def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
+        """As in ``Posterior``; experts with hyperparameters of their own have their own noise."""
+        if self.own is None:
+            return super().predictive(x, likelihood)
+        mean, variance = self.predict(x)
+        return Normal(mean, (variance + self.parts.noise(self.nearest(x))).sqrt())
+
+    @torch.no_grad()
+    def sample_paths(
+        self, num: int, *, generator: torch.Generator, frequencies: Frequencies = SHARED
+    ) -> Callable[[Tensor], Tensor]:
+        """``num`` functions x (t, d) -> (num, t): in every region one of its expert's.
+
+        By pathwise conditioning, as ``ExactPosterior.sample_paths`` does; functions of different
+        experts are independent and jump between regions.
+
+        Raises:
+            ConfigError: the kernel has no random Fourier features.
+        Cost: num prior functions for every expert.
+        """
+        return LocalPaths(self, num, generator, frequencies)
+
+
+class LocalPaths:
+    """Functions of local experts, called with x (t, d)."""
+
+    @torch.no_grad()
+    def __init__(
+        self,
+        posterior: LocalExpertsPosterior,
+        num: int,
+        generator: torch.Generator,
+        frequencies: Frequencies,
+    ) -> None:
+        self.posterior, self.num = posterior, num
+        self.parts = [posterior.parts.of_expert(k) for k in range(len(posterior.sizes))]
+        self.prior = expert_functions(self.parts, num, posterior.inputs, generator, frequencies)
+        total = len(posterior.inputs)
+        noise = torch.randn(
+            num,
+            total,
+            generator=generator,
+            dtype=posterior.residual.dtype,
+            device=posterior.residual.device,
+        )
+        every = ExpertRows(torch.arange(total, device=noise.device), posterior.sizes)
+        gap = torch.empty_like(noise)
+        rows = every.rows.split(posterior.sizes.tolist())
+        for part, prior, own in zip(self.parts, self.prior, rows, strict=True):
+            gap[:, own] = prior(posterior.inputs[own])
+            gap[:, own] += part.likelihood.noise_variance.sqrt() * noise[:, own]
+        gap = posterior.residual - gap
+        self.weights = torch.empty_like(gap)
+        for members in posterior.experts()[1]:
+            batch = members.batch
+            right = gap[:, batch.rows].permute(1, 2, 0)
+            if batch.mask is not None:
+                right = right * batch.mask.unsqueeze(2)
+            found = torch.cholesky_solve(right, members.factor).permute(2, 0, 1)
+            there = torch.ones_like(batch.rows) > 0 if batch.mask is None else batch.mask
+            self.weights[:, batch.rows[there]] = found[:, there]
+        self.rows = rows
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor) -> Tensor:
+        """Values (num, t)."""
+        found, nearest = x.new_empty(self.num, len(x)), self.posterior.nearest(x)
+        for k in torch.unique(nearest).tolist():
+            points, own, part = nearest == k, self.rows[k], self.parts[k]
+            cross = part.kernel.evaluate(self.posterior.inputs[own], x[points])
+            found[:, points] = (
+                self.prior[k](x[points]) + self.weights[:, own] @ cross + part.mean(x[points])
+            )
+        return found
+
+
+def expert_functions(
+    parts: list[ExpertParts],
+    num: int,
+    like: Tensor,
+    generator: torch.Generator,
+    frequencies: Frequencies,
+) -> list[Callable[[Tensor], Tensor]]:
+    """``num`` prior functions for every expert; ``like`` (n, d) gives the number of inputs."""
+    return [
+        prior_functions(
+            part.kernel, num, like.shape[1], generator=generator, frequencies=frequencies
+        )
+        for part in parts
+    ]

@@ -1,0 +1,220 @@
+"""Transductive local Gaussian processes: every test point has an expert of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, Normal
+
+from gpx.errors import ConfigError
+from gpx.inducing import Partition
+from gpx.inducing.partition import CHUNK_ENTRIES, nearest_centre, weighted_distance
+from gpx.inference.exact_solver import require_finite
+from gpx.kernels.base import Kernel
+from gpx.likelihoods.base import Likelihood
+from gpx.means.base import Mean
+from gpx.methods.base.model import Marginals
+from gpx.methods.experts.local_experts import LocalExperts, Sharing
+from gpx.methods.experts.local_posterior import expert_functions
+from gpx.methods.experts.members import Members
+from gpx.methods.experts.parts import ExpertParts
+from gpx.methods.experts.posterior import PartsPosterior
+from gpx.methods.experts.rows import ARRAYS, BATCH_BYTES, ExpertBatch
+from gpx.sampling import SHARED, Frequencies
+
+
+class Transductive(LocalExperts):
+    """Predictions from the nearest training points of each test point.
+
+    Trained as local experts are; a test point takes the hyperparameters of the expert whose centre
+    is nearest, and conditions on its ``num_neighbours`` nearest training points.
+
+    Args:
+        num_neighbours: m; as many as there are training points make an exact Gaussian process.
+        others: as in ``LocalExperts``.
+
+    Cost: of a prediction n d for the neighbours and m^3 / 3 multiply-adds per test point.
+    Source: Tran thesis, sections 2.5 and 4.4.5.
+    """
+
+    def __init__(
+        self,
+        *,
+        kernel: Kernel,
+        mean: Mean,
+        likelihood: Likelihood,
+        num_neighbours: int = 100,
+        num_experts: int | None = None,
+        points_per_expert: int | None = None,
+        hyperparameters: Sharing = "own",
+        partition: Partition | None = None,
+        memory_budget: int | str | None = None,
+    ) -> None:
+        super().__init__(
+            kernel=kernel,
+            mean=mean,
+            likelihood=likelihood,
+            num_experts=num_experts,
+            points_per_expert=points_per_expert,
+            hyperparameters=hyperparameters,
+            partition=partition,
+            memory_budget=memory_budget,
+        )
+        if num_neighbours < 1:
+            raise ConfigError(f"num_neighbours={num_neighbours} must be at least 1")
+        self.num_neighbours = num_neighbours
+
+    @torch.no_grad()
+    def condition(self, x: Tensor, y: Tensor) -> TransductivePosterior:
+        """All training data, and the experts' hyperparameters."""
+        self.expert_rows(x)
+        require_finite(y)
+        posterior = self.new_posterior()
+        posterior.keep(x, inputs=x, targets=y, centres=self.centres, weights=self.weights)
+        return posterior
+
+    def new_posterior(self) -> TransductivePosterior:
+        """As in ``Model``."""
+        return TransductivePosterior(self.parts, self.num_neighbours, self.batch_bytes)
+
+
+class TransductivePosterior(PartsPosterior):
+    """Every test point given its nearest training points alone.
+
+    Args:
+        parts, budget: as in ``PartsPosterior``.
+        num_neighbours: m.
+
+    Attributes:
+        targets (n,): of the training data ``inputs`` (n, d).
+        centres (K, d): of the experts whose hyperparameters there are.
+        weights (d,): of every input in squared distances.
+    """
+
+    data_sized = ("inputs", "targets", "centres", "weights")
+    targets: Tensor
+    centres: Tensor
+    weights: Tensor
+
+    def __init__(self, parts: ExpertParts, num_neighbours: int, budget: int) -> None:
+        super().__init__(parts, budget)
+        self.num_neighbours = num_neighbours
+
+    def facts(self) -> dict[str, bool | int | float | str]:
+        """As in ``Posterior``."""
+        return {"neighbours": min(self.num_neighbours, len(self.inputs)), "jitter": self.jitter}
+
+    def nearest(self, x: Tensor) -> Tensor:
+        """Expert (t,) whose hyperparameters every row of x (t, d) takes."""
+        return nearest_centre(x, self.centres, self.weights)
+
+    def neighbours(self, x: Tensor) -> Tensor:
+        """Training rows (t, m) nearest to every row of x (t, d), found exactly."""
+        n = len(self.inputs)
+        count = min(self.num_neighbours, n)
+        if count == n:
+            return torch.arange(n, device=x.device).expand(len(x), n)
+        found = [
+            weighted_distance(part, self.inputs, self.weights)
+            .topk(count, dim=1, largest=False)
+            .indices
+            for part in x.split(max(1, CHUNK_ENTRIES // n))
+        ]
+        return torch.cat(found) if found else torch.zeros(0, count, dtype=torch.long)
+
+    @torch.no_grad()
+    def members(self, x: Tensor, rows: Tensor) -> tuple[Members, Tensor]:
+        """An expert for every row of x (t, d), and its covariances (t, m, 1) with that row.
+
+        Args:
+            rows (t, m): of the training data, for every expert.
+        """
+        parts, inputs = self.parts, self.inputs[rows]
+        batch = ExpertBatch(self.nearest(x), rows, None)
+        made = Members.of(
+            batch,
+            inputs,
+            parts.covariances(batch.experts, inputs),
+            parts.noise(batch.experts),
+            self.targets[rows] - parts.means(batch.experts, inputs),
+        )
+        self.jitter = max(self.jitter, made.jitter)
+        return made, parts.covariances(batch.experts, inputs, x.unsqueeze(1))
+
+    def blocks(self, x: Tensor) -> list[slice]:
+        """Rows of x (t, d) that are predicted together."""
+        size = min(self.num_neighbours, len(self.inputs)) ** 2 * x.element_size()
+        limit = min(self.budget // ARRAYS, BATCH_BYTES.get(x.device.type, BATCH_BYTES["cpu"]))
+        step = max(1, limit // size)
+        return [slice(k, min(k + step, len(x))) for k in range(0, len(x), step)]
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Marginals:
+        """Mean and variance of the latent function at x (t, d)."""
+        mean, variance = x.new_empty(len(x)), x.new_empty(len(x))
+        rows = self.neighbours(x)
+        for block in self.blocks(x):
+            at = x[block]
+            members, cross = self.members(at, rows[block])
+            experts = members.batch.experts
+            prior = self.parts.variances(experts, at.unsqueeze(1))
+            found = members.predict(cross, Marginals(torch.zeros_like(prior), prior), prior)
+            own_mean = self.parts.means(experts, at.unsqueeze(1))
+            mean[block] = (found.mean + own_mean).squeeze(1)
+            variance[block] = found.variance.squeeze(1)
+        return Marginals(mean, variance)
+
+    @torch.no_grad()
+    def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
+        """As in ``Posterior``; experts with hyperparameters of their own have their own noise."""
+        if self.own is None:
+            return super().predictive(x, likelihood)
+        mean, variance = self.predict(x)
+        return Normal(mean, (variance + self.parts.noise(self.nearest(x))).sqrt())
+
+    @torch.no_grad()
+    def sample_paths(
+        self, num: int, *, generator: torch.Generator, frequencies: Frequencies = SHARED
+    ) -> Callable[[Tensor], Tensor]:
+        """``num`` functions x (t, d) -> (num, t) with the predicted mean and variance everywhere.
+
+        A prior function and noise at all training points, corrected at every x by its neighbours.
+
+        Raises:
+            ConfigError: the kernel has no random Fourier features.
+        """
+        parts = [self.parts.of_expert(k) for k in range(len(self.centres))]
+        prior = expert_functions(parts, num, self.inputs, generator, frequencies)
+        shape = num, len(self.inputs)
+        noise = torch.randn(
+            shape, generator=generator, dtype=self.inputs.dtype, device=self.inputs.device
+        )
+
+        @torch.no_grad()
+        def block(x: Tensor, rows: Tensor) -> Tensor:
+            members, cross = self.members(x, rows)
+            experts = members.batch.experts
+            drawn = x.new_empty(num, *rows.shape)
+            start = x.new_empty(num, len(x))
+            for k in torch.unique(experts).tolist():
+                own = experts == k
+                start[:, own] = prior[k](x[own]) + parts[k].mean(x[own])
+                drawn[:, own] = prior[k](self.inputs[rows[own]].flatten(0, 1)).view(
+                    num, -1, rows.shape[1]
+                )
+                scale = parts[k].likelihood.noise_variance.sqrt()
+                drawn[:, own] += scale * noise[:, rows[own]]
+            means = self.parts.means(experts, members.inputs)
+            gap = (self.targets[rows] - means - drawn).permute(1, 2, 0)
+            weights = torch.cholesky_solve(gap, members.factor)
+            return start + torch.einsum("tms,tm->st", weights, cross.squeeze(2))
+
+        @torch.no_grad()
+        def paths(x: Tensor) -> Tensor:
+            rows = self.neighbours(x)
+            found = [block(x[part], rows[part]) for part in self.blocks(x)]
+            return torch.cat(found, 1) if found else x.new_empty(num, 0)
+
+        return paths
