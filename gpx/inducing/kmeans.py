@@ -46,12 +46,12 @@ class KMeans(Selector):
         size = max(self.max_points, num_inducing)
         if n > size:
             x = x[subset(n, size, x, generator)]
-        scale = distance_scale(x, kernel)
+        scale = distance_unit(x, kernel)
         points = x / scale
         centres = _seed(points, num_inducing, generator)
         assigned: Tensor | None = None
         for _ in range(self.max_iterations):
-            nearest = _nearest(points, centres)
+            nearest = nearest_centre(points, centres)
             if assigned is not None and bool((nearest == assigned).all()):
                 break
             assigned = nearest
@@ -64,8 +64,8 @@ class KMeans(Selector):
         return Selection(points=centres * scale)
 
 
-def distance_scale(x: Tensor, kernel: Kernel) -> Tensor:
-    """Unit of distance per input (d,)."""
+def distance_unit(x: Tensor, kernel: Kernel) -> Tensor:
+    """Unit of distance per input (d,): lengthscales where the kernel has them, else spreads."""
     d = x.shape[1]
     lengthscale = getattr(kernel, "lengthscale", None)
     if (
@@ -96,7 +96,7 @@ def _seed(points: Tensor, k: int, generator: torch.Generator | None) -> Tensor:
     return points[chosen]
 
 
-def _nearest(points: Tensor, centres: Tensor) -> Tensor:
+def nearest_centre(points: Tensor, centres: Tensor) -> Tensor:
     """Index of the nearest centre (n,), in chunks of points."""
     half_norm = 0.5 * centres.square().sum(1)
     step = max(1, CHUNK_ENTRIES // centres.shape[0])

@@ -10,11 +10,8 @@ from torch import Tensor
 
 from gpx.errors import ConfigError, DataError
 from gpx.inducing.base import Selector, require_selector
-from gpx.inducing.kmeans import KMeans, distance_scale
+from gpx.inducing.kmeans import KMeans, distance_unit, nearest_centre
 from gpx.kernels.base import Kernel
-
-CHUNK_ENTRIES = 2**23
-"""Entries of one block of the distance table (64 MiB in float64)."""
 
 
 @dataclass(frozen=True)
@@ -72,20 +69,19 @@ class Blocks:
                 "a random partition has no nearest block for a new point; partition by clusters "
                 "or by a column"
             )
-        return nearest_centre(x, self.centres, self.weights)
+        return nearest_block(x, self.centres, self.weights)
 
 
-def nearest_centre(x: Tensor, centres: Tensor, weights: Tensor) -> Tensor:
+def nearest_block(x: Tensor, centres: Tensor, weights: Tensor) -> Tensor:
     """Number (t,) of the centre (B, d) nearest to each of x (t, d), in chunks of points.
 
     Args:
         weights (d,): of each input in the squared distance.
     """
-    found = [
-        weighted_distance(part, centres, weights).argmin(1)
-        for part in x.split(max(1, CHUNK_ENTRIES // len(centres)))
-    ]
-    return torch.cat(found) if found else torch.zeros(0, dtype=torch.long, device=x.device)
+    if not len(x):
+        return torch.zeros(0, dtype=torch.long, device=x.device)
+    root, middle = weights.sqrt(), centres.mean(0)
+    return nearest_centre((x - middle) * root, (centres - middle) * root)
 
 
 def weighted_distance(x: Tensor, centres: Tensor, weights: Tensor) -> Tensor:
@@ -155,67 +151,71 @@ class RandomBlocks(Partition):
 
 
 class ClusterBlocks(Partition):
-    """Rows by their nearest centre: k-means or another choice of centres.
+    """Blocks of neighbouring rows, by k-means.
+
+    Balanced blocks come from halving: two means with as many rows each as their blocks have,
+    until they settle, then the same in each half. Given two centres, rows in the order of their
+    projections on the line between them, cut at the size, are the nearest assignment of that size.
 
     Args:
-        selector: of the centres; None: ``KMeans``.
-        balanced: whether sizes are equal up to one row. Rows then bid for their nearest centre that
-            has room, which takes its nearest bidders, until all rows are placed; otherwise a block
-            is a Voronoi cell, of whatever size.
+        balanced: whether sizes are equal up to one row; otherwise a block is the Voronoi cell of a
+            centre, of whatever size.
+        selector: of these centres; None: ``KMeans``.
+        max_iterations: most steps of two means in a halving.
 
-    Cost: the selector's; O(n B d) for the cells, up to B times as much for balanced blocks (a few
-    rounds leave few rows to place).
+    Cost: balanced O(n (d + log n) log B) per step; cells the selector's and O(n B d).
     """
 
-    def __init__(self, selector: Selector | None = None, balanced: bool = True) -> None:
-        self.selector = KMeans() if selector is None else require_selector(selector)
+    def __init__(
+        self, balanced: bool = True, selector: Selector | None = None, max_iterations: int = 20
+    ) -> None:
+        if max_iterations < 1:
+            raise ConfigError(f"max_iterations={max_iterations} must be at least 1")
         self.balanced = balanced
+        self.selector = KMeans() if selector is None else require_selector(selector)
+        self.max_iterations = max_iterations
 
     def _blocks(
         self, x: Tensor, kernel: Kernel, num_blocks: int, generator: torch.Generator | None
     ) -> Blocks:
-        weights = distance_scale(x, kernel).square().reciprocal()
-        if num_blocks == 1:
-            return Blocks.of(torch.zeros(len(x), dtype=torch.long, device=x.device), x, weights)
-        centres = self.selector(x, kernel, num_blocks, generator=generator)
-        if not self.balanced:
-            labels = nearest_centre(x, centres, weights)
-            missing = num_blocks - len(torch.unique(labels))
-            if missing:
-                raise DataError(
-                    f"{missing} of {num_blocks} blocks have no training rows: fewer different "
-                    "inputs than blocks; ask for fewer blocks, or set balanced=true"
-                )
+        unit = distance_unit(x, kernel)
+        weights = unit.square().reciprocal()
+        if self.balanced:
+            labels = torch.empty(len(x), dtype=torch.long, device=x.device)
+            rows = torch.arange(len(x), device=x.device)
+            self._halve(labels, x / unit, rows, range(num_blocks))
             return Blocks.of(labels, x, weights)
-        labels = torch.full((len(x),), -1, dtype=torch.long, device=x.device)
-        share, rest = divmod(len(x), num_blocks)
-        room = torch.full((num_blocks,), share, device=x.device)
-        _fill(labels, room, x, centres, weights)
-        if rest:
-            _fill(labels, torch.ones_like(room), x, centres, weights)
+        centres = self.selector(x, kernel, num_blocks, generator=generator)
+        labels = nearest_block(x, centres, weights)
+        missing = num_blocks - len(torch.unique(labels))
+        if missing:
+            raise DataError(
+                f"{missing} of {num_blocks} blocks have no training rows: fewer different inputs "
+                "than blocks; ask for fewer blocks, or set balanced=true"
+            )
         return Blocks.of(labels, x, weights)
 
-
-def _fill(labels: Tensor, room: Tensor, x: Tensor, centres: Tensor, weights: Tensor) -> None:
-    """Place unplaced rows (label -1) at centres (B, d) with ``room`` (B,), until one is used up."""
-    while True:
-        waiting = (labels < 0).nonzero().squeeze(1)
-        open_centres = (room > 0).nonzero().squeeze(1)
-        if not len(waiting) or not len(open_centres):
+    def _halve(self, labels: Tensor, points: Tensor, rows: Tensor, blocks: range) -> None:
+        """Label ``rows`` (r,) with the numbers ``blocks``, equally many rows each, or one more."""
+        if len(blocks) == 1:
+            labels[rows] = blocks.start
             return
-        ends = centres[open_centres]
-        bid = nearest_centre(x[waiting], ends, weights)
-        gap = ((x[waiting] - ends[bid]).square() * weights).sum(1)
-        # bidders by centre, the nearest first; the place of each among its centre's bidders
-        order = torch.argsort(gap, stable=True)
-        order = order[torch.argsort(bid[order], stable=True)]
-        counts = torch.bincount(bid, minlength=len(open_centres))
-        first = counts.cumsum(0) - counts
-        place = torch.arange(len(order), device=x.device) - first[bid[order]]
-        taken = order[place < room[open_centres[bid[order]]]]
-        chosen = open_centres[bid[taken]]
-        labels[waiting[taken]] = chosen
-        room -= torch.bincount(chosen, minlength=len(room))
+        left = len(blocks) // 2
+        share, rest = divmod(len(rows), len(blocks))
+        size = share * left + min(rest, left)
+        own = points[rows]
+        _, axes = torch.linalg.eigh((own - own.mean(0)).mT @ (own - own.mean(0)))
+        direction, chosen = axes[:, -1], None
+        for _ in range(self.max_iterations):
+            order = torch.argsort(own @ direction, stable=True)
+            first = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
+            first[order[:size]] = True
+            if chosen is not None and torch.equal(first, chosen):
+                break
+            chosen = first
+            direction = own[~first].mean(0) - own[first].mean(0)
+        self._halve(labels, points, rows[order[:size]], blocks[:left])
+        self._halve(labels, points, rows[order[size:]], blocks[left:])
 
 
 class ColumnBlocks(Partition):

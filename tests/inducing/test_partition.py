@@ -43,15 +43,27 @@ def test_cells_hold_the_rows_nearest_to_their_centre():
     assert torch.equal(blocks.labels, want)
 
 
-def test_balanced_blocks_are_compact():
-    """Far nearer to their centres than random blocks are."""
+def test_balanced_blocks_are_nearly_as_compact_as_cells():
     x = inputs(500)
 
-    def spread(blocks):
+    def spread(partition):
+        blocks = partition(x, RBF(3).double(), 10, generator=draws())
         return float((x - blocks.centres[blocks.labels]).square().mean())
 
-    near = spread(ClusterBlocks()(x, RBF(3).double(), 10, generator=draws()))
-    assert near < 0.6 * spread(RandomBlocks()(x, KERNEL, 10, generator=draws()))
+    cells = spread(ClusterBlocks(balanced=False))
+    assert spread(ClusterBlocks()) < 1.25 * cells < 0.5 * spread(RandomBlocks())
+
+
+def test_two_balanced_blocks_are_the_nearest_of_their_size():
+    """No exchange of two rows brings them nearer to the centres."""
+    x = inputs(31)
+    blocks = ClusterBlocks()(x, KERNEL, 2)
+    assert blocks.sizes.tolist() == [16, 15]
+    gaps = torch.cdist(x / KERNEL.lengthscale, blocks.centres / KERNEL.lengthscale).square()
+    first, second = (gaps[blocks.labels == k] for k in (0, 1))
+    now = first[:, 0].unsqueeze(1) + second[:, 1].unsqueeze(0)
+    swapped = first[:, 1].unsqueeze(1) + second[:, 0].unsqueeze(0)
+    assert (swapped >= now - 1e-12).all()
 
 
 def test_the_same_generator_gives_the_same_blocks():

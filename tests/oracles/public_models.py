@@ -93,9 +93,7 @@ MODELS = {
     "SSGP": lambda: gaussian(models.SSGP, num_inputs=INPUTS, num_basis=20, draws=2),
     "VSSGP": lambda: gaussian(models.VSSGP, num_inputs=INPUTS, num_basis=20, draws=2),
     "Committee": lambda: gaussian(models.Committee, num_experts=4),
-    "Committee that communicates": lambda: gaussian(
-        models.Committee, rule="grbcm", num_experts=5
-    ),
+    "Committee that communicates": lambda: gaussian(models.Committee, rule="grbcm", num_experts=5),
     "LocalExperts": lambda: gaussian(models.LocalExperts, num_experts=4),
     "LocalExperts shared": lambda: gaussian(
         models.LocalExperts, num_experts=4, points_per_expert=15, hyperparameters="shared"

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from gpx.errors import ConfigError, DataError
 from gpx.inducing import Blocks, ClusterBlocks, Partition, RandomBlocks, require_partition
-from gpx.inducing.partition import CHUNK_ENTRIES, weighted_distance
+from gpx.inducing.kmeans import CHUNK_ENTRIES
+from gpx.inducing.partition import weighted_distance
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian

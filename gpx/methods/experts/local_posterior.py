@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, Normal
 
-from gpx.inducing.partition import nearest_centre
+from gpx.inducing.partition import nearest_block
 from gpx.likelihoods.base import Likelihood
 from gpx.methods.base.model import Marginals
 from gpx.methods.experts.members import Members
@@ -41,7 +41,7 @@ class LocalExpertsPosterior(ExpertsPosterior):
 
     def nearest(self, x: Tensor) -> Tensor:
         """Expert (t,) of every row of x (t, d)."""
-        return nearest_centre(x, self.centres, self.weights)
+        return nearest_block(x, self.centres, self.weights)
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:

@@ -10,7 +10,8 @@ from torch.distributions import Distribution, Normal
 
 from gpx.errors import ConfigError
 from gpx.inducing import Partition
-from gpx.inducing.partition import CHUNK_ENTRIES, nearest_centre, weighted_distance
+from gpx.inducing.kmeans import CHUNK_ENTRIES
+from gpx.inducing.partition import nearest_block, weighted_distance
 from gpx.inference.exact_solver import require_finite
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
@@ -108,7 +109,7 @@ class TransductivePosterior(PartsPosterior):
 
     def nearest(self, x: Tensor) -> Tensor:
         """Expert (t,) whose hyperparameters every row of x (t, d) takes."""
-        return nearest_centre(x, self.centres, self.weights)
+        return nearest_block(x, self.centres, self.weights)
 
     def neighbours(self, x: Tensor) -> Tensor:
         """Training rows (t, m) nearest to every row of x (t, d), found exactly."""

@@ -1,0 +1,170 @@
+"""Committees: every rule against its definition, the limits in which it is exact, far from data."""
+
+import dense_experts as dense
+import pytest
+import torch
+
+from gpx.errors import ConfigError, DataError
+from gpx.inducing import ColumnBlocks
+from gpx.likelihoods import Bernoulli
+from gpx.models import Committee, ExactGP
+from gpx.sampling import Frequencies
+
+RULES = ("poe", "gpoe", "bcm", "rbcm", "grbcm")
+
+
+def draws(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def committee(rule, x, y, count, kernel="rbf", **options):
+    model = Committee(**dense.parts(kernel), rule=rule, num_experts=count, **options)
+    model.initialise(x, y, generator=draws())
+    return model
+
+
+def definition(model, rule, x, y, new):
+    """The formula of a rule, from dense predictions of one expert at a time."""
+    noise = model.likelihood.noise_variance
+    arguments = (model.kernel, model.mean, noise)
+    rows = [model.labels == k for k in range(model.num_experts)]
+    base_mean, base = torch.zeros(len(new)).double(), model.kernel.diagonal(new)
+    if rule == "grbcm":
+        first, *rest = rows
+        base_mean, base = dense.prediction(*arguments, x[first], y[first], new)
+        rows = [first | other for other in rest]
+    found = [dense.prediction(*arguments, x[r], y[r], new) for r in rows]
+    precision, weighted, total = 0.0, 0.0, 0.0
+    for k, (mean, variance) in enumerate(found):
+        beta = {
+            "poe": 1.0,
+            "gpoe": 1.0 / len(found),
+            "bcm": 1.0,
+            "rbcm": 0.5 * (base.log() - variance.log()),
+            "grbcm": 1.0 if k == 0 else 0.5 * (base.log() - variance.log()),
+        }[rule]
+        precision, weighted = precision + beta / variance, weighted + beta * mean / variance
+        total = total + beta
+    correction = 0.0 if rule in ("poe", "gpoe") else 1.0 - total
+    precision = precision + correction / base
+    weighted = weighted + correction * base_mean / base
+    return model.mean(new) + weighted / precision, 1.0 / precision
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("kernel", ["rbf", "sum"])
+def test_every_rule_is_its_definition(rule, kernel):
+    x, y, new = dense.data()
+    model = committee(rule, x, y, 5, kernel)
+    with torch.no_grad():
+        mean, variance = definition(model, rule, x, y, new)
+    for budget in (1, 10**5, 10**9):  # one expert at a time; all kept
+        model.batch_bytes = budget
+        posterior = model.condition(x, y)
+        for _ in range(2):  # anew, and from what was kept
+            found = posterior.predict(new)
+            torch.testing.assert_close(found.mean, mean, rtol=1e-9, atol=1e-10)
+            torch.testing.assert_close(found.variance, variance, rtol=1e-9, atol=1e-10)
+        assert posterior.facts()["jitter"] == 0.0
+
+
+@pytest.mark.parametrize("rule", ["poe", "gpoe", "bcm", "grbcm"])
+def test_one_expert_is_the_exact_process(rule):
+    x, y, new = dense.data()
+    exact = ExactGP(**dense.parts()).condition(x, y).predict(new)
+    found = committee(rule, x, y, 1).condition(x, y).predict(new)
+    torch.testing.assert_close(found.mean, exact.mean, rtol=0.0, atol=1e-10)
+    torch.testing.assert_close(found.variance, exact.variance, rtol=0.0, atol=1e-10)
+
+
+def test_one_robust_expert_is_not_the_exact_process():
+    """Its weight is (log v_0 - log v_1) / 2, which is one only by chance."""
+    x, y, new = dense.data()
+    exact = ExactGP(**dense.parts()).condition(x, y).predict(new)
+    found = committee("rbcm", x, y, 1).condition(x, y).predict(new)
+    prior = dense.parts()["kernel"].diagonal(new).detach()
+    beta = 0.5 * (prior / exact.variance).log()
+    precision = beta / exact.variance + (1.0 - beta) / prior
+    torch.testing.assert_close(found.variance, 1.0 / precision, rtol=1e-10, atol=0.0)
+    assert float((found.variance - exact.variance).abs().max()) > 1e-3
+
+
+def test_two_generalised_robust_experts_are_the_exact_process():
+    """The one expert beside the communication expert has all rows and weight one."""
+    x, y, new = dense.data()
+    exact = ExactGP(**dense.parts()).condition(x, y).predict(new)
+    found = committee("grbcm", x, y, 2).condition(x, y).predict(new)
+    torch.testing.assert_close(found.mean, exact.mean, rtol=0.0, atol=1e-10)
+    torch.testing.assert_close(found.variance, exact.variance, rtol=0.0, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("rule", "factor"), [("poe", 1 / 4), ("gpoe", 1.0), ("bcm", 1.0), ("rbcm", 1.0), ("grbcm", 1.0)]
+)
+def test_far_from_the_data_only_the_product_of_experts_is_overconfident(rule, factor):
+    x, y, _ = dense.data()
+    model = committee(rule, x, y, 4)
+    far = torch.full((1, 2), 1e3).double()
+    mean, variance = model.condition(x, y).predict(far)
+    prior = model.kernel.diagonal(far).detach()
+    torch.testing.assert_close(variance, factor * prior, rtol=1e-12, atol=0.0)
+    torch.testing.assert_close(mean, model.mean(far).detach(), rtol=1e-12, atol=1e-12)
+
+
+def test_the_communication_expert_is_random_and_the_others_are_clusters():
+    x, y, _ = dense.data(60)
+    model = committee("grbcm", x, y, 6)
+    sizes = torch.bincount(model.labels)
+    assert sizes.tolist() == [10] * 6
+    spread = [float(x[model.labels == k].var(0).sum()) for k in range(6)]
+    assert spread[0] > 1.5 * max(spread[1:])
+
+
+@pytest.mark.parametrize("rule", ["poe", "bcm", "rbcm", "grbcm"])
+def test_sampled_functions_have_the_mean_and_variance_of_the_committee(rule):
+    """Six points each; false alarms once in 10^7 tests (5.5 standard errors, 48 comparisons)."""
+    x, y, new = dense.data()
+    posterior = committee(rule, x, y, 3).condition(x, y)
+    num = 1500
+    paths = posterior.sample_paths(
+        num, generator=draws(5), frequencies=Frequencies(24, per_path=True)
+    )
+    values = paths(new[:6])
+    want = posterior.predict(new[:6])
+    error = (want.variance / num).sqrt()
+    assert ((values.mean(0) - want.mean).abs() < 5.5 * error).all()
+    # waves of few frequencies have heavier tails than a Gaussian: its fourth moment is measured
+    squares = (values - want.mean).square()
+    assert ((squares.mean(0) - want.variance).abs() < 5.5 * squares.std(0) / num**0.5).all()
+
+
+def test_what_does_not_fit_is_said():
+    x, y, _ = dense.data()
+    with pytest.raises(ConfigError, match="rule=median: choose one of poe, gpoe, bcm, rbcm, grbcm"):
+        Committee(**dense.parts(), rule="median")
+    with pytest.raises(ConfigError, match="num_experts=0 must be at least 1"):
+        Committee(**dense.parts(), num_experts=0)
+    with pytest.raises(ConfigError, match="needs the Gaussian likelihood, got Bernoulli"):
+        Committee(**{**dense.parts(), "likelihood": Bernoulli()})
+    with pytest.raises(ConfigError, match="partition by a column has not"):
+        Committee(**dense.parts(), rule="grbcm", partition=ColumnBlocks(0))
+    with pytest.raises(DataError, match="num_experts=62 is more than the 61 training points"):
+        Committee(**dense.parts(), num_experts=62).settle(x)
+    model = Committee(**dense.parts(), num_experts=3)
+    with pytest.raises(ConfigError, match=r"call initialise\(x, y\)"):
+        model.condition(x, y)
+    model.initialise(x, y, generator=draws())
+    with pytest.raises(ConfigError, match="61 training rows are partitioned and there are 60"):
+        model.condition(x[1:], y[1:])
+    with pytest.raises(ConfigError, match="num_experts=3, but the partition has 61 blocks"):
+        Committee(**dense.parts(), num_experts=3, partition=ColumnBlocks(0)).settle(x)
+
+
+def test_the_number_of_experts_is_settled_by_the_rows_or_the_partition():
+    x, _, _ = dense.data()
+    many = torch.zeros(2600, 2, dtype=torch.float64)
+    assert Committee(**dense.parts()).settle(many)["num_experts"] == (5, "about 500 rows each")
+    assert Committee(**dense.parts()).settle(x)["num_experts"][0] == 1
+    assert Committee(**dense.parts(), num_experts=4).settle(x) == {}
+    x[:, 1] = torch.arange(61) % 3
+    assert Committee(**dense.parts(), partition=ColumnBlocks(1)).settle(x)["num_experts"][0] == 3
