@@ -35,6 +35,7 @@ COMMIT = source_commit() or NOT_RECORDED
 """Of this process: taken when it starts, since a working tree may move on while it runs."""
 
 TITLES = {
+    "experts": "Committees and local experts",
     "diagnostics": "Diagnostics: what certificates show",
     "grids": "Exact Gaussian processes on grids with gaps: reproductions",
     "grief": "Eigenfunctions of grids (GRIEF): reproductions",
