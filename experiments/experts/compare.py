@@ -230,7 +230,8 @@ def report(cells: list[Cell]) -> None:
         "Split 0, standardised targets, Matern 3/2 with a lengthscale per input, one thread;",
         "processor seconds of the whole run, data and test metrics included. The evidence of",
         "experts is that of independent experts, of SGPR and SVGP a lower bound: they do not",
-        "compare. SGPR and SVGP have 512 inducing points (60 evaluations, 1,000 steps); rows of kin40k: `experiments/main_road`,",
+        "compare. SGPR and SVGP have 512 inducing points (60 evaluations, 1,000 steps); rows of",
+        "kin40k: `experiments/main_road`,",
         "whose seconds are training time. Rules of one partition share one training.",
     ]
     write(HERE, "compare", "Rules, partitions and local experts", notes, tables, checks)

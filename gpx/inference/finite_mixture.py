@@ -17,11 +17,11 @@ def mixture_moments(parts: Marginals, weights: Tensor | None = None) -> Marginal
 
     Args:
         parts: of the components.
-        weights (J,): that sum to one; None: equal.
+        weights (J,), or (J, n) for weights of every row: that sum to one; None: equal.
     """
     if weights is None:
         weights = parts.mean.new_ones(len(parts.mean)) / len(parts.mean)
-    share = weights.to(parts.mean).unsqueeze(1)
+    share = weights.to(parts.mean).view(len(parts.mean), -1)
     mean = (share * parts.mean).sum(0)
     # variance within the components and of their means: no difference of large numbers
     variance = (share * (parts.variance + (parts.mean - mean).square())).sum(0)
@@ -33,13 +33,17 @@ def gaussian_mixture(parts: Marginals, weights: Tensor | None = None) -> Mixture
 
     Args:
         parts: means and variances (J, n) of the components; variances are positive.
-        weights (J,): that sum to one; None: equal.
+        weights (J,), or (J, n) for weights of every row: that sum to one; None: equal.
     """
     count, rows = parts.mean.shape
     if weights is None:
         weights = parts.mean.new_ones(count)
-    share = Categorical(probs=weights.to(parts.mean).expand(rows, count))
+    share = Categorical(probs=_by_row(weights.to(parts.mean)).expand(rows, count))
     return MixtureSameFamily(share, Normal(parts.mean.mT, parts.variance.mT.sqrt()))
+
+
+def _by_row(weights: Tensor) -> Tensor:
+    return weights if weights.ndim == 1 else weights.mT
 
 
 class FiniteMixture(Posterior):

@@ -12,6 +12,7 @@ from gpx.methods.experts.committee import Committee
 from gpx.methods.experts.committee_posterior import CommitteePosterior
 from gpx.methods.experts.local_experts import LocalExperts
 from gpx.methods.experts.local_posterior import LocalExpertsPosterior
+from gpx.methods.experts.mixture import MixtureOfExperts, MixturePosterior
 from gpx.methods.experts.transductive import Transductive, TransductivePosterior
 from gpx.methods.grid.model import GridGP
 from gpx.methods.grid.posterior import GridPosterior
@@ -71,6 +72,8 @@ __all__ = [
     "LocalExpertsPosterior",
     "LogNormal",
     "Marginals",
+    "MixtureOfExperts",
+    "MixturePosterior",
     "Model",
     "NearestPosterior",
     "Posterior",

@@ -7,6 +7,7 @@ from gpx.methods.exact.exact_mll import ExactMLL
 from gpx.methods.exact.iterative_mll import IterativeMLL
 from gpx.methods.exact.marginal_likelihood import MarginalLikelihood
 from gpx.methods.experts.evidence import ExpertsMLL
+from gpx.methods.experts.mixture import HardCutEvidence
 from gpx.methods.grid.gcv import GCV
 from gpx.methods.grid.mll import GridMLL
 from gpx.methods.nearest.swsgp_objective import SWSGPObjective
@@ -35,6 +36,7 @@ __all__ = [
     "ExactMLL",
     "ExpertsMLL",
     "GridMLL",
+    "HardCutEvidence",
     "InducingELBO",
     "IterativeMLL",
     "MarginalLikelihood",

@@ -1,6 +1,7 @@
 """Training: optimisers, initialisation, runs and their folders."""
 
 from gpx.methods.base.own_steps import OwnSteps
+from gpx.methods.experts.hard_cut import HardCut
 from gpx.methods.reweighted.mala import MALA
 from gpx.methods.reweighted.relevance_vectors import RelevanceVectors
 from gpx.methods.weight_space.block_steps import BlockSteps
@@ -30,6 +31,7 @@ __all__ = [
     "ConstantInitialisation",
     "FirstOrder",
     "Fitted",
+    "HardCut",
     "InducingSteps",
     "Initialisation",
     "Monitor",

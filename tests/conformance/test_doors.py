@@ -28,6 +28,7 @@ METHODS = {
     "vecchia": ["approx=vecchia", "approx.num_neighbours=8"],
     "committee": ["approx=committee", "approx.num_experts=3"],
     "local_experts": ["approx=local_experts", "approx.num_experts=3"],
+    "mixture_of_experts": ["approx=mixture_of_experts", "approx.num_experts=3"],
     "transductive": ["approx=transductive", "approx.num_experts=3"],
     "grief": ["approx=grief", "approx.num_eigenfunctions=20"],
     "ssgp": ["approx=ssgp", "approx.num_basis=20"],

@@ -116,7 +116,9 @@ class Narrow:
 
     def __init__(self, model, protocol):
         self._model = model
-        self._asked = {*vars(protocol).get("__annotations__", {}), *vars(protocol)}
+        parts = [part for part in protocol.__mro__ if getattr(part, "_is_protocol", False)]
+        self._asked = {name for part in parts for name in vars(part)}
+        self._asked |= {name for part in parts for name in vars(part).get("__annotations__", {})}
 
     def __getattr__(self, name):
         if name.startswith("_") or name not in self._asked:

@@ -121,6 +121,7 @@ MODELS = {
     "VSSGP": lambda: models.VSSGP(**parts(), num_inputs=2, num_basis=8, draws=2),
     "Committee": lambda: models.Committee(**parts(), num_experts=3),
     "LocalExperts": lambda: models.LocalExperts(**parts(), num_experts=3),
+    "MixtureOfExperts": lambda: models.MixtureOfExperts(**parts(), num_experts=3),
     "Transductive": lambda: models.Transductive(**parts(), num_experts=3, num_neighbours=7),
     "Reweighted": lambda: models.Reweighted(
         **parts(),

@@ -98,6 +98,10 @@ MODELS = {
     "LocalExperts shared": lambda: gaussian(
         models.LocalExperts, num_experts=4, points_per_expert=15, hyperparameters="shared"
     ),
+    "MixtureOfExperts": lambda: gaussian(models.MixtureOfExperts, num_experts=3),
+    "MixtureOfExperts shared": lambda: gaussian(
+        models.MixtureOfExperts, num_experts=3, hyperparameters="shared"
+    ),
     "Transductive": lambda: gaussian(models.Transductive, num_experts=3, num_neighbours=9),
     "Reweighted": lambda: gaussian(
         models.Reweighted,
@@ -136,6 +140,7 @@ OBJECTIVES = {
     "SparseSpectrumEvidence": ("SSGP", objectives.SparseSpectrumEvidence),
     "SparseSpectrumELBO": ("VSSGP", objectives.SparseSpectrumELBO),
     "ExpertsMLL": ("Committee", objectives.ExpertsMLL),
+    "HardCutEvidence": ("MixtureOfExperts shared", objectives.HardCutEvidence),
     "ReweightedEvidence": ("Reweighted", objectives.ReweightedEvidence),
 }
 """Public objective -> a model it fits, and how it is made."""

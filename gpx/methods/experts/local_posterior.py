@@ -109,21 +109,29 @@ class LocalExpertsPosterior(ExpertsPosterior):
             ConfigError: the kernel has no random Fourier features.
         Cost: num prior functions for every expert.
         """
-        return LocalPaths(self, num, generator, frequencies)
+        return ExpertPaths(self, num, generator, frequencies, self.nearest)
 
 
-class LocalPaths:
-    """Functions of local experts, called with x (t, d)."""
+class ExpertPaths:
+    """Functions that are at every x those of one expert, called with x (t, d).
+
+    Args:
+        posterior: the experts.
+        num: functions.
+        generator, frequencies: of the prior functions, and of noise at the training rows.
+        chosen: the expert at every x (t, d): (t,), or (num, t) for every function.
+    """
 
     @torch.no_grad()
     def __init__(
         self,
-        posterior: LocalExpertsPosterior,
+        posterior: ExpertsPosterior,
         num: int,
         generator: torch.Generator,
         frequencies: Frequencies,
+        chosen: Callable[[Tensor], Tensor],
     ) -> None:
-        self.posterior, self.num = posterior, num
+        self.posterior, self.num, self.chosen = posterior, num, chosen
         self.parts = [posterior.parts.of_expert(k) for k in range(len(posterior.sizes))]
         self.prior = expert_functions(self.parts, num, posterior.inputs, generator, frequencies)
         total = len(posterior.inputs)
@@ -148,20 +156,22 @@ class LocalPaths:
             if batch.mask is not None:
                 right = right * batch.mask.unsqueeze(2)
             found = torch.cholesky_solve(right, members.factor).permute(2, 0, 1)
-            there = torch.ones_like(batch.rows) > 0 if batch.mask is None else batch.mask
+            there = torch.ones_like(batch.rows, dtype=torch.bool)
+            if batch.mask is not None:
+                there = batch.mask
             self.weights[:, batch.rows[there]] = found[:, there]
         self.rows = rows
 
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
         """Values (num, t)."""
-        found, nearest = x.new_empty(self.num, len(x)), self.posterior.nearest(x)
-        for k in torch.unique(nearest).tolist():
-            points, own, part = nearest == k, self.rows[k], self.parts[k]
+        found, chosen = x.new_empty(self.num, len(x)), self.chosen(x).expand(self.num, len(x))
+        for k in torch.unique(chosen).tolist():
+            here = chosen == k
+            points, own, part = here.any(0), self.rows[k], self.parts[k]
             cross = part.kernel.evaluate(self.posterior.inputs[own], x[points])
-            found[:, points] = (
-                self.prior[k](x[points]) + self.weights[:, own] @ cross + part.mean(x[points])
-            )
+            values = self.prior[k](x[points]) + self.weights[:, own] @ cross + part.mean(x[points])
+            found[:, points] = torch.where(here[:, points], values, found[:, points])
         return found
 
 

@@ -1,0 +1,59 @@
+"""Gates of a mixture of experts: which expert is responsible where, by Gaussian clusters."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+LEAST_VARIANCE = 1e-4
+"""Smallest variance of a cluster along an input, relative to the variance of all rows."""
+
+
+class Gates(NamedTuple):
+    """Expert k has the share pi_k of the rows, at inputs N(centre_k, diag(variance_k)).
+
+    g_k(x) is proportional to pi_k N(x; centre_k, variance_k).
+
+    Attributes:
+        log_shares (K,), centres (K, d), variances (K, d): of the clusters.
+    """
+
+    log_shares: Tensor
+    centres: Tensor
+    variances: Tensor
+
+    @classmethod
+    def fitted(cls, x: Tensor, labels: Tensor, count: int) -> Gates:
+        """Most likely clusters of the rows x (n, d) with these labels (n,), none of them empty.
+
+        Variances are at least ``LEAST_VARIANCE`` of that of all rows: under this limit, too, no
+        other values make the rows more likely.
+        """
+        sizes = torch.bincount(labels, minlength=count).to(x.dtype).unsqueeze(1)
+        zeros = x.new_zeros(count, x.shape[1])
+        centres = zeros.index_add(0, labels, x) / sizes
+        squares = zeros.index_add(0, labels, (x - centres[labels]).square()) / sizes
+        spread = x.var(0, correction=0)
+        least = LEAST_VARIANCE * torch.where(spread > 0.0, spread, 1.0)
+        shares = (sizes.squeeze(1) / len(x)).log()
+        return cls(shares, centres, torch.maximum(squares, least))
+
+    def log_joint(self, x: Tensor) -> Tensor:
+        """log pi_k N(x; centre_k, variance_k) at x (t, d): (K, t)."""
+        precision = self.variances.reciprocal()
+        middle = self.centres.mean(0)
+        at, ends = x - middle, self.centres - middle
+        distance = (
+            precision @ at.square().mT
+            - 2.0 * (precision * ends) @ at.mT
+            + (precision * ends.square()).sum(1, keepdim=True)
+        )
+        volume = self.variances.log().sum(1) + x.shape[1] * math.log(2.0 * math.pi)
+        return (self.log_shares - 0.5 * volume).unsqueeze(1) - 0.5 * distance
+
+    def probabilities(self, x: Tensor) -> Tensor:
+        """g_k(x) at x (t, d): (K, t), columns that sum to one."""
+        return self.log_joint(x).softmax(0)

@@ -1,0 +1,194 @@
+"""Steps that assign rows to the experts of a mixture and fit the experts, in turn."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpx.errors import ConfigError, NotPositiveDefinite
+from gpx.linalg import cholesky
+from gpx.methods.base.objective import Evidence
+from gpx.methods.base.own_steps import OwnSteps
+from gpx.methods.experts.evidence import HINT
+from gpx.methods.experts.mixture import HardCutEvidence, MixtureOfExperts
+
+
+class HardCut(OwnSteps[MixtureOfExperts]):
+    """Expectation maximisation with hard assignments; the evidence never falls.
+
+    A step moves rows to the expert under which they are most likely, then fits the hyperparameters.
+    Moving one row n from expert a to b changes the evidence, at these gates, by
+
+        log p(y_n | rows of b) g_b(x_n) - log p(y_n | rows of a but n) g_a(x_n),
+
+    exactly; the second is a leave-one-out density, which the inverse of a's matrix has. All rows
+    that gain are moved at once where that raises the evidence, else the half that gains most, and
+    so on: a single row cannot fail to.
+
+    Args:
+        evaluations: of the evidence and its gradient in a fit, at most.
+        least_rows: rows that an expert keeps, at least.
+        tolerance: nats per row; a step that gains less is the last.
+
+    Cost: n m multiply-adds per row of the others' predictions, n^2 m in all for experts of m rows,
+    and the evaluations.
+    Source: Tran thesis, section 2.5; leave-one-out densities from Rasmussen and Williams 2006,
+    section 5.4.2.
+    """
+
+    option = "hard_cut"
+    unit = "rounds"
+    purpose = "assigns the rows of approx=mixture_of_experts"
+    model_type = MixtureOfExperts
+
+    def __init__(
+        self, evaluations: int = 20, least_rows: int = 10, tolerance: float = 1e-4
+    ) -> None:
+        if evaluations < 1 or least_rows < 1 or not tolerance >= 0.0:
+            raise ConfigError(
+                f"evaluations={evaluations} and least_rows={least_rows} must be at least 1, "
+                f"tolerance={tolerance} at least 0"
+            )
+        self.evaluations, self.least_rows, self.tolerance = evaluations, least_rows, tolerance
+        self.objective = HardCutEvidence()
+        self.moved = 0
+
+    def check_fit(self, model: MixtureOfExperts, num_data: int) -> None:
+        """As in ``OwnSteps``: nothing more is asked."""
+
+    def bind(self, model: MixtureOfExperts, x: Tensor, seed: int) -> None:
+        """As in ``OwnSteps``."""
+        self.model, self.converged = model, False
+
+    def max_steps(self, limit: int) -> int:
+        """All of them."""
+        return limit
+
+    def step(self, step: int, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
+        """Assign, then fit."""
+        before = self._value(x, y)
+        assigned = self._assign(x, y, before)
+        fitted = self._fit(x, y, assigned)
+        self.converged = fitted - before <= self.tolerance * len(x)
+        with torch.no_grad():
+            return self.objective.evidence(self.model, x, y)
+
+    def final_evidence(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
+        """As in ``OwnSteps``."""
+        with torch.no_grad():
+            return self.objective.evidence(self.model, x, y)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: the assignment is the model's."""
+        return {}
+
+    def load_state_dict(self, state: Any) -> None:
+        """Nothing."""
+
+    @torch.no_grad()
+    def _value(self, x: Tensor, y: Tensor) -> float:
+        return float(self.objective.evidence(self.model, x, y).value)
+
+    def _assign(self, x: Tensor, y: Tensor, before: float) -> float:
+        """Move the rows that gain, as many at once as raise the evidence; what it is then."""
+        self.moved = 0
+        if len(self.model.sizes) == 1:
+            return before
+        labels = self.model.labels
+        target, gain = self._moves(x, y)
+        order = torch.argsort(gain, descending=True, stable=True)
+        count = int((gain > 0.0).sum())
+        while count:
+            rows = order[:count]
+            proposed = labels.clone()
+            proposed[rows] = target[rows]
+            sizes = torch.bincount(proposed, minlength=len(self.model.sizes))
+            if int(sizes.min()) >= min(self.least_rows, int(self.model.sizes.min())):
+                self.model.assign(proposed)
+                try:
+                    value = self._value(x, y)
+                except NotPositiveDefinite:
+                    value = -math.inf
+                if value > before:
+                    self.moved = count
+                    return value
+                self.model.assign(labels)
+            count //= 2
+        return before
+
+    @torch.no_grad()
+    def _moves(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Best other expert of every row (n,), and what moving the row there alone gains (n,)."""
+        posterior = self.model.condition(x, y)
+        mean, variance = posterior.components(x)
+        every = torch.arange(len(self.model.sizes), device=x.device)
+        variance = variance + posterior.parts.noise(every).unsqueeze(1)
+        gates = self.model.gates(x).log_joint(x)
+        score = gates + _log_normal(y - mean, variance)
+        labels = self.model.labels.unsqueeze(0)
+        own = gates.gather(0, labels).squeeze(0) + self._left_out(x, y)
+        score.scatter_(0, labels, -math.inf)
+        best, target = score.max(0)
+        return target, best - own
+
+    def _left_out(self, x: Tensor, y: Tensor) -> Tensor:
+        """log p(y_n | the other rows of its expert) of every row (n,)."""
+        parts, found = self.model.parts, torch.empty_like(y)
+        for batch in self.model.expert_rows(x).batches(x.element_size(), self.model.batch_bytes):
+            inputs = x[batch.rows]
+            matrices = parts.covariances(batch.experts, inputs)
+            system = batch.covariance(matrices, parts.noise(batch.experts))
+            name = f"the kernel matrix of an expert of {system.shape[-1]} rows"
+            factor, _ = cholesky(system, name=name, ladder=(0.0,), hint=HINT)
+            gap = batch.zero_padding(y[batch.rows] - parts.means(batch.experts, inputs))
+            alpha = torch.cholesky_solve(gap.unsqueeze(2), factor).squeeze(2)
+            precision = torch.cholesky_inverse(factor).diagonal(dim1=1, dim2=2)
+            value = _log_normal(alpha / precision, precision.reciprocal())
+            there = slice(None) if batch.mask is None else batch.mask
+            found[batch.rows[there]] = value[there]
+        return found
+
+    def _fit(self, x: Tensor, y: Tensor, before: float) -> float:
+        """Fit the hyperparameters by L-BFGS with a line search; the evidence then, never lower."""
+        parameters = [p for group in self.model.parameter_groups().values() for p in group]
+        parameters = [p for p in parameters if p.requires_grad]
+        start = [p.detach().clone() for p in parameters]
+        optimizer = torch.optim.LBFGS(
+            parameters,
+            max_iter=self.evaluations,
+            max_eval=self.evaluations,
+            history_size=10,
+            line_search_fn="strong_wolfe",
+        )
+
+        def loss() -> Tensor:
+            optimizer.zero_grad()
+            try:
+                value = -self.objective.evidence(self.model, x, y).value / len(x)
+                value.backward()
+            except NotPositiveDefinite:  # a trial point: a wall, from which the search steps back
+                for parameter in parameters:
+                    parameter.grad = torch.zeros_like(parameter)
+                return torch.tensor(1e3 + abs(before), dtype=torch.float64, device=x.device)
+            return value.detach()
+
+        with torch.enable_grad():
+            optimizer.step(loss)  # type: ignore[arg-type]
+        optimizer.zero_grad()
+        try:
+            after = self._value(x, y)
+        except NotPositiveDefinite:
+            after = -math.inf
+        if after >= before:
+            return after
+        with torch.no_grad():
+            for parameter, value in zip(parameters, start, strict=True):
+                parameter.copy_(value)
+        return before
+
+
+def _log_normal(gap: Tensor, variance: Tensor) -> Tensor:
+    return -0.5 * (gap.square() / variance + variance.log() + math.log(2.0 * math.pi))

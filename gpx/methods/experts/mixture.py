@@ -1,0 +1,225 @@
+"""Mixture of Gaussian process experts with hard assignments of the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from gpx.errors import ConfigError
+from gpx.inducing import Partition
+from gpx.inference.finite_mixture import gaussian_mixture, mixture_moments
+from gpx.kernels.base import Kernel
+from gpx.likelihoods.base import Likelihood
+from gpx.means.base import Mean
+from gpx.methods.base.model import Marginals
+from gpx.methods.base.objective import Evidence
+from gpx.methods.experts.evidence import ExpertsMLL, HasExperts
+from gpx.methods.experts.gates import Gates
+from gpx.methods.experts.local_experts import LocalExperts, Sharing
+from gpx.methods.experts.local_posterior import ExpertPaths
+from gpx.methods.experts.posterior import ExpertsPosterior
+from gpx.sampling import SHARED, Frequencies
+
+
+class MixtureOfExperts(LocalExperts):
+    """p(y | x) = sum_k g_k(x) N(y; mu_k(x), v_k(x)), every training row assigned to one expert.
+
+    Experts are exact Gaussian processes on their own rows, gates are Gaussian clusters
+    (``Gates``). Trained by ``HardCut``, which assigns rows and fits hyperparameters in turn; with
+    another optimizer the rows stay where the partition put them.
+
+    Args:
+        kernel, mean, likelihood, num_experts, hyperparameters, partition, memory_budget: as in
+            ``LocalExperts``; the partition is where the assignment starts.
+
+    Attributes:
+        labels (n,): expert of every training row.
+
+    Cost: an evaluation as in ``LocalExperts``; predictions of all experts, n m per test point.
+    Source: Rasmussen and Ghahramani 2002; hard cuts as in Tran thesis, section 2.5 (Nguyen and
+    Bonilla 2014).
+    """
+
+    data_sized = (*LocalExperts.data_sized, "labels")
+    labels: Tensor
+
+    def __init__(
+        self,
+        *,
+        kernel: Kernel,
+        mean: Mean,
+        likelihood: Likelihood,
+        num_experts: int | None = None,
+        hyperparameters: Sharing = "own",
+        partition: Partition | None = None,
+        memory_budget: int | str | None = None,
+    ) -> None:
+        super().__init__(
+            kernel=kernel,
+            mean=mean,
+            likelihood=likelihood,
+            num_experts=num_experts,
+            hyperparameters=hyperparameters,
+            partition=partition,
+            memory_budget=memory_budget,
+        )
+
+    def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
+        """As in ``LocalExperts``; the blocks are the first assignment."""
+        super().initialise(x, y, generator=generator)
+        labels = torch.empty_like(self.rows)
+        numbers = torch.arange(len(self.sizes), device=x.device)
+        labels[self.rows] = numbers.repeat_interleave(self.sizes)
+        self.assign(labels)
+
+    def assign(self, labels: Tensor) -> None:
+        """Give every training row to an expert (n,).
+
+        Raises:
+            ConfigError: an expert would have no row.
+        """
+        assert self.num_experts is not None
+        sizes = torch.bincount(labels, minlength=self.num_experts)
+        if len(sizes) > self.num_experts or bool((sizes == 0).any()):
+            raise ConfigError(
+                f"an assignment must give a row to each of the {self.num_experts} experts"
+            )
+        self.labels, self.sizes = labels, sizes
+        self.rows = torch.argsort(labels, stable=True)
+
+    def gates(self, x: Tensor) -> Gates:
+        """Of the assignment of the training inputs x (n, d)."""
+        assert self.num_experts is not None
+        self.expert_rows(x)
+        return Gates.fitted(x, self.labels, self.num_experts)
+
+    def log_assignment(self, x: Tensor) -> Tensor:
+        """sum_n log pi_z(n) N(x_n; centre_z(n), variance_z(n)), in nats, float64."""
+        found = self.gates(x).log_joint(x)
+        return found.gather(0, self.labels.unsqueeze(0)).double().sum()
+
+    @torch.no_grad()
+    def condition(self, x: Tensor, y: Tensor) -> MixturePosterior:
+        """Posteriors of all experts, and the gates."""
+        posterior = self.new_posterior()
+        posterior.condition_(x, y, self.expert_rows(x))
+        posterior.keep(x, **self.gates(x)._asdict())
+        return posterior
+
+    def new_posterior(self) -> MixturePosterior:
+        """As in ``Model``."""
+        return MixturePosterior(self.parts, self.batch_bytes)
+
+
+@runtime_checkable
+class HasGates(HasExperts, Protocol):
+    """Experts, and gates that assign them their rows."""
+
+    def log_assignment(self, x: Tensor) -> Tensor:
+        """log p(x, z) of the training inputs x (n, d) and their assignment, nats."""
+
+
+class HardCutEvidence(ExpertsMLL):
+    """log p(y, x, z): the experts' evidence for the rows that they have, and that of the gates.
+
+    Kind: a lower bound of log p(y, x), the sum over all assignments z. It counts the density of the
+    inputs and does not compare with the evidence of a regression.
+    """
+
+    kind = "lower_bound"
+    models = (HasGates,)
+    made_for = "MixtureOfExperts"
+
+    def evidence(
+        self, model: HasGates, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    ) -> Evidence:
+        """As in ``ExpertsMLL``, with the part ``assignment``."""
+        found = super().evidence(model, x, y)
+        assignment = model.log_assignment(x)
+        facts = {**found.facts, "evidence_of": "experts and their assignment"}
+        return Evidence(
+            found.value + assignment,
+            self.kind,
+            {**found.parts, "assignment": assignment},
+            facts=facts,
+        )
+
+
+class MixturePosterior(ExpertsPosterior):
+    """A mixture of the experts' predictions, weighed by the gates: not a Gaussian process.
+
+    Args:
+        parts, budget: as in ``ExpertsPosterior``.
+
+    Attributes:
+        log_shares (K,), centres (K, d), variances (K, d): of the gates.
+
+    Cost: m^2 multiply-adds per expert of m rows and test point.
+    """
+
+    data_sized = (*ExpertsPosterior.data_sized, "log_shares", "centres", "variances")
+    log_shares: Tensor
+    centres: Tensor
+    variances: Tensor
+
+    @property
+    def gates(self) -> Gates:
+        """Which expert is responsible where."""
+        return Gates(self.log_shares, self.centres, self.variances)
+
+    @torch.no_grad()
+    def components(self, x: Tensor) -> Marginals:
+        """Mean and variance of every expert's latent function at x (t, d): (K, t) each."""
+        mean, variance = (x.new_empty(len(self.sizes), len(x)) for _ in range(2))
+        start = 0
+        for block in self.row_blocks(x):
+            place = slice(start, start := start + len(block))
+            for members in self.experts()[1]:
+                experts = members.batch.experts
+                at = block.expand(len(experts), *block.shape)
+                cross = members.given(self.parts.covariances(experts, members.inputs, at), None)
+                prior = self.parts.variances(experts, at)
+                found = members.predict(cross, Marginals(torch.zeros_like(prior), prior), prior)
+                mean[experts, place] = found.mean + self.parts.means(experts, at)
+                variance[experts, place] = found.variance
+        return Marginals(mean, variance)
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Marginals:
+        """First two moments of the mixture at x (t, d); its quantiles are not a Gaussian's."""
+        return mixture_moments(self.components(x), self.gates.probabilities(x))
+
+    @torch.no_grad()
+    def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
+        """The mixture of the experts' normals at x (t, d), each with its own noise."""
+        mean, variance = self.components(x)
+        every = torch.arange(len(self.sizes), device=x.device)
+        noisy = Marginals(mean, variance + self.parts.noise(every).unsqueeze(1))
+        return gaussian_mixture(noisy, self.gates.probabilities(x))
+
+    @torch.no_grad()
+    def sample_paths(
+        self, num: int, *, generator: torch.Generator, frequencies: Frequencies = SHARED
+    ) -> Callable[[Tensor], Tensor]:
+        """``num`` functions x (t, d) -> (num, t), at every x one of an expert drawn by the gates.
+
+        A path has one uniform number u and takes the first expert whose cumulated gate exceeds it,
+        so that it changes experts where the gates change.
+
+        Raises:
+            ConfigError: the kernel has no random Fourier features.
+        Cost: num prior functions for every expert.
+        """
+        like = self.residual
+        level = torch.rand(num, generator=generator, dtype=like.dtype, device=like.device)
+
+        def chosen(x: Tensor) -> Tensor:
+            cumulated = self.gates.probabilities(x).cumsum(0)
+            above = cumulated.unsqueeze(1) <= level.view(1, -1, 1)
+            return above.sum(0).clamp(max=len(self.sizes) - 1)
+
+        return ExpertPaths(self, num, generator, frequencies, chosen)

@@ -1,0 +1,205 @@
+"""Local experts: one is the exact process, the nearest one predicts, batches equal loops."""
+
+import copy
+
+import dense_experts as dense
+import pytest
+import torch
+
+from gpx.errors import ConfigError, DataError
+from gpx.inducing import ClusterBlocks, ColumnBlocks, RandomBlocks
+from gpx.kernels import RBF
+from gpx.likelihoods import Bernoulli, Gaussian
+from gpx.means import Constant
+from gpx.models import ExactGP, LocalExperts
+from gpx.objectives import ExpertsMLL
+from gpx.sampling import Frequencies
+from gpx.training import LBFGSB
+
+
+def draws(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def local(x, y, kernel="rbf", **options):
+    model = LocalExperts(**dense.parts(kernel), **options)
+    model.initialise(x, y, generator=draws())
+    return model
+
+
+def apart(model):
+    """Hyperparameters that differ from expert to expert."""
+    with torch.no_grad():
+        for parameter in model.own.parameters():
+            parameter += 0.4 * torch.randn(parameter.shape, generator=draws(1)).double()
+    return model
+
+
+@pytest.mark.parametrize("sharing", ["own", "shared"])
+def test_one_expert_is_the_exact_process(sharing):
+    x, y, new = dense.data()
+    posterior = local(x, y, num_experts=1, hyperparameters=sharing).condition(x, y)
+    exact = ExactGP(**dense.parts()).condition(x, y)
+    found, want = posterior.predict(new), exact.predict(new)
+    torch.testing.assert_close(found.mean, want.mean, rtol=0.0, atol=1e-10)
+    torch.testing.assert_close(found.variance, want.variance, rtol=0.0, atol=1e-10)
+    likelihood = dense.parts()["likelihood"]
+    a, b = (p.predictive(new, likelihood) for p in (posterior, exact))
+    torch.testing.assert_close(a.stddev, b.stddev, rtol=1e-10, atol=0.0)
+
+
+@pytest.mark.parametrize("kernel", dense.KERNELS)
+@pytest.mark.parametrize("points", [None, 20])
+def test_predictions_in_batches_are_those_of_one_expert_at_a_time(kernel, points):
+    x, y, new = dense.data()
+    model = apart(local(x, y, kernel, num_experts=5, points_per_expert=points))
+    unit = model.weights.rsqrt()
+    nearest = torch.cdist(new / unit, model.centres / unit).argmin(1)
+    rows = model.expert_rows(x)
+    own = rows.rows.split(rows.sizes.tolist())
+    for budget in (1, 10**9):
+        model.batch_bytes = budget
+        posterior = model.condition(x, y)
+        found = posterior.predict(new)
+        spread = posterior.predictive(new, model.likelihood).variance
+        for place, k in enumerate(nearest.tolist()):
+            kernel_k, mean, likelihood, _ = model.parts.of_expert(k)
+            at = new[place : place + 1]
+            noise = likelihood.noise_variance
+            with torch.no_grad():
+                want = dense.prediction(kernel_k, mean, noise, x[own[k]], y[own[k]], at)
+                centre = mean(at)
+            torch.testing.assert_close(
+                found.mean[place], (want[0] + centre)[0], rtol=1e-9, atol=1e-10
+            )
+            torch.testing.assert_close(found.variance[place], want[1][0], rtol=1e-8, atol=1e-10)
+            torch.testing.assert_close(spread[place], (want[1] + noise)[0], rtol=1e-8, atol=1e-10)
+
+
+def test_experts_have_the_points_nearest_to_their_centre():
+    x, y, _ = dense.data()
+    model = local(x, y, num_experts=4, points_per_expert=9)
+    unit = model.weights.rsqrt()
+    gaps = torch.cdist(model.centres / unit, x / unit)
+    for k, own in enumerate(model.expert_rows(x).rows.split(9)):
+        assert set(own.tolist()) == set(gaps[k].argsort()[:9].tolist())
+
+
+def test_predictions_jump_where_regions_meet_and_nowhere_else():
+    x = torch.linspace(-2.0, 2.0, 40, dtype=torch.float64).unsqueeze(1)
+    y = (3.0 * x[:, 0]).sin()
+    model = LocalExperts(
+        kernel=RBF(1, 0.6).double(),
+        mean=Constant().double(),
+        likelihood=Gaussian(0.01).double(),
+        num_experts=2,
+        partition=ClusterBlocks(),
+    )
+    model.initialise(x, y, generator=draws())
+    posterior = model.condition(x, y)
+    edge = float(model.centres.mean())
+    step = 1e-9
+    for point, jumps in ((edge, True), (edge + 0.3, False), (edge - 0.3, False)):
+        pair = torch.tensor([[point - step], [point + step]], dtype=torch.float64)
+        mean = posterior.predict(pair).mean
+        assert (float((mean[0] - mean[1]).abs()) > 1e-4) == jumps
+
+
+def test_experts_trained_together_end_where_each_ends_alone():
+    """The hyperparameters of one expert say nothing of another's evidence."""
+    x, y, _ = dense.data(60)
+    model = local(x, y, num_experts=3, partition=ClusterBlocks())
+    rows = model.expert_rows(x).rows.split(20)
+    parameters = list(model.own.parameters())
+    objective = ExpertsMLL()
+
+    def train(parameters, loss, evaluations):
+        LBFGSB(ftol=0.0, gtol=1e-9).minimise(parameters, loss, evaluations, lambda *_: None)
+
+    train(parameters, lambda: objective(model, x, y), 300)
+    together = float(objective.evidence(model, x, y).value.detach())
+    total = 0.0
+    for own in rows:
+        alone = local(x[own], y[own], num_experts=1, hyperparameters="shared")
+        parts = copy.deepcopy(alone)
+        train(
+            list(parts.parameters()),
+            lambda parts=parts, own=own: objective(parts, x[own], y[own]),
+            200,
+        )
+        total += float(objective.evidence(parts, x[own], y[own]).value.detach())
+    assert together == pytest.approx(total, abs=1e-3)
+
+
+def test_the_published_configuration_runs():
+    """64 experts of 100 points."""
+    generator = draws(2)
+    x = torch.randn(2000, 3, generator=generator, dtype=torch.float64)
+    y = (2.0 * x).sin().sum(1) + 0.1 * torch.randn(2000, generator=generator).double()
+    model = LocalExperts(
+        kernel=RBF(3, 1.0).double(),
+        mean=Constant().double(),
+        likelihood=Gaussian(0.05).double(),
+        num_experts=64,
+        points_per_expert=100,
+    )
+    model.initialise(x, y, generator=draws())
+    objective = ExpertsMLL()
+    before = float(objective(model, x, y).detach())
+    LBFGSB().minimise(
+        list(model.own.parameters()), lambda: objective(model, x, y), 5, lambda *_: None
+    )
+    assert float(objective(model, x, y).detach()) < before
+    new = torch.randn(300, 3, generator=generator, dtype=torch.float64)
+    error = model.condition(x, y).predict(new).mean - (2.0 * new).sin().sum(1)
+    assert float(error.square().mean().sqrt()) < 0.75 * float((2.0 * new).sin().sum(1).std())
+
+
+@pytest.mark.parametrize("sharing", ["own", "shared"])
+def test_sampled_functions_have_the_mean_and_variance_of_the_experts(sharing):
+    """Six points; false alarms once in 10^7 tests (5.5 standard errors)."""
+    x, y, new = dense.data()
+    model = local(x, y, num_experts=3, hyperparameters=sharing)
+    posterior = (apart(model) if sharing == "own" else model).condition(x, y)
+    num = 1500
+    paths = posterior.sample_paths(
+        num, generator=draws(5), frequencies=Frequencies(24, per_path=True)
+    )
+    values, want = paths(new[:6]), posterior.predict(new[:6])
+    error = (want.variance / num).sqrt()
+    assert ((values.mean(0) - want.mean).abs() < 5.5 * error).all()
+    squares = (values - want.mean).square()
+    assert ((squares.mean(0) - want.variance).abs() < 5.5 * squares.std(0) / num**0.5).all()
+
+
+def test_what_does_not_fit_is_said():
+    x, y, _ = dense.data()
+    with pytest.raises(ConfigError, match="regions of the input space, which random blocks"):
+        LocalExperts(**dense.parts(), partition=RandomBlocks())
+    with pytest.raises(ConfigError, match="hyperparameters=mine: choose one of own, shared"):
+        LocalExperts(**dense.parts(), hyperparameters="mine")
+    with pytest.raises(ConfigError, match="points_per_expert=0 must be at least 1"):
+        LocalExperts(**dense.parts(), points_per_expert=0)
+    with pytest.raises(ConfigError, match=r"LocalExperts is made of exact .* got Bernoulli"):
+        LocalExperts(**{**dense.parts(), "likelihood": Bernoulli()})
+    with pytest.raises(DataError, match="num_experts=100 is more than the 61 training points"):
+        local(x, y, num_experts=100)
+    with pytest.raises(DataError, match="points_per_expert=62 is more than the 61"):
+        local(x, y, num_experts=3, points_per_expert=62)
+    with pytest.raises(DataError, match="of 3 blocks have no training rows"):
+        local(torch.zeros_like(x), y, num_experts=3)
+    with pytest.raises(ConfigError, match=r"call initialise\(x, y\)"):
+        LocalExperts(**dense.parts(), num_experts=3).condition(x, y)
+    with pytest.raises(ConfigError, match="not placed among these 20 training rows"):
+        local(x, y, num_experts=3).condition(x[:20], y[:20])
+
+
+def test_a_region_for_every_value_of_a_column():
+    x, y, new = dense.data()
+    x[:, 1] = (torch.arange(61) % 3).double()
+    new[:, 1] = (torch.arange(11) % 3).double()
+    model = LocalExperts(**dense.parts(), partition=ColumnBlocks(1))
+    assert model.settle(x)["num_experts"][0] == 3
+    model.initialise(x, y, generator=draws())
+    found = model.condition(x, y)
+    assert found.nearest(new).tolist() == [k % 3 for k in range(11)]

@@ -1,0 +1,230 @@
+"""Mixtures of experts: gates, the first two moments, and steps that never lower the evidence."""
+
+import math
+from itertools import pairwise
+
+import dense_experts as dense
+import pytest
+import torch
+from torch.distributions import MultivariateNormal, Normal
+
+from gpx.errors import ConfigError
+from gpx.inducing import ClusterBlocks
+from gpx.kernels import RBF
+from gpx.likelihoods import Gaussian
+from gpx.means import Constant
+from gpx.methods.experts import HardCut
+from gpx.methods.experts.gates import Gates
+from gpx.models import ExactGP, MixtureOfExperts
+from gpx.objectives import HardCutEvidence
+from gpx.sampling import Frequencies
+
+
+def draws(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def mixture(x, y, count=3, **options):
+    model = MixtureOfExperts(**dense.parts(), num_experts=count, **options)
+    model.initialise(x, y, generator=draws())
+    return model
+
+
+def value(model, x, y):
+    return float(HardCutEvidence().evidence(model, x, y).value.detach())
+
+
+def two_regimes(n=120):
+    """Slow on the left and fast on the right; labels by the sign of x."""
+    generator = draws(7)
+    x = torch.rand(n, 1, generator=generator, dtype=torch.float64) * 6.0 - 3.0
+    fast = x[:, 0] > 0.0
+    y = torch.where(fast, (9.0 * x[:, 0]).sin(), 0.5 * x[:, 0])
+    return x, y + 0.05 * torch.randn(n, generator=generator, dtype=torch.float64), fast.long()
+
+
+def regimes_model(**options):
+    return MixtureOfExperts(
+        kernel=RBF(1, 0.5).double(),
+        mean=Constant().double(),
+        likelihood=Gaussian(0.05).double(),
+        num_experts=2,
+        **options,
+    )
+
+
+def test_gates_are_gaussian_clusters_that_sum_to_one():
+    x, _, new = dense.data()
+    labels = torch.arange(61) % 4
+    gates = Gates.fitted(x, labels, 4)
+    want = []
+    for k in range(4):
+        own = x[labels == k]
+        normal = MultivariateNormal(own.mean(0), own.var(0, correction=0).diag())
+        want.append(normal.log_prob(new) + math.log(len(own) / 61))
+    want = torch.stack(want)
+    torch.testing.assert_close(gates.log_joint(new), want, rtol=1e-10, atol=1e-10)
+    found = gates.probabilities(new)
+    torch.testing.assert_close(found.sum(0), torch.ones(11).double(), rtol=1e-14, atol=0.0)
+    torch.testing.assert_close(found, want.softmax(0), rtol=1e-10, atol=1e-14)
+
+
+def test_the_clusters_are_the_most_likely_ones():
+    x, _, _ = dense.data()
+    labels = torch.arange(61) % 3
+
+    def likelihood(gates):
+        return float(gates.log_joint(x).gather(0, labels.unsqueeze(0)).sum())
+
+    gates = Gates.fitted(x, labels, 3)
+    best = likelihood(gates)
+    for change in (1.02, 0.98):
+        assert likelihood(gates._replace(centres=gates.centres * change)) < best
+        assert likelihood(gates._replace(variances=gates.variances * change)) < best
+
+
+def test_inputs_that_do_not_vary_leave_the_gates_finite():
+    x, _, new = dense.data()
+    x[:, 1] = 0.5
+    gates = Gates.fitted(x, torch.arange(61) % 3, 3)
+    assert torch.isfinite(gates.log_joint(new)).all()
+
+
+@pytest.mark.parametrize("sharing", ["own", "shared"])
+def test_one_expert_is_the_exact_process(sharing):
+    x, y, new = dense.data()
+    posterior = mixture(x, y, 1, hyperparameters=sharing).condition(x, y)
+    exact = ExactGP(**dense.parts()).condition(x, y)
+    found, want = posterior.predict(new), exact.predict(new)
+    torch.testing.assert_close(found.mean, want.mean, rtol=0.0, atol=1e-10)
+    torch.testing.assert_close(found.variance, want.variance, rtol=0.0, atol=1e-10)
+
+
+def test_the_prediction_is_the_mixture_of_its_experts():
+    x, y, new = dense.data()
+    model = mixture(x, y)
+    with torch.no_grad():
+        for parameter in model.own.parameters():
+            parameter += 0.3 * torch.randn(parameter.shape, generator=draws(1)).double()
+    posterior = model.condition(x, y)
+    gates = Gates.fitted(x, model.labels, 3).probabilities(new)
+    target = torch.linspace(-1.0, 1.0, 11, dtype=torch.float64)
+    mean, second, density = 0.0, 0.0, 0.0
+    with torch.no_grad():
+        for k in range(3):
+            kernel, constant, likelihood, _ = model.parts.of_expert(k)
+            own = model.labels == k
+            noise = likelihood.noise_variance
+            m, v = dense.prediction(kernel, constant, noise, x[own], y[own], new)
+            m = m + constant(new)
+            mean, second = mean + gates[k] * m, second + gates[k] * (v + m.square())
+            density = density + gates[k] * Normal(m, (v + noise).sqrt()).log_prob(target).exp()
+    found = posterior.predict(new)
+    torch.testing.assert_close(found.mean, mean, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(found.variance, second - mean.square(), rtol=1e-8, atol=1e-9)
+    law = posterior.predictive(new, model.likelihood)
+    torch.testing.assert_close(law.log_prob(target), density.log(), rtol=1e-8, atol=1e-9)
+
+
+def test_the_evidence_is_that_of_targets_inputs_and_assignment():
+    x, y, _ = dense.data()
+    model = mixture(x, y, hyperparameters="shared")
+    want = 0.0
+    for k in range(3):
+        own = model.labels == k
+        noise = model.likelihood.noise_variance
+        want = want + dense.log_density(model.kernel, model.mean, noise, x[own], y[own])
+        normal = MultivariateNormal(x[own].mean(0), x[own].var(0, correction=0).diag())
+        share = math.log(int(own.sum()) / 61)
+        want = want + (normal.log_prob(x[own]) + share).sum()
+    found = HardCutEvidence().evidence(model, x, y)
+    torch.testing.assert_close(found.value, want, rtol=1e-11, atol=0.0)
+    assert found.kind == "lower_bound"
+
+
+def test_a_move_gains_what_it_was_said_to():
+    """At the gates as they are: the gates fitted anew can only add to it."""
+    x, y, _ = dense.data()
+    model = mixture(x, y)
+    steps = HardCut()
+    steps.bind(model, x, 0)
+    target, gain = steps._moves(x, y)
+    gates = model.gates(x).log_joint(x)
+    labels = model.labels
+
+    def evidence(assigned):
+        model.assign(assigned)
+        parts = HardCutEvidence().evidence(model, x, y).parts
+        experts = parts["fit"] + parts["complexity"] + parts["constant"]
+        return float(experts + gates.gather(0, assigned.unsqueeze(0)).sum())
+
+    before = evidence(labels)
+    for row in (0, 17, 40, 60):
+        moved = labels.clone()
+        moved[row] = target[row]
+        assert evidence(moved) - before == pytest.approx(float(gain[row]), abs=1e-8)
+
+
+@pytest.mark.parametrize("sharing", ["own", "shared"])
+def test_no_step_lowers_the_evidence(sharing):
+    x, y, _ = two_regimes()
+    model = regimes_model(hyperparameters=sharing, partition=ClusterBlocks())
+    model.initialise(x, y, generator=draws())
+    # a start that is wrong for a third of the rows
+    wrong = torch.where(
+        torch.rand(len(x), generator=draws(2)) < 0.33, 1 - model.labels, model.labels
+    )
+    model.assign(wrong)
+    steps = HardCut(evaluations=5, tolerance=0.0)
+    steps.bind(model, x, 0)
+    values, moved = [value(model, x, y)], []
+    for step in range(8):
+        values.append(float(steps.step(step, x, y, generator=draws()).value))
+        moved.append(steps.moved)
+    assert all(after >= before for before, after in pairwise(values))
+    assert moved[0] > 0
+    assert values[-1] > values[0] + 50.0
+
+
+def test_hard_cuts_find_the_regimes():
+    x, y, truth = two_regimes()
+    model = regimes_model(partition=ClusterBlocks())
+    model.initialise(x, y, generator=draws())
+    model.assign((x[:, 0] > 0.8).long())
+    steps = HardCut()
+    steps.bind(model, x, 0)
+    for step in range(15):
+        steps.step(step, x, y, generator=draws())
+        if steps.converged:
+            break
+    assert steps.converged
+    right = (model.labels == truth).double().mean()
+    assert max(float(right), 1.0 - float(right)) > 0.9
+    lengthscales = [float(model.parts.of_expert(k).kernel.lengthscale) for k in range(2)]
+    assert max(lengthscales) > 3.0 * min(lengthscales)
+
+
+def test_sampled_functions_have_the_moments_of_the_mixture():
+    """Six points; false alarms once in 10^7 tests (5.5 standard errors)."""
+    x, y, new = dense.data()
+    posterior = mixture(x, y).condition(x, y)
+    num = 1500
+    paths = posterior.sample_paths(
+        num, generator=draws(5), frequencies=Frequencies(24, per_path=True)
+    )
+    values, want = paths(new[:6]), posterior.predict(new[:6])
+    error = (want.variance / num).sqrt()
+    assert ((values.mean(0) - want.mean).abs() < 5.5 * error).all()
+    squares = (values - want.mean).square()
+    assert ((squares.mean(0) - want.variance).abs() < 5.5 * squares.std(0) / num**0.5).all()
+
+
+def test_what_does_not_fit_is_said():
+    x, y, _ = dense.data()
+    model = mixture(x, y)
+    with pytest.raises(ConfigError, match="a row to each of the 3 experts"):
+        model.assign(torch.zeros(61, dtype=torch.long))
+    with pytest.raises(ConfigError, match="evaluations=0 and least_rows=10 must be at least 1"):
+        HardCut(evaluations=0)
+    with pytest.raises(ConfigError, match=r"optimizer=hard_cut assigns the rows of .* got ExactGP"):
+        HardCut().check(ExactGP(**dense.parts()), 10)

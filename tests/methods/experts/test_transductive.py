@@ -1,0 +1,86 @@
+"""Transductive processes: all neighbours are the exact process, batches equal loops."""
+
+import dense_experts as dense
+import pytest
+import torch
+
+from gpx.errors import ConfigError
+from gpx.models import ExactGP, Transductive
+from gpx.sampling import Frequencies
+
+
+def draws(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def transductive(x, y, neighbours, kernel="rbf", sharing="own", count=3):
+    model = Transductive(
+        **dense.parts(kernel),
+        num_neighbours=neighbours,
+        num_experts=count,
+        hyperparameters=sharing,
+    )
+    model.initialise(x, y, generator=draws())
+    if model.own is not None:
+        with torch.no_grad():
+            for parameter in model.own.parameters():
+                parameter += 0.3 * torch.randn(parameter.shape, generator=draws(1)).double()
+    return model
+
+
+@pytest.mark.parametrize("neighbours", [61, 100])
+def test_all_neighbours_are_the_exact_process(neighbours):
+    x, y, new = dense.data()
+    found = transductive(x, y, neighbours, sharing="shared").condition(x, y).predict(new)
+    exact = ExactGP(**dense.parts()).condition(x, y).predict(new)
+    torch.testing.assert_close(found.mean, exact.mean, rtol=0.0, atol=1e-10)
+    torch.testing.assert_close(found.variance, exact.variance, rtol=0.0, atol=1e-10)
+
+
+@pytest.mark.parametrize("kernel", dense.KERNELS)
+@pytest.mark.parametrize("sharing", ["own", "shared"])
+def test_predictions_in_batches_are_those_of_one_point_at_a_time(kernel, sharing):
+    x, y, new = dense.data()
+    model = transductive(x, y, 8, kernel, sharing)
+    unit = model.weights.rsqrt()
+    near = torch.cdist(new / unit, x / unit).argsort(1)[:, :8]
+    experts = torch.cdist(new / unit, model.centres / unit).argmin(1)
+    for budget in (1, 10**9):
+        model.batch_bytes = budget
+        posterior = model.condition(x, y)
+        assert torch.equal(posterior.neighbours(new).sort(1).values, near.sort(1).values)
+        found = posterior.predict(new)
+        spread = posterior.predictive(new, model.likelihood).variance
+        for place, k in enumerate(experts.tolist()):
+            kernel_k, mean, likelihood, _ = model.parts.of_expert(k)
+            at, own = new[place : place + 1], near[place]
+            noise = likelihood.noise_variance
+            with torch.no_grad():
+                want = dense.prediction(kernel_k, mean, noise, x[own], y[own], at)
+                centre = mean(at)
+            torch.testing.assert_close(
+                found.mean[place], (want[0] + centre)[0], rtol=1e-9, atol=1e-9
+            )
+            torch.testing.assert_close(found.variance[place], want[1][0], rtol=1e-8, atol=1e-10)
+            torch.testing.assert_close(spread[place], (want[1] + noise)[0], rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("sharing", ["own", "shared"])
+def test_sampled_functions_have_the_predicted_mean_and_variance(sharing):
+    """Six points; false alarms once in 10^7 tests (5.5 standard errors)."""
+    x, y, new = dense.data()
+    posterior = transductive(x, y, 8, sharing=sharing).condition(x, y)
+    num = 1500
+    paths = posterior.sample_paths(
+        num, generator=draws(5), frequencies=Frequencies(24, per_path=True)
+    )
+    values, want = paths(new[:6]), posterior.predict(new[:6])
+    error = (want.variance / num).sqrt()
+    assert ((values.mean(0) - want.mean).abs() < 5.5 * error).all()
+    squares = (values - want.mean).square()
+    assert ((squares.mean(0) - want.variance).abs() < 5.5 * squares.std(0) / num**0.5).all()
+
+
+def test_no_neighbours_are_refused():
+    with pytest.raises(ConfigError, match="num_neighbours=0 must be at least 1"):
+        Transductive(**dense.parts(), num_neighbours=0)
