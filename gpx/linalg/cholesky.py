@@ -72,7 +72,7 @@ def cholesky(
 
 
 def cholesky_in_place(
-    fill: Callable[[Tensor], None],
+    fill: Callable[[Tensor], object],
     buffer: Tensor,
     *,
     name: str = "matrix",
@@ -84,12 +84,14 @@ def cholesky_in_place(
     Args:
         fill: writes the lower triangle (diagonal included) of the matrix into the buffer it is
             given; called again for every further jitter, because a failed attempt destroys it.
-        buffer (n, n): contiguous storage; holds the factor afterwards.
+        buffer (..., n, n): contiguous storage of one matrix or a batch; holds the factors
+            afterwards.
         name, ladder, hint: as for ``cholesky``.
 
     Returns:
-        upper factor U (n, n) with U^T U = matrix, a transposed view of ``buffer`` (LAPACK's own
-        layout, so that solves and the inverse need no copy), and the report.
+        upper factor U (..., n, n) with U^T U = matrix, a transposed view of ``buffer`` (LAPACK's
+        own layout, so that solves and the inverse need no copy), and the report, of a batch with
+        the largest jitter.
 
     Raises:
         NotPositiveDefinite: as for ``cholesky``.
@@ -97,17 +99,20 @@ def cholesky_in_place(
     Cost: n^3/3 multiply-adds and one ``fill`` per attempt.
     """
     steps = LADDER.get(buffer.dtype, (0.0,)) if ladder is None else ladder
-    diagonal = buffer.diagonal()
-    info = torch.empty((), dtype=torch.int32, device=buffer.device)
+    diagonal = buffer.diagonal(dim1=-2, dim2=-1)
+    info = torch.empty(buffer.shape[:-2], dtype=torch.int32, device=buffer.device)
     upper = buffer.mT
     tried: list[float] = []
     for relative in steps:
         fill(buffer)
-        jitter = relative * float(diagonal.mean()) if relative else 0.0
-        diagonal += jitter
+        jitter = 0.0
+        if relative:
+            shift = relative * diagonal.mean(-1, keepdim=True)
+            diagonal += shift
+            jitter = float(shift.max())
         tried.append(jitter)
         torch.linalg.cholesky_ex(upper, upper=True, out=(upper, info))
-        if not bool(info):
+        if not bool(info.any()):
             return upper, CholeskyReport(jitter, tuple(tried), relative)
     fill(buffer)
     full = buffer.tril() + buffer.tril(-1).mT

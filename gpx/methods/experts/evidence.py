@@ -11,7 +11,7 @@ from torch import Tensor
 from gpx.inference.exact_solver import require_finite
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
-from gpx.linalg import cholesky, with_gradient
+from gpx.linalg import cholesky_in_place, upper_solve, with_gradient
 from gpx.methods.base.objective import Evidence, Facts, Objective
 from gpx.methods.experts.parts import ExpertParts
 from gpx.methods.experts.rows import ExpertBatch, ExpertRows
@@ -39,7 +39,7 @@ class BatchTerms(NamedTuple):
 def batch_terms(
     batch: ExpertBatch, matrices: Tensor, noise: Tensor, residual: Tensor, *, gradient: bool
 ) -> BatchTerms:
-    """log N(r_k; 0, K_k + noise_k I) of every expert of a batch, by one batched factorisation.
+    """log N(r_k; 0, K_k + noise_k I) of every expert, by one batched factorisation in place.
 
     Args:
         batch: which rows are padding.
@@ -50,18 +50,20 @@ def batch_terms(
         NotPositiveDefinite: no jitter is added.
     """
     residual = batch.zero_padding(residual)
-    system = batch.covariance(matrices, noise)
-    size = system.shape[-1]
-    factor, _ = cholesky(
-        system, name=f"the kernel matrix of an expert of {size} rows", ladder=(0.0,), hint=HINT
+    upper, _ = cholesky_in_place(
+        lambda buffer: batch.covariance(matrices, noise, buffer),
+        torch.empty_like(matrices),
+        name=f"the kernel matrix of an expert of {matrices.shape[-1]} rows",
+        ladder=(0.0,),
+        hint=HINT,
     )
-    alpha = torch.cholesky_solve(residual.unsqueeze(2), factor).squeeze(2)
+    alpha = upper_solve(upper, residual.unsqueeze(2)).squeeze(2)
     fit = -0.5 * (residual * alpha).sum(1)
-    complexity = -factor.diagonal(dim1=1, dim2=2).log().sum(1)
+    complexity = -upper.diagonal(dim1=1, dim2=2).log().sum(1)
     if not gradient:
         return BatchTerms(fit, complexity, alpha, None)
-    weight = torch.cholesky_inverse(factor)
-    weight = torch.baddbmm(weight, alpha.unsqueeze(2), alpha.unsqueeze(1), beta=-0.5, alpha=0.5)
+    inverse = torch.cholesky_inverse(upper, upper=True, out=upper).mT
+    weight = inverse.baddbmm_(alpha.unsqueeze(2), alpha.unsqueeze(1), beta=-0.5, alpha=0.5)
     if batch.mask is not None:
         weight *= batch.mask.unsqueeze(1) & batch.mask.unsqueeze(2)
     return BatchTerms(fit, complexity, alpha, weight)

@@ -33,8 +33,8 @@ class ExpertBatch(NamedTuple):
         """``values`` (c, m) with zeros in the place of padding."""
         return values if self.mask is None else values * self.mask
 
-    def covariance(self, matrices: Tensor, noise: Tensor) -> Tensor:
-        """K + noise I of every expert, a new tensor, with rows of the identity for padding.
+    def covariance(self, matrices: Tensor, noise: Tensor, out: Tensor | None = None) -> Tensor:
+        """K + noise I of every expert, with rows of the identity for padding.
 
         A padded matrix is block diagonal with I: its log-determinant is that of the expert, its
         inverse has the expert's and I, and zeros in a right-hand side stay zeros. Nothing that is
@@ -43,8 +43,9 @@ class ExpertBatch(NamedTuple):
         Args:
             matrices (c, m, m): covariances of the padded rows.
             noise (c,): noise variances.
+            out (c, m, m): where it is written; None: a new tensor.
         """
-        system = matrices.clone()
+        system = matrices.clone() if out is None else out.copy_(matrices)
         diagonal = system.diagonal(dim1=1, dim2=2)
         diagonal += noise.unsqueeze(1)
         if self.mask is not None:
