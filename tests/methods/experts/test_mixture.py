@@ -190,7 +190,7 @@ def test_hard_cuts_find_the_regimes():
     x, y, truth = two_regimes()
     model = regimes_model(partition=ClusterBlocks())
     model.initialise(x, y, generator=draws())
-    model.assign((x[:, 0] > 0.8).long())
+    model.assign((x[:, 0] > -0.5).long())  # others may end in other optima
     steps = HardCut()
     steps.bind(model, x, 0)
     for step in range(15):
@@ -198,8 +198,7 @@ def test_hard_cuts_find_the_regimes():
         if steps.converged:
             break
     assert steps.converged
-    right = (model.labels == truth).double().mean()
-    assert max(float(right), 1.0 - float(right)) > 0.9
+    assert torch.equal(model.labels, truth)
     kernels = [model.parts.of_expert(k).kernel for k in range(2)]
     lengthscales = [float(kernel.lengthscale.detach()) for kernel in kernels]
     assert max(lengthscales) > 3.0 * min(lengthscales)
