@@ -84,14 +84,6 @@ def nearest_block(x: Tensor, centres: Tensor, weights: Tensor) -> Tensor:
     return nearest_centre((x - middle) * root, (centres - middle) * root)
 
 
-def weighted_distance(x: Tensor, centres: Tensor, weights: Tensor) -> Tensor:
-    """Squared distances (t, B) with a weight (d,) of each input, up to a term that x alone sets."""
-    root = weights.sqrt()
-    middle = centres.mean(0)
-    points, ends = (x - middle) * root, (centres - middle) * root
-    return torch.addmm(ends.square().sum(1), points, ends.T, alpha=-2.0)
-
-
 class Partition(ABC):
     """Cuts the training rows into blocks, from their inputs alone."""
 

@@ -90,5 +90,7 @@ __all__ = [
     "VecchiaPosterior",
     "Transductive",
     "TransductivePosterior",
+    "Vecchia",
+    "VecchiaPosterior",
     "WeightPriors",
 ]

@@ -176,7 +176,7 @@ class HardCut(OwnSteps[MixtureOfExperts]):
             return value.detach()
 
         with torch.enable_grad():
-            optimizer.step(loss)  # type: ignore[arg-type]
+            optimizer.step(loss)
         optimizer.zero_grad()
         try:
             after = self._value(x, y)

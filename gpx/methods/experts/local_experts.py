@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from gpx.errors import ConfigError, DataError
 from gpx.inducing import Blocks, ClusterBlocks, Partition, RandomBlocks, require_partition
-from gpx.inducing.kmeans import CHUNK_ENTRIES
-from gpx.inducing.partition import weighted_distance
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import budget_in_bytes
+from gpx.linalg.nearest import nearest_neighbours
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model, Posterior
 from gpx.methods.experts.committee import require_count, require_gaussian, settled_experts
@@ -53,7 +52,7 @@ class LocalExperts(Model):
     Source: Tran thesis, sections 2.5 and 4.4.5 (64 experts of 100 points).
     """
 
-    data_sized = ("rows", "sizes", "centres", "weights")
+    data_sized: ClassVar[tuple[str, ...]] = ("rows", "sizes", "centres", "weights")
     kernel: Kernel
     mean: Mean
     likelihood: Gaussian
@@ -141,11 +140,9 @@ class LocalExperts(Model):
             return blocks.order, blocks.sizes
         if size > len(x):
             raise DataError(f"points_per_expert={size} is more than the {len(x)} training points")
-        found = []
-        for centres in blocks.centres.split(max(1, CHUNK_ENTRIES // len(x))):
-            gaps = weighted_distance(centres, x, blocks.weights)
-            found.append(gaps.topk(size, dim=1, largest=False).indices)
-        return torch.cat(found).reshape(-1), torch.full_like(blocks.sizes, size)
+        root = blocks.weights.sqrt()
+        found = nearest_neighbours(x * root, blocks.centres * root, size)
+        return found.reshape(-1), torch.full_like(blocks.sizes, size)
 
     def expert_rows(self, x: Tensor) -> ExpertRows:
         """Rows of every expert among the training inputs x (n, d).

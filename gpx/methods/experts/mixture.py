@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -14,9 +14,10 @@ from gpx.inducing import Partition
 from gpx.inference.finite_mixture import gaussian_mixture, mixture_moments
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals
-from gpx.methods.base.objective import Evidence
+from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.experts.evidence import ExpertsMLL, HasExperts
 from gpx.methods.experts.gates import Gates
 from gpx.methods.experts.local_experts import LocalExperts, Sharing
@@ -123,22 +124,28 @@ class HasGates(HasExperts, Protocol):
         """log p(x, z) of the training inputs x (n, d) and their assignment, nats."""
 
 
-class HardCutEvidence(ExpertsMLL):
+class HardCutEvidence(Objective[HasGates]):
     """log p(y, x, z): the experts' evidence for the rows that they have, and that of the gates.
 
     Kind: a lower bound of log p(y, x), the sum over all assignments z. It counts the density of the
     inputs and does not compare with the evidence of a regression.
     """
 
+    batching = "full"
     kind = "lower_bound"
     models = (HasGates,)
     made_for = "MixtureOfExperts"
+    likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = ExpertsMLL()
 
     def evidence(
         self, model: HasGates, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Evidence:
         """As in ``ExpertsMLL``, with the part ``assignment``."""
-        found = super().evidence(model, x, y)
+        found = self.experts.evidence(model, x, y)
         assignment = model.log_assignment(x)
         facts = {**found.facts, "evidence_of": "experts and their assignment"}
         return Evidence(

@@ -72,7 +72,7 @@ class ExpertsPosterior(PartsPosterior):
         sizes (K,): rows of every expert.
     """
 
-    data_sized = ("inputs", "residual", "sizes")
+    data_sized: ClassVar[tuple[str, ...]] = ("inputs", "residual", "sizes")
     residual: Tensor
     sizes: Tensor
 

@@ -10,11 +10,11 @@ from torch.distributions import Distribution, Normal
 
 from gpx.errors import ConfigError
 from gpx.inducing import Partition
-from gpx.inducing.kmeans import CHUNK_ENTRIES
-from gpx.inducing.partition import nearest_block, weighted_distance
+from gpx.inducing.partition import nearest_block
 from gpx.inference.exact_solver import require_finite
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
+from gpx.linalg.nearest import nearest_neighbours
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals
 from gpx.methods.experts.local_experts import LocalExperts, Sharing
@@ -113,17 +113,8 @@ class TransductivePosterior(PartsPosterior):
 
     def neighbours(self, x: Tensor) -> Tensor:
         """Training rows (t, m) nearest to every row of x (t, d), found exactly."""
-        n = len(self.inputs)
-        count = min(self.num_neighbours, n)
-        if count == n:
-            return torch.arange(n, device=x.device).expand(len(x), n)
-        found = [
-            weighted_distance(part, self.inputs, self.weights)
-            .topk(count, dim=1, largest=False)
-            .indices
-            for part in x.split(max(1, CHUNK_ENTRIES // n))
-        ]
-        return torch.cat(found) if found else torch.zeros(0, count, dtype=torch.long)
+        root = self.weights.sqrt()
+        return nearest_neighbours(self.inputs * root, x * root, self.num_neighbours)
 
     @torch.no_grad()
     def members(self, x: Tensor, rows: Tensor) -> tuple[Members, Tensor]:
