@@ -125,6 +125,10 @@ RUNS: dict[str, list[str]] = {
         "basis=arc_cosine",
         "approx.num_basis=400",
     ],
+    "committee": [*ARM, "approx=committee", "approx.num_experts=4", "approx.rule=grbcm"],
+    "local experts": [*ARM, "approx=local_experts", "approx.num_experts=4"],
+    "transductive": [*ARM, "approx=transductive", "approx.num_experts=4"],
+    "mixture of experts": [*ARM, "approx=mixture_of_experts", "approx.num_experts=3"],
     "svgp eigenfunctions": ["data=toy1d", "approx=svgp", "inducing=eigenfunctions"],
     "grief": [*ARM, "approx=grief", "approx.num_eigenfunctions=40"],
     "reweighted": [
