@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gpx.errors import ConfigError
 from gpx.linalg import cholesky
 from gpx.methods.base.model import Marginals
 from gpx.methods.experts.evidence import HINT
@@ -31,6 +32,19 @@ class Reference(NamedTuple):
     marginals: Marginals
     prior: Tensor
     white: Tensor | None
+
+
+class Joint(NamedTuple):
+    """f at t points together.
+
+    Attributes:
+        mean (t,), covariance (t, t): of f.
+        jitter: largest that was added to a diagonal; beyond the prior's, relative to a unit prior.
+    """
+
+    mean: Tensor
+    covariance: Tensor
+    jitter: float
 
 
 class CommitteePosterior(ExpertsPosterior):
@@ -125,6 +139,43 @@ class CommitteePosterior(ExpertsPosterior):
             if tell is not None:
                 tell(members, cross, beta.sqrt() / found.variance)
         return combination
+
+    @torch.no_grad()
+    def joint(self, x: Tensor) -> Joint:
+        """Mean and covariance of f at x (t, d) by the Bayesian committee machine of all points.
+
+        C^{-1} = sum_k Cov_k^{-1} - (K - 1) K_**^{-1} and mean C sum_k Cov_k^{-1} mu_k: it depends
+        on which points are asked for together, and at one point alone is what ``predict`` gives.
+        With L L^T = K_** every Cov_k is L (I - W_k W_k^T) L^T: jitter on K_** is in all of them.
+
+        Raises:
+            ConfigError: another rule than "bcm".
+            NotPositiveDefinite: points too near to each other for the precision.
+        Cost: n m t for experts of m rows, and t^3 for each of them.
+        Source: Tresp 2000; Hultin 2017, section 2.3.3.
+        """
+        if self.rule != "bcm":
+            raise ConfigError(f"only rule=bcm has a joint prediction, and this is {self.rule}")
+        name = f"the prior covariance of {len(x)} test points"
+        lower, report = cholesky(self.kernel.evaluate(x), name=name)
+        jitter, eye = report.jitter, torch.eye(len(x)).to(lower)
+        precision, weighted = eye.clone(), torch.zeros_like(x[:, :1])
+        for members in self.experts()[1]:
+            flat = self.kernel.evaluate(members.inputs.flatten(0, 1), x)
+            cross = members.given(flat.view(*members.inputs.shape[:2], len(x)), None)
+            mean = torch.einsum("cm,cmt->ct", members.alpha, cross).unsqueeze(2)
+            white = torch.linalg.solve_triangular(members.factor, cross, upper=False)
+            inner = torch.linalg.solve_triangular(lower, white.mT, upper=False)
+            left = eye - inner @ inner.mT
+            factor, report = cholesky(left, name="what an expert leaves of the prior covariance")
+            jitter = max(jitter, report.jitter)
+            precision += (torch.cholesky_inverse(factor) - eye).sum(0)
+            at = torch.linalg.solve_triangular(lower, mean, upper=False)
+            weighted += torch.cholesky_solve(at, factor).sum(0)
+        factor, report = cholesky(precision, name="the committee's precision")
+        half = torch.linalg.solve_triangular(factor, lower.mT, upper=False)
+        mean = lower @ torch.cholesky_solve(weighted, factor)
+        return Joint(self.mean(x) + mean.squeeze(1), half.mT @ half, max(jitter, report.jitter))
 
     @torch.no_grad()
     def sample_paths(

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from gpx.errors import ConfigError, DataError
-from gpx.inducing import ColumnBlocks
+from gpx.inducing import ColumnBlocks, RandomBlocks
+from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli
 from gpx.models import Committee, ExactGP
 from gpx.sampling import Frequencies
@@ -109,6 +110,52 @@ def test_far_from_the_data_only_the_product_of_experts_is_overconfident(rule, fa
     prior = model.kernel.diagonal(far).detach()
     torch.testing.assert_close(variance, factor * prior, rtol=1e-12, atol=0.0)
     torch.testing.assert_close(mean, model.mean(far).detach(), rtol=1e-12, atol=1e-12)
+
+
+def test_a_joint_prediction_is_its_definition():
+    x, y, new = dense.data()
+    model = committee("bcm", x, y, 4)
+    posterior = model.condition(x, y)
+    found = posterior.joint(new)
+    with torch.no_grad():
+        prior, noise = model.kernel.evaluate(new), model.likelihood.noise_variance
+        precision, weighted = -3.0 * torch.linalg.inv(prior), 0.0
+        for k in range(4):
+            own = x[model.labels == k]
+            inverse = torch.linalg.inv(model.kernel.evaluate(own) + noise * torch.eye(len(own)))
+            cross = model.kernel.evaluate(new, own)
+            residual = y[model.labels == k] - model.mean(own)
+            each = torch.linalg.inv(prior - cross @ inverse @ cross.mT)
+            precision = precision + each
+            weighted = weighted + each @ (cross @ inverse @ residual)
+        covariance = torch.linalg.inv(precision)
+        mean = model.mean(new) + covariance @ weighted
+    torch.testing.assert_close(found.mean, mean, rtol=1e-8, atol=1e-9)
+    torch.testing.assert_close(found.covariance, covariance, rtol=1e-8, atol=1e-9)
+    assert found.jitter == 0.0
+    alone, at = posterior.joint(new[:1]), posterior.predict(new[:1])
+    torch.testing.assert_close(alone.mean, at.mean, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(alone.covariance[0], at.variance, rtol=1e-10, atol=1e-12)
+    with pytest.raises(ConfigError, match="only rule=bcm has a joint prediction"):
+        committee("rbcm", x, y, 4).condition(x, y).joint(new)
+
+
+def test_four_parts_of_forty_rows_are_near_the_exact_mean_together():
+    """Published: within 0.05, measured 0.019."""
+    x = torch.linspace(-3.0, 3.0, 40, dtype=torch.float64).unsqueeze(1)
+    y = x[:, 0].sin() + 0.1 * torch.randn(40, generator=draws(3), dtype=torch.float64)
+    parts = {**dense.parts(noise=0.01), "kernel": RBF(1, 1.0).double()}
+    new = torch.linspace(-2.9, 2.9, 8, dtype=torch.float64).unsqueeze(1)
+    exact = ExactGP(**parts).condition(x, y).predict(new)
+    for count, limit in ((1, 1e-10), (4, 0.05)):
+        model = Committee(**parts, rule="bcm", num_experts=count, partition=RandomBlocks())
+        model.initialise(x, y, generator=draws())
+        found = model.condition(x, y).joint(new)
+        assert float((found.mean - exact.mean).abs().max()) < limit
+        if count == 1:
+            torch.testing.assert_close(
+                found.covariance.diagonal(), exact.variance, rtol=0.0, atol=1e-10
+            )
 
 
 def test_the_communication_expert_is_random_and_the_others_are_clusters():
