@@ -9,7 +9,6 @@ from gpx.inducing import ColumnBlocks, RandomBlocks
 from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli
 from gpx.models import Committee, ExactGP
-from gpx.sampling import Frequencies
 
 RULES = ("poe", "gpoe", "bcm", "rbcm", "grbcm")
 
@@ -169,20 +168,9 @@ def test_the_communication_expert_is_random_and_the_others_are_clusters():
 
 @pytest.mark.parametrize("rule", ["poe", "bcm", "rbcm", "grbcm"])
 def test_sampled_functions_have_the_mean_and_variance_of_the_committee(rule):
-    """Six points each; false alarms once in 10^7 tests (5.5 standard errors, 48 comparisons)."""
     x, y, new = dense.data()
     posterior = committee(rule, x, y, 3).condition(x, y)
-    num = 1500
-    paths = posterior.sample_paths(
-        num, generator=draws(5), frequencies=Frequencies(24, per_path=True)
-    )
-    values = paths(new[:6])
-    want = posterior.predict(new[:6])
-    error = (want.variance / num).sqrt()
-    assert ((values.mean(0) - want.mean).abs() < 5.5 * error).all()
-    # waves of few frequencies have heavier tails than a Gaussian: its fourth moment is measured
-    squares = (values - want.mean).square()
-    assert ((squares.mean(0) - want.variance).abs() < 5.5 * squares.std(0) / num**0.5).all()
+    dense.require_moments_of_paths(posterior, new)
 
 
 def test_what_does_not_fit_is_said():

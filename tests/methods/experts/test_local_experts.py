@@ -13,7 +13,6 @@ from gpx.likelihoods import Bernoulli, Gaussian
 from gpx.means import Constant
 from gpx.models import ExactGP, LocalExperts
 from gpx.objectives import ExpertsMLL
-from gpx.sampling import Frequencies
 from gpx.training import LBFGSB
 
 
@@ -157,19 +156,10 @@ def test_the_published_configuration_runs():
 
 @pytest.mark.parametrize("sharing", ["own", "shared"])
 def test_sampled_functions_have_the_mean_and_variance_of_the_experts(sharing):
-    """Six points; false alarms once in 10^7 tests (5.5 standard errors)."""
     x, y, new = dense.data()
     model = local(x, y, num_experts=3, hyperparameters=sharing)
     posterior = (apart(model) if sharing == "own" else model).condition(x, y)
-    num = 1500
-    paths = posterior.sample_paths(
-        num, generator=draws(5), frequencies=Frequencies(24, per_path=True)
-    )
-    values, want = paths(new[:6]), posterior.predict(new[:6])
-    error = (want.variance / num).sqrt()
-    assert ((values.mean(0) - want.mean).abs() < 5.5 * error).all()
-    squares = (values - want.mean).square()
-    assert ((squares.mean(0) - want.variance).abs() < 5.5 * squares.std(0) / num**0.5).all()
+    dense.require_moments_of_paths(posterior, new)
 
 
 def test_what_does_not_fit_is_said():

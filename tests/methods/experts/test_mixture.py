@@ -17,7 +17,6 @@ from gpx.methods.experts import HardCut
 from gpx.methods.experts.gates import Gates
 from gpx.models import ExactGP, MixtureOfExperts
 from gpx.objectives import HardCutEvidence
-from gpx.sampling import Frequencies
 
 
 def draws(seed=0):
@@ -205,18 +204,9 @@ def test_hard_cuts_find_the_regimes():
 
 
 def test_sampled_functions_have_the_moments_of_the_mixture():
-    """Six points; false alarms once in 10^7 tests (5.5 standard errors)."""
     x, y, new = dense.data()
     posterior = mixture(x, y).condition(x, y)
-    num = 1500
-    paths = posterior.sample_paths(
-        num, generator=draws(5), frequencies=Frequencies(24, per_path=True)
-    )
-    values, want = paths(new[:6]), posterior.predict(new[:6])
-    error = (want.variance / num).sqrt()
-    assert ((values.mean(0) - want.mean).abs() < 5.5 * error).all()
-    squares = (values - want.mean).square()
-    assert ((squares.mean(0) - want.variance).abs() < 5.5 * squares.std(0) / num**0.5).all()
+    dense.require_moments_of_paths(posterior, new)
 
 
 def test_what_does_not_fit_is_said():

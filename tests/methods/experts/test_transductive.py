@@ -6,7 +6,6 @@ import torch
 
 from gpx.errors import ConfigError
 from gpx.models import ExactGP, Transductive
-from gpx.sampling import Frequencies
 
 
 def draws(seed=0):
@@ -67,18 +66,9 @@ def test_predictions_in_batches_are_those_of_one_point_at_a_time(kernel, sharing
 
 @pytest.mark.parametrize("sharing", ["own", "shared"])
 def test_sampled_functions_have_the_predicted_mean_and_variance(sharing):
-    """Six points; false alarms once in 10^7 tests (5.5 standard errors)."""
     x, y, new = dense.data()
     posterior = transductive(x, y, 8, sharing=sharing).condition(x, y)
-    num = 1500
-    paths = posterior.sample_paths(
-        num, generator=draws(5), frequencies=Frequencies(24, per_path=True)
-    )
-    values, want = paths(new[:6]), posterior.predict(new[:6])
-    error = (want.variance / num).sqrt()
-    assert ((values.mean(0) - want.mean).abs() < 5.5 * error).all()
-    squares = (values - want.mean).square()
-    assert ((squares.mean(0) - want.variance).abs() < 5.5 * squares.std(0) / num**0.5).all()
+    dense.require_moments_of_paths(posterior, new)
 
 
 def test_no_neighbours_are_refused():
