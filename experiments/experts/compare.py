@@ -83,8 +83,12 @@ def plans(sets: list[str]) -> list[tuple[str, str, list[str]]]:
         base = [f"data={name}", "kernel=matern32"]
         count = f"approx.num_experts={EXPERTS[name]}"
         found += [
-            (name, "committee, clusters", [*base, "approx=committee", count]),
-            (name, "committee, random", [*base, "approx=committee", count, "partition=random"]),
+            (name, "committee, clusters", [*base, "approx=committee", "approx.rule=rbcm", count]),
+            (
+                name,
+                "committee, random",
+                [*base, "approx=committee", "approx.rule=rbcm", count, "partition=random"],
+            ),
             (name, "grbcm, clusters", [*base, "approx=committee", count, "approx.rule=grbcm"]),
             (name, "local_experts, own", [*base, "approx=local_experts", count]),
             (

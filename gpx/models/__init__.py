@@ -7,13 +7,13 @@ from gpx.methods.base.model import Marginals, Model, Posterior
 from gpx.methods.eigenfunctions.model import GRIEF
 from gpx.methods.eigenfunctions.posterior import GRIEFPosterior
 from gpx.methods.exact.model import ExactGP, ExactPosterior
-from gpx.methods.grid.gaps import GapOptions
 from gpx.methods.experts.committee import Committee
 from gpx.methods.experts.committee_posterior import CommitteePosterior
 from gpx.methods.experts.local_experts import LocalExperts
 from gpx.methods.experts.local_posterior import LocalExpertsPosterior
 from gpx.methods.experts.mixture import MixtureOfExperts, MixturePosterior
 from gpx.methods.experts.transductive import Transductive, TransductivePosterior
+from gpx.methods.grid.gaps import GapOptions
 from gpx.methods.grid.model import GridGP
 from gpx.methods.grid.posterior import GridPosterior
 from gpx.methods.nearest.posterior import NearestPosterior
@@ -86,8 +86,6 @@ __all__ = [
     "SKIPosterior",
     "SVGPPosterior",
     "SparseSpectrumPosterior",
-    "Vecchia",
-    "VecchiaPosterior",
     "Transductive",
     "TransductivePosterior",
     "Vecchia",

@@ -73,7 +73,8 @@ class Committee(Model):
 
     Args:
         kernel, mean, likelihood: shared by all; the likelihood is Gaussian.
-        rule: how predictions are combined; see ``gpx.methods.experts.rules.Combination``.
+        rule: how predictions are combined; see ``gpx.methods.experts.rules.Combination``. With many
+            experts all but "gpoe" and "grbcm" are too sure of themselves (``experiments/experts``).
         num_experts: K; None: one for about 500 rows, or one for each block of a partition that
             knows how many it has. "grbcm" makes the first of them, on random rows, the
             communication expert.
@@ -100,7 +101,7 @@ class Committee(Model):
         kernel: Kernel,
         mean: Mean,
         likelihood: Likelihood,
-        rule: Rule = "rbcm",
+        rule: Rule = "grbcm",
         num_experts: int | None = None,
         partition: Partition | None = None,
         memory_budget: int | str | None = None,

@@ -192,7 +192,7 @@ def test_what_does_not_fit_is_said():
     with pytest.raises(ConfigError, match="61 training rows are partitioned and there are 60"):
         model.condition(x[1:], y[1:])
     with pytest.raises(ConfigError, match="num_experts=3, but the partition has 61 blocks"):
-        Committee(**dense.parts(), num_experts=3, partition=ColumnBlocks(0)).settle(x)
+        Committee(**dense.parts(), rule="bcm", num_experts=3, partition=ColumnBlocks(0)).settle(x)
 
 
 def test_the_number_of_experts_is_settled_by_the_rows_or_the_partition():
@@ -202,4 +202,5 @@ def test_the_number_of_experts_is_settled_by_the_rows_or_the_partition():
     assert Committee(**dense.parts()).settle(x)["num_experts"][0] == 1
     assert Committee(**dense.parts(), num_experts=4).settle(x) == {}
     x[:, 1] = torch.arange(61) % 3
-    assert Committee(**dense.parts(), partition=ColumnBlocks(1)).settle(x)["num_experts"][0] == 3
+    model = Committee(**dense.parts(), rule="bcm", partition=ColumnBlocks(1))
+    assert model.settle(x)["num_experts"][0] == 3

@@ -40,7 +40,7 @@ def compared(model, x, y, value, budgets=(10**9,)):
 @pytest.mark.parametrize("kernel", dense.KERNELS)
 def test_shared_hyperparameters_against_the_block_diagonal_matrix(kernel):
     x, y = ragged_data()
-    model = Committee(**dense.parts(kernel), partition=ColumnBlocks(1))
+    model = Committee(**dense.parts(kernel), rule="bcm", partition=ColumnBlocks(1))
     model.initialise(x, y, generator=draws())
     same = model.labels.unsqueeze(0) == model.labels.unsqueeze(1)
     matrix = model.kernel.evaluate(x) * same
