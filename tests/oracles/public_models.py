@@ -90,13 +90,9 @@ MODELS = {
     "SWSGP": lambda: points(models.SWSGP, num_neighbours=5),
     "VNNGP": lambda: gaussian(models.VNNGP, num_inputs=INPUTS, num_data=NUM, num_neighbours=8),
     "Vecchia": lambda: gaussian(models.Vecchia, num_neighbours=10, block_size=4),
-<<<<<<< HEAD
     "SSGP": lambda: gaussian(models.SSGP, num_inputs=INPUTS, num_basis=20, draws=2),
     "VSSGP": lambda: gaussian(models.VSSGP, num_inputs=INPUTS, num_basis=20, draws=2),
-    "Committee": lambda: gaussian(models.Committee, num_experts=4),
-=======
     "Committee": lambda: gaussian(models.Committee, rule="rbcm", num_experts=4),
->>>>>>> e55351a (The generalised robust committee is the default: the calibrated one where experts are many)
     "Committee that communicates": lambda: gaussian(models.Committee, rule="grbcm", num_experts=5),
     "LocalExperts": lambda: gaussian(models.LocalExperts, num_experts=4),
     "LocalExperts shared": lambda: gaussian(
