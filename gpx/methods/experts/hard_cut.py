@@ -39,9 +39,8 @@ class HardCut(OwnSteps[MixtureOfExperts]):
     section 5.4.2.
     """
 
-    option = "hard_cut"
     unit = "rounds"
-    purpose = "assigns the rows of approx=mixture_of_experts"
+    purpose = "assigns rows to the experts of MixtureOfExperts models"
     model_type = MixtureOfExperts
 
     def __init__(
