@@ -6,6 +6,7 @@ from gpx.methods.reweighted.mala import MALA
 from gpx.methods.reweighted.relevance_vectors import RelevanceVectors
 from gpx.methods.weight_space.block_steps import BlockSteps
 from gpx.methods.weight_space.inducing_steps import InducingSteps
+from gpx.methods.weight_space.relevance_steps import RelevanceSteps
 from gpx.methods.weight_space.stochastic_block_steps import StochasticBlockSteps
 from gpx.training.config import TrainerConfig
 from gpx.training.first_order import FirstOrder
@@ -41,6 +42,7 @@ __all__ = [
     "Prediction",
     "Predictor",
     "Progress",
+    "RelevanceSteps",
     "RelevanceVectors",
     "RunFolder",
     "StochasticBlockSteps",

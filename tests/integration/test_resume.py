@@ -74,6 +74,13 @@ SETTINGS = {
         "optimizer.sweeps=2",
         "optimizer.noise=evidence",
     ],
+    "qsrvm-stochastic": [
+        "optimizer=qsrvm_stochastic",
+        "approx.sweeps=0",
+        "data.num_points=600",
+        "optimizer.rows=50",
+        "trainer.max_steps=30",
+    ],
     "qsgp-stochastic": [
         "optimizer=qsgp_stochastic_blocks",
         "data.num_points=600",

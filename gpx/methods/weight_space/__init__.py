@@ -10,6 +10,7 @@ from gpx.methods.weight_space.qsgp import QSGP
 from gpx.methods.weight_space.qsgp_inducing import QSGPInducing
 from gpx.methods.weight_space.qsrvm import QSRVM, RelevanceVectorPosterior
 from gpx.methods.weight_space.quadruply_stochastic_elbo import QuadruplyStochasticELBO
+from gpx.methods.weight_space.relevance_steps import RelevanceSteps
 from gpx.methods.weight_space.site_bound_elbo import SiteBoundELBO, exact_site_elbo
 from gpx.methods.weight_space.stochastic_block_steps import StochasticBlockSteps
 
@@ -23,6 +24,7 @@ __all__ = [
     "QSGPInducing",
     "QSGPPosterior",
     "QuadruplyStochasticELBO",
+    "RelevanceSteps",
     "RelevanceVectorPosterior",
     "SiteBoundELBO",
     "StochasticBlockSteps",

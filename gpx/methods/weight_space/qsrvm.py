@@ -25,8 +25,10 @@ from gpx.methods.weight_space.model import WeightSpaceModel, require_zero_mean
 
 logger = logging.getLogger(__name__)
 
-LOG_SMALLEST = math.log(1e-4)
+SMALLEST = 1e-4
 """Precisions are held above it: weights of that size are free, and the systems stay well scaled."""
+LEAST_NOISE = 1e-6
+"""Learned noise variances are held above it."""
 PRUNED = 1e6
 """Weights whose precision exceeds it in a sweep are pinned at zero and leave the solves."""
 CONVERGED = 1e-3
@@ -58,10 +60,12 @@ class QSRVM(WeightSpaceModel):
 
     ``initialise`` runs fixed-point sweeps over groups of ``group_size`` functions: each group's
     mean and covariance exactly given the others, then s_i <- (1 - s_i Sigma_ii) / mu_i^2 and the
-    noise variance in closed form (MacKay's updates; block-diagonal q). Stochastic learning of
-    everything, log s included, is the objective's (QuadruplyStochasticELBO), at a cost per step
-    free of n and m. ``condition`` keeps the centres with s_i < 10^4 and solves for their weights
-    exactly: the posterior holds and evaluates those only.
+    noise variance in closed form (MacKay's updates; block-diagonal q). Without sweeps
+    ``RelevanceSteps`` select from mini-batches. The gradients of the objective
+    (QuadruplyStochasticELBO), that of log s included, move what was selected; they select slowly
+    (of 500 functions on a noisy sinc they keep 161 after 4,000 steps, the sweeps 14, 1,000
+    relevance steps 21). ``condition`` keeps the centres with s_i < 10^4 and solves for their
+    weights exactly: the posterior holds and evaluates those only.
 
     Args:
         kernel: any covariance function; its outputscale is better fixed to one (s carries it).
@@ -72,7 +76,7 @@ class QSRVM(WeightSpaceModel):
         max_centres: m is n or this, whichever is less.
         num_dense: K, dense columns of the covariance factor of q; 0 for mean-field.
         precision: initial s_i.
-        sweeps: fixed-point sweeps; 0 leaves everything to stochastic steps.
+        sweeps: fixed-point sweeps; 0 leaves the selection to ``RelevanceSteps``.
         group_size: functions per exact solve, b.
         block_size: upper limit of functions per block, the unit that is sampled.
 
@@ -141,7 +145,7 @@ class QSRVM(WeightSpaceModel):
                 moved, used, fitted = self._solve_group(blocks, x, y, fitted)
                 change, freedom = max(change, moved), freedom + used
             noise = (y.double() - fitted).square().sum() / max(n - freedom, 1.0)
-            self.likelihood.noise_variance = noise.clamp_min(1e-6).to(self.noise_variance)
+            self.likelihood.noise_variance = noise.clamp_min(LEAST_NOISE).to(self.noise_variance)
         if self.sweeps:
             ended = change < CONVERGED
             self.report = SweepReport(done, change, ended)
@@ -174,7 +178,9 @@ class QSRVM(WeightSpaceModel):
         mu = old[active] + system.solve(system.moment - s * old[active])
         left = s * torch.cholesky_inverse(system.factor).diagonal()  # s_i Sigma_ii
         share = (1.0 - left).clamp(1e-12, 1.0)
-        updated = (share.log() - mu.square().clamp_min(1e-300).log()).clamp(LOG_SMALLEST, log_limit)
+        updated = (share.log() - mu.square().clamp_min(1e-300).log()).clamp(
+            math.log(SMALLEST), log_limit
+        )
         kept = updated < log_limit
         change = float((updated - s.log())[kept].abs().max()) if bool(kept.any()) else 0.0
         final = torch.where(kept, updated, math.log(MAX_PRECISION))

@@ -7,9 +7,16 @@ from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
 from gpx.models import SGPR
-from gpx.training import MALA, BlockSteps, InducingSteps, RelevanceVectors, StochasticBlockSteps
+from gpx.training import (
+    MALA,
+    BlockSteps,
+    InducingSteps,
+    RelevanceSteps,
+    RelevanceVectors,
+    StochasticBlockSteps,
+)
 
-KINDS = (BlockSteps, StochasticBlockSteps, InducingSteps, MALA, RelevanceVectors)
+KINDS = (BlockSteps, StochasticBlockSteps, InducingSteps, MALA, RelevanceSteps, RelevanceVectors)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -85,7 +85,7 @@ def test_stochastic_steps_learn_precisions_sparsely():
 def test_stochastic_steps_alone_take_vectors_out_and_raise_the_bound():
     """Without a sweep, from 120 vectors: about 76 after 300 steps, by the gradient of log s alone.
 
-    The sparsity of the machine (a tenth of that) is the sweeps': many more steps do not reach it.
+    Gradients get no further in many more steps; to few vectors it is the sweeps or RelevanceSteps.
     """
     model, x, y = problem(sweeps=0, block_size=1)
     objective = QuadruplyStochasticELBO(len(x), columns=60, diagonal_columns=60, support_rows=60)
