@@ -13,6 +13,9 @@ from gpx.errors import ConfigError, DataError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".pgm")
 
+WHITE = 65535.0
+"""Of grey images with 16 bits, which are read as wider whole numbers."""
+
 
 class FrameFolder(GridSource):
     """Images of one size in a folder, in the order of their names, as a grid with gaps.
@@ -112,15 +115,24 @@ def brightness(path: Path) -> Floats:
     """An image (rows, columns) between 0 and 1, colours averaged, transparency ignored.
 
     Raises:
-        DataError: the file cannot be read as an image.
+        DataError: the file cannot be read as an image, or does not say what is white.
     """
     from matplotlib.image import imread
+    from PIL import Image
 
     try:
-        pixels = np.asarray(imread(path))
+        with Image.open(path) as image:
+            wide = image.mode in ("I", "F")  # imread clips these to 8 bits
+            pixels = np.asarray(image if wide else imread(path))
     except (OSError, ValueError, SyntaxError) as error:
         raise DataError(f"{path} cannot be read as an image ({error})") from error
+    if wide and (pixels.dtype.kind == "f" or pixels.min() < 0 or pixels.max() > WHITE):
+        raise DataError(
+            f"{path} holds {pixels.dtype} pixels up to {pixels.max():g}, of which none is known "
+            "to be white; save it with 8 or 16 bits a channel"
+        )
     scale = float(np.iinfo(pixels.dtype).max) if pixels.dtype.kind == "u" else 1.0
+    scale = WHITE if wide else scale
     if pixels.ndim == 3:
         pixels = pixels[:, :, : 1 if pixels.shape[2] <= 2 else 3].mean(axis=2)
     return np.array(pixels, dtype=np.float64) / scale

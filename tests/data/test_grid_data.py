@@ -5,9 +5,8 @@ import re
 import numpy as np
 import pytest
 import torch
-from matplotlib.image import imsave
 
-from gpx.data import ExtraGrid, FrameFolder, GridFile, GridStress, grid_values, load
+from gpx.data import ExtraGrid, GridFile, GridStress, grid_values, load
 from gpx.data.grid_stress import membrane, rastrigin
 from gpx.errors import ConfigError, DataError
 from gpx.methods.grid.axes import find_grid
@@ -146,55 +145,6 @@ def test_missing_marks_and_outputs_without_training_cells(tmp_path):
     path, _ = archive(tmp_path, other=content["values"], held=held)
     with pytest.raises(DataError, match="leaves 0 training"):
         GridFile(path, values=["values", "other"], test="held", hold_out="mask").table()
-
-
-def test_frames_and_their_masks(tmp_path):
-    folder, masks = tmp_path / "video", tmp_path / "masks"
-    folder.mkdir()
-    masks.mkdir()
-    frames = np.round(np.random.default_rng(3).random((2, 4, 5)) * 255) / 255
-    for i, frame in enumerate(frames):
-        imsave(folder / f"f{i}.png", frame, cmap="gray", vmin=0.0, vmax=1.0)
-        seen = np.ones((4, 5))
-        seen[i, 0] = 0.0
-        imsave(masks / f"f{i}.png", seen, cmap="gray", vmin=0.0, vmax=1.0)
-    grid = FrameFolder(str(folder), mask=str(masks)).grid()
-    assert grid.values.shape == (2, 4, 5)
-    assert np.isnan(grid.values[0, 0, 0])
-    assert np.isnan(grid.values[1, 1, 0])
-    assert int(np.isnan(grid.values).sum()) == 2
-    seen = ~np.isnan(grid.values)
-    np.testing.assert_allclose(
-        grid.values[seen], frames[seen], atol=1.1 / 255
-    )  # the colour map rounds
-    one = FrameFolder(str(folder), mask=str(masks / "f0.png"), scale=2).grid()
-    assert one.values.shape == (2, 2, 3)
-    (folder / "f0.png").unlink()
-    assert FrameFolder(str(folder)).grid().values.shape == (4, 5)
-
-
-def test_frames_that_do_not_fit(tmp_path):
-    folder = tmp_path / "video"
-    with pytest.raises(DataError, match="is not a folder"):
-        FrameFolder(str(folder)).table()
-    folder.mkdir()
-    with pytest.raises(DataError, match="holds no image"):
-        FrameFolder(str(folder)).table()
-    imsave(folder / "a.png", np.zeros((3, 4)), cmap="gray")
-    imsave(folder / "b.png", np.zeros((3, 5)), cmap="gray")
-    with pytest.raises(DataError, match="frames of one size"):
-        FrameFolder(str(folder)).table()
-    (folder / "b.png").unlink()
-    imsave(tmp_path / "mask.png", np.zeros((4, 4)), cmap="gray")
-    with pytest.raises(DataError, match=r"the mask of a.png has shape \(4, 4\)"):
-        FrameFolder(str(folder), mask=str(tmp_path / "mask.png")).table()
-    with pytest.raises(DataError, match="there is no mask"):
-        FrameFolder(str(folder), mask=str(tmp_path / "none.png")).table()
-    with pytest.raises(ConfigError, match=r"scale=0"):
-        FrameFolder(str(folder), scale=0)
-    (folder / "a.png").write_bytes(b"no image")
-    with pytest.raises(DataError, match="cannot be read as an image"):
-        FrameFolder(str(folder)).table()
 
 
 def test_the_membrane_obeys_the_wave_equation():
