@@ -12,6 +12,7 @@ from torch.distributions import Distribution
 
 from gpx.bases.base import Basis
 from gpx.data_sized import DataSized
+from gpx.errors import ConfigError, class_name
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.means.base import Mean
@@ -36,6 +37,14 @@ class Hyperparameters(NamedTuple):
     kernel: Kernel
     mean: Mean
     likelihood: Likelihood
+
+
+EXAMPLES = {
+    "kernel": "kernels.RBF()",
+    "mean": "means.Zero()",
+    "likelihood": "likelihoods.Gaussian()",
+}
+"""Of each hyperparameter's class, for people who gave something else."""
 
 
 class Posterior(DataSized, ABC):
@@ -91,7 +100,19 @@ def _check_prediction(posterior: Posterior, x: Tensor, *_: Any, **__: Any) -> No
     check_inputs(posterior, x, posterior.num_inputs)
 
 
+def check_parts(model: Model) -> None:
+    """Raise ConfigError where what the model holds as kernel, mean or likelihood is none."""
+    for name in Hyperparameters._fields:
+        part = getattr(model, name, None)
+        if not isinstance(part, nn.Module) and (part is not None or name == "likelihood"):
+            raise ConfigError(
+                f"{class_name(model)}: {name}={part!r} is no {name} of gpx, such as "
+                f"gpx.{EXAMPLES[name]}"
+            )
+
+
 def _check_training(model: Model, x: Tensor, y: Tensor, **_: Any) -> None:
+    check_parts(model)
     check_inputs(model, x, model.num_inputs)
     check_targets(model, x, y, model.num_outputs)
 

@@ -13,7 +13,8 @@ from gpx.data_sized import DataSized
 from gpx.errors import ConfigError, class_name
 from gpx.likelihoods.base import Likelihood
 from gpx.linalg.report import CholeskyReport, SolveReport
-from gpx.methods.base.model import Model
+from gpx.linalg.trace import FixedProbes
+from gpx.methods.base.model import Model, check_parts
 from gpx.tensor_checks import check_inputs, check_targets, guard
 
 Kind = Literal["exact", "lower_bound", "upper_bound", "unbiased", "estimate"]
@@ -49,6 +50,7 @@ class Evidence:
 
 def _check_data(objective: Objective[Any], model: Any, x: Tensor, y: Tensor, **_: Any) -> None:
     if isinstance(model, Model):  # the trainer, too, takes stand-ins for one
+        check_parts(model)
         check_inputs(model, x, model.num_inputs)
         check_targets(model, x, y, model.num_outputs)
 
@@ -92,15 +94,24 @@ class Objective(DataSized, Generic[ModelT], ABC):
                 precision or on another device than the model (checked for every subclass).
         """
 
-    def check(self, model: ModelT) -> None:
-        """Raise ConfigError, in one sentence, when this objective does not fit ``model``."""
-        lacking = [_lacking(model, kind) for kind in self.models]
+    @classmethod
+    def require_model(cls, model: object) -> None:
+        """Raise ConfigError unless ``model`` is of a kind this class takes, whatever its options.
+
+        Options that approx= sets are for its own objective: where another is chosen, this is the
+        sentence to read before any on an option that the other does not have.
+        """
+        lacking = [_lacking(model, kind) for kind in cls.models]
         if all(lacking):
-            example = f"{self.made_for} is one, " if self.made_for else ""
+            example = f"{cls.made_for} is one, " if cls.made_for else ""
             raise ConfigError(
-                f"objective {type(self).__name__} needs a model {' or '.join(lacking)}, "
+                f"objective {cls.__name__} needs a model {' or '.join(lacking)}, "
                 f"got {type(model).__name__}; {example}choose another objective= or model="
             )
+
+    def check(self, model: ModelT) -> None:
+        """Raise ConfigError, in one sentence, when this objective does not fit ``model``."""
+        self.require_model(model)
         likelihood: Any = getattr(model, "likelihood", None)
         if isinstance(model, Model) and likelihood.num_outputs != model.num_outputs:
             raise ConfigError(
@@ -120,7 +131,13 @@ class Objective(DataSized, Generic[ModelT], ABC):
     def prepare(
         self, model: ModelT, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> None:
-        """Called once before the first step with all training data. Default: nothing."""
+        """Called once before the first step with all training data.
+
+        Default: ``FixedProbes`` among the objective's modules choose the probes of the run.
+        """
+        for part in self.children():
+            if isinstance(part, FixedProbes):
+                part.prepare(generator)
 
     def before_step(self, model: ModelT, x: Tensor, y: Tensor, rows: Tensor) -> None:
         """Called before every mini-batch step, with all training data. Default: nothing.

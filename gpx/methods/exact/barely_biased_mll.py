@@ -70,12 +70,6 @@ class BarelyBiasedMLL(Objective[ExactModel]):
         self.kind_of_probes = kind_of_probes
         self.draws = FixedProbes(resample)
 
-    def prepare(
-        self, model: ExactModel, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
-    ) -> None:
-        """Choose the fixed probes of the run."""
-        self.draws.prepare(generator)
-
     def evidence(
         self, model: ExactModel, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Evidence:

@@ -227,12 +227,6 @@ class IterativeMLL(Objective[ExactModel]):
         self.max_iterations = max_iterations
         self.draws = FixedProbes(resample)
 
-    def prepare(
-        self, model: ExactModel, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
-    ) -> None:
-        """Choose the fixed probes of the run."""
-        self.draws.prepare(generator)
-
     def evidence(
         self, model: ExactModel, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Evidence:

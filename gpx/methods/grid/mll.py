@@ -100,7 +100,7 @@ class GridObjective(Objective[GridModel]):
         """
         require_finite(y)
         require_probes(model.gridded(x), self.probes, x, model.options.memory_budget)
-        self.draws.prepare(generator)
+        super().prepare(model, x, y, generator=generator)
 
     @abstractmethod
     def evaluate(

@@ -85,7 +85,8 @@ class MALA(OwnSteps[Reweighted]):
         if model.inference != "type1":
             raise ConfigError(
                 "optimizer=MALA() is type-I inference and the model has inference="
-                f"{model.inference}; use inference=type1"
+                f"{model.inference}: choose inference={model.inference} with its own optimizer, or "
+                "inference=type1"
             )
 
     def bind(self, model: Reweighted, x: Tensor, seed: int) -> None:

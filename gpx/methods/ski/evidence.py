@@ -68,12 +68,6 @@ class SKIEvidence(Objective[GatheredRows]):
         self.num_probes = probes
         self.probes = FixedProbes(resample)
 
-    def prepare(
-        self, model: GatheredRows, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
-    ) -> None:
-        """Fix the probes of the run."""
-        self.probes.prepare(generator)
-
     def evidence(
         self, model: GatheredRows, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Evidence:
@@ -100,5 +94,5 @@ class SKIEvidence(Objective[GatheredRows]):
             "rows": size,
             "low_rank": len(system.low_rank),
         }
-        parts = {"fit": fit.detach(), "complexity": complexity.detach()}
+        parts = {"fit": fit, "complexity": complexity}
         return Evidence(value, self.kind, parts, found.report, facts)

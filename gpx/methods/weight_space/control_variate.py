@@ -15,6 +15,7 @@ from gpx.errors import ConfigError
 from gpx.methods.weight_space.block_sampling import multiplicity
 from gpx.methods.weight_space.group_solves import ROW_CHUNK
 from gpx.methods.weight_space.mean_field import MeanFieldWeights
+from gpx.methods.weight_space.step_count import StepCount
 from gpx.methods.weight_space.tracked_product import corrected_form, correction_direction
 
 Coefficient = float | Literal["auto"]
@@ -44,7 +45,7 @@ class _Moving(NamedTuple):
     """Rows of [mu, dense C], (|U|, 1 + K)."""
 
 
-class ControlVariate(DataSized):
+class ControlVariate(StepCount, DataSized):
     """Zero-mean correction of sum_v (Phi_j v_j)^T (Phi_i v_i), v = mu and dense columns of C.
 
     On ``rows`` fixed support rows p it subtracts the same doubly sampled product and adds its
@@ -85,7 +86,6 @@ class ControlVariate(DataSized):
         self.rows = rows
         self.coefficient = coefficient
         self.drift_interval = drift_interval
-        self.steps = 0
         for name in self.data_sized:
             self.register_buffer(name, None)
         self._basis: list[Basis] = []  # in a list: not a submodule, rebuilt from hyperparameters
@@ -137,14 +137,6 @@ class ControlVariate(DataSized):
             rows[:, 0] -= anchor_at(anchor, blocks).reshape(-1)
             total += basis.block_features(self.support, blocks) @ rows
         return total.to(self.support.dtype)
-
-    def get_extra_state(self) -> dict[str, int]:
-        """Step count, so that a resumed run checks drift at the same steps."""
-        return {"steps": self.steps}
-
-    def set_extra_state(self, state: dict[str, int]) -> None:
-        """Restore ``get_extra_state``."""
-        self.steps = int(state["steps"])
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *rest)
@@ -252,8 +244,7 @@ class ControlVariate(DataSized):
         sizes = [part.blocks.shape[0] * family.block_size for part, _ in pending.kept]
         for (part, features), rows in zip(pending.kept, change.split(sizes), strict=True):
             part.carry(self.projection, features, rows)
-        self.steps += 1
-        if self.drift_interval and self.steps % self.drift_interval == 0:
+        if self.count_step(self.drift_interval):
             self.check_drift(basis, family, anchor)
 
     @torch.no_grad()

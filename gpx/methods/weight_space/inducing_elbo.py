@@ -17,6 +17,7 @@ from gpx.likelihoods.base import Likelihood
 from gpx.methods.base.objective import Batching, Evidence, Kind, Objective
 from gpx.methods.weight_space.block_sampling import multiplicity, sample_blocks
 from gpx.methods.weight_space.elbo_terms import Ratios, mean_term
+from gpx.methods.weight_space.step_count import StepCount
 from gpx.methods.weight_space.tracked_product import (
     carry_projection,
     nystrom_support,
@@ -71,7 +72,7 @@ class InducingWeights(Protocol):
         """c_r^2 (n,) at its optimum."""
 
 
-class InducingELBO(Objective[InducingWeights]):
+class InducingELBO(StepCount, Objective[InducingWeights]):
     """Evidence bound of ``QSGPInducing`` from samples of rows and of two lists of functions.
 
     L_mu = (-2 y^T K mu + |K mu|^2) / noise + mu^T K mu is estimated from a mini-batch and two
@@ -130,7 +131,6 @@ class InducingELBO(Objective[InducingWeights]):
         self.functions = functions
         self.rows = support_rows
         self.drift_interval = drift_interval
-        self.steps = 0
         for name in self.data_sized:
             self.register_buffer(name, torch.zeros(0, 0))
         self._pending: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
@@ -138,14 +138,6 @@ class InducingELBO(Objective[InducingWeights]):
     def num_data(self, x: Tensor) -> int:
         """n, whatever the mini-batch holds."""
         return self.total
-
-    def get_extra_state(self) -> dict[str, int]:
-        """Step count, so that a resumed run refreshes at the same steps."""
-        return {"steps": self.steps}
-
-    def set_extra_state(self, state: dict[str, int]) -> None:
-        """Restore ``get_extra_state``."""
-        self.steps = int(state["steps"])
 
     @torch.no_grad()
     def prepare(
@@ -249,8 +241,7 @@ class InducingELBO(Objective[InducingWeights]):
         change = once[:, None] * (model.weight_mean[pair] - old)
         carry_projection(self.projection, phi_p, change)
         carry_projection(self.prior_projection, white, change)
-        self.steps += 1
-        if self.drift_interval and self.steps % self.drift_interval == 0:
+        if self.count_step(self.drift_interval):
             self._project(model)
 
     @torch.no_grad()

@@ -15,6 +15,7 @@ from gpx.methods.weight_space.control_variate import anchor_at, factor_rows
 from gpx.methods.weight_space.elbo_terms import weights_kl
 from gpx.methods.weight_space.site_snapshot import SiteSnapshot, SitesOnBasis, site_elbo
 from gpx.methods.weight_space.sites import check_site
+from gpx.methods.weight_space.step_count import StepCount
 from gpx.tensor_checks import check_num_data
 
 Bound = Literal["affine", "reparam", "paper"]
@@ -23,7 +24,7 @@ ETA_DECAY = 0.99
 """Of the running mean of the sampled latent variance."""
 
 
-class SiteBoundELBO(Objective[SitesOnBasis]):
+class SiteBoundELBO(StepCount, Objective[SitesOnBasis]):
     """Stochastic lower bound on the ELBO of QSGP under likelihoods with log-concave sites.
 
     E_q log p(y | w) = sum_l h_l(a_l, sqrt(v_l)) with a_l = phi_l mu, v_l = |C^T phi_l|^2 and
@@ -124,7 +125,6 @@ class SiteBoundELBO(Objective[SitesOnBasis]):
         self.snapshot = SiteSnapshot() if snapshot else None
         self.refresh_steps = refresh_steps
         self.refresh_passes = refresh_passes
-        self.steps = 0
         self._sampled_variance: Tensor | None = None
         self._rows: Tensor | None = None
         self._data: tuple[Tensor, Tensor] | None = None
@@ -147,14 +147,6 @@ class SiteBoundELBO(Objective[SitesOnBasis]):
                 f"columns={self.columns} basis functions per step, but there are "
                 f"num_basis={model.basis.num_basis}; lower the first or raise the second"
             )
-
-    def get_extra_state(self) -> dict[str, int]:
-        """Step count, so that a resumed run refreshes at the same steps."""
-        return {"steps": self.steps}
-
-    def set_extra_state(self, state: dict[str, int]) -> None:
-        """Restore ``get_extra_state``."""
-        self.steps = int(state["steps"])
 
     @torch.no_grad()
     def prepare(
@@ -191,12 +183,11 @@ class SiteBoundELBO(Objective[SitesOnBasis]):
             self.eta.copy_(square.clamp_min(torch.finfo(square.dtype).eps).sqrt())
         self._sampled_variance = None
         self._rows = None
-        self.steps += 1
+        due = self.count_step(self.refresh_steps)
         if self.snapshot is None:
             return
         if any(p.requires_grad for p in model.basis.parameters()):
             self.snapshot.moved = True
-        due = self.refresh_steps and self.steps % self.refresh_steps == 0
         if due and self._data is not None:
             self.snapshot.refresh(model, *self._data, self.refresh_passes)
 

@@ -2,7 +2,8 @@
 
 import torch
 
-from gpx.objectives import Evidence
+from gpx.linalg.trace import FixedProbes
+from gpx.objectives import Evidence, ExactMLL
 
 
 def test_parts_for_monitoring_hold_no_graph():
@@ -11,3 +12,20 @@ def test_parts_for_monitoring_hold_no_graph():
     assert found.value.requires_grad
     assert not any(part.requires_grad for part in found.parts.values())
     assert found.parts["fit"] == value.detach()
+
+
+def test_fixed_probes_are_those_of_the_runs_generator():
+    """Whatever objective holds them: nobody has to remember to prepare them."""
+
+    class Probing(ExactMLL):
+        def __init__(self):
+            super().__init__()
+            self.probes = FixedProbes(resample=False)
+
+    first, second, other = Probing(), Probing(), Probing()
+    x, y = torch.zeros(3, 1), torch.zeros(3)
+    for objective, seed in ((first, 1), (second, 1), (other, 2)):
+        draws = torch.Generator().manual_seed(seed)
+        objective.prepare(None, x, y, generator=draws)
+    assert int(first.probes.seed) == int(second.probes.seed) != int(other.probes.seed)
+    assert int(first.probes.seed) != 0

@@ -80,6 +80,34 @@ def test_value_and_gradient_equal_autograd(name, p, correction, monkeypatch):
     torch.testing.assert_close(sum(evidence.parts.values()), evidence.value.detach())
 
 
+@pytest.mark.parametrize("correction", [False, True])
+def test_parts_are_fit_complexity_and_what_holds_without_a_function(correction):
+    """Complexity: what the functions cost, -log |I + F E F^T| / 2; constant: D and n log 2 pi."""
+    model, x, y = problem(correction=correction)
+    with torch.no_grad():
+        parts = EVIDENCE.evidence(model, x, y).parts
+        features = model.basis(x)
+        gap = model.kernel.diagonal(x) - features.square().sum(1)
+        noise = model.likelihood.noise_variance + (gap if correction else 0.0 * gap)
+        inner = torch.eye(features.shape[1]) + features.mT @ (features / noise[:, None])
+        matrix, residual = features @ features.mT + torch.diag(noise), y - model.mean(x)
+        want = {
+            "fit": -0.5 * residual @ torch.linalg.solve(matrix, residual),
+            "complexity": -0.5 * torch.logdet(inner),
+            "constant": -0.5 * (noise.log().sum() + len(x) * math.log(2 * math.pi)),
+        }
+    assert parts.keys() == want.keys()
+    for name, value in want.items():
+        torch.testing.assert_close(parts[name], value, rtol=1e-9, atol=1e-9)
+
+
+def test_a_model_without_eigenfunctions_is_refused():
+    model = SGPR(kernel=RBF(), mean=Zero(), likelihood=Gaussian(), num_inputs=1, num_inducing=2)
+    x = torch.zeros(3, 1)
+    with pytest.raises(ConfigError, match="objective EigenfunctionEvidence needs a model"):
+        EVIDENCE.evidence(model, x, x[:, 0])
+
+
 def test_three_forms_of_the_evidence():
     model, x, y = problem()
     with torch.no_grad():

@@ -6,11 +6,12 @@ import torch
 from grid_problems import gradient, masked, scattered
 
 from gpx.constraints import lower_limits
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, DataError
 from gpx.kernels import RBF
 from gpx.kernels.over_axes import MultiOutput
 from gpx.linalg import UnconvergedWarning
 from gpx.methods.grid import logdet as grid_logdet
+from gpx.methods.grid import mll
 from gpx.methods.grid import system as grid_system
 from gpx.objectives import GCV, ExactMLL, GridMLL
 from gpx.training.lbfgsb import LBFGSB
@@ -197,6 +198,48 @@ def test_a_whole_axis_by_fft_keeps_its_estimate_and_states_a_bound_on_its_error(
         want = float(ExactMLL().evidence(exact, x, y).value)
     assert found.facts["logdet"] == "nystrom"
     assert abs(float(found.value) - want) < 1e-3 < found.facts["logdet_error"]
+    # the distance to stochastic Lanczos on the same probes, and two of its standard errors
+    objective = GridMLL("nystrom")
+    route = objective.sampled_route(model.gridded(x))
+    sampled = GridMLL(route).evidence(model, x, y)
+    away = abs(float(found.value) - float(sampled.value.detach()))
+    error = sampled.facts["logdet_standard_error"]
+    assert found.facts["logdet_error"] == pytest.approx(away + 2.0 * error, rel=1e-9)
+
+
+def test_the_standard_error_is_that_of_the_evidence(monkeypatch):
+    """Half that of the log-determinant, which ``grid_logdet`` states."""
+    stated = []
+    inner = mll.grid_logdet
+
+    def watched(*arguments, **options):
+        found = inner(*arguments, **options)
+        stated.append(float(found.standard_error))
+        return found
+
+    monkeypatch.setattr(mll, "grid_logdet", watched)
+    _, x, y = grid_problems.draw(0.6)
+    model, _ = grid_problems.pair()
+    with torch.no_grad():
+        facts = GridMLL("slq_fill").evidence(model, x, y).facts
+    assert stated[0] > 0.0
+    assert facts["logdet_standard_error"] == pytest.approx(0.5 * stated[0], rel=1e-12)
+
+
+def test_preparing_fixes_the_probes_and_refuses_targets_that_are_not_finite():
+    _, x, y = grid_problems.draw(0.6)
+    model, dense = grid_problems.pair()
+    values = []
+    for seed in (1, 1, 2):
+        objective = GridMLL("slq_fill", probes=2)
+        objective.prepare(model, x, y, generator=torch.Generator().manual_seed(seed))
+        with torch.no_grad():
+            values.append(float(objective.evidence(model, x, y).value))
+    assert values[0] == values[1] != values[2]
+    with pytest.raises(DataError, match="1 of 72 targets are not finite"):
+        GridMLL().prepare(model, x, torch.cat([y[:-1], y.new_tensor([torch.nan])]))
+    with pytest.raises(ConfigError, match="objective GridMLL needs a model"):
+        GridMLL().evidence(dense, x, y)
 
 
 def test_dense_routes_ask_for_memory_first():

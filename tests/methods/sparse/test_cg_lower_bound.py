@@ -296,6 +296,18 @@ def test_the_vector_is_a_warm_start():
     assert moved.report.iterations < first.report.iterations
 
 
+def test_both_modes_solve_at_the_first_evaluation():
+    values = []
+    for refresh in ("evaluation", "iteration"):
+        model, x, y = problem(n=120, m=6, noise=1e-2)
+        with torch.no_grad():
+            found = CGLowerBound(epsilon=1e-3, refresh=refresh).evidence(model, x, y)
+        assert found.report.converged
+        assert found.report.iterations > 0
+        values.append(found.value)
+    assert torch.equal(values[0], values[1])
+
+
 def test_iteration_mode_holds_the_vector_within_a_line_search():
     model, x, y = problem(n=120, m=6, noise=1e-2)
     objective = CGLowerBound(AuxiliarySolver(epsilon=1e-3), refresh="iteration")

@@ -11,8 +11,10 @@ from gpx.bases import RandomFourier
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
+from gpx.methods.weight_space import exact_elbo
 from gpx.methods.weight_space.exact_elbo import WeightSpaceELBO
 from gpx.methods.weight_space.qsgp import QSGP
+from gpx.methods.weight_space.qsrvm import QSRVM
 
 M, N, NOISE = 8, 12, 0.15
 
@@ -163,3 +165,19 @@ def test_prior_bound_without_data_fit():
         model.family.log_scale.zero_()
     want = -0.5 * float(((y.square() + 1.3) / NOISE + math.log(2 * math.pi * NOISE)).sum())
     assert bound(model, x, y) == pytest.approx(want, rel=1e-12)
+
+
+def test_lists_of_blocks_add_up_to_the_whole(monkeypatch):
+    """Blocks one at a time, as beyond ``BLOCK_BUDGET`` functions: every term counts each."""
+    draws = torch.Generator().manual_seed(0)
+    x, y = torch.randn(12, 2, generator=draws), torch.randn(12, generator=draws)
+    model = QSRVM(RBF(), Zero(), Gaussian(0.2), num_data=12, num_inputs=2, sweeps=0, block_size=3)
+    model.initialise(x, y, generator=draws)
+    with torch.no_grad():
+        model.basis.log_precision.copy_(torch.randn(12, 1, generator=draws))
+        model.family.mean.copy_(torch.randn(4, 3, generator=draws))
+        whole = WeightSpaceELBO().evidence(model, x, y)
+        monkeypatch.setattr(exact_elbo, "BLOCK_BUDGET", 3)
+        parts = WeightSpaceELBO().evidence(model, x, y)
+    torch.testing.assert_close(parts.value, whole.value, rtol=1e-5, atol=0)
+    assert parts.parts.keys() == whole.parts.keys()

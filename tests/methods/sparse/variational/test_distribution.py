@@ -48,6 +48,19 @@ def test_moments_are_those_of_the_dense_covariance(q):
     )
 
 
+def test_moments_carry_gradients_to_the_projection(q):
+    """By which they reach kernel and inducing points."""
+    projection = torch.randn(7, 5, generator=torch.Generator().manual_seed(1)).double()
+    projection.requires_grad_()
+    root = q.root().detach()
+
+    def loss(a):  # one number: outputs without a gradient would not be looked at
+        mean, excess = q.moments(a, root)
+        return mean.sin().sum() + excess.cos().sum()
+
+    assert torch.autograd.gradcheck(loss, (projection,))
+
+
 def test_gradients(q):
     projection = torch.randn(7, 5, generator=torch.Generator().manual_seed(1)).double()
     names = [name for name, _ in q.named_parameters()]

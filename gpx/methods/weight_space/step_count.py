@@ -1,0 +1,28 @@
+"""What is done every so many steps, at the same steps after a resume."""
+
+from __future__ import annotations
+
+from torch import nn
+
+
+class StepCount(nn.Module):
+    """A module that counts steps; the count is part of its state.
+
+    Attributes:
+        steps: steps so far.
+    """
+
+    steps: int = 0
+
+    def count_step(self, interval: int) -> bool:
+        """Count a step; whether it is one of every ``interval``. Never, where that is 0."""
+        self.steps += 1
+        return interval > 0 and self.steps % interval == 0
+
+    def get_extra_state(self) -> dict[str, int]:
+        """The count, so that a resumed run acts at the same steps."""
+        return {"steps": self.steps}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        """Restore ``get_extra_state``."""
+        self.steps = int(state["steps"])
