@@ -119,10 +119,16 @@ def positive_parameter(
         value: initial natural value, any shape (a float gives a 0-d parameter).
         floor: infimum of the value.
 
+    Raises:
+        ConfigError: a value that is no number, not above the floor or not finite.
+
     The parameter is made in torch's default dtype; until it is moved, a change of precision
     (``module.double()``) makes it anew from ``value``, so that nothing is lost to rounding.
     """
-    given = torch.as_tensor(value, dtype=torch.float64).detach().clone()
+    try:
+        given = torch.as_tensor(value, dtype=torch.float64).detach().clone()
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{name} was set to {value!r}; it must be a number or several") from error
     setattr(module, name, nn.Parameter(given.to(torch.get_default_dtype())))
     parametrize.register_parametrization(module, name, Positive(floor, name))
     made = cast("_AsGiven", module.parametrizations[name])  # type: ignore[index]

@@ -39,6 +39,12 @@ def test_reads_and_assigns_in_natural_units():
         holder.scale = torch.tensor([1.0, -1.0])
 
 
+@pytest.mark.parametrize("value", ["wide", None, ["a"]])
+def test_what_is_no_number_is_refused_by_name(value):
+    with pytest.raises(ConfigError, match=r"scale was set to .* it must be a number or several"):
+        Holder(value)
+
+
 def test_what_was_read_can_be_assigned_at_the_floor():
     holder = Holder(0.5)
     holder.parametrizations.scale.original.data.fill_(-60.0)  # softplus is lost in rounding
@@ -47,7 +53,7 @@ def test_what_was_read_can_be_assigned_at_the_floor():
     assert holder.scale.item() == pytest.approx(FLOOR, rel=1e-5)
     assert holder.parametrizations.scale.original.isfinite()
     for wrong in (0.0, float("nan"), float("inf")):
-        with pytest.raises(ConfigError, match="scale was set to"):
+        with pytest.raises(ConfigError, match=r"scale was set to"):
             holder.scale = torch.tensor(wrong)
 
 

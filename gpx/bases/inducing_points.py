@@ -61,9 +61,9 @@ class InducingPoints(Basis):
             ConfigError: always; S is dense, and log|S| of a dense S has no cheap unbiased estimate.
         """
         raise ConfigError(
-            "an inducing-point basis has a dense prior precision S = K, so it cannot learn "
-            "hyperparameters by empirical Bayes or take a diagonal one; use random Fourier "
-            "features (model=QSGP()) or a kernel dictionary"
+            "kernel functions at training points have the dense prior precision S = K, and a "
+            "diagonal one is needed here; that basis is for model=Reweighted(), QSGPInducing() or "
+            "QSRVM(), this model takes random Fourier features"
         )
 
     def mean_column_square(self) -> Tensor:

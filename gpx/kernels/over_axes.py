@@ -215,8 +215,9 @@ class Coregionalisation(Kernel):
         if bool(wrong.any()):
             raise DataError(
                 f"an output is numbered {float(x[wrong.nonzero()[0, 0], 0]):.6g}; expected whole "
-                f"numbers from 0 to {self.num_outputs - 1} in that column, in its own unit (list "
-                "it in labels, so that it is not standardised)"
+                f"numbers from 0 to {self.num_outputs - 1} in that column, in its own unit, as "
+                "grids of several values have them (a Table lists the column in its labels); for "
+                "several targets of a table there is likelihood=GaussianOutputs()"
             )
         return found.long()
 

@@ -157,8 +157,10 @@ class Stationary(Kernel):
 def per_dimension(value: float | Sequence[float], num_dims: int | None) -> Tensor:
     """Initial value, float64, of a parameter: shape () when ``num_dims`` is None, else (num_dims,).
 
-    Raises ConfigError when a list has another length.
+    Raises ConfigError when a list has another length, or there are no dimensions.
     """
+    if num_dims is not None and num_dims < 1:
+        raise ConfigError(f"ard_num_dims={num_dims}: expected at least 1 input, or null")
     if isinstance(value, (int, float)):
         tensor = torch.tensor(float(value), dtype=torch.float64)
         return tensor if num_dims is None else tensor.expand(num_dims).clone()

@@ -28,9 +28,9 @@ def real_array(values: ArrayLike | Tensor, name: str) -> NDArray[Any]:
             if values.is_floating_point():  # NumPy has no bfloat16
                 values = values.double()
         array = np.asarray(values)
-        if array.dtype.kind not in "cmM":
+        if array.dtype.kind not in "cmM" and values is not None:
             return array.astype(np.float64)
-        problem = f"found {array.dtype}"
+        problem = "found None" if values is None else f"found {array.dtype}"
     except (TypeError, ValueError) as error:
         problem = str(error)
     raise DTypeError(f"{name} must be an array of real numbers ({problem})")

@@ -68,7 +68,7 @@ def main(config_folder: str | Path) -> None:
     except GPXError as error:
         _fail(str(error))
     except (HydraException, OmegaConfBaseException) as error:
-        _fail(explain(error, Path(config_folder)))
+        _fail(explain(error, Path(config_folder), arguments))
     except OSError as error:  # a full disk, a run folder that cannot be made
         _fail(f"{error.filename or 'file'}: {error.strerror or error}")
     except RuntimeError as error:

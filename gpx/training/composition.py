@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,9 @@ from gpx.errors import ConfigError
 from gpx.training.choices import with_choices_made
 from gpx.training.config import CONFIGS
 from gpx.training.old_options import new_name, solver_owners
+
+MOST_OWNERS = 6
+"""Choices that are listed for an option that another choice does not have."""
 
 
 def composed(overrides: Sequence[str], config_folder: Path = CONFIGS) -> DictConfig:
@@ -49,7 +52,7 @@ def composed(overrides: Sequence[str], config_folder: Path = CONFIGS) -> DictCon
         with initialize_config_dir(str(config_folder), version_base="1.3"):
             return with_choices_made(compose("train", overrides=list(overrides)))
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(explain(error, config_folder)) from error
+        raise ConfigError(explain(error, config_folder, overrides)) from error
     finally:
         GlobalHydra.instance().hydra = running
 
@@ -95,12 +98,13 @@ def _no_choice(group: str, choice: object, config_folder: Path) -> str:
     return text + f" (for a run with each: -m {group}={','.join(map(str, choice))})"
 
 
-def explain(error: Exception, config_folder: Path) -> str:
+def explain(error: Exception, config_folder: Path, overrides: Sequence[str]) -> str:
     """One line for an error of Hydra or OmegaConf, with the nearest valid names.
 
     Args:
         error: what composition raised.
         config_folder: folder of the config groups.
+        overrides: the options, of which the choices of groups say what options there are.
     """
     if isinstance(error, MissingConfigException):
         return _explain_missing(error, config_folder)
@@ -118,9 +122,12 @@ def explain(error: Exception, config_folder: Path) -> str:
         unknown_key = re.search(r"Key '([^']+)' is not in struct", f"{text}\n{cause}")
         if unknown_group or unknown_key:
             name = (unknown_group or unknown_key).group(1)  # type: ignore[union-attr]
-            return _explain_unknown(_full_key(text, cause) or name, config_folder)
+            return _explain_unknown(_full_key(text, cause) or name, config_folder, overrides)
     lines = [line.strip() for line in f"{cause or text}".splitlines() if line.strip()]
     key = _full_key(text, cause)
+    if "Cannot merge" in lines[0]:  # {...} where [...] stands, or the other way round
+        wanted = "a list" if "ListConfig with" in lines[0] else "options by name"
+        return f"{key}: expected {wanted}"
     return f"{key}: {lines[0]}" if key else lines[0]
 
 
@@ -138,54 +145,99 @@ def _explain_missing(error: MissingConfigException, config_folder: Path) -> str:
     return f"there is no {group}={option}; {_suggest(option, options)}"
 
 
-def _explain_unknown(name: str, config_folder: Path) -> str:
-    valid = known_names(config_folder)
+def _explain_unknown(name: str, config_folder: Path, overrides: Sequence[str]) -> str:
+    owners = known_names(config_folder)
     new = new_name(name)
     if new == "trainer.memory_budget":
         return f"there is no option {name} here any more: it is {new}, for example {new}=2GiB"
-    owners = solver_owners(name)
-    if owners:
-        return f"there is no option {name} here; of {' and '.join(owners)} it is now {new}"
-    if new in valid:
+    solvers = solver_owners(name)
+    if solvers:
+        return f"there is no option {name} here; of {' and '.join(solvers)} it is now {new}"
+    if new in owners:
         return f"there is no option {name} here any more: it is {new}, an option of basis="
-    if name in valid:
-        return f"{name} is an option of other choices of {name.partition('.')[0]}=, not of this one"
+    here, chosen = _composed_here(overrides, config_folder)
+    if name in owners:
+        return _explain_elsewhere(name, owners[name], chosen)
     # a misspelled group is likelier to be near a group; a dotted option near its own siblings
-    return f"there is no option {name}; {_suggest(name, valid)}"
+    near = difflib.get_close_matches(name, owners, n=1, cutoff=0.85)
+    if near and here and near[0] not in here:
+        return f"there is no option {name}; {_explain_elsewhere(near[0], owners[near[0]], chosen)}"
+    return f"there is no option {name}; {_suggest(name, here or sorted(owners))}"
+
+
+def _explain_elsewhere(name: str, owners: Sequence[str], chosen: Mapping[str, str]) -> str:
+    """Which choices bring the option ``name``, and what was chosen in their place."""
+    group = owners[0].partition("=")[0]
+    others = [owner.partition("=")[2] for owner in owners if owner.startswith(f"{group}=")]
+    listed = ", ".join(others[:MOST_OWNERS]) + (" ..." if len(others) > MOST_OWNERS else "")
+    text = f"{name} is an option of {group}={listed}"
+    return text + (f", not of {group}={chosen[group]}" if group in chosen else "")
+
+
+def _composed_here(
+    overrides: Sequence[str], config_folder: Path
+) -> tuple[list[str], dict[str, str]]:
+    """Options that there are with the choices of groups in ``overrides``, and what is chosen.
+
+    Empty where the choices alone do not compose: one of them is the mistake.
+    """
+    groups = [text for text in overrides if (config_folder / text.partition("=")[0]).is_dir()]
+    running = GlobalHydra.instance().hydra
+    try:
+        with initialize_config_dir(str(config_folder), version_base="1.3"):
+            config = compose("train", overrides=groups, return_hydra_config=True)
+        chosen = {k: v for k, v in config.hydra.runtime.choices.items() if isinstance(v, str)}
+    except (HydraException, OmegaConfBaseException):
+        return [], {}
+    finally:
+        GlobalHydra.instance().hydra = running
+    names = [name for name in _leaves(config, "") if ".choices." not in f"{name}."]
+    return sorted({*names, *(k for k in chosen if not k.startswith("hydra"))}), chosen
 
 
 def _suggest(name: str, valid: list[str]) -> str:
-    near = difflib.get_close_matches(name, valid, n=3, cutoff=0.5)
+    """The nearest valid names: of the options beside it where it names a node that there is."""
+    prefix, _, last = name.rpartition(".")
+    siblings = {v.rpartition(".")[2]: v for v in valid if prefix and v.rpartition(".")[0] == prefix}
+    near = [siblings[k] for k in difflib.get_close_matches(last, siblings, n=3, cutoff=0.65)]
+    if not prefix:  # an option without its node
+        near = [v for v in valid if v.endswith(f".{name}")][:3]
+    if not near and not siblings:
+        near = difflib.get_close_matches(name, valid, n=3, cutoff=0.5)
     if near:
         return f"did you mean {' or '.join(near)}?"
-    prefix = name.rpartition(".")[0]
-    siblings = [v for v in valid if prefix and v.startswith(prefix + ".")] or valid
-    return f"valid are: {', '.join(sorted(siblings)[:20])}"
+    return f"valid are: {', '.join(sorted(siblings.values() or valid)[:20])}"
 
 
-def known_names(config_folder: Path) -> list[str]:
-    """Groups, and dotted options of the default config and of every option of every group."""
-    names: set[str] = set()
+def known_names(config_folder: Path) -> dict[str, list[str]]:
+    """Every group and dotted option, with the choices (``basis=orthogonal``) that bring it.
+
+    Choices of the group that an option belongs to come first, before those that set it in passing.
+    """
+    own: dict[str, list[str]] = {}
+    passing: dict[str, list[str]] = {}
     for path in sorted(config_folder.rglob("*.yaml")):
-        relative = path.relative_to(config_folder)
-        text = path.read_text()
+        *folders, _ = path.relative_to(config_folder).parts
         content: Any = OmegaConf.load(path)
         if not isinstance(content, DictConfig):
             continue
-        stated = re.search(r"^# @package (\S+)", text, re.MULTILINE)
-        package = stated.group(1) if stated else relative.parts[0]
-        if len(relative.parts) == 1 or package == "_global_":
-            package = ""
-        if len(relative.parts) > 1:
-            names.add("/".join(relative.parts[:-1]))
-        names.update(_leaves(content, package))
-    return sorted(names)
+        group = "/".join(folders)
+        stated = re.search(r"^# @package (\S+)", path.read_text(), re.MULTILINE)
+        package = stated.group(1) if stated else group
+        if group:
+            own.setdefault(group, [])
+        for name in _leaves(content, "" if package == "_global_" else package):
+            found = own if package != "_global_" or name.startswith(f"{group}.") else passing
+            found.setdefault(name, [])
+            if group:
+                found[name].append(f"{group}={path.stem}")
+    return {name: own.get(name, []) + passing.get(name, []) for name in {**own, **passing}}
 
 
 def _leaves(node: DictConfig, prefix: str) -> list[str]:
     found: list[str] = []
     for key in map(str, node):
-        if key in ("defaults", "hydra", "_target_"):
+        if key in ("defaults", "hydra", "facts", "_target_"):
             continue
         name = f"{prefix}.{key}" if prefix else key
         found.append(name)

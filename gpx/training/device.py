@@ -13,8 +13,12 @@ from gpx.training.config import TrainerConfig
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
-def resolve_device(name: str) -> torch.device:
-    """The torch device for ``trainer.device``.
+def resolve_device(name: str, option: str = "trainer.device") -> torch.device:
+    """The torch device of that name; "auto": CUDA where there is one.
+
+    Args:
+        name: as given.
+        option: what it was given as, for error messages.
 
     Raises:
         BackendUnavailable: CUDA was asked for and is not there, or the name means nothing.
@@ -23,22 +27,20 @@ def resolve_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         raise BackendUnavailable(
-            f"trainer.device={name} is not a device; use auto, cpu, cuda or cuda:0"
+            f"{option}={name} is not a device; use auto, cpu, cuda or cuda:0"
         ) from error
     if device.type not in ("cpu", "cuda"):
-        raise BackendUnavailable(
-            f"trainer.device={name} is not supported; use auto, cpu, cuda or cuda:0"
-        )
+        raise BackendUnavailable(f"{option}={name} is not supported; use auto, cpu, cuda or cuda:0")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise BackendUnavailable(
-            f"trainer.device={name} but torch {torch.__version__} sees no CUDA device; "
-            "use trainer.device=auto or cpu, or install a CUDA build of torch"
+            f"{option}={name} but torch {torch.__version__} sees no CUDA device; "
+            f"use {option}=auto or cpu, or install a CUDA build of torch"
         )
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise BackendUnavailable(
-            f"trainer.device={name} but there are {torch.cuda.device_count()} CUDA devices "
+            f"{option}={name} but there are {torch.cuda.device_count()} CUDA devices "
             "(counted from 0)"
         )
     return device

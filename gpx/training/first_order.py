@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -24,6 +26,10 @@ ALGORITHMS: dict[str, type[torch.optim.Optimizer]] = {
 }
 SPARSE_ALGORITHMS = ("adagrad", "sgd", "sparse_adam")
 """Those that touch only the entries with a gradient; the others keep O(m) moments moving."""
+ROLES = ("hyperparameters", "inducing", "variational", "precisions")
+"""Parameters of gpx's models: settings for those that a model does not have are left unused."""
+OWN_OPTIONS = ("algorithm", "lr", "freeze_steps")
+"""Of a group, whatever the algorithm; the rest are options of torch's class."""
 DENSE_OPTIONS = ("momentum", "weight_decay")
 """Options with which even those move every entry. (The rate's decay is a function of the step, so
 it is exact for an entry however long ago that was last sampled.)"""
@@ -43,23 +49,65 @@ def schedule_factor(name: str, final: float, progress: float) -> float:
         return final**progress
     if name == "cosine":
         return final + (1.0 - final) * 0.5 * (1.0 + math.cos(math.pi * progress))
-    raise ConfigError(f"optimizer.schedule.name={name}: expected constant, exponential or cosine")
+    raise ConfigError(
+        f"optimizer.schedule.name={_shown(name)}: expected constant, exponential or cosine"
+    )
+
+
+def _shown(value: object) -> object:
+    """As it is written on the command line."""
+    return "null" if value is None else value
+
+
+def _is_number(value: object) -> bool:
+    """Whether it is finite and 0 or more."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and 0.0 <= float(value) < math.inf  # type: ignore[arg-type]
 
 
 def _require_number(option: str, value: object) -> None:
     """Raise ConfigError unless ``value`` is a finite number, 0 or more."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not 0.0 <= float(value) < math.inf:  # type: ignore[arg-type]
-        shown = "null" if value is None else value
-        raise ConfigError(f"optimizer.{option}={shown}: expected a number, 0 or more")
+    if not _is_number(value):
+        raise ConfigError(f"optimizer.{option}={_shown(value)}: expected a number, 0 or more")
+
+
+def _require_algorithm(option: str, setting: Mapping[str, Any]) -> None:
+    """Raise ConfigError for an unknown algorithm, and for options that it has not or not so."""
+    algorithm = setting.get("algorithm", "adam")
+    if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
+        raise ConfigError(
+            f"optimizer.{option}.algorithm={_shown(algorithm)}: "
+            f"expected one of {', '.join(ALGORITHMS)}"
+        )
+    parameters = inspect.signature(ALGORITHMS[algorithm]).parameters
+    taken = {name: p.default for name, p in parameters.items() if name not in ("params", "lr")}
+    for name, value in setting.items():
+        if name in OWN_OPTIONS:
+            continue
+        if name not in taken:
+            near = difflib.get_close_matches(name, (*OWN_OPTIONS, *taken), n=1)
+            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(taken)}"
+            raise ConfigError(
+                f"optimizer.{option}.{name}: algorithm={algorithm} has no such option; {hint}"
+            )
+        default = taken[name]
+        if isinstance(default, tuple):
+            fits = isinstance(value, (list, tuple)) and len(value) == len(default)
+            fits, wanted = fits and all(map(_is_number, value)), f"a list of {len(default)} numbers"
+        elif isinstance(default, bool) or default is None:
+            fits, wanted = isinstance(value, bool) or value is default, "true or false"
+        else:
+            fits, wanted = _is_number(value), "a number, 0 or more"
+        if not fits:
+            raise ConfigError(f"optimizer.{option}.{name}={_shown(value)}: expected {wanted}")
 
 
 def _require_options(option: str, value: object) -> None:
     """Raise ConfigError unless ``value`` is options by name."""
     if not isinstance(value, Mapping):
-        shown = "null" if value is None else value
+        example = "{name: cosine}" if option == "schedule" else "{lr: 0.01}"
         raise ConfigError(
-            f"optimizer.{option}={shown}: expected options by name, such as {{lr: 0.01}}"
+            f"optimizer.{option}={_shown(value)}: expected options by name, such as {example}"
         )
 
 
@@ -69,7 +117,8 @@ class FirstOrder(Optimizer):
     Args:
         groups: role -> {algorithm: adam | adagrad | sgd, lr: initial rate, freeze_steps: steps
             during which the role does not move}. A role the model has and the config lacks is an
-            error, so that nothing is left untrained in silence; the reverse is ignored.
+            error, so that nothing is left untrained in silence; of settings without a role those
+            for ``ROLES`` are ignored. What else a group holds are options of torch's class.
         schedule: {name: constant | exponential | cosine, final: last rate / first rate}.
 
     The learning rate is a function of the step alone, so a resumed run needs no scheduler state.
@@ -99,11 +148,12 @@ class FirstOrder(Optimizer):
         """Raise ConfigError for what is no rate, no number of steps or no schedule."""
         for role, setting in self.settings.items():
             _require_number(f"groups.{role}.lr", setting.get("lr"))
+            _require_algorithm(f"groups.{role}", setting)
             freeze = setting.get("freeze_steps", 0)
-            if not isinstance(freeze, int) or freeze < 0:
+            if not isinstance(freeze, int) or isinstance(freeze, bool) or freeze < 0:
                 raise ConfigError(
-                    f"optimizer.groups.{role}.freeze_steps={freeze}: expected a whole number, 0 or "
-                    "more"
+                    f"optimizer.groups.{role}.freeze_steps={_shown(freeze)}: expected a whole "
+                    "number, 0 or more"
                 )
         unknown = sorted(self.schedule.keys() - {"name", "final"})
         if unknown:
@@ -176,6 +226,13 @@ class FirstOrder(Optimizer):
         self.max_steps = max_steps
         # torch's own default, chosen aloud: otherwise sparse AdaGrad warns at its first step
         torch.sparse.check_sparse_tensor_invariants.disable()
+        for role in self.settings:
+            if role not in groups and role not in ROLES:
+                near = difflib.get_close_matches(role, groups, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(groups)}"
+                raise ConfigError(
+                    f"optimizer.groups.{role}: the model has no parameters of that name; {hint}"
+                )
         for role, parameters in groups.items():
             if not parameters:
                 continue
@@ -187,19 +244,19 @@ class FirstOrder(Optimizer):
             setting = dict(self.settings[role])
             algorithm = setting.pop("algorithm", "adam")
             setting.pop("freeze_steps", None)
-            if algorithm not in ALGORITHMS:
-                raise ConfigError(
-                    f"optimizer.groups.{role}.algorithm={algorithm}: "
-                    f"expected one of {', '.join(ALGORITHMS)}"
-                )
             try:
                 self.optimisers[role] = ALGORITHMS[algorithm](parameters, **setting)
-            except (TypeError, ValueError) as error:
+            except ValueError as error:  # out of range
                 raise ConfigError(f"optimizer.groups.{role}: {error}") from error
             self.parameters[role] = parameters
             lower = [] if model is None else lower_limits(model, parameters)
             limited = zip(parameters, lower, strict=False)
             self.limits[role] = [pair for pair in limited if pair[1] > -math.inf]
+        if self.parameters and all(self.settings[role]["lr"] == 0 for role in self.parameters):
+            raise ConfigError(
+                "nothing would move: the learning rate of every group of parameters "
+                f"({', '.join(self.parameters)}) is 0; set optimizer.groups.*.lr"
+            )
         frozen = {role: self.settings[role].get("freeze_steps", 0) for role in self.parameters}
         if frozen and min(frozen.values()) > 0:
             role = min(frozen, key=lambda name: frozen[name])

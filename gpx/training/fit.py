@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gpx.errors import ConfigError, DataError, ShapeError
+from gpx.errors import ConfigError, DataError, GPXError, ShapeError
 from gpx.sampling.seeds import global_randomness
 from gpx.training.arrays import column_names, columns_by_name, real_array
 from gpx.training.composition import composed
@@ -76,7 +76,8 @@ def fit(
             columns are kept: ``predict`` takes the columns of other frames by name.
         y (n,): numbers, counts or class labels, as the likelihood takes them; (n, p) for p outputs
             (``approx=svgp``, ``likelihood=gaussian_outputs``), which a data frame names.
-        options: as on the command line, ``group=choice`` or ``name=value``.
+        options: as on the command line, ``group=choice`` or ``name=value``; of one that is given
+            twice the last holds.
         test: inputs and targets that metrics are computed on. None: a tenth of the rows is held
             out for that (``data.split``, ``data.test_fraction``) and the model does not see it.
         folder: run folder, new or empty; None: a new one in ``outputs``.
@@ -150,7 +151,9 @@ def fit(
                 "folder="
             ) from error
         metrics = run(config, target)
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, GPXError):  # the file is ours, the arrays are the caller's
+            error.args = (str(error).replace(str(path), "the data set"), *error.args[1:])
         if not target.holds_a_run():  # refused before anything was trained
             with suppress(OSError):
                 path.unlink()

@@ -24,7 +24,9 @@ def read_options(
     options: dict[str, str] = {}
     for argument in arguments:
         name, equals, value = argument.partition("=")
-        if not equals or name not in known or not value:
+        if name in known and not value:
+            raise ConfigError(f"{name}= has no value; write {name}=... (python {script} --help)")
+        if not equals or name not in known:
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
             hint = f"did you mean {near[0]}=?" if near else f"valid are: {', '.join(known)}"
             raise ConfigError(f"cannot read {argument!r}; {hint} (python {script} --help)")

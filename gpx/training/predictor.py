@@ -253,7 +253,7 @@ def load(run: str | Path, device: str = "cpu", trust: Sequence[str] | str = ()) 
 
 def finished_predictor(folder: RunFolder, config: DictConfig, device: str) -> Predictor:
     """What ``load`` gives, with the folder's config as already read."""
-    where = resolve_device(device)
+    where = resolve_device(device, "device")
     state = load_checkpoint(folder.checkpoint, where)
     if "posterior" not in state:
         raise CheckpointError(

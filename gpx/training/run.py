@@ -234,6 +234,9 @@ def _prepare(
         console.say("note: the targets take two values only; likelihood=bernoulli models classes")
 
     model = build_model(config).to(device, dtype)
+    kind = target_of(config.objective, "objective")
+    if isinstance(kind, type) and issubclass(kind, Objective):
+        kind.require_model(model)
     objective: Objective = build(config, "objective")
     objective.to(device)
     objective.check(model)

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from gpx.atomic_file import atomic_file
-from gpx.errors import CheckpointError
+from gpx.errors import CheckpointError, ConfigError
 from gpx.training.old_options import current
 from gpx.training.trust import require_known_classes
 
@@ -37,6 +37,8 @@ class RunFolder:
     """
 
     def __init__(self, path: Path | str) -> None:
+        if not isinstance(path, (str, Path)):
+            raise ConfigError(f"a run folder is given by its path, as text, got {path!r}")
         self.path = Path(path)
         self.config = self.path / "config.yaml"
         self.environment = self.path / "environment.json"

@@ -16,7 +16,7 @@ def test_basis_has_no_diagonal_precision_but_any_block_of_the_dense_one():
     torch.testing.assert_close(basis.precision(rows, columns).detach(), k[rows][:, columns])
     torch.testing.assert_close(basis(x, columns).detach(), k[:, columns])
     torch.testing.assert_close(basis.column_squares(x, chunk=4), k.square().sum(0))
-    with pytest.raises(ConfigError, match="empirical Bayes"):
+    with pytest.raises(ConfigError, match="dense prior precision"):
         basis.precision_diagonal()
 
 

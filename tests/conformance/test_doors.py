@@ -6,9 +6,13 @@ import pytest
 import torch
 
 from gpx.errors import ConfigError, DTypeError, GPXError, ShapeError
-from gpx.likelihoods import GaussianOutputs
+from gpx.kernels import RBF
+from gpx.likelihoods import Gaussian, GaussianOutputs
+from gpx.means import Zero
 from gpx.methods.base.model import Model, Posterior
 from gpx.methods.base.objective import Objective
+from gpx.models import ExactGP
+from gpx.objectives import ExactMLL
 from gpx.training.build import build, build_model
 from gpx.training.composition import composed
 
@@ -153,3 +157,12 @@ def test_no_test_rows(trained):
     marginals = trained.posterior.predict(none)
     assert marginals.mean.shape == marginals.variance.shape == (0,)
     assert trained.posterior.predictive(none, trained.model.likelihood).mean.shape == (0,)
+
+
+@pytest.mark.parametrize(("part", "value"), [("kernel", "rbf"), ("likelihood", None)])
+def test_parts_that_are_none(part, value):
+    parts = {"kernel": RBF(), "mean": Zero(), "likelihood": Gaussian(), part: value}
+    model, x = ExactGP(**parts), torch.zeros(3, 1)
+    for call in (model.condition, lambda x, y: ExactMLL().evidence(model, x, y)):
+        with pytest.raises(ConfigError, match=rf"ExactGP: {part}={value!r} is no {part} of gpx"):
+            call(x, torch.zeros(3))

@@ -103,7 +103,24 @@ def train_py(tmp_path, monkeypatch, capsys):
         (["trust=own"], "trust=own goes with resume="),
         (["+experiment=nonsense"], "nonsense"),
         (["experiment=null"], "experiment=null chooses nothing"),
-        (["approx.num_inducing=20"], "an option of other choices of approx="),
+        (
+            ["approx.num_inducing=20"],
+            "approx.num_inducing is an option of approx=cglb, sgpr, svgp",
+        ),
+        (
+            ["approx=reweighted", "basis=gauss_hermite", "approx.basis.spread=2"],
+            "structured_orthogonal, not of basis=gauss_hermite",
+        ),
+        (
+            ["approx=exact", "approx.num_inducin=20"],
+            "there is no option approx.num_inducin; approx.num_inducing is an option of approx=",
+        ),
+        (
+            ["approx=reweighted", "basis=dictionary", "approx.basis.num_function=20"],
+            "valid are: approx.basis.num_data, approx.basis.num_inputs",
+        ),
+        (["approx=svgp", "lr=1"], "did you mean optimizer.groups.hyperparameters.lr or"),
+        (["approx=svgp", "optimizer.groups.precisions.lr=1"], "optimizer=qsrvm, not of"),
         (
             ["approx=sgpr", "approx.selector=greedy"],
             "approx.selector=greedy is now selector=greedy",
@@ -118,6 +135,7 @@ def train_py(tmp_path, monkeypatch, capsys):
         (["likelihood._target_=nowhere.Noise"], "cannot build likelihood=nowhere.Noise"),
         (["kernel._target_=gpx.kernels.RBFF"], "cannot build kernel=gpx.kernels.RBFF"),
         (["~kernel"], "kernel= is not chosen"),
+        (["approx=svgp", "optimizer=svgp", "optimizer.groups=[]"], "groups: expected options by"),
         (["kernel=rbf,matern32"], "add -m to sweep"),
         (["seed=abc"], "seed=abc: expected a whole number"),
         (["data.split=1.5"], "data.split=1.5: expected a whole number"),

@@ -145,3 +145,9 @@ def test_options():
 def test_active_dims_are_column_numbers(columns):
     with pytest.raises(ConfigError, match="it must list column numbers from 0 on"):
         RBF(active_dims=columns)
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_no_inputs_are_refused(count):
+    with pytest.raises(ConfigError, match=f"ard_num_dims={count}: expected at least 1"):
+        RBF(ard_num_dims=count)

@@ -26,7 +26,7 @@ def test_anything_that_is_numbers(values):
 
 @pytest.mark.parametrize(
     "values",
-    [["a", "b"], [1j], np.array(["2020-01-01"], dtype="datetime64[D]"), [[1.0], [1.0, 2.0]]],
+    [["a", "b"], [1j], np.array(["2020-01-01"], dtype="datetime64[D]"), [[1.0], [1.0, 2.0]], None],
 )
 def test_anything_else_is_refused_by_name(values):
     with pytest.raises(DTypeError, match="inputs must be an array of real numbers"):

@@ -17,6 +17,14 @@ def test_names_that_mean_nothing(name):
         resolve_device(name)
 
 
+def test_the_option_is_named_as_it_was_given():
+    with pytest.raises(BackendUnavailable, match=r"^trainer.device=gpu is not a device"):
+        resolve_device("gpu")
+    for name in ("gpu", 3.5):
+        with pytest.raises(BackendUnavailable, match=f"^device={name} is not a device"):
+            resolve_device(name, "device")
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_cuda_that_is_not_there():
     with pytest.raises(BackendUnavailable, match="sees no CUDA device"):

@@ -137,6 +137,45 @@ def test_missing_role_and_unknown_algorithm():
         )
 
 
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"algorithm": None, "lr": 0.1}, "algorithm=null: expected one of adam, adagrad, sgd"),
+        ({"algorithm": ["adam"], "lr": 0.1}, "expected one of adam, adagrad, sgd"),
+        ({"lr": True}, "lr=True: expected a number, 0 or more"),
+        ({"lr": -1.0}, "lr=-1.0: expected a number, 0 or more"),
+        ({}, "lr=null: expected a number, 0 or more"),
+        ({"lr": 0.1, "freeze_steps": True}, "freeze_steps=True: expected a whole number"),
+        ({"lr": 0.1, "freeze_steps": None}, "freeze_steps=null: expected a whole number"),
+        ({"lr": 0.1, "betas": 3}, "betas=3: expected a list of 2 numbers"),
+        ({"lr": 0.1, "betas": [0.9, "x"]}, "expected a list of 2 numbers"),
+        ({"lr": 0.1, "eps": "abc"}, "eps=abc: expected a number, 0 or more"),
+        ({"lr": 0.1, "weight_decay": -1}, "weight_decay=-1: expected a number, 0 or more"),
+        ({"lr": 0.1, "amsgrad": 5}, "amsgrad=5: expected true or false"),
+        ({"lr": 0.1, "momentum": 0.9}, "algorithm=adam has no such option; it has betas"),
+        ({"lr": 0.1, "params": 3}, "algorithm=adam has no such option"),
+        ({"lr": 0.1, "freeze_step": 3}, "did you mean freeze_steps"),
+    ],
+)
+def test_a_wrong_option_of_a_group_is_one_sentence_before_any_step(setting, message):
+    with pytest.raises(ConfigError, match=r"optimizer.groups.inducing\.") as caught:
+        FirstOrder({"inducing": setting})
+    assert message in str(caught.value)
+
+
+def test_groups_that_move_nothing_or_belong_to_nothing_are_refused():
+    groups = {"inducing": [nn.Parameter(torch.zeros(1))]}
+    with pytest.raises(ConfigError, match="nothing would move: the learning rate of every group"):
+        FirstOrder({"inducing": {"lr": 0.0}}).bind(groups, 1)
+    mistyped = {"inducing": {"lr": 0.1}, "inducin": {"lr": 0.2}}
+    with pytest.raises(ConfigError, match=r"groups.inducin: .* did you mean inducing"):
+        FirstOrder(mistyped).bind(groups, 1)
+    # out of the range of torch's class, and settings of a role that other models have
+    with pytest.raises(ConfigError, match=r"optimizer.groups.inducing: .*beta"):
+        FirstOrder({"inducing": {"lr": 0.1, "betas": [0.9, 2.0]}}).bind(groups, 1)
+    FirstOrder({"inducing": {"lr": 0.1}, "precisions": {"lr": 0.0}}).bind(groups, 1)
+
+
 def test_state_round_trip_continues_exactly():
     def run(stop_after):
         torch.manual_seed(0)

@@ -105,7 +105,7 @@ def test_classes_and_one_input(tmp_path):
     [
         ({"y": np.ones(59)}, ShapeError, r"\(60, 2\) and targets of shape \(59,\)"),
         ({"y": ["a"] * 60}, DTypeError, "an array of real numbers"),
-        ({"y": np.full(60, np.nan)}, GPXError, "found nan"),
+        ({"y": np.full(60, np.nan)}, GPXError, "^the data set, data row 1, .* found nan"),
         ({"test": (np.ones((3, 5)), np.ones(3))}, ShapeError, "test inputs have 5 columns"),
         ({"options": ("aprox=sgpr",)}, ConfigError, "did you mean approx"),
         ({"options": ("data=kin40k",)}, ConfigError, "gpx.fit takes no data="),

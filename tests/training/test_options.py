@@ -18,8 +18,9 @@ def test_names_and_values():
     ("arguments", "said"),
     [
         (["rum=a"], r"'rum=a'; did you mean run=\?.*some.py --help"),
-        (["run"], r"'run'; did you mean run=\?"),
-        (["run="], "cannot read"),
+        (["run"], r"run= has no value; write run=\.\.\. \(python some.py --help"),
+        (["run="], "run= has no value"),
+        (["--run", "a"], r"'--run'; did you mean run=\?"),
         (["zzz=1"], "valid are: run, points"),
         (["points=c"], "run= is missing"),
         (["run=a", "points=c", "run=b"], "run= is given twice: run=a and run=b"),

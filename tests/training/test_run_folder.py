@@ -3,8 +3,13 @@ import json
 import pytest
 from omegaconf import OmegaConf
 
-from gpx.errors import CheckpointError
+from gpx.errors import CheckpointError, ConfigError
 from gpx.training.run_folder import RunFolder
+
+
+def test_a_folder_is_a_path():
+    with pytest.raises(ConfigError, match="given by its path, as text, got 3"):
+        RunFolder(3)
 
 
 def test_config_is_written_resolved_and_read_back(tmp_path):
