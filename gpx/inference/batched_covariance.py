@@ -63,7 +63,8 @@ def fused_profile(kernel: Kernel) -> type[Profile] | None:
 
 def coordinates(kernel: Stationary, x: Tensor) -> Tensor:
     """Coordinates (b, p, q) in which the distances of inputs x (b, p, d) are measured."""
-    return kernel.coordinates(kernel._select(x.flatten(0, 1))).view(*x.shape[:2], -1)
+    found = kernel.coordinates(kernel._select(x.flatten(0, 1)))
+    return found.view(*x.shape[:2], found.shape[1])
 
 
 def of_coordinates(kernel: Kernel, z1: Tensor, z2: Tensor | None, scale: Tensor) -> Tensor:

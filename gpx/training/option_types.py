@@ -37,6 +37,9 @@ _CHOICES: dict[str, str] = {
 }
 """Choices on the command line that set an option of some classes only."""
 
+SHOWN = 3
+"""Classes that an error names at most."""
+
 
 def check_option_names(node: DictConfig, group: str, target: Any) -> None:
     """Raise ConfigError where ``target`` takes no option of that name, and say which class does.
@@ -57,11 +60,13 @@ def check_option_names(node: DictConfig, group: str, target: Any) -> None:
     chosen = [choice for name, choice in _CHOICES.items() if name in unknown]
     near = difflib.get_close_matches(unknown[0], taken, n=1)
     if others:
-        text += f", {' and '.join(others)} {'has' if len(others) == 1 else 'have'}"
+        having = others if len(others) <= SHOWN else [*others[:SHOWN], "others"]
+        text += f", {' and '.join(having)} {'has' if len(others) == 1 else 'have'}"
     elif near:
         text += f"; did you mean {near[0]}?"
     if chosen and others:
-        text += f"; {chosen[0]}, which sets it, needs {group}={' or '.join(others).lower()}"
+        text += f"; {chosen[0]}, which sets it, needs {group}={' or '.join(others[:SHOWN]).lower()}"
+        text += "" if len(others) <= SHOWN else ", for example"
     raise ConfigError(f"{group}.{unknown[0]}: {text}")
 
 
