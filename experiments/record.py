@@ -36,6 +36,7 @@ COMMIT = source_commit() or NOT_RECORDED
 
 TITLES = {
     "experts": "Committees and local experts",
+    "classification": "Classification on all points: who is right where",
     "diagnostics": "Diagnostics: what certificates show",
     "grids": "Exact Gaussian processes on grids with gaps: reproductions",
     "grief": "Eigenfunctions of grids (GRIEF): reproductions",

@@ -173,7 +173,7 @@ def _restore(module: nn.Module, state: dict[str, Any]) -> None:
 
 def floor_of(module: nn.Module, name: str) -> float:
     """Infimum of the positive parameter ``module.<name>``, in its own unit."""
-    return next(c.constraint.floor for c in _positive_parameters(module) if c.name == name)
+    return next(c.constraint.floor for c in positive_parameters(module) if c.name == name)
 
 
 def lower_limits(module: nn.Module, parameters: Sequence[nn.Parameter]) -> list[float]:
@@ -183,7 +183,7 @@ def lower_limits(module: nn.Module, parameters: Sequence[nn.Parameter]) -> list[
     other parameter. A line search or a large step that goes further leaves the parameter where its
     gradient vanishes, and the optimiser then takes it for settled.
     """
-    found = {id(c.raw): c.constraint.lowest_raw for c in _positive_parameters(module)}
+    found = {id(c.raw): c.constraint.lowest_raw for c in positive_parameters(module)}
     return [found.get(id(parameter), -math.inf) for parameter in parameters]
 
 
@@ -192,19 +192,22 @@ def at_their_floor(module: nn.Module, parameters: Sequence[nn.Parameter]) -> lis
     chosen = {id(parameter) for parameter in parameters}
     return [
         f"{c.name} ({c.constraint.floor:.0e})"
-        for c in _positive_parameters(module)
+        for c in positive_parameters(module)
         if id(c.raw) in chosen
         and bool((c.constraint(c.raw.detach()) <= (1.0 + 2.0 * MARGIN) * c.constraint.floor).any())
     ]
 
 
-class _Constrained(NamedTuple):
+class Constrained(NamedTuple):
+    """A positive parameter: its dotted name, the tensor that is learned, and what lies between."""
+
     name: str
     raw: nn.Parameter
     constraint: Positive
 
 
-def _positive_parameters(module: nn.Module) -> Iterator[_Constrained]:
+def positive_parameters(module: nn.Module) -> Iterator[Constrained]:
+    """Every positive parameter of ``module`` and its parts."""
     for path, child in module.named_modules():
         if not parametrize.is_parametrized(child):
             continue
@@ -212,7 +215,7 @@ def _positive_parameters(module: nn.Module) -> Iterator[_Constrained]:
             constraint = parametrizations[0]
             if isinstance(constraint, Positive) and len(parametrizations) == 1:
                 raw = parametrizations.original
-                yield _Constrained(f"{path}.{name}" if path else name, raw, constraint)
+                yield Constrained(f"{path}.{name}" if path else name, raw, constraint)
 
 
 def natural_parameters(module: nn.Module) -> dict[str, Tensor]:

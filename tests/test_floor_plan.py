@@ -18,6 +18,7 @@ FLOORS = [
     {"methods.base"},
     {"inference"},
     {
+        "methods.classification",
         "methods.exact",
         "methods.sparse",
         "methods.weight_space",

@@ -1,6 +1,6 @@
 """Likelihoods p(y | f)."""
 
-from gpx.likelihoods.base import Likelihood, target_marginals
+from gpx.likelihoods.base import Curvature, Likelihood, Tilted, target_marginals
 from gpx.likelihoods.bernoulli import Bernoulli, Sign
 from gpx.likelihoods.gaussian import Gaussian, GaussianOutputs
 from gpx.likelihoods.laplace import Laplace
@@ -11,6 +11,7 @@ from gpx.likelihoods.student_t import StudentT
 
 __all__ = [
     "Bernoulli",
+    "Curvature",
     "GaussHermite",
     "Gaussian",
     "GaussianOutputs",
@@ -20,5 +21,6 @@ __all__ = [
     "Sign",
     "Softmax",
     "StudentT",
+    "Tilted",
     "target_marginals",
 ]

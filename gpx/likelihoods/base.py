@@ -3,12 +3,44 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 from torch import Tensor, nn
 from torch.distributions import Distribution, Independent
 
+from gpx.errors import NotAvailable, class_name
+
 Task = Literal["regression", "binary", "multiclass", "count"]
+
+
+class Curvature(NamedTuple):
+    """First and second derivatives of log p(y | f) with respect to the latents of each row.
+
+    Attributes:
+        gradient (..., n) or (..., n, p): d log p / df.
+        information (..., n) or (..., n, p): w >= 0. Minus the second derivative is w for one
+            latent, and diag(w) - w w^T with the entries of w adding to one for p of them.
+    """
+
+    gradient: Tensor
+    information: Tensor
+
+
+class Tilted(NamedTuple):
+    """log Z = log E p(y | f) under f ~ N(mean, variance), and its derivatives in the mean.
+
+    The law of f given y then has the mean ``mean + variance * gradient`` and the variance
+    ``variance - variance^2 * information``.
+
+    Attributes:
+        log_normaliser (..., n): log Z, nats.
+        gradient (..., n): d log Z / d mean.
+        information (..., n): minus the second derivative.
+    """
+
+    log_normaliser: Tensor
+    gradient: Tensor
+    information: Tensor
 
 
 class Likelihood(nn.Module, ABC):
@@ -55,6 +87,36 @@ class Likelihood(nn.Module, ABC):
         (num_outputs,), whose base distribution has the marginals of the outputs; see
         ``target_marginals``.
         """
+
+    def curvature(self, y: Tensor, f: Tensor) -> Curvature:
+        """Derivatives of ``log_prob`` at y (n,) and f as above, themselves differentiable in f.
+
+        Newton's method and Laplace's approximation need it. Likelihoods whose second derivative is
+        not of the form of ``Curvature``, or tells nothing (a kink), leave it out.
+
+        Raises:
+            NotAvailable: this likelihood leaves it out.
+        """
+        raise NotAvailable(
+            f"the {class_name(self)} likelihood declares no second derivatives (curvature), which "
+            "Laplace's approximation needs; model=SVGP() takes any likelihood"
+        )
+
+    def tilted(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tilted:
+        """log E p(y | f) and its derivatives in closed form, where there is one.
+
+        Args:
+            y (n,): targets.
+            mean, variance (..., n): of f; one latent function, the variance is not negative.
+
+        Raises:
+            NotAvailable: there is none.
+        """
+        raise NotAvailable(
+            f"the {class_name(self)} likelihood has no moments in closed form (tilted), which "
+            "expectation propagation needs; take likelihood=Bernoulli() with link=probit, or "
+            "model=LaplaceGP() or model=SVGP()"
+        )
 
 
 def target_marginals(predictive: Distribution) -> Distribution:

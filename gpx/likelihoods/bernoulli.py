@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
-from torch.special import log_ndtr, ndtr
+from torch.special import erfcx, log_ndtr, ndtr
 
 from gpx.errors import ConfigError
-from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.base import Curvature, Likelihood, Tilted
 from gpx.likelihoods.quadrature import GaussHermite
+
+MAX_Z = 12.0
+"""Here N(z) / Phi(z) is 2e-32, and the function it is computed with far from overflow."""
 
 Link = Literal["logit", "probit"]
 Probability = Literal["mean", "median"]
@@ -108,3 +112,29 @@ class Bernoulli(Likelihood):
         if self.link == "probit":
             return Sign(ndtr(mean / (1.0 + variance.clamp_min(0.0)).sqrt()))
         return Sign(self.quadrature.expectation(torch.sigmoid, mean, variance))
+
+    def curvature(self, y: Tensor, f: Tensor) -> Curvature:
+        """Closed forms: with r = N(z) / Phi(z) at z = y f, probit has y r and r (r + z).
+
+        Source: Rasmussen and Williams 2006, equations 3.15 and 3.16.
+        """
+        z = y * f
+        if self.link == "logit":
+            return Curvature(y * torch.sigmoid(-z), torch.sigmoid(z) * torch.sigmoid(-z))
+        # a difference of log densities would lose the digits that r + z needs; beyond MAX_Z r is 0
+        ratio = math.sqrt(2.0 / math.pi) / erfcx(-math.sqrt(0.5) * z.clamp_max(MAX_Z))
+        # between 0 and 1; rounding may leave it just outside in the far tails
+        return Curvature(y * ratio, (ratio * (ratio + z)).clamp(0.0, 1.0))
+
+    def tilted(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tilted:
+        """Probit only: log Phi(y mean / s), s = sqrt(1 + variance), is the link at a shrunk mean.
+
+        Source: Rasmussen and Williams 2006, equations 3.58 and 3.82.
+        """
+        if self.link != "probit":
+            return super().tilted(y, mean, variance)
+        scale = (1.0 + variance).sqrt()
+        gradient, information = self.curvature(y, mean / scale)
+        return Tilted(
+            self.log_prob(y, mean / scale), gradient / scale, information / scale.square()
+        )

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gpx.constraints import FLOOR, positive_parameter
 from gpx.errors import ConfigError
-from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.base import Curvature, Likelihood, Tilted
 
 LOG_TWO_PI = math.log(2.0 * math.pi)
 
@@ -47,6 +47,18 @@ class Gaussian(Likelihood):
         return torch.distributions.Normal(
             mean, (variance.clamp_min(0) + self.noise_variance).sqrt()
         )
+
+    def curvature(self, y: Tensor, f: Tensor) -> Curvature:
+        """(y - f) / noise and 1 / noise."""
+        gradient = (y - f) / self.noise_variance
+        return Curvature(gradient, (1.0 / self.noise_variance).expand_as(gradient))
+
+    def tilted(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tilted:
+        """Of y ~ N(mean, variance + noise)."""
+        total = variance + self.noise_variance
+        gradient = (y - mean) / total
+        log_normaliser = -0.5 * (LOG_TWO_PI + total.log() + (y - mean) * gradient)
+        return Tilted(log_normaliser, gradient, 1.0 / total)
 
 
 class GaussianOutputs(Likelihood):

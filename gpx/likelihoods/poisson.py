@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.base import Curvature, Likelihood
 from gpx.likelihoods.quadrature import GaussHermite
 
 
@@ -37,3 +37,8 @@ class Poisson(Likelihood):
         """Mixture of Poisson distributions at the quadrature nodes (overdispersed)."""
         points = self.quadrature.points(mean, variance).movedim(0, -1)
         return self.quadrature.mixture(torch.distributions.Poisson(points.exp()))
+
+    def curvature(self, y: Tensor, f: Tensor) -> Curvature:
+        """y - exp(f) and exp(f)."""
+        rate = f.exp()
+        return Curvature(y - rate, rate)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError
-from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.base import Curvature, Likelihood
 from gpx.likelihoods.quadrature import GaussHermite
 
 LEFT, RIGHT, DEVIATIONS = 8.0, 3.6, 5.0
@@ -96,6 +96,12 @@ class Softmax(Likelihood):
     def predictive(self, mean: Tensor, variance: Tensor) -> torch.distributions.Categorical:
         """Categorical with the averaged class probabilities."""
         return torch.distributions.Categorical(probs=self.class_probabilities(mean, variance))
+
+    def curvature(self, y: Tensor, f: Tensor) -> Curvature:
+        """1[y = c] - softmax(f)_c and softmax(f)_c."""
+        shares = f.softmax(-1)
+        truth = torch.nn.functional.one_hot(y.long(), self.num_latents).to(shares)
+        return Curvature(truth - shares, shares)
 
     def _grid(self, mean: Tensor, variance: Tensor) -> _Grid:
         with torch.no_grad():

@@ -4,6 +4,10 @@ from gpx.inference.auxiliary import AuxiliarySolver
 from gpx.inference.exact_solver import IterativeOptions
 from gpx.inference.iterative_posterior import IterativePosterior
 from gpx.methods.base.model import Marginals, Model, Posterior
+from gpx.methods.classification.model import ExpectationPropagationGP, LaplaceGP
+from gpx.methods.classification.sampled_model import SampledGP
+from gpx.methods.classification.sampled_posterior import SampledPosterior
+from gpx.methods.classification.site_posterior import SitePosterior
 from gpx.methods.eigenfunctions.model import GRIEF
 from gpx.methods.eigenfunctions.posterior import GRIEFPosterior
 from gpx.methods.exact.model import ExactGP, ExactPosterior
@@ -59,6 +63,7 @@ __all__ = [
     "CommitteePosterior",
     "ExactGP",
     "ExactPosterior",
+    "ExpectationPropagationGP",
     "GRIEFPosterior",
     "GapOptions",
     "GridGP",
@@ -70,6 +75,7 @@ __all__ = [
     "IterativePosterior",
     "LocalExperts",
     "LocalExpertsPosterior",
+    "LaplaceGP",
     "LogNormal",
     "Marginals",
     "MixtureOfExperts",
@@ -85,6 +91,9 @@ __all__ = [
     "SGPRPosterior",
     "SKIPosterior",
     "SVGPPosterior",
+    "SampledGP",
+    "SampledPosterior",
+    "SitePosterior",
     "SparseSpectrumPosterior",
     "Transductive",
     "TransductivePosterior",

@@ -1,6 +1,9 @@
 """Evidence objectives, one per file."""
 
 from gpx.methods.base.objective import Evidence, Objective
+from gpx.methods.classification.laplace_evidence import LaplaceEvidence
+from gpx.methods.classification.propagation_evidence import EPEvidence
+from gpx.methods.classification.sampled_model import LatentLikelihood
 from gpx.methods.eigenfunctions.objective import EigenfunctionEvidence
 from gpx.methods.exact.barely_biased_mll import BarelyBiasedMLL
 from gpx.methods.exact.exact_mll import ExactMLL
@@ -31,6 +34,7 @@ __all__ = [
     "BarelyBiasedMLL",
     "CGLowerBound",
     "CollapsedELBO",
+    "EPEvidence",
     "EigenfunctionEvidence",
     "Evidence",
     "ExactMLL",
@@ -39,6 +43,8 @@ __all__ = [
     "HardCutEvidence",
     "InducingELBO",
     "IterativeMLL",
+    "LaplaceEvidence",
+    "LatentLikelihood",
     "MarginalLikelihood",
     "Objective",
     "QuadruplyStochasticELBO",

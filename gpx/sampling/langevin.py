@@ -132,9 +132,7 @@ def effective_sample_size(samples: Tensor) -> Tensor:
     count = samples.shape[0]
     if count < 4:
         return samples.new_zeros(samples.shape[1])
-    centred = samples.double() - samples.double().mean(0)
-    spectrum = torch.fft.rfft(centred, n=2 * count, dim=0)
-    covariance = torch.fft.irfft(spectrum.abs().square(), n=2 * count, dim=0)[:count]
+    covariance = autocovariance(samples)
     still = covariance[0] <= 1e-24 * samples.double().square().sum(0)
     correlation = covariance / torch.where(still, 1.0, covariance[0])
     pairs = correlation[: count // 2 * 2].view(-1, 2, samples.shape[1]).sum(1)
@@ -142,3 +140,14 @@ def effective_sample_size(samples: Tensor) -> Tensor:
     monotone = torch.cummin(pairs, dim=0).values * positive
     time = (2.0 * monotone.sum(0) - 1.0).clamp_min(1.0)
     return torch.where(still, 1.0, count / time)
+
+
+def autocovariance(samples: Tensor) -> Tensor:
+    """sum_s (u_s - mean) (u_{s + t} - mean) of each column for every lag t: (T, k) -> (T, k).
+
+    Cost: O(k T log T).
+    """
+    count = samples.shape[0]
+    centred = samples.double() - samples.double().mean(0)
+    spectrum = torch.fft.rfft(centred, n=2 * count, dim=0)
+    return torch.fft.irfft(spectrum.abs().square(), n=2 * count, dim=0)[:count]

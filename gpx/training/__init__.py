@@ -2,6 +2,7 @@
 
 from gpx.methods.base.own_steps import OwnSteps
 from gpx.methods.experts.hard_cut import HardCut
+from gpx.methods.classification.elliptical_slice import EllipticalSlice
 from gpx.methods.reweighted.mala import MALA
 from gpx.methods.reweighted.relevance_vectors import RelevanceVectors
 from gpx.methods.weight_space.block_steps import BlockSteps
@@ -30,6 +31,7 @@ __all__ = [
     "MALA",
     "BlockSteps",
     "ConstantInitialisation",
+    "EllipticalSlice",
     "FirstOrder",
     "Fitted",
     "HardCut",

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gpx.constraints import lower_limits
-from gpx.errors import CheckpointError, ConfigError, NotPositiveDefinite
+from gpx.errors import CheckpointError, ConfigError, DidNotConverge, NotPositiveDefinite
 from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.base.optimizer import Optimizer, Session
@@ -268,7 +268,7 @@ class LBFGSB(Optimizer):
         try:
             value = loss()
             value.backward()
-        except NotPositiveDefinite:
+        except (NotPositiveDefinite, DidNotConverge):
             # A trial point of the line search outside the numerically feasible set: a high wall
             # makes the search step back. At the starting point there is nowhere to step back to.
             if count == 0:

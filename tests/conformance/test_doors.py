@@ -38,6 +38,9 @@ METHODS = {
     "ssgp": ["approx=ssgp", "approx.num_basis=20"],
     "vssgp": ["approx=vssgp", "approx.num_basis=20"],
     "reweighted": ["approx=reweighted", "approx.num_basis=20"],
+    "laplace": ["approx=laplace"],
+    "ep": ["approx=ep"],
+    "elliptical_slice": ["approx=elliptical_slice"],
     "relevance_vectors": ["approx=reweighted", "inference=relevance_vectors", "approx.priors=null"],
 }
 
@@ -60,6 +63,7 @@ def trained(request):
     x = torch.cartesian_prod(*axes)
     y = (2.0 * x[:, 0]).sin() + x[:, 1]
     model, objective = build_model(config).double(), build(config, "objective")
+    y = y.sign() if model.likelihood.task == "binary" else y
     objective.check(model)
     draws = torch.Generator().manual_seed(0)
     model.settle(x)

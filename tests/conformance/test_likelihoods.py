@@ -1,11 +1,13 @@
 """The contract of likelihoods: shapes, limits, gradients and predictive distributions of each."""
 
 import inspect
+import math
 
 import pytest
 import torch
 
 from gpx import likelihoods
+from gpx.errors import NotAvailable
 
 REAL = [-1.2, 0.1, 0.4, 2.0]
 SIGNS = [1.0, -1.0, -1.0, 1.0]
@@ -142,3 +144,96 @@ def test_the_state_travels(name):
             parameter.add_(0.7)
     other.load_state_dict(likelihood.state_dict())
     assert torch.equal(other.log_prob(y, mean), likelihood.log_prob(y, mean))
+
+
+def declares(name, method):
+    """Whether the likelihood gives that part of the contract, which is optional."""
+    likelihood, y, mean, variance = case(name)
+    arguments = (y, mean) if method == "curvature" else (y, mean, variance)
+    try:
+        getattr(likelihood, method)(*arguments)
+    except NotAvailable:
+        return False
+    return True
+
+
+def test_who_declares_second_derivatives_and_tilted_moments():
+    assert {name for name in NAMES if declares(name, "curvature")} == {
+        *("Bernoulli", "Bernoulli probit", "Gaussian", "Poisson", "Softmax")
+    }
+    assert {name for name in NAMES if declares(name, "tilted")} == {"Bernoulli probit", "Gaussian"}
+
+
+@pytest.mark.parametrize(
+    "name", ["Bernoulli", "Bernoulli probit", "Gaussian", "Poisson", "Softmax"]
+)
+def test_curvature_is_the_derivative_of_the_density(name):
+    likelihood, y, mean, _ = case(name)
+    for f in (mean, 6.0 * mean, torch.stack([mean, -mean])):
+        gradient, information = likelihood.curvature(y, f)
+        assert gradient.shape == information.shape == f.shape
+        assert (information >= 0.0).all()
+    gradient, information = likelihood.curvature(y, mean)
+    for row in range(len(y)):
+        one = lambda f, row=row: likelihood.log_prob(y[row : row + 1], f)[0]  # noqa: E731
+        f = mean[row : row + 1]
+        slope = torch.autograd.functional.jacobian(one, f).reshape(-1)
+        size = likelihood.num_latents
+        second = -torch.autograd.functional.hessian(one, f).reshape(size, size)
+        w = information[row].reshape(-1)
+        want = w.diag() if size == 1 else w.diag() - torch.outer(w, w)
+        torch.testing.assert_close(gradient[row].reshape(-1), slope, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(want, second, rtol=1e-10, atol=1e-12)
+    assert torch.autograd.gradcheck(
+        lambda f: likelihood.curvature(y, f), mean.requires_grad_(), check_undefined_grad=False
+    )
+
+
+@pytest.mark.parametrize("name", ["Bernoulli probit", "Gaussian"])
+def test_tilted_moments_are_integrals(name):
+    """Against the trapezoid rule over +-12 deviations, and the formulas of the two moments."""
+    likelihood, y, mean, variance = case(name)
+    found = likelihood.tilted(y, mean, variance)
+    line = torch.linspace(-12.0, 12.0, 40_001, dtype=torch.float64)[:, None]
+    f = mean + variance.sqrt() * line
+    mass = torch.exp(likelihood.log_prob(y, f) - 0.5 * line.square())
+    total = mass.sum(0)
+    step = float(line[1] - line[0])
+    normaliser = total.log() + math.log(step) - 0.5 * math.log(2.0 * math.pi)
+    torch.testing.assert_close(found.log_normaliser, normaliser, rtol=1e-10, atol=1e-12)
+    centre = (mass * f).sum(0) / total
+    spread = (mass * (f - centre).square()).sum(0) / total
+    torch.testing.assert_close(mean + variance * found.gradient, centre, rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(
+        variance - variance.square() * found.information, spread, rtol=1e-9, atol=1e-11
+    )
+
+
+def test_the_published_probit_probability():
+    likelihood = likelihoods.Bernoulli("probit").double()
+    mean, variance, one = (torch.tensor([v], dtype=torch.float64) for v in (0.7, 2.3, 1.0))
+    assert float(likelihood.predictive(mean, variance).probs) == pytest.approx(0.650006, abs=5e-7)
+    assert float(likelihood.tilted(one, mean, variance).log_normaliser.exp()) == pytest.approx(
+        0.650006, abs=5e-7
+    )
+    nodes = likelihoods.GaussHermite(20).double()
+    assert float(nodes.expectation(torch.special.ndtr, mean, variance)) == pytest.approx(
+        0.650006, abs=1e-6
+    )
+
+
+def test_probit_derivatives_in_the_far_tails():
+    """Against the asymptotic series r = -z + 1/z ... of the inverse Mills ratio, and zero."""
+    likelihood = likelihoods.Bernoulli("probit").double()
+    y = torch.ones(4, dtype=torch.float64)
+    f = torch.tensor([-40.0, -1e3, 40.0, 1e3], dtype=torch.float64)
+    gradient, information = likelihood.curvature(y, f)
+    z = f[:2]
+    inverse = 1.0 / z.square()
+    series = -z * (1.0 + inverse - 2.0 * inverse**2 + 10.0 * inverse**3)
+    torch.testing.assert_close(gradient[:2], series, rtol=1e-9, atol=0.0)
+    torch.testing.assert_close(
+        information[:2], 1.0 - inverse + 6.0 * inverse**2 - 50.0 * inverse**3, rtol=1e-7, atol=0.0
+    )
+    assert (information[2:] < 1e-28).all()
+    assert (gradient[2:] < 1e-30).all()

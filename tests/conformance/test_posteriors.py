@@ -37,6 +37,11 @@ def targets(model):
     return () if model.num_outputs == 1 else (model.num_outputs,)
 
 
+def latents(model):
+    """Shape of the latents of a row: none for one."""
+    return () if model.likelihood.num_latents == 1 else (model.likelihood.num_latents,)
+
+
 def inputs(n=7, seed=5):
     generator = torch.Generator().manual_seed(seed)
     return torch.rand(n, public_models.INPUTS, generator=generator).double() - 0.5
@@ -69,7 +74,7 @@ def test_marginals_have_the_shape_of_the_rows_and_keep_no_graph(conditioned, nam
     model, posterior = conditioned(name)
     for n in (7, 1, 0):
         mean, variance = posterior.predict(inputs(n))
-        assert mean.shape == variance.shape == (n, *targets(model))
+        assert mean.shape == variance.shape == (n, *latents(model))
         assert mean.dtype == variance.dtype == torch.float64
         assert not mean.requires_grad
         assert not variance.requires_grad
@@ -109,7 +114,7 @@ def test_sampled_paths_are_functions(conditioned, name):
     draw = lambda seed: posterior.sample_paths(3, generator=torch.Generator().manual_seed(seed))  # noqa: E731
     paths = draw(1)
     whole = paths(x)
-    assert whole.shape == (3, 7, *targets(model))
+    assert whole.shape == (3, 7, *latents(model))
     torch.testing.assert_close(paths(x[2:5]), whole[:, 2:5], rtol=1e-7, atol=1e-8)
     assert torch.equal(draw(1)(x), whole)
     assert not torch.equal(draw(2)(x), whole)

@@ -20,15 +20,26 @@ from gpx.training.session import Session
 
 SMALL = ["trainer.baselines=false", "init.num_points=100", "init.max_evaluations=5"]
 ARM = ["data=robot_arm", "data.num_points=400"]
+CLASSES = ["data=csv", f"data.path={Path(__file__).parent / 'classes.csv'}"]
+"""180 rows of two inputs and an exclusive or of their signs, which no linear classifier tells."""
 RUNS = {
     "cglb": [*ARM, "trainer.max_steps=6", "approx.num_inducing=30"],
     "committee": [*ARM, "trainer.max_steps=8", "approx.num_experts=3"],
+    "elliptical_slice": [
+        *CLASSES,
+        "optimizer.chains=2",
+        "optimizer.burn_in=10",
+        "optimizer.iterations=20",
+        "optimizer.thin=2",
+    ],
+    "ep": [*CLASSES, "trainer.max_steps=8"],
     "exact": [*ARM, "trainer.max_steps=8"],
     "local_experts": [*ARM, "trainer.max_steps=8", "approx.num_experts=3"],
     "mixture_of_experts": [*ARM, "trainer.max_steps=4", "approx.num_experts=2"],
     "transductive": [*ARM, "trainer.max_steps=8", "approx.num_experts=2"],
     "grid": ["data=toy1d", "trainer.max_steps=8"],
     "grief": [*ARM, "trainer.max_steps=6", "approx.num_eigenfunctions=60"],
+    "laplace": [*CLASSES, "trainer.max_steps=8"],
     "qsgp": [
         *ARM,
         "approx.num_basis=1000",
@@ -66,6 +77,7 @@ RUNS = {
     "svgp": [*ARM, "trainer.max_steps=30", "approx.num_inducing=40", "trainer.batch_size=100"],
 }
 """Every approx= of configs/approx, with options that make it a matter of seconds."""
+pytestmark = pytest.mark.filterwarnings("ignore:the 2 chains have not found the same law")
 STOP = 3
 """Steps after which a run is stopped, to be resumed."""
 PROMISED = [
@@ -93,7 +105,11 @@ def config(approx, *overrides):
 
 
 def num_inputs(approx):
-    return 1 if "data=toy1d" in RUNS[approx] else 8
+    return 1 if "data=toy1d" in RUNS[approx] else 2 if of_classes(approx) else 8
+
+
+def of_classes(approx):
+    return "data=csv" in RUNS[approx]
 
 
 def counted(metrics):
@@ -122,14 +138,24 @@ def test_the_folder_holds_what_is_promised(finished):
     kept = OmegaConf.load(folder.config)
     assert kept.facts.num_inputs == num_inputs(finished.approx)
     assert "${" not in folder.config.read_text()
-    assert (folder.figures / "predicted_against_observed.png").stat().st_size > 1000
+    if not of_classes(finished.approx):
+        assert (folder.figures / "predicted_against_observed.png").stat().st_size > 1000
     assert any(folder.tensorboard.iterdir())
     assert folder.checkpoint.exists()
 
 
 def test_a_loaded_model_predicts_as_the_run_did(finished):
-    data = load_data(build(finished.folder.read_config(), "data"), task="regression")
+    task = "binary" if of_classes(finished.approx) else "regression"
+    data = load_data(build(finished.folder.read_config(), "data"), task=task)
     inputs = data.scaler.original_inputs(data.test_x).numpy()
+    if of_classes(finished.approx):
+        found = load(finished.folder.path).predict_classes(inputs)
+        right = found.label == (data.test_y > 0).double().numpy()
+        assert right.mean() == pytest.approx(finished.metrics["test.accuracy"])
+        assert right.mean() > 0.8
+        chosen = found.probability[np.arange(len(right)), (data.test_y > 0).long().numpy()]
+        assert -np.log(chosen).mean() == pytest.approx(finished.metrics["test.mnlp"], rel=1e-6)
+        return
     prediction = load(finished.folder.path).predict(inputs)
     observed = data.scaler.original_mean(data.test_y).numpy()
     rmse = float(((prediction.mean - observed) ** 2).mean() ** 0.5)
@@ -166,9 +192,11 @@ def test_the_same_config_gives_the_same_numbers_stopped_or_not(finished, tmp_pat
     assert counted(resumed) == counted(whole)
     assert len(json.loads(folder.environment.read_text())["resumed"]) == 1
     at = np.linspace(-0.5, 0.5, 3)[:, None] * np.ones(num_inputs(finished.approx))
-    first, second = (load(each.path).predict(at) for each in (finished.folder, folder))
-    np.testing.assert_array_equal(first.mean, second.mean)
-    np.testing.assert_array_equal(first.std, second.std)
+    models = [load(each.path) for each in (finished.folder, folder)]
+    classes = of_classes(finished.approx)
+    first, second = (m.predict_classes(at) if classes else m.predict(at) for m in models)
+    for one, other in zip(first, second, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

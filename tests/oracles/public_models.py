@@ -7,7 +7,7 @@ import torch
 from gpx import models, objectives
 from gpx.bases import GridFeatures, InterpolatedGrid, RandomFourier
 from gpx.kernels import RBF
-from gpx.likelihoods import Bernoulli, Gaussian, GaussianOutputs
+from gpx.likelihoods import Bernoulli, Gaussian, GaussianOutputs, Softmax
 from gpx.means import Constant, Zero
 
 NUM, INPUTS = 48, 2
@@ -52,6 +52,10 @@ def weights(**options):
     return gaussian(models.QSGP, Zero, **chosen)
 
 
+def classes(cls, likelihood, **options):
+    return cls(**parts(Constant(), likelihood), **options).double()
+
+
 MODELS = {
     "ExactGP": lambda: gaussian(models.ExactGP),
     "ExactGP iterative": lambda: gaussian(
@@ -86,6 +90,13 @@ MODELS = {
     "GRIEF": lambda: gaussian(
         models.GRIEF, num_inputs=INPUTS, num_eigenfunctions=30, search_sweeps=0, trial_evaluations=0
     ),
+    "LaplaceGP of classes": lambda: classes(models.LaplaceGP, Bernoulli()),
+    "LaplaceGP of several classes": lambda: classes(models.LaplaceGP, Softmax(3)),
+    "ExpectationPropagationGP of classes": lambda: classes(
+        models.ExpectationPropagationGP, Bernoulli("probit")
+    ),
+    "SampledGP of classes": lambda: classes(models.SampledGP, Bernoulli()),
+    "SampledGP of several classes": lambda: classes(models.SampledGP, Softmax(3)),
     "SKI": lambda: gaussian(models.SKI, num_inputs=INPUTS, grid_size=12),
     "SWSGP": lambda: points(models.SWSGP, num_neighbours=5),
     "VNNGP": lambda: gaussian(models.VNNGP, num_inputs=INPUTS, num_data=NUM, num_neighbours=8),
@@ -133,6 +144,9 @@ OBJECTIVES = {
     "GridMLL": ("GridGP", objectives.GridMLL),
     "GCV": ("GridGP", objectives.GCV),
     "EigenfunctionEvidence": ("GRIEF", objectives.EigenfunctionEvidence),
+    "LaplaceEvidence": ("LaplaceGP of several classes", objectives.LaplaceEvidence),
+    "EPEvidence": ("ExpectationPropagationGP of classes", objectives.EPEvidence),
+    "LatentLikelihood": ("SampledGP of classes", objectives.LatentLikelihood),
     "SKIEvidence": ("SKI", objectives.SKIEvidence),
     "SWSGPObjective": ("SWSGP", lambda: objectives.SWSGPObjective(NUM)),
     "VNNGPELBO": ("VNNGP", lambda: objectives.VNNGPELBO(NUM)),
@@ -150,6 +164,8 @@ def prepared(name):
     """A model at its start, and its data."""
     model = MODELS[name]()
     x, y = data(labels="classes" in name, num_outputs=model.num_outputs)
+    if model.likelihood.task == "multiclass":
+        y = 1.0 + y.roll(5).add(y).sign()  # of 0, 1 and 2
     model.settle(x)
     model.initialise(x, y, generator=torch.Generator().manual_seed(0))
     return model, x, y

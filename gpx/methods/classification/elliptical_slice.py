@@ -1,0 +1,348 @@
+"""Markov chains over latents, by elliptical slices, and hyperparameters, by slices along lines."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from typing import Any, get_args
+
+import torch
+from torch import Tensor
+
+from gpx.errors import ConfigError, DidNotConverge, NotPositiveDefinite, class_name
+from gpx.linalg import cholesky
+from gpx.methods.base.objective import Evidence, Facts
+from gpx.methods.base.own_steps import OwnSteps
+from gpx.methods.classification.frame import Around, Frame, frame_of
+from gpx.methods.classification.sampled_model import SampledGP
+from gpx.methods.classification.sampled_posterior import prior_factor
+from gpx.sampling.convergence import bulk_effective_sample_size, potential_scale_reduction
+from gpx.sampling.seeds import stream
+from gpx.sampling.slices import elliptical_slice, line_slice
+
+WIDTH = 2.0
+"""First bracket of a line, standard deviations."""
+
+MIXED = 1.05
+"""R-hat above which the run warns; 1.01 is what its source asks of a result."""
+
+
+class EllipticalSlice(OwnSteps[SampledGP]):
+    """Several chains over latents and hyperparameters u, in coordinates that make both easy.
+
+    f = m + L v with L L^T = K, and v = c + J^-T z in the ``Frame`` of Laplace's approximation at u:
+    z is nearly standard normal a posteriori. A step moves all chains: z by ``updates`` elliptical
+    slices given u, then u by a slice along a random line given z, for which f goes where its
+    posterior goes. Both leave the exact posterior invariant; the approximation is of coordinates
+    alone. Lines have directions with the covariance of u over all chains, learned in burn-in and
+    frozen then. Chains start at draws of the hyper-prior, far apart, so that their agreement
+    (R-hat) says something.
+
+    Args:
+        chains: C.
+        burn_in: steps before the first sample. Where the run is too short for them and a sample,
+            half of its steps.
+        iterations: steps after burn-in.
+        thin: steps between samples.
+        updates: elliptical slices a step.
+        around: ``posterior``, as above, or ``prior``: c = 0 and J = I, the elliptical slices of the
+            first source and its white parametrisation; cheap steps, but many points bind a chain.
+
+    Raises:
+        ConfigError: an option out of range.
+
+    Cost of a step: some six frames a chain (``frame_of``; prior: n^3 / 3 each), and a hundred or so
+    n^2 C; (p + 1) C arrays n x n.
+    Source: Murray, Adams and MacKay 2010 (elliptical slices); Nishihara, Murray and Adams 2014
+    (about an approximation of the posterior); Murray and Adams 2010 (white latents under moving
+    hyperparameters); Neal 2003 (lines).
+    """
+
+    option = "elliptical_slice"
+    unit = "steps of the chains"
+    purpose = "samples approx=elliptical_slice"
+    model_type = SampledGP
+
+    def __init__(
+        self,
+        chains: int = 4,
+        burn_in: int = 100,
+        iterations: int = 400,
+        thin: int = 4,
+        updates: int = 5,
+        around: Around = "posterior",
+    ) -> None:
+        if burn_in < 0 or min(chains, thin, updates) < 1 or iterations < thin:
+            raise ConfigError(
+                f"burn_in={burn_in} cannot be negative, chains={chains}, thin={thin} and "
+                f"updates={updates} must be at least 1 and iterations={iterations} at least thin, "
+                "for one sample"
+            )
+        if around not in get_args(Around):
+            raise ConfigError(f"around={around}: choose one of {', '.join(get_args(Around))}")
+        self.chains = chains
+        self.burn_in = burn_in
+        self.iterations = iterations
+        self.thin = thin
+        self.updates = updates
+        self.around: Around = around
+        self.saved: dict[str, Any] = {}
+        self.trace: list[Tensor] = []
+        self.history: list[Tensor] = []
+        self.evaluations = {"latents": 0, "hyperparameters": 0}
+        self.bound = False
+
+    def check_fit(self, model: SampledGP, num_data: int) -> None:
+        """As in ``OwnSteps``: coordinates about the posterior need its mode."""
+        likelihood = model.likelihood
+        if self.around == "posterior":
+            p = likelihood.num_latents
+            likelihood.curvature(torch.zeros(0), torch.zeros(0) if p == 1 else torch.zeros(0, p))
+            if not likelihood.log_concave:
+                raise ConfigError(
+                    f"around=posterior needs a log-concave likelihood, which "
+                    f"{class_name(likelihood)} is not; use around=prior"
+                )
+
+    def check_limit(self, limit: int) -> None:
+        """Raise ConfigError when ``limit`` steps are too few for burn-in and a sample."""
+        if limit < 2:
+            raise ConfigError(
+                f"max_steps={limit} is too few for a chain, which needs a step of burn-in and one "
+                "for a sample; raise it"
+            )
+
+    def max_steps(self, limit: int) -> int:
+        """Burn-in and iterations, at most ``limit``; warns where that cuts them."""
+        if limit < self.burn_in + self.thin:
+            wanted = self.burn_in
+            self.burn_in = limit // 2
+            self.thin = max(1, min(self.thin, (limit - self.burn_in) // 4))
+            warnings.warn(
+                f"max_steps={limit} ends before the first sample after a burn-in of {wanted} "
+                f"steps: burn-in takes {self.burn_in} steps, then every {self.thin}. state is "
+                "kept; raise max_steps for settled chains",
+                stacklevel=2,
+            )
+        return min(limit, self.burn_in + self.iterations)
+
+    @torch.no_grad()
+    def bind(self, model: SampledGP, x: Tensor, seed: int) -> None:
+        """As in ``OwnSteps``; goes on with the chains of a checkpoint."""
+        self.model, self.place, self.inputs = model, model.place, x
+        self.frames: list[Frame] = []
+        self.bound = True
+        if self.saved:
+            self.z, self.positions = self.saved["z"], self.saved["positions"]
+            self.trace, self.history = list(self.saved["trace"]), list(self.saved["history"])
+            self.spread = self.saved["spread"]
+            self.evaluations = dict(self.saved["evaluations"])
+            return
+        model.samples, model.latents = model.samples[:0], model.latents[:0]
+        self.trace, self.history = [], []
+        generator = stream(seed, "chains", x.device)
+        like: dict[str, Any] = {"dtype": torch.float64, "device": x.device}
+        p = model.likelihood.num_latents
+        self.z = torch.randn(self.chains, p, len(x), generator=generator, **like)
+        self.spread = model.prior_deviation * torch.eye(self.place.size, **like)
+        away = torch.randn(self.chains, self.place.size, generator=generator, **like)
+        self.positions = model.centre + model.prior_deviation * away
+        for chain, position in enumerate(self.positions):
+            if not self.place.allows(position):
+                self.positions[chain] = model.centre
+
+    def _prepare(self, y: Tensor) -> None:
+        """Frames of all chains, from where they are: at the first step of a stretch."""
+        self.start: Tensor | None = None
+        if self.around == "posterior":
+            centre = self._frame(self.model.centre, y)
+            lower, white = centre.factor.mT, centre.centre.mT
+            weights = torch.linalg.solve_triangular(lower, white, upper=True)
+            self.start = weights.squeeze(1) if weights.shape[1] == 1 else weights
+        self.frames = [self._frame(position, y) for position in self.positions]
+
+    def _frame(self, position: Tensor, y: Tensor) -> Frame:
+        """Frame at u (k,); the model's hyperparameters are left there."""
+        self.place.move(position)
+        # a constant mean is a view of its parameter, which moves on
+        offset = self.model.mean(self.inputs).double().clone()
+        factor = prior_factor(self.model.kernel, self.inputs, self.model.jitter)
+        return frame_of(self.model.likelihood, y, offset, factor, self.around, self.start)
+
+    @torch.no_grad()
+    def step(self, step: int, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
+        """Move every chain once; returns their mean log p(y | f).
+
+        Args:
+            step: number of the step, from 0.
+            x (n, d), y (n,): all training data.
+            generator: of all draws.
+        """
+        y = y.double()
+        if not self.frames:
+            self._prepare(y)
+        self._move_latents(y, generator)
+        if self.place.size and self.model.prior_deviation > 0.0:
+            self._learn_directions(step)
+            for chain in range(self.chains):
+                self._move_hyperparameters(chain, y, generator)
+        latents = torch.stack(
+            [
+                frame.latent(frame.risen(frame.white(z)))
+                for frame, z in zip(self.frames, self.z, strict=True)
+            ]
+        )
+        fit = self.model.likelihood.log_prob(y, latents).sum(-1)
+        self.place.move(self.positions[-1])
+        white = self.frames[-1].centre + self.frames[-1].white(self.z[-1])
+        self.model.whitened = white.squeeze(0) if white.shape[0] == 1 else white.mT.contiguous()
+        done = step + 1 - self.burn_in
+        if done > 0 and done % self.thin == 0:
+            self._keep(latents, fit)
+        return Evidence(fit.mean(), "estimate", {"fit": fit.mean()})
+
+    def _move_latents(self, y: Tensor, generator: torch.Generator) -> None:
+        """Elliptical slices of all chains at once, given u."""
+        frame = Frame(*(torch.stack(parts) for parts in zip(*self.frames, strict=True)))
+
+        def moving(z: Tensor) -> tuple[Tensor, ...]:
+            white = frame.white(z)
+            return z, white, frame.risen(white)
+
+        state = moving(self.z)
+        for _ in range(self.updates):
+            draw = torch.randn(
+                self.z.shape, generator=generator, dtype=torch.float64, device=self.z.device
+            )
+            state, _, count = elliptical_slice(
+                state,
+                moving(draw),
+                lambda at: frame.log_ratio(self.model.likelihood, y, at),
+                generator=generator,
+            )
+            self.evaluations["latents"] += count
+        self.z = state[0]
+
+    def _learn_directions(self, step: int) -> None:
+        """Half way through burn-in and at its end: the covariance of the later half of it so far.
+
+        With the shrinkage of Stan's warm-up, for few draws.
+        """
+        if step in (self.burn_in // 2, self.burn_in) and len(self.history) >= 2:
+            draws = torch.stack(self.history[len(self.history) // 2 :]).flatten(0, 1)
+            share = len(draws) / (len(draws) + 5.0)
+            least = 1e-3 * (1.0 - share) * self.model.prior_deviation**2
+            covariance = share * torch.atleast_2d(draws.mT.cov())
+            covariance.diagonal().add_(least)
+            self.spread, _ = cholesky(covariance, name="the covariance of hyperparameters")
+        if step < self.burn_in:
+            self.history.append(self.positions.clone())
+        else:
+            self.history = []
+
+    def _move_hyperparameters(self, chain: int, y: Tensor, generator: torch.Generator) -> None:
+        """A slice of u given z along a random line."""
+        model, z, here = self.model, self.z[chain], self.positions[chain].clone()
+        latest = self.frames[chain]
+
+        def at(frame: Frame, position: Tensor) -> float:
+            white = frame.white(z)
+            ratio = frame.log_ratio(model.likelihood, y, (z, white, frame.risen(white)))
+            away = (position - model.centre) / model.prior_deviation
+            return float(ratio - 0.5 * away.square().sum())
+
+        def density(position: Tensor) -> float:
+            nonlocal latest
+            if not self.place.allows(position):
+                return -math.inf
+            try:
+                latest = self._frame(position, y)
+            except (NotPositiveDefinite, DidNotConverge):
+                return -math.inf
+            return at(latest, position)
+
+        direction = torch.randn(
+            len(here), generator=generator, dtype=torch.float64, device=here.device
+        )
+        direction = self.spread @ (WIDTH / direction.norm() * direction)
+        value = at(latest, here)
+        found, _, count = line_slice(here, direction, value, density, generator=generator)
+        self.evaluations["hyperparameters"] += count
+        if found is not here:  # the density that was asked for last is that of the point taken
+            self.positions[chain], self.frames[chain] = found, latest
+
+    def _keep(self, latents: Tensor, fit: Tensor) -> None:
+        """The state of every chain becomes a sample of the model."""
+        model = self.model
+        if not len(model.samples):
+            model.samples, model.latents = self.positions[:0].clone(), latents[:0].clone()
+        model.samples = torch.cat([model.samples, self.positions])
+        model.latents = torch.cat([model.latents, latents])
+        self.trace.append(fit.clone())
+
+    def diagnostics(self) -> Facts:
+        """R-hat and bulk effective sample size of what the chains have kept.
+
+        Of every hyperparameter, of the latents at every training point and of log p(y | f): the
+        worst of each.
+        """
+        kept = len(self.trace)
+        shape = (kept, self.chains, -1)
+        groups = {
+            "hyperparameters": self.model.samples.reshape(kept, self.chains, self.place.size),
+            "latents": self.model.latents.reshape(shape) if kept else self.positions[None, :, :0],
+            "fit": torch.stack(self.trace)[:, :, None] if kept else self.positions[None, :, :0],
+        }
+        found: Facts = {}
+        for name, draws in groups.items():
+            moving = draws[:, :, ((draws - draws[:1, :1]) != 0.0).flatten(0, 1).any(0)]
+            if moving.numel():
+                found[f"rhat_{name}"] = float(potential_scale_reduction(moving).max())
+                sizes = bulk_effective_sample_size(moving)
+                found[f"effective_samples_{name}"] = float(sizes.min())
+        return found
+
+    def final_evidence(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
+        """Mean log p(y | f) over the samples, with the diagnostics of the chains.
+
+        It is no evidence: its expectation is at least the log marginal likelihood
+        (``evidence_of``). Warns where an R-hat is above ``MIXED``.
+        """
+        diagnostics = self.diagnostics()
+        worst = max(
+            (float(v) for name, v in diagnostics.items() if name.startswith("rhat")), default=1.0
+        )
+        if not worst <= MIXED:
+            warnings.warn(
+                f"the {self.chains} chains have not found the same law yet: the largest R-hat is "
+                f"{worst:.3f}, expected below {MIXED}; raise burn_in and iterations",
+                stacklevel=2,
+            )
+        facts: Facts = {
+            "evidence_of": "labels given latents: on average above the log marginal likelihood",
+            "chains": self.chains,
+            "num_samples": len(self.model.samples),
+            "evaluations_latents": self.evaluations["latents"],
+            "evaluations_hyperparameters": self.evaluations["hyperparameters"],
+            **diagnostics,
+        }
+        value = torch.stack(self.trace).mean() if self.trace else x.new_tensor(math.nan)
+        return Evidence(value, "estimate", {}, None, facts)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the chains are, and log p(y | f) of every sample."""
+        if not self.bound:
+            return {}
+        return {
+            "z": self.z,
+            "positions": self.positions,
+            "spread": self.spread,
+            "history": torch.stack(self.history) if self.history else torch.zeros(0),
+            "trace": torch.stack(self.trace) if self.trace else torch.zeros(0, self.chains),
+            "evaluations": self.evaluations,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore ``state_dict``; before ``bind``."""
+        self.saved = dict(state)

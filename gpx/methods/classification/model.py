@@ -1,0 +1,211 @@
+"""Gaussian processes with a likelihood that is not Gaussian, on all their points at once."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from gpx.errors import ConfigError, DataError, class_name
+from gpx.kernels.base import Kernel
+from gpx.likelihoods.base import Likelihood
+from gpx.linalg import available_memory
+from gpx.means.base import Mean
+from gpx.methods.base.model import Model
+from gpx.methods.classification.mode import find_mode
+from gpx.methods.classification.propagation import propagate
+from gpx.methods.classification.site_posterior import SitePosterior
+
+ARRAYS = 4
+"""Arrays n x n of float64 that an evaluation with its gradient holds for one latent function."""
+
+
+@runtime_checkable
+class DenseModel(Protocol):
+    """What the evidences of this room ask of a model."""
+
+    kernel: Kernel
+    mean: Mean
+    likelihood: Likelihood
+
+    def gaussian_sites(self, kernel: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """What tells these models from others: the Gaussians that stand for the likelihood."""
+
+
+class DenseGP(Model):
+    """Kernel, mean and likelihood, and the Gaussians that stand for the likelihood's terms.
+
+    Args:
+        kernel, mean, likelihood: p latent functions of a likelihood share kernel and mean and are
+            independent a priori.
+    """
+
+    kernel: Kernel
+    mean: Mean
+    likelihood: Likelihood
+
+    def __init__(self, *, kernel: Kernel, mean: Mean, likelihood: Likelihood) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.mean = mean
+        self.likelihood = likelihood
+
+    def check(self, x: Tensor) -> None:
+        """As in ``Model``, and n x n arrays must fit into memory."""
+        super().check(x)
+        require_memory(self, x, self.likelihood.num_latents)
+
+    @abstractmethod
+    def gaussian_sites(self, kernel: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights a and precision W of the posterior, see ``SitePosterior``.
+
+        Args:
+            kernel (n, n): K, float64.
+            x (n, d), y (n,): all training data.
+        """
+
+    @torch.no_grad()
+    def condition(self, x: Tensor, y: Tensor) -> SitePosterior:
+        """Posterior given x (n, d) and y (n,).
+
+        Raises:
+            DataError: targets that are none of the likelihood's.
+            DidNotConverge: the approximation was not found.
+            ConfigError: n x n arrays do not fit into memory.
+        """
+        kernel = kernel_matrix(self, x, y)
+        weights, information = self.gaussian_sites(kernel, x, y)
+        posterior = self.new_posterior()
+        posterior.fill(x, weights, information)
+        return posterior
+
+    def new_posterior(self) -> SitePosterior:
+        """As in ``Model``."""
+        return SitePosterior(self.kernel, self.mean, self.likelihood.num_latents)
+
+
+class LaplaceGP(DenseGP):
+    """Laplace's approximation: a Gaussian at the most probable latents, with the curvature there.
+
+    Exact for a Gaussian likelihood. For classes it is quick and robust, and its probabilities are
+    less extreme than those of the true posterior: the mode of a skewed posterior lies nearer to
+    zero than its mean.
+
+    Args:
+        kernel, mean, likelihood: log-concave, with ``curvature``: Bernoulli with either link,
+            Softmax (any number of classes), Poisson.
+        max_iterations: Newton steps at most.
+
+    Cost: ten or so n^3 / 3 multiply-adds (p n^3 for p classes).
+    Source: Williams and Barber 1998; Rasmussen and Williams 2006, sections 3.4 and 3.5.
+    """
+
+    def __init__(
+        self, *, kernel: Kernel, mean: Mean, likelihood: Likelihood, max_iterations: int = 100
+    ) -> None:
+        super().__init__(kernel=kernel, mean=mean, likelihood=likelihood)
+        if max_iterations < 1:
+            raise ConfigError(f"max_iterations={max_iterations}: expected at least 1")
+        self.max_iterations = max_iterations
+
+    def gaussian_sites(self, kernel: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """As in ``DenseGP``."""
+        mode = find_mode(
+            kernel,
+            self.mean(x).double(),
+            self.likelihood,
+            y.double(),
+            max_iterations=self.max_iterations,
+        )
+        return mode.weights, mode.sites.information
+
+
+class ExpectationPropagationGP(DenseGP):
+    """Expectation propagation: a Gaussian for every target that has the moments the target leaves.
+
+    Exact for a Gaussian likelihood. For two classes it is the most accurate of the Gaussian
+    approximations, at a few times the cost of Laplace's.
+
+    Args:
+        kernel, mean, likelihood: of one latent function, log-concave, with ``tilted``: Bernoulli
+            with the probit link.
+        max_sweeps: over all sites, at most.
+
+    Cost: ten to thirty n^3 multiply-adds.
+    Source: Minka 2001; Rasmussen and Williams 2006, section 3.6; Kuss and Rasmussen 2005 (how it
+    compares).
+    """
+
+    def __init__(
+        self, *, kernel: Kernel, mean: Mean, likelihood: Likelihood, max_sweeps: int = 200
+    ) -> None:
+        super().__init__(kernel=kernel, mean=mean, likelihood=likelihood)
+        if max_sweeps < 1:
+            raise ConfigError(f"max_sweeps={max_sweeps}: expected at least 1")
+        self.max_sweeps = max_sweeps
+
+    def gaussian_sites(self, kernel: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """As in ``DenseGP``."""
+        require_tilted(self.likelihood)
+        mean = self.mean(x).double()
+        found = propagate(kernel, mean, self.likelihood, y.double(), max_sweeps=self.max_sweeps)
+        return found.weights, found.sites[0]
+
+
+def require_tilted(likelihood: Likelihood) -> None:
+    """Raise, in one sentence, unless the likelihood suits expectation propagation."""
+    if likelihood.num_latents != 1:
+        raise ConfigError(
+            f"expectation propagation is for one latent function, and the "
+            f"{class_name(likelihood)} likelihood has {likelihood.num_latents}; take "
+            "model=LaplaceGP(), which takes several classes"
+        )
+    none = torch.zeros(0)
+    likelihood.tilted(none, none, none)
+
+
+def kernel_matrix(model: DenseModel, x: Tensor, y: Tensor) -> Tensor:
+    """K (n, n) in float64, after a check that the targets are the likelihood's and that it fits.
+
+    Raises:
+        DataError: targets of another kind. ConfigError: too little memory.
+    """
+    require_targets(model.likelihood, y)
+    require_memory(model, x, model.likelihood.num_latents)
+    return model.kernel.evaluate(x).double()
+
+
+def require_targets(likelihood: Likelihood, y: Tensor) -> None:
+    """Raise DataError unless y (n,) is coded as ``likelihood.task`` says."""
+    if likelihood.task == "binary":
+        fits, expected = (y == 1.0) | (y == -1.0), "the classes -1 and 1"
+    elif likelihood.task == "multiclass":
+        last = likelihood.num_latents - 1
+        fits = (y >= 0.0) & (y <= last) & (y == y.round())
+        expected = f"the classes 0, 1, ..., {last}"
+    elif likelihood.task == "count":
+        fits, expected = (y >= 0.0) & (y == y.round()), "counts 0, 1, 2, ..."
+    else:
+        fits, expected = torch.isfinite(y), "finite numbers"
+    if not bool(fits.all()):
+        bad = (~fits).nonzero()[:, 0]
+        raise DataError(
+            f"{bad.numel()} of {y.numel()} targets do not suit the {class_name(likelihood)} "
+            f"likelihood, the first is {float(y[bad[0]]):g} in row {int(bad[0])}: it takes "
+            f"{expected}; recode them, or choose another likelihood"
+        )
+
+
+def require_memory(model: object, x: Tensor, num_latents: int) -> None:
+    """Raise ConfigError where the n x n arrays of an evaluation do not fit."""
+    n = x.shape[0]
+    needed = (ARRAYS + (0 if num_latents == 1 else 3 * num_latents)) * 8 * n**2
+    free = available_memory(x.device)
+    if free is not None and needed > free:
+        raise ConfigError(
+            f"{class_name(model)} on {n} training points needs about {needed / 2**30:.1f} GiB for "
+            f"its {n} x {n} arrays and {free / 2**30:.1f} GiB are free on {x.device}; take fewer "
+            "points, or model=SVGP(), which takes any likelihood in mini-batches"
+        )

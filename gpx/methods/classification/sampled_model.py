@@ -1,0 +1,164 @@
+"""Gaussian process whose latents and hyperparameters are sampled by Markov chains."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from gpx.errors import ConfigError, class_name
+from gpx.kernels.base import Kernel
+from gpx.likelihoods.base import Likelihood
+from gpx.means.base import Mean
+from gpx.methods.base.model import Model
+from gpx.methods.base.objective import Evidence, Objective
+from gpx.methods.classification.hyper_position import HyperPosition
+from gpx.methods.classification.model import require_memory, require_targets
+from gpx.methods.classification.sampled_posterior import SampledPosterior, prior_factor
+
+
+class SampledGP(Model):
+    """Any likelihood without approximation, as exactly as its Markov chains are long.
+
+    f = m(X) + L v with L L^T = K and v standard normal a priori. Hyperparameters have independent
+    priors about where they start: normal ones, of logarithms for positive ones. ``optimizer=
+    elliptical_slice`` samples both; before it has, a single sample stands where the model does.
+
+    Args:
+        kernel, mean, likelihood: p latents share kernel and mean. The likelihood's own parameters
+            stay as they are.
+        prior_deviation: standard deviation of the hyper-priors; 0: hyperparameters stay.
+        jitter: of K, relative to its mean diagonal: part of the model.
+
+    Attributes:
+        whitened (n,) or (n, p): v where the model stands.
+        centre (k,): of the hyper-priors.
+        samples (S, k), latents (S, n) or (S, n, p): kept states of the chains.
+    """
+
+    data_sized = ("whitened", "centre", "samples", "latents")
+    kernel: Kernel
+    mean: Mean
+    likelihood: Likelihood
+    whitened: Tensor
+    centre: Tensor
+    samples: Tensor
+    latents: Tensor
+
+    def __init__(
+        self,
+        *,
+        kernel: Kernel,
+        mean: Mean,
+        likelihood: Likelihood,
+        prior_deviation: float = 1.0,
+        jitter: float = 1e-6,
+    ) -> None:
+        super().__init__()
+        if not prior_deviation >= 0.0 or not 0.0 < jitter < 1.0:
+            raise ConfigError(
+                f"prior_deviation={prior_deviation} must not be negative and jitter={jitter} "
+                "between 0 and 1"
+            )
+        self.kernel = kernel
+        self.mean = mean
+        self.likelihood = likelihood
+        self.prior_deviation = prior_deviation
+        self.jitter = jitter
+        self.register_data_sized()
+
+    @property
+    def place(self) -> HyperPosition:
+        """The hyperparameters as a vector."""
+        return HyperPosition([self.kernel, self.mean])
+
+    def check(self, x: Tensor) -> None:
+        """As in ``Model``, and n x n arrays must fit into memory."""
+        super().check(x)
+        require_memory(self, x, self.likelihood.num_latents)
+
+    def check_optimizer(self, optimizer: object) -> None:
+        """As in ``Model``: only a chain samples."""
+        if getattr(optimizer, "option", None) != "elliptical_slice":
+            raise ConfigError(
+                f"{type(optimizer).__name__} would maximise what SampledGP is to sample: leave out "
+                "optimizer= for Markov chains, or take model=LaplaceGP()"
+            )
+
+    @torch.no_grad()
+    def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
+        """Hyper-priors are centred where the hyperparameters are; latents are the prior's mean."""
+        require_targets(self.likelihood, y)
+        p = self.likelihood.num_latents
+        self.centre = self.place.read().to(x.device)
+        self.whitened = x.new_zeros((len(y),) if p == 1 else (len(y), p), dtype=torch.float64)
+        self.samples, self.latents = self.samples[:0], self.latents[:0]
+
+    def latent(self, x: Tensor) -> Tensor:
+        """m(x) + L v at the training inputs x (n, d), with gradients: (n,) or (n, p)."""
+        p = self.likelihood.num_latents
+        offset = self.mean(x).double()
+        risen = prior_factor(self.kernel, x, self.jitter) @ self.whitened.reshape(len(x), p)
+        return (offset.unsqueeze(1) + risen).view(self.whitened.shape)
+
+    @torch.no_grad()
+    def condition(self, x: Tensor, y: Tensor) -> SampledPosterior:
+        """The posterior over the kept samples, or where the model stands when there are none."""
+        posterior = self.new_posterior()
+        samples, latents = self.samples, self.latents
+        if not len(samples):
+            samples, latents = self.place.read().to(x)[None], self.latent(x)[None]
+        posterior.keep(x, inputs=x)
+        posterior.keep(latents.double(), samples=samples, latents=latents)
+        return posterior
+
+    def new_posterior(self) -> SampledPosterior:
+        """As in ``Model``."""
+        return SampledPosterior(
+            self.kernel, self.mean, self.likelihood.num_latents, jitter=self.jitter
+        )
+
+
+@runtime_checkable
+class LatentModel(Protocol):
+    """What ``LatentLikelihood`` asks of a model."""
+
+    likelihood: Likelihood
+
+    def latent(self, x: Tensor) -> Tensor:
+        """Latent values at the training inputs x (n, d)."""
+
+
+class LatentLikelihood(Objective[LatentModel]):
+    """log p(y | f) at the latents where a sampled model stands; what elliptical slices evaluate.
+
+    Its mean over the posterior is at least the log marginal likelihood, by the divergence from
+    prior to posterior.
+
+    Cost: n^3 / 3 multiply-adds.
+    """
+
+    batching = "full"
+    kind = "estimate"
+    models = (LatentModel,)
+    made_for = "SampledGP"
+
+    def check(self, model: LatentModel) -> None:
+        """As in ``Objective``; chains are for classes and counts."""
+        super().check(model)
+        likelihood = model.likelihood
+        if likelihood.task == "regression":
+            raise ConfigError(
+                f"SampledGP keeps the parameters of a likelihood as they are, and those of "
+                f"{class_name(likelihood)} are to be learned: take model=ExactGP() or "
+                "model=SVGP(), or likelihood=Bernoulli() for two classes"
+            )
+
+    def evidence(
+        self, model: LatentModel, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    ) -> Evidence:
+        """log p(y | f) in nats."""
+        require_targets(model.likelihood, y)
+        value = model.likelihood.log_prob(y.double(), model.latent(x)).sum()
+        return Evidence(value, self.kind, {"fit": value})

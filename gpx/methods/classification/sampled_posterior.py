@@ -1,0 +1,177 @@
+"""Posterior process of latents and hyperparameters that were sampled: a mixture, one part each."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.distributions import Categorical, Distribution
+
+from gpx.backends import row_chunks
+from gpx.inference.finite_mixture import mixture_moments
+from gpx.kernels.base import Kernel
+from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.bernoulli import Bernoulli, Sign
+from gpx.linalg import cholesky
+from gpx.means.base import Mean
+from gpx.methods.base.model import Marginals, Posterior
+from gpx.methods.classification.hyper_position import HyperPosition
+from gpx.sampling import SHARED, Frequencies, prior_functions
+
+
+class _Part(NamedTuple):
+    """A Gaussian process given its values at the data."""
+
+    kernel: Kernel
+    mean: Mean
+    factor: Tensor  # (n, n), of K
+    weights: Tensor  # K^-1 (f - m), (n,) or (n, p)
+
+
+class SampledPosterior(Posterior):
+    """Equally likely Gaussian processes, each with hyperparameters and latent values of its own.
+
+    Given its latents at the data a part is a conditional prior: m + k K^-1 (f - m), k** - k K^-1 k.
+
+    Args:
+        kernel, mean: copied.
+        num_latents: p.
+        jitter: of K, relative to its mean diagonal.
+
+    Attributes:
+        inputs (n, d), samples (S, k), latents (S, n) or (S, n, p): X, hyperparameters as in
+            ``HyperPosition``, f at X.
+
+    Cost: a factor of K, n^3 / 3, for every sample whose hyperparameters differ from those before,
+    and n^2 a sample and row.
+    """
+
+    data_sized = ("inputs", "samples", "latents")
+    inputs: Tensor
+    samples: Tensor
+    latents: Tensor
+
+    def __init__(
+        self, kernel: Kernel, mean: Mean, num_latents: int = 1, jitter: float = 1e-6
+    ) -> None:
+        super().__init__()
+        self.kernel = copy.deepcopy(kernel).requires_grad_(False)
+        self.mean = copy.deepcopy(mean).requires_grad_(False)
+        self.num_latents = num_latents
+        self.jitter = jitter
+        self.register_data_sized()
+
+    def facts(self) -> dict[str, bool | int | float | str]:
+        """As in ``Posterior``."""
+        return {"num_samples": len(self.samples)}
+
+    def _parts(self, chosen: Tensor | None = None) -> Iterator[_Part]:
+        """The process of every sample, or of those numbered in ``chosen``."""
+        kernel, mean = copy.deepcopy(self.kernel), copy.deepcopy(self.mean)
+        place, before, factor = HyperPosition([kernel, mean]), None, None
+        for number in range(len(self.samples)) if chosen is None else chosen.tolist():
+            position = self.samples[number].double()
+            if before is None or factor is None or not torch.equal(position, before):
+                place.move(position)
+                factor = prior_factor(kernel, self.inputs, self.jitter)
+                offset, before = mean(self.inputs).double().clone(), position
+            latent = self.latents[number].double()
+            risen = latent.reshape(len(latent), -1) - offset.unsqueeze(1)
+            yield _Part(
+                kernel, mean, factor, torch.cholesky_solve(risen, factor).view(latent.shape)
+            )
+
+    @torch.no_grad()
+    def components(self, x: Tensor) -> Marginals:
+        """Mean and variance at x (t, d) of every sample: (S, t), or (S, t, p) for p latents."""
+        p, n = self.num_latents, self.inputs.shape[0]
+        shape = (len(self.samples), x.shape[0], *(() if p == 1 else (p,)))
+        mean, variance = x.new_empty(shape), x.new_empty(shape)
+        for number, part in enumerate(self._parts()):
+            for rows in row_chunks(x.shape[0], 3 * 8 * n):
+                cross = part.kernel.evaluate(x[rows], self.inputs).double()
+                half = torch.linalg.solve_triangular(part.factor, cross.mT, upper=False)
+                left = part.kernel.diagonal(x[rows]).double() - half.square().sum(0)
+                offset = part.mean(x[rows]).double()
+                if p > 1:
+                    left, offset = left.unsqueeze(1).expand(-1, p), offset.unsqueeze(1)
+                mean[number, rows] = (offset + cross @ part.weights).to(x.dtype)
+                variance[number, rows] = left.clamp_min(0.0).to(x.dtype)
+        return Marginals(mean, variance)
+
+    def predict(self, x: Tensor) -> Marginals:
+        """As in ``Posterior``: the first two moments of the mixture."""
+        parts = self.components(x)
+        flat = mixture_moments(Marginals(parts.mean.flatten(1), parts.variance.flatten(1)))
+        shape = parts.mean.shape[1:]
+        return Marginals(flat.mean.view(shape), flat.variance.view(shape))
+
+    @torch.no_grad()
+    def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
+        """As in ``Posterior``: class probabilities are averages over the samples."""
+        if isinstance(likelihood, Bernoulli) and likelihood.probability == "mean":
+            return Sign(likelihood.predictive(*self.components(x)).probs.mean(0))
+        if likelihood.task == "multiclass":
+            total = x.new_zeros(x.shape[0], self.num_latents)
+            for mean, variance in zip(*self.components(x), strict=True):
+                part = likelihood.predictive(mean, variance)
+                assert isinstance(part, Categorical)
+                total += part.probs
+            return Categorical(probs=total / total.sum(1, keepdim=True))
+        return super().predictive(x, likelihood)
+
+    @torch.no_grad()
+    def sample_paths(
+        self, num: int, *, generator: torch.Generator, frequencies: Frequencies = SHARED
+    ) -> Callable[[Tensor], Tensor]:
+        """``num`` functions x (t, d) -> (num, t) or (num, t, p), each of a sample drawn anew.
+
+        Pathwise: a prior function from random Fourier features, corrected at the data by k K^-1 (f
+        - prior(X)).
+
+        Raises:
+            ConfigError: the kernel has no random Fourier features.
+        """
+        p, (n, num_inputs) = self.num_latents, self.inputs.shape
+        drawn = torch.randint(
+            len(self.samples), (num,), generator=generator, device=generator.device
+        )
+        made = []
+        for part in self._parts(drawn.sort().values):
+            prior = prior_functions(
+                part.kernel, p, num_inputs, generator=generator, frequencies=frequencies
+            )
+            start = prior(self.inputs).double().mT
+            own = part.weights.reshape(n, p) - torch.cholesky_solve(start, part.factor)
+            kernel, mean = copy.deepcopy(part.kernel), copy.deepcopy(part.mean)
+            made.append((kernel, mean, prior, own.to(self.inputs.dtype)))
+
+        @torch.no_grad()
+        def paths(x: Tensor) -> Tensor:
+            found = torch.stack(
+                [
+                    prior(x).mT + kernel.evaluate(x, self.inputs) @ own + mean(x).unsqueeze(1)
+                    for kernel, mean, prior, own in made
+                ]
+            )
+            return found.squeeze(2) if p == 1 else found
+
+        return paths
+
+
+def prior_factor(kernel: Kernel, x: Tensor, jitter: float) -> Tensor:
+    """Lower Cholesky factor (n, n) of K plus ``jitter`` times its mean diagonal, float64.
+
+    Raises:
+        NotPositiveDefinite: not with a hundred times that jitter either.
+    """
+    factor, _ = cholesky(
+        kernel.evaluate(x).double(),
+        name=f"the kernel matrix of {x.shape[0]} training points",
+        ladder=(jitter, 10.0 * jitter, 100.0 * jitter),
+        hint="a larger jitter",
+    )
+    return factor

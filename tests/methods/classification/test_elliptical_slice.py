@@ -1,0 +1,250 @@
+"""Chains over latents and hyperparameters: against the prior, integrals, and themselves."""
+
+import math
+
+import pytest
+import scipy.stats
+import torch
+from class_problems import parts, points
+
+from gpx.errors import ConfigError
+from gpx.kernels import RBF
+from gpx.likelihoods import Bernoulli, Gaussian, Poisson, Softmax
+from gpx.means import Constant, Zero
+from gpx.methods.classification.frame import Frame, frame_of
+from gpx.methods.classification.sampled_posterior import prior_factor
+from gpx.models import ExactGP, LaplaceGP, SampledGP
+from gpx.objectives import LatentLikelihood
+from gpx.sampling import bulk_effective_sample_size
+from gpx.training import LBFGSB, EllipticalSlice
+
+
+def run(model, x, y, seed=0, **options):
+    """A chain of all its steps."""
+    model.initialise(x, y, generator=torch.Generator())
+    chain = EllipticalSlice(**options)
+    chain.check(model, len(y))
+    chain.bind(model, x, seed)
+    generator = torch.Generator().manual_seed(seed)
+    for step in range(chain.max_steps(10**6)):
+        chain.step(step, x, y, generator=generator)
+    return chain
+
+
+def one_point(likelihood, **options):
+    model = SampledGP(
+        kernel=RBF(1, 1.0, 2.0), mean=Zero(), likelihood=likelihood, **options
+    ).double()
+    return model, torch.zeros(1, 1).double(), torch.ones(1).double()
+
+
+@pytest.mark.parametrize("around", ["posterior", "prior"])
+def test_latents_of_three_points_against_their_integral(around):
+    """Mean of each latent within four standard errors of the chains, variance within 20 %.
+
+    With the source's standard errors the false-alarm rate of the means is 2e-4 for each of three.
+    """
+    x, y = points(3, seed=2)
+    model = SampledGP(**parts(Bernoulli("probit"), 3.0), prior_deviation=0.0).double()
+    chain = run(model, x, y, burn_in=30, iterations=500, thin=1, updates=2, around=around)
+    kernel = model.kernel.evaluate(x).detach()
+    line = torch.linspace(-7.0, 7.0, 81, dtype=torch.float64)
+    f = torch.cartesian_prod(line, line, line) @ torch.linalg.cholesky(kernel).mT
+    f = f + model.mean.constant.detach()
+    white = torch.cartesian_prod(line, line, line).square().sum(1)
+    share = (model.likelihood.log_prob(y, f).sum(1) - 0.5 * white).softmax(0)
+    want = share @ f
+    spread = share @ (f - want).square()
+    sizes = bulk_effective_sample_size(model.latents.view(-1, 4, 3))
+    assert bool((sizes > 300).all())
+    errors = (spread / sizes).sqrt()
+    assert bool(((model.latents.mean(0) - want).abs() < 4.0 * errors).all())
+    assert bool((model.latents.var(0) / spread - 1.0).abs().max() < 0.2)
+    assert chain.diagnostics()["rhat_latents"] < 1.03
+    assert "rhat_hyperparameters" not in chain.diagnostics()  # which stay
+
+
+@pytest.mark.parametrize("around", ["posterior", "prior"])
+def test_hyperparameters_against_their_integral(around):
+    """Outputscale of one count of 40: E log s by quadrature, within four standard errors."""
+    model = SampledGP(kernel=RBF(None, 1.0, 2.0), mean=Zero(), likelihood=Poisson()).double()
+    x, y = torch.zeros(1, 1).double(), torch.full((1,), 40.0).double()
+    run(model, x, y, burn_in=30, iterations=150, thin=1, updates=1, around=around)
+    logs = torch.linspace(-4.0, 6.0, 400).double() + math.log(2.0)
+    white = torch.linspace(-9.0, 9.0, 801).double()
+    f = (0.5 * logs).exp()[:, None] * white
+    mass = model.likelihood.log_prob(y[0], f) - 0.5 * white.square()
+    mass = mass - 0.5 * (logs - math.log(2.0)).square()[:, None]
+    share = mass.flatten().softmax(0).view_as(mass).sum(1)
+    want = float(share @ logs)
+    deviation = float(share @ (logs - want).square()) ** 0.5
+    found = model.samples.view(-1, 4, model.samples.shape[1])
+    picks = [name for name, _ in model.kernel.named_parameters()]
+    column = next(i for i, name in enumerate(picks) if "outputscale" in name)
+    size = float(bulk_effective_sample_size(found)[column])
+    assert size > 40
+    assert abs(float(found[:, :, column].mean()) - want) < 4.0 * deviation / math.sqrt(size)
+
+
+def test_hyperparameters_that_the_data_do_not_touch_follow_their_prior():
+    """The lengthscale of one point: KS at 0.1 % on every chain's thinned states."""
+    model, x, y = one_point(Bernoulli("probit"), prior_deviation=0.7)
+    run(model, x, y, burn_in=20, iterations=150, thin=3, updates=1, around="prior")
+    picks = [name for name, _ in model.kernel.named_parameters()]
+    column = next(i for i, name in enumerate(picks) if "lengthscale" in name)
+    law = scipy.stats.norm(float(model.centre[column]), 0.7)
+    assert scipy.stats.kstest(model.samples[:, column], law.cdf).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("likelihood", [Bernoulli(), Softmax(3)], ids=["two", "three"])
+def test_a_frame_is_a_change_of_coordinates(likelihood):
+    """The ratio is p(y | f) N(v; 0, I) / N(v; c, (J J^T)^-1), for latents that it gives itself."""
+    p = likelihood.num_latents
+    x, y = points(7, classes=2 if p == 1 else 3)
+    model = SampledGP(**parts(likelihood)).double()
+    factor = prior_factor(model.kernel, x, 1e-6).detach()
+    offset = model.mean(x).detach()
+    frame = frame_of(model.likelihood, y, offset, factor, "posterior")
+    z = torch.randn(p, 7, generator=torch.Generator().manual_seed(0)).double()
+    white = frame.white(z)
+    v = frame.centre + white
+    f = offset + v @ factor.mT
+    shaped = f[0] if p == 1 else f.mT
+    torch.testing.assert_close(frame.latent(frame.risen(white)), shaped)
+    normal = torch.distributions.MultivariateNormal
+    precision = frame.root @ frame.root.mT
+    want = model.likelihood.log_prob(y, shaped).sum()
+    want += normal(torch.zeros(7).double(), torch.eye(7).double()).log_prob(v).sum()
+    want -= normal(frame.centre, precision_matrix=precision).log_prob(v).sum()
+    found = frame.log_ratio(model.likelihood, y, (z, white, frame.risen(white)))
+    torch.testing.assert_close(found, want)
+    # many chains at once are each alone
+    stacked = Frame(*(torch.stack([part, part]) for part in frame))
+    both = torch.stack([z, -z])
+    state = (both, stacked.white(both), stacked.risen(stacked.white(both)))
+    torch.testing.assert_close(stacked.log_ratio(model.likelihood, y, state)[0], found)
+
+
+def test_a_frame_follows_the_posterior():
+    """One probit point: c and J are those of Laplace's approximation."""
+    x, y = points(5)
+    model = SampledGP(**parts(Bernoulli("probit"))).double()
+    factor = prior_factor(model.kernel, x, 1e-6).detach()
+    frame = frame_of(model.likelihood, y, model.mean(x).detach(), factor, "posterior")
+    laplace = LaplaceGP(kernel=model.kernel, mean=model.mean, likelihood=model.likelihood)
+    found = laplace.condition(x, y).predict(x)
+    covariance = factor @ torch.cholesky_inverse(frame.root[0]) @ factor.mT
+    # the mode is found to 0.01 standard deviations
+    torch.testing.assert_close(covariance.diagonal(), found.variance, rtol=1e-3, atol=1e-5)
+    latent = frame.latent(torch.zeros_like(frame.centre))
+    assert bool(((latent - found.mean).abs() < 0.01 * found.variance.sqrt()).all())
+
+
+def test_going_on_from_a_checkpoint_is_the_same_chain():
+    x, y = points(12)
+    options = {"chains": 2, "burn_in": 6, "iterations": 8, "thin": 2}
+    whole = SampledGP(**parts(Bernoulli())).double()
+    run(whole, x, y, **options)
+    for stop in (3, 9):
+        model = SampledGP(**parts(Bernoulli())).double()
+        model.initialise(x, y, generator=torch.Generator())
+        first = EllipticalSlice(**options)
+        first.bind(model, x, 0)
+        generator = torch.Generator().manual_seed(0)
+        for step in range(stop):
+            first.step(step, x, y, generator=generator)
+        again = EllipticalSlice(**options)
+        again.load_state_dict(first.state_dict())
+        other = SampledGP(**parts(Bernoulli())).double()
+        other.load_state_dict(model.state_dict())
+        again.bind(other, x, 0)
+        for step in range(stop, 14):
+            again.step(step, x, y, generator=generator)
+        assert torch.equal(other.samples, whole.samples)
+        assert torch.equal(other.latents, whole.latents)
+        assert torch.equal(other.whitened, whole.whitened)
+
+
+def test_the_model_stands_where_the_last_chain_does():
+    x, y = points(8)
+    model = SampledGP(**parts(Bernoulli())).double()
+    run(model, x, y, chains=2, burn_in=2, iterations=4, thin=1)
+    torch.testing.assert_close(model.latent(x), model.latents[-1])
+    torch.testing.assert_close(model.place.read(), model.samples[-1])
+    assert torch.autograd.gradcheck(
+        lambda raw: _at(model, x, y, raw),
+        model.kernel.parametrizations.lengthscale.original.detach().clone().requires_grad_(),
+        eps=1e-5,
+        atol=1e-6,
+    )
+
+
+def _at(model, x, y, raw):
+    name = "kernel.parametrizations.lengthscale.original"
+    module = _Latent(model)
+    return torch.func.functional_call(module, {f"model.{name}": raw}, (x, y))
+
+
+class _Latent(torch.nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x, y):
+        return LatentLikelihood().evidence(self.model, x, y).value
+
+
+def test_given_its_latents_a_sample_is_a_conditional_prior():
+    """The part's process is an exact GP on f with a noise of the jitter."""
+    x, y = points(10)
+    model = SampledGP(**parts(Bernoulli()), jitter=1e-6).double()
+    run(model, x, y, chains=2, burn_in=2, iterations=3, thin=1)
+    posterior = model.condition(x, y)
+    new = x[:4] + 0.3
+    found = posterior.components(new)
+    exact = ExactGP(kernel=model.kernel, mean=model.mean, likelihood=Gaussian(1.0, 0.0)).double()
+    for number in (0, 3, 5):
+        model.place.move(model.samples[number])
+        exact.likelihood.noise_variance = 1e-6 * model.kernel.outputscale.detach()
+        want = exact.condition(x, model.latents[number]).predict(new)
+        torch.testing.assert_close(found.mean[number], want.mean, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(found.variance[number], want.variance, rtol=1e-5, atol=1e-6)
+    probs = posterior.predictive(new, model.likelihood).probs
+    parts_of = model.likelihood.predictive(*found).probs
+    torch.testing.assert_close(probs, parts_of.mean(0))
+
+
+def test_facts_and_warnings():
+    x, y = points(12)
+    model = SampledGP(**parts(Bernoulli())).double()
+    chain = run(model, x, y, chains=2, burn_in=5, iterations=12, thin=2)
+    with pytest.warns(UserWarning, match=r"the 2 chains have not found the same law yet.*burn_in"):
+        evidence = chain.final_evidence(x, y, generator=torch.Generator())
+    assert evidence.facts["num_samples"] == 12
+    assert evidence.facts["chains"] == 2
+    assert {"rhat_latents", "effective_samples_hyperparameters"} <= set(evidence.facts)
+    assert "above the log marginal likelihood" in evidence.facts["evidence_of"]
+    short = EllipticalSlice(burn_in=100, iterations=100)
+    with pytest.warns(UserWarning, match="max_steps=20 ends before the first sample"):
+        last = short.max_steps(20)
+    assert last == 20
+    assert short.burn_in == 10
+    with pytest.raises(ConfigError, match="max_steps=1 is too few"):
+        short.check_limit(1)
+
+
+def test_what_does_not_fit():
+    for options in ({"chains": 0}, {"thin": 5, "iterations": 4}, {"around": "mode"}):
+        with pytest.raises(ConfigError):
+            EllipticalSlice(**options)
+    with pytest.raises(ConfigError, match="samples approx=elliptical_slice, got LaplaceGP"):
+        EllipticalSlice().check(LaplaceGP(**parts(Bernoulli())), 5)
+    model = SampledGP(**parts(Bernoulli()))
+    with pytest.raises(ConfigError, match="LBFGSB would maximise what SampledGP is to sample"):
+        model.check_optimizer(LBFGSB())
+    with pytest.raises(
+        ConfigError, match=r"those of Gaussian are to be learned.*model=ExactGP\(\)"
+    ):
+        LatentLikelihood().check(SampledGP(**parts(Gaussian())))
+    with pytest.raises(ConfigError, match="prior_deviation=-1"):
+        SampledGP(kernel=RBF(1), mean=Constant(), likelihood=Bernoulli(), prior_deviation=-1.0)

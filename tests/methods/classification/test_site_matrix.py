@@ -1,0 +1,64 @@
+"""Products and determinants of (K^-1 + W)^-1 against dense inverses."""
+
+import pytest
+import torch
+
+from gpx.errors import NotPositiveDefinite
+from gpx.methods.classification.site_matrix import ClassSites, ScalarSites, site_matrix
+
+N, P = 9, 3
+
+
+def draws(*shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).double()
+
+
+def case(p):
+    """K (n, n), w, W (n p, n p) in the order of a flattened (n, p), and K for all of these."""
+    root = draws(N, N)
+    kernel = root @ root.mT / N + 0.1 * torch.eye(N).double()
+    if p == 1:
+        w = draws(N).abs()
+        return kernel, w, w.diag(), kernel
+    w = draws(N, p).softmax(1)
+    blocks = [row.diag() - torch.outer(row, row) for row in w]
+    return kernel, w, torch.block_diag(*blocks), torch.kron(kernel, torch.eye(p).double())
+
+
+@pytest.mark.parametrize("p", [1, P])
+def test_against_dense_algebra(p):
+    kernel, w, whole_w, whole = case(p)
+    sites = site_matrix(kernel, w)
+    assert type(sites) is (ScalarSites if p == 1 else ClassSites)
+    identity = torch.eye(len(whole)).double()
+    inner = identity + whole_w @ whole
+    precision = torch.linalg.solve(inner, whole_w)  # (I + W K)^-1 W = R
+    torch.testing.assert_close(sites.log_determinant, torch.logdet(inner), rtol=1e-11, atol=0.0)
+    v = draws(*w.shape, 1)[..., 0]
+    flat = v.reshape(-1)
+    close = {"rtol": 1e-10, "atol": 1e-12}
+    torch.testing.assert_close(sites.weigh(v).reshape(-1), whole_w @ flat, **close)
+    torch.testing.assert_close(sites.solve(v).reshape(-1), precision @ flat, **close)
+    basis = [sites.root(e.view(w.shape)).reshape(-1) for e in identity]
+    root = torch.stack(basis, 1)
+    torch.testing.assert_close(root @ root.mT, whole_w, **close)
+    blocks = precision.view(N, p, N, p)
+    torch.testing.assert_close(sites.precision(), blocks.diagonal(dim1=1, dim2=3).sum(-1), **close)
+    cross = draws(4, N)
+    taken = torch.einsum("tn,npmq,tm->tpq", cross, blocks, cross)
+    want = taken[:, 0, 0] if p == 1 else taken
+    torch.testing.assert_close(sites.covariance(cross), want, **close)
+
+
+def test_sites_that_tell_nothing():
+    kernel, w, _, _ = case(1)
+    sites = site_matrix(kernel, 0.0 * w)
+    assert float(sites.log_determinant) == 0.0
+    assert (sites.precision() == 0.0).all()
+    assert (sites.covariance(kernel) == 0.0).all()
+
+
+def test_a_kernel_that_is_no_number():
+    kernel, w, _, _ = case(1)
+    with pytest.raises(NotPositiveDefinite, match="NaN or infinite"):
+        site_matrix(kernel * torch.nan, w)
