@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from gpx.constraints import lower_limits
-from gpx.errors import CheckpointError, ConfigError, NotPositiveDefinite
+from gpx.errors import CheckpointError, ConfigError, DidNotConverge, NotPositiveDefinite
 from gpx.kernels import Matern32
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
@@ -104,14 +104,15 @@ def test_a_record_that_does_not_replay_is_an_error():
         other.minimise(again, lambda: rosenbrock(again), 6, lambda *_: None)
 
 
-def test_line_search_steps_back_from_an_infeasible_point():
+@pytest.mark.parametrize("kind", [NotPositiveDefinite, DidNotConverge])
+def test_line_search_steps_back_from_an_infeasible_point(kind):
     parameter = nn.Parameter(torch.tensor(3.0, dtype=torch.float64))
     failures = []
 
     def loss():
         if parameter.item() < 0.5:  # as a kernel matrix that stops being positive definite
             failures.append(parameter.item())
-            raise NotPositiveDefinite("too small")
+            raise kind("too small")
         return parameter**2  # the optimum lies outside
 
     LBFGSB().minimise([parameter], loss, 60, lambda *_: None)
