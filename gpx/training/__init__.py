@@ -1,8 +1,8 @@
 """Training: optimisers, initialisation, runs and their folders."""
 
 from gpx.methods.base.own_steps import OwnSteps
-from gpx.methods.experts.hard_cut import HardCut
 from gpx.methods.classification.elliptical_slice import EllipticalSlice
+from gpx.methods.experts.hard_cut import HardCut
 from gpx.methods.reweighted.mala import MALA
 from gpx.methods.reweighted.relevance_vectors import RelevanceVectors
 from gpx.methods.weight_space.block_steps import BlockSteps
