@@ -59,9 +59,8 @@ class EllipticalSlice(OwnSteps[SampledGP]):
     hyperparameters); Neal 2003 (lines).
     """
 
-    option = "elliptical_slice"
     unit = "steps of the chains"
-    purpose = "samples approx=elliptical_slice"
+    purpose = "samples functions and hyperparameters of SampledGP models"
     model_type = SampledGP
 
     def __init__(

@@ -237,7 +237,7 @@ def test_what_does_not_fit():
     for options in ({"chains": 0}, {"thin": 5, "iterations": 4}, {"around": "mode"}):
         with pytest.raises(ConfigError):
             EllipticalSlice(**options)
-    with pytest.raises(ConfigError, match="samples approx=elliptical_slice, got LaplaceGP"):
+    with pytest.raises(ConfigError, match="of SampledGP models, got LaplaceGP"):
         EllipticalSlice().check(LaplaceGP(**parts(Bernoulli())), 5)
     model = SampledGP(**parts(Bernoulli()))
     with pytest.raises(ConfigError, match="LBFGSB would maximise what SampledGP is to sample"):
