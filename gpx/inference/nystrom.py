@@ -7,8 +7,9 @@ M x M algebra in float64.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -142,6 +143,8 @@ class BlockStore:
         x (n, d): data inputs.
         memory_budget: bytes that may be kept between visits; 0 keeps nothing.
         dtype: of A; float64, or that of x (None). Kernel entries are evaluated in that of x.
+        bounds: where blocks begin and end, 0 first and n last; None: as many rows to a block as
+            ``BLOCK_BYTES`` hold.
     """
 
     def __init__(
@@ -151,17 +154,22 @@ class BlockStore:
         memory_budget: int = 0,
         *,
         dtype: torch.dtype | None = None,
+        bounds: Sequence[int] | None = None,
     ) -> None:
         self.whitener, self.x = whitener, x.detach()
         n, m = x.shape[0], whitener.z.shape[0]
         self._kept = x.new_empty(0, m, dtype=dtype)
         self.dtype = self._kept.dtype
         row = m * self._kept.element_size()
-        self.step = max(1, BLOCK_BYTES.get(x.device.type, 2**22) // row)
-        room = min(n, memory_budget // row)
-        self.num_kept = room if room == n else room - room % self.step
+        if bounds is None:
+            step = max(1, BLOCK_BYTES.get(x.device.type, 2**22) // row)
+            bounds = [*range(0, n, step), n]
+        self.rows = [slice(start, stop) for start, stop in pairwise(bounds)]
+        room = memory_budget // row
+        self.num_kept = max((rows.stop for rows in self.rows if rows.stop <= room), default=0)
+        largest = max((r.stop - r.start for r in self.rows if r.stop > self.num_kept), default=0)
         self._kept = self._kept.new_empty(self.num_kept, m)
-        self._work = self._kept.new_empty(0 if self.num_kept == n else min(self.step, n), m)
+        self._work = self._kept.new_empty(largest, m)
         self._filled = 0
 
     @property
@@ -171,8 +179,7 @@ class BlockStore:
 
     def __iter__(self) -> Iterator[tuple[slice, Tensor]]:
         """Rows and their block of A^T, valid until the next one is asked for."""
-        for start in range(0, self.x.shape[0], self.step):
-            rows = slice(start, min(start + self.step, self.x.shape[0]))
+        for rows in self.rows:
             keep = rows.stop <= self.num_kept
             block = self._kept[rows] if keep else self._work[: rows.stop - rows.start]
             if not keep or rows.stop > self._filled:
@@ -183,8 +190,7 @@ class BlockStore:
 
     def cross_blocks(self) -> Iterator[tuple[slice, Tensor]]:
         """Rows and their block of K_xz, evaluated anew."""
-        for start in range(0, self.x.shape[0], self.step):
-            rows = slice(start, min(start + self.step, self.x.shape[0]))
+        for rows in self.rows:
             yield rows, self.whitener.cross(self.x[rows]).detach()
 
 
@@ -229,7 +235,7 @@ def nystrom_sums(store: BlockStore, residual: Tensor) -> NystromSums:
     trace_error = torch.zeros((), dtype=torch.float64, device=x.device)
     clamped = torch.empty(x.shape[0], dtype=torch.bool, device=x.device)
     for rows, block in store:
-        _add_gram(partial, block)
+        add_gram(partial, block, block)
         if partial is not total:
             total += partial
             partial.zero_()
@@ -242,10 +248,10 @@ def nystrom_sums(store: BlockStore, residual: Tensor) -> NystromSums:
     return NystromSums(gram, projected, trace_error, squared, clamped)
 
 
-def _add_gram(total: Tensor, block: Tensor) -> None:
-    """Add the lower triangle of block^T block; what lands above the diagonal is ignored."""
+def add_gram(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add the lower triangle of left^T right, a symmetric (M, M); ignore what lands above it."""
     m = total.shape[0]
-    tile = GRAM_TILE if block.is_cpu else m
+    tile = GRAM_TILE if left.is_cpu else m
     for start in range(0, m, tile):
         stop = min(start + tile, m)
-        total[start:stop, :stop].addmm_(block[:, start:stop].mT, block[:, :stop])
+        total[start:stop, :stop].addmm_(left[:, start:stop].mT, right[:, :stop])

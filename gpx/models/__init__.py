@@ -35,6 +35,8 @@ from gpx.methods.reweighted.posterior import ReweightedPosterior
 from gpx.methods.ski.model import SKI
 from gpx.methods.ski.posterior import SKIPosterior
 from gpx.methods.sparse.cglb import CGLB, CGLBPosterior
+from gpx.methods.sparse.effective_posterior import BlockPosterior, EffectivePosterior
+from gpx.methods.sparse.effective_prior import EffectivePrior
 from gpx.methods.sparse.sgpr import SGPR, SGPRPosterior
 from gpx.methods.sparse.svgp import SVGP, SVGPPosterior
 from gpx.methods.sparse_spectrum.model import SSGP, VSSGP
@@ -58,9 +60,12 @@ __all__ = [
     "VNNGP",
     "VSSGP",
     "AuxiliarySolver",
+    "BlockPosterior",
     "CGLBPosterior",
     "Committee",
     "CommitteePosterior",
+    "EffectivePosterior",
+    "EffectivePrior",
     "ExactGP",
     "ExactPosterior",
     "ExpectationPropagationGP",

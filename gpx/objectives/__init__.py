@@ -20,6 +20,7 @@ from gpx.methods.reweighted.evidence import ReweightedEvidence
 from gpx.methods.ski.evidence import SKIEvidence
 from gpx.methods.sparse.cg_lower_bound import CGLowerBound
 from gpx.methods.sparse.collapsed_elbo import CollapsedELBO
+from gpx.methods.sparse.effective_evidence import EffectiveEvidence
 from gpx.methods.sparse.svgp_elbo import SVGPELBO
 from gpx.methods.sparse_spectrum.evidence import SparseSpectrumELBO, SparseSpectrumEvidence
 from gpx.methods.weight_space.exact_elbo import WeightSpaceELBO
@@ -35,6 +36,7 @@ __all__ = [
     "CGLowerBound",
     "CollapsedELBO",
     "EPEvidence",
+    "EffectiveEvidence",
     "EigenfunctionEvidence",
     "Evidence",
     "ExactMLL",

@@ -1,8 +1,11 @@
-"""Inducing points: collapsed (SGPR), stochastic (SVGP), corrected by conjugate gradients (CGLB)."""
+"""Inducing points: variational (SGPR, SVGP, CGLB), and effective priors (SoR to PIC)."""
 
 from gpx.methods.sparse.cg_lower_bound import CGLowerBound
 from gpx.methods.sparse.cglb import CGLB, CGLBPosterior
 from gpx.methods.sparse.collapsed_elbo import CollapsedELBO
+from gpx.methods.sparse.effective_evidence import EffectiveEvidence
+from gpx.methods.sparse.effective_posterior import BlockPosterior, EffectivePosterior
+from gpx.methods.sparse.effective_prior import EffectivePrior
 from gpx.methods.sparse.sgpr import SGPR, SGPRPosterior
 from gpx.methods.sparse.svgp import SVGP, SVGPPosterior
 from gpx.methods.sparse.svgp_elbo import SVGPELBO
@@ -19,9 +22,13 @@ __all__ = [
     "SGPR",
     "SVGP",
     "SVGPELBO",
+    "BlockPosterior",
     "CGLBPosterior",
     "CGLowerBound",
     "CollapsedELBO",
+    "EffectiveEvidence",
+    "EffectivePosterior",
+    "EffectivePrior",
     "FullCholesky",
     "MeanField",
     "SGPRPosterior",

@@ -84,12 +84,15 @@ class SGPRPosterior(Posterior):
         mean, variance = x.new_empty(x.shape[0]), x.new_empty(x.shape[0])
         for rows, block in BlockStore(whitener, x):
             mean[rows] = self.mean(x[rows]) + block @ self.weights
-            prior = self.kernel.diagonal(x[rows])
-            unexplained = (prior - torch.linalg.vecdot(block, block)).clamp_(min=0.0)
+            unexplained = self._unexplained(x[rows], block)
             column = block.mT
             torch.linalg.solve_triangular(self.inner_factor, column, upper=False, out=column)
             variance[rows] = unexplained + torch.linalg.vecdot(block, block)
         return Marginals(mean, variance)
+
+    def _unexplained(self, x: Tensor, block: Tensor) -> Tensor:
+        """Prior variance (b,) at x (b, d), rows of A^T (b, M), that u does not determine."""
+        return (self.kernel.diagonal(x) - torch.linalg.vecdot(block, block)).clamp_(min=0.0)
 
     @torch.no_grad()
     def sample_paths(
@@ -113,10 +116,7 @@ class SGPRPosterior(Posterior):
         prior = prior_functions(
             self.kernel, num, z.shape[1], generator=generator, frequencies=frequencies
         )
-        noise = torch.randn(z.shape[0], num, generator=generator, dtype=z.dtype, device=z.device)
-        v = self.weights.unsqueeze(1) + torch.linalg.solve_triangular(
-            self.inner_factor.mT, noise, upper=True
-        )
+        v = self._whitened_draws(num, generator)
         v = v - torch.linalg.solve_triangular(self.factor, prior(z).mT, upper=False)
         weights = torch.linalg.solve_triangular(self.factor.mT, v, upper=True).mT
 
@@ -125,3 +125,10 @@ class SGPRPosterior(Posterior):
             return prior(x) + weights @ self.kernel.evaluate(z, x) + self.mean(x)
 
         return paths
+
+    def _whitened_draws(self, num: int, generator: torch.Generator) -> Tensor:
+        """``num`` draws of v ~ N(weights, B^{-1}), (M, num)."""
+        w = self.weights
+        noise = torch.randn(len(w), num, generator=generator, dtype=w.dtype, device=w.device)
+        drawn = torch.linalg.solve_triangular(self.inner_factor.mT, noise, upper=True)
+        return w.unsqueeze(1) + drawn

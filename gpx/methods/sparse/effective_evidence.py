@@ -1,0 +1,276 @@
+"""Evidence of effective priors, streamed over the data: SoR, DTC, FITC, FIC, PITC, PIC."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from gpx.errors import ConfigError
+from gpx.inducing.features import POINTS, InducingFeatures
+from gpx.inference.kernel_gradient import KernelGradient
+from gpx.inference.nystrom import BlockStore, add_gram, factorise
+from gpx.inference.nystrom_matrix import InnerFactor
+from gpx.inference.partition import Partition
+from gpx.kernels.base import Kernel
+from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.gaussian import Gaussian
+from gpx.linalg import CholeskyReport, budget_in_bytes, with_gradient
+from gpx.linalg.triangular import inverse_lower
+from gpx.means.base import Mean
+from gpx.methods.base.objective import Evidence, Facts, Objective
+from gpx.methods.sparse.collapsed_elbo import log_density_noise_gradient, nystrom_gradient
+from gpx.methods.sparse.residual_noise import NOISE, EffectiveSums, Structure, effective_sums
+
+LOG_TWO_PI = math.log(2.0 * math.pi)
+
+BLOCK_ARRAYS = 6
+"""Arrays of b x b that a block of b rows takes at once, with the derivative of its kernel."""
+
+
+class EffectiveTerms(NamedTuple):
+    """Terms of the evidence, in nats, S = Q_xx + D.
+
+    Attributes:
+        fit: -r^T S^{-1} r / 2.
+        complexity: -log det S / 2.
+        constant: -n log(2 pi) / 2.
+    """
+
+    fit: Tensor
+    complexity: Tensor
+    constant: Tensor
+
+
+class EffectiveGradient(NamedTuple):
+    """Gradient of the evidence.
+
+    Attributes:
+        residual (n,): with respect to r = y - m(x), -S^{-1} r.
+        noise (): with respect to the noise variance.
+        kernel: with respect to the kernel's parameters and the inducing inputs.
+    """
+
+    residual: Tensor
+    noise: Tensor
+    kernel: KernelGradient
+
+
+def effective_evidence(
+    kernel: Kernel,
+    x: Tensor,
+    z: Tensor,
+    residual: Tensor,
+    noise: Tensor,
+    structure: Structure,
+    *,
+    gradient: bool,
+    bounds: Sequence[int] | None = None,
+    memory_budget: int = 2**30,
+    jitter: float | None = None,
+    features: InducingFeatures = POINTS,
+) -> tuple[EffectiveTerms, EffectiveGradient | None, CholeskyReport]:
+    """log N(r; 0, S) with S = Q_xx + D, and its gradient.
+
+    With A = L^{-1} K_zx, B = I + A D^{-1} A^T, p = S^{-1} r = D^{-1} (r - A^T beta), beta =
+    B^{-1} A D^{-1} r, and G the part of S^{-1} - p p^T where D follows K - Q (its diagonal, or its
+    diagonal blocks, or nothing):
+
+        d/dA^T  = -D^{-1} A^T B^{-1} + p beta^T + G A^T   =: W
+        d/dK_xz = W L^{-1}
+        d/dK_zz = -L^{-T} (W^T A^T) L^{-1} / 2
+        d/dK_xx = -G / 2
+        d/ds    = -tr(S^{-1} - p p^T) / 2
+
+    Points whose k(x_n, x_n) - [Q_xx]_nn was clamped to zero lose their part of G.
+
+    Args:
+        x (n, d), z (M, d), residual (n,), noise (): inputs, inducing inputs, y - m(x), noise
+            variance.
+        structure: of D - s I; "blocks" needs ``bounds``, and rows in the order of blocks.
+        gradient: whether to make the second pass over the data.
+        bounds: 0, the row after each block, ..., n.
+        memory_budget: bytes of A kept between the passes; what does not fit is computed twice.
+        jitter, features: see ``factorise``.
+
+    Exactness: exact for the effective prior, and no bound on the evidence of the kernel's own.
+    Cost: without residual 2 n M^2 multiply-adds with the gradient, diagonal 3 n M^2, blocks of b
+    rows 3 n M^2 + 5 n b M + 2 n b^2; where A is computed twice half a n M^2 more. Memory O(M^2 +
+    block) beside the data and the budget; blocks take b^2 as well.
+    Raises: NotPositiveDefinite.
+    Source: Snelson and Ghahramani (2006, 2007), Quinonero-Candela and Rasmussen (2005); the
+    gradient is derived from them.
+    """
+    with torch.no_grad():
+        whitener, report = factorise(kernel, z, jitter, features=features)
+        kept = memory_budget if gradient else 0
+        store = BlockStore(whitener, x, kept, bounds=bounds if structure == "blocks" else None)
+        s, n, target = noise.detach().double(), len(x), residual.detach()
+        found = effective_sums(store, target, s, structure)
+        inner = found.inner()
+        sums = found.sums
+        terms = EffectiveTerms(
+            fit=0.5 * (torch.dot(sums.projected, inner.weights) - sums.squared_residual)
+            / found.scale,
+            complexity=-inner.factor.diagonal().log().sum() - 0.5 * found.logdet,
+            constant=s.new_tensor(-0.5 * n * LOG_TWO_PI),
+        )
+        if not gradient:
+            return terms, None, report
+        if structure == "none":
+            zero = torch.zeros_like(s)
+            kernel_gradient, by_residual = nystrom_gradient(
+                kernel, x, z, target, store, sums, inner, s, zero, report.relative
+            )
+            by_noise = log_density_noise_gradient(sums, inner, s, n)
+        else:
+            kernel_gradient, by_residual, by_noise = _gradient(
+                kernel, x, z, target, s, structure, store, found, inner, report.relative
+            )
+    return terms, EffectiveGradient(by_residual, by_noise.to(noise.dtype), kernel_gradient), report
+
+
+def _gradient(
+    kernel: Kernel,
+    x: Tensor,
+    z: Tensor,
+    residual: Tensor,
+    s: Tensor,
+    structure: Structure,
+    store: BlockStore,
+    found: EffectiveSums,
+    inner: InnerFactor,
+    jitter: float,
+) -> tuple[KernelGradient, Tensor, Tensor]:
+    """The second pass: by the kernel, by the residual (n,) and by the noise ()."""
+    factor, beta, m = store.whitener.factor, inner.weights, z.shape[0]
+    to_cross = inverse_lower(factor).to(store.dtype)
+    inverse = torch.cholesky_inverse(inner.factor).to(store.dtype)
+    low_mean = beta.to(store.dtype)
+    gathered = KernelGradient(kernel, x, z, store.whitener.features)
+    by_residual, by_noise = torch.empty_like(residual), s.new_zeros(())
+    moment = torch.zeros_like(factor)
+    partial = moment if store.dtype == moment.dtype else torch.zeros_like(moment, dtype=store.dtype)
+    for rows, block in store:
+        part = NOISE[structure](store, rows, block, s)
+        gap = residual[rows].to(store.dtype) - block @ low_mean
+        weights = part.solve(gap.unsqueeze(1)).squeeze(1)
+        by_residual[rows] = -weights.to(residual.dtype)
+        scaled = part.solve(block)
+        explained = scaled @ inverse
+        curvature = part.curvature(scaled, explained, weights)
+        by_noise -= 0.5 * part.trace_of(curvature)
+        curved = part.apply(curvature, block)
+        add_gram(partial, block, curved)
+        if partial is not moment:
+            moment += partial
+            partial.zero_()
+        weight = curved.sub_(explained).addr_(weights, low_mean)
+        gathered.add_cross(rows, (weight @ to_cross).to(x.dtype))
+        part.add_gradient(gathered, rows, curvature.to(x.dtype))
+    # W^T A^T = beta beta^T - B^{-1} A D^{-1} A^T + A G A^T
+    moment = moment.tril() + moment.tril(-1).mT
+    moment += torch.outer(beta, beta) - inner.complement
+    low = torch.linalg.solve_triangular(factor.mT, moment, upper=True)
+    inducing = -0.5 * torch.linalg.solve_triangular(factor, low, upper=False, left=False)
+    inducing = 0.5 * (inducing + inducing.mT)
+    gathered.add_inducing(inducing.to(x.dtype))
+    if jitter:  # it follows the mean diagonal of K_zz
+        share = (inducing.trace() * jitter / m).to(x.dtype)
+        gathered.add_inducing_diagonal(share.expand(m))
+    return gathered, by_residual, by_noise
+
+
+@runtime_checkable
+class EffectiveModel(Protocol):
+    """What the evidence of an effective prior asks of a model."""
+
+    kernel: Kernel
+    mean: Mean
+    likelihood: Gaussian
+    inducing_points: nn.Parameter
+    features: InducingFeatures
+    jitter: float | None
+    structure: Structure
+    partition: Partition
+
+
+class EffectiveEvidence(Objective[EffectiveModel]):
+    """Evidence of ``EffectivePrior``: exact for its prior, hence an estimate for the kernel's.
+
+    Args:
+        memory_budget: bytes of the whitened cross-covariance A (n M numbers) that may be kept
+            between the two passes over the data; the rest is computed twice. One block of PITC or
+            PIC must fit as well.
+
+    Cost and source: ``effective_evidence``.
+    """
+
+    batching = "full"
+    kind = "estimate"
+    models = (EffectiveModel,)
+    made_for = "EffectivePrior"
+    likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
+
+    def __init__(self, memory_budget: int | str | None = None) -> None:
+        super().__init__()
+        self.memory_budget = budget_in_bytes(memory_budget)
+
+    def evidence(
+        self,
+        model: EffectiveModel,
+        x: Tensor,
+        y: Tensor,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> Evidence:
+        """Evidence in nats, in float64; parts are those of ``EffectiveTerms``.
+
+        Raises:
+            ConfigError: a block that does not fit the memory budget.
+        """
+        self.check(model)
+        residual, bounds, budget = y - model.mean(x), None, self.memory_budget
+        if model.structure == "blocks":
+            order, bounds = model.partition.order(x)
+            x, residual = x[order], residual[order]
+            budget -= self._block_memory(bounds, x)
+        noise = model.likelihood.noise_variance
+        terms, gradient, report = effective_evidence(
+            model.kernel,
+            x,
+            model.inducing_points,
+            residual,
+            noise,
+            model.structure,
+            gradient=torch.is_grad_enabled(),
+            bounds=bounds,
+            memory_budget=budget,
+            jitter=model.jitter,
+            features=model.features,
+        )
+        value = terms.fit + terms.complexity + terms.constant
+        if gradient is not None:
+            value = with_gradient(
+                value,
+                [residual, noise, *gradient.kernel.inputs()],
+                [gradient.residual, gradient.noise, *gradient.kernel.gradients()],
+            )
+        facts: Facts = {"jitter": report.relative}
+        return Evidence(value, self.kind, terms._asdict(), report, facts)
+
+    def _block_memory(self, bounds: list[int], x: Tensor) -> int:
+        """Bytes of the largest block."""
+        largest = max(stop - start for start, stop in pairwise(bounds))
+        needed = BLOCK_ARRAYS * largest**2 * x.element_size()
+        if needed > self.memory_budget:
+            raise ConfigError(
+                f"the largest block has {largest} of {len(x)} training points and needs "
+                f"{needed / 2**20:.0f} MiB, more than the memory budget of "
+                f"{self.memory_budget / 2**20:.0f} MiB; ask for more blocks"
+            )
+        return needed

@@ -1,0 +1,254 @@
+"""Sparse regression by effective priors: SoR, DTC, FITC, FIC, PITC and PIC, one class."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor, nn
+
+from gpx.errors import ConfigError, DataError
+from gpx.inducing import KMeans, Selector, require_selector
+from gpx.inducing.base import settled_size
+from gpx.inducing.features import POINTS, InducingFeatures
+from gpx.inference.nystrom import BlockStore, factorise, nystrom_sums
+from gpx.inference.nystrom_matrix import best_noise
+from gpx.inference.partition import Partition
+from gpx.kernels.base import Kernel
+from gpx.likelihoods.gaussian import Gaussian
+from gpx.means.base import Mean
+from gpx.methods.base.model import Model
+from gpx.methods.sparse.effective_posterior import BlockPosterior, EffectivePosterior
+from gpx.methods.sparse.residual_noise import Structure, effective_sums
+
+PriorName = Literal["sor", "dtc", "fitc", "fic", "pitc", "pic"]
+
+
+class Kept(NamedTuple):
+    """What an effective prior keeps of K - Q, the covariance that u does not determine.
+
+    Attributes:
+        training: among training points.
+        test: among test points; "blocks" also between a test point and its training points.
+    """
+
+    training: Structure
+    test: Literal["none", "diagonal", "blocks", "full"]
+
+
+PRIORS: dict[str, Kept] = {
+    "sor": Kept("none", "none"),
+    "dtc": Kept("none", "full"),
+    "fitc": Kept("diagonal", "full"),
+    "fic": Kept("diagonal", "diagonal"),
+    "pitc": Kept("blocks", "full"),
+    "pic": Kept("blocks", "blocks"),
+}
+"""Quinonero-Candela and Rasmussen (2005), Snelson and Ghahramani (2007)."""
+
+
+class EffectivePrior(Model):
+    """Exact Gaussian process regression under a cheaper prior (Quinonero-Candela and Rasmussen).
+
+    Function values are independent given u = f(Z), but for what ``prior`` keeps of K - Q with
+    Q = K_xz K_zz^{-1} K_zx: nothing (SoR; DTC keeps it at test points), the diagonal (FITC; FIC at
+    test points, too), blocks of training points (PITC), blocks of training and test points (PIC).
+    Evidence and predictions are exact for that prior: they are no bounds of anything, and the
+    evidence of SoR, DTC and FITC overestimates gladly (noise or inducing points that overfit).
+
+    The covariance of SoR vanishes far from Z, and so do its error bars. DTC, FITC and PITC treat
+    training and test points differently: they are no Gaussian processes. SoR, FIC and PIC are.
+
+    Args:
+        kernel, mean, likelihood: the likelihood must be Gaussian.
+        num_inputs: d, the number of columns of x.
+        prior: "sor", "dtc", "fitc", "fic", "pitc" or "pic".
+        num_inducing: M.
+        num_data: n when it is known; M is then at most n, so that defaults serve small data too.
+        selector: how ``initialise`` places the inducing points; None: ``KMeans``.
+        features: what the inducing variables are; None: function values at inducing points.
+        train_inducing: whether Z is trained with the hyperparameters; None: where the prior keeps
+            something of K - Q (without it the evidence has nothing that stops Z from overfitting).
+        fit_noise: whether ``initialise`` moves the noise variance of SoR and DTC to where their
+            evidence is largest for the new Z: hyperparameters found without inducing points leave
+            to the signal what M points cannot explain.
+        jitter: smallest jitter on K_zz, relative to its mean diagonal; None: 0 in float64 and 1e-6
+            in float32. Larger ones are tried when it does not suffice, and reported.
+        num_blocks: K of PITC and PIC; None: as many as ``block_size`` gives.
+        block_size: points of a block on average; None: M, where blocks cost as much as inducing
+            points do.
+        block_centres (K, d): blocks are the cells of these points, at Euclidean distance in the
+            units of x; None: ``initialise`` makes them by k-means of the inputs at the kernel's
+            lengthscales. A test point belongs to the block of its nearest centre, as training
+            points do.
+
+    Attributes:
+        inducing_points (M, d): Z; zero until ``initialise``.
+        partition: the blocks; empty until ``initialise``.
+        structure: what is kept among training points.
+
+    Raises:
+        ConfigError: no such prior, more blocks than points, blocks for a prior without.
+    """
+
+    kernel: Kernel
+    mean: Mean
+    likelihood: Gaussian
+
+    def __init__(
+        self,
+        *,
+        kernel: Kernel,
+        mean: Mean,
+        likelihood: Gaussian,
+        num_inputs: int,
+        prior: PriorName = "fitc",
+        num_inducing: int = 512,
+        num_data: int | None = None,
+        selector: Selector | None = None,
+        features: InducingFeatures | None = None,
+        train_inducing: bool | None = None,
+        fit_noise: bool = True,
+        jitter: float | None = None,
+        num_blocks: int | None = None,
+        block_size: int | None = None,
+        block_centres: Any = None,
+    ) -> None:
+        super().__init__()
+        if prior not in PRIORS:
+            raise ConfigError(f"prior={prior}: choose one of {', '.join(get_args(PriorName))}")
+        if num_inducing < 1:
+            raise ConfigError(f"num_inducing must be at least 1, got {num_inducing}")
+        if jitter is not None and jitter < 0.0:
+            raise ConfigError(f"jitter must not be negative, got {jitter}")
+        self.kernel, self.mean, self.likelihood = kernel, mean, likelihood
+        self.prior = prior
+        self.structure, self.test = PRIORS[prior]
+        self.selector = KMeans() if selector is None else require_selector(selector)
+        self.features: InducingFeatures = POINTS if features is None else features
+        if train_inducing is None:
+            train_inducing = self.structure != "none"
+        self.fit_noise, self.jitter = fit_noise, jitter
+        size = num_inducing if num_data is None else min(num_inducing, num_data)
+        self.num_inducing, self._asked = size, num_inducing
+        self.inducing_points = nn.Parameter(
+            torch.zeros(size, num_inputs),
+            requires_grad=self.features.trainable and train_inducing,
+        )
+        self.partition = Partition()
+        self.num_blocks, self.block_size = num_blocks, block_size
+        self._check_blocks(num_inputs, num_data, block_centres)
+
+    def _check_blocks(self, num_inputs: int, num_data: int | None, centres: Any) -> None:
+        ways = {"num_blocks": self.num_blocks, "block_size": self.block_size}
+        given = {name: value for name, value in ways.items() if value is not None}
+        for name, value in given.items():
+            if value < 1:
+                raise ConfigError(f"{name} must be at least 1, got {value}")
+        names = [*given, *(["block_centres"] if centres is not None else [])]
+        if names and self.structure != "blocks":
+            raise ConfigError(f"prior={self.prior} has no blocks: leave out {' and '.join(names)}")
+        if len(names) > 1:
+            raise ConfigError(f"{' and '.join(names)} say the same thing: give one of them")
+        if num_data is not None and self.num_blocks is not None and self.num_blocks > num_data:
+            raise ConfigError(
+                f"num_blocks={self.num_blocks} is more than the {num_data} training points"
+            )
+        if centres is None:
+            return
+        placed = torch.as_tensor(centres, dtype=self.inducing_points.dtype)
+        if placed.ndim != 2 or placed.shape[1] != num_inputs or not len(placed):
+            raise ConfigError(
+                f"block_centres have shape {tuple(placed.shape)}, expected (K, {num_inputs}): a row "
+                "for each block"
+            )
+        self.partition.place(placed, torch.ones(num_inputs))
+
+    def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
+        """M where more were asked for than there are data, and the number of blocks."""
+        self.features.require(self.kernel)
+        settled = settled_size(self._asked, self.num_inducing)
+        if self.structure == "blocks" and self.num_blocks is None and not len(self._centres()):
+            size = self.num_inducing if self.block_size is None else self.block_size
+            self.num_blocks = max(1, math.ceil(len(x) / size))
+            self.block_size = None
+            settled["num_blocks"] = (self.num_blocks, f"{size} points to a block on average")
+            settled["block_size"] = (None, "num_blocks says it")
+        return settled
+
+    def _centres(self) -> Tensor:
+        return self.partition.centres
+
+    def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
+        """Place inducing points and blocks at the current hyperparameters; see ``fit_noise``.
+
+        Cost: the selector's, that of k-means, and 1.5 n M^2 multiply-adds for the noise.
+        Raises:
+            DataError: fewer data than inducing points or blocks.
+        """
+        points = self.features.choose(
+            x, self.kernel, self.num_inducing, selector=self.selector, generator=generator
+        )
+        self.place(points)
+        if self.structure == "blocks" and not len(self._centres()):
+            self.settle(x)
+            assert self.num_blocks is not None
+            if self.num_blocks > len(x):
+                raise DataError(
+                    f"{self.num_blocks} blocks were asked for but there are only {len(x)} training "
+                    "points; ask for fewer"
+                )
+            self.partition.place_by_kmeans(x, self.kernel, self.num_blocks, generator=generator)
+            _, bounds = self.partition.order(x)
+            sizes = [b - a for a, b in zip(bounds, bounds[1:], strict=False)]
+            self.note = f"{len(sizes)} blocks of {min(sizes)} to {max(sizes)} training points"
+        if self.structure == "none" and self.fit_noise:
+            with torch.no_grad():
+                whitener, _ = factorise(
+                    self.kernel, self.inducing_points, self.jitter, features=self.features
+                )
+                sums = nystrom_sums(BlockStore(whitener, x), y - self.mean(x))
+                sums = replace(sums, trace_error=torch.zeros_like(sums.trace_error))
+                current = self.likelihood.noise_variance
+                best = best_noise(sums, x.shape[0], current.double())
+                self.likelihood.noise_variance = best.to(current.dtype)
+
+    @torch.no_grad()
+    def place(self, points: Tensor) -> None:
+        """Make points (M, d) the inducing points; M may change, hyperparameters stay."""
+        if points.shape == self.inducing_points.shape:
+            self.inducing_points.copy_(points)
+        else:
+            self.inducing_points.grad = None
+            self.inducing_points.data = points.detach().to(self.inducing_points, copy=True)
+
+    @torch.no_grad()
+    def condition(self, x: Tensor, y: Tensor) -> EffectivePosterior | BlockPosterior:
+        """The posterior of the effective prior given x (n, d), y (n,).
+
+        Cost: 1.5 n M^2 multiply-adds and those of the blocks, memory O(M^2).
+        """
+        posterior = self.new_posterior()
+        whitener, _ = factorise(
+            self.kernel, self.inducing_points, self.jitter, features=self.features
+        )
+        residual, bounds = y - self.mean(x), None
+        if self.structure == "blocks":
+            order, bounds = self.partition.order(x)
+            x, residual = x[order], residual[order]
+        noise = self.likelihood.noise_variance
+        store = BlockStore(whitener, x, bounds=bounds)
+        inner = effective_sums(store, residual, noise.double(), self.structure).inner()
+        posterior.fill(whitener, inner.factor, inner.weights)
+        if isinstance(posterior, BlockPosterior):
+            assert bounds is not None
+            posterior.fill_blocks(x, residual, noise, bounds)
+        return posterior
+
+    def new_posterior(self) -> EffectivePosterior | BlockPosterior:
+        """As in ``Model``."""
+        if self.test == "blocks":
+            return BlockPosterior(self.kernel, self.mean, self.features, self.partition)
+        return EffectivePosterior(self.kernel, self.mean, self.features, self.prior, self.test)
