@@ -173,6 +173,11 @@ class BlockStore:
         self._filled = 0
 
     @property
+    def kept_bytes(self) -> int:
+        """Of the blocks kept between visits."""
+        return self._kept.numel() * self._kept.element_size()
+
+    @property
     def whole(self) -> Tensor | None:
         """All of A^T (n, M), once a visit has filled it; None when the budget does not hold it."""
         return self._kept if 0 < self.x.shape[0] == self._filled else None

@@ -20,7 +20,7 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import CholeskyReport, budget_in_bytes, with_gradient
-from gpx.linalg.triangular import inverse_lower
+from gpx.linalg.triangular import inverse_lower, matmul_lower
 from gpx.means.base import Mean
 from gpx.methods.base.objective import Evidence, Facts, Objective
 from gpx.methods.sparse.collapsed_elbo import log_density_noise_gradient, nystrom_gradient
@@ -94,7 +94,8 @@ def effective_evidence(
         structure: of D - s I; "blocks" needs ``bounds``, and rows in the order of blocks.
         gradient: whether to make the second pass over the data.
         bounds: 0, the row after each block, ..., n.
-        memory_budget: bytes of A kept between the passes; what does not fit is computed twice.
+        memory_budget: bytes of A, and then of D, kept between the passes; what does not fit is
+            computed twice.
         jitter, features: see ``factorise``.
 
     Exactness: exact for the effective prior, and no bound on the evidence of the kernel's own.
@@ -110,7 +111,8 @@ def effective_evidence(
         kept = memory_budget if gradient else 0
         store = BlockStore(whitener, x, kept, bounds=bounds if structure == "blocks" else None)
         s, n, target = noise.detach().double(), len(x), residual.detach()
-        found = effective_sums(store, target, s, structure)
+        keep = gradient and _bytes_of_parts(store, structure) <= memory_budget - store.kept_bytes
+        found = effective_sums(store, target, s, structure, keep_parts=keep)
         inner = found.inner()
         sums = found.sums
         terms = EffectiveTerms(
@@ -134,6 +136,13 @@ def effective_evidence(
     return terms, EffectiveGradient(by_residual, by_noise.to(noise.dtype), kernel_gradient), report
 
 
+def _bytes_of_parts(store: BlockStore, structure: Structure) -> int:
+    """That D of all blocks of rows takes."""
+    each = [rows.stop - rows.start for rows in store.rows]
+    numbers = sum(b * b for b in each) if structure == "blocks" else 2 * sum(each)
+    return numbers * store.dtype.itemsize
+
+
 def _gradient(
     kernel: Kernel,
     x: Tensor,
@@ -151,27 +160,25 @@ def _gradient(
     to_cross = inverse_lower(factor).to(store.dtype)
     inverse = torch.cholesky_inverse(inner.factor).to(store.dtype)
     low_mean = beta.to(store.dtype)
+    mean_to_cross = low_mean @ to_cross
     gathered = KernelGradient(kernel, x, z, store.whitener.features)
     by_residual, by_noise = torch.empty_like(residual), s.new_zeros(())
     moment = torch.zeros_like(factor)
     partial = moment if store.dtype == moment.dtype else torch.zeros_like(moment, dtype=store.dtype)
-    for rows, block in store:
-        part = NOISE[structure](store, rows, block, s)
+    for number, (rows, block) in enumerate(store):
+        known = found.parts[number] if found.parts else None
+        part = NOISE[structure](store, rows, block, s) if known is None else known
         gap = residual[rows].to(store.dtype) - block @ low_mean
         weights = part.solve(gap.unsqueeze(1)).squeeze(1)
         by_residual[rows] = -weights.to(residual.dtype)
-        scaled = part.solve(block)
-        explained = scaled @ inverse
-        curvature = part.curvature(scaled, explained, weights)
-        by_noise -= 0.5 * part.trace_of(curvature)
-        curved = part.apply(curvature, block)
+        curved, weight, trace = part.gradient(rows, block, inverse, weights, gathered)
+        by_noise -= 0.5 * trace
         add_gram(partial, block, curved)
         if partial is not moment:
             moment += partial
             partial.zero_()
-        weight = curved.sub_(explained).addr_(weights, low_mean)
-        gathered.add_cross(rows, (weight @ to_cross).to(x.dtype))
-        part.add_gradient(gathered, rows, curvature.to(x.dtype))
+        weight = matmul_lower(weight, to_cross).addr_(weights, mean_to_cross)
+        gathered.add_cross(rows, weight.to(x.dtype))
     # W^T A^T = beta beta^T - B^{-1} A D^{-1} A^T + A G A^T
     moment = moment.tril() + moment.tril(-1).mT
     moment += torch.outer(beta, beta) - inner.complement

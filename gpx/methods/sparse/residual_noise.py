@@ -8,24 +8,17 @@ that the stream hands out has its own part of D, which no other block shares.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError
 from gpx.inference.kernel_gradient import KernelGradient
 from gpx.inference.nystrom import BlockStore, NystromSums, add_gram, nystrom_sums
 from gpx.inference.nystrom_matrix import InnerFactor
 from gpx.linalg import cholesky
 
 Structure = Literal["none", "diagonal", "blocks"]
-
-
-def require_structure(name: str, value: str, known: tuple[str, ...] = get_args(Structure)) -> None:
-    """Raise ConfigError unless ``value`` is one of ``known``."""
-    if value not in known:
-        raise ConfigError(f"{name}={value}: choose one of {', '.join(known)}")
 
 
 class ResidualNoise(ABC):
@@ -40,6 +33,10 @@ class ResidualNoise(ABC):
     clamped: Tensor
 
     @abstractmethod
+    def __init__(self, store: BlockStore, rows: slice, block: Tensor, noise: Tensor) -> None:
+        """Of the rows of ``store.x`` with their block (b, M) of A^T, and the noise variance."""
+
+    @abstractmethod
     def whiten(self, right: Tensor) -> Tensor:
         """C^{-1} right (b, c), D = C C^T; a new tensor."""
 
@@ -52,26 +49,23 @@ class ResidualNoise(ABC):
         """log det D, float64."""
 
     @abstractmethod
-    def curvature(self, scaled: Tensor, inner: Tensor, weights: Tensor) -> Tensor:
-        """The part of S^{-1} - p p^T, S = Q_xx + D, that R covers: its diagonal (b,) or all (b, b).
+    def gradient(
+        self, rows: slice, block: Tensor, inverse: Tensor, weights: Tensor, gathered: KernelGradient
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """What these rows say to the gradient of the evidence, S = Q_xx + D.
+
+        With G the part of S^{-1} - p p^T that R covers, its diagonal or all of it.
 
         Args:
-            scaled (b, M): D^{-1} A^T.
-            inner (b, M): D^{-1} A^T B^{-1}.
+            rows, block (b, M): these rows, and theirs of A^T.
+            inverse (M, M): B^{-1}.
             weights (b,): p = S^{-1} r.
+            gathered: takes -G / 2, the derivative with respect to the entries of K in R.
+
+        Returns:
+            G A^T (b, M), -D^{-1} A^T B^{-1} + G A^T (b, M), and tr(S^{-1} - p p^T) over these rows
+            in float64. What was clamped has no part in G.
         """
-
-    @abstractmethod
-    def apply(self, curvature: Tensor, right: Tensor) -> Tensor:
-        """The curvature times right (b, M); what was clamped counts as zero."""
-
-    @abstractmethod
-    def trace_of(self, curvature: Tensor) -> Tensor:
-        """Sum of all its diagonal, float64."""
-
-    @abstractmethod
-    def add_gradient(self, gradient: KernelGradient, rows: slice, curvature: Tensor) -> None:
-        """Add the derivative with respect to the entries of K that R holds: -curvature / 2."""
 
 
 class DiagonalNoise(ResidualNoise):
@@ -97,22 +91,19 @@ class DiagonalNoise(ResidualNoise):
         """The sum of logarithms."""
         return self.values.double().log().sum()
 
-    def curvature(self, scaled: Tensor, inner: Tensor, weights: Tensor) -> Tensor:
-        """1 / D_nn - a_n^T B^{-1} a_n / D_nn^2 - p_n^2."""
-        # rows of A^T B^{-1} A D^{-1} meet those of their own index alone
-        return self.values.reciprocal() - torch.linalg.vecdot(inner, scaled) - weights.square()
-
-    def apply(self, curvature: Tensor, right: Tensor) -> Tensor:
-        """Row by row."""
-        return right * curvature.masked_fill(self.clamped, 0.0).unsqueeze(1)
-
-    def trace_of(self, curvature: Tensor) -> Tensor:
-        """The sum: clamped points keep their noise."""
-        return curvature.double().sum()
-
-    def add_gradient(self, gradient: KernelGradient, rows: slice, curvature: Tensor) -> None:
-        """Of k(x_n, x_n)."""
-        gradient.add_diagonal(rows, -0.5 * curvature.masked_fill(self.clamped, 0.0))
+    def gradient(
+        self, rows: slice, block: Tensor, inverse: Tensor, weights: Tensor, gathered: KernelGradient
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """G_nn = 1 / D_nn - a_n^T B^{-1} a_n / D_nn^2 - p_n^2. Cost: b M^2."""
+        explained = block @ inverse
+        scale = self.values.reciprocal()
+        diagonal = scale - torch.linalg.vecdot(explained, block) * scale.square()
+        diagonal -= weights.square()
+        trace = diagonal.double().sum()  # clamped points keep their noise
+        diagonal.masked_fill_(self.clamped, 0.0)
+        gathered.add_diagonal(rows, (-0.5 * diagonal).to(gathered.x.dtype))
+        curved = block * diagonal.unsqueeze(1)
+        return curved, torch.addcmul(curved, explained, scale.neg_().unsqueeze(1)), trace
 
 
 class BlockNoise(ResidualNoise):
@@ -144,22 +135,17 @@ class BlockNoise(ResidualNoise):
         """Of the Cholesky factor."""
         return 2.0 * self.factor.diagonal().double().log().sum()
 
-    def curvature(self, scaled: Tensor, inner: Tensor, weights: Tensor) -> Tensor:
-        """D^{-1} - D^{-1} A^T B^{-1} A D^{-1} - p p^T."""
-        found = torch.cholesky_inverse(self.factor).addmm_(inner, scaled.mT, alpha=-1.0)
-        return found.addr_(weights, weights, alpha=-1.0)
-
-    def apply(self, curvature: Tensor, right: Tensor) -> Tensor:
-        """One product."""
-        return curvature @ right
-
-    def trace_of(self, curvature: Tensor) -> Tensor:
-        """Of the diagonal."""
-        return curvature.diagonal().double().sum()
-
-    def add_gradient(self, gradient: KernelGradient, rows: slice, curvature: Tensor) -> None:
-        """Of k(x_b, x_b)."""
-        gradient.add_data(rows, rows, -0.5 * curvature)
+    def gradient(
+        self, rows: slice, block: Tensor, inverse: Tensor, weights: Tensor, gathered: KernelGradient
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """G = D^{-1} - D^{-1} A^T B^{-1} A D^{-1} - p p^T. Cost: b M^2 + 3 b^2 M + b^3."""
+        own = torch.cholesky_inverse(self.factor)
+        scaled = own @ block
+        explained = scaled @ inverse
+        curvature = own.addmm_(explained, scaled.mT, alpha=-1.0).addr_(weights, weights, alpha=-1.0)
+        gathered.add_data(rows, rows, (-0.5 * curvature).to(gathered.x.dtype))
+        curved = curvature @ block
+        return curved, curved - explained, curvature.diagonal().double().sum()
 
 
 NOISE: dict[str, type[DiagonalNoise] | type[BlockNoise]] = {
@@ -176,11 +162,13 @@ class EffectiveSums(NamedTuple):
         sums: with D^{-1/2} A^T and D^{-1/2} r in the place of A^T and r, times the root of scale.
         scale (): s where D = s I, else one.
         logdet (): log det D.
+        parts: D of every block of rows, where they were to be kept.
     """
 
     sums: NystromSums
     scale: Tensor
     logdet: Tensor
+    parts: list[ResidualNoise]
 
     def inner(self) -> InnerFactor:
         """B = I + A D^{-1} A^T with the posterior mean B^{-1} A D^{-1} r of L^{-1} u."""
@@ -188,7 +176,12 @@ class EffectiveSums(NamedTuple):
 
 
 def effective_sums(
-    store: BlockStore, residual: Tensor, noise: Tensor, structure: Structure
+    store: BlockStore,
+    residual: Tensor,
+    noise: Tensor,
+    structure: Structure,
+    *,
+    keep_parts: bool = False,
 ) -> EffectiveSums:
     """One pass over the data: n M^2 multiply-adds; blocks of b rows add n b M + n b^2 / 3.
 
@@ -197,21 +190,26 @@ def effective_sums(
         residual (n,): r = y - m(x).
         noise (): s, float64.
         structure: of D.
+        keep_parts: whether the result holds every part of D: n numbers for the diagonal, the
+            square of its size for each block.
 
     Raises:
         NotPositiveDefinite: a block of D.
     """
     x, m = store.x, store.whitener.z.shape[0]
     if structure == "none":
-        return EffectiveSums(nystrom_sums(store, residual), noise, len(x) * noise.log())
+        return EffectiveSums(nystrom_sums(store, residual), noise, len(x) * noise.log(), [])
     total = torch.zeros(m, m, dtype=torch.float64, device=x.device)
     partial = total if store.dtype == total.dtype else torch.zeros_like(total, dtype=store.dtype)
     residual = residual.to(store.dtype)
     projected = total.new_zeros(m)
     trace_error, squared, logdet = total.new_zeros(()), total.new_zeros(()), total.new_zeros(())
     clamped = torch.empty(len(x), dtype=torch.bool, device=x.device)
+    parts: list[ResidualNoise] = []
     for rows, block in store:
         part = NOISE[structure](store, rows, block, noise)
+        if keep_parts:
+            parts.append(part)
         white, target = part.whiten(block), part.whiten(residual[rows].unsqueeze(1)).squeeze(1)
         add_gram(partial, white, white)
         if partial is not total:
@@ -224,4 +222,4 @@ def effective_sums(
         clamped[rows] = part.clamped
     gram = total.tril() + total.tril(-1).mT
     sums = NystromSums(gram, projected, trace_error, squared, clamped)
-    return EffectiveSums(sums, total.new_ones(()), logdet)
+    return EffectiveSums(sums, total.new_ones(()), logdet, parts)
