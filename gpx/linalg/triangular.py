@@ -51,16 +51,6 @@ def lower_transpose_matmul(lower: Tensor, right: Tensor) -> Tensor:
     return out
 
 
-def matmul_lower(left: Tensor, lower: Tensor) -> Tensor:
-    """``left @ lower`` for dense (n, m) and lower-triangular (m, m); same cost."""
-    if _plain(lower):
-        return left @ lower
-    out = left.new_empty(left.shape)
-    for start, stop in _panels(lower.shape[0]):
-        torch.mm(left[:, start:], lower[start:, start:stop], out=out[:, start:stop])
-    return out
-
-
 def lower_of_product(left: Tensor, right: Tensor) -> Tensor:
     """``tril(left @ right.T)`` for dense (m, n) and (m, n); (m, m).
 

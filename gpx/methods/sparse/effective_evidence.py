@@ -20,7 +20,6 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import CholeskyReport, budget_in_bytes, with_gradient
-from gpx.linalg.triangular import inverse_lower, matmul_lower
 from gpx.means.base import Mean
 from gpx.methods.base.objective import Evidence, Facts, Objective
 from gpx.methods.sparse.collapsed_elbo import log_density_noise_gradient, nystrom_gradient
@@ -77,16 +76,17 @@ def effective_evidence(
     """log N(r; 0, S) with S = Q_xx + D, and its gradient.
 
     With A = L^{-1} K_zx, B = I + A D^{-1} A^T, p = S^{-1} r = D^{-1} (r - A^T beta), beta =
-    B^{-1} A D^{-1} r, and G the part of S^{-1} - p p^T where D follows K - Q (its diagonal, or its
-    diagonal blocks, or nothing):
+    B^{-1} A D^{-1} r, G the part of S^{-1} - p p^T where D follows K - Q (its diagonal, or its
+    diagonal blocks) and C = D^{-1} - G:
 
-        d/dA^T  = -D^{-1} A^T B^{-1} + p beta^T + G A^T   =: W
+        d/dA^T  = D^{-1} A^T (I - B^{-1}) - C A^T + p beta^T   =: W
         d/dK_xz = W L^{-1}
         d/dK_zz = -L^{-T} (W^T A^T) L^{-1} / 2
         d/dK_xx = -G / 2
         d/ds    = -tr(S^{-1} - p p^T) / 2
+        W^T A^T = (I - B^{-1}) A D^{-1} A^T - A C A^T + beta beta^T
 
-    Points whose k(x_n, x_n) - [Q_xx]_nn was clamped to zero lose their part of G.
+    Points whose k(x_n, x_n) - [Q_xx]_nn was clamped to zero have no part in G.
 
     Args:
         x (n, d), z (M, d), residual (n,), noise (): inputs, inducing inputs, y - m(x), noise
@@ -157,12 +157,12 @@ def _gradient(
 ) -> tuple[KernelGradient, Tensor, Tensor]:
     """The second pass: by the kernel, by the residual (n,) and by the noise ()."""
     factor, beta, m = store.whitener.factor, inner.weights, z.shape[0]
-    to_cross = inverse_lower(factor).to(store.dtype)
-    inverse = torch.cholesky_inverse(inner.factor).to(store.dtype)
-    low_mean = beta.to(store.dtype)
-    mean_to_cross = low_mean @ to_cross
+    upper, low_mean = factor.mT.to(store.dtype), beta.to(store.dtype)
+    complement = inner.complement
+    low_complement = complement.to(store.dtype)
     gathered = KernelGradient(kernel, x, z, store.whitener.features)
     by_residual, by_noise = torch.empty_like(residual), s.new_zeros(())
+    mean_to_cross = torch.linalg.solve_triangular(upper, low_mean.unsqueeze(1), upper=True)
     moment = torch.zeros_like(factor)
     partial = moment if store.dtype == moment.dtype else torch.zeros_like(moment, dtype=store.dtype)
     for number, (rows, block) in enumerate(store):
@@ -171,17 +171,18 @@ def _gradient(
         gap = residual[rows].to(store.dtype) - block @ low_mean
         weights = part.solve(gap.unsqueeze(1)).squeeze(1)
         by_residual[rows] = -weights.to(residual.dtype)
-        curved, weight, trace = part.gradient(rows, block, inverse, weights, gathered)
+        curved, weight, trace = part.gradient(rows, block, low_complement, weights, gathered)
         by_noise -= 0.5 * trace
         add_gram(partial, block, curved)
         if partial is not moment:
             moment += partial
             partial.zero_()
-        weight = matmul_lower(weight, to_cross).addr_(weights, mean_to_cross)
+        column = weight.mT  # LAPACK's layout: solved in place, without a copy
+        torch.linalg.solve_triangular(upper, column, upper=True, out=column)
+        weight.addr_(weights, mean_to_cross.squeeze(1))
         gathered.add_cross(rows, weight.to(x.dtype))
-    # W^T A^T = beta beta^T - B^{-1} A D^{-1} A^T + A G A^T
-    moment = moment.tril() + moment.tril(-1).mT
-    moment += torch.outer(beta, beta) - inner.complement
+    moment = -moment.tril() - moment.tril(-1).mT
+    moment += complement @ found.sums.gram + torch.outer(beta, beta)
     low = torch.linalg.solve_triangular(factor.mT, moment, upper=True)
     inducing = -0.5 * torch.linalg.solve_triangular(factor, low, upper=False, left=False)
     inducing = 0.5 * (inducing + inducing.mT)

@@ -50,21 +50,26 @@ class ResidualNoise(ABC):
 
     @abstractmethod
     def gradient(
-        self, rows: slice, block: Tensor, inverse: Tensor, weights: Tensor, gathered: KernelGradient
+        self,
+        rows: slice,
+        block: Tensor,
+        complement: Tensor,
+        weights: Tensor,
+        gathered: KernelGradient,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """What these rows say to the gradient of the evidence, S = Q_xx + D.
 
-        With G the part of S^{-1} - p p^T that R covers, its diagonal or all of it.
+        With G the part of S^{-1} - p p^T where D follows K - Q, and C = D^{-1} - G.
 
         Args:
             rows, block (b, M): these rows, and theirs of A^T.
-            inverse (M, M): B^{-1}.
+            complement (M, M): I - B^{-1}.
             weights (b,): p = S^{-1} r.
             gathered: takes -G / 2, the derivative with respect to the entries of K in R.
 
         Returns:
-            G A^T (b, M), -D^{-1} A^T B^{-1} + G A^T (b, M), and tr(S^{-1} - p p^T) over these rows
-            in float64. What was clamped has no part in G.
+            C A^T (b, M), D^{-1} A^T (I - B^{-1}) - C A^T (b, M), and tr(S^{-1} - p p^T) over these
+            rows in float64.
         """
 
 
@@ -92,18 +97,24 @@ class DiagonalNoise(ResidualNoise):
         return self.values.double().log().sum()
 
     def gradient(
-        self, rows: slice, block: Tensor, inverse: Tensor, weights: Tensor, gathered: KernelGradient
+        self,
+        rows: slice,
+        block: Tensor,
+        complement: Tensor,
+        weights: Tensor,
+        gathered: KernelGradient,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """G_nn = 1 / D_nn - a_n^T B^{-1} a_n / D_nn^2 - p_n^2. Cost: b M^2."""
-        explained = block @ inverse
+        """C_nn = a_n^T B^{-1} a_n / D_nn^2 + p_n^2, or 1 / D_nn where clamped. Cost: b M^2."""
+        found = block @ complement
         scale = self.values.reciprocal()
-        diagonal = scale - torch.linalg.vecdot(explained, block) * scale.square()
-        diagonal -= weights.square()
-        trace = diagonal.double().sum()  # clamped points keep their noise
-        diagonal.masked_fill_(self.clamped, 0.0)
-        gathered.add_diagonal(rows, (-0.5 * diagonal).to(gathered.x.dtype))
-        curved = block * diagonal.unsqueeze(1)
-        return curved, torch.addcmul(curved, explained, scale.neg_().unsqueeze(1)), trace
+        leverage = torch.linalg.vecdot(block, block) - torch.linalg.vecdot(found, block)
+        taken = leverage * scale.square() + weights.square()
+        trace = (scale - taken).double().sum()  # clamped points keep their noise
+        taken = torch.where(self.clamped, scale, taken)
+        gathered.add_diagonal(rows, (0.5 * (taken - scale)).to(gathered.x.dtype))
+        curved = block * taken.unsqueeze(1)
+        found *= scale.unsqueeze(1)
+        return curved, found.sub_(curved), trace
 
 
 class BlockNoise(ResidualNoise):
@@ -136,16 +147,22 @@ class BlockNoise(ResidualNoise):
         return 2.0 * self.factor.diagonal().double().log().sum()
 
     def gradient(
-        self, rows: slice, block: Tensor, inverse: Tensor, weights: Tensor, gathered: KernelGradient
+        self,
+        rows: slice,
+        block: Tensor,
+        complement: Tensor,
+        weights: Tensor,
+        gathered: KernelGradient,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """G = D^{-1} - D^{-1} A^T B^{-1} A D^{-1} - p p^T. Cost: b M^2 + 3 b^2 M + b^3."""
-        own = torch.cholesky_inverse(self.factor)
-        scaled = own @ block
-        explained = scaled @ inverse
-        curvature = own.addmm_(explained, scaled.mT, alpha=-1.0).addr_(weights, weights, alpha=-1.0)
-        gathered.add_data(rows, rows, (-0.5 * curvature).to(gathered.x.dtype))
-        curved = curvature @ block
-        return curved, curved - explained, curvature.diagonal().double().sum()
+        """C = D^{-1} A^T B^{-1} A D^{-1} + p p^T. Cost: b M^2 + 3 b^2 M + b^3."""
+        inverse = torch.cholesky_inverse(self.factor)
+        scaled = inverse @ block
+        found = scaled @ complement
+        taken = torch.addr((scaled - found) @ scaled.mT, weights, weights)
+        inverse -= taken
+        gathered.add_data(rows, rows, (-0.5 * inverse).to(gathered.x.dtype))
+        curved = taken @ block
+        return curved, found.sub_(curved), inverse.diagonal().double().sum()
 
 
 NOISE: dict[str, type[DiagonalNoise] | type[BlockNoise]] = {
