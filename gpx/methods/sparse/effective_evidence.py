@@ -139,7 +139,7 @@ def effective_evidence(
 def _bytes_of_parts(store: BlockStore, structure: Structure) -> int:
     """That D of all blocks of rows takes."""
     each = [rows.stop - rows.start for rows in store.rows]
-    numbers = sum(b * b for b in each) if structure == "blocks" else 2 * sum(each)
+    numbers = sum(b * b for b in each) if structure == "blocks" else 3 * sum(each)
     return numbers * store.dtype.itemsize
 
 

@@ -78,7 +78,8 @@ class DiagonalNoise(ResidualNoise):
 
     def __init__(self, store: BlockStore, rows: slice, block: Tensor, noise: Tensor) -> None:
         gap = store.whitener.kernel.diagonal(store.x[rows]).detach()
-        gap = gap.to(block.dtype) - torch.linalg.vecdot(block, block)
+        self.explained = torch.linalg.vecdot(block, block)
+        gap = gap.to(block.dtype) - self.explained
         self.clamped = gap < 0.0
         gap.clamp_(min=0.0)
         self.trace = gap.double().sum()
@@ -107,14 +108,15 @@ class DiagonalNoise(ResidualNoise):
         """C_nn = a_n^T B^{-1} a_n / D_nn^2 + p_n^2, or 1 / D_nn where clamped. Cost: b M^2."""
         found = block @ complement
         scale = self.values.reciprocal()
-        leverage = torch.linalg.vecdot(block, block) - torch.linalg.vecdot(found, block)
+        leverage = self.explained - torch.linalg.vecdot(found, block)
         taken = leverage * scale.square() + weights.square()
         trace = (scale - taken).double().sum()  # clamped points keep their noise
         taken = torch.where(self.clamped, scale, taken)
         gathered.add_diagonal(rows, (0.5 * (taken - scale)).to(gathered.x.dtype))
         curved = block * taken.unsqueeze(1)
         found *= scale.unsqueeze(1)
-        return curved, found.sub_(curved), trace
+        found -= curved
+        return curved, found, trace
 
 
 class BlockNoise(ResidualNoise):
@@ -162,7 +164,8 @@ class BlockNoise(ResidualNoise):
         inverse -= taken
         gathered.add_data(rows, rows, (-0.5 * inverse).to(gathered.x.dtype))
         curved = taken @ block
-        return curved, found.sub_(curved), inverse.diagonal().double().sum()
+        found -= curved
+        return curved, found, inverse.diagonal().double().sum()
 
 
 NOISE: dict[str, type[DiagonalNoise] | type[BlockNoise]] = {
