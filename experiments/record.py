@@ -43,6 +43,7 @@ TITLES = {
     "iterative": "Evidence by iterative solvers: measurements",
     "selectors": "Where inducing points start",
     "reweighted": "Re-weighted basis kernels: reproductions",
+    "sparse_family": "The sparse family: effective priors beside exact inference",
     "qsgp": "Quadruply stochastic Gaussian processes: reproductions",
 }
 
