@@ -12,6 +12,9 @@ measures them, before and after training):
 - ``rpcholesky``: between the two; points of the data, with a guarantee on the trace error.
 - ``dpp``: near ``rpcholesky`` and much dearer; ``rls``, ``rls_adaptive``: points of the data with a
   guarantee on the largest error; ``uniform``: the baseline, for nothing.
+
+``ivm`` and ``information_gain`` (``InformativeVectors``) choose rows for a subset of data
+(approx=sod), by the noise and the targets as well.
 """
 
 from gpx.inducing.base import Selection, Selector, require_selector
@@ -23,6 +26,7 @@ from gpx.inducing.conditional_variance import (
 from gpx.inducing.determinantal import Determinantal
 from gpx.inducing.eigenfunctions import Eigenfunctions
 from gpx.inducing.features import InducingFeatures, Points
+from gpx.inducing.informative import InformativeVectors
 from gpx.inducing.kmeans import KMeans
 from gpx.inducing.partition import (
     Blocks,
@@ -45,6 +49,7 @@ __all__ = [
     "Eigenvectors",
     "GreedyConditionalVariance",
     "InducingFeatures",
+    "InformativeVectors",
     "KMeans",
     "Partition",
     "Points",

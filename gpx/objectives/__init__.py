@@ -11,6 +11,7 @@ from gpx.methods.exact.iterative_mll import IterativeMLL
 from gpx.methods.exact.marginal_likelihood import MarginalLikelihood
 from gpx.methods.experts.evidence import ExpertsMLL
 from gpx.methods.experts.mixture import HardCutEvidence
+from gpx.methods.exact.subset_of_data import SubsetEvidence
 from gpx.methods.grid.gcv import GCV
 from gpx.methods.grid.mll import GridMLL
 from gpx.methods.nearest.swsgp_objective import SWSGPObjective
@@ -57,6 +58,7 @@ __all__ = [
     "SparseSpectrumELBO",
     "SparseSpectrumEvidence",
     "VecchiaMLL",
+    "SubsetEvidence",
     "WeightSpaceELBO",
     "exact_site_elbo",
 ]

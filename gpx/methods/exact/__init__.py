@@ -5,6 +5,7 @@ from gpx.methods.exact.exact_mll import ExactMLL
 from gpx.methods.exact.iterative_mll import IterativeMLL
 from gpx.methods.exact.marginal_likelihood import MarginalLikelihood
 from gpx.methods.exact.model import ExactGP, ExactPosterior
+from gpx.methods.exact.subset_of_data import SubsetEvidence, SubsetOfData
 
 __all__ = [
     "BarelyBiasedMLL",
@@ -13,4 +14,6 @@ __all__ = [
     "ExactPosterior",
     "IterativeMLL",
     "MarginalLikelihood",
+    "SubsetEvidence",
+    "SubsetOfData",
 ]

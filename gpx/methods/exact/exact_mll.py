@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -14,7 +14,8 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import CholeskyReport, upper_solve, with_gradient
-from gpx.methods.base.objective import Evidence, Facts, Objective
+from gpx.means.base import Mean
+from gpx.methods.base.objective import Evidence, Facts, Kind, Objective
 from gpx.methods.exact.model import ExactModel, noisy_cholesky, row_blocks
 
 LOG_TWO_PI = math.log(2.0 * math.pi)
@@ -93,6 +94,36 @@ def log_marginal_likelihood(
     return terms, ExactGradient(-alpha, noise_gradient, gathered), report
 
 
+class GaussianRegression(Protocol):
+    """The parts of which exact evidence is made."""
+
+    kernel: Kernel
+    mean: Mean
+    likelihood: Gaussian
+
+
+def exact_evidence(model: GaussianRegression, x: Tensor, y: Tensor, kind: Kind) -> Evidence:
+    """Log marginal likelihood of x (n, d), y (n,) with its gradient, as evidence of this kind.
+
+    Raises:
+        DataError: targets that are not finite.
+    """
+    residual, noise = y - model.mean(x), model.likelihood.noise_variance
+    require_finite(residual)
+    terms, gradient, report = log_marginal_likelihood(
+        model.kernel, x, residual, noise, gradient=torch.is_grad_enabled()
+    )
+    value = terms.fit + terms.complexity + terms.constant
+    if gradient is not None:
+        value = with_gradient(
+            value,
+            [residual, noise, *gradient.kernel.inputs()],
+            [gradient.residual, gradient.noise, *gradient.kernel.gradients()],
+        )
+    facts: Facts = {"solver": "cholesky", "jitter": report.jitter}
+    return Evidence(value, kind, terms._asdict(), report, facts)
+
+
 class ExactMLL(Objective[ExactModel]):
     """Log marginal likelihood of an ``ExactGP`` with Gaussian noise.
 
@@ -110,18 +141,4 @@ class ExactMLL(Objective[ExactModel]):
     ) -> Evidence:
         """Log marginal likelihood in nats, in float64; parts are those of ``ExactTerms``."""
         self.check(model)
-        residual = y - model.mean(x)
-        require_finite(residual)
-        noise = model.likelihood.noise_variance
-        terms, gradient, report = log_marginal_likelihood(
-            model.kernel, x, residual, noise, gradient=torch.is_grad_enabled()
-        )
-        value = terms.fit + terms.complexity + terms.constant
-        if gradient is not None:
-            value = with_gradient(
-                value,
-                [residual, noise, *gradient.kernel.inputs()],
-                [gradient.residual, gradient.noise, *gradient.kernel.gradients()],
-            )
-        facts: Facts = {"solver": "cholesky", "jitter": report.jitter}
-        return Evidence(value, self.kind, terms._asdict(), report, facts)
+        return exact_evidence(model, x, y, self.kind)

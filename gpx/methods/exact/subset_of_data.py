@@ -1,0 +1,150 @@
+"""Subset of data: an exact Gaussian process on chosen rows."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from gpx.errors import ConfigError
+from gpx.inducing import InformativeVectors, Selector, Uniform
+from gpx.inducing.base import settled_size, subset
+from gpx.inducing.kmeans import distance_unit, nearest_centre
+from gpx.kernels.base import Kernel
+from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.gaussian import Gaussian
+from gpx.means.base import Mean
+from gpx.methods.base.model import Model
+from gpx.methods.base.objective import Evidence, Objective
+from gpx.methods.exact.exact_mll import exact_evidence
+from gpx.methods.exact.model import ExactPosterior
+
+
+class SubsetOfData(Model):
+    """Exact Gaussian process regression on M of n rows: the baseline of sparse methods.
+
+    At given hyperparameters its variances are never below those of all the data. Hyperparameters
+    that are learned from a badly chosen subset may still be overconfident.
+
+    Args:
+        kernel, mean, likelihood: the likelihood must be Gaussian.
+        num_points: M.
+        num_data: n when it is known; M is then at most n, so that defaults serve small data too.
+        selector: how ``initialise`` chooses rows, once: an ``InformativeVectors`` or a selector of
+            inducing points; of those that give other points than rows (``KMeans``) the nearest row
+            to each is taken. None: ``Uniform``.
+
+    Attributes:
+        rows (M,): the chosen rows of the training data; empty until ``initialise``.
+
+    Cost: M^3 per evaluation, none of it depends on n; prediction M^2 per row.
+    """
+
+    data_sized: ClassVar[tuple[str, ...]] = ("rows",)
+    kernel: Kernel
+    mean: Mean
+    likelihood: Gaussian
+    rows: Tensor
+
+    def __init__(
+        self,
+        *,
+        kernel: Kernel,
+        mean: Mean,
+        likelihood: Gaussian,
+        num_points: int = 1000,
+        num_data: int | None = None,
+        selector: Selector | InformativeVectors | None = None,
+    ) -> None:
+        super().__init__()
+        if num_points < 1:
+            raise ConfigError(f"num_points must be at least 1, got {num_points}")
+        self.kernel, self.mean, self.likelihood = kernel, mean, likelihood
+        self.selector = Uniform() if selector is None else selector
+        if not isinstance(self.selector, (Selector, InformativeVectors)):
+            raise ConfigError(
+                f"{selector!r} chooses no rows: give a selector of gpx.inducing, such as "
+                "gpx.inducing.InformativeVectors()"
+            )
+        self.num_points = num_points if num_data is None else min(num_points, num_data)
+        self._asked = num_points
+        self.register_buffer("rows", torch.zeros(0, dtype=torch.long))
+
+    def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
+        """M where more were asked for than there are data."""
+        settled = settled_size(self._asked, self.num_points)
+        return {"num_points": value for value in settled.values()}
+
+    @torch.no_grad()
+    def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
+        """Choose the rows at the current hyperparameters. Cost: the selector's.
+
+        Raises:
+            DataError: fewer data than rows asked for.
+        """
+        if isinstance(self.selector, InformativeVectors):
+            self.rows = self.selector.rows(
+                x,
+                y - self.mean(x),
+                self.kernel,
+                self.likelihood.noise_variance,
+                self.num_points,
+                generator=generator,
+            )
+            return
+        selection = self.selector.select(x, self.kernel, self.num_points, generator=generator)
+        rows = selection.indices
+        if rows is None:
+            unit = distance_unit(x, self.kernel)
+            rows = nearest_centre(selection.points / unit, x / unit).unique()
+        if len(rows) < self.num_points:  # two centres had the same nearest row
+            free = torch.ones(len(x), dtype=torch.bool, device=x.device)
+            free[rows] = False
+            rest = free.nonzero().squeeze(1)
+            rows = torch.cat([rows, rest[subset(len(rest), self.num_points - len(rows), x, generator)]])
+        self.rows = rows
+
+    def condition(self, x: Tensor, y: Tensor) -> ExactPosterior:
+        """Posterior given the chosen rows of x (n, d) and y (n,).
+
+        Raises:
+            DataError: targets that are not finite.
+        """
+        posterior = self.new_posterior()
+        posterior.condition_(x[self.rows], y[self.rows])
+        return posterior
+
+    def new_posterior(self) -> ExactPosterior:
+        """As in ``Model``."""
+        return ExactPosterior(self.kernel, self.mean, self.likelihood)
+
+
+@runtime_checkable
+class SubsetModel(Protocol):
+    """What the evidence of a subset asks of a model."""
+
+    kernel: Kernel
+    mean: Mean
+    likelihood: Gaussian
+    rows: Tensor
+
+
+class SubsetEvidence(Objective[SubsetModel]):
+    """Log marginal likelihood of the chosen rows alone: an estimate of nothing beyond them.
+
+    Cost and source: ``log_marginal_likelihood`` of M rows.
+    """
+
+    batching = "full"
+    kind = "estimate"
+    models = (SubsetModel,)
+    made_for = "SubsetOfData"
+    likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
+
+    def evidence(
+        self, model: SubsetModel, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    ) -> Evidence:
+        """Nats of the M rows, in float64; parts are those of ``ExactTerms``."""
+        self.check(model)
+        return exact_evidence(model, x[model.rows], y[model.rows], self.kind)
