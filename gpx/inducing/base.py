@@ -102,7 +102,12 @@ def require_selector(value: object) -> Selector:
     Raises:
         ConfigError: it is something else, such as the name that earlier versions took.
     """
-    if not isinstance(value, Selector):
+    if not isinstance(value, Selector | str):
+        raise ConfigError(
+            f"{type(value).__name__} does not place inducing points: give a selector of "
+            "gpx.inducing, such as KMeans()"
+        )
+    if isinstance(value, str):
         raise ConfigError(
             f"selector={value!r} is no selector of inducing points: give an instance, such as "
             "gpx.inducing.KMeans()"

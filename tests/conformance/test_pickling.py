@@ -108,6 +108,11 @@ MODELS = {
     "ExactGP": lambda: models.ExactGP(**parts()),
     "ExactGP, iterative": lambda: models.ExactGP(**parts(), solver="iterative"),
     "SGPR": lambda: models.SGPR(**parts(), num_inputs=2, num_inducing=7),
+    "EffectivePrior": lambda: models.EffectivePrior(**parts(), num_inputs=2, num_inducing=7),
+    "EffectivePrior, PIC": lambda: models.EffectivePrior(
+        **parts(), num_inputs=2, num_inducing=7, prior="pic", num_blocks=3
+    ),
+    "SubsetOfData": lambda: models.SubsetOfData(**parts(), num_points=9),
     "CGLB": lambda: models.CGLB(**parts(), num_inputs=2, num_data=36, num_inducing=7),
     "SVGP": lambda: models.SVGP(**parts(), num_inputs=2, num_inducing=7),
     "GridGP": lambda: models.GridGP(**parts()),

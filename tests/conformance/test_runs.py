@@ -37,6 +37,11 @@ RUNS = {
     "local_experts": [*ARM, "trainer.max_steps=8", "approx.num_experts=3"],
     "mixture_of_experts": [*ARM, "trainer.max_steps=4", "approx.num_experts=2"],
     "transductive": [*ARM, "trainer.max_steps=8", "approx.num_experts=2"],
+    **{
+        name: [*ARM, "trainer.max_steps=8", "approx.num_inducing=40"]
+        for name in ("sor", "dtc", "fitc", "fic", "pitc", "pic")
+    },
+    "sod": [*ARM, "trainer.max_steps=8", "approx.num_points=60"],
     "grid": ["data=toy1d", "trainer.max_steps=8"],
     "grief": [*ARM, "trainer.max_steps=6", "approx.num_eigenfunctions=60"],
     "laplace": [*CLASSES, "trainer.max_steps=8"],

@@ -1,0 +1,121 @@
+"""Subset of data: exact on its rows, exact at M = n, never more certain than all the data."""
+
+import pytest
+import torch
+
+from gpx.errors import ConfigError, DataError
+from gpx.inducing import GreedyConditionalVariance, InformativeVectors, KMeans, Uniform
+from gpx.kernels import RBF
+from gpx.likelihoods import Gaussian, StudentT
+from gpx.means import Constant
+from gpx.models import SVGP, ExactGP, SubsetOfData
+from gpx.objectives import ExactMLL, SubsetEvidence
+
+SELECTORS = {
+    "uniform": Uniform,
+    "kmeans": KMeans,
+    "greedy": GreedyConditionalVariance,
+    "ivm": InformativeVectors,
+    "information_gain": lambda: InformativeVectors("information_gain"),
+}
+
+
+def data(n=40):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(n, 2, generator=generator, dtype=torch.float64)
+    y = (2.0 * x).sin().sum(1) + 0.2 * torch.randn(n, generator=generator, dtype=torch.float64)
+    return x, y, x[:15] * 1.2 + 0.1
+
+
+def parts():
+    return {
+        "kernel": RBF(2, lengthscale=0.8, outputscale=1.3),
+        "mean": Constant(0.2),
+        "likelihood": Gaussian(0.1),
+    }
+
+
+def made(selector=None, points=12, **options):
+    x, y, new = data()
+    model = SubsetOfData(**parts(), num_points=points, selector=selector, **options).double()
+    model.initialise(x, y, generator=torch.Generator().manual_seed(1))
+    return model, x, y, new
+
+
+def exact(x, y):
+    return ExactGP(**parts()).double(), x, y
+
+
+@pytest.mark.parametrize("name", SELECTORS)
+def test_evidence_and_posterior_are_exact_on_the_chosen_rows(name):
+    model, x, y, new = made(SELECTORS[name]())
+    rows = model.rows
+    assert len(rows.unique()) == 12
+    other, few, targets = exact(x[rows], y[rows])
+    found = SubsetEvidence().evidence(model, x, y)
+    want = ExactMLL().evidence(other, few, targets).value
+    torch.testing.assert_close(found.value, want, rtol=1e-12, atol=0)
+    assert found.kind == "estimate"
+    for a, b in zip(
+        torch.autograd.grad(found.value, list(model.parameters())),
+        torch.autograd.grad(want, list(other.parameters())),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+    mine, theirs = model.condition(x, y).predict(new), other.condition(few, targets).predict(new)
+    torch.testing.assert_close(mine.mean, theirs.mean, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(mine.variance, theirs.variance, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", SELECTORS)
+def test_all_rows_are_the_exact_process(name):
+    model, x, y, new = made(SELECTORS[name](), points=40)
+    assert sorted(model.rows.tolist()) == list(range(40))
+    other, _, _ = exact(x, y)
+    want = ExactMLL().evidence(other, x, y).value
+    torch.testing.assert_close(SubsetEvidence().evidence(model, x, y).value, want)
+    a, b = model.condition(x, y).predict(new), other.condition(x, y).predict(new)
+    torch.testing.assert_close(a.mean, b.mean, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(a.variance, b.variance, rtol=1e-9, atol=1e-9)
+
+
+def test_a_subset_is_never_more_certain_than_all_the_data():
+    model, x, y, new = made()
+    other, _, _ = exact(x, y)
+    few = model.condition(x, y).predict(new).variance
+    assert (few > other.condition(x, y).predict(new).variance).all()
+
+
+def test_rows_nearest_to_centres_and_the_same_row_twice():
+    x, y, _ = data()
+    x[:30] = x[0]  # clusters fall together
+    model = SubsetOfData(**parts(), num_points=12, selector=KMeans()).double()
+    model.initialise(x, y, generator=torch.Generator().manual_seed(1))
+    assert len(model.rows.unique()) == 12
+
+
+def test_what_does_not_fit_is_said():
+    x, y, _ = data()
+    draws = torch.Generator().manual_seed(0)
+    with pytest.raises(ConfigError, match="num_points must be at least 1"):
+        SubsetOfData(**parts(), num_points=0)
+    with pytest.raises(ConfigError, match="'ivm' chooses no rows"):
+        SubsetOfData(**parts(), selector="ivm")
+    with pytest.raises(DataError, match="41 rows were asked for but there are only 40"):
+        SubsetOfData(**parts(), num_points=41, selector=InformativeVectors()).double().initialise(
+            x, y, generator=draws
+        )
+    with pytest.raises(ConfigError, match="InformativeVectors does not place inducing points"):
+        SVGP(**parts(), num_inputs=2, selector=InformativeVectors())
+    model, x, y, _ = made()
+    model.likelihood = StudentT().double()
+    with pytest.raises(ConfigError, match="needs the Gaussian likelihood, got StudentT"):
+        SubsetEvidence().evidence(model, x, y)
+
+
+def test_a_default_serves_small_data():
+    model = SubsetOfData(**parts(), num_points=1000, num_data=40)
+    assert model.num_points == 40
+    x, _, _ = data()
+    settled = {"num_points": (40, "one per training point, 1,000 were asked for")}
+    assert model.settle(x) == settled
