@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from gpx.data_sized import DataSized
+from gpx.errors import ShapeError
 from gpx.inducing.kmeans import KMeans, distance_unit, nearest_centre
 from gpx.kernels.base import Kernel
 
@@ -44,7 +45,15 @@ class Partition(DataSized):
         self.place(KMeans()(x, kernel, num, generator=generator), unit)
 
     def labels(self, x: Tensor) -> Tensor:
-        """Number of the block (n,) of each row of x (n, d). Cost: n K d; no n x K array."""
+        """Number of the block (n,) of each row of x (n, d). Cost: n K d; no n x K array.
+
+        Raises:
+            ShapeError: another number of inputs.
+        """
+        if x.shape[1] != len(self.unit):
+            raise ShapeError(
+                f"inputs have {x.shape[1]} columns and the blocks were made for {len(self.unit)}"
+            )
         return nearest_centre(x.detach() / self.unit, self.centres / self.unit)
 
     def order(self, x: Tensor) -> tuple[Tensor, list[int]]:

@@ -73,8 +73,8 @@ class SubsetOfData(Model):
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
         """M where more were asked for than there are data."""
-        settled = settled_size(self._asked, self.num_points)
-        return {"num_points": value for value in settled.values()}
+        found = settled_size(self._asked, self.num_points)
+        return {"num_points": found["num_inducing"]} if found else {}
 
     @torch.no_grad()
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
@@ -102,7 +102,9 @@ class SubsetOfData(Model):
             free = torch.ones(len(x), dtype=torch.bool, device=x.device)
             free[rows] = False
             rest = free.nonzero().squeeze(1)
-            rows = torch.cat([rows, rest[subset(len(rest), self.num_points - len(rows), x, generator)]])
+            rows = torch.cat(
+                [rows, rest[subset(len(rest), self.num_points - len(rows), x, generator)]]
+            )
         self.rows = rows
 
     def condition(self, x: Tensor, y: Tensor) -> ExactPosterior:

@@ -116,7 +116,8 @@ def effective_evidence(
         inner = found.inner()
         sums = found.sums
         terms = EffectiveTerms(
-            fit=0.5 * (torch.dot(sums.projected, inner.weights) - sums.squared_residual)
+            fit=0.5
+            * (torch.dot(sums.projected, inner.weights) - sums.squared_residual)
             / found.scale,
             complexity=-inner.factor.diagonal().log().sum() - 0.5 * found.logdet,
             constant=s.new_tensor(-0.5 * n * LOG_TWO_PI),

@@ -181,7 +181,9 @@ class BlockPosterior(SGPRPosterior):
         for number in labels.unique().tolist():
             part, known = None, self._block(number)
             if known.stop > known.start:
-                store = BlockStore(whitener, self.inputs[known], bounds=[0, known.stop - known.start])
+                store = BlockStore(
+                    whitener, self.inputs[known], bounds=[0, known.stop - known.start]
+                )
                 ((own, low),) = store
                 part = BlockNoise(store, own, low, self.noise)
                 solved = part.whiten(low)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, get_args
@@ -161,8 +162,8 @@ class EffectivePrior(Model):
         placed = torch.as_tensor(centres, dtype=self.inducing_points.dtype)
         if placed.ndim != 2 or placed.shape[1] != num_inputs or not len(placed):
             raise ConfigError(
-                f"block_centres have shape {tuple(placed.shape)}, expected (K, {num_inputs}): a row "
-                "for each block"
+                f"block_centres have shape {tuple(placed.shape)}, expected (K, {num_inputs}): a "
+                "row for each block"
             )
         self.partition.place(placed, torch.ones(num_inputs))
 
@@ -202,7 +203,7 @@ class EffectivePrior(Model):
                 )
             self.partition.place_by_kmeans(x, self.kernel, self.num_blocks, generator=generator)
             _, bounds = self.partition.order(x)
-            sizes = [b - a for a, b in zip(bounds, bounds[1:], strict=False)]
+            sizes = [b - a for a, b in itertools.pairwise(bounds)]
             self.note = f"{len(sizes)} blocks of {min(sizes)} to {max(sizes)} training points"
         if self.structure == "none" and self.fit_noise:
             with torch.no_grad():

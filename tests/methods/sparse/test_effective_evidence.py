@@ -92,9 +92,7 @@ def test_gradcheck_of_the_plain_function(structure):
             bounds=[0, 5, 5, 12],
         )
         known = [gradient.residual, gradient.noise, *gradient.kernel.gradients()]
-        return with_gradient(
-            sum(terms), [residual, noise, *gradient.kernel.inputs()], known
-        )
+        return with_gradient(sum(terms), [residual, noise, *gradient.kernel.inputs()], known)
 
     z = model.inducing_points.detach().clone().requires_grad_()
     noise = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
@@ -231,5 +229,12 @@ def test_a_block_without_a_factor_is_an_error_not_a_jitter():
         noise = torch.tensor(-1.0, dtype=torch.float64)
     with pytest.raises(NotPositiveDefinite, match="of a block of 70 points"):
         effective_evidence(
-            model.kernel, x, model.inducing_points, y, noise, "blocks", gradient=False, bounds=[0, 70]
+            model.kernel,
+            x,
+            model.inducing_points,
+            y,
+            noise,
+            "blocks",
+            gradient=False,
+            bounds=[0, 70],
         )

@@ -1,6 +1,7 @@
 """Effective priors as models: posteriors against dense definitions, limits, blocks, bad input."""
 
 import io
+import itertools
 
 import effective_priors
 import pytest
@@ -180,7 +181,7 @@ def test_blocks_are_clusters_of_the_inputs_with_a_size_that_fits(prior):
     labels = model.partition.labels(x)[order]
     assert bounds[0] == 0
     assert bounds[-1] == 60
-    for number, (start, stop) in enumerate(zip(bounds, bounds[1:], strict=False)):
+    for number, (start, stop) in enumerate(itertools.pairwise(bounds)):
         assert (labels[start:stop] == number).all()
     # the nearest centre, by brute force in units of the lengthscale
     gaps = torch.cdist(new, model.partition.centres)
@@ -242,9 +243,9 @@ def test_functions_of_sor_need_no_spectral_density():
 
 def test_which_inducing_points_are_trained():
     for prior in PRIORS:
-        model, x, y, _ = made(prior)
+        model, x, _, _ = made(prior)
         assert model.inducing_points.requires_grad == (prior not in ("sor", "dtc"))
-        model, x, y, _ = made(prior, train_inducing=False, selector=Uniform())
+        model, x, _, _ = made(prior, train_inducing=False, selector=Uniform())
         assert not model.inducing_points.requires_grad
         assert (torch.cdist(model.inducing_points, x).min(1).values == 0.0).all()
 
@@ -303,6 +304,4 @@ def test_more_inducing_points_or_blocks_than_data_are_said():
             **parts(), num_inputs=2, num_inducing=7, prior="pic", num_blocks=70
         ).double().initialise(x, y, generator=draws)
     capped = EffectivePrior(**parts(), num_inputs=2, num_inducing=70, num_data=60)
-    assert capped.settle(x) == {
-        "num_inducing": (60, "one per training point, 70 were asked for")
-    }
+    assert capped.settle(x) == {"num_inducing": (60, "one per training point, 70 were asked for")}
