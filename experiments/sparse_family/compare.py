@@ -7,8 +7,8 @@
 
 Protocol: squared exponential kernel with one lengthscale per input, constant mean, hyperparameters
 start at an exact GP on up to 1000 rows, inducing points at k-means centres (SoD: random rows),
-each method trained by its own evidence with L-BFGS (SVGP: Adam). kin40k: 10,000 training and 30,000 test
-rows as published, of a permutation of ours. Cells that have a row are not repeated.
+each method trained by its own evidence with L-BFGS (SVGP: Adam). kin40k: 10,000 training and
+30,000 test rows as published, of a permutation of ours. Cells that have a row are not repeated.
 """
 
 from __future__ import annotations
