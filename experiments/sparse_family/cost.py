@@ -1,0 +1,146 @@
+"""What one evidence and its gradient cost: effective priors beside SGPR, in one run.
+
+    python experiments/sparse_family/cost.py            # kin40k, 10,000 rows, 512 inducing points
+    python experiments/sparse_family/cost.py --rows 2000 --repeats 3
+
+Processor time of one thread, methods in turn; medians after one evaluation that does not count.
+Memory is what one evaluation adds to the peak of a process of its own, after a tiny one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch
+from record import Checks, write
+from torch import Tensor
+
+from gpx.data import load as load_data
+from gpx.kernels import RBF, Kernel, Matern32
+from gpx.likelihoods import Gaussian
+from gpx.means import Constant
+from gpx.models import SGPR, EffectivePrior
+from gpx.objectives import CollapsedELBO, EffectiveEvidence
+from gpx.training.build import build
+from gpx.training.composition import composed
+
+HERE = Path(__file__).resolve().parent
+KERNELS: dict[str, type[RBF] | type[Matern32]] = {"rbf": RBF, "matern32": Matern32}
+METHODS = ["sgpr", "dtc", "fitc", "pitc"]
+"""FIC costs what FITC does, PIC what PITC does, SoR what DTC does. All train Z here."""
+LIMIT = 1.3
+"""FITC's time and memory over SGPR's."""
+
+
+def rows_of_kin40k(n: int) -> tuple[Tensor, Tensor]:
+    """Standardised inputs and targets, float64."""
+    data = load_data(build(composed(["approx=sgpr", "data=kin40k"]), "data"), task="regression")
+    return data.train_x[:n].double(), data.train_y[:n].double()
+
+
+def step_of(method: str, kernel: Kernel, x: Tensor, y: Tensor, m: int) -> Callable[[], None]:
+    """One evaluation with its gradient."""
+    parts = {"kernel": kernel, "mean": Constant(), "likelihood": Gaussian(0.1)}
+    sizes = {"num_inputs": x.shape[1], "num_inducing": m}
+    if method == "sgpr":
+        model, objective = SGPR(**parts, **sizes).double(), CollapsedELBO()
+    else:
+        if method == "pitc":
+            sizes["block_centres"] = x[: max(1, len(x) // m)]
+        made = EffectivePrior(**parts, **sizes, prior=method, train_inducing=True)
+        model, objective = made.double(), EffectiveEvidence()
+    model.place(x[:m])
+
+    def step() -> None:
+        objective.evidence(model, x, y).value.backward()
+
+    return step
+
+
+def peak_kib() -> int:
+    """High-water mark of this process's memory."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM"):
+            return int(line.split()[1])
+    return 0
+
+
+def added_mib(method: str, kernel: str, rows: int, inducing: int) -> float:
+    """Measured in a process of its own."""
+    options = ["--memory-of", method, "--kernel", kernel, "--rows", rows, "--inducing", inducing]
+    command = [sys.executable, __file__, *map(str, options)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return float(json.loads(done.stdout.splitlines()[-1]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--rows", type=int, default=10_000)
+    parser.add_argument("--inducing", type=int, default=512)
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--memory-of", choices=METHODS, help=argparse.SUPPRESS)
+    parser.add_argument("--kernel", choices=[*KERNELS], help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    x, y = rows_of_kin40k(options.rows)
+    m, d = options.inducing, x.shape[1]
+    if options.memory_of:
+        kernel = KERNELS[options.kernel](d, lengthscale=2.0)
+        step_of(options.memory_of, kernel, x[:200], y[:200], 10)()
+        before = peak_kib()
+        step_of(options.memory_of, kernel, x, y, m)()
+        print(json.dumps((peak_kib() - before) / 1024))
+        return
+    table = []
+    for name, kind in KERNELS.items():
+        steps = {k: step_of(k, kind(d, lengthscale=2.0), x, y, m) for k in METHODS}
+        times: dict[str, list[float]] = {method: [] for method in METHODS}
+        for repeat in range(options.repeats + 1):
+            for method, step in steps.items():
+                start = time.process_time()
+                step()
+                if repeat:
+                    times[method].append(time.process_time() - start)
+        memory = {method: added_mib(method, name, options.rows, m) for method in METHODS}
+        for method in METHODS:
+            ratios = [a / b for a, b in zip(times[method], times["sgpr"], strict=True)]
+            table.append(
+                {
+                    "kernel": name,
+                    "method": method,
+                    "n": len(x),
+                    "inducing": m,
+                    "seconds": statistics.median(times[method]),
+                    "over SGPR": statistics.median(ratios),
+                    "MiB": memory[method],
+                    "MiB over SGPR": memory[method] / memory["sgpr"],
+                }
+            )
+    fitc = [row for row in table if row["method"] == "fitc"]
+    checks: Checks = {}
+    for row in fitc:
+        words = f"FITC with {row['kernel']} within {LIMIT} times of SGPR's"
+        checks[f"{words} time ({row['over SGPR']:.2f})"] = row["over SGPR"] <= LIMIT
+        checks[f"{words} memory ({row['MiB over SGPR']:.2f})"] = row["MiB over SGPR"] <= LIMIT
+    notes = [
+        "One evidence and its gradient by hyperparameters and inducing points, float64, one thread: "
+        "processor seconds, methods in turn, medians, and medians of the ratios of each turn. "
+        "Memory: what one evaluation adds to the peak of a process.",
+        "In multiply-adds SGPR takes 2 n M^2 and FITC 3 n M^2, half an n M^2 of it for the weighted "
+        "Gram matrix of its second pass and half for a triangular solve there; what the kernel "
+        "takes is the same. Blocks of PITC have M rows.",
+    ]
+    write(HERE, "cost", "Cost of one evidence and gradient", notes, table, checks)
+
+
+if __name__ == "__main__":
+    main()
