@@ -66,12 +66,11 @@ def step_of(method: str, kernel: Kernel, x: Tensor, y: Tensor, m: int) -> Callab
     return step
 
 
-def peak_kib() -> int:
-    """High-water mark of this process's memory."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM"):
-            return int(line.split()[1])
-    return 0
+def status_mib(name: str) -> float:
+    """A line of this process's memory status."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    (found,) = (line for line in lines if line.startswith(f"{name}:"))
+    return int(found.split()[1]) / 1024
 
 
 def added_mib(method: str, kernel: str, rows: int, inducing: int) -> float:
@@ -96,9 +95,10 @@ def main() -> None:
     if options.memory_of:
         kernel = KERNELS[options.kernel](d, lengthscale=2.0)
         step_of(options.memory_of, kernel, x[:200], y[:200], 10)()
-        before = peak_kib()
-        step_of(options.memory_of, kernel, x, y, m)()
-        print(json.dumps((peak_kib() - before) / 1024))
+        step = step_of(options.memory_of, kernel, x, y, m)
+        before = status_mib("VmRSS")
+        step()
+        print(json.dumps(status_mib("VmHWM") - before))
         return
     table = []
     for name, kind in KERNELS.items():
@@ -132,11 +132,11 @@ def main() -> None:
         checks[f"{words} time ({row['over SGPR']:.2f})"] = row["over SGPR"] <= LIMIT
         checks[f"{words} memory ({row['MiB over SGPR']:.2f})"] = row["MiB over SGPR"] <= LIMIT
     notes = [
-        "One evidence and its gradient by hyperparameters and inducing points, float64, one thread: "
-        "processor seconds, methods in turn, medians, and medians of the ratios of each turn. "
+        "One evidence and its gradient by hyperparameters and inducing points, float64, one "
+        "thread: processor seconds, methods in turn, medians, and medians of the ratios of each turn. "
         "Memory: what one evaluation adds to the peak of a process.",
-        "In multiply-adds SGPR takes 2 n M^2 and FITC 3 n M^2, half an n M^2 of it for the weighted "
-        "Gram matrix of its second pass and half for a triangular solve there; what the kernel "
+        "In multiply-adds SGPR takes 2 n M^2 and FITC 3 n M^2, half an n M^2 of it for the "
+        "weighted Gram matrix of its second pass and half for a triangular solve there; what the kernel "
         "takes is the same. Blocks of PITC have M rows.",
     ]
     write(HERE, "cost", "Cost of one evidence and gradient", notes, table, checks)

@@ -103,8 +103,8 @@ __all__ = [
     "SparseSpectrumPosterior",
     "Transductive",
     "TransductivePosterior",
+    "SubsetOfData",
     "Vecchia",
     "VecchiaPosterior",
-    "SubsetOfData",
     "WeightPriors",
 ]

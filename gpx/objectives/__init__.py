@@ -59,6 +59,7 @@ __all__ = [
     "SparseSpectrumEvidence",
     "VecchiaMLL",
     "SubsetEvidence",
+    "VecchiaMLL",
     "WeightSpaceELBO",
     "exact_site_elbo",
 ]
