@@ -133,11 +133,11 @@ def main() -> None:
         checks[f"{words} memory ({row['MiB over SGPR']:.2f})"] = row["MiB over SGPR"] <= LIMIT
     notes = [
         "One evidence and its gradient by hyperparameters and inducing points, float64, one "
-        "thread: processor seconds, methods in turn, medians, and medians of the ratios of each turn. "
-        "Memory: what one evaluation adds to the peak of a process.",
+        "thread: processor seconds, methods in turn, medians, and medians of the ratios of each "
+        "turn. Memory: what one evaluation adds to the peak of a process.",
         "In multiply-adds SGPR takes 2 n M^2 and FITC 3 n M^2, half an n M^2 of it for the "
-        "weighted Gram matrix of its second pass and half for a triangular solve there; what the kernel "
-        "takes is the same. Blocks of PITC have M rows.",
+        "weighted Gram matrix of its second pass and half for a triangular solve there; what the "
+        "kernel takes is the same. Blocks of PITC have M rows.",
     ]
     write(HERE, "cost", "Cost of one evidence and gradient", notes, table, checks)
 
