@@ -26,6 +26,11 @@ SHORT = {
     "exact": ["trainer.max_steps=3"],
     "sgpr": ["trainer.max_steps=3", "approx.num_inducing=20"],
     "sgpr optimizer=adam": ["trainer.max_steps=3", "approx.num_inducing=20"],
+    "sod selector=ivm": ["trainer.max_steps=3", "approx.num_points=40"],
+    "sor": ["trainer.max_steps=3", "approx.num_inducing=20"],
+    "fitc": ["trainer.max_steps=3", "approx.num_inducing=20"],
+    "pitc": ["trainer.max_steps=3", "approx.num_inducing=20"],
+    "pic": ["trainer.max_steps=3", "approx.num_inducing=20"],
     "svgp optimizer=adam": ["trainer.max_steps=3", "approx.num_inducing=20"],
     "exact approx.solver=iterative": ["trainer.max_steps=1", "approx.iterative.variance=exact"],
     "swsgp": [
