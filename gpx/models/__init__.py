@@ -19,6 +19,7 @@ from gpx.methods.experts.mixture import MixtureOfExperts, MixturePosterior
 from gpx.methods.experts.transductive import Transductive, TransductivePosterior
 from gpx.methods.grid.gaps import GapOptions
 from gpx.methods.exact.subset_of_data import SubsetOfData
+from gpx.methods.grid.gaps import GapOptions
 from gpx.methods.grid.model import GridGP
 from gpx.methods.grid.posterior import GridPosterior
 from gpx.methods.nearest.posterior import NearestPosterior

@@ -57,7 +57,6 @@ __all__ = [
     "SiteBoundELBO",
     "SparseSpectrumELBO",
     "SparseSpectrumEvidence",
-    "VecchiaMLL",
     "SubsetEvidence",
     "VecchiaMLL",
     "WeightSpaceELBO",
