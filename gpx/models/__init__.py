@@ -11,14 +11,13 @@ from gpx.methods.classification.site_posterior import SitePosterior
 from gpx.methods.eigenfunctions.model import GRIEF
 from gpx.methods.eigenfunctions.posterior import GRIEFPosterior
 from gpx.methods.exact.model import ExactGP, ExactPosterior
+from gpx.methods.exact.subset_of_data import SubsetOfData
 from gpx.methods.experts.committee import Committee
 from gpx.methods.experts.committee_posterior import CommitteePosterior
 from gpx.methods.experts.local_experts import LocalExperts
 from gpx.methods.experts.local_posterior import LocalExpertsPosterior
 from gpx.methods.experts.mixture import MixtureOfExperts, MixturePosterior
 from gpx.methods.experts.transductive import Transductive, TransductivePosterior
-from gpx.methods.grid.gaps import GapOptions
-from gpx.methods.exact.subset_of_data import SubsetOfData
 from gpx.methods.grid.gaps import GapOptions
 from gpx.methods.grid.model import GridGP
 from gpx.methods.grid.posterior import GridPosterior
@@ -102,9 +101,9 @@ __all__ = [
     "SampledPosterior",
     "SitePosterior",
     "SparseSpectrumPosterior",
+    "SubsetOfData",
     "Transductive",
     "TransductivePosterior",
-    "SubsetOfData",
     "Vecchia",
     "VecchiaPosterior",
     "WeightPriors",

@@ -9,9 +9,9 @@ from gpx.methods.exact.barely_biased_mll import BarelyBiasedMLL
 from gpx.methods.exact.exact_mll import ExactMLL
 from gpx.methods.exact.iterative_mll import IterativeMLL
 from gpx.methods.exact.marginal_likelihood import MarginalLikelihood
+from gpx.methods.exact.subset_of_data import SubsetEvidence
 from gpx.methods.experts.evidence import ExpertsMLL
 from gpx.methods.experts.mixture import HardCutEvidence
-from gpx.methods.exact.subset_of_data import SubsetEvidence
 from gpx.methods.grid.gcv import GCV
 from gpx.methods.grid.mll import GridMLL
 from gpx.methods.nearest.swsgp_objective import SWSGPObjective
