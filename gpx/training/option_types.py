@@ -65,8 +65,7 @@ def check_option_names(node: DictConfig, group: str, target: Any) -> None:
     elif near:
         text += f"; did you mean {near[0]}?"
     if chosen and others:
-        text += f"; {chosen[0]}, which sets it, needs {group}={' or '.join(others[:SHOWN]).lower()}"
-        text += "" if len(others) <= SHOWN else ", for example"
+        text += f"; {chosen[0]}, which sets it, is for {'that' if len(others) == 1 else 'those'}"
     raise ConfigError(f"{group}.{unknown[0]}: {text}")
 
 

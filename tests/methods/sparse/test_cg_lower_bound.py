@@ -301,7 +301,9 @@ def test_both_modes_solve_at_the_first_evaluation():
     for refresh in ("evaluation", "iteration"):
         model, x, y = problem(n=120, m=6, noise=1e-2)
         with torch.no_grad():
-            found = CGLowerBound(epsilon=1e-3, refresh=refresh).evidence(model, x, y)
+            found = CGLowerBound(AuxiliarySolver(epsilon=1e-3), refresh=refresh).evidence(
+                model, x, y
+            )
         assert found.report.converged
         assert found.report.iterations > 0
         values.append(found.value)
