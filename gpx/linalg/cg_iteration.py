@@ -13,14 +13,46 @@ from gpx.linalg.stopping import Residual, StoppingRule
 
 Product = Callable[[Tensor], Tensor]
 
+RECORDS = 64
+"""Rows of a block of records."""
+
+
+class Records:
+    """Tensors of one shape, one a step, kept in blocks.
+
+    Small tensors that are kept one by one between large temporaries split the holes that these
+    leave on the heap: every step would then take fresh memory for its vectors.
+    """
+
+    def __init__(self) -> None:
+        self._blocks: list[Tensor] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def append(self, row: Tensor) -> None:
+        """Keep a copy."""
+        block, place = divmod(self._count, RECORDS)
+        if block == len(self._blocks):
+            self._blocks.append(row.new_empty(RECORDS, *row.shape))
+        self._blocks[block][place].copy_(row)
+        self._count += 1
+
+    def truncate(self, count: int) -> None:
+        """Forget all but the first ``count``."""
+        self._count = min(self._count, count)
+
+    def stacked(self) -> Tensor:
+        """All of them, (t, ...), t at least one."""
+        return torch.cat(self._blocks)[: self._count]
+
 
 class CGIteration:
     """The vectors of the recurrence, which step by step queues device work and reads nothing back.
 
     Every right-hand side is scaled to entries below two, so that no inner product under- or
-    overflows (a float32 column of norm 1e-20 would look solved by zero). What a step leaves behind
-    is kept as it is and put together once at the end: for a few thousand rows the bookkeeping of
-    the coefficients would cost as much as the vectors.
+    overflows (a float32 column of norm 1e-20 would look solved by zero).
     """
 
     def __init__(
@@ -52,11 +84,11 @@ class CGIteration:
         self.zero = torch.zeros_like(self.rhs_norm)
         self.active = torch.ones_like(self.rhs_norm, dtype=torch.bool)
         self.undisturbed: int | None = None
-        self.measures: list[Tensor] = []
-        self.actives: list[Tensor] = []
-        self.curvatures: list[Tensor] = []
-        self.step_sizes: list[Tensor] = []
-        self.ratios: list[Tensor] = []
+        self.measures = Records()
+        self.actives = Records()
+        self.curvatures = Records()
+        self.step_sizes = Records()
+        self.ratios = Records()
 
     def product(self, vectors: Tensor) -> Tensor:
         """K times vectors (..., n, c), counted; with a dense K, valid until the next product."""
@@ -160,9 +192,9 @@ class CGIteration:
 
     def flat(self) -> Tensor:
         """Which sides met a direction of no positive (or no finite) curvature, (..., c)."""
-        if not self.actives:
+        if not len(self.actives):
             return torch.zeros_like(self.active)
-        return (torch.stack(self.actives) & ~_positive(torch.stack(self.curvatures))).any(0)
+        return (self.actives.stacked() & ~_positive(self.curvatures.stacked())).any(0)
 
     def broken(self) -> Tensor:
         """Which sides ended in NaN or infinite values, or at r^T Q^-1 r < 0, (..., c)."""
@@ -170,26 +202,27 @@ class CGIteration:
 
     def met_curvatures(self) -> Tensor:
         """All p^T K p of sides in motion, (k,)."""
-        if not self.actives:
+        if not len(self.actives):
             return self.zero[:0].flatten()
-        return torch.stack(self.curvatures)[torch.stack(self.actives)]
+        return self.curvatures.stacked()[self.actives.stacked()]
 
     def trim(self) -> int:
         """Drop the records of steps in which no side moved; the number of steps that count."""
-        if not self.actives:
+        if not len(self.actives):
             return 0
-        moved = torch.stack(self.actives).flatten(1).any(1)
+        moved = self.actives.stacked().flatten(1).any(1)
         steps = int((moved * torch.arange(1, len(moved) + 1, device=moved.device)).max())
-        del self.measures[steps + 1 :], self.step_sizes[steps:], self.ratios[steps:]
-        del self.actives[steps:], self.curvatures[steps:]
+        self.measures.truncate(steps + 1)
+        for records in (self.step_sizes, self.ratios, self.actives, self.curvatures):
+            records.truncate(steps)
         return steps
 
     def history(self) -> Tensor:
         """The measures (t + 1, ..., c), each side's constant from its last step in motion on."""
-        measures = torch.stack(self.measures)
-        if not self.actives:
+        measures = self.measures.stacked()
+        if not len(self.actives):
             return measures
-        met = torch.stack(self.actives)
+        met = self.actives.stacked()
         place = torch.arange(1, met.shape[0] + 1, device=met.device)
         place = place.view(-1, *[1] * (met.ndim - 1))
         last = torch.where(met, place, 0).cummax(0).values
@@ -197,9 +230,9 @@ class CGIteration:
 
     def iterations(self) -> Tensor:
         """Steps taken by each side, (..., c)."""
-        if not self.actives:
+        if not len(self.actives):
             return torch.zeros_like(self.active, dtype=torch.long)
-        return torch.stack(self.actives).sum(0)
+        return self.actives.stacked().sum(0)
 
     def _measure(self) -> Tensor:
         preconditioned = self.preconditioner is not None

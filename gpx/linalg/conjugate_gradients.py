@@ -226,8 +226,8 @@ def _result(
 ) -> CGResult:
     sides = state.rhs_norm.shape
     empty = state.rhs_norm.new_empty(0, *sides)
-    sizes = torch.stack(state.step_sizes) if steps else empty
-    ratios = torch.stack(state.ratios) if steps else empty
+    sizes = state.step_sizes.stacked() if steps else empty
+    ratios = state.ratios.stacked() if steps else empty
     history, iterations = state.history(), state.iterations()
     if state.is_vector:
         history, sizes, ratios = history[:, 0], sizes[:, 0], ratios[:, 0]

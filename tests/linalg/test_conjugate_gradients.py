@@ -448,3 +448,19 @@ def test_no_synchronisation_between_the_checks_on_a_gpu():
         torch.cuda.set_sync_debug_mode("default")
     found = conjugate_gradients(matrix.matmul, rhs)
     assert float(relative(matrix, found.solution, rhs).max()) <= 1e-6
+
+
+def test_records_of_steps_lie_in_few_blocks():
+    """One small tensor kept per step would scatter over the heap between the steps' vectors."""
+    state = CGIteration(spd(200, 1e8), randn(200, 3), None, None, RelativeResidual(1e-30), None)
+    state.begin()
+    gammas = [state.gamma]
+    for _ in range(130):
+        state.step()
+        gammas.append(state.gamma)
+    for records in (state.ratios, state.step_sizes, state.measures):
+        assert len(records._blocks) == 3
+    want = torch.stack(gammas[1:]) / torch.stack(gammas[:-1])
+    torch.testing.assert_close(state.ratios.stacked(), want)
+    state.ratios.truncate(7)
+    torch.testing.assert_close(state.ratios.stacked(), want[:7])
