@@ -6,14 +6,14 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError, DataError, ShapeError
 
-Method = Literal["cubic", "linear"]
+Method = Literal["cubic", "linear", "inverse_distance"]
 Boundary = Literal["margin", "keys", "nearest"]
 Outside = Literal["error", "clamp", "zero"]
 
@@ -218,6 +218,28 @@ def _policed(
     return torch.where(inside, x, low), inside
 
 
+def axis_weights(
+    x: Tensor,
+    axis: RegularAxis | Tensor,
+    *,
+    method: Method = "cubic",
+    boundary: Boundary = "margin",
+    outside: Outside = "error",
+) -> tuple[Tensor, Tensor]:
+    """Indices (n, s) and weights (n, s) of x (n,) along one axis; see ``interpolate``."""
+    if method in ("linear", "inverse_distance"):
+        return linear_weights(x, axis, outside=outside)
+    if method != "cubic":
+        raise ConfigError(
+            f"interpolation method {method!r} does not exist; one of {', '.join(get_args(Method))}"
+        )
+    if not isinstance(axis, RegularAxis):
+        raise ConfigError(
+            "cubic interpolation needs equidistant points (RegularAxis); use method='linear'"
+        )
+    return cubic_weights(x, axis, boundary=boundary, outside=outside)
+
+
 def interpolate(
     x: Tensor,
     axes: Sequence[RegularAxis | Tensor],
@@ -230,7 +252,8 @@ def interpolate(
 
     Args:
         axes: one per column of x; cubic weights need regular ones.
-        method: "cubic" (4 points per axis) or "linear" (2).
+        method: "cubic" (4 points per axis), "linear" or "inverse_distance" (2; weights inverse to
+            the distance of the two points around x are the linear ones).
         boundary: see ``cubic_weights``.
         outside: what inputs beyond the grid do: "error"; "clamp" (moved to the edge); "zero" (no
             weight at all: a prediction falls back to the prior), with a warning that counts them.
@@ -246,19 +269,12 @@ def interpolate(
     """
     if x.ndim != 2 or x.shape[1] != len(axes) or not axes:
         raise ShapeError(f"inputs (n, {len(axes)}) for {len(axes)} axes, got {tuple(x.shape)}")
-    if method not in ("cubic", "linear"):
-        raise ConfigError(f"interpolation method {method!r} does not exist; one of cubic, linear")
     indices = torch.zeros(x.shape[0], 1, dtype=torch.long, device=x.device)
     weights = x.new_ones(x.shape[0], 1)
     for column, axis in zip(x.unbind(1), axes, strict=True):
-        if method == "linear":
-            place, share = linear_weights(column, axis, outside=outside)
-        elif isinstance(axis, RegularAxis):
-            place, share = cubic_weights(column, axis, boundary=boundary, outside=outside)
-        else:
-            raise ConfigError(
-                "cubic interpolation needs equidistant points (RegularAxis); use method='linear'"
-            )
+        place, share = axis_weights(
+            column, axis, method=method, boundary=boundary, outside=outside
+        )
         size = axis.size if isinstance(axis, RegularAxis) else axis.shape[0]
         indices = (indices.unsqueeze(-1) * size + place.unsqueeze(-2)).flatten(-2)
         weights = (weights.unsqueeze(-1) * share.unsqueeze(-2)).flatten(-2)

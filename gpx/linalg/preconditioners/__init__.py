@@ -10,6 +10,7 @@ from gpx.linalg.preconditioners.grid_low_rank import GridLowRankPlusNoise
 from gpx.linalg.preconditioners.low_rank import (
     Capacitance,
     LowRankPlusNoise,
+    ProductsPlusNoise,
     Woodbury,
     nystrom_preconditioner,
 )
@@ -22,6 +23,7 @@ __all__ = [
     "LowRankPlusNoise",
     "OperatorPreconditioner",
     "Preconditioner",
+    "ProductsPlusNoise",
     "Woodbury",
     "missing_grid_preconditioner",
     "nystrom_preconditioner",

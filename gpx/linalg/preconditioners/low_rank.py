@@ -256,6 +256,61 @@ class LowRankPlusNoise(Woodbury):
         return self._scaled.mT @ low
 
 
+class ProductsPlusNoise(Woodbury):
+    """Q = F^T F + sigma^2 I for F (m, n) known by its products and its Gram matrix alone.
+
+    Args:
+        project: (n, c) -> F times it, (m, c).
+        expand: (m, c) -> F^T times it, (n, c).
+        gram (m, m): F F^T.
+        rows: n.
+        noise: sigma^2, a scalar.
+        below_kernel: see ``Preconditioner``.
+
+    Cost: build m^3 / 3; a solve one ``project``, one ``expand`` and m^2 per vector. ``draws`` costs
+    one ``expand``; ``root_matmul`` the eigendecomposition of the Gram matrix once.
+    Source: Burt thesis, section 2.3.
+    """
+
+    def __init__(
+        self,
+        project: Callable[[Tensor], Tensor],
+        expand: Callable[[Tensor], Tensor],
+        gram: Tensor,
+        rows: int,
+        noise: Tensor,
+        *,
+        below_kernel: bool = False,
+    ) -> None:
+        super().__init__(
+            rows, noise, dtype=gram.dtype, device=gram.device, below_kernel=below_kernel
+        )
+        self._factor, self._factor_transpose = project, expand
+        self.capacitance = Capacitance(gram / self._diagonal)
+
+    def draws(self, xi: Tensor) -> Tensor:
+        """w (n, c) with covariance Q from xi (n + m, c) with covariance I: sigma xi_1 + F^T xi_2.
+
+        For probes of Q: no eigendecomposition, unlike a square root of Q.
+        """
+        first, second = xi[: self._rows], xi[self._rows :]
+        found = first * self._diagonal.sqrt()
+        return found + self._factor_transpose(second) if len(second) else found
+
+    def _project(self, vectors: Tensor) -> Tensor:
+        """A times vectors: (m,) or (m, c)."""
+        return _on_block(self._factor, vectors) * self._diagonal.rsqrt()
+
+    def _expand(self, low: Tensor) -> Tensor:
+        """A^T times low: (n,) or (n, c)."""
+        return _on_block(self._factor_transpose, low) * self._diagonal.rsqrt()
+
+
+def _on_block(function: Callable[[Tensor], Tensor], vectors: Tensor) -> Tensor:
+    """A function of blocks (., c) on (.,) or (., c)."""
+    return function(vectors.unsqueeze(-1)).squeeze(-1) if vectors.ndim == 1 else function(vectors)
+
+
 def nystrom_preconditioner(k_zz: Tensor, k_zx: Tensor, noise: Tensor | float) -> LowRankPlusNoise:
     """Q = K_xz K_zz^{-1} K_zx + D at given inducing points; below the kernel, with jitter, too.
 

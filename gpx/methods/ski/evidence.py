@@ -14,7 +14,7 @@ from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg.trace import FixedProbes
 from gpx.means.base import Mean
 from gpx.methods.base.objective import Evidence, Objective
-from gpx.methods.ski.model import Gathered
+from gpx.methods.ski.gathered import Gathered
 from gpx.methods.ski.system import SKISystem
 
 
@@ -92,7 +92,7 @@ class SKIEvidence(Objective[GatheredRows]):
         facts: dict[str, bool | int | float | str] = {
             "logdet_error": float(found.logdet_error),
             "rows": size,
-            "low_rank": len(system.low_rank),
+            "low_rank": system.part.rank,
         }
         parts = {"fit": fit, "complexity": complexity}
         return Evidence(value, self.kind, parts, found.report, facts)

@@ -1,20 +1,21 @@
-"""The grid of structured kernel interpolation, and a stationary kernel on it as an operator."""
+"""The grid of structured kernel interpolation, and interpolation weights on it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from gpx.backends import Entries
 from gpx.errors import ConfigError
-from gpx.kernels.base import Kernel
-from gpx.linalg import PivotedCholesky, RegularAxis, pivoted_cholesky
-from gpx.linalg.interpolation import Method, Outside
-from gpx.operators import BlockToeplitz, Interpolation, Toeplitz
+from gpx.linalg import RegularAxis
+from gpx.linalg.interpolation import Boundary, Method, Outside, axis_weights
+from gpx.operators import Interpolation
+
+Placement = Literal["equidistant", "kmeans"]
 
 MARGIN = 2
 """Cells between the data and the ends of an axis: the stencil of cubic weights never leaves it."""
@@ -24,38 +25,58 @@ PER_ROW = 2
 """Grid points per data row, in all, that are taken unasked."""
 MOST_POINTS = 20_000_000
 """Above it a grid is refused: its vectors alone would take gigabytes."""
+LLOYD_STEPS = 100
+"""Of k-means along an axis."""
+BEYOND = 1e-3
+"""How far the end points of a k-means axis lie beyond the data, in ranges of them."""
 
 
 @dataclass(frozen=True)
 class InterpolationGrid:
-    """Regular axes over the data, row-major.
+    """Axes over the data, row-major.
 
     Attributes:
-        axes: one per input column.
-        method: "cubic" or "linear" weights.
+        axes: one per input column: equidistant, or increasing points (m_l,) in float64.
+        method: "cubic", "linear" or "inverse_distance" weights.
+        boundary: what cubic weights do in the end cells of an axis; see ``gpx.linalg.interpolate``.
     """
 
-    axes: tuple[RegularAxis, ...]
+    axes: tuple[RegularAxis | Tensor, ...]
     method: Method = "cubic"
+    boundary: Boundary = "keys"
 
     @classmethod
-    def covering(cls, x: Tensor, sizes: Sequence[int], method: Method) -> InterpolationGrid:
-        """Over the range of every column of x (n, d), with two cells of margin on each side.
+    def covering(
+        cls,
+        x: Tensor,
+        sizes: Sequence[int],
+        method: Method,
+        placement: Placement = "equidistant",
+        boundary: Boundary = "keys",
+    ) -> InterpolationGrid:
+        """Over the range of every column of x (n, d).
+
+        Equidistant points have two cells of margin on each side. Points of "kmeans" are the centres
+        of each column's data, with an end point just beyond the data on each side; where an axis
+        has as many points as there are distinct coordinates, it has those.
 
         Raises:
-            ConfigError: an axis of fewer than six points.
+            ConfigError: an equidistant axis of fewer than six points.
         """
-        low, high = x.detach().double().amin(0).tolist(), x.detach().double().amax(0).tolist()
-        axes = [
-            RegularAxis.covering(a, b, size, margin=MARGIN)
-            for a, b, size in zip(low, high, sizes, strict=True)
-        ]
-        return cls(tuple(axes), method)
+        columns = x.detach().double().unbind(1)
+        axes: list[RegularAxis | Tensor] = []
+        for column, size in zip(columns, sizes, strict=True):
+            if placement == "kmeans":
+                axes.append(kmeans_axis(column, size))
+            else:
+                low, high = column.min().item(), column.max().item()
+                axes.append(RegularAxis.covering(low, high, size, margin=MARGIN))
+        return cls(tuple(axes), method, boundary)
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Points of each axis."""
-        return tuple(axis.size for axis in self.axes)
+        return tuple(a.size if isinstance(a, RegularAxis) else len(a) for a in self.axes)
 
     @property
     def size(self) -> int:
@@ -64,55 +85,59 @@ class InterpolationGrid:
 
     @property
     def spacing(self) -> tuple[float, ...]:
-        """Distance between neighbouring points of each axis."""
-        return tuple(axis.spacing for axis in self.axes)
+        """Largest distance between neighbouring points of each axis."""
+        return tuple(
+            a.spacing if isinstance(a, RegularAxis) else float(a.diff().max()) for a in self.axes
+        )
 
     def weights(self, x: Tensor, outside: Outside = "error") -> Interpolation:
-        """W (n, m), with 4^d or 2^d entries a row; float64 whatever x is in.
+        """W (n, m), with 4^d or 2^d entries a row; float64 whatever x is in; differentiable in x.
 
-        Data never lie in the end cells of an axis; predictions there use its three last points.
+        Data never lie in the end cells of an equidistant axis; predictions may.
         """
         return Interpolation.of(
-            x.double(), self.axes, method=self.method, boundary="keys", outside=outside
+            x.double(), self.axes, method=self.method, boundary=self.boundary, outside=outside
         )
 
-    def lags(self, kernel: Kernel, device: torch.device) -> Tensor:
-        """k(0, tau) in float64 at the lags tau = (j_1 h_1, ..., j_d h_d): shape ``shape``.
-
-        Differentiable in the kernel's parameters, which may be in float32: rounding of that size in
-        a covariance would cost a small noise variance its meaning.
-        """
-        steps = [
-            axis.spacing * torch.arange(axis.size, dtype=torch.float64, device=device)
-            for axis in self.axes
+    def axis_weights(self, x: Tensor, outside: Outside = "error") -> list[tuple[Tensor, Tensor]]:
+        """Indices and weights (n, s) of x (n, d) along every axis; W is their Khatri-Rao product."""
+        return [
+            axis_weights(
+                column, axis, method=self.method, boundary=self.boundary, outside=outside
+            )
+            for column, axis in zip(x.double().unbind(1), self.axes, strict=True)
         ]
-        tau = torch.cartesian_prod(*steps).reshape(self.size, len(self.axes))
-        named = dict(kernel.named_parameters())
-        values = tuple(p.double() for p in named.values())
-        entries = Entries(kernel, tuple(named), values, tau, tau, False)
-        found = entries.call(lambda k: k.pairs(torch.zeros_like(tau), tau))
-        return found.reshape(self.shape)
 
-    def operator(self, lags: Tensor) -> Toeplitz | BlockToeplitz:
-        """K (m, m) of the kernel between all grid points, products by FFT."""
-        return Toeplitz(lags) if lags.ndim == 1 else BlockToeplitz(lags, grid=self.shape)
 
-    @torch.no_grad()
-    def low_rank(self, lags: Tensor, rank: int, tolerance: float) -> PivotedCholesky:
-        """C (r, m) with C^T C <= K by greedy pivots; stops at a trace error of ``tolerance``.
+@torch.no_grad()
+def kmeans_axis(column: Tensor, size: int) -> Tensor:
+    """``size`` points, or fewer: k-means centres of a column (n,) and an end point on each side.
 
-        Cost: m r^2 multiply-adds; rows of K are looked up among the lags.
-        """
-        places = torch.stack(
-            torch.unravel_index(torch.arange(self.size, device=lags.device), self.shape), -1
-        )
-
-        def rows(chosen: Tensor) -> Tensor:
-            apart = (places[chosen].unsqueeze(1) - places).abs()
-            return lags[apart.unbind(-1)]
-
-        diagonal = lags.reshape(-1)[:1].expand(self.size)
-        return pivoted_cholesky(rows, diagonal, min(rank, self.size), tolerance=tolerance)
+    Lloyd's iteration from quantiles, by sums between sorted borders: O(n log n + size) a step.
+    Source: Hultin 2017, section 4.3.
+    """
+    data = column.sort().values
+    distinct = torch.unique_consecutive(data)
+    span = float(distinct[-1] - distinct[0]) or 1.0
+    ends = distinct.new_tensor([float(distinct[0]), float(distinct[-1])])
+    ends = ends + span * ends.new_tensor([-BEYOND, BEYOND])
+    inner = max(1, size - 2)
+    if inner >= len(distinct):
+        return torch.cat([ends[:1], distinct, ends[1:]])
+    total = torch.cat([data.new_zeros(1), data.cumsum(0)])
+    share = (torch.arange(inner, dtype=data.dtype, device=data.device) + 0.5) / inner
+    centres = distinct[(share * len(distinct)).long()]
+    for _ in range(LLOYD_STEPS):
+        borders = torch.searchsorted(data, 0.5 * (centres[1:] + centres[:-1]))
+        borders = torch.cat([borders.new_zeros(1), borders, borders.new_tensor([len(data)])])
+        count = borders.diff()
+        moved = (total[borders[1:]] - total[borders[:-1]]) / count.clamp_min(1)
+        moved = torch.where(count > 0, moved, centres)
+        settled = bool((moved - centres).abs().max() <= 1e-12 * span)
+        centres = moved
+        if settled:
+            break
+    return torch.unique(torch.cat([ends[:1], centres, ends[1:]]))
 
 
 def settled_sizes(sizes: int | Sequence[int] | None, num_data: int, num_inputs: int) -> list[int]:
@@ -128,7 +153,8 @@ def settled_sizes(sizes: int | Sequence[int] | None, num_data: int, num_inputs: 
     if num_inputs > 3:
         raise ConfigError(
             f"a grid over {num_inputs} inputs has more points than any memory: structured "
-            "interpolation takes up to 3 inputs; use GRIEF or inducing points (SGPR) beyond"
+            "interpolation takes up to 3 inputs; project them to fewer (projection), or use GRIEF "
+            "or inducing points (SGPR)"
         )
     if sizes is None:
         wanted = min(PER_ROW * num_data, POINTS[num_inputs])
@@ -142,8 +168,9 @@ def settled_sizes(sizes: int | Sequence[int] | None, num_data: int, num_inputs: 
             f"{MARGIN} cells of margin on each side"
         )
     if math.prod(found) > MOST_POINTS:
+        per_vector = math.prod(found) * 8 / 2**30
         raise ConfigError(
-            f"grid_size={found} makes {math.prod(found):,} points, at most {MOST_POINTS:,} are "
-            "taken; use fewer points an axis"
+            f"grid_size={found} makes {math.prod(found):,} points, {per_vector:,.1f} GiB for every "
+            f"vector on the grid; at most {MOST_POINTS:,} are taken: use fewer points an axis"
         )
     return found

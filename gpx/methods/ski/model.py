@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -13,45 +13,22 @@ from gpx.errors import ConfigError, class_name
 from gpx.kernels.base import Kernel
 from gpx.kernels.stationary import Stationary
 from gpx.likelihoods.gaussian import Gaussian
-from gpx.linalg import Prepared, RegularAxis, cholesky
+from gpx.linalg import Prepared, RegularAxis
 from gpx.linalg.interpolation import Method, Outside
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model
-from gpx.methods.ski.cells import CellRows, CellSums, sums_of_residuals
+from gpx.methods.ski.covariance import grid_covariance
+from gpx.methods.ski.gathered import Gathered
 from gpx.methods.ski.grid import InterpolationGrid, settled_sizes
 from gpx.methods.ski.posterior import SKIPosterior
 from gpx.methods.ski.system import NEGLIGIBLE, SKISystem
-from gpx.operators import Interpolation
 
+RANKS = {1: 400, 2: 2000, 3: 2000}
+"""Most vectors of the low-rank part that are taken unasked, by the number of inputs."""
 COMPLETE = 1e-5
 """Trace error, as ``NEGLIGIBLE``, of the low-rank part that carries predictive variances."""
 PREDICTION_TOLERANCE = 1e-8
 """Relative residual of the one solve behind predictions, at most."""
-
-
-class Gathered(NamedTuple):
-    """The data as the grid sees them.
-
-    Attributes:
-        weights (n', m), total (q, q): rows in place of the data's, and the sum of w w^T.
-        by_cell: what made them of the data's rows; None where they are the data's own.
-        place (n,), values (n, q): every data row's cell and weights.
-        num_cells: k.
-    """
-
-    weights: Interpolation
-    total: Tensor
-    by_cell: CellRows | None
-    place: Tensor
-    values: Tensor
-    num_cells: int
-
-    def residuals(self, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """r' (n',) and what no function on the grid explains of r^T r; differentiable in r (n,)."""
-        if self.by_cell is None:
-            return residual, residual.new_zeros(())
-        sums = sums_of_residuals(self.values, self.place, self.num_cells, residual)
-        return self.by_cell.residuals(*sums)
 
 
 class SKI(Model):
@@ -100,7 +77,7 @@ class SKI(Model):
         num_inputs: int,
         grid_size: int | Sequence[int] | None = None,
         interpolation: Method = "cubic",
-        rank: int = 400,
+        rank: int | None = None,
         tolerance: float = 1e-6,
         max_iterations: int = 1000,
         outside: Outside = "zero",
@@ -123,7 +100,7 @@ class SKI(Model):
         ):
             if value not in allowed:
                 raise ConfigError(f"{name}={value}: choose one of {', '.join(allowed)}")
-        if rank < 1 or max_iterations < 1 or not 0.0 < tolerance < 1.0:
+        if (rank is not None and rank < 1) or max_iterations < 1 or not 0.0 < tolerance < 1.0:
             raise ConfigError(
                 f"rank={rank} and max_iterations={max_iterations} must be at least 1, "
                 f"tolerance={tolerance} between 0 and 1"
@@ -187,32 +164,26 @@ class SKI(Model):
     def gathered(self, x: Tensor) -> Gathered:
         """The rows that stand for x (n, d); kept until x or the grid change."""
 
-        def build() -> Gathered:
-            weights = self.grid.weights(x)
-            values, first = weights.values, weights.indices[:, 0].contiguous()
-            q = values.shape[1]
-            if len(torch.unique(first)) * q >= len(values):  # nothing to gain
-                return Gathered(weights, values.mT @ values, None, first[:0], values[:0], 0)
-            sums = CellSums.of(weights, values.new_zeros(len(values)))
-            rows = sums.rows()
-            place = torch.searchsorted(sums.cells, first)
-            return Gathered(rows.weights, rows.total, rows, place, values, len(sums.cells))
-
-        return self._kept.get("gathered", (x, self.start, self.spacing), build)
+        if x.requires_grad:
+            return Gathered.of(x, self.grid)
+        sources = (x, self.start, self.spacing)
+        return self._kept.get("gathered", sources, lambda: Gathered.of(x, self.grid))
 
     def system(self, x: Tensor, negligible: float = NEGLIGIBLE) -> SKISystem:
         """The kernel matrix plus noise of the rows in place of x (n, d), at the hyperparameters."""
-        grid, data = self.grid, self.gathered(x)
         return SKISystem(
-            grid,
-            data.weights,
-            data.total,
-            grid.lags(self.kernel, x.device),
+            grid_covariance(self.grid, self.kernel, x.device),
+            self.gathered(x),
             self.likelihood.noise_variance.double(),
-            self.rank,
+            self.settled_rank,
             len(x),
             negligible,
         )
+
+    @property
+    def settled_rank(self) -> int:
+        """Most vectors of the low-rank part."""
+        return RANKS[self.inputs] if self.rank is None else self.rank
 
     @torch.no_grad()
     def condition(self, x: Tensor, y: Tensor) -> SKIPosterior:
@@ -227,11 +198,8 @@ class SKI(Model):
         tolerance = min(self.tolerance, PREDICTION_TOLERANCE)
         solution, report = system.solve(target.unsqueeze(1), tolerance, self.max_iterations)
         on_grid = system.base.matmul(system.weights.mT.matmul(solution)).squeeze(1)
-        inner = system.factor @ system.factor.mT / system.noise
-        inner.diagonal().add_(1.0)
-        lower, _ = cholesky(inner, name="I + C W^T W C^T / noise", ladder=(0.0,))
         found = self.new_posterior()
-        return found.with_state(self.grid, on_grid, system.low_rank, lower, report)
+        return found.with_state(self.grid, on_grid, system, report)
 
     def new_posterior(self) -> SKIPosterior:
         """As in ``Model``; where the grid lies is part of the state."""

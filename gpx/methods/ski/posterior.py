@@ -15,6 +15,8 @@ from gpx.linalg.interpolation import Method, Outside
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Posterior
 from gpx.methods.ski.grid import InterpolationGrid
+from gpx.methods.ski.low_rank import EigenPart, LowRankPart, PivotedPart
+from gpx.methods.ski.system import SKISystem
 from gpx.operators import Interpolation
 
 CHUNK_ENTRIES = 1 << 24
@@ -39,9 +41,23 @@ class SKIPosterior(Posterior):
     Source: Hultin 2017, section 3.3 (mean); Pleiss et al. 2018 (cached low-rank variances).
     """
 
-    data_sized = ("on_grid", "low_rank", "inner", "missing", "start", "spacing", "sizes")
+    data_sized = (
+        "on_grid",
+        "low_rank",
+        "axis_vectors",
+        "axis_values",
+        "columns",
+        "inner",
+        "missing",
+        "start",
+        "spacing",
+        "sizes",
+    )
     on_grid: Tensor
     low_rank: Tensor
+    axis_vectors: Tensor
+    axis_values: Tensor
+    columns: Tensor
     inner: Tensor
     missing: Tensor
     start: Tensor
@@ -73,23 +89,39 @@ class SKIPosterior(Posterior):
 
     @torch.no_grad()
     def with_state(
-        self,
-        grid: InterpolationGrid,
-        on_grid: Tensor,
-        low_rank: Tensor,
-        inner: Tensor,
-        report: SolveReport,
+        self, grid: InterpolationGrid, on_grid: Tensor, system: SKISystem, report: SolveReport
     ) -> SKIPosterior:
         """Filled with the grid and the results of a solve."""
         self.start = on_grid.new_tensor([axis.start for axis in grid.axes])
         self.spacing = on_grid.new_tensor(grid.spacing)
         self.sizes = torch.tensor(grid.shape, device=on_grid.device)
-        self.on_grid, self.low_rank, self.inner, self.report = on_grid, low_rank, inner, report
-        start = torch.zeros(1, len(self.sizes), dtype=torch.float64, device=on_grid.device)
-        prior = copy.deepcopy(self.kernel).double().diagonal(start).squeeze(0)
-        carried = low_rank.square().sum(0).min() if low_rank.numel() else prior.new_zeros(())
-        self.missing = (prior - carried).clamp_min(0.0)
+        self.on_grid, self.report = on_grid, report
+        self.inner = system.preconditioner.capacitance.factor.contiguous()
+        part, missing = system.part, system.part.missing
+        self.missing = missing
+        if isinstance(part, PivotedPart):
+            self.low_rank = part.factor
+        elif isinstance(part, EigenPart):
+            columns = max(v.shape[1] for v in part.vectors)
+            self.axis_vectors = torch.cat([_padded(v, columns) for v in part.vectors])
+            self.axis_values = torch.stack([_padded(v[None], columns)[0] for v in part.values])
+            self.columns = part.columns
         return self
+
+    @property
+    def part(self) -> LowRankPart:
+        """C, from the buffers that hold it."""
+        if not self.columns.numel():
+            return PivotedPart(self.low_rank, self.missing)
+        vectors = self.axis_vectors.split(self.sizes.tolist())
+        used = [int(c.max()) + 1 for c in self.columns.unbind(1)]
+        return EigenPart(
+            self.grid,
+            [v[:, :c] for v, c in zip(vectors, used, strict=True)],
+            [v[:c] for v, c in zip(self.axis_values, used, strict=True)],
+            self.columns,
+            self.missing,
+        )
 
     @property
     def grid(self) -> InterpolationGrid:
@@ -106,7 +138,7 @@ class SKIPosterior(Posterior):
         """As in ``Posterior``: the grid, and what the variances rest on."""
         found: dict[str, bool | int | float | str] = {
             "grid": " x ".join(map(str, self.sizes.tolist())),
-            "variance_rank": len(self.low_rank),
+            "variance_rank": len(self.inner),
             "variance_missing": float(self.missing),
         }
         if self.report is not None:
@@ -116,13 +148,12 @@ class SKIPosterior(Posterior):
     @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:
         """Mean and variance of the latent function at x (t, d)."""
-        weights = self.grid.weights(x, self.outside)
+        part, rank = self.part, max(1, len(self.inner))
         mean, variance = x.new_empty(len(x)), x.new_empty(len(x))
-        size = weights.indices.shape[1] * max(1, len(self.low_rank))
-        for rows in torch.arange(len(x), device=x.device).split(max(1, CHUNK_ENTRIES // size)):
-            w, places = weights.values[rows], weights.indices[rows]
-            at = (self.on_grid[places] * w).sum(1)
-            carried = torch.einsum("rtq,tq->rt", self.low_rank[:, places], w)
+        for rows in torch.arange(len(x), device=x.device).split(max(1, CHUNK_ENTRIES // rank)):
+            weights = self.grid.weights(x[rows], self.outside)
+            at = (self.on_grid[weights.indices] * weights.values).sum(1)
+            carried = part.at(weights, x[rows], self.outside)
             prior = self.kernel.diagonal(x[rows]).double()
             left = (prior - carried.square().sum(0)).clamp_min(0.0)
             explained = torch.linalg.solve_triangular(self.inner, carried, upper=False)
@@ -145,7 +176,7 @@ class SKIPosterior(Posterior):
             dtype=torch.float64,
         )
         turned = torch.linalg.solve_triangular(self.inner.mT, noise, upper=True)
-        values = self.on_grid.unsqueeze(1) + self.low_rank.mT @ turned
+        values = self.on_grid.unsqueeze(1) + self.part.expand(turned)
 
         @torch.no_grad()
         def paths(x: Tensor) -> Tensor:
@@ -153,3 +184,7 @@ class SKIPosterior(Posterior):
             return self.mean(x) + weights.matmul(values).mT.to(x.dtype)
 
         return paths
+
+
+def _padded(matrix: Tensor, columns: int) -> Tensor:
+    return torch.nn.functional.pad(matrix, (0, columns - matrix.shape[1]))

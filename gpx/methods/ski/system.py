@@ -9,24 +9,24 @@ from linear_operator.operators import ConstantDiagLinearOperator
 from torch import Tensor
 
 from gpx.linalg import (
-    LowRankPlusNoise,
+    ProductsPlusNoise,
     RelativeResidual,
     SolveReport,
-    cholesky,
     conjugate_gradients,
     logdet_of_solve,
     probe_vectors,
+    with_gradient,
 )
-from gpx.methods.ski.grid import InterpolationGrid
+from gpx.methods.ski.covariance import GridCovariance, LagCovariance
+from gpx.methods.ski.gathered import Gathered
+from gpx.methods.ski.low_rank import EigenPart, LowRankPart, PivotedPart
 from gpx.operators import Interpolated, Interpolation
 
 NEGLIGIBLE = 1e-2
 """Trace error of the low-rank part, summed over the data in noise variances, at which more of it
 would change the log-determinant by less than that many nats."""
-
-
 FACTOR_BYTES = 1 << 30
-"""Of the low-rank part, on the grid and at the rows, with its working copies; limits the rank."""
+"""Of a low-rank part kept as an array, on the grid and at the rows; limits its rank."""
 COLUMNS = 32
 """Vectors on the grid whose correlations are taken at a time."""
 
@@ -44,47 +44,64 @@ class SKISystem:
     """A = W K W^T + noise I, with the low-rank part C^T C <= K of the grid's matrix beside it.
 
     Args:
-        grid: U.
-        weights (n, m): W.
-        total (q, q): sum of w w^T over the rows, by place in the stencil.
-        lags: K_UU by lags, differentiable.
+        covariance: K, differentiable.
+        data: W and sums over its rows; differentiable where the inputs are.
         noise (): noise variance, differentiable.
         rank: most vectors of C; fewer where memory is short.
         num_data: rows that W stands for.
         negligible: trace error, in noise variances over the data, at which C is complete.
 
     Attributes:
-        low_rank (r, m): C.
-        factor (r, n): F = C W^T.
-        preconditioner: Q = F^T F + noise I <= A.
+        part: C (r, m).
+        preconditioner: Q = W C^T C W^T + noise I <= A.
 
-    Cost: m r^2 + n r^2 once.
+    Cost: m r^2 + n r^2 once, or far less where K is a Kronecker product.
     """
 
     def __init__(
         self,
-        grid: InterpolationGrid,
-        weights: Interpolation,
-        total: Tensor,
-        lags: Tensor,
+        covariance: GridCovariance,
+        data: Gathered,
         noise: Tensor,
         rank: int,
         num_data: int,
         negligible: float = NEGLIGIBLE,
     ) -> None:
-        self.grid, self.weights, self.total = grid, weights, total
-        self.lags, self.noise = lags, noise
-        self.base = grid.operator(lags)
-        size = weights.shape[-2]
-        self.matrix = Interpolated(weights, self.base) + ConstantDiagLinearOperator(
-            noise.reshape(1), diag_shape=size
+        self.covariance, self.data, self.noise = covariance, data, noise
+        self.weights, self.base = data.weights, covariance.operator
+        rows, points = self.weights.shape[-2:]
+        self.matrix = Interpolated(self.weights, self.base) + ConstantDiagLinearOperator(
+            noise.reshape(1), diag_shape=rows
         )
         with torch.no_grad():
-            most = FACTOR_BYTES // (24 * (size + grid.size))
-            limit = negligible * float(noise.detach()) * grid.size / num_data
-            self.low_rank = grid.low_rank(lags.detach(), min(rank, max(1, most)), limit).factor
-            self.factor = weights.matmul(self.low_rank.mT).mT
-            self.preconditioner = LowRankPlusNoise(self.factor, noise.detach(), below_kernel=True)
+            if isinstance(covariance, LagCovariance):
+                rank = min(rank, max(1, FACTOR_BYTES // (8 * (rows + 2 * points))))
+            limit = negligible * float(noise.detach()) * points / num_data
+            self.part: LowRankPart = covariance.low_rank(rank, limit)
+            self.weights_alone = self._constant(self.weights)
+            self.preconditioner = self._preconditioner()
+
+    def _preconditioner(self) -> ProductsPlusNoise:
+        part, w = self.part, self.weights_alone
+        if isinstance(part, PivotedPart):
+            factor = w.matmul(part.factor.mT).mT  # (r, n)
+            return ProductsPlusNoise(
+                factor.matmul,
+                factor.mT.matmul,
+                factor @ factor.mT,
+                len(w.values),
+                self.noise.detach(),
+                below_kernel=True,
+            )
+        assert isinstance(part, EigenPart)
+        return ProductsPlusNoise(
+            lambda v: part.project(w.mT.matmul(v)),
+            lambda low: w.matmul(part.expand(low)),
+            part.gram(self.data.moments),
+            len(w.values),
+            self.noise.detach(),
+            below_kernel=True,
+        )
 
     @torch.no_grad()
     def solve(
@@ -111,8 +128,10 @@ class SKISystem:
     ) -> QuadLogdet:
         """r^T A^{-1} r for target r (n,), and log |A|.
 
-        d log |A| = tr(A^{-1} dA) is split into tr(Q^{-1} dA), exact, and tr((A^{-1} - Q^{-1}) dA)
-        from the probes: without scatter where Q carries the whole matrix.
+        With P a projection on functions near the range of C, d log |A| = tr(A^{-1} dA) is split
+        into tr(Q^{-1} dA_P), exact, where dA_P has P dK P in the place of dK, and the rest from the
+        probes: next to no scatter where C carries the whole matrix. Gradients by the inputs are
+        from the probes alone.
 
         Raises:
             DidNotConverge: more than ``max_iterations`` steps.
@@ -120,9 +139,13 @@ class SKISystem:
         q = self.preconditioner
         with torch.no_grad():
             xi = probe_vectors(
-                len(target), probes, generator=generator, dtype=target.dtype, device=target.device
+                len(target) + q.rank,
+                probes,
+                generator=generator,
+                dtype=target.dtype,
+                device=target.device,
             )
-            w = q.root_matmul(xi)
+            w = q.draws(xi)
             solved = conjugate_gradients(
                 self.matrix.matmul,
                 torch.cat([target.detach().unsqueeze(1), w], 1),
@@ -130,53 +153,102 @@ class SKISystem:
                 stop=RelativeResidual(tolerance),
                 max_iterations=max_iterations,
             )
-            logdet, error, _ = logdet_of_solve(solved, xi, 1, q, self._node)
-            v, u = solved.solution[:, :1], solved.solution[:, 1:]
             z = q.solve(w)
-        products = self.matrix.matmul(torch.cat([v, z], 1))
-        # 2 v^T r - v^T A v: the value of r^T A^{-1} r to second order, and its gradient
-        quad = 2.0 * (v[:, 0] * target).sum() - (v * products[:, :1]).sum()
-        change = ((u - z) * products[:, 1:]).sum() / probes + self._trace()
-        return QuadLogdet(quad, logdet + change - change.detach(), error, solved.report)
+            scale = (w * z).sum(0, keepdim=True).sqrt()  # of the probes seen through Q^{-1/2}
+            logdet, error, _ = logdet_of_solve(solved, scale, 1, q, self._node)
+            v, u = solved.solution[:, :1], solved.solution[:, 1:]
+            # v^T r + v^T (r - A v): the value to second order in the residual
+            quad = (v * (target.detach().unsqueeze(1) + solved.residual[:, :1])).sum()
+        if not torch.is_grad_enabled() or not self._wants_gradient(target):
+            return QuadLogdet(quad, logdet, error, solved.report)
+        tensors = [*self.covariance.tensors, self.noise, self.weights.values]
+        by_quad, by_logdet = self._gradients(v, u, z)
+        quad = with_gradient(quad, [target, *tensors], [2.0 * v[:, 0], *by_quad])
+        logdet = with_gradient(logdet, tensors, by_logdet)
+        return QuadLogdet(quad, logdet, error, solved.report)
+
+    def _wants_gradient(self, target: Tensor) -> bool:
+        found = (*self.covariance.tensors, self.noise, self.weights.values, target)
+        return any(t.requires_grad for t in found)
+
+    @torch.no_grad()
+    def _gradients(self, v: Tensor, u: Tensor, z: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        """Of r^T A^{-1} r and of log |A|, by the covariance's tensors, noise and weights' values."""
+        w, part, q = self.weights_alone, self.part, self.preconditioner
+        probes = u.shape[1]
+        wv, wu, wz = w.mT.matmul(torch.cat([v, u, z], 1)).split([1, probes, probes], 1)
+        quad = [-g for g in self.covariance.gradient(wv, wv)]
+        complement = q.capacitance.complement
+        own = (u * z).sum() / probes - (z * z).sum() / probes
+        own = own + (len(v) - complement.diagonal().sum()) / self.noise.detach()
+        if isinstance(part, EigenPart):
+            inside = part.within(wz)
+            logdet = self.covariance.gradient(
+                torch.cat([wu, -inside], 1) / probes, torch.cat([wz, inside], 1)
+            )
+            exact = part.axis_gradients(complement / part.roots / part.roots.unsqueeze(1))
+        else:
+            assert isinstance(part, PivotedPart)
+            logdet = self.covariance.gradient((wu - wz) / probes, wz)
+            exact = [self._lag_trace(part)]
+        logdet = [g + e for g, e in zip(logdet, exact, strict=True)]
+        by_quad = [*quad, -(v * v).sum()]
+        by_logdet = [*logdet, own]
+        if not self.weights.values.requires_grad:
+            none = torch.zeros_like(self.weights.values)
+            return [*by_quad, none], [*by_logdet, none]
+        on_grid = self.base.matmul(torch.cat([wv, wz], 1)).detach()
+        by_quad.append(-2.0 * _by_values(self.weights, v, on_grid[:, :1]))
+        by_logdet.append(2.0 / probes * _by_values(self.weights, u, on_grid[:, 1:]))
+        return by_quad, by_logdet
+
+    @staticmethod
+    def _constant(weights: Interpolation) -> Interpolation:
+        if not weights.values.requires_grad:
+            return weights
+        values = weights.values.detach()
+        return Interpolation(values, weights.indices, num_columns=weights.num_columns)
 
     @property
     def _node(self) -> float:
         """A lower bound of the spectrum of Q^{-1/2} A Q^{-1/2} as computed: 1, less rounding."""
-        scale = self.lags.detach().reshape(-1)[0] / self.noise.detach()
+        scale = self.covariance.variance / self.noise.detach()
         rounding = torch.finfo(torch.float64).eps * (1.0 + self.weights.shape[-2] * float(scale))
         return 1.0 - min(0.5, 64.0 * rounding)
 
-    def _trace(self) -> Tensor:
-        """A scalar with the gradient tr(Q^{-1} dA), in closed form.
+    def _lag_trace(self, part: PivotedPart) -> Tensor:
+        """Gradient of tr(Q^{-1} W dK W^T) by the lags of K.
 
-        Q^{-1} = (I - F^T S^{-1} F) / noise with S = noise I + F F^T = L L^T, so that
-        tr(Q^{-1} W dK W^T) = (tr(W^T W dK) - sum_c h_c^T dK h_c) / noise, H = W^T F^T L^{-T}.
+        Q^{-1} = (I - F^T B^{-1} F / noise) / noise with F = C W^T and B = I + F F^T / noise = L L^T,
+        so that it is (tr(W^T W dK) - sum_c h_c^T dK h_c) / noise, H = W^T F^T L^{-T} / noise^{1/2}.
         """
-        if not (torch.is_grad_enabled() and (self.lags.requires_grad or self.noise.requires_grad)):
-            return self.lags.new_zeros(())
-        base = self.grid.operator(self.lags.detach().requires_grad_())
-        with torch.no_grad():
-            noise = self.noise.detach()
-            inner = self.factor @ self.factor.mT
-            inner.diagonal().add_(noise)
-            lower, _ = cholesky(inner, name="low-rank part of a grid plus noise", ladder=(0.0,))
-            back = self.weights.mT.matmul(self.factor.mT)
-            h = torch.linalg.solve_triangular(lower, back.mT, upper=False).mT
-            half = torch.linalg.solve_triangular(lower, self.factor, upper=False)
-            own = (self.factor.shape[1] - half.square().sum()) / noise
-            # K is linear in its lags: its gradient is all there is to know of sum_c h_c^T K h_c
-            by_lag = self._gram_by_lag()
-            for block in h.split(COLUMNS, dim=1) if h.shape[1] else ():
-                by_lag -= base._bilinear_derivative(block, block)[0]
-        return (by_lag * self.lags).sum() / noise + own * self.noise
+        noise, w = self.noise.detach(), self.weights_alone
+        found = self._gram_by_lag()
+        if part.rank:
+            back = w.mT.matmul(w.matmul(part.factor.mT)).mT
+            h = torch.linalg.solve_triangular(
+                self.preconditioner.capacitance.factor, back, upper=False
+            )
+            for block in h.split(COLUMNS):
+                found -= self.covariance.gradient(block.mT, block.mT)[0] / noise
+        return found / noise
 
     def _gram_by_lag(self) -> Tensor:
-        """Sum of (W^T W)_uv over all pairs of grid points of each lag; the shape of ``lags``."""
-        width = round(len(self.total) ** (1.0 / self.lags.ndim))
-        shape = (width,) * self.lags.ndim
+        """Sum of (W^T W)_uv over all pairs of grid points of each lag; the shape of the lags."""
+        lags, total = self.covariance.tensors[0].detach(), self.data.total
+        width = round(len(total) ** (1.0 / lags.ndim))
         places = torch.stack(
-            torch.unravel_index(torch.arange(len(self.total), device=self.lags.device), shape), -1
+            torch.unravel_index(
+                torch.arange(len(total), device=lags.device), (width,) * lags.ndim
+            ),
+            -1,
         )
         apart = (places.unsqueeze(1) - places).abs()
-        found = torch.zeros_like(self.lags.detach())
-        return found.index_put_(tuple(apart.unbind(-1)), self.total, accumulate=True)
+        return torch.zeros_like(lags).index_put_(tuple(apart.unbind(-1)), total, accumulate=True)
+
+
+def _by_values(weights: Interpolation, left: Tensor, right: Tensor) -> Tensor:
+    """Gradient of sum_c left_c^T W right_c by the values of W."""
+    found = weights._bilinear_derivative(left, right)[0]
+    assert isinstance(found, Tensor)
+    return found

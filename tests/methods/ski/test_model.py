@@ -85,13 +85,14 @@ def test_evidence_and_gradient_equal_the_dense_ones(kernel, d):
     )
 
 
-def test_with_every_unit_vector_as_probe_rough_kernels_are_exact(monkeypatch):
-    """Probes sqrt(n) e_i make trace estimates exact, whatever the preconditioner leaves out."""
-    x, y = data(n=40)
-    model = placed(x, y, kernel="matern", rank=4)
-    eye = torch.eye(40, dtype=torch.float64) * math.sqrt(40)
+@pytest.mark.parametrize(("d", "kernel"), [(1, "matern"), (2, "matern"), (2, "rbf")])
+def test_with_every_unit_vector_as_probe_the_evidence_is_exact(monkeypatch, d, kernel):
+    """Probes sqrt(n) e_i make trace estimates exact, whatever the low-rank part leaves out."""
+    x, y = data(n=40, d=d)
+    model = placed(x, y, kernel=kernel, rank=4)
+    eye = torch.eye(44, dtype=torch.float64) * math.sqrt(44)
     monkeypatch.setattr("gpx.methods.ski.system.probe_vectors", lambda *a, **k: eye)
-    found = SKIEvidence(probes=40).evidence(model, x, y)
+    found = SKIEvidence(probes=44).evidence(model, x, y)
     want = dense_evidence(model, x, y)
     torch.testing.assert_close(found.value, want, rtol=1e-8, atol=0.0)
     torch.testing.assert_close(

@@ -1,0 +1,110 @@
+"""Sums of products of interpolation weights over pairs of grid points, axis by axis.
+
+Rows of W are Kronecker products of one row per axis, so that W^T W, as a table with one pair of
+points per axis, is symmetric in every pair by itself: pairs (u, u + delta) with delta from 0 to the
+stencil's width say all. Matrices in a basis that is a Kronecker product, too, need the pairs of
+columns (i, i') with i <= i' of every axis alone. This saves a factor of 4 per axis.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gpx.operators import Interpolation
+
+CHUNK_ENTRIES = 1 << 23
+"""Entries of a working array."""
+
+
+@torch.no_grad()
+def weight_moments(weights: Interpolation, shape: Sequence[int]) -> Tensor:
+    """W^T W as a table, (m_1 w, ..., m_d w): entry (u_l w + delta_l) is that of u and u + delta.
+
+    Args:
+        weights (n, m): with the same w points along every axis in each row, first one first.
+        shape: (m_1, ..., m_d).
+
+    Cost: n (w (w + 1) / 2)^d additions; memory m w^d.
+    """
+    values, first = weights.values, weights.indices[:, 0]
+    d, q = len(shape), weights.values.shape[1]
+    width = round(q ** (1.0 / d))
+    device = values.device
+    low, high = torch.triu_indices(width, width, device=device)
+    left = right = place = low.new_zeros(1)
+    for m in shape:
+        left = (left.unsqueeze(1) * width + low).flatten()
+        right = (right.unsqueeze(1) * width + high).flatten()
+        place = (place.unsqueeze(1) * (m * width) + low * width + (high - low)).flatten()
+    # where the table's entry (u, 0) lies for the first point u of a stencil
+    corner, stride = torch.zeros_like(first), 1
+    for m in reversed(shape):
+        corner = corner + (first % m) * width * stride
+        first, stride = first // m, stride * m * width
+    table = values.new_zeros(stride)
+    for rows in torch.arange(len(values), device=device).split(
+        max(1, CHUNK_ENTRIES // len(place))
+    ):
+        w = values[rows]
+        products = w[:, left] * w[:, right]
+        table.index_add_(0, (corner[rows, None] + place).flatten(), products.flatten())
+    return table.reshape([m * width for m in shape])
+
+
+def gram_of_pairs(vectors: Sequence[Tensor], columns: Tensor, moments: Tensor) -> Tensor:
+    """V^T W^T W V (r, r) for V the ``columns`` (r, d) of the Kronecker product of ``vectors``.
+
+    Args:
+        vectors: (m_l, c_l) of every axis.
+        moments (m_1 w, ..., m_d w): ``weight_moments``.
+
+    Cost: 2 m w^d sum_l c_l^2 / 2 operations at most and r^2 look-ups.
+    """
+    table = moments
+    for v in vectors:  # the first axis goes, its pairs of columns come last
+        width = table.shape[0] // len(v)
+        rest = table.reshape(len(table), -1)
+        low, high = _pairs(v)
+        parts = []
+        for some in torch.arange(len(low), device=v.device).split(_step(len(table))):
+            a, b = v[:, low[some]], v[:, high[some]]
+            shifted = v.new_zeros(len(v), width, len(some))
+            shifted[:, 0] = a * b
+            for delta in range(1, min(width, len(v))):
+                shifted[:-delta, delta] = a[:-delta] * b[delta:] + a[delta:] * b[:-delta]
+            parts.append(shifted.flatten(0, 1).mT @ rest)
+        table = torch.cat(parts).mT.reshape(*table.shape[1:], len(low))
+    return table.flatten()[_pair_places(vectors, columns)]
+
+
+def pair_entries(sizes: Sequence[int]) -> int:
+    """Entries of the tables above for c_l columns per axis."""
+    return math.prod(c * (c + 1) // 2 for c in sizes)
+
+
+def _pairs(v: Tensor) -> tuple[Tensor, Tensor]:
+    low, high = torch.triu_indices(v.shape[1], v.shape[1], device=v.device)
+    return low, high
+
+
+def _pair_places(vectors: Sequence[Tensor], columns: Tensor) -> Tensor:
+    """Where the pair of any two columns (r, r) lies in a table of pairs of all axes."""
+    place: Tensor | None = None
+    for v, column in zip(vectors, columns.unbind(1), strict=True):
+        c = v.shape[1]
+        low, high = _pairs(v)
+        number = torch.empty(c, c, dtype=torch.long, device=v.device)
+        number[low, high] = torch.arange(len(low), device=v.device)
+        number[high, low] = number[low, high]
+        own = number[column.unsqueeze(1), column]
+        place = own if place is None else place * len(low) + own
+    assert place is not None
+    return place
+
+
+def _step(rows: int) -> int:
+    return max(1, CHUNK_ENTRIES // max(rows, 1))
