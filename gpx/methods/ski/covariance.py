@@ -40,8 +40,12 @@ class GridCovariance(ABC):
     variance: Tensor
 
     @abstractmethod
-    def low_rank(self, rank: int, tolerance: float) -> LowRankPart:
-        """C with C^T C <= K_UU, at most ``rank`` rows; fewer at a trace error of ``tolerance``."""
+    def low_rank(self, rank: int, tolerance: float, most_pivots: int) -> LowRankPart:
+        """C with C^T C near K_UU, at most ``rank`` rows; fewer at a trace error of ``tolerance``.
+
+        Args:
+            most_pivots: rows at most where C is an array (r, m).
+        """
 
     @abstractmethod
     def detached(self) -> LinearOperator:
@@ -67,9 +71,17 @@ class LagCovariance(GridCovariance):
         self.operator = self._of(lags)
         self.variance = lags.detach().reshape(-1)[0]
 
-    def low_rank(self, rank: int, tolerance: float) -> PivotedPart:
-        """As in ``GridCovariance``."""
-        return PivotedPart.of(self.tensors[0].detach(), self.grid, rank, tolerance)
+    def low_rank(self, rank: int, tolerance: float, most_pivots: int) -> LowRankPart:
+        """As in ``GridCovariance``: pivots on one axis, products of its eigenvectors on several."""
+        lags = self.tensors[0].detach()
+        if lags.ndim == 1 or max(lags.shape) > MOST_AXIS_POINTS:
+            return PivotedPart.of(lags, self.grid, min(rank, most_pivots), tolerance)
+        axes = []
+        for i, m in enumerate(lags.shape):
+            along = lags[(0,) * i + (slice(None),) + (0,) * (lags.ndim - 1 - i)]
+            place = torch.arange(m, device=lags.device)
+            axes.append(along[(place.unsqueeze(1) - place).abs()])
+        return EigenPart.of(axes, self.grid, rank, tolerance, lags)
 
     def detached(self) -> LinearOperator:
         """As in ``GridCovariance``."""
@@ -90,7 +102,7 @@ class AxisCovariance(GridCovariance):
         self.operator = Kronecker(*axes)
         self.variance = reduce(torch.mul, [a.detach()[0, 0] for a in axes])
 
-    def low_rank(self, rank: int, tolerance: float) -> EigenPart:
+    def low_rank(self, rank: int, tolerance: float, most_pivots: int) -> EigenPart:
         """As in ``GridCovariance``."""
         return EigenPart.of([a.detach() for a in self.tensors], self.grid, rank, tolerance)
 

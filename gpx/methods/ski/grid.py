@@ -73,6 +73,35 @@ class InterpolationGrid:
                 axes.append(RegularAxis.covering(low, high, size, margin=MARGIN))
         return cls(tuple(axes), method, boundary)
 
+    def state(self, device: torch.device) -> dict[str, Tensor]:
+        """Where the points lie, as the tensors that ``of_state`` takes; float64."""
+        regular = [a for a in self.axes if isinstance(a, RegularAxis)]
+        points = [a for a in self.axes if not isinstance(a, RegularAxis)]
+        real = {"dtype": torch.float64, "device": device}
+        return {
+            "start": torch.tensor([a.start for a in regular], **real),
+            "spacing": torch.tensor(self.spacing, **real),
+            "sizes": torch.tensor(self.shape, device=device),
+            "points": torch.cat(points).to(device) if points else torch.zeros(0, **real),
+        }
+
+    @classmethod
+    def of_state(
+        cls,
+        start: Tensor,
+        spacing: Tensor,
+        sizes: Tensor,
+        points: Tensor,
+        method: Method,
+        boundary: Boundary,
+    ) -> InterpolationGrid:
+        """The grid whose ``state`` this is: all axes equidistant, or none (``points``)."""
+        shape = sizes.tolist()
+        if points.numel():
+            return cls(tuple(points.split(shape)), method, boundary)
+        axes = zip(start.tolist(), spacing.tolist(), shape, strict=True)
+        return cls(tuple(RegularAxis(*axis) for axis in axes), method, boundary)
+
     @property
     def shape(self) -> tuple[int, ...]:
         """Points of each axis."""

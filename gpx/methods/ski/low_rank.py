@@ -1,4 +1,4 @@
-"""The part of a grid's kernel matrix that is kept exactly: C^T C <= K_UU, with C of few rows.
+"""A part of low rank of a grid's kernel matrix, K_UU ~ C^T C.
 
 It preconditions solves, makes the log-determinant nearly exact and carries predictive variances.
 """
@@ -16,7 +16,12 @@ from gpx.linalg import pivoted_cholesky
 from gpx.linalg.interpolation import Outside
 from gpx.linalg.kronecker import flatten_index, kronecker_matmul, kronecker_vector, split_index
 from gpx.methods.ski.grid import InterpolationGrid
-from gpx.methods.ski.pairs import gram_of_pairs, pair_entries
+from gpx.methods.ski.pairs import (
+    gram_of_pairs,
+    pair_entries,
+    pair_gradient,
+    rayleigh_quotients,
+)
 from gpx.operators import Interpolation
 
 TABLE_ENTRIES = 1 << 25
@@ -26,12 +31,14 @@ LEAST_EIGENVALUE = 1e-15
 
 
 class LowRankPart(ABC):
-    """C (r, m) with C^T C <= K_UU on the m points of a grid.
+    """C (r, m) with C^T C near K_UU on the m points of a grid.
 
     Attributes:
+        below: whether C^T C <= K_UU, as an order of positive semi-definite matrices.
         missing (): largest prior variance at a grid point that C does not carry.
     """
 
+    below: bool = True
     missing: Tensor
 
     @property
@@ -107,15 +114,18 @@ class PivotedPart(LowRankPart):
 class EigenPart(LowRankPart):
     """C = diag(roots) V^T, V columns of the Kronecker product of the axes' eigenvectors.
 
-    Never an array: memory sum_l m_l c_l for c_l eigenvectors in use along axis l. The largest
-    eigenvalues are kept, which is the best that any C of its rank can do.
+    Never an array: memory sum_l m_l c_l for c_l eigenvectors in use along axis l. Where K_UU is the
+    Kronecker product of the axes' matrices these are its largest eigenvalues, the best that any C
+    of its rank can do. Where it is not (radial kernels in two and three inputs), V nearly
+    diagonalises it, and the roots are those of the diagonal of V^T K V.
 
     Args:
         grid: for the weights of inputs along each axis.
         vectors: (m_l, c_l) of every axis.
-        values: (c_l,) eigenvalues of every axis.
         columns (r, d): which eigenvector of each axis.
+        roots (r,): square roots of the variance along each column.
         missing (): see ``LowRankPart``.
+        values: (c_l,) eigenvalues of every axis, where K_UU is their Kronecker product.
 
     Cost: a product m c_1 + ... multiply-adds per column.
     """
@@ -124,22 +134,32 @@ class EigenPart(LowRankPart):
         self,
         grid: InterpolationGrid,
         vectors: Sequence[Tensor],
-        values: Sequence[Tensor],
         columns: Tensor,
+        roots: Tensor,
         missing: Tensor,
+        values: Sequence[Tensor] | None = None,
     ) -> None:
-        self.grid, self.vectors, self.values = grid, tuple(vectors), tuple(values)
-        self.columns, self.missing = columns, missing
+        self.grid, self.vectors, self.values = grid, tuple(vectors), values
+        self.columns, self.roots, self.missing = columns, roots, missing
+        self.below = values is not None
         self._box = [v.shape[1] for v in vectors]
         self._place = flatten_index(columns.unbind(1), self._box)
-        self.roots = kronecker_vector(list(values))[self._place].sqrt()
 
     @classmethod
     @torch.no_grad()
     def of(
-        cls, axes: Sequence[Tensor], grid: InterpolationGrid, rank: int, tolerance: float
+        cls,
+        axes: Sequence[Tensor],
+        grid: InterpolationGrid,
+        rank: int,
+        tolerance: float,
+        lags: Tensor | None = None,
     ) -> EigenPart:
         """Of K = axes[0] x axes[1] x ...; as few as a trace error of ``tolerance`` allows.
+
+        Args:
+            lags: of K where it is no such product; the axes' matrices are then those of functions
+                that vary along one axis only.
 
         Cost: 10 m_l^3 operations per axis.
         """
@@ -149,21 +169,29 @@ class EigenPart(LowRankPart):
             kept = found > LEAST_EIGENVALUE * found[-1]
             values.append(found[kept].flip(0))
             vectors.append(basis[:, kept].flip(1))
-        every = kronecker_vector(values)
+        if lags is None:
+            every = kronecker_vector(values)
+        else:
+            every = rayleigh_quotients(vectors, lags).flatten().clamp_min(0.0)
         order = every.argsort(descending=True, stable=True)
         left = every[order].flip(0).cumsum(0).flip(0)  # trace error of stopping before each
         count = min(rank, len(order), int((left > tolerance).sum()))
-        sizes = [len(v) for v in values]
+        sizes = [v.shape[1] for v in vectors]
         while True:
             columns = torch.stack(split_index(order[:count], sizes), -1)
             box = [int(c.max()) + 1 if count else 0 for c in columns.unbind(1)]
             if pair_entries(box) <= TABLE_ENTRIES:
                 break
             count = int(0.9 * count)
-        vectors = [v[:, :c].contiguous() for v, c in zip(vectors, box, strict=True)]
-        values = [v[:c] for v, c in zip(values, box, strict=True)]
-        prior = kronecker_vector([a.diagonal() for a in axes])
-        part = cls(grid, vectors, values, columns, prior.new_zeros(()))
+        part = cls(
+            grid,
+            [v[:, :c].contiguous() for v, c in zip(vectors, box, strict=True)],
+            columns,
+            every[order[:count]].sqrt(),
+            every.new_zeros(()),
+            [v[:c] for v, c in zip(values, box, strict=True)] if lags is None else None,
+        )
+        prior = kronecker_vector([a.diagonal() for a in axes]) if lags is None else lags.flatten()[0]
         part.missing = (prior - part.carried()).max().clamp_min(0.0)
         return part
 
@@ -210,6 +238,7 @@ class EigenPart(LowRankPart):
 
         V^T K V is diagonal, so that only entries of M with equal columns of all other axes count.
         """
+        assert self.values is not None
         found = []
         for axis, v in enumerate(self.vectors):
             others = [i for i in range(len(self.vectors)) if i != axis]
@@ -225,6 +254,10 @@ class EigenPart(LowRankPart):
             inner.index_put_((own[a], own[b]), matrix[a, b] * scale[a], accumulate=True)
             found.append(v @ inner @ v.mT)
         return found
+
+    def lag_gradient(self, matrix: Tensor) -> Tensor:
+        """Gradient of tr(M V^T K V) by the lags of K, (m_1, ..., m_d), for M (r, r)."""
+        return pair_gradient(self.vectors, self.columns, matrix)
 
     def _columns_of(self, values: Tensor) -> Tensor:
         return kronecker_matmul([v.mT for v in self.vectors], values)[self._place]

@@ -13,13 +13,13 @@ from gpx.errors import ConfigError, class_name
 from gpx.kernels.base import Kernel
 from gpx.kernels.stationary import Stationary
 from gpx.likelihoods.gaussian import Gaussian
-from gpx.linalg import Prepared, RegularAxis
-from gpx.linalg.interpolation import Method, Outside
+from gpx.linalg import Prepared
+from gpx.linalg.interpolation import Boundary, Method, Outside
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model
 from gpx.methods.ski.covariance import grid_covariance
 from gpx.methods.ski.gathered import Gathered
-from gpx.methods.ski.grid import InterpolationGrid, settled_sizes
+from gpx.methods.ski.grid import InterpolationGrid, Placement, settled_sizes
 from gpx.methods.ski.posterior import SKIPosterior
 from gpx.methods.ski.system import NEGLIGIBLE, SKISystem
 
@@ -46,7 +46,12 @@ class SKI(Model):
         num_inputs: d, at most 3.
         grid_size: points of each axis, or one number for all; None: by the number of rows
             (``settle``), up to 10,000, 300 x 300 or 40 x 40 x 40.
-        interpolation: "cubic" (4 points an axis) or "linear" (2).
+        interpolation: "cubic" (4 points an axis), "linear" or "inverse_distance" (2, the same).
+        grid: "equidistant", or "kmeans": points at the centres of each column's data, for linear
+            weights. Without equal distances there is no Toeplitz structure: the kernel must factor
+            over the inputs, and every axis is a dense matrix.
+        boundary: of cubic weights in the end cells of an equidistant axis, where predictions alone
+            can lie: "keys" (quadratic), "nearest", or "margin" (an error).
         rank: most vectors of the low-rank part of K_UU, which preconditions solves and carries
             predictive variances and samples. Greedy pivots end earlier where it is complete.
         tolerance: relative residual of solves.
@@ -63,10 +68,12 @@ class SKI(Model):
     Source: Wilson and Nickisch 2015; Hultin 2017, section 3.2; rows gathered by cell are ours.
     """
 
-    data_sized = ("start", "spacing")
+    data_sized = ("start", "spacing", "sizes", "points")
     likelihood: Gaussian
     start: Tensor
     spacing: Tensor
+    sizes: Tensor
+    points: Tensor
 
     def __init__(
         self,
@@ -77,6 +84,8 @@ class SKI(Model):
         num_inputs: int,
         grid_size: int | Sequence[int] | None = None,
         interpolation: Method = "cubic",
+        grid: Placement = "equidistant",
+        boundary: Boundary = "keys",
         rank: int | None = None,
         tolerance: float = 1e-6,
         max_iterations: int = 1000,
@@ -96,10 +105,17 @@ class SKI(Model):
             )
         for name, value, allowed in (
             ("interpolation", interpolation, get_args(Method)),
+            ("grid", grid, get_args(Placement)),
+            ("boundary", boundary, get_args(Boundary)),
             ("outside", outside, get_args(Outside)),
         ):
             if value not in allowed:
                 raise ConfigError(f"{name}={value}: choose one of {', '.join(allowed)}")
+        if grid != "equidistant" and interpolation == "cubic":
+            raise ConfigError(
+                f"grid={grid} and interpolation=cubic: cubic weights need equidistant points; use "
+                "interpolation=linear"
+            )
         if (rank is not None and rank < 1) or max_iterations < 1 or not 0.0 < tolerance < 1.0:
             raise ConfigError(
                 f"rank={rank} and max_iterations={max_iterations} must be at least 1, "
@@ -110,18 +126,27 @@ class SKI(Model):
         self.grid_size = settled_sizes(6 if grid_size is None else grid_size, 1, num_inputs)
         self._asked = grid_size
         self.interpolation: Method = interpolation
+        self.placement: Placement = grid
+        self.boundary: Boundary = boundary
         self.rank, self.tolerance, self.max_iterations = rank, tolerance, max_iterations
         self.outside: Outside = outside
-        self.register_buffer("start", torch.zeros(num_inputs, dtype=torch.float64))
-        self.register_buffer("spacing", torch.zeros(num_inputs, dtype=torch.float64))
+        for name in self.data_sized:
+            self.register_buffer(name, torch.zeros(0, dtype=torch.float64))
         self._kept = Prepared()
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         """Where the grid lies stays in float64: rounding it would move every point."""
-        start, spacing = self.start, self.spacing
+        kept = {name: getattr(self, name) for name in self.data_sized}
         super()._apply(fn, recurse)
-        self.start, self.spacing = start.to(self.start.device), spacing.to(self.spacing.device)
+        for name, value in kept.items():
+            setattr(self, name, value.to(getattr(self, name).device))
         return self
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """States saved while all grids were equidistant say no more than where they start."""
+        state_dict.setdefault(prefix + "sizes", torch.tensor(self.grid_size))
+        state_dict.setdefault(prefix + "points", torch.zeros(0, dtype=torch.float64))
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
         """As in ``Model``: the points of each axis."""
@@ -135,10 +160,11 @@ class SKI(Model):
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Lay the grid over the inputs."""
         self.settle(x)
-        grid = InterpolationGrid.covering(x, self.grid_size, self.interpolation)
-        start = torch.tensor([axis.start for axis in grid.axes], dtype=torch.float64)
-        self.start = start.to(x.device)
-        self.spacing = torch.tensor(grid.spacing, dtype=torch.float64, device=x.device)
+        grid = InterpolationGrid.covering(
+            x, self.grid_size, self.interpolation, self.placement, self.boundary
+        )
+        for name, value in grid.state(x.device).items():
+            setattr(self, name, value)
         rows = len(self.gathered(x).weights.values)
         self.note = f"grid {' x '.join(map(str, grid.shape))}"
         if rows < len(x):
@@ -151,22 +177,17 @@ class SKI(Model):
         Raises:
             ConfigError: nothing has.
         """
-        if not bool((self.spacing > 0.0).all()):
+        if not self.sizes.numel():
             raise ConfigError("the grid is not placed yet: call initialise(x, y) first")
-        axes = [
-            RegularAxis(start, spacing, size)
-            for start, spacing, size in zip(
-                self.start.tolist(), self.spacing.tolist(), self.grid_size, strict=True
-            )
-        ]
-        return InterpolationGrid(tuple(axes), self.interpolation)
+        state = (self.start, self.spacing, self.sizes, self.points)
+        return InterpolationGrid.of_state(*state, self.interpolation, self.boundary)
 
     def gathered(self, x: Tensor) -> Gathered:
         """The rows that stand for x (n, d); kept until x or the grid change."""
 
         if x.requires_grad:
             return Gathered.of(x, self.grid)
-        sources = (x, self.start, self.spacing)
+        sources = (x, self.start, self.spacing, self.points)
         return self._kept.get("gathered", sources, lambda: Gathered.of(x, self.grid))
 
     def system(self, x: Tensor, negligible: float = NEGLIGIBLE) -> SKISystem:
@@ -203,7 +224,9 @@ class SKI(Model):
 
     def new_posterior(self) -> SKIPosterior:
         """As in ``Model``; where the grid lies is part of the state."""
-        return SKIPosterior(self.kernel, self.mean, self.interpolation, self.outside)
+        return SKIPosterior(
+            self.kernel, self.mean, self.interpolation, self.outside, self.boundary
+        )
 
     def _warn_of_short_lengthscales(self, x: Tensor) -> None:
         """Say where the spacing of an axis is above the lengthscale along it."""

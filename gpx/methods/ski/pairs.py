@@ -81,6 +81,50 @@ def gram_of_pairs(vectors: Sequence[Tensor], columns: Tensor, moments: Tensor) -
     return table.flatten()[_pair_places(vectors, columns)]
 
 
+def pair_gradient(vectors: Sequence[Tensor], columns: Tensor, matrix: Tensor) -> Tensor:
+    """Sum over (u, v) at each lag |u - v| of (V M V^T)_uv, (m_1, ..., m_d), for M (r, r) symmetric.
+
+    This is the gradient of tr(M V^T K V) by the lags of a stationary K. Args as ``gram_of_pairs``.
+
+    Cost: sum_l c_l^2 / 2 transforms of 2 m_l and as many multiply-adds with m; memory as there.
+    """
+    sizes = [v.shape[1] * (v.shape[1] + 1) // 2 for v in vectors]
+    table = matrix.new_zeros(math.prod(sizes))
+    table.index_add_(0, _pair_places(vectors, columns).flatten(), matrix.flatten())
+    table = table.reshape(sizes)
+    for v in vectors:
+        rest = table.reshape(len(table), -1)
+        spectra = torch.fft.rfft(v.mT, n=2 * len(v))
+        low, high = _pairs(v)
+        found = v.new_zeros(len(v), rest.shape[1])
+        for some in torch.arange(len(low), device=v.device).split(_step(2 * len(v))):
+            lags = _by_distance(spectra[low[some]].conj() * spectra[high[some]], len(v))
+            found.addmm_(lags.mT, rest[some])
+        table = found.mT.reshape(*table.shape[1:], len(v))
+    return table
+
+
+def rayleigh_quotients(vectors: Sequence[Tensor], lags: Tensor) -> Tensor:
+    """Diagonal of V^T K V, (c_1, ..., c_d), for V the whole Kronecker product and K by its lags.
+
+    Cost: sum_l c_l transforms of 2 m_l, and m sum_l c_l multiply-adds.
+    """
+    table = lags
+    for v in vectors:
+        spectra = torch.fft.rfft(v.mT, n=2 * len(v))
+        own = _by_distance(spectra.abs().square() + 0j, len(v))
+        table = (own @ table.reshape(len(v), -1)).mT.reshape(*table.shape[1:], v.shape[1])
+    return table
+
+
+def _by_distance(spectra: Tensor, points: int) -> Tensor:
+    """Correlations (r, points) from their transforms of length 2 points, lags of both signs added."""
+    lags = torch.fft.irfft(spectra, n=2 * points)
+    both = lags[:, :points].clone()
+    both[:, 1:] += lags[:, points + 1 :].flip(1)
+    return both
+
+
 def pair_entries(sizes: Sequence[int]) -> int:
     """Entries of the tables above for c_l columns per axis."""
     return math.prod(c * (c + 1) // 2 for c in sizes)

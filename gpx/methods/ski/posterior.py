@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from gpx.kernels.base import Kernel
-from gpx.linalg import RegularAxis, SolveReport
-from gpx.linalg.interpolation import Method, Outside
+from gpx.linalg import SolveReport
+from gpx.linalg.interpolation import Boundary, Method, Outside
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Posterior
 from gpx.methods.ski.grid import InterpolationGrid
@@ -35,7 +35,8 @@ class SKIPosterior(Posterior):
         low_rank (r, m): C.
         inner (r, r): L.
         missing (): largest prior variance at a grid point that C does not carry.
-        start (d,), spacing (d,), sizes (d,): first point, spacing and points of each axis.
+        start (d,), spacing (d,), sizes (d,): first point, largest spacing and points of each axis.
+        points: of all axes one after another, where they are not equidistant; else empty.
 
     Cost: mean 4^d multiply-adds a row, free of n and m; variance 4^d r + r^2; memory m r.
     Source: Hultin 2017, section 3.3 (mean); Pleiss et al. 2018 (cached low-rank variances).
@@ -45,24 +46,26 @@ class SKIPosterior(Posterior):
         "on_grid",
         "low_rank",
         "axis_vectors",
-        "axis_values",
+        "roots",
         "columns",
         "inner",
         "missing",
         "start",
         "spacing",
         "sizes",
+        "points",
     )
     on_grid: Tensor
     low_rank: Tensor
     axis_vectors: Tensor
-    axis_values: Tensor
+    roots: Tensor
     columns: Tensor
     inner: Tensor
     missing: Tensor
     start: Tensor
     spacing: Tensor
     sizes: Tensor
+    points: Tensor
 
     def __init__(
         self,
@@ -70,12 +73,14 @@ class SKIPosterior(Posterior):
         mean: Mean,
         interpolation: Method = "cubic",
         outside: Outside = "zero",
+        boundary: Boundary = "keys",
     ) -> None:
         super().__init__()
         self.kernel = copy.deepcopy(kernel).requires_grad_(False)
         self.mean = copy.deepcopy(mean).requires_grad_(False)
         self.interpolation: Method = interpolation
         self.outside: Outside = outside
+        self.boundary: Boundary = boundary
         self.report: SolveReport | None = None
         self.register_data_sized()
 
@@ -87,14 +92,19 @@ class SKIPosterior(Posterior):
             setattr(self, name, value.to(getattr(self, name).device))
         return self
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """States saved before there were factors by axis hold the low-rank part as one array."""
+        for name in ("axis_vectors", "roots", "columns", "points"):
+            state_dict.setdefault(prefix + name, torch.zeros(0))
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
     @torch.no_grad()
     def with_state(
         self, grid: InterpolationGrid, on_grid: Tensor, system: SKISystem, report: SolveReport
     ) -> SKIPosterior:
         """Filled with the grid and the results of a solve."""
-        self.start = on_grid.new_tensor([axis.start for axis in grid.axes])
-        self.spacing = on_grid.new_tensor(grid.spacing)
-        self.sizes = torch.tensor(grid.shape, device=on_grid.device)
+        for name, value in grid.state(on_grid.device).items():
+            setattr(self, name, value)
         self.on_grid, self.report = on_grid, report
         self.inner = system.preconditioner.capacitance.factor.contiguous()
         part, missing = system.part, system.part.missing
@@ -104,7 +114,7 @@ class SKIPosterior(Posterior):
         elif isinstance(part, EigenPart):
             columns = max(v.shape[1] for v in part.vectors)
             self.axis_vectors = torch.cat([_padded(v, columns) for v in part.vectors])
-            self.axis_values = torch.stack([_padded(v[None], columns)[0] for v in part.values])
+            self.roots = part.roots
             self.columns = part.columns
         return self
 
@@ -118,21 +128,16 @@ class SKIPosterior(Posterior):
         return EigenPart(
             self.grid,
             [v[:, :c] for v, c in zip(vectors, used, strict=True)],
-            [v[:c] for v, c in zip(self.axis_values, used, strict=True)],
             self.columns,
+            self.roots,
             self.missing,
         )
 
     @property
     def grid(self) -> InterpolationGrid:
         """Of the training data."""
-        axes = [
-            RegularAxis(start, spacing, size)
-            for start, spacing, size in zip(
-                self.start.tolist(), self.spacing.tolist(), self.sizes.tolist(), strict=True
-            )
-        ]
-        return InterpolationGrid(tuple(axes), self.interpolation)
+        state = (self.start, self.spacing, self.sizes, self.points)
+        return InterpolationGrid.of_state(*state, self.interpolation, self.boundary)
 
     def facts(self) -> dict[str, bool | int | float | str]:
         """As in ``Posterior``: the grid, and what the variances rest on."""

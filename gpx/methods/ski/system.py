@@ -17,7 +17,7 @@ from gpx.linalg import (
     probe_vectors,
     with_gradient,
 )
-from gpx.methods.ski.covariance import GridCovariance, LagCovariance
+from gpx.methods.ski.covariance import AxisCovariance, GridCovariance
 from gpx.methods.ski.gathered import Gathered
 from gpx.methods.ski.low_rank import EigenPart, LowRankPart, PivotedPart
 from gpx.operators import Interpolated, Interpolation
@@ -41,7 +41,7 @@ class QuadLogdet(NamedTuple):
 
 
 class SKISystem:
-    """A = W K W^T + noise I, with the low-rank part C^T C <= K of the grid's matrix beside it.
+    """A = W K W^T + noise I, with a low-rank part C^T C of the grid's matrix beside it.
 
     Args:
         covariance: K, differentiable.
@@ -53,7 +53,7 @@ class SKISystem:
 
     Attributes:
         part: C (r, m).
-        preconditioner: Q = W C^T C W^T + noise I <= A.
+        preconditioner: Q = W C^T C W^T + noise I, near A.
 
     Cost: m r^2 + n r^2 once, or far less where K is a Kronecker product.
     """
@@ -74,10 +74,10 @@ class SKISystem:
             noise.reshape(1), diag_shape=rows
         )
         with torch.no_grad():
-            if isinstance(covariance, LagCovariance):
-                rank = min(rank, max(1, FACTOR_BYTES // (8 * (rows + 2 * points))))
             limit = negligible * float(noise.detach()) * points / num_data
-            self.part: LowRankPart = covariance.low_rank(rank, limit)
+            self.part: LowRankPart = covariance.low_rank(
+                rank, limit, max(1, FACTOR_BYTES // (8 * (rows + 2 * points)))
+            )
             self.weights_alone = self._constant(self.weights)
             self.preconditioner = self._preconditioner()
 
@@ -100,7 +100,7 @@ class SKISystem:
             part.gram(self.data.moments),
             len(w.values),
             self.noise.detach(),
-            below_kernel=True,
+            below_kernel=part.below,
         )
 
     @torch.no_grad()
@@ -186,7 +186,12 @@ class SKISystem:
             logdet = self.covariance.gradient(
                 torch.cat([wu, -inside], 1) / probes, torch.cat([wz, inside], 1)
             )
-            exact = part.axis_gradients(complement / part.roots / part.roots.unsqueeze(1))
+            inner = complement / part.roots / part.roots.unsqueeze(1)
+            exact = (
+                part.axis_gradients(inner)
+                if isinstance(self.covariance, AxisCovariance)
+                else [part.lag_gradient(inner)]
+            )
         else:
             assert isinstance(part, PivotedPart)
             logdet = self.covariance.gradient((wu - wz) / probes, wz)
@@ -210,8 +215,13 @@ class SKISystem:
         return Interpolation(values, weights.indices, num_columns=weights.num_columns)
 
     @property
-    def _node(self) -> float:
-        """A lower bound of the spectrum of Q^{-1/2} A Q^{-1/2} as computed: 1, less rounding."""
+    def _node(self) -> float | None:
+        """A lower bound of the spectrum of Q^{-1/2} A Q^{-1/2} as computed: 1, less rounding.
+
+        None where Q <= A is not known.
+        """
+        if not self.part.below:
+            return None
         scale = self.covariance.variance / self.noise.detach()
         rounding = torch.finfo(torch.float64).eps * (1.0 + self.weights.shape[-2] * float(scale))
         return 1.0 - min(0.5, 64.0 * rounding)

@@ -68,7 +68,7 @@ def gradients(model, value):
 @pytest.mark.parametrize("kernel", sorted(KERNELS))
 @pytest.mark.parametrize("d", [1, 2])
 def test_evidence_and_gradient_equal_the_dense_ones(kernel, d):
-    """The low-rank part is complete on these grids, so that probes scatter by rounding alone."""
+    """Where the low-rank part is complete, probes scatter by rounding alone."""
     x, y = data(d=d)
     model = placed(x, y, kernel=kernel)
     objective = SKIEvidence()
@@ -79,9 +79,13 @@ def test_evidence_and_gradient_equal_the_dense_ones(kernel, d):
     # half the log-determinant's; 6 standard errors, or rounding of the solves
     apart = float((found.value - want).detach().abs())
     assert apart <= 3.0 * error + 1e-6 * float(want.detach().abs())
-    assert error < 0.05
+    complete = d == 1 or kernel == "rbf"  # the others do not factor over two inputs
+    assert error < (0.05 if complete else 0.5)
     torch.testing.assert_close(
-        gradients(model, found.value), gradients(model, want), rtol=2e-3, atol=2e-3
+        gradients(model, found.value),
+        gradients(model, want),
+        rtol=2e-3 if complete else 2e-2,
+        atol=2e-3 if complete else 2e-2,
     )
 
 
