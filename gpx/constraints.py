@@ -176,6 +176,17 @@ def floor_of(module: nn.Module, name: str) -> float:
     return next(c.constraint.floor for c in positive_parameters(module) if c.name == name)
 
 
+def raise_floor(module: nn.Module, name: str, floor: float) -> None:
+    """Another infimum for ``module.<name>``; values below it move to just above it.
+
+    The floor is no part of a state_dict: who raises it sets it again before a state is loaded.
+    """
+    value = getattr(module, name).detach()
+    constraint = next(c.constraint for c in _positive_parameters(module) if c.name == name)
+    constraint.floor = floor
+    setattr(module, name, value.clamp_min((1.0 + 2.0 * MARGIN) * floor))
+
+
 def lower_limits(module: nn.Module, parameters: Sequence[nn.Parameter]) -> list[float]:
     """Least values that an optimiser may give to ``parameters`` of ``module``, one for each.
 

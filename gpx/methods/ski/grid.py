@@ -114,9 +114,9 @@ class InterpolationGrid:
 
     @property
     def spacing(self) -> tuple[float, ...]:
-        """Largest distance between neighbouring points of each axis."""
+        """Distance between neighbouring points of each axis; the median where it varies."""
         return tuple(
-            a.spacing if isinstance(a, RegularAxis) else float(a.diff().max()) for a in self.axes
+            a.spacing if isinstance(a, RegularAxis) else float(a.diff().median()) for a in self.axes
         )
 
     def weights(self, x: Tensor, outside: Outside = "error") -> Interpolation:

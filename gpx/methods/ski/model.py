@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any, get_args
 
@@ -11,7 +10,6 @@ from torch import Tensor
 
 from gpx.errors import ConfigError, class_name
 from gpx.kernels.base import Kernel
-from gpx.kernels.stationary import Stationary
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import Prepared
 from gpx.linalg.interpolation import Boundary, Method, Outside
@@ -20,6 +18,7 @@ from gpx.methods.base.model import Model
 from gpx.methods.ski.covariance import grid_covariance
 from gpx.methods.ski.gathered import Gathered
 from gpx.methods.ski.grid import InterpolationGrid, Placement, settled_sizes
+from gpx.methods.ski.lengthscales import bound_lengthscales, spacing_floors
 from gpx.methods.ski.posterior import SKIPosterior
 from gpx.methods.ski.system import NEGLIGIBLE, SKISystem
 
@@ -68,12 +67,13 @@ class SKI(Model):
     Source: Wilson and Nickisch 2015; Hultin 2017, section 3.2; rows gathered by cell are ours.
     """
 
-    data_sized = ("start", "spacing", "sizes", "points")
+    data_sized = ("start", "spacing", "sizes", "points", "floors")
     likelihood: Gaussian
     start: Tensor
     spacing: Tensor
     sizes: Tensor
     points: Tensor
+    floors: Tensor
 
     def __init__(
         self,
@@ -145,7 +145,10 @@ class SKI(Model):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """States saved while all grids were equidistant say no more than where they start."""
         state_dict.setdefault(prefix + "sizes", torch.tensor(self.grid_size))
-        state_dict.setdefault(prefix + "points", torch.zeros(0, dtype=torch.float64))
+        for name in ("points", "floors"):
+            state_dict.setdefault(prefix + name, torch.zeros(0, dtype=torch.float64))
+        if len(state_dict[prefix + "floors"]):
+            bound_lengthscales(self.kernel, state_dict[prefix + "floors"], warn=False)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
@@ -165,6 +168,8 @@ class SKI(Model):
         )
         for name, value in grid.state(x.device).items():
             setattr(self, name, value)
+        self.floors = spacing_floors(self.kernel, self.spacing, x.amax(0) > x.amin(0))
+        bound_lengthscales(self.kernel, self.floors)
         rows = len(self.gathered(x).weights.values)
         self.note = f"grid {' x '.join(map(str, grid.shape))}"
         if rows < len(x):
@@ -213,37 +218,16 @@ class SKI(Model):
         Raises:
             DidNotConverge: the solve needs more than ``max_iterations``.
         """
-        self._warn_of_short_lengthscales(x)
         system = self.system(x, COMPLETE)
         target, _ = self.gathered(x).residuals((y - self.mean(x)).double())
         tolerance = min(self.tolerance, PREDICTION_TOLERANCE)
         solution, report = system.solve(target.unsqueeze(1), tolerance, self.max_iterations)
         on_grid = system.base.matmul(system.weights.mT.matmul(solution)).squeeze(1)
         found = self.new_posterior()
-        return found.with_state(self.grid, on_grid, system, report)
+        return found.with_state(self.grid, on_grid, system, report, self.floors)
 
     def new_posterior(self) -> SKIPosterior:
         """As in ``Model``; where the grid lies is part of the state."""
         return SKIPosterior(
             self.kernel, self.mean, self.interpolation, self.outside, self.boundary
         )
-
-    def _warn_of_short_lengthscales(self, x: Tensor) -> None:
-        """Say where the spacing of an axis is above the lengthscale along it."""
-        varies = (x.amax(0) > x.amin(0)).tolist()
-        for part in self.kernel.modules():
-            if not isinstance(part, Stationary):
-                continue
-            seen = range(self.inputs) if part.active_dims is None else part.active_dims.tolist()
-            scales = part.lengthscale.detach().reshape(-1).expand(len(seen)).tolist()
-            for column, scale in zip(seen, scales, strict=True):
-                spacing = float(self.spacing[column])
-                if varies[column] and scale < spacing:
-                    warnings.warn(
-                        f"a lengthscale of {scale:.3g} is below the grid's spacing of "
-                        f"{spacing:.3g} along input {column}: the grid does not resolve the "
-                        "kernel, and evidence and predictions are far off; use more points "
-                        "(grid_size) or longer lengthscales",
-                        stacklevel=3,
-                    )
-                    return

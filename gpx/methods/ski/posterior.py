@@ -15,6 +15,7 @@ from gpx.linalg.interpolation import Boundary, Method, Outside
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Posterior
 from gpx.methods.ski.grid import InterpolationGrid
+from gpx.methods.ski.lengthscales import bound_lengthscales
 from gpx.methods.ski.low_rank import EigenPart, LowRankPart, PivotedPart
 from gpx.methods.ski.system import SKISystem
 from gpx.operators import Interpolation
@@ -54,6 +55,7 @@ class SKIPosterior(Posterior):
         "spacing",
         "sizes",
         "points",
+        "floors",
     )
     on_grid: Tensor
     low_rank: Tensor
@@ -66,6 +68,7 @@ class SKIPosterior(Posterior):
     spacing: Tensor
     sizes: Tensor
     points: Tensor
+    floors: Tensor
 
     def __init__(
         self,
@@ -94,18 +97,25 @@ class SKIPosterior(Posterior):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """States saved before there were factors by axis hold the low-rank part as one array."""
-        for name in ("axis_vectors", "roots", "columns", "points"):
+        for name in ("axis_vectors", "roots", "columns", "points", "floors"):
             state_dict.setdefault(prefix + name, torch.zeros(0))
+        if len(state_dict[prefix + "floors"]):
+            bound_lengthscales(self.kernel, state_dict[prefix + "floors"], warn=False)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     @torch.no_grad()
     def with_state(
-        self, grid: InterpolationGrid, on_grid: Tensor, system: SKISystem, report: SolveReport
+        self,
+        grid: InterpolationGrid,
+        on_grid: Tensor,
+        system: SKISystem,
+        report: SolveReport,
+        floors: Tensor,
     ) -> SKIPosterior:
         """Filled with the grid and the results of a solve."""
         for name, value in grid.state(on_grid.device).items():
             setattr(self, name, value)
-        self.on_grid, self.report = on_grid, report
+        self.on_grid, self.report, self.floors = on_grid, report, floors
         self.inner = system.preconditioner.capacitance.factor.contiguous()
         part, missing = system.part, system.part.missing
         self.missing = missing

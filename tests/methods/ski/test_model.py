@@ -10,6 +10,8 @@ from gpx.errors import ConfigError, DataError
 from gpx.kernels import RBF, Linear, Matern32
 from gpx.likelihoods import Bernoulli, Gaussian
 from gpx.means import Constant, Zero
+from gpx.methods.ski.grid import kmeans_axis
+from gpx.methods.ski.lengthscales import bound_lengthscales
 from gpx.models import SKI, ExactGP
 from gpx.objectives import ExactMLL, SKIEvidence
 
@@ -50,6 +52,11 @@ def dense_parts(model, x):
     points = torch.cartesian_prod(*[axis.points(x) for axis in grid.axes])
     points = points.reshape(grid.size, x.shape[1])
     return grid.weights(x).to_dense(), model.kernel.evaluate(points)
+
+
+def dense_weights(model, x):
+    """W as a matrix, and the model's grid."""
+    return model.grid.weights(x).to_dense(), model.grid
 
 
 def dense_evidence(model, x, y):
@@ -125,6 +132,7 @@ def test_on_a_fine_grid_it_is_the_exact_model():
     exact = ExactGP(
         kernel=KERNELS["rbf"](1), mean=Constant(0.2), likelihood=Gaussian(0.05)
     ).double()
+    bound_lengthscales(exact.kernel, model.floors)  # the same parameters, for their gradient
     found, want = SKIEvidence().evidence(model, x, y), ExactMLL().evidence(exact, x, y)
     torch.testing.assert_close(found.value, want.value, rtol=1e-5, atol=0.0)
     torch.testing.assert_close(
@@ -194,21 +202,79 @@ def test_beyond_the_grid_is_the_prior_or_the_edge_or_refused():
     assert torch.isfinite(edge.predict(away).mean).all()
 
 
-def test_a_grid_too_coarse_for_the_kernel_is_said():
+def test_a_lengthscale_below_the_grids_spacing_is_said_and_bounded():
     x, y = data()
-    model = placed(x, y, grid_size=8)
+    model = build(grid_size=8)
     model.kernel.lengthscale = torch.tensor([0.05], dtype=torch.float64)
-    with pytest.warns(UserWarning, match="below the grid's spacing"):
-        model.condition(x, y)
+    with pytest.warns(UserWarning, match="0.05 is below the grid's spacing of 1.33"):
+        model.initialise(x, y, generator=torch.Generator())
+    assert model.kernel.lengthscale.item() > model.spacing.item()
+    (parameter,) = [p for n, p in model.kernel.named_parameters() if "lengthscale" in n]
+    with torch.no_grad():
+        parameter.fill_(-1e3)  # an optimiser's longest step
+    assert model.kernel.lengthscale.item() >= model.spacing.item()
+    posterior = model.condition(x, y)
+    again = build(grid_size=8)
+    again.load_state_dict(model.state_dict())
+    torch.testing.assert_close(again.kernel.lengthscale, model.kernel.lengthscale)
+    other = build(grid_size=8).new_posterior()
+    other.load_state_dict(posterior.state_dict())
+    torch.testing.assert_close(other.predict(x).variance, posterior.predict(x).variance)
 
 
 def test_a_constant_column_and_long_axes_raise_no_alarm(recwarn):
     x, y = data(d=2)
     x = torch.stack([x[:, 0], torch.full_like(x[:, 0], 3.0)], 1)
-    model = placed(x, y)
-    model.kernel.lengthscale = torch.tensor([0.6, 0.01], dtype=torch.float64)
+    model = build(d=2)
+    model.kernel.lengthscale = torch.tensor([0.6, 0.5], dtype=torch.float64)
+    model.initialise(x, y, generator=torch.Generator())
     model.condition(x, y)
     assert not [w for w in recwarn if "spacing" in str(w.message)]
+
+
+@pytest.mark.parametrize("d", [1, 2])
+def test_on_the_points_of_a_kmeans_grid_it_is_the_exact_model(d):
+    """An axis with as many points as coordinates has those, and W is a selection."""
+    x, y = data(n=25, d=d)
+    options = {"grid": "kmeans", "interpolation": "linear", "grid_size": 40}
+    model = placed(x, y, **options)
+    dense, _ = dense_weights(model, x)
+    assert int((dense.abs() > 1e-12).sum()) == 25
+    exact = ExactGP(
+        kernel=KERNELS["rbf"](d), mean=Constant(0.2), likelihood=Gaussian(0.05)
+    ).double()
+    bound_lengthscales(exact.kernel, model.floors)  # the same parameters, for their gradient
+    matrix = exact.kernel.evaluate(x) + 0.05 * torch.eye(25, dtype=torch.float64)
+    torch.testing.assert_close(model.system(x).matrix.to_dense(), matrix, rtol=0.0, atol=1e-12)
+    found, want = SKIEvidence().evidence(model, x, y), ExactMLL().evidence(exact, x, y)
+    # what the low-rank part may leave to the probes: 0.01 nats
+    torch.testing.assert_close(found.value, want.value, rtol=0.0, atol=0.01)
+    torch.testing.assert_close(
+        gradients(model, found.value), gradients(exact, want.value), rtol=1e-2, atol=5e-2
+    )
+
+
+def test_centres_of_kmeans_are_sorted_and_are_means_of_their_points():
+    column = data(n=500)[0].squeeze(1).square()
+    points = kmeans_axis(column, 12)
+    assert len(points) == 12
+    assert bool((points.diff() > 0).all())
+    centres = points[1:-1]
+    nearest = (column.unsqueeze(1) - centres).abs().argmin(1)
+    means = torch.stack([column[nearest == i].mean() for i in range(10)])
+    torch.testing.assert_close(means, centres, rtol=1e-8, atol=0.0)
+    assert points[0] < column.min()
+    assert points[-1] > column.max()
+
+
+def test_a_kernel_that_does_not_factor_needs_equidistant_points():
+    x, y = data(n=60, d=2)
+    options = {"grid": "kmeans", "interpolation": "linear"}
+    model = placed(x, y, kernel="matern", **options)
+    with pytest.raises(ConfigError, match="no product over the inputs"):
+        model.system(x)
+    with pytest.raises(ConfigError, match="grid=kmeans and interpolation=cubic"):
+        build(grid="kmeans")
 
 
 def test_a_kernel_below_the_noise_needs_no_low_rank_part():
