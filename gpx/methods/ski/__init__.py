@@ -3,5 +3,13 @@
 from gpx.methods.ski.evidence import SKIEvidence
 from gpx.methods.ski.model import SKI
 from gpx.methods.ski.posterior import SKIPosterior
+from gpx.methods.ski.projection import LinearProjection, NetworkProjection, Projection
 
-__all__ = ["SKI", "SKIEvidence", "SKIPosterior"]
+__all__ = [
+    "SKI",
+    "LinearProjection",
+    "NetworkProjection",
+    "Projection",
+    "SKIEvidence",
+    "SKIPosterior",
+]

@@ -14,7 +14,6 @@ from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg.trace import FixedProbes
 from gpx.means.base import Mean
 from gpx.methods.base.objective import Evidence, Objective
-from gpx.methods.ski.gathered import Gathered
 from gpx.methods.ski.system import SKISystem
 
 
@@ -26,9 +25,6 @@ class GatheredRows(Protocol):
     likelihood: Gaussian
     tolerance: float
     max_iterations: int
-
-    def gathered(self, x: Tensor) -> Gathered:
-        """The rows that stand for x (n, d)."""
 
     def system(self, x: Tensor) -> SKISystem:
         """Their kernel matrix plus noise."""
@@ -77,7 +73,7 @@ class SKIEvidence(Objective[GatheredRows]):
             DidNotConverge: solves that need more than the model's ``max_iterations``.
         """
         system = model.system(x)
-        target, rest = model.gathered(x).residuals((y - model.mean(x)).double())
+        target, rest = system.data.residuals((y - model.mean(x)).double())
         found = system.quad_logdet(
             target,
             probes=self.num_probes,

@@ -21,6 +21,7 @@ class Gathered:
         weights (n', m), total (q, q): rows in place of the data's, and the sum of w w^T.
         shape: points of each axis.
         by_cell: what made them of the data's rows; None where they are the data's own.
+        inputs (n, d): of the data's rows, without a graph.
         place (n,), values (n, q): every data row's cell and weights.
         num_cells: k.
     """
@@ -29,6 +30,7 @@ class Gathered:
     total: Tensor
     shape: tuple[int, ...]
     by_cell: CellRows | None
+    inputs: Tensor
     place: Tensor
     values: Tensor
     num_cells: int
@@ -46,11 +48,13 @@ class Gathered:
         if values.requires_grad or len(torch.unique(first)) * q >= len(values):
             with torch.no_grad():
                 total = values.mT @ values
-            return cls(weights, total, grid.shape, None, first[:0], values[:0], 0)
+            return cls(weights, total, grid.shape, None, x.detach(), first[:0], values[:0], 0)
         sums = CellSums.of(weights, values.new_zeros(len(values)))
         rows = sums.rows()
         place = torch.searchsorted(sums.cells, first)
-        return cls(rows.weights, rows.total, grid.shape, rows, place, values, len(sums.cells))
+        return cls(
+            rows.weights, rows.total, grid.shape, rows, x.detach(), place, values, len(sums.cells)
+        )
 
     @property
     def moments(self) -> Tensor:

@@ -58,6 +58,10 @@ class LowRankPart(ABC):
     def at(self, weights: Interpolation, x: Tensor, outside: Outside) -> Tensor:
         """C W_x^T (r, t) for the weights of inputs x (t, d), given as both."""
 
+    @abstractmethod
+    def picked(self, low: Tensor, places: Tensor) -> Tensor:
+        """C^T low (m, t) for low (r, t), at the grid points ``places`` (t, q) of each column."""
+
 
 class PivotedPart(LowRankPart):
     """C by greedy pivots of the matrix itself, kept as an array.
@@ -109,6 +113,10 @@ class PivotedPart(LowRankPart):
     def at(self, weights: Interpolation, x: Tensor, outside: Outside) -> Tensor:
         """As in ``LowRankPart``."""
         return torch.einsum("rtq,tq->rt", self.factor[:, weights.indices], weights.values)
+
+    def picked(self, low: Tensor, places: Tensor) -> Tensor:
+        """As in ``LowRankPart``."""
+        return torch.einsum("rtq,rt->tq", self.factor[:, places], low)
 
 
 class EigenPart(LowRankPart):
@@ -227,6 +235,19 @@ class EigenPart(LowRankPart):
             along = torch.einsum("tsc,ts->tc", v[place], share)
             found = found * along.mT[column]
         return found
+
+    def picked(self, low: Tensor, places: Tensor) -> Tensor:
+        """As in ``LowRankPart``; places are stencils, of the same width along every axis."""
+        table = self._in_box(self.roots.unsqueeze(1) * low).mT  # (t, c_1 ... c_d)
+        d, t = len(self.vectors), len(places)
+        width = round(places.shape[1] ** (1.0 / d))
+        along = split_index(places[:, 0], [len(v) for v in self.vectors])
+        steps = torch.arange(width, device=places.device)
+        for v, first in zip(self.vectors, along, strict=True):
+            table = table.reshape(t, v.shape[1], -1)
+            # the axis goes, its points come last
+            table = torch.einsum("tcr,tsc->trs", table, v[first.unsqueeze(1) + steps])
+        return table.reshape(t, -1)
 
     def gram(self, moments: Tensor) -> Tensor:
         """C W^T W C^T (r, r) from ``weight_moments``."""

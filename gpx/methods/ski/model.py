@@ -14,12 +14,13 @@ from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import Prepared
 from gpx.linalg.interpolation import Boundary, Method, Outside
 from gpx.means.base import Mean
-from gpx.methods.base.model import Model
+from gpx.methods.base.model import Hyperparameters, Model
 from gpx.methods.ski.covariance import grid_covariance
 from gpx.methods.ski.gathered import Gathered
 from gpx.methods.ski.grid import InterpolationGrid, Placement, settled_sizes
 from gpx.methods.ski.lengthscales import bound_lengthscales, spacing_floors
 from gpx.methods.ski.posterior import SKIPosterior
+from gpx.methods.ski.projection import Projection
 from gpx.methods.ski.system import NEGLIGIBLE, SKISystem
 
 RANKS = {1: 400, 2: 2000, 3: 2000}
@@ -42,7 +43,7 @@ class SKI(Model):
         kernel: stationary: RBF, Matern, rational quadratic, periodic, their sums and products; it
             need not factor over the inputs.
         mean, likelihood: the likelihood is Gaussian.
-        num_inputs: d, at most 3.
+        num_inputs: d, at most 3, or what the projection takes.
         grid_size: points of each axis, or one number for all; None: by the number of rows
             (``settle``), up to 10,000, 300 x 300 or 40 x 40 x 40.
         interpolation: "cubic" (4 points an axis), "linear" or "inverse_distance" (2, the same).
@@ -57,6 +58,8 @@ class SKI(Model):
         max_iterations: of conjugate gradients.
         outside: what predictions do beyond the grid: "zero" (the prior, with a warning that counts
             them), "clamp" (to the edge) or "error".
+        projection: a map of more inputs to at most three, learned with the rest; the kernel, with
+            as many lengthscales, sees its outputs, and the grid follows them. None: no projection.
 
     Raises:
         ConfigError: a kernel that is not stationary, another likelihood, more than three inputs, a
@@ -90,8 +93,17 @@ class SKI(Model):
         tolerance: float = 1e-6,
         max_iterations: int = 1000,
         outside: Outside = "zero",
+        projection: Projection | None = None,
     ) -> None:
         super().__init__()
+        if projection is not None:
+            if projection.num_inputs != num_inputs:
+                raise ConfigError(
+                    f"the projection takes {projection.num_inputs} inputs and the data have "
+                    f"{num_inputs}"
+                )
+            num_inputs = projection.num_outputs
+        self.projection = projection
         if not isinstance(likelihood, Gaussian):
             raise ConfigError(
                 f"SKI is exact regression and needs the Gaussian likelihood, got "
@@ -151,29 +163,51 @@ class SKI(Model):
             bound_lengthscales(self.kernel, state_dict[prefix + "floors"], warn=False)
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
+    def hyperparameters(self) -> Hyperparameters | None:
+        """As in ``Model``; with a projection they start where they are."""
+        return super().hyperparameters() if self.projection is None else None
+
+    def check(self, x: Tensor) -> None:
+        """As in ``Model``, for the inputs of the grid."""
+        with torch.no_grad():
+            seen = self.projected(x[:1])
+            self.kernel.evaluate(seen, seen)
+            self.mean(x[:1])
+
+    def projected(self, x: Tensor) -> Tensor:
+        """Inputs of the grid (n, d) for x (n, D)."""
+        return x if self.projection is None else self.projection(x)
+
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
         """As in ``Model``: the points of each axis."""
-        sizes = settled_sizes(self._asked, *x.shape)
+        sizes = settled_sizes(self._asked, len(x), self.inputs)
         self.grid_size = sizes
         if self._asked is not None:
             return {}
         self._asked = sizes
-        return {"grid_size": (sizes, f"for {x.shape[0]:,} rows of {x.shape[1]} inputs")}
+        return {"grid_size": (sizes, f"for {len(x):,} rows and {self.inputs} axes")}
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Lay the grid over the inputs."""
         self.settle(x)
-        grid = InterpolationGrid.covering(
-            x, self.grid_size, self.interpolation, self.placement, self.boundary
-        )
-        for name, value in grid.state(x.device).items():
-            setattr(self, name, value)
-        self.floors = spacing_floors(self.kernel, self.spacing, x.amax(0) > x.amin(0))
-        bound_lengthscales(self.kernel, self.floors)
-        rows = len(self.gathered(x).weights.values)
-        self.note = f"grid {' x '.join(map(str, grid.shape))}"
+        with torch.no_grad():
+            seen = self.projected(x)
+        self._place(seen)
+        if self.projection is None:  # else the spacing follows the projection
+            self.floors = spacing_floors(self.kernel, self.spacing, seen.amax(0) > seen.amin(0))
+            bound_lengthscales(self.kernel, self.floors)
+        rows = len(self.gathered(seen).weights.values)
+        self.note = f"grid {' x '.join(map(str, self.grid.shape))}"
         if rows < len(x):
             self.note += f", {rows:,} rows stand for {len(x):,}"
+
+    def _place(self, seen: Tensor) -> None:
+        """Lay the grid over the inputs of the grid (n, d)."""
+        grid = InterpolationGrid.covering(
+            seen, self.grid_size, self.interpolation, self.placement, self.boundary
+        )
+        for name, value in grid.state(seen.device).items():
+            setattr(self, name, value)
 
     @property
     def grid(self) -> InterpolationGrid:
@@ -188,7 +222,7 @@ class SKI(Model):
         return InterpolationGrid.of_state(*state, self.interpolation, self.boundary)
 
     def gathered(self, x: Tensor) -> Gathered:
-        """The rows that stand for x (n, d); kept until x or the grid change."""
+        """The rows that stand for inputs of the grid x (n, d); kept until x or the grid change."""
 
         if x.requires_grad:
             return Gathered.of(x, self.grid)
@@ -196,10 +230,17 @@ class SKI(Model):
         return self._kept.get("gathered", sources, lambda: Gathered.of(x, self.grid))
 
     def system(self, x: Tensor, negligible: float = NEGLIGIBLE) -> SKISystem:
-        """The kernel matrix plus noise of the rows in place of x (n, d), at the hyperparameters."""
+        """The kernel matrix plus noise of the rows in place of x (n, D), at the hyperparameters.
+
+        With a projection the grid is first laid over the projected inputs anew, and the matrix is
+        differentiable in the projection's parameters.
+        """
+        seen = self.projected(x)
+        if self.projection is not None:
+            self._place(seen.detach())
         return SKISystem(
             grid_covariance(self.grid, self.kernel, x.device),
-            self.gathered(x),
+            self.gathered(seen),
             self.likelihood.noise_variance.double(),
             self.settled_rank,
             len(x),
@@ -219,7 +260,7 @@ class SKI(Model):
             DidNotConverge: the solve needs more than ``max_iterations``.
         """
         system = self.system(x, COMPLETE)
-        target, _ = self.gathered(x).residuals((y - self.mean(x)).double())
+        target, _ = system.data.residuals((y - self.mean(x)).double())
         tolerance = min(self.tolerance, PREDICTION_TOLERANCE)
         solution, report = system.solve(target.unsqueeze(1), tolerance, self.max_iterations)
         on_grid = system.base.matmul(system.weights.mT.matmul(solution)).squeeze(1)
@@ -229,5 +270,10 @@ class SKI(Model):
     def new_posterior(self) -> SKIPosterior:
         """As in ``Model``; where the grid lies is part of the state."""
         return SKIPosterior(
-            self.kernel, self.mean, self.interpolation, self.outside, self.boundary
+            self.kernel,
+            self.mean,
+            self.interpolation,
+            self.outside,
+            self.boundary,
+            self.projection,
         )

@@ -17,6 +17,7 @@ from gpx.methods.base.model import Marginals, Posterior
 from gpx.methods.ski.grid import InterpolationGrid
 from gpx.methods.ski.lengthscales import bound_lengthscales
 from gpx.methods.ski.low_rank import EigenPart, LowRankPart, PivotedPart
+from gpx.methods.ski.projection import Projection
 from gpx.methods.ski.system import SKISystem
 from gpx.operators import Interpolation
 
@@ -77,6 +78,7 @@ class SKIPosterior(Posterior):
         interpolation: Method = "cubic",
         outside: Outside = "zero",
         boundary: Boundary = "keys",
+        projection: Projection | None = None,
     ) -> None:
         super().__init__()
         self.kernel = copy.deepcopy(kernel).requires_grad_(False)
@@ -84,6 +86,9 @@ class SKIPosterior(Posterior):
         self.interpolation: Method = interpolation
         self.outside: Outside = outside
         self.boundary: Boundary = boundary
+        self.projection = copy.deepcopy(projection)
+        if self.projection is not None:
+            self.projection.requires_grad_(False)
         self.report: SolveReport | None = None
         self.register_data_sized()
 
@@ -149,6 +154,9 @@ class SKIPosterior(Posterior):
         state = (self.start, self.spacing, self.sizes, self.points)
         return InterpolationGrid.of_state(*state, self.interpolation, self.boundary)
 
+    def _projected(self, x: Tensor) -> Tensor:
+        return x if self.projection is None else self.projection(x)
+
     def facts(self) -> dict[str, bool | int | float | str]:
         """As in ``Posterior``: the grid, and what the variances rest on."""
         found: dict[str, bool | int | float | str] = {
@@ -166,10 +174,11 @@ class SKIPosterior(Posterior):
         part, rank = self.part, max(1, len(self.inner))
         mean, variance = x.new_empty(len(x)), x.new_empty(len(x))
         for rows in torch.arange(len(x), device=x.device).split(max(1, CHUNK_ENTRIES // rank)):
-            weights = self.grid.weights(x[rows], self.outside)
+            seen = self._projected(x[rows])
+            weights = self.grid.weights(seen, self.outside)
             at = (self.on_grid[weights.indices] * weights.values).sum(1)
-            carried = part.at(weights, x[rows], self.outside)
-            prior = self.kernel.diagonal(x[rows]).double()
+            carried = part.at(weights, seen, self.outside)
+            prior = self.kernel.diagonal(seen).double()
             left = (prior - carried.square().sum(0)).clamp_min(0.0)
             explained = torch.linalg.solve_triangular(self.inner, carried, upper=False)
             mean[rows] = self.mean(x[rows]) + at.to(x.dtype)
@@ -195,7 +204,7 @@ class SKIPosterior(Posterior):
 
         @torch.no_grad()
         def paths(x: Tensor) -> Tensor:
-            weights: Interpolation = self.grid.weights(x, self.outside)
+            weights: Interpolation = self.grid.weights(self._projected(x), self.outside)
             return self.mean(x) + weights.matmul(values).mT.to(x.dtype)
 
         return paths

@@ -27,6 +27,8 @@ NEGLIGIBLE = 1e-2
 would change the log-determinant by less than that many nats."""
 FACTOR_BYTES = 1 << 30
 """Of a low-rank part kept as an array, on the grid and at the rows; limits its rank."""
+CHUNK_ENTRIES = 1 << 24
+"""Entries of a working array over some of the rows."""
 COLUMNS = 32
 """Vectors on the grid whose correlations are taken at a time."""
 
@@ -130,8 +132,7 @@ class SKISystem:
 
         With P a projection on functions near the range of C, d log |A| = tr(A^{-1} dA) is split
         into tr(Q^{-1} dA_P), exact, where dA_P has P dK P in the place of dK, and the rest from the
-        probes: next to no scatter where C carries the whole matrix. Gradients by the inputs are
-        from the probes alone.
+        probes: next to no scatter where C carries the whole matrix.
 
         Raises:
             DidNotConverge: more than ``max_iterations`` steps.
@@ -204,8 +205,24 @@ class SKISystem:
             return [*by_quad, none], [*by_logdet, none]
         on_grid = self.base.matmul(torch.cat([wv, wz], 1)).detach()
         by_quad.append(-2.0 * _by_values(self.weights, v, on_grid[:, :1]))
-        by_logdet.append(2.0 / probes * _by_values(self.weights, u, on_grid[:, 1:]))
+        carried = part.expand(part.project(wz))
+        rest = _by_values(
+            self.weights, torch.cat([u, -z], 1), torch.cat([on_grid[:, 1:], carried], 1)
+        )
+        by_logdet.append(self._carried_by_values().add_(rest, alpha=2.0 / probes))
         return by_quad, by_logdet
+
+    def _carried_by_values(self) -> Tensor:
+        """Gradient of tr(Q^{-1} d(W C^T C W^T)) by the values of W: 2 C^T C W^T Q^{-1}, exact."""
+        part, w, x = self.part, self.weights_alone, self.data.inputs
+        factor, noise = self.preconditioner.capacitance.factor, self.noise.detach()
+        found = torch.empty_like(w.values)
+        size = max(1, part.rank) * w.values.shape[1]
+        for rows in torch.arange(len(x), device=x.device).split(max(1, CHUNK_ENTRIES // size)):
+            some = Interpolation(w.values[rows], w.indices[rows], num_columns=w.num_columns)
+            low = torch.cholesky_solve(part.at(some, x[rows], "error"), factor)
+            found[rows] = 2.0 / noise * part.picked(low, w.indices[rows])
+        return found
 
     @staticmethod
     def _constant(weights: Interpolation) -> Interpolation:
