@@ -272,9 +272,7 @@ def interpolate(
     indices = torch.zeros(x.shape[0], 1, dtype=torch.long, device=x.device)
     weights = x.new_ones(x.shape[0], 1)
     for column, axis in zip(x.unbind(1), axes, strict=True):
-        place, share = axis_weights(
-            column, axis, method=method, boundary=boundary, outside=outside
-        )
+        place, share = axis_weights(column, axis, method=method, boundary=boundary, outside=outside)
         size = axis.size if isinstance(axis, RegularAxis) else axis.shape[0]
         indices = (indices.unsqueeze(-1) * size + place.unsqueeze(-2)).flatten(-2)
         weights = (weights.unsqueeze(-1) * share.unsqueeze(-2)).flatten(-2)

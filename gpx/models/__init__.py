@@ -35,6 +35,7 @@ from gpx.methods.reweighted.model import Reweighted
 from gpx.methods.reweighted.posterior import ReweightedPosterior
 from gpx.methods.ski.model import SKI
 from gpx.methods.ski.posterior import SKIPosterior
+from gpx.methods.ski.projection import LinearProjection, NetworkProjection, Projection
 from gpx.methods.sparse.cglb import CGLB, CGLBPosterior
 from gpx.methods.sparse.effective_posterior import BlockPosterior, EffectivePosterior
 from gpx.methods.sparse.effective_prior import EffectivePrior
@@ -80,6 +81,7 @@ __all__ = [
     "IterativeOptions",
     "IterativePosterior",
     "LaplaceGP",
+    "LinearProjection",
     "LocalExperts",
     "LocalExpertsPosterior",
     "LogNormal",
@@ -88,7 +90,9 @@ __all__ = [
     "MixturePosterior",
     "Model",
     "NearestPosterior",
+    "NetworkProjection",
     "Posterior",
+    "Projection",
     "QSGPInducing",
     "QSGPPosterior",
     "RelevanceVectorPosterior",

@@ -78,9 +78,7 @@ class PivotedPart(LowRankPart):
 
     @classmethod
     @torch.no_grad()
-    def of(
-        cls, lags: Tensor, grid: InterpolationGrid, rank: int, tolerance: float
-    ) -> PivotedPart:
+    def of(cls, lags: Tensor, grid: InterpolationGrid, rank: int, tolerance: float) -> PivotedPart:
         """Of a stationary kernel's lags on a regular grid; stops at a trace error of ``tolerance``.
 
         Cost: m r^2 multiply-adds; rows of K are looked up among the lags.
@@ -199,7 +197,9 @@ class EigenPart(LowRankPart):
             every.new_zeros(()),
             [v[:c] for v, c in zip(values, box, strict=True)] if lags is None else None,
         )
-        prior = kronecker_vector([a.diagonal() for a in axes]) if lags is None else lags.flatten()[0]
+        prior = (
+            kronecker_vector([a.diagonal() for a in axes]) if lags is None else lags.flatten()[0]
+        )
         part.missing = (prior - part.carried()).max().clamp_min(0.0)
         return part
 

@@ -46,9 +46,7 @@ def weight_moments(weights: Interpolation, shape: Sequence[int]) -> Tensor:
         corner = corner + (first % m) * width * stride
         first, stride = first // m, stride * m * width
     table = values.new_zeros(stride)
-    for rows in torch.arange(len(values), device=device).split(
-        max(1, CHUNK_ENTRIES // len(place))
-    ):
+    for rows in torch.arange(len(values), device=device).split(max(1, CHUNK_ENTRIES // len(place))):
         w = values[rows]
         products = w[:, left] * w[:, right]
         table.index_add_(0, (corner[rows, None] + place).flatten(), products.flatten())

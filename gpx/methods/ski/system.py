@@ -265,9 +265,7 @@ class SKISystem:
         lags, total = self.covariance.tensors[0].detach(), self.data.total
         width = round(len(total) ** (1.0 / lags.ndim))
         places = torch.stack(
-            torch.unravel_index(
-                torch.arange(len(total), device=lags.device), (width,) * lags.ndim
-            ),
+            torch.unravel_index(torch.arange(len(total), device=lags.device), (width,) * lags.ndim),
             -1,
         )
         apart = (places.unsqueeze(1) - places).abs()
