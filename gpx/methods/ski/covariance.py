@@ -122,13 +122,7 @@ def grid_covariance(
     Raises:
         ConfigError: points that are not equidistant and a kernel that does not factor over them.
     """
-    named = dict(kernel.named_parameters())
-    values = tuple(p.double() for p in named.values())
-
-    def at(tau: Tensor) -> Tensor:
-        entries = Entries(kernel, tuple(named), values, tau, tau, False)
-        return entries.call(lambda k: k.pairs(torch.zeros_like(tau), tau))
-
+    at = kernel_at_lags(kernel)
     d = len(grid.axes)
     regular = all(isinstance(axis, RegularAxis) for axis in grid.axes)
     if regular and (d == 1 or max(grid.shape) > MOST_AXIS_POINTS or not factors(grid, at, device)):
@@ -154,6 +148,18 @@ def grid_covariance(
         column = at(tau)
         axes.append((column if not axes else column / at(tau.new_zeros(1, d)))[place])
     return AxisCovariance(grid, axes)
+
+
+def kernel_at_lags(kernel: Kernel) -> Callable[[Tensor], Tensor]:
+    """Lags (r, d) in float64 -> k (r,), differentiable in the parameters."""
+    named = dict(kernel.named_parameters())
+    values = tuple(p.double() for p in named.values())
+
+    def at(tau: Tensor) -> Tensor:
+        entries = Entries(kernel, tuple(named), values, tau, tau, False)
+        return entries.call(lambda k: k.pairs(torch.zeros_like(tau), tau))
+
+    return at
 
 
 @torch.no_grad()

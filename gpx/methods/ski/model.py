@@ -238,12 +238,18 @@ class SKI(Model):
         seen = self.projected(x)
         if self.projection is not None:
             self._place(seen.detach())
+        return self.system_of(self.gathered(seen), len(x), negligible)
+
+    def system_of(
+        self, data: Gathered, num_data: int, negligible: float = NEGLIGIBLE
+    ) -> SKISystem:
+        """As ``system``, of rows on the grid that stand for ``num_data``."""
         return SKISystem(
-            grid_covariance(self.grid, self.kernel, x.device),
-            self.gathered(seen),
+            grid_covariance(self.grid, self.kernel, data.weights.values.device),
+            data,
             self.likelihood.noise_variance.double(),
             self.settled_rank,
-            len(x),
+            num_data,
             negligible,
         )
 
@@ -261,6 +267,11 @@ class SKI(Model):
         """
         system = self.system(x, COMPLETE)
         target, _ = system.data.residuals((y - self.mean(x)).double())
+        return self.posterior_of(system, target)
+
+    @torch.no_grad()
+    def posterior_of(self, system: SKISystem, target: Tensor) -> SKIPosterior:
+        """The posterior given the rows of a system and their residuals (n',)."""
         tolerance = min(self.tolerance, PREDICTION_TOLERANCE)
         solution, report = system.solve(target.unsqueeze(1), tolerance, self.max_iterations)
         on_grid = system.base.matmul(system.weights.mT.matmul(solution)).squeeze(1)

@@ -119,6 +119,55 @@ class SKISystem:
         )
         return found.solution, found.report
 
+    def quad(
+        self, target: Tensor, *, tolerance: float, max_iterations: int
+    ) -> tuple[Tensor, SolveReport]:
+        """r^T A^{-1} r for target r (n,), differentiable.
+
+        Raises:
+            DidNotConverge: more than ``max_iterations`` steps.
+        """
+        right = target.detach().unsqueeze(1)
+        with torch.no_grad():
+            solved = conjugate_gradients(
+                self.matrix.matmul,
+                right,
+                preconditioner=self.preconditioner,
+                stop=RelativeResidual(tolerance),
+                max_iterations=max_iterations,
+            )
+            v = solved.solution
+            value = (v * (right + solved.residual)).sum()
+        if not torch.is_grad_enabled() or not self._wants_gradient(target):
+            return value, solved.report
+        tensors = [*self.covariance.tensors, self.noise, self.weights.values]
+        gradients = [2.0 * v[:, 0], *self._quad_gradient(v)]
+        return with_gradient(value, [target, *tensors], gradients), solved.report
+
+    @torch.no_grad()
+    def _quad_gradient(self, v: Tensor) -> list[Tensor]:
+        """Of r^T A^{-1} r by the covariance's tensors, noise and weights' values."""
+        wv = self.weights_alone.mT.matmul(v)
+        found = [-g for g in self.covariance.gradient(wv, wv)]
+        values = self.weights.values
+        if not values.requires_grad:
+            return [*found, -(v * v).sum(), torch.zeros_like(values)]
+        on_grid = self.base.matmul(wv).detach()
+        return [*found, -(v * v).sum(), -2.0 * _by_values(self.weights, v, on_grid)]
+
+    def logdet_bracket(self) -> tuple[float, float] | None:
+        """Bounds of log |A|: log |Q| and that plus tr(A - Q) / noise; None where Q <= A is unknown.
+
+        Cost: look-ups of n q^2 covariances, of grid points near each other.
+        """
+        if not self.part.below:
+            return None
+        with torch.no_grad():
+            low = float(self.preconditioner.logdet())
+            trace = self.matrix.diagonal().sum() - len(self.weights.values) * self.noise
+            left = trace / self.noise - self.preconditioner.capacitance.gram.trace()
+            return low, low + max(0.0, float(left))
+
     def quad_logdet(
         self,
         target: Tensor,
@@ -163,7 +212,7 @@ class SKISystem:
         if not torch.is_grad_enabled() or not self._wants_gradient(target):
             return QuadLogdet(quad, logdet, error, solved.report)
         tensors = [*self.covariance.tensors, self.noise, self.weights.values]
-        by_quad, by_logdet = self._gradients(v, u, z)
+        by_quad, by_logdet = self._quad_gradient(v), self._logdet_gradient(u, z)
         quad = with_gradient(quad, [target, *tensors], [2.0 * v[:, 0], *by_quad])
         logdet = with_gradient(logdet, tensors, by_logdet)
         return QuadLogdet(quad, logdet, error, solved.report)
@@ -173,15 +222,14 @@ class SKISystem:
         return any(t.requires_grad for t in found)
 
     @torch.no_grad()
-    def _gradients(self, v: Tensor, u: Tensor, z: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """Of r^T A^{-1} r and of log |A|, by the covariance's tensors, noise and weights' values."""
+    def _logdet_gradient(self, u: Tensor, z: Tensor) -> list[Tensor]:
+        """Of log |A|, in the order of ``_quad_gradient``."""
         w, part, q = self.weights_alone, self.part, self.preconditioner
         probes = u.shape[1]
-        wv, wu, wz = w.mT.matmul(torch.cat([v, u, z], 1)).split([1, probes, probes], 1)
-        quad = [-g for g in self.covariance.gradient(wv, wv)]
+        wu, wz = w.mT.matmul(torch.cat([u, z], 1)).split(probes, 1)
         complement = q.capacitance.complement
         own = (u * z).sum() / probes - (z * z).sum() / probes
-        own = own + (len(v) - complement.diagonal().sum()) / self.noise.detach()
+        own = own + (len(u) - complement.diagonal().sum()) / self.noise.detach()
         if isinstance(part, EigenPart):
             inside = part.within(wz)
             logdet = self.covariance.gradient(
@@ -198,19 +246,13 @@ class SKISystem:
             logdet = self.covariance.gradient((wu - wz) / probes, wz)
             exact = [self._lag_trace(part)]
         logdet = [g + e for g, e in zip(logdet, exact, strict=True)]
-        by_quad = [*quad, -(v * v).sum()]
-        by_logdet = [*logdet, own]
         if not self.weights.values.requires_grad:
-            none = torch.zeros_like(self.weights.values)
-            return [*by_quad, none], [*by_logdet, none]
-        on_grid = self.base.matmul(torch.cat([wv, wz], 1)).detach()
-        by_quad.append(-2.0 * _by_values(self.weights, v, on_grid[:, :1]))
+            return [*logdet, own, torch.zeros_like(self.weights.values)]
+        on_grid = self.base.matmul(wz).detach()
         carried = part.expand(part.project(wz))
-        rest = _by_values(
-            self.weights, torch.cat([u, -z], 1), torch.cat([on_grid[:, 1:], carried], 1)
-        )
-        by_logdet.append(self._carried_by_values().add_(rest, alpha=2.0 / probes))
-        return by_quad, by_logdet
+        rest = _by_values(self.weights, torch.cat([u, -z], 1), torch.cat([on_grid, carried], 1))
+        by_values = self._carried_by_values().add_(rest, alpha=2.0 / probes)
+        return [*logdet, own, by_values]
 
     def _carried_by_values(self) -> Tensor:
         """Gradient of tr(Q^{-1} d(W C^T C W^T)) by the values of W: 2 C^T C W^T Q^{-1}, exact."""
