@@ -1,6 +1,12 @@
 """Linear algebra on tensors: factorisations and solves that report what they did."""
 
 from gpx.linalg.block_lanczos import BlockLanczos, block_gauss, block_radau
+from gpx.linalg.chebyshev import (
+    chebyshev_logdet,
+    enough_degree,
+    largest_eigenvalue,
+    log_error,
+)
 from gpx.linalg.cholesky import cholesky, cholesky_in_place, upper_solve
 from gpx.linalg.circulant_approximation import (
     chan,
@@ -95,6 +101,7 @@ __all__ = [
     "block_radau",
     "budget_in_bytes",
     "chan",
+    "chebyshev_logdet",
     "cholesky",
     "cholesky_in_place",
     "circulant_approximation",
@@ -103,6 +110,7 @@ __all__ = [
     "conjugate_gradients",
     "cubic_weights",
     "durbin",
+    "enough_degree",
     "enough_wraps",
     "flat_index",
     "flatten_index",
@@ -119,7 +127,9 @@ __all__ = [
     "kronecker_solve",
     "kronecker_vector",
     "lanczos",
+    "largest_eigenvalue",
     "linear_weights",
+    "log_error",
     "logdet_of_solve",
     "logdet_quadrature",
     "missing_grid_preconditioner",

@@ -8,11 +8,17 @@ import torch
 from linear_operator.operators import ConstantDiagLinearOperator
 from torch import Tensor
 
+from gpx.errors import ConfigError
 from gpx.linalg import (
     ProductsPlusNoise,
     RelativeResidual,
     SolveReport,
+    chebyshev_logdet,
     conjugate_gradients,
+    enough_degree,
+    inv_quad_logdet,
+    largest_eigenvalue,
+    log_error,
     logdet_of_solve,
     probe_vectors,
     with_gradient,
@@ -29,6 +35,8 @@ FACTOR_BYTES = 1 << 30
 """Of a low-rank part kept as an array, on the grid and at the rows; limits its rank."""
 CHUNK_ENTRIES = 1 << 24
 """Entries of a working array over some of the rows."""
+MOST_DENSE = 10_000
+"""Rows of a matrix that is factorised for reference."""
 COLUMNS = 32
 """Vectors on the grid whose correlations are taken at a time."""
 
@@ -176,6 +184,7 @@ class SKISystem:
         generator: torch.Generator,
         tolerance: float,
         max_iterations: int,
+        chebyshev: bool = False,
     ) -> QuadLogdet:
         """r^T A^{-1} r for target r (n,), and log |A|.
 
@@ -206,6 +215,8 @@ class SKISystem:
             z = q.solve(w)
             scale = (w * z).sum(0, keepdim=True).sqrt()  # of the probes seen through Q^{-1/2}
             logdet, error, _ = logdet_of_solve(solved, scale, 1, q, self._node)
+            if chebyshev:
+                logdet, error = self._chebyshev(xi[: len(target)])
             v, u = solved.solution[:, :1], solved.solution[:, 1:]
             # v^T r + v^T (r - A v): the value to second order in the residual
             quad = (v * (target.detach().unsqueeze(1) + solved.residual[:, :1])).sum()
@@ -216,6 +227,30 @@ class SKISystem:
         quad = with_gradient(quad, [target, *tensors], [2.0 * v[:, 0], *by_quad])
         logdet = with_gradient(logdet, tensors, by_logdet)
         return QuadLogdet(quad, logdet, error, solved.report)
+
+    def _chebyshev(self, probes: Tensor) -> tuple[Tensor, Tensor]:
+        """log |A| and its standard error, with the polynomial's; nothing is preconditioned."""
+        low, high = float(self.noise), largest_eigenvalue(self.matrix.matmul, probes)
+        degree = enough_degree(low, high)
+        found = chebyshev_logdet(self.matrix.matmul, probes, low=low, high=high, degree=degree)
+        bias = len(probes) * log_error(low, high, degree)
+        return found.value, found.standard_error + bias
+
+    def dense_logdet(self) -> Tensor:
+        """log |A| by Cholesky, differentiable.
+
+        Raises:
+            ConfigError: more than MOST_DENSE rows.
+        """
+        rows = len(self.weights.values)
+        if rows > MOST_DENSE:
+            raise ConfigError(
+                f"logdet=cholesky of {rows:,} rows is a dense matrix of "
+                f"{rows**2 * 8 / 2**30:,.1f} GiB; at most {MOST_DENSE:,} rows are taken: use "
+                "logdet=lanczos"
+            )
+        none = self.noise.new_zeros(rows, 0)
+        return inv_quad_logdet(self.matrix.to_dense(), none, method="cholesky").logdet
 
     def _wants_gradient(self, target: Tensor) -> bool:
         found = (*self.covariance.tensors, self.noise, self.weights.values, target)

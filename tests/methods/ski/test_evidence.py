@@ -1,0 +1,149 @@
+"""The log-determinants of structured interpolation against dense ones, and published figures."""
+
+import pytest
+import torch
+
+from gpx.errors import ConfigError
+from gpx.kernels import RBF, Matern32
+from gpx.likelihoods import Gaussian
+from gpx.means import Zero
+from gpx.methods.ski.covariance import grid_covariance
+from gpx.methods.ski.grid import InterpolationGrid
+from gpx.methods.ski.grid_spectrum import circulant_eigenvalues, grid_eigenvalues, scaled_logdet
+from gpx.models import SKI
+from gpx.objectives import SKIEvidence
+
+CPU = torch.device("cpu")
+
+
+def synthetic(n, d=1, seed=0):
+    """Of Hultin 2017, equation 4.1."""
+    generator = torch.Generator().manual_seed(seed)
+    real = {"generator": generator, "dtype": torch.float64}
+    weights = 2.0 * torch.rand(2, d, **real) - 1.0
+    x = 20.0 * torch.rand(n, d, **real) - 10.0
+    waves = (weights[0] * (4.0 * weights[1] * x).sin()).sum(1)
+    y = 4.0 * waves * torch.exp(-x.square().sum(1) / (50.0 * d))
+    return x, y + 0.01 * torch.randn(n, **real)
+
+
+def placed(x, y, size, kernel=RBF, noise=1e-3, lengthscale=1.0, **options):
+    d = x.shape[1]
+    model = SKI(
+        kernel=kernel(d, lengthscale, 1.0),
+        mean=Zero(),
+        likelihood=Gaussian(noise),
+        num_inputs=d,
+        grid_size=size,
+        **options,
+    ).double()
+    model.initialise(x, y, generator=torch.Generator().manual_seed(0))
+    return model
+
+
+def evidence(model, x, y, **options):
+    return SKIEvidence(**options).evidence(model, x, y)
+
+
+@pytest.mark.parametrize("size", [100, 300])
+def test_eigenvalues_with_their_missing_term_are_near_and_without_it_are_not(size):
+    """Table R1 of the specification: within 0.7 % at any m, and off by more than 1 without."""
+    x, y = synthetic(1000)
+    model = placed(x, y, size)
+    want = evidence(model, x, y, logdet="cholesky").value
+    for options in ({"logdet": "circulant", "wraps": 3}, {"logdet": "eigenvalues"}):
+        found = evidence(model, x, y, **options)
+        torch.testing.assert_close(found.value, want, rtol=7e-3, atol=0.0)
+        bare = evidence(model, x, y, pad=False, **options).value
+        assert float((bare / want).detach()) < 0.5
+        lost = 0.5 * (1000 - size) * torch.tensor(1e-3).double().log()
+        torch.testing.assert_close(bare - found.value, lost, rtol=1e-7, atol=0.0)
+
+
+def test_the_bracket_holds_the_exact_log_determinant():
+    x, y = synthetic(200)
+    for kernel, rank in ((RBF, 400), (Matern32, 20)):
+        model = placed(x, y, 60, kernel, rank=rank)
+        found = evidence(model, x, y, logdet="cholesky")
+        exact = float(torch.logdet(model.system(x).matrix.to_dense()).detach())
+        if len(model.gathered(x).weights.values) < 200:
+            exact += (200 - found.facts["rows"]) * float(torch.tensor(1e-3).double().log())
+        low, high = found.facts["logdet_low"], found.facts["logdet_high"]
+        assert low - 1e-6 <= exact <= high + 1e-6
+        if kernel is RBF:
+            assert high - low < 0.02
+
+
+@pytest.mark.parametrize("d", [1, 2])
+def test_dense_and_chebyshev_agree_with_lanczos(d):
+    x, y = synthetic(80, d)
+    model = placed(x, y, 40 if d == 1 else 30, noise=0.1)
+    exact = evidence(model, x, y, logdet="cholesky")
+    for logdet in ("lanczos", "chebyshev"):
+        found = evidence(model, x, y, logdet=logdet)
+        error = found.facts["logdet_error"]
+        # half the log-determinant's: 8 standard errors, of 8 probes
+        assert abs(float((found.value - exact.value).detach())) <= 4.0 * error + 1e-5
+        assert found.facts["logdet_error"] < (0.1 if logdet == "lanczos" else 12.0)
+
+
+@pytest.mark.parametrize("options", [{"logdet": "eigenvalues"}, {"logdet": "circulant"}])
+def test_gradients_of_the_grids_spectrum_are_those_of_finite_differences(options):
+    x, y = synthetic(60)
+    model = placed(x, y, 30, noise=0.05, tolerance=1e-12)
+    evidence(model, x, y, **options).value.backward()
+    for parameter in model.parameters():
+        step, values = 1e-5, []
+        with torch.no_grad():
+            for sign in (1.0, -1.0):
+                parameter.add_(sign * step)
+                values.append(evidence(model, x, y, **options).value)
+                parameter.sub_(sign * step)
+        want = (values[0] - values[1]) / (2.0 * step)
+        torch.testing.assert_close(parameter.grad.sum(), want, rtol=1e-5, atol=1e-6)
+
+
+def test_spectra_of_kernels_that_factor_are_products():
+    grid = InterpolationGrid.covering(synthetic(50, 2)[0], [16, 18], "cubic")
+    kernel = RBF(2, 4.0, 1.3).double()
+    covariance = grid_covariance(grid, kernel, CPU)
+    dense = torch.linalg.eigvalsh(covariance.operator.to_dense())
+    torch.testing.assert_close(
+        grid_eigenvalues(covariance).sort().values, dense, rtol=0.0, atol=1e-10
+    )
+    along = [
+        torch.fft.fft(
+            sum(
+                torch.exp(-0.5 * ((torch.arange(m).double() + j * m) * h / 4.0).square())
+                for j in range(-3, 4)
+            )
+        ).real
+        for m, h in zip(grid.shape, grid.spacing, strict=True)
+    ]
+    want = 1.3 * (along[0].unsqueeze(1) * along[1]).flatten().clamp_min(0.0)
+    found = circulant_eigenvalues(covariance, grid, kernel, "whittle", 3)
+    torch.testing.assert_close(found, want, rtol=0.0, atol=1e-10)
+
+
+def test_fewer_rows_than_points_take_the_largest_eigenvalues():
+    values = torch.tensor([1.0, 5.0, 3.0, 2.0]).double()
+    noise = torch.tensor(0.1).double()
+    found = scaled_logdet(values, noise, 2)
+    want = torch.log(5.0 * 0.5 + noise) + torch.log(3.0 * 0.5 + noise)
+    torch.testing.assert_close(found, want)
+
+
+def test_what_does_not_fit_is_one_sentence():
+    x, y = synthetic(60, 2)
+    model = placed(x, y, 12, Matern32, lengthscale=4.0)
+    with pytest.raises(ConfigError, match="use logdet=circulant"):
+        evidence(model, x, y, logdet="eigenvalues")
+    with pytest.raises(ConfigError, match="one axis only"):
+        evidence(model, x, y, logdet="circulant", circulant="tyrtyshnikov")
+    uneven = placed(x, y, 12, grid="kmeans", interpolation="linear", lengthscale=4.0)
+    with pytest.raises(ConfigError, match="equidistant grid"):
+        evidence(uneven, x, y, logdet="circulant")
+    with pytest.raises(ConfigError, match="logdet=guess: choose one of lanczos"):
+        SKIEvidence(logdet="guess")
+    with pytest.raises(ConfigError, match="wraps=0"):
+        SKIEvidence(wraps=0)
