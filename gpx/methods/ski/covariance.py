@@ -87,6 +87,27 @@ class LagCovariance(GridCovariance):
         """As in ``GridCovariance``."""
         return self._of(self.tensors[0].detach().requires_grad_())
 
+    @torch.no_grad()
+    def embedded_draws(self, samples: int, generator: torch.Generator) -> Tensor:
+        """Draws of N(0, K_UU) as columns (m, samples) by a circulant of twice the axes' lengths.
+
+        Its negative eigenvalues, of kernels that have not decayed over the grid, are clipped.
+        """
+        column = self.tensors[0].detach()
+        for dim, m in enumerate(self.grid.shape):
+            middle = column.narrow(dim, 1, m - 2).flip(dim)
+            column = torch.cat([column, middle], dim)
+        dims = tuple(range(column.ndim))
+        roots = torch.fft.rfftn(column, dim=dims).real.clamp_min(0.0).sqrt()
+        found = column.new_empty(self.grid.size, samples)
+        for i in range(samples):
+            normals = torch.randn(
+                column.shape, generator=generator, dtype=column.dtype, device=column.device
+            )
+            drawn = torch.fft.irfftn(roots * torch.fft.rfftn(normals), s=column.shape)
+            found[:, i] = drawn[tuple(slice(m) for m in self.grid.shape)].flatten()
+        return found
+
     def _of(self, lags: Tensor) -> Toeplitz | BlockToeplitz:
         return Toeplitz(lags) if lags.ndim == 1 else BlockToeplitz(lags, grid=self.grid.shape)
 

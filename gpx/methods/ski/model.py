@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -16,12 +16,15 @@ from gpx.linalg.interpolation import Boundary, Method, Outside
 from gpx.means.base import Mean
 from gpx.methods.base.model import Hyperparameters, Model
 from gpx.methods.ski.covariance import grid_covariance
+from gpx.methods.ski.explained import explained_by_low_rank, explained_by_samples
 from gpx.methods.ski.gathered import Gathered
 from gpx.methods.ski.grid import InterpolationGrid, Placement, settled_sizes
 from gpx.methods.ski.lengthscales import bound_lengthscales, spacing_floors
 from gpx.methods.ski.posterior import SKIPosterior
 from gpx.methods.ski.projection import Projection
 from gpx.methods.ski.system import NEGLIGIBLE, SKISystem
+
+Variance = Literal["low_rank", "diagonal", "stochastic"]
 
 RANKS = {1: 400, 2: 2000, 3: 2000}
 """Most vectors of the low-rank part that are taken unasked, by the number of inputs."""
@@ -60,6 +63,12 @@ class SKI(Model):
             them), "clamp" (to the edge) or "error".
         projection: a map of more inputs to at most three, learned with the rest; the kernel, with
             as many lengthscales, sees its outputs, and the grid follows them. None: no projection.
+        variance: predictive variances by "low_rank", rank^2 operations a point, exact but for what
+            C leaves out (``variance_missing``); "diagonal", the same interpolated between grid
+            points, O(1) a point; or "stochastic", O(1) a point from random solves, for rough kernels
+            of which C leaves out much, with a relative error of sqrt(2 / variance_samples) of the
+            part of the prior variance that the data explain.
+        variance_samples, seed: of "stochastic".
 
     Raises:
         ConfigError: a kernel that is not stationary, another likelihood, more than three inputs, a
@@ -94,6 +103,9 @@ class SKI(Model):
         max_iterations: int = 1000,
         outside: Outside = "zero",
         projection: Projection | None = None,
+        variance: Variance = "low_rank",
+        variance_samples: int = 20,
+        seed: int = 0,
     ) -> None:
         super().__init__()
         if projection is not None:
@@ -120,6 +132,7 @@ class SKI(Model):
             ("grid", grid, get_args(Placement)),
             ("boundary", boundary, get_args(Boundary)),
             ("outside", outside, get_args(Outside)),
+            ("variance", variance, get_args(Variance)),
         ):
             if value not in allowed:
                 raise ConfigError(f"{name}={value}: choose one of {', '.join(allowed)}")
@@ -142,6 +155,10 @@ class SKI(Model):
         self.boundary: Boundary = boundary
         self.rank, self.tolerance, self.max_iterations = rank, tolerance, max_iterations
         self.outside: Outside = outside
+        if variance_samples < 1:
+            raise ConfigError(f"variance_samples={variance_samples} must be at least 1")
+        self.variance: Variance = variance
+        self.variance_samples, self.seed = variance_samples, seed
         for name in self.data_sized:
             self.register_buffer(name, torch.zeros(0, dtype=torch.float64))
         self._kept = Prepared()
@@ -276,7 +293,15 @@ class SKI(Model):
         solution, report = system.solve(target.unsqueeze(1), tolerance, self.max_iterations)
         on_grid = system.base.matmul(system.weights.mT.matmul(solution)).squeeze(1)
         found = self.new_posterior()
-        return found.with_state(self.grid, on_grid, system, report, self.floors)
+        found.with_state(self.grid, on_grid, system, report, self.floors)
+        if self.variance == "diagonal":
+            found.explained = explained_by_low_rank(system.part, found.inner, self.grid)
+        elif self.variance == "stochastic":
+            draws = torch.Generator(device=on_grid.device).manual_seed(self.seed)
+            found.explained = explained_by_samples(
+                system, self.variance_samples, draws, tolerance, self.max_iterations
+            )
+        return found
 
     def new_posterior(self) -> SKIPosterior:
         """As in ``Model``; where the grid lies is part of the state."""

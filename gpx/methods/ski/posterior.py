@@ -38,6 +38,8 @@ class SKIPosterior(Posterior):
         inner (r, r): L.
         missing (): largest prior variance at a grid point that C does not carry.
         start (d,), spacing (d,), sizes (d,): first point, largest spacing and points of each axis.
+        explained (m,): prior variance that the data explain at the grid points, interpolated for a
+            variance of O(1) a point; empty where that goes through C.
         points: of all axes one after another, where they are not equidistant; else empty.
 
     Cost: mean 4^d multiply-adds a row, free of n and m; variance 4^d r + r^2; memory m r.
@@ -57,6 +59,7 @@ class SKIPosterior(Posterior):
         "sizes",
         "points",
         "floors",
+        "explained",
     )
     on_grid: Tensor
     low_rank: Tensor
@@ -70,6 +73,7 @@ class SKIPosterior(Posterior):
     sizes: Tensor
     points: Tensor
     floors: Tensor
+    explained: Tensor
 
     def __init__(
         self,
@@ -102,7 +106,7 @@ class SKIPosterior(Posterior):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """States saved before there were factors by axis hold the low-rank part as one array."""
-        for name in ("axis_vectors", "roots", "columns", "points", "floors"):
+        for name in ("axis_vectors", "roots", "columns", "points", "floors", "explained"):
             state_dict.setdefault(prefix + name, torch.zeros(0))
         if len(state_dict[prefix + "floors"]):
             bound_lengthscales(self.kernel, state_dict[prefix + "floors"], warn=False)
@@ -177,12 +181,17 @@ class SKIPosterior(Posterior):
             seen = self._projected(x[rows])
             weights = self.grid.weights(seen, self.outside)
             at = (self.on_grid[weights.indices] * weights.values).sum(1)
-            carried = part.at(weights, seen, self.outside)
             prior = self.kernel.diagonal(seen).double()
-            left = (prior - carried.square().sum(0)).clamp_min(0.0)
-            explained = torch.linalg.solve_triangular(self.inner, carried, upper=False)
+            if self.explained.numel():
+                taken = (self.explained[weights.indices] * weights.values).sum(1)
+                latent = (prior - taken).clamp_min(0.0)
+            else:
+                carried = part.at(weights, seen, self.outside)
+                left = (prior - carried.square().sum(0)).clamp_min(0.0)
+                solved = torch.linalg.solve_triangular(self.inner, carried, upper=False)
+                latent = left + solved.square().sum(0)
             mean[rows] = self.mean(x[rows]) + at.to(x.dtype)
-            variance[rows] = (left + explained.square().sum(0)).to(x.dtype)
+            variance[rows] = latent.to(x.dtype)
         return Marginals(mean, variance)
 
     @torch.no_grad()

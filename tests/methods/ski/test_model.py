@@ -177,6 +177,38 @@ def test_predictions_equal_dense_inference(d):
     assert posterior.facts()["variance_missing"] < 1e-5
 
 
+@pytest.mark.parametrize("d", [1, 2])
+def test_variances_interpolated_between_grid_points_are_near_those_at_the_points(d):
+    x, y = data(d=d)
+    at = data(40, d, seed=3)[0]
+    options = {"grid_size": 60 if d == 1 else 50}
+    want = placed(x, y, **options).condition(x, y).predict(at)
+    found = placed(x, y, variance="diagonal", **options).condition(x, y).predict(at)
+    torch.testing.assert_close(found.mean, want.mean)
+    torch.testing.assert_close(found.variance, want.variance, rtol=0.03, atol=1e-4)
+
+
+@pytest.mark.parametrize(("d", "kernel"), [(1, "rbf"), (2, "rbf"), (2, "matern")])
+def test_stochastic_variances_have_the_error_they_say(d, kernel):
+    """Relative standard error sqrt(2 / n_s) of the explained variance: measured within 30 %."""
+    x, y = data(d=d)
+    model = placed(x, y, kernel=kernel, variance="stochastic", variance_samples=2000)
+    found = model.condition(x, y).explained
+    weights, gram = dense_parts(model, x)
+    with torch.no_grad():
+        noise = model.likelihood.noise_variance * torch.eye(len(x), dtype=torch.float64)
+        cross = gram @ weights.mT
+        matrix = weights @ cross + noise
+        want = (cross * torch.linalg.solve(matrix, cross.mT).mT).sum(1)
+    error = (found / want - 1.0)[want > 0.1 * want.max()]
+    # 2,000 samples: 0.032 at every point; neighbours are correlated, so their mean square scatters
+    assert float(error.square().mean().sqrt()) < 0.06
+    assert float(error.abs().max()) < 6.0 * 0.032
+    few = placed(x, y, kernel=kernel, variance="stochastic", variance_samples=20)
+    error = (few.condition(x, y).explained / want - 1.0)[want > 0.1 * want.max()]
+    assert 0.1 < float(error.square().mean().sqrt()) < 0.8
+
+
 def test_sampled_functions_have_the_posteriors_moments():
     x, y = data()
     posterior = placed(x, y).condition(x, y)
@@ -310,9 +342,12 @@ def test_the_grid_follows_the_number_of_rows():
         ({"grid_size": 5}, r"grid_size=\[5\]: an axis needs at least 6"),
         ({"grid_size": [9, 9]}, "has 2 axes for 1 inputs"),
         ({"grid_size": 30_000_000}, "30,000,000 points"),
-        ({"interpolation": "quintic"}, "interpolation=quintic: choose one of cubic, linear"),
+        ({"interpolation": "quintic"}, "interpolation=quintic: choose one of cubic, linear, inverse_distance"),
         ({"outside": "guess"}, "outside=guess"),
         ({"rank": 0}, "rank=0"),
+        ({"variance": "guess"}, "variance=guess: choose one of low_rank"),
+        ({"variance_samples": 0}, "variance_samples=0"),
+        ({"boundary": "round"}, "boundary=round"),
     ],
 )
 def test_bad_options_are_one_sentence(options, match):

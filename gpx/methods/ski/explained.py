@@ -1,0 +1,84 @@
+"""Prior variance that the data explain, at every grid point: predictive variances in O(1) a point."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gpx.linalg import RegularAxis
+from gpx.methods.ski.covariance import AxisCovariance, LagCovariance
+from gpx.methods.ski.grid import InterpolationGrid
+from gpx.methods.ski.low_rank import LowRankPart
+from gpx.methods.ski.system import SKISystem
+
+CHUNK_ENTRIES = 1 << 24
+"""Entries of a working array over some of the grid points."""
+
+
+@torch.no_grad()
+def explained_by_low_rank(part: LowRankPart, inner: Tensor, grid: InterpolationGrid) -> Tensor:
+    """diag(K_UX A^{-1} K_XU) (m,) of the low-rank part: |c|^2 - |L^{-1} c|^2 for each of its columns.
+
+    Args:
+        inner (r, r): L, of I + C W^T W C^T / noise = L L^T.
+
+    Cost: m r^2. Exact where C carries the whole matrix.
+    Source: Hultin 2017, section 3.3 (interpolated variances).
+    """
+    axes = [a.points(inner) if isinstance(a, RegularAxis) else a.to(inner) for a in grid.axes]
+    points = torch.cartesian_prod(*axes).reshape(grid.size, len(axes))
+    found = inner.new_empty(grid.size)
+    for rows in torch.arange(grid.size, device=inner.device).split(
+        max(1, CHUNK_ENTRIES // max(1, part.rank))
+    ):
+        at = part.at(grid.weights(points[rows], "clamp"), points[rows], "clamp")
+        left = torch.linalg.solve_triangular(inner, at, upper=False)
+        found[rows] = (at.square() - left.square()).sum(0)
+    return found.clamp_min(0.0)
+
+
+@torch.no_grad()
+def explained_by_samples(
+    system: SKISystem,
+    samples: int,
+    generator: torch.Generator,
+    tolerance: float,
+    max_iterations: int,
+) -> Tensor:
+    """The mean of (K_UU W^T r)^2 over r ~ N(0, A^{-1}), (m,): unbiased, whatever the kernel.
+
+    Relative standard error sqrt(2 / samples), which near data is one of the prior variance.
+
+    Raises:
+        DidNotConverge: a solve needs more than ``max_iterations``.
+    Cost: one solve with ``samples`` columns.
+    Source: Hultin 2017, section 3.3; Papandreou and Yuille 2011.
+    """
+    w, rows = system.weights_alone, len(system.weights.values)
+    noise = torch.randn(
+        rows, samples, generator=generator, dtype=torch.float64, device=w.values.device
+    )
+    drawn = w.matmul(prior_draws(system, samples, generator)) + system.noise.sqrt() * noise
+    solved, _ = system.solve(drawn, tolerance, max_iterations)
+    return system.base.matmul(w.mT.matmul(solved)).square().mean(1)
+
+
+@torch.no_grad()
+def prior_draws(system: SKISystem, samples: int, generator: torch.Generator) -> Tensor:
+    """Draws of N(0, K_UU) as columns, (m, samples).
+
+    By eigenvectors of the axes, or by a circulant embedding, whose negative eigenvalues (kernels
+    that have not decayed over the grid) are clipped.
+    """
+    covariance = system.covariance
+    real = {"generator": generator, "dtype": torch.float64, "device": system.noise.device}
+    if isinstance(covariance, AxisCovariance):
+        roots = []
+        for axis in covariance.tensors:
+            values, vectors = torch.linalg.eigh(axis)
+            roots.append(vectors * values.clamp_min(0.0).sqrt())
+        normals = torch.randn(system.base.shape[0], samples, **real)
+        found: Tensor = type(covariance.operator)(*roots).matmul(normals)
+        return found
+    assert isinstance(covariance, LagCovariance)
+    return covariance.embedded_draws(samples, generator)
