@@ -19,7 +19,7 @@ from gpx.methods.ski.low_rank import EigenPart, LowRankPart, PivotedPart
 from gpx.operators import BlockToeplitz, Kronecker, Toeplitz
 
 MOST_AXIS_POINTS = 1500
-"""Longest axis that is kept as a dense matrix: beyond it FFTs are faster, and its eigenvectors slow."""
+"""Longest axis that is a dense matrix: beyond it FFTs are faster, and its eigenvectors slow."""
 PROBED_LAGS = 9
 """Lags of each axis at which a kernel is asked whether it factors."""
 FACTORS = 1e-10

@@ -58,8 +58,8 @@ class SKIEvidence(Objective[GatheredRows]):
     - "lanczos": quadrature with random probes. The preconditioner carries all of K_UU that is above
       the noise where the kernel is smooth, and there is then next to no scatter over the probes;
       for rough kernels its standard error is reported (``facts``), and the gradient is unbiased.
-    - "chebyshev": the value by polynomials of a degree, up to 2,000, that grows with the root of the
-      condition number; their error is added to the probes'. The gradient as for "lanczos". Far
+    - "chebyshev": the value by polynomials of a degree, up to 2,000, that grows with the root of
+      the condition number; their error is added to the probes'. The gradient as for "lanczos". Far
       slower: for comparison.
     - "eigenvalues": scaled eigenvalues of K_UU, O(sum m_l^3); no bound, and blind to where the data
       are. Its error is below 1 % in one dimension with a resolved kernel and uniform inputs, and
@@ -163,9 +163,9 @@ class SKIEvidence(Objective[GatheredRows]):
 
     def _deterministic(self, system: SKISystem, model: GatheredRows, num_data: int) -> Tensor:
         if self.logdet == "cholesky":
-            return system.dense_logdet() + (
-                num_data - len(system.weights.values)
-            ) * system.noise.log()
+            return (
+                system.dense_logdet() + (num_data - len(system.weights.values)) * system.noise.log()
+            )
         if self.logdet == "eigenvalues":
             values = grid_eigenvalues(system.covariance)
         else:

@@ -1,4 +1,4 @@
-"""Prior variance that the data explain, at every grid point: predictive variances in O(1) a point."""
+"""Prior variance that the data explain, at every grid point: variances in O(1) a prediction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHUNK_ENTRIES = 1 << 24
 
 @torch.no_grad()
 def explained_by_low_rank(part: LowRankPart, inner: Tensor, grid: InterpolationGrid) -> Tensor:
-    """diag(K_UX A^{-1} K_XU) (m,) of the low-rank part: |c|^2 - |L^{-1} c|^2 for each of its columns.
+    """diag(K_UX A^{-1} K_XU) (m,) of the low-rank part: |c|^2 - |L^{-1} c|^2 for its columns c.
 
     Args:
         inner (r, r): L, of I + C W^T W C^T / noise = L L^T.

@@ -60,7 +60,9 @@ class Gathered:
     def of_sums(cls, sums: CellSums, shape: tuple[int, ...]) -> Gathered:
         """Of sums over rows that are no longer at hand; ``residuals`` has none of them."""
         rows, none = sums.rows(), sums.projected.new_zeros(0)
-        return cls(rows.weights, rows.total, shape, rows, none, sums.cells[:0], none, len(sums.cells))
+        return cls(
+            rows.weights, rows.total, shape, rows, none, sums.cells[:0], none, len(sums.cells)
+        )
 
     @property
     def moments(self) -> Tensor:

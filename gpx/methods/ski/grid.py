@@ -129,7 +129,7 @@ class InterpolationGrid:
         )
 
     def axis_weights(self, x: Tensor, outside: Outside = "error") -> list[tuple[Tensor, Tensor]]:
-        """Indices and weights (n, s) of x (n, d) along every axis; W is their Khatri-Rao product."""
+        """Indices and weights (n, s) of x (n, d) along every axis: W is their product."""
         return [
             axis_weights(column, axis, method=self.method, boundary=self.boundary, outside=outside)
             for column, axis in zip(x.double().unbind(1), self.axes, strict=True)

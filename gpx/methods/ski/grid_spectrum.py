@@ -1,7 +1,7 @@
 """Log-determinants of interpolated matrices from the eigenvalues of the grid's matrix alone.
 
-They replace |W K W^T + noise I| by what it would be if the data were a sample of the grid: neither an
-upper nor a lower bound, right where the data are spread like the grid and the grid resolves the
+They replace |W K W^T + noise I| by what it would be if the data were a sample of the grid: no
+bound on either side, right where the data are spread like the grid and the grid resolves the
 kernel, and blind to where the data are.
 """
 

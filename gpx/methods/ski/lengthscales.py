@@ -42,9 +42,9 @@ def bound_lengthscales(kernel: Kernel, floors: Tensor, *, warn: bool = True) -> 
         raise_floor(part, "lengthscale", floor)
         if warn and shortest < floor:
             warnings.warn(
-                f"a lengthscale of {shortest:.3g} is below the grid's spacing of {floor:.3g}, which "
-                "does not resolve the kernel: it starts just above, and will not go below; use more "
-                "points (grid_size) for shorter ones",
+                f"a lengthscale of {shortest:.3g} is below the grid's spacing of {floor:.3g}, and "
+                "the grid does not resolve the kernel: it starts just above and will not go below; "
+                "use more points (grid_size) for shorter ones",
                 stacklevel=3,
             )
 

@@ -64,9 +64,9 @@ class SKI(Model):
         projection: a map of more inputs to at most three, learned with the rest; the kernel, with
             as many lengthscales, sees its outputs, and the grid follows them. None: no projection.
         variance: predictive variances by "low_rank", rank^2 operations a point, exact but for what
-            C leaves out (``variance_missing``); "diagonal", the same interpolated between grid
-            points, O(1) a point; or "stochastic", O(1) a point from random solves, for rough kernels
-            of which C leaves out much, with a relative error of sqrt(2 / variance_samples) of the
+            C leaves out (``variance_missing``); "diagonal", the same interpolated on the grid,
+            O(1) a point; or "stochastic", O(1) a point from random solves, for rough kernels
+            of which C leaves out much, off by sqrt(2 / variance_samples) of the
             part of the prior variance that the data explain.
         variance_samples, seed: of "stochastic".
 
@@ -257,9 +257,7 @@ class SKI(Model):
             self._place(seen.detach())
         return self.system_of(self.gathered(seen), len(x), negligible)
 
-    def system_of(
-        self, data: Gathered, num_data: int, negligible: float = NEGLIGIBLE
-    ) -> SKISystem:
+    def system_of(self, data: Gathered, num_data: int, negligible: float = NEGLIGIBLE) -> SKISystem:
         """As ``system``, of rows on the grid that stand for ``num_data``."""
         return SKISystem(
             grid_covariance(self.grid, self.kernel, data.weights.values.device),

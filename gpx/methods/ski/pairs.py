@@ -116,7 +116,7 @@ def rayleigh_quotients(vectors: Sequence[Tensor], lags: Tensor) -> Tensor:
 
 
 def _by_distance(spectra: Tensor, points: int) -> Tensor:
-    """Correlations (r, points) from their transforms of length 2 points, lags of both signs added."""
+    """Correlations (r, points) from transforms of length 2 points, lags of both signs added."""
     lags = torch.fft.irfft(spectra, n=2 * points)
     both = lags[:, :points].clone()
     both[:, 1:] += lags[:, points + 1 :].flip(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal, get_args
 
 import torch
@@ -106,7 +107,7 @@ class NetworkProjection(Projection):
             raise ConfigError(f"hidden={list(hidden)}: every layer needs at least one unit")
         generator = torch.Generator().manual_seed(seed)
         self.layers = nn.ModuleList()
-        for before, after in zip(sizes[:-1], sizes[1:], strict=True):
+        for before, after in pairwise(sizes):
             layer = nn.Linear(before, after)
             with torch.no_grad():
                 layer.weight.normal_(std=before**-0.5, generator=generator)

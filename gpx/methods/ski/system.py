@@ -323,7 +323,7 @@ class SKISystem:
     def _lag_trace(self, part: PivotedPart) -> Tensor:
         """Gradient of tr(Q^{-1} W dK W^T) by the lags of K.
 
-        Q^{-1} = (I - F^T B^{-1} F / noise) / noise with F = C W^T and B = I + F F^T / noise = L L^T,
+        Q^{-1} = (I - F^T B^{-1} F / noise) / noise, F = C W^T and B = I + F F^T / noise = L L^T,
         so that it is (tr(W^T W dK) - sum_c h_c^T dK h_c) / noise, H = W^T F^T L^{-T} / noise^{1/2}.
         """
         noise, w = self.noise.detach(), self.weights_alone

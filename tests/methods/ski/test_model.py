@@ -342,7 +342,10 @@ def test_the_grid_follows_the_number_of_rows():
         ({"grid_size": 5}, r"grid_size=\[5\]: an axis needs at least 6"),
         ({"grid_size": [9, 9]}, "has 2 axes for 1 inputs"),
         ({"grid_size": 30_000_000}, "30,000,000 points"),
-        ({"interpolation": "quintic"}, "interpolation=quintic: choose one of cubic, linear, inverse_distance"),
+        (
+            {"interpolation": "quintic"},
+            "interpolation=quintic: choose one of cubic, linear, inverse_distance",
+        ),
         ({"outside": "guess"}, "outside=guess"),
         ({"rank": 0}, "rank=0"),
         ({"variance": "guess"}, "variance=guess: choose one of low_rank"),

@@ -127,7 +127,7 @@ def test_the_best_of_three_starts_finds_the_direction():
             model.parameters(), max_iter=15, line_search_fn="strong_wolfe"
         )
 
-        def closure():
+        def closure(model=model, objective=objective, optimiser=optimiser):
             optimiser.zero_grad()
             loss = -objective.evidence(model, x, y).value / 200
             loss.backward()
