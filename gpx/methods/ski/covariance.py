@@ -161,7 +161,7 @@ def grid_covariance(
             "equidistant its matrix has no structure; use an equidistant grid, or a product of "
             "kernels of one input each"
         )
-    axes = []
+    axes: list[Tensor] = []
     for i, axis in enumerate(grid.axes):
         apart, place = _distances(axis, device)
         tau = apart.new_zeros(len(apart), d)

@@ -135,7 +135,6 @@ class SKIEvidence(Objective[GatheredRows]):
         target, rest = system.data.residuals((y - model.mean(x)).double())
         n, size = len(x), len(target)
         facts: dict[str, bool | int | float | str] = {"rows": size, "low_rank": system.part.rank}
-        solver = {"tolerance": model.tolerance, "max_iterations": model.max_iterations}
         if self.logdet in ("lanczos", "chebyshev"):
             draws = self.probes.generator(x.device, generator)
             found = system.quad_logdet(
@@ -143,13 +142,16 @@ class SKIEvidence(Objective[GatheredRows]):
                 probes=self.num_probes,
                 generator=draws,
                 chebyshev=self.logdet == "chebyshev",
-                **solver,
+                tolerance=model.tolerance,
+                max_iterations=model.max_iterations,
             )
             quad, logdet, report = found.quad, found.logdet, found.report
             logdet = logdet + (n - size) * system.noise.log()
             facts["logdet_error"] = float(found.logdet_error)
         else:
-            quad, report = system.quad(target, **solver)
+            quad, report = system.quad(
+                target, tolerance=model.tolerance, max_iterations=model.max_iterations
+            )
             logdet = self._deterministic(system, model, n)
             bracket = system.logdet_bracket()
             if bracket is not None:

@@ -71,13 +71,18 @@ def prior_draws(system: SKISystem, samples: int, generator: torch.Generator) -> 
     that have not decayed over the grid) are clipped.
     """
     covariance = system.covariance
-    real = {"generator": generator, "dtype": torch.float64, "device": system.noise.device}
     if isinstance(covariance, AxisCovariance):
         roots = []
         for axis in covariance.tensors:
             values, vectors = torch.linalg.eigh(axis)
             roots.append(vectors * values.clamp_min(0.0).sqrt())
-        normals = torch.randn(system.base.shape[0], samples, **real)
+        normals = torch.randn(
+            system.base.shape[0],
+            samples,
+            generator=generator,
+            dtype=torch.float64,
+            device=system.noise.device,
+        )
         found: Tensor = type(covariance.operator)(*roots).matmul(normals)
         return found
     assert isinstance(covariance, LagCovariance)

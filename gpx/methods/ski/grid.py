@@ -77,12 +77,12 @@ class InterpolationGrid:
         """Where the points lie, as the tensors that ``of_state`` takes; float64."""
         regular = [a for a in self.axes if isinstance(a, RegularAxis)]
         points = [a for a in self.axes if not isinstance(a, RegularAxis)]
-        real = {"dtype": torch.float64, "device": device}
+        none = torch.zeros(0, dtype=torch.float64, device=device)
         return {
-            "start": torch.tensor([a.start for a in regular], **real),
-            "spacing": torch.tensor(self.spacing, **real),
+            "start": none.new_tensor([a.start for a in regular]),
+            "spacing": none.new_tensor(self.spacing),
             "sizes": torch.tensor(self.shape, device=device),
-            "points": torch.cat(points).to(device) if points else torch.zeros(0, **real),
+            "points": torch.cat(points).to(device) if points else none,
         }
 
     @classmethod

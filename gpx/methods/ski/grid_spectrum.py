@@ -7,7 +7,8 @@ kernel, and blind to where the data are.
 
 from __future__ import annotations
 
-from functools import reduce
+from collections.abc import Callable
+from functools import partial, reduce
 from typing import Literal
 
 import torch
@@ -77,14 +78,13 @@ def circulant_eigenvalues(
             return at(lags.reshape(-1, len(axes))).reshape(lags.shape[:-1])
 
         if wraps is None:
-            wraps = max(
-                enough_wraps(
-                    lambda tau, i=i: at(tau * torch.eye(len(axes), dtype=torch.float64)[i]),
-                    axis.spacing * axis.size,
-                    most=100 if len(axes) == 1 else 3,
-                )
-                for i, axis in enumerate(axes)
-            )
+            most = 100 if len(axes) == 1 else 3
+            eye = spacing.new_ones(len(axes)).diag()
+            wraps = 1
+            for i, axis in enumerate(axes):
+                along = partial(_along, at, eye[i])
+                found = enough_wraps(along, axis.spacing * axis.size, most=most)
+                wraps = max(wraps, found)
         column = whittle(values, spacing, grid.shape, wraps=wraps)
         return torch.fft.fftn(column, dim=dims).real.flatten().clamp_min(0.0)
     if isinstance(covariance, AxisCovariance):
@@ -100,6 +100,11 @@ def circulant_eigenvalues(
         lambda c, i: circulant_approximation(c.movedim(i, -1), kind).movedim(-1, i), dims, column
     )
     return torch.fft.fftn(column, dim=dims).real.flatten().clamp_min(0.0)
+
+
+def _along(at: Callable[[Tensor], Tensor], direction: Tensor, lags: Tensor) -> Tensor:
+    """The kernel at lags (r, 1) along one axis."""
+    return at(lags.to(direction) * direction)
 
 
 def scaled_logdet(eigenvalues: Tensor, noise: Tensor, num_data: int, pad: bool = True) -> Tensor:

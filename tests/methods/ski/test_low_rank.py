@@ -1,0 +1,138 @@
+"""Low-rank parts of a grid's matrix, and sums over pairs of weights, against dense definitions."""
+
+import pytest
+import torch
+
+from gpx.kernels import RBF, Matern32
+from gpx.linalg import ProductsPlusNoise
+from gpx.methods.ski.covariance import AxisCovariance, LagCovariance, grid_covariance
+from gpx.methods.ski.grid import InterpolationGrid
+from gpx.methods.ski.low_rank import EigenPart, PivotedPart
+from gpx.methods.ski.pairs import weight_moments
+
+CPU = torch.device("cpu")
+SIZES = {1: [12], 2: [9, 7], 3: [7, 6, 8]}
+
+
+def inputs(d, n=50):
+    generator = torch.Generator().manual_seed(0)
+    return 4.0 * torch.rand(n, d, generator=generator, dtype=torch.float64)
+
+
+def grid_of(d, method="cubic"):
+    return InterpolationGrid.covering(inputs(d), SIZES[d], method)
+
+
+def covariance_of(d, kernel=RBF, method="cubic"):
+    return grid_covariance(grid_of(d, method), kernel(d, 1.2, 1.3).double(), CPU)
+
+
+def dense_factor(part, size):
+    return part.project(torch.eye(size, dtype=torch.float64))
+
+
+def test_the_form_of_a_covariance_follows_kernel_and_grid():
+    assert isinstance(covariance_of(1), LagCovariance)
+    assert isinstance(covariance_of(2), AxisCovariance)
+    assert isinstance(covariance_of(2, Matern32), LagCovariance)
+    for d in (1, 2, 3):
+        for kernel in (RBF, Matern32):
+            grid, made = grid_of(d), kernel(d, 1.2, 1.3).double()
+            points = torch.cartesian_prod(*[a.points(inputs(d)) for a in grid.axes])
+            want = made.evaluate(points.reshape(grid.size, d))
+            found = grid_covariance(grid, made, CPU).operator.to_dense()
+            torch.testing.assert_close(found, want, rtol=0.0, atol=1e-12)
+
+
+@pytest.mark.parametrize("method", ["cubic", "linear"])
+@pytest.mark.parametrize("d", [2, 3])
+@pytest.mark.parametrize("kernel", [RBF, Matern32])
+def test_products_and_gram_matrix_are_those_of_the_array(d, kernel, method):
+    grid, x = grid_of(d, method), inputs(d)
+    part = covariance_of(d, kernel, method).low_rank(20, 0.0, 1000)
+    assert isinstance(part, EigenPart)
+    c = dense_factor(part, grid.size)
+    assert c.shape == (20, grid.size)
+    low = torch.randn(20, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    torch.testing.assert_close(part.expand(low), c.mT @ low)
+    torch.testing.assert_close(part.carried(), c.square().sum(0))
+    weights = grid.weights(x)
+    dense = weights.to_dense()
+    torch.testing.assert_close(part.at(weights, x, "error"), c @ dense.mT)
+    found = part.gram(weight_moments(weights, grid.shape))
+    torch.testing.assert_close(found, c @ dense.mT @ dense @ c.mT, rtol=1e-10, atol=1e-10)
+    wide = torch.randn(20, 50, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    picked = torch.gather((c.mT @ wide).mT, 1, weights.indices)
+    torch.testing.assert_close(part.picked(wide, weights.indices), picked)
+
+
+def test_of_a_product_the_largest_eigenvalues_are_kept():
+    covariance = covariance_of(2)
+    dense = covariance.operator.to_dense().detach()
+    part = covariance.low_rank(20, 0.0, 1000)
+    c = dense_factor(part, 63)
+    want = torch.linalg.eigvalsh(dense).flip(0)[:20]
+    torch.testing.assert_close((c @ c.mT).diagonal().sort(descending=True).values, want)
+    assert part.below
+    assert float(torch.linalg.eigvalsh(dense - c.mT @ c)[0]) > -1e-12
+    tolerance = 0.05
+    fewer = covariance.low_rank(63, tolerance, 1000)
+    left = dense.trace() - dense_factor(fewer, 63).square().sum()
+    assert 0.0 <= float(left) <= tolerance
+    one_less = covariance.low_rank(fewer.rank - 1, 0.0, 1000)
+    assert float(dense.trace() - dense_factor(one_less, 63).square().sum()) > tolerance
+
+
+def test_of_a_radial_kernel_the_diagonal_in_that_basis_is_kept():
+    covariance = covariance_of(2, Matern32)
+    dense = covariance.operator.to_dense().detach()
+    part = covariance.low_rank(63, 0.0, 1000)
+    basis = part.expand(torch.eye(63, dtype=torch.float64)) / part.roots
+    torch.testing.assert_close(basis.mT @ basis, torch.eye(63, dtype=torch.float64))
+    torch.testing.assert_close((basis.mT @ dense @ basis).diagonal(), part.roots.square())
+    assert not part.below
+
+
+@pytest.mark.parametrize("kernel", [RBF, Matern32])
+@pytest.mark.parametrize("d", [2, 3])
+def test_trace_gradients_are_those_of_autograd(d, kernel):
+    covariance = covariance_of(d, kernel)
+    part = covariance.low_rank(12, 0.0, 1000)
+    generator = torch.Generator().manual_seed(2)
+    inner = torch.randn(12, 12, generator=generator, dtype=torch.float64)
+    inner = inner + inner.mT
+    basis = part.expand(torch.eye(12, dtype=torch.float64)) / part.roots
+    leaves = [t.detach().requires_grad_() for t in covariance.tensors]
+    if isinstance(covariance, AxisCovariance):
+        operator = AxisCovariance(covariance.grid, leaves).operator
+        found = part.axis_gradients(inner)
+    else:
+        operator = LagCovariance(covariance.grid, *leaves).operator
+        found = [part.lag_gradient(inner)]
+    (inner * (basis.mT @ operator.to_dense() @ basis)).sum().backward()
+    for mine, leaf in zip(found, leaves, strict=True):
+        torch.testing.assert_close(mine, leaf.grad, rtol=1e-9, atol=1e-9)
+
+
+def test_pivots_leave_a_residual_at_most_as_said():
+    covariance = covariance_of(1)
+    part = covariance.low_rank(5, 0.0, 1000)
+    assert isinstance(part, PivotedPart)
+    residual = covariance.operator.to_dense().detach() - part.factor.mT @ part.factor
+    torch.testing.assert_close(part.missing, residual.diagonal().max())
+    assert covariance.low_rank(5, 0.0, 3).rank == 3
+
+
+def test_draws_of_products_plus_noise_have_its_covariance():
+    generator = torch.Generator().manual_seed(0)
+    factor = torch.randn(3, 8, generator=generator, dtype=torch.float64)
+    noise = torch.tensor(0.3, dtype=torch.float64)
+    q = ProductsPlusNoise(factor.matmul, factor.mT.matmul, factor @ factor.mT, 8, noise)
+    dense = factor.mT @ factor + 0.3 * torch.eye(8, dtype=torch.float64)
+    root = q.draws(torch.eye(11, dtype=torch.float64))
+    torch.testing.assert_close(root @ root.mT, dense)
+    right = torch.randn(8, 2, generator=generator, dtype=torch.float64)
+    torch.testing.assert_close(q.solve(right), torch.linalg.solve(dense, right))
+    torch.testing.assert_close(q.solve(right[:, 0]), torch.linalg.solve(dense, right[:, 0]))
+    torch.testing.assert_close(q.matmul(right), dense @ right)
+    torch.testing.assert_close(q.logdet(), torch.logdet(dense))
