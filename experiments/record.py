@@ -44,6 +44,7 @@ TITLES = {
     "selectors": "Where inducing points start",
     "reweighted": "Re-weighted basis kernels: reproductions",
     "sparse_family": "The sparse family: effective priors beside exact inference",
+    "ski": "Structured kernel interpolation: reproductions",
     "qsgp": "Quadruply stochastic Gaussian processes: reproductions",
 }
 
