@@ -48,6 +48,7 @@ SHORT = {
     "cglb": ["trainer.max_steps=3", "approx.num_inducing=20"],
     "ssgp": ["trainer.max_steps=3", "approx.num_basis=20", "approx.draws=2"],
     "vssgp": ["trainer.max_steps=3", "approx.num_basis=20", "approx.draws=2"],
+    "ski projection=unit": ["trainer.max_steps=2", "approx.grid_size=12"],
     "grief": ["trainer.max_steps=2", "approx.num_eigenfunctions=30"],
     "reweighted": [
         "approx.num_basis=40",

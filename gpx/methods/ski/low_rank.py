@@ -83,9 +83,8 @@ class PivotedPart(LowRankPart):
 
         Cost: m r^2 multiply-adds; rows of K are looked up among the lags.
         """
-        places = torch.stack(
-            torch.unravel_index(torch.arange(grid.size, device=lags.device), grid.shape), -1
-        )
+        every = torch.arange(grid.size, device=lags.device)
+        places = torch.stack(split_index(every, grid.shape), -1)
 
         def rows(chosen: Tensor) -> Tensor:
             apart = (places[chosen].unsqueeze(1) - places).abs()

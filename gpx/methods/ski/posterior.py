@@ -32,9 +32,13 @@ class SKIPosterior(Posterior):
     prior variance that C does not carry, k(x, x) - |c|^2, which also holds what interpolation
     leaves out; ``facts`` says how large that is at most on the grid.
 
+    For kernels that do not factor over two or three inputs, C^T C is near K_UU and not below it: what
+    of it exceeds the prior variance is clipped, and variance="stochastic" knows no such error.
+
     Attributes:
         on_grid (m,): g = K_UU W^T (K + noise I)^{-1} r.
-        low_rank (r, m): C.
+        low_rank (r, m): C, where it is an array; else empty, and
+        axis_vectors (sum m_l, c), columns (r, d), roots (r,): what ``EigenPart`` makes it of.
         inner (r, r): L.
         missing (): largest prior variance at a grid point that C does not carry.
         start (d,), spacing (d,), sizes (d,): first point, largest spacing and points of each axis.

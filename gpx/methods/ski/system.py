@@ -23,6 +23,7 @@ from gpx.linalg import (
     probe_vectors,
     with_gradient,
 )
+from gpx.linalg.kronecker import split_index
 from gpx.methods.ski.covariance import AxisCovariance, GridCovariance
 from gpx.methods.ski.gathered import Gathered
 from gpx.methods.ski.low_rank import EigenPart, LowRankPart, PivotedPart
@@ -343,10 +344,8 @@ class SKISystem:
         """Sum of (W^T W)_uv over all pairs of grid points of each lag; the shape of the lags."""
         lags, total = self.covariance.tensors[0].detach(), self.data.total
         width = round(len(total) ** (1.0 / lags.ndim))
-        places = torch.stack(
-            torch.unravel_index(torch.arange(len(total), device=lags.device), (width,) * lags.ndim),
-            -1,
-        )
+        every = torch.arange(len(total), device=lags.device)
+        places = torch.stack(split_index(every, (width,) * lags.ndim), -1)
         apart = (places.unsqueeze(1) - places).abs()
         return torch.zeros_like(lags).index_put_(tuple(apart.unbind(-1)), total, accumulate=True)
 
