@@ -32,8 +32,8 @@ class SKIPosterior(Posterior):
     prior variance that C does not carry, k(x, x) - |c|^2, which also holds what interpolation
     leaves out; ``facts`` says how large that is at most on the grid.
 
-    For kernels that do not factor over two or three inputs, C^T C is near K_UU and not below it: what
-    of it exceeds the prior variance is clipped, and variance="stochastic" knows no such error.
+    For kernels that do not factor over two or three inputs, C^T C is near K_UU and not below it:
+    what of it exceeds the prior variance is clipped, and variance="stochastic" knows no such error.
 
     Attributes:
         on_grid (m,): g = K_UU W^T (K + noise I)^{-1} r.
