@@ -182,7 +182,7 @@ def raise_floor(module: nn.Module, name: str, floor: float) -> None:
     The floor is no part of a state_dict: who raises it sets it again before a state is loaded.
     """
     value = getattr(module, name).detach()
-    constraint = next(c.constraint for c in _positive_parameters(module) if c.name == name)
+    constraint = next(c.constraint for c in positive_parameters(module) if c.name == name)
     constraint.floor = floor
     setattr(module, name, value.clamp_min((1.0 + 2.0 * MARGIN) * floor))
 

@@ -95,7 +95,7 @@ def train_py(tmp_path, monkeypatch, capsys):
         ),
         (
             ["data=toy1d", "approx=svgp", "basis=orthogonal"],
-            "basis=, which sets it, needs approx=qsgp or reweighted",
+            "basis=, which sets it, is for those",
         ),
         (["resume=nowhere", "seed=1"], "takes no other option"),
         (["resume=nowhere", "trust=own"], "there is no run folder nowhere"),
