@@ -80,7 +80,7 @@ class SampledGP(Model):
 
     def check_optimizer(self, optimizer: object) -> None:
         """As in ``Model``: only a chain samples."""
-        if getattr(optimizer, "option", None) != "elliptical_slice":
+        if not isinstance(self, getattr(optimizer, "model_type", ())):
             raise ConfigError(
                 f"{type(optimizer).__name__} would maximise what SampledGP is to sample: leave out "
                 "optimizer= for Markov chains, or take model=LaplaceGP()"

@@ -242,6 +242,7 @@ def test_what_does_not_fit():
     model = SampledGP(**parts(Bernoulli()))
     with pytest.raises(ConfigError, match="LBFGSB would maximise what SampledGP is to sample"):
         model.check_optimizer(LBFGSB())
+    model.check_optimizer(EllipticalSlice())
     with pytest.raises(
         ConfigError, match=r"those of Gaussian are to be learned.*model=ExactGP\(\)"
     ):
