@@ -160,7 +160,7 @@ def per_dimension(value: float | Sequence[float], num_dims: int | None) -> Tenso
     Raises ConfigError when a list has another length, or there are no dimensions.
     """
     if num_dims is not None and num_dims < 1:
-        raise ConfigError(f"ard_num_dims={num_dims}: expected at least 1 input, or null")
+        raise ConfigError(f"ard_num_dims={num_dims}: expected at least 1 input, or None")
     if isinstance(value, (int, float)):
         tensor = torch.tensor(float(value), dtype=torch.float64)
         return tensor if num_dims is None else tensor.expand(num_dims).clone()

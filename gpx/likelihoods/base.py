@@ -114,7 +114,7 @@ class Likelihood(nn.Module, ABC):
         """
         raise NotAvailable(
             f"the {class_name(self)} likelihood has no moments in closed form (tilted), which "
-            "expectation propagation needs; take likelihood=Bernoulli() with link=probit, or "
+            "expectation propagation needs; take likelihood=Bernoulli(link=probit), "
             "model=LaplaceGP() or model=SVGP()"
         )
 

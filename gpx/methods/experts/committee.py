@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError, DataError, class_name
+from gpx.errors import ConfigError, DataError
 from gpx.inducing import ClusterBlocks, ColumnBlocks, Partition, require_partition
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
@@ -15,6 +15,7 @@ from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import budget_in_bytes
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model
+from gpx.methods.base.required_likelihood import require_gaussian
 from gpx.methods.experts.committee_posterior import CommitteePosterior
 from gpx.methods.experts.parts import ExpertParts
 from gpx.methods.experts.rows import ExpertRows
@@ -24,20 +25,10 @@ ROWS_PER_EXPERT = 500
 """Rows of an expert where nothing else is asked for."""
 
 
-def require_gaussian(likelihood: Likelihood, name: str) -> Gaussian:
-    """``likelihood`` if it is Gaussian; raises ConfigError otherwise."""
-    if not isinstance(likelihood, Gaussian):
-        raise ConfigError(
-            f"{name} is made of exact Gaussian processes and needs the Gaussian likelihood, got "
-            f"{class_name(likelihood)}; SVGP takes any"
-        )
-    return likelihood
-
-
 def require_count(num_experts: int | None) -> None:
     """Raise ConfigError for a number of experts below 1."""
     if num_experts is not None and num_experts < 1:
-        raise ConfigError(f"num_experts={num_experts} must be at least 1, or null")
+        raise ConfigError(f"num_experts={num_experts} must be at least 1, or None")
 
 
 def settled_experts(
@@ -53,7 +44,7 @@ def settled_experts(
     if own is not None:
         if asked not in (None, own):
             raise ConfigError(
-                f"num_experts={asked}, but the partition has {own} blocks; leave num_experts=null"
+                f"num_experts={asked}, but the partition has {own} blocks; leave num_experts=None"
             )
         return own, "" if asked else "one for each block of the partition"
     if asked is None:
@@ -116,7 +107,9 @@ class Committee(Model):
                 "column has not; use clusters or random blocks, or another rule"
             )
         self.kernel, self.mean = kernel, mean
-        self.likelihood = require_gaussian(likelihood, "Committee")
+        self.likelihood = require_gaussian(
+            likelihood, "Committee is made of exact Gaussian processes"
+        )
         self.rule: Rule = rule
         self.num_experts = num_experts
         self.batch_bytes = budget_in_bytes(memory_budget)

@@ -16,7 +16,8 @@ from gpx.linalg import budget_in_bytes
 from gpx.linalg.nearest import nearest_neighbours
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model, Posterior
-from gpx.methods.experts.committee import require_count, require_gaussian, settled_experts
+from gpx.methods.base.required_likelihood import require_gaussian
+from gpx.methods.experts.committee import require_count, settled_experts
 from gpx.methods.experts.local_posterior import LocalExpertsPosterior
 from gpx.methods.experts.parts import ExpertParts, OwnHyperparameters
 from gpx.methods.experts.rows import ExpertRows
@@ -76,7 +77,7 @@ class LocalExperts(Model):
         super().__init__()
         require_count(num_experts)
         if points_per_expert is not None and points_per_expert < 1:
-            raise ConfigError(f"points_per_expert={points_per_expert} must be at least 1, or null")
+            raise ConfigError(f"points_per_expert={points_per_expert} must be at least 1, or None")
         if hyperparameters not in get_args(Sharing):
             raise ConfigError(
                 f"hyperparameters={hyperparameters}: choose one of {', '.join(get_args(Sharing))}"
@@ -90,7 +91,9 @@ class LocalExperts(Model):
                 "partition by clusters or by a column"
             )
         self.kernel, self.mean = kernel, mean
-        self.likelihood = require_gaussian(likelihood, type(self).__name__)
+        self.likelihood = require_gaussian(
+            likelihood, f"{type(self).__name__} is made of exact Gaussian processes"
+        )
         self.num_experts, self.points_per_expert = num_experts, points_per_expert
         self.sharing: Sharing = hyperparameters
         self.batch_bytes = budget_in_bytes(memory_budget)

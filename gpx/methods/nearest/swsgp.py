@@ -16,6 +16,7 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods import Gaussian, Likelihood
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Model
+from gpx.methods.base.required_likelihood import require_one_latent
 from gpx.methods.nearest.posterior import RULES, NearestPosterior, Rule, nearest_inducing
 
 Covariance = Literal["diagonal", "full"]
@@ -107,7 +108,7 @@ class SWSGP(Model):
         size = num_inducing if num_data is None else min(num_inducing, num_data)
         self.kernel = kernel
         self.mean = mean
-        self.likelihood = likelihood
+        self.likelihood = require_one_latent(likelihood, "model=SWSGP()")
         self.num_neighbours = min(num_neighbours, size)
         self.rule = rule
         self.warm_start = warm_start

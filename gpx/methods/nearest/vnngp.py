@@ -17,6 +17,7 @@ from gpx.linalg import conjugate_gradients
 from gpx.linalg.stopping import RelativeResidual
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Model
+from gpx.methods.base.required_likelihood import require_one_latent
 from gpx.methods.nearest.ordering import earlier_rows, maximin_order
 from gpx.methods.nearest.posterior import NearestPosterior
 
@@ -96,7 +97,7 @@ class VNNGP(Model):
             )
         self.kernel = kernel
         self.mean = mean
-        self.likelihood = likelihood
+        self.likelihood = require_one_latent(likelihood, "model=VNNGP()")
         self.num_neighbours = min(num_neighbours, max(1, num_data - 1))
         self.warm_start = warm_start
         self.refit = refit

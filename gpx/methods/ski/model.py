@@ -8,13 +8,14 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError, class_name
+from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import Prepared
 from gpx.linalg.interpolation import Boundary, Method, Outside
 from gpx.means.base import Mean
 from gpx.methods.base.model import Hyperparameters, Model
+from gpx.methods.base.required_likelihood import require_gaussian
 from gpx.methods.ski.covariance import grid_covariance
 from gpx.methods.ski.explained import explained_by_low_rank, explained_by_samples
 from gpx.methods.ski.gathered import Gathered
@@ -119,11 +120,7 @@ class SKI(Model):
                 )
             num_inputs = projection.num_outputs
         self.projection = projection
-        if not isinstance(likelihood, Gaussian):
-            raise ConfigError(
-                f"SKI is exact regression and needs the Gaussian likelihood, got "
-                f"{class_name(likelihood)}"
-            )
+        require_gaussian(likelihood, "SKI is exact regression")
         if not kernel.has_formula:
             raise ConfigError(
                 f"structured interpolation needs a stationary kernel, whose matrix on a grid is "

@@ -6,11 +6,12 @@ import torch
 from torch import Tensor, nn
 
 from gpx.bases.grid_eigenfunctions.start import require_memory
-from gpx.errors import ConfigError, class_name
+from gpx.errors import ConfigError
 from gpx.kernels import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model
+from gpx.methods.base.required_likelihood import require_gaussian
 from gpx.methods.sparse_spectrum.evidence import fit_weights, spectral_evidence
 from gpx.methods.sparse_spectrum.posterior import SparseSpectrumPosterior
 from gpx.methods.sparse_spectrum.spectrum import (
@@ -39,14 +40,11 @@ class SpectrumModel(Model):
         self, spectrum: LearnedSpectrum, mean: Mean, likelihood: Gaussian, draws: int
     ) -> None:
         super().__init__()
-        if not isinstance(likelihood, Gaussian):
-            raise ConfigError(
-                f"{type(self).__name__} is exact regression on its waves and needs the Gaussian "
-                f"likelihood, got {class_name(likelihood)}"
-            )
         if draws < 1:
             raise ConfigError(f"draws={draws} of frequencies must be at least 1")
-        self.spectrum, self.mean, self.likelihood = spectrum, mean, likelihood
+        self.spectrum, self.mean = spectrum, mean
+        name = type(self).__name__
+        self.likelihood = require_gaussian(likelihood, f"{name} is exact regression on its waves")
         self.draws = draws
 
     @property

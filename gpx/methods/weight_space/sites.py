@@ -13,6 +13,7 @@ from torch import Tensor
 from gpx.bases.base import Basis
 from gpx.errors import ConfigError, class_name
 from gpx.likelihoods.base import Likelihood
+from gpx.methods.base.required_likelihood import require_one_latent
 from gpx.methods.weight_space.block_ascent import schedule
 from gpx.methods.weight_space.group_solves import (
     ROW_CHUNK,
@@ -40,17 +41,12 @@ def check_site(likelihood: Likelihood) -> None:
     The bound on a sampled sum of basis functions is Jensen's inequality, which needs concavity
     (QSGP paper, section on non-Gaussian likelihoods).
     """
-    name = class_name(likelihood)
-    if likelihood.num_latents != 1:
-        raise ConfigError(
-            f"model=QSGP() needs a likelihood of one latent function, got {name} with "
-            f"{likelihood.num_latents}; use model=SVGP()"
-        )
+    require_one_latent(likelihood, "model=QSGP()")
     if not likelihood.log_concave:
         raise ConfigError(
-            f"model=QSGP() needs a likelihood whose log-density is concave in f, and {name} is "
-            "not: its bound is Jensen's inequality; choose likelihood=Gaussian(), Bernoulli(), "
-            "Laplace() or Poisson(), or model=SVGP()"
+            "model=QSGP() needs a likelihood whose log-density is concave in f, and "
+            f"{class_name(likelihood)} is not: its bound is Jensen's inequality; choose "
+            "likelihood=Gaussian(), Bernoulli(), Laplace() or Poisson(), or model=SVGP()"
         )
 
 
