@@ -162,7 +162,9 @@ class Predictor:
                 f"{array[row, column]}, expected a finite number"
             )
         x = self.scaler.transform_inputs(torch.from_numpy(array))
-        reference = next(iter(self.posterior.buffers()), None)
+        # hyperparameters are in the precision of the data; some caches are in float64 whatever that
+        numbers = (*self.posterior.parameters(), *self.posterior.buffers())
+        reference = next((t for t in numbers if t.is_floating_point()), None)
         return x if reference is None else x.to(reference.device, reference.dtype)
 
 

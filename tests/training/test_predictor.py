@@ -11,7 +11,7 @@ from gpx.errors import ConfigError, DataError, DTypeError, ShapeError
 from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli, Gaussian, Softmax
 from gpx.means import Zero
-from gpx.models import SVGP, ExactGP
+from gpx.models import SSGP, SVGP, ExactGP
 from gpx.training import predictor as predictor_module
 from gpx.training.predictor import Predictor, central_interval
 
@@ -146,3 +146,18 @@ def test_budgets_of_a_larger_machine_are_lowered(monkeypatch):
     assert found.approx.iterative.memory_budget == 2**32
     monkeypatch.setattr(predictor_module, "available_memory", lambda device: None)
     assert predictor_module.within_memory(OmegaConf.create(made), here) == made
+
+
+def test_rows_come_in_the_precision_of_the_hyperparameters():
+    # the weights of this posterior are in float64 whatever the data
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(30, 2, generator=generator)
+    scaler, _ = Standardiser.fit(x.double(), x[:, 0].double(), scale_targets=True)
+    model = SSGP(
+        kernel=RBF(2), mean=Zero(), likelihood=Gaussian(0.1), num_inputs=2, num_basis=10, draws=1
+    )
+    model.initialise(x, x[:, 0], generator=generator)
+    posterior = model.condition(x, x[:, 0])
+    assert next(posterior.buffers()).dtype == torch.float64
+    found = Predictor(posterior, model.likelihood, scaler, ("a", "b"), "c").predict(x.numpy())
+    assert np.isfinite(found.mean).all()
