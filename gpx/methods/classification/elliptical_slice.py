@@ -315,7 +315,8 @@ class EllipticalSlice(OwnSteps[SampledGP]):
         if not worst <= MIXED:
             warnings.warn(
                 f"the {self.chains} chains have not found the same law yet: the largest R-hat is "
-                f"{worst:.3f}, expected below {MIXED}; raise burn_in and iterations",
+                f"{worst:.3f}, expected below {MIXED}; raise "
+                "EllipticalSlice.burn_in and EllipticalSlice.iterations",
                 stacklevel=2,
             )
         facts: Facts = {

@@ -116,7 +116,7 @@ class SWSGP(Model):
         default: Selector = KMeans() if small else Uniform()
         self.selector = default if selector is None else require_selector(selector)
         self.jitter = jitter
-        self._asked = num_inducing
+        self._asked, self._asked_neighbours = num_inducing, num_neighbours
         self.inducing = nn.Parameter(torch.zeros(size, num_inputs), requires_grad=learn_inducing)
         # a column each, so that the gradient of the rows that a batch touches can be sparse
         self.q_mean = nn.Parameter(torch.zeros(size, 1))
@@ -128,8 +128,12 @@ class SWSGP(Model):
             self.q_log_deviation = nn.Parameter(torch.zeros(size, 1))
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
-        """As in ``Model``: M where more were asked for than there are data."""
-        return settled_size(self._asked, self.inducing.shape[0])
+        """As in ``Model``: M and H where more were asked for than there are data."""
+        size = self.inducing.shape[0]
+        settled = settled_size(self._asked, size)
+        if self.num_neighbours < self._asked_neighbours:
+            settled["num_neighbours"] = (size, "all inducing points")
+        return settled
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Choose inducing points among the data, and where q(u) starts.

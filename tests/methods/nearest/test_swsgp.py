@@ -373,3 +373,13 @@ def test_the_start_is_near_the_posterior_or_at_the_prior(covariance):
 def test_options_that_make_no_sense(options, message):
     with pytest.raises(ConfigError, match=message):
         model(**options)
+
+
+def test_a_model_of_few_rows_is_built_again_from_what_it_settled():
+    parts = {"kernel": RBF(2), "mean": Zero(), "likelihood": Gaussian(0.1), "num_inputs": 2}
+    few = SWSGP(**parts, num_data=3)
+    settled = {name: value for name, (value, _) in few.settle(torch.zeros(3, 2)).items()}
+    assert settled == {"num_inducing": 3, "num_neighbours": 3}
+    again = SWSGP(**parts, num_data=3, **settled)
+    assert again.num_neighbours == few.num_neighbours
+    assert again.settle(torch.zeros(3, 2)) == {}
