@@ -103,8 +103,8 @@ def _options(target: Any) -> dict[str, Any]:
 def check_option_types(node: DictConfig, group: str, target: Any) -> None:
     """Raise ConfigError, naming the option, where a value cannot be what ``target`` expects.
 
-    Only plain values (numbers, words, true, false, null) and lists are compared, and only where the
-    type hint is made of these: classes that are written without hints accept everything.
+    Values are compared only where the type hint is made of plain types and lists: classes that are
+    written without hints accept everything, and so does a node that builds what is to be given.
 
     Args:
         node: options of the class, resolved.
@@ -114,7 +114,7 @@ def check_option_types(node: DictConfig, group: str, target: Any) -> None:
     hints = _hints(target)
     for name, value in node.items():
         allowed = _plain(hints.get(str(name)))
-        if not allowed or OmegaConf.is_dict(value):
+        if not allowed or (OmegaConf.is_dict(value) and "_target_" in value):
             continue
         if not any(_fits(value, kind) for kind in allowed):
             shown = "null" if value is None else str(value)

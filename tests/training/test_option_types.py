@@ -30,6 +30,7 @@ class Thing:
         ("column", 1.5, "thing.column=1.5: expected text or a whole number or null"),
         ("flag", 1, "thing.flag=1: expected true or false"),
         ("rate", [1], "thing.rate=[1]: expected a number"),
+        ("count", {"a": 1}, "thing.count={'a': 1}: expected a whole number"),
         ("scale", ".nan", "thing.scale=.nan: expected a number or a list"),
     ],
 )
