@@ -256,6 +256,7 @@ def require_partition(value: object) -> Partition:
     """``value`` if it is a partition; raises ConfigError otherwise."""
     if not isinstance(value, Partition):
         raise ConfigError(
-            f"{value!r} is no partition: give an instance, such as gpx.inducing.ClusterBlocks()"
+            f"partition={value!r} is no partition: give an instance, such as "
+            "partition=ClusterBlocks()"
         )
     return value

@@ -44,7 +44,7 @@ def budget_in_bytes(
     text = re.fullmatch(r"\s*(\d+(?:\.\d+)?(?:[eE]\+?\d+)?)\s*([A-Za-z]*)\s*", str(budget))
     if isinstance(budget, bool) or text is None or text[2] not in UNITS:
         raise ConfigError(
-            f"memory_budget is in bytes and cannot be {budget}; give a number, or text such as "
+            f"memory_budget={budget} is no number of bytes; give a number, or text such as "
             "4GiB or 500MB"
         )
     return int(float(text[1]) * UNITS[text[2]])
