@@ -112,6 +112,6 @@ def test_what_cannot_be_partitioned_is_said():
     with pytest.raises(DataError, match="block 0 of 2 has no training rows"):
         Blocks.of(torch.ones(5, dtype=torch.long), x, torch.ones(3))
     with pytest.raises(
-        ConfigError, match="partition='kmeans' is no partition.*partition=ClusterBlocks"
+        ConfigError, match=r"partition='kmeans' is no partition.*partition=ClusterBlocks"
     ):
         require_partition("kmeans")

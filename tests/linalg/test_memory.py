@@ -62,7 +62,7 @@ def test_the_whole_memory_is_at_least_what_is_free():
 
 @pytest.mark.parametrize("given", [-1, True, "much", "4 gigs", "-2GiB", 1.5e9j, "nan", ""])
 def test_a_budget_that_is_none_is_refused_by_name(given):
-    with pytest.raises(ConfigError, match="memory_budget=.* is no number of bytes"):
+    with pytest.raises(ConfigError, match=r"memory_budget=.* is no number of bytes"):
         budget_in_bytes(given)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import NamedTuple
 
 import torch
@@ -13,7 +14,7 @@ from gpx.inference.neighbour_conditional import local_regression, local_system, 
 from gpx.inference.neighbour_likelihood import CHUNK_BYTES
 from gpx.kernels.base import Kernel
 from gpx.likelihoods import Gaussian, Likelihood
-from gpx.linalg import conjugate_gradients
+from gpx.linalg import UnconvergedWarning, conjugate_gradients
 from gpx.linalg.stopping import RelativeResidual
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Model
@@ -243,8 +244,14 @@ class VNNGP(Model):
     def condition(self, x: Tensor, y: Tensor) -> NearestPosterior:
         """The posterior process of q: as trained, or the best one with ``refit``."""
         kept = [p.clone() for p in self._q]
-        if self.refits:
-            self.fit_variational(x, y)
+        if self.refits and not self.fit_variational(x, y):
+            warnings.warn(
+                f"the solve for the best q(u) stopped after {REFIT_ITERATIONS} iterations, short "
+                f"of its relative residual of {REFIT_TOLERANCE}, and predictions are made from "
+                "there; fewer neighbours make it easier, and refit=False does without it",
+                UnconvergedWarning,
+                stacklevel=2,
+            )
         posterior = self.new_posterior()
         posterior.keep(
             self.inducing,

@@ -7,7 +7,9 @@ from torch.distributions import MultivariateNormal, kl_divergence
 from gpx.errors import ConfigError
 from gpx.kernels import Matern52
 from gpx.likelihoods import Bernoulli, Gaussian
+from gpx.linalg import UnconvergedWarning
 from gpx.means import Constant
+from gpx.methods.nearest import vnngp
 from gpx.models import VNNGP
 from gpx.objectives import VNNGPELBO
 
@@ -172,3 +174,11 @@ def test_other_data_than_it_was_made_for():
     x, y = data()
     with pytest.raises(ConfigError, match="num_data=30 and num_inputs=2, the data are 20 rows of"):
         model(x, y).initialise(x[:20], y[:20], generator=draws())
+
+
+def test_predictions_from_a_solve_that_stopped_early_say_so(monkeypatch):
+    x, y = data()
+    made = model(x, y, warm_start=False)
+    monkeypatch.setattr(vnngp, "REFIT_ITERATIONS", 1)
+    with pytest.warns(UnconvergedWarning, match="after 1 iterations"):
+        made.condition(x, y)

@@ -302,7 +302,7 @@ def test_it_refuses_other_models_likelihoods_and_budgets():
     model = SGPR(kernel=RBF(), mean=Zero(), likelihood=StudentT(), num_inputs=1, num_inducing=2)
     with pytest.raises(ConfigError, match="needs the Gaussian likelihood, got StudentT"):
         CollapsedELBO().check(model)
-    with pytest.raises(ConfigError, match="memory_budget=.* is no number of bytes"):
+    with pytest.raises(ConfigError, match=r"memory_budget=.* is no number of bytes"):
         CollapsedELBO(memory_budget=-1)
 
 
