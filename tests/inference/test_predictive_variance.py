@@ -119,3 +119,21 @@ def test_rank_of_the_projection_and_its_neighbours_are_checked():
     for options in ({"variance_neighbours": -1}, {"variance_rank": 0}):
         with pytest.raises(ConfigError, match=r"variance_rank=.* at least 1 or None"):
             IterativeOptions(**options)
+
+
+def test_a_sandwich_is_as_wide_as_rounding_makes_it(monkeypatch):
+    """Twice the rounding, once at each end: where data are near, the lower end is above zero."""
+    from gpx.inference import predictive_variance
+
+    posterior, x, _ = conditioned(RBF, 0.5, 10, 5, "nystrom", 0)
+    rule = predictive_variance.sandwich(posterior.system(), posterior.options)
+    cross, prior = 0.3 * posterior.kernel.evaluate(x, x[:6]), torch.full((6,), 1.4).double()
+    plain = rule(cross, prior)
+    original = predictive_variance._quadratic
+    monkeypatch.setattr(
+        predictive_variance, "_quadratic", lambda *given: (original(*given)[0], 1e-3)
+    )
+    rounded = rule(cross, prior)
+    assert (plain.variance - plain.gap > 0.1).all()
+    torch.testing.assert_close(rounded.variance - plain.variance, torch.full((6,), 1e-3).double())
+    torch.testing.assert_close(rounded.gap - plain.gap, torch.full((6,), 2e-3).double())
