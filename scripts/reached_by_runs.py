@@ -57,6 +57,7 @@ RUNS: dict[str, list[str]] = {
         "approx.iterative.rank=20",
     ],
     "sgpr": [*ARM, "approx=sgpr", "approx.num_inducing=20", "trainer.certify=true"],
+    "sgpr many inducing points": [*ARM, "approx=sgpr", "approx.num_inducing=300"],
     "sgpr sampled points": [
         *ARM,
         "approx=sgpr",
@@ -71,6 +72,20 @@ RUNS: dict[str, list[str]] = {
     ],
     "sgpr eigenfunctions": ["data=toy1d", "approx=sgpr", "inducing=eigenfunctions"],
     "cglb": [*ARM, "approx=cglb", "approx.num_inducing=20"],
+    "cglb restarts": [
+        *ARM,
+        "approx=cglb",
+        "approx.num_inducing=5",
+        "objective.solver.restart_every=2",
+        "approx.solver.restart_every=2",
+    ],
+    "cglb stored matrix": [
+        *ARM,
+        "approx=cglb",
+        "approx.num_inducing=20",
+        "objective.solver.product_dtype=float64",
+        "objective.log_determinant=preconditioned_trace",
+    ],
     "cglb lanczos": [*ARM, "approx=cglb", "approx.num_inducing=20", "approx.variance=lanczos"],
     "svgp": [*ARM, "approx=svgp", "approx.num_inducing=20"],
     "svgp classes": [*ARM, "approx=svgp", "approx.num_inducing=20", "likelihood=student_t"],
@@ -96,6 +111,14 @@ RUNS: dict[str, list[str]] = {
     ],
     "grid ignore": [*GRID, "data.gap_share=0.3", "grid.gaps=ignore"],
     "grid penalize": [*GRID, "data.gap_share=0.3", "grid.gaps=penalize"],
+    "grid ignore within a small memory": [
+        *GRID,
+        "data.gap_share=0.3",
+        "grid.gaps=ignore",
+        "approx.solver.precondition_rank=200",
+        "data.shape=[32,32]",
+        "trainer.memory_budget=1MiB",
+    ],
     "grid gcv": [*GRID, "data.gap_share=0.3", "objective=gcv", "kernel.outputscale=null"],
     "grid slq": [*GRID, "data.gap_share=0.3", "objective.logdet=slq_fill"],
     "grid nystrom": [*GRID, "data.gap_share=0.3", "objective.logdet=nystrom"],
@@ -115,6 +138,26 @@ RUNS: dict[str, list[str]] = {
     ],
     "ssgp": [*ARM, "approx=ssgp", "approx.num_basis=20", "approx.draws=2"],
     "vssgp": [*ARM, "approx=vssgp", "approx.num_basis=20", "approx.draws=2"],
+    "exact residual per row": [
+        *ARM,
+        "approx=exact",
+        "approx.solver=iterative",
+        "approx.iterative.variance=exact",
+        "objective=iterative_mll",
+        "objective.criterion=residual_per_row",
+        "objective.kind_of_probes=gaussian",
+    ],
+    "laplace": ["data=banana", "approx=laplace"],
+    "ep": ["data=banana", "approx=ep"],
+    "elliptical_slice": [
+        "data=banana",
+        "approx=elliptical_slice",
+        "optimizer.chains=2",
+        "optimizer.burn_in=5",
+        "optimizer.iterations=8",
+        "trainer.max_steps=30",
+    ],
+    "qsgp eigenfunctions": [*ARM, "approx=qsgp", "basis=grief", "approx.num_basis=100"],
     "exact arc-cosine": [*ARM, "approx=exact", "kernel=arc_cosine"],
     "exact matern_nu": [*ARM, "approx=exact", "kernel=matern_nu"],
     "qsgp fastfood": [*ARM, "approx=qsgp", "basis=fastfood", "approx.num_basis=400"],
@@ -180,11 +223,12 @@ CERTIFIED = ("exact", "sgpr", "cglb", "svgp")
 
 
 def train_and_use(name: str, options: list[str], folder: Path) -> str:
-    """One run, its predictions and, where it can have one, its certificate."""
+    """One run, predictions of a table and, where it can have one, its certificate."""
     from gpx.errors import GPXError
     from gpx.training import RunFolder, load, run
     from gpx.training.composition import composed
     from gpx.training.diagnose_command import main as diagnose
+    from gpx.training.predict_command import main as predict
 
     target = RunFolder(folder / name.replace(" ", "_"))
     settings = [s for s in SMALL if not (s.startswith("init.") and "grid" in name)]
@@ -193,7 +237,9 @@ def train_and_use(name: str, options: list[str], folder: Path) -> str:
         predictor = load(target.path)
         inputs = np.zeros((100, len(predictor.input_names)))
         inputs[:, 0] = np.linspace(-1.0, 1.0, 100)
-        predictor.predict(inputs)
+        table = target.path / "new.csv"
+        np.savetxt(table, inputs, delimiter=",")
+        predict([f"run={target.path}", f"input={table}", f"output={target.path / 'out.csv'}"])
         if name in CERTIFIED:
             diagnose([f"run={target.path}"])
             diagnose([f"run={target.path}", "products=false"])

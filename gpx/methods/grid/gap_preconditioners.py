@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError
-from gpx.linalg import missing_grid_preconditioner, observed_grid_preconditioner
+from gpx.linalg import (
+    budget_in_bytes,
+    missing_grid_preconditioner,
+    observed_grid_preconditioner,
+)
 from gpx.linalg.preconditioners import Preconditioner
 from gpx.methods.grid.system import GridSystem
 from gpx.operators import Selection
 
 DENSE_FACTOR = 2**30
-"""Bytes of a preconditioner's factor that is kept; beyond, it stays a Kronecker product."""
+"""Most bytes of a preconditioner's factor that is kept, within the memory budget; a larger one is
+applied as a Kronecker product."""
 
 MOST_RANK = 1000
 """Largest rank of a preconditioner where none was asked for."""
@@ -24,11 +30,15 @@ LONG_RUN = 64
 """Cells in a row without data that make a long gap, most of which the data say little about."""
 
 
-def ignore_preconditioner(system: GridSystem, rank: int | None) -> Preconditioner | None:
+def ignore_preconditioner(
+    system: GridSystem, rank: int | None, memory_budget: int | str | None = None
+) -> Preconditioner | None:
     """Leading eigenpairs of the whole grid at the observed cells, for K_XX + sigma^2 I.
 
     Args:
         rank: p; None: as many as lie above the noise variance, at most ``MOST_RANK``.
+        memory_budget: bytes that the factor may hold, see ``budget_in_bytes``; None:
+            ``DENSE_FACTOR``, which it never exceeds.
 
     Returns:
         None for rank 0, and where an axis is closed to a circle and no rank is asked for.
@@ -46,14 +56,13 @@ def ignore_preconditioner(system: GridSystem, rank: int | None) -> Preconditione
         rank = min(max(above, 1), MOST_RANK, system.num_observed)
     if rank == 0:
         return None
-    dense = system.num_observed * rank * system.spectrum.shifted.element_size() <= DENSE_FACTOR
     return observed_grid_preconditioner(
         [q for q in system.spectrum.vectors if isinstance(q, Tensor)],
         system.spectrum.values,
         system.rows.cells,
         rank,
         system.noise,
-        form="dense" if dense else "kronecker",
+        form=_form(system, system.num_observed * rank, memory_budget),
     )
 
 
@@ -68,8 +77,13 @@ def refuse_eigenpairs(rank: int, variance: bool = False) -> None:
     )
 
 
-def fill_preconditioner(system: GridSystem, rank: int | None) -> Callable[[Tensor], Tensor] | None:
+def fill_preconditioner(
+    system: GridSystem, rank: int | None, memory_budget: int | str | None = None
+) -> Callable[[Tensor], Tensor] | None:
     """The ``rank`` smallest eigenpairs with a spectral shift, for F = C[Z, Z]; seldom pays.
+
+    Args:
+        memory_budget: as for ``ignore_preconditioner``.
 
     Returns:
         Without a rank ``LongGaps`` where an axis is closed to a circle, else None.
@@ -81,15 +95,24 @@ def fill_preconditioner(system: GridSystem, rank: int | None) -> Callable[[Tenso
         return LongGaps(system) if system.circular else None
     if system.circular:
         refuse_eigenpairs(rank)
-    dense = system.num_gaps * rank * system.spectrum.shifted.element_size() <= DENSE_FACTOR
     return missing_grid_preconditioner(
         [q for q in system.spectrum.vectors if isinstance(q, Tensor)],
         system.spectrum.values,
         system.rows.gaps,
         rank,
         system.noise,
-        form="dense" if dense else "kronecker",
+        form=_form(system, system.num_gaps * rank, memory_budget),
     )
+
+
+def _form(
+    system: GridSystem, entries: int, memory_budget: int | str | None
+) -> Literal["dense", "kronecker"]:
+    """Whether a factor of so many entries is kept, or applied as a Kronecker product."""
+    most = DENSE_FACTOR
+    if memory_budget is not None:
+        most = min(most, budget_in_bytes(memory_budget))
+    return "dense" if entries * system.spectrum.shifted.element_size() <= most else "kronecker"
 
 
 class LongGaps:

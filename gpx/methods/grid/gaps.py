@@ -174,7 +174,7 @@ def _fill(
     """Infer the targets of the gaps: F y_Z = -C[Z, X] y_X; then the grid is full."""
     cells, gaps = system.rows.cells, system.rows.gaps
     rhs = system.inverse(cells, gaps, target).neg_()
-    preconditioner = fill_preconditioner(system, options.precondition_rank)
+    preconditioner = fill_preconditioner(system, options.precondition_rank, options.memory_budget)
 
     def solved(x0: Tensor | None, verify: bool) -> tuple[CGResult, Tensor, Tensor, Tensor]:
         found = conjugate_gradients(
@@ -217,7 +217,9 @@ def _ignore(
         system.observed,
         target,
         x0=start,
-        preconditioner=ignore_preconditioner(system, options.precondition_rank),
+        preconditioner=ignore_preconditioner(
+            system, options.precondition_rank, options.memory_budget
+        ),
         stop=RelativeResidual(options.tolerance),
         max_iterations=options.max_iterations,
         on_failure=on_failure,

@@ -294,7 +294,7 @@ def _slq_fill(
 def _slq_ignore(
     system: GridSystem, options: GapOptions, probes: int, generator: torch.Generator | None
 ) -> GridLogdet:
-    q = ignore_preconditioner(system, options.precondition_rank)
+    q = ignore_preconditioner(system, options.precondition_rank, options.memory_budget)
     z = _probes(system, system.num_observed, probes, generator)
     samples, reports, gradient = [], [], None
     for block in blocks(probes, system.size):

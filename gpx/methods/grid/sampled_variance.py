@@ -96,7 +96,9 @@ class SampledVariance:
         solved = conjugate_gradients(
             system.missing,
             system.inverse_root(system.rows.gaps, normals),
-            preconditioner=fill_preconditioner(system, options.precondition_rank),
+            preconditioner=fill_preconditioner(
+                system, options.precondition_rank, options.memory_budget
+            ),
             stop=RelativeResidual(max(options.tolerance, sample_tolerance(system))),
             max_iterations=options.max_iterations,
             verify=False,
