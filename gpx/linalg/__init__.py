@@ -23,7 +23,6 @@ from gpx.linalg.interpolation import RegularAxis, cubic_weights, interpolate, li
 from gpx.linalg.khatri_rao import khatri_rao_columns, khatri_rao_gram
 from gpx.linalg.known_gradient import with_gradient
 from gpx.linalg.kronecker import (
-    flat_index,
     flatten_index,
     kronecker_logdet,
     kronecker_matmul,
@@ -112,7 +111,6 @@ __all__ = [
     "durbin",
     "enough_degree",
     "enough_wraps",
-    "flat_index",
     "flatten_index",
     "gauss",
     "gauss_radau",

@@ -195,25 +195,11 @@ def split_index(index: Tensor, sizes: Sequence[int]) -> tuple[Tensor, ...]:
 def flatten_index(parts: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
     """One index per axis (...) -> flat grid index (...), row-major; inverse of ``split_index``.
 
-    For grids an int64 can count; ``flat_index`` has no such limit.
+    For grids an int64 can count.
     """
     flat = torch.zeros_like(parts[0])
     for part, size in zip(parts, sizes, strict=True):
         flat = flat * size + part
-    return flat
-
-
-def flat_index(index: Tensor, sizes: Sequence[int]) -> list[int]:
-    """Multi-indices (p, d) -> flat grid indices as Python integers, of any size.
-
-    Python integers because a grid of 100 axes has more points than an int64 can count.
-    """
-    flat = []
-    for row in index.tolist():
-        total = 0
-        for i, size in zip(row, sizes, strict=True):
-            total = total * size + i
-        flat.append(total)
     return flat
 
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError, NotPositiveDefinite, ShapeError
-from gpx.linalg.kronecker import flat_index
 
 
 @dataclass(frozen=True)
@@ -31,10 +30,6 @@ class KroneckerExtremes:
     def total(self) -> int:
         """How many products there are: a Python integer, of any size."""
         return math.prod(self.sizes)
-
-    def flat(self) -> list[int]:
-        """Positions in the expanded Kronecker product, Python integers of any size."""
-        return flat_index(self.index, self.sizes)
 
 
 def kronecker_extremes(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpx.data.grid_stress import rastrigin
 from gpx.errors import ConfigError, NotPositiveDefinite
-from gpx.linalg import UnconvergedWarning
+from gpx.linalg import GridLowRankPlusNoise, LowRankPlusNoise, UnconvergedWarning
 from gpx.methods.grid import gaps as grid_gaps
 from gpx.methods.grid.axes import CartesianGrid, GriddedRows
 from gpx.methods.grid.gap_preconditioners import fill_preconditioner, ignore_preconditioner
@@ -275,6 +275,19 @@ def test_ignoring_preconditioner_is_the_stated_inverse_whichever_side_is_summed(
     inverse = torch.linalg.inv(matrix)
     slack = 1e-10 * float(inverse.abs().max())
     torch.testing.assert_close(whole.solve(eye), inverse, rtol=0, atol=slack)
+
+
+def test_a_factor_beyond_the_memory_budget_is_applied_as_a_kronecker_product():
+    system, _, y, _ = dense()
+    for build, count in ((ignore_preconditioner, len(y)), (fill_preconditioner, system.num_gaps)):
+        held = 8 * 20 * count  # bytes of the factor
+        kept, small = build(system, 20, held), build(system, 20, held - 1)
+        assert isinstance(kept, LowRankPlusNoise)
+        assert isinstance(small, GridLowRankPlusNoise)
+        eye = torch.eye(count, dtype=y.dtype)
+        want = kept.solve(eye)
+        slack = 1e-10 * float(want.abs().max())
+        torch.testing.assert_close(small.solve(eye), want, rtol=0, atol=slack)
 
 
 def test_filling_preconditioner_is_the_stated_inverse():
