@@ -57,7 +57,7 @@ RUNS: dict[str, list[str]] = {
         "approx.iterative.rank=20",
     ],
     "sgpr": [*ARM, "approx=sgpr", "approx.num_inducing=20", "trainer.certify=true"],
-    "sgpr many inducing points": [*ARM, "approx=sgpr", "approx.num_inducing=300"],
+    "svgp many inducing points": [*ARM, "approx=svgp", "approx.num_inducing=300"],
     "sgpr sampled points": [
         *ARM,
         "approx=sgpr",
