@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError, DataError
+from gpx.data_sized import DataSized
+from gpx.errors import ConfigError, DataError, ShapeError
 from gpx.inducing.base import Selector, require_selector
 from gpx.inducing.kmeans import KMeans, distance_unit, nearest_centre
 from gpx.kernels.base import Kernel
@@ -58,30 +59,63 @@ class Blocks:
         """Row numbers (n,), one block after the other; within a block in their old order."""
         return torch.argsort(self.labels, stable=True)
 
-    def nearest(self, x: Tensor) -> Tensor:
-        """Block (t,) of the nearest centre to each of x (t, d).
-
-        Raises:
-            ConfigError: the blocks are no regions of the input space.
-        """
-        if not bool((self.weights > 0.0).any()):
-            raise ConfigError(
-                "a random partition has no nearest block for a new point; partition by clusters "
-                "or by a column"
-            )
-        return nearest_block(x, self.centres, self.weights)
-
 
 def nearest_block(x: Tensor, centres: Tensor, weights: Tensor) -> Tensor:
     """Number (t,) of the centre (B, d) nearest to each of x (t, d), in chunks of points.
 
     Args:
         weights (d,): of each input in the squared distance.
+
+    Cost: t B d; no t x B array.
     """
     if not len(x):
         return torch.zeros(0, dtype=torch.long, device=x.device)
     root, middle = weights.sqrt(), centres.mean(0)
     return nearest_centre((x - middle) * root, (centres - middle) * root)
+
+
+class Regions(DataSized):
+    """Which block a point of the input space belongs to: that of the nearest centre.
+
+    State of models and posteriors; empty until ``place`` or a stored state fills it.
+
+    Attributes:
+        centres (B, d), weights (d,): as in ``Blocks``.
+    """
+
+    data_sized = ("centres", "weights")
+    centres: Tensor
+    weights: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_data_sized()
+
+    def __len__(self) -> int:
+        return len(self.centres)
+
+    def place(self, centres: Tensor, weights: Tensor) -> None:
+        """Take copies of the centres (B, d) and of the weight of each input (d,)."""
+        self.keep(centres, centres=centres, weights=weights)
+
+    @torch.no_grad()
+    def nearest(self, x: Tensor) -> Tensor:
+        """Block (t,) of the nearest centre to each of x (t, d); costs as ``nearest_block``.
+
+        Raises:
+            ShapeError: another number of inputs.
+            ConfigError: the blocks are no regions of the input space.
+        """
+        if x.shape[1] != len(self.weights):
+            raise ShapeError(
+                f"inputs have {x.shape[1]} columns and the blocks were made for {len(self.weights)}"
+            )
+        if not bool((self.weights > 0.0).any()):
+            raise ConfigError(
+                "a random partition has no nearest block for a new point; partition by clusters "
+                "or by a column"
+            )
+        return nearest_block(x, self.centres, self.weights)
 
 
 class Partition(ABC):
@@ -260,3 +294,46 @@ def require_partition(value: object) -> Partition:
             "partition=ClusterBlocks()"
         )
     return value
+
+
+def require_regions(value: Partition, name: str) -> Partition:
+    """``value`` if its blocks are regions of the input space; raises ConfigError otherwise.
+
+    Args:
+        name: of what needs them, for the message.
+    """
+    if isinstance(value, RandomBlocks):
+        raise ConfigError(
+            f"{name} needs regions of the input space, which random blocks are not; partition by "
+            "clusters or by a column"
+        )
+    return value
+
+
+def settled_blocks(
+    asked: int | None, partition: Partition, x: Tensor, rows_per_block: int, name: str
+) -> tuple[int, str]:
+    """Number of blocks for inputs x (n, d), and the reason in words, empty where it was asked for.
+
+    Args:
+        asked: that number; None: about ``rows_per_block`` rows each, or what the partition has.
+        name: of the argument that asks, for messages.
+
+    Raises:
+        DataError: more blocks than rows.
+        ConfigError: another number than the partition has.
+    """
+    n, own = len(x), partition.num_blocks(x)
+    if own is not None:
+        if asked not in (None, own):
+            raise ConfigError(
+                f"{name}={asked}, but the partition has {own} blocks; leave {name}=None"
+            )
+        return own, "" if asked else "one for each block of the partition"
+    if asked is None:
+        return max(1, round(n / rows_per_block)), f"about {rows_per_block} rows each"
+    if asked > n:
+        raise DataError(
+            f"{name}={asked} is more than the {n} training points; ask for {n} or fewer"
+        )
+    return asked, ""

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError, DataError
+from gpx.errors import ConfigError
 from gpx.inducing import ClusterBlocks, ColumnBlocks, Partition, require_partition
+from gpx.inducing.partition import settled_blocks
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
@@ -29,32 +30,6 @@ def require_count(num_experts: int | None) -> None:
     """Raise ConfigError for a number of experts below 1."""
     if num_experts is not None and num_experts < 1:
         raise ConfigError(f"num_experts={num_experts} must be at least 1, or None")
-
-
-def settled_experts(
-    asked: int | None, partition: Partition, x: Tensor, rows_per_expert: int
-) -> tuple[int, str]:
-    """Number of experts for inputs x (n, d), and the reason in words, empty where it was asked for.
-
-    Raises:
-        DataError: more experts than rows.
-        ConfigError: another number than the partition has.
-    """
-    n, own = len(x), partition.num_blocks(x)
-    if own is not None:
-        if asked not in (None, own):
-            raise ConfigError(
-                f"num_experts={asked}, but the partition has {own} blocks; leave num_experts=None"
-            )
-        return own, "" if asked else "one for each block of the partition"
-    if asked is None:
-        return max(1, round(n / rows_per_expert)), f"about {rows_per_expert} rows each"
-    if asked > n:
-        raise DataError(
-            f"num_experts={asked} is more than the {n} training points; ask for at most one expert "
-            "per point"
-        )
-    return asked, ""
 
 
 class Committee(Model):
@@ -122,7 +97,9 @@ class Committee(Model):
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
         """As in ``Model``: the number of experts."""
-        count, reason = settled_experts(self.num_experts, self.partition, x, ROWS_PER_EXPERT)
+        count, reason = settled_blocks(
+            self.num_experts, self.partition, x, ROWS_PER_EXPERT, "num_experts"
+        )
         self.num_experts = count
         return {"num_experts": (count, reason)} if reason else {}
 

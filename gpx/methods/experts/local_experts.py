@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from gpx.errors import ConfigError, DataError
-from gpx.inducing import Blocks, ClusterBlocks, Partition, RandomBlocks, require_partition
+from gpx.inducing import Blocks, ClusterBlocks, Partition, require_partition
+from gpx.inducing.partition import Regions, require_regions, settled_blocks
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
@@ -17,13 +18,10 @@ from gpx.linalg.nearest import nearest_neighbours
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model, Posterior
 from gpx.methods.base.required_likelihood import require_gaussian
-from gpx.methods.experts.committee import require_count, settled_experts
+from gpx.methods.experts.committee import ROWS_PER_EXPERT, require_count
 from gpx.methods.experts.local_posterior import LocalExpertsPosterior
 from gpx.methods.experts.parts import ExpertParts, OwnHyperparameters
 from gpx.methods.experts.rows import ExpertRows
-
-ROWS_PER_EXPERT = 500
-"""Rows of an expert where nothing else is asked for."""
 
 Sharing = Literal["own", "shared"]
 
@@ -53,14 +51,12 @@ class LocalExperts(Model):
     Source: Tran thesis, sections 2.5 and 4.4.5 (64 experts of 100 points).
     """
 
-    data_sized: ClassVar[tuple[str, ...]] = ("rows", "sizes", "centres", "weights")
+    data_sized: ClassVar[tuple[str, ...]] = ("rows", "sizes")
     kernel: Kernel
     mean: Mean
     likelihood: Gaussian
     rows: Tensor
     sizes: Tensor
-    centres: Tensor
-    weights: Tensor
 
     def __init__(
         self,
@@ -82,14 +78,8 @@ class LocalExperts(Model):
             raise ConfigError(
                 f"hyperparameters={hyperparameters}: choose one of {', '.join(get_args(Sharing))}"
             )
-        self.partition = (
-            ClusterBlocks(balanced=False) if partition is None else require_partition(partition)
-        )
-        if isinstance(self.partition, RandomBlocks):
-            raise ConfigError(
-                "local experts need regions of the input space, which random blocks are not; "
-                "partition by clusters or by a column"
-            )
+        cut = ClusterBlocks(balanced=False) if partition is None else require_partition(partition)
+        self.partition = require_regions(cut, type(self).__name__)
         self.kernel, self.mean = kernel, mean
         self.likelihood = require_gaussian(
             likelihood, f"{type(self).__name__} is made of exact Gaussian processes"
@@ -98,6 +88,7 @@ class LocalExperts(Model):
         self.sharing: Sharing = hyperparameters
         self.batch_bytes = budget_in_bytes(memory_budget)
         self.own: OwnHyperparameters | None = None
+        self.regions = Regions()
         self.register_data_sized()
         self._make_own()
 
@@ -116,7 +107,9 @@ class LocalExperts(Model):
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
         """As in ``Model``: the number of experts."""
         per_expert = self.points_per_expert or ROWS_PER_EXPERT
-        count, reason = settled_experts(self.num_experts, self.partition, x, per_expert)
+        count, reason = settled_blocks(
+            self.num_experts, self.partition, x, per_expert, "num_experts"
+        )
         self.num_experts = count
         self._make_own()
         return {"num_experts": (count, reason)} if reason else {}
@@ -130,7 +123,7 @@ class LocalExperts(Model):
         self.settle(x)
         assert self.num_experts is not None
         blocks = self.partition(x, self.kernel, self.num_experts, generator=generator)
-        self.centres, self.weights = blocks.centres, blocks.weights
+        self.regions.place(blocks.centres, blocks.weights)
         self.rows, self.sizes = self._rows(x, blocks)
         if self.own is not None:
             self.own.spread(self._templates())
@@ -169,11 +162,10 @@ class LocalExperts(Model):
     @torch.no_grad()
     def condition(self, x: Tensor, y: Tensor) -> Posterior:
         """Posteriors of all experts; they are factorised when they are asked for."""
-        posterior = LocalExpertsPosterior(self.parts, self.batch_bytes)
+        posterior = LocalExpertsPosterior(self.parts, self.batch_bytes, self.regions)
         posterior.condition_(x, y, self.expert_rows(x))
-        posterior.place(self.centres, self.weights)
         return posterior
 
     def new_posterior(self) -> Posterior:
         """As in ``Model``."""
-        return LocalExpertsPosterior(self.parts, self.batch_bytes)
+        return LocalExpertsPosterior(self.parts, self.batch_bytes, self.regions)

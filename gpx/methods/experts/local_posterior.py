@@ -6,42 +6,23 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Normal
 
-from gpx.inducing.partition import nearest_block
-from gpx.likelihoods.base import Likelihood
 from gpx.methods.base.model import Marginals
 from gpx.methods.experts.members import Members
 from gpx.methods.experts.parts import ExpertParts
-from gpx.methods.experts.posterior import ExpertsPosterior
+from gpx.methods.experts.posterior import ExpertsPosterior, RegionsPosterior
 from gpx.methods.experts.rows import ExpertRows
 from gpx.sampling import SHARED, Frequencies, prior_functions
 
 
-class LocalExpertsPosterior(ExpertsPosterior):
+class LocalExpertsPosterior(RegionsPosterior, ExpertsPosterior):
     """Predictions of K experts, each in the region whose centre is nearest.
 
     Args:
-        parts, budget: as in ``ExpertsPosterior``.
-
-    Attributes:
-        centres (K, d): of the experts.
-        weights (d,): of every input in the squared distance to a centre.
+        parts, budget, regions: as in ``RegionsPosterior``.
 
     Cost: m^2 multiply-adds per test point for experts of m rows.
     """
-
-    data_sized = (*ExpertsPosterior.data_sized, "centres", "weights")
-    centres: Tensor
-    weights: Tensor
-
-    def place(self, centres: Tensor, weights: Tensor) -> None:
-        """Take copies of the experts' centres (K, d) and of the weights (d,)."""
-        self.keep(centres, centres=centres, weights=weights)
-
-    def nearest(self, x: Tensor) -> Tensor:
-        """Expert (t,) of every row of x (t, d)."""
-        return nearest_block(x, self.centres, self.weights)
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:
@@ -55,13 +36,11 @@ class LocalExpertsPosterior(ExpertsPosterior):
 
     def _block(self, x: Tensor) -> Marginals:
         mean, variance = x.new_empty(len(x)), x.new_empty(len(x))
-        for members, rows, there in self.met(self.nearest(x)):
+        for members, rows, there in self.met(self.regions.nearest(x)):
             at, experts = x[rows], members.batch.experts
             cross = members.given(self.parts.covariances(experts, members.inputs, at), None)
-            prior = self.parts.variances(experts, at)
-            found = members.predict(cross, Marginals(torch.zeros_like(prior), prior), prior)
-            own_mean = found.mean + self.parts.means(experts, at)
-            mean[rows[there]], variance[rows[there]] = own_mean[there], found.variance[there]
+            found = self.latent(members, cross, at)
+            mean[rows[there]], variance[rows[there]] = found.mean[there], found.variance[there]
         return Marginals(mean, variance)
 
     def met(self, nearest: Tensor) -> list[tuple[Members, Tensor, Tensor]]:
@@ -89,14 +68,6 @@ class LocalExpertsPosterior(ExpertsPosterior):
         return found
 
     @torch.no_grad()
-    def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
-        """As in ``Posterior``; experts with hyperparameters of their own have their own noise."""
-        if self.own is None:
-            return super().predictive(x, likelihood)
-        mean, variance = self.predict(x)
-        return Normal(mean, (variance + self.parts.noise(self.nearest(x))).sqrt())
-
-    @torch.no_grad()
     def sample_paths(
         self, num: int, *, generator: torch.Generator, frequencies: Frequencies = SHARED
     ) -> Callable[[Tensor], Tensor]:
@@ -109,7 +80,7 @@ class LocalExpertsPosterior(ExpertsPosterior):
             ConfigError: the kernel has no random Fourier features.
         Cost: num prior functions for every expert.
         """
-        return ExpertPaths(self, num, generator, frequencies, self.nearest)
+        return ExpertPaths(self, num, generator, frequencies, self.regions.nearest)
 
 
 class ExpertPaths:

@@ -189,10 +189,7 @@ class MixturePosterior(ExpertsPosterior):
                 experts = members.batch.experts
                 at = block.expand(len(experts), *block.shape)
                 cross = members.given(self.parts.covariances(experts, members.inputs, at), None)
-                prior = self.parts.variances(experts, at)
-                found = members.predict(cross, Marginals(torch.zeros_like(prior), prior), prior)
-                mean[experts, place] = found.mean + self.parts.means(experts, at)
-                variance[experts, place] = found.variance
+                mean[experts, place], variance[experts, place] = self.latent(members, cross, at)
         return Marginals(mean, variance)
 
     @torch.no_grad()

@@ -8,9 +8,12 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.distributions import Distribution, Normal
 
+from gpx.inducing.partition import Regions
 from gpx.inference.exact_solver import require_finite
-from gpx.methods.base.model import Posterior
+from gpx.likelihoods.base import Likelihood
+from gpx.methods.base.model import Marginals, Posterior
 from gpx.methods.experts.members import BaseExpert, Members
 from gpx.methods.experts.parts import ExpertParts
 from gpx.methods.experts.rows import BATCH_BYTES, ExpertBatch, ExpertRows
@@ -55,6 +58,40 @@ class PartsPosterior(Posterior):
     def parts(self) -> ExpertParts:
         """What the experts are made of."""
         return ExpertParts(self.kernel, self.mean, self.likelihood, self.own)
+
+    def latent(self, members: Members, cross: Tensor, x: Tensor) -> Marginals:
+        """Mean and variance (c, t) of the latent functions of experts at points of their own.
+
+        Args:
+            members: experts that start from the prior.
+            cross (c, m, t): covariances of their rows with the points.
+            x (c, t, d).
+        """
+        experts = members.batch.experts
+        prior = self.parts.variances(experts, x)
+        found = members.predict(cross, Marginals(torch.zeros_like(prior), prior), prior)
+        return Marginals(found.mean + self.parts.means(experts, x), found.variance)
+
+
+class RegionsPosterior(PartsPosterior):
+    """A point takes the hyperparameters of the expert whose centre is nearest.
+
+    Args:
+        parts, budget: as in ``PartsPosterior``.
+        regions: the centres of the experts; copied.
+    """
+
+    def __init__(self, parts: ExpertParts, budget: int, regions: Regions) -> None:
+        super().__init__(parts, budget)
+        self.regions = copy.deepcopy(regions)
+
+    @torch.no_grad()
+    def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
+        """As in ``Posterior``; experts with hyperparameters of their own have their own noise."""
+        if self.own is None:
+            return super().predictive(x, likelihood)
+        mean, variance = self.predict(x)
+        return Normal(mean, (variance + self.parts.noise(self.regions.nearest(x))).sqrt())
 
 
 class ExpertsPosterior(PartsPosterior):

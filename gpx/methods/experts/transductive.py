@@ -6,11 +6,10 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Normal
 
 from gpx.errors import ConfigError
 from gpx.inducing import Partition
-from gpx.inducing.partition import nearest_block
+from gpx.inducing.partition import Regions
 from gpx.inference.exact_solver import require_finite
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
@@ -21,7 +20,7 @@ from gpx.methods.experts.local_experts import LocalExperts, Sharing
 from gpx.methods.experts.local_posterior import expert_functions
 from gpx.methods.experts.members import Members
 from gpx.methods.experts.parts import ExpertParts
-from gpx.methods.experts.posterior import PartsPosterior
+from gpx.methods.experts.posterior import RegionsPosterior
 from gpx.methods.experts.rows import ARRAYS, BATCH_BYTES, ExpertBatch
 from gpx.sampling import SHARED, Frequencies
 
@@ -73,47 +72,43 @@ class Transductive(LocalExperts):
         self.expert_rows(x)
         require_finite(y)
         posterior = self.new_posterior()
-        posterior.keep(x, inputs=x, targets=y, centres=self.centres, weights=self.weights)
+        posterior.keep(x, inputs=x, targets=y)
         return posterior
 
     def new_posterior(self) -> TransductivePosterior:
         """As in ``Model``."""
-        return TransductivePosterior(self.parts, self.num_neighbours, self.batch_bytes)
+        return TransductivePosterior(
+            self.parts, self.batch_bytes, self.regions, self.num_neighbours
+        )
 
 
-class TransductivePosterior(PartsPosterior):
+class TransductivePosterior(RegionsPosterior):
     """Every test point given its nearest training points alone.
 
     Args:
-        parts, budget: as in ``PartsPosterior``.
+        parts, budget, regions: as in ``RegionsPosterior``.
         num_neighbours: m.
 
     Attributes:
         targets (n,): of the training data ``inputs`` (n, d).
-        centres (K, d): of the experts whose hyperparameters there are.
-        weights (d,): of every input in squared distances.
     """
 
-    data_sized = ("inputs", "targets", "centres", "weights")
+    data_sized = ("inputs", "targets")
     targets: Tensor
-    centres: Tensor
-    weights: Tensor
 
-    def __init__(self, parts: ExpertParts, num_neighbours: int, budget: int) -> None:
-        super().__init__(parts, budget)
+    def __init__(
+        self, parts: ExpertParts, budget: int, regions: Regions, num_neighbours: int
+    ) -> None:
+        super().__init__(parts, budget, regions)
         self.num_neighbours = num_neighbours
 
     def facts(self) -> dict[str, bool | int | float | str]:
         """As in ``Posterior``."""
         return {"neighbours": min(self.num_neighbours, len(self.inputs)), "jitter": self.jitter}
 
-    def nearest(self, x: Tensor) -> Tensor:
-        """Expert (t,) whose hyperparameters every row of x (t, d) takes."""
-        return nearest_block(x, self.centres, self.weights)
-
     def neighbours(self, x: Tensor) -> Tensor:
         """Training rows (t, m) nearest to every row of x (t, d), found exactly."""
-        root = self.weights.sqrt()
+        root = self.regions.weights.sqrt()
         return nearest_neighbours(self.inputs * root, x * root, self.num_neighbours)
 
     @torch.no_grad()
@@ -124,7 +119,7 @@ class TransductivePosterior(PartsPosterior):
             rows (t, m): of the training data, for every expert.
         """
         parts, inputs = self.parts, self.inputs[rows]
-        batch = ExpertBatch(self.nearest(x), rows, None)
+        batch = ExpertBatch(self.regions.nearest(x), rows, None)
         made = Members.of(
             batch,
             inputs,
@@ -150,21 +145,9 @@ class TransductivePosterior(PartsPosterior):
         for block in self.blocks(x):
             at = x[block]
             members, cross = self.members(at, rows[block])
-            experts = members.batch.experts
-            prior = self.parts.variances(experts, at.unsqueeze(1))
-            found = members.predict(cross, Marginals(torch.zeros_like(prior), prior), prior)
-            own_mean = self.parts.means(experts, at.unsqueeze(1))
-            mean[block] = (found.mean + own_mean).squeeze(1)
-            variance[block] = found.variance.squeeze(1)
+            found = self.latent(members, cross, at.unsqueeze(1))
+            mean[block], variance[block] = found.mean.squeeze(1), found.variance.squeeze(1)
         return Marginals(mean, variance)
-
-    @torch.no_grad()
-    def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
-        """As in ``Posterior``; experts with hyperparameters of their own have their own noise."""
-        if self.own is None:
-            return super().predictive(x, likelihood)
-        mean, variance = self.predict(x)
-        return Normal(mean, (variance + self.parts.noise(self.nearest(x))).sqrt())
 
     @torch.no_grad()
     def sample_paths(
@@ -177,7 +160,7 @@ class TransductivePosterior(PartsPosterior):
         Raises:
             ConfigError: the kernel has no random Fourier features.
         """
-        parts = [self.parts.of_expert(k) for k in range(len(self.centres))]
+        parts = [self.parts.of_expert(k) for k in range(len(self.regions))]
         prior = expert_functions(parts, num, self.inputs, generator, frequencies)
         shape = num, len(self.inputs)
         noise = torch.randn(

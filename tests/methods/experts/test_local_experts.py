@@ -52,8 +52,8 @@ def test_one_expert_is_the_exact_process(sharing):
 def test_predictions_in_batches_are_those_of_one_expert_at_a_time(kernel, points):
     x, y, new = dense.data()
     model = apart(local(x, y, kernel, num_experts=5, points_per_expert=points))
-    unit = model.weights.rsqrt()
-    nearest = torch.cdist(new / unit, model.centres / unit).argmin(1)
+    unit = model.regions.weights.rsqrt()
+    nearest = torch.cdist(new / unit, model.regions.centres / unit).argmin(1)
     rows = model.expert_rows(x)
     own = rows.rows.split(rows.sizes.tolist())
     for budget in (1, 10**9):
@@ -78,8 +78,8 @@ def test_predictions_in_batches_are_those_of_one_expert_at_a_time(kernel, points
 def test_experts_have_the_points_nearest_to_their_centre():
     x, y, _ = dense.data()
     model = local(x, y, num_experts=4, points_per_expert=9)
-    unit = model.weights.rsqrt()
-    gaps = torch.cdist(model.centres / unit, x / unit)
+    unit = model.regions.weights.rsqrt()
+    gaps = torch.cdist(model.regions.centres / unit, x / unit)
     for k, own in enumerate(model.expert_rows(x).rows.split(9)):
         assert set(own.tolist()) == set(gaps[k].argsort()[:9].tolist())
 
@@ -96,7 +96,7 @@ def test_predictions_jump_where_regions_meet_and_nowhere_else():
     )
     model.initialise(x, y, generator=draws())
     posterior = model.condition(x, y)
-    edge = float(model.centres.mean())
+    edge = float(model.regions.centres.mean())
     step = 1e-9
     for point, jumps in ((edge, True), (edge + 0.3, False), (edge - 0.3, False)):
         pair = torch.tensor([[point - step], [point + step]], dtype=torch.float64)
@@ -192,4 +192,4 @@ def test_a_region_for_every_value_of_a_column():
     assert model.settle(x)["num_experts"][0] == 3
     model.initialise(x, y, generator=draws())
     found = model.condition(x, y)
-    assert found.nearest(new).tolist() == [k % 3 for k in range(11)]
+    assert found.regions.nearest(new).tolist() == [k % 3 for k in range(11)]

@@ -41,9 +41,9 @@ def test_all_neighbours_are_the_exact_process(neighbours):
 def test_predictions_in_batches_are_those_of_one_point_at_a_time(kernel, sharing):
     x, y, new = dense.data()
     model = transductive(x, y, 8, kernel, sharing)
-    unit = model.weights.rsqrt()
+    unit = model.regions.weights.rsqrt()
     near = torch.cdist(new / unit, x / unit).argsort(1)[:, :8]
-    experts = torch.cdist(new / unit, model.centres / unit).argmin(1)
+    experts = torch.cdist(new / unit, model.regions.centres / unit).argmin(1)
     for budget in (1, 10**9):
         model.batch_bytes = budget
         posterior = model.condition(x, y)
