@@ -1,10 +1,13 @@
 """Partitions: every row in one block, sizes, nearest blocks, and what cannot be partitioned."""
 
+import itertools
+
 import pytest
 import torch
 
-from gpx.errors import ConfigError, DataError
+from gpx.errors import ConfigError, DataError, ShapeError
 from gpx.inducing import Blocks, ClusterBlocks, ColumnBlocks, RandomBlocks, require_partition
+from gpx.inducing.partition import Regions
 from gpx.kernels import RBF
 
 
@@ -14,6 +17,12 @@ def draws(seed=0):
 
 def inputs(n=103, d=3):
     return torch.randn(n, d, generator=draws(4), dtype=torch.float64)
+
+
+def regions(blocks):
+    made = Regions()
+    made.place(blocks.centres, blocks.weights)
+    return made
 
 
 KERNEL = RBF(3, [0.5, 1.0, 2.0]).double()
@@ -39,7 +48,7 @@ def test_cells_hold_the_rows_nearest_to_their_centre():
     z, centres = x / KERNEL.lengthscale, blocks.centres / KERNEL.lengthscale
     want = torch.cdist(z, centres).argmin(1)
     # k-means has settled: the centres are the means of their rows
-    assert torch.equal(blocks.nearest(x), want)
+    assert torch.equal(regions(blocks).nearest(x), want)
     assert torch.equal(blocks.labels, want)
 
 
@@ -82,7 +91,23 @@ def test_a_block_for_every_value_of_a_column():
     assert torch.equal(blocks.labels, torch.arange(103) % 4)
     new = inputs(8)
     new[:, 1] = torch.tensor([3.0, 2.1, 1.0, 0.2, -5.0, 9.0, 2.0, 0.0]).double()
-    assert blocks.nearest(new).tolist() == [3, 2, 1, 0, 0, 3, 2, 0]
+    assert regions(blocks).nearest(new).tolist() == [3, 2, 1, 0, 0, 3, 2, 0]
+
+
+def test_clusters_are_taken_at_the_lengthscales_of_the_kernel():
+    x, kernel = inputs(200, 2), RBF(2, lengthscale=[1e-2, 1e2]).double()
+    labels = ClusterBlocks(balanced=False)(x, kernel, 4, generator=draws()).labels
+    # only the first input counts: blocks are intervals of it
+    ranges = sorted(
+        (float(x[labels == k, 0].min()), float(x[labels == k, 0].max())) for k in range(4)
+    )
+    assert all(one[1] < other[0] for one, other in itertools.pairwise(ranges))
+
+
+def test_inputs_of_another_width_are_said():
+    blocks = ClusterBlocks()(inputs(), KERNEL, 3)
+    with pytest.raises(ShapeError, match="inputs have 2 columns and the blocks were made for 3"):
+        regions(blocks).nearest(inputs(4, 2))
 
 
 def test_repeated_rows_make_balanced_blocks_and_no_cells():
@@ -108,7 +133,7 @@ def test_what_cannot_be_partitioned_is_said():
     with pytest.raises(ConfigError, match="column=-1"):
         ColumnBlocks(-1)
     with pytest.raises(ConfigError, match="random partition has no nearest block"):
-        RandomBlocks()(x, KERNEL, 2, generator=draws()).nearest(x)
+        regions(RandomBlocks()(x, KERNEL, 2, generator=draws())).nearest(x)
     with pytest.raises(DataError, match="block 0 of 2 has no training rows"):
         Blocks.of(torch.ones(5, dtype=torch.long), x, torch.ones(3))
     with pytest.raises(

@@ -13,8 +13,11 @@ def dense_nystrom(model, a, b, relative_jitter=0.0):
 
 
 def same_block(model, a, b):
-    """psi_ab: whether points share a block."""
-    return model.partition.labels(a)[:, None] == model.partition.labels(b)[None]
+    """psi_ab: whether points share a block; as many as were trained on are the training points."""
+    one, other = (
+        model.labels if len(x) == len(model.labels) else model.regions.nearest(x) for x in (a, b)
+    )
+    return one[:, None] == other[None]
 
 
 def training_covariance(model, x, prior, relative_jitter=0.0):

@@ -15,7 +15,6 @@ from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inference.kernel_gradient import KernelGradient
 from gpx.inference.nystrom import BlockStore, add_gram, factorise
 from gpx.inference.nystrom_matrix import InnerFactor
-from gpx.inference.partition import Partition
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
@@ -205,7 +204,9 @@ class EffectiveModel(Protocol):
     features: InducingFeatures
     jitter: float | None
     structure: Structure
-    partition: Partition
+
+    def block_order(self, x: Tensor) -> tuple[Tensor, list[int]]:
+        """Order (n,) of x (n, d) by blocks, and where blocks begin and end in it."""
 
 
 class EffectiveEvidence(Objective[EffectiveModel]):
@@ -245,7 +246,7 @@ class EffectiveEvidence(Objective[EffectiveModel]):
         self.check(model)
         residual, bounds, budget = y - model.mean(x), None, self.memory_budget
         if model.structure == "blocks":
-            order, bounds = model.partition.order(x)
+            order, bounds = model.block_order(x)
             x, residual = x[order], residual[order]
             budget -= self._block_memory(bounds, x)
         noise = model.likelihood.noise_variance

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from gpx.errors import ConfigError
 from gpx.inducing.features import POINTS, InducingFeatures
+from gpx.inducing.partition import Regions
 from gpx.inference.nystrom import BlockStore, Whitener
-from gpx.inference.partition import Partition
 from gpx.kernels.base import Kernel
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals
@@ -115,7 +115,7 @@ class BlockPosterior(SGPRPosterior):
         residual (n,): r = y - m(x), for sampled functions.
         noise (): noise variance.
         bounds (K + 1,): where blocks begin and end.
-        partition: who belongs to which.
+        regions: who belongs to which.
     """
 
     data_sized: ClassVar[tuple[str, ...]] = (
@@ -137,10 +137,10 @@ class BlockPosterior(SGPRPosterior):
         kernel: Kernel,
         mean: Mean,
         features: InducingFeatures = POINTS,
-        partition: Partition | None = None,
+        regions: Regions | None = None,
     ) -> None:
         super().__init__(kernel, mean, features)
-        self.partition = Partition() if partition is None else copy.deepcopy(partition)
+        self.regions = Regions() if regions is None else copy.deepcopy(regions)
 
     @torch.no_grad()
     def fill_blocks(self, x: Tensor, residual: Tensor, noise: Tensor, bounds: list[int]) -> None:
@@ -177,7 +177,7 @@ class BlockPosterior(SGPRPosterior):
         """
         whitener = self._whitener()
         mean, variance = self.mean(x).clone(), x.new_empty(len(x))
-        labels = self.partition.labels(x)
+        labels = self.regions.nearest(x)
         for number in labels.unique().tolist():
             part, known = None, self._block(number)
             if known.stop > known.start:
@@ -248,7 +248,7 @@ class BlockPosterior(SGPRPosterior):
         @torch.no_grad()
         def paths(x: Tensor) -> Tensor:
             found = self.mean(x).expand(num, len(x)).clone()
-            labels = self.partition.labels(x)
+            labels = self.regions.nearest(x)
             for number in labels.unique().tolist():
                 rows, known = (labels == number).nonzero().squeeze(1), self._block(number)
                 there = x[rows]

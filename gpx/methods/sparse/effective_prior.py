@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
 
-from gpx.errors import ConfigError, DataError
-from gpx.inducing import KMeans, Selector, require_selector
+from gpx.errors import ConfigError
+from gpx.inducing import (
+    ClusterBlocks,
+    KMeans,
+    Partition,
+    Selector,
+    require_partition,
+    require_selector,
+)
 from gpx.inducing.base import settled_size
 from gpx.inducing.features import POINTS, InducingFeatures
+from gpx.inducing.partition import Regions, require_regions, settled_blocks
 from gpx.inference.nystrom import BlockStore, factorise, nystrom_sums
 from gpx.inference.nystrom_matrix import best_noise
-from gpx.inference.partition import Partition
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
@@ -80,23 +85,28 @@ class EffectivePrior(Model):
         num_blocks: K of PITC and PIC; None: as many as ``block_size`` gives.
         block_size: points of a block on average; None: M, where blocks cost as much as inducing
             points do.
-        block_centres (K, d): blocks are the cells of these points, at Euclidean distance in the
-            units of x; None: ``initialise`` makes them by k-means of the inputs at the kernel's
-            lengthscales. A test point belongs to the block of its nearest centre, as training
-            points do.
+        partition: how ``initialise`` cuts the training rows into blocks; None: the cells of
+            k-means, of any size. A test point of PIC belongs to the block of its nearest centre.
+        block_centres (K, d): in the place of a partition, blocks are the cells of these points, at
+            Euclidean distance in the units of x; cells may be empty.
 
     Attributes:
         inducing_points (M, d): Z; zero until ``initialise``.
-        partition: the blocks; empty until ``initialise``.
+        labels (n,): block of every training row; empty until ``initialise``, and where
+            ``block_centres`` say it.
+        regions: who is whose block by its inputs.
         structure: what is kept among training points.
 
     Raises:
-        ConfigError: no such prior, more blocks than points, blocks for a prior without.
+        ConfigError: no such prior, more blocks than points, blocks for a prior without, random
+            blocks for PIC.
     """
 
+    data_sized = ("labels",)
     kernel: Kernel
     mean: Mean
     likelihood: Gaussian
+    labels: Tensor
 
     def __init__(
         self,
@@ -115,6 +125,7 @@ class EffectivePrior(Model):
         jitter: float | None = None,
         num_blocks: int | None = None,
         block_size: int | None = None,
+        partition: Partition | None = None,
         block_centres: Any = None,
     ) -> None:
         super().__init__()
@@ -138,19 +149,31 @@ class EffectivePrior(Model):
             torch.zeros(size, num_inputs),
             requires_grad=self.features.trainable and train_inducing,
         )
-        self.partition = Partition()
+        self.regions = Regions()
+        self.register_data_sized()
         self.num_blocks, self.block_size = num_blocks, block_size
-        self._check_blocks(num_inputs, num_data, block_centres)
+        self._given = block_centres is not None
+        self._check_blocks(num_inputs, num_data, partition, block_centres)
+        self.partition = ClusterBlocks(balanced=False) if partition is None else partition
 
-    def _check_blocks(self, num_inputs: int, num_data: int | None, centres: Any) -> None:
+    def _check_blocks(
+        self, num_inputs: int, num_data: int | None, partition: Partition | None, centres: Any
+    ) -> None:
         ways = {"num_blocks": self.num_blocks, "block_size": self.block_size}
         given = {name: value for name, value in ways.items() if value is not None}
         for name, value in given.items():
             if value < 1:
                 raise ConfigError(f"{name} must be at least 1, got {value}")
         names = [*given, *(["block_centres"] if centres is not None else [])]
-        if names and self.structure != "blocks":
-            raise ConfigError(f"prior={self.prior} has no blocks: leave out {' and '.join(names)}")
+        every = [*names, *(["partition"] if partition is not None else [])]
+        if every and self.structure != "blocks":
+            raise ConfigError(f"prior={self.prior} has no blocks: leave out {' and '.join(every)}")
+        if partition is not None:
+            require_partition(partition)
+            if self.test == "blocks":
+                require_regions(partition, f"prior={self.prior}")
+            if centres is not None:
+                raise ConfigError("partition and block_centres both say the blocks: give one")
         if len(names) > 1:
             raise ConfigError(f"{' and '.join(names)} say the same thing: give one of them")
         if num_data is not None and self.num_blocks is not None and self.num_blocks > num_data:
@@ -165,22 +188,42 @@ class EffectivePrior(Model):
                 f"block_centres have shape {tuple(placed.shape)}, expected (K, {num_inputs}): a "
                 "row for each block"
             )
-        self.partition.place(placed, torch.ones(num_inputs))
+        self.regions.place(placed, torch.ones(num_inputs))
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
         """M where more were asked for than there are data, and the number of blocks."""
         self.features.require(self.kernel)
         settled = settled_size(self._asked, self.num_inducing)
-        if self.structure == "blocks" and self.num_blocks is None and not len(self._centres()):
+        if self._cuts:
             size = self.num_inducing if self.block_size is None else self.block_size
-            self.num_blocks = max(1, math.ceil(len(x) / size))
-            self.block_size = None
-            settled["num_blocks"] = (self.num_blocks, f"{size} points to a block on average")
-            settled["block_size"] = (None, "num_blocks says it")
+            count, reason = settled_blocks(self.num_blocks, self.partition, x, size, "num_blocks")
+            self.num_blocks, self.block_size = count, None
+            if reason:
+                settled["num_blocks"] = (count, reason)
+                settled["block_size"] = (None, "num_blocks says it")
         return settled
 
-    def _centres(self) -> Tensor:
-        return self.partition.centres
+    @property
+    def _cuts(self) -> bool:
+        """Whether ``initialise`` cuts the training rows into blocks."""
+        return self.structure == "blocks" and not self._given
+
+    def block_order(self, x: Tensor) -> tuple[Tensor, list[int]]:
+        """Order (n,) of the training inputs x (n, d) by blocks, and K + 1 places in it.
+
+        Block k begins at place k and ends where the next begins; rows keep their old order in it.
+
+        Raises:
+            ConfigError: ``initialise`` has not cut these rows into blocks.
+        """
+        labels = self.regions.nearest(x) if self._given else self.labels
+        if len(labels) != len(x):
+            raise ConfigError(
+                f"{len(labels)} training rows are in blocks and there are {len(x)}: call "
+                "initialise(x, y) with the rows to train on"
+            )
+        ends: list[int] = torch.bincount(labels, minlength=len(self.regions)).cumsum(0).tolist()
+        return labels.argsort(stable=True), [0, *ends]
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Place inducing points and blocks at the current hyperparameters; see ``fit_noise``.
@@ -193,18 +236,14 @@ class EffectivePrior(Model):
             x, self.kernel, self.num_inducing, selector=self.selector, generator=generator
         )
         self.place(points)
-        if self.structure == "blocks" and not len(self._centres()):
+        if self._cuts:
             self.settle(x)
             assert self.num_blocks is not None
-            if self.num_blocks > len(x):
-                raise DataError(
-                    f"{self.num_blocks} blocks were asked for but there are only {len(x)} training "
-                    "points; ask for fewer"
-                )
-            self.partition.place_by_kmeans(x, self.kernel, self.num_blocks, generator=generator)
-            _, bounds = self.partition.order(x)
-            sizes = [b - a for a, b in itertools.pairwise(bounds)]
-            self.note = f"{len(sizes)} blocks of {min(sizes)} to {max(sizes)} training points"
+            blocks = self.partition(x, self.kernel, self.num_blocks, generator=generator)
+            self.labels = blocks.labels
+            self.regions.place(blocks.centres, blocks.weights)
+            least, most = int(blocks.sizes.min()), int(blocks.sizes.max())
+            self.note = f"{len(blocks.sizes)} blocks of {least} to {most} training points"
         if self.structure == "none" and self.fit_noise:
             with torch.no_grad():
                 whitener, _ = factorise(
@@ -237,7 +276,7 @@ class EffectivePrior(Model):
         )
         residual, bounds = y - self.mean(x), None
         if self.structure == "blocks":
-            order, bounds = self.partition.order(x)
+            order, bounds = self.block_order(x)
             x, residual = x[order], residual[order]
         noise = self.likelihood.noise_variance
         store = BlockStore(whitener, x, bounds=bounds)
@@ -251,5 +290,5 @@ class EffectivePrior(Model):
     def new_posterior(self) -> EffectivePosterior | BlockPosterior:
         """As in ``Model``."""
         if self.test == "blocks":
-            return BlockPosterior(self.kernel, self.mean, self.features, self.partition)
+            return BlockPosterior(self.kernel, self.mean, self.features, self.regions)
         return EffectivePosterior(self.kernel, self.mean, self.features, self.prior, self.test)

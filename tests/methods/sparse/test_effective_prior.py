@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from gpx.errors import ConfigError, DataError
-from gpx.inducing import Uniform
+from gpx.inducing import ClusterBlocks, ColumnBlocks, RandomBlocks, Uniform
 from gpx.kernels import RBF, Linear
 from gpx.likelihoods import Gaussian
 from gpx.means import Constant
 from gpx.models import SGPR, EffectivePrior, ExactGP
+from gpx.objectives import EffectiveEvidence
 from gpx.operators import LowRankPlusDiagonal
 
 PRIORS = ["sor", "dtc", "fitc", "fic", "pitc", "pic"]
@@ -146,7 +147,7 @@ def test_inducing_points_far_away_leave_independent_local_processes():
     model, x, y, new = made("pic")
     model.place(torch.full((8, 2), 1e3).double() + torch.randn(8, 2).double() * 10)
     found = model.condition(x, y).predict(new)
-    mine, theirs = model.partition.labels(x), model.partition.labels(new)
+    mine, theirs = model.regions.nearest(x), model.regions.nearest(new)
     for block in range(4):
         rows = theirs == block
         want = exact(x[mine == block], y[mine == block]).predict(new[rows])
@@ -175,17 +176,47 @@ def test_a_test_point_in_a_block_without_data_hears_the_inducing_points_alone():
 def test_blocks_are_clusters_of_the_inputs_with_a_size_that_fits(prior):
     model, x, _, new = made(prior, num_blocks=None, n=60, m=8)
     assert model.num_blocks == 8  # 60 / 8, rounded up
-    assert model.partition.centres.shape == (8, 2)
+    assert model.regions.centres.shape == (8, 2)
     assert "8 blocks of" in model.note
-    order, bounds = model.partition.order(x)
-    labels = model.partition.labels(x)[order]
+    order, bounds = model.block_order(x)
+    labels = model.labels[order]
     assert bounds[0] == 0
     assert bounds[-1] == 60
     for number, (start, stop) in enumerate(itertools.pairwise(bounds)):
         assert (labels[start:stop] == number).all()
     # the nearest centre, by brute force in units of the lengthscale
-    gaps = torch.cdist(new, model.partition.centres)
-    assert torch.equal(model.partition.labels(new), gaps.argmin(1))
+    gaps = torch.cdist(new, model.regions.centres)
+    assert torch.equal(model.regions.nearest(new), gaps.argmin(1))
+
+
+@pytest.mark.parametrize(
+    ("prior", "partition"),
+    [
+        ("pitc", RandomBlocks()),
+        ("pitc", ClusterBlocks()),
+        ("pic", ClusterBlocks()),
+        ("pic", ColumnBlocks(1)),
+    ],
+)
+def test_blocks_of_any_partition_give_the_dense_posterior_and_evidence(prior, partition):
+    x, y, new = data()
+    x[:, 1] = (torch.arange(60) % 3).double()
+    count = None if isinstance(partition, ColumnBlocks) else 7
+    model = EffectivePrior(
+        **parts(), num_inputs=2, num_inducing=8, prior=prior, partition=partition, num_blocks=count
+    ).double()
+    draws = torch.Generator().manual_seed(1)
+    model.initialise(x, y, generator=draws)
+    sizes = [b - a for a, b in itertools.pairwise(model.block_order(x)[1])]
+    assert len(sizes) == (count or 3)
+    assert max(sizes) - min(sizes) <= 1
+    mean, covariance = effective_priors.dense_posterior(model, x, y, new, prior)
+    close(model.condition(x, y).predict(new), mean.detach(), covariance.diagonal().detach())
+    want = effective_priors.dense_evidence(model, x, y, prior)
+    found = EffectiveEvidence().evidence(model, x, y).value
+    torch.testing.assert_close(found, want, rtol=1e-10, atol=0)
+    with pytest.raises(ConfigError, match="60 training rows are in blocks and there are 59"):
+        model.condition(x[1:], y[1:])
 
 
 @pytest.mark.parametrize("prior", ["pitc", "pic"])
@@ -273,6 +304,19 @@ BAD = {
         {"prior": "pic", "num_blocks": 2, "block_size": 3},
         "num_blocks and block_size say the same thing",
     ),
+    "random blocks of test points": (
+        {"prior": "pic", "partition": RandomBlocks()},
+        "prior=pic needs regions of the input space, which random blocks are not",
+    ),
+    "a partition for fitc": (
+        {"partition": ClusterBlocks()},
+        "prior=fitc has no blocks: leave out partition",
+    ),
+    "no partition": ({"prior": "pic", "partition": "kmeans"}, "'kmeans' is no partition"),
+    "a partition and centres": (
+        {"prior": "pic", "partition": ClusterBlocks(), "block_centres": [[0.0, 1.0]]},
+        "partition and block_centres both say the blocks",
+    ),
     "more blocks than points": (
         {"prior": "pitc", "num_blocks": 70, "num_data": 60},
         "num_blocks=70 is more than the 60 training points",
@@ -299,7 +343,7 @@ def test_more_inducing_points_or_blocks_than_data_are_said():
         EffectivePrior(**parts(), num_inputs=2, num_inducing=70).double().initialise(
             x, y, generator=draws
         )
-    with pytest.raises(DataError, match="70 blocks were asked for but there are only 60"):
+    with pytest.raises(DataError, match="num_blocks=70 is more than the 60 training points"):
         EffectivePrior(
             **parts(), num_inputs=2, num_inducing=7, prior="pic", num_blocks=70
         ).double().initialise(x, y, generator=draws)
