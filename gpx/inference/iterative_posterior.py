@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import warnings
 from collections.abc import Callable
@@ -12,21 +11,22 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from gpx.inference.exact_solver import IterativeOptions, require_finite
+from gpx.inference.exact_solver import IterativeOptions
+from gpx.inference.gaussian_posterior import GaussianPosterior
 from gpx.inference.noisy_kernel import PreconditionedKernel
 from gpx.inference.predictive_variance import RULES, VarianceRule
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import PosteriorMeanError, SolveReport, UnconvergedWarning, conjugate_gradients
 from gpx.means.base import Mean
-from gpx.methods.base.model import Marginals, Posterior
-from gpx.sampling import SHARED, Frequencies, prior_functions
+from gpx.methods.base.model import Marginals
+from gpx.sampling import SHARED, Frequencies
 
 BLOCK_BYTES = {"cpu": 2**26, "cuda": 2**30}
 """Bytes of one block of covariances with test points."""
 
 
-class IterativePosterior(Posterior):
+class IterativePosterior(GaussianPosterior):
     """Posterior process of ``ExactGP`` by preconditioned conjugate gradients.
 
     The mean k_*^T alpha is certified: within ``mean_error`` of exact, everywhere. Variances follow
@@ -38,9 +38,7 @@ class IterativePosterior(Posterior):
         mean_error (): bound on the error of every predicted mean, in the unit of the targets.
     """
 
-    data_sized: ClassVar[tuple[str, ...]] = ("inputs", "residual", "alpha", "mean_error")
-    inputs: Tensor
-    residual: Tensor
+    data_sized: ClassVar[tuple[str, ...]] = (*GaussianPosterior.data_sized, "alpha", "mean_error")
     alpha: Tensor
     mean_error: Tensor
 
@@ -51,12 +49,8 @@ class IterativePosterior(Posterior):
         likelihood: Gaussian,
         options: IterativeOptions,
     ) -> None:
-        super().__init__()
-        self.kernel = copy.deepcopy(kernel).requires_grad_(False)
-        self.mean = copy.deepcopy(mean).requires_grad_(False)
-        self.likelihood = copy.deepcopy(likelihood).requires_grad_(False)
+        super().__init__(kernel, mean, likelihood)
         self.options = options
-        self.register_data_sized()
         self._system: PreconditionedKernel | None = None
         self._rule: VarianceRule | None = None
         self._widest: float | None = 0.0
@@ -77,8 +71,7 @@ class IterativePosterior(Posterior):
         Raises:
             DataError: targets that are not finite.
         """
-        self.keep(x, inputs=x, residual=y - self.mean(x))
-        require_finite(self.residual)
+        self.keep_data(x, y)
         alpha, errors, report = self._solve(self.residual.double().unsqueeze(1))
         self.alpha = alpha.squeeze(1).to(self.residual.dtype)
         self.mean_error = errors[0].to(self.residual.dtype)
@@ -176,15 +169,7 @@ class IterativePosterior(Posterior):
 
         Cost: one solve with ``num`` columns, O(num n) per row.
         """
-        n, num_inputs = self.inputs.shape
-        prior = prior_functions(
-            self.kernel, num, num_inputs, generator=generator, frequencies=frequencies
-        )
-        noise = torch.randn(
-            num, n, generator=generator, dtype=self.residual.dtype, device=self.residual.device
-        )
-        noise *= self.likelihood.noise_variance.sqrt()
-        gap = self.residual - prior(self.inputs) - noise
+        prior, gap = self.prior_paths(num, generator, frequencies)
         weights = self._solve(gap.mT.double())[0].mT
 
         @torch.no_grad()

@@ -132,11 +132,16 @@ def neighbour_conditional(
     return Conditional(torch.cat(means), torch.cat(variances), torch.cat(weights), near)
 
 
+def near_rows(kernel: Kernel, x: Tensor, queries: Tensor, count: int) -> Tensor:
+    """The ``count`` rows of x (n, d) nearest to each of ``queries`` (q, d) at the lengthscales."""
+    points, asked = (near_coordinates(kernel, t.double()) for t in (x, queries))
+    return nearest_neighbours(points, asked, count)
+
+
 def local_regression(
     kernel: Kernel, noise: Tensor, x: Tensor, residual: Tensor, queries: Tensor, count: int = 64
 ) -> Conditional:
     """``neighbour_conditional`` on the ``count`` rows nearest to each query, in float64."""
     x, queries = x.double(), queries.double()
-    points, asked = near_coordinates(kernel, x), near_coordinates(kernel, queries)
-    near = nearest_neighbours(points, asked, count)
+    near = near_rows(kernel, x, queries, count)
     return neighbour_conditional(kernel, noise.double(), x, residual.double(), queries, near)

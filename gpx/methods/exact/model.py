@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -17,14 +16,14 @@ from gpx.inference.exact_solver import (
     SolverName,
     cholesky_memory,
     choose_solver,
-    require_finite,
 )
+from gpx.inference.gaussian_posterior import GaussianPosterior
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import CholeskyReport, available_memory, cholesky_in_place, upper_solve
 from gpx.means.base import Mean
-from gpx.methods.base.model import Marginals, Model, Posterior
-from gpx.sampling import SHARED, Frequencies, prior_functions
+from gpx.methods.base.model import Marginals, Model
+from gpx.sampling import SHARED, Frequencies
 
 if TYPE_CHECKING:
     from gpx.inference.iterative_posterior import IterativePosterior
@@ -168,7 +167,7 @@ class ExactGP(Model):
         return IterativePosterior(*parts, self.iterative)
 
 
-class ExactPosterior(Posterior):
+class ExactPosterior(GaussianPosterior):
     """Exact posterior process.
 
     Its state is the training inputs, the residuals y - m(x) and the weights alpha = K^{-1} r:
@@ -179,18 +178,12 @@ class ExactPosterior(Posterior):
         inputs (n, d), residual (n,), alpha (n,): see above.
     """
 
-    data_sized = ("inputs", "residual", "alpha")
-    inputs: Tensor
-    residual: Tensor
+    data_sized = (*GaussianPosterior.data_sized, "alpha")
     alpha: Tensor
     factor: Tensor | None
 
     def __init__(self, kernel: Kernel, mean: Mean, likelihood: Gaussian) -> None:
-        super().__init__()
-        self.kernel = copy.deepcopy(kernel).requires_grad_(False)
-        self.mean = copy.deepcopy(mean).requires_grad_(False)
-        self.likelihood = copy.deepcopy(likelihood).requires_grad_(False)
-        self.register_data_sized()
+        super().__init__(kernel, mean, likelihood)
         self.register_buffer("factor", None, persistent=False)
 
     @torch.no_grad()
@@ -200,8 +193,7 @@ class ExactPosterior(Posterior):
         Raises:
             DataError: targets that are not finite.
         """
-        self.keep(x, inputs=x, residual=y - self.mean(x))
-        require_finite(self.residual)
+        self.keep_data(x, y)
         factor, report = self._factorise()
         self.alpha = upper_solve(factor, self.residual.unsqueeze(1)).squeeze(1)
         return report
@@ -253,15 +245,7 @@ class ExactPosterior(Posterior):
 
         Cost: num n^2 multiply-adds once, O(num n) per row.
         """
-        n, num_inputs = self.inputs.shape
-        prior = prior_functions(
-            self.kernel, num, num_inputs, generator=generator, frequencies=frequencies
-        )
-        noise = torch.randn(
-            num, n, generator=generator, dtype=self.residual.dtype, device=self.residual.device
-        )
-        noise *= self.likelihood.noise_variance.sqrt()
-        gap = self.residual - prior(self.inputs) - noise
+        prior, gap = self.prior_paths(num, generator, frequencies)
         weights = upper_solve(self._factor(), gap.mT.contiguous()).mT
 
         @torch.no_grad()

@@ -160,7 +160,7 @@ class ExpertsMLL(Objective[HasExperts]):
         value, terms = experts_log_likelihood(model.parts, rows, x, y, budget=model.batch_bytes)
         facts: Facts = {
             "evidence_of": "independent experts",
-            "experts": len(rows),
+            "num_experts": len(rows),
             "largest_expert": int(rows.sizes.max()),
         }
         return Evidence(value, self.kind, terms, facts=facts)

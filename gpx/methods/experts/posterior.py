@@ -134,7 +134,7 @@ class ExpertsPosterior(PartsPosterior):
     def facts(self) -> dict[str, bool | int | float | str]:
         """As in ``Posterior``."""
         return {
-            "experts": len(self.sizes),
+            "num_experts": len(self.sizes),
             "largest_expert": int(self.sizes.max()),
             "jitter": self.jitter,
         }

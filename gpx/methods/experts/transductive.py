@@ -11,9 +11,9 @@ from gpx.errors import ConfigError
 from gpx.inducing import Partition
 from gpx.inducing.partition import Regions
 from gpx.inference.exact_solver import require_finite
+from gpx.inference.neighbour_conditional import near_rows
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
-from gpx.linalg.nearest import nearest_neighbours
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals
 from gpx.methods.experts.local_experts import LocalExperts, Sharing
@@ -104,12 +104,14 @@ class TransductivePosterior(RegionsPosterior):
 
     def facts(self) -> dict[str, bool | int | float | str]:
         """As in ``Posterior``."""
-        return {"neighbours": min(self.num_neighbours, len(self.inputs)), "jitter": self.jitter}
+        return {"num_neighbours": min(self.num_neighbours, len(self.inputs)), "jitter": self.jitter}
 
     def neighbours(self, x: Tensor) -> Tensor:
-        """Training rows (t, m) nearest to every row of x (t, d), found exactly."""
-        root = self.regions.weights.sqrt()
-        return nearest_neighbours(self.inputs * root, x * root, self.num_neighbours)
+        """Training rows (t, m) nearest to every row of x (t, d), found exactly.
+
+        At the lengthscales that all share, or those at which the experts' own started.
+        """
+        return near_rows(self.kernel, self.inputs, x, self.num_neighbours)
 
     @torch.no_grad()
     def members(self, x: Tensor, rows: Tensor) -> tuple[Members, Tensor]:

@@ -9,9 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gpx.inference.neighbour_conditional import local_system, near_coordinates
+from gpx.inference.neighbour_conditional import local_system, near_rows
 from gpx.kernels.base import Kernel
-from gpx.linalg.nearest import nearest_neighbours
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Posterior
 from gpx.sampling import SHARED, Frequencies, prior_functions
@@ -35,8 +34,7 @@ def nearest_inducing(kernel: Kernel, z: Tensor, x: Tensor, count: int, rule: Rul
     "random" depends on the input alone: an input sees the same points whenever it is asked.
     """
     if rule == "euclidean":
-        points, asked = (near_coordinates(kernel, t.double()) for t in (z, x))
-        return nearest_neighbours(points, asked, count)
+        return near_rows(kernel, z, x, count)
     found = []
     for rows in x.split(max(1, SCORE_BYTES // (8 * len(z)))):
         if rule == "random":
@@ -87,7 +85,7 @@ class NearestPosterior(Posterior):
 
     def facts(self) -> dict[str, bool | int | float | str]:
         """As in ``Posterior``: how many inducing points an input sees."""
-        return {"neighbours": self.num_neighbours, "rule": self.rule}
+        return {"num_neighbours": self.num_neighbours, "rule": self.rule}
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:

@@ -10,6 +10,7 @@ from torch import Tensor
 from gpx.errors import ConfigError
 from gpx.likelihoods.base import Likelihood
 from gpx.methods.base.objective import Evidence, Kind, Objective
+from gpx.methods.base.step_count import StepCount
 from gpx.methods.nearest.swsgp import LocalTerms
 from gpx.tensor_checks import check_num_data
 
@@ -32,7 +33,7 @@ class Local(Protocol):
         """q(f) at x (b, d) given those, and their divergence."""
 
 
-class SWSGPObjective(Objective[Local]):
+class SWSGPObjective(StepCount, Objective[Local]):
     """(n / B) sum over the batch of E_q log p(y | f), less its mean of KL(q(u_I) || p(u_I)).
 
     **Not a bound of the evidence** where an input sees its own neighbours (``scope="point"``): each
@@ -75,7 +76,6 @@ class SWSGPObjective(Objective[Local]):
         self.total = num_data
         self.scope = scope
         self.refresh = refresh
-        self.steps = 0
         self.register_data_sized()
         self._rows: Tensor | None = None
         self._x: Tensor | None = None
@@ -83,14 +83,6 @@ class SWSGPObjective(Objective[Local]):
     def num_data(self, x: Tensor) -> int:
         """n, whatever the batch."""
         return self.total
-
-    def get_extra_state(self) -> dict[str, int]:
-        """Steps done, so that a resumed run refreshes at the same ones."""
-        return {"steps": self.steps}
-
-    def set_extra_state(self, state: dict[str, int]) -> None:
-        """Restore ``get_extra_state``."""
-        self.steps = int(state["steps"])
 
     def prepare(
         self, model: Local, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
@@ -105,13 +97,12 @@ class SWSGPObjective(Objective[Local]):
 
     def before_step(self, model: Local, x: Tensor, y: Tensor, rows: Tensor) -> None:
         """Remember which rows the batch is of."""
-        if self.refresh and self.steps and self.steps % self.refresh == 0:
-            self._fill_table(model, x)
         self._rows, self._x = rows, x
 
     def after_step(self, model: Local) -> None:
-        """Count it."""
-        self.steps += 1
+        """Find the neighbours anew where it is time."""
+        if self.count_step(self.refresh) and self._x is not None:
+            self._fill_table(model, self._x)
 
     def _near(self, model: Local, x: Tensor, generator: torch.Generator | None) -> Tensor:
         """(B, H), or (1, h) when all of the batch see the same."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -10,14 +9,14 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError
-from gpx.inference.exact_solver import require_finite
+from gpx.inference.gaussian_posterior import GaussianPosterior
 from gpx.inference.neighbour_conditional import local_regression, near_coordinates
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
-from gpx.methods.base.model import Marginals, Model, Posterior
+from gpx.methods.base.model import Marginals, Model
 from gpx.methods.nearest.ordering import conditioning_groups
-from gpx.sampling import SHARED, Frequencies, prior_functions
+from gpx.sampling import SHARED, Frequencies
 
 
 class Vecchia(Model):
@@ -125,10 +124,7 @@ class Vecchia(Model):
             DataError: targets that are not finite.
         """
         posterior = self.new_posterior()
-        with torch.no_grad():
-            residual = y - self.mean(x)
-            require_finite(residual)
-            posterior.keep(x, inputs=x, residual=residual)
+        posterior.keep_data(x, y)
         return posterior
 
     def new_posterior(self) -> VecchiaPosterior:
@@ -138,30 +134,19 @@ class Vecchia(Model):
         )
 
 
-class VecchiaPosterior(Posterior):
+class VecchiaPosterior(GaussianPosterior):
     """Posterior process of which every value is given the data nearest to its input.
 
     Args:
-        kernel, mean, likelihood: copied.
+        kernel, mean, likelihood: as in ``GaussianPosterior``.
         num_neighbours: data that a value is given; all of them where there are fewer.
-
-    Attributes:
-        inputs (n, d), residual (n,): the data, y less its prior mean.
     """
-
-    data_sized = ("inputs", "residual")
-    inputs: Tensor
-    residual: Tensor
 
     def __init__(
         self, kernel: Kernel, mean: Mean, likelihood: Gaussian, *, num_neighbours: int
     ) -> None:
-        super().__init__()
-        self.kernel = copy.deepcopy(kernel).requires_grad_(False)
-        self.mean = copy.deepcopy(mean).requires_grad_(False)
-        self.likelihood = copy.deepcopy(likelihood).requires_grad_(False)
+        super().__init__(kernel, mean, likelihood)
         self.num_neighbours = num_neighbours
-        self.register_data_sized()
 
     def facts(self) -> dict[str, bool | int | float | str]:
         """As in ``Posterior``: how many data each prediction was given."""
@@ -190,14 +175,7 @@ class VecchiaPosterior(Posterior):
         Raises:
             ConfigError: the kernel has no random Fourier features.
         """
-        n, num_inputs = self.inputs.shape
-        prior = prior_functions(
-            self.kernel, num, num_inputs, generator=generator, frequencies=frequencies
-        )
-        noise = torch.randn(
-            num, n, generator=generator, dtype=self.residual.dtype, device=self.residual.device
-        )
-        gap = self.residual - prior(self.inputs) - noise * self.likelihood.noise_variance.sqrt()
+        prior, gap = self.prior_paths(num, generator, frequencies)
 
         @torch.no_grad()
         def paths(x: Tensor) -> Tensor:

@@ -72,5 +72,5 @@ class VecchiaMLL(Objective[Grouped]):
             torch.cat([given, blocks], 1),
             targets=blocks.shape[1],
         )
-        facts: Facts = {"blocks": blocks.shape[0], "neighbours": given.shape[1]}
+        facts: Facts = {"num_blocks": blocks.shape[0], "num_neighbours": given.shape[1]}
         return Evidence(value, self.kind, facts=facts)

@@ -12,10 +12,10 @@ from gpx.bases.base import Basis, SelectedBlocks
 from gpx.bases.frozen import flat_parameters, frozen_basis
 from gpx.data_sized import DataSized
 from gpx.errors import ConfigError
+from gpx.methods.base.step_count import StepCount
 from gpx.methods.weight_space.block_sampling import multiplicity
 from gpx.methods.weight_space.group_solves import ROW_CHUNK
 from gpx.methods.weight_space.mean_field import MeanFieldWeights
-from gpx.methods.weight_space.step_count import StepCount
 from gpx.methods.weight_space.tracked_product import corrected_form, correction_direction
 
 Coefficient = float | Literal["auto"]

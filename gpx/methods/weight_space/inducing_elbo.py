@@ -15,9 +15,9 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods import Gaussian
 from gpx.likelihoods.base import Likelihood
 from gpx.methods.base.objective import Batching, Evidence, Kind, Objective
+from gpx.methods.base.step_count import StepCount
 from gpx.methods.weight_space.block_sampling import multiplicity, sample_blocks
 from gpx.methods.weight_space.elbo_terms import Ratios, mean_term
-from gpx.methods.weight_space.step_count import StepCount
 from gpx.methods.weight_space.tracked_product import (
     carry_projection,
     nystrom_support,

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from gpx.errors import ConfigError
 from gpx.methods.base.objective import Batching, Evidence, Kind, Objective
+from gpx.methods.base.step_count import StepCount
 from gpx.methods.weight_space.block_diagonal import BlockDiagonalWeights
 from gpx.methods.weight_space.block_sampling import Sampling, multiplicity, sample_blocks
 from gpx.methods.weight_space.control_variate import anchor_at, factor_rows
 from gpx.methods.weight_space.elbo_terms import weights_kl
 from gpx.methods.weight_space.site_snapshot import SiteSnapshot, SitesOnBasis, site_elbo
 from gpx.methods.weight_space.sites import check_site
-from gpx.methods.weight_space.step_count import StepCount
 from gpx.tensor_checks import check_num_data
 
 Bound = Literal["affine", "reparam", "paper"]

@@ -5,7 +5,20 @@ import pytest
 import torch
 
 from gpx.errors import ConfigError
+from gpx.inducing import ColumnBlocks
 from gpx.models import ExactGP, Transductive
+
+
+def over(*lengthscales):
+    return lambda x: x / torch.tensor(lengthscales, dtype=x.dtype)
+
+
+COORDINATES = {
+    "rbf": over(0.7, 1.1),
+    "matern12": over(0.9, 1.4),
+    "sum": lambda x: torch.cat([over(0.7, 1.1)(x), x[:, 1:] / 2.0], 1),
+    "no distance": over(0.7, 1.1),
+}
 
 
 def draws(seed=0):
@@ -42,7 +55,8 @@ def test_predictions_in_batches_are_those_of_one_point_at_a_time(kernel, sharing
     x, y, new = dense.data()
     model = transductive(x, y, 8, kernel, sharing)
     unit = model.regions.weights.rsqrt()
-    near = torch.cdist(new / unit, x / unit).argsort(1)[:, :8]
+    coordinates = COORDINATES[kernel]
+    near = torch.cdist(coordinates(new), coordinates(x)).argsort(1)[:, :8]
     experts = torch.cdist(new / unit, model.regions.centres / unit).argmin(1)
     for budget in (1, 10**9):
         model.batch_bytes = budget
@@ -69,6 +83,16 @@ def test_sampled_functions_have_the_predicted_mean_and_variance(sharing):
     x, y, new = dense.data()
     posterior = transductive(x, y, 8, sharing=sharing).condition(x, y)
     dense.require_moments_of_paths(posterior, new)
+
+
+def test_experts_by_a_column_have_neighbours_near_in_every_input():
+    x, y, new = dense.data()
+    x[:, 1] = (torch.arange(len(x)) % 3).double()
+    model = Transductive(**dense.parts(), num_neighbours=8, partition=ColumnBlocks(1))
+    model.initialise(x, y, generator=draws())
+    near = torch.cdist(COORDINATES["rbf"](new), COORDINATES["rbf"](x)).argsort(1)[:, :8]
+    found = model.condition(x, y).neighbours(new)
+    assert torch.equal(found.sort(1).values, near.sort(1).values)
 
 
 def test_no_neighbours_are_refused():

@@ -1,6 +1,6 @@
 """Steps that are counted: which ones are due, and that a resume goes on with the count."""
 
-from gpx.methods.weight_space.step_count import StepCount
+from gpx.methods.base.step_count import StepCount
 
 
 def test_every_third_step_is_due_also_after_a_resume():

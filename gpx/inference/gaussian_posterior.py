@@ -1,0 +1,73 @@
+"""Posterior processes that keep the data they are conditioned on, under Gaussian noise."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from gpx.inference.exact_solver import require_finite
+from gpx.kernels.base import Kernel
+from gpx.likelihoods.gaussian import Gaussian
+from gpx.means.base import Mean
+from gpx.methods.base.model import Posterior
+from gpx.sampling import Frequencies, prior_functions
+
+
+class GaussianPosterior(Posterior):
+    """Holds the data and what the prior is made of; how it predicts is the subclass's.
+
+    Args:
+        kernel, mean, likelihood: copied.
+
+    Attributes:
+        inputs (n, d), residual (n,): the data, y less its prior mean.
+    """
+
+    data_sized: ClassVar[tuple[str, ...]] = ("inputs", "residual")
+    inputs: Tensor
+    residual: Tensor
+
+    def __init__(self, kernel: Kernel, mean: Mean, likelihood: Gaussian) -> None:
+        super().__init__()
+        self.kernel = copy.deepcopy(kernel).requires_grad_(False)
+        self.mean = copy.deepcopy(mean).requires_grad_(False)
+        self.likelihood = copy.deepcopy(likelihood).requires_grad_(False)
+        self.register_data_sized()
+
+    @torch.no_grad()
+    def keep_data(self, x: Tensor, y: Tensor) -> None:
+        """Keep x (n, d) and y (n,).
+
+        Raises:
+            DataError: targets that are not finite.
+        """
+        self.keep(x, inputs=x, residual=y - self.mean(x))
+        require_finite(self.residual)
+
+    @torch.no_grad()
+    def prior_paths(
+        self, num: int, generator: torch.Generator, frequencies: Frequencies
+    ) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+        """Functions of the prior, and how far they and their noise are from the data.
+
+        Returns:
+            x (t, d) -> (num, t) from random Fourier features, without the mean function; and
+            residual - prior(inputs) - noise (num, n), what pathwise conditioning corrects
+            (Wilson et al. 2020).
+
+        Raises:
+            ConfigError: the kernel has no random Fourier features.
+        """
+        n, num_inputs = self.inputs.shape
+        prior = prior_functions(
+            self.kernel, num, num_inputs, generator=generator, frequencies=frequencies
+        )
+        noise = torch.randn(
+            num, n, generator=generator, dtype=self.residual.dtype, device=self.residual.device
+        )
+        noise *= self.likelihood.noise_variance.sqrt()
+        return prior, self.residual - prior(self.inputs) - noise
