@@ -71,7 +71,9 @@ def cell(name: str, split: int, method: str, inducing: int, steps: int) -> dict[
     config = composed(overrides)
     started = time.process_time()
     with tempfile.TemporaryDirectory() as place:
-        metrics = run(config, RunFolder(Path(place) / "run"))
+        folder = RunFolder(Path(place) / "run")
+        metrics = run(config, folder)
+        num_train = int(folder.read_own_config().facts.num_train)
     seconds = time.process_time() - started
     return {
         "data": name,

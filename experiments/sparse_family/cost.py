@@ -56,7 +56,7 @@ def step_of(method: str, kernel: Kernel, x: Tensor, y: Tensor, m: int) -> Callab
     else:
         if method == "pitc":
             sizes["block_centres"] = x[: max(1, len(x) // m)]
-        made = EffectivePrior(**parts, **sizes, prior=method, train_inducing=True)
+        made = EffectivePrior(**parts, **sizes, prior=method, learn_inducing=True)
         model, objective = made.double(), EffectiveEvidence()
     model.place(x[:m])
 

@@ -75,7 +75,7 @@ class EffectivePrior(Model):
         num_data: n when it is known; M is then at most n, so that defaults serve small data too.
         selector: how ``initialise`` places the inducing points; None: ``KMeans``.
         features: what the inducing variables are; None: function values at inducing points.
-        train_inducing: whether Z is trained with the hyperparameters; None: where the prior keeps
+        learn_inducing: whether Z is trained with the hyperparameters; None: where the prior keeps
             something of K - Q (without it the evidence has nothing that stops Z from overfitting).
         fit_noise: whether ``initialise`` moves the noise variance of SoR and DTC to where their
             evidence is largest for the new Z: hyperparameters found without inducing points leave
@@ -120,7 +120,7 @@ class EffectivePrior(Model):
         num_data: int | None = None,
         selector: Selector | None = None,
         features: InducingFeatures | None = None,
-        train_inducing: bool | None = None,
+        learn_inducing: bool | None = None,
         fit_noise: bool = True,
         jitter: float | None = None,
         num_blocks: int | None = None,
@@ -140,14 +140,14 @@ class EffectivePrior(Model):
         self.structure, self.test = PRIORS[prior]
         self.selector = KMeans() if selector is None else require_selector(selector)
         self.features: InducingFeatures = POINTS if features is None else features
-        if train_inducing is None:
-            train_inducing = self.structure != "none"
+        if learn_inducing is None:
+            learn_inducing = self.structure != "none"
         self.fit_noise, self.jitter = fit_noise, jitter
         size = num_inducing if num_data is None else min(num_inducing, num_data)
         self.num_inducing, self._asked = size, num_inducing
         self.inducing_points = nn.Parameter(
             torch.zeros(size, num_inputs),
-            requires_grad=self.features.trainable and train_inducing,
+            requires_grad=self.features.trainable and learn_inducing,
         )
         self.regions = Regions()
         self.register_data_sized()

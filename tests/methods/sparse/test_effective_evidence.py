@@ -39,7 +39,7 @@ def problem(prior, kernel=None, n=70, m=12, dtype=torch.float64, seed=0, blocks=
         num_inputs=3,
         num_inducing=m,
         prior=prior,
-        train_inducing=True,
+        learn_inducing=True,
         **options,
     ).to(dtype)
     model.place(draw(m, 3).to(dtype))

@@ -276,7 +276,7 @@ def test_which_inducing_points_are_trained():
     for prior in PRIORS:
         model, x, _, _ = made(prior)
         assert model.inducing_points.requires_grad == (prior not in ("sor", "dtc"))
-        model, x, _, _ = made(prior, train_inducing=False, selector=Uniform())
+        model, x, _, _ = made(prior, learn_inducing=False, selector=Uniform())
         assert not model.inducing_points.requires_grad
         assert (torch.cdist(model.inducing_points, x).min(1).values == 0.0).all()
 
