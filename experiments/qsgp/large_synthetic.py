@@ -31,7 +31,7 @@ from gpx.bases import RandomFourier
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
-from gpx.methods.sparse.svgp import SVGPPosterior
+from gpx.methods.sparse.svgp_posterior import SVGPPosterior
 from gpx.methods.weight_space.control_variate import factor_rows
 from gpx.methods.weight_space.elbo_terms import weights_kl
 from gpx.models import QSGP, SVGP, Model, Posterior

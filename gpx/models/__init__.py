@@ -40,7 +40,8 @@ from gpx.methods.sparse.cglb import CGLB, CGLBPosterior
 from gpx.methods.sparse.effective_posterior import BlockPosterior, EffectivePosterior
 from gpx.methods.sparse.effective_prior import EffectivePrior
 from gpx.methods.sparse.sgpr import SGPR, SGPRPosterior
-from gpx.methods.sparse.svgp import SVGP, SVGPPosterior
+from gpx.methods.sparse.svgp import SVGP
+from gpx.methods.sparse.svgp_posterior import SVGPPosterior
 from gpx.methods.sparse_spectrum.model import SSGP, VSSGP
 from gpx.methods.sparse_spectrum.posterior import SparseSpectrumPosterior
 from gpx.methods.weight_space.inducing_posterior import InducingPosterior

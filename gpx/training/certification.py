@@ -24,7 +24,7 @@ from gpx.likelihoods import Gaussian
 from gpx.methods.base.model import Marginals
 from gpx.methods.exact.model import ExactPosterior
 from gpx.methods.sparse.sgpr import SGPRPosterior
-from gpx.methods.sparse.svgp import SVGPPosterior
+from gpx.methods.sparse.svgp_posterior import SVGPPosterior
 from gpx.models import CGLB, SGPR, SVGP, ExactGP
 from gpx.training.build import target_of
 from gpx.training.config import CONFIGS

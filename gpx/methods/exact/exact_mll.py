@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
 from gpx.inference.exact_solver import require_finite
 from gpx.inference.kernel_gradient import KernelGradient
+from gpx.inference.log_density import LogDensityGradient, LogDensityTerms
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
-from gpx.linalg import CholeskyReport, upper_solve, with_gradient
+from gpx.linalg import CholeskyReport, upper_solve
 from gpx.means.base import Mean
 from gpx.methods.base.objective import Evidence, Facts, Kind, Objective
 from gpx.methods.exact.model import ExactModel, noisy_cholesky, row_blocks
@@ -21,37 +22,9 @@ from gpx.methods.exact.model import ExactModel, noisy_cholesky, row_blocks
 LOG_TWO_PI = math.log(2.0 * math.pi)
 
 
-class ExactTerms(NamedTuple):
-    """Terms of the log marginal likelihood, in nats.
-
-    Attributes:
-        fit: -r^T K^{-1} r / 2.
-        complexity: -log det K / 2.
-        constant: -n log(2 pi) / 2.
-    """
-
-    fit: Tensor
-    complexity: Tensor
-    constant: Tensor
-
-
-class ExactGradient(NamedTuple):
-    """Gradient of the log marginal likelihood.
-
-    Attributes:
-        residual (n,): with respect to r = y - m(x), -alpha.
-        noise (): with respect to the noise variance.
-        kernel: with respect to the kernel's parameters (and the inputs, if they want one).
-    """
-
-    residual: Tensor
-    noise: Tensor
-    kernel: KernelGradient
-
-
 def log_marginal_likelihood(
     kernel: Kernel, x: Tensor, residual: Tensor, noise: Tensor, *, gradient: bool
-) -> tuple[ExactTerms, ExactGradient | None, CholeskyReport]:
+) -> tuple[LogDensityTerms, LogDensityGradient | None, CholeskyReport]:
     """log N(r; 0, K), K = k(x, x) + noise I, and its gradient in closed form.
 
     With alpha = K^{-1} r the derivative with respect to K is G = (alpha alpha^T - K^{-1}) / 2. One
@@ -73,7 +46,7 @@ def log_marginal_likelihood(
         upper, report = noisy_cholesky(kernel, x.detach(), noise.detach())
         target = residual.detach()
         alpha = upper_solve(upper, target.unsqueeze(1)).squeeze(1)
-        terms = ExactTerms(
+        terms = LogDensityTerms(
             fit=-0.5 * torch.dot(target, alpha).double(),
             complexity=-upper.diagonal().double().log().sum(),
             constant=upper.new_tensor(-0.5 * n * LOG_TWO_PI, dtype=torch.float64),
@@ -91,7 +64,7 @@ def log_marginal_likelihood(
             if report.relative:
                 gathered.add_diagonal(rows, (trace * report.relative / n).expand(weight.shape[0]))
         noise_gradient = trace * (1.0 + report.relative)
-    return terms, ExactGradient(-alpha, noise_gradient, gathered), report
+    return terms, LogDensityGradient(-alpha, noise_gradient, gathered), report
 
 
 class GaussianRegression(Protocol):
@@ -113,13 +86,9 @@ def exact_evidence(model: GaussianRegression, x: Tensor, y: Tensor, kind: Kind) 
     terms, gradient, report = log_marginal_likelihood(
         model.kernel, x, residual, noise, gradient=torch.is_grad_enabled()
     )
-    value = terms.fit + terms.complexity + terms.constant
+    value = terms.total()
     if gradient is not None:
-        value = with_gradient(
-            value,
-            [residual, noise, *gradient.kernel.inputs()],
-            [gradient.residual, gradient.noise, *gradient.kernel.gradients()],
-        )
+        value = gradient.attached(value, residual, noise)
     facts: Facts = {"solver": "cholesky", "jitter": report.jitter}
     return Evidence(value, kind, terms._asdict(), report, facts)
 
@@ -139,6 +108,6 @@ class ExactMLL(Objective[ExactModel]):
     def evidence(
         self, model: ExactModel, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Evidence:
-        """Log marginal likelihood in nats, in float64; parts are those of ``ExactTerms``."""
+        """Log marginal likelihood in nats, in float64; parts are those of ``LogDensityTerms``."""
         self.check(model)
         return exact_evidence(model, x, y, self.kind)

@@ -147,6 +147,6 @@ class SubsetEvidence(Objective[SubsetModel]):
     def evidence(
         self, model: SubsetModel, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Evidence:
-        """Nats of the M rows, in float64; parts are those of ``ExactTerms``."""
+        """Nats of the M rows, in float64; parts are those of ``LogDensityTerms``."""
         self.check(model)
         return exact_evidence(model, x[model.rows], y[model.rows], self.kind)

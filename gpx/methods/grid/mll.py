@@ -6,13 +6,14 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError
 from gpx.inference.exact_solver import require_finite
+from gpx.inference.log_density import LogDensityTerms
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
@@ -171,23 +172,9 @@ def grid_facts(model: GridModel, rows: GriddedRows, **reports: SolveReport | Non
     return found
 
 
-class GridTerms(NamedTuple):
-    """Terms of the log marginal likelihood, in nats.
-
-    Attributes:
-        fit: -y_X^T (K_XX + sigma^2 I)^{-1} y_X / 2.
-        complexity: -log|K_XX + sigma^2 I| / 2.
-        constant: -N log(2 pi) / 2.
-    """
-
-    fit: Tensor
-    complexity: Tensor
-    constant: Tensor
-
-
 def grid_log_marginal_likelihood(
     system: GridSystem, solve: GridSolve, logdet: GridLogdet, *, gradient: bool
-) -> tuple[GridTerms, FactorGradient | None]:
+) -> tuple[LogDensityTerms, FactorGradient | None]:
     """Terms of log N(y_X; 0, K_XX + sigma^2 I) and their gradient, no graph through the solve.
 
     The fit's derivative is alpha^T d(K + sigma^2 I) alpha / 2 over the whole grid: the filled
@@ -197,7 +184,7 @@ def grid_log_marginal_likelihood(
     Source: Evans thesis, section 3.4.
     """
     n = system.num_observed
-    terms = GridTerms(
+    terms = LogDensityTerms(
         fit=-0.5 * solve.fit,
         complexity=-0.5 * logdet.value,
         constant=solve.fit.new_tensor(-0.5 * n * LOG_TWO_PI),
@@ -258,7 +245,7 @@ class GridMLL(GridObjective):
         generator: torch.Generator | None,
         route: str | None,
     ) -> Evidence:
-        """Evidence in nats, in float64; parts are those of ``GridTerms``.
+        """Evidence in nats, in float64; parts are those of ``LogDensityTerms``.
 
         Facts: route of the log-determinant, its standard error, steps, residual and outcome of the
         solves, and the width of the certified bracket of the fit where asked for. A solve cut short
@@ -280,7 +267,7 @@ class GridMLL(GridObjective):
                 generator=self.draws.generator(x.device, generator),
             )
             terms, gradient = grid_log_marginal_likelihood(system, solve, logdet, gradient=wanted)
-        value = terms.fit + terms.complexity + terms.constant
+        value = terms.total()
         if gradient is not None:
             value = with_gradient(
                 value,

@@ -7,8 +7,9 @@ from gpx.methods.sparse.effective_evidence import EffectiveEvidence
 from gpx.methods.sparse.effective_posterior import BlockPosterior, EffectivePosterior
 from gpx.methods.sparse.effective_prior import EffectivePrior
 from gpx.methods.sparse.sgpr import SGPR, SGPRPosterior
-from gpx.methods.sparse.svgp import SVGP, SVGPPosterior
+from gpx.methods.sparse.svgp import SVGP
 from gpx.methods.sparse.svgp_elbo import SVGPELBO
+from gpx.methods.sparse.svgp_posterior import SVGPPosterior
 from gpx.methods.sparse.variational import (
     FullCholesky,
     MeanField,

@@ -11,13 +11,12 @@ from torch import Tensor, nn
 from gpx.errors import ConfigError
 from gpx.inference.auxiliary import Auxiliary, AuxiliarySolver
 from gpx.inference.exact_solver import require_finite
-from gpx.inference.kernel_gradient import KernelGradient
+from gpx.inference.log_density import LogDensityGradient
 from gpx.inference.noisy_kernel import NoisyKernel
 from gpx.inference.nystrom_matrix import NystromMatrix, TightGap, tight_gap
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
-from gpx.linalg import with_gradient
 from gpx.means.base import Mean
 from gpx.methods.base.objective import Evidence, Facts, Objective
 from gpx.methods.sparse.collapsed_elbo import log_density_noise_gradient, nystrom_gradient
@@ -43,20 +42,6 @@ class LowerBoundTerms(NamedTuple):
     constant: Tensor
 
 
-class LowerBoundGradient(NamedTuple):
-    """Gradient of the bound at a fixed v.
-
-    Attributes:
-        target (n,): with respect to y - m(x), -(Q^{-1} r + v).
-        noise (): with respect to the noise variance.
-        kernel: with respect to the kernel's parameters, the inducing inputs and the inputs.
-    """
-
-    target: Tensor
-    noise: Tensor
-    kernel: KernelGradient
-
-
 def cg_lower_bound(
     kernel: Kernel,
     x: Tensor,
@@ -68,7 +53,7 @@ def cg_lower_bound(
     *,
     log_determinant: LogDeterminant = "trace_error",
     gradient: bool,
-) -> tuple[LowerBoundTerms, LowerBoundGradient | None]:
+) -> tuple[LowerBoundTerms, LogDensityGradient | None]:
     """The bound at any v, and its gradient with v held.
 
     With r = y - K v, u = Q^{-1} r and w = u + v / 2,
@@ -140,7 +125,7 @@ def cg_lower_bound(
                 matrix.derivative(tight.factor * tight.scale.to(x.dtype), tight.factor)
             )
             kernel_gradient.add_diagonal(slice(0, n), tight.diagonal.to(x.dtype).expand(n))
-    return terms, LowerBoundGradient(minus_u - v, noise.to(target.dtype), kernel_gradient)
+    return terms, LogDensityGradient(minus_u - v, noise.to(target.dtype), kernel_gradient)
 
 
 @runtime_checkable
@@ -269,11 +254,7 @@ class CGLowerBound(Objective[SolvedModel]):
         )
         value = terms.fit + terms.complexity + terms.trace + terms.constant
         if gradient is not None:
-            value = with_gradient(
-                value,
-                [target, noise, *gradient.kernel.inputs()],
-                [gradient.target, gradient.noise, *gradient.kernel.gradients()],
-            )
+            value = gradient.attached(value, target, noise)
         facts: Facts = {
             "solver_iterations": found.report.iterations,
             "solver_converged": found.report.converged,

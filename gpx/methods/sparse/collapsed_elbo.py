@@ -11,12 +11,13 @@ from torch import Tensor, nn
 
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inference.kernel_gradient import KernelGradient
+from gpx.inference.log_density import LogDensityGradient
 from gpx.inference.nystrom import BlockStore, NystromSums, factorise, nystrom_sums
 from gpx.inference.nystrom_matrix import InnerFactor
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
-from gpx.linalg import CholeskyReport, budget_in_bytes, with_gradient
+from gpx.linalg import CholeskyReport, budget_in_bytes
 from gpx.means.base import Mean
 from gpx.methods.base.objective import Evidence, Facts, Objective
 
@@ -39,20 +40,6 @@ class CollapsedTerms(NamedTuple):
     constant: Tensor
 
 
-class CollapsedGradient(NamedTuple):
-    """Gradient of the collapsed bound.
-
-    Attributes:
-        residual (n,): with respect to r = y - m(x), -Q^{-1} r.
-        noise (): with respect to the noise variance.
-        kernel: with respect to the kernel's parameters and the inducing inputs.
-    """
-
-    residual: Tensor
-    noise: Tensor
-    kernel: KernelGradient
-
-
 def collapsed_elbo(
     kernel: Kernel,
     x: Tensor,
@@ -65,7 +52,7 @@ def collapsed_elbo(
     jitter: float | None = None,
     escalate: bool = True,
     features: InducingFeatures = POINTS,
-) -> tuple[CollapsedTerms, CollapsedGradient | None, CholeskyReport]:
+) -> tuple[CollapsedTerms, LogDensityGradient | None, CholeskyReport]:
     """Titsias's bound log N(r; 0, Q) - T / (2 noise), Q = Q_xx + noise I, and its gradient.
 
     With A = L^{-1} K_zx, s the noise variance, B = I + A A^T / s and beta = B^{-1} A r / s:
@@ -105,7 +92,7 @@ def collapsed_elbo(
         )
         noise_gradient = log_density_noise_gradient(sums, inner, s, x.shape[0])
         noise_gradient = noise_gradient + 0.5 * sums.trace_error / s.square()
-    found = CollapsedGradient(residual_gradient, noise_gradient.to(noise.dtype), kernel_gradient)
+    found = LogDensityGradient(residual_gradient, noise_gradient.to(noise.dtype), kernel_gradient)
     return terms, found, report
 
 
@@ -257,10 +244,6 @@ class CollapsedELBO(Objective[SparseModel]):
         )
         value = terms.fit + terms.complexity + terms.trace + terms.constant
         if gradient is not None:
-            value = with_gradient(
-                value,
-                [residual, noise, *gradient.kernel.inputs()],
-                [gradient.residual, gradient.noise, *gradient.kernel.gradients()],
-            )
+            value = gradient.attached(value, residual, noise)
         facts: Facts = {"jitter": report.relative}
         return Evidence(value, self.kind, terms._asdict(), report, facts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from gpx.errors import ConfigError
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inference.kernel_gradient import KernelGradient
+from gpx.inference.log_density import LogDensityGradient, LogDensityTerms
 from gpx.inference.nystrom import BlockStore, add_gram, factorise
 from gpx.inference.nystrom_matrix import InnerFactor
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
-from gpx.linalg import CholeskyReport, budget_in_bytes, with_gradient
+from gpx.linalg import CholeskyReport, budget_in_bytes
 from gpx.means.base import Mean
 from gpx.methods.base.objective import Evidence, Facts, Objective
 from gpx.methods.sparse.collapsed_elbo import log_density_noise_gradient, nystrom_gradient
@@ -28,34 +29,6 @@ LOG_TWO_PI = math.log(2.0 * math.pi)
 
 BLOCK_ARRAYS = 6
 """Arrays of b x b that a block of b rows takes at once, with the derivative of its kernel."""
-
-
-class EffectiveTerms(NamedTuple):
-    """Terms of the evidence, in nats, S = Q_xx + D.
-
-    Attributes:
-        fit: -r^T S^{-1} r / 2.
-        complexity: -log det S / 2.
-        constant: -n log(2 pi) / 2.
-    """
-
-    fit: Tensor
-    complexity: Tensor
-    constant: Tensor
-
-
-class EffectiveGradient(NamedTuple):
-    """Gradient of the evidence.
-
-    Attributes:
-        residual (n,): with respect to r = y - m(x), -S^{-1} r.
-        noise (): with respect to the noise variance.
-        kernel: with respect to the kernel's parameters and the inducing inputs.
-    """
-
-    residual: Tensor
-    noise: Tensor
-    kernel: KernelGradient
 
 
 def effective_evidence(
@@ -71,7 +44,7 @@ def effective_evidence(
     memory_budget: int = 2**30,
     jitter: float | None = None,
     features: InducingFeatures = POINTS,
-) -> tuple[EffectiveTerms, EffectiveGradient | None, CholeskyReport]:
+) -> tuple[LogDensityTerms, LogDensityGradient | None, CholeskyReport]:
     """log N(r; 0, S) with S = Q_xx + D, and its gradient.
 
     With A = L^{-1} K_zx, B = I + A D^{-1} A^T, p = S^{-1} r = D^{-1} (r - A^T beta), beta =
@@ -114,7 +87,7 @@ def effective_evidence(
         found = effective_sums(store, target, s, structure, keep_parts=keep)
         inner = found.inner()
         sums = found.sums
-        terms = EffectiveTerms(
+        terms = LogDensityTerms(
             fit=0.5
             * (torch.dot(sums.projected, inner.weights) - sums.squared_residual)
             / found.scale,
@@ -133,7 +106,7 @@ def effective_evidence(
             kernel_gradient, by_residual, by_noise = _gradient(
                 kernel, x, z, target, s, structure, store, found, inner, report.relative
             )
-    return terms, EffectiveGradient(by_residual, by_noise.to(noise.dtype), kernel_gradient), report
+    return terms, LogDensityGradient(by_residual, by_noise.to(noise.dtype), kernel_gradient), report
 
 
 def _bytes_of_parts(store: BlockStore, structure: Structure) -> int:
@@ -238,7 +211,7 @@ class EffectiveEvidence(Objective[EffectiveModel]):
         *,
         generator: torch.Generator | None = None,
     ) -> Evidence:
-        """Evidence in nats, in float64; parts are those of ``EffectiveTerms``.
+        """Evidence in nats, in float64; parts are those of ``LogDensityTerms``.
 
         Raises:
             ConfigError: a block that does not fit the memory budget.
@@ -263,13 +236,9 @@ class EffectiveEvidence(Objective[EffectiveModel]):
             jitter=model.jitter,
             features=model.features,
         )
-        value = terms.fit + terms.complexity + terms.constant
+        value = terms.total()
         if gradient is not None:
-            value = with_gradient(
-                value,
-                [residual, noise, *gradient.kernel.inputs()],
-                [gradient.residual, gradient.noise, *gradient.kernel.gradients()],
-            )
+            value = gradient.attached(value, residual, noise)
         facts: Facts = {"jitter": report.relative}
         return Evidence(value, self.kind, terms._asdict(), report, facts)
 

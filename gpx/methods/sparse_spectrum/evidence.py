@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from gpx.bases.sufficient_statistics import (
     block_bytes,
     summed,
 )
+from gpx.inference.log_density import LogDensityTerms
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import with_gradient
@@ -67,23 +68,9 @@ def fit_weights(
     return FittedWeights(sums, unit, noise.detach().double()), sums
 
 
-class SpectralTerms(NamedTuple):
-    """Terms of the evidence without the penalty, in nats.
-
-    Attributes:
-        fit: -r^T C^{-1} r / 2, C the covariance of the targets.
-        complexity: -log det C / 2.
-        constant: -n log(2 pi) / 2.
-    """
-
-    fit: Tensor
-    complexity: Tensor
-    constant: Tensor
-
-
 def spectral_evidence(
     spectrum: LearnedSpectrum, x: Tensor, residual: Tensor, noise: Tensor
-) -> tuple[Tensor, SpectralTerms]:
+) -> tuple[Tensor, LogDensityTerms]:
     """Log evidence less the spectrum's ``penalty``, differentiable; and its terms.
 
     With G = E Phi^T Phi, c = E Phi^T r, s the noise variance, A = G + s I and w = A^{-1} c:
@@ -108,8 +95,8 @@ def spectral_evidence(
     fitted, sums = fit_weights(spectrum, x, residual.detach(), noise)
     n, m = len(x), spectrum.num_basis
     constant = fitted.fit.new_tensor(-0.5 * n * LOG_TWO_PI)
-    terms = SpectralTerms(-0.5 * fitted.fit, -0.5 * fitted.log_determinant, constant)
-    value = terms.fit + terms.complexity + terms.constant
+    terms = LogDensityTerms(-0.5 * fitted.fit, -0.5 * fitted.log_determinant, constant)
+    value = terms.total()
     penalty = spectrum.penalty()
     if torch.is_grad_enabled():
         s, w = noise.detach().double(), fitted.mean
@@ -195,7 +182,7 @@ class SparseSpectrumEvidence(Objective[SpectralModel]):
         *,
         generator: torch.Generator | None = None,
     ) -> Evidence:
-        """Evidence in nats, in float64; parts are those of ``SpectralTerms`` and the penalty."""
+        """Evidence in nats, in float64; parts are those of ``LogDensityTerms`` and the penalty."""
         self.check(model)
         residual = y - model.mean(x)
         noise = model.likelihood.noise_variance

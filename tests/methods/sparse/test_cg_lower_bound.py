@@ -76,7 +76,7 @@ def at(model, x, y, v, form="trace_error", budget=2**30):
         model.kernel, x, z, target, found, matrix, q, log_determinant=form, gradient=True
     )
     inputs = [target, noise, *gradient.kernel.inputs()]
-    known = [gradient.target, gradient.noise, *gradient.kernel.gradients()]
+    known = [gradient.residual, gradient.noise, *gradient.kernel.gradients()]
     return sum(terms), inputs, known
 
 

@@ -155,7 +155,7 @@ def test_prediction_in_chunks(monkeypatch):
     model.initialise(x, y, generator=_generator())
     posterior = model.condition(x, y)
     whole = posterior.predict(x)
-    monkeypatch.setattr("gpx.methods.sparse.svgp.PREDICT_CHUNK", 7)
+    monkeypatch.setattr("gpx.methods.sparse.svgp_posterior.PREDICT_CHUNK", 7)
     torch.testing.assert_close(posterior.predict(x).mean, whole.mean)
     torch.testing.assert_close(posterior.predict(x).variance, whole.variance)
     assert posterior.predict(x[:0]).mean.shape == (0,)

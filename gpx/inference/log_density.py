@@ -1,0 +1,50 @@
+"""The log density of Gaussian targets: its terms and its closed-form gradient."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from gpx.inference.kernel_gradient import KernelGradient
+from gpx.linalg import with_gradient
+
+
+class LogDensityTerms(NamedTuple):
+    """Terms of log N(r; 0, C) for residuals r (n,), in nats.
+
+    Attributes:
+        fit: -r^T C^{-1} r / 2.
+        complexity: -log det C / 2.
+        constant: -n log(2 pi) / 2.
+    """
+
+    fit: Tensor
+    complexity: Tensor
+    constant: Tensor
+
+    def total(self) -> Tensor:
+        """The log density."""
+        return self.fit + self.complexity + self.constant
+
+
+class LogDensityGradient(NamedTuple):
+    """Gradient of a log density, or of a bound on it.
+
+    Attributes:
+        residual (n,): with respect to the residuals y - m(x).
+        noise (): with respect to the noise variance.
+        kernel: with respect to the kernel's parameters, and to the inputs that want one.
+    """
+
+    residual: Tensor
+    noise: Tensor
+    kernel: KernelGradient
+
+    def attached(self, value: Tensor, residual: Tensor, noise: Tensor) -> Tensor:
+        """``value`` () with this gradient in ``residual`` (n,), ``noise`` () and the kernel."""
+        return with_gradient(
+            value,
+            [residual, noise, *self.kernel.inputs()],
+            [self.residual, self.noise, *self.kernel.gradients()],
+        )

@@ -1,0 +1,125 @@
+"""Posterior process of a sparse variational Gaussian process."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from gpx.inducing.features import POINTS, InducingFeatures
+from gpx.kernels.base import Kernel
+from gpx.linalg.triangular import lower_matmul
+from gpx.means.base import Mean
+from gpx.methods.base.model import Marginals, Posterior
+from gpx.sampling import SHARED, Frequencies, prior_functions
+
+PREDICT_CHUNK = 4096
+"""Test rows per step of a prediction."""
+
+
+class SVGPPosterior(Posterior):
+    """Posterior process of an SVGP: Z, L^{-1} and q(v), with copies of kernel and mean function.
+
+    Args:
+        kernel, mean, features: copied; features say what Z stands for.
+        refitted: whether q(v) is the optimum given all training data rather than as trained.
+
+    Attributes:
+        inducing (M, d), inverse_cholesky (M, M), q_mean (p, M), q_factor (p, M, M).
+    """
+
+    data_sized = ("inducing", "inverse_cholesky", "q_mean", "q_factor")
+    inducing: Tensor
+    inverse_cholesky: Tensor
+    q_mean: Tensor
+    q_factor: Tensor
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        mean: Mean,
+        features: InducingFeatures = POINTS,
+        *,
+        refitted: bool = False,
+    ) -> None:
+        super().__init__()
+        self.features = copy.deepcopy(features)
+        self.refitted = refitted
+        self.kernel = copy.deepcopy(kernel).requires_grad_(False)
+        self.mean = copy.deepcopy(mean).requires_grad_(False)
+        self.register_data_sized()
+
+    def facts(self) -> dict[str, bool | int | float | str]:
+        """As in ``Posterior``: whether q(u) was refitted to all the data or is as trained."""
+        return {"variational_distribution": "refitted" if self.refitted else "as trained"}
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Marginals:
+        """Marginals of f at x (n, d): (n,) or (n, p). Cost: O(p M^2) per row, in chunks."""
+        parts = [self._predict(rows) for rows in x.split(PREDICT_CHUNK)]
+        if not parts:
+            none = x.new_zeros(self.q_mean.shape[0], 0)
+            return latent_marginals(none, none, self.mean(x))
+        return Marginals(*(torch.cat(pieces) for pieces in zip(*parts, strict=True)))
+
+    def _predict(self, x: Tensor) -> Marginals:
+        cross = self.features.cross_rows(self.kernel, self.inducing, x)
+        projection = lower_matmul(self.inverse_cholesky, cross)
+        spread = (self.q_factor.mT @ projection).square().sum(1)
+        variance = self.kernel.diagonal(x) - projection.square().sum(0) + spread
+        return latent_marginals(self.q_mean @ projection, variance.clamp_min(0.0), self.mean(x))
+
+    @torch.no_grad()
+    def sample_paths(
+        self, num: int, *, generator: torch.Generator, frequencies: Frequencies = SHARED
+    ) -> Callable[[Tensor], Tensor]:
+        """``num`` posterior functions x (n, d) -> (num, n), or (num, n, p) for p latent functions.
+
+        A prior function from random Fourier features is corrected at the inducing points:
+        f(x) = prior(x) + K_xz K_zz^{-1} (u - prior(Z)) with u ~ q (pathwise conditioning, Wilson et
+        al. 2020). Exact in the mean; the variance away from Z is that of the feature approximation:
+        ``frequencies`` says how many there are, whether paths share them, and the error that
+        leaves.
+
+        Raises:
+            ConfigError: the kernel has no random Fourier features, or the inducing variables are
+                not function values.
+        """
+        self.features.require_sampled()
+        latents, size = self.q_mean.shape
+        prior = prior_functions(
+            self.kernel,
+            num * latents,
+            self.inducing.shape[1],
+            generator=generator,
+            frequencies=frequencies,
+        )
+        noise = torch.randn(
+            num,
+            latents,
+            size,
+            1,
+            generator=generator,
+            dtype=self.q_mean.dtype,
+            device=self.q_mean.device,
+        )
+        v = (self.q_mean.unsqueeze(-1) + self.q_factor @ noise).reshape(num * latents, size)
+        inverse = self.inverse_cholesky
+        weights = (v - prior(self.inducing) @ inverse.mT) @ inverse  # K_zz^{-1} (u - prior(Z))
+
+        @torch.no_grad()
+        def paths(x: Tensor) -> Tensor:
+            values = prior(x) + weights @ self.kernel.evaluate(self.inducing, x) + self.mean(x)
+            return values if latents == 1 else values.view(num, latents, -1).mT
+
+        return paths
+
+
+def latent_marginals(mean: Tensor, variance: Tensor, offset: Tensor) -> Marginals:
+    """(p, B) with the prior mean (B,) added -> (B,) for p = 1, else (B, p)."""
+    mean = mean + offset
+    if mean.shape[0] == 1:
+        return Marginals(mean[0], variance[0])
+    return Marginals(mean.mT, variance.mT)
