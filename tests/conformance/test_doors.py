@@ -23,7 +23,7 @@ METHODS = {
     "cglb": ["approx=cglb", "approx.num_inducing=8"],
     "sgpr": ["approx=sgpr", "approx.num_inducing=8"],
     "fitc": ["approx=fitc", "approx.num_inducing=8"],
-    "pic": ["approx=pic", "approx.num_inducing=8"],
+    "pic": ["approx=pic", "approx.num_inducing=8", "partition=clusters"],
     "sod": ["approx=sod", "approx.num_points=12"],
     "svgp": ["approx=svgp", "approx.num_inducing=8"],
     "qsgp": ["approx=qsgp", "approx.num_basis=40", "approx.block_columns=20"],

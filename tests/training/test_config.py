@@ -1,4 +1,5 @@
 import math
+from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
@@ -61,3 +62,12 @@ def test_the_yaml_gives_every_option_its_default():
     options.pop("defaults")
     assert TrainerConfig(**options) == TrainerConfig()
     assert set(options) == set(vars(TrainerConfig()))
+
+
+def test_every_approximation_is_named_beside_its_choice():
+    configs = Path(__file__).resolve().parents[2] / "configs"
+    (line,) = [
+        text for text in (configs / "train.yaml").read_text().splitlines() if "- approx:" in text
+    ]
+    named = line.partition("# ")[2].split(" | ")
+    assert sorted(named) == sorted(path.stem for path in (configs / "approx").glob("*.yaml"))

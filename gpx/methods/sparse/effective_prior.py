@@ -197,10 +197,11 @@ class EffectivePrior(Model):
         if self._cuts:
             size = self.num_inducing if self.block_size is None else self.block_size
             count, reason = settled_blocks(self.num_blocks, self.partition, x, size, "num_blocks")
-            self.num_blocks, self.block_size = count, None
             if reason:
                 settled["num_blocks"] = (count, reason)
+            if self.block_size is not None:
                 settled["block_size"] = (None, "num_blocks says it")
+            self.num_blocks, self.block_size = count, None
         return settled
 
     @property

@@ -1,6 +1,5 @@
 """Effective priors as models: posteriors against dense definitions, limits, blocks, bad input."""
 
-import io
 import itertools
 
 import effective_priors
@@ -217,25 +216,6 @@ def test_blocks_of_any_partition_give_the_dense_posterior_and_evidence(prior, pa
     torch.testing.assert_close(found, want, rtol=1e-10, atol=0)
     with pytest.raises(ConfigError, match="60 training rows are in blocks and there are 59"):
         model.condition(x[1:], y[1:])
-
-
-@pytest.mark.parametrize("prior", ["pitc", "pic"])
-def test_a_state_brings_its_blocks(prior):
-    model, x, y, new = made(prior, num_blocks=5)
-    posterior = model.condition(x, y)
-    stored = io.BytesIO()
-    torch.save((model.state_dict(), posterior.state_dict()), stored)
-    stored.seek(0)
-    states = torch.load(stored, weights_only=True)
-    other = EffectivePrior(
-        **parts(), num_inputs=2, num_inducing=8, prior=prior, num_blocks=5
-    ).double()
-    other.load_state_dict(states[0])
-    again = other.new_posterior().double()
-    again.load_state_dict(states[1])
-    for found in (again.predict(new), other.condition(x, y).predict(new)):
-        want = posterior.predict(new)
-        close(found, want.mean, want.variance, 1e-12)
 
 
 @pytest.mark.parametrize("prior", PRIORS)
