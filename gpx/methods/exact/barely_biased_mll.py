@@ -13,7 +13,7 @@ from gpx.inference.exact_solver import require_finite
 from gpx.inference.noisy_kernel import PreconditionedKernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
-from gpx.linalg import probe_vectors, with_gradient
+from gpx.linalg import probe_vectors
 from gpx.linalg.trace import FixedProbes
 from gpx.methods.base.objective import Evidence, Facts, Objective
 from gpx.methods.exact.barely_biased import (
@@ -100,15 +100,7 @@ class BarelyBiasedMLL(Objective[ExactModel]):
         value = found.terms.value()
         if torch.is_grad_enabled():
             gradient = barely_biased_gradient(system, model.kernel, x, found)
-            value = with_gradient(
-                value,
-                [residual, noise, *gradient.pulled.inputs],
-                [
-                    gradient.residual.to(residual.dtype),
-                    gradient.pulled.noise.to(noise.dtype),
-                    *gradient.pulled.gradients,
-                ],
-            )
+            value = gradient.attached(value, residual, noise)
         facts: Facts = {
             "solver": "barely_biased",
             "products": system.backend,

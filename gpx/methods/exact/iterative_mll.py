@@ -71,6 +71,18 @@ class IterativeGradient:
     residual: Tensor
     pulled: Pulled
 
+    def attached(self, value: Tensor, residual: Tensor, noise: Tensor) -> Tensor:
+        """``value`` () with this gradient in ``residual`` (n,), ``noise`` () and the kernel."""
+        return with_gradient(
+            value,
+            [residual, noise, *self.pulled.inputs],
+            [
+                self.residual.to(residual.dtype),
+                self.pulled.noise.to(noise.dtype),
+                *self.pulled.gradients,
+            ],
+        )
+
 
 def iterative_log_marginal_likelihood(
     system: PreconditionedKernel,
@@ -255,15 +267,7 @@ class IterativeMLL(Objective[ExactModel]):
         value = terms.value()
         if torch.is_grad_enabled():
             found = iterative_gradient(system, model.kernel, x, solved, z, corrected=self.corrected)
-            value = with_gradient(
-                value,
-                [residual, noise, *found.pulled.inputs],
-                [
-                    found.residual.to(residual.dtype),
-                    found.pulled.noise.to(noise.dtype),
-                    *found.pulled.gradients,
-                ],
-            )
+            value = found.attached(value, residual, noise)
         facts: Facts = {
             "solver": "iterative",
             "products": system.backend,
