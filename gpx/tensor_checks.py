@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from gpx.errors import ConfigError, DTypeError, ShapeError, class_name
+from gpx.lazy_rows import LazyRows
 
 REAL = (torch.float32, torch.float64)
 """Precisions that gpx calculates in."""
@@ -32,7 +33,7 @@ def check_inputs(owner: nn.Module, x: Tensor, num_inputs: int | None = None) -> 
         DTypeError: no tensor, another dtype than the owner's, or on another device.
     """
     name = _name(owner)
-    if not isinstance(x, Tensor):
+    if not isinstance(x, (Tensor, LazyRows)):
         raise DTypeError(f"{name}: inputs must be a tensor (n, d), got a {type(x).__name__}")
     if x.ndim != 2:
         hint = "; use x[:, None] for one input" if x.ndim == 1 else ""
@@ -79,7 +80,7 @@ def check_targets(owner: nn.Module, x: Tensor, y: Tensor, num_outputs: int = 1) 
         DTypeError: no tensor, another dtype than x, or on another device.
     """
     name, rows = _name(owner), x.shape[0]
-    if not isinstance(y, Tensor):
+    if not isinstance(y, (Tensor, LazyRows)):
         raise DTypeError(f"{name}: targets must be a tensor (n,), got a {type(y).__name__}")
     wanted = (rows,) if num_outputs == 1 else (rows, num_outputs)
     if y.shape != wanted:

@@ -8,7 +8,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "gpx"
 
 FLOORS = [
-    {"errors", "atomic_file", "cache_folder"},
+    {"errors", "atomic_file", "cache_folder", "lazy_rows"},
     {"constraints", "data_sized", "tensor_checks"},
     {"linalg"},
     {"backends"},

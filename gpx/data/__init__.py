@@ -13,6 +13,7 @@ from gpx.data.prediction_input import read_inputs, write_predictions, write_tabl
 from gpx.data.robot_arm import RobotArm
 from gpx.data.source import DataSource
 from gpx.data.standardiser import Standardiser
+from gpx.data.stream import Stream
 from gpx.data.table import Table
 from gpx.data.toy import Toy1D
 from gpx.data.uci import UCI
@@ -33,6 +34,7 @@ __all__ = [
     "NPZFile",
     "RobotArm",
     "Standardiser",
+    "Stream",
     "Table",
     "Task",
     "Toy1D",

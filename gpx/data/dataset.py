@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gpx.data.labels import Task, encode_targets
@@ -36,6 +37,9 @@ class Dataset:
         notes: traps of this data set, to print beside results on it.
         checksums: SHA-256 of the files read.
         target_names: for several outputs, the name of each; otherwise empty.
+        sample: inputs and targets of random training rows where train_x and train_y are
+            ``gpx.lazy_rows.LazyRows``, rows of files; None where they are tensors.
+        facts: plain values for the record of a run.
     """
 
     name: str
@@ -52,6 +56,16 @@ class Dataset:
     notes: str = ""
     checksums: Mapping[str, str] = field(default_factory=dict)
     target_names: tuple[str, ...] = ()
+    sample: tuple[Tensor, Tensor] | None = None
+    facts: Mapping[str, int | float] = field(default_factory=dict)
+
+    @property
+    def in_memory(self) -> Dataset:
+        """A copy whose training rows are the sample; itself where they are tensors already."""
+        if self.sample is None:
+            return self
+        x, y = self.sample
+        return dataclasses.replace(self, train_x=x, train_y=y, sample=None)
 
     @property
     def num_train(self) -> int:
@@ -86,6 +100,11 @@ class Dataset:
             train_y=self.train_y.to(device, dtype),
             test_x=self.test_x.to(device, dtype),
             test_y=self.test_y.to(device, dtype),
+            sample=self.sample
+            and (
+                self.sample[0].to(device, dtype),
+                self.sample[1].to(device, dtype),
+            ),
         )
 
 
@@ -106,6 +125,9 @@ def load(source: DataSource, *, task: Task) -> Dataset:
 
     Cost: O(nd) time and a few copies of the data.
     """
+    made = source.dataset(task)
+    if made is not None:
+        return made
     table = source.table()
     train, test = source.split_rows(table)
     targets, labels = encode_targets(table, task)
@@ -114,7 +136,8 @@ def load(source: DataSource, *, task: Task) -> Dataset:
     test_x, test_y = x[torch.from_numpy(test)], y[torch.from_numpy(test)]
     scaler, constant = Standardiser.fit(train_x, train_y, scale_targets=task == "regression")
     if table.input_unit is None:
-        _warn_of_constants(table, constant)
+        names = (*table.input_names, *(table.target_names or (table.target_name,)))
+        warn_of_constants(table.where, names, len(table.input_names), constant.numpy())
     else:
         scaler.input_mean.zero_()
         scaler.input_scale.fill_(table.input_unit)
@@ -138,19 +161,28 @@ def load(source: DataSource, *, task: Task) -> Dataset:
     )
 
 
-def _warn_of_constants(table: Table, constant: Tensor) -> None:
-    width = len(table.input_names)
-    columns = np.flatnonzero(constant[:width].numpy())
+def warn_of_constants(
+    where: str, names: Sequence[str], num_inputs: int, constant: NDArray[np.bool_]
+) -> None:
+    """Log which columns are constant over the training rows.
+
+    Args:
+        where: the data are, for people.
+        names: of the inputs, then of the targets.
+        num_inputs: d.
+        constant (d + p,): which columns are.
+    """
+    columns = np.flatnonzero(constant[:num_inputs])
     if len(columns):
-        named = ", ".join(f"{c + 1} ({table.input_names[c]!r})" for c in columns)
+        named = ", ".join(f"{c + 1} ({names[c]!r})" for c in columns)
         logger.warning(
             "%s: constant over the training rows, so centred but not scaled: input column %s",
-            table.where,
+            where,
             named,
         )
-    for target in np.flatnonzero(constant[width:].numpy()):
+    for target in np.flatnonzero(constant[num_inputs:]):
         logger.warning(
             "%s: constant over the training rows, so centred but not scaled: the target %r",
-            table.where,
-            (table.target_names or (table.target_name,))[target],
+            where,
+            names[num_inputs + target],
         )

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpx.data.table import Table
 from gpx.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from gpx.data.dataset import Dataset
+    from gpx.data.labels import Task
 
 Rows = NDArray[np.int64]
 
@@ -58,6 +63,16 @@ class DataSource(ABC):
     @abstractmethod
     def table(self) -> Table:
         """All rows, in the data's own units; raises DataError when they cannot be had."""
+
+    def dataset(self, task: Task) -> Dataset | None:
+        """All of it, split and standardised, from a source that keeps its rows in no table.
+
+        Default: None, ``table`` has the rows.
+
+        Args:
+            task: of the likelihood.
+        """
+        return None
 
     def split_rows(self, table: Table) -> tuple[Rows, Rows]:
         """Training and test row numbers of this split, each ascending.

@@ -208,7 +208,8 @@ class NystromSums:
         projected (M,) or (M, p): A r, of one residual r or of those of p outputs.
         trace_error (): T = sum_n t_n with t_n = max(0, k(x_n, x_n) - [Q_xx]_nn) per point.
         squared_residual () or (p,): r^T r.
-        clamped (n,): where t_n was negative by rounding and counts as the constant zero.
+        clamped (n,): where t_n was negative by rounding and counts as the constant zero; empty in
+            sums of sums.
     """
 
     gram: Tensor
@@ -216,6 +217,16 @@ class NystromSums:
     trace_error: Tensor
     squared_residual: Tensor
     clamped: Tensor
+
+    def with_sums_of(self, further: NystromSums) -> NystromSums:
+        """Those of the data of both; where points were clamped is not kept."""
+        return NystromSums(
+            self.gram + further.gram,
+            self.projected + further.projected,
+            self.trace_error + further.trace_error,
+            self.squared_residual + further.squared_residual,
+            self.clamped[:0],
+        )
 
     def outputs(self) -> list[NystromSums]:
         """Those of each of the p outputs alone."""

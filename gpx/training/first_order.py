@@ -16,7 +16,7 @@ from gpx.errors import ConfigError
 from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Objective
 from gpx.methods.base.optimizer import Optimizer, Session
-from gpx.sampling.batches import Batches
+from gpx.sampling.batches import BatchOrder, batch_order
 
 ALGORITHMS: dict[str, type[torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
@@ -126,6 +126,7 @@ class FirstOrder(Optimizer):
     has a gradient (``gpx.constraints.lower_limits``).
     """
 
+    streams = True
     advice = "lower the learning rates (optimizer.groups.*.lr) or use trainer.dtype=float64"
 
     def __init__(
@@ -336,11 +337,11 @@ class FirstOrder(Optimizer):
             optimiser.load_state_dict(state[role])
 
 
-def _batches(session: Session) -> Batches:
+def _batches(session: Session) -> BatchOrder:
     num_data = session.x.shape[0]
     if session.batch_size > num_data and session.step == 0:
         session.say(
             f"trainer.batch_size={session.batch_size} is above the {num_data} training rows: "
             "every step takes all of them"
         )
-    return Batches(num_data, session.batch_size, session.seed, session.x.device)
+    return batch_order(session.x, session.batch_size, session.seed)

@@ -43,6 +43,7 @@ from gpx.training.origin import changes, origin_of, require_same_model, version_
 from gpx.training.predictor import Predictor
 from gpx.training.results import draw_results, summary
 from gpx.training.run_folder import RunFolder
+from gpx.training.streaming import require_streams, settle_streamed, streaming_facts
 from gpx.training.tensorboard import TensorBoard
 from gpx.training.trainer import FitResult, Trainer
 from gpx.training.trust import require_known_server
@@ -67,6 +68,7 @@ class _Run:
     console: Console
     train: tuple[Tensor, Tensor]
     test: tuple[Tensor, Tensor]
+    sample: tuple[Tensor, Tensor]
     origin: dict[str, Any] = field(default_factory=dict)
 
     def told(self, text: str) -> str:
@@ -99,7 +101,7 @@ class _Run:
             self.test[1],
             data.scaler,
             data.target_names,
-            trivial=trivial_law(self.train[1].double()),
+            trivial=trivial_law(self.sample[1].double()),
         )
 
 
@@ -230,7 +232,7 @@ def _prepare(
     )
     if data.notes:
         console.say(f"note: {with_option_names(data.notes, config, CONFIGS)}")
-    if task == "regression" and _two_values(data.train_y):
+    if task == "regression" and _two_values(data.in_memory.train_y):
         console.say("note: the targets take two values only; likelihood=bernoulli models classes")
 
     model = build_model(config).to(device, dtype)
@@ -247,10 +249,18 @@ def _prepare(
             f"with this likelihood takes {model.num_outputs}: give it as many, or take approx=svgp "
             "likelihood=gaussian_outputs, which takes any number"
         )
+    if data.sample is not None:
+        options = settle_streamed(config, options, model, objective, console.say)
     train = (data.train_x.to(device, dtype), data.train_y.to(device, dtype))
+    seen = data.in_memory  # the training rows themselves, or a sample of those that lie in files
+    sample = (
+        train if seen is data else (seen.train_x.to(device, dtype), seen.train_y.to(device, dtype))
+    )
     test = (data.test_x.to(device, dtype), data.test_y.to(device, dtype))
     optimizer, start = build(config, "optimizer"), build(config, "init")
     model.check_optimizer(optimizer)
+    if data.sample is not None:
+        require_streams(optimizer)
     optimizer.require_fit(model, objective, data.train_x.shape[0], options.max_steps)
     model.check(train[0])
     for option, (value, reason) in model.settle(train[0]).items():
@@ -272,6 +282,7 @@ def _prepare(
         console,
         train,
         test,
+        sample,
     )
 
 
@@ -308,8 +319,8 @@ def _train(state: _Run) -> FitResult:
     def initialise() -> None:
         draws = stream(seed, "hyperparameters", device)
         if state.start is not None:
-            state.start(state.model, *state.train, generator=draws, say=state.console.say)
-        state.model.initialise(*state.train, generator=stream(seed, "model", device))
+            state.start(state.model, *state.sample, generator=draws, say=state.console.say)
+        state.model.initialise(*state.sample, generator=stream(seed, "model", device))
         state.objective.prepare(
             state.model, *state.train, generator=stream(seed, "estimator", device)
         )
@@ -380,11 +391,13 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
         "memory.peak_mib": peak_memory_mib(state.device),
     }
     metrics |= {f"train.{name}": value for name, value in evidence.facts.items()}
+    if data.sample is not None:
+        metrics |= streaming_facts(data, state.train[0], state.options.batch_size, fit)
     if "train.mnlp" in metrics:  # of models that can over-fit, which say so
         metrics["test.mnlp_gap"] = metrics["test.mnlp"] - metrics["train.mnlp"]
     metrics |= {f"predict.{name}": value for name, value in predictor.posterior.facts().items()}
     if state.options.baselines:
-        for name, values in baselines(data).items():
+        for name, values in baselines(data.in_memory).items():
             metrics |= {f"baseline.{name}.{key}": value for key, value in values.items()}
     if state.options.certify:
         points = chosen_points(data)
@@ -421,7 +434,7 @@ def _draw(
     step: int,
 ) -> None:
     """Figures as PNG and into TensorBoard, with the scores."""
-    pictures = draw_results(state.data, predictor, predictive)
+    pictures = draw_results(state.data.in_memory, predictor, predictive)
     for name, figure in pictures.items():
         state.folder.write_figure(name, figure)
     if state.options.tensorboard:

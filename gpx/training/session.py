@@ -58,7 +58,7 @@ class Session:
         self.limit = self.max_steps = config.max_steps
         self.batch_size = config.batch_size
         self.round, self.round_start = 0, 0
-        self.seconds = 0.0
+        self.seconds, self.seconds_of_start = 0.0, 0.0
         self.pending: dict[str, Any] = {}
         self.resumed = False
         self.saved_step: int | None = None
@@ -74,6 +74,7 @@ class Session:
         state = {
             "step": self.step,
             "seconds": self.seconds,
+            "seconds_of_start": self.seconds_of_start,
             "model": self.model.state_dict(),
             "objective": self.objective.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -96,6 +97,7 @@ class Session:
         try:
             self.step = state["step"]
             self.seconds = state["seconds"]
+            self.seconds_of_start = state.get("seconds_of_start", 0.0)
             self.model.load_state_dict(state["model"])
             self.objective.load_state_dict(state["objective"])
             self.generator.set_state(state["generator"].cpu())

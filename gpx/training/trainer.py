@@ -26,12 +26,14 @@ class FitResult:
     Attributes:
         steps: optimiser steps, or evaluations under L-BFGS-B.
         seconds: training time, all sessions of a resumed run together.
+        seconds_of_start: share of it before the first step.
         reason: why training stopped.
         state: contents of the last checkpoint.
     """
 
     steps: int
     seconds: float
+    seconds_of_start: float
     reason: str
     state: dict[str, Any]
 
@@ -103,6 +105,7 @@ class Trainer:
             else:
                 with session.timed():
                     initialise()
+                session.seconds_of_start = session.seconds
             reason = optimizer.run(session)
         trained = [p for group in model.parameter_groups().values() for p in group]
         for name in at_their_floor(model, trained):
@@ -110,4 +113,6 @@ class Trainer:
             if "noise_variance" in name:
                 line += ": targets are taken for all but free of noise, which over-fits if not so"
             self.say(line)
-        return FitResult(session.step, session.seconds, reason, session.save())
+        return FitResult(
+            session.step, session.seconds, session.seconds_of_start, reason, session.save()
+        )

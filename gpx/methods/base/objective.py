@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
@@ -11,15 +12,19 @@ from torch import Tensor
 
 from gpx.data_sized import DataSized
 from gpx.errors import ConfigError, class_name
+from gpx.lazy_rows import LazyRows
 from gpx.likelihoods.base import Likelihood
 from gpx.linalg.report import CholeskyReport, SolveReport
 from gpx.linalg.trace import FixedProbes
 from gpx.methods.base.model import Model, check_parts
+from gpx.sampling.batches import batch_order
 from gpx.tensor_checks import check_inputs, check_targets, guard
 
 Kind = Literal["exact", "lower_bound", "upper_bound", "unbiased", "estimate"]
 Batching = Literal["full", "minibatch"]
 Facts = dict[str, bool | int | float | str]
+MOST_BATCHES = 1000
+"""Batches of rows in files that an estimate of the final evidence takes."""
 ModelT = TypeVar("ModelT")
 
 
@@ -68,6 +73,8 @@ class Objective(DataSized, Generic[ModelT], ABC):
     batching: ClassVar[Batching] = "full"
     kind: ClassVar[Kind] = "exact"
     models: ClassVar[tuple[type, ...]] = (Model,)
+    streams: ClassVar[bool] = False
+    """Whether all training data may be ``gpx.lazy_rows.LazyRows``, read from files in batches."""
     made_for: ClassVar[str] = ""
     """A public model that has what it asks for, for people."""
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Likelihood,)
@@ -187,7 +194,8 @@ class Objective(DataSized, Generic[ModelT], ABC):
 
         Full-batch objectives evaluate once. Mini-batch ones average over one pass of equal batches
         in random order (a remainder is skipped), which keeps an unbiased estimate unbiased;
-        objectives that can stream the exact value override this.
+        objectives that can stream the exact value override this. Of rows in files a thousand
+        batches are taken at most, and the standard error of their mean is among the facts.
 
         Args:
             model, x (n, d), y (n,), generator: as for ``evidence``.
@@ -195,6 +203,8 @@ class Objective(DataSized, Generic[ModelT], ABC):
         """
         if self.batching == "full":
             return self.evidence(model, x, y, generator=generator)
+        if isinstance(x, LazyRows):
+            return self._evidence_of_batches(model, x, y, batch_size, generator)
         size = min(batch_size, x.shape[0])
         order = torch.randperm(x.shape[0], generator=generator, device=x.device)
         batches = [
@@ -204,6 +214,26 @@ class Objective(DataSized, Generic[ModelT], ABC):
         ]
         mean = torch.stack([batch.value for batch in batches]).mean()
         return Evidence(mean, "estimate")
+
+    def _evidence_of_batches(
+        self,
+        model: ModelT,
+        x: LazyRows,
+        y: Tensor,
+        batch_size: int,
+        generator: torch.Generator | None,
+    ) -> Evidence:
+        """The mean over at most ``MOST_BATCHES`` batches of rows in files, with its error."""
+        seed = int(torch.randint(2**62, (), generator=generator, device=x.device))
+        order = batch_order(x, batch_size, seed)
+        values = []
+        for step in range(min(order.per_epoch, MOST_BATCHES)):
+            rows = order.rows(step)
+            values.append(self.evidence(model, x[rows], y[rows], generator=generator).value)
+        found = torch.stack(values)
+        error = float(found.std() / len(found) ** 0.5) if len(found) > 1 else math.nan
+        facts: Facts = {"evidence_batches": len(found), "evidence_standard_error": error}
+        return Evidence(found.mean(), "estimate", facts=facts)
 
     def num_data(self, x: Tensor) -> int:
         """Number of training points the evidence sums over; mini-batch objectives override it."""

@@ -32,6 +32,9 @@ from gpx.methods.sparse.variational import (
 GAUSSIAN = (Gaussian, GaussianOutputs)
 """Likelihoods whose optimal q(v) has a closed form."""
 
+SUMS_CHUNK = 2**16
+"""Rows whose residuals are in memory together while sums over all data are taken."""
+
 
 class BoundTerms(NamedTuple):
     """Terms of a variational bound at a batch.
@@ -79,6 +82,7 @@ class SVGP(Model):
     Source: Burt thesis, sections 2.1 to 2.3.
     """
 
+    streams = True
     kernel: Kernel
     mean: Mean
     likelihood: Likelihood
@@ -220,9 +224,15 @@ class SVGP(Model):
         return InducingVariables(self.kernel, self.inducing, self.jitter, self.features)
 
     def _sums(self, x: Tensor, y: Tensor) -> NystromSums:
-        """What the optimal q(v) depends on, in float64: O(n M^2)."""
-        store = BlockStore(self._variables.whitener(), x, dtype=torch.float64)
-        return nystrom_sums(store, y - self.mean(x).view(-1, *(1 for _ in y.shape[1:])))
+        """What the optimal q(v) depends on, in float64: O(n M^2), memory free of n."""
+        whitener, found = self._variables.whitener(), None
+        for rows, targets in zip(x.split(SUMS_CHUNK), y.split(SUMS_CHUNK), strict=True):
+            store = BlockStore(whitener, rows, dtype=torch.float64)
+            residual = targets - self.mean(rows).view(-1, *(1 for _ in y.shape[1:]))
+            part = nystrom_sums(store, residual)
+            found = part if found is None else found.with_sums_of(part)
+        assert found is not None  # there are rows
+        return found
 
     def _assign_optimum(self, q: WhitenedGaussian, sums: NystromSums) -> None:
         assert isinstance(self.likelihood, GAUSSIAN)

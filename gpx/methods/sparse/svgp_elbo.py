@@ -37,6 +37,7 @@ class SVGPELBO(Objective[Variational]):
     """
 
     batching = "minibatch"
+    streams = True
     kind = "unbiased"
     models = (Variational,)
     made_for = "SVGP"

@@ -1,0 +1,258 @@
+"""Training rows in files that do not fit in memory: ``data=stream``."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gpx.data.dataset import Dataset, warn_of_constants
+from gpx.data.labels import Task, encode_targets
+from gpx.data.source import DataSource, check_seed
+from gpx.data.standardiser import Standardiser
+from gpx.data.stream.parts import Parts, Target, find_parts
+from gpx.data.stream.rows import NEAR_BLOCKS, BlockCache, Coding, StreamedRows
+from gpx.data.stream.survey import Survey, survey
+from gpx.data.table import Table
+from gpx.errors import ConfigError, DataError
+
+logger = logging.getLogger(__name__)
+
+BLOCK_ROWS = 256
+"""Rows that are read, and split, together; fewer where the stream is short."""
+LEAST_BLOCKS = 64
+"""Blocks that even a short stream is cut into."""
+
+
+class Stream(DataSource):
+    """Rows of .npy files, read in batches: memory does not grow with their number.
+
+    The stream is cut into blocks of 256 rows that follow one another. A fold of the split is a
+    random tenth of the blocks, of which at most ``max_test_rows`` rows are tested; the rest of the
+    fold is trained on. Blocks, not rows: rows that follow one another in a file are often alike,
+    and a test row between two training rows would flatter.
+
+    A batch takes its rows from a buffer of ``buffer_rows`` rows that holds pieces of the stream of
+    four blocks each, drawn at random; an epoch visits every piece once and begins at a random row.
+    So every row is in a batch with equal probability, as unbiased estimates need; rows of one batch
+    are not independent, but come from at most ``buffer_rows`` / 1024 places, which matters where
+    the files are ordered (raise ``buffer_rows``, or shuffle them). A stream that the buffer holds
+    is shuffled completely. All that grows with the stream is one number per 256 rows (3 MB at 10^8
+    rows).
+
+    Args:
+        path: of a .npy file or a folder of them; see ``gpx.data.stream.parts.find_parts``.
+        target: number of the target's column or a list of several; a .npy file of targets beside
+            ``path``; None: the last column, or y of pairs.
+        test_path: files of their own to test on, laid out like ``path``; None: a fold of blocks.
+        max_test_rows: rows of the test set in memory, at most.
+        sample_rows: random training rows in memory, at most: hyperparameters, inducing points and
+            the variational distribution start at them, and the baselines are fitted to them.
+        buffer_rows: training rows in memory from which batches are drawn.
+        split, test_fraction, split_seed, root: as for every source.
+
+    Raises:
+        ConfigError: numbers out of range.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        target: Any = None,
+        test_path: str | None = None,
+        max_test_rows: int = 20_000,
+        sample_rows: int = 100_000,
+        buffer_rows: int = 131_072,
+        split: int = 0,
+        test_fraction: float = 0.1,
+        split_seed: int = 0,
+        root: str | None = None,
+    ) -> None:
+        super().__init__(split, test_fraction, root, split_seed)
+        check_seed("split_seed", split_seed)
+        for name, value in (
+            ("max_test_rows", max_test_rows),
+            ("sample_rows", sample_rows),
+            ("buffer_rows", buffer_rows),
+        ):
+            if value < 2:
+                raise ConfigError(f"{name}={value}: expected 2 rows or more")
+        self.path, self.target, self.test_path = path, cast(Target, target), test_path
+        self.max_test_rows, self.sample_rows = max_test_rows, sample_rows
+        self.buffer_rows = buffer_rows
+
+    def table(self) -> Table:
+        """Refused: the rows are not held.
+
+        Raises:
+            DataError: always.
+        """
+        raise DataError(f"{self.path} is a stream, of which there is no table in memory")
+
+    def dataset(self, task: Task) -> Dataset:
+        """The training rows as they lie in the files, test rows and a sample in memory.
+
+        Raises:
+            DataError: files, rows or columns that are missing or malformed, in one sentence.
+        """
+        parts = find_parts(self._found(self.path), self.target)
+        total = len(parts)
+        size = max(1, min(BLOCK_ROWS, total // LEAST_BLOCKS))
+        trained = np.ones(-(-total // size), dtype=bool)
+        if self.test_path is None:
+            trained[self._test_blocks(total, size, str(self.path))] = False
+        blocks = np.flatnonzero(trained)
+        num_train = len(blocks) * size - (-total % size if trained[-1] else 0)
+        if num_train < 2:
+            raise DataError(f"{self.path} has {num_train} training rows, expected 2 or more")
+        generator = np.random.Generator(np.random.PCG64(self.split_seed))
+        sample = _drawn(num_train, self.sample_rows, generator)
+        sample = blocks[sample // size] * size + sample % size
+        held_out = np.flatnonzero(~trained)
+        test = (held_out[:, None] * size + np.arange(size)).ravel()
+        test = test[test < total]
+        keep = np.sort(np.concatenate([sample, test]))
+        found = survey(parts, trained, size, keep, task)
+        coding, scaler, labels = self._coding(parts, found, task)
+        self._warn(parts, found)
+        in_memory = torch.from_numpy(coding(found.kept))
+        in_test = np.isin(keep, test)
+        sampled, tested = (
+            in_memory[torch.from_numpy(np.flatnonzero(rows))] for rows in (~in_test, in_test)
+        )
+        checksums = {"stream": found.checksum}
+        if self.test_path is not None:
+            tested, checksums["test"] = self._own_test(parts, coding, task)
+        room = max(2, -(-self.buffer_rows // size))
+        cache = BlockCache(
+            parts,
+            coding,
+            blocks,
+            size,
+            num_train,
+            # a piece of NEAR_BLOCKS blocks that begins inside one lies in one more
+            min(len(blocks), room + -(-room // NEAR_BLOCKS)),
+            torch.float64,
+        )
+        d = parts.num_inputs
+        targets = d if len(parts.target_names) == 1 else slice(d, parts.width)
+        several = parts.target_names if len(parts.target_names) > 1 else ()
+        return Dataset(
+            name=Path(self.path).stem,
+            split=self.split,
+            task=task,
+            train_x=cast(Tensor, StreamedRows(cache, slice(0, d))),
+            train_y=cast(Tensor, StreamedRows(cache, targets)),
+            test_x=tested[:, :d],
+            test_y=tested[:, targets],
+            scaler=scaler,
+            input_names=parts.input_names,
+            target_name=", ".join(parts.target_names),
+            labels=labels,
+            checksums=checksums,
+            target_names=several,
+            sample=(sampled[:, :d], sampled[:, targets]),
+            facts={
+                "rows": total,
+                "train_rows": num_train,
+                "test_rows": len(tested),
+                "sample_rows": len(sampled),
+                "file_mib": total * parts.row_bytes / 2**20,
+                "file_rows_per_second": total / max(found.read_seconds, 1e-9),
+            },
+        )
+
+    def _found(self, path: str) -> Path:
+        given = Path(path).expanduser()
+        return given if self.root is None else Path(self.root).expanduser() / given
+
+    def _test_blocks(self, rows: int, size: int, where: str) -> NDArray[np.int64]:
+        """Numbers of the blocks that are tested: of the fold, as many as hold the rows asked."""
+        folds, blocks = round(1.0 / self.test_fraction), -(-rows // size)
+        if not 0 <= self.split < folds:
+            raise DataError(
+                f"split={self.split} does not exist: {where} has {folds} splits, 0 to {folds - 1}"
+            )
+        if blocks < max(folds, 3):
+            raise DataError(
+                f"{where} has {rows} rows, fewer than the {max(folds, 3)} that {folds} splits "
+                "need; add rows or give test_path="
+            )
+        order = np.random.Generator(np.random.PCG64(self.split_seed)).permutation(blocks)
+        fold = np.array_split(order, folds)[self.split]
+        return fold[: max(1, self.max_test_rows // size)]
+
+    def _own_test(self, parts: Parts, coding: Coding, task: Task) -> tuple[Tensor, str]:
+        """Rows of the files that are only tested, coded like training, and their checksum."""
+        assert self.test_path is not None
+        target = self.target
+        if isinstance(target, str) and target.endswith(".npy"):
+            raise DataError(
+                f"test_path={self.test_path} needs the layout of path=, and target={target} names "
+                "a single file; put inputs and targets in folders, as x.npy and y.npy"
+            )
+        own = find_parts(self._found(self.test_path), target)
+        if (own.num_inputs, own.width) != (parts.num_inputs, parts.width):
+            raise DataError(
+                f"{self.test_path} has {own.num_inputs} inputs and {own.width} columns, "
+                f"{self.path} has {parts.num_inputs} and {parts.width}; expected the same"
+            )
+        generator = np.random.Generator(np.random.PCG64(self.split_seed))
+        keep = _drawn(len(own), self.max_test_rows, generator)
+        none = np.zeros(-(-len(own) // BLOCK_ROWS), dtype=bool)
+        found = survey(own, none, BLOCK_ROWS, keep, task)
+        if coding.labels is not None:
+            unknown = np.setdiff1d(found.values, coding.labels)
+            if len(unknown):
+                raise DataError(
+                    f"{self.test_path}: the target takes {unknown[0]:g}, which no row of "
+                    f"{self.path} has"
+                )
+        return torch.from_numpy(coding(found.kept)), found.checksum
+
+    def _coding(
+        self, parts: Parts, found: Survey, task: Task
+    ) -> tuple[Coding, Standardiser, tuple[float, ...]]:
+        """How numbers are coded, the same as a standardiser, and the labels of classes."""
+        d, outputs = parts.num_inputs, len(parts.target_names)
+        mean, std = found.mean.copy(), found.std.copy()
+        if task != "regression":
+            mean[d:], std[d:] = 0.0, 1.0
+            if outputs > 1:
+                raise DataError(
+                    f"{self.path} has {outputs} targets, and a likelihood of classes or counts "
+                    "takes one; choose another likelihood="
+                )
+        scaler = Standardiser(d, outputs)
+        scaler.input_mean.copy_(torch.from_numpy(mean[:d]))
+        scaler.input_scale.copy_(torch.from_numpy(std[:d]))
+        scaler.target_mean.copy_(torch.from_numpy(mean[d:]).view_as(scaler.target_mean))
+        scaler.target_scale.copy_(torch.from_numpy(std[d:]).view_as(scaler.target_scale))
+        if task not in ("binary", "multiclass"):
+            return Coding(mean, std), scaler, ()
+        values = Table(
+            name=str(self.path),
+            x=np.zeros((len(found.values), 1)),
+            y=found.values,
+            input_names=("x1",),
+            target_name=parts.target_names[0],
+            origin=str(self.path),
+        )
+        codes, labels = encode_targets(values, task)
+        return Coding(mean, std, found.values, codes), scaler, labels
+
+    def _warn(self, parts: Parts, found: Survey) -> None:
+        names = (*parts.input_names, *parts.target_names)
+        warn_of_constants(str(self.path), names, parts.num_inputs, found.constant)
+
+
+def _drawn(rows: int, most: int, generator: np.random.Generator) -> NDArray[np.int64]:
+    """Ascending numbers of at most ``most`` different rows, drawn uniformly; all of them if few."""
+    if rows <= most:
+        return np.arange(rows)
+    return np.unique(generator.integers(0, rows, most))

@@ -1,0 +1,155 @@
+"""One pass over a stream before training: is every number sound, and what are the statistics?
+
+Statistics come from all training rows, not from a sample: the pass has to be made anyway, since a
+number that is missing in row nine million should be told before training rather than after an hour
+of it, and since a resumed run must know the data again by their checksum. It keeps nothing that
+grows with the stream.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpx.data.labels import Task
+from gpx.data.standardiser import EPS, SAFE
+from gpx.data.stream.parts import Parts
+from gpx.errors import DataError
+
+CHUNK_BYTES = 2**22
+"""Bytes of the files that are looked at together."""
+MOST_LABELS = 1000
+"""Different values of a target beyond which it is no class."""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What one pass has found.
+
+    Attributes:
+        mean, std (d + p,): of the training rows, inputs then targets; population standard
+            deviation, one for a constant column.
+        constant (d + p,): columns that are constant to rounding over the training rows.
+        kept (k, d + p): the rows that were asked for, as in the files.
+        values: different values of the target, ascending, where it is a class; otherwise empty.
+        checksum: SHA-256 of all rows.
+        read_seconds: time of reading alone.
+    """
+
+    mean: NDArray[np.float64]
+    std: NDArray[np.float64]
+    constant: NDArray[np.bool_]
+    kept: NDArray[np.float64]
+    values: NDArray[np.float64]
+    checksum: str
+    read_seconds: float
+
+
+def survey(
+    parts: Parts,
+    trained: NDArray[np.bool_],
+    block_rows: int,
+    keep: NDArray[np.int64],
+    task: Task,
+) -> Survey:
+    """Read all rows once, in their order.
+
+    Args:
+        parts: the files.
+        trained (blocks,): which blocks of ``block_rows`` rows statistics are taken of.
+        block_rows: rows of a block.
+        keep: ascending numbers of rows to hand back.
+        task: what the target is; of numbers no different values are collected.
+
+    Raises:
+        DataError: a number that is not finite or too large to be squared, a count that is none, or
+            too many classes: with file, row and column.
+
+    Cost: one reading of the files, O(d) operations a row; memory free of their length.
+    """
+    total, step = len(parts), max(1, CHUNK_BYTES // parts.row_bytes // block_rows) * block_rows
+    moments, digest, seconds = _Moments(parts.width), hashlib.sha256(), 0.0
+    kept, values = [], np.empty(0)
+    for start in range(0, total, step):
+        stop = min(start + step, total)
+        began = perf_counter()
+        raw = parts.read(start, stop)
+        seconds += perf_counter() - began
+        digest.update(np.ascontiguousarray(raw).data)
+        rows = raw.astype(np.float64)
+        _check(parts, rows, start, task)
+        if task in ("binary", "multiclass"):
+            values = np.union1d(values, rows[:, parts.num_inputs :])
+            if len(values) > MOST_LABELS:
+                raise DataError(
+                    f"{parts.place(start, parts.num_inputs)}: the target has taken more than "
+                    f"{MOST_LABELS} different values by then, which are no classes; choose another "
+                    "likelihood="
+                )
+        first, last = np.searchsorted(keep, (start, stop))
+        kept.append(rows[keep[first:last] - start])
+        counted = trained[np.arange(start, stop) // block_rows]
+        moments.add(rows if counted.all() else rows[counted])
+    mean, std, constant = moments.statistics()
+    return Survey(mean, std, constant, np.concatenate(kept), values, digest.hexdigest(), seconds)
+
+
+def _check(parts: Parts, rows: NDArray[np.float64], start: int, task: Task) -> None:
+    """Raise DataError where a number cannot be used, with its place."""
+    sound = np.abs(rows) <= SAFE  # False for NaN
+    if not sound.all():
+        row, column = map(int, np.argwhere(~sound)[0])
+        raise DataError(
+            f"{parts.place(start + row, column)}: found {rows[row, column]:g}, expected a finite "
+            f"number of at most {SAFE:g} in size"
+        )
+    if task == "count":
+        y = rows[:, parts.num_inputs]
+        bad = (y < 0) | (y != np.round(y))
+        if bad.any():
+            row = int(np.flatnonzero(bad)[0])
+            raise DataError(
+                f"{parts.place(start + row, parts.num_inputs)}: found {y[row]:g}, expected a count "
+                "(0, 1, 2, ...); choose another likelihood= for other targets"
+            )
+
+
+class _Moments:
+    """Mean, spread and range of columns, chunk by chunk.
+
+    Source: Chan, Golub and LeVeque 1979, the merging of two samples.
+    """
+
+    def __init__(self, width: int) -> None:
+        self.count = 0
+        self.mean, self.squares = np.zeros(width), np.zeros(width)
+        self.low, self.high = np.full(width, np.inf), np.full(width, -np.inf)
+
+    def add(self, rows: NDArray[np.float64]) -> None:
+        """Take rows (b, width) in."""
+        count = len(rows)
+        if not count:
+            return
+        mean = rows.mean(0)
+        gap, whole = mean - self.mean, self.count + count
+        self.squares += np.square(rows - mean).sum(0) + gap**2 * (self.count * count / whole)
+        self.mean += gap * (count / whole)
+        self.count = whole
+        self.low = np.minimum(self.low, rows.min(0))
+        self.high = np.maximum(self.high, rows.max(0))
+
+    def statistics(self) -> tuple[NDArray[np.float64], NDArray[Any], NDArray[np.bool_]]:
+        """Mean, standard deviation and constancy, by the rules of ``Standardiser``."""
+        if not self.count:
+            return self.mean, np.ones_like(self.mean), np.zeros(len(self.mean), bool)
+        largest = np.maximum(np.abs(self.low), np.abs(self.high))
+        std = np.sqrt(self.squares / self.count)
+        # the square of a very small spread may be zero
+        constant = ((self.high - self.low) <= EPS * largest) | (std == 0)
+        mean = np.where(constant, self.low, self.mean)
+        return mean, np.where(constant, 1.0, std), constant

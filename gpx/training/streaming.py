@@ -1,0 +1,93 @@
+"""Runs whose training rows lie in files: what can be trained so, and what a run tells of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, cast
+
+from omegaconf import DictConfig
+from torch import Tensor
+
+from gpx.data import Dataset
+from gpx.data.stream.rows import StreamedRows
+from gpx.errors import ConfigError
+from gpx.methods.base.optimizer import Optimizer
+from gpx.models import Model
+from gpx.objectives import Objective
+from gpx.training.config import TrainerConfig
+from gpx.training.trainer import FitResult
+
+INSTEAD = (
+    "use approx=svgp, approx=swsgp or approx=qsgp optimizer=qsgp, or data that fit in memory "
+    "(data=npz)"
+)
+
+
+def settle_streamed(
+    config: DictConfig,
+    options: TrainerConfig,
+    model: Model,
+    objective: Objective,
+    say: Callable[[str], None],
+) -> TrainerConfig:
+    """The trainer's options for rows in files, written to ``config`` too.
+
+    Args:
+        config: of the run.
+        options: of the trainer.
+        model, objective: to be trained.
+        say: takes lines for the user.
+
+    Raises:
+        ConfigError: model or objective need all rows at once, or a certificate was asked for.
+    """
+    for part in (model, objective):
+        if not part.streams:
+            raise ConfigError(
+                f"data=stream reads its rows in batches, and {type(part).__name__} needs all "
+                f"training rows at once; {INSTEAD}"
+            )
+    if options.certify:
+        raise ConfigError(
+            "trainer.certify=true needs all training rows at once, which data=stream does not "
+            "have; set trainer.certify=false"
+        )
+    if options.eval_every is None:
+        config.trainer.eval_every = 0
+        say(
+            "trainer.eval_every=0: test metrics at the end only, since a posterior may read all "
+            "rows of the stream"
+        )
+        return replace(options, eval_every=0)
+    return options
+
+
+def require_streams(optimizer: Optimizer) -> None:
+    """Raise ConfigError where an optimiser works on all training rows at once."""
+    if not optimizer.streams:
+        raise ConfigError(
+            f"data=stream reads its rows in batches, and optimizer={type(optimizer).__name__}() "
+            f"works on all training rows at once; {INSTEAD}"
+        )
+
+
+def streaming_facts(data: Dataset, x: Tensor, batch_size: int, fit: FitResult) -> dict[str, Any]:
+    """Rows, and rows per second of training and of reading, for metrics.json.
+
+    Args:
+        data: with its rows in files.
+        x (n, d): the training inputs as they were trained on.
+        batch_size: rows of a step, where there are as many.
+        fit: what training took.
+    """
+    rows = fit.steps * min(batch_size, data.num_train)
+    record = cast(StreamedRows, x).cache.record
+    seconds = max(fit.seconds - fit.seconds_of_start, 1e-9)
+    return {f"data.{name}": value for name, value in data.facts.items()} | {
+        "train.rows_per_second": rows / seconds,
+        "train.rows_seen": rows,
+        # of this session: training, the posterior and the final evidence
+        "data.batch_rows_read": record.rows,
+        "data.batch_read_seconds": record.seconds,
+    }
