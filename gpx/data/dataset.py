@@ -15,7 +15,6 @@ from torch import Tensor
 from gpx.data.labels import Task, encode_targets
 from gpx.data.source import DataSource
 from gpx.data.standardiser import Standardiser
-from gpx.data.table import Table
 
 logger = logging.getLogger(__name__)
 

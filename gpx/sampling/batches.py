@@ -33,6 +33,25 @@ def batch_order(x: Tensor | LazyRows, batch_size: int, seed: int) -> BatchOrder:
     return Batches(x.shape[0], batch_size, seed, x.device)
 
 
+def some_rows(x: Tensor | LazyRows, count: int, generator: torch.Generator | None) -> Tensor:
+    """Numbers of ``count`` different rows, drawn uniformly, on the device of x (n, d).
+
+    Args:
+        x (n, d): rows to choose from; of rows in files no permutation is made, which would take 8
+            bytes of every row.
+        count: at most n.
+        generator: on the device of x.
+    """
+    total = x.shape[0]
+    if not isinstance(x, LazyRows) or 2 * count > total:
+        return torch.randperm(total, generator=generator, device=x.device)[:count]
+    chosen: dict[int, None] = {}  # in the order drawn; a row drawn again is drawn anew
+    while len(chosen) < count:
+        drawn = torch.randint(total, (count,), generator=generator, device=x.device)
+        chosen |= dict.fromkeys(drawn.tolist())
+    return torch.tensor(list(chosen)[:count], device=x.device)
+
+
 class Batches:
     """Rows of step t: a slice of a fresh random permutation per epoch.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -131,7 +131,7 @@ class Model(DataSized, ABC):
     note = ""
     """What is worth saying of the last data-dependent choice; for the console."""
 
-    streams: ClassVar[bool] = False
+    streams: bool = False
     """Whether it is trained and conditioned on rows that are read from files a few at a time
     (``gpx.lazy_rows.LazyRows`` in the place of x and y)."""
 

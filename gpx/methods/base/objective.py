@@ -73,7 +73,7 @@ class Objective(DataSized, Generic[ModelT], ABC):
     batching: ClassVar[Batching] = "full"
     kind: ClassVar[Kind] = "exact"
     models: ClassVar[tuple[type, ...]] = (Model,)
-    streams: ClassVar[bool] = False
+    streams: bool = False
     """Whether all training data may be ``gpx.lazy_rows.LazyRows``, read from files in batches."""
     made_for: ClassVar[str] = ""
     """A public model that has what it asks for, for people."""

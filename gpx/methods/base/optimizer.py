@@ -87,7 +87,7 @@ class Optimizer(ABC):
     """What to try when the loss is no number any more."""
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Likelihood,)
     """Likelihoods of the models that it trains."""
-    streams: ClassVar[bool] = False
+    streams: bool = False
     """Whether it asks for a few rows at a time, so that they may lie in files."""
     ends_rounds = False
     """Whether it knows when an optimisation has ended, so that a model can move to a new start."""

@@ -67,6 +67,7 @@ class SWSGP(Model):
     Source: Tran thesis, section 4.3 and algorithm 2.
     """
 
+    streams = True
     kernel: Kernel
     mean: Mean
     likelihood: Likelihood

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError
+from gpx.lazy_rows import LazyRows
 from gpx.likelihoods.base import Likelihood
 from gpx.methods.base.objective import Evidence, Kind, Objective
 from gpx.methods.base.step_count import StepCount
@@ -54,11 +55,12 @@ class SWSGPObjective(StepCount, Objective[Local]):
         ConfigError: sizes out of range, or an unknown scope.
 
     Cost: B H^3 operations a step, and B M kernel entries where Z is learned; memory n H for the
-    table of neighbours where it is not.
+    table of neighbours where it is not (B M kernel entries, and no table, for rows in files).
     Source: Tran thesis, section 4.3 and algorithm 2.
     """
 
     batching = "minibatch"
+    streams = True
     kind = "estimate"
     models = (Local,)
     made_for = "SWSGP"
@@ -87,11 +89,16 @@ class SWSGPObjective(StepCount, Objective[Local]):
     def prepare(
         self, model: Local, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> None:
-        """Find the neighbours of all data, where inducing points are not learned."""
+        """Find the neighbours of all data, where inducing points are not learned.
+
+        Of rows in files no table is kept: their neighbours are found batch by batch.
+        """
         check_num_data(self.total, x)
         self._fill_table(model, x)
 
     def _fill_table(self, model: Local, x: Tensor) -> None:
+        if isinstance(x, LazyRows):
+            return
         if not model.inducing.requires_grad and self.scope == "point":
             self.table = model.nearest(x).int()
 

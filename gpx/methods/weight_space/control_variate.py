@@ -17,6 +17,7 @@ from gpx.methods.weight_space.block_sampling import multiplicity
 from gpx.methods.weight_space.group_solves import ROW_CHUNK
 from gpx.methods.weight_space.mean_field import MeanFieldWeights
 from gpx.methods.weight_space.tracked_product import corrected_form, correction_direction
+from gpx.sampling.batches import some_rows
 
 Coefficient = float | Literal["auto"]
 MAX_DRIFT = 1e-3
@@ -112,8 +113,7 @@ class ControlVariate(StepCount, DataSized):
         """
         if self.rows == 0:
             return
-        chosen = torch.randperm(x.shape[0], generator=generator, device=x.device)[: self.rows]
-        self.support = x[chosen]
+        self.support = x[some_rows(x, self.rows, generator)]
         self.hyperparameters = flat_parameters(basis)
         self.moments = torch.zeros(5, dtype=torch.float64, device=x.device)
         self._basis = []

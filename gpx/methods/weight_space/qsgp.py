@@ -70,6 +70,8 @@ class QSGP(WeightSpaceModel):
     Source: Evans and Nair 2020 (QSGP); Rahimi and Recht 2007; the exact starts are ours.
     """
 
+    streams = True
+
     def __init__(
         self,
         kernel: nn.Module,

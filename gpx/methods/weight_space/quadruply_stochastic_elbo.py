@@ -127,6 +127,7 @@ class QuadruplyStochasticELBO(Objective[WeightsOnBasis]):
         rows = min(DEFAULT_SUPPORT_ROWS, num_data) if support_rows is None else support_rows
         self.control = ControlVariate(rows, coefficient, drift_interval)
         self.snapshot = snapshot
+        self.streams = not snapshot  # which needs sums over all rows
         self.refresh = refresh
         for name in self.data_sized:
             self.register_buffer(name, torch.zeros(0, 0))
