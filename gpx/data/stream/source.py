@@ -15,7 +15,8 @@ from gpx.data.dataset import Dataset, warn_of_constants
 from gpx.data.labels import Task, encode_targets
 from gpx.data.source import DataSource, check_seed
 from gpx.data.standardiser import Standardiser
-from gpx.data.stream.parts import Parts, Target, find_parts
+from gpx.data.stream.layout import find_parts
+from gpx.data.stream.parts import Parts, Target
 from gpx.data.stream.rows import NEAR_BLOCKS, BlockCache, Coding, StreamedRows
 from gpx.data.stream.survey import Survey, survey
 from gpx.data.table import Table
@@ -30,7 +31,7 @@ LEAST_BLOCKS = 64
 
 
 class Stream(DataSource):
-    """Rows of .npy files, read in batches: memory does not grow with their number.
+    """Rows of .npy or Parquet files, read in batches: memory does not grow with their number.
 
     The stream is cut into blocks of 256 rows that follow one another. A fold of the split is a
     random tenth of the blocks, of which at most ``max_test_rows`` rows are tested; the rest of the
@@ -46,9 +47,9 @@ class Stream(DataSource):
     rows).
 
     Args:
-        path: of a .npy file or a folder of them; see ``gpx.data.stream.parts.find_parts``.
-        target: number of the target's column or a list of several; a .npy file of targets beside
-            ``path``; None: the last column, or y of pairs.
+        path: of a .npy file or a folder of them; see ``gpx.data.stream.layout.find_parts``.
+        target: number of the target's column, in Parquet files its name too, or a list of several;
+            a .npy file of targets beside ``path``; None: the last column, or y of pairs.
         test_path: files of their own to test on, laid out like ``path``; None: a fold of blocks.
         max_test_rows: rows of the test set in memory, at most.
         sample_rows: random training rows in memory, at most: hyperparameters, inducing points and

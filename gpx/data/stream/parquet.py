@@ -1,0 +1,139 @@
+"""Parquet files of a stream, unpacked once into arrays that rows can be read from.
+
+Rows of a Parquet file are packed column by column in groups of up to a million, and to have one of
+them a whole group is unpacked: batches of rows from all over the file would unpack it again and
+again. So each file is unpacked once, some rows at a time, into an array in the cache folder, which
+takes 4 or 8 bytes of disk per number and stays there for further runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpx.atomic_file import atomic_file
+from gpx.cache_folder import cache_folder
+from gpx.data.stream.array_file import ArrayFile
+from gpx.data.stream.parts import Part, Parts, Target
+from gpx.errors import BackendUnavailable, DataError
+
+logger = logging.getLogger(__name__)
+
+UNPACKED_ROWS = 65_536
+"""Rows in memory at a time."""
+SINGLE = ("float", "halffloat", "int8", "int16", "uint8", "uint16", "bool")
+"""Arrow's names of the types that float32 holds exactly."""
+DOUBLE = ("double", "int32", "int64", "uint32", "uint64")
+"""Those that are kept in float64."""
+
+
+def parquet_parts(files: Sequence[Path], target: Target) -> Parts:
+    """Parts made of Parquet files, whose columns have names.
+
+    Args:
+        files: in their order.
+        target: name or number of the target's column, or a list of several; None: the last.
+
+    Raises:
+        BackendUnavailable: the package pyarrow is missing.
+        DataError: a damaged file, columns that differ from part to part or hold no numbers, or no
+            such target.
+
+    Cost: one reading of files that were not unpacked before.
+    """
+    opened = [_open(file) for file in files]
+    names = list(opened[0].schema_arrow.names)
+    for file, content in zip(files, opened, strict=True):
+        own = list(content.schema_arrow.names)
+        if own != names:
+            odd = sorted(set(own) ^ set(names))
+            which = f"{odd[0]!r} is in one of them only" if odd else "their order differs"
+            raise DataError(
+                f"{file} and {files[0]} have different columns ({which}): all parts of a stream "
+                "have the same"
+            )
+    targets = _target_columns(files[0], names, target)
+    inputs = [name for name in names if name not in targets]
+    if not inputs:
+        raise DataError(f"{files[0]} has no column beside target={target}, expected inputs")
+    order = [*inputs, *targets]
+    parts = [
+        Part(_unpacked(file, content, order), shown=file)
+        for file, content in zip(files, opened, strict=True)
+    ]
+    return Parts(parts, len(inputs), inputs, targets)
+
+
+def _open(path: Path) -> Any:
+    try:
+        from pyarrow import parquet  # optional
+    except ImportError as error:
+        raise BackendUnavailable(
+            f"{path} is a Parquet file, and the package pyarrow, which reads it, is missing: "
+            "pip install pyarrow, or write the rows with numpy.save"
+        ) from error
+    try:
+        return parquet.ParquetFile(path)
+    except Exception as error:  # the reader can raise anything on foreign bytes
+        raise DataError(f"{path} is no Parquet file, or is damaged or cut short") from error
+
+
+def _target_columns(path: Path, names: list[str], target: Target) -> list[str]:
+    asked = [-1] if target is None else [target] if isinstance(target, (int, str)) else list(target)
+    found = []
+    for column in asked:
+        if isinstance(column, int) and -len(names) <= column < len(names):
+            column = names[column]
+        if column not in names:
+            near = get_close_matches(str(column), names, n=3, cutoff=0.5)
+            hint = f"nearest: {', '.join(near)}" if near else f"columns: {', '.join(names[:12])}"
+            raise DataError(f"{path} has no column {column!r}; {hint}")
+        found.append(str(column))
+    if len(set(found)) < len(found):
+        raise DataError(f"{path}: target={target} names a column twice")
+    return found
+
+
+def _unpacked(path: Path, content: Any, columns: list[str]) -> ArrayFile:
+    """The array of a file, written where it is not there yet."""
+    kinds = {name: str(content.schema_arrow.field(name).type) for name in columns}
+    for name, kind in kinds.items():
+        if kind not in (*SINGLE, *DOUBLE):
+            raise DataError(f"{path}: column {name!r} has the type {kind}, expected real numbers")
+    about = path.stat()
+    key = f"{path.resolve()}|{about.st_size}|{about.st_mtime_ns}|{columns}"
+    folder = cache_folder() / "streams"
+    kept = folder / f"{path.stem}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.npy"
+    if kept.exists():
+        return ArrayFile.of(kept)
+    rows = content.metadata.num_rows
+    dtype = np.float32 if all(kind in SINGLE for kind in kinds.values()) else np.float64
+    logger.info("%s: %d rows are unpacked into %s", path, rows, kept)
+    header = {
+        "descr": np.lib.format.dtype_to_descr(np.dtype(dtype)),
+        "fortran_order": False,
+        "shape": (rows, len(columns)),
+    }
+    done = 0
+    with atomic_file(kept) as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        try:
+            for batch in content.iter_batches(UNPACKED_ROWS, columns=columns):
+                block = np.empty((batch.num_rows, len(columns)), dtype=dtype)
+                for place, name in enumerate(columns):
+                    # nulls become NaN, which the survey of the stream refuses with their row
+                    block[:, place] = batch.column(name).to_numpy(zero_copy_only=False)
+                file.write(block.tobytes())
+                done += len(block)
+        except OSError as error:
+            # a full disk has a number, a damaged page of the file has none
+            if error.errno is not None:
+                raise
+            raise DataError(f"{path} is damaged after row {done}: {error}") from error
+    return ArrayFile.of(kept)
