@@ -16,7 +16,7 @@ BOUND = ("seed", "data", "kernel", "mean", "likelihood", "approx")
 """Groups that a checkpoint is only good for as they were; of ``trainer``, the dtype."""
 STEERING = ("objective", "optimizer", "trainer")
 """Groups that may change from one session of a run to the next, which is said."""
-WHEREABOUTS = ("data.path", "data.root", "data.mask", "data.base_url")
+WHEREABOUTS = ("data.path", "data.test_path", "data.root", "data.mask", "data.base_url")
 """Where data lie: they may be moved, and checksums know them again."""
 
 

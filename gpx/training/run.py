@@ -306,7 +306,9 @@ def _with_facts(config: DictConfig, data: Dataset) -> DictConfig:
         "num_outputs": data.num_outputs,
         "num_classes": data.num_classes,
     }
-    for name in ("path", "root"):  # a run is resumed from any folder
+    # a run is resumed from any folder; where root is given, paths start from it
+    rooted = isinstance(filled.data.get("root"), str)
+    for name in ("root",) if rooted else ("path", "test_path"):
         if isinstance(filled.data.get(name), str):
             filled.data[name] = str(Path(filled.data[name]).expanduser().resolve())
     return filled

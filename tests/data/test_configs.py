@@ -15,7 +15,14 @@ from gpx.data.uci_sets import ALIASES, UCI_SETS
 
 FOLDER = Path(__file__).parents[2] / "configs"
 NAMES = sorted(path.stem for path in (FOLDER / "data").glob("*.yaml"))
-MANDATORY = {"csv": "path", "npz": "path", "uci": "name", "grid": "path", "frames": "path"}
+MANDATORY = {
+    "csv": "path",
+    "npz": "path",
+    "stream": "path",
+    "uci": "name",
+    "grid": "path",
+    "frames": "path",
+}
 
 
 def composed(name: str, *overrides: str) -> DictConfig:
