@@ -3,11 +3,11 @@
     python scripts/bench_stream.py                       # 10^6 and 10^7 rows, a few minutes
     python scripts/bench_stream.py --rows 1e6 1e7 1e8    # 4 GB of files under the temporary folder
 
-For each number of rows it writes files of 8 inputs and a target (float32), trains ``approx=svgp`` on
-them in a process of its own, and removes them. The table has the peak memory of that process, rows
-per second of the training steps (wall time) beside those of reading the file in order, and the processor
-seconds of the whole run, which reads all rows
-for its statistics, its posterior and its evidence besides its batches.
+For each number of rows it writes files of 8 inputs and a target (float32), trains ``approx=svgp``
+on them in a process of its own, and removes them. The table has the peak memory of that process,
+rows per second of the training steps (wall time) beside those of reading the file in order, and the
+processor seconds of the whole run, which reads all rows for its statistics, its posterior and its
+evidence besides its batches.
 """
 
 from __future__ import annotations

@@ -129,17 +129,10 @@ class Stream(DataSource):
         checksums = {"stream": found.checksum}
         if self.test_path is not None:
             tested, checksums["test"] = self._own_test(parts, coding, task)
-        room = max(2, -(-self.buffer_rows // size))
-        cache = BlockCache(
-            parts,
-            coding,
-            blocks,
-            size,
-            num_train,
-            # a piece of NEAR_BLOCKS blocks that begins inside one lies in one more
-            min(len(blocks), room + -(-room // NEAR_BLOCKS)),
-            torch.float64,
-        )
+        pieces = -(-self.buffer_rows // (NEAR_BLOCKS * size))
+        # a piece of NEAR_BLOCKS blocks that begins inside one lies in one more
+        room = pieces * (NEAR_BLOCKS + 1)
+        cache = BlockCache(parts, coding, blocks, size, num_train, room, torch.float64)
         d = parts.num_inputs
         targets = d if len(parts.target_names) == 1 else slice(d, parts.width)
         several = parts.target_names if len(parts.target_names) > 1 else ()
