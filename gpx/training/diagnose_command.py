@@ -125,6 +125,11 @@ def _training_data(config: DictConfig, folder: RunFolder) -> Dataset:
         raise CheckpointError(f"{folder.config} names no data, so nothing can be certified")
     require_known_server(config, folder.config)
     data = load_data(build(config, "data"), task="regression")
+    if data.sample is not None:
+        raise ConfigError(
+            f"{folder.path} was trained on rows in files (data=stream), and a certificate needs all "
+            "of them at once; compare its test metrics with those of a run on a part of the rows"
+        )
     if folder.read_environment() is None:
         raise CheckpointError(
             f"{folder.environment} is missing, which says what data the run was trained on: "

@@ -263,7 +263,8 @@ def test_paths_and_targets_that_are_not_there(tmp_path, pairs):
     assert "one.npy has one column" in said(tmp_path / "one.npy")
     assert "5 rows, fewer than the 10" in said(tmp_path / "few.npy")
     assert "split=10 does not exist" in said(pairs, split=10)
-    assert "t.npy has 2 inputs" not in said(pairs, test_path=str(tmp_path / "few.npy"))
+    few = str(tmp_path / "few.npy")
+    assert f"{few} has 1 inputs and 2 columns, {pairs} has 3 and 4" in said(pairs, test_path=few)
 
 
 def test_targets_that_are_no_classes_or_counts(pairs):

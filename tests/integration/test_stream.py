@@ -11,6 +11,7 @@ from gpx.objectives import SVGPELBO, QuadruplyStochasticELBO, SWSGPObjective
 from gpx.sampling.batches import batch_order
 from gpx.training import RunFolder, resume, run
 from gpx.training.build import build_model
+from gpx.training.diagnose_command import _training_data
 from gpx.training.interrupt import Interrupted
 from gpx.training.session import Session
 
@@ -179,9 +180,28 @@ def test_batches_of_files_estimate_the_evidence(composed, folder):
         batch_size=64,
         generator=torch.Generator().manual_seed(2),
     )
-    exact = objective.evidence(network, x, y, generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        exact = objective.evidence(network, x, y, generator=torch.Generator().manual_seed(3))
     error = found.facts["evidence_standard_error"]
     assert found.facts["evidence_batches"] == batch_order(data.train_x, 64, seed=0).per_epoch > 20
     assert 0 < error < 0.1 * abs(float(exact.value))
     # rows are drawn without replacement, so the error is over-stated: false alarm below 1e-6
     assert abs(float(found.value - exact.value)) < 5 * error
+
+
+def test_a_finished_run_is_not_certified(start, tmp_path):
+    start(*MODELS["svgp"], "trainer.baselines=false")
+    folder = RunFolder(tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"trained on rows in files .* a certificate needs all"):
+        _training_data(folder.read_config(), folder)
+
+
+def test_a_path_below_a_root_is_found_again(start, tmp_path, folder, monkeypatch):
+    def stop(session):
+        session.save()
+        raise Interrupted(2)
+
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        patch.setattr(Session, "end_step", stop)
+        start(*MODELS["svgp"], f"data.root={tmp_path}", f"data.path={folder.name}")
+    assert resume(tmp_path / "run")["data.rows"] == ROWS
