@@ -183,5 +183,5 @@ def warn_of_constants(
         logger.warning(
             "%s: constant over the training rows, so centred but not scaled: the target %r",
             where,
-            names[num_inputs + target],
+            names[num_inputs + int(target)],
         )

@@ -127,8 +127,8 @@ def _training_data(config: DictConfig, folder: RunFolder) -> Dataset:
     data = load_data(build(config, "data"), task="regression")
     if data.sample is not None:
         raise ConfigError(
-            f"{folder.path} was trained on rows in files (data=stream), and a certificate needs all "
-            "of them at once; compare its test metrics with those of a run on a part of the rows"
+            f"{folder.path} was trained on rows in files (data=stream), and a certificate needs "
+            "all of them at once; compare its test metrics with those of a run on a part of them"
         )
     if folder.read_environment() is None:
         raise CheckpointError(

@@ -184,8 +184,8 @@ def test_batches_of_files_estimate_the_evidence(composed, folder):
         exact = objective.evidence(network, x, y, generator=torch.Generator().manual_seed(3))
     error = found.facts["evidence_standard_error"]
     assert found.facts["evidence_batches"] == batch_order(data.train_x, 64, seed=0).per_epoch > 20
-    assert 0 < error < 0.1 * abs(float(exact.value))
-    # rows are drawn without replacement, so the error is over-stated: false alarm below 1e-6
+    assert 0 < error < 0.05 * float(exact.parts["fit"])
+    # 28 batches, without replacement, which over-states the error: false alarm below 1e-4
     assert abs(float(found.value - exact.value)) < 5 * error
 
 
@@ -201,7 +201,8 @@ def test_a_path_below_a_root_is_found_again(start, tmp_path, folder, monkeypatch
         session.save()
         raise Interrupted(2)
 
-    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+    with monkeypatch.context() as patch:
         patch.setattr(Session, "end_step", stop)
-        start(*MODELS["svgp"], f"data.root={tmp_path}", f"data.path={folder.name}")
+        with pytest.raises(Interrupted):
+            start(*MODELS["svgp"], f"data.root={tmp_path}", f"data.path={folder.name}")
     assert resume(tmp_path / "run")["data.rows"] == ROWS

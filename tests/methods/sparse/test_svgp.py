@@ -117,6 +117,17 @@ def test_refit_predicts_with_the_optimal_q_and_leaves_the_model_alone():
     torch.testing.assert_close(posteriors[False].mean, model.marginals(x).mean.detach())
 
 
+def test_refit_adds_up_what_chunks_of_rows_give(monkeypatch):
+    x, y = _regression()
+    model = _model()
+    model.initialise(x, y, generator=_generator())
+    whole = model.condition(x, y).predict(x)
+    monkeypatch.setattr("gpx.methods.sparse.svgp.SUMS_CHUNK", 7)
+    parts = model.condition(x, y).predict(x)
+    torch.testing.assert_close(parts.mean, whole.mean, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(parts.variance, whole.variance, rtol=1e-9, atol=1e-10)
+
+
 def test_the_posterior_says_whether_q_was_refitted():
     x, y = _regression()
     cases = (
