@@ -173,7 +173,7 @@ def warn_of_constants(
     """
     columns = np.flatnonzero(constant[:num_inputs])
     if len(columns):
-        named = ", ".join(f"{c + 1} ({names[c]!r})" for c in columns)
+        named = ", ".join(f"{c + 1} ({names[int(c)]!r})" for c in columns)
         logger.warning(
             "%s: constant over the training rows, so centred but not scaled: input column %s",
             where,
