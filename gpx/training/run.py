@@ -250,7 +250,7 @@ def _prepare(
             "likelihood=gaussian_outputs, which takes any number"
         )
     if data.sample is not None:
-        options = settle_streamed(config, options, model, objective, console.say)
+        options = settle_streamed(config, options, data, model, objective, console.say)
     train = (data.train_x.to(device, dtype), data.train_y.to(device, dtype))
     seen = data.in_memory  # the training rows themselves, or a sample of those that lie in files
     sample = (

@@ -27,6 +27,7 @@ INSTEAD = (
 def settle_streamed(
     config: DictConfig,
     options: TrainerConfig,
+    data: Dataset,
     model: Model,
     objective: Objective,
     say: Callable[[str], None],
@@ -36,11 +37,13 @@ def settle_streamed(
     Args:
         config: of the run.
         options: of the trainer.
+        data: with its rows in files.
         model, objective: to be trained.
         say: takes lines for the user.
 
     Raises:
-        ConfigError: model or objective need all rows at once, or a certificate was asked for.
+        ConfigError: model or objective need all rows at once, a certificate was asked for, or more
+            inducing points than the sample that they are chosen from has rows.
     """
     for part in (model, objective):
         if not part.streams:
@@ -52,6 +55,12 @@ def settle_streamed(
         raise ConfigError(
             "trainer.certify=true needs all training rows at once, which data=stream does not "
             "have; set trainer.certify=false"
+        )
+    points = min(config.approx.get("num_inducing") or 0, data.num_train)
+    if points > data.in_memory.num_train:
+        raise ConfigError(
+            f"approx.num_inducing={points} is above the {data.in_memory.num_train} rows of the "
+            f"sample that inducing points start at; raise data.sample_rows to {2 * points}"
         )
     if options.eval_every is None:
         config.trainer.eval_every = 0

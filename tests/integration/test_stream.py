@@ -130,6 +130,11 @@ def test_what_needs_all_rows_is_refused(start, tmp_path, options, who):
     assert not (tmp_path / "run").exists()
 
 
+def test_more_inducing_points_than_the_sample_has_rows(start):
+    with pytest.raises(ConfigError, match=r"num_inducing=200 is above the \d+ rows of the sample"):
+        start("approx=svgp", "approx.num_inducing=200", "data.sample_rows=100")
+
+
 def test_certificates_need_all_rows(start):
     with pytest.raises(ConfigError, match=r"trainer.certify=true needs all training rows at once"):
         start(*MODELS["svgp"], "trainer.certify=true")
