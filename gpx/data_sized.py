@@ -46,3 +46,24 @@ class DataSized(nn.Module):
             else:
                 setattr(self, name, fitting)
         super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+class InDoublePrecision(DataSized):
+    """Moves between devices, but what is ``data_sized`` or ``in_double`` stays in float64.
+
+    Attributes:
+        in_double: names of further buffers (or parameters) of this very module.
+    """
+
+    in_double: ClassVar[tuple[str, ...]] = ()
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        kept = {name: getattr(self, name).data for name in (*self.data_sized, *self.in_double)}
+        super()._apply(fn, recurse)
+        for name, value in kept.items():
+            here = getattr(self, name)
+            if isinstance(here, nn.Parameter):
+                here.data = value.to(here.device)
+            else:
+                setattr(self, name, value.to(here.device))
+        return self

@@ -29,6 +29,7 @@ FLOORS = [
         "methods.nearest",
         "methods.sparse_spectrum",
         "methods.experts",
+        "methods.direct",
     },
     {"models", "objectives"},
     {"diagnostics", "data"},

@@ -111,6 +111,12 @@ class SufficientStatistics:
         """Those of the same functions times sqrt(factor), factor ()."""
         return replace(self, gram=factor * self.gram, projected=factor.sqrt() * self.projected)
 
+    def of_standardised(self, scale: Tensor) -> SufficientStatistics:
+        """Those of function i times scale_i, scale (m,): what weights in units of it multiply."""
+        scale = scale.double()
+        gram = self.gram * scale * scale.unsqueeze(1)
+        return replace(self, gram=gram, projected=self.projected * scale)
+
 
 @torch.no_grad()
 def sufficient_statistics(

@@ -8,6 +8,9 @@ from gpx.methods.classification.model import ExpectationPropagationGP, LaplaceGP
 from gpx.methods.classification.sampled_model import SampledGP
 from gpx.methods.classification.sampled_posterior import SampledPosterior
 from gpx.methods.classification.site_posterior import SitePosterior
+from gpx.methods.direct.grids import NoiseGrid, WeightGrid
+from gpx.methods.direct.model import Direct
+from gpx.methods.direct.posterior import DirectPosterior
 from gpx.methods.eigenfunctions.model import GRIEF
 from gpx.methods.eigenfunctions.posterior import GRIEFPosterior
 from gpx.methods.exact.model import ExactGP, ExactPosterior
@@ -69,6 +72,8 @@ __all__ = [
     "CommitteePosterior",
     "EffectivePosterior",
     "EffectivePrior",
+    "Direct",
+    "DirectPosterior",
     "ExactGP",
     "ExactPosterior",
     "ExpectationPropagationGP",
@@ -92,6 +97,7 @@ __all__ = [
     "Model",
     "NearestPosterior",
     "NetworkProjection",
+    "NoiseGrid",
     "Posterior",
     "Projection",
     "QSGPInducing",
@@ -111,5 +117,6 @@ __all__ = [
     "TransductivePosterior",
     "Vecchia",
     "VecchiaPosterior",
+    "WeightGrid",
     "WeightPriors",
 ]

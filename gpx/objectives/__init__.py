@@ -4,6 +4,7 @@ from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.classification.laplace_evidence import LaplaceEvidence
 from gpx.methods.classification.propagation_evidence import EPEvidence
 from gpx.methods.classification.sampled_model import LatentLikelihood
+from gpx.methods.direct.elbo import DirectELBO
 from gpx.methods.eigenfunctions.objective import EigenfunctionEvidence
 from gpx.methods.exact.barely_biased_mll import BarelyBiasedMLL
 from gpx.methods.exact.exact_mll import ExactMLL
@@ -38,6 +39,7 @@ __all__ = [
     "CollapsedELBO",
     "EPEvidence",
     "EffectiveEvidence",
+    "DirectELBO",
     "EigenfunctionEvidence",
     "Evidence",
     "ExactMLL",

@@ -3,6 +3,7 @@
 from gpx.methods.base.own_steps import OwnSteps
 from gpx.methods.classification.elliptical_slice import EllipticalSlice
 from gpx.methods.experts.hard_cut import HardCut
+from gpx.methods.direct.ascent import CoordinateAscent
 from gpx.methods.reweighted.mala import MALA
 from gpx.methods.reweighted.relevance_vectors import RelevanceVectors
 from gpx.methods.weight_space.block_steps import BlockSteps
@@ -32,6 +33,7 @@ __all__ = [
     "BlockSteps",
     "ConstantInitialisation",
     "EllipticalSlice",
+    "CoordinateAscent",
     "FirstOrder",
     "Fitted",
     "HardCut",

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gpx.bases import Basis, basis_of
+from gpx.bases.fixed_functions import fix_functions
 from gpx.bases.grid_eigenfunctions.start import LEAST_NOISE, require_memory
 from gpx.bases.sufficient_statistics import sufficient_statistics
 from gpx.constraints import MARGIN, floor_of
@@ -23,7 +24,6 @@ from gpx.methods.reweighted.hyper_priors import HyperPriors, WeightPriors
 from gpx.methods.reweighted.options import Inference, check_options
 from gpx.methods.reweighted.orthogonal import ReflectedForm
 from gpx.methods.reweighted.posterior import ReweightedPosterior, relevant
-from gpx.methods.reweighted.start import fix_functions
 from gpx.methods.reweighted.state import ReweightedState, Structure
 from gpx.methods.reweighted.weights import CompressedStatistics
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gpx.bases.base import Basis
 from gpx.bases.sufficient_statistics import SufficientStatistics
-from gpx.data_sized import DataSized
+from gpx.data_sized import InDoublePrecision
 from gpx.methods.reweighted.interpolation import InterpolatedForm
 from gpx.methods.reweighted.orthogonal import OrthogonalForm, ReflectedForm
 from gpx.methods.reweighted.weights import (
@@ -61,7 +61,7 @@ def reweighted_form(
     return CovarianceForm(statistics)
 
 
-class ReweightedState(DataSized):
+class ReweightedState(InDoublePrecision):
     """Buffers that ``Reweighted`` and its posterior share, and the path they take to the weights.
 
     Attributes:
@@ -81,6 +81,7 @@ class ReweightedState(DataSized):
         "frame",
         "latent_sums",
     )
+    in_double = ("totals",)
     basis: Basis
     structure: Structure
     gram: Tensor
@@ -137,15 +138,7 @@ class ReweightedState(DataSized):
         return self.form.of_targets(sums[:-1], sums[-1])
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """Moves between devices, but sums, weights and samples stay in float64."""
-        kept = {name: getattr(self, name).data for name in (*self.data_sized, "totals")}
         super()._apply(fn, recurse)
-        for name, value in kept.items():
-            here = getattr(self, name)
-            if isinstance(here, nn.Parameter):
-                here.data = value.to(here.device)
-            else:
-                setattr(self, name, value.to(here.device))
         self._form = None
         return self
 

@@ -11,12 +11,13 @@ from torch import Tensor
 
 from gpx.backends import DEFAULT_BUDGET, row_chunks
 from gpx.bases.sufficient_statistics import WeightPosterior
+from gpx.data_sized import InDoublePrecision
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Posterior
 from gpx.methods.sparse_spectrum.spectrum import LearnedSpectrum
 
 
-class SparseSpectrumPosterior(Posterior):
+class SparseSpectrumPosterior(InDoublePrecision, Posterior):
     """Posterior process of ``SSGP`` and ``VSSGP``; needs no training data.
 
     f(x) = m(x) + phi(x)^T w with w ~ N(weights, B^{-1}), B = factor factor^T; features whose
@@ -49,14 +50,6 @@ class SparseSpectrumPosterior(Posterior):
     def num_inputs(self) -> int | None:
         """Columns of the inputs."""
         return self.spectrum.num_inputs
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """Moves between devices, but what was factorised stays in float64."""
-        kept = {name: getattr(self, name) for name in self.data_sized}
-        super()._apply(fn, recurse)
-        for name, value in kept.items():
-            setattr(self, name, value.to(getattr(self, name).device))
-        return self
 
     @property
     def _of_weights(self) -> WeightPosterior:

@@ -1,4 +1,4 @@
-"""Where regression on a re-weighted basis starts: the functions fixed, the data summed."""
+"""Where regression on fixed functions starts: the functions chosen for the data, the data summed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gpx.bases import Basis
+from gpx.bases.base import Basis
 from gpx.bases.sufficient_statistics import SufficientStatistics, sufficient_statistics
 
 

@@ -10,9 +10,9 @@ from gpx.bases import (
     RandomFourier,
     TrainingPoints,
 )
+from gpx.bases.fixed_functions import fix_functions
 from gpx.bases.sufficient_statistics import sufficient_statistics
 from gpx.kernels import RBF
-from gpx.methods.reweighted.start import fix_functions
 
 KINDS = {
     "grief": lambda kernel: GridFeatures(kernel, 20, 2, noise_first=False),

@@ -1,0 +1,9 @@
+"""Discrete weights: evidence lower bounds and gradients that are exact sums."""
+
+from gpx.methods.direct.ascent import CoordinateAscent
+from gpx.methods.direct.elbo import DirectELBO
+from gpx.methods.direct.grids import NoiseGrid, WeightGrid
+from gpx.methods.direct.model import Direct
+from gpx.methods.direct.posterior import DirectPosterior
+
+__all__ = ["CoordinateAscent", "Direct", "DirectELBO", "DirectPosterior", "NoiseGrid", "WeightGrid"]

@@ -1,0 +1,180 @@
+"""Exact expectations under independent discrete weights, from sums over the data.
+
+W weights take one of k values each, so there are k^W hypotheses; for a likelihood that is quadratic
+in the weights every expectation over them is a sum of W k terms and one product with a W x W matrix.
+
+Source: Evans thesis, section 7.3 (theorem 7.1, where H must be with the square of the values).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from gpx.bases.sufficient_statistics import LOG_TWO_PI, SufficientStatistics
+
+
+class SquaredError(NamedTuple):
+    """E |r - Phi w|^2 and its derivatives.
+
+    Attributes:
+        value (...): the expectation.
+        slope (..., m, k): derivative by the probabilities, of no constraint on their sums.
+        moved (..., m, k): derivative by the values of the weights.
+    """
+
+    value: Tensor
+    slope: Tensor
+    moved: Tensor
+
+
+def squared_error(
+    statistics: SufficientStatistics, probabilities: Tensor, values: Tensor
+) -> SquaredError:
+    """E |r - Phi w|^2 of n rows under independent weights.
+
+    With means s and variances v of the weights it is |r|^2 - 2 s.c + s^T A s + diag(A).v, for
+    A = Phi^T Phi and c = Phi^T r.
+
+    Args:
+        statistics: of the rows, m functions.
+        probabilities (..., m, k): q, of each weight.
+        values (k,) or (m, k): of the weights.
+
+    Cost: O(m^2 + m k), whatever n.
+    """
+    mean, variance, _ = cumulants(probabilities, values)
+    carried = mean @ statistics.gram
+    diagonal = statistics.gram.diagonal()
+    value = (
+        statistics.squared
+        + (mean * (carried - 2.0 * statistics.projected)).sum(-1)
+        + variance @ diagonal
+    )
+    others = 2.0 * (carried - diagonal * mean - statistics.projected).unsqueeze(-1)
+    own = diagonal.unsqueeze(-1) * values
+    slope = (others + own) * values
+    return SquaredError(value, slope, (others + 2.0 * own) * probabilities)
+
+
+def cumulants(probabilities: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean, variance and third cumulant (..., m) of discrete variables.
+
+    Args:
+        probabilities (..., m, k): that sum to one.
+        values (k,) or (m, k).
+    """
+    mean = (probabilities * values).sum(-1)
+    off = values - mean.unsqueeze(-1)
+    square = probabilities * off * off
+    return mean, square.sum(-1), (square * off).sum(-1)
+
+
+def negative_divergence(log_q: Tensor, log_prior: Tensor) -> tuple[Tensor, Tensor]:
+    """-KL(q || prior) (...) of discrete variables, and its derivative by their probabilities.
+
+    Args:
+        log_q (..., k), log_prior (k,): normalised and finite.
+    """
+    slope = log_prior - log_q
+    return (log_q.exp() * slope).sum(-1), slope - 1.0
+
+
+def by_logits(q: Tensor, slope: Tensor) -> Tensor:
+    """Derivative by logits (..., k), q their softmax, from that by q."""
+    return q * (slope - (q * slope).sum(-1, keepdim=True))
+
+
+class NoiseTerms(NamedTuple):
+    """What the noise variance s adds to the bound.
+
+    Attributes:
+        precision (): E 1 / s.
+        constant (): -n E log(2 pi s) / 2.
+        prior (): -KL of its distribution.
+        log_q (k,): its distribution; empty where s is known.
+    """
+
+    precision: Tensor
+    constant: Tensor
+    prior: Tensor
+    log_q: Tensor
+
+
+def known_noise(variance: Tensor, num_data: int) -> NoiseTerms:
+    """Of a known noise variance ()."""
+    constant = -0.5 * num_data * (variance.log() + LOG_TWO_PI)
+    return NoiseTerms(1.0 / variance, constant, variance.new_zeros(()), variance.new_zeros(0))
+
+
+def discrete_noise(log_q: Tensor, values: Tensor, log_prior: Tensor, num_data: int) -> NoiseTerms:
+    """Of a noise variance that takes ``values`` (k,) with probabilities exp(log_q) (k,)."""
+    q = log_q.exp()
+    constant = -0.5 * num_data * (q @ values.log() + LOG_TWO_PI)
+    return NoiseTerms(
+        q @ values.reciprocal(), constant, negative_divergence(log_q, log_prior)[0], log_q
+    )
+
+
+class Bound(NamedTuple):
+    """The evidence lower bound of regression on discrete weights; nats.
+
+    Attributes:
+        value (): fit + constant + weights + noise.
+        fit (): -E |r - Phi w|^2 E 1/s / 2.
+        constant (): -n E log(2 pi s) / 2.
+        weights (), noise (): minus the divergences from the priors.
+        by_logits (m, k), by_noise_logits (k_s,): gradient of the value.
+        by_values (m, k): gradient of the fit in the values of each weight.
+    """
+
+    value: Tensor
+    fit: Tensor
+    constant: Tensor
+    weights: Tensor
+    noise: Tensor
+    by_logits: Tensor
+    by_noise_logits: Tensor
+    by_values: Tensor
+
+
+def bound(
+    statistics: SufficientStatistics,
+    log_q: Tensor,
+    values: Tensor,
+    log_prior: Tensor,
+    noise: NoiseTerms,
+    noise_grid: tuple[Tensor, Tensor] | None = None,
+) -> Bound:
+    """log p(y) >= E log p(y | w, s) - KL, exactly, with its gradient in closed form.
+
+    Args:
+        statistics: of n rows.
+        log_q (m, k), values (k,), log_prior (k,): of the weights.
+        noise: of the noise variance.
+        noise_grid: its values (k_s,) and log prior (k_s,), where it is not known.
+
+    Cost: O(m^2 + m k + k_s), whatever n.
+    """
+    q = log_q.exp()
+    error = squared_error(statistics, q, values)
+    divergence, slope = negative_divergence(log_q, log_prior)
+    fit = -0.5 * noise.precision * error.value
+    total = divergence.sum()
+    slope = slope - 0.5 * noise.precision * error.slope
+    of_noise = noise.log_q
+    if noise_grid is not None:
+        variances, prior = noise_grid
+        given = -0.5 * (statistics.num_data * variances.log() + error.value / variances)
+        of_noise = by_logits(noise.log_q.exp(), given + negative_divergence(noise.log_q, prior)[1])
+    return Bound(
+        fit + noise.constant + total + noise.prior,
+        fit,
+        noise.constant,
+        total,
+        noise.prior,
+        by_logits(q, slope),
+        of_noise,
+        -0.5 * noise.precision * error.moved,
+    )

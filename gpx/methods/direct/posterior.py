@@ -1,0 +1,183 @@
+"""Posterior process of regression on discrete weights: its moments are exact."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, Normal
+
+from gpx.backends import DEFAULT_BUDGET, row_chunks
+from gpx.bases.base import Basis
+from gpx.data_sized import InDoublePrecision
+from gpx.inference.finite_mixture import gaussian_mixture, mixture_moments
+from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.gaussian import Gaussian
+from gpx.means.base import Mean
+from gpx.methods.base.model import Marginals, Posterior
+from gpx.methods.direct.mean_field import cumulants
+
+
+class DirectPosterior(InDoublePrecision, Posterior):
+    """Posterior process of ``Direct``; needs no training data.
+
+    f(x) = m(x) + phi(x)^T (scale * w), w independent with ``probabilities`` at ``values``; of a
+    mixture, independent given which of r components w comes from.
+
+    Args:
+        basis: of the functions.
+        mean: of the prior.
+        noise_values (k_s,): of the noise variance, where it has a distribution; None: it is that of
+            the likelihood.
+
+    Attributes:
+        scale (m,): prior standard deviations of the weights.
+        values (k,): of a weight, in units of its scale.
+        probabilities (r, m, k): of every weight in every component.
+        shares (r,): of the components.
+        noise_probabilities (k_s,): of the values of the noise variance; empty where it is known.
+        noise_values (k_s,): empty where it is known.
+    """
+
+    data_sized = ("scale", "values", "probabilities", "shares", "noise_probabilities")
+    in_double = ("noise_values",)
+    scale: Tensor
+    values: Tensor
+    probabilities: Tensor
+    shares: Tensor
+    noise_probabilities: Tensor
+    noise_values: Tensor
+
+    def __init__(self, basis: Basis, mean: Mean, noise_values: Tensor | None) -> None:
+        super().__init__()
+        self.basis = copy.deepcopy(basis).requires_grad_(False)
+        self.mean = copy.deepcopy(mean).requires_grad_(False)
+        device = next(self.basis.parameters()).device
+        empty = torch.zeros(0, dtype=torch.float64, device=device)
+        for name in self.data_sized:
+            self.register_buffer(name, empty.clone())
+        self.register_buffer("noise_values", empty if noise_values is None else noise_values)
+
+    def fill(
+        self,
+        scale: Tensor,
+        values: Tensor,
+        probabilities: Tensor,
+        noise_probabilities: Tensor,
+        shares: Tensor | None = None,
+    ) -> None:
+        """Take q; the arguments are the attributes, one component where no shares are given."""
+        given = values.new_ones(1) if shares is None else shares
+        self.keep(
+            self.scale,
+            scale=scale,
+            values=values,
+            probabilities=probabilities,
+            noise_probabilities=noise_probabilities,
+            shares=given,
+        )
+
+    @property
+    def zero(self) -> int | None:
+        """The place of zero among the values; None where it is not one."""
+        places = (self.values == 0.0).nonzero().flatten()
+        return int(places[0]) if len(places) else None
+
+    def sparsity(self) -> float | None:
+        """Expected share of zeros in a draw of the weights; None where zero is not a value."""
+        zero = self.zero
+        if zero is None:
+            return None
+        return float(self.shares @ self.probabilities[..., zero].mean(1))
+
+    def facts(self) -> dict[str, bool | int | float | str]:
+        """As in ``Posterior``."""
+        found: dict[str, bool | int | float | str] = {"num_basis": len(self.scale)}
+        sparsity = self.sparsity()
+        return found if sparsity is None else found | {"sparsity": sparsity}
+
+    def _features(self, x: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        row = 4 * 8 * len(self.scale)
+        for rows in row_chunks(len(x), row, DEFAULT_BUDGET):
+            yield rows, self.basis(x[rows]) * self.scale.to(x.dtype)
+
+    @torch.no_grad()
+    def cumulants(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean, variance and third cumulant of f at x (t, d) in every component: (r, t) each.
+
+        Exact: cumulants of independent weights add up. Cost: 3 r m multiply-adds a row.
+        """
+        of_weights = cumulants(self.probabilities, self.values)
+        found = x.new_empty(3, len(self.shares), len(x))
+        for rows, features in self._features(x):
+            power = features
+            for order, each in enumerate(of_weights):
+                found[order, :, rows] = each.to(x.dtype) @ power.mT
+                power = power * features
+            found[0, :, rows] += self.mean(x[rows])
+        return found[0], found[1], found[2]
+
+    def predict(self, x: Tensor) -> Marginals:
+        """Exact mean and variance of the latent function at x (t, d), which is not Gaussian."""
+        mean, variance, _ = self.cumulants(x)
+        return mixture_moments(Marginals(mean, variance), self.shares)
+
+    def third_cumulant(self, x: Tensor) -> Tensor:
+        """E (f - E f)^3 at x (t, d): (t,); exact."""
+        mean, variance, third = self.cumulants(x)
+        shares = self.shares.to(x.dtype).unsqueeze(1)
+        off = mean - (shares * mean).sum(0)
+        return (shares * (third + 3.0 * variance * off + off**3)).sum(0)
+
+    @torch.no_grad()
+    def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
+        """Normal with the exact mean and variance of y; of several components, their mixture."""
+        mean, variance, _ = self.cumulants(x)
+        if not len(self.noise_values) and len(mean) == 1:
+            return likelihood.predictive(mean[0], variance[0])
+        variance = variance + self.noise_variance(likelihood).to(x.dtype)
+        if len(mean) == 1:
+            return Normal(mean[0], variance[0].sqrt())
+        return gaussian_mixture(Marginals(mean, variance), self.shares)
+
+    def noise_variance(self, likelihood: Likelihood) -> Tensor:
+        """Expected noise variance ()."""
+        if len(self.noise_values):
+            return self.noise_probabilities @ self.noise_values
+        assert isinstance(likelihood, Gaussian)
+        return likelihood.noise_variance.detach()
+
+    @torch.no_grad()
+    def sample_codes(self, num: int, *, generator: torch.Generator) -> Tensor:
+        """Places of the values in ``num`` draws of the weights: (num, m), uint8.
+
+        Raises:
+            ConfigError: there are more than 256 values.
+        """
+        device = self.shares.device
+        which = torch.multinomial(self.shares, num, replacement=True, generator=generator)
+        level = torch.rand(num, len(self.scale), 1, generator=generator, device=device)
+        level = level.to(self.probabilities)
+        drawn = torch.empty(num, len(self.scale), dtype=torch.uint8, device=device)
+        edges = self.probabilities.cumsum(-1)[..., :-1]  # the last value takes what rounding left
+        for number in range(num):
+            drawn[number] = (level[number] >= edges[which[number]]).sum(-1)
+        return drawn
+
+    @torch.no_grad()
+    def sample_paths(self, num: int, *, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
+        """``num`` posterior functions x (t, d) -> (num, t).
+
+        Cost: num m k once, num m multiply-adds a row.
+        """
+        drawn = self.values[self.sample_codes(num, generator=generator).long()]
+
+        @torch.no_grad()
+        def paths(x: Tensor) -> Tensor:
+            parts = [drawn.to(x.dtype) @ features.mT for _, features in self._features(x)]
+            found = torch.cat(parts, 1) if parts else x.new_zeros(num, 0)
+            return found + self.mean(x)
+
+        return paths

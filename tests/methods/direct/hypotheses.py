@@ -1,0 +1,46 @@
+"""Every hypothesis of a few discrete weights, one by one: the oracle of this room."""
+
+import itertools
+import math
+
+import torch
+
+from gpx.bases.sufficient_statistics import SufficientStatistics
+
+
+def statistics_of(features, targets):
+    """Sums over rows Phi (n, m) and r (n,)."""
+    return SufficientStatistics(
+        features.mT @ features, features.mT @ targets, targets @ targets, len(targets)
+    )
+
+
+def problem(n=9, m=4, k=3, seed=0):
+    """Features (n, m), targets (n,), values (k,), log q (m, k) and log prior (k,)."""
+    draws = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=draws, dtype=torch.float64)
+
+    values = normal(k).sort().values
+    return (
+        normal(n, m),
+        normal(n),
+        values,
+        normal(m, k).log_softmax(-1),
+        normal(k).log_softmax(-1),
+    )
+
+
+def hypotheses(log_q, values):
+    """All weights (k^m, m) and their log probabilities (k^m,) under independent q (m, k)."""
+    m, k = log_q.shape
+    places = torch.tensor(list(itertools.product(range(k), repeat=m)))
+    chosen = torch.gather(log_q.expand(len(places), m, k), 2, places.unsqueeze(2)).squeeze(2)
+    return values[places], chosen.sum(1)
+
+
+def log_likelihood(features, targets, weights, variance):
+    """log N(r; Phi w, variance I) (h,) for every row w of weights (h, m)."""
+    error = (targets - weights @ features.mT).square().sum(1)
+    return -0.5 * (error / variance + len(targets) * math.log(2.0 * math.pi * variance))

@@ -1,0 +1,123 @@
+"""The bound of discrete weights and its gradient, against a sum over every hypothesis."""
+
+import pytest
+import torch
+from torch.autograd.functional import jacobian
+
+from gpx.methods.direct.mean_field import (
+    bound,
+    cumulants,
+    discrete_noise,
+    known_noise,
+    squared_error,
+)
+from tests.methods.direct.hypotheses import (
+    hypotheses,
+    log_likelihood,
+    problem,
+    statistics_of,
+)
+
+EXACT = {"rtol": 1e-12, "atol": 1e-12}
+VARIANCES = torch.tensor([0.1, 0.5, 2.0], dtype=torch.float64)
+NOISE = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64).log()
+NOISE_PRIOR = torch.tensor([0.3, 0.3, 0.4], dtype=torch.float64).log()
+
+
+def enumerated(features, targets, values, log_q, log_prior, log_noise, variances, noise_prior):
+    """E log p(y, w, s) - E log q, by all k^m k_s hypotheses."""
+    weights, log_mass = hypotheses(log_q, values)
+    log_prior_mass = hypotheses(log_prior.expand_as(log_q), values)[1]
+    total = 0.0
+    for log_share, prior, variance in zip(log_noise, noise_prior, variances.tolist(), strict=True):
+        term = log_likelihood(features, targets, weights, variance)
+        term = term + log_prior_mass - log_mass + prior - log_share
+        total = total + (log_share.exp() * log_mass.exp() * term).sum()
+    return total
+
+
+def test_the_bound_is_the_sum_over_all_hypotheses_and_noise_variances():
+    features, targets, values, log_q, log_prior = problem()
+    sums = statistics_of(features, targets)
+    noise = discrete_noise(NOISE, VARIANCES, NOISE_PRIOR, len(targets))
+    found = bound(sums, log_q, values, log_prior, noise, (VARIANCES, NOISE_PRIOR))
+    want = enumerated(features, targets, values, log_q, log_prior, NOISE, VARIANCES, NOISE_PRIOR)
+    torch.testing.assert_close(found.value, want, **EXACT)
+    parts = found.fit + found.constant + found.weights + found.noise
+    torch.testing.assert_close(found.value, parts, **EXACT)
+
+
+def test_the_bound_of_a_known_noise_variance_is_that_of_a_grid_of_one():
+    features, targets, values, log_q, log_prior = problem()
+    sums = statistics_of(features, targets)
+    one, certain = VARIANCES[1:2], torch.zeros(1).double()
+    known = bound(sums, log_q, values, log_prior, known_noise(one[0], len(targets)))
+    noise = discrete_noise(certain, one, certain, len(targets))
+    grid = bound(sums, log_q, values, log_prior, noise, (one, certain))
+    torch.testing.assert_close(known.value, grid.value, **EXACT)
+    torch.testing.assert_close(known.by_logits, grid.by_logits, **EXACT)
+    torch.testing.assert_close(grid.by_noise_logits, certain, **EXACT)
+    want = enumerated(features, targets, values, log_q, log_prior, certain, one, certain)
+    torch.testing.assert_close(known.value, want, **EXACT)
+
+
+def test_the_bound_stays_below_the_log_evidence_of_all_hypotheses():
+    features, targets, values, log_q, log_prior = problem()
+    sums = statistics_of(features, targets)
+    variance = VARIANCES[1]
+    found = bound(sums, log_q, values, log_prior, known_noise(variance, len(targets)))
+    weights, log_mass = hypotheses(log_prior.expand_as(log_q), values)
+    joint = log_likelihood(features, targets, weights, float(variance)) + log_mass
+    assert float(found.value) < float(joint.logsumexp(0))
+
+
+def test_gradients_are_those_of_the_enumerated_bound():
+    features, targets, values, log_q, log_prior = problem(m=3)
+    sums = statistics_of(features, targets)
+
+    def enumerated_bound(logits, noise_logits, values):
+        return enumerated(
+            features,
+            targets,
+            values,
+            logits.log_softmax(-1),
+            log_prior,
+            noise_logits.log_softmax(-1),
+            VARIANCES,
+            NOISE_PRIOR,
+        )
+
+    # the logits of a softmax are free up to a constant: shift them
+    want = jacobian(enumerated_bound, (log_q + 0.3, NOISE - 1.0, values))
+    noise = discrete_noise(NOISE, VARIANCES, NOISE_PRIOR, len(targets))
+    found = bound(sums, log_q, values, log_prior, noise, (VARIANCES, NOISE_PRIOR))
+    got = found.by_logits, found.by_noise_logits, found.by_values.sum(0)
+    for mine, oracle in zip(got, want, strict=True):
+        torch.testing.assert_close(mine, oracle, **EXACT)
+
+
+def test_components_are_a_leading_dimension_and_every_weight_may_have_values_of_its_own():
+    features, targets, values, log_q, _ = problem()
+    sums = statistics_of(features, targets)
+    own = values + torch.arange(4.0).double().unsqueeze(1)
+    both = torch.stack([log_q.exp(), log_q.roll(1, 0).exp()])
+    found = squared_error(sums, both, own)
+    for number, q in enumerate(both):
+        alone = squared_error(sums, q, own)
+        for mine, oracle in zip(found, alone, strict=True):
+            torch.testing.assert_close(mine[number], oracle, **EXACT)
+        weights, log_mass = hypotheses(q.log(), torch.arange(3))
+        chosen = torch.stack([own[j][weights[:, j]] for j in range(4)], 1)
+        error = (targets - chosen @ features.mT).square().sum(1)
+        torch.testing.assert_close(found.value[number], log_mass.exp() @ error, **EXACT)
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_cumulants_of_weighted_sums_are_those_of_all_hypotheses(order):
+    features, _, values, log_q, _ = problem()
+    weights, log_mass = hypotheses(log_q, values)
+    latent = weights @ features.mT
+    mean = log_mass.exp() @ latent
+    want = mean if order == 1 else log_mass.exp() @ (latent - mean) ** order
+    got = features**order @ cumulants(log_q.exp(), values)[order - 1]
+    torch.testing.assert_close(got, want, **EXACT)
