@@ -137,6 +137,13 @@ RUNS: dict[str, list[str]] = {
         "approx.grid_size=24",
     ],
     "ssgp": [*ARM, "approx=ssgp", "approx.num_basis=20", "approx.draws=2"],
+    "direct": [*ARM, "approx=direct", "approx.num_basis=40"],
+    "direct ascent": [
+        *ARM,
+        "approx=direct",
+        "optimizer=coordinate_ascent",
+        "approx.num_basis=40",
+    ],
     "vssgp": [*ARM, "approx=vssgp", "approx.num_basis=20", "approx.draws=2"],
     "exact residual per row": [
         *ARM,

@@ -1,4 +1,4 @@
-"""Where regression on fixed functions starts: the functions chosen for the data, the data summed."""
+"""Where regression on fixed functions starts: chosen for the data, which are summed."""
 
 from __future__ import annotations
 

@@ -40,6 +40,7 @@ METHODS = {
     "grief": ["approx=grief", "approx.num_eigenfunctions=20"],
     "ssgp": ["approx=ssgp", "approx.num_basis=20"],
     "vssgp": ["approx=vssgp", "approx.num_basis=20"],
+    "direct": ["approx=direct", "approx.num_basis=20"],
     "reweighted": ["approx=reweighted", "approx.num_basis=20"],
     "laplace": ["approx=laplace"],
     "ep": ["approx=ep"],

@@ -79,6 +79,7 @@ RUNS = {
     "vecchia": [*ARM, "trainer.max_steps=8", "approx.num_neighbours=20"],
     "ssgp": [*ARM, "trainer.max_steps=8", "approx.num_basis=40", "approx.draws=2"],
     "vssgp": [*ARM, "trainer.max_steps=8", "approx.num_basis=40", "approx.draws=2"],
+    "direct": [*ARM, "trainer.max_steps=20", "approx.num_basis=80"],
     "svgp": [*ARM, "trainer.max_steps=30", "approx.num_inducing=40", "trainer.batch_size=100"],
 }
 """Every approx= of configs/approx, with options that make it a matter of seconds."""

@@ -50,6 +50,8 @@ SHORT = {
     "vssgp": ["trainer.max_steps=3", "approx.num_basis=20", "approx.draws=2"],
     "ski projection=unit": ["trainer.max_steps=2", "approx.grid_size=12"],
     "grief": ["trainer.max_steps=2", "approx.num_eigenfunctions=30"],
+    "direct": ["trainer.max_steps=3", "approx.num_basis=20"],
+    "direct optimizer=coordinate_ascent": ["optimizer.tolerance=1e3", "approx.num_basis=20"],
     "reweighted": [
         "approx.num_basis=40",
         "optimizer.burn_in=30",

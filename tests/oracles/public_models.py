@@ -119,6 +119,16 @@ MODELS = {
         models.MixtureOfExperts, num_experts=3, hyperparameters="shared"
     ),
     "Transductive": lambda: gaussian(models.Transductive, num_experts=3, num_neighbours=9),
+    "Direct": lambda: gaussian(
+        models.Direct, basis=FEW, num_basis=40, noise=models.NoiseGrid(num_values=3)
+    ),
+    "Direct learned": lambda: gaussian(
+        models.Direct,
+        basis=partial(GridFeatures, num_inputs=INPUTS),
+        num_basis=20,
+        weights=models.WeightGrid(num_values=5),
+        learn_values=True,
+    ),
     "Reweighted": lambda: gaussian(
         models.Reweighted,
         basis=partial(GridFeatures, num_inputs=INPUTS),
@@ -162,6 +172,7 @@ OBJECTIVES = {
     "SparseSpectrumELBO": ("VSSGP", objectives.SparseSpectrumELBO),
     "ExpertsMLL": ("Committee", objectives.ExpertsMLL),
     "HardCutEvidence": ("MixtureOfExperts shared", objectives.HardCutEvidence),
+    "DirectELBO": ("Direct", objectives.DirectELBO),
     "ReweightedEvidence": ("Reweighted", objectives.ReweightedEvidence),
 }
 """Public objective -> a model it fits, and how it is made."""

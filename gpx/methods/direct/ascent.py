@@ -70,17 +70,7 @@ class CoordinateAscent(OwnSteps[Direct]):
             values, prior = model.noise_grid()
             count = model.statistics.num_data
             model.noise_logits.copy_(prior - 0.5 * (count * values.log() + error / values))
-        precision = model.noise_terms().precision
-        model.logits.copy_(
-            swept(
-                model.statistics.gram,
-                model.statistics.projected,
-                model.logits.double(),
-                model.values(),
-                model.log_prior(),
-                precision,
-            )
-        )
+        model.logits.copy_(model.swept())
         evidence = self._evidence()
         self.gain = float(evidence.value - before.value)
         self.converged = self.gain < self.tolerance
@@ -115,36 +105,3 @@ class CoordinateAscent(OwnSteps[Direct]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore ``state_dict``; before ``bind``."""
         self.gain = state["gain"]
-
-
-def swept(
-    gram: Tensor,
-    projected: Tensor,
-    logits: Tensor,
-    values: Tensor,
-    log_prior: Tensor,
-    precision: Tensor,
-) -> Tensor:
-    """Logits (m, k) after every weight in turn took its best distribution given the others.
-
-    Args:
-        gram (m, m), projected (m,): Phi^T Phi and Phi^T r.
-        logits (m, k): to start from.
-        values (k,), log_prior (k,): of every weight.
-        precision (): expected precision of the noise.
-
-    Cost: m (m + k), in m rounds.
-    """
-    means = logits.softmax(-1) @ values
-    carried = gram @ means
-    own = log_prior - 0.5 * precision * torch.outer(gram.diagonal(), values.square())
-    swept_logits = torch.empty_like(logits)
-    along = precision * values
-    for number, (row, base) in enumerate(zip(gram, own, strict=True)):
-        left = projected[number] - carried[number] + row[number] * means[number]
-        found = torch.addcmul(base, left, along)
-        swept_logits[number] = found
-        moved = found.softmax(0) @ values - means[number]
-        means[number] += moved
-        carried.addcmul_(row, moved)
-    return swept_logits

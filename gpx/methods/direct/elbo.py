@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -22,8 +23,11 @@ class DiscreteWeights(Protocol):
     logits: Tensor
     noise_logits: Tensor
 
-    def bound(self) -> Bound:
+    def bound(self, logits: Tensor | None = None) -> Bound:
         """The bound and its gradient."""
+
+    def swept(self) -> Tensor:
+        """Logits after one sweep of coordinate ascent."""
 
     def values(self) -> Tensor:
         """Of the weights (k,), differentiable where they are learned."""
@@ -80,6 +84,25 @@ class DirectELBO(Objective[DiscreteWeights]):
         )
         parts = {name: getattr(found, name) for name in ("fit", "constant", "weights", "noise")}
         return Evidence(value, self.kind, parts, None, model.facts())
+
+    @torch.no_grad()
+    def full_evidence(
+        self,
+        model: DiscreteWeights,
+        x: Tensor,
+        y: Tensor,
+        *,
+        batch_size: int,
+        generator: torch.Generator | None = None,
+    ) -> Evidence:
+        """``evidence``, and among its facts ``sweep_gain``: what a sweep of ascent would add, nats.
+
+        The gradient of a softmax vanishes at every corner, the best and the others, so that it does
+        not tell whether the bound is at a maximum; a sweep does.
+        """
+        found = self.evidence(model, x, y, generator=generator)
+        gain = float(model.bound(model.swept()).value - found.value)
+        return replace(found, facts=found.facts | {"sweep_gain": gain})
 
     def num_data(self, x: Tensor) -> int:
         """Rows that x has; what the statistics hold may be more."""

@@ -78,7 +78,7 @@ class WeightGrid(Grid):
     Raises:
         ConfigError: as ``Grid``, an option out of range, or no zero although ``sparse``.
 
-    Source: Evans thesis, section 7.2 (the benchmarks of section 7.6: 15 values to three deviations).
+    Source: Evans thesis, section 7.2 (15 values to three deviations: its benchmarks).
     """
 
     def __init__(
@@ -109,8 +109,8 @@ class WeightGrid(Grid):
         self.zero: int | None = int(places[0]) if len(places) else None
         if sparse and self.zero is None:
             raise ConfigError(
-                f"sparse=True needs zero among the values of the weights, got {_some(made)}; use an "
-                "odd num_values, values= with 0 in them, or sparse=False"
+                f"sparse=True needs zero among the values of the weights, got {_some(made)}; use "
+                "an odd num_values, values= with 0 in them, or sparse=False"
             )
 
 

@@ -1,7 +1,7 @@
 """Exact expectations under independent discrete weights, from sums over the data.
 
-W weights take one of k values each, so there are k^W hypotheses; for a likelihood that is quadratic
-in the weights every expectation over them is a sum of W k terms and one product with a W x W matrix.
+m weights take one of k values each, so there are k^m hypotheses; for a likelihood that is quadratic
+in the weights an expectation over them is a sum of m k terms and one product with an m x m matrix.
 
 Source: Evans thesis, section 7.3 (theorem 7.1, where H must be with the square of the values).
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from gpx.bases.sufficient_statistics import LOG_TWO_PI, SufficientStatistics
@@ -178,3 +179,36 @@ def bound(
         of_noise,
         -0.5 * noise.precision * error.moved,
     )
+
+
+def swept(
+    gram: Tensor,
+    projected: Tensor,
+    logits: Tensor,
+    values: Tensor,
+    log_prior: Tensor,
+    precision: Tensor,
+) -> Tensor:
+    """Logits (m, k) after every weight in turn took its best distribution given the others.
+
+    Args:
+        gram (m, m), projected (m,): Phi^T Phi and Phi^T r.
+        logits (m, k): to start from.
+        values (k,), log_prior (k,): of every weight.
+        precision (): expected precision of the noise.
+
+    Cost: m (m + k), in m rounds.
+    """
+    means = logits.softmax(-1) @ values
+    carried = gram @ means
+    own = log_prior - 0.5 * precision * torch.outer(gram.diagonal(), values.square())
+    swept_logits = torch.empty_like(logits)
+    along = precision * values
+    for number, (row, base) in enumerate(zip(gram, own, strict=True)):
+        left = projected[number] - carried[number] + row[number] * means[number]
+        found = torch.addcmul(base, left, along)
+        swept_logits[number] = found
+        moved = found.softmax(0) @ values - means[number]
+        means[number] += moved
+        carried.addcmul_(row, moved)
+    return swept_logits

@@ -19,7 +19,14 @@ from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model
 from gpx.methods.direct.grids import NoiseGrid, WeightGrid, log_density
-from gpx.methods.direct.mean_field import Bound, NoiseTerms, bound, discrete_noise, known_noise
+from gpx.methods.direct.mean_field import (
+    Bound,
+    NoiseTerms,
+    bound,
+    discrete_noise,
+    known_noise,
+    swept,
+)
 from gpx.methods.direct.posterior import DirectPosterior
 
 
@@ -156,13 +163,29 @@ class Direct(InDoublePrecision, Model):
         return self.noise.values.to(device), self.noise.log_prior.to(device)
 
     @torch.no_grad()
-    def bound(self) -> Bound:
-        """The evidence lower bound with its gradient. Cost: O(m^2 + m k)."""
+    def swept(self) -> Tensor:
+        """Logits (m, k) after one sweep of coordinate ascent. Cost: O(m^2 + m k)."""
+        return swept(
+            self.gram,
+            self.projected,
+            self.logits.detach(),
+            self.values(),
+            self.log_prior(),
+            self.noise_terms().precision,
+        )
+
+    @torch.no_grad()
+    def bound(self, logits: Tensor | None = None) -> Bound:
+        """The evidence lower bound with its gradient, at other ``logits`` where they are given.
+
+        Cost: O(m^2 + m k).
+        """
+        here = self.logits.detach() if logits is None else logits
         return bound(
             self.statistics,
-            self.logits.detach().double().log_softmax(-1),
-            self.values().double(),
-            self.log_prior().double(),
+            here.log_softmax(-1),
+            self.values(),
+            self.log_prior(),
             self.noise_terms(),
             None if self.noise is None else self.noise_grid(),
         )

@@ -2,6 +2,12 @@
 
 import pytest
 import torch
+from discrete_hypotheses import (
+    hypotheses,
+    log_likelihood,
+    problem,
+    statistics_of,
+)
 from torch.autograd.functional import jacobian
 
 from gpx.methods.direct.mean_field import (
@@ -10,12 +16,6 @@ from gpx.methods.direct.mean_field import (
     discrete_noise,
     known_noise,
     squared_error,
-)
-from tests.methods.direct.hypotheses import (
-    hypotheses,
-    log_likelihood,
-    problem,
-    statistics_of,
 )
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
