@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpx.training.fit import Fitted, fit
+    from gpx.training.int4 import export
     from gpx.training.predictor import load
 
 __version__ = "0.1.0"
-__all__ = ["Fitted", "__version__", "fit", "load"]
+__all__ = ["Fitted", "__version__", "export", "fit", "load"]
 
 
 def __getattr__(name: str) -> Any:
     # ``import gpx`` stays light: training pulls in Hydra, TensorBoard and Matplotlib
-    if name in ("Fitted", "fit", "load"):
+    if name in ("Fitted", "export", "fit", "load"):
         import gpx.training
 
         return getattr(gpx.training, name)

@@ -18,6 +18,7 @@ from gpx.training.initialisation import (
     Initialisation,
     SubsetInitialisation,
 )
+from gpx.training.int4 import Int4Predictor, export
 from gpx.training.lbfgsb import LBFGSB
 from gpx.training.neighbour_initialisation import NeighbourInitialisation
 from gpx.training.parsimonious_initialisation import ParsimoniousInitialisation
@@ -39,6 +40,7 @@ __all__ = [
     "HardCut",
     "InducingSteps",
     "Initialisation",
+    "Int4Predictor",
     "Monitor",
     "NeighbourInitialisation",
     "OwnSteps",
@@ -53,6 +55,7 @@ __all__ = [
     "SubsetInitialisation",
     "Trainer",
     "TrainerConfig",
+    "export",
     "fit",
     "load",
     "resume",

@@ -11,6 +11,7 @@ from gpx.data import read_inputs, write_predictions, write_table
 from gpx.errors import ConfigError, GPXError
 from gpx.training.config import CONFIGS
 from gpx.training.console import print_error, warnings_as_lines
+from gpx.training.int4 import export
 from gpx.training.option_names import option_names
 from gpx.training.options import read_options
 from gpx.training.predictor import finished_predictor
@@ -22,6 +23,10 @@ Predict with a trained model.
 
     python predict.py run=outputs/... input=new.csv output=predictions.csv
 
+A model of approx=direct as a C function that needs no library, with weights of 4 bits:
+
+    python predict.py run=outputs/... format=int4 output=model.c
+
 OPTIONS
   run=FOLDER      run folder of a finished run (what train.py wrote)
   input=FILE      table of inputs: columns as in training, with or without a header line;
@@ -31,10 +36,14 @@ OPTIONS
                   data's own units; for classes the most probable label and the probability
                   of each
   device=cpu      cpu | cuda | auto
+  format=int4     write the predictor itself, as C and as a NumPy archive beside it
+  samples=16      with format=int4: draws of the weights
+  seed=0          with format=int4: of these draws
   trust=PACKAGE   build classes of this package of yours too (several: a,b), where the run has some;
                   without it, only classes of gpx
 """
 OPTIONS = ("run", "input", "output", "device", "trust")
+EXPORT_OPTIONS = ("run", "output", "format", "samples", "seed", "trust")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -45,6 +54,9 @@ def main(arguments: list[str] | None = None) -> None:
         print(USAGE)
         return
     try:
+        if any(a.startswith("format=") for a in arguments):
+            _export(arguments)
+            return
         options = read_options(arguments, OPTIONS, required=OPTIONS[:3], script="predict.py")
         source, output = Path(options["input"]).expanduser(), Path(options["output"]).expanduser()
         if output.exists() and source.exists() and output.samefile(source):
@@ -71,3 +83,27 @@ def main(arguments: list[str] | None = None) -> None:
         print_error(f"{error.filename or 'file'}: {error.strerror or error}")
         sys.exit(2)
     print(f"{len(inputs)} predictions written to {options['output']}", file=sys.stderr)
+
+
+def _export(arguments: list[str]) -> None:
+    """``format=int4``: the predictor itself, and a line on its size."""
+    options = read_options(
+        arguments, EXPORT_OPTIONS, required=("run", "output"), script="predict.py"
+    )
+    if options["format"] != "int4":
+        raise ConfigError(f"format={options['format']}: expected int4, or none for predictions")
+    counts = {}
+    for name in ("samples", "seed"):
+        text = options.get(name, "16" if name == "samples" else "0")
+        if not text.isdecimal():
+            raise ConfigError(f"{name}={text}: expected a whole number")
+        counts[name] = int(text)
+    trust = trusted_packages(options["trust"]) if "trust" in options else ()
+    size = export(options["run"], options["output"], **counts, trust=trust).size()
+    print(
+        f"{options['output']}: {size.functions} of {size.num_basis} functions, "
+        f"{size.total_bytes} bytes with {size.weight_bytes} of weights (in float32 "
+        f"{size.float_total_bytes} with {size.float_weight_bytes}), {size.multiply_adds} integer "
+        f"multiply-adds of weights a prediction (in float32 {size.float_multiply_adds})",
+        file=sys.stderr,
+    )

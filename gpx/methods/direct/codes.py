@@ -1,0 +1,103 @@
+"""Draws of discrete weights as small integers, two to a byte, and sums over them in integers."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gpx.errors import ConfigError, DTypeError
+
+EVEN = 1e-9
+"""Relative difference up to which the gaps between values are one."""
+
+LARGEST_SUM = 2**31 - 1
+"""Of 32-bit integers."""
+
+
+class QuantisedWeights(NamedTuple):
+    """Draws of the weights: w = step * (code - zero).
+
+    Attributes:
+        codes (S, m): places of the values, uint8, below 16.
+        step: between neighbouring values.
+        zero: the place of zero.
+    """
+
+    codes: Tensor
+    step: float
+    zero: int
+
+    @property
+    def integers(self) -> Tensor:
+        """Codes less that of zero (S, m), int32."""
+        return self.codes.int() - self.zero
+
+    @property
+    def packed(self) -> Tensor:
+        """Two codes to a byte (S, ceil(m / 2)), the first in the low half."""
+        return pack_codes(self.codes)
+
+    @property
+    def multiply_adds(self) -> int:
+        """Integer products that one input needs for all draws: one for every weight not zero."""
+        return int((self.codes != self.zero).sum())
+
+    def products(self, features: Tensor) -> Tensor:
+        """Integer features (n, m) times integer weights: (n, S), int32.
+
+        Raises:
+            DTypeError: the features are no integers.
+            ConfigError: a sum of as many terms may leave 32 bits.
+        """
+        if features.is_floating_point():
+            raise DTypeError(f"products takes integer features, got {features.dtype}")
+        largest = int(features.abs().max()) if features.numel() else 0
+        most = largest * int(self.integers.abs().sum(1).max())
+        if most > LARGEST_SUM:
+            raise ConfigError(
+                f"sums of {features.shape[1]} products may reach {most}, beyond 32 bits; use fewer "
+                "functions (num_basis=) or features of fewer bits"
+            )
+        return (features.long() @ self.integers.long().mT).int()
+
+
+def quantised(codes: Tensor, values: Tensor) -> QuantisedWeights:
+    """Draws ``codes`` (S, m) of weights with ``values`` (k,), as integers.
+
+    Raises:
+        ConfigError: more than 16 values, values that are not evenly spaced, or none that is zero.
+    """
+    if len(values) > 16:
+        raise ConfigError(
+            f"4 bits hold 16 values and the weights have {len(values)}; use num_values=15"
+        )
+    places = (values == 0.0).nonzero().flatten()
+    if not len(places):
+        raise ConfigError("weights of 4 bits need zero among their values; use an odd num_values")
+    gaps = values.diff()
+    step = float(gaps.mean()) if len(gaps) else 1.0
+    if len(gaps) and float((gaps - step).abs().max()) > EVEN * step:
+        raise ConfigError(
+            "weights of 4 bits need evenly spaced values: leave out values= and learn_values="
+        )
+    return QuantisedWeights(codes, step, int(places[0]))
+
+
+def pack_codes(codes: Tensor) -> Tensor:
+    """Codes (S, m) of 4 bits, two to a byte: (S, ceil(m / 2)), the first in the low half.
+
+    Raises:
+        ConfigError: a code above 15.
+    """
+    if codes.numel() and int(codes.max()) > 15:
+        raise ConfigError(f"4 bits hold codes up to 15, got {int(codes.max())}; use num_values=15")
+    padded = torch.nn.functional.pad(codes, (0, codes.shape[1] % 2))
+    return padded[:, 0::2] | (padded[:, 1::2] << 4)
+
+
+def unpack_codes(packed: Tensor, num: int) -> Tensor:
+    """The ``num`` codes of every row that ``pack_codes`` packed: (S, num), uint8."""
+    halves = torch.stack([packed & 15, packed >> 4], dim=2)
+    return halves.flatten(1)[:, :num]
