@@ -38,6 +38,7 @@ TITLES = {
     "experts": "Committees and local experts",
     "classification": "Classification on all points: who is right where",
     "diagnostics": "Diagnostics: what certificates show",
+    "direct": "Discrete weights (DIRECT): reproductions",
     "grids": "Exact Gaussian processes on grids with gaps: reproductions",
     "grief": "Eigenfunctions of grids (GRIEF): reproductions",
     "iterative": "Evidence by iterative solvers: measurements",
