@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from gpx.atomic_file import atomic_file
 from gpx.bases import RandomFourier
 from gpx.errors import ConfigError, ShapeError, class_name
 from gpx.means import Constant, Zero
-from gpx.methods.direct.codes import quantised, unpack_codes
+from gpx.methods.direct.codes import QuantisedWeights, quantised, unpack_codes
 from gpx.methods.direct.posterior import DirectPosterior
 from gpx.training.c_source import c_source
 from gpx.training.fit import Fitted
@@ -96,7 +96,7 @@ class Int4Predictor:
         self.num_basis = num_basis
 
     @property
-    def weights(self) -> Any:
+    def weights(self) -> QuantisedWeights:
         """The draws, with sums in integers."""
         return quantised(torch.from_numpy(self.codes), torch.arange(16.0) - self.zero)
 
@@ -160,10 +160,19 @@ class Int4Predictor:
         """Read what ``save`` wrote; nothing in the file is executed."""
         with np.load(path, allow_pickle=False) as file:
             kept = {name: file[name] for name in file.files}
-        codes = unpack_codes(torch.from_numpy(kept.pop("packed")), len(kept["start"])).numpy()
-        whole = {name: int(kept.pop(name)) for name in ("zero", "num_basis")}
-        single = {name: np.float32(kept.pop(name)) for name in ("offset", "scale", "noise")}
-        return cls(codes=codes, **whole, **single, **kept)
+        packed = torch.from_numpy(kept["packed"])
+        return cls(
+            codes=unpack_codes(packed, len(kept["start"])).numpy(),
+            zero=int(kept["zero"]),
+            turns=kept["turns"],
+            start=kept["start"],
+            input_mean=kept["input_mean"],
+            input_rate=kept["input_rate"],
+            offset=np.float32(kept["offset"]),
+            scale=np.float32(kept["scale"]),
+            noise=np.float32(kept["noise"]),
+            num_basis=int(kept["num_basis"]),
+        )
 
     def c_source(self) -> str:
         """The predictor as C: tables and ``gpx_predict``, which needs no library."""
