@@ -138,6 +138,20 @@ RUNS: dict[str, list[str]] = {
     ],
     "ssgp": [*ARM, "approx=ssgp", "approx.num_basis=20", "approx.draws=2"],
     "direct": [*ARM, "approx=direct", "approx.num_basis=40"],
+    "direct mixture": [
+        *ARM,
+        "approx=direct_mixture",
+        "approx.num_basis=40",
+        "trainer.max_steps=20",
+    ],
+    "direct mixture sampled": [
+        *ARM,
+        "approx=direct_mixture",
+        "objective=direct_sampled_elbo",
+        "optimizer=adam",
+        "approx.num_basis=40",
+        "trainer.max_steps=20",
+    ],
     "direct ascent": [
         *ARM,
         "approx=direct",

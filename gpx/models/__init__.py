@@ -9,6 +9,7 @@ from gpx.methods.classification.sampled_model import SampledGP
 from gpx.methods.classification.sampled_posterior import SampledPosterior
 from gpx.methods.classification.site_posterior import SitePosterior
 from gpx.methods.direct.grids import NoiseGrid, WeightGrid
+from gpx.methods.direct.mixture import DirectMixture
 from gpx.methods.direct.model import Direct
 from gpx.methods.direct.posterior import DirectPosterior
 from gpx.methods.eigenfunctions.model import GRIEF
@@ -73,6 +74,7 @@ __all__ = [
     "EffectivePosterior",
     "EffectivePrior",
     "Direct",
+    "DirectMixture",
     "DirectPosterior",
     "ExactGP",
     "ExactPosterior",

@@ -5,6 +5,7 @@ from gpx.methods.classification.laplace_evidence import LaplaceEvidence
 from gpx.methods.classification.propagation_evidence import EPEvidence
 from gpx.methods.classification.sampled_model import LatentLikelihood
 from gpx.methods.direct.elbo import DirectELBO
+from gpx.methods.direct.mixture_elbo import DirectMixtureELBO, DirectSampledELBO
 from gpx.methods.eigenfunctions.objective import EigenfunctionEvidence
 from gpx.methods.exact.barely_biased_mll import BarelyBiasedMLL
 from gpx.methods.exact.exact_mll import ExactMLL
@@ -40,6 +41,8 @@ __all__ = [
     "EPEvidence",
     "EffectiveEvidence",
     "DirectELBO",
+    "DirectMixtureELBO",
+    "DirectSampledELBO",
     "EigenfunctionEvidence",
     "Evidence",
     "ExactMLL",

@@ -41,6 +41,7 @@ METHODS = {
     "ssgp": ["approx=ssgp", "approx.num_basis=20"],
     "vssgp": ["approx=vssgp", "approx.num_basis=20"],
     "direct": ["approx=direct", "approx.num_basis=20"],
+    "direct_mixture": ["approx=direct_mixture", "approx.num_basis=20"],
     "reweighted": ["approx=reweighted", "approx.num_basis=20"],
     "laplace": ["approx=laplace"],
     "ep": ["approx=ep"],

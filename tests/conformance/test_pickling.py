@@ -138,6 +138,9 @@ MODELS = {
     "MixtureOfExperts": lambda: models.MixtureOfExperts(**parts(), num_experts=3),
     "Transductive": lambda: models.Transductive(**parts(), num_experts=3, num_neighbours=7),
     "Direct": lambda: models.Direct(**parts(), basis=bases.RandomFourier, num_basis=8),
+    "DirectMixture": lambda: models.DirectMixture(
+        **parts(), basis=bases.RandomFourier, num_basis=8, components=2
+    ),
     "Reweighted": lambda: models.Reweighted(
         **parts(),
         basis=partial(bases.GridFeatures, num_inputs=2),

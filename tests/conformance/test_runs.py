@@ -80,6 +80,12 @@ RUNS = {
     "ssgp": [*ARM, "trainer.max_steps=8", "approx.num_basis=40", "approx.draws=2"],
     "vssgp": [*ARM, "trainer.max_steps=8", "approx.num_basis=40", "approx.draws=2"],
     "direct": [*ARM, "trainer.max_steps=20", "approx.num_basis=80"],
+    "direct_mixture": [
+        *ARM,
+        "trainer.max_steps=10",
+        "approx.num_basis=80",
+        "approx.components=2",
+    ],
     "svgp": [*ARM, "trainer.max_steps=30", "approx.num_inducing=40", "trainer.batch_size=100"],
 }
 """Every approx= of configs/approx, with options that make it a matter of seconds."""
@@ -171,6 +177,11 @@ def test_a_loaded_model_predicts_as_the_run_did(finished):
     width = (prediction.upper - prediction.lower) / prediction.std
     mixtures = {"reweighted": 0.05, "mixture_of_experts": 0.1}  # quantiles are not a normal's
     assert width == pytest.approx(2 * 1.959964, rel=mixtures.get(finished.approx, 1e-4))
+    mixture = finished.approx in (
+        "reweighted",
+        "direct_mixture",
+    )  # whose quantiles are not a normal's
+    assert width == pytest.approx(2 * 1.959964, rel=0.05 if mixture else 1e-4)
 
 
 def test_the_same_config_gives_the_same_numbers_stopped_or_not(finished, tmp_path, monkeypatch):

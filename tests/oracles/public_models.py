@@ -122,6 +122,9 @@ MODELS = {
     "Direct": lambda: gaussian(
         models.Direct, basis=FEW, num_basis=40, noise=models.NoiseGrid(num_values=3)
     ),
+    "DirectMixture": lambda: gaussian(
+        models.DirectMixture, basis=FEW, num_basis=40, components=2, sweeps=3
+    ),
     "Direct learned": lambda: gaussian(
         models.Direct,
         basis=partial(GridFeatures, num_inputs=INPUTS),
@@ -173,6 +176,8 @@ OBJECTIVES = {
     "ExpertsMLL": ("Committee", objectives.ExpertsMLL),
     "HardCutEvidence": ("MixtureOfExperts shared", objectives.HardCutEvidence),
     "DirectELBO": ("Direct", objectives.DirectELBO),
+    "DirectMixtureELBO": ("DirectMixture", objectives.DirectMixtureELBO),
+    "DirectSampledELBO": ("DirectMixture", lambda: objectives.DirectSampledELBO(NUM, 10)),
     "ReweightedEvidence": ("Reweighted", objectives.ReweightedEvidence),
 }
 """Public objective -> a model it fits, and how it is made."""

@@ -3,7 +3,19 @@
 from gpx.methods.direct.ascent import CoordinateAscent
 from gpx.methods.direct.elbo import DirectELBO
 from gpx.methods.direct.grids import NoiseGrid, WeightGrid
+from gpx.methods.direct.mixture import DirectMixture
+from gpx.methods.direct.mixture_elbo import DirectMixtureELBO, DirectSampledELBO
 from gpx.methods.direct.model import Direct
 from gpx.methods.direct.posterior import DirectPosterior
 
-__all__ = ["CoordinateAscent", "Direct", "DirectELBO", "DirectPosterior", "NoiseGrid", "WeightGrid"]
+__all__ = [
+    "CoordinateAscent",
+    "Direct",
+    "DirectELBO",
+    "DirectMixture",
+    "DirectMixtureELBO",
+    "DirectPosterior",
+    "DirectSampledELBO",
+    "NoiseGrid",
+    "WeightGrid",
+]

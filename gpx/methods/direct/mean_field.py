@@ -212,3 +212,22 @@ def swept(
         means[number] += moved
         carried.addcmul_(row, moved)
     return swept_logits
+
+
+def drawn_codes(
+    shares: Tensor, probabilities: Tensor, num: int, generator: torch.Generator
+) -> Tensor:
+    """Places of the values in ``num`` draws of a mixture of independent weights: (num, m), int64.
+
+    Args:
+        shares (r,), probabilities (r, m, k): of the mixture, float64.
+
+    Cost: num m k; memory O(r m k + num m).
+    """
+    which = torch.multinomial(shares, num, replacement=True, generator=generator)
+    edges = probabilities.cumsum(-1)[..., :-1]  # the last value takes what rounding left
+    levels = torch.rand(
+        num, probabilities.shape[1], 1, generator=generator, dtype=edges.dtype, device=edges.device
+    )
+    drawn = [(level >= edges[i]).sum(-1) for level, i in zip(levels, which, strict=True)]
+    return torch.stack(drawn) if drawn else which.new_zeros(0, probabilities.shape[1])

@@ -1,62 +1,37 @@
-"""Regression on fixed functions whose weights take a few values each, with an exact bound."""
+"""Mean-field regression on discrete weights, with an exact bound."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gpx.bases import Basis, basis_of
-from gpx.bases.fixed_functions import fix_functions
-from gpx.bases.grid_eigenfunctions.start import require_memory
-from gpx.bases.sufficient_statistics import SufficientStatistics, sufficient_statistics
-from gpx.data_sized import InDoublePrecision
-from gpx.errors import ConfigError, class_name
+from gpx.bases import Basis
+from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
-from gpx.methods.base.model import Model
+from gpx.methods.direct.base import DiscreteRegression
 from gpx.methods.direct.grids import NoiseGrid, WeightGrid, log_density
-from gpx.methods.direct.mean_field import (
-    Bound,
-    NoiseTerms,
-    bound,
-    discrete_noise,
-    known_noise,
-    swept,
-)
+from gpx.methods.direct.mean_field import Bound, bound, swept
 from gpx.methods.direct.posterior import DirectPosterior
 
 
-class Direct(InDoublePrecision, Model):
+class Direct(DiscreteRegression):
     """Regression on the functions of a basis with discrete weights, at a cost free of n.
 
-    f(x) = m(x) + sum_i phi_i(x) sd_i w_i, where sd_i is the standard deviation that the prior of
-    the basis gives weight i, and w_i takes one of the ``weights``' values, the same few for all.
     q makes the weights independent (mean field), with any probabilities; the evidence lower bound
     and its gradient are then exact sums over Phi^T Phi, Phi^T r and r^T r, without a sample drawn.
-    Basis, kernel and mean stay as initialised.
 
     Args:
-        kernel: of the basis.
-        mean: stays.
-        likelihood: Gaussian.
-        basis: on ``kernel``; or a class, or any callable, that makes one of ``kernel`` and
-            ``num_basis``.
-        num_basis: m, at most.
-        weights: values of the weights and their prior; None: ``WeightGrid()``.
-        noise: values of the noise variance and their prior; None: it stays as initialised.
+        kernel, mean, likelihood, basis, num_basis, weights, noise: as for ``DiscreteRegression``.
         learn_values: move the values as well (around zero, which stays), for the largest bound.
 
     Attributes:
         logits (m, k): of q, its probabilities their softmax; at the prior to begin with.
-        noise_logits (k_s,): of the noise variance; empty where it is known.
         log_gaps (k - 1,): logarithms of the differences of neighbouring values, where these are
             learned; else empty.
-        gram (m, m), projected (m,), totals (2,): Phi^T Phi and Phi^T r of the functions times sd_i,
-            |r|^2 and n.
 
     Raises:
         ConfigError: options that do not fit.
@@ -67,15 +42,8 @@ class Direct(InDoublePrecision, Model):
     Source: Evans thesis, chapter 7; Evans and Nair, NeurIPS 2018.
     """
 
-    data_sized = ("logits", "gram", "projected", "scale")
-    in_double = ("totals", "noise_logits", "log_gaps")
-
-    mean: Mean
-    likelihood: Gaussian
-    gram: Tensor
-    projected: Tensor
-    scale: Tensor
-    totals: Tensor
+    data_sized = (*DiscreteRegression.data_sized, "logits")
+    in_double = (*DiscreteRegression.in_double, "log_gaps")
 
     def __init__(
         self,
@@ -89,53 +57,29 @@ class Direct(InDoublePrecision, Model):
         noise: NoiseGrid | None = None,
         learn_values: bool = False,
     ) -> None:
-        super().__init__()
-        self.basis = basis_of(basis, kernel, num_basis)
-        if self.basis.dense_prior:
-            raise ConfigError(
-                f"basis {class_name(self.basis)} gives its weights a prior with correlations, and "
-                "Direct takes independent ones; use basis=RandomFourier or another with variances"
-            )
-        self.mean = mean
-        self.likelihood = likelihood
-        self.weights = WeightGrid() if weights is None else weights
-        self.noise = noise
+        super().__init__(
+            kernel=kernel,
+            mean=mean,
+            likelihood=likelihood,
+            basis=basis,
+            num_basis=num_basis,
+            weights=weights,
+            noise=noise,
+        )
         self.learn_values = learn_values
-        empty = torch.zeros(0, dtype=torch.float64)
-        self.logits = nn.Parameter(torch.zeros(0, len(self.weights), dtype=torch.float64))
-        self.noise_logits = nn.Parameter(empty if noise is None else noise.log_prior.clone())
         if learn_values and (self.weights.zero is None or len(self.weights) < 2):
             raise ConfigError(
                 "learn_values=True moves values around zero, which must be one of two values or "
                 "more; give weights= with zero among its values"
             )
+        empty = self.weights.values[:0]
+        self.logits = nn.Parameter(empty.new_zeros(0, len(self.weights)))
         self.log_gaps = nn.Parameter(self.weights.values.diff().log() if learn_values else empty)
-        self.register_buffer("gram", empty.new_zeros(0, 0))
-        for name, size in (("projected", 0), ("scale", 0), ("totals", 2)):
-            self.register_buffer(name, empty.new_zeros(size))
-
-    @property
-    def kernel(self) -> Kernel:
-        """Covariance function; the basis owns it."""
-        kernel = self.basis.kernel
-        assert isinstance(kernel, Kernel)
-        return kernel
-
-    @property
-    def statistics(self) -> SufficientStatistics:
-        """What is kept of the data, for functions times the prior deviations of their weights."""
-        squared, count = self.totals.unbind()
-        return SufficientStatistics(self.gram, self.projected, squared, int(count))
-
-    @statistics.setter
-    def statistics(self, new: SufficientStatistics) -> None:
-        self.gram, self.projected = new.gram, new.projected
-        self.totals = torch.stack([new.squared, new.squared.new_tensor(float(new.num_data))])
 
     def values(self) -> Tensor:
         """The values (k,) of the weights, differentiable where they are learned."""
         if not self.learn_values:
-            return self.weights.values.to(self.logits.device)
+            return super().values()
         gaps = self.log_gaps.exp()
         zero = self.weights.zero
         assert zero is not None  # checked by the constructor
@@ -146,21 +90,7 @@ class Direct(InDoublePrecision, Model):
         """Logarithm of the prior (k,) at the values; a Gaussian's moves with them."""
         if self.learn_values and self.weights.prior == "gaussian":
             return log_density(self.values(), "gaussian").log_softmax(0)
-        return self.weights.log_prior.to(self.logits.device)
-
-    def noise_terms(self) -> NoiseTerms:
-        """What the noise adds to the bound."""
-        count = int(self.totals[1])
-        if self.noise is None:
-            return known_noise(self.likelihood.noise_variance.detach().double(), count)
-        log_q = self.noise_logits.detach().log_softmax(0)
-        return discrete_noise(log_q, *self.noise_grid(), count)
-
-    def noise_grid(self) -> tuple[Tensor, Tensor]:
-        """Values (k_s,) and log prior (k_s,) of the noise variance."""
-        assert self.noise is not None
-        device = self.logits.device
-        return self.noise.values.to(device), self.noise.log_prior.to(device)
+        return super().log_prior()
 
     @torch.no_grad()
     def swept(self) -> Tensor:
@@ -191,63 +121,14 @@ class Direct(InDoublePrecision, Model):
         )
 
     def sparsity(self) -> float:
-        """Expected share of weights that are zero in a draw from q.
-
-        Raises:
-            ConfigError: zero is not one of the values.
-        """
-        zero = self.weights.zero
-        if zero is None:
-            raise ConfigError("sparsity counts zeros, and no value of the weights is zero")
-        return float(self.logits.detach().softmax(-1)[..., zero].mean())
-
-    def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
-        """As in ``Model``: nothing to settle, but sums of m x m must fit into memory."""
-        self.basis.place(x)
-        require_memory("num_basis", self.basis.num_basis, x.device)
-        return {}
+        """As in ``DiscreteRegression``."""
+        return float(self.logits.detach().softmax(-1)[:, self.place_of_zero()].mean())
 
     @torch.no_grad()
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Fix the functions and sum over the data, once; q starts at the prior."""
-        noise = self.likelihood.noise_variance
-        start = fix_functions(self.basis, x, y - self.mean(x), noise, generator=generator)
-        self.likelihood.noise_variance = start.noise.to(noise)
-        self.scale = self.basis.log_variances().double().mul(0.5).exp()
-        self.statistics = start.statistics.of_standardised(self.scale)
-        prior = self.log_prior().detach().double()
-        self.logits.data = prior.expand(len(self.scale), -1).clone()
-        self.note = f"{start.note}; weights of {len(prior)} values"
-        if self.noise is not None:
-            self.note += f", noise variances of {len(self.noise)}"
-
-    @torch.no_grad()
-    def add_rows(self, x: Tensor, y: Tensor) -> None:
-        """Take in further data x (b, d), y (b,), at O(b m^2); q is where training goes on from."""
-        self.statistics = self.statistics + self._sums(x, y)
-
-    @torch.no_grad()
-    def remove_rows(self, x: Tensor, y: Tensor) -> None:
-        """Forget data x (b, d), y (b,) that were taken in.
-
-        Raises:
-            ConfigError: more rows than there are.
-        """
-        self.statistics = self.statistics - self._sums(x, y)
-
-    def _sums(self, x: Tensor, y: Tensor) -> SufficientStatistics:
-        sums = sufficient_statistics(self.basis, x, y - self.mean(x))
-        return sums.of_standardised(self.scale)
-
-    def facts(self) -> dict[str, bool | int | float | str]:
-        """Plain values for records: sizes, and the sparsity where zero is a value."""
-        found: dict[str, bool | int | float | str] = {
-            "num_basis": self.basis.num_basis,
-            "num_values": len(self.weights),
-        }
-        if self.weights.zero is not None:
-            found["sparsity"] = self.sparsity()
-        return found | self.basis.facts()
+        self.fix(x, y, generator=generator)
+        self.logits.data = self.log_prior().detach().expand(len(self.scale), -1).clone()
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """``variational``: q; ``hyperparameters``: the values, where they are learned."""
@@ -264,8 +145,3 @@ class Direct(InDoublePrecision, Model):
         values = self.values().detach()
         posterior.fill(self.scale, values, self.logits.detach().softmax(-1)[None], noise)
         return posterior
-
-    def new_posterior(self) -> DirectPosterior:
-        """As in ``Model``; the training data are not part of the posterior."""
-        noise = None if self.noise is None else self.noise.values
-        return DirectPosterior(self.basis, self.mean, noise)

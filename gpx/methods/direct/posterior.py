@@ -12,12 +12,13 @@ from torch.distributions import Distribution, Normal
 from gpx.backends import DEFAULT_BUDGET, row_chunks
 from gpx.bases.base import Basis
 from gpx.data_sized import InDoublePrecision
+from gpx.errors import ConfigError
 from gpx.inference.finite_mixture import gaussian_mixture, mixture_moments
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Posterior
-from gpx.methods.direct.mean_field import cumulants
+from gpx.methods.direct.mean_field import cumulants, drawn_codes
 
 
 class DirectPosterior(InDoublePrecision, Posterior):
@@ -156,15 +157,9 @@ class DirectPosterior(InDoublePrecision, Posterior):
         Raises:
             ConfigError: there are more than 256 values.
         """
-        device = self.shares.device
-        which = torch.multinomial(self.shares, num, replacement=True, generator=generator)
-        level = torch.rand(num, len(self.scale), 1, generator=generator, device=device)
-        level = level.to(self.probabilities)
-        drawn = torch.empty(num, len(self.scale), dtype=torch.uint8, device=device)
-        edges = self.probabilities.cumsum(-1)[..., :-1]  # the last value takes what rounding left
-        for number in range(num):
-            drawn[number] = (level[number] >= edges[which[number]]).sum(-1)
-        return drawn
+        if len(self.values) > 256:
+            raise ConfigError(f"a byte holds 256 values and the weights have {len(self.values)}")
+        return drawn_codes(self.shares, self.probabilities, num, generator).to(torch.uint8)
 
     @torch.no_grad()
     def sample_paths(self, num: int, *, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
@@ -172,7 +167,7 @@ class DirectPosterior(InDoublePrecision, Posterior):
 
         Cost: num m k once, num m multiply-adds a row.
         """
-        drawn = self.values[self.sample_codes(num, generator=generator).long()]
+        drawn = self.values[drawn_codes(self.shares, self.probabilities, num, generator)]
 
         @torch.no_grad()
         def paths(x: Tensor) -> Tensor:

@@ -1,0 +1,197 @@
+"""Regression on fixed functions with discrete weights: what every family of q shares."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gpx.bases import Basis, basis_of
+from gpx.bases.fixed_functions import fix_functions
+from gpx.bases.grid_eigenfunctions.start import require_memory
+from gpx.bases.sufficient_statistics import SufficientStatistics, sufficient_statistics
+from gpx.data_sized import InDoublePrecision
+from gpx.errors import ConfigError, class_name
+from gpx.kernels.base import Kernel
+from gpx.likelihoods.gaussian import Gaussian
+from gpx.means.base import Mean
+from gpx.methods.base.model import Model
+from gpx.methods.direct.grids import NoiseGrid, WeightGrid
+from gpx.methods.direct.mean_field import NoiseTerms, discrete_noise, known_noise
+from gpx.methods.direct.posterior import DirectPosterior
+
+
+class DiscreteRegression(InDoublePrecision, Model):
+    """Functions, data and grids of regression with discrete weights; a subclass has q.
+
+    f(x) = m(x) + sum_i phi_i(x) sd_i w_i, where sd_i is the standard deviation that the prior of
+    the basis gives weight i, and w_i takes one of the ``weights``' values, the same few for all.
+    Basis, kernel and mean stay as initialised.
+
+    Args:
+        kernel: of the basis.
+        mean: stays.
+        likelihood: Gaussian.
+        basis: on ``kernel``; or a class, or any callable, that makes one of ``kernel`` and
+            ``num_basis``.
+        num_basis: m, at most.
+        weights: values of the weights and their prior; None: ``WeightGrid()``.
+        noise: values of the noise variance and their prior; None: it stays as initialised.
+
+    Attributes:
+        noise_logits (k_s,): of the noise variance; empty where it is known.
+        gram (m, m), projected (m,), totals (2,): Phi^T Phi and Phi^T r of the functions times sd_i,
+            |r|^2 and n.
+        scale (m,): sd.
+
+    Raises:
+        ConfigError: a basis whose prior has correlations.
+    """
+
+    data_sized = ("gram", "projected", "scale")
+    in_double = ("totals", "noise_logits")
+
+    mean: Mean
+    likelihood: Gaussian
+    gram: Tensor
+    projected: Tensor
+    scale: Tensor
+    totals: Tensor
+
+    def __init__(
+        self,
+        *,
+        kernel: Kernel,
+        mean: Mean,
+        likelihood: Gaussian,
+        basis: Basis | Callable[..., Basis],
+        num_basis: int = 1000,
+        weights: WeightGrid | None = None,
+        noise: NoiseGrid | None = None,
+    ) -> None:
+        super().__init__()
+        self.basis = basis_of(basis, kernel, num_basis)
+        if self.basis.dense_prior:
+            raise ConfigError(
+                f"basis {class_name(self.basis)} gives its weights a prior with correlations, and "
+                "discrete weights are independent; use basis=RandomFourier or another with "
+                "variances"
+            )
+        self.mean = mean
+        self.likelihood = likelihood
+        self.weights = WeightGrid() if weights is None else weights
+        self.noise = noise
+        empty = torch.zeros(0, dtype=torch.float64)
+        self.noise_logits = nn.Parameter(empty if noise is None else noise.log_prior.clone())
+        self.register_buffer("gram", empty.new_zeros(0, 0))
+        for name, size in (("projected", 0), ("scale", 0), ("totals", 2)):
+            self.register_buffer(name, empty.new_zeros(size))
+
+    @property
+    def kernel(self) -> Kernel:
+        """Covariance function; the basis owns it."""
+        kernel = self.basis.kernel
+        assert isinstance(kernel, Kernel)
+        return kernel
+
+    @property
+    def statistics(self) -> SufficientStatistics:
+        """What is kept of the data, for functions times the prior deviations of their weights."""
+        squared, count = self.totals.unbind()
+        return SufficientStatistics(self.gram, self.projected, squared, int(count))
+
+    @statistics.setter
+    def statistics(self, new: SufficientStatistics) -> None:
+        self.gram, self.projected = new.gram, new.projected
+        self.totals = torch.stack([new.squared, new.squared.new_tensor(float(new.num_data))])
+
+    def values(self) -> Tensor:
+        """The values (k,) of the weights."""
+        return self.weights.values.to(self.gram.device)
+
+    def log_prior(self) -> Tensor:
+        """Logarithm of the prior (k,) at the values."""
+        return self.weights.log_prior.to(self.gram.device)
+
+    def noise_terms(self) -> NoiseTerms:
+        """What the noise adds to the bound."""
+        count = int(self.totals[1])
+        if self.noise is None:
+            return known_noise(self.likelihood.noise_variance.detach().double(), count)
+        log_q = self.noise_logits.log_softmax(0)
+        return discrete_noise(log_q, *self.noise_grid(), count)
+
+    def noise_grid(self) -> tuple[Tensor, Tensor]:
+        """Values (k_s,) and log prior (k_s,) of the noise variance."""
+        assert self.noise is not None
+        device = self.gram.device
+        return self.noise.values.to(device), self.noise.log_prior.to(device)
+
+    @abstractmethod
+    def sparsity(self) -> float:
+        """Expected share of weights that are zero in a draw from q.
+
+        Raises:
+            ConfigError: zero is not one of the values.
+        """
+
+    def place_of_zero(self) -> int:
+        """Among the values; raises ConfigError where zero is none of them."""
+        zero = self.weights.zero
+        if zero is None:
+            raise ConfigError("sparsity counts zeros, and no value of the weights is zero")
+        return zero
+
+    def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
+        """As in ``Model``: nothing to settle, but sums of m x m must fit into memory."""
+        self.basis.place(x)
+        require_memory("num_basis", self.basis.num_basis, x.device)
+        return {}
+
+    @torch.no_grad()
+    def fix(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
+        """Fix the functions and sum over the data x (n, d), y (n,)."""
+        noise = self.likelihood.noise_variance
+        start = fix_functions(self.basis, x, y - self.mean(x), noise, generator=generator)
+        self.likelihood.noise_variance = start.noise.to(noise)
+        self.scale = self.basis.log_variances().double().mul(0.5).exp()
+        self.statistics = start.statistics.of_standardised(self.scale)
+        self.note = f"{start.note}; weights of {len(self.weights)} values"
+        if self.noise is not None:
+            self.note += f", noise variances of {len(self.noise)}"
+
+    @torch.no_grad()
+    def add_rows(self, x: Tensor, y: Tensor) -> None:
+        """Take in further data x (b, d), y (b,), at O(b m^2); q is where training goes on from."""
+        self.statistics = self.statistics + self._sums(x, y)
+
+    @torch.no_grad()
+    def remove_rows(self, x: Tensor, y: Tensor) -> None:
+        """Forget data x (b, d), y (b,) that were taken in.
+
+        Raises:
+            ConfigError: more rows than there are.
+        """
+        self.statistics = self.statistics - self._sums(x, y)
+
+    def _sums(self, x: Tensor, y: Tensor) -> SufficientStatistics:
+        sums = sufficient_statistics(self.basis, x, y - self.mean(x))
+        return sums.of_standardised(self.scale)
+
+    def facts(self) -> dict[str, bool | int | float | str]:
+        """Plain values for records: sizes, and the sparsity where zero is a value."""
+        found: dict[str, bool | int | float | str] = {
+            "num_basis": self.basis.num_basis,
+            "num_values": len(self.weights),
+        }
+        if self.weights.zero is not None:
+            found["sparsity"] = self.sparsity()
+        return found | self.basis.facts()
+
+    def new_posterior(self) -> DirectPosterior:
+        """As in ``Model``; the training data are not part of the posterior."""
+        noise = None if self.noise is None else self.noise.values
+        return DirectPosterior(self.basis, self.mean, noise)
