@@ -91,7 +91,8 @@ def test_every_hyperparameter_that_can_move_has_a_gradient(name):
     # weights; generalised cross-validation does not know the scale
     expected = {"ReweightedEvidence": 0, "DirectELBO": 0, "InducingELBO": 0, "GCV": len(kernel) - 1}
     # the basis of Reweighted and of discrete weights is fixed, and so is the kernel of
-    # QSGPInducing, whose evidence is of the weights; generalised cross-validation does not know the scale
+    # QSGPInducing, whose evidence is of the weights; generalised cross-validation does not know
+    # the scale
     fixed = ("ReweightedEvidence", "DirectELBO", "DirectMixtureELBO", "DirectSampledELBO")
     expected = dict.fromkeys(fixed, 0) | {"InducingELBO": 0, "GCV": len(kernel) - 1}
     assert len(moved) >= expected.get(name, len(kernel))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -10,13 +10,32 @@ from torch import Tensor
 from gpx.errors import ConfigError
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
-from gpx.methods.base.objective import Evidence, Objective
+from gpx.methods.base.objective import Evidence, Facts, Objective
 from gpx.methods.direct.entropy import entropy_bound, entropy_surrogate, log_density
 from gpx.methods.direct.mean_field import drawn_codes
-from gpx.methods.direct.mixture import DirectMixture
 
 
-class DirectMixtureELBO(Objective[DirectMixture]):
+@runtime_checkable
+class MixtureWeights(Protocol):
+    """What these bounds ask of a model on mixtures of discrete weights."""
+
+    likelihood: Gaussian
+    tangent: Tensor
+
+    def log_shares(self) -> Tensor:
+        """Of the components (r,)."""
+
+    def log_q(self) -> Tensor:
+        """Of every weight in every component (r, m, k)."""
+
+    def exact_terms(self) -> dict[str, Tensor]:
+        """What the bound has beside the entropy, in nats."""
+
+    def facts(self) -> Facts:
+        """Plain values for the record."""
+
+
+class DirectMixtureELBO(Objective[MixtureWeights]):
     """Lower bound of ``DirectMixture`` with a lower bound on its entropy: x and y are not read.
 
     Exactness: a lower bound on the evidence lower bound of the mixture, hence on the log marginal
@@ -27,12 +46,13 @@ class DirectMixtureELBO(Objective[DirectMixture]):
 
     batching = "full"
     kind = "lower_bound"
-    models = (DirectMixture,)
+    models = (MixtureWeights,)
+    made_for = "DirectMixture"
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
 
     def evidence(
         self,
-        model: DirectMixture,
+        model: MixtureWeights,
         x: Tensor,
         y: Tensor,
         *,
@@ -50,7 +70,7 @@ class DirectMixtureELBO(Objective[DirectMixture]):
         return max(1, x.shape[0])
 
 
-class DirectSampledELBO(Objective[DirectMixture]):
+class DirectSampledELBO(Objective[MixtureWeights]):
     """The evidence lower bound of ``DirectMixture`` itself, its entropy and gradient sampled.
 
     Only the entropy is sampled; everything that the data enter stays exact. The baseline of a draw
@@ -71,7 +91,8 @@ class DirectSampledELBO(Objective[DirectMixture]):
 
     batching = "minibatch"
     kind = "unbiased"
-    models = (DirectMixture,)
+    models = (MixtureWeights,)
+    made_for = "DirectMixture"
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
 
     def __init__(self, num_data: int, draws: int = 100) -> None:
@@ -82,7 +103,7 @@ class DirectSampledELBO(Objective[DirectMixture]):
 
     def evidence(
         self,
-        model: DirectMixture,
+        model: MixtureWeights,
         x: Tensor,
         y: Tensor,
         *,
@@ -106,7 +127,7 @@ class DirectSampledELBO(Objective[DirectMixture]):
     @torch.no_grad()
     def full_evidence(
         self,
-        model: DirectMixture,
+        model: MixtureWeights,
         x: Tensor,
         y: Tensor,
         *,
