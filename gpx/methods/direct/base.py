@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -51,8 +51,8 @@ class DiscreteRegression(InDoublePrecision, Model):
         ConfigError: a basis whose prior has correlations.
     """
 
-    data_sized = ("gram", "projected", "scale")
-    in_double = ("totals", "noise_logits")
+    data_sized: ClassVar[tuple[str, ...]] = ("gram", "projected", "scale")
+    in_double: ClassVar[tuple[str, ...]] = ("totals", "noise_logits")
 
     mean: Mean
     likelihood: Gaussian
