@@ -2,8 +2,8 @@
 
 from gpx.methods.base.own_steps import OwnSteps
 from gpx.methods.classification.elliptical_slice import EllipticalSlice
-from gpx.methods.experts.hard_cut import HardCut
 from gpx.methods.direct.ascent import CoordinateAscent
+from gpx.methods.experts.hard_cut import HardCut
 from gpx.methods.reweighted.mala import MALA
 from gpx.methods.reweighted.relevance_vectors import RelevanceVectors
 from gpx.methods.weight_space.block_steps import BlockSteps
@@ -33,8 +33,8 @@ __all__ = [
     "MALA",
     "BlockSteps",
     "ConstantInitialisation",
-    "EllipticalSlice",
     "CoordinateAscent",
+    "EllipticalSlice",
     "FirstOrder",
     "Fitted",
     "HardCut",

@@ -175,13 +175,9 @@ def test_a_loaded_model_predicts_as_the_run_did(finished):
     assert (prediction.lower < prediction.mean).all()
     assert (prediction.mean < prediction.upper).all()
     width = (prediction.upper - prediction.lower) / prediction.std
-    mixtures = {"reweighted": 0.05, "mixture_of_experts": 0.1}  # quantiles are not a normal's
+    # quantiles are not a normal's
+    mixtures = {"reweighted": 0.05, "direct_mixture": 0.05, "mixture_of_experts": 0.1}
     assert width == pytest.approx(2 * 1.959964, rel=mixtures.get(finished.approx, 1e-4))
-    mixture = finished.approx in (
-        "reweighted",
-        "direct_mixture",
-    )  # whose quantiles are not a normal's
-    assert width == pytest.approx(2 * 1.959964, rel=0.05 if mixture else 1e-4)
 
 
 def test_the_same_config_gives_the_same_numbers_stopped_or_not(finished, tmp_path, monkeypatch):

@@ -36,6 +36,7 @@ class CoordinateAscent(OwnSteps[Direct]):
     unit = "sweeps"
     purpose = "sweeps over the weights of Direct models"
     model_type = Direct
+    ends_rounds = True  # it needs no other start
 
     def __init__(self, tolerance: float = 1e-3) -> None:
         if not 0.0 < tolerance < math.inf:

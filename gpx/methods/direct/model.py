@@ -17,6 +17,12 @@ from gpx.methods.direct.grids import NoiseGrid, WeightGrid, log_density
 from gpx.methods.direct.mean_field import Bound, bound, swept
 from gpx.methods.direct.posterior import DirectPosterior
 
+MOST_SWEEPS = 20
+"""Of coordinate ascent between two searches."""
+
+WORTHWHILE = 0.01
+"""Nats that a sweep, or all of them, must gain to go on."""
+
 
 class Direct(DiscreteRegression):
     """Regression on the functions of a basis with discrete weights, at a cost free of n.
@@ -27,6 +33,8 @@ class Direct(DiscreteRegression):
     Args:
         kernel, mean, likelihood, basis, num_basis, weights, noise: as for ``DiscreteRegression``.
         learn_values: move the values as well (around zero, which stays), for the largest bound.
+        restarts: of a gradient search, each after sweeps of coordinate ascent: the gradient of a
+            softmax vanishes at every corner, and sweeps lead out of those that are no maximum.
 
     Attributes:
         logits (m, k): of q, its probabilities their softmax; at the prior to begin with.
@@ -42,6 +50,7 @@ class Direct(DiscreteRegression):
     Source: Evans thesis, chapter 7; Evans and Nair, NeurIPS 2018.
     """
 
+    rounds_argument = "restarts"
     data_sized = (*DiscreteRegression.data_sized, "logits")
     in_double = (*DiscreteRegression.in_double, "log_gaps")
 
@@ -56,6 +65,7 @@ class Direct(DiscreteRegression):
         weights: WeightGrid | None = None,
         noise: NoiseGrid | None = None,
         learn_values: bool = False,
+        restarts: int = 3,
     ) -> None:
         super().__init__(
             kernel=kernel,
@@ -66,7 +76,10 @@ class Direct(DiscreteRegression):
             weights=weights,
             noise=noise,
         )
+        if restarts < 0:
+            raise ConfigError(f"restarts={restarts}: expected 0 or more")
         self.learn_values = learn_values
+        self.restarts = restarts
         if learn_values and (self.weights.zero is None or len(self.weights) < 2):
             raise ConfigError(
                 "learn_values=True moves values around zero, which must be one of two values or "
@@ -119,6 +132,30 @@ class Direct(DiscreteRegression):
             self.noise_terms(),
             None if self.noise is None else self.noise_grid(),
         )
+
+    @property
+    def num_rounds(self) -> int:
+        """As in ``Model``: the search and its restarts."""
+        return 1 + self.restarts
+
+    @torch.no_grad()
+    def next_round(self, x: Tensor, y: Tensor, loss: float, *, generator: torch.Generator) -> bool:
+        """Sweeps of coordinate ascent, which never lower the bound; nothing is drawn.
+
+        Returns:
+            whether they gained enough for a search from where they end.
+        """
+        if not self.restarts:
+            return False
+        start = before = float(self.bound().value)
+        for _ in range(MOST_SWEEPS):
+            self.logits.copy_(self.swept())
+            here = float(self.bound().value)
+            if here - before < WORTHWHILE:
+                break
+            before = here
+        self.note = f"sweeps of coordinate ascent gained {here - start:.3g} nats"
+        return here - start >= WORTHWHILE
 
     def sparsity(self) -> float:
         """As in ``DiscreteRegression``."""

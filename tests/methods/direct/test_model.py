@@ -149,8 +149,13 @@ def test_the_record_says_what_a_sweep_would_add():
     # the gradient has vanished at a corner which is not a maximum
     assert float(made.bound().by_logits.abs().max()) < 1e-3
     assert promised > 0.1
+    kept = made.logits.detach().clone()
     made.logits.data = made.swept()
     assert float(made.bound().value) - before == pytest.approx(promised, rel=1e-9)
+    # the next round of the search begins where sweeps have led out of the corner
+    made.logits.data = kept
+    assert made.next_round(x, y, 0.0, generator=torch.Generator())
+    assert float(made.bound().value) > before + promised - 1e-9
     by_ascent(made, x, y)
     assert abs(gain()) < 1e-9
 
@@ -247,6 +252,7 @@ def test_a_prior_of_ones_own_is_normalised_and_what_it_rules_out_is_left_out():
         (lambda: WeightGrid(3, probabilities=[0.5, 0.5]), "2 probabilities for 3 values"),
         (lambda: WeightGrid(3, prior="flat"), "prior=flat"),
         (lambda: WeightGrid(0), "num_values=0"),
+        (lambda: model(*data(), restarts=-1), "restarts=-1"),
         (lambda: NoiseGrid(values=[0.0, 1.0]), "must be positive"),
         (lambda: NoiseGrid(lowest=2.0, highest=1.0), "lowest=2.0"),
         (lambda: CoordinateAscent(0.0), "tolerance=0.0"),
