@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from gpx.data_sized import DataSized
+from gpx.data_sized import DataSized, InDoublePrecision
 
 
 class Holder(DataSized):
@@ -58,3 +58,25 @@ def test_other_buffers_still_refuse_another_size():
     state["fixed"] = torch.zeros(3)
     with pytest.raises(RuntimeError, match="fixed"):
         Holder().load_state_dict(state)
+
+
+class Sums(InDoublePrecision):
+    data_sized = ("sums",)
+    in_double = ("weights",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("sums", torch.full((2,), 1.0 / 3.0, dtype=torch.float64))
+        self.register_buffer("other", torch.zeros(2, dtype=torch.float64))
+        self.weights = nn.Parameter(torch.full((2,), 1.0 / 3.0, dtype=torch.float64))
+
+
+def test_what_is_in_double_precision_keeps_every_digit_where_the_rest_is_cast():
+    made = Sums()
+    parameter = made.weights
+    made.float()
+    assert made.other.dtype == torch.float32
+    third = torch.full((2,), 1.0 / 3.0, dtype=torch.float64)
+    assert torch.equal(made.sums, third)
+    assert torch.equal(made.weights, third)
+    assert made.weights is parameter  # an optimiser may hold it

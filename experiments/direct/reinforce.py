@@ -217,6 +217,7 @@ def main() -> None:
     notes = [
         "Published: Evans thesis, figure 7.3, curves without numbers; the claims are that the "
         "exact gradient wins by a wide margin, which grows with n and with b.",
+        "Where REINFORCE's bound is its best one, it was still rising when its steps ended.",
         f"REINFORCE: Adam at rate {RATE}, the bound looked at every ten steps. Seconds are of the "
         "wall clock on one thread, the sums over the data included; costs of an evaluation are of "
         "the processor, the best of several taken in turn.",
