@@ -140,7 +140,7 @@ def solves(m: int) -> Rows:
 
             found = conjugate_gradients(
                 dense,
-                right,
+                right.unsqueeze(1),
                 preconditioner=None if values is None else apply,
                 stop=RelativeResidual(1e-8),
                 max_iterations=2000,
