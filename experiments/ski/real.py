@@ -1,0 +1,233 @@
+"""Structured interpolation behind a projection, beside FITC and SGPR, on real-data tables (4.4).
+
+    python experiments/ski/real.py --quick                     # one start, few steps, nothing kept
+    python experiments/ski/real.py --data abalone_like kin40k  # cells that have a row are not redone
+    python experiments/ski/real.py --table                     # write the table again
+
+Protocol of Hultin 2017, section 4.6, with what differs named in the table. Rows go to
+real_cells.jsonl, the table to real.json and RESULTS.md. FITC and SGPR on kin40k with 2,000
+inducing points: experiments/sparse_family.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+import torch
+from record import COMMIT, Checks, Rows, write
+from standins import abalone_like, sarcos_like
+
+from gpx.training import RunFolder, run
+from gpx.training.composition import composed
+
+HERE = Path(__file__).resolve().parent
+CELLS = HERE / "real_cells.jsonl"
+FAMILY = HERE.parent / "sparse_family" / "compare.json"
+DATA = {"abalone_like": (3133, 1044), "kin40k": (10_000, 30_000), "sarcos_like": (10_000, 4449)}
+"""Training and test rows; the published SARCOS table has 44,484 training rows."""
+PUBLISHED = {  # SMSE, SMAE, MSLL
+    ("abalone_like", "ski"): (0.4290, 0.6467, -0.4250),
+    ("abalone_like", "fitc"): (0.4428, 0.6537, -0.4846),
+    ("abalone_like", "sgpr"): (0.4248, 0.6445, -0.4356),
+    ("abalone_like", "exact"): (0.4235, 0.6438, -0.4375),
+    ("kin40k", "ski"): (0.3874, 0.6041, -0.4597),
+    ("kin40k", "fitc"): (0.0351, 0.1252, -2.2691),
+    ("kin40k", "sgpr"): (0.0221, 0.1274, -1.8904),
+    ("sarcos_like", "ski"): (0.0596, 0.2318, -1.207),
+    ("sarcos_like", "fitc"): (0.0108, 0.1195, -2.258),
+    ("sarcos_like", "sgpr"): (0.0159, 0.1171, -2.017),
+}
+SKI = ("approx=ski", "approx.grid_size=200", "init=constants", "kernel.lengthscale=3.0")
+INDUCING = 200
+METHODS: dict[str, tuple[str, ...]] = {
+    "ski unit 2": (*SKI, "projection=unit"),
+    "ski unit 2, circulant": (
+        *SKI,
+        "projection=unit",
+        "objective.logdet=circulant",
+        "objective.wraps=3",
+    ),
+    "ski orthonormal 2": (*SKI, "projection=orthonormal"),
+    "ski unit 3": (
+        *SKI,
+        "projection=unit",
+        "approx.projection.num_outputs=3",
+        "approx.grid_size=40",
+    ),
+    "fitc": ("approx=fitc", f"approx.num_inducing={INDUCING}"),
+    "sgpr": ("approx=sgpr", f"approx.num_inducing={INDUCING}"),
+}
+KEY = ("data", "method", "start")
+
+
+def source(name: str, place: Path) -> list[str]:
+    """Options of a set: the file of a stand-in, or the table."""
+    if name == "kin40k":
+        return ["data=kin40k", "data.train_fraction=0.25"]
+    train, tests = DATA[name]
+    make = {"abalone_like": abalone_like, "sarcos_like": sarcos_like}[name]
+    x, y = make(train + tests)
+    path = place / f"{name}.npz"
+    np.savez(path, x=x, y=y, test=np.arange(train + tests) >= train)
+    return ["data=npz", f"data.path={path}", "data.test=test"]
+
+
+def cell(name: str, method: str, start: int, steps: int) -> dict[str, Any]:
+    """Train and test one method from one start."""
+    options = [*METHODS[method], "kernel=rbf", f"trainer.max_steps={steps}", f"seed={start}"]
+    if method.startswith("ski"):
+        options.append(f"approx.projection.seed={start}")
+    options += ["trainer.eval_every=0", "trainer.figures=false", "trainer.tensorboard=false"]
+    options += ["trainer.baselines=false"]
+    with tempfile.TemporaryDirectory() as place:
+        config = composed([*source(name, Path(place)), *options])
+        began = time.process_time()
+        found = run(config, RunFolder(Path(place) / "run"))
+        seconds = time.process_time() - began
+    return {
+        "data": name,
+        "method": method,
+        "start": start,
+        "n": DATA[name][0],
+        "evidence": found["train.evidence"],
+        "SMSE": found["test.smse"],
+        "SMAE": found["test.smae"],
+        "MSLL": found["test.msll"],
+        "steps": found["train.steps"],
+        "stopped": found["train.stopped"],
+        "seconds": seconds,
+        "commit": COMMIT,
+    }
+
+
+def read() -> Rows:
+    """Cells that are done."""
+    if not CELLS.exists():
+        return []
+    return [json.loads(line) for line in CELLS.read_text().splitlines()]
+
+
+def family() -> Rows:
+    """kin40k with 2,000 inducing points, from the sparse family's table."""
+    found = []
+    for row in json.loads(FAMILY.read_text())["rows"]:
+        if row["data"] == "kin40k" and row["inducing"] == 2000:
+            kept = {key: row[key] for key in ("data", "method", "n", "evidence")}
+            kept |= {key: row[key] for key in ("SMSE", "SMAE", "MSLL", "steps", "stopped")}
+            kept |= {"seconds": row["seconds"], "commit": row["commit"], "start": 0}
+            found.append({**kept, "method": f"{row['method']}, 2,000 inducing points"})
+    return found
+
+
+def chosen(rows: Rows) -> dict[tuple[str, str], dict[str, Any]]:
+    """Of every set and method the start of the largest evidence, as the protocol has it."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in sorted(rows, key=lambda r: r["evidence"]):
+        found[row["data"], row["method"]] = row
+    return found
+
+
+def judged(rows: Rows) -> Checks:
+    """What the rows had to show."""
+    best = chosen(rows)
+    checks: Checks = {}
+    for name in DATA:
+        row, known = best.get((name, "ski unit 2")), PUBLISHED[name, "ski"]
+        found = [r for r in rows if r["data"] == name and r["method"] == "ski unit 2"]
+        said = f" ({row['SMSE']:.3f})" if row else ""
+        checks[
+            f"{name}: SKI, unit rows, two axes: SMSE at most the published {known[0]} + 10 %"
+            f"{said}, best of {len(found)} starts by evidence"
+        ] = row and row["SMSE"] <= 1.1 * known[0]
+        others = [r for (d, m), r in best.items() if d == name and not m.startswith("ski")]
+        if name == "abalone_like":
+            apart = [r["SMSE"] for r in [*others, *([row] if row else [])]]
+            checks[f"{name}: SKI, FITC and SGPR within 0.02 SMSE"] = (
+                max(apart) - min(apart) <= 0.02 if row and len(apart) >= 3 else None
+            )
+        else:
+            checks[f"{name}: FITC and SGPR below SKI in SMSE"] = (
+                all(r["SMSE"] < row["SMSE"] for r in others) if row and others else None
+            )
+    for name, kind in (("kin40k", "fitc"), ("kin40k", "sgpr")):
+        row = best.get((name, f"{kind}, 2,000 inducing points"))
+        checks[f"{name}: {kind}, 2,000 inducing points: SMSE at most the published"] = (
+            row and row["SMSE"] <= PUBLISHED[name, kind][0]
+        )
+    checks["abalone_like: the exact GP, and FITC's evidence >= exact >= SGPR's"] = None
+    checks["SARCOS with all 44,484 rows"] = None
+    return checks
+
+
+def table() -> None:
+    """RESULTS.md."""
+    rows = [*read(), *family()]
+    order = [*DATA]
+    rows.sort(key=lambda r: (order.index(r["data"]), r["method"], r["start"]))
+    shown = []
+    for row in rows:
+        kind = row["method"].split()[0].rstrip(",")
+        known = PUBLISHED.get((row["data"], kind))
+        text = "-" if known is None else ", ".join(f"{v:g}" for v in known)
+        shown.append({**row, "published SMSE, SMAE, MSLL": text})
+    steps = sorted({r["steps"] for r in read()})
+    notes = [
+        "Squared exponential kernel with one lengthscale per axis of the grid (SKI) or per input, "
+        "lengthscales of SKI start at 3, rows of the projection at seeded normal draws; grid 200 x "
+        "200 (40 x 40 x 40 with three axes), log|A| by Lanczos quadrature unless circulant is "
+        "said (Whittle, w = 3, with the missing term, as published but for the term). FITC and "
+        f"SGPR start at an exact GP on 1,000 rows, {INDUCING} inducing points unless 2,000 are "
+        "said (those rows: experiments/sparse_family).",
+        "Not as published: targets are standardised, lengthscales and noise have no upper bounds, "
+        f"training ends after at most {max(steps, default=0)} evaluations, sarcos_like has 10,000 "
+        "training rows in place of 44,484, and abalone_like and sarcos_like are generated (the "
+        "prototype's exact GP has SMSE 0.51 and, on 700 rows, 0.011 there), so that published "
+        "figures beside them are of other data. Seconds of the processor, one thread.",
+    ]
+    write(
+        HERE,
+        "real",
+        "Projections on real data and stand-ins (tables 4.2 to 4.4)",
+        notes,
+        shown,
+        judged(rows),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--data", nargs="*", choices=[*DATA], default=[*DATA])
+    parser.add_argument("--methods", nargs="*", choices=[*METHODS], default=[*METHODS])
+    parser.add_argument("--starts", nargs="*", type=int, default=[0, 1, 2])
+    parser.add_argument("--steps", type=int, default=40, help="evaluations of the evidence")
+    parser.add_argument("--table", action="store_true", help="train nothing")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if options.quick:
+        print(cell("abalone_like", "ski unit 2", 0, 3))
+        return
+    done = {tuple(row[k] for k in KEY) for row in read()}
+    for name in [] if options.table else options.data:
+        for method in options.methods:
+            for start in options.starts if method == "ski unit 2" else options.starts[:1]:
+                if (name, method, start) in done:
+                    continue
+                row = cell(name, method, start, options.steps)
+                with CELLS.open("a") as file:
+                    file.write(json.dumps(row) + "\n")
+                print({k: row[k] for k in (*KEY, "SMSE", "MSLL", "seconds")}, flush=True)
+    table()
+
+
+if __name__ == "__main__":
+    main()
