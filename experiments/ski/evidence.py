@@ -59,9 +59,7 @@ def measured(sizes: dict[int, tuple[int, ...]], seeds: range) -> Rows:
                 model = grid_model(data.all_x if n == 1000 else data.x, size)
                 row: dict[str, Any] = {"seed": seed, "n": n, "m": size, "exact GP": target}
                 for name, options in PARTS.items():
-                    row[name] = float(
-                        SKIEvidence(**options).evidence(model, data.x, data.y).value
-                    )
+                    row[name] = float(SKIEvidence(**options).evidence(model, data.x, data.y).value)
                 reference = {"logdet": "cholesky"} if n == 1000 else None
                 row["Cholesky"] = reference and float(
                     SKIEvidence(**reference).evidence(model, data.x, data.y).value
@@ -115,8 +113,10 @@ def judged(rows: Rows) -> Checks:
     }
     thousand = {r["n"]: r for r in rows if r["seed"] == 0 and r["m"] == 1000}
     for place, name in enumerate((PUBLISHED, PADDED)):
-        checks[f"E9d, m = 1,000, n = 1,000 to 5,000, seed 0: {name}, errors as measured by the "
-               "prototype within 20 %"] = all(
+        checks[
+            f"E9d, m = 1,000, n = 1,000 to 5,000, seed 0: {name}, errors as measured by the "
+            "prototype within 20 %"
+        ] = all(
             abs(abs(thousand[n][f"error, {name}"]) / known[place] - 1.0) <= 0.2
             for n, known in FEWER.items()
         )

@@ -29,7 +29,7 @@ from gpx.linalg import RegularAxis
 from gpx.linalg.interpolation import axis_weights
 from gpx.methods.base.model import Model
 from gpx.metrics import msll, smse, trivial_law
-from gpx.objectives import SKIEvidence
+from gpx.objectives import ExactMLL, SKIEvidence
 
 HERE = Path(__file__).resolve().parent
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -120,16 +120,19 @@ def scores(model: Model, data: Data) -> tuple[float, float]:
 
 @torch.no_grad()
 def of_predictions(inputs: int, n: int, sizes: tuple[int, ...], seeds: range) -> Rows:
-    """(error - exact error) / |exact error|, and of the evidence with the circulant log|A|."""
+    """(found - exact) / |exact| of SMSE and MSLL, and the evidence."""
     rows = []
     for seed in seeds:
         data = synthetic(n, seed, inputs)
         exact = exact_model(inputs)
         target = scores(exact, data)
+        evidence = float(ExactMLL().evidence(exact, data.x, data.y).value)
         for size in sizes:
             for name, options in VARIANTS.items():
-                model = grid_model(data.all_x, size, tolerance=1e-8, **options)
+                model = grid_model(data.all_x, size, variance="diagonal", **options)
                 found = scores(model, data)
+                model.variance = "low_rank"
+                carried = scores(model, data)[1]
                 rows.append(
                     {
                         "seed": seed,
@@ -141,9 +144,9 @@ def of_predictions(inputs: int, n: int, sizes: tuple[int, ...], seeds: range) ->
                         "SMSE": found[0] / target[0] - 1.0,
                         "MSLL, exact": target[1],
                         "MSLL": (found[1] - target[1]) / abs(target[1]),
-                        "evidence": float(
-                            SKIEvidence().evidence(model, data.x, data.y).value
-                        ),
+                        "MSLL, low rank": (carried - target[1]) / abs(target[1]),
+                        "evidence, exact": evidence,
+                        "evidence": float(SKIEvidence().evidence(model, data.x, data.y).value),
                     }
                 )
                 print(rows[-1], flush=True)
@@ -164,12 +167,13 @@ def judged(function: Rows, matrix: Rows, line: Rows, plane: Rows) -> Checks:
     checks[
         f"matrix SMSE: within a factor of 2 of each entry ({min(ratios):.2f} to {max(ratios):.2f})"
     ] = all(0.5 <= r <= 2.0 for r in ratios)
+    pair = [r for r in line if r["seed"] < 2]  # what the prototype was run with
     for place, key in enumerate(("SMSE", "MSLL")):
         for which, variant in enumerate(("CE", "LE")):
             over = [
-                f"m = {m}: {worst(line, variant, m, key):.1e} over {known[place][which]:.0e}"
+                f"m = {m}: {worst(pair, variant, m, key):.1e} over {known[place][which]:.0e}"
                 for m, known in PREDICTED.items()
-                if worst(line, variant, m, key) > 3.0 * known[place][which]
+                if worst(pair, variant, m, key) > 3.0 * known[place][which]
             ]
             said = f" ({'; '.join(over)})" if over else ""
             checks[
@@ -182,9 +186,28 @@ def judged(function: Rows, matrix: Rows, line: Rows, plane: Rows) -> Checks:
     checks["E1: LK is best at m = 20 in SMSE"] = worst(line, "LK", 20, "SMSE") < min(
         worst(line, v, 20, "SMSE") for v in ("LE", "CE")
     )
-    checks["E3: LK is the exact GP once m >= n (SMSE within 1e-3)"] = all(
-        worst(line, "LK", m, "SMSE") < 1e-3 for m in SIZES if m >= 1000
+    checks["E3: LK is the exact GP once the grid has every input (m = 4,000; SMSE to 1e-6)"] = (
+        worst(line, "LK", 4000, "SMSE") < 1e-6
     )
+    checks["E3: LE's evidence is as near the exact one as CE's from m = 200 on (0.1 %)"] = all(
+        abs(r["evidence"] / r["evidence, exact"] - 1.0) < 1e-3
+        for r in line
+        if r["points an axis"] >= 200 and r["variant"] != "LK"
+    )
+    coarse = [r for r in line if r["points an axis"] in (50, 100, 200) and r["variant"] != "LK"]
+    checks["variance=diagonal has a smaller error of the MSLL than low_rank at m = 50 to 200"] = (
+        all(abs(r["MSLL"]) < abs(r["MSLL, low rank"]) for r in coarse)
+    )
+    known = {("CE", 50): 0.24, ("LE", 50): 0.76}
+    off = [
+        abs(r["SMSE"] / known[k] - 1.0)
+        for r in plane
+        if (k := (r["variant"], r["points an axis"])) in known
+    ]
+    checks[
+        f"E2: errors of the SMSE at 50 points an axis within 20 % of the prototype's "
+        f"({max(off):.1%})"
+    ] = max(off) <= 0.2
     checks["E3: CE at least ten times more accurate than LE at m = 200 in SMSE and MSLL"] = all(
         worst(line, "CE", 200, key) < 0.1 * worst(line, "LE", 200, key) for key in ("SMSE", "MSLL")
     )
@@ -220,9 +243,10 @@ def main() -> None:
         [
             "LK: linear weights on a k-means grid, LE: linear on an equidistant one, CE: cubic. "
             "Predictions: 100 test points, hyperparameters fixed at one (lengthscale raised to the "
-            "spacing), variances by the low-rank part; errors relative to the exact GP's, three "
-            "seeds with one input, one with two. The published sizes go to 4,000 points an axis "
-            "with two inputs; 50 are run here.",
+            "spacing). Errors are relative to the exact GP's, three seeds with one input, one with "
+            "two. Variances: interpolated on the grid (variance=diagonal), as the prototype's, and "
+            "beside it through the low-rank part, where prior variance that interpolation leaves "
+            "out is added. Published sizes go to 4,000 points an axis with two inputs; 50 are run.",
         ],
         {
             "A function: sin 3x on [0, 3]": function,

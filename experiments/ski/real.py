@@ -1,7 +1,7 @@
 """Structured interpolation behind a projection, beside FITC and SGPR, on real-data tables (4.4).
 
     python experiments/ski/real.py --quick                     # one start, few steps, nothing kept
-    python experiments/ski/real.py --data abalone_like kin40k  # cells that have a row are not redone
+    python experiments/ski/real.py --data abalone_like kin40k  # rows that exist are kept
     python experiments/ski/real.py --table                     # write the table again
 
 Protocol of Hultin 2017, section 4.6, with what differs named in the table. Rows go to

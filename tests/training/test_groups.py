@@ -9,7 +9,9 @@ from gpx.training.config import CONFIGS
 
 def test_every_group_is_among_the_defaults_of_a_run():
     """Hydra refuses a choice of a group that is not, and no message could say why."""
-    listed = {next(iter(d)) for d in OmegaConf.load(CONFIGS / "train.yaml").defaults if d != "_self_"}
+    listed = {
+        next(iter(d)) for d in OmegaConf.load(CONFIGS / "train.yaml").defaults if d != "_self_"
+    }
     groups = {path.name for path in CONFIGS.iterdir() if path.is_dir()}
     assert groups - listed == {"hydra"}
 
