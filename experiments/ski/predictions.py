@@ -65,26 +65,24 @@ def law(samples: tuple[int, ...]) -> Rows:
 def exactness() -> Rows:
     """Largest errors: of the mean against the dense product, of variances against the exact GP."""
     data = synthetic(40)
-    model = grid_model(data.all_x, 200, variance="diagonal", tolerance=1e-12)
-    w, v = (model.grid.weights(x).to_dense() for x in (data.x, data.test_x))
-    points = model.grid.axes[0].points(data.x)  # type: ignore[union-attr]
-    base = model.kernel.evaluate(points.unsqueeze(1), points.unsqueeze(1))
-    dense = w @ base @ w.mT + NOISE * torch.eye(len(w), dtype=w.dtype)
-    alpha = torch.linalg.solve(dense, data.y)
-    mean = v @ base @ w.mT @ alpha
     exact = exact_model().condition(data.x, data.y).predict(data.test_x)
     rows = []
-    for mode in ("diagonal", "low_rank"):
-        model.variance = mode  # type: ignore[assignment]
+    for m, mode in ((200, "diagonal"), (200, "low_rank"), (400, "diagonal"), (400, "low_rank")):
+        model = grid_model(data.all_x, m, variance=mode, tolerance=1e-12)
+        w, v = (model.grid.weights(x).to_dense() for x in (data.x, data.test_x))
+        points = model.grid.axes[0].points(data.x)  # type: ignore[union-attr]
+        base = model.kernel.evaluate(points.unsqueeze(1), points.unsqueeze(1))
+        dense = w @ base @ w.mT + NOISE * torch.eye(len(w), dtype=w.dtype)
+        mean = v @ base @ w.mT @ torch.linalg.solve(dense, data.y)
         found = model.condition(data.x, data.y).predict(data.test_x)
+        apart = (found.variance - exact.variance).abs().max()
         rows.append(
             {
+                "m": m,
                 "variance": mode,
                 "mean against the dense product": float((found.mean - mean).abs().max()),
                 "mean against the exact GP": float((found.mean - exact.mean).abs().max()),
-                "variance against the exact GP": float(
-                    (found.variance - exact.variance).abs().max()
-                ),
+                "variance against the exact GP": float(apart),
                 "least variance": float(found.variance.min()),
             }
         )
@@ -142,22 +140,24 @@ def judged(noise: Rows, exact: Rows, flat: Rows, effect: Rows) -> Checks:
     off = [abs(r["relative error"] / r["sqrt(2 / samples)"] - 1.0) for r in noise]
     seconds = [r["nanoseconds a point"] for r in flat]
     first = flat[0]
+    mean = max(r["mean against the dense product"] for r in exact)
     by_n = [r["nanoseconds a point"] for r in flat if r["m"] == first["m"]]
     by_m = [r["nanoseconds a point"] for r in flat if r["n"] == first["n"]]
-    diagonal = exact[0]
     known = {r["variance"]: r["MSLL"] for r in effect if r["samples"] is None}
     few = [r["MSLL"] for r in effect if r["samples"] is not None]
     return {
         f"stochastic variances: sqrt(2 / samples) within 30 % (worst {max(off):.0%})": (
             max(off) <= 0.3
         ),
-        f"mean: the dense product to 1e-10 ({diagonal['mean against the dense product']:.1e})": (
-            diagonal["mean against the dense product"] <= 1e-10
-        ),
-        f"variance=diagonal: within 1e-5 of the exact GP, n = 40, m = 200 "
-        f"({diagonal['variance against the exact GP']:.1e})": (
-            diagonal["variance against the exact GP"] <= 1e-5
-        ),
+        f"mean: the dense product to 1e-10 ({mean:.1e})": mean <= 1e-10,
+        **{
+            f"variance=diagonal: within 1e-5 of the exact GP, n = 40 on 20 lengthscales, "
+            f"m = {r['m']} ({r['variance against the exact GP']:.1e})": (
+                r["variance against the exact GP"] <= 1e-5
+            )
+            for r in exact
+            if r["variance"] == "diagonal"
+        },
         "variances are at least zero": all(r["least variance"] >= 0.0 for r in exact),
         f"time a prediction: from n = {flat[0]['n']:,} to 100 times that within 30 % "
         f"(largest over least {max(by_n) / min(by_n):.2f})": max(by_n) / min(by_n) <= 1.3,
@@ -193,6 +193,12 @@ def main() -> None:
             "points and seeds, one input, n = 1,000. Exactness: n = 40, m = 200, 100 points. "
             "Times: 20,000 points at once, processor time on one thread. MSLL: two inputs, "
             "n = 2,000, 60 x 60 points, 1,000 tests; 'at zero': share of variances clipped to 0.",
+            "Why two of these fail. Time over m: values of 100,000 grid points at random places "
+            "leave the processor's fast cache; no more operations are done. E12: at 60 x 60 points "
+            "the spacing is 0.36 lengthscales, interpolation is off by as much as the variances "
+            "are large, and the model with its hyperparameters at one is a poor predictor with "
+            "two inputs (the exact GP's MSLL is above zero), so that the MSLL does not rank the "
+            "estimates; what few samples do is in 'at zero'.",
         ],
         {
             "Stochastic variances": noise,

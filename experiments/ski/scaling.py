@@ -19,7 +19,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
-from record import Checks, Rows, write
+from record import Checks, Rows, earlier, judged_again, write
 from setting import NOISE, Data, grid_model, synthetic
 from torch import Tensor
 
@@ -116,10 +116,33 @@ def warm(data: Data, points: int) -> None:
     SKIEvidence().evidence(grid_model(few.x, points), few.x, few.y).value.backward()
 
 
-def slope(rows: Rows, first: int, last: int, key: str, less: float = 0.0) -> float:
-    """Of log seconds, less a constant, over log n between two numbers of rows."""
-    at = {r["n"]: r[key] - less for r in rows}
+def slope(rows: Rows, first: int, last: int, key: str) -> float:
+    """Of log seconds over log n between two numbers of rows."""
+    at = {r["n"]: r[key] for r in rows}
     return math.log(at[last] / at[first]) / math.log(last / first)
+
+
+def notes(steps: Rows) -> list[str]:
+    """What was run, and why the time grows so little with n."""
+    whole, step = "seconds, all", "seconds, evidence and gradient"
+    at = {r["n"]: r for r in steps}
+    few, many, most = at[100], at[200_000], at[2_000_000]
+    part = many["seconds, low-rank part"]
+    return [
+        "SE kernel, lengthscale and signal variance 1 (the spacing where that is larger), noise "
+        "variance 0.001, seed 0, grid over the training inputs; processor seconds of one evidence "
+        "with its gradient on one thread, the machine shared. Exact evidence at n = 15,000: "
+        "pivoted Cholesky with a rest that moves it by no more than 'exact within' nats.",
+        "Why the slope of E9f is below the 0.7 of products with all rows: the time is that of the "
+        f"grid. Of the {many[whole]:.2f} s at n = 200,000, {few[whole]:.2f} s are there at n = 100 "
+        f"too (FFTs of 100,000 points, and m rank^2 for the low-rank part: {part:.2f} s, timed "
+        "apart and done again within the evidence); the solve takes one or two steps, where the "
+        "prototype's, unconditioned, takes 184 at n = 5,000, each over all rows. Above "
+        f"n = 200,000 an evidence sees at most 4 rows a cell: {most['rows in place of n']:,} for "
+        f"2,000,000, which takes it {most[step] / many[step]:.1f} times as long. What grows as n "
+        f"is sorting rows into cells, once a data set ({most['seconds, rows to cells (once)']:.1f} "
+        "s). No noise of the clock explains a slope of this size.",
+    ]
 
 
 def judged(grids: Rows, steps: Rows) -> Checks:
@@ -130,11 +153,7 @@ def judged(grids: Rows, steps: Rows) -> Checks:
     resolved = [abs(r["error, with the missing term"]) for r in grids if r["m"] >= 100]
     lanczos = [abs(r["error, Lanczos"]) for r in grids if r["m"] >= 2 * n]
     whole, step = "seconds, all", "seconds, evidence and gradient"
-    once = "seconds, rows to cells (once)"
-    slopes = {key: slope(steps, 20_000, 200_000, key) for key in (whole, step, once)}
-    constant = steps[0][whole]
-    beyond = slope(steps, 20_000, 200_000, whole, constant)
-    large = slope(steps, 200_000, 2_000_000, whole)
+    slopes = {key: slope(steps, 20_000, 200_000, key) for key in (whole, step)}
     largest = next(r for r in steps if r["n"] == 200_000)
     return {
         "E9c: error of the published form falls from m to m until m >= n": all(
@@ -151,20 +170,21 @@ def judged(grids: Rows, steps: Rows) -> Checks:
         f"E9f: slope of log seconds over log n from 20,000 to 200,000 rows at most 1.3 "
         f"({slopes[whole]:.2f}; evidence alone {slopes[step]:.2f})": slopes[whole] <= 1.3,
         f"E9f: the same slope at least 0.7 ({slopes[whole]:.2f})": slopes[whole] >= 0.7,
-        f"why not: the {constant:.1f} seconds at n = 100 are of the grid; above them the slope is "
-        f"{beyond:.2f}, in 0.7 to 1.3": 0.7 <= beyond <= 1.3,
-        f"and from 200,000 to 2,000,000 rows the slope of all is in 0.7 to 1.3 ({large:.2f})": (
-            0.7 <= large <= 1.3
-        ),
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true")
-    quick = parser.parse_args().quick
+    parser.add_argument("--judge", action="store_true", help="the rows that are there")
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
-    if quick:
+    if arguments.judge:
+        rows = earlier(HERE / "scaling.json")
+        grids, steps = rows.values()
+        judged_again(HERE, "scaling", notes(steps), judged(grids, steps))
+        return
+    if arguments.quick:
         by_points((50, 500), 500)
         by_rows((100, 2000), 1000)
         return
@@ -173,16 +193,7 @@ def main() -> None:
         HERE,
         "scaling",
         "Time and error over grid points and rows (E9c, E9f)",
-        [
-            "SE kernel, lengthscale and signal variance 1 (the spacing where that is larger), "
-            "noise variance 0.001, seed 0, grid over the training inputs; processor seconds of one "
-            "evidence with its gradient on one thread. Exact evidence at n = 15,000: pivoted "
-            "Cholesky with a rest that moves it by no more than 'exact within' nats.",
-            "E9f: where the rows lie in the cells is worked out once for a data set, in time that "
-            "grows as n; an evidence then sees at most 4 rows a cell. The low-rank part is timed "
-            "apart and is done again within the evidence; it is most of the time that does not "
-            "depend on n.",
-        ],
+        notes(steps),
         {"Grid points (E9c)": grids, "Rows (E9f)": steps},
         judged(grids, steps),
     )
