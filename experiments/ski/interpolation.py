@@ -216,7 +216,6 @@ def judged(function: Rows, matrix: Rows, line: Rows, plane: Rows) -> Checks:
             worst(plane, "CE", m, key) < min(worst(plane, v, m, key) for v in ("LE", "LK"))
             for key in ("SMSE", "MSLL")
         )
-    checks["E4 (500 points an axis and more), E5, E6, E7: errors of predictions"] = None
     return checks
 
 
