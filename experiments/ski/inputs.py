@@ -116,8 +116,9 @@ def main() -> None:
         evidences({(1, 500, 50): CASES[1, 500, 50]})
         return
     logs = evidences(CASES)
-    line = [row for n in (300, 1000, 3000) for row in of_predictions(1, n, (10_000,), range(1))]
-    line = [row for row in line if row["variant"] != "LK"]
+    line = []
+    for n in (300, 1000, 3000):
+        line += of_predictions(1, n, (10_000,), range(1), ("LE", "CE"))
     write(
         HERE,
         "inputs",
