@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gpx.inference.batched_covariance import batched_covariances
+from gpx.inference.local_gaussian import Conditionals, PriorDivergence
 from gpx.inference.neighbour_likelihood import CHUNK_BYTES, noisy_factor
 from gpx.kernels.base import Kernel
 from gpx.kernels.stationary import Stationary
@@ -45,27 +46,32 @@ def near_coordinates(kernel: Kernel, x: Tensor) -> Tensor:
 
 
 class LocalSystem(NamedTuple):
-    """Gaussian values at h points of g groups, and f at q queries of each; differentiable.
+    """Gaussian values at h points of g groups, and f at q queries of each; differentiable once.
 
     Attributes:
-        factor (g, h, h): lower Cholesky factors of the values' covariances.
-        white (g, h, q): factor^{-1} times the covariances of values and queries.
-        prior (g, q): variances of f at the queries.
+        weights (g, h, q): E[f | values] = weights^T values; zero where there is no point.
+        rest (g, q): variance of f given the values, not negative.
+        inner (g, h, h): covariances of the values, less their noise.
+        factor (g, h, h): lower Cholesky factors of the covariances with the noise; no gradient.
     """
 
+    weights: Tensor
+    rest: Tensor
+    inner: Tensor
     factor: Tensor
-    white: Tensor
-    prior: Tensor
 
-    @property
-    def weights(self) -> Tensor:
-        """(g, h, q): E[f | values] = weights^T values."""
-        return torch.linalg.solve_triangular(self.factor.mT, self.white, upper=True)
+    def prior_divergence(self, mean: Tensor, root: Tensor) -> Tensor:
+        """KL(N(m, S) || N(0, K)) of the values, in nats, and half of log|S|: (g,).
 
-    @property
-    def rest(self) -> Tensor:
-        """(g, q): variance of f given the values, not negative."""
-        return (self.prior - self.white.square().sum(1)).clamp_min(0.0)
+        Args:
+            mean (g, h): m.
+            root (g, h, r): R, S = R R^T; (g, h): a diagonal one.
+
+        Cost: g h^2 (2 h + r) operations.
+        """
+        found = PriorDivergence.apply(self.inner, self.factor, mean, root)
+        assert isinstance(found, Tensor)
+        return found
 
 
 def local_system(
@@ -75,32 +81,33 @@ def local_system(
     noise: Tensor,
     there: Tensor | None = None,
 ) -> LocalSystem:
-    """Covariances of groups of points with their queries, factorised.
+    """Conditionals of f at the queries of groups of points.
 
     Args:
         kernel: covariance function; gradients reach its parameters and both inputs.
         points (g, h, d), queries (g, q, d).
-        noise (): variance added to every value, noise or jitter.
+        noise (): variance added to every value, noise or jitter; a constant.
         there (g, h): False where a group has fewer points; None: all are there.
 
     Raises:
         NotPositiveDefinite: the covariance of a group has no factor.
 
-    Cost: g h^2 (h / 3 + q) operations and g h (h + q) kernel entries.
+    Cost: g h^2 (h / 3 + 2 q) operations and g h (h + q) kernel entries.
     """
     g, h, d = points.shape
-    if there is None:
-        there = torch.ones(g, h, dtype=torch.bool, device=points.device)
     if g == 1:
         inner = kernel.evaluate(points[0])[None]
         cross = kernel.evaluate(points[0], queries[0])[None]
     else:
-        joint = batched_covariances(kernel, torch.cat([points, queries], 1))
-        inner, cross = joint[:, :h, :h], joint[:, :h, h:]
-    factor = noisy_factor(inner, noise, there)
-    white = torch.linalg.solve_triangular(factor, cross * there.unsqueeze(2), upper=False)
+        inner = batched_covariances(kernel, points)
+        cross = batched_covariances(kernel, points, queries)
+    seen = torch.ones(g, h, dtype=torch.bool, device=points.device) if there is None else there
+    factor = noisy_factor(inner.detach(), noise.detach(), seen)
+    if there is not None:
+        cross = cross * there.unsqueeze(2)
     prior = kernel.diagonal(queries.reshape(-1, d)).view(g, queries.shape[1])
-    return LocalSystem(factor, white, prior)
+    weights, rest = Conditionals.apply(inner, factor, cross, prior, there)
+    return LocalSystem(weights, rest.clamp_min(0.0), inner, factor)
 
 
 @torch.no_grad()

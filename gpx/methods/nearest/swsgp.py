@@ -25,6 +25,10 @@ DENSE_LIMIT = 2048
 """Inducing points up to which K_zz is factorised (for q = p) and k-means chooses them."""
 
 
+NOISE_ROWS = 2048
+"""Rows from which the noise of a warm start is found."""
+
+
 class LocalTerms(NamedTuple):
     """q(f) at inputs, each given its own few inducing variables.
 
@@ -57,7 +61,8 @@ class SWSGP(Model):
             distance the same as the first two), or "random" points (a control that must fail).
         learn_inducing: train Z; otherwise neighbours can be found once (``SWSGPObjective``).
         warm_start: start q(u) at local regressions on the data near each inducing point (labels of
-            classes: at the prior); otherwise at the prior, N(0, K_zz) for full S.
+            classes: at the prior), and noise at what they leave unexplained, where that is more
+            than it was; otherwise at the prior, N(0, K_zz) for full S.
         selector: where inducing points start; None: k-means up to 2,048, rows at random above.
         jitter: added to K_I, relative to the kernel's variance.
 
@@ -152,6 +157,24 @@ class SWSGP(Model):
         with torch.no_grad():
             self.inducing.copy_(points)
             self._start(x, y)
+            if self.warm_start and isinstance(self.likelihood, Gaussian):
+                self._raise_noise(self.likelihood, x, y, generator)
+
+    def _raise_noise(
+        self, likelihood: Gaussian, x: Tensor, y: Tensor, generator: torch.Generator
+    ) -> None:
+        """Noise at which the objective is largest given all else, where it is above the start's.
+
+        E (y - f)^2 under q, over random rows: noise that was fitted without inducing points leaves
+        out what H of them do not explain, and then every step fights for that alone.
+        """
+        rows = torch.randperm(len(x), generator=generator, device=x.device)[:NOISE_ROWS]
+        total = 0.0
+        for part in rows.split(NOISE_ROWS // 8):
+            mean, variance = self.local_terms(x[part], self.nearest(x[part])).marginals
+            total += float(((y[part] - mean).square() + variance).double().sum())
+        noise = likelihood.noise_variance
+        likelihood.noise_variance = noise.clamp_min(total / len(rows))
 
     def _start(self, x: Tensor, y: Tensor) -> None:
         """q(u) = p(u), or where local regressions put it."""
@@ -194,24 +217,20 @@ class SWSGP(Model):
         """
         asked = x.unsqueeze(0) if near.shape[0] == 1 else x.unsqueeze(1)
         system = self.system(near, asked)
-        h = near.shape[1]
         mean = embedding(near, self.q_mean, sparse=self._sparse).double()  # (g, h, 1)
         weights = system.weights
-        white_mean = torch.linalg.solve_triangular(system.factor, mean, upper=False)
-        log_prior = system.factor.diagonal(dim1=1, dim2=2).log().sum(1)
         if self.q_factor is None:
             assert self.q_log_deviation is not None
             log_deviation = embedding(near, self.q_log_deviation, sparse=self._sparse).double()
-            root = torch.diag_embed(log_deviation.exp().squeeze(2))
+            root = log_deviation.exp().squeeze(2)
             log_q = log_deviation.sum((1, 2))
+            added = (root.unsqueeze(2) * weights).square().sum(1)  # (g, q)
         else:
             root = self.q_factor.tril()[near].double()  # (g, h, M): a root of S_I, no Cholesky
             inner = root @ root.mT
             log_q = torch.linalg.cholesky(inner).diagonal(dim1=1, dim2=2).log().sum(1)
-        added = (root.mT @ weights).square().sum(1)  # (g, q)
-        white_root = torch.linalg.solve_triangular(system.factor, root, upper=False)
-        kl = 0.5 * (white_root.square().sum((1, 2)) + white_mean.square().sum((1, 2)) - h)
-        kl = kl + log_prior - log_q
+            added = (root.mT @ weights).square().sum(1)
+        kl = system.prior_divergence(mean.squeeze(2), root) - log_q
         marginals = Marginals(
             (weights * mean).sum(1).flatten().to(x) + self.mean(x),
             (system.rest + added).flatten().to(x),

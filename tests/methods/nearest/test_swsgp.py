@@ -383,3 +383,29 @@ def test_a_model_of_few_rows_is_built_again_from_what_it_settled():
     again = SWSGP(**parts, num_data=3, **settled)
     assert again.num_neighbours == few.num_neighbours
     assert again.settle(torch.zeros(3, 2)) == {}
+
+
+def test_the_start_raises_noise_to_what_the_inducing_points_leave_unexplained():
+    """10 of 300 rows and 3 of each input: far more is left than the noise that is given."""
+    x, y = data(300)
+
+    def started(**options):
+        made = SWSGP(
+            kernel=Matern52(2),
+            mean=Zero(),
+            likelihood=Gaussian(1e-4),
+            num_inputs=2,
+            num_inducing=10,
+            num_neighbours=3,
+            **options,
+        ).double()
+        made.initialise(x, y, generator=draws())
+        return made
+
+    made = started()
+    marginals = made.local_terms(x, made.nearest(x)).marginals
+    want = ((y - marginals.mean).square() + marginals.variance).mean()
+    torch.testing.assert_close(made.likelihood.noise_variance, want, rtol=1e-6, atol=0.0)
+    assert want > 0.01
+    kept = started(warm_start=False).likelihood.noise_variance
+    torch.testing.assert_close(kept, torch.tensor(1e-4).double(), rtol=1e-6, atol=0.0)

@@ -1,0 +1,166 @@
+"""Models of nearest neighbours: steps and predictions against SVGP's, and Vecchia's evidence.
+
+    python scripts/bench_nearest.py            # all three tables
+    python scripts/bench_nearest.py --quick    # smaller sizes
+
+Random data of the shapes of the published table (Tran thesis, table 4.1). Processor time of one
+thread, interleaved, medians, after a warm-up; the search for neighbours is included everywhere but
+in the column "fixed Z", where it was done before. A test point is one of 1,000, predicted together
+or one by one; SVGP predicts from a cached inverse factor of K_zz.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from gpx.kernels import Matern52
+from gpx.likelihoods import Gaussian
+from gpx.means import Constant
+from gpx.models import SVGP, SWSGP, Model, Vecchia
+from gpx.objectives import SVGPELBO, SWSGPObjective, VecchiaMLL
+
+BATCH = 64
+
+
+def problem(n: int, d: int) -> tuple[Tensor, Tensor]:
+    draws = torch.Generator().manual_seed(0)
+    x = torch.randn(n, d, generator=draws)
+    return x, x[:, :3].sin().sum(1) + 0.1 * torch.randn(n, generator=draws)
+
+
+def parts(d: int) -> dict[str, torch.nn.Module]:
+    return {
+        "kernel": Matern52(d, lengthscale=2.0 * d**0.5),
+        "mean": Constant(),
+        "likelihood": Gaussian(0.05),
+    }
+
+
+def medians(actions: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    """Milliseconds of processor time."""
+    found: dict[str, list[float]] = {name: [] for name in actions}
+    for turn in range(repeats + 2):
+        for name, action in actions.items():
+            began = time.process_time()
+            action()
+            if turn >= 2:
+                found[name].append(1e3 * (time.process_time() - began))
+    return {name: statistics.median(times) for name, times in found.items()}
+
+
+def stepper(model: Model, objective: SVGPELBO | SWSGPObjective, x: Tensor, y: Tensor) -> Callable:
+    draws = torch.Generator().manual_seed(1)
+    optimiser = torch.optim.SGD(model.parameters(), lr=1e-6)
+
+    def step() -> None:
+        rows = torch.randint(len(x), (BATCH,), generator=draws)
+        objective.before_step(model, x, y, rows)
+        optimiser.zero_grad()
+        (-objective.evidence(model, x[rows], y[rows]).value).backward()
+        optimiser.step()
+
+    return step
+
+
+def against_svgp(shapes: list[tuple[str, int, int, int]], repeats: int) -> None:
+    print("| shape | M | H | SVGP, ms a step | SWSGP | ratio | 1,000 test points, SVGP | SWSGP |")
+    print("|---|---|---|---|---|---|---|---|")
+    for name, d, m, h in shapes:
+        x, y = problem(4 * m, d)
+        svgp = SVGP(**parts(d), num_inputs=d, num_inducing=m, warm_start=False, refit=False)
+        local = SWSGP(**parts(d), num_inputs=d, num_inducing=m, num_neighbours=h, warm_start=False)
+        for model in (svgp, local):
+            with torch.no_grad():
+                model.inducing.copy_(x[:m])
+        bound, objective = SVGPELBO(len(x)), SWSGPObjective(len(x))
+        steps = medians(
+            {"svgp": stepper(svgp, bound, x, y), "swsgp": stepper(local, objective, x, y)}, repeats
+        )
+        posteriors = {"svgp": svgp.condition(x, y), "swsgp": local.condition(x, y)}
+        asked = {name: partial(p.predict, x[-1000:]) for name, p in posteriors.items()}
+        tests = medians(asked, max(3, repeats // 4))
+        print(
+            f"| {name} ({d} inputs) | {m} | {h} | {steps['svgp']:.1f} | {steps['swsgp']:.1f} | "
+            f"{steps['svgp'] / steps['swsgp']:.2f} | {tests['svgp']:.1f} | {tests['swsgp']:.1f} |"
+        )
+
+
+def against_size(sizes: list[int], repeats: int) -> None:
+    print("\n| M | H | learned Z, ms a step | fixed Z |\n|---|---|---|---|")
+    actions: dict[str, Callable[[], object]] = {}
+    for m in sizes:
+        x, y = problem(max(m, 4000), 8)
+        for learned in (True, False):
+            model = SWSGP(
+                **parts(8),
+                num_inputs=8,
+                num_inducing=m,
+                num_neighbours=32,
+                warm_start=False,
+                learn_inducing=learned,
+                rule="kernel" if learned else "euclidean",
+            )
+            with torch.no_grad():
+                model.inducing.copy_(x[:m])
+            objective = SWSGPObjective(len(x))
+            if not learned:  # any table will do for the time of a step
+                objective.table = torch.randint(m, (len(x), 32), dtype=torch.int32)
+            actions[f"{m} {learned}"] = stepper(model, objective, x, y)
+    found = medians(actions, repeats)
+    for m in sizes:
+        print(f"| {m:,} | 32 | {found[f'{m} True']:.1f} | {found[f'{m} False']:.1f} |")
+
+
+def backward(objective: VecchiaMLL, model: Vecchia, x: Tensor, y: Tensor) -> None:
+    objective.evidence(model, x, y).value.backward()
+
+
+def vecchia(n: int, repeats: int) -> None:
+    print(
+        "\n| n | given | block | groups found, s | evidence, s | with gradient, s | per row given |"
+    )
+    print("|---|---|---|---|---|---|---|")
+    x, y = problem(n, 8)
+    x, y = x.double(), y.double()
+    for given, block in ((30, 1), (30, 16), (120, 1), (120, 32)):
+        model = Vecchia(**parts(8), num_neighbours=given, block_size=block).double()
+        began = time.process_time()
+        model.initialise(x, y, generator=torch.Generator())
+        search, objective = time.process_time() - began, VecchiaMLL()
+
+        value = torch.no_grad()(partial(objective.evidence, model, x, y))
+        gradient = partial(backward, objective, model, x, y)
+        found = medians({"value": value, "gradient": gradient}, repeats)
+        print(
+            f"| {n:,} | {given} | {block} | {search:.2f} | {found['value'] / 1e3:.2f} | "
+            f"{found['gradient'] / 1e3:.2f} | {1e3 * found['gradient'] / n / given:.2f} us |"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="smaller sizes")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    quick = options.quick
+    big = 256 if quick else 1024
+    shapes = [
+        ("POWERPLANT", 4, 256, 4),
+        ("EEG", 14, 256, 4),
+        ("MNIST", 784, big, 4),
+        ("AIRLINE", 8, big, 4),
+    ]
+    against_svgp(shapes, 10 if quick else 40)
+    against_size([1000, 10_000] if quick else [1000, 10_000, 100_000], 10 if quick else 40)
+    vecchia(2000 if quick else 20_000, 1 if quick else 3)
+
+
+if __name__ == "__main__":
+    main()
