@@ -14,7 +14,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 
-class Conditionals(torch.autograd.Function):
+def conditionals(
+    inner: Tensor, factor: Tensor, cross: Tensor, prior: Tensor, there: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """Weights A = K^{-1} C (g, h, q) and variances r_j = prior_j - c_j^T K^{-1} c_j (g, q).
 
     Args:
@@ -27,7 +29,11 @@ class Conditionals(torch.autograd.Function):
     With U = K^{-1} dA and R = diag(dr), dC = U - 2 A R and dK = A R A^T - (U A^T + A U^T) / 2.
     Cost: g h^2 q operations, forward and backward. First derivatives only.
     """
+    weights, rest = _Conditionals.apply(inner, factor, cross, prior, there)
+    return weights, rest
 
+
+class _Conditionals(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, inner: Tensor, factor: Tensor, cross: Tensor, prior: Tensor, there: Tensor | None
@@ -54,20 +60,25 @@ class Conditionals(torch.autograd.Function):
         return to_inner, None, back - 2.0 * scaled, to_rest, None
 
 
-class PriorDivergence(torch.autograd.Function):
+def prior_divergence(inner: Tensor, factor: Tensor, mean: Tensor, root: Tensor) -> Tensor:
     """(tr(K^{-1} S) + m^T K^{-1} m - h + log|K|) / 2 of every group (g,), S = R R^T.
 
     KL(N(m, S) || N(0, K)) and half of log|S|, which is left to whoever knows R best.
 
     Args:
-        inner, factor: as of ``Conditionals``.
+        inner, factor: as of ``conditionals``.
         mean (g, h): m.
         root (g, h, r): R; or (g, h), a diagonal one.
 
     With V = K^{-1} R and b = K^{-1} m, dK = (K^{-1} - V V^T - b b^T) / 2, dR = V, dm = b.
     Cost: g h^2 (2 h + r) operations forward and 2 g h^2 (h + r) backward. First derivatives only.
     """
+    found = _PriorDivergence.apply(inner, factor, mean, root)
+    assert isinstance(found, Tensor)
+    return found
 
+
+class _PriorDivergence(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, inner: Tensor, factor: Tensor, mean: Tensor, root: Tensor) -> Tensor:
         h = factor.shape[1]

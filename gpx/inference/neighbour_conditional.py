@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gpx.inference.batched_covariance import batched_covariances
-from gpx.inference.local_gaussian import Conditionals, PriorDivergence
+from gpx.inference.local_gaussian import conditionals, prior_divergence
 from gpx.inference.neighbour_likelihood import CHUNK_BYTES, noisy_factor
 from gpx.kernels.base import Kernel
 from gpx.kernels.stationary import Stationary
@@ -69,9 +69,7 @@ class LocalSystem(NamedTuple):
 
         Cost: g h^2 (2 h + r) operations.
         """
-        found = PriorDivergence.apply(self.inner, self.factor, mean, root)
-        assert isinstance(found, Tensor)
-        return found
+        return prior_divergence(self.inner, self.factor, mean, root)
 
 
 def local_system(
@@ -106,7 +104,7 @@ def local_system(
     if there is not None:
         cross = cross * there.unsqueeze(2)
     prior = kernel.diagonal(queries.reshape(-1, d)).view(g, queries.shape[1])
-    weights, rest = Conditionals.apply(inner, factor, cross, prior, there)
+    weights, rest = conditionals(inner, factor, cross, prior, there)
     return LocalSystem(weights, rest.clamp_min(0.0), inner, factor)
 
 

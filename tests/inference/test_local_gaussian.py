@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from gpx.inference.local_gaussian import Conditionals, PriorDivergence
+from gpx.inference.local_gaussian import conditionals, prior_divergence
 
 GROUPS, SIZE, QUERIES = 2, 4, 3
 NOISE = 0.3
@@ -36,7 +36,7 @@ def test_conditionals_of_dense_algebra_and_their_gradients(absent):
     cross = (cross if there is None else cross * there.unsqueeze(2)).requires_grad_()
     prior = (draw(GROUPS, QUERIES, seed=2) + 9.0).requires_grad_()
     k, factor = system(inner, there)
-    weights, rest = Conditionals.apply(inner, factor, cross, prior, there)
+    weights, rest = conditionals(inner, factor, cross, prior, there)
     want = torch.linalg.solve(k, cross)
     torch.testing.assert_close(weights, want, rtol=1e-11, atol=1e-12)
     want_rest = prior - (cross * want).sum(1)
@@ -57,7 +57,7 @@ def test_divergence_of_dense_algebra_and_its_gradients(width):
     shape = (GROUPS, SIZE) if width is None else (GROUPS, SIZE, width)
     root = (draw(*shape, seed=6) + 0.1).requires_grad_()
     k, factor = system(inner)
-    found = PriorDivergence.apply(inner, factor, mean, root)
+    found = prior_divergence(inner, factor, mean, root)
     full = torch.diag_embed(root) if width is None else root
     s = full @ full.mT
     inverse = torch.linalg.inv(k)
