@@ -42,6 +42,7 @@ TITLES = {
     "grids": "Exact Gaussian processes on grids with gaps: reproductions",
     "grief": "Eigenfunctions of grids (GRIEF): reproductions",
     "iterative": "Evidence by iterative solvers: measurements",
+    "swsgp": "Sparse within sparse, and nearest neighbours: reproductions",
     "selectors": "Where inducing points start",
     "reweighted": "Re-weighted basis kernels: reproductions",
     "sparse_family": "The sparse family: effective priors beside exact inference",

@@ -1,0 +1,132 @@
+"""SVGP and SWSGP of the same parts, trained alike, and SVGP seen through its nearest points."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from problems import Fold
+
+from gpx.kernels import Kernel, Matern52
+from gpx.likelihoods import Bernoulli, Gaussian, Likelihood
+from gpx.means import Constant
+from gpx.models import SVGP, SWSGP, NearestPosterior, SVGPPosterior
+from gpx.models import Posterior as AnyPosterior
+from gpx.objectives import SVGPELBO, SWSGPObjective
+
+BATCH = 64
+
+
+def matern(d: int) -> Kernel:
+    """Matern 5/2, a lengthscale for each input."""
+    return Matern52(d, lengthscale=math.sqrt(d))
+
+
+def svgp(
+    fold: Fold, m: int, likelihood: Likelihood, kernel: Kernel | None = None, **options: Any
+) -> SVGP:
+    """SVGP-m, started as it starts by default."""
+    d = fold.x.shape[1]
+    made = SVGP(
+        kernel=matern(d) if kernel is None else kernel,
+        mean=Constant(),
+        likelihood=likelihood,
+        num_inputs=d,
+        num_inducing=m,
+        **options,
+    ).double()
+    made.initialise(fold.x, fold.y, generator=torch.Generator().manual_seed(0))
+    return made
+
+
+def swsgp(
+    fold: Fold,
+    m: int,
+    h: int,
+    likelihood: Likelihood,
+    kernel: Kernel | None = None,
+    **options: Any,
+) -> SWSGP:
+    """SWSGP-m-h with a full S."""
+    d = fold.x.shape[1]
+    made = SWSGP(
+        kernel=matern(d) if kernel is None else kernel,
+        mean=Constant(),
+        likelihood=likelihood,
+        num_inputs=d,
+        num_inducing=m,
+        num_neighbours=h,
+        covariance="full",
+        **options,
+    ).double()
+    made.initialise(fold.x, fold.y, generator=torch.Generator().manual_seed(0))
+    return made
+
+
+def train(model: SVGP | SWSGP, fold: Fold, steps: int, rate: float) -> None:
+    """Adam on batches of 64, its rate on a cosine down to a hundredth."""
+    total = len(fold.x)
+    objective = SVGPELBO(total) if isinstance(model, SVGP) else SWSGPObjective(total)
+    optimiser = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=rate)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps, rate / 100.0)
+    draws = torch.Generator().manual_seed(1)
+    for _ in range(steps):
+        rows = torch.randint(total, (BATCH,), generator=draws)
+        optimiser.zero_grad()
+        (-objective.evidence(model, fold.x[rows], fold.y[rows]).value / total).backward()
+        optimiser.step()
+        schedule.step()
+
+
+def seen_through(posterior: SVGPPosterior, h: int, jitter: float = 1e-6) -> NearestPosterior:
+    """SVGP-M-H: the Z and q(u) of an SVGP, every input given the h nearest of them."""
+    found = NearestPosterior(
+        posterior.kernel, posterior.mean, num_neighbours=h, rule="kernel", jitter=jitter
+    ).double()
+    root = torch.linalg.inv(posterior.inverse_cholesky).tril()  # u - mean(Z) = root v
+    found.keep(
+        posterior.inducing,
+        inducing=posterior.inducing,
+        q_mean=root @ posterior.q_mean[0],
+        q_root=root @ posterior.q_factor[0],
+    )
+    return found
+
+
+@torch.no_grad()
+def scores(posterior: AnyPosterior, likelihood: Likelihood, fold: Fold) -> dict[str, float]:
+    """Error (RMSE, or the share of wrong labels) and mean negative log density of the test data."""
+    marginals = posterior.predict(fold.test_x)
+    law = likelihood.predictive(marginals.mean, marginals.variance)
+    if isinstance(likelihood, Bernoulli):
+        wrong = (marginals.mean > 0.0) != (fold.test_y > 0.0)
+        probability = law.log_prob(fold.test_y)
+        return {"error": float(wrong.double().mean()), "mnll": float(-probability.mean())}
+    found = {
+        "rmse": float((marginals.mean - fold.test_y).square().mean().sqrt()),
+        "mnll": float(-law.log_prob(fold.test_y).mean()),
+    }
+    if fold.truth is not None:
+        found["rmse to f"] = float((marginals.mean - fold.truth).square().mean().sqrt())
+    return found
+
+
+def noise() -> Gaussian:
+    """Of every regression, at its start."""
+    return Gaussian(0.1)
+
+
+def mean_of(found: list[Mapping[str, float]]) -> dict[str, float]:
+    """Means over folds, and standard deviations as ``... s.d.``"""
+    table = {key: torch.tensor([row[key] for row in found]) for key in found[0]}
+    means = {key: float(values.mean()) for key, values in table.items()}
+    return means | {f"{key} s.d.": float(values.std()) for key, values in table.items()}
+
+
+def held(model: SVGP | SWSGP, *names: str) -> None:
+    """Keep parameters whose names start so as they are."""
+    for name, parameter in model.named_parameters():
+        if name.startswith(names):
+            parameter.requires_grad_(False)
