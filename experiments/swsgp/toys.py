@@ -1,6 +1,6 @@
 """E9, E10, E11, E17, E18 of the thesis: the prior, one input, and the banana.
 
-    python experiments/swsgp/toys.py           # about five minutes of one core
+    python experiments/swsgp/toys.py           # about three minutes of one core
     python experiments/swsgp/toys.py --quick   # a few steps, nothing written
 
 Writes prior.json, sine.json, banana.json, rules.json and RESULTS.md.
@@ -26,6 +26,8 @@ from gpx.kernels import RBF, ArcCosine, Kernel, Matern52, Polynomial
 from gpx.likelihoods import Bernoulli, Gaussian
 
 HERE = Path(__file__).resolve().parent
+LINE_STEPS = 1500
+PLANE_STEPS = 500
 
 
 def prior(quick: bool) -> None:
@@ -62,7 +64,7 @@ def on_the_line(m: int) -> Tensor:
 
 def sine_rows(quick: bool) -> None:
     """E10 and E18: SVGP and SWSGP on one input."""
-    fold, steps = sine(), 20 if quick else 3000
+    fold, steps = sine(), 20 if quick else LINE_STEPS
     inside = torch.linspace(-2.0, 2.0, 500).double()[:, None]
     rows: list[dict[str, Any]] = []
     predictions = {}
@@ -129,9 +131,9 @@ def sine_rows(quick: bool) -> None:
     }
     notes = [
         "y = sin 12 x + 0.66 cos 25 x + noise of variance 0.1, 1,000 rows; Z uniform; q(u) starts",
-        "at the prior; 3,000 Adam steps at 0.01 on a cosine, batches of 64. Held: lengthscale",
+        f"at the prior; {LINE_STEPS:,} Adam steps at 0.01 on a cosine, batches of 64. Held: lengthscale",
         "0.12, variance 0.7, noise 0.1 (SVGP: the optimal q). Published figures: the",
-        "specification's (6,000 to 8,000 steps at 0.005 where trained). Processor seconds.",
+        "specification's (3,000 steps; 6,000 to 8,000 at 0.005 where trained). Processor seconds.",
     ]
     write(HERE, "sine", "One input: E10 and E18", notes, rows, checks)
 
@@ -143,7 +145,7 @@ def grid() -> Tensor:
 
 def banana_rows(quick: bool) -> None:
     """E11: the boundary with few neighbours and with few inducing points."""
-    fold, steps = banana(), 20 if quick else 1500
+    fold, steps = banana(), 20 if quick else PLANE_STEPS
     bernoulli = Bernoulli()
     reference = svgp(fold, 64, bernoulli)
     train(reference, fold, steps, 0.01)
@@ -173,7 +175,8 @@ def banana_rows(quick: bool) -> None:
         "M = 64 has a smaller loss than M = 8 at H = 4": losses[1] < losses[0],
     }
     notes = [
-        "400 rows, split 0, Matern 5/2, probit likelihood, 1,500 Adam steps at 0.01. Published:",
+        "400 rows, split 0, Matern 5/2, probit likelihood,",
+        f"{PLANE_STEPS} Adam steps at 0.01. Published:",
         "figures 4.3 and 4.5, without numbers: boundaries sensible for all H and smoother as H",
         "grows, better as M grows at H = 4. The last column: share of 3,600 places on a grid with",
         "the same predicted label.",
@@ -183,7 +186,7 @@ def banana_rows(quick: bool) -> None:
 
 def rules(quick: bool) -> None:
     """E17: nearest by the kernel, and random ones, with four kernels."""
-    fold, steps, asked = banana(), 20 if quick else 1500, grid()
+    fold, steps, asked = banana(), 20 if quick else PLANE_STEPS, grid()
     kernels: dict[str, Kernel] = {
         "rbf": RBF(2),
         "arc-cosine 0": ArcCosine(0),
@@ -222,7 +225,7 @@ def rules(quick: bool) -> None:
     poly = by["polynomial 3", "SWSGP-32-8, kernel"], by["polynomial 3", "SVGP-32"]
     checks["polynomial 3: smaller loss than SVGP"] = poly[0]["mnll"] < poly[1]["mnll"]
     notes = [
-        "M = 32, H = 8, 1,500 Adam steps at 0.01. Published (figure 4.7, without numbers): random",
+        f"M = 32, H = 8, {PLANE_STEPS} Adam steps at 0.01. Published (figure 4.7, without numbers): random",
         "points fail; the kernel's are about as good as SVGP with the first three kernels and",
         "better with the polynomial.",
     ]

@@ -59,6 +59,7 @@ def swsgp(
         num_inducing=m,
         num_neighbours=h,
         covariance="full",
+        learn_inducing=True,
         **options,
     ).double()
     made.initialise(fold.x, fold.y, generator=torch.Generator().manual_seed(0))

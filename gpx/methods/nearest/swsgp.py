@@ -25,6 +25,9 @@ DENSE_LIMIT = 2048
 """Inducing points up to which K_zz is factorised (for q = p) and k-means chooses them."""
 
 
+FULL_LIMIT = 8192
+"""Inducing points up to which q(u) may have a full covariance (half a GiB in float64)."""
+
 NOISE_ROWS = 2048
 """Rows from which the noise of a warm start is found."""
 
@@ -59,7 +62,8 @@ class SWSGP(Model):
         rule: what is nearest: largest "kernel" value, largest "correlation", least "euclidean"
             distance in units of the lengthscales (a tree search; for the kernels that fall with the
             distance the same as the first two), or "random" points (a control that must fail).
-        learn_inducing: train Z; otherwise neighbours can be found once (``SWSGPObjective``).
+        learn_inducing: train Z, at B M kernel entries a step; otherwise neighbours are found once
+            (``SWSGPObjective``).
         warm_start: start q(u) at local regressions on the data near each inducing point (labels of
             classes: at the prior), and noise at what they leave unexplained, where that is more
             than it was; otherwise at the prior, N(0, K_zz) for full S.
@@ -84,12 +88,12 @@ class SWSGP(Model):
         mean: Mean,
         likelihood: Likelihood,
         num_inputs: int,
-        num_inducing: int = 4096,
-        num_neighbours: int = 32,
+        num_inducing: int = 16_384,
+        num_neighbours: int = 64,
         num_data: int | None = None,
         covariance: Covariance = "diagonal",
         rule: Rule = "kernel",
-        learn_inducing: bool = True,
+        learn_inducing: bool = False,
         warm_start: bool = True,
         selector: Selector | None = None,
         jitter: float = 1e-6,
@@ -112,6 +116,11 @@ class SWSGP(Model):
         if jitter < 0:
             raise ConfigError(f"jitter={jitter} must not be negative")
         size = num_inducing if num_data is None else min(num_inducing, num_data)
+        if covariance == "full" and size > FULL_LIMIT:
+            raise ConfigError(
+                f"covariance=full has {size} x {size} numbers for num_inducing={size}: use "
+                f"covariance=diagonal, or at most {FULL_LIMIT} inducing points"
+            )
         self.kernel = kernel
         self.mean = mean
         self.likelihood = require_one_latent(likelihood, "model=SWSGP()")

@@ -38,7 +38,7 @@ def model(h=4, m=M, seed=1, likelihood=None, **options):
         num_inducing=m,
         num_neighbours=h,
         jitter=JITTER,
-        **options,
+        **{"learn_inducing": True, **options},
     ).double()
     generator = draws(seed)
     with torch.no_grad():
@@ -368,6 +368,7 @@ def test_the_start_is_near_the_posterior_or_at_the_prior(covariance):
         ({"rule": "far"}, "rule=far: expected one of"),
         ({"covariance": "banded"}, "covariance=banded: expected diagonal or full"),
         ({"h": 0}, "must be at least 1"),
+        ({"m": 8193, "covariance": "full"}, "covariance=full has 8193 x 8193 numbers"),
     ],
 )
 def test_options_that_make_no_sense(options, message):

@@ -1,0 +1,70 @@
+"""E14 of the thesis: a step and a test point of SWSGP against those of SVGP.
+
+    python experiments/swsgp/timing.py    # about two minutes of one core
+
+The measurements are those of scripts/bench_nearest.py. Writes timing.json and RESULTS.md.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+
+import torch
+from bench_nearest import against_size, against_svgp
+from record import write
+
+HERE = Path(__file__).resolve().parent
+PUBLISHED = {
+    "POWERPLANT": "0.89, 5.7",
+    "EEG": "0.82, 2.6",
+    "MNIST": "2.2, 12",
+    "AIRLINE": "3.0, 59",
+}
+SHAPES = [
+    ("POWERPLANT", 4, 256, 4),
+    ("EEG", 14, 256, 4),
+    ("MNIST", 784, 1024, 4),
+    ("AIRLINE", 8, 1024, 4),
+]
+REPEATS = 12
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    first = against_svgp(SHAPES, REPEATS)
+    for row in first:
+        row["published ratios: step, test point"] = PUBLISHED[row["shape"].split(" ")[0]]
+    second = against_size([1000, 10_000, 100_000], REPEATS)
+    times = [row["fixed Z, ms a step"] for row in second]
+    large = [row for row in first if row["M"] == 1024]
+    checks: dict[str, bool | None] = {
+        "M = 1,024, H = 4: a step at least twice as fast": all(r["ratio"] >= 2.0 for r in large),
+        "M = 1,024, H = 4: a test point at least 10 times as fast, one at a time": all(
+            r["ratio for one"] >= 10.0 for r in large
+        ),
+        "M = 1,024, H = 4: a test point at least 10 times as fast, 1,000 at a time": all(
+            r["ratio for 1,000"] >= 10.0 for r in large
+        ),
+        "fixed Z: steps at M = 10^3, 10^4, 10^5 within 20 %": max(times) <= 1.2 * min(times),
+    }
+    notes = [
+        "Random data of the published shapes, batches of 64, diagonal S, learned Z; processor",
+        "milliseconds of one thread, medians of interleaved runs, the search for neighbours",
+        "included. SVGP predicts from a cached inverse factor of K_zz.",
+    ]
+    write(
+        HERE,
+        "timing",
+        "Running time (E14)",
+        notes,
+        {"Against SVGP": first, "Against the number of inducing points": second},
+        checks,
+    )
+
+
+if __name__ == "__main__":
+    main()
