@@ -131,8 +131,8 @@ def sine_rows(quick: bool) -> None:
     }
     notes = [
         "y = sin 12 x + 0.66 cos 25 x + noise of variance 0.1, 1,000 rows; Z uniform; q(u) starts",
-        f"at the prior; {LINE_STEPS:,} Adam steps at 0.01 on a cosine, batches of 64. Held: lengthscale",
-        "0.12, variance 0.7, noise 0.1 (SVGP: the optimal q). Published figures: the",
+        f"at the prior; {LINE_STEPS:,} Adam steps at 0.01 on a cosine, batches of 64.",
+        "Held: lengthscale 0.12, variance 0.7, noise 0.1 (SVGP: the optimal q). Published figures: the",
         "specification's (3,000 steps; 6,000 to 8,000 at 0.005 where trained). Processor seconds.",
     ]
     write(HERE, "sine", "One input: E10 and E18", notes, rows, checks)
@@ -225,8 +225,8 @@ def rules(quick: bool) -> None:
     poly = by["polynomial 3", "SWSGP-32-8, kernel"], by["polynomial 3", "SVGP-32"]
     checks["polynomial 3: smaller loss than SVGP"] = poly[0]["mnll"] < poly[1]["mnll"]
     notes = [
-        f"M = 32, H = 8, {PLANE_STEPS} Adam steps at 0.01. Published (figure 4.7, without numbers): random",
-        "points fail; the kernel's are about as good as SVGP with the first three kernels and",
+        f"M = 32, H = 8, {PLANE_STEPS} Adam steps at 0.01. Published",
+        "(figure 4.7, without numbers): random points fail; the kernel's are about as good as SVGP with the first three kernels and",
         "better with the polynomial.",
     ]
     write(HERE, "rules", "Which points are near: rules (E17)", notes, rows, checks)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from gpx.inference.local_gaussian import conditionals, prior_divergence
+from gpx.inference.local_gaussian import conditionals, half_log_determinant, prior_divergence
 
 GROUPS, SIZE, QUERIES = 2, 4, 3
 NOISE = 0.3
@@ -74,3 +74,21 @@ def test_divergence_of_dense_algebra_and_its_gradients(width):
     theirs = torch.autograd.grad(want, (inner, mean, root), side)
     for left, right in zip(ours, theirs, strict=True):
         torch.testing.assert_close(left, right, rtol=1e-9, atol=1e-11)
+
+
+def test_half_log_determinant_of_rows_and_its_gradient():
+    root = draw(GROUPS, SIZE, 6, seed=8).requires_grad_()
+    found, want = half_log_determinant(root), 0.5 * torch.logdet(root @ root.mT)
+    torch.testing.assert_close(found, want, rtol=1e-12, atol=1e-13)
+    side = draw(GROUPS, seed=9)
+    ours, theirs = (torch.autograd.grad(value, root, side)[0] for value in (found, want))
+    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+def test_half_log_determinant_of_rows_that_are_all_but_parallel():
+    """The product of these rows is singular in float64; their determinant is 1e-9."""
+    root = torch.tensor([[[1.0, 0.0], [1.0, 1e-9]]]).double()
+    assert torch.linalg.cholesky_ex(root @ root.mT).info.item() != 0
+    torch.testing.assert_close(
+        half_log_determinant(root), torch.tensor([1e-9]).double().log(), rtol=1e-12, atol=0.0
+    )

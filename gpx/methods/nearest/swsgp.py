@@ -11,6 +11,7 @@ from torch.nn.functional import embedding
 from gpx.errors import ConfigError
 from gpx.inducing import KMeans, Selector, Uniform, require_selector
 from gpx.inducing.base import settled_size
+from gpx.inference.local_gaussian import half_log_determinant
 from gpx.inference.neighbour_conditional import LocalSystem, local_regression, local_system
 from gpx.kernels.base import Kernel
 from gpx.likelihoods import Gaussian, Likelihood
@@ -236,8 +237,7 @@ class SWSGP(Model):
             added = (root.unsqueeze(2) * weights).square().sum(1)  # (g, q)
         else:
             root = self.q_factor.tril()[near].double()  # (g, h, M): a root of S_I, no Cholesky
-            inner = root @ root.mT
-            log_q = torch.linalg.cholesky(inner).diagonal(dim1=1, dim2=2).log().sum(1)
+            log_q = half_log_determinant(root)
             added = (root.mT @ weights).square().sum(1)
         kl = system.prior_divergence(mean.squeeze(2), root) - log_q
         marginals = Marginals(
