@@ -24,7 +24,7 @@ HERE = Path(__file__).resolve().parent
 SETS = {"POWERPLANT stand-in": teacher, "KIN8NM stand-in": arm}
 FEW = (4, 16)
 """H of the orderings."""
-STEPS, RATE = 500, 0.01
+STEPS, RATE = 300, 0.01
 PUBLISHED = (
     "Published (figures 4.4 and 4.6, without numbers): SWSGP-M-H beats SVGP-M-H and SVGP-H, is",
     "about as good as SVGP-M and gets better with M; few neighbours do no harm when M is large.",

@@ -30,7 +30,7 @@ SHAPES = [
     ("MNIST", 784, 1024, 4),
     ("AIRLINE", 8, 1024, 4),
 ]
-REPEATS = 12
+REPEATS = 6
 
 
 def main() -> None:
