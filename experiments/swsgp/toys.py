@@ -133,7 +133,8 @@ def sine_rows(quick: bool) -> None:
         "y = sin 12 x + 0.66 cos 25 x + noise of variance 0.1, 1,000 rows; Z uniform; q(u) starts",
         f"at the prior; {LINE_STEPS:,} Adam steps at 0.01 on a cosine, batches of 64.",
         "Held: lengthscale 0.12, variance 0.7, noise 0.1 (SVGP: the optimal q). Published figures:",
-        "those of the specification (3,000 steps; 6,000 to 8,000 at 0.005 where trained). Processor seconds.",
+        "those of the specification (3,000 steps; 6,000 to 8,000 at 0.005 where",
+        "trained). Processor seconds.",
     ]
     write(HERE, "sine", "One input: E10 and E18", notes, rows, checks)
 

@@ -11,6 +11,7 @@ from torch.nn.functional import embedding
 from gpx.errors import ConfigError
 from gpx.inducing import KMeans, Selector, Uniform, require_selector
 from gpx.inducing.base import settled_size
+from gpx.inference.exact_solver import require_finite
 from gpx.inference.local_gaussian import half_log_determinant
 from gpx.inference.neighbour_conditional import LocalSystem, local_regression, local_system
 from gpx.kernels.base import Kernel
@@ -156,7 +157,7 @@ class SWSGP(Model):
 
         Raises:
             ConfigError: x has another number of columns than ``num_inputs``.
-            DataError: fewer rows than inducing points.
+            DataError: fewer rows than inducing points, or targets that are not finite.
         """
         size, width = self.inducing.shape
         if x.shape[1] != width:
@@ -191,6 +192,7 @@ class SWSGP(Model):
         deviation = self.kernel.diagonal(self.inducing).sqrt()
         if self.warm_start and isinstance(self.likelihood, Gaussian):
             noise, residual = self.likelihood.noise_variance, y - self.mean(x)
+            require_finite(residual)
             local = local_regression(self.kernel, noise, x, residual, self.inducing)
             self.q_mean.copy_(local.mean.unsqueeze(1))
             least = self.jitter**0.5 * deviation

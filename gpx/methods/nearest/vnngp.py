@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from gpx.errors import ConfigError, class_name
+from gpx.inference.exact_solver import require_finite
 from gpx.inference.neighbour_conditional import local_regression, local_system, near_coordinates
 from gpx.inference.neighbour_likelihood import CHUNK_BYTES
 from gpx.kernels.base import Kernel
@@ -113,6 +114,7 @@ class VNNGP(Model):
 
         Raises:
             ConfigError: other sizes than those that the model was made for.
+            DataError: targets that are not finite.
         """
         if tuple(x.shape) != self._shape:
             raise ConfigError(
@@ -127,6 +129,7 @@ class VNNGP(Model):
             self.near = torch.empty_like(near).index_copy_(0, order, near)
             if self.warm_start and isinstance(self.likelihood, Gaussian):
                 noise, residual = self.likelihood.noise_variance, y - self.mean(x)
+                require_finite(residual)
                 local = local_regression(self.kernel, noise, x, residual, x)
                 self.q_mean.copy_(local.mean.unsqueeze(1))
                 self.fit_variational(x, y)

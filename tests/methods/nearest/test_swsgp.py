@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, DataError
 from gpx.kernels import RBF, Matern52
 from gpx.likelihoods import Bernoulli, Gaussian
 from gpx.means import Constant, Zero
 from gpx.methods.nearest.posterior import nearest_inducing
-from gpx.models import SWSGP, NearestPosterior
+from gpx.models import SWSGP, VNNGP, NearestPosterior
 from gpx.objectives import SWSGPObjective
 
 NUM, M = 40, 12
@@ -410,3 +410,17 @@ def test_the_start_raises_noise_to_what_the_inducing_points_leave_unexplained():
     assert want > 0.01
     kept = started(warm_start=False).likelihood.noise_variance
     torch.testing.assert_close(kept, torch.tensor(1e-4).double(), rtol=1e-6, atol=0.0)
+
+
+def of_kind(kind, likelihood):
+    parts = {"kernel": Matern52(2), "mean": Zero(), "likelihood": likelihood}
+    sizes = {"num_inputs": 2, "num_data": NUM, "num_neighbours": 3}
+    return kind(**parts, **sizes).double()
+
+
+@pytest.mark.parametrize("kind", [SWSGP, VNNGP])
+def test_targets_that_are_not_finite_are_named(kind):
+    x, y = data()
+    y[7] = math.nan
+    with pytest.raises(DataError, match=r"1 of 40 targets are not finite.* row 7"):
+        of_kind(kind, Gaussian(0.1)).initialise(x, y, generator=draws())
