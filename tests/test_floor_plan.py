@@ -24,6 +24,7 @@ FLOORS = [
         "methods.weight_space",
         "methods.grid",
         "methods.eigenfunctions",
+        "methods.deep",
         "methods.reweighted",
         "methods.ski",
         "methods.nearest",

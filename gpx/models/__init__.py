@@ -8,6 +8,9 @@ from gpx.methods.classification.model import ExpectationPropagationGP, LaplaceGP
 from gpx.methods.classification.sampled_model import SampledGP
 from gpx.methods.classification.sampled_posterior import SampledPosterior
 from gpx.methods.classification.site_posterior import SitePosterior
+from gpx.methods.deep.deep_gp import DeepGP
+from gpx.methods.deep.model import NetworkModel
+from gpx.methods.deep.posterior import NetworkPosterior
 from gpx.methods.direct.grids import NoiseGrid, WeightGrid
 from gpx.methods.direct.mixture import DirectMixture
 from gpx.methods.direct.model import Direct
@@ -71,6 +74,7 @@ __all__ = [
     "CGLBPosterior",
     "Committee",
     "CommitteePosterior",
+    "DeepGP",
     "Direct",
     "DirectMixture",
     "DirectPosterior",
@@ -98,6 +102,8 @@ __all__ = [
     "MixturePosterior",
     "Model",
     "NearestPosterior",
+    "NetworkModel",
+    "NetworkPosterior",
     "NetworkProjection",
     "NoiseGrid",
     "Posterior",

@@ -4,6 +4,7 @@ from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.classification.laplace_evidence import LaplaceEvidence
 from gpx.methods.classification.propagation_evidence import EPEvidence
 from gpx.methods.classification.sampled_model import LatentLikelihood
+from gpx.methods.deep.elbo import SampledELBO
 from gpx.methods.direct.elbo import DirectELBO
 from gpx.methods.direct.mixture_elbo import DirectMixtureELBO, DirectSampledELBO
 from gpx.methods.eigenfunctions.objective import EigenfunctionEvidence
@@ -59,6 +60,7 @@ __all__ = [
     "ReweightedEvidence",
     "SKIEvidence",
     "SWSGPObjective",
+    "SampledELBO",
     "SiteBoundELBO",
     "SparseSpectrumELBO",
     "SparseSpectrumEvidence",

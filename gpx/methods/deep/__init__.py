@@ -1,0 +1,25 @@
+"""Networks with Gaussian process layers: deep processes by random features."""
+
+from gpx.methods.deep.deep_gp import DeepGP
+from gpx.methods.deep.draws import RandomLayer, draws_of, total_kl
+from gpx.methods.deep.elbo import SampledELBO
+from gpx.methods.deep.layer import GPLayer
+from gpx.methods.deep.model import Network, NetworkModel
+from gpx.methods.deep.posterior import NetworkPosterior
+from gpx.methods.deep.weights import DroppedWeights, FullWeights, MeanFieldWeights, RandomWeights
+
+__all__ = [
+    "DeepGP",
+    "DroppedWeights",
+    "FullWeights",
+    "GPLayer",
+    "MeanFieldWeights",
+    "Network",
+    "NetworkModel",
+    "NetworkPosterior",
+    "RandomLayer",
+    "RandomWeights",
+    "SampledELBO",
+    "draws_of",
+    "total_kl",
+]

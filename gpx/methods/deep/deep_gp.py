@@ -1,0 +1,178 @@
+"""Deep Gaussian processes by random features, of any depth."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from gpx.bases.random_directions import Directions
+from gpx.errors import ConfigError
+from gpx.kernels.base import Kernel
+from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.gaussian import Gaussian
+from gpx.linalg import cholesky
+from gpx.means import Zero
+from gpx.methods.base.model import Hyperparameters
+from gpx.methods.deep.draws import draws_of
+from gpx.methods.deep.features import Frequency
+from gpx.methods.deep.layer import Covariance, GPLayer
+from gpx.methods.deep.model import Network, NetworkModel
+
+START_CHUNK = 4096
+"""Rows whose features are held at once where q starts at its optimum."""
+
+
+class DeepBody(nn.Module):
+    """Hidden layers F_1(x), F_l([F_{l-1}, x]): a skip connection feeds the inputs to every layer.
+
+    Args:
+        layers: the first of d inputs, each later one of the width before it, plus d with ``skip``.
+        skip: whether later layers, and the head, see the inputs.
+    """
+
+    def __init__(self, layers: list[GPLayer], skip: bool) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.skip = skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, d) -> (n, width + d) with skip connections, (n, width) without; x where no layer."""
+        f = x
+        for layer in self.layers:
+            f = layer(f)
+            f = torch.cat([f, x], 1) if self.skip else f
+        return f
+
+
+class DeepGP(NetworkModel):
+    """A chain of Gaussian process layers by random features, trained on mini-batches.
+
+    f = F_L([F_{L-1}, x]), F_l = phi_l(.) W_l with W_l ~ N(0, I): depth one is the weight-space
+    Gaussian process of its features. A prediction averages draws of the hidden layers, and the
+    marginals of the last one given them.
+
+    Args:
+        kernel: of every layer at the start; each has its own, with as many lengthscales as the
+            layer has inputs where ``kernel`` has one for each of its own.
+        likelihood: any; the last layer has as many outputs as it has latent functions.
+        num_inputs: d.
+        depth: number of layers L.
+        width: outputs of hidden layers.
+        num_features: m, of every layer; even for stationary kernels.
+        frequencies, directions, covariance, keep: see ``GPLayer``.
+        skip: feed the inputs to every layer.
+        warm_start: with a Gaussian likelihood, q of the last layer starts at its optimum given the
+            others, which see nothing yet: training starts at a Gaussian process of one layer.
+        predict_samples: draws that a prediction averages.
+        seed: of frequencies, and of the draws of predictions.
+
+    Raises:
+        ConfigError: sizes below one, or options that do not fit ``GPLayer``.
+
+    Cost: O(L B m (width + d)) a step. Source: Cutajar, Bonilla, Michiardi and Filippone, "Random
+    feature expansions for deep Gaussian processes", ICML 2017; skip connections: Duvenaud et al.,
+    "Avoiding pathologies in very deep networks", 2014.
+    """
+
+    def __init__(
+        self,
+        *,
+        kernel: Kernel,
+        likelihood: Likelihood,
+        num_inputs: int,
+        depth: int = 2,
+        width: int = 5,
+        num_features: int = 200,
+        frequencies: Frequency = "fixed",
+        directions: Directions = "independent",
+        covariance: Covariance = "mean_field",
+        keep: float = 0.5,
+        skip: bool = True,
+        warm_start: bool = True,
+        predict_samples: int = 50,
+        seed: int = 0,
+    ) -> None:
+        if min(depth, width) < 1:
+            raise ConfigError(
+                f"depth={depth} and width={width} must be at least 1; a Gaussian process of one "
+                "layer is depth=1"
+            )
+        if seed < 0:
+            raise ConfigError(f"seed={seed} must be 0 or more")
+
+        def layer(number: int, inputs: int, outputs: int) -> GPLayer:
+            return GPLayer(
+                kernel,
+                inputs,
+                outputs,
+                num_features,
+                frequencies=frequencies,
+                directions=directions,
+                covariance=covariance,
+                keep=keep,
+                seed=seed + number,
+            )
+
+        later = width + num_inputs if skip else width
+        sizes = [num_inputs, *[later] * (depth - 1)]
+        hidden = [layer(number, size, width) for number, size in enumerate(sizes[:-1])]
+        head = layer(depth - 1, sizes[-1], likelihood.num_latents)
+        super().__init__(
+            Network(DeepBody(hidden, skip), head),
+            likelihood,
+            num_inputs=num_inputs,
+            predict_samples=predict_samples,
+            seed=seed,
+        )
+        self.depth, self.warm_start = depth, warm_start
+        self._no_mean = Zero()
+
+    @property
+    def layers(self) -> list[GPLayer]:
+        """All layers, the first one first."""
+        body, head = self.network.body, self.network.head
+        assert isinstance(body, DeepBody)
+        assert isinstance(head, GPLayer)
+        return [*(m for m in body.layers if isinstance(m, GPLayer)), head]
+
+    def hyperparameters(self) -> Hyperparameters:
+        """The kernel of the first layer, no mean function, and the likelihood."""
+        kernel = self.layers[0].kernel
+        assert isinstance(kernel, Kernel)
+        return Hyperparameters(kernel, self._no_mean, self.likelihood)
+
+    @torch.no_grad()
+    def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
+        """Give later layers the first one's lengthscales of the inputs; draw and fit starts."""
+        first, *others = self.layers
+        for layer in others:
+            self._take_lengthscales(first.kernel, layer.kernel, x.shape[1])
+        super().initialise(x, y, generator=generator)
+        if self.warm_start and isinstance(self.likelihood, Gaussian):
+            self._start_head(x, y, generator)
+
+    def _take_lengthscales(self, source: nn.Module, target: nn.Module, num_inputs: int) -> None:
+        """Kernel parameters of the first layer for a later one; hidden units have their own."""
+        for name, value in source.named_parameters():
+            own = target.get_parameter(name)
+            if own.shape == value.shape:
+                own.copy_(value)
+            elif len(own) > num_inputs and len(value) == num_inputs:
+                own[-num_inputs:] = value
+
+    def _start_head(self, x: Tensor, y: Tensor, generator: torch.Generator) -> None:
+        """q of the last layer at its optimum given draws of the layers before it."""
+        assert isinstance(self.likelihood, Gaussian)
+        noise = self.likelihood.noise_variance.double()
+        head = self.network.head
+        assert isinstance(head, GPLayer)
+        size = head.weights.num_inputs
+        gram = torch.eye(size, dtype=torch.float64, device=x.device)
+        projected = torch.zeros(size, 1, dtype=torch.float64, device=x.device)
+        with draws_of(self.network, generator):
+            for rows, targets in zip(x.split(START_CHUNK), y.split(START_CHUNK), strict=True):
+                features = head.features(self.network.body(rows)).double()
+                gram += features.mT @ features / noise
+                projected += features.mT @ targets.double().unsqueeze(1) / noise
+        factor, _ = cholesky(gram, name="the precision of the last layer's weights")
+        head.weights.start(torch.cholesky_solve(projected, factor), gram)

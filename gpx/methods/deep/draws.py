@@ -1,0 +1,83 @@
+"""Where the random layers of a network take their numbers from, without a global switch."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+
+class Draws(NamedTuple):
+    """Randomness of one pass through a network.
+
+    Attributes:
+        generator: source; None: torch's global one, as its own dropout has.
+        shared: one draw of all weights for all rows, so that the pass is a function; otherwise
+            rows are drawn independently of one another, which has less noise in training.
+    """
+
+    generator: torch.Generator | None = None
+    shared: bool = False
+
+    def normals(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """Standard normals in the dtype and on the device of ``like``."""
+        device = like.device if self.generator is None else self.generator.device
+        found = torch.randn(shape, generator=self.generator, dtype=like.dtype, device=device)
+        return found.to(like.device)
+
+    def kept(self, shape: tuple[int, ...], probability: float, like: Tensor) -> Tensor:
+        """Ones with ``probability``, else zeros, in the dtype and on the device of ``like``."""
+        device = like.device if self.generator is None else self.generator.device
+        share = torch.full(shape, probability, dtype=like.dtype, device=device)
+        return torch.bernoulli(share, generator=self.generator).to(like.device)
+
+
+class RandomLayer(nn.Module, ABC):
+    """A layer with a distribution q over its weights, random at training and at prediction.
+
+    ``eval()`` does not silence it. It goes into any torch network; ``draws_of`` says where a pass
+    takes its random numbers from, and without that they are torch's global ones, row by row.
+    """
+
+    draws = Draws()
+
+    def draw_start(self, generator: torch.Generator) -> None:
+        """Draw where its parameters begin. Default: they are where the constructor put them."""
+
+    @abstractmethod
+    def kl(self) -> Tensor:
+        """KL(q || p) of its own weights in nats, up to a constant where its class says so; ()."""
+
+
+def random_layers(network: nn.Module) -> list[RandomLayer]:
+    """All random layers of ``network``, in order of registration, each once."""
+    return [layer for layer in network.modules() if isinstance(layer, RandomLayer)]
+
+
+def total_kl(network: nn.Module) -> Tensor:
+    """Sum of the divergences of all random layers of ``network`` in nats; ()."""
+    found = [layer.kl() for layer in random_layers(network)]
+    return torch.stack(found).sum() if found else torch.zeros(())
+
+
+@contextmanager
+def draws_of(
+    network: nn.Module, generator: torch.Generator | None, *, shared: bool = False
+) -> Iterator[None]:
+    """Inside, the random layers of ``network`` draw from ``generator``; see ``Draws``.
+
+    With ``shared`` and a generator of the same seed every pass is the same function.
+    """
+    layers = random_layers(network)
+    before = [layer.draws for layer in layers]
+    try:
+        for layer in layers:
+            layer.draws = Draws(generator, shared)
+        yield
+    finally:
+        for layer, draws in zip(layers, before, strict=True):
+            layer.draws = draws

@@ -1,0 +1,93 @@
+"""The evidence lower bound of any model that can draw its latent functions."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from gpx.errors import ConfigError
+from gpx.likelihoods.base import Likelihood
+from gpx.methods.base.objective import Evidence, Objective
+
+
+@runtime_checkable
+class Sampled(Protocol):
+    """What the bound asks of a model, whatever its q is over."""
+
+    likelihood: Likelihood
+
+    def sample_latents(
+        self, x: Tensor, num: int = 1, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Draws of f at x (B, d) under q: (num, B), or (num, B, p) for p latent functions."""
+
+    def kl(self) -> Tensor:
+        """KL(q || p) in nats; ()."""
+
+
+class SampledELBO(Objective[Sampled]):
+    """(n / B) sum over the batch of the mean of log p(y | f) over draws of f, minus KL(q || p).
+
+    An unbiased estimate, over uniformly drawn batches and draws of f, of a lower bound of the log
+    marginal likelihood. Where a divergence is known up to a constant only (Monte Carlo dropout), so
+    is the bound.
+
+    Args:
+        num_data: n, the number of training points.
+        num_samples: draws of f at each row of a batch.
+
+    Raises:
+        ConfigError: numbers below one.
+
+    Cost: ``num_samples`` passes through the model, forward and backward.
+    """
+
+    batching = "minibatch"
+    kind = "unbiased"
+    models = (Sampled,)
+    made_for = "DeepGP"
+
+    def __init__(self, num_data: int, num_samples: int = 1) -> None:
+        super().__init__()
+        if num_data < 1 or num_samples < 1:
+            raise ConfigError(
+                f"num_data={num_data} and num_samples={num_samples} must be at least 1"
+            )
+        self.total, self.num_samples = num_data, num_samples
+
+    def evidence(
+        self, model: Sampled, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
+    ) -> Evidence:
+        """Evidence with parts ``fit`` (expected log-likelihood) and ``complexity`` (KL)."""
+        kl = model.kl()
+        fit = self._fit(model, x, y, generator) * (self.total / x.shape[0])
+        return Evidence(fit - kl, self.kind, {"fit": fit, "complexity": kl})
+
+    def _fit(
+        self, model: Sampled, x: Tensor, y: Tensor, generator: torch.Generator | None
+    ) -> Tensor:
+        f = model.sample_latents(x, self.num_samples, generator=generator)
+        return model.likelihood.log_prob(y, f).mean(0).sum()
+
+    @torch.no_grad()
+    def full_evidence(
+        self,
+        model: Sampled,
+        x: Tensor,
+        y: Tensor,
+        *,
+        batch_size: int,
+        generator: torch.Generator | None = None,
+    ) -> Evidence:
+        """Unbiased estimate of the bound, streamed over all rows."""
+        fit = torch.zeros((), dtype=torch.float64, device=x.device)
+        for rows_x, rows_y in zip(x.split(batch_size), y.split(batch_size), strict=True):
+            fit += self._fit(model, rows_x, rows_y, generator).double()
+        kl = model.kl()
+        return Evidence(fit - kl, self.kind, {"fit": fit, "complexity": kl})
+
+    def num_data(self, x: Tensor) -> int:
+        """n, whatever the batch."""
+        return self.total

@@ -1,0 +1,165 @@
+"""Random features of a layer: frequencies that stay, or that have a posterior of their own."""
+
+from __future__ import annotations
+
+import copy
+from typing import Literal, cast, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from gpx.bases import (
+    ArcCosineFeatures,
+    Basis,
+    FastfoodFourier,
+    OrthogonalFourier,
+    RandomFourier,
+    StructuredOrthogonalFourier,
+)
+from gpx.bases.random_directions import ROWS, Directions
+from gpx.constraints import positive_parameter
+from gpx.errors import ConfigError, class_name
+from gpx.kernels import RBF, ArcCosine
+from gpx.kernels.base import Kernel
+from gpx.kernels.stationary import Stationary
+from gpx.methods.deep.weights import DroppedWeights, MeanFieldWeights, RandomWeights
+
+Frequency = Literal["fixed", "learned", "dropout"]
+"""Drawn once; a Gaussian posterior for each entry; Monte Carlo dropout of the inputs."""
+
+FOURIER: dict[Directions, type[RandomFourier]] = {
+    "independent": RandomFourier,
+    "orthogonal": OrthogonalFourier,
+    "structured": StructuredOrthogonalFourier,
+    "fastfood": FastfoodFourier,
+}
+DEVIATION = 0.1
+"""Of learned frequencies at the start, in units of their prior's."""
+
+
+def layer_kernel(kernel: nn.Module, num_inputs: int) -> Kernel:
+    """A copy of a kernel for inputs of another number, with the mean of its lengthscales for each.
+
+    Raises:
+        ConfigError: no stationary and no arc-cosine kernel, or one of some of the columns.
+    """
+    fits = isinstance(kernel, (Stationary, ArcCosine)) and kernel.active_dims is None
+    if not fits:
+        raise ConfigError(
+            f"a layer of random features takes one stationary or arc-cosine kernel of all its "
+            f"inputs, got {class_name(kernel)}; give it RBF(), Matern32() or ArcCosine()"
+        )
+    made = copy.deepcopy(cast("Stationary | ArcCosine", kernel))
+    if made.ard_num_dims is None or made.ard_num_dims == num_inputs:
+        return made
+    lengthscale = made.lengthscale.detach()
+    floor = float(made.parametrizations["lengthscale"][0].floor)  # type: ignore[index]
+    parametrize.remove_parametrizations(made, "lengthscale")
+    del made.lengthscale
+    made.ard_num_dims = num_inputs
+    value = torch.full((num_inputs,), float(lengthscale.mean()), dtype=torch.float64)
+    positive_parameter(made, "lengthscale", value, floor=floor)
+    return made.to(lengthscale)
+
+
+def fixed_features(
+    kernel: Kernel, num_features: int, num_inputs: int, directions: Directions, seed: int
+) -> Basis:
+    """Random features of a kernel whose frequencies stay, apart from its lengthscales.
+
+    Raises:
+        ConfigError: another kernel, an odd number of Fourier features or other directions.
+    """
+    if directions not in get_args(Directions):
+        raise ConfigError(
+            f"directions={directions}: expected one of {', '.join(get_args(Directions))}"
+        )
+    if isinstance(kernel, ArcCosine):
+        return ArcCosineFeatures(kernel, num_features, num_inputs, seed, directions)
+    # one block: all of them are wanted at once
+    return FOURIER[directions](kernel, num_features, seed, max(1, num_features // 2))
+
+
+class LearnedFeatures(nn.Module):
+    """Features whose frequencies w_r / lengthscale have a posterior q(w), prior w_r ~ N(0, I).
+
+    sqrt(2 outputscale / m) (cos(w_r . u), sin(w_r . u)) for an RBF kernel and its
+    max(0, w_r . u)^n, u = x / lengthscale, for an arc-cosine kernel of order n. The posterior is
+    over whitened frequencies, so that its divergence does not depend on the lengthscales.
+
+    Args:
+        kernel: RBF or arc-cosine.
+        num_features: m; even for the RBF kernel, which has a cosine and a sine for each frequency.
+        num_inputs: d.
+        frequencies: q, over (d, m / 2) or (d, m).
+
+    Raises:
+        ConfigError: another kernel, or an odd m.
+
+    Source: Cutajar et al., "Random feature expansions for deep Gaussian processes", 2017.
+    """
+
+    def __init__(
+        self, kernel: Kernel, num_features: int, num_inputs: int, frequencies: RandomWeights
+    ) -> None:
+        super().__init__()
+        self.kernel, self.num_basis, self.num_inputs = kernel, num_features, num_inputs
+        self.frequencies = frequencies
+
+    def forward(self, x: Tensor) -> Tensor:
+        """phi(x): (n, d) -> (n, m) at drawn frequencies."""
+        kernel = self.kernel
+        scale = (2.0 / self.num_basis * cast(Tensor, kernel.outputscale)).sqrt()
+        if isinstance(kernel, ArcCosine):
+            units = self.frequencies(kernel.scaled(x))
+            active = units.clamp_min(0.0).pow(kernel.order) if kernel.order else (units > 0).to(x)
+            return active * scale
+        assert isinstance(kernel, RBF)
+        angles = self.frequencies(kernel.coordinates(x))
+        return torch.cat([angles.cos(), angles.sin()], 1) * scale
+
+
+def layer_features(
+    kernel: Kernel,
+    num_features: int,
+    num_inputs: int,
+    *,
+    frequencies: Frequency,
+    directions: Directions,
+    seed: int,
+    keep: float = 0.5,
+) -> Basis | LearnedFeatures:
+    """The features of a layer, with learned frequencies at a draw of their prior.
+
+    Raises:
+        ConfigError: options that are none, or a kernel that they do not fit.
+    """
+    if frequencies not in get_args(Frequency):
+        raise ConfigError(
+            f"frequencies={frequencies}: expected one of {', '.join(get_args(Frequency))}"
+        )
+    if frequencies == "fixed":
+        return fixed_features(kernel, num_features, num_inputs, directions, seed)
+    if not isinstance(kernel, (RBF, ArcCosine)):
+        raise ConfigError(
+            f"frequencies={frequencies} takes an RBF or an arc-cosine kernel, whose frequencies "
+            f"are normal, got {class_name(kernel)}; give one of them, or frequencies='fixed'"
+        )
+    if isinstance(kernel, RBF) and num_features % 2:
+        raise ConfigError(
+            f"num_features={num_features}: Fourier features come in pairs of a cosine and a sine, "
+            "so their number must be even"
+        )
+    count = num_features if isinstance(kernel, ArcCosine) else num_features // 2
+    q: RandomWeights
+    if frequencies == "learned":
+        q = MeanFieldWeights(num_inputs, count, DEVIATION)
+    else:
+        q = DroppedWeights(num_inputs, count, keep)
+    if directions not in ROWS:
+        raise ConfigError(f"directions={directions}: expected one of {', '.join(ROWS)}")
+    with torch.no_grad():
+        q.mean.copy_(ROWS[directions](seed, torch.arange(count), num_inputs).mT)
+    return LearnedFeatures(kernel, num_features, num_inputs, q)
+

@@ -1,0 +1,127 @@
+"""A layer of Gaussian processes by random features: a module for any torch network."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from gpx.bases.random_directions import Directions
+from gpx.errors import ConfigError, ShapeError
+from gpx.kernels.base import Kernel
+from gpx.methods.base.model import Marginals
+from gpx.methods.deep.features import Frequency, layer_features, layer_kernel
+from gpx.methods.deep.weights import (
+    DroppedWeights,
+    FullWeights,
+    MeanFieldWeights,
+    RandomWeights,
+)
+
+Covariance = Literal["mean_field", "full", "dropout"]
+"""What q of the weights is; see ``gpx.methods.deep.weights``."""
+
+
+class GPLayer(nn.Module):
+    """p functions f_j(x) = phi(x) . W_:j with W_ij ~ N(0, 1): Gaussian processes of one kernel.
+
+    Their covariance is phi(x) . phi(z), that of the kernel on average over the frequencies.
+    It is a module like any other, behind a backbone or between layers::
+
+        network = nn.Sequential(backbone, GPLayer(RBF(), num_inputs=64, num_outputs=10))
+
+    The loss is minus the log-likelihood of all n data plus ``total_kl(network)``.
+
+    Args:
+        kernel: stationary or arc-cosine; copied, and made for ``num_inputs``.
+        num_inputs: d.
+        num_outputs: p.
+        num_features: m; even for stationary kernels.
+        frequencies: ``fixed``: drawn once, apart from the lengthscales (learned by default);
+            ``learned``: with a Gaussian posterior each; ``dropout``: Monte Carlo dropout of inputs.
+        directions: of the frequencies: ``independent``, ``orthogonal``, ``structured`` by Hadamard
+            matrices, ``fastfood``.
+        covariance: q(W): ``mean_field``, ``full`` or ``dropout``.
+        keep: probability that dropout keeps an input.
+        seed: of the frequencies.
+
+    Raises:
+        ConfigError: an option that is none, sizes below one, or a kernel without such features.
+
+    Cost of a pass: O(n m (d + p)), and O(n m^2 p) for a full covariance.
+    Source: Cutajar et al., "Random feature expansions for deep Gaussian processes", ICML 2017.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        num_inputs: int,
+        num_outputs: int = 1,
+        num_features: int = 200,
+        *,
+        frequencies: Frequency = "fixed",
+        directions: Directions = "independent",
+        covariance: Covariance = "mean_field",
+        keep: float = 0.5,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if min(num_inputs, num_outputs, num_features) < 1:
+            raise ConfigError(
+                f"num_inputs={num_inputs}, num_outputs={num_outputs} and num_features="
+                f"{num_features} must be at least 1"
+            )
+        if covariance not in get_args(Covariance):
+            raise ConfigError(
+                f"covariance={covariance}: expected one of {', '.join(get_args(Covariance))}"
+            )
+        self.num_inputs = num_inputs
+        self.features = layer_features(
+            layer_kernel(kernel, num_inputs),
+            num_features,
+            num_inputs,
+            frequencies=frequencies,
+            directions=directions,
+            seed=seed,
+            keep=keep,
+        )
+        self.weights: RandomWeights
+        if covariance == "dropout":
+            self.weights = DroppedWeights(num_features, num_outputs, keep)
+        else:
+            family = FullWeights if covariance == "full" else MeanFieldWeights
+            self.weights = family(num_features, num_outputs)
+
+    @property
+    def kernel(self) -> nn.Module:
+        """The covariance function, at the hyperparameters of this layer."""
+        kernel: nn.Module = self.features.kernel
+        return kernel
+
+    def _check(self, x: Tensor) -> None:
+        if x.ndim != 2 or x.shape[1] != self.num_inputs:
+            raise ShapeError(
+                f"a GPLayer of {self.num_inputs} inputs got shape {tuple(x.shape)}; expected "
+                f"(n, {self.num_inputs})"
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """f(x) under q, drawn: (n, d) -> (n, p); see ``RandomLayer``."""
+        self._check(x)
+        found: Tensor = self.weights(self.features(x))
+        return found
+
+    def marginals(self, x: Tensor) -> Marginals:
+        """Mean and variance (n, p) of f(x) under q(W), at drawn frequencies where q has some.
+
+        Under dropout of the weights they are drawn, and the variance is zero.
+        """
+        self._check(x)
+        return self.weights.marginals(self.features(x))
+
+    @torch.no_grad()
+    def prior_covariance(self, x: Tensor) -> Tensor:
+        """phi(x) phi(x)^T (n, n), dense: the prior of each output, at drawn frequencies."""
+        features = self.features(x)
+        return features @ features.mT

@@ -1,0 +1,138 @@
+"""A network with random layers as a model: what the standalone and the convolutional ones share."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from gpx.errors import ConfigError
+from gpx.likelihoods.base import Likelihood
+from gpx.methods.base.model import Marginals, Model
+from gpx.methods.deep.draws import draws_of, random_layers, total_kl
+from gpx.methods.deep.features import LearnedFeatures
+from gpx.methods.deep.layer import GPLayer
+from gpx.methods.deep.posterior import NetworkPosterior
+from gpx.methods.deep.weights import RandomWeights
+
+
+class Network(nn.Module):
+    """A body, any torch module, and a head that knows the marginals of its outputs.
+
+    Args:
+        body: x (n, d) -> (n, h).
+        head: (n, h) -> (n, p), one latent function for each output.
+    """
+
+    def __init__(self, body: nn.Module, head: GPLayer | RandomWeights) -> None:
+        super().__init__()
+        self.body, self.head = body, head
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Latent functions (n, p) at a draw of the network."""
+        found: Tensor = self.head(self.body(x))
+        return found
+
+    def marginals(self, x: Tensor) -> Marginals:
+        """Of the latent functions (n, p), given a draw of everything below the head's weights."""
+        return self.head.marginals(self.body(x))
+
+
+class NetworkModel(Model):
+    """Latent functions that a random network gives, under any likelihood.
+
+    It has no single kernel: what a Gaussian process layer has is its own. Any network with random
+    layers of ``gpx.methods.deep`` will do::
+
+        body = nn.Sequential(nn.Linear(8, 32), nn.Tanh())
+        model = NetworkModel(Network(body, GPLayer(RBF(), 32)), Gaussian(), num_inputs=8)
+
+    Args:
+        network: its head has as many outputs as the likelihood has latent functions.
+        likelihood: any.
+        num_inputs: d.
+        predict_samples: draws of the network that a prediction averages; one where the head alone
+            is random and knows its marginals.
+        seed: of the draws of predictions.
+
+    Raises:
+        ConfigError: sizes below one.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        likelihood: Likelihood,
+        *,
+        num_inputs: int,
+        predict_samples: int = 50,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if predict_samples < 1 or num_inputs < 1:
+            raise ConfigError(
+                f"predict_samples={predict_samples} and num_inputs={num_inputs} must be at least 1"
+            )
+        self.network, self.likelihood = network, likelihood
+        self.predict_samples, self.seed = predict_samples, seed
+        self._num_inputs = num_inputs
+
+    @property
+    def num_inputs(self) -> int:
+        """Columns of the inputs."""
+        return self._num_inputs
+
+    @property
+    def num_outputs(self) -> int:
+        """As many as the likelihood has."""
+        return self.likelihood.num_outputs
+
+    def sample_latents(
+        self, x: Tensor, num: int = 1, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Draws of f at x (B, d) under q: (num, B), or (num, B, p) for p latent functions.
+
+        Rows and draws are independent of one another: right at each row, not jointly.
+        """
+        with draws_of(self.network, generator):
+            f: Tensor = self.network(x.repeat(num, 1)).view(num, len(x), -1)
+        return f.squeeze(2) if self.likelihood.num_latents == 1 else f
+
+    def kl(self) -> Tensor:
+        """KL(q || p) of all random layers in nats; ()."""
+        return total_kl(self.network)
+
+    @torch.no_grad()
+    def condition(self, x: Tensor, y: Tensor) -> NetworkPosterior:
+        """The posterior process of q as trained; the data are ignored."""
+        return self.new_posterior()
+
+    def new_posterior(self) -> NetworkPosterior:
+        """As in ``Model``."""
+        return NetworkPosterior(
+            copy.deepcopy(self.network),
+            num_inputs=self.num_inputs,
+            num_latents=self.likelihood.num_latents,
+            num_samples=self.predict_samples,
+            seed=self.seed,
+        )
+
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        """``hyperparameters``: of kernels and likelihood; ``variational``: the network's rest."""
+        layers = [m for m in self.network.modules() if isinstance(m, GPLayer)]
+        hyper = [p for layer in layers for p in layer.kernel.parameters() if p.requires_grad]
+        held = {id(p) for layer in layers for p in layer.kernel.parameters()}
+        rest = [p for p in self.network.parameters() if id(p) not in held]
+        return {
+            "variational": rest,
+            "hyperparameters": [*hyper, *self.likelihood.parameters()],
+        }
+
+    def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
+        """Draw where layers begin; learned frequencies are at a draw of their prior already."""
+        modules = list(self.network.modules())
+        placed = {id(m.frequencies) for m in modules if isinstance(m, LearnedFeatures)}
+        for layer in random_layers(self.network):
+            if id(layer) not in placed:
+                layer.draw_start(generator)

@@ -1,0 +1,155 @@
+"""The posterior process of a random network: an average over draws of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.distributions import Categorical, Distribution, Independent, MixtureSameFamily, Normal
+
+from gpx.inference.finite_mixture import gaussian_mixture, mixture_moments
+from gpx.likelihoods import Bernoulli, Gaussian, GaussianOutputs
+from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.bernoulli import Sign
+from gpx.methods.base.model import Marginals, Posterior
+from gpx.methods.deep.draws import draws_of, random_layers
+from gpx.methods.deep.layer import GPLayer
+
+if TYPE_CHECKING:
+    from gpx.methods.deep.model import Network
+
+PREDICT_CHUNK = 512
+"""Test rows per pass of a prediction."""
+
+
+class NetworkPosterior(Posterior):
+    """Posterior process of q: draws of the network, the same ones at every prediction.
+
+    Each draw is one function of x, from a seed of its own, so that nothing but the seed is stored,
+    and the number of draws may be changed (``num_samples``). Given a draw of all below it, the head
+    has Gaussian marginals, which are averaged and not drawn.
+
+    Args:
+        network: taken over, not copied.
+        num_inputs, num_latents: d, p.
+        num_samples: draws; one where nothing below the weights of the head is random.
+        seed: of the draws.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        *,
+        num_inputs: int,
+        num_latents: int,
+        num_samples: int,
+        seed: int,
+    ) -> None:
+        super().__init__()
+        self.network = network.requires_grad_(False)
+        self.num_latents, self.num_samples, self.seed = num_latents, num_samples, seed
+        self._num_inputs = num_inputs
+
+    @property
+    def num_inputs(self) -> int:
+        """Columns of the inputs."""
+        return self._num_inputs
+
+    @property
+    def draws_needed(self) -> int:
+        """Draws that a prediction averages: one where the marginals of the head are all of it."""
+        head = self.network.head
+        weights = head.weights if isinstance(head, GPLayer) else head
+        others = [layer for layer in random_layers(self.network) if layer is not weights]
+        return self.num_samples if others or not weights.analytic else 1
+
+    def facts(self) -> dict[str, bool | int | float | str]:
+        """As in ``Posterior``: how many draws."""
+        return {"draws": self.draws_needed}
+
+    def _generator(self, number: int) -> torch.Generator:
+        # on the CPU: the same draws on every device
+        return torch.Generator().manual_seed((self.seed << 20) + number)
+
+    def _over_rows(self, x: Tensor, number: int, of: Callable[[Tensor], Tensor]) -> Tensor:
+        """``of`` each piece of rows of x at draw ``number``, as one tensor (..., n, p)."""
+        parts = []
+        for rows in x.split(PREDICT_CHUNK):
+            with draws_of(self.network, self._generator(number), shared=True):
+                parts.append(of(rows))
+        return torch.cat(parts, -2)
+
+    @torch.no_grad()
+    def components(self, x: Tensor) -> Marginals:
+        """Mean and variance of f at each draw: (S, n), or (S, n, p).
+
+        Cost: S passes through the network.
+        """
+
+        def pair(rows: Tensor) -> Tensor:
+            return torch.stack(tuple(self.network.marginals(rows)))
+
+        draws = range(self.draws_needed)
+        found = torch.stack([self._over_rows(x, number, pair) for number in draws], 1)
+        if self.num_latents == 1:
+            found = found.squeeze(3)
+        return Marginals(found[0], found[1])
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Marginals:
+        """First two moments of the mixture over draws at x (n, d): (n,) or (n, p)."""
+        mean, variance = self.components(x)
+        moments = mixture_moments(Marginals(mean.flatten(1), variance.flatten(1)))
+        return Marginals(*(m.view(mean.shape[1:]) for m in moments))
+
+    @torch.no_grad()
+    def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
+        """Mixture over draws of the law of y at x (n, d).
+
+        Of classes it has the averaged probabilities (not those of averaged latent functions); of
+        more than two classes these are at drawn latent functions.
+        """
+        if self.draws_needed == 1:
+            return super().predictive(x, likelihood)
+        if likelihood.task == "multiclass":
+            return Categorical(probs=self._class_probabilities(x, likelihood))
+        mean, variance = self.components(x)
+        if isinstance(likelihood, Bernoulli):
+            if likelihood.probability == "median":
+                return super().predictive(x, likelihood)
+            return Sign(likelihood.predictive(mean, variance).probs.mean(0))
+        if isinstance(likelihood, Gaussian):
+            return gaussian_mixture(Marginals(mean, variance + likelihood.noise_variance))
+        share = mean.new_ones(mean.shape[1], len(mean))
+        if isinstance(likelihood, GaussianOutputs):
+            deviation = (variance + likelihood.noise_variance).sqrt()
+            parts = Normal(mean.movedim(0, -1), deviation.movedim(0, -1))
+            shares = Categorical(probs=share.unsqueeze(1).expand(-1, mean.shape[2], -1))
+            return Independent(MixtureSameFamily(shares, parts), 1)
+        return MixtureSameFamily(Categorical(probs=share), likelihood.predictive(mean.mT, variance.mT))
+
+    def _class_probabilities(self, x: Tensor, likelihood: Likelihood) -> Tensor:
+        """Mean over draws of P(y = c | f), (n, C)."""
+        classes = torch.arange(likelihood.num_latents, device=x.device)
+        total = x.new_zeros(len(x), len(classes))
+        for number in range(self.draws_needed):
+            f = self._over_rows(x, number, self.network)
+            each = [likelihood.log_prob(c.expand(len(x)), f).exp() for c in classes]
+            total += torch.stack(each, 1) / self.draws_needed
+        return total / total.sum(1, keepdim=True)
+
+    @torch.no_grad()
+    def sample_paths(self, num: int, *, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
+        """``num`` draws of the network as functions x (n, d) -> (num, n), or (num, n, p)."""
+        numbers = torch.randint(
+            self.num_samples, 2**20, (num,), generator=generator, device=generator.device
+        ).tolist()
+
+        @torch.no_grad()
+        def paths(x: Tensor) -> Tensor:
+            found = torch.stack([self._over_rows(x, number, self.network) for number in numbers])
+            return found.squeeze(2) if self.num_latents == 1 else found
+
+        return paths
