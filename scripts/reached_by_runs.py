@@ -127,6 +127,8 @@ RUNS: dict[str, list[str]] = {
     "swsgp": [*ARM, "approx=swsgp", "approx.num_inducing=60", "approx.num_neighbours=8"],
     "vnngp": [*ARM, "approx=vnngp", "approx.num_neighbours=8"],
     "vecchia": [*ARM, "approx=vecchia"],
+    "deep_gp": [*ARM, "approx=deep_gp", "approx.num_features=40", "approx.predict_samples=3"],
+    "deep_gp structured": [*ARM, "approx=deep_gp", "approx.directions=structured"],
     "ski linear": ["data=toy1d", "approx=ski", "approx.interpolation=linear"],
     "ski two inputs": [
         "approx=ski",

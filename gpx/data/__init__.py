@@ -7,6 +7,7 @@ from gpx.data.grid_file import ExtraGrid, GridFile
 from gpx.data.grid_frames import FrameFolder
 from gpx.data.grid_stress import GridStress
 from gpx.data.grid_values import GridSource, GridValues
+from gpx.data.images import MNIST, Digits, ImageFiles, ImageSource
 from gpx.data.labels import Task
 from gpx.data.mnist import MNISTParity
 from gpx.data.prediction_input import read_inputs, write_predictions, write_table
@@ -19,10 +20,12 @@ from gpx.data.toy import Toy1D
 from gpx.data.uci import UCI
 
 __all__ = [
+    "MNIST",
     "UCI",
     "CSVFile",
     "DataSource",
     "Dataset",
+    "Digits",
     "ExtraGrid",
     "ExtraTable",
     "FrameFolder",
@@ -30,6 +33,8 @@ __all__ = [
     "GridSource",
     "GridStress",
     "GridValues",
+    "ImageFiles",
+    "ImageSource",
     "MNISTParity",
     "NPZFile",
     "RobotArm",

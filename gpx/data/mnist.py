@@ -63,6 +63,8 @@ class MNISTParity(DataSource):
     """
 
     name = "mnist_parity"
+    target_name = "odd"
+    about = "parity of the digit; pixels / 255, neither centred nor standardised"
 
     def __init__(
         self,
@@ -96,7 +98,7 @@ class MNISTParity(DataSource):
             pixels.append(rows)
             digits.append(labels)
             used += files
-        masks, notes = None, "parity of the digit; pixels / 255, neither centred nor standardised"
+        masks, notes = None, self.about
         if len(parts) == 2:
             masks = np.zeros((sum(len(p) for p in pixels), 1), dtype=bool)
             masks[len(pixels[0]) :] = True
@@ -105,15 +107,19 @@ class MNISTParity(DataSource):
         return Table(
             name=self.name,
             x=np.concatenate(pixels).astype(np.float64),
-            y=(np.concatenate(digits) % 2).astype(np.float64),
+            y=self.coded(np.concatenate(digits)),
             input_names=tuple(f"pixel{r}_{c}" for r in range(SIDE) for c in range(SIDE)),
-            target_name="odd",
+            target_name=self.target_name,
             test_masks=masks,
             notes=notes,
             origin=str(used[0].parent),
             checksums={file.name: sha256(file) for file in used},
             input_unit=PIXEL_RANGE,
         )
+
+    def coded(self, digits: NDArray[np.uint8]) -> NDArray[np.float64]:
+        """The target of each digit (n,)."""
+        return (digits % 2).astype(np.float64)
 
     def _folders(self) -> list[Path]:
         return [

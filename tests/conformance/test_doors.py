@@ -38,6 +38,7 @@ METHODS = {
     "mixture_of_experts": ["approx=mixture_of_experts", "approx.num_experts=3"],
     "transductive": ["approx=transductive", "approx.num_experts=3"],
     "grief": ["approx=grief", "approx.num_eigenfunctions=20"],
+    "deep_gp": ["approx=deep_gp", "approx.num_features=20", "approx.predict_samples=3"],
     "ssgp": ["approx=ssgp", "approx.num_basis=20"],
     "vssgp": ["approx=vssgp", "approx.num_basis=20"],
     "direct": ["approx=direct", "approx.num_basis=20"],

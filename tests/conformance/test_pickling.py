@@ -20,6 +20,7 @@ import gpx.likelihoods as likelihoods
 import gpx.means as means
 import gpx.models as models
 from gpx.constraints import natural_parameters
+from gpx.methods.deep import GPLayer, Network
 
 WAYS = {
     "pickle": lambda thing: pickle.loads(pickle.dumps(thing)),
@@ -131,6 +132,14 @@ MODELS = {
     "SWSGP": lambda: models.SWSGP(**parts(), num_inputs=2, num_inducing=7, num_neighbours=3),
     "VNNGP": lambda: models.VNNGP(**parts(), num_inputs=2, num_data=36, num_neighbours=5),
     "Vecchia": lambda: models.Vecchia(**parts(), num_neighbours=10, block_size=4),
+    "DeepGP": lambda: models.DeepGP(
+        kernel=rbf(), likelihood=likelihoods.Gaussian(0.05), num_inputs=2, num_features=20
+    ),
+    "NetworkModel": lambda: models.NetworkModel(
+        Network(nn.Linear(2, 3), GPLayer(kernels.ArcCosine(), 3)),
+        likelihoods.Gaussian(0.05),
+        num_inputs=2,
+    ),
     "SSGP": lambda: models.SSGP(**parts(), num_inputs=2, num_basis=8, draws=2),
     "VSSGP": lambda: models.VSSGP(**parts(), num_inputs=2, num_basis=8, draws=2),
     "Committee": lambda: models.Committee(**parts(), num_experts=3),

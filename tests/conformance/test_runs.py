@@ -77,6 +77,13 @@ RUNS = {
         "trainer.batch_size=100",
     ],
     "vecchia": [*ARM, "trainer.max_steps=8", "approx.num_neighbours=20"],
+    "deep_gp": [
+        *ARM,
+        "trainer.max_steps=60",
+        "approx.num_features=40",
+        "approx.predict_samples=5",
+        "trainer.batch_size=100",
+    ],
     "ssgp": [*ARM, "trainer.max_steps=8", "approx.num_basis=40", "approx.draws=2"],
     "vssgp": [*ARM, "trainer.max_steps=8", "approx.num_basis=40", "approx.draws=2"],
     "direct": [*ARM, "trainer.max_steps=20", "approx.num_basis=80"],
@@ -177,6 +184,7 @@ def test_a_loaded_model_predicts_as_the_run_did(finished):
     width = (prediction.upper - prediction.lower) / prediction.std
     # quantiles are not a normal's
     mixtures = {"reweighted": 0.05, "direct_mixture": 0.05, "mixture_of_experts": 0.1}
+    mixtures |= {"deep_gp": 0.05, "cnn_gp": 0.05}
     assert width == pytest.approx(2 * 1.959964, rel=mixtures.get(finished.approx, 1e-4))
 
 

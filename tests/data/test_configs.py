@@ -23,6 +23,7 @@ MANDATORY = {
     "grid": "path",
     "frames": "path",
 }
+MANDATORY |= {"images": "path"}
 
 
 def composed(name: str, *overrides: str) -> DictConfig:
@@ -31,7 +32,16 @@ def composed(name: str, *overrides: str) -> DictConfig:
 
 
 def test_every_set_has_a_config() -> None:
-    others = {"robot_arm", "toy1d", "mnist_parity", "grid_stress", *EXTRA_GRIDS, *MANDATORY}
+    others = {
+        "robot_arm",
+        "toy1d",
+        "mnist",
+        "mnist_parity",
+        "digits",
+        "grid_stress",
+        *EXTRA_GRIDS,
+        *MANDATORY,
+    }
     assert set(NAMES) == {*UCI_SETS, *ALIASES, *EXTRA_SETS, *others}
 
 

@@ -9,6 +9,7 @@ from gpx.bases import GridFeatures, InterpolatedGrid, RandomFourier
 from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli, Gaussian, GaussianOutputs, Softmax
 from gpx.means import Constant, Zero
+from gpx.methods.deep import GPLayer, Network
 
 NUM, INPUTS = 48, 2
 
@@ -37,6 +38,13 @@ def gaussian(cls, mean=Constant, **options):
 
 def points(cls, **options):
     return gaussian(cls, num_inputs=INPUTS, num_inducing=12, **options)
+
+
+def deep(likelihood, **options):
+    kernel = RBF(INPUTS, lengthscale=0.8, outputscale=1.3)
+    sizes = {"num_features": 30, "width": 2, "predict_samples": 5}
+    chosen = {"kernel": kernel, "likelihood": likelihood, "num_inputs": INPUTS, **sizes, **options}
+    return models.DeepGP(**chosen).double()
 
 
 FEW = partial(RandomFourier, block_frequencies=10)
@@ -105,6 +113,16 @@ MODELS = {
     "SKI": lambda: gaussian(models.SKI, num_inputs=INPUTS, grid_size=12),
     "SWSGP": lambda: points(models.SWSGP, num_neighbours=5),
     "VNNGP": lambda: gaussian(models.VNNGP, num_inputs=INPUTS, num_data=NUM, num_neighbours=8),
+    "DeepGP": lambda: deep(Gaussian(0.05)),
+    "DeepGP of classes": lambda: deep(Bernoulli(), frequencies="learned"),
+    "DeepGP of outputs": lambda: deep(GaussianOutputs(2, 0.05)),
+    "DeepGP of one layer": lambda: deep(Gaussian(0.05), depth=1, covariance="full"),
+    "NetworkModel": lambda: models.NetworkModel(
+        Network(torch.nn.Linear(INPUTS, 3), GPLayer(RBF(), 3, covariance="dropout")),
+        Gaussian(0.05),
+        num_inputs=INPUTS,
+        predict_samples=5,
+    ).double(),
     "Vecchia": lambda: gaussian(models.Vecchia, num_neighbours=10, block_size=4),
     "SSGP": lambda: gaussian(models.SSGP, num_inputs=INPUTS, num_basis=20, draws=2),
     "VSSGP": lambda: gaussian(models.VSSGP, num_inputs=INPUTS, num_basis=20, draws=2),
@@ -170,6 +188,7 @@ OBJECTIVES = {
     "SKIEvidence": ("SKI", objectives.SKIEvidence),
     "SWSGPObjective": ("SWSGP", lambda: objectives.SWSGPObjective(NUM)),
     "VNNGPELBO": ("VNNGP", lambda: objectives.VNNGPELBO(NUM)),
+    "SampledELBO": ("DeepGP", lambda: objectives.SampledELBO(NUM)),
     "VecchiaMLL": ("Vecchia", objectives.VecchiaMLL),
     "SparseSpectrumEvidence": ("SSGP", objectives.SparseSpectrumEvidence),
     "SparseSpectrumELBO": ("VSSGP", objectives.SparseSpectrumELBO),

@@ -162,4 +162,3 @@ def layer_features(
     with torch.no_grad():
         q.mean.copy_(ROWS[directions](seed, torch.arange(count), num_inputs).mT)
     return LearnedFeatures(kernel, num_features, num_inputs, q)
-

@@ -75,6 +75,8 @@ class NetworkPosterior(Posterior):
 
     def _over_rows(self, x: Tensor, number: int, of: Callable[[Tensor], Tensor]) -> Tensor:
         """``of`` each piece of rows of x at draw ``number``, as one tensor (..., n, p)."""
+        if not len(x):  # layers need not take nothing at all
+            return self._over_rows(x.new_zeros(1, x.shape[1]), number, of)[..., :0, :]
         parts = []
         for rows in x.split(PREDICT_CHUNK):
             with draws_of(self.network, self._generator(number), shared=True):
@@ -128,7 +130,9 @@ class NetworkPosterior(Posterior):
             parts = Normal(mean.movedim(0, -1), deviation.movedim(0, -1))
             shares = Categorical(probs=share.unsqueeze(1).expand(-1, mean.shape[2], -1))
             return Independent(MixtureSameFamily(shares, parts), 1)
-        return MixtureSameFamily(Categorical(probs=share), likelihood.predictive(mean.mT, variance.mT))
+        return MixtureSameFamily(
+            Categorical(probs=share), likelihood.predictive(mean.mT, variance.mT)
+        )
 
     def _class_probabilities(self, x: Tensor, likelihood: Likelihood) -> Tensor:
         """Mean over draws of P(y = c | f), (n, C)."""
