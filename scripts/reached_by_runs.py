@@ -128,6 +128,7 @@ RUNS: dict[str, list[str]] = {
     "vnngp": [*ARM, "approx=vnngp", "approx.num_neighbours=8"],
     "vecchia": [*ARM, "approx=vecchia"],
     "deep_gp": [*ARM, "approx=deep_gp", "approx.num_features=40", "approx.predict_samples=3"],
+    "cnn_gp": ["data=digits", "data.train_size=200", "approx=cnn_gp", "likelihood=softmax"],
     "deep_gp structured": [*ARM, "approx=deep_gp", "approx.directions=structured"],
     "ski linear": ["data=toy1d", "approx=ski", "approx.interpolation=linear"],
     "ski two inputs": [

@@ -8,6 +8,7 @@ from gpx.methods.classification.model import ExpectationPropagationGP, LaplaceGP
 from gpx.methods.classification.sampled_model import SampledGP
 from gpx.methods.classification.sampled_posterior import SampledPosterior
 from gpx.methods.classification.site_posterior import SitePosterior
+from gpx.methods.deep.cnn_gp import CNNGP
 from gpx.methods.deep.deep_gp import DeepGP
 from gpx.methods.deep.model import NetworkModel
 from gpx.methods.deep.posterior import NetworkPosterior
@@ -59,6 +60,7 @@ from gpx.methods.weight_space.qsrvm import QSRVM, RelevanceVectorPosterior
 
 __all__ = [
     "CGLB",
+    "CNNGP",
     "GRIEF",
     "QSGP",
     "QSRVM",

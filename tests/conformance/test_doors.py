@@ -39,6 +39,10 @@ METHODS = {
     "transductive": ["approx=transductive", "approx.num_experts=3"],
     "grief": ["approx=grief", "approx.num_eigenfunctions=20"],
     "deep_gp": ["approx=deep_gp", "approx.num_features=20", "approx.predict_samples=3"],
+    "cnn_gp": [
+        *("approx=cnn_gp", "likelihood=gaussian", "approx.image_shape=[1,2]"),
+        *("approx.num_features=20", "approx.predict_samples=3"),
+    ],
     "ssgp": ["approx=ssgp", "approx.num_basis=20"],
     "vssgp": ["approx=vssgp", "approx.num_basis=20"],
     "direct": ["approx=direct", "approx.num_basis=20"],

@@ -135,6 +135,13 @@ MODELS = {
     "DeepGP": lambda: models.DeepGP(
         kernel=rbf(), likelihood=likelihoods.Gaussian(0.05), num_inputs=2, num_features=20
     ),
+    "CNNGP": lambda: models.CNNGP(
+        likelihood=likelihoods.Gaussian(0.05),
+        num_inputs=2,
+        image_shape=(1, 2),
+        num_features=20,
+        predict_samples=3,
+    ),
     "NetworkModel": lambda: models.NetworkModel(
         Network(nn.Linear(2, 3), GPLayer(kernels.ArcCosine(), 3)),
         likelihoods.Gaussian(0.05),

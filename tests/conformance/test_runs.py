@@ -84,6 +84,11 @@ RUNS = {
         "approx.predict_samples=5",
         "trainer.batch_size=100",
     ],
+    "cnn_gp": [
+        *("data=digits", "data.train_size=400", "likelihood=gaussian"),
+        "trainer.max_steps=80",
+        "approx.predict_samples=5",
+    ],
     "ssgp": [*ARM, "trainer.max_steps=8", "approx.num_basis=40", "approx.draws=2"],
     "vssgp": [*ARM, "trainer.max_steps=8", "approx.num_basis=40", "approx.draws=2"],
     "direct": [*ARM, "trainer.max_steps=20", "approx.num_basis=80"],
@@ -124,7 +129,8 @@ def config(approx, *overrides):
 
 
 def num_inputs(approx):
-    return 1 if "data=toy1d" in RUNS[approx] else 2 if of_classes(approx) else 8
+    known = {"data=toy1d": 1, "data=digits": 64}.get(RUNS[approx][0])
+    return known or (2 if of_classes(approx) else 8)
 
 
 def of_classes(approx):

@@ -117,6 +117,15 @@ MODELS = {
     "DeepGP of classes": lambda: deep(Bernoulli(), frequencies="learned"),
     "DeepGP of outputs": lambda: deep(GaussianOutputs(2, 0.05)),
     "DeepGP of one layer": lambda: deep(Gaussian(0.05), depth=1, covariance="full"),
+    "CNNGP": lambda: models.CNNGP(
+        likelihood=Gaussian(0.05),
+        num_inputs=INPUTS,
+        image_shape=(1, INPUTS),
+        num_features=20,
+        depth=2,
+        width=3,
+        predict_samples=5,
+    ).double(),
     "NetworkModel": lambda: models.NetworkModel(
         Network(torch.nn.Linear(INPUTS, 3), GPLayer(RBF(), 3, covariance="dropout")),
         Gaussian(0.05),

@@ -1,5 +1,6 @@
-"""Networks with Gaussian process layers: deep processes by random features."""
+"""Networks with Gaussian process layers: deep and convolutional ones, by random features."""
 
+from gpx.methods.deep.cnn_gp import CNNGP
 from gpx.methods.deep.deep_gp import DeepGP
 from gpx.methods.deep.draws import RandomLayer, draws_of, total_kl
 from gpx.methods.deep.elbo import SampledELBO
@@ -9,6 +10,7 @@ from gpx.methods.deep.posterior import NetworkPosterior
 from gpx.methods.deep.weights import DroppedWeights, FullWeights, MeanFieldWeights, RandomWeights
 
 __all__ = [
+    "CNNGP",
     "DeepGP",
     "DroppedWeights",
     "FullWeights",

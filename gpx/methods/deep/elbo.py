@@ -18,6 +18,10 @@ class Sampled(Protocol):
 
     likelihood: Likelihood
 
+    @property
+    def kl_known(self) -> bool:
+        """Whether ``kl`` is a divergence, and not one up to a constant."""
+
     def sample_latents(
         self, x: Tensor, num: int = 1, *, generator: torch.Generator | None = None
     ) -> Tensor:
@@ -31,8 +35,8 @@ class SampledELBO(Objective[Sampled]):
     """(n / B) sum over the batch of the mean of log p(y | f) over draws of f, minus KL(q || p).
 
     An unbiased estimate, over uniformly drawn batches and draws of f, of a lower bound of the log
-    marginal likelihood. Where a divergence is known up to a constant only (Monte Carlo dropout), so
-    is the bound.
+    marginal likelihood. Where the divergence is known up to a constant only (Monte Carlo dropout),
+    so is the bound, whose kind is then an estimate.
 
     Args:
         num_data: n, the number of training points.
@@ -63,7 +67,9 @@ class SampledELBO(Objective[Sampled]):
         """Evidence with parts ``fit`` (expected log-likelihood) and ``complexity`` (KL)."""
         kl = model.kl()
         fit = self._fit(model, x, y, generator) * (self.total / x.shape[0])
-        return Evidence(fit - kl, self.kind, {"fit": fit, "complexity": kl})
+        return Evidence(
+            fit - kl, "unbiased" if model.kl_known else "estimate", {"fit": fit, "complexity": kl}
+        )
 
     def _fit(
         self, model: Sampled, x: Tensor, y: Tensor, generator: torch.Generator | None
@@ -86,7 +92,9 @@ class SampledELBO(Objective[Sampled]):
         for rows_x, rows_y in zip(x.split(batch_size), y.split(batch_size), strict=True):
             fit += self._fit(model, rows_x, rows_y, generator).double()
         kl = model.kl()
-        return Evidence(fit - kl, self.kind, {"fit": fit, "complexity": kl})
+        return Evidence(
+            fit - kl, "unbiased" if model.kl_known else "estimate", {"fit": fit, "complexity": kl}
+        )
 
     def num_data(self, x: Tensor) -> int:
         """n, whatever the batch."""

@@ -103,6 +103,11 @@ class NetworkModel(Model):
         """KL(q || p) of all random layers in nats; ()."""
         return total_kl(self.network)
 
+    @property
+    def kl_known(self) -> bool:
+        """Whether ``kl`` is that divergence, and not known up to a constant only (dropout)."""
+        return all(layer.known_kl for layer in random_layers(self.network))
+
     @torch.no_grad()
     def condition(self, x: Tensor, y: Tensor) -> NetworkPosterior:
         """The posterior process of q as trained; the data are ignored."""

@@ -173,6 +173,7 @@ class DroppedWeights(RandomWeights):
     """
 
     analytic = False
+    known_kl = False
 
     def __init__(
         self,
