@@ -33,7 +33,7 @@ FLOORS = [
         "methods.direct",
     },
     {"models", "objectives"},
-    {"diagnostics", "data"},
+    {"diagnostics", "data", "calibration"},
     {"metrics"},
     {"training"},
     {"doctor"},

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
+from gpx.calibration import Recalibration
 from gpx.data import Standardiser
 from gpx.data.table import numbered_names
 from gpx.errors import CheckpointError, ConfigError, DataError, ShapeError
@@ -20,7 +21,7 @@ from gpx.likelihoods import Likelihood, target_marginals
 from gpx.linalg import available_memory, budget_in_bytes
 from gpx.models import Posterior
 from gpx.training.arrays import column_names, columns_by_name, real_array
-from gpx.training.build import build_model
+from gpx.training.build import build, build_model
 from gpx.training.checkpoint import load_checkpoint
 from gpx.training.device import DTYPES, resolve_device
 from gpx.training.origin import require_same_model, version_note, version_of
@@ -70,6 +71,7 @@ class Predictor:
         target_name: name of the target.
         labels: for classes, the data's own label of each, ascending; otherwise empty.
         target_names: for several outputs, the name of each; otherwise empty.
+        calibration: what its predictions go through, fitted on held-out rows.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Predictor:
         target_name: str,
         labels: tuple[float, ...] = (),
         target_names: tuple[str, ...] = (),
+        calibration: Recalibration | None = None,
     ) -> None:
         self.posterior = posterior
         self.likelihood = likelihood
@@ -89,11 +92,13 @@ class Predictor:
         self.target_name = target_name
         self.labels = labels
         self.target_names = target_names
+        self.calibration = calibration
 
     def distribution(self, x: Tensor) -> torch.distributions.Distribution:
         """Predictive distribution of standardised y at standardised inputs (n, d)."""
         with torch.no_grad():
-            return self.posterior.predictive(x, self.likelihood)
+            found = self.posterior.predictive(x, self.likelihood)
+            return found if self.calibration is None else self.calibration(found)
 
     def predict(self, inputs: ArrayLike) -> Prediction:
         """Mean, standard deviation and 95 % interval of y in the data's own units.
@@ -303,6 +308,9 @@ def restore_predictor(config: DictConfig, state: dict, device: torch.device) -> 
         posterior = model.new_posterior().to(device, dtype)
         posterior.load_state_dict(state["posterior"])
         model.likelihood.load_state_dict(state["likelihood"])
+        calibration: Recalibration | None = build(config, "calibration")
+        if calibration is not None:
+            calibration.to(device).load_state_dict(state["calibration"])
         target_names = tuple(state.get("target_names", ()))
         scaler = Standardiser(len(state["input_names"]), len(target_names) or 1)
         scaler.load_state_dict({k: v.cpu() for k, v in state["scaler"].items()})
@@ -314,6 +322,7 @@ def restore_predictor(config: DictConfig, state: dict, device: torch.device) -> 
             state["target_name"],
             tuple(state.get("labels", ())),
             target_names,
+            calibration,
         )
     except (KeyError, RuntimeError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"checkpoint.pt does not fit config.yaml: {error}") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 from torch.distributions import Distribution
 
+from gpx.calibration import Recalibration, held_out_rows
 from gpx.data import Dataset, Task
 from gpx.data import load as load_data
 from gpx.errors import CheckpointError, ConfigError, WriteError
@@ -69,6 +70,8 @@ class _Run:
     train: tuple[Tensor, Tensor]
     test: tuple[Tensor, Tensor]
     sample: tuple[Tensor, Tensor]
+    calibration: Recalibration | None = None
+    held_out: tuple[Tensor, Tensor] | None = None
     origin: dict[str, Any] = field(default_factory=dict)
 
     def told(self, text: str) -> str:
@@ -220,6 +223,14 @@ def _prepare(
 
     task = _likelihood_task(config)
     data = load_data(build(config, "data"), task=task)
+    calibration: Recalibration | None = build(config, "calibration")
+    kept: Tensor | None = None
+    if calibration is not None:
+        calibration.require_task(data.task)
+        draws = stream(config.seed, "calibration")
+        kept = held_out_rows(data.num_train, calibration.fraction, draws)
+        every = data.train_x, data.train_y
+        data = replace(data, train_x=every[0][~kept], train_y=every[1][~kept])
     config = _with_facts(config, data)
     budget = budget_in_bytes(options.memory_budget, available_memory(device), total_memory(device))
     config.trainer.memory_budget = budget  # settled: a resumed run and predictions hold to it
@@ -229,6 +240,7 @@ def _prepare(
     console.say(
         f"data {data.name} split {data.split}: {num_train:,} training and "
         f"{data.test_x.shape[0]:,} test points, {num_inputs} inputs"
+        + ("" if kept is None else f"; {int(kept.sum()):,} training points are held out")
     )
     if data.notes:
         console.say(f"note: {with_option_names(data.notes, config, CONFIGS)}")
@@ -269,6 +281,10 @@ def _prepare(
             OmegaConf.select(config, holder)[name] = value
         told = with_option_names(reason, config, CONFIGS)
         console.say(f"approx.{option}={value}: {told}")
+    held_out = None
+    if calibration is not None and kept is not None:
+        calibration.to(device)
+        held_out = (every[0][kept].to(device, dtype), every[1][kept].to(device, dtype))
     return _Run(
         config,
         options,
@@ -283,6 +299,8 @@ def _prepare(
         train,
         test,
         sample,
+        calibration,
+        held_out,
     )
 
 
@@ -362,6 +380,8 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
     """Posterior, metrics, figures; metrics.json last, since it marks a finished run."""
     data, model = state.data, state.model
     predictor = state.predictor()
+    raw = predictor.distribution(state.test[0])
+    calibrated = _calibrate(state, predictor)
     save_checkpoint(
         state.folder.checkpoint,
         {
@@ -373,12 +393,16 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
             "target_name": data.target_name,
             "labels": list(data.labels),
             "target_names": list(data.target_names),
+            **calibrated,
         },
     )
     evidence = _final_evidence(state)
-    predictive = predictor.distribution(state.test[0])
+    predictive = raw if state.calibration is None else state.calibration(raw)
     scores = state.evaluate(predictive)
     metrics: dict[str, Any] = {f"test.{k}": v for k, v in scores.items()}
+    if state.calibration is not None:
+        metrics |= {f"uncalibrated.{k}": v for k, v in state.evaluate(raw).items()}
+        metrics |= {f"calibration.{k}": v for k, v in state.calibration.facts().items()}
     metrics |= {
         "train.evidence": evidence.value.item(),
         "train.evidence_kind": evidence.kind,
@@ -414,6 +438,18 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
         state.console.say(line)
     state.console.say(f"run folder: {state.folder.path}")
     return metrics
+
+
+def _calibrate(state: _Run, predictor: Predictor) -> dict[str, Any]:
+    """Fit the recalibration on the held-out rows; what the checkpoint keeps of it."""
+    if state.calibration is None or state.held_out is None:
+        return {}
+    x, y = state.held_out
+    state.calibration.fit(predictor.distribution(x), y)
+    predictor.calibration = state.calibration
+    found = ", ".join(f"{k} {v:.4g}" for k, v in state.calibration.facts().items())
+    state.console.say(f"calibrated on {len(y):,} held-out points: {found}")
+    return {"calibration": state.calibration.state_dict()}
 
 
 def _final_evidence(state: _Run) -> Evidence:

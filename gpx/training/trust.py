@@ -20,6 +20,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from gpx.calibration import Recalibration
 from gpx.data.source import DataSource
 from gpx.data.uci import URL_VARIABLE
 from gpx.errors import CheckpointError, ConfigError
@@ -41,6 +42,7 @@ PLACES: dict[str, tuple[type, ...]] = {
     "objective": (Objective,),
     "optimizer": (Optimizer,),
     "init": (Initialisation,),
+    "calibration": (Recalibration,),
 }
 """Groups that are built, and what must stand there."""
 

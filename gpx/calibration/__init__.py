@@ -1,0 +1,15 @@
+"""Recalibration of predictions on held-out rows, for any model."""
+
+from gpx.calibration.base import Recalibration, held_out_rows
+from gpx.calibration.classes import Isotonic, Platt, Temperature
+from gpx.calibration.intervals import Conformal, Variance
+
+__all__ = [
+    "Conformal",
+    "Isotonic",
+    "Platt",
+    "Recalibration",
+    "Temperature",
+    "Variance",
+    "held_out_rows",
+]

@@ -1,0 +1,128 @@
+"""Recalibration after training: a map of predictive distributions, fitted on held-out rows."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from gpx.data_sized import DataSized
+from gpx.errors import ConfigError, DataError
+from gpx.likelihoods.base import Task
+from gpx.likelihoods.bernoulli import Sign
+
+
+class Recalibration(DataSized, ABC):
+    """Makes a predictive distribution of y another one; its state is in buffers.
+
+    A subclass sets ``tasks`` and writes ``fit`` and ``forward``. The rows that it is fitted on must
+    not have been trained on: on those a model is more certain than on others.
+
+    Args:
+        fraction: share of the training rows that a run holds out for it.
+
+    Raises:
+        ConfigError: ``fraction`` is not in (0, 0.5].
+    """
+
+    tasks: ClassVar[tuple[Task, ...]]
+
+    def __init__(self, fraction: float = 0.1) -> None:
+        super().__init__()
+        if not 0.0 < fraction <= 0.5:
+            raise ConfigError(
+                f"fraction={fraction} of the training rows cannot be held out; expected more than "
+                "0 and at most 0.5"
+            )
+        self.fraction = fraction
+
+    def require_task(self, task: Task) -> None:
+        """Raise ConfigError, in one sentence, for targets that it does not recalibrate."""
+        if task not in self.tasks:
+            raise ConfigError(
+                f"calibration {type(self).__name__} is for {' and '.join(self.tasks)} targets, "
+                f"and these are {task}; choose another calibration=, or none"
+            )
+
+    @abstractmethod
+    def fit(self, predictive: Distribution, y: Tensor) -> None:
+        """Fit to predictions for held-out rows.
+
+        Args:
+            predictive: of the uncalibrated model, batch shape (n,).
+            y (n,): targets as in ``Dataset``.
+
+        Raises:
+            DataError: there are no rows, or too few.
+        """
+
+    @abstractmethod
+    def forward(self, predictive: Distribution) -> Distribution:
+        """The recalibrated distribution, of the same batch shape and dtype."""
+
+    def facts(self) -> dict[str, bool | int | float | str]:
+        """Plain values for metrics.json: what was fitted."""
+        return {}
+
+
+def held_out_rows(total: int, fraction: float, generator: torch.Generator) -> Tensor:
+    """Mask (n,) of rows held out of ``total`` training rows.
+
+    Raises:
+        DataError: fewer than two would be held out, or stay.
+    """
+    count = round(fraction * total)
+    if count < 2 or total - count < 2:
+        raise DataError(
+            f"{fraction:g} of {total} training rows are {count} rows to calibrate on; expected 2 "
+            "or more, and as many to train on: raise fraction, or leave calibration= out"
+        )
+    mask = torch.zeros(total, dtype=torch.bool)
+    mask[torch.randperm(total, generator=generator)[:count]] = True
+    return mask
+
+
+def class_logits(predictive: Any) -> Tensor:
+    """Log probabilities (n, C) of classes, or of the two signs, in float64.
+
+    Raises:
+        ConfigError: the distribution has no class probabilities.
+    """
+    probs = getattr(predictive, "probs", None)
+    if probs is None:
+        raise ConfigError(
+            f"a {type(predictive).__name__} has no class probabilities to calibrate; its "
+            "predictive distribution must have probs"
+        )
+    probs = probs.double()
+    tiny = torch.finfo(torch.float64).tiny
+    if probs.ndim == 1:
+        return torch.stack([torch.log1p(-probs), probs.clamp_min(tiny).log()], 1)
+    return probs.clamp_min(tiny).log()
+
+
+def class_numbers(y: Tensor, binary: bool) -> Tensor:
+    """Classes 0 .. C - 1 (n,) of targets, which are -1 and 1 where there are two."""
+    return (y > 0).long() if binary else y.long()
+
+
+def of_probabilities(probabilities: Tensor, like: Any) -> Distribution:
+    """The distribution of given class probabilities (n, C), of the kind and dtype of another."""
+    given: Tensor = like.probs
+    if given.ndim == 1:
+        return Sign(probabilities[:, 1].to(given))
+    return torch.distributions.Categorical(probs=probabilities.to(given))
+
+
+def mean_nlp(log_probabilities: Tensor, classes: Tensor) -> Tensor:
+    """Mean negative log probability of the classes, ()."""
+    return -log_probabilities.gather(1, classes.unsqueeze(1)).mean()
+
+
+def require_rows(y: Tensor) -> None:
+    """Raise DataError where there is nothing to fit to."""
+    if not len(y):
+        raise DataError("there are no held-out rows to calibrate on; expected 2 or more")

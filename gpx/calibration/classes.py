@@ -1,0 +1,202 @@
+"""Recalibration of class probabilities: temperature, Platt's sigmoid, isotonic regression."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from scipy.optimize import isotonic_regression, minimize, minimize_scalar
+from torch import Tensor
+from torch.distributions import Distribution
+from torch.nn.functional import logsigmoid
+
+from gpx.calibration.base import (
+    Recalibration,
+    class_logits,
+    class_numbers,
+    mean_nlp,
+    of_probabilities,
+    require_rows,
+)
+from gpx.errors import DataError
+
+RANGE = 6.0
+"""Logarithms of the temperature, and of the slope, lie within this of zero."""
+
+
+class Temperature(Recalibration):
+    """softmax(log p / T): one number, which leaves the most probable class as it is.
+
+    T > 1 makes an over-confident model less certain. Fitted by maximum likelihood, a convex problem
+    in 1 / T; the likelihood of the held-out rows never falls.
+
+    Source: Guo, Pleiss, Sun and Weinberger, "On calibration of modern neural networks", 2017.
+    """
+
+    tasks = ("binary", "multiclass")
+    log_temperature: Tensor
+
+    def __init__(self, fraction: float = 0.1) -> None:
+        super().__init__(fraction)
+        self.register_buffer("log_temperature", torch.zeros((), dtype=torch.float64))
+
+    @torch.no_grad()
+    def fit(self, predictive: Distribution, y: Tensor) -> None:
+        """As in ``Recalibration``."""
+        require_rows(y)
+        logits = class_logits(predictive)
+        classes = class_numbers(y, _signs(predictive))
+
+        def loss(log_temperature: float) -> float:
+            scaled = logits * float(np.exp(-log_temperature))
+            return float(mean_nlp(torch.log_softmax(scaled, 1), classes))
+
+        found = minimize_scalar(
+            loss, bounds=(-RANGE, RANGE), method="bounded", options={"xatol": 1e-7}
+        )
+        best = float(found.x) if found.fun < loss(0.0) else 0.0
+        self.log_temperature.fill_(best)
+
+    @torch.no_grad()
+    def forward(self, predictive: Distribution) -> Distribution:
+        """As in ``Recalibration``."""
+        scaled = class_logits(predictive) * torch.exp(-self.log_temperature)
+        return of_probabilities(torch.softmax(scaled, 1), predictive)
+
+    def facts(self) -> dict[str, bool | int | float | str]:
+        """``temperature``."""
+        return {"temperature": float(self.log_temperature.exp())}
+
+
+class Platt(Recalibration):
+    """sigmoid(a z + b) of the log odds z of two classes, a > 0: the order of rows stays.
+
+    Fitted to targets that are drawn in by one pseudo-observation of each class, which keeps a and b
+    finite where the classes are separated; where that would lower the likelihood of the held-out
+    rows, they stay as they are.
+
+    Source: Platt, "Probabilistic outputs for support vector machines", 1999.
+    """
+
+    tasks = ("binary",)
+    coefficients: Tensor
+
+    def __init__(self, fraction: float = 0.1) -> None:
+        super().__init__(fraction)
+        self.register_buffer("coefficients", torch.tensor([1.0, 0.0], dtype=torch.float64))
+
+    @torch.no_grad()
+    def fit(self, predictive: Distribution, y: Tensor) -> None:
+        """As in ``Recalibration``.
+
+        Raises:
+            DataError: no rows, or rows of one class.
+        """
+        require_rows(y)
+        odds, positive = _log_odds(predictive), y > 0
+        ones = int(positive.sum())
+        if ones in (0, len(y)):
+            raise DataError(
+                f"all {len(y)} held-out rows are of one class, so that no sigmoid can be fitted; "
+                "hold out more of them, or take calibration=temperature"
+            )
+        high, low = (ones + 1.0) / (ones + 2.0), 1.0 / (len(y) - ones + 2.0)
+        targets = torch.where(positive, high, low).to(odds)
+
+        def loss(at: np.ndarray, goal: Tensor = targets) -> float:
+            z = float(np.exp(at[0])) * odds + float(at[1])
+            return float(-(goal * logsigmoid(z) + (1.0 - goal) * logsigmoid(-z)).mean())
+
+        limits = [(-RANGE, RANGE), (None, None)]
+        found = minimize(loss, np.zeros(2), method="L-BFGS-B", bounds=limits)
+        if loss(found.x, positive.to(odds)) <= loss(np.zeros(2), positive.to(odds)):
+            self.coefficients.copy_(torch.tensor([np.exp(found.x[0]), found.x[1]]))
+        else:
+            self.coefficients.copy_(torch.tensor([1.0, 0.0]))
+
+    @torch.no_grad()
+    def forward(self, predictive: Distribution) -> Distribution:
+        """As in ``Recalibration``."""
+        p = torch.sigmoid(self.coefficients[0] * _log_odds(predictive) + self.coefficients[1])
+        return of_probabilities(torch.stack([1.0 - p, p], 1), predictive)
+
+    def facts(self) -> dict[str, bool | int | float | str]:
+        """``slope`` and ``intercept``."""
+        return {"slope": float(self.coefficients[0]), "intercept": float(self.coefficients[1])}
+
+
+class Isotonic(Recalibration):
+    """A rising step function of each class's probability, by pool-adjacent-violators.
+
+    Several classes are taken one against the rest and normalised, which may change the most
+    probable one. Probabilities stay 1 / (n + 2) away from 0 and 1, n held-out rows; between the
+    fitted points they are interpolated.
+
+    Attributes:
+        places, values (C', r): of the steps, for the second of two classes, or for each.
+
+    Source: Zadrozny and Elkan, "Transforming classifier scores into accurate multiclass probability
+    estimates", 2002.
+    """
+
+    tasks = ("binary", "multiclass")
+    data_sized = ("places", "values")
+    places: Tensor
+    values: Tensor
+
+    def __init__(self, fraction: float = 0.1) -> None:
+        super().__init__(fraction)
+        self.register_data_sized()
+
+    @torch.no_grad()
+    def fit(self, predictive: Distribution, y: Tensor) -> None:
+        """As in ``Recalibration``."""
+        require_rows(y)
+        logits = class_logits(predictive)
+        signs = _signs(predictive)
+        classes, scores = class_numbers(y, signs), logits.exp()
+        margin = 1.0 / (len(y) + 2.0)
+        places, values = [], []
+        for number in [1] if signs else range(logits.shape[1]):
+            score, order = scores[:, number].sort()
+            hits = (classes == number)[order].double()
+            # rows of one score have one value
+            found, where, counts = score.unique(return_inverse=True, return_counts=True)
+            means = torch.zeros_like(found).index_add_(0, where, hits) / counts
+            fitted = isotonic_regression(means.cpu().numpy(), weights=counts.cpu().numpy()).x
+            steps = torch.from_numpy(np.asarray(fitted)).to(score)[where]
+            places.append(score)
+            values.append(steps.clamp(margin, 1.0 - margin))
+        self.keep(scores, places=torch.stack(places), values=torch.stack(values))
+
+    @torch.no_grad()
+    def forward(self, predictive: Distribution) -> Distribution:
+        """As in ``Recalibration``."""
+        scores = class_logits(predictive).exp()
+        if _signs(predictive):
+            p = _interpolated(scores[:, 1], self.places[0], self.values[0])
+            return of_probabilities(torch.stack([1.0 - p, p], 1), predictive)
+        columns = zip(scores.mT, self.places, self.values, strict=True)
+        found = torch.stack([_interpolated(*column) for column in columns], 1)
+        return of_probabilities(found / found.sum(1, keepdim=True), predictive)
+
+    def facts(self) -> dict[str, bool | int | float | str]:
+        """``steps``: different values, of all classes together."""
+        return {"steps": sum(len(row.unique()) for row in self.values)}
+
+
+def _interpolated(score: Tensor, places: Tensor, values: Tensor) -> Tensor:
+    """Piecewise linear through (places, values), constant beyond; places ascend and may repeat."""
+    above = torch.searchsorted(places, score).clamp(1, len(places) - 1)
+    left, right = places[above - 1], places[above]
+    share = ((score - left) / (right - left).clamp_min(1e-300)).clamp(0.0, 1.0)
+    return values[above - 1] + share * (values[above] - values[above - 1])
+
+
+def _signs(predictive: Distribution) -> bool:
+    """Whether the classes are -1 and 1."""
+    return getattr(predictive, "probs", torch.zeros(1)).ndim == 1
+
+
+def _log_odds(predictive: Distribution) -> Tensor:
+    log_probabilities = class_logits(predictive)
+    return log_probabilities[:, 1] - log_probabilities[:, 0]
