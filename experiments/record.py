@@ -37,6 +37,7 @@ COMMIT = source_commit() or NOT_RECORDED
 TITLES = {
     "experts": "Committees and local experts",
     "classification": "Classification on all points: who is right where",
+    "deep": "Deep and convolutional networks with Gaussian processes: calibration",
     "diagnostics": "Diagnostics: what certificates show",
     "direct": "Discrete weights (DIRECT): reproductions",
     "grids": "Exact Gaussian processes on grids with gaps: reproductions",

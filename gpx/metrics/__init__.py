@@ -1,7 +1,17 @@
 """Metrics of predictions, and the baselines to read them beside."""
 
 from gpx.metrics.baselines import baselines
-from gpx.metrics.classification import accuracy, brier, classification_metrics, ece, nlp
+from gpx.metrics.classification import (
+    Reliability,
+    accuracy,
+    brier,
+    classification_metrics,
+    ece,
+    entropy,
+    mce,
+    nlp,
+    reliability,
+)
 from gpx.metrics.evaluate import evaluate
 from gpx.metrics.regression import (
     coverage,
@@ -18,20 +28,24 @@ from gpx.metrics.regression import (
 )
 
 __all__ = [
+    "Reliability",
     "accuracy",
     "baselines",
     "brier",
     "classification_metrics",
     "coverage",
     "ece",
+    "entropy",
     "evaluate",
     "gaussian_crps",
     "gaussian_mnlp",
     "mae",
+    "mce",
     "mnlp",
     "msll",
     "nlp",
     "regression_metrics",
+    "reliability",
     "rmse",
     "smae",
     "smse",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal, NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -39,24 +41,72 @@ def brier(probabilities: Tensor, classes: Tensor) -> Tensor:
     return (probabilities - truth).square().sum(-1).mean()
 
 
-def ece(probabilities: Tensor, classes: Tensor, bins: int = ECE_BINS) -> Tensor:
+class Reliability(NamedTuple):
+    """Predictions sorted by the probability of their most probable class, in bins of equal width.
+
+    Attributes:
+        count (B,): predictions in each bin ((b - 1) / B, b / B]; zero belongs to the first.
+        accuracy (B,), confidence (B,): share of right ones, and mean of that probability; NaN where
+            a bin is empty.
+    """
+
+    count: Tensor
+    accuracy: Tensor
+    confidence: Tensor
+
+
+def reliability(probabilities: Tensor, classes: Tensor, bins: int = ECE_BINS) -> Reliability:
+    """What a reliability diagram shows. Arguments as for ``accuracy``."""
+    confidence, chosen = probabilities.max(-1)
+    right = (chosen == classes.long()).to(confidence.dtype)
+    place = (confidence * bins).ceil().long().sub(1).clamp(0, bins - 1)
+    sums = torch.zeros(3, bins, dtype=confidence.dtype, device=confidence.device)
+    sums.index_add_(1, place, torch.stack([torch.ones_like(right), right, confidence]))
+    return Reliability(sums[0], sums[1] / sums[0], sums[2] / sums[0])
+
+
+def ece(
+    probabilities: Tensor,
+    classes: Tensor,
+    bins: int = ECE_BINS,
+    confidence: Literal["mean", "midpoint"] = "mean",
+) -> Tensor:
     """Expected calibration error of the most probable class.
 
     Points are sorted into ``bins`` of equal width by confidence; the absolute differences between
-    accuracy and mean confidence are averaged, weighted by the number of points. Arguments as for
-    ``accuracy``. Source: Guo et al. 2017, equation 3.
+    accuracy and confidence are averaged, weighted by the number of points. The confidence of a bin
+    is the mean of its points, or its ``midpoint``. Arguments as for ``accuracy``. Source: Guo et
+    al. 2017, equation 3.
     """
-    confidence, chosen = probabilities.max(-1)
-    right = (chosen == classes.long()).to(confidence.dtype)
-    # bins are open below and closed above, as in the source
-    place = (confidence * bins).ceil().long().sub(1).clamp(0, bins - 1)
-    gap = torch.zeros(bins, dtype=confidence.dtype, device=confidence.device)
-    gap.index_add_(0, place, right - confidence)
-    return gap.abs().sum() / len(classes)
+    found = reliability(probabilities, classes, bins)
+    return (found.count * _gaps(found, confidence)).sum() / len(classes)
+
+
+def mce(probabilities: Tensor, classes: Tensor, bins: int = ECE_BINS) -> Tensor:
+    """Maximum calibration error: the largest gap of a bin that is not empty.
+
+    Arguments as for ``ece``; the confidence of a bin is the mean of its points.
+    """
+    return _gaps(reliability(probabilities, classes, bins), "mean").max()
+
+
+def _gaps(found: Reliability, confidence: Literal["mean", "midpoint"]) -> Tensor:
+    """|accuracy - confidence| of each bin, zero where it is empty: (B,)."""
+    bins = len(found.count)
+    middle = (torch.arange(bins, device=found.count.device).to(found.count) + 0.5) / bins
+    claimed = found.confidence if confidence == "mean" else middle
+    return (found.accuracy - claimed).abs().masked_fill(found.count == 0, 0.0)
+
+
+def entropy(probabilities: Tensor) -> Tensor:
+    """Entropy of each prediction in nats, (n,): 0 to log C. probabilities (n, C)."""
+    return -torch.xlogy(probabilities, probabilities).sum(-1)
 
 
 def classification_metrics(log_probabilities: Tensor, classes: Tensor) -> dict[str, float]:
-    """``accuracy``, ``brier``, ``ece``, ``mnlp`` and ``rmse``, the root of the Brier score.
+    """``accuracy``, ``brier``, ``ece``, ``ece_midpoint``, ``mce``, ``entropy``, ``mnlp`` and ``rmse``.
+
+    ``rmse`` is the root of the Brier score, ``entropy`` the mean over predictions.
 
     Args:
         log_probabilities (n, C): of each class.
@@ -70,5 +120,8 @@ def classification_metrics(log_probabilities: Tensor, classes: Tensor) -> dict[s
         "accuracy": accuracy(probabilities, classes),
         "brier": score,
         "ece": ece(probabilities, classes),
+        "ece_midpoint": ece(probabilities, classes, confidence="midpoint"),
+        "mce": mce(probabilities, classes),
+        "entropy": entropy(probabilities).mean(),
     }
     return {name: float(value) for name, value in found.items()}

@@ -35,7 +35,7 @@ def evaluate(
     (errors over those of the mean of the test targets; left out where these are all the same) and,
     where the law allows it, ``coverage_95`` and ``crps`` (and ``crps_original``). Numbers add
     ``msll``, the ``mnlp`` minus that of the trivial law, in any unit the same. Classes add
-    ``accuracy``, ``brier`` and ``ece``; their ``rmse`` is the root of the Brier score and has no
+    ``accuracy``, ``brier``, ``ece`` (and ``ece_midpoint``), ``mce`` and ``entropy``; their ``rmse`` is the root of the Brier score and has no
     unit.
 
     Of several outputs each has its own (``rmse.strength``), and ``rmse`` is their mean: that of
