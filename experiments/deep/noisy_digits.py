@@ -1,6 +1,6 @@
 """Calibration of convolutional networks with and without Gaussian processes, on noisy digits.
 
-    python experiments/deep/noisy_digits.py            # three seeds: a quarter of an hour on one core
+    python experiments/deep/noisy_digits.py            # three seeds: 15 minutes on a core
     python experiments/deep/noisy_digits.py --quick    # one seed, 300 steps: not what is asked
 
 The 1,797 digits of 8 x 8 pixels with normal noise of deviation 0.5: 998 to train on, 200 held out
@@ -21,7 +21,6 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import torch
 from record import COMMIT, Checks, Rows, earlier, tally, write
 from torch import Tensor
 

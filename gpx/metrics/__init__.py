@@ -12,7 +12,7 @@ from gpx.metrics.classification import (
     nlp,
     reliability,
 )
-from gpx.metrics.evaluate import evaluate
+from gpx.metrics.evaluate import class_log_probabilities, evaluate
 from gpx.metrics.regression import (
     coverage,
     gaussian_crps,
@@ -32,6 +32,7 @@ __all__ = [
     "accuracy",
     "baselines",
     "brier",
+    "class_log_probabilities",
     "classification_metrics",
     "coverage",
     "ece",

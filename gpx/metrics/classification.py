@@ -104,9 +104,10 @@ def entropy(probabilities: Tensor) -> Tensor:
 
 
 def classification_metrics(log_probabilities: Tensor, classes: Tensor) -> dict[str, float]:
-    """``accuracy``, ``brier``, ``ece``, ``ece_midpoint``, ``mce``, ``entropy``, ``mnlp`` and ``rmse``.
+    """``accuracy``, ``brier``, ``mnlp``, ``rmse``, and how calibrated and certain they are.
 
-    ``rmse`` is the root of the Brier score, ``entropy`` the mean over predictions.
+    ``rmse`` is the root of the Brier score; ``ece``, ``ece_midpoint`` and ``mce`` are calibration
+    errors, ``entropy`` is the mean over predictions.
 
     Args:
         log_probabilities (n, C): of each class.

@@ -35,8 +35,8 @@ def evaluate(
     (errors over those of the mean of the test targets; left out where these are all the same) and,
     where the law allows it, ``coverage_95`` and ``crps`` (and ``crps_original``). Numbers add
     ``msll``, the ``mnlp`` minus that of the trivial law, in any unit the same. Classes add
-    ``accuracy``, ``brier``, ``ece`` (and ``ece_midpoint``), ``mce`` and ``entropy``; their ``rmse`` is the root of the Brier score and has no
-    unit.
+    ``accuracy``, ``brier``, ``ece`` (and ``ece_midpoint``), ``mce`` and ``entropy``; their ``rmse``
+    is the root of the Brier score and has no unit.
 
     Of several outputs each has its own (``rmse.strength``), and ``rmse`` is their mean: that of
     the standardised metrics weighs them alike, in the data's own units the large ones prevail.
@@ -56,7 +56,7 @@ def evaluate(
         ConfigError: the predictive distribution of a classifier has neither.
     """
     if task in ("binary", "multiclass"):
-        found = classification_metrics(*_log_probabilities(task, predictive, y))
+        found = classification_metrics(*class_log_probabilities(task, predictive, y))
         return found | {f"{name}_original": found[name] for name in ("rmse", "mnlp")}
     comparable = trivial if task == "regression" else None
     each = regression_metrics(target_marginals(predictive), y, comparable)
@@ -72,8 +72,16 @@ def evaluate(
     return found
 
 
-def _log_probabilities(task: Task, predictive: Distribution, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Log probabilities (n, C) and classes 0..C-1 (n,)."""
+def class_log_probabilities(
+    task: Task, predictive: Distribution, y: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Log probabilities (n, C) and classes 0..C-1 (n,) of a classifier's predictions.
+
+    Arguments as for ``evaluate``.
+
+    Raises:
+        ConfigError: the predictive distribution has neither probabilities nor their logits.
+    """
     logits: Tensor | None = getattr(predictive, "logits", None)
     probs: Tensor | None = getattr(predictive, "probs", None)
     if logits is not None:

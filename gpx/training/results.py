@@ -13,6 +13,7 @@ from torch.distributions import Distribution
 
 from gpx.data import Dataset
 from gpx.likelihoods import target_marginals
+from gpx.metrics import class_log_probabilities, ece, reliability
 from gpx.training.predictor import Predictor, central_interval
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ OUTPUTS = 4
 def draw_results(
     data: Dataset, predictor: Predictor, predictive: Distribution
 ) -> dict[str, Figure]:
-    """Predicted against observed and, for one input, the fitted function; none for classes.
+    """Predicted against observed and, for one input, the fitted function; of classes how reliable.
 
     Of several outputs the first ``OUTPUTS`` are drawn.
 
@@ -42,7 +43,12 @@ def draw_results(
     from gpx.training import figures  # Matplotlib is slow to import; the first line must be early
 
     if data.task not in ("regression", "count"):
-        return {}
+        log_probabilities, classes = class_log_probabilities(data.task, predictive, data.test_y)
+        probabilities = log_probabilities.double().exp().cpu()
+        found = reliability(probabilities, classes.cpu())
+        parts = [part.numpy() for part in found]
+        error = float(ece(probabilities, classes.cpu()))
+        return {"reliability": figures.reliability_diagram(*parts, error)}
     scaler = data.scaler
 
     def original(values: Tensor) -> Array:

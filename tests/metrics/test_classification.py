@@ -5,7 +5,16 @@ import math
 import pytest
 import torch
 
-from gpx.metrics import accuracy, brier, classification_metrics, ece, nlp
+from gpx.metrics import (
+    accuracy,
+    brier,
+    classification_metrics,
+    ece,
+    entropy,
+    mce,
+    nlp,
+    reliability,
+)
 
 DOUBLE = torch.float64
 
@@ -17,6 +26,14 @@ def test_worked_example_of_calibration_error() -> None:
     classes = torch.tensor([0, 1, 0, 1])
     # bins of width 0.2: two points in (0.8, 1], two in (0.4, 0.6]
     assert float(ece(probabilities, classes, bins=5)) == pytest.approx(0.2125)
+    by_midpoint = ece(probabilities, classes, bins=5, confidence="midpoint")
+    assert float(by_midpoint) == pytest.approx(0.20)
+    assert float(mce(probabilities, classes, bins=5)) == pytest.approx(0.425)
+    found = reliability(probabilities, classes, bins=5)
+    assert found.count.tolist() == [0, 0, 2, 0, 2]
+    assert found.accuracy[[2, 4]].tolist() == [0.5, 0.5]
+    assert found.confidence[[2, 4]].tolist() == pytest.approx([0.5, 0.925])
+    assert bool(found.accuracy[[0, 1, 3]].isnan().all())
 
 
 def test_worked_examples_of_scores() -> None:
@@ -26,6 +43,9 @@ def test_worked_examples_of_scores() -> None:
     assert float(nlp(probabilities.log(), first)) == pytest.approx(-math.log(0.7))
     uniform = torch.full((1, 10), 0.1, dtype=DOUBLE)
     assert float(brier(uniform, first)) == pytest.approx(0.9)
+    assert float(entropy(uniform)[0]) == pytest.approx(2.302585)
+    assert float(entropy(probabilities)[0]) == pytest.approx(0.801819, abs=1e-6)
+    assert float(entropy(torch.eye(3))[0]) == 0.0
 
 
 def test_certain_predictions_stay_in_the_last_bin() -> None:

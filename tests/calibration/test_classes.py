@@ -1,0 +1,162 @@
+"""Recalibration of class probabilities: what it may change, what it must not, what it finds."""
+
+import pytest
+import torch
+from torch.distributions import Categorical, Normal
+
+from gpx.calibration import Isotonic, Platt, Temperature, held_out_rows
+from gpx.errors import ConfigError, DataError
+from gpx.likelihoods.bernoulli import Sign
+
+pytestmark = pytest.mark.usefixtures("float64_by_default")
+
+
+def draws(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def several(temperature=3.0, n=2000, seed=0):
+    """Predictions that are ``temperature`` times too sharp, and classes drawn from true ones."""
+    logits = torch.randn(n, 4, generator=draws(seed))
+    classes = torch.multinomial(logits.softmax(1), 1, generator=draws(seed + 1)).squeeze(1)
+    return Categorical(logits=temperature * logits), classes.to(logits)
+
+
+def two(slope=3.0, shift=0.5, n=2000, seed=0):
+    """P(y = 1) = sigmoid(z), predicted as sigmoid(slope z + shift)."""
+    z = torch.randn(n, generator=draws(seed))
+    y = 2.0 * torch.bernoulli(z.sigmoid(), generator=draws(seed + 1)) - 1.0
+    return Sign((slope * z + shift).sigmoid()), y
+
+
+@pytest.mark.parametrize("temperature", [0.3, 3.0])
+def test_a_temperature_is_found_again(temperature):
+    """The standard error of log T at 2,000 rows is about 0.05: false alarm 1e-4."""
+    predictive, y = several(temperature)
+    made = Temperature()
+    made.fit(predictive, y)
+    assert made.facts()["temperature"] == pytest.approx(temperature, rel=0.2)
+    again = Temperature()
+    again.fit(made(predictive), y)
+    assert again.facts()["temperature"] == pytest.approx(1.0, abs=1e-4)
+
+
+def test_a_temperature_is_where_the_gradient_vanishes():
+    predictive, y = several()
+    made = Temperature()
+    made.fit(predictive, y)
+    log_temperature = made.log_temperature.clone().requires_grad_()
+    logits = predictive.logits * torch.exp(-log_temperature)
+    loss = -Categorical(logits=logits).log_prob(y).mean()
+    (gradient,) = torch.autograd.grad(loss, log_temperature)
+    assert abs(float(gradient)) < 1e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_most_probable_class_stays_under_a_temperature(dtype):
+    predictive, y = several()
+    predictive = Categorical(probs=predictive.probs.to(dtype))
+    made = Temperature()
+    made.fit(predictive, y)
+    found = made(predictive)
+    assert found.probs.dtype == dtype
+    assert torch.equal(found.probs.argmax(1), predictive.probs.argmax(1))
+
+
+MADE = {
+    "Temperature": (Temperature, several),
+    "Temperature of signs": (Temperature, two),
+    "Platt": (Platt, two),
+    "Isotonic": (Isotonic, several),
+    "Isotonic of signs": (Isotonic, two),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("seed", [0, 10, 20])
+def test_held_out_rows_become_no_less_likely(name, seed):
+    make, problem = MADE[name]
+    predictive, y = problem(seed=seed)
+    made = make()
+    made.fit(predictive, y)
+    after, before = made(predictive), predictive
+    assert after.log_prob(y).mean() >= before.log_prob(y).mean() - 1e-12
+    if after.probs.ndim == 2:
+        torch.testing.assert_close(after.probs.sum(1), torch.ones(len(y)))
+    # and none the worse where the model was right
+    predictive, y = problem(1.0, 0.0, seed=seed) if problem is two else problem(1.0, seed=seed)
+    made.fit(predictive, y)
+    assert made(predictive).log_prob(y).mean() >= predictive.log_prob(y).mean() - 1e-12
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_others_are_predicted_better(name):
+    make, problem = MADE[name]
+    made = make()
+    made.fit(*problem())
+    predictive, y = problem(seed=40)
+    assert float(made(predictive).log_prob(y).mean() - predictive.log_prob(y).mean()) > 0.1
+
+
+@pytest.mark.parametrize("make", [Temperature, Platt, Isotonic])
+def test_the_order_of_two_class_probabilities_stays(make):
+    predictive, y = two()
+    made = make()
+    made.fit(predictive, y)
+    p = torch.linspace(0.001, 0.999, 500)
+    found = made(Sign(p)).probs
+    assert bool((found.diff() >= 0.0).all())
+    assert make is Isotonic or bool((found.diff() > 0.0).all())
+
+
+def test_isotonic_is_the_least_squares_rising_function():
+    """Against pooled means worked out by hand: 0 | 1 0 -> 1/2 | 1 1 0 -> 2/3."""
+    p = torch.tensor([0.1, 0.3, 0.4, 0.6, 0.7, 0.9])
+    y = torch.tensor([-1.0, 1.0, -1.0, 1.0, 1.0, -1.0])
+    made = Isotonic()
+    made.fit(Sign(p), y)
+    want = torch.tensor([1 / 8, 1 / 2, 1 / 2, 2 / 3, 2 / 3, 2 / 3])
+    torch.testing.assert_close(made(Sign(p)).probs, want)
+    torch.testing.assert_close(made(Sign(torch.tensor([0.35, 0.5]))).probs[0], torch.tensor(0.5))
+    torch.testing.assert_close(made(Sign(torch.tensor([0.5]))).probs, torch.tensor([7 / 12]))
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_what_was_fitted_is_its_state(name):
+    make, problem = MADE[name]
+    predictive, y = problem()
+    made, other = make(), make()
+    made.fit(predictive, y)
+    other.load_state_dict(made.state_dict())
+    assert torch.equal(other(predictive).probs, made(predictive).probs)
+    assert other.facts() == made.facts()
+
+
+def test_separated_classes_keep_it_finite():
+    p, y = torch.tensor([0.2, 0.4, 0.6, 0.8]), torch.tensor([-1.0, -1.0, 1.0, 1.0])
+    for make in (Temperature, Platt, Isotonic):
+        made = make()
+        made.fit(Sign(p), y)
+        assert bool(made(Sign(p)).log_prob(y).isfinite().all())
+
+
+def test_what_cannot_be_calibrated():
+    with pytest.raises(DataError, match="no held-out rows to calibrate on"):
+        Temperature().fit(Sign(torch.zeros(0)), torch.zeros(0))
+    with pytest.raises(DataError, match="all 3 held-out rows are of one class"):
+        Platt().fit(Sign(torch.full((3,), 0.4)), torch.ones(3))
+    with pytest.raises(ConfigError, match="Platt is for binary targets, and these are multiclass"):
+        Platt().require_task("multiclass")
+    with pytest.raises(ConfigError, match=r"fraction=0\.7 of the training rows cannot be held out"):
+        Isotonic(fraction=0.7)
+    with pytest.raises(ConfigError, match="a Normal has no class probabilities"):
+        Temperature().fit(Normal(torch.zeros(2), torch.ones(2)), torch.ones(2))
+
+
+def test_rows_that_are_held_out():
+    mask = held_out_rows(50, 0.1, draws())
+    assert int(mask.sum()) == 5
+    assert torch.equal(mask, held_out_rows(50, 0.1, draws()))
+    assert not torch.equal(mask, held_out_rows(50, 0.1, draws(1)))
+    with pytest.raises(DataError, match=r"0\.1 of 10 training rows are 1 rows to calibrate on"):
+        held_out_rows(10, 0.1, draws())

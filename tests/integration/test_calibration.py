@@ -1,0 +1,129 @@
+"""Runs that recalibrate: rows held out, metrics before and after, loading, resuming, refusals."""
+
+import json
+import signal
+
+import numpy as np
+import pytest
+import torch
+
+import gpx
+from gpx.calibration import Temperature
+from gpx.data import load as load_data
+from gpx.errors import CheckpointError, ConfigError, DataError
+from gpx.training import RunFolder, load, resume, run
+from gpx.training.build import build
+from gpx.training.composition import composed
+from gpx.training.interrupt import Interrupted
+from gpx.training.session import Session
+
+SMALL = ["trainer.tensorboard=false", "trainer.eval_every=0"]
+CLASSES = [
+    *("approx=cnn_gp", "approx.head=dense", "data=digits", "data.noise=0.5"),
+    *("data.train_size=500", "trainer.max_steps=150", "calibration=temperature"),
+]
+NUMBERS = [
+    *("approx=svgp", "approx.num_inducing=20", "data=robot_arm", "data.num_points=600"),
+    *("trainer.max_steps=20", "init.num_points=60", "init.max_evaluations=5"),
+]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = RunFolder(tmp_path_factory.mktemp("calibrated") / "run")
+    return folder, run(composed([*SMALL, *CLASSES]), folder)
+
+
+def test_a_temperature_keeps_the_errors(finished):
+    folder, metrics = finished
+    assert metrics["test.accuracy"] == metrics["uncalibrated.accuracy"]
+    assert metrics["test.mnlp"] < metrics["uncalibrated.mnlp"]
+    assert metrics["calibration.temperature"] > 1.0  # such a network is over-confident
+    assert json.loads(folder.metrics.read_text()) == metrics
+    assert (folder.figures / "reliability.png").stat().st_size > 1000
+
+
+def test_a_loaded_model_predicts_with_it(finished):
+    folder, metrics = finished
+    data = load_data(build(folder.read_config(), "data"), task="multiclass")
+    predictor = load(folder.path)
+    assert isinstance(predictor.calibration, Temperature)
+    label, probability = predictor.predict_classes(data.scaler.original_inputs(data.test_x).numpy())
+    truth = data.test_y.long().numpy()
+    found = -np.log(probability[np.arange(len(truth)), truth]).mean()
+    assert found == pytest.approx(metrics["test.mnlp"], rel=1e-4)
+    assert (label == truth).mean() == pytest.approx(metrics["test.accuracy"])
+
+
+def test_held_out_rows_are_not_trained_on(finished):
+    folder, _ = finished
+    assert folder.read_config().facts.num_train == 450
+
+
+def test_a_resumed_run_calibrates_alike(finished, tmp_path, monkeypatch):
+    _, whole = finished
+    end_step = Session.end_step
+
+    def stop(session):
+        if session.step == 30:
+            session.guard.received = signal.SIGTERM
+        end_step(session)
+
+    folder = RunFolder(tmp_path / "stopped")
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "end_step", stop)
+        with pytest.raises(Interrupted):
+            run(composed([*SMALL, *CLASSES]), folder)
+    resumed = resume(folder.path)
+    for name in ("test.mnlp", "uncalibrated.mnlp", "calibration.temperature"):
+        assert resumed[name] == whole[name]
+
+
+def test_another_calibration_than_that_of_the_checkpoint_is_refused(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    run(composed([*SMALL, *NUMBERS, "calibration=variance", "trainer.figures=false"]), folder)
+    text = folder.config.read_text()
+    folder.config.write_text(text.replace("calibration.Variance", "calibration.Conformal"))
+    with pytest.raises(CheckpointError, match="its checkpoint was trained with"):
+        load(folder.path)
+    folder.config.write_text(text.replace("gpx.calibration.Variance", "gpx.kernels.RBF"))
+    with pytest.raises(CheckpointError, match="calibration"):
+        load(folder.path)
+
+
+@pytest.mark.parametrize("name", ["variance", "conformal"])
+def test_numbers(tmp_path, name):
+    folder = RunFolder(tmp_path / "run")
+    metrics = run(composed([*SMALL, *NUMBERS, f"calibration={name}"]), folder)
+    assert metrics["calibration.factor"] != 1.0
+    assert metrics["test.rmse"] == pytest.approx(metrics["uncalibrated.rmse"], rel=1e-5)
+    assert metrics["test.mnlp"] != metrics["uncalibrated.mnlp"]
+
+
+def test_from_python(tmp_path):
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(200, 2))
+    y = (x[:, 0] + 0.5 * generator.normal(size=200) > 0).astype(float)
+    fitted = gpx.fit(
+        *(x, y, *SMALL, "approx=deep_gp", "likelihood=bernoulli", "calibration=platt"),
+        *("approx.num_features=20", "trainer.max_steps=30", "trainer.figures=false"),
+        folder=tmp_path / "run",
+    )
+    assert fitted.metrics["calibration.slope"] > 0.0
+    assert fitted.predict_classes(x).probability.sum(1) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        (["calibration=temperature"], ConfigError, "Temperature is for binary and multiclass"),
+        (["calibration=variance", "calibration.fraction=0.001"], DataError, "rows to calibrate on"),
+        (["calibration=variance", "calibration.fraction=0.9"], ConfigError, "cannot be held out"),
+    ],
+)
+def test_what_does_not_fit(tmp_path, options, error, words):
+    folder = RunFolder(tmp_path / "run")
+    with pytest.raises(error, match=words):
+        run(composed([*SMALL, *NUMBERS, *options]), folder)
+    assert not folder.path.exists()
+    assert torch.get_default_dtype() == torch.float32
