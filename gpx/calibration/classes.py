@@ -129,7 +129,8 @@ class Isotonic(Recalibration):
 
     Several classes are taken one against the rest and normalised, which may change the most
     probable one. Probabilities stay 1 / (n + 2) away from 0 and 1, n held-out rows; between the
-    fitted points they are interpolated.
+    fitted points they are interpolated. Where all that lowers the likelihood of the held-out rows,
+    as the normalisation may, probabilities stay as they are.
 
     Attributes:
         places, values (C', r): of the steps, for the second of two classes, or for each.
@@ -167,10 +168,15 @@ class Isotonic(Recalibration):
             places.append(score)
             values.append(steps.clamp(margin, 1.0 - margin))
         self.keep(scores, places=torch.stack(places), values=torch.stack(values))
+        found = mean_nlp(class_logits(self(predictive)), classes)
+        if found > mean_nlp(logits, classes):
+            self.keep(scores, places=scores[:0], values=scores[:0])
 
     @torch.no_grad()
     def forward(self, predictive: Distribution) -> Distribution:
         """As in ``Recalibration``."""
+        if not self.places.numel():
+            return predictive
         scores = class_logits(predictive).exp()
         if _signs(predictive):
             p = _interpolated(scores[:, 1], self.places[0], self.values[0])
@@ -180,13 +186,13 @@ class Isotonic(Recalibration):
         return of_probabilities(found / found.sum(1, keepdim=True), predictive)
 
     def facts(self) -> dict[str, bool | int | float | str]:
-        """``steps``: different values, of all classes together."""
+        """``steps``: different values, of all classes together; 0 where nothing was changed."""
         return {"steps": sum(len(row.unique()) for row in self.values)}
 
 
 def _interpolated(score: Tensor, places: Tensor, values: Tensor) -> Tensor:
     """Piecewise linear through (places, values), constant beyond; places ascend and may repeat."""
-    above = torch.searchsorted(places, score).clamp(1, len(places) - 1)
+    above = torch.searchsorted(places, score.contiguous()).clamp(1, len(places) - 1)
     left, right = places[above - 1], places[above]
     share = ((score - left) / (right - left).clamp_min(1e-300)).clamp(0.0, 1.0)
     return values[above - 1] + share * (values[above] - values[above - 1])

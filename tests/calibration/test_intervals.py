@@ -69,7 +69,7 @@ def test_intervals_cover_as_promised_whatever_the_law(law):
 
 
 def test_what_cannot_be_calibrated():
-    with pytest.raises(DataError, match="18 held-out rows cannot promise .* takes 19 or more"):
+    with pytest.raises(DataError, match=r"18 held-out rows cannot promise .* takes 19 or more"):
         Conformal().fit(*problem(18))
     Conformal().fit(*problem(19))
     with pytest.raises(DataError, match="no held-out rows"):
