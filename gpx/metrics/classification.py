@@ -45,12 +45,12 @@ class Reliability(NamedTuple):
     """Predictions sorted by the probability of their most probable class, in bins of equal width.
 
     Attributes:
-        count (B,): predictions in each bin ((b - 1) / B, b / B]; zero belongs to the first.
+        counts (B,): predictions in each bin ((b - 1) / B, b / B]; zero belongs to the first.
         accuracy (B,), confidence (B,): share of right ones, and mean of that probability; NaN where
             a bin is empty.
     """
 
-    count: Tensor
+    counts: Tensor
     accuracy: Tensor
     confidence: Tensor
 
@@ -79,7 +79,7 @@ def ece(
     al. 2017, equation 3.
     """
     found = reliability(probabilities, classes, bins)
-    return (found.count * _gaps(found, confidence)).sum() / len(classes)
+    return (found.counts * _gaps(found, confidence)).sum() / len(classes)
 
 
 def mce(probabilities: Tensor, classes: Tensor, bins: int = ECE_BINS) -> Tensor:
@@ -92,10 +92,10 @@ def mce(probabilities: Tensor, classes: Tensor, bins: int = ECE_BINS) -> Tensor:
 
 def _gaps(found: Reliability, confidence: Literal["mean", "midpoint"]) -> Tensor:
     """|accuracy - confidence| of each bin, zero where it is empty: (B,)."""
-    bins = len(found.count)
-    middle = (torch.arange(bins, device=found.count.device).to(found.count) + 0.5) / bins
+    bins = len(found.counts)
+    middle = (torch.arange(bins, device=found.counts.device).to(found.counts) + 0.5) / bins
     claimed = found.confidence if confidence == "mean" else middle
-    return (found.accuracy - claimed).abs().masked_fill(found.count == 0, 0.0)
+    return (found.accuracy - claimed).abs().masked_fill(found.counts == 0, 0.0)
 
 
 def entropy(probabilities: Tensor) -> Tensor:

@@ -46,24 +46,24 @@ def predicted_against_observed(
     return figure
 
 
-def reliability_diagram(count: Array, accuracy: Array, confidence: Array, error: float) -> Figure:
+def reliability_diagram(counts: Array, accuracy: Array, confidence: Array, error: float) -> Figure:
     """Accuracy over confidence with the diagonal of a calibrated model; below, where they are.
 
     Args:
-        count, accuracy, confidence (B,): of ``gpx.metrics.reliability``.
+        counts, accuracy, confidence (B,): of ``gpx.metrics.reliability``.
         error: the expected calibration error, for the title.
     """
-    bins = len(count)
+    bins = len(counts)
     middle, width = (np.arange(bins) + 0.5) / bins, 1.0 / bins
-    filled = count > 0
+    filled = counts > 0
     figure = Figure(figsize=(4.5, 5.5), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     above.bar(middle[filled], accuracy[filled], width, color=BAND, edgecolor=INK, linewidth=0.6)
     above.plot(confidence[filled], accuracy[filled], ".", color=INK)
     above.plot([0.0, 1.0], [0.0, 1.0], color=TRUTH, linewidth=1.0)
     above.set_ylabel("accuracy")
-    above.set_title(f"{int(count.sum())} test points, calibration error {error:.3f}")
-    below.bar(middle, count / count.sum(), width, color=INK)
+    above.set_title(f"{int(counts.sum())} test points, calibration error {error:.3f}")
+    below.bar(middle, counts / counts.sum(), width, color=INK)
     below.set_ylabel("share of points")
     below.set_xlabel("probability of the predicted class")
     below.set_xlim(0.0, 1.0)

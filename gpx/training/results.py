@@ -46,9 +46,10 @@ def draw_results(
         log_probabilities, classes = class_log_probabilities(data.task, predictive, data.test_y)
         probabilities = log_probabilities.double().exp().cpu()
         found = reliability(probabilities, classes.cpu())
-        parts = [part.numpy() for part in found]
+        counts, accuracy, confidence = (part.numpy() for part in found)
         error = float(ece(probabilities, classes.cpu()))
-        return {"reliability": figures.reliability_diagram(*parts, error)}
+        drawing = figures.reliability_diagram(counts, accuracy, confidence, error)
+        return {"reliability": drawing}
     scaler = data.scaler
 
     def original(values: Tensor) -> Array:

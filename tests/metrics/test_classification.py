@@ -30,7 +30,7 @@ def test_worked_example_of_calibration_error() -> None:
     assert float(by_midpoint) == pytest.approx(0.20)
     assert float(mce(probabilities, classes, bins=5)) == pytest.approx(0.425)
     found = reliability(probabilities, classes, bins=5)
-    assert found.count.tolist() == [0, 0, 2, 0, 2]
+    assert found.counts.tolist() == [0, 0, 2, 0, 2]
     assert found.accuracy[[2, 4]].tolist() == [0.5, 0.5]
     assert found.confidence[[2, 4]].tolist() == pytest.approx([0.5, 0.925])
     assert bool(found.accuracy[[0, 1, 3]].isnan().all())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple, get_args
 
 import torch
@@ -28,7 +29,7 @@ class ImageShape(NamedTuple):
     width: int
 
 
-def shape_of_images(num_inputs: int, given: tuple[int, ...] | None = None) -> ImageShape:
+def shape_of_images(num_inputs: int, given: Sequence[int] | None = None) -> ImageShape:
     """The shape of images of ``num_inputs`` pixels; where none is given, that of square ones.
 
     Args:

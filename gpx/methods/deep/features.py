@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -54,7 +54,8 @@ def layer_kernel(kernel: nn.Module, num_inputs: int) -> Kernel:
     if made.ard_num_dims is None or made.ard_num_dims == num_inputs:
         return made
     lengthscale = made.lengthscale.detach()
-    floor = float(made.parametrizations["lengthscale"][0].floor)  # type: ignore[index]
+    constraint: Any = made.parametrizations
+    floor = float(constraint.lengthscale[0].floor)
     parametrize.remove_parametrizations(made, "lengthscale")
     del made.lengthscale
     made.ard_num_dims = num_inputs
