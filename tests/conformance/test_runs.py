@@ -86,7 +86,7 @@ RUNS = {
     ],
     "cnn_gp": [
         *("data=digits", "data.train_size=400", "likelihood=gaussian"),
-        "trainer.max_steps=80",
+        *("trainer.max_steps=80", "approx.keep=0.9", "optimizer.groups.variational.lr=0.005"),
         "approx.predict_samples=5",
     ],
     "ssgp": [*ARM, "trainer.max_steps=8", "approx.num_basis=40", "approx.draws=2"],

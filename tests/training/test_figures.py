@@ -31,3 +31,14 @@ def test_fitted_function_shows_band_mean_and_data(tmp_path):
     assert labels == {"95 % interval", "mean", "training data", "test data"}
     assert figure.axes[0].get_ylabel() == "height"
     assert draw(figure, tmp_path) > 1000
+
+
+def test_a_reliability_diagram_leaves_empty_bins_out(tmp_path):
+    counts = np.array([0.0, 3.0, 0.0, 7.0])
+    accuracy = np.array([np.nan, 0.4, np.nan, 0.8])
+    figure = figures.reliability_diagram(counts, accuracy, accuracy + 0.1, 0.1)
+    above, below = figure.axes
+    assert above.get_title() == "10 test points, calibration error 0.100"
+    assert [bar.get_height() for bar in above.patches] == [0.4, 0.8]
+    assert [bar.get_height() for bar in below.patches] == [0.0, 0.3, 0.0, 0.7]
+    assert draw(figure, tmp_path) > 1000
