@@ -227,6 +227,11 @@ def _prepare(
     kept: Tensor | None = None
     if calibration is not None:
         calibration.require_task(data.task)
+        if data.sample is not None:
+            raise ConfigError(
+                "calibration= holds out rows of data in memory, and these are read from files; "
+                "leave it out"
+            )
         draws = stream(config.seed, "calibration")
         kept = held_out_rows(data.num_train, calibration.fraction, draws)
         every = data.train_x, data.train_y
