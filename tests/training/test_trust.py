@@ -72,7 +72,7 @@ GROUPS += ("basis", "inducing", "selector", "family", "inference", "experiment")
 NEEDS = {
     "basis": ["approx=reweighted"],
     "inducing": ["approx=sgpr"],
-    "selector": ["approx=cglb"],
+    "selector": ["approx=sod"],  # takes them all
     "family": ["approx=svgp"],
     "inference": ["approx=reweighted"],
 }
