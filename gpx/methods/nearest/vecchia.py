@@ -42,8 +42,8 @@ class Vecchia(Model):
     Raises:
         ConfigError: a size below one.
 
-    Source: Vecchia 1988; Guinness 2018; Katzfuss and Guinness 2021; blocks: Quiroz, Nott and Kohn
-    2023, Pan et al. 2025.
+    Source: Vecchia 1988; Guinness 2018; Katzfuss and Guinness 2021; blocks: Quiroz, Prates, Dey and
+    Rue 2023 (block nearest-neighbour processes).
     """
 
     data_sized = ("given", "blocks")

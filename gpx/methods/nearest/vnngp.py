@@ -15,7 +15,7 @@ from gpx.inference.neighbour_conditional import local_regression, local_system, 
 from gpx.inference.neighbour_likelihood import CHUNK_BYTES
 from gpx.kernels.base import Kernel
 from gpx.likelihoods import Gaussian, Likelihood
-from gpx.linalg import UnconvergedWarning, conjugate_gradients
+from gpx.linalg import Jacobi, UnconvergedWarning, conjugate_gradients
 from gpx.linalg.stopping import RelativeResidual
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Model
@@ -212,6 +212,13 @@ class VNNGP(Model):
 
         Cost: n k^3 operations, and n k for every iteration of conjugate gradients.
         """
+        mean, log_deviation, converged = self._best(x, y)
+        self.q_mean.copy_(mean)
+        self.q_log_deviation.copy_(log_deviation)
+        return converged
+
+    def _best(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, bool]:
+        """Means and logarithms of deviations (n, 1) of the best q(u); whether the solve ended."""
         if not isinstance(self.likelihood, Gaussian):
             raise ConfigError(
                 "the best q(u) has a closed form for the Gaussian likelihood only, not "
@@ -231,23 +238,23 @@ class VNNGP(Model):
         solved = conjugate_gradients(
             precision,
             residual / noise,
-            preconditioner=lambda r: r / diagonal.unsqueeze(1),
+            preconditioner=Jacobi(diagonal),
             x0=self.q_mean.double(),
             stop=RelativeResidual(REFIT_TOLERANCE),
             max_iterations=REFIT_ITERATIONS,
             on_failure="return",
         )
-        self.q_mean.copy_(solved.solution)
-        self.q_log_deviation.copy_(-0.5 * diagonal.log().unsqueeze(1))
-        return bool(solved.report.converged)
+        return solved.solution, -0.5 * diagonal.log().unsqueeze(1), solved.report.converged
 
     # --- prediction ------------------------------------------------------------------------------
 
     @torch.no_grad()
     def condition(self, x: Tensor, y: Tensor) -> NearestPosterior:
         """The posterior process of q: as trained, or the best one with ``refit``."""
-        kept = [p.clone() for p in self._q]
-        if self.refits and not self.fit_variational(x, y):
+        mean, log_deviation, converged = *self._q, True
+        if self.refits:
+            mean, log_deviation, converged = self._best(x, y)
+        if not converged:
             warnings.warn(
                 f"the solve for the best q(u) stopped after {REFIT_ITERATIONS} iterations, short "
                 f"of its relative residual of {REFIT_TOLERANCE}, and predictions are made from "
@@ -259,11 +266,9 @@ class VNNGP(Model):
         posterior.keep(
             self.inducing,
             inducing=self.inducing,
-            q_mean=self.q_mean.squeeze(1),
-            q_root=self.q_log_deviation.squeeze(1).exp(),
+            q_mean=mean.squeeze(1),
+            q_root=log_deviation.squeeze(1).exp(),
         )
-        for parameter, before in zip(self._q, kept, strict=True):
-            parameter.copy_(before)
         return posterior
 
     def new_posterior(self) -> NearestPosterior:
