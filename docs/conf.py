@@ -1,4 +1,4 @@
-"""Sphinx settings: pages in MyST Markdown, the reference from docstrings, examples by sphinx-gallery."""
+"""Sphinx: pages in MyST Markdown, the reference from docstrings, executed examples."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ LITERAL = re.compile(r"(``.*?``)")
 FORMULA = re.compile(r"[|*]|_(?!\w)")
 
 
-def escape_formulas(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+def escape_formulas(
+    app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]
+) -> None:
     """Escape bars, asterisks and trailing underscores in the lines of a docstring, in place."""
     inside = False
     for number, line in enumerate(lines):
