@@ -142,7 +142,9 @@ def main() -> None:
             cell = json.loads(found.stdout.strip().splitlines()[-1]) | {"commit": COMMIT}
             with CELLS.open("a") as file:
                 file.write(json.dumps(cell) + "\n")
-            print({k: round(v, 3) if isinstance(v, float) else v for k, v in cell.items()}, flush=True)
+            print(
+                {k: round(v, 3) if isinstance(v, float) else v for k, v in cell.items()}, flush=True
+            )
 
 
 def cells() -> list[dict[str, Any]]:

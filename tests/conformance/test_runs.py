@@ -149,7 +149,8 @@ def finished(request, tmp_path_factory):
 
 
 def test_every_approximation_is_listed():
-    assert {path.stem for path in Path(CONFIGS, "approx").glob("*.yaml")} == set(RUNS)
+    named = {path.stem for path in Path(CONFIGS, "approx").glob("*.yaml")}
+    assert named - {"auto"} == set(RUNS)  # auto is one of the others: tests/training/test_automatic
 
 
 def test_the_folder_holds_what_is_promised(finished):
