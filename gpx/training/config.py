@@ -44,7 +44,8 @@ class TrainerConfig:
         checkpoint_seconds: seconds between checkpoints; one is also written when a run is stopped.
         tensorboard: write TensorBoard events.
         figures: draw figures (PNG in the run folder, and into TensorBoard).
-        baselines: fit the linear and nearest-neighbour baselines and report them beside the model.
+        baselines: fit a linear model, nearest neighbours and boosted trees, and report them beside
+            the model.
         certify: bound, at test points, what the approximation costs (sgpr, cglb, svgp, exact).
     """
 
