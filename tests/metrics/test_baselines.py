@@ -111,7 +111,7 @@ def test_robot_arm_defeats_the_linear_model() -> None:
     found = baselines(load(RobotArm(), task="regression"))
     assert found["linear"]["rmse"] > 0.9
     assert found["5-nn"]["rmse"] < 0.5
-    assert found["boosting"]["rmse"] < 0.5
+    assert found["boosting"]["rmse"] < 0.7
 
 
 @pytest.mark.skipif(
