@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from gpx.data.labels import Task
 
 Rows = NDArray[np.int64]
+
+Form = Literal["table", "grid", "images", "stream"]
+"""Rows of a table, cells of a grid, images, or rows in files that are read in batches."""
 
 
 def check_seed(option: str, seed: int) -> None:
@@ -40,7 +43,12 @@ class DataSource(ABC):
 
     Raises:
         ConfigError: ``test_fraction`` is not in (0, 0.5], or ``split_seed`` is negative.
+
+    Attributes:
+        form: how the data are given, for whoever chooses a method by it.
     """
+
+    form: ClassVar[Form] = "table"
 
     def __init__(
         self,

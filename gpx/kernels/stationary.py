@@ -66,6 +66,11 @@ class Stationary(Kernel):
         if "of_squared_distance" in vars(cls) and "in_place" not in vars(cls):
             cls.in_place = None
 
+    @property
+    def local(self) -> bool:
+        """As in ``Kernel``: a profile that falls with distance."""
+        return True
+
     @abstractmethod
     def of_squared_distance(self, r2: Any) -> Any:
         """k / outputscale as a function of the scaled squared distance, elementwise.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from omegaconf import DictConfig
 
 from gpx.errors import ConfigError, DataError, GPXError, ShapeError
 from gpx.sampling.seeds import global_randomness
@@ -131,7 +133,11 @@ def fit(
             f"gpx.training.resume({str(target.path)!r})"
         )
     path = target.path.resolve() / DATA
-    config = composed(["data=npz", *options])
+
+    def compose(before: Sequence[str], after: Sequence[str]) -> DictConfig:
+        return composed(["data=npz", *before, *options, *after])
+
+    config = compose([], [])
     config.data.path = str(path)
     config.data.input_names = None if names is None else [_as_text(name) for name in names]
     config.data.target_name = None if target_name is None else _as_text(target_name)
@@ -150,7 +156,7 @@ def fit(
                 f"{error.filename or target.path}: {error.strerror or error}; choose another "
                 "folder="
             ) from error
-        metrics = run(config, target)
+        metrics = run(config, target, compose)
     except BaseException as error:
         if isinstance(error, GPXError):  # the file is ours, the arrays are the caller's
             error.args = (str(error).replace(str(path), "the data set"), *error.args[1:])

@@ -61,6 +61,8 @@ class Stream(DataSource):
         ConfigError: numbers out of range.
     """
 
+    form = "stream"
+
     def __init__(
         self,
         path: str,

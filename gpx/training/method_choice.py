@@ -1,0 +1,205 @@
+"""Which method suits a run: facts in, a choice and its reason out.
+
+``METHODS`` is the whole rule: the first method of the list that takes what the run has, and fits
+memory and time, is chosen. A new method is one more entry, at its place in the order of accuracy.
+Figures behind the limits: ``experiments/auto``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from gpx.data import Task
+
+Form = Literal["table", "grid", "images", "stream"]
+
+EXACT_ROWS = {"cpu": 2_000, "cuda": 10_000}
+"""Rows up to which one Cholesky factorisation per step is no slower than what replaces it."""
+NEIGHBOUR_ROWS = 500_000
+"""Rows up to which a pass over all neighbourhoods per step stays below some ten minutes."""
+INDUCING_ROWS = 200_000
+"""Rows up to which full passes of 512 inducing points end in some tens of minutes."""
+LAPLACE_ROWS = 1_000
+"""Rows up to which Newton steps on all latent values at once are quick."""
+GPU_SPEED = 20.0
+"""Times that a GPU is faster than one CPU core at matrix products in float64, about."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a choice depends on.
+
+    Attributes:
+        num_train, num_inputs, num_outputs: n, d and the number of targets of a row.
+        task: kind of target.
+        form: how the data are given: rows of a table, cells of a grid, images, or rows in files.
+        gaussian: whether the noise is Gaussian, with one target per row.
+        log_concave: whether the likelihood is.
+        local_kernel: whether correlations fall to zero with distance (``Kernel.local``).
+        factors: of a grid, whether the kernel is a product of kernels over its axes.
+        device: "cpu" or "cuda".
+        memory: bytes that kernel matrices may take.
+        budget: seconds that training may take; None: any.
+    """
+
+    num_train: int
+    num_inputs: int
+    num_outputs: int = 1
+    task: Task = "regression"
+    form: Form = "table"
+    gaussian: bool = True
+    log_concave: bool = True
+    local_kernel: bool = True
+    factors: bool = False
+    device: str = "cpu"
+    memory: int = 4 * 2**30
+    budget: float | None = None
+
+    @property
+    def exact_rows(self) -> int:
+        """Rows up to which dense factorisations are quick on this device."""
+        return EXACT_ROWS.get(self.device, EXACT_ROWS["cpu"])
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A method, ``approx=name``, and why, for people."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Method:
+    """One method that may be chosen.
+
+    Attributes:
+        name: of ``approx=``.
+        takes: whether it can be trained on what the run has, at this size.
+        seconds: about what training takes, on one core of a CPU.
+        memory: bytes that it holds, about.
+        why: the reason to choose it, where it is the first that fits; takes the facts.
+    """
+
+    name: str
+    takes: Callable[[Facts], bool]
+    seconds: Callable[[Facts], float]
+    memory: Callable[[Facts], float]
+    why: Callable[[Facts], str]
+
+
+def _small(facts: Facts) -> float:
+    return 0.0
+
+
+METHODS: Sequence[Method] = (
+    Method(
+        "grid",
+        takes=lambda f: f.form == "grid" and f.gaussian and f.factors,
+        seconds=lambda f: 5.0 + 5e-5 * f.num_train,
+        memory=lambda f: 400.0 * f.num_train,
+        why=lambda f: "the data are a grid and the kernel factors over its axes: exact inference",
+    ),
+    Method(
+        "exact",
+        takes=lambda f: f.form != "stream" and f.gaussian and f.num_train <= f.exact_rows,
+        seconds=lambda f: 3.0 + 1.5e-9 * f.num_train**3,
+        memory=lambda f: 32.0 * f.num_train**2,
+        why=lambda f: f"{f.num_train:,} rows are few enough for exact inference",
+    ),
+    Method(
+        "vecchia",
+        takes=lambda f: (
+            f.form != "stream" and f.gaussian and f.local_kernel and f.num_train <= NEIGHBOUR_ROWS
+        ),
+        seconds=lambda f: 3.0 + 2e-3 * f.num_train,
+        memory=lambda f: 5e8 + 2e3 * f.num_train,
+        why=lambda f: (
+            f"{f.num_train:,} rows, each given the nearest: near exact, at a cost linear in n"
+        ),
+    ),
+    Method(
+        "committee",
+        takes=lambda f: (
+            f.form != "stream" and f.gaussian and f.local_kernel and f.num_train <= NEIGHBOUR_ROWS
+        ),
+        seconds=lambda f: 2.0 + 4e-4 * f.num_train,
+        memory=lambda f: 5e8 + 5e3 * f.num_train,
+        why=lambda f: f"{f.num_train:,} rows in exact experts of about 500",
+    ),
+    Method(
+        "sgpr",
+        takes=lambda f: f.form != "stream" and f.gaussian and f.num_train <= INDUCING_ROWS,
+        seconds=lambda f: 5.0 + 1.3e-2 * f.num_train,
+        memory=lambda f: 5e8,
+        why=lambda f: (
+            f"{f.num_train:,} rows and a kernel that does not fall with distance: inducing points"
+        ),
+    ),
+    Method(
+        "cnn_gp",
+        takes=lambda f: f.form == "images" and f.task == "multiclass",
+        seconds=lambda f: 200.0,
+        memory=_small,
+        why=lambda f: "images of several classes: a convolutional network with a GP for a head",
+    ),
+    Method(
+        "laplace",
+        takes=lambda f: (
+            f.form != "stream"
+            and f.task in ("binary", "count")
+            and f.log_concave
+            and f.num_train <= LAPLACE_ROWS
+        ),
+        seconds=lambda f: 3.0 + 3e-8 * f.num_train**3,
+        memory=lambda f: 64.0 * f.num_train**2,
+        why=lambda f: f"{f.num_train:,} rows are few enough for Laplace's method on all of them",
+    ),
+    Method(
+        "svgp",
+        takes=lambda f: True,
+        seconds=lambda f: 200.0,
+        memory=_small,
+        why=lambda f: _why_svgp(f),
+    ),
+)
+"""In the order in which they are tried."""
+
+
+def _why_svgp(facts: Facts) -> str:
+    if facts.form == "stream":
+        return "rows in files are read in mini-batches"
+    if facts.num_outputs > 1:
+        return f"{facts.num_outputs} targets per row"
+    if not facts.gaussian:
+        return "the likelihood is not Gaussian: inducing points take any"
+    return f"{facts.num_train:,} rows are too many for a pass over all of them per step"
+
+
+def choose(facts: Facts, methods: Sequence[Method] = METHODS) -> Choice:
+    """The first method that takes these facts and fits memory and time.
+
+    Where none fits the time, the quickest of those that fit memory, and the reason says so.
+
+    Args:
+        facts: of the run.
+        methods: in the order in which they are tried; the last takes anything.
+    """
+    speed = GPU_SPEED if facts.device == "cuda" else 1.0
+    fitting = [m for m in methods if m.takes(facts) and m.memory(facts) <= facts.memory]
+    if not fitting:
+        fitting = [m for m in methods if m.takes(facts)][-1:]
+    if facts.budget is None:
+        return Choice(fitting[0].name, fitting[0].why(facts))
+    costs = [method.seconds(facts) / speed for method in fitting]
+    told = f"trainer.budget={facts.budget:g}"
+    for method, seconds in zip(fitting, costs, strict=True):
+        if seconds <= facts.budget:
+            return Choice(method.name, f"{method.why(facts)}; about {seconds:.0f} s, {told}")
+    least = min(range(len(costs)), key=costs.__getitem__)
+    return Choice(
+        fitting[least].name,
+        f"the quickest that fits these data, about {costs[least]:.0f} s, above {told}",
+    )
