@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ class TrainerConfig:
         eval_every: steps between test metrics; 0 for the end only, null for ten times a run.
         checkpoint_seconds: seconds between checkpoints; one is also written when a run is stopped.
         tensorboard: write TensorBoard events.
+        loggers: where else a run is reported: ``mlflow``, ``wandb``, or both.
         figures: draw figures (PNG in the run folder, and into TensorBoard).
         baselines: fit a linear model, nearest neighbours and boosted trees, and report them beside
             the model.
@@ -62,6 +63,7 @@ class TrainerConfig:
     eval_every: int | None = None
     checkpoint_seconds: float = 60.0
     tensorboard: bool = True
+    loggers: list[str] = field(default_factory=list)
     figures: bool = True
     baselines: bool = True
     certify: bool = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
@@ -95,4 +97,129 @@ def fitted_function(
     axes.set_xlabel(names[0])
     axes.set_ylabel(names[1])
     axes.legend(loc="best", fontsize="small")
+    return figure
+
+
+SHOWN_INPUTS = 30
+"""Bars of a chart of lengthscales; the inputs that matter least are left out."""
+
+
+def lengthscale_bars(names: Sequence[str], lengthscales: Array) -> Figure:
+    """How quickly the function varies along each input: 1 / lengthscale, the largest first.
+
+    Args:
+        names: of the d inputs.
+        lengthscales (d,): in standard deviations of the inputs.
+    """
+    rates = 1.0 / lengthscales
+    order = np.argsort(-rates)[:SHOWN_INPUTS]
+    figure = Figure(figsize=(5.5, 1.0 + 0.25 * len(order)), layout="constrained")
+    axes = figure.subplots()
+    axes.barh([names[k] for k in order], rates[order], color=BAND, edgecolor=INK, linewidth=0.6)
+    axes.invert_yaxis()
+    axes.set_xlabel("1 / lengthscale, per standard deviation of the input")
+    if len(order) < len(names):
+        axes.set_title(f"{len(order)} of {len(names)} inputs")
+    return figure
+
+
+def sampled_functions(
+    train: tuple[Array, Array],
+    grid: Array,
+    functions: Array,
+    names: tuple[str, str],
+    inducing: Array | None = None,
+) -> Figure:
+    """Functions drawn from the posterior over one input, with the data.
+
+    Args:
+        train: inputs (n,) and targets (n,).
+        grid (g,), functions (k, g): where, and the values there.
+        names: of the input and of the target.
+        inducing (M,): inducing points, marked on the axis.
+    """
+    figure = Figure(figsize=(8.0, 4.0), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(*train, ".", color=TRUTH, markersize=3, alpha=0.5, label="training data")
+    axes.plot(grid, functions.T, linewidth=0.9)
+    if inducing is not None:
+        floor = np.full(len(inducing), axes.get_ylim()[0])
+        axes.plot(inducing, floor, "|", color=INK, markersize=10, label="inducing points")
+    axes.set_xlabel(names[0])
+    axes.set_ylabel(names[1])
+    axes.set_title(f"{len(functions)} functions of the posterior")
+    axes.legend(loc="best", fontsize="small")
+    return figure
+
+
+def field_map(
+    edges: tuple[Array, Array],
+    mean: Array,
+    deviation: Array,
+    test: Array,
+    errors: Array,
+    names: tuple[str, str],
+    target: str,
+    inducing: Array | None = None,
+) -> Figure:
+    """Predictive mean and standard deviation over two inputs, and errors where they are known.
+
+    Args:
+        edges: (g,) and (h,), coordinates of rows and columns.
+        mean, deviation (g, h): of a new observation.
+        test (n, 2), errors (n,): test inputs and absolute errors there.
+        names: of the inputs.
+        target: name of the target.
+        inducing (M, 2): inducing points, drawn over the mean.
+    """
+    figure = Figure(figsize=(13.0, 4.0), layout="constrained")
+    left, middle, right = figure.subplots(1, 3)
+    for axes, values, title in (
+        (left, mean, f"mean of {target}"),
+        (middle, deviation, "standard deviation"),
+    ):
+        image = axes.pcolormesh(edges[0], edges[1], values.T, shading="nearest")
+        axes.set_title(title)
+        figure.colorbar(image)
+    found = right.scatter(*test.T, c=errors, s=8)
+    right.set_title("absolute error at test points")
+    figure.colorbar(found)
+    if inducing is not None:
+        left.plot(*inducing.T, "+", color="#ffffff", markersize=4)
+    for axes in (left, middle, right):
+        axes.set_xlabel(names[0])
+        axes.set_ylabel(names[1])
+    return figure
+
+
+def decision_map(
+    edges: tuple[Array, Array],
+    probability: Array,
+    points: Array,
+    classes: NDArray[np.bool_],
+    names: tuple[str, str],
+    inducing: Array | None = None,
+) -> Figure:
+    """Probability of the class coded 1 over two inputs, its level 1/2, and the training points.
+
+    Args:
+        edges: (g,) and (h,), coordinates of rows and columns.
+        probability (g, h): of the class coded 1.
+        points (n, 2), classes (n,): training inputs, and whether each is of that class.
+        names: of the inputs.
+        inducing (M, 2): inducing points.
+    """
+    figure = Figure(figsize=(6.0, 5.0), layout="constrained")
+    axes = figure.subplots()
+    levels = np.linspace(0.0, 1.0, 11)
+    image = axes.contourf(*edges, probability.T, levels=levels, cmap="RdBu_r", alpha=0.8)
+    if probability.min() < 0.5 < probability.max():
+        axes.contour(*edges, probability.T, levels=[0.5], colors=TRUTH, linewidths=1.2)
+    for wanted, marker, color in ((False, "o", "#2166ac"), (True, "^", "#b2182b")):
+        axes.plot(*points[classes == wanted].T, marker, color=color, markersize=3)
+    if inducing is not None:
+        axes.plot(*inducing.T, "+", color=TRUTH, markersize=6)
+    figure.colorbar(image, label="probability of class 1")
+    axes.set_xlabel(names[0])
+    axes.set_ylabel(names[1])
     return figure

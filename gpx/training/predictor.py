@@ -166,7 +166,10 @@ class Predictor:
                 f"inputs, row {row + 1}, column {column + 1} ({self.input_names[column]!r}): found "
                 f"{array[row, column]}, expected a finite number"
             )
-        x = self.scaler.transform_inputs(torch.from_numpy(array))
+        return self.placed(self.scaler.transform_inputs(torch.from_numpy(array)))
+
+    def placed(self, x: Tensor) -> Tensor:
+        """Standardised inputs x (n, d) on the device and in the precision of the posterior."""
         # hyperparameters are in the precision of the data; some caches are in float64 whatever that
         numbers = (*self.posterior.parameters(), *self.posterior.buffers())
         reference = next((t for t in numbers if t.is_floating_point()), None)

@@ -39,6 +39,8 @@ from gpx.training.console import Console
 from gpx.training.device import DTYPES, configure_torch, resolve_device
 from gpx.training.environment import environment_record, peak_memory_mib
 from gpx.training.interrupt import Interrupted
+from gpx.training.loggers import Logger, open_logger, require_loggers
+from gpx.training.model_figures import draw_model
 from gpx.training.option_names import option_names, with_option_names
 from gpx.training.option_types import check_numbers
 from gpx.training.origin import changes, origin_of, require_same_model, version_note
@@ -74,6 +76,7 @@ class _Run:
     calibration: Recalibration | None = None
     held_out: tuple[Tensor, Tensor] | None = None
     origin: dict[str, Any] = field(default_factory=dict)
+    loggers: list[Logger] = field(default_factory=list)
 
     def told(self, text: str) -> str:
         """A line of model, objective or optimiser, with options in the place of arguments."""
@@ -177,8 +180,16 @@ def _run_in_folder(state: _Run) -> dict[str, Any]:
         folder.write_config(state.config)
         folder.add_environment(record)
         try:
+            for name in state.options.loggers:
+                state.loggers.append(open_logger(name, folder.path))
+            if state.options.tensorboard:
+                state.loggers.append(TensorBoard(folder.events()))
+            for logger in state.loggers:
+                logger.text("config", folder.config.read_text())
             return _finish(state, _train(state))
         finally:
+            for logger in state.loggers:
+                logger.close()
             state.console.close()
 
 
@@ -228,6 +239,7 @@ def _checked_options(config: DictConfig) -> TrainerConfig:
             f"trainer.budget={options.budget:g} is for approx=auto, which chooses a method by it; "
             "with a method that is named set trainer.max_steps="
         )
+    require_loggers(options.loggers)
     if options.certify:
         require_certifiable(config)
     return options
@@ -395,14 +407,10 @@ def _train(state: _Run) -> FitResult:
         config=state.options,
         seed=seed,
         checkpoint=state.folder.checkpoint,
-        monitors=[state.console],
+        monitors=[state.console, *state.loggers],
         extra_state={"origin": state.origin},
         say=lambda line: state.console.say(state.told(line)),
     )
-    board = None
-    if state.options.tensorboard:
-        board = TensorBoard(state.folder.own_folder(state.folder.tensorboard))
-        trainer.monitors.append(board)
     try:
         return trainer.fit(
             state.model,
@@ -415,9 +423,6 @@ def _train(state: _Run) -> FitResult:
     except Interrupted:
         state.console.say(f"stopped; go on with: python train.py resume={state.folder.path}")
         raise
-    finally:
-        if board is not None:
-            board.close()
 
 
 def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
@@ -477,7 +482,12 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
         metrics |= {f"certificate.{name}": value for name, value in report.values().items()}
         state.console.say(report.sentence())
     if state.options.figures:
-        _draw(state, predictor, predictive, scores, fit.steps)
+        _draw(state, predictor, predictive, fit.steps)
+    numbers = {k: float(v) for k, v in metrics.items() if isinstance(v, (int, float))}
+    shown = {k: v for k, v in numbers.items() if k.startswith(("test.", "train."))}
+    for logger in state.loggers:
+        logger.metrics(fit.steps, scores)
+        logger.outcome(settings(state.config), shown)
     state.folder.write_json(state.folder.metrics, metrics)
     for line in summary(metrics):
         state.console.say(line)
@@ -509,20 +519,36 @@ def _final_evidence(state: _Run) -> Evidence:
     )
 
 
-def _draw(
-    state: _Run,
-    predictor: Predictor,
-    predictive: Distribution,
-    scores: dict[str, float],
-    step: int,
-) -> None:
-    """Figures as PNG and into TensorBoard, with the scores."""
+def _draw(state: _Run, predictor: Predictor, predictive: Distribution, step: int) -> None:
+    """Figures as PNG and to the loggers."""
     pictures = draw_results(state.data.in_memory, predictor, predictive)
+    pictures |= draw_model(state.data.in_memory, predictor, state.model)
     for name, figure in pictures.items():
         state.folder.write_figure(name, figure)
-    if state.options.tensorboard:
-        board = TensorBoard(state.folder.own_folder(state.folder.tensorboard))
-        for name, figure in pictures.items():
-            board.figure(name, figure, step)
-        board.metrics(step, scores)
-        board.close()
+        for logger in state.loggers:
+            logger.figure(name, figure, step)
+
+
+def settings(config: DictConfig) -> dict[str, str | bool | float]:
+    """What was chosen, for tables over runs: classes by their names, and single values.
+
+    Paths, what follows from the data, and how the run is watched are left out.
+    """
+    found: dict[str, str | bool | float] = {"seed": config.seed}
+    for group in (*PARTS, "kernel", "mean", "init", "calibration"):
+        node = config.get(group)
+        if not isinstance(node, DictConfig):
+            continue
+        for name, value in node.items():
+            if name == "_target_":
+                found[group] = str(value).rpartition(".")[2]
+            elif isinstance(value, (str, bool, int, float)) and str(name) not in UNCHOSEN:
+                found[f"{group}.{name}"] = value
+    return found
+
+
+UNCHOSEN = (
+    *("root", "path", "test_path", "num_inputs", "num_data", "ard_num_dims", "memory_budget"),
+    *("log_every", "eval_every", "checkpoint_seconds", "tensorboard", "figures", "baselines"),
+)
+"""Options that no table over runs needs."""

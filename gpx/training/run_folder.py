@@ -33,7 +33,9 @@ class RunFolder:
     """Paths and small files of a run.
 
     ``config.yaml`` (resolved), ``environment.json``, ``checkpoint.pt`` (training state and, once
-    finished, all that prediction needs), ``metrics.json``, ``tensorboard/``, ``figures/``.
+    finished, all that prediction needs), ``metrics.json``, ``figures/``, and the events of
+    TensorBoard, which lie in the folder itself because TensorBoard calls a run by the folder that
+    its events are in. Runs of earlier versions have them in ``tensorboard/`` and go on there.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -44,7 +46,6 @@ class RunFolder:
         self.environment = self.path / "environment.json"
         self.checkpoint = self.path / "checkpoint.pt"
         self.metrics = self.path / "metrics.json"
-        self.tensorboard = self.path / "tensorboard"
         self.figures = self.path / "figures"
 
     def holds_a_run(self) -> bool:
@@ -129,8 +130,13 @@ class RunFolder:
         """Write the resolved config."""
         _write_atomically(self.config, OmegaConf.to_yaml(config, resolve=True))
 
+    def events(self) -> Path:
+        """Where events of TensorBoard go (CheckpointError: a link)."""
+        earlier = self.path / "tensorboard"
+        return self.own_folder(earlier) if earlier.exists() else self.path
+
     def own_folder(self, path: Path) -> Path:
-        """``figures`` or ``tensorboard``, made where it is missing.
+        """``figures``, or ``tensorboard`` of an earlier version, made where it is missing.
 
         Raises:
             CheckpointError: it is a link, behind which files of others may lie.

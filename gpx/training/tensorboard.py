@@ -1,4 +1,4 @@
-"""TensorBoard events: evidence and its parts, hyperparameters by name, rates, metrics, figures."""
+"""TensorBoard events: evidence, hyperparameters by name, rates, metrics, figures, the config."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch.utils.tensorboard import SummaryWriter
+from torch.utils.tensorboard.summary import hparams
 
 from gpx.constraints import natural_parameters
 from gpx.methods.base.model import Model
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LARGEST_ARRAY = 64
-"""Longer parameters (inducing points, variational means) are shown as norm and extremes only."""
+"""Longer parameters (inducing points, variational means) are shown by their size only."""
 
 
 class TensorBoard:
@@ -56,15 +57,19 @@ class TensorBoard:
             self._parameter(name, value, step)
 
     def _parameter(self, name: str, value: torch.Tensor, step: int) -> None:
+        """One chart, whatever the number of entries: of a vector how its entries are spread."""
         tag = "hyperparameters/" + name
         if value.ndim == 0:
             self._writer.add_scalar(tag, value.item(), step)
-        elif value.numel() <= LARGEST_ARRAY:
-            for index, entry in enumerate(value.reshape(-1).tolist()):
-                self._writer.add_scalar(f"{tag}/{index}", entry, step)
-        else:
-            tag = "variational/" + name
-            self._writer.add_scalar(f"{tag}/rms", value.square().mean().sqrt().item(), step)
+        elif value.numel() > LARGEST_ARRAY:
+            size = value.square().mean().sqrt().item()
+            self._writer.add_scalar(f"variational/{name}/rms", size, step)
+        elif value.isfinite().all():
+            self._writer.add_histogram(tag, value, step, bins=min(value.numel() + 1, 16))
+
+    def text(self, name: str, text: str) -> None:
+        """Show ``text`` as it stands, under TEXT."""
+        self._writer.add_text(name, "".join(f"    {line}\n" for line in text.splitlines()))
 
     def metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Monitor interface."""
@@ -74,6 +79,21 @@ class TensorBoard:
     def figure(self, name: str, figure: Figure, step: int) -> None:
         """Add one figure."""
         self._writer.add_figure(f"figures/{name}", figure, step)
+
+    def outcome(
+        self, settings: Mapping[str, str | bool | float], metrics: Mapping[str, float]
+    ) -> None:
+        """Enter the run into HPARAMS: what was chosen beside what came of it.
+
+        The summaries go into the run's own events; ``SummaryWriter.add_hparams`` would make a
+        second run of them.
+        """
+        writer = self._writer._get_file_writer()
+        assert writer is not None
+        for summary in hparams(dict(settings), dict(metrics)):
+            writer.add_summary(summary)
+        for name, value in metrics.items():
+            self._writer.add_scalar(name, value)
 
     def close(self) -> None:
         """Flush and close the event file."""

@@ -1,5 +1,8 @@
 """What a run shows while it trains, and which choices it refuses."""
 
+import sys
+import types
+
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -9,7 +12,7 @@ ARM = ["data=robot_arm", "data.num_points=1500"]
 
 def test_tensorboard_shows_evidence_parameters_rates_metrics_and_figures(train):
     _, folder = train("data=toy1d", "approx=svgp", "approx.num_inducing=15", "trainer.max_steps=20")
-    events = EventAccumulator(str(folder.tensorboard), size_guidance={"images": 10}).Reload()
+    events = EventAccumulator(str(folder.path), size_guidance={"images": 10}).Reload()
     tags = set(events.Tags()["scalars"])
     wanted = {
         "evidence/per_point",
@@ -19,7 +22,7 @@ def test_tensorboard_shows_evidence_parameters_rates_metrics_and_figures(train):
         "test/rmse",
     }
     assert wanted <= tags, wanted - tags
-    assert any(t.startswith("hyperparameters/kernel.lengthscale") for t in tags)
+    assert "hyperparameters/kernel.lengthscale" in {*tags, *events.Tags()["histograms"]}
     assert any(t.startswith("evidence/") and t != "evidence/per_point" for t in tags)
     assert {"figures/predicted_against_observed", "figures/fitted_function"} <= set(
         events.Tags()["images"]
@@ -27,6 +30,40 @@ def test_tensorboard_shows_evidence_parameters_rates_metrics_and_figures(train):
     noise = events.Scalars("hyperparameters/likelihood.noise_variance")
     assert all(event.value > 0 for event in noise)
     assert (folder.figures / "fitted_function.png").exists()
+    assert (folder.figures / "sampled_functions.png").exists()
+
+
+def test_tensorboard_shows_a_vector_as_one_chart_the_config_and_the_outcome(train):
+    _, folder = train(
+        "data=robot_arm", "data.num_points=300", "approx=exact", "trainer.max_steps=2"
+    )
+    events = EventAccumulator(str(folder.path)).Reload()
+    tags = events.Tags()
+    assert "hyperparameters/kernel.lengthscale" in tags["histograms"]
+    assert not any(tag.startswith("hyperparameters/kernel.lengthscale") for tag in tags["scalars"])
+    assert "config/text_summary" in tags["tensors"]
+    text = events.Tensors("config/text_summary")[0].tensor_proto.string_val[0].decode()
+    assert "_target_: gpx.models.ExactGP" in text
+    hparams = events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
+    for chosen in (b"ExactGP", b"RBF", b"approx.solver", b"trainer.max_steps"):
+        assert chosen in hparams, chosen
+    assert "test.rmse" in tags["scalars"]
+    assert (folder.figures / "kernel_lengthscale.png").exists()
+
+
+def test_a_run_reports_to_a_logger_from_start_to_end(train, monkeypatch):
+    calls = []
+
+    def noting(name):
+        return lambda *args, **kwargs: calls.append(name) or []
+
+    package = types.ModuleType("mlflow")
+    package.__getattr__ = noting
+    monkeypatch.setitem(sys.modules, "mlflow", package)
+    train("data=toy1d", "approx=exact", "trainer.max_steps=2", "trainer.loggers=[mlflow]")
+    assert calls[:3] == ["search_runs", "start_run", "log_text"]
+    assert {"log_metrics", "log_figure", "log_params"} < set(calls)
+    assert calls[-1] == "end_run"
 
 
 def test_objective_that_does_not_fit_the_model_is_one_sentence(train, tmp_path):

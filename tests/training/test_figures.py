@@ -42,3 +42,38 @@ def test_a_reliability_diagram_leaves_empty_bins_out(tmp_path):
     assert [bar.get_height() for bar in above.patches] == [0.4, 0.8]
     assert [bar.get_height() for bar in below.patches] == [0.0, 0.3, 0.0, 0.7]
     assert draw(figure, tmp_path) > 1000
+
+
+def test_lengthscales_stand_in_the_order_of_their_weight(tmp_path):
+    names = [f"x{k}" for k in range(40)]
+    figure = figures.lengthscale_bars(names, np.linspace(4.0, 0.1, 40))
+    axes = figure.axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()][:2] == ["x39", "x38"]
+    assert axes.get_title() == "30 of 40 inputs"
+    assert draw(figure, tmp_path) > 1000
+
+
+def test_maps_of_two_inputs(tmp_path):
+    edges = np.linspace(0, 1, 5), np.linspace(0, 2, 6)
+    values = np.add.outer(*edges) / 3
+    points = np.random.default_rng(0).uniform(size=(7, 2))
+    field = figures.field_map(
+        edges, values, values + 1, points, points[:, 0], ("a", "b"), "height", points[:3]
+    )
+    assert field.axes[0].get_title() == "mean of height"
+    assert draw(field, tmp_path) > 1000
+    decision = figures.decision_map(edges, values, points, points[:, 0] > 0.5, ("a", "b"))
+    assert decision.axes[0].get_xlabel() == "a"
+    assert draw(decision, tmp_path) > 1000
+
+
+def test_sampled_functions_and_inducing_points(tmp_path):
+    grid = np.linspace(0, 1, 20)
+    points = (np.array([0.1, 0.5]), np.array([1.0, 2.0]))
+    figure = figures.sampled_functions(
+        points, grid, np.stack([grid, -grid]), ("time", "height"), np.array([0.3])
+    )
+    labels = {text.get_text() for text in figure.axes[0].get_legend().get_texts()}
+    assert labels == {"training data", "inducing points"}
+    assert len(figure.axes[0].lines) == 4
+    assert draw(figure, tmp_path) > 1000
