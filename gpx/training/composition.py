@@ -43,8 +43,8 @@ def composed(overrides: Sequence[str], config_folder: Path = CONFIGS) -> DictCon
     """
     if not (config_folder / "train.yaml").is_file():
         raise ConfigError(
-            f"there are no configs in {config_folder}: install gpx from its repository with "
-            "pip install -e ."
+            f"there are no configs in {config_folder}: install gpx anew with "
+            "pip install gpx-torch, or from its repository with pip install -e ."
         )
     running = GlobalHydra.instance().hydra  # of a Hydra application that calls this
     try:

@@ -17,6 +17,7 @@ from gpx.calibration import Recalibration
 from gpx.data import Standardiser
 from gpx.data.table import numbered_names
 from gpx.errors import CheckpointError, ConfigError, DataError, ShapeError
+from gpx.installation import command
 from gpx.likelihoods import Likelihood, target_marginals
 from gpx.linalg import available_memory, budget_in_bytes
 from gpx.models import Posterior
@@ -265,7 +266,7 @@ def finished_predictor(folder: RunFolder, config: DictConfig, device: str) -> Pr
     if "posterior" not in state:
         raise CheckpointError(
             f"the run in {folder.path} is not finished; "
-            f"finish it with: python train.py resume={folder.path}"
+            f"finish it with: {command('train')} resume={folder.path}"
         )
     require_same_model(state, config, str(folder.config))
     note = version_note(version_of(state))
