@@ -21,6 +21,7 @@ from gpx.training.composition import check_choices, explain
 from gpx.training.config import CONFIGS
 from gpx.training.console import print_error, warnings_as_lines
 from gpx.training.interrupt import Interrupted
+from gpx.training.kernel_expression import with_kernel_expressions
 from gpx.training.run import resume, run
 from gpx.training.run_folder import RunFolder
 from gpx.training.trust import trusted_packages
@@ -48,6 +49,8 @@ def main() -> None:
     _failed.clear()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come here instead of Hydra's own printing
     try:
+        arguments = with_kernel_expressions(arguments, [CONFIGS, *_own_folders(arguments)])
+        sys.argv[1:] = arguments
         check_choices(arguments, CONFIGS)
         target = _resume_target(arguments)
         if target is not None:
@@ -81,6 +84,16 @@ def _flags_first(arguments: list[str]) -> list[str]:
     """Hydra wants flags (-m, --config-dir DIR) before options; people write them anywhere."""
     options = [a for a in arguments if a.startswith("~") or ("=" in a and not a.startswith("-"))]
     return [a for a in arguments if a not in options] + options
+
+
+def _own_folders(arguments: list[str]) -> list[Path]:
+    """Folders of config groups that the user adds: ``--config-dir FOLDER``."""
+    found = []
+    for flag, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        name, equals, folder = flag.partition("=")
+        if name in ("--config-dir", "-cd"):
+            found.append(Path(folder if equals else following))
+    return found
 
 
 def _job(config: DictConfig) -> None:

@@ -120,7 +120,7 @@ def test_classes_and_one_input(tmp_path):
         (
             {"options": ("kernel=[rbf,periodic]",)},
             ConfigError,
-            r"sum or product .* gpx.kernels.Sum",
+            r"sum or product of kernels is written as one",
         ),
         ({"options": ("mean=[zero,linear]",)}, ConfigError, "mean= takes one choice"),
         ({"options": ("kernel=1",)}, ConfigError, "there is no kernel=1; valid are: arc_cosine"),
