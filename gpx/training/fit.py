@@ -46,13 +46,19 @@ class Fitted(NamedTuple):
     metrics: dict[str, Any]
     folder: Path
 
-    def predict(self, inputs: ArrayLike) -> Prediction:
+    def predict(self, inputs: ArrayLike, *, noise: bool = True) -> Prediction:
         """Mean, standard deviation and 95 % interval; see ``Predictor.predict``."""
-        return self.model.predict(inputs)
+        return self.model.predict(inputs, noise=noise)
 
     def predict_classes(self, inputs: ArrayLike) -> ClassPrediction:
         """Label and probabilities; see ``Predictor.predict_classes``."""
         return self.model.predict_classes(inputs)
+
+    def sample(
+        self, inputs: ArrayLike, num: int = 1, *, noise: bool = False, seed: int = 0
+    ) -> NDArray[Any]:
+        """Draws of functions, or of targets; see ``Predictor.sample``."""
+        return self.model.sample(inputs, num, noise=noise, seed=seed)
 
 
 def fit(
