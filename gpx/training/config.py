@@ -43,6 +43,7 @@ class TrainerConfig:
         figures: draw figures (PNG in the run folder, and into TensorBoard).
         baselines: fit the linear and nearest-neighbour baselines and report them beside the model.
         certify: bound, at test points, what the approximation costs (sgpr, cglb, svgp, exact).
+        quiet: nothing on the console but warnings and errors.
     """
 
     device: str = "auto"
@@ -60,6 +61,7 @@ class TrainerConfig:
     figures: bool = True
     baselines: bool = True
     certify: bool = False
+    quiet: bool = False
 
     def __post_init__(self) -> None:
         """Check ranges; raises ConfigError."""

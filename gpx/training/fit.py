@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,12 +40,12 @@ class Fitted(NamedTuple):
     Attributes:
         model: predicts; what ``gpx.load(folder)`` reads back.
         metrics: contents of metrics.json, for example ``test.rmse``.
-        folder: run folder.
+        folder: run folder; None where nothing was kept (``keep=False``).
     """
 
     model: Predictor
     metrics: dict[str, Any]
-    folder: Path
+    folder: Path | None
 
     def predict(self, inputs: ArrayLike, *, noise: bool = True) -> Prediction:
         """Mean, standard deviation and 95 % interval; see ``Predictor.predict``."""
@@ -67,6 +68,8 @@ def fit(
     *options: str,
     test: tuple[ArrayLike, ArrayLike] | None = None,
     folder: str | Path | None = None,
+    quiet: bool = False,
+    keep: bool = True,
 ) -> Fitted:
     """Train a model on arrays.
 
@@ -87,6 +90,8 @@ def fit(
         test: inputs and targets that metrics are computed on. None: a tenth of the rows is held
             out for that (``data.split``, ``data.test_fraction``) and the model does not see it.
         folder: run folder, new or empty; None: a new one in ``outputs``.
+        quiet: say nothing (``trainer.quiet=true``); warnings are warnings of Python in any case.
+        keep: False: leave no run folder behind. What is returned predicts, and can be pickled.
 
     The global random states of torch, NumPy and Python are left as they were found.
 
@@ -100,6 +105,12 @@ def fit(
         GPXError: everything that ``train.py`` refuses, in the same words.
         Interrupted: after Ctrl-C, with a checkpoint in the folder.
     """
+    if not keep:
+        if folder is not None:
+            raise ConfigError(f"keep=False leaves no folder, and folder={folder} asks for one")
+        with TemporaryDirectory(prefix="gpx-") as passing:
+            fitted = fit(x, y, *options, test=test, folder=passing, quiet=quiet)
+        return fitted._replace(folder=None)
     arrays = _arrays(x, y)
     names = _column_names(x, "inputs")
     target_names = _column_names(y, "targets") if arrays["y"].ndim == 2 else None
@@ -128,6 +139,8 @@ def fit(
         if name in TAKEN or name.startswith("hydra"):
             raise ConfigError(f"gpx.fit takes no {name}=: it trains on the arrays it is given")
     started = datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")
+    if quiet:
+        options = (*options, "trainer.quiet=true")
     target = RunFolder(Path("outputs", "arrays", started) if folder is None else folder)
     if target.path.exists() and not target.path.is_dir():
         raise ConfigError(f"folder={target.path} is a file: choose another folder=")

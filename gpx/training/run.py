@@ -220,7 +220,7 @@ def _prepare(
     """Everything that can fail on bad input, before anything is written."""
     configure_torch(options, device)
     dtype = DTYPES[options.dtype]
-    console = Console()
+    console = Console(quiet=options.quiet)
 
     task = _likelihood_task(config)
     data = load_data(build(config, "data"), task=task)
