@@ -36,7 +36,7 @@ FLOORS = [
     {"diagnostics", "data", "calibration"},
     {"metrics"},
     {"training"},
-    {"doctor"},
+    {"doctor", "sklearn"},
     {"commands"},
     {"__main__"},
 ]
