@@ -19,13 +19,14 @@ import gpx
 from gpx.errors import ConfigError, NotAvailable
 from gpx.sklearn import GPXClassifier, GPXRegressor
 
+FROM_A_SUBSET = ("trainer.max_steps=2", "init.max_evaluations=15", "trainer.device=cpu")
 QUICK = ("trainer.max_steps=10", "init=constants", "trainer.device=cpu")
 
 
 @parametrize_with_checks(
     [
         GPXRegressor(options=QUICK),
-        GPXRegressor("sgpr", options=(*QUICK, "trainer.max_steps=25", "approx.num_inducing=20")),
+        GPXRegressor("sgpr", options=(*FROM_A_SUBSET, "approx.num_inducing=20")),
         GPXClassifier(options=(*QUICK, "trainer.max_steps=3")),
     ]
 )
