@@ -17,8 +17,8 @@ from gpx.training.config import CONFIGS
 from gpx.training.option_names import VALUED
 
 GPX = Path(__file__).parents[1] / "gpx"
-ABOVE = (GPX / "training", GPX / "doctor.py")
-"""What knows options: the layer that reads them, and a command of its own."""
+ABOVE = (GPX / "training", GPX / "doctor.py", GPX / "commands.py")
+"""What knows options: the layer that reads them, and commands of their own."""
 
 
 def option_pattern() -> re.Pattern[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,10 +17,12 @@ from torch import Tensor
 from gpx.calibration import Recalibration
 from gpx.data import Standardiser
 from gpx.data.table import numbered_names
-from gpx.errors import CheckpointError, ConfigError, DataError, ShapeError
+from gpx.errors import CheckpointError, ConfigError, DataError, NotAvailable, ShapeError
+from gpx.installation import command
 from gpx.likelihoods import Likelihood, target_marginals
 from gpx.linalg import available_memory, budget_in_bytes
 from gpx.models import Posterior
+from gpx.sampling.seeds import derive_seed, global_randomness, stream
 from gpx.training.arrays import column_names, columns_by_name, real_array
 from gpx.training.build import build, build_model
 from gpx.training.checkpoint import load_checkpoint
@@ -100,19 +103,24 @@ class Predictor:
             found = self.posterior.predictive(x, self.likelihood)
             return found if self.calibration is None else self.calibration(found)
 
-    def predict(self, inputs: ArrayLike) -> Prediction:
+    def predict(self, inputs: ArrayLike, *, noise: bool = True) -> Prediction:
         """Mean, standard deviation and 95 % interval of y in the data's own units.
 
         Args:
             inputs (n, d): in the data's own units, columns as in training; (d,) is one row. Columns
                 of a data frame are taken by name, whatever their order, and others are ignored,
                 where training knew names.
+            noise: False: of the function behind y, without observation noise; see ``latent``.
 
         Raises:
             ShapeError: the number of columns differs from training.
             DTypeError, DataError: not real numbers, not finite, or a column that is missing.
-            ConfigError: the target is a class; see ``predict_classes``.
+            ConfigError: the target is a class; see ``predict_classes``. Without noise: it is a
+                class or a count; see ``latent``.
         """
+        if not noise:
+            self._require_numbers("noise-free prediction")
+            return self.latent(inputs)
         if self.likelihood.task in ("binary", "multiclass"):
             raise ConfigError(
                 f"{self.target_name} is a class, which has no mean: call predict_classes"
@@ -147,6 +155,111 @@ class Predictor:
             probability = torch.stack([1.0 - probability, probability], dim=1)
         label = torch.tensor(self.labels, dtype=torch.float64)[probability.argmax(1)]
         return ClassPrediction(_array(label), _array(probability))
+
+    def latent(self, inputs: ArrayLike) -> Prediction:
+        """The latent function f: mean, standard deviation and central 95 % interval, shaped (n,).
+
+        For real targets f is y without noise, in the data's own units; for counts the logarithm of
+        the rate; for classes what the likelihood makes probabilities of, (n, C) for C > 2 of them.
+        The interval is that of a normal law of this mean and standard deviation, which f has given
+        its hyperparameters. Recalibration is of predictions of y and leaves f as it is.
+
+        Args:
+            inputs (n, d): as for ``predict``.
+
+        Raises:
+            ShapeError, DTypeError, DataError: as ``predict``.
+        """
+        marginals = self.posterior.predict(self._standardised(inputs))
+        mean = self.scaler.original_mean(marginals.mean.double().cpu())
+        std = self.scaler.original_std(marginals.variance.double().sqrt().cpu())
+        half = NormalDist().inv_cdf(0.975) * std
+        return Prediction(_array(mean), _array(std), _array(mean - half), _array(mean + half))
+
+    def covariance(self, inputs: ArrayLike, *, noise: bool = False) -> NDArray[np.float64]:
+        """Joint covariance (n, n) of the function behind y at all inputs, in squared units of y.
+
+        Args:
+            inputs (n, d): as for ``predict``.
+            noise: add the noise variance to the diagonal, which gives the covariance of y.
+
+        Raises:
+            ShapeError, DTypeError, DataError: as ``predict``.
+            ConfigError: the target is a class or a count, or there are several.
+            NotAvailable: the posterior has no joint covariance in closed form.
+        """
+        self._require_numbers("a covariance")
+        if self.target_names:
+            raise ConfigError("a covariance is of one target, and this model has several")
+        x = self._standardised(inputs)
+        found = self.posterior.joint_covariance(x).double()
+        if noise:
+            with torch.no_grad():
+                both = self.posterior.predictive(x, self.likelihood).variance.double()
+            found.diagonal().copy_(both)
+        return _array((found * self.scaler.target_scale.to(found.device).square()).cpu())
+
+    def sample(
+        self, inputs: ArrayLike, num: int = 1, *, noise: bool = False, seed: int = 0
+    ) -> NDArray[Any]:
+        """Draws from the posterior: functions, or targets around them.
+
+        With one seed the functions are the same wherever they are asked for, so that a curve may be
+        drawn piece by piece.
+
+        Args:
+            inputs (n, d): as for ``predict``.
+            num: how many draws.
+            noise: False: of the latent function, in the units of ``latent``. True: of y, each draw
+                a function with noise of its own at every row; for classes the data's own labels.
+            seed: of the draws; those of targets depend on the rows, too.
+
+        Returns:
+            (num, n), or (num, n, p) for p outputs or latent functions.
+
+        Raises:
+            ShapeError, DTypeError, DataError: as ``predict``.
+            ConfigError: ``num`` or ``seed`` is no such number, or the kernel has no random Fourier
+                features to draw functions from (``covariance`` may serve).
+            NotAvailable: y is asked for, and its noise is not the likelihood's or it is
+                recalibrated, so that y has no law given one function.
+        """
+        if num < 1 or not 0 <= seed < 2**63:
+            raise ConfigError(
+                f"num={num} must be at least 1, and seed={seed} a whole number of at least 0"
+            )
+        own_noise = self.posterior.has_own_noise and self.likelihood.task == "regression"
+        if noise and (own_noise or self.calibration is not None):
+            why = (
+                "the noise is uncertain or differs between experts"
+                if own_noise
+                else "recalibration"
+            )
+            raise NotAvailable(
+                f"targets cannot be drawn around a function here ({why}); draw functions with "
+                "noise=False, or take the law of each target from predict"
+            )
+        x = self._standardised(inputs)
+        draws = stream(seed, "sampled functions", x.device)
+        with torch.no_grad():
+            f = self.posterior.sample_paths(num, generator=draws)(x)
+            if not noise:
+                return _array(self.scaler.original_mean(f.double().cpu()))
+            rows = f.reshape(num * len(x), *f.shape[2:])
+            with global_randomness(derive_seed(seed, "sampled noise")):
+                y = self.likelihood.predictive(rows, torch.zeros_like(rows)).sample()
+        y = y.reshape(num, len(x), *y.shape[1:]).double().cpu()
+        if not self.labels:
+            return _array(self.scaler.original_mean(y))
+        code = (y > 0.0).long() if self.likelihood.task == "binary" else y.long()
+        return np.array(self.labels)[code.numpy()]
+
+    def _require_numbers(self, what: str) -> None:
+        if self.likelihood.task != "regression":
+            raise ConfigError(
+                f"{what} is of a real target, and {self.target_name} is a class or a count: call "
+                "latent for the function behind it"
+            )
 
     def _standardised(self, inputs: ArrayLike) -> Tensor:
         given = column_names(inputs)
@@ -268,7 +381,7 @@ def finished_predictor(folder: RunFolder, config: DictConfig, device: str) -> Pr
     if "posterior" not in state:
         raise CheckpointError(
             f"the run in {folder.path} is not finished; "
-            f"finish it with: python train.py resume={folder.path}"
+            f"finish it with: {command('train')} resume={folder.path}"
         )
     require_same_model(state, config, str(folder.config))
     note = version_note(version_of(state))

@@ -16,6 +16,7 @@ from gpx.calibration import Recalibration, held_out_rows
 from gpx.data import Dataset, Task
 from gpx.data import load as load_data
 from gpx.errors import CheckpointError, ConfigError, WriteError
+from gpx.installation import command
 from gpx.linalg import available_memory, budget_in_bytes, total_memory
 from gpx.methods.base.objective import Evidence
 from gpx.methods.base.optimizer import Optimizer
@@ -144,7 +145,7 @@ def run(config: DictConfig, folder: RunFolder, compose: Compose | None = None) -
                 text = f"{where} cannot be written: {why}"
                 if folder.config.exists():
                     text += (
-                        f"; when that is mended go on with: python train.py resume={folder.path}"
+                        f"; when that is mended go on with: {command('train')} resume={folder.path}"
                     )
                 raise WriteError(text) from error
 
@@ -215,7 +216,7 @@ def resume(path: str | Path, trust: Sequence[str] | str = ()) -> dict[str, Any]:
     if folder.metrics.exists():
         raise CheckpointError(
             f"the run in {folder.path} is finished: see {folder.metrics}; "
-            "use python predict.py, or start a new run"
+            f"use {command('predict')}, or start a new run"
         )
     versions = (folder.read_environment() or {}).get("versions")
     try:
@@ -265,7 +266,7 @@ def _prepare(
     """Everything that can fail on bad input, before anything is written."""
     configure_torch(options, device)
     dtype = DTYPES[options.dtype]
-    console = Console()
+    console = Console(quiet=options.quiet)
 
     task = _likelihood_task(config)
     chosen_now = data is not None
@@ -421,7 +422,7 @@ def _train(state: _Run) -> FitResult:
             initialise=initialise,
         )
     except Interrupted:
-        state.console.say(f"stopped; go on with: python train.py resume={state.folder.path}")
+        state.console.say(f"stopped; go on with: {command('train')} resume={state.folder.path}")
         raise
 
 
