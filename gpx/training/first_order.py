@@ -231,10 +231,11 @@ class FirstOrder(Optimizer):
         falling = self.schedule["name"] != "constant"
         session.max_steps = self.settling.end(session.limit) if falling else at
         if session.step == at and session.max_steps < session.limit:
-            more = f" after {session.max_steps - at} more steps at falling rates" if falling else ""
+            rest = session.max_steps - at
+            more = f" after {rest} more steps at falling rates" if falling else ""
             session.say(
-                f"step {at}: the evidence has settled (the last {self.settling.length} steps gained "
-                f"less than {self.settled:g} nats per point): training ends{more}; "
+                f"step {at}: the evidence has settled (the last {self.settling.length} steps "
+                f"gained less than {self.settled:g} nats per point): training ends{more}; "
                 "settled=None makes all steps"
             )
 
