@@ -182,7 +182,7 @@ def table(found: list[dict[str, Any]]) -> None:
         "Methods on sets of 300 to 50,000 rows, and the choice of approx=auto",
         [
             "RMSE / MNLP / processor seconds on split 0 (diabetes: a tenth of the rows),",
-            "targets standardised, the default kernel (RBF), one thread; of the larger sets as many",
+            "targets standardised, the default kernel (RBF), one thread; of larger sets as many",
             "training rows as n says. Seconds are those of the whole call but for the imports.",
             "boosting: histogram gradient boosting, at most 300 trees, their number chosen on",
             "held-out rows. A dash: not run.",
