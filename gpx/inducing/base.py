@@ -115,11 +115,26 @@ def require_selector(value: object) -> Selector:
     return value
 
 
-def settled_size(asked: int, size: int) -> dict[str, tuple[Any, str]]:
+MOST_INDUCING = 512
+"""Inducing points where no number is asked for, at most."""
+
+
+def inducing_for(num_data: int | None) -> int:
+    """Inducing points where no number is asked for: half of n training points, at most 512.
+
+    Of learned inducing points: with half the data they cost a fraction of one per training point
+    and predict all but as well.
+    """
+    return MOST_INDUCING if num_data is None else max(1, min(MOST_INDUCING, num_data // 2))
+
+
+def settled_size(asked: int | None, size: int) -> dict[str, tuple[Any, str]]:
     """What ``Model.settle`` says of ``size`` inducing points where ``asked`` were asked for.
 
     A default number of inducing points serves small data too, and says so.
     """
+    if asked is None:
+        return {"num_inducing": (size, f"half the training points, at most {MOST_INDUCING}")}
     if asked == size:
         return {}
     return {"num_inducing": (size, f"one per training point, {asked:,} were asked for")}

@@ -39,9 +39,9 @@ def boosted(data: Dataset, seed: int = 0) -> tuple[Normal | Tensor, int]:
         seed: of the held-out rows, and of the rows that are taken of too many.
 
     Returns:
-        Numbers and counts: the normal law of the prediction and the error on the held-out rows, (t,)
-        or (t, p). Classes: log probabilities (t, C), with one count in all spread over the classes.
-        And the number of rows.
+        Numbers and counts: the normal law of the prediction with the error on the held-out rows,
+        (t,) or (t, p). Classes: log probabilities (t, C), with one count in all spread over the
+        classes. And the number of rows.
 
     Cost: O(trees n d) operations for each target or class, twice.
     """
