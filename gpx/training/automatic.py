@@ -15,8 +15,9 @@ from gpx.kernels.over_axes import groups_of
 from gpx.likelihoods import Gaussian, Likelihood
 from gpx.linalg import available_memory, budget_in_bytes, total_memory
 from gpx.methods.grid.factors import split_kernel
+from gpx.training import kernel_choice
 from gpx.training.build import build, target_of
-from gpx.training.config import TrainerConfig
+from gpx.training.config import CONFIGS, TrainerConfig
 from gpx.training.method_choice import Choice, Facts, choose
 
 Compose = Callable[[Sequence[str], Sequence[str]], DictConfig]
@@ -78,11 +79,30 @@ def with_method_chosen(
         config = _like(config, compose(before, []))
     likelihood = target_of(config.likelihood, "likelihood")
     data = load_data(source, task=getattr(likelihood, "task", "regression"))
+    kernel_open = kernel_choice.is_open(config)
+    if kernel_open:
+        config = kernel_choice.with_kernel_chosen(config, data, source.form == "grid", [CONFIGS])
     facts = facts_of(config, options, device, source, data)
     chosen = choose(facts)
     made = _like(config, compose(before, [f"approx={chosen.name}"]))
     made.facts.choice = told(chosen)
+    if kernel_open and kernel_choice.is_open(made):  # methods may bring a kernel of their own
+        made.kernel, made.likelihood = config.kernel, config.likelihood
+        made.facts.kernel_choice = config.facts.kernel_choice
     return made, data
+
+
+def with_open_kernel_chosen(config: DictConfig) -> tuple[DictConfig, Dataset]:
+    """The config of a method that is named with the kernel that suits, and the data.
+
+    Raises:
+        GPXError: a kernel that cannot be chosen; anything wrong with the data.
+    """
+    source: DataSource = build(config, "data")
+    likelihood = target_of(config.likelihood, "likelihood")
+    data = load_data(source, task=getattr(likelihood, "task", "regression"))
+    grid = source.form == "grid"
+    return kernel_choice.with_kernel_chosen(config, data, grid, [CONFIGS]), data
 
 
 def told(choice: Choice) -> str:

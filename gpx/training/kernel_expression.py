@@ -82,10 +82,19 @@ def _at_commas(text: str) -> list[str]:
     return parts
 
 
+def kernel_node(text: str, folders: Sequence[Path]) -> dict[str, Any]:
+    """The config of the kernel that an expression, or a name, stands for.
+
+    Raises:
+        ConfigError: it cannot be read, or a name in it does not exist.
+    """
+    return _Reader(text, folders).node()
+
+
 def _store(text: str, folders: Sequence[Path]) -> str:
     """Build the node of an expression; the name by which Hydra finds it."""
     name = re.sub(r"\s+", "", text).replace("'", "").replace('"', "")
-    node = _Reader(text, folders).node()
+    node = kernel_node(text, folders)
     ConfigStore.instance().store(group=GROUP, name=name, node=node)
     return name
 
@@ -117,7 +126,7 @@ class _Reader:
 
     def _node(self, tree: ast.expr) -> dict[str, Any]:
         if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Add):
-            return _sum([self._node(part) for part in self._parts(tree, ast.Add)])
+            return sum_of([self._node(part) for part in self._parts(tree, ast.Add)])
         if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Mult):
             parts = self._parts(tree, ast.Mult)
             numbers = [part for part in parts if isinstance(part, ast.Constant)]
@@ -127,7 +136,7 @@ class _Reader:
             scale = 1.0
             for number in numbers:
                 scale *= self._positive(number)
-            product = _product(kernels)
+            product = product_of(kernels)
             return _multiplied(product, scale) if numbers else product
         if isinstance(tree, ast.Name):
             return self._kernel(tree.id)
@@ -200,14 +209,16 @@ class _Reader:
         )
 
 
-def _sum(terms: list[dict[str, Any]]) -> dict[str, Any]:
+def sum_of(terms: list[dict[str, Any]]) -> dict[str, Any]:
+    """The config of a sum of kernels."""
     return {"_target_": "gpx.kernels.Sum", "kernels": terms}
 
 
-def _product(factors: list[dict[str, Any]]) -> dict[str, Any]:
-    """The product, in which one factor keeps its amplitude: of several only their product shows.
+def product_of(factors: list[dict[str, Any]]) -> dict[str, Any]:
+    """The config of a product, in which one factor keeps its amplitude.
 
-    One that cannot do without an amplitude (a sum, ``linear``) keeps it; else the first.
+    Of several amplitudes only their product shows. One that cannot do without (a sum, ``linear``)
+    keeps it; else the first.
     """
     if len(factors) == 1:
         return factors[0]
@@ -231,7 +242,7 @@ def _multiplied(node: dict[str, Any], scale: float) -> dict[str, Any]:
     """The node with its amplitude multiplied, of a product in one factor; ``Scale`` has to serve
     where there is none."""
     if node["_target_"] == "gpx.kernels.Sum":
-        return _sum([_multiplied(term, scale) for term in node["kernels"]])
+        return sum_of([_multiplied(term, scale) for term in node["kernels"]])
     if node["_target_"] == "gpx.kernels.Product":
         for place, factor in enumerate(node["kernels"]):
             made = _multiplied(factor, scale)

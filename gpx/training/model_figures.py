@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from gpx.constraints import natural_parameters
 from gpx.data import Dataset
+from gpx.errors import ConfigError
 from gpx.likelihoods import target_marginals
 from gpx.methods.base.model import Model
 from gpx.sampling.seeds import stream
@@ -50,7 +52,8 @@ def draw_model(data: Dataset, predictor: Predictor, model: Model) -> dict[str, F
     if isinstance(inducing, Tensor) and inducing.shape[1:] == (data.num_inputs,):
         marks = _array(data.scaler.original_inputs(inducing.detach().double().cpu()))
     if data.num_inputs == 1 and data.task == "regression":
-        drawn["sampled_functions"] = _functions(data, predictor, marks)
+        with suppress(ConfigError):  # of a kernel whose functions cannot be drawn
+            drawn["sampled_functions"] = _functions(data, predictor, marks)
     elif data.num_inputs == 2 and data.task in ("regression", "binary"):
         drawn["map"] = _map(data, predictor, marks)
     return drawn

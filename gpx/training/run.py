@@ -24,7 +24,13 @@ from gpx.metrics import baselines, evaluate, trivial_law
 from gpx.models import Model
 from gpx.objectives import Objective
 from gpx.sampling.seeds import global_randomness, stream
-from gpx.training.automatic import Compose, is_automatic, with_method_chosen
+from gpx.training import kernel_choice
+from gpx.training.automatic import (
+    Compose,
+    is_automatic,
+    with_method_chosen,
+    with_open_kernel_chosen,
+)
 from gpx.training.build import build, build_model, check_parts, target_of
 from gpx.training.certification import (
     CertifyOptions,
@@ -130,7 +136,7 @@ def run(config: DictConfig, folder: RunFolder, compose: Compose | None = None) -
         Interrupted: after SIGINT, SIGTERM or SIGHUP, with the checkpoint written.
     """
     data: Dataset | None = None
-    if is_automatic(config):
+    if is_automatic(config) or kernel_choice.is_open(config):
         config, data = _chosen(config, compose)
     config = with_choices_made(config)
     with option_names(config, CONFIGS):
@@ -151,8 +157,12 @@ def run(config: DictConfig, folder: RunFolder, compose: Compose | None = None) -
 
 
 def _chosen(config: DictConfig, compose: Compose | None) -> tuple[DictConfig, Dataset]:
-    """The config with the method that suits in the place of ``approx=auto``, and the data."""
+    """The config with the method and the kernel that suit in the place of auto, and the data."""
     with option_names(config, CONFIGS):
+        if not is_automatic(config):
+            _check_values(config)
+            with global_randomness(config.seed):
+                return with_open_kernel_chosen(config)
         if compose is None:
             raise ConfigError(
                 "approx=auto needs the options of the run, not its config: name a method"
@@ -297,7 +307,8 @@ def _prepare(
         + ("" if kept is None else f"; {int(kept.sum()):,} training points are held out")
     )
     if chosen_now:
-        console.say(config.facts.choice)
+        for line in filter(None, (config.facts.kernel_choice, config.facts.choice)):
+            console.say(line)
     if data.notes:
         console.say(f"note: {with_option_names(data.notes, config, CONFIGS)}")
     if task == "regression" and _two_values(data.in_memory.train_y):
@@ -380,6 +391,7 @@ def _with_facts(config: DictConfig, data: Dataset) -> DictConfig:
         "num_outputs": data.num_outputs,
         "num_classes": data.num_classes,
         "choice": config.facts.get("choice"),
+        "kernel_choice": config.facts.get("kernel_choice"),
     }
     # a run is resumed from any folder; where root is given, paths start from it
     rooted = isinstance(filled.data.get("root"), str)
@@ -461,7 +473,11 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
         "train.seconds": fit.seconds,
         "train.stopped": state.told(fit.reason),
         "model.name": type(model).__name__,
-        **({"model.choice": config.facts.choice} if config.facts.get("choice") else {}),
+        **{
+            f"model.{name}": config.facts[name]
+            for name in ("choice", "kernel_choice")
+            if config.facts.get(name)
+        },
         "model.num_parameters": sum(p.numel() for p in model.parameters()),
         "data.name": data.name,
         "data.split": data.split,

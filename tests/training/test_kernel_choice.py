@@ -1,0 +1,130 @@
+"""kernel=auto: what is chosen is what the data were made of, and the config says it."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+import gpx
+from gpx.errors import ConfigError
+from gpx.kernels import RBF, Matern12
+from gpx.training.build import build
+from gpx.training.config import CONFIGS
+from gpx.training.kernel_choice import likely_periods, with_values
+from gpx.training.kernel_expression import kernel_node
+
+QUICK = (
+    *("trainer.figures=false", "trainer.tensorboard=false", "trainer.device=cpu"),
+    *("trainer.baselines=false", "trainer.max_steps=3", "init=constants", "trainer.quiet=true"),
+)
+
+
+def drawn(kernel, x, noise, seed):
+    """Targets from a Gaussian process."""
+    kernel = kernel.double()
+    covariance = kernel.evaluate(x, x).detach() + noise * torch.eye(len(x), dtype=torch.float64)
+    normals = torch.randn(len(x), generator=torch.Generator().manual_seed(seed)).double()
+    return (torch.linalg.cholesky(covariance) @ normals).numpy()
+
+
+def chosen(x, y, *options, folder):
+    fitted = gpx.fit(x, y, "approx=exact", "kernel=auto", *QUICK, *options, folder=folder)
+    config = OmegaConf.load(folder / "config.yaml")
+    return fitted, config
+
+
+@pytest.mark.parametrize(("truth", "expected"), [(RBF, "RBF"), (Matern12, "Matern12")])
+def test_smooth_and_rough_functions_are_told_apart(truth, expected, tmp_path):
+    x = torch.rand(200, 2, generator=torch.Generator().manual_seed(0)).double() * 4
+    y = drawn(truth(lengthscale=1.0), x, 1e-3, 1)
+    _, config = chosen(
+        x.numpy(), y, "kernel.candidates=[rbf,matern12]", "kernel.num_points=150", folder=tmp_path
+    )
+    assert config.kernel["_target_"] == f"gpx.kernels.{expected}"
+    assert "choose" not in config.kernel
+    assert config.facts.kernel_choice.startswith(f"kernel='{expected.lower()}")
+
+
+def test_one_lengthscale_serves_where_all_inputs_matter_alike(tmp_path):
+    x = torch.rand(120, 6, generator=torch.Generator().manual_seed(0)).double() * 3
+    y = drawn(RBF(lengthscale=2.0), x, 1e-2, 2)
+    _, config = chosen(x.numpy(), y, "kernel.candidates=[rbf]", folder=tmp_path)
+    assert config.kernel.ard_num_dims is None
+
+
+def test_a_season_is_found_and_kept_through_resume_and_prediction(tmp_path):
+    time = np.linspace(0, 20, 180)
+    y = 0.3 * time + np.sin(2 * np.pi * time) + 0.05 * np.random.default_rng(0).normal(size=180)
+    fitted, config = chosen(
+        time, y, "kernel.candidates=[rbf]", "kernel.rounds=2", folder=tmp_path / "run"
+    )
+    text = json.dumps(OmegaConf.to_container(config.kernel))
+    assert "gpx.kernels.Periodic" in text
+    assert "periodic" in fitted.metrics["model.kernel_choice"]
+    beyond = np.array([[20.25], [20.75]])  # a crest and a trough that no row has seen
+    mean, *_ = gpx.load(tmp_path / "run").predict(beyond)
+    assert mean[0] - mean[1] > 1.5
+    assert config.likelihood.noise_variance < 0.01
+
+
+def test_classes_are_compared_by_laplace(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-2, 2, size=(80, 2))
+    y = (np.sin(2 * x[:, 0]) + 0.3 * rng.normal(size=80) > 0).astype(float)
+    fitted = gpx.fit(
+        x,
+        y,
+        *("approx=laplace", "kernel=auto", "kernel.candidates=[rbf,matern32]"),
+        *(option for option in QUICK if not option.startswith("init")),
+        "kernel.max_evaluations=5",
+        folder=tmp_path / "run",
+    )
+    assert "chosen by kernel=auto" in fitted.metrics["model.kernel_choice"]
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("+kernel.lengthscale=2", "kernel=auto chooses the kernel itself: name one"),
+        ("kernel.candidates=[]", "expected a list of kernels"),
+        ("kernel.candidates=[rbff]", "there is no kernel rbff; did you mean rbf"),
+        ("kernel.num_points=1", "kernel.num_points=1: expected a whole number above 1"),
+        ("kernel.rounds=-1", "kernel.rounds=-1: expected a whole number"),
+        ("likelihood=student_t", "compares evidences, and under likelihood=StudentT"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(option, message, tmp_path):
+    x = np.linspace(0, 1, 30)
+    options = ["approx=svgp", "kernel=auto", option, *QUICK]
+    with pytest.raises(ConfigError, match=message.replace(".", r"\.")):
+        gpx.fit(x, x, *options, folder=tmp_path / "run")
+    assert not (tmp_path / "run" / "config.yaml").exists()
+
+
+def test_periods_of_an_uneven_series():
+    rng = np.random.default_rng(0)
+    x = torch.from_numpy(np.sort(rng.uniform(0, 10, 400)))
+    y = x**2 + torch.sin(2 * torch.pi * x / 0.37) + 0.5 * torch.sin(2 * torch.pi * x / 1.3)
+    first, second = likely_periods(x, y)
+    assert first == pytest.approx(0.37, rel=0.02)
+    assert second == pytest.approx(1.3, rel=0.1)
+    assert likely_periods(x[:5], y[:5]) == []
+    assert likely_periods(x, torch.zeros_like(x)) == []
+
+
+def test_values_go_into_every_node_of_a_tree():
+    node = kernel_node("2*rbf(ard_num_dims=2) + periodic(ard_num_dims=null)*linear", [CONFIGS])
+    config = OmegaConf.create({"kernel": node, "facts": {"num_inputs": 2}})
+    kernel = build(config, "kernel")
+    rbf, product = kernel.kernels
+    rbf.lengthscale = torch.tensor([0.5, 3.0])
+    product.kernels[0].period = torch.tensor(0.25)
+    found = with_values(node, kernel)
+    assert found["kernels"][0]["lengthscale"] == pytest.approx([0.5, 3.0])
+    assert found["kernels"][1]["kernels"][0]["period"] == pytest.approx(0.25)
+    assert node["kernels"][0]["lengthscale"] == 1.0  # the original is as it was
+    config.kernel = found
+    again = build(config, "kernel")
+    assert torch.allclose(again.kernels[0].lengthscale, rbf.lengthscale)
