@@ -42,6 +42,12 @@ def is_automatic(config: DictConfig) -> bool:
     return isinstance(node, DictConfig) and node.get("choose") == "auto"
 
 
+def choice_of(config: DictConfig) -> str | None:
+    """Which method was chosen for a run and why, as its config says; None where one was named."""
+    found = OmegaConf.select(config, "facts.choice")
+    return found if isinstance(found, str) else None
+
+
 def require_no_method_options(config: DictConfig) -> None:
     """Raise ConfigError, naming the mend, for an option of a method beside ``approx=auto``."""
     given = [str(name) for name in config.approx if name != "choose"]

@@ -23,7 +23,7 @@ from gpx.metrics import baselines, evaluate, trivial_law
 from gpx.models import Model
 from gpx.objectives import Objective
 from gpx.sampling.seeds import global_randomness, stream
-from gpx.training.automatic import Compose, is_automatic, with_method_chosen
+from gpx.training.automatic import Compose, choice_of, is_automatic, with_method_chosen
 from gpx.training.build import build, build_model, check_parts, target_of
 from gpx.training.certification import (
     CertifyOptions,
@@ -223,7 +223,7 @@ def _checked_options(config: DictConfig) -> TrainerConfig:
             raise ConfigError(f"{group}= is not chosen{chooser}")
     check_parts(config)
     options = trainer_options(config.trainer)
-    if options.budget is not None and not config.facts.get("choice"):
+    if options.budget is not None and not choice_of(config):
         raise ConfigError(
             f"trainer.budget={options.budget:g} is for approx=auto, which chooses a method by it; "
             "with a method that is named set trainer.max_steps="
@@ -366,7 +366,7 @@ def _with_facts(config: DictConfig, data: Dataset) -> DictConfig:
         "num_inputs": data.train_x.shape[1],
         "num_outputs": data.num_outputs,
         "num_classes": data.num_classes,
-        "choice": config.facts.get("choice"),
+        "choice": choice_of(config),
     }
     # a run is resumed from any folder; where root is given, paths start from it
     rooted = isinstance(filled.data.get("root"), str)
@@ -455,7 +455,7 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
         "train.seconds": fit.seconds,
         "train.stopped": state.told(fit.reason),
         "model.name": type(model).__name__,
-        **({"model.choice": config.facts.choice} if config.facts.get("choice") else {}),
+        **({"model.choice": choice_of(config)} if choice_of(config) else {}),
         "model.num_parameters": sum(p.numel() for p in model.parameters()),
         "data.name": data.name,
         "data.split": data.split,

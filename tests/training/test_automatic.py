@@ -12,6 +12,7 @@ import gpx
 from gpx.errors import ConfigError
 from gpx.kernels import RBF, Linear, Matern32, Periodic
 from gpx.training import RunFolder, resume
+from gpx.training.automatic import choice_of
 from gpx.training.command_line import USAGE_ERROR, main
 from gpx.training.composition import composed
 from gpx.training.config import CONFIGS
@@ -187,6 +188,12 @@ def test_what_does_not_go_with_it_is_one_sentence(train_py, tmp_path, options, m
 def test_a_config_alone_cannot_be_composed_anew(tmp_path):
     with pytest.raises(ConfigError, match="name a method"):
         gpx.training.run(composed(["data=toy1d"]), RunFolder(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("facts", [{}, {"choice": None}, {"choice": {"a": 1}}, {"choice": 3}])
+def test_a_config_without_a_choice_has_none(facts):
+    assert choice_of(OmegaConf.create({"facts": facts})) is None
+    assert choice_of(OmegaConf.create({})) is None
 
 
 def test_locality_of_kernels():
