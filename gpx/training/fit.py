@@ -79,7 +79,8 @@ def fit(
         y (n,): numbers, counts or class labels, as the likelihood takes them; (n, p) for p outputs
             (``approx=svgp``, ``likelihood=gaussian_outputs``), which a data frame names.
         options: as on the command line, ``group=choice`` or ``name=value``; of one that is given
-            twice the last holds.
+            twice the last holds. Without ``approx=`` the method follows the data
+            (``gpx.training.method_choice``); ``model.choice`` of the metrics says which, and why.
         test: inputs and targets that metrics are computed on. None: a tenth of the rows is held
             out for that (``data.split``, ``data.test_fraction``) and the model does not see it.
         folder: run folder, new or empty; None: a new one in ``outputs``.
