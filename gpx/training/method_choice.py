@@ -122,7 +122,7 @@ METHODS: Sequence[Method] = (
         takes=lambda f: (
             f.form != "stream" and f.gaussian and f.local_kernel and f.num_train <= NEIGHBOUR_ROWS
         ),
-        seconds=lambda f: 2.0 + 4e-4 * f.num_train,
+        seconds=lambda f: 3.0 + 6e-4 * f.num_train,
         memory=lambda f: 5e8 + 5e3 * f.num_train,
         why=lambda f: f"{f.num_train:,} rows in exact experts of about 500",
     ),
@@ -132,7 +132,9 @@ METHODS: Sequence[Method] = (
         seconds=lambda f: 5.0 + 1.3e-2 * f.num_train,
         memory=lambda f: 5e8,
         why=lambda f: (
-            f"{f.num_train:,} rows and a kernel that does not fall with distance: inducing points"
+            f"{f.num_train:,} rows"
+            + ("" if f.local_kernel else " and a kernel that does not fall with distance")
+            + ": inducing points"
         ),
     ),
     Method(
@@ -172,7 +174,7 @@ def _why_svgp(facts: Facts) -> str:
         return f"{facts.num_outputs} targets per row"
     if not facts.gaussian:
         return "the likelihood is not Gaussian: inducing points take any"
-    return f"{facts.num_train:,} rows are too many for a pass over all of them per step"
+    return f"{facts.num_train:,} rows: inducing points and mini-batches"
 
 
 def choose(facts: Facts, methods: Sequence[Method] = METHODS) -> Choice:
@@ -184,13 +186,16 @@ def choose(facts: Facts, methods: Sequence[Method] = METHODS) -> Choice:
         facts: of the run.
         methods: in the order in which they are tried; the last takes anything.
     """
-    fitting = [m for m in methods if m.takes(facts) and m.memory(facts) <= facts.memory]
-    if not fitting:
-        fitting = [m for m in methods if m.takes(facts)][-1:]
+    able = [method for method in methods if method.takes(facts)]
+    fitting = [m for m in able if m.memory(facts) <= facts.memory] or able[-1:]
+    kept = ""
+    if able[0] not in fitting:
+        needed = able[0].memory(facts) / 2**30
+        kept = f"; approx={able[0].name} needs about {needed:.2g} GiB, above trainer.memory_budget"
     if facts.budget is None:
-        return Choice(fitting[0].name, fitting[0].why(facts))
+        return Choice(fitting[0].name, fitting[0].why(facts) + kept)
     costs = [method.seconds(facts) for method in fitting]
-    told = f"trainer.budget={facts.budget:g}"
+    told = f"trainer.budget={facts.budget:g}{kept}"
     for method, seconds in zip(fitting, costs, strict=True):
         if seconds <= facts.budget:
             return Choice(method.name, f"{method.why(facts)}; about {seconds:.0f} s, {told}")
