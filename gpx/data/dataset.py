@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gpx.data.labels import Task, encode_targets
+from gpx.data.coding import Coding
+from gpx.data.labels import Label, Task, encode_targets
 from gpx.data.source import DataSource
 from gpx.data.standardiser import Standardiser
 
@@ -39,6 +40,7 @@ class Dataset:
         sample: inputs and targets of random training rows where train_x and train_y are
             ``gpx.lazy_rows.LazyRows``, rows of files; None where they are tensors.
         facts: plain values for the record of a run.
+        coding: how the inputs are made of the columns of a table; None: they are its columns.
     """
 
     name: str
@@ -51,12 +53,13 @@ class Dataset:
     scaler: Standardiser
     input_names: tuple[str, ...]
     target_name: str
-    labels: tuple[float, ...] = ()
+    labels: tuple[Label, ...] = ()
     notes: str = ""
     checksums: Mapping[str, str] = field(default_factory=dict)
     target_names: tuple[str, ...] = ()
     sample: tuple[Tensor, Tensor] | None = None
     facts: Mapping[str, int | float] = field(default_factory=dict)
+    coding: Coding | None = None
 
     @property
     def in_memory(self) -> Dataset:
@@ -130,17 +133,22 @@ def load(source: DataSource, *, task: Task) -> Dataset:
     table = source.table()
     train, test = source.split_rows(table)
     targets, labels = encode_targets(table, task)
-    x, y = torch.from_numpy(table.x), torch.from_numpy(targets)
+    coding, inputs = table.coding, table.x
+    input_names, unscaled = table.input_names, table.labels
+    if coding is not None:
+        coding, inputs = coding.fitted(table.x, train, table.where)
+        input_names, unscaled = coding.input_names, coding.unscaled
+    x, y = torch.from_numpy(inputs), torch.from_numpy(targets)
     train_x, train_y = x[torch.from_numpy(train)], y[torch.from_numpy(train)]
     test_x, test_y = x[torch.from_numpy(test)], y[torch.from_numpy(test)]
     scaler, constant = Standardiser.fit(train_x, train_y, scale_targets=task == "regression")
     if table.input_unit is None:
-        names = (*table.input_names, *(table.target_names or (table.target_name,)))
-        warn_of_constants(table.where, names, len(table.input_names), constant.numpy())
+        names = (*input_names, *(table.target_names or (table.target_name,)))
+        warn_of_constants(table.where, names, len(input_names), constant.numpy())
     else:
         scaler.input_mean.zero_()
         scaler.input_scale.fill_(table.input_unit)
-    for column in table.labels:
+    for column in unscaled:
         scaler.input_mean[column], scaler.input_scale[column] = 0.0, 1.0
     return Dataset(
         name=table.name,
@@ -151,9 +159,10 @@ def load(source: DataSource, *, task: Task) -> Dataset:
         test_x=scaler.transform_inputs(test_x),
         test_y=scaler.transform_targets(test_y),
         scaler=scaler,
-        input_names=table.input_names,
+        input_names=input_names,
         target_name=table.target_name,
         labels=labels,
+        coding=coding,
         notes=table.notes,
         checksums=dict(table.checksums),
         target_names=table.target_names,

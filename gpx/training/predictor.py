@@ -15,8 +15,11 @@ from torch import Tensor
 
 from gpx.calibration import Recalibration
 from gpx.data import Standardiser
+from gpx.data.coding import Coding
+from gpx.data.frame import Frame, frame_of, require_columns
+from gpx.data.labels import Label
 from gpx.data.table import numbered_names
-from gpx.errors import CheckpointError, ConfigError, DataError, ShapeError
+from gpx.errors import CheckpointError, ConfigError, DataError
 from gpx.likelihoods import Likelihood, target_marginals
 from gpx.linalg import available_memory, budget_in_bytes
 from gpx.models import Posterior
@@ -52,11 +55,11 @@ class ClassPrediction(NamedTuple):
     """Predictive distribution of the class per row, in the data's own labels.
 
     Attributes:
-        label (n,): of the most probable class.
+        label (n,): of the most probable class; texts where the classes have names.
         probability (n, C): of every class, in the order of ``Predictor.labels``.
     """
 
-    label: NDArray[np.float64]
+    label: NDArray[Any]
     probability: NDArray[np.float64]
 
 
@@ -67,11 +70,12 @@ class Predictor:
         posterior: latent process in standardised units.
         likelihood: p(y | f).
         scaler: standardisation of inputs and target.
-        input_names: columns in training order.
+        input_names: of the inputs of the model, in training order.
         target_name: name of the target.
         labels: for classes, the data's own label of each, ascending; otherwise empty.
         target_names: for several outputs, the name of each; otherwise empty.
         calibration: what its predictions go through, fitted on held-out rows.
+        coding: how the inputs are made of the columns of a table; None: they are its columns.
     """
 
     def __init__(
@@ -81,9 +85,10 @@ class Predictor:
         scaler: Standardiser,
         input_names: tuple[str, ...],
         target_name: str,
-        labels: tuple[float, ...] = (),
+        labels: tuple[Label, ...] = (),
         target_names: tuple[str, ...] = (),
         calibration: Recalibration | None = None,
+        coding: Coding | None = None,
     ) -> None:
         self.posterior = posterior
         self.likelihood = likelihood
@@ -93,6 +98,12 @@ class Predictor:
         self.labels = labels
         self.target_names = target_names
         self.calibration = calibration
+        self.coding = coding
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns that it predicts from: those of the table it was trained on."""
+        return self.input_names if self.coding is None else self.coding.names
 
     def distribution(self, x: Tensor) -> torch.distributions.Distribution:
         """Predictive distribution of standardised y at standardised inputs (n, d)."""
@@ -100,13 +111,13 @@ class Predictor:
             found = self.posterior.predictive(x, self.likelihood)
             return found if self.calibration is None else self.calibration(found)
 
-    def predict(self, inputs: ArrayLike) -> Prediction:
+    def predict(self, inputs: ArrayLike | Frame) -> Prediction:
         """Mean, standard deviation and 95 % interval of y in the data's own units.
 
         Args:
             inputs (n, d): in the data's own units, columns as in training; (d,) is one row. Columns
                 of a data frame are taken by name, whatever their order, and others are ignored,
-                where training knew names.
+                where training knew names. Columns of texts and dates hold these.
 
         Raises:
             ShapeError: the number of columns differs from training.
@@ -128,7 +139,7 @@ class Predictor:
             _array(self.scaler.original_mean(upper.double().cpu())),
         )
 
-    def predict_classes(self, inputs: ArrayLike) -> ClassPrediction:
+    def predict_classes(self, inputs: ArrayLike | Frame) -> ClassPrediction:
         """Most probable label and the probability of every class.
 
         Args:
@@ -145,27 +156,38 @@ class Predictor:
         probability = distribution.probs.double().cpu()
         if self.likelihood.task == "binary":  # of the class coded 1, the larger label
             probability = torch.stack([1.0 - probability, probability], dim=1)
-        label = torch.tensor(self.labels, dtype=torch.float64)[probability.argmax(1)]
-        return ClassPrediction(_array(label), _array(probability))
+        labels = np.array(self.labels)[probability.argmax(1).numpy()]
+        return ClassPrediction(labels, _array(probability))
 
-    def _standardised(self, inputs: ArrayLike) -> Tensor:
-        given = column_names(inputs)
-        unnamed = self.input_names == numbered_names(len(self.input_names))
-        if given is not None and not (unnamed and set(given).isdisjoint(self.input_names)):
-            inputs = columns_by_name(inputs, self.input_names, "inputs")
+    def coded(self, inputs: ArrayLike | Frame) -> NDArray[np.float64]:
+        """The model's inputs (n, d) in their own units, made of the columns of a table.
+
+        Args:
+            inputs: as for ``predict``, or a ``Frame`` of ``columns`` in their order.
+
+        Raises:
+            ShapeError, DTypeError, DataError: as ``predict``.
+        """
+        if isinstance(inputs, Frame):
+            return (self.coding or Coding.of_numbers(self.columns))(inputs)
+        given, columns = column_names(inputs), self.columns
+        unnamed = columns == numbered_names(len(columns))
+        if given is not None and not (unnamed and set(given).isdisjoint(columns)):
+            inputs = columns_by_name(inputs, columns, "inputs")
+        if self.coding is not None and not self.coding.plain:
+            return self.coding(frame_of(inputs, columns, "inputs"))
         array = np.atleast_2d(real_array(inputs, "inputs"))
-        if array.ndim != 2 or array.shape[1] != len(self.input_names):
-            raise ShapeError(
-                f"expected inputs with {len(self.input_names)} columns "
-                f"({', '.join(self.input_names[:6])}{'...' if len(self.input_names) > 6 else ''}), "
-                f"got shape {array.shape}"
-            )
+        require_columns(array, columns)
         if not np.isfinite(array).all():
             row, column = np.argwhere(~np.isfinite(array))[0]
             raise DataError(
-                f"inputs, row {row + 1}, column {column + 1} ({self.input_names[column]!r}): found "
+                f"inputs, row {row + 1}, column {column + 1} ({columns[column]!r}): found "
                 f"{array[row, column]}, expected a finite number"
             )
+        return array
+
+    def _standardised(self, inputs: ArrayLike | Frame) -> Tensor:
+        array = self.coded(inputs)
         x = self.scaler.transform_inputs(torch.from_numpy(array))
         # hyperparameters are in the precision of the data; some caches are in float64 whatever that
         numbers = (*self.posterior.parameters(), *self.posterior.buffers())
@@ -314,6 +336,10 @@ def restore_predictor(config: DictConfig, state: dict, device: torch.device) -> 
         target_names = tuple(state.get("target_names", ()))
         scaler = Standardiser(len(state["input_names"]), len(target_names) or 1)
         scaler.load_state_dict({k: v.cpu() for k, v in state["scaler"].items()})
+        kept = state.get("coding")  # runs of earlier versions have none
+        coding = None if kept is None else Coding.from_state(kept)
+        if coding is not None and coding.input_names != tuple(state["input_names"]):
+            raise ValueError("the columns of the table do not make the model's inputs")
         return Predictor(
             posterior,
             model.likelihood,
@@ -323,6 +349,7 @@ def restore_predictor(config: DictConfig, state: dict, device: torch.device) -> 
             tuple(state.get("labels", ())),
             target_names,
             calibration,
+            coding,
         )
     except (KeyError, RuntimeError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"checkpoint.pt does not fit config.yaml: {error}") from error

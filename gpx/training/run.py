@@ -91,6 +91,7 @@ class _Run:
             self.data.target_name,
             self.data.labels,
             self.data.target_names,
+            coding=self.data.coding,
         )
 
     def evaluate(self, predictive: Distribution | None = None) -> dict[str, float]:
@@ -398,6 +399,7 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
             "target_name": data.target_name,
             "labels": list(data.labels),
             "target_names": list(data.target_names),
+            "coding": None if data.coding is None else data.coding.state(),
             **calibrated,
         },
     )

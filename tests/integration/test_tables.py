@@ -1,0 +1,127 @@
+"""Tables with texts, dates and gaps from train.py to predict.py, diagnose.py and Python."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from gpx.errors import CheckpointError, DataError
+from gpx.training import load
+from gpx.training.checkpoint import load_checkpoint, save_checkpoint
+from gpx.training.diagnose_command import main as diagnose
+from gpx.training.predict_command import main as predict
+
+QUIET = ["trainer.figures=false", "trainer.tensorboard=false"]
+LEVELS = {"red": 0.0, "green": 2.0, "blue": -2.0}
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Path of a table of 90 rows: name, colour, when, size, strength, quality."""
+    rng = np.random.default_rng(0)
+    path = tmp_path / "table.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["name", "colour", "when", "size", "strength", "quality"])
+        for i in range(90):
+            colour, size = list(LEVELS)[i % 3], rng.uniform(0, 4)
+            day = np.datetime64("2021-01-01") + int(rng.integers(300))
+            strength = LEVELS[colour] + np.sin(size) + 0.05 * rng.normal()
+            quality = "yes" if strength > 0.5 else "no"
+            writer.writerow([f"r{i}", colour, day, f"{size:.4f}", f"{strength:.4f}", quality])
+    return path
+
+
+def rows_of(path):
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def run_predict(folder, source, target):
+    predict([f"run={folder.path}", f"input={source}", f"output={target}"])
+    return rows_of(target)
+
+
+def test_texts_and_dates_end_to_end(train, table, tmp_path, capsys, caplog):
+    options = ["data=csv", f"data.path={table}", "data.id=name", "data.target=strength"]
+    options += ["data.inputs=[colour,when,size]", "approx=exact", "trainer.max_steps=30", *QUIET]
+    metrics, folder = train(*options)
+    assert metrics["test.rmse"] < 0.2  # a third of it without the colours
+    assert folder.read_config().facts.num_inputs == 5
+    new = tmp_path / "new.csv"
+    # other order, other columns, texts with commas among the names
+    new.write_text(
+        "size,name,when,colour,other\n"
+        + '1.0,"a, b",2021-03-04,red,x\n1.0,c,2021-03-04T12:00,green,y\n1.0,d,2021-03-04,violet,z\n'
+    )
+    found = run_predict(folder, new, tmp_path / "out.csv")
+    assert list(found[0]) == ["name", "mean", "std", "lower", "upper"]
+    assert [row["name"] for row in found] == ["a, b", "c", "d"]
+    assert float(found[0]["mean"]) == pytest.approx(np.sin(1.0), abs=0.4)
+    assert float(found[1]["mean"]) == pytest.approx(2.0 + np.sin(1.0), abs=0.4)
+    assert float(found[2]["std"]) > 2 * float(found[0]["std"])
+    assert "line 4, column 4 ('colour'): found 'violet'" in caplog.text
+    model = load(folder.path)
+    rows = [["red", "2021-03-04", 1.0], ["green", "2021-03-04T12:00", 1.0]]
+    by_hand = model.predict(rows)
+    np.testing.assert_allclose(by_hand.mean, [float(r["mean"]) for r in found[:2]], rtol=1e-8)
+    diagnose([f"run={folder.path}", f"points={new}"])
+    points = json.loads((folder.path / "diagnostics.json").read_text())["points"]
+    assert points["colour=green"] == pytest.approx([0.0, 1.0, -1.0 / 3.0])
+    new.write_text("size,when,colour\n1.0,2021-02-30,red\n")
+    with pytest.raises(SystemExit):
+        run_predict(folder, new, tmp_path / "out.csv")
+    told = capsys.readouterr().err
+    assert "line 2, column 2 ('when'): found '2021-02-30', expected a date" in told
+
+
+def test_text_classes_end_to_end(train, table, tmp_path):
+    options = ["data=csv", f"data.path={table}", "data.inputs=[colour,size]", "approx=svgp"]
+    options += ["approx.num_inducing=20", "likelihood=bernoulli", "trainer.max_steps=150", *QUIET]
+    metrics, folder = train(*options)
+    assert metrics["test.accuracy"] > 0.7
+    (tmp_path / "new.csv").write_text("colour,size\ngreen,1.5\nblue,1.5\n")
+    found = run_predict(folder, tmp_path / "new.csv", tmp_path / "out.csv")
+    assert list(found[0]) == ["label", "probability_no", "probability_yes"]
+    assert [row["label"] for row in found] == ["yes", "no"]
+    model = load(folder.path)
+    assert model.labels == ("no", "yes")
+    assert model.predict_classes([["green", 1.5]]).label.tolist() == ["yes"]
+
+
+def test_gaps_are_filled_at_prediction_as_in_training(train, table, tmp_path, capsys):
+    lines = table.read_text().splitlines()
+    head, *rows = (line.split(",") for line in lines)
+    for i in range(0, 90, 4):
+        rows[i][3] = ""
+    table.write_text("\n".join(",".join(row) for row in [head, *rows]) + "\n")
+    options = ["data=csv", f"data.path={table}", "data.target=strength", "approx=exact"]
+    options += ["data.inputs=[colour,size]", "trainer.max_steps=20", *QUIET]
+    with pytest.raises(DataError, match=r"line 2, column 4 \('size'\).*data.missing=drop or data"):
+        train(*options, folder="refused")
+    _, folder = train(*options, "data.missing=mean")
+    (tmp_path / "new.csv").write_text("colour,size\nred,\nred,1.5\n")
+    found = run_predict(folder, tmp_path / "new.csv", tmp_path / "out.csv")
+    rows = load(folder.path).predict([["red", None], ["red", 1.5]])
+    np.testing.assert_allclose([float(row["mean"]) for row in found], rows.mean, rtol=1e-8)
+    assert rows.mean[0] == pytest.approx((1 - np.cos(4.0)) / 4, abs=0.4)  # of sin(size)
+    _, folder = train(*options, "data.missing=drop", folder="dropped")
+    assert folder.read_config().facts.num_train < 70
+    assert "rows lack a value and are left out" in "".join(capsys.readouterr())
+    with pytest.raises(SystemExit):
+        run_predict(folder, tmp_path / "new.csv", tmp_path / "out.csv")
+    assert "line 2, column 2 ('size'): found an empty cell" in capsys.readouterr().err
+
+
+def test_a_foreign_description_of_the_columns_is_refused(train, table):
+    options = ["data=csv", f"data.path={table}", "data.target=strength", "approx=exact"]
+    _, folder = train(*options, "data.inputs=[colour,size]", "trainer.max_steps=2", *QUIET)
+    state = load_checkpoint(folder.checkpoint)
+    kept = state["coding"]["columns"]
+    for columns in (kept[:1], [{**kept[0], "kind": "eval"}, kept[1]], [3], None):
+        save_checkpoint(
+            folder.checkpoint, {**state, "coding": {**state["coding"], "columns": columns}}
+        )
+        with pytest.raises(CheckpointError, match=r"checkpoint.pt does not fit config.yaml"):
+            load(folder.path)
