@@ -10,6 +10,7 @@ from gpx.data.grid_values import GridSource, GridValues
 from gpx.data.images import MNIST, Digits, ImageFiles, ImageSource
 from gpx.data.labels import Task
 from gpx.data.mnist import MNISTParity
+from gpx.data.parquet_file import ParquetFile
 from gpx.data.prediction_input import read_inputs, read_rows, write_predictions, write_table
 from gpx.data.robot_arm import RobotArm
 from gpx.data.source import DataSource
@@ -37,6 +38,7 @@ __all__ = [
     "ImageSource",
     "MNISTParity",
     "NPZFile",
+    "ParquetFile",
     "RobotArm",
     "Standardiser",
     "Stream",

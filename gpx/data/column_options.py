@@ -11,7 +11,7 @@ import numpy as np
 from gpx.data.coding import CodedColumn, Coding, Missing, Unseen
 from gpx.data.column import UNSEEN, Column, column_of
 from gpx.data.frame import Frame
-from gpx.data.table import Floats, Table
+from gpx.data.table import Floats, Mask, Table
 from gpx.errors import ConfigError, DataError
 
 TARGET_HINT = (
@@ -86,13 +86,20 @@ class Rows:
     targets: Frame
 
 
-def table_of(rows: Rows, test: Rows | None, options: ColumnOptions, **about: Any) -> Table:
+def table_of(
+    rows: Rows,
+    test: Rows | None,
+    options: ColumnOptions,
+    test_masks: Mask | None = None,
+    **about: Any,
+) -> Table:
     """A table of columns of any kind.
 
     Args:
         rows: that are split, or trained on where there are others to test on.
         test: rows to test on, with the same columns.
         options: policies.
+        test_masks (n, k): which of ``rows`` are tested, where ``test`` is None.
         about: name, origin and checksums of the table.
 
     Raises:
@@ -110,12 +117,15 @@ def table_of(rows: Rows, test: Rows | None, options: ColumnOptions, **about: Any
         )
     parts = [_numbers(part, columns, targets, options) for part in (rows, test) if part is not None]
     x, y = (np.concatenate(each) for each in zip(*parts, strict=True))
-    is_test = np.repeat(np.arange(len(parts)), [len(part[1]) for part in parts]).astype(bool)
+    if test is not None:
+        test_masks = np.repeat([False, True], [len(part[1]) for part in parts])[:, None]
     whole = ~(np.isnan(x).any(axis=1) | np.isnan(y).any(axis=1))
     notes = ""
     if options.missing == "drop" and not whole.all():
         notes = f"{int((~whole).sum()):,} of {len(whole):,} rows lack a value and are left out"
-        x, y, is_test = x[whole], y[whole], is_test[whole]
+        x, y = x[whole], y[whole]
+        if test_masks is not None and len(test_masks) == len(whole):
+            test_masks = test_masks[whole]
     coding = options._coding(columns)
     needed = options.missing == "mean" or coding.identifier is not None or not coding.plain
     names = rows.targets.names
@@ -127,7 +137,7 @@ def table_of(rows: Rows, test: Rows | None, options: ColumnOptions, **about: Any
         target_names=names if several else (),
         class_names=targets[0].texts,
         coding=coding if needed else None,
-        test_masks=None if test is None else is_test[:, None],
+        test_masks=test_masks,
         notes=notes,
         **about,
     )

@@ -113,8 +113,11 @@ def frame_of(values: Any, names: Sequence[str], where: str) -> Frame:
     """
     columns = getattr(values, "columns", None)
     if columns is not None and not callable(columns):
-        made = tuple(plain_values(values[name], name) for name in names)
-        return Frame(tuple(names), made, where, places(where, names))
+        given = {str(name): name for name in columns}
+        if set(names) <= set(given):
+            made = tuple(plain_values(values[given[name]], name) for name in names)
+            return Frame(tuple(names), made, where, places(where, names))
+        values = np.asarray(values)
     if hasattr(values, "detach"):  # a tensor
         values = values.detach().cpu()
     numeric = getattr(getattr(values, "dtype", None), "kind", "O") in "biufM"
@@ -132,9 +135,9 @@ def require_columns(array: NDArray[Any], names: Sequence[str]) -> None:
         )
 
 
-def places(where: str, names: Sequence[str]) -> Callable[[int, int], str]:
-    """``Frame.place`` of rows that have no lines in a file."""
-    return lambda row, i: f"{where}, row {row + 1}, column {i + 1} ({names[i]!r})"
+def places(where: str, names: Sequence[str], row: str = "row") -> Callable[[int, int], str]:
+    """``Frame.place`` of rows that have no lines in a file; ``row`` is what they are called."""
+    return lambda number, i: f"{where}, {row} {number + 1}, column {i + 1} ({names[i]!r})"
 
 
 def plain_values(values: Any, name: str) -> Values:

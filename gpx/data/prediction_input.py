@@ -13,9 +13,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpx.atomic_file import atomic_file
 from gpx.data.coding import Coding
+from gpx.data.column import texts_of
 from gpx.data.delimited import Layout, existing_file, read_cells, read_columns, sniff
 from gpx.data.file import read_array
 from gpx.data.frame import Frame, array_frame, named_column, read_frame
+from gpx.data.parquet_file import parquet_frame, parquet_layout
 from gpx.data.table import Floats
 from gpx.errors import DataError, ShapeError
 
@@ -40,12 +42,22 @@ class NewRows(NamedTuple):
 def read_rows(path: str | Path, coding: Coding) -> NewRows:
     """Rows of new points, for columns of any kind; see ``read_inputs``.
 
-    A column of the name of ``coding.identifier`` is read as texts; it need not be there.
+    Parquet files are taken, too. A column of the name of ``coding.identifier`` is read as texts; it
+    need not be there.
 
     Raises:
         DataError: missing columns, ragged rows; what cells hold is judged by ``coding``.
     """
     found, names = existing_file(path), coding.names
+    if found.suffix == ".parquet":
+        packed = parquet_layout(found)
+        identifiers = None
+        if coding.identifier in packed.names:
+            own = parquet_frame(packed, [packed.names.index(coding.identifier)])
+            identifiers = texts_of(own.columns[0])
+        return NewRows(
+            parquet_frame(packed, _matched(packed, names, coding.identifier)), identifiers
+        )
     if found.suffix == ".npz" or (coding.plain and coding.identifier is None):
         return NewRows(array_frame(read_inputs(found, names), names, str(found)), None)
     layout = sniff(found)

@@ -91,10 +91,14 @@ def require_certifiable(config: DictConfig) -> None:
 
 
 def chosen_points(data: Dataset) -> Tensor:
-    """Up to CHOSEN test inputs, evenly spaced over the test rows; standardised, float64."""
-    total = data.test_x.shape[0]
+    """Up to CHOSEN test inputs, evenly spaced over the test rows; standardised, float64.
+
+    Training inputs where there are no test rows.
+    """
+    inputs = data.test_x if data.num_test else data.train_x
+    total = inputs.shape[0]
     rows = torch.linspace(0, total - 1, min(CHOSEN, total)).round().long()
-    return data.test_x[rows]
+    return inputs[rows]
 
 
 def certify_run(

@@ -31,7 +31,8 @@ A model of approx=direct as a C function that needs no library, with weights of 
 
 OPTIONS
   run=FOLDER      run folder of a finished run (what train.py wrote)
-  input=FILE      table of inputs: columns as in training, with or without a header line;
+  input=FILE      table of inputs (text, .npz or .parquet): columns as in training, with or without
+                  a header line;
                   with a header the order is free and other columns are ignored; the column of
                   data.id=, where the table has it, is written beside the predictions
   output=FILE     where to write; one row per input row: mean, standard deviation and

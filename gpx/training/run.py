@@ -95,7 +95,12 @@ class _Run:
         )
 
     def evaluate(self, predictive: Distribution | None = None) -> dict[str, float]:
-        """Test metrics of a prediction at the test inputs; by default of the model as it stands."""
+        """Test metrics of a prediction at the test inputs; by default of the model as it stands.
+
+        None where all rows are trained on.
+        """
+        if not self.data.num_test:
+            return {}
         if predictive is None:
             predictive = self.predictor().distribution(self.test[0])
         data = self.data
@@ -222,7 +227,7 @@ def _prepare(
     dtype = DTYPES[options.dtype]
     console = Console()
 
-    task = _likelihood_task(config)
+    task = likelihood_task(config)
     data = load_data(build(config, "data"), task=task)
     calibration: Recalibration | None = build(config, "calibration")
     kept: Tensor | None = None
@@ -246,6 +251,7 @@ def _prepare(
     console.say(
         f"data {data.name} split {data.split}: {num_train:,} training and "
         f"{data.test_x.shape[0]:,} test points, {num_inputs} inputs"
+        + ("" if data.num_test else "; trained on all rows, so there will be no test metrics")
         + ("" if kept is None else f"; {int(kept.sum()):,} training points are held out")
     )
     if data.notes:
@@ -315,7 +321,7 @@ def _two_values(targets: Tensor) -> bool:
     return bool(low < high) and bool(((targets == low) | (targets == high)).all())
 
 
-def _likelihood_task(config: DictConfig) -> Task:
+def likelihood_task(config: DictConfig) -> Task:
     """What kind of target the likelihood models, without building it (it may need the data)."""
     return getattr(target_of(config.likelihood, "likelihood"), "task", "regression")
 
@@ -386,7 +392,7 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
     """Posterior, metrics, figures; metrics.json last, since it marks a finished run."""
     data, model = state.data, state.model
     predictor = state.predictor()
-    raw = predictor.distribution(state.test[0])
+    raw = predictor.distribution(state.test[0]) if data.num_test else None
     calibrated = _calibrate(state, predictor)
     save_checkpoint(
         state.folder.checkpoint,
@@ -404,7 +410,7 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
         },
     )
     evidence = _final_evidence(state)
-    predictive = raw if state.calibration is None else state.calibration(raw)
+    predictive = raw if raw is None or state.calibration is None else state.calibration(raw)
     scores = state.evaluate(predictive)
     metrics: dict[str, Any] = {f"test.{k}": v for k, v in scores.items()}
     if state.calibration is not None:
@@ -421,15 +427,16 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
         "model.num_parameters": sum(p.numel() for p in model.parameters()),
         "data.name": data.name,
         "data.split": data.split,
+        "data.num_test": data.num_test,
         "memory.peak_mib": peak_memory_mib(state.device),
     }
     metrics |= {f"train.{name}": value for name, value in evidence.facts.items()}
     if data.sample is not None:
         metrics |= streaming_facts(data, state.train[0], state.options.batch_size, fit)
-    if "train.mnlp" in metrics:  # of models that can over-fit, which say so
+    if "train.mnlp" in metrics and data.num_test:  # of models that can over-fit, which say so
         metrics["test.mnlp_gap"] = metrics["test.mnlp"] - metrics["train.mnlp"]
     metrics |= {f"predict.{name}": value for name, value in predictor.posterior.facts().items()}
-    if state.options.baselines:
+    if state.options.baselines and data.num_test:
         for name, values in baselines(data.in_memory).items():
             metrics |= {f"baseline.{name}.{key}": value for key, value in values.items()}
     if state.options.certify:
@@ -438,7 +445,7 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
         write_report(report, state.folder)
         metrics |= {f"certificate.{name}": value for name, value in report.values().items()}
         state.console.say(report.sentence())
-    if state.options.figures:
+    if state.options.figures and predictive is not None:
         _draw(state, predictor, predictive, scores, fit.steps)
     state.folder.write_json(state.folder.metrics, metrics)
     for line in summary(metrics):

@@ -18,6 +18,7 @@ NAMES = sorted(path.stem for path in (FOLDER / "data").glob("*.yaml"))
 MANDATORY = {
     "csv": "path",
     "npz": "path",
+    "parquet": "path",
     "stream": "path",
     "uci": "name",
     "grid": "path",

@@ -125,3 +125,26 @@ def test_a_foreign_description_of_the_columns_is_refused(train, table):
         )
         with pytest.raises(CheckpointError, match=r"checkpoint.pt does not fit config.yaml"):
             load(folder.path)
+
+
+def test_all_rows_are_trained_on(train, table, tmp_path, capsys):
+    options = ["data=csv", f"data.path={table}", "data.inputs=[colour,size]", "approx=exact"]
+    options += ["data.target=strength", "data.test_fraction=0", "trainer.max_steps=4"]
+    metrics, folder = train(*options, "trainer.eval_every=2", "trainer.baselines=true")
+    assert (metrics["data.num_test"], folder.read_config().facts.num_train) == (0, 90)
+    assert not [name for name in metrics if name.startswith(("test.", "baseline."))]
+    said = "".join(capsys.readouterr())
+    assert "90 training and 0 test points, 4 inputs; trained on all rows, so there" in said
+    assert "no test metrics: all rows were trained on" in said
+    (tmp_path / "new.csv").write_text("colour,size\nred,1.5\n")
+    assert len(run_predict(folder, tmp_path / "new.csv", tmp_path / "out.csv")) == 1
+    diagnose([f"run={folder.path}"])
+    points = json.loads((folder.path / "diagnostics.json").read_text())["points"]
+    assert len(points["size"]) == 50
+
+
+def test_other_data_on_resume_is_one_sentence(command, tmp_path):
+    status, _, err = command("train.py", "resume=outputs/a", "data.path=b.csv")
+    assert status == 2
+    assert err.startswith("error: resume= goes on with the data of the run, not with data.path=b.c")
+    assert err.count("\n") == 1

@@ -61,6 +61,8 @@ class Stream(DataSource):
         ConfigError: numbers out of range.
     """
 
+    needs_test = True
+
     def __init__(
         self,
         path: str,
