@@ -86,6 +86,7 @@ class Coding:
             each category as these are from one another, which is said in the log; ``refuse``: an
             error.
         identifier: name of the column that tells rows apart and is no input; None: there is none.
+        noise: name of the column of known noise variances; None: there is none.
         max_categories: different texts that a column may have in training rows.
     """
 
@@ -93,6 +94,7 @@ class Coding:
     missing: Missing = "refuse"
     unseen: Unseen = "apart"
     identifier: str | None = None
+    noise: str | None = None
     max_categories: int = 100
 
     def __post_init__(self) -> None:
@@ -227,6 +229,7 @@ class Coding:
             "missing": self.missing,
             "unseen": self.unseen,
             "identifier": self.identifier,
+            "noise": self.noise,
             "columns": [
                 {
                     "name": coded.column.name,
@@ -260,7 +263,7 @@ class Coding:
             columns.append(
                 CodedColumn(Column(name, kind, texts, form), fill, kept["indicator"] is True)
             )
-        identifier = state["identifier"]
-        if not isinstance(identifier, (str, type(None))):
-            raise ValueError(f"identifier={identifier!r} is no name")
-        return cls(tuple(columns), state["missing"], state["unseen"], identifier)
+        names = state["identifier"], state["noise"]
+        if not all(isinstance(name, (str, type(None))) for name in names):
+            raise ValueError(f"{names} are no names of columns")
+        return cls(tuple(columns), state["missing"], state["unseen"], *names)

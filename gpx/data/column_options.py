@@ -29,6 +29,7 @@ class ColumnOptions:
         date_format: of dates that are not written as ISO 8601 has it, as ``datetime.strptime``
             takes it.
         identifier: column that names the rows; None: there is none.
+        noise: column of known noise variances; None: there is none.
     """
 
     missing: str = "refuse"
@@ -38,6 +39,7 @@ class ColumnOptions:
     date_format: str | None = None
     max_categories: int = 100
     identifier: str | None = None
+    noise: str | None = None
 
     def __post_init__(self) -> None:
         """Check the values; raises ConfigError."""
@@ -69,6 +71,7 @@ class ColumnOptions:
             cast(Missing, self.missing),
             cast(Unseen, self.unseen),
             self.identifier,
+            self.noise,
             self.max_categories,
         )
 
@@ -80,10 +83,14 @@ class Rows:
     Attributes:
         inputs: at least one column.
         targets: one column or several.
+        noise, weights: one column: known noise variances of the target, and how many rows each one
+            stands for; None: there are none.
     """
 
     inputs: Frame
     targets: Frame
+    noise: Frame | None = None
+    weights: Frame | None = None
 
 
 def table_of(
@@ -116,18 +123,20 @@ def table_of(
             f"{rows.targets.place(0, 0)}: the target holds dates, expected numbers or classes"
         )
     parts = [_numbers(part, columns, targets, options) for part in (rows, test) if part is not None]
-    x, y = (np.concatenate(each) for each in zip(*parts, strict=True))
+    x, y, noise, weights = (np.concatenate(each) for each in zip(*parts, strict=True))
     if test is not None:
         test_masks = np.repeat([False, True], [len(part[1]) for part in parts])[:, None]
-    whole = ~(np.isnan(x).any(axis=1) | np.isnan(y).any(axis=1))
+    lacking = np.column_stack([x, y, noise, weights])
+    whole = ~np.isnan(lacking).any(axis=1)
     notes = ""
     if options.missing == "drop" and not whole.all():
         notes = f"{int((~whole).sum()):,} of {len(whole):,} rows lack a value and are left out"
-        x, y = x[whole], y[whole]
+        x, y, noise, weights = x[whole], y[whole], noise[whole], weights[whole]
         if test_masks is not None and len(test_masks) == len(whole):
             test_masks = test_masks[whole]
     coding = options._coding(columns)
-    needed = options.missing == "mean" or coding.identifier is not None or not coding.plain
+    carried = coding.identifier is not None or coding.noise is not None
+    needed = options.missing == "mean" or carried or not coding.plain
     names = rows.targets.names
     return Table(
         x=np.ascontiguousarray(x),
@@ -138,6 +147,8 @@ def table_of(
         class_names=targets[0].texts,
         coding=coding if needed else None,
         test_masks=test_masks,
+        noise=noise[:, 0] if noise.size else None,
+        weights=weights[:, 0] if weights.size else None,
         notes=notes,
         **about,
     )
@@ -145,8 +156,8 @@ def table_of(
 
 def _numbers(
     rows: Rows, columns: Sequence[Column], targets: Sequence[Column], options: ColumnOptions
-) -> tuple[Floats, Floats]:
-    """Inputs (n, d) and targets (n, p), NaN where values are missing and may be."""
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Inputs (n, d), targets (n, p), noise and weights (n, 0 or 1); NaN: no value."""
     allowed = options.missing != "refuse"
     x = [
         column.numbers(rows.inputs.columns[i], rows.inputs.placed(i), allowed)
@@ -163,4 +174,40 @@ def _numbers(
             f"{frame.place(row, 0)}: found the class {frame.columns[0][row]!r}, which no training "
             "row has; remove such rows from the test set"
         )
-    return np.column_stack(x) if x else np.empty((len(frame), 0)), np.column_stack(y)
+    none = np.empty((len(frame), 0))
+    dropped = options.missing == "drop"
+    noise = none if rows.noise is None else noise_variances(rows.noise, dropped)[:, None]
+    weights = none if rows.weights is None else _weights(rows.weights, dropped)[:, None]
+    return np.column_stack(x) if x else none, np.column_stack(y), noise, weights
+
+
+def noise_variances(frame: Frame, missing: bool = False) -> Floats:
+    """The only column of a frame as variances (n,).
+
+    Args:
+        frame: of one column.
+        missing: whether values may be missing; they become NaN.
+
+    Raises:
+        DataError: no numbers, or a negative one.
+    """
+    place = frame.placed(0)
+    found = Column(frame.names[0]).numbers(frame.columns[0], place, missing, TARGET_HINT)
+    if (found < 0.0).any():
+        row = int((found < 0.0).argmax())
+        raise DataError(
+            f"{place(row)}: found {found[row]:g}, expected a noise variance (0 or more, in the "
+            "squared unit of the target)"
+        )
+    return found
+
+
+def _weights(frame: Frame, missing: bool) -> Floats:
+    place = frame.placed(0)
+    found = Column(frame.names[0]).numbers(frame.columns[0], place, missing, TARGET_HINT)
+    if (found <= 0.0).any():
+        row = int((found <= 0.0).argmax())
+        raise DataError(
+            f"{place(row)}: found {found[row]:g}, expected a weight above 0; remove the row"
+        )
+    return found

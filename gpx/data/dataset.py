@@ -14,8 +14,11 @@ from torch import Tensor
 
 from gpx.data.coding import Coding
 from gpx.data.labels import Label, Task, encode_targets
-from gpx.data.source import DataSource
+from gpx.data.source import DataSource, Rows
 from gpx.data.standardiser import Standardiser
+from gpx.data.table import Table
+from gpx.errors import DataError
+from gpx.likelihoods.row_noise import RowNoise
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +44,8 @@ class Dataset:
             ``gpx.lazy_rows.LazyRows``, rows of files; None where they are tensors.
         facts: plain values for the record of a run.
         coding: how the inputs are made of the columns of a table; None: they are its columns.
+        train_noise, test_noise: what is known of the noise of each row, standardised; None:
+            nothing.
     """
 
     name: str
@@ -60,6 +65,8 @@ class Dataset:
     sample: tuple[Tensor, Tensor] | None = None
     facts: Mapping[str, int | float] = field(default_factory=dict)
     coding: Coding | None = None
+    train_noise: RowNoise | None = None
+    test_noise: RowNoise | None = None
 
     @property
     def in_memory(self) -> Dataset:
@@ -163,9 +170,32 @@ def load(source: DataSource, *, task: Task) -> Dataset:
         target_name=table.target_name,
         labels=labels,
         coding=coding,
+        train_noise=_row_noise(table, train, scaler, task),
+        test_noise=_row_noise(table, test, scaler, task),
         notes=table.notes,
         checksums=dict(table.checksums),
         target_names=table.target_names,
+    )
+
+
+def _row_noise(table: Table, rows: Rows, scaler: Standardiser, task: Task) -> RowNoise | None:
+    """What is known of the noise of some rows, in standardised units.
+
+    Raises:
+        DataError: the targets are not one real number.
+    """
+    if table.noise is None and table.weights is None:
+        return None
+    if task != "regression" or table.target_names:
+        raise DataError(
+            f"{table.where}: noise= and weights= are about the Gaussian noise of one number, which "
+            "this target is not; leave them out"
+        )
+    ones = np.ones(len(rows))
+    known = 0.0 * ones if table.noise is None else table.noise[rows]
+    relative = ones if table.weights is None else 1.0 / table.weights[rows]
+    return RowNoise(
+        torch.from_numpy(known) / scaler.target_scale.square(), torch.from_numpy(relative)
     )
 
 

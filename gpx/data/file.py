@@ -61,6 +61,8 @@ class NPZFile(DataSource):
         target_names: of the p > 1 columns of y; None calls them y1, y2, ...
         split, test_fraction, root, split_seed: as for every source; a relative ``path`` is looked
             for in ``root`` when that is given.
+        noise, weights: names of arrays (n,): known noise variances of the targets, and how many
+            rows each one stands for; as for ``TableFile``.
         missing, categories, dates, date_format, unseen, max_categories: as for ``TableFile``, with
             columns by name; NaN, NaT and empty texts are missing values.
     """
@@ -84,6 +86,8 @@ class NPZFile(DataSource):
         date_format: str | None = None,
         unseen: str = "apart",
         max_categories: int = 100,
+        noise: str | None = None,
+        weights: str | None = None,
     ) -> None:
         super().__init__(split, test_fraction, root, split_seed)
         self.path = path
@@ -92,6 +96,7 @@ class NPZFile(DataSource):
         self.test = test
         self.input_names = None if input_names is None else tuple(map(str, input_names))
         self.target_name = target_name
+        self.noise, self.weights = noise, weights
         self.target_names = None if target_names is None else tuple(map(str, target_names))
         self.options = ColumnOptions(
             missing,
@@ -100,6 +105,7 @@ class NPZFile(DataSource):
             None if dates == AUTO else tuple(map(str, as_list(dates))),
             date_format,
             max_categories,
+            noise=noise,
         )
 
     def table(self) -> Table:
@@ -116,7 +122,14 @@ class NPZFile(DataSource):
             "origin": str(path),
             "checksums": {path.name: sha256(path)},
         }
-        if not isinstance(inputs, Frame) and not isinstance(targets, Frame) and self.options.plain:
+        rows = len(targets) if isinstance(targets, Frame) or targets.ndim else 0
+        further = {
+            name: self._of_rows(path, array, rows, name)
+            for name, array in (("noise", self.noise), ("weights", self.weights))
+            if array is not None
+        }
+        framed = isinstance(inputs, Frame) or isinstance(targets, Frame)
+        if not framed and not further and self.options.plain:
             return Table(
                 x=np.ascontiguousarray(inputs),
                 y=np.ascontiguousarray(targets),
@@ -142,7 +155,16 @@ class NPZFile(DataSource):
             )
         for name in (*(self.options.categories or ()), *(self.options.dates or ())):
             named_column((*inputs.names, *targets.names), name, str(path))
-        return table_of(Rows(inputs, targets), None, self.options, **about)
+        return table_of(Rows(inputs, targets, **further), None, self.options, **about)
+
+    def _of_rows(self, path: Path, name: str, rows: int, option: str) -> Frame:
+        """An array with a number for each row."""
+        values = read_array(path, name, option)
+        if values.shape != (rows,):
+            raise DataError(
+                f"{path}: array {name!r} of {option}= has shape {values.shape}, expected ({rows},)"
+            )
+        return Frame((name,), (values,), str(path), places(str(path), (name,), "data row"))
 
     def _inputs(self, path: Path) -> Floats | Frame:
         if isinstance(self.x, str):

@@ -14,7 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 from gpx.atomic_file import atomic_file
 from gpx.data.coding import Coding
 from gpx.data.column import texts_of
-from gpx.data.delimited import Layout, existing_file, read_cells, read_columns, sniff
+from gpx.data.column_options import noise_variances
+from gpx.data.delimited import Layout, existing_file, read_columns, sniff
 from gpx.data.file import read_array
 from gpx.data.frame import Frame, array_frame, named_column, read_frame
 from gpx.data.parquet_file import parquet_frame, parquet_layout
@@ -33,39 +34,42 @@ class NewRows(NamedTuple):
     Attributes:
         frame: the columns of training, in their order.
         identifiers: texts (n,) that name the rows; None where the table has none.
+        noise (n,): known noise variances, in the squared unit of the target; None where the table
+            has none.
     """
 
     frame: Frame
-    identifiers: list[str] | None
+    identifiers: list[str] | None = None
+    noise: Floats | None = None
 
 
 def read_rows(path: str | Path, coding: Coding) -> NewRows:
     """Rows of new points, for columns of any kind; see ``read_inputs``.
 
-    Parquet files are taken, too. A column of the name of ``coding.identifier`` is read as texts; it
-    need not be there.
+    Parquet files are taken, too. A column of the name of ``coding.identifier`` is read as texts
+    and one of that of ``coding.noise`` as variances; they need not be there.
 
     Raises:
         DataError: missing columns, ragged rows; what cells hold is judged by ``coding``.
     """
     found, names = existing_file(path), coding.names
-    if found.suffix == ".parquet":
-        packed = parquet_layout(found)
-        identifiers = None
-        if coding.identifier in packed.names:
-            own = parquet_frame(packed, [packed.names.index(coding.identifier)])
-            identifiers = texts_of(own.columns[0])
-        return NewRows(
-            parquet_frame(packed, _matched(packed, names, coding.identifier)), identifiers
-        )
-    if found.suffix == ".npz" or (coding.plain and coding.identifier is None):
-        return NewRows(array_frame(read_inputs(found, names), names, str(found)), None)
-    layout = sniff(found)
-    identifiers = None
-    if coding.identifier in layout.names and layout.header_line:
-        place = layout.names.index(coding.identifier)
-        identifiers = read_cells(layout, [place])[1][0]
-    return NewRows(read_frame(layout, _matched(layout, names, coding.identifier)), identifiers)
+    others = [name for name in (coding.identifier, coding.noise) if name is not None]
+    if found.suffix == ".npz" or (found.suffix != ".parquet" and coding.plain and not others):
+        return NewRows(array_frame(read_inputs(found, names), names, str(found)))
+    packed = found.suffix == ".parquet"
+    layout = parquet_layout(found) if packed else sniff(found)
+
+    def frame(columns: Sequence[int], texts: bool = False) -> Frame:
+        return parquet_frame(layout, columns) if packed else read_frame(layout, columns, texts)
+
+    there = layout.names if layout.header_line else ()
+    identifiers = noise = None
+    if coding.identifier in there:
+        own = frame([layout.names.index(coding.identifier)], texts=True)
+        identifiers = texts_of(own.columns[0])
+    if coding.noise in there:
+        noise = noise_variances(frame([layout.names.index(coding.noise)]))
+    return NewRows(frame(_matched(layout, names, others)), identifiers, noise)
 
 
 def read_inputs(path: str | Path, input_names: Sequence[str]) -> Floats:
@@ -92,8 +96,8 @@ def read_inputs(path: str | Path, input_names: Sequence[str]) -> Floats:
     return read_columns(layout, _matched(layout, input_names))
 
 
-def _matched(layout: Layout, names: Sequence[str], other: str | None = None) -> list[int]:
-    """Where a file has the columns of training; ``other`` is used, too."""
+def _matched(layout: Layout, names: Sequence[str], others: Sequence[str] = ()) -> list[int]:
+    """Where a file has the columns of training; ``others`` are used, too."""
     if not layout.header_line:
         if layout.width != len(names):
             raise DataError(
@@ -103,7 +107,9 @@ def _matched(layout: Layout, names: Sequence[str], other: str | None = None) -> 
         return list(range(layout.width))
     why = ", which the model was trained on"
     columns = [named_column(layout.names, name, str(layout.path), why) for name in names]
-    ignored = [name for i, name in enumerate(layout.names) if i not in columns and name != other]
+    ignored = [
+        name for i, name in enumerate(layout.names) if i not in columns and name not in others
+    ]
     if ignored:
         logger.info("%s: columns not used in training, ignored: %s", layout.path, _listed(ignored))
     return columns

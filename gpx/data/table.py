@@ -36,6 +36,8 @@ class Table:
         target_names: for several outputs, p different names; otherwise empty.
         class_names: of a target of texts, each of them, ascending: y holds their numbers from 0.
             Otherwise empty.
+        noise (n,): known variance of the noise of each target, in its squared unit; None: unknown.
+        weights (n,): how many rows each one stands for; None: one.
         coding: how inputs are made of the columns of x, not fitted yet: x then has numbers of
             categories, days, and NaN where a value is missing. None: the columns are the inputs.
         test_masks (n, k): column s marks the test rows of split s; None where none are published.
@@ -64,6 +66,8 @@ class Table:
     target_names: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
     coding: Coding | None = None
+    noise: Floats | None = None
+    weights: Floats | None = None
 
     def __post_init__(self) -> None:
         outputs = self.y.shape[1:]  # (n, 1) would broadcast against (n,) to n x n

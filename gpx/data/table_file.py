@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -44,6 +44,10 @@ class TableFile(DataSource):
         max_categories: different texts that a column may have in training rows.
         id: name or number of a column that names the rows: no input, and carried through to
             predictions.
+        noise: column of the variance of each target's noise, in its squared unit, where that is
+            known (0: none beyond what is learned for all rows). ``ExactGP`` takes it.
+        weights: column of how many rows each one stands for: its noise variance is the learned one
+            over that. ``ExactGP`` takes it.
 
     Raises:
         ConfigError: options that are none or contradict each other.
@@ -67,6 +71,8 @@ class TableFile(DataSource):
         unseen: str = "apart",
         max_categories: int = 100,
         id: Column | None = None,
+        noise: Column | None = None,
+        weights: Column | None = None,
     ) -> None:
         super().__init__(split, test_fraction, root, split_seed)
         self.path = path
@@ -78,7 +84,7 @@ class TableFile(DataSource):
             raise ConfigError(f"split={split}: test_path= gives the test rows, there is one split")
         self.categories = None if categories == AUTO else as_list(categories)
         self.dates = None if dates == AUTO else as_list(dates)
-        self.id = id
+        self.id, self.noise, self.weights = id, noise, weights
         self.options = ColumnOptions(
             missing=missing, unseen=unseen, date_format=date_format, max_categories=max_categories
         )
@@ -106,9 +112,14 @@ class TableFile(DataSource):
         if not self.targets:
             raise DataError(f"{layout.path}: target=[] names no column, expected one")
         targets = [find_column(layout, c) for c in self.targets]
-        identifier = None if self.id is None else find_column(layout, self.id)
+        others = {
+            name: find_column(layout, column)
+            for name, column in (("id", self.id), ("noise", self.noise), ("weights", self.weights))
+            if column is not None
+        }
         if self.inputs is None:
-            inputs = [i for i in range(layout.width) if i not in (*targets, identifier)]
+            taken = (*targets, *others.values())
+            inputs = [i for i in range(layout.width) if i not in taken]
         else:
             inputs = [find_column(layout, c) for c in self.inputs]
         asked = [*inputs, *targets]
@@ -118,21 +129,25 @@ class TableFile(DataSource):
                     f"{layout.path}: {layout.column(i)} is asked for twice among "
                     "inputs= and target=, expected different columns"
                 )
-        if identifier in asked:
-            raise DataError(
-                f"{layout.path}: {layout.column(asked[asked.index(identifier)])} is id= and among "
-                "inputs= or target=, expected different columns"
-            )
-        options = self._options(layout, identifier)
+        for name, place in others.items():
+            if place in asked or list(others.values()).count(place) > 1:
+                raise DataError(
+                    f"{layout.path}: {layout.column(place)} is {name}= and something else too, "
+                    "expected different columns"
+                )
+        options = self._options(layout, others)
         names = tuple(layout.names[i] for i in targets)
         if not layout.header_line:
             names = numbered_names(len(targets), "y") if len(targets) > 1 else ("y",)
-        files, rows = [layout.path], [self._rows(layout, inputs, targets, options, names)]
+        files = [layout.path]
+        rows = [self._rows(layout, inputs, targets, others, options, names)]
         if self.test_path is not None:
             other = self.layout(under(self.root, self.test_path))
-            columns = self._same_columns(layout, other, [*inputs, *targets])
-            split = len(inputs)
-            rows.append(self._rows(other, columns[:split], columns[split:], options, names))
+            where = self._same_columns(layout, other, [*inputs, *targets, *others.values()])
+            split = len(inputs), len(inputs) + len(targets)
+            last = dict(zip(others, where[split[1] :], strict=True))
+            own = where[: split[0]], where[split[0] : split[1]]
+            rows.append(self._rows(other, *own, last, options, names))
             files.append(other.path)
         return table_of(
             rows[0],
@@ -143,7 +158,7 @@ class TableFile(DataSource):
             checksums={file.name: sha256(file) for file in files},
         )
 
-    def _options(self, layout: Layout, identifier: int | None) -> ColumnOptions:
+    def _options(self, layout: Layout, others: Mapping[str, int]) -> ColumnOptions:
         """The policies with columns by the names they have in the file."""
 
         def named(columns: list[Column] | None) -> tuple[str, ...] | None:
@@ -158,7 +173,8 @@ class TableFile(DataSource):
             named(self.dates),
             self.options.date_format,
             self.options.max_categories,
-            None if identifier is None else layout.names[identifier],
+            layout.names[others["id"]] if "id" in others else None,
+            layout.names[others["noise"]] if "noise" in others else None,
         )
 
     def _rows(
@@ -166,14 +182,23 @@ class TableFile(DataSource):
         layout: Layout,
         inputs: Sequence[int],
         targets: Sequence[int],
+        others: Mapping[str, int],
         options: ColumnOptions,
         target_names: tuple[str, ...],
     ) -> Rows:
+        known = [others[name] for name in ("noise", "weights") if name in others]
         texts = bool(options.categories or options.dates)
-        frame = self.frame(layout, [*inputs, *targets], texts)
-        split = range(len(inputs)), range(len(inputs), len(inputs) + len(targets))
-        rows = Rows(frame.select(split[0]), frame.select(split[1]).renamed(target_names))
-        return rows
+        frame = self.frame(layout, [*inputs, *targets, *known], texts)
+        d, p = len(inputs), len(targets)
+        further = {
+            name: frame.select([d + p + place])
+            for place, name in enumerate(n for n in ("noise", "weights") if n in others)
+        }
+        return Rows(
+            frame.select(range(d)),
+            frame.select(range(d, d + p)).renamed(target_names),
+            **further,
+        )
 
     def _same_columns(self, layout: Layout, other: Layout, columns: list[int]) -> list[int]:
         """Where another file has the columns of the first: by name, or by number without names."""

@@ -117,6 +117,11 @@ def certify_run(
         ConfigError, DataError, NotPositiveDefinite: see ``gpx.diagnostics.certificate.certify``.
     """
     require_certifiable(config)
+    if data.train_noise is not None:
+        raise ConfigError(
+            "a run with a noise variance or weight for every row (data.noise=, data.weights=) "
+            "cannot be certified: certificates take one noise variance for all rows"
+        )
     began = time.perf_counter()
     reference = next(iter(predictor.posterior.buffers()))
     x, y, points = (

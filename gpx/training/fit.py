@@ -30,6 +30,7 @@ DATA = "arrays.npz"
 
 TAKEN = (
     *("data", "data.path", "data.root", "data.x", "data.y", "data.test"),
+    *("data.noise", "data.weights"),
     *("data.input_names", "data.target_name", "data.target_names", "resume"),
 )
 """Options that say where data come from."""
@@ -65,6 +66,8 @@ def fit(
     y: ArrayLike,
     *options: str,
     test: tuple[ArrayLike, ArrayLike] | None = None,
+    noise: ArrayLike | None = None,
+    weights: ArrayLike | None = None,
     folder: str | Path | None = None,
 ) -> Fitted:
     """Train a model on arrays.
@@ -87,7 +90,11 @@ def fit(
         options: as on the command line, ``group=choice`` or ``name=value``; of one that is given
             twice the last holds.
         test: inputs and targets that metrics are computed on. None: a tenth of the rows is held
-            out for that (``data.split``, ``data.test_fraction``) and the model does not see it.
+            out for that (``data.split``, ``data.test_fraction``; 0: none) and the model does not
+            see it.
+        noise (n,): known variances of the noise of y, in its squared unit, beside the one that is
+            learned for all rows; weights (n,): how many rows each one stands for. ``approx=exact``
+            takes them; rows of ``test=`` have no known noise and weight one.
         folder: run folder, new or empty; None: a new one in ``outputs``.
 
     The global random states of torch, NumPy and Python are left as they were found.
@@ -104,6 +111,15 @@ def fit(
     """
     names = _column_names(x, "inputs")
     arrays = _arrays(x, y, names)
+    of_rows = {"noise": (noise, 0.0), "weights": (weights, 1.0)}
+    of_rows = {name: given for name, given in of_rows.items() if given[0] is not None}
+    for name, (values, _) in of_rows.items():
+        arrays[name] = real_array(values, name)
+        if arrays[name].shape != arrays["y"].shape[:1]:
+            raise ShapeError(
+                f"{name}= has shape {arrays[name].shape}, expected {arrays['y'].shape[:1]}: one "
+                "number for each row"
+            )
     target_names = _column_names(y, "targets") if arrays["y"].ndim == 2 else None
     target_name = _series_name(y) if arrays["y"].ndim == 1 else None
     if test is not None:
@@ -120,6 +136,8 @@ def fit(
         ):
             if ours != theirs:
                 raise ShapeError(f"test {what} have {theirs} columns, training {what} {ours}")
+        for name, (_, neutral) in of_rows.items():
+            more[name] = np.full(len(more["y"]), neutral)
         is_test = np.repeat([False, True], [len(arrays["y"]), len(more["y"])])
         arrays = {name: np.concatenate([arrays[name], more[name]]) for name in arrays}
         arrays["test"] = is_test
@@ -146,8 +164,10 @@ def fit(
         real_array(y, TARGETS)  # refuses texts
     config.data.path = str(path)
     if "x" not in arrays:
-        config.data.x = [name for name in arrays if name not in ("y", "test")]
+        config.data.x = _columns_in(arrays)
         names = numbered_names(len(config.data.x)) if names is None else names
+    config.data.noise = "noise" if "noise" in arrays else None
+    config.data.weights = "weights" if "weights" in arrays else None
     config.data.input_names = None if names is None else [_as_text(name) for name in names]
     config.data.target_name = None if target_name is None else _as_text(target_name)
     config.data.target_names = (
@@ -305,4 +325,9 @@ def _width(arrays: dict[str, NDArray[Any]], name: str) -> int:
     """Columns of the inputs or of the targets."""
     if name in arrays:
         return (*arrays[name].shape, 1)[1]
-    return len([each for each in arrays if each not in ("y", "test")])
+    return len(_columns_in(arrays))
+
+
+def _columns_in(arrays: dict[str, NDArray[Any]]) -> list[str]:
+    """Names of the arrays that are columns of the inputs."""
+    return [name for name in arrays if name not in ("y", "test", "noise", "weights")]

@@ -34,7 +34,8 @@ OPTIONS
   input=FILE      table of inputs (text, .npz or .parquet): columns as in training, with or without
                   a header line;
                   with a header the order is free and other columns are ignored; the column of
-                  data.id=, where the table has it, is written beside the predictions
+                  data.id=, where the table has it, is written beside the predictions, and that of
+                  data.noise= adds to their variance
   output=FILE     where to write; one row per input row: mean, standard deviation and
                   95 % interval of the target (of each, where there are several), in the
                   data's own units; for classes the most probable label and the probability
@@ -90,7 +91,7 @@ def _write_predictions(output: Path, predictor: Predictor, rows: NewRows) -> Non
     if predictor.coding is not None and rows.identifiers is not None:
         before[str(predictor.coding.identifier)] = rows.identifiers
     if not predictor.labels:
-        predicted = predictor.predict(rows.frame)
+        predicted = predictor.predict(rows.frame, rows.noise)
         write_predictions(output, *predicted, predictor.target_names, before)
         return
     label, probability = predictor.predict_classes(rows.frame)

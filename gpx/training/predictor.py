@@ -19,8 +19,9 @@ from gpx.data.coding import Coding
 from gpx.data.frame import Frame, frame_of, require_columns
 from gpx.data.labels import Label
 from gpx.data.table import numbered_names
-from gpx.errors import CheckpointError, ConfigError, DataError
-from gpx.likelihoods import Likelihood, target_marginals
+from gpx.errors import CheckpointError, ConfigError, DataError, ShapeError
+from gpx.likelihoods import Gaussian, Likelihood, target_marginals
+from gpx.likelihoods.row_noise import RowNoise
 from gpx.linalg import available_memory, budget_in_bytes
 from gpx.models import Posterior
 from gpx.training.arrays import column_names, columns_by_name, real_array
@@ -105,22 +106,39 @@ class Predictor:
         """Names of the columns that it predicts from: those of the table it was trained on."""
         return self.input_names if self.coding is None else self.coding.names
 
-    def distribution(self, x: Tensor) -> torch.distributions.Distribution:
-        """Predictive distribution of standardised y at standardised inputs (n, d)."""
+    def distribution(
+        self, x: Tensor, noise: RowNoise | None = None
+    ) -> torch.distributions.Distribution:
+        """Predictive distribution of standardised y at standardised inputs (n, d).
+
+        Args:
+            noise: what is known of the noise of each row, standardised.
+
+        Raises:
+            ConfigError: known noise under another likelihood than a Gaussian.
+        """
         with torch.no_grad():
-            found = self.posterior.predictive(x, self.likelihood)
+            if noise is None:
+                found = self.posterior.predictive(x, self.likelihood)
+            elif isinstance(self.likelihood, Gaussian):
+                of_rows = self.posterior.predict(x)
+                found = noise.predictive(*of_rows, self.likelihood.noise_variance)
+            else:
+                raise ConfigError("known noise adds to that of likelihood=Gaussian() only")
             return found if self.calibration is None else self.calibration(found)
 
-    def predict(self, inputs: ArrayLike | Frame) -> Prediction:
+    def predict(self, inputs: ArrayLike | Frame, noise: ArrayLike | None = None) -> Prediction:
         """Mean, standard deviation and 95 % interval of y in the data's own units.
 
         Args:
             inputs (n, d): in the data's own units, columns as in training; (d,) is one row. Columns
                 of a data frame are taken by name, whatever their order, and others are ignored,
                 where training knew names. Columns of texts and dates hold these.
+            noise (n,): known variances of the noise of each row beside that which was learned, in
+                the squared unit of the target; None: none.
 
         Raises:
-            ShapeError: the number of columns differs from training.
+            ShapeError: the number of columns differs from training, or that of variances from rows.
             DTypeError, DataError: not real numbers, not finite, or a column that is missing.
             ConfigError: the target is a class; see ``predict_classes``.
         """
@@ -128,7 +146,17 @@ class Predictor:
             raise ConfigError(
                 f"{self.target_name} is a class, which has no mean: call predict_classes"
             )
-        distribution = target_marginals(self.distribution(self._standardised(inputs)))
+        x, of_rows = self._standardised(inputs), None
+        if noise is not None:
+            known = torch.from_numpy(real_array(noise, "noise variances"))
+            if known.shape != x.shape[:1] or not bool((known >= 0.0).all()):
+                raise ShapeError(
+                    f"noise must be {len(x)} variances, none of them negative, got an array of "
+                    f"shape {tuple(known.shape)}"
+                )
+            known = known / self.scaler.target_scale.square()
+            of_rows = RowNoise(known, torch.ones_like(known)).like(x)
+        distribution = target_marginals(self.distribution(x, of_rows))
         lower, upper = central_interval(distribution, 0.95)
         mean = self.scaler.original_mean(distribution.mean.double().cpu())
         std = self.scaler.original_std(distribution.stddev.double().cpu())

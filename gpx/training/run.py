@@ -102,7 +102,7 @@ class _Run:
         if not self.data.num_test:
             return {}
         if predictive is None:
-            predictive = self.predictor().distribution(self.test[0])
+            predictive = self.predictor().distribution(self.test[0], self.data.test_noise)
         data = self.data
         return evaluate(
             data.task,
@@ -230,6 +230,8 @@ def _prepare(
     task = likelihood_task(config)
     data = load_data(build(config, "data"), task=task)
     calibration: Recalibration | None = build(config, "calibration")
+    if data.train_noise is not None:
+        _require_known_noise(options, calibration)
     kept: Tensor | None = None
     if calibration is not None:
         calibration.require_task(data.task)
@@ -293,6 +295,8 @@ def _prepare(
             OmegaConf.select(config, holder)[name] = value
         told = with_option_names(reason, config, CONFIGS)
         console.say(f"approx.{option}={value}: {told}")
+    if data.train_noise is not None:
+        model.know_noise(data.train_noise.like(train[1]))
     held_out = None
     if calibration is not None and kept is not None:
         calibration.to(device)
@@ -314,6 +318,17 @@ def _prepare(
         calibration,
         held_out,
     )
+
+
+def _require_known_noise(options: TrainerConfig, calibration: Recalibration | None) -> None:
+    """Raise ConfigError where a part of the run has no use for noise that is known by row."""
+    certify = "trainer.certify=true"
+    for asked, name in ((calibration is not None, "calibration="), (options.certify, certify)):
+        if asked:
+            raise ConfigError(
+                f"{name} takes one noise variance for all rows, and data.noise= or data.weights= "
+                "give each row its own: leave one of them out"
+            )
 
 
 def _two_values(targets: Tensor) -> bool:
@@ -392,7 +407,8 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
     """Posterior, metrics, figures; metrics.json last, since it marks a finished run."""
     data, model = state.data, state.model
     predictor = state.predictor()
-    raw = predictor.distribution(state.test[0]) if data.num_test else None
+    tested = data.num_test > 0
+    raw = predictor.distribution(state.test[0], data.test_noise) if tested else None
     calibrated = _calibrate(state, predictor)
     save_checkpoint(
         state.folder.checkpoint,

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from gpx.errors import CheckpointError, DataError
+from gpx.errors import CheckpointError, ConfigError, DataError
 from gpx.training import load
 from gpx.training.checkpoint import load_checkpoint, save_checkpoint
 from gpx.training.diagnose_command import main as diagnose
@@ -148,3 +148,70 @@ def test_other_data_on_resume_is_one_sentence(command, tmp_path):
     assert status == 2
     assert err.startswith("error: resume= goes on with the data of the run, not with data.path=b.c")
     assert err.count("\n") == 1
+
+
+@pytest.fixture
+def noisy(tmp_path):
+    """Path of a table of 100 rows a, v, y: noise of variance 0.01 + v; v is 0 or 4."""
+    rng = np.random.default_rng(1)
+    a = rng.uniform(-3, 3, 100)
+    v = np.where(rng.uniform(size=100) < 0.5, 0.0, 4.0)
+    y = 5 * np.sin(a) + np.sqrt(0.01 + v) * rng.normal(size=100)
+    path = tmp_path / "noisy.csv"
+    rows = "".join(f"{p},{q},{r}\n" for p, q, r in zip(a, v, y, strict=True))
+    path.write_text("a,v,y\n" + rows)
+    return path
+
+
+def test_known_noise_by_row(train, noisy, tmp_path, capsys):
+    options = ["data=csv", f"data.path={noisy}", "approx=exact", "trainer.max_steps=40", *QUIET]
+    plain, _ = train(*options, "data.inputs=[a]", folder="plain")
+    metrics, folder = train(*options, "data.noise=v")
+    assert metrics["test.mnlp"] < plain["test.mnlp"] - 0.3
+    assert 0.05 < load(folder.path).likelihood.noise_variance.sqrt() * 4 < 0.25
+    (tmp_path / "new.csv").write_text("v,a\n0,1\n4,1\n")
+    found = run_predict(folder, tmp_path / "new.csv", tmp_path / "out.csv")
+    low, high = (float(row["std"]) for row in found)
+    assert high**2 == pytest.approx(low**2 + 4.0, rel=1e-6)
+    (tmp_path / "new.csv").write_text("a\n1\n")
+    without = run_predict(folder, tmp_path / "new.csv", tmp_path / "out.csv")
+    assert float(without[0]["std"]) == pytest.approx(low, rel=1e-6)
+    law = load(folder.path).predict([[1.0]], noise=[4.0])
+    assert law.std[0] == pytest.approx(high, rel=1e-6)
+    with pytest.raises(SystemExit):
+        diagnose([f"run={folder.path}"])
+    assert "cannot be certified" in capsys.readouterr().err
+
+
+def test_weights_by_row(train, noisy):
+    text = noisy.read_text().replace(",0.0,", ",400,").replace(",4.0,", ",1,")
+    noisy.write_text(text)
+    options = ["data=csv", f"data.path={noisy}", "approx=exact", "trainer.max_steps=40", *QUIET]
+    metrics, _ = train(*options, "data.weights=v")
+    plain, _ = train(*options, "data.inputs=[a]", folder="plain")
+    assert metrics["test.mnlp"] < plain["test.mnlp"] - 0.3
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "words"),
+    [
+        (("0.0", "-0.5"), [], r"column 2 \('v'\): found -0.5, expected a noise variance \(0 or mo"),
+        (("0.0", "x"), [], r"column 2 \('v'\): found text 'x', expected a number"),
+        (
+            (),
+            ["approx=svgp"],
+            "SVGP has one noise variance for all rows, .*data.noise= .*approx=",
+        ),
+        ((), ["approx.solver=iterative"], r"approx.solver=iterative takes one .*solver=cholesky"),
+        ((), ["calibration=variance"], "calibration= takes one noise variance for all rows"),
+        ((), ["trainer.certify=true"], "certify=true takes one noise variance for all rows"),
+        ((), ["likelihood=student_t", "approx=svgp"], "SVGP has one noise variance for all rows"),
+        ((), ["likelihood=poisson", "approx=svgp"], "about the Gaussian noise of one number|count"),
+    ],
+)
+def test_known_noise_that_cannot_be(train, noisy, change, options, words):
+    if change:
+        noisy.write_text(noisy.read_text().replace(f",{change[0]},", f",{change[1]},"))
+    options = ["approx=exact", "data.noise=v", "trainer.max_steps=2", *QUIET, *options]
+    with pytest.raises((ConfigError, DataError), match=words):
+        train("data=csv", f"data.path={noisy}", *options)

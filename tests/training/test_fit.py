@@ -374,3 +374,33 @@ def test_frames_of_pandas(tmp_path):
     np.testing.assert_array_equal(gpx.load(fitted.folder).predict(turned).mean, expected)
     first = fitted.predict(frame.iloc[:1]).mean
     assert first == pytest.approx(expected[:1], rel=1e-9)
+
+
+EXACT = ("approx=exact", "trainer.max_steps=5", *QUICK[3:])
+
+
+def test_known_noise_and_weights(arrays, tmp_path):
+    x, y = arrays
+    noise = np.linspace(0.0, 3.0, 60)
+    held = (x[:4], y[:4])
+    fitted = gpx.fit(x, y, *EXACT, noise=noise, test=held, folder=tmp_path / "noise")
+    scale = float(fitted.model.scaler.target_scale)
+    kept = fitted.model.posterior.row_noise
+    np.testing.assert_allclose(kept[0].numpy() * scale**2, noise, rtol=1e-12, atol=1e-12)
+    np.testing.assert_array_equal(kept[1].numpy(), 1.0)
+    std = fitted.predict(x[:2]).std
+    more = fitted.model.predict(x[:2], noise=[0.0, 3.0]).std
+    np.testing.assert_allclose(more**2, std**2 + [0.0, 3.0], rtol=1e-9)
+    weighed = gpx.fit(x, y, *EXACT, weights=1.0 + noise, folder=tmp_path / "weights")
+    assert weighed.model.posterior.row_noise.shape == (2, 54)
+    for change, words in (
+        ({"noise": noise[1:]}, r"noise= has shape \(59,\), expected \(60,\)"),
+        ({"noise": noise - 1.0}, r"data row 1, column 1 \('noise'\): found -1, expected a noise"),
+        ({"weights": noise}, r"found 0, expected a weight above 0"),
+    ):
+        with pytest.raises(GPXError, match=words):
+            gpx.fit(x, y, *EXACT, **change, folder=tmp_path / "no")
+    with pytest.raises(ShapeError, match="noise must be 2 variances, none of them negative"):
+        fitted.model.predict(x[:2], noise=[0.0, -1.0])
+    with pytest.raises(ConfigError, match="takes no data.noise="):
+        gpx.fit(x, y, *EXACT, "data.noise=noise", folder=tmp_path / "no")
