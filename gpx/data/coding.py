@@ -129,7 +129,8 @@ class Coding:
     @property
     def unscaled(self) -> tuple[int, ...]:
         """Numbers of the inputs that are 0 or 1, which standardisation leaves as they are."""
-        numbers, place = [], 0
+        numbers: list[int] = []
+        place = 0
         for coded in self.columns:
             width = len(coded.names)
             if coded.column.kind == "category":

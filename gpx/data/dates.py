@@ -39,8 +39,8 @@ def days(text: str, form: str | None = None) -> float | None:
             found.groups()
         )
         microseconds = int(((fraction or "") + "000000")[:6])
-        clock = [int(part or 0) for part in (hour, minute, second)]
-        moment = datetime(int(year), int(month), int(day), *clock, microseconds)
+        day_and_clock = (int(part or 0) for part in (year, month, day, hour, minute, second))
+        moment = datetime(*day_and_clock, microseconds)  # type: ignore[call-arg,arg-type]
         offset = timedelta(hours=int(hours or 0), minutes=int(minutes or 0))
         return _since_epoch(moment - (-offset if sign == "-" else offset))
     except (ValueError, OverflowError):  # no such day, or before the year 1

@@ -116,7 +116,7 @@ class NPZFile(DataSource):
         """
         path = existing_file(under(self.root, self.path))
         inputs, targets = self._inputs(path), self._targets(path)
-        about = {
+        about: dict[str, Any] = {
             "name": path.stem,
             "test_masks": self._masks(path),
             "origin": str(path),
@@ -128,26 +128,16 @@ class NPZFile(DataSource):
             for name, array in (("noise", self.noise), ("weights", self.weights))
             if array is not None
         }
-        framed = isinstance(inputs, Frame) or isinstance(targets, Frame)
-        if not framed and not further and self.options.plain:
-            return Table(
-                x=np.ascontiguousarray(inputs),
-                y=np.ascontiguousarray(targets),
-                input_names=self._input_names(inputs.shape[-1] if inputs.ndim else 0),
-                target_name=self.target_name or self.y,
-                target_names=self.target_names
-                or (numbered_names(targets.shape[1], "y") if targets.ndim == 2 else ()),
-                **about,
-            )
+        if not isinstance(inputs, Frame) and not isinstance(targets, Frame):
+            odd = inputs.ndim != 2 or targets.ndim not in (1, 2)  # which the table refuses
+            if odd or (not further and self.options.plain):
+                return self._plain_table(inputs, targets, about)
         if not isinstance(inputs, Frame):
-            columns = inputs.shape[-1] if inputs.ndim else 0
-            inputs = array_frame(inputs.reshape(-1, columns), self._input_names(columns), str(path))
+            names = self._input_names(inputs.shape[-1] if inputs.ndim else 0)
+            inputs = array_frame(inputs, names, str(path))
         if not isinstance(targets, Frame):
-            targets = targets.reshape(len(targets) if targets.ndim else 1, -1)
-            several = targets.shape[1] > 1
-            names = self.target_names or numbered_names(targets.shape[1], "y")
-            names = names if several else (self.target_name or self.y,)
-            targets = array_frame(targets, names, str(path))
+            names = self._target_names(targets) or (self.target_name or self.y,)
+            targets = array_frame(targets.reshape(rows, -1), names, str(path))
         if len(inputs) != len(targets):
             raise DataError(
                 f"{path} has {len(inputs)} rows of inputs and {len(targets)} targets; expected the "
@@ -156,6 +146,22 @@ class NPZFile(DataSource):
         for name in (*(self.options.categories or ()), *(self.options.dates or ())):
             named_column((*inputs.names, *targets.names), name, str(path))
         return table_of(Rows(inputs, targets, **further), None, self.options, **about)
+
+    def _plain_table(self, inputs: Floats, targets: Floats, about: dict[str, Any]) -> Table:
+        return Table(
+            x=np.ascontiguousarray(inputs),
+            y=np.ascontiguousarray(targets),
+            input_names=self._input_names(inputs.shape[-1] if inputs.ndim else 0),
+            target_name=self.target_name or self.y,
+            target_names=self._target_names(targets),
+            **about,
+        )
+
+    def _target_names(self, targets: Floats) -> tuple[str, ...]:
+        """Of several targets (n, p); of one none."""
+        if self.target_names:
+            return self.target_names
+        return numbered_names(targets.shape[1], "y") if targets.ndim == 2 else ()
 
     def _of_rows(self, path: Path, name: str, rows: int, option: str) -> Frame:
         """An array with a number for each row."""

@@ -111,9 +111,10 @@ def fit(
     """
     names = _column_names(x, "inputs")
     arrays = _arrays(x, y, names)
-    of_rows = {"noise": (noise, 0.0), "weights": (weights, 1.0)}
-    of_rows = {name: given for name, given in of_rows.items() if given[0] is not None}
-    for name, (values, _) in of_rows.items():
+    neutral = {"noise": 0.0, "weights": 1.0}
+    for name, values in (("noise", noise), ("weights", weights)):
+        if values is None:
+            continue
         arrays[name] = real_array(values, name)
         if arrays[name].shape != arrays["y"].shape[:1]:
             raise ShapeError(
@@ -136,8 +137,8 @@ def fit(
         ):
             if ours != theirs:
                 raise ShapeError(f"test {what} have {theirs} columns, training {what} {ours}")
-        for name, (_, neutral) in of_rows.items():
-            more[name] = np.full(len(more["y"]), neutral)
+        for name in neutral.keys() & arrays.keys():
+            more[name] = np.full(len(more["y"]), neutral[name])
         is_test = np.repeat([False, True], [len(arrays["y"]), len(more["y"])])
         arrays = {name: np.concatenate([arrays[name], more[name]]) for name in arrays}
         arrays["test"] = is_test

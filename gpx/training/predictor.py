@@ -204,7 +204,7 @@ class Predictor:
             inputs = columns_by_name(inputs, columns, "inputs")
         if self.coding is not None and not self.coding.plain:
             return self.coding(frame_of(inputs, columns, "inputs"))
-        array = np.atleast_2d(real_array(inputs, "inputs"))
+        array = np.atleast_2d(real_array(inputs, "inputs"))  # type: ignore[arg-type]
         require_columns(array, columns)
         if not np.isfinite(array).all():
             row, column = np.argwhere(~np.isfinite(array))[0]

@@ -402,5 +402,5 @@ def test_known_noise_and_weights(arrays, tmp_path):
             gpx.fit(x, y, *EXACT, **change, folder=tmp_path / "no")
     with pytest.raises(ShapeError, match="noise must be 2 variances, none of them negative"):
         fitted.model.predict(x[:2], noise=[0.0, -1.0])
-    with pytest.raises(ConfigError, match="takes no data.noise="):
+    with pytest.raises(ConfigError, match=r"takes no data.noise="):
         gpx.fit(x, y, *EXACT, "data.noise=noise", folder=tmp_path / "no")
