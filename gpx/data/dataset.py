@@ -17,6 +17,7 @@ from gpx.data.labels import Label, Task, encode_targets
 from gpx.data.source import DataSource, Rows
 from gpx.data.standardiser import Standardiser
 from gpx.data.table import Table
+from gpx.data.target_transform import TargetTransform, require_positive
 from gpx.errors import DataError
 from gpx.likelihoods.row_noise import RowNoise
 
@@ -44,6 +45,8 @@ class Dataset:
             ``gpx.lazy_rows.LazyRows``, rows of files; None where they are tensors.
         facts: plain values for the record of a run.
         coding: how the inputs are made of the columns of a table; None: they are its columns.
+        target_transform: what a model sees the targets through; the targets here are standardised
+            as without it. None: they are modelled as they are.
         train_noise, test_noise: what is known of the noise of each row, standardised; None:
             nothing.
     """
@@ -65,6 +68,7 @@ class Dataset:
     sample: tuple[Tensor, Tensor] | None = None
     facts: Mapping[str, int | float] = field(default_factory=dict)
     coding: Coding | None = None
+    target_transform: TargetTransform | None = None
     train_noise: RowNoise | None = None
     test_noise: RowNoise | None = None
 
@@ -100,6 +104,12 @@ class Dataset:
     def num_classes(self) -> int:
         """Number of classes; 0 where targets are not classes."""
         return len(self.labels)
+
+    def modelled(self, y: Tensor) -> Tensor:
+        """Standardised targets (n,) -> what a model of them is trained on."""
+        if self.target_transform is None:
+            return y
+        return self.target_transform(self.scaler.original_mean(y)).to(y)
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Dataset:
         """A copy with inputs and targets on a device; the scaler stays in float64 on the CPU."""
@@ -170,12 +180,36 @@ def load(source: DataSource, *, task: Task) -> Dataset:
         target_name=table.target_name,
         labels=labels,
         coding=coding,
+        target_transform=_target_transform(table, train, task),
         train_noise=_row_noise(table, train, scaler, task),
         test_noise=_row_noise(table, test, scaler, task),
         notes=table.notes,
         checksums=dict(table.checksums),
         target_names=table.target_names,
     )
+
+
+def _target_transform(table: Table, train: Rows, task: Task) -> TargetTransform | None:
+    """Fitted on training targets.
+
+    Raises:
+        DataError: the targets are not one number, or have no logarithm that is asked for.
+    """
+    kind = table.target_transform
+    if kind is None:
+        return None
+    if task != "regression" or table.target_names:
+        raise DataError(
+            f"{table.where}: target_transform={kind} is for one target that is a number; leave it "
+            "out"
+        )
+    if table.noise is not None or table.weights is not None:
+        raise DataError(
+            f"{table.where}: noise= and weights= speak of the noise of the targets themselves, "
+            f"which target_transform={kind} makes another one; leave one of them out"
+        )
+    require_positive(table, kind)
+    return TargetTransform.fitted(kind, table.y[train])
 
 
 def _row_noise(table: Table, rows: Rows, scaler: Standardiser, task: Task) -> RowNoise | None:

@@ -63,8 +63,8 @@ class NPZFile(DataSource):
             for in ``root`` when that is given.
         noise, weights: names of arrays (n,): known noise variances of the targets, and how many
             rows each one stands for; as for ``TableFile``.
-        missing, categories, dates, date_format, unseen, max_categories: as for ``TableFile``, with
-            columns by name; NaN, NaT and empty texts are missing values.
+        missing, categories, dates, date_format, unseen, max_categories, target_transform: as for
+            ``TableFile``, with columns by name; NaN, NaT and empty texts are missing values.
     """
 
     def __init__(
@@ -88,6 +88,7 @@ class NPZFile(DataSource):
         max_categories: int = 100,
         noise: str | None = None,
         weights: str | None = None,
+        target_transform: str | None = None,
     ) -> None:
         super().__init__(split, test_fraction, root, split_seed)
         self.path = path
@@ -97,6 +98,7 @@ class NPZFile(DataSource):
         self.input_names = None if input_names is None else tuple(map(str, input_names))
         self.target_name = target_name
         self.noise, self.weights = noise, weights
+        self.target_transform = target_transform
         self.target_names = None if target_names is None else tuple(map(str, target_names))
         self.options = ColumnOptions(
             missing,
@@ -121,6 +123,7 @@ class NPZFile(DataSource):
             "test_masks": self._masks(path),
             "origin": str(path),
             "checksums": {path.name: sha256(path)},
+            "target_transform": self.target_transform,
         }
         rows = len(targets) if isinstance(targets, Frame) or targets.ndim else 0
         further = {

@@ -38,6 +38,7 @@ class Table:
             Otherwise empty.
         noise (n,): known variance of the noise of each target, in its squared unit; None: unknown.
         weights (n,): how many rows each one stands for; None: one.
+        target_transform: name of the transform that targets are modelled through; None: none.
         coding: how inputs are made of the columns of x, not fitted yet: x then has numbers of
             categories, days, and NaN where a value is missing. None: the columns are the inputs.
         test_masks (n, k): column s marks the test rows of split s; None where none are published.
@@ -66,6 +67,7 @@ class Table:
     target_names: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
     coding: Coding | None = None
+    target_transform: str | None = None
     noise: Floats | None = None
     weights: Floats | None = None
 

@@ -48,6 +48,8 @@ class TableFile(DataSource):
             known (0: none beyond what is learned for all rows). ``ExactGP`` takes it.
         weights: column of how many rows each one stands for: its noise variance is the learned one
             over that. ``ExactGP`` takes it.
+        target_transform: what a target is modelled through: ``log``, ``boxcox``, ``quantile`` or
+            None; see ``gpx.data.target_transform.TargetTransform``.
 
     Raises:
         ConfigError: options that are none or contradict each other.
@@ -73,6 +75,7 @@ class TableFile(DataSource):
         id: Column | None = None,
         noise: Column | None = None,
         weights: Column | None = None,
+        target_transform: str | None = None,
     ) -> None:
         super().__init__(split, test_fraction, root, split_seed)
         self.path = path
@@ -85,6 +88,7 @@ class TableFile(DataSource):
         self.categories = None if categories == AUTO else as_list(categories)
         self.dates = None if dates == AUTO else as_list(dates)
         self.id, self.noise, self.weights = id, noise, weights
+        self.target_transform = target_transform
         self.options = ColumnOptions(
             missing=missing, unseen=unseen, date_format=date_format, max_categories=max_categories
         )
@@ -156,6 +160,7 @@ class TableFile(DataSource):
             name=layout.path.name.removesuffix(".gz").rsplit(".", 1)[0],
             origin=str(layout.path),
             checksums={file.name: sha256(file) for file in files},
+            target_transform=self.target_transform,
         )
 
     def _options(self, layout: Layout, others: Mapping[str, int]) -> ColumnOptions:

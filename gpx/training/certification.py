@@ -117,6 +117,11 @@ def certify_run(
         ConfigError, DataError, NotPositiveDefinite: see ``gpx.diagnostics.certificate.certify``.
     """
     require_certifiable(config)
+    if predictor.target_transform is not None:
+        raise ConfigError(
+            "a run with data.target_transform= cannot be certified: certificates speak of targets "
+            "that are modelled as they are"
+        )
     if data.train_noise is not None:
         raise ConfigError(
             "a run with a noise variance or weight for every row (data.noise=, data.weights=) "

@@ -19,6 +19,7 @@ from gpx.data.coding import Coding
 from gpx.data.frame import Frame, frame_of, require_columns
 from gpx.data.labels import Label
 from gpx.data.table import numbered_names
+from gpx.data.target_transform import TargetTransform, TransformedLaw
 from gpx.errors import CheckpointError, ConfigError, DataError, ShapeError
 from gpx.likelihoods import Gaussian, Likelihood, target_marginals
 from gpx.likelihoods.row_noise import RowNoise
@@ -77,6 +78,7 @@ class Predictor:
         target_names: for several outputs, the name of each; otherwise empty.
         calibration: what its predictions go through, fitted on held-out rows.
         coding: how the inputs are made of the columns of a table; None: they are its columns.
+        target_transform: what the posterior sees the target through; None: nothing.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class Predictor:
         target_names: tuple[str, ...] = (),
         calibration: Recalibration | None = None,
         coding: Coding | None = None,
+        target_transform: TargetTransform | None = None,
     ) -> None:
         self.posterior = posterior
         self.likelihood = likelihood
@@ -100,6 +103,7 @@ class Predictor:
         self.target_names = target_names
         self.calibration = calibration
         self.coding = coding
+        self.target_transform = target_transform
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -125,6 +129,9 @@ class Predictor:
                 found = noise.predictive(*of_rows, self.likelihood.noise_variance)
             else:
                 raise ConfigError("known noise adds to that of likelihood=Gaussian() only")
+            if self.target_transform is not None:
+                scale = float(self.scaler.target_mean), float(self.scaler.target_scale)
+                found = TransformedLaw(found, self.target_transform, *scale)
             return found if self.calibration is None else self.calibration(found)
 
     def predict(self, inputs: ArrayLike | Frame, noise: ArrayLike | None = None) -> Prediction:
@@ -147,6 +154,8 @@ class Predictor:
                 f"{self.target_name} is a class, which has no mean: call predict_classes"
             )
         x, of_rows = self._standardised(inputs), None
+        if noise is not None and self.target_transform is not None:
+            raise ConfigError("noise is that of the target, not of its transform: leave it out")
         if noise is not None:
             known = torch.from_numpy(real_array(noise, "noise variances"))
             if known.shape != x.shape[:1] or not bool((known >= 0.0).all()):
@@ -232,6 +241,9 @@ def central_interval(
     an inverse distribution function (mixtures) get theirs by bisection, those without a
     distribution function the normal interval of the same mean and standard deviation.
     """
+    if isinstance(distribution, TransformedLaw):  # the quantiles of what it is a function of
+        ends = central_interval(distribution.base, level)
+        return distribution.from_base(ends[0]), distribution.from_base(ends[1])
     tail = (1.0 - level) / 2.0
     if distribution.support.is_discrete:  # type: ignore[union-attr]
         return _count_quantile(distribution, tail), _count_quantile(distribution, 1.0 - tail)
@@ -364,6 +376,7 @@ def restore_predictor(config: DictConfig, state: dict, device: torch.device) -> 
         target_names = tuple(state.get("target_names", ()))
         scaler = Standardiser(len(state["input_names"]), len(target_names) or 1)
         scaler.load_state_dict({k: v.cpu() for k, v in state["scaler"].items()})
+        transform = state.get("target_transform")
         kept = state.get("coding")  # runs of earlier versions have none
         coding = None if kept is None else Coding.from_state(kept)
         if coding is not None and coding.input_names != tuple(state["input_names"]):
@@ -378,6 +391,7 @@ def restore_predictor(config: DictConfig, state: dict, device: torch.device) -> 
             target_names,
             calibration,
             coding,
+            None if transform is None else TargetTransform.from_state(transform),
         )
     except (KeyError, RuntimeError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"checkpoint.pt does not fit config.yaml: {error}") from error

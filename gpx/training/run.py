@@ -16,6 +16,7 @@ from gpx.calibration import Recalibration, held_out_rows
 from gpx.data import Dataset, Task
 from gpx.data import load as load_data
 from gpx.errors import CheckpointError, ConfigError, WriteError
+from gpx.likelihoods import Gaussian
 from gpx.linalg import available_memory, budget_in_bytes, total_memory
 from gpx.methods.base.objective import Evidence
 from gpx.methods.base.optimizer import Optimizer
@@ -92,6 +93,7 @@ class _Run:
             self.data.labels,
             self.data.target_names,
             coding=self.data.coding,
+            target_transform=self.data.target_transform,
         )
 
     def evaluate(self, predictive: Distribution | None = None) -> dict[str, float]:
@@ -110,7 +112,7 @@ class _Run:
             self.test[1],
             data.scaler,
             data.target_names,
-            trivial=trivial_law(self.sample[1].double()),
+            trivial=trivial_law(data.in_memory.train_y.to(self.test[1].device).double()),
         )
 
 
@@ -230,8 +232,7 @@ def _prepare(
     task = likelihood_task(config)
     data = load_data(build(config, "data"), task=task)
     calibration: Recalibration | None = build(config, "calibration")
-    if data.train_noise is not None:
-        _require_known_noise(options, calibration)
+    _require_plain_targets(config, options, data, calibration)
     kept: Tensor | None = None
     if calibration is not None:
         calibration.require_task(data.task)
@@ -277,7 +278,7 @@ def _prepare(
         )
     if data.sample is not None:
         options = settle_streamed(config, options, data, model, objective, console.say)
-    train = (data.train_x.to(device, dtype), data.train_y.to(device, dtype))
+    train = (data.train_x.to(device, dtype), data.modelled(data.train_y).to(device, dtype))
     seen = data.in_memory  # the training rows themselves, or a sample of those that lie in files
     sample = (
         train if seen is data else (seen.train_x.to(device, dtype), seen.train_y.to(device, dtype))
@@ -320,10 +321,22 @@ def _prepare(
     )
 
 
-def _require_known_noise(options: TrainerConfig, calibration: Recalibration | None) -> None:
-    """Raise ConfigError where a part of the run has no use for noise that is known by row."""
+def _require_plain_targets(
+    config: DictConfig, options: TrainerConfig, data: Dataset, calibration: Recalibration | None
+) -> None:
+    """Raise ConfigError where a part of the run has no use for noise by row or a transform."""
+    transformed = data.target_transform is not None
+    if transformed and target_of(config.likelihood, "likelihood") is not Gaussian:
+        raise ConfigError(
+            f"data.target_transform={config.data.target_transform} takes likelihood=gaussian: the "
+            "transform makes the noise of the target itself another one"
+        )
+    if not transformed and data.train_noise is None:
+        return
     certify = "trainer.certify=true"
     for asked, name in ((calibration is not None, "calibration="), (options.certify, certify)):
+        if asked and transformed:
+            raise ConfigError(f"{name} takes no data.target_transform=: leave one of them out")
         if asked:
             raise ConfigError(
                 f"{name} takes one noise variance for all rows, and data.noise= or data.weights= "
@@ -422,6 +435,7 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
             "labels": list(data.labels),
             "target_names": list(data.target_names),
             "coding": None if data.coding is None else data.coding.state(),
+            "target_transform": data.target_transform and data.target_transform.state(),
             **calibrated,
         },
     )
@@ -449,6 +463,12 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
     metrics |= {f"train.{name}": value for name, value in evidence.facts.items()}
     if data.sample is not None:
         metrics |= streaming_facts(data, state.train[0], state.options.batch_size, fit)
+    if data.target_transform is not None:  # log p(y) = log p(T(y)) + log dT/dy of every row
+        slopes = data.target_transform.log_slope(data.scaler.original_mean(data.train_y))
+        gained = float(slopes.sum()) + data.num_train * float(data.scaler.target_scale.log())
+        metrics["train.log_jacobian"] = gained
+        if "train.mnlp" in metrics:
+            metrics["train.mnlp"] -= gained / data.num_train
     if "train.mnlp" in metrics and data.num_test:  # of models that can over-fit, which say so
         metrics["test.mnlp_gap"] = metrics["test.mnlp"] - metrics["train.mnlp"]
     metrics |= {f"predict.{name}": value for name, value in predictor.posterior.facts().items()}

@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 from gpx.errors import CheckpointError, ConfigError, DataError
 from gpx.training import load
@@ -215,3 +216,60 @@ def test_known_noise_that_cannot_be(train, noisy, change, options, words):
     options = ["approx=exact", "data.noise=v", "trainer.max_steps=2", *QUIET, *options]
     with pytest.raises((ConfigError, DataError), match=words):
         train("data=csv", f"data.path={noisy}", *options)
+
+
+@pytest.fixture
+def skewed(tmp_path):
+    """Path of a table of 150 rows a, y; log y = sin(a) + noise of standard deviation 0.5."""
+    rng = np.random.default_rng(3)
+    a = rng.uniform(-3, 3, 150)
+    y = np.exp(2 * np.sin(a) + 0.5 * rng.normal(size=150))
+    path = tmp_path / "skewed.csv"
+    path.write_text("a,y\n" + "".join(f"{p},{q}\n" for p, q in zip(a, y, strict=True)))
+    return path
+
+
+@pytest.mark.parametrize("kind", ["log", "boxcox", "quantile"])
+def test_targets_are_modelled_through_a_transform(train, skewed, tmp_path, capsys, kind):
+    options = ["data=csv", f"data.path={skewed}", "approx=exact", "trainer.max_steps=30"]
+    options += ["trainer.tensorboard=false", f"data.target_transform={kind}"]
+    metrics, folder = train(*options)
+    plain, _ = train(*options[:-1], folder="plain")
+    gain = 0.1 if kind == "quantile" else 0.3  # six knots for 135 rows
+    assert metrics["test.mnlp"] < plain["test.mnlp"] - gain  # of one density, in one unit
+    gained = metrics["train.log_jacobian"] + metrics["train.evidence"]
+    assert gained > plain["train.evidence"] + 30
+    (tmp_path / "new.csv").write_text("a\n1.5\n-1.5\n")
+    found = run_predict(folder, tmp_path / "new.csv", tmp_path / "out.csv")
+    for row, centre in zip(found, (2 * np.sin(1.5), 2 * np.sin(-1.5)), strict=True):
+        assert 0.0 <= float(row["lower"]) < np.exp(centre) < float(row["upper"])
+        expected = np.exp(centre + 0.125)  # of the lognormal law
+        assert float(row["mean"]) == pytest.approx(expected, rel=0.4)
+    model = load(folder.path)
+    again = model.predict([[1.5], [-1.5]])
+    np.testing.assert_allclose(again.upper, [float(r["upper"]) for r in found], rtol=1e-8)
+    if kind == "log":
+        base = model.distribution(model.scaler.transform_inputs(torch.tensor([[1.5]]))).base
+        end = base.mean + 1.959964 * base.stddev
+        y = np.exp(float(end) * model.target_transform.scale + model.target_transform.shift)
+        assert again.upper[0] == pytest.approx(y, rel=1e-5)
+    with pytest.raises(SystemExit):
+        diagnose([f"run={folder.path}"])
+    assert "target_transform= cannot be certified" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["data.target_transform=sqrt"], "data.target_transform=sqrt: choose one of log, boxcox"),
+        (["likelihood=student_t", "approx=svgp"], "=log takes likelihood=gaussian"),
+        (["likelihood=poisson", "approx=svgp"], "is for one target that is a number|count"),
+        (["calibration=variance"], "calibration= takes no data.target_transform="),
+        (["trainer.certify=true"], "certify=true takes no data.target_transform="),
+        (["data.weights=a", "data.inputs=[y]", "data.target=y"], "asked for twice"),
+    ],
+)
+def test_transforms_that_cannot_be(train, skewed, options, words):
+    first = ["data=csv", f"data.path={skewed}", "approx=exact", "data.target_transform=log"]
+    with pytest.raises((ConfigError, DataError), match=words):
+        train(*first, "trainer.max_steps=2", *QUIET, *options)
