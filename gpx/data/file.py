@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -223,18 +224,9 @@ class NPZFile(DataSource):
         return marks.reshape(len(marks), -1).astype(bool)
 
 
-def read_array(path: Path, key: str, option: str, kinds: str = PLAIN) -> NDArray[Any]:
-    """One array of a .npz file, numbers as float64; never unpickles.
-
-    Args:
-        path: of the file.
-        key: name of the array.
-        option: that names it, for error messages.
-        kinds: letters of the kinds of dtype that are taken.
-
-    Raises:
-        DataError: not an archive, no such array, or not real numbers.
-    """
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """A NumPy archive; raises DataError for anything else."""
     # opened here, because numpy leaves a damaged archive open
     with open(path, "rb") as file:
         try:
@@ -247,6 +239,28 @@ def read_array(path: Path, key: str, option: str, kinds: str = PLAIN) -> NDArray
             raise DataError(
                 f"{path} holds a single array, expected an archive written by numpy.savez"
             )
+        yield archive
+
+
+def array_names(path: Path) -> list[str]:
+    """Names of the arrays of a .npz file; raises DataError where it is none."""
+    with _opened(path) as archive:
+        return list(archive.files)
+
+
+def read_array(path: Path, key: str, option: str, kinds: str = PLAIN) -> NDArray[Any]:
+    """One array of a .npz file, numbers as float64; never unpickles.
+
+    Args:
+        path: of the file.
+        key: name of the array.
+        option: that names it, for error messages.
+        kinds: letters of the kinds of dtype that are taken.
+
+    Raises:
+        DataError: not an archive, no such array, or not real numbers.
+    """
+    with _opened(path) as archive:
         if key not in archive.files:
             raise DataError(
                 f"{path} has no array {key!r}, it has {', '.join(archive.files) or 'none'}; "

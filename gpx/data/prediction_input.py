@@ -16,8 +16,16 @@ from gpx.data.coding import Coding
 from gpx.data.column import texts_of
 from gpx.data.column_options import noise_variances
 from gpx.data.delimited import Layout, existing_file, read_columns, sniff
-from gpx.data.file import read_array
-from gpx.data.frame import Frame, array_frame, named_column, read_frame
+from gpx.data.file import ANY, array_names, read_array
+from gpx.data.frame import (
+    Frame,
+    array_frame,
+    named_column,
+    places,
+    plain_values,
+    read_frame,
+    require_columns,
+)
 from gpx.data.parquet_file import parquet_frame, parquet_layout
 from gpx.data.table import Floats
 from gpx.errors import DataError, ShapeError
@@ -46,7 +54,8 @@ class NewRows(NamedTuple):
 def read_rows(path: str | Path, coding: Coding) -> NewRows:
     """Rows of new points, for columns of any kind; see ``read_inputs``.
 
-    Parquet files are taken, too. A column of the name of ``coding.identifier`` is read as texts
+    Parquet files are taken, too; an archive has an array ``x`` (n, d) of numbers, or one for each
+    column. A column of the name of ``coding.identifier`` is read as texts
     and one of that of ``coding.noise`` as variances; they need not be there.
 
     Raises:
@@ -54,10 +63,12 @@ def read_rows(path: str | Path, coding: Coding) -> NewRows:
     """
     found, names = existing_file(path), coding.names
     others = [name for name in (coding.identifier, coding.noise) if name is not None]
+    if found.suffix == ".npz" and not coding.plain:
+        return NewRows(_archived_columns(found, names))
     if found.suffix == ".npz" or (found.suffix != ".parquet" and coding.plain and not others):
         return NewRows(array_frame(read_inputs(found, names), names, str(found)))
     packed = found.suffix == ".parquet"
-    layout = parquet_layout(found) if packed else sniff(found)
+    layout = parquet_layout(found) if packed else _sniffed(found, coding)
 
     def frame(columns: Sequence[int], texts: bool = False) -> Frame:
         return parquet_frame(layout, columns) if packed else read_frame(layout, columns, texts)
@@ -215,6 +226,31 @@ def _archive(path: Path, width: int) -> Floats:
         row = int(np.flatnonzero(bad)[0])
         raise DataError(f"{path}, data row {row + 1}: found a value that is not finite")
     return x
+
+
+def _sniffed(path: Path, coding: Coding) -> Layout:
+    """Columns of delimited text, of which the first line may be a row of texts and numbers."""
+    try:
+        return sniff(path)
+    except DataError:
+        bare = sniff(path, header=False)
+        if coding.plain or bare.width != len(coding.names):
+            raise
+        return bare
+
+
+def _archived_columns(path: Path, names: Sequence[str]) -> Frame:
+    """Columns of any kind in an archive: its array ``x``, or an array for each of them."""
+    where = str(path)
+    if "x" in array_names(path) and "x" not in names:
+        x = read_array(path, "x", "x")
+        require_columns(x, names)
+        return Frame(tuple(names), tuple(x.T), where, places(where, names, "data row"))
+    columns = tuple(plain_values(read_array(path, name, "x", ANY), name) for name in names)
+    shapes = {column.shape for column in columns}
+    if len(shapes) > 1 or len(columns[0].shape) != 1:
+        raise DataError(f"{path}: its columns have the shapes {sorted(shapes)}, expected (n,)")
+    return Frame(tuple(names), columns, where, places(where, names, "data row"))
 
 
 def _listed(names: Sequence[str]) -> str:
