@@ -69,12 +69,12 @@ def read_frame(layout: Layout, columns: Sequence[int], texts: bool = False) -> F
     names = tuple(layout.names[i] for i in kept)
     values = None if texts else read_numbers(layout, kept)
     if values is not None:
-        where = str(layout.path)
+        # lines are looked up where there is something to say of one: an error, or a category
         return Frame(
             names,
             tuple(values.T),
-            where,
-            lambda row, i: f"{where}, data row {row + 1}, {layout.column(kept[i])}",
+            str(layout.path),
+            lambda row, i: layout.place(read_cells(layout, [kept[i]])[0][row], kept[i]),
         )
     lines, cells = read_cells(layout, kept)
     return Frame(
