@@ -110,6 +110,11 @@ class Column:
         if missing and text.lower() in MISSING:
             return np.nan
         if self.kind == "number":
+            if number_of(text) is None and _written_otherwise(text):
+                hint = (
+                    f"write numbers plainly, or choose categories=[{self.name}] for a category, or "
+                    "date_format= for a date"
+                )
             return finite_number(text, place(row), hint)
         found = days(text, self.form)
         if found is None:
@@ -130,7 +135,9 @@ def column_of(
     """What a column holds, told from its values.
 
     Texts that are all no numbers are categories; those that mostly look like dates are dates, so
-    that one among them that is none is found. Texts among numbers leave it a column of numbers.
+    that one among them that is none is found. Texts among numbers leave it a column of numbers, and
+    so do texts of digits and signs alone, which reading it then refuses: decimal commas make no
+    categories.
 
     Args:
         name: of the column.
@@ -148,9 +155,15 @@ def column_of(
     given = [text for text in values if text.lower() not in MISSING]
     if given and date is None and 2 * sum(looks_like_date(t, form) for t in given) > len(given):
         return Column(name, "date", form=form)
-    if given and category is None and all(number_of(text) is None for text in given):
+    texts = bool(given) and all(number_of(text) is None for text in given)
+    if texts and category is None and 2 * sum(map(_written_otherwise, given)) <= len(given):
         return Column(name, "category", _distinct(values))
     return Column(name)
+
+
+def _written_otherwise(text: str) -> bool:
+    """Whether a text may be a number or a date in a form that is not read: 1,5 or 31.3.2021."""
+    return any(map(str.isdigit, text)) and not any(map(str.isalpha, text))
 
 
 def texts_of(values: Values) -> list[str]:

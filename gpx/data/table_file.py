@@ -45,9 +45,10 @@ class TableFile(DataSource):
         id: name or number of a column that names the rows: no input, and carried through to
             predictions.
         noise: column of the variance of each target's noise, in its squared unit, where that is
-            known (0: none beyond what is learned for all rows). ``ExactGP`` takes it.
+            known (0: none beyond what is learned for all rows). ``ExactGP`` and ``SubsetOfData``
+            take it.
         weights: column of how many rows each one stands for: its noise variance is the learned one
-            over that. ``ExactGP`` takes it.
+            over that. The same models take it.
         target_transform: what a target is modelled through: ``log``, ``boxcox``, ``quantile`` or
             None; see ``gpx.data.target_transform.TargetTransform``.
 

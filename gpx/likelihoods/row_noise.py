@@ -26,6 +26,10 @@ class RowNoise(NamedTuple):
         """Noise variances (n,) for the learned s (), differentiable in it."""
         return self.known + self.relative * noise_variance
 
+    def of(self, rows: Tensor) -> RowNoise:
+        """Of the rows with these numbers (m,)."""
+        return RowNoise(self.known[rows], self.relative[rows])
+
     def like(self, tensor: Tensor) -> RowNoise:
         """In the dtype and on the device of a tensor."""
         return RowNoise(self.known.to(tensor), self.relative.to(tensor))

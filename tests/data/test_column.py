@@ -31,6 +31,10 @@ def told(values: np.ndarray, **options: object) -> Column:
         (("2021-03-31", "2021-04-01"), "date"),
         (("2021-03-31", "2021-04-01", "yesterday"), "date"),  # so that this one is found
         (("2021-03-31", "yesterday", "now"), "category"),
+        (("1,5", "2,5", "red"), "number"),  # so that decimal commas are found
+        (("31.3.2021", "1.4.2021"), "number"),
+        (("4010-1", "4020-7"), "number"),
+        (("a1", "b2"), "category"),
     ],
 )
 def test_what_a_column_holds_is_told_from_its_cells(texts: tuple[str, ...], kind: str) -> None:
@@ -40,7 +44,8 @@ def test_what_a_column_holds_is_told_from_its_cells(texts: tuple[str, ...], kind
 def test_what_a_column_holds_can_be_said() -> None:
     assert told(cells("1", "2", "1"), category=True).texts == ("1", "2")
     assert told(cells("red", "green"), category=False).kind == "number"
-    assert told(cells("2021-03-31"), date=False).kind == "category"
+    assert told(cells("2021-03-31"), date=False).kind == "number"
+    assert told(cells("2021-03-31"), date=False, category=True).kind == "category"
     assert told(cells("31.3.2021"), form="%d.%m.%Y").kind == "date"
     assert told(np.array([4000.0, 5001.5, 4000.0]), category=True).texts == ("4000", "5001.5")
     assert told(np.array(["2021-03-31"], dtype="M8[D]")).kind == "date"
@@ -81,6 +86,8 @@ def test_missing_values(text: str) -> None:
         (Column("a"), cells("1", "1_0"), "row 2: found text '1_0'"),
         (Column("a"), np.array([1.0, np.inf]), r"row 2: found inf, expected a finite .*\(1 such"),
         (Column("a"), np.array(["2021-03-31"], dtype="M8[s]"), "row 1: found the date 2021-03-31"),
+        (Column("a"), cells("1,5", "2,5"), "row 1: found text '1,5'.*write decimals with a point"),
+        (Column("a"), cells("31.3.2021"), r"'31.3.2021', .*categories=\[a\].* or date_format= for"),
         (Column("a", "date"), cells("2021-03-31", "2021-02-30"), "row 2: found '2021-02-30', exp"),
         (Column("a", "date"), cells("x", "y"), r"'x', expected a date as 2021-03-31 or .*_format="),
         (Column("a", "date", form="%d.%m.%y"), cells("x"), r"expected a date as %d.%m.%y;"),

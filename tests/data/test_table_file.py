@@ -50,7 +50,8 @@ def test_texts_are_no_numbers_to_learn(tmp_path: Path, task: str) -> None:
 
 
 def test_more_texts_than_two_are_not_binary(tmp_path: Path) -> None:
-    source = CSVFile(write(tmp_path, ROWS), id="name", target="when", dates=[], test_fraction=0.5)
+    path = write(tmp_path, ROWS)
+    source = CSVFile(path, target="name", inputs="size", test_fraction=0.5)
     with pytest.raises(DataError, match=r"holds 4 different texts .*expected two classes; more of"):
         load(source, task="binary")
     assert len(load(source, task="multiclass").labels) == 4

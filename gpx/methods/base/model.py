@@ -235,7 +235,8 @@ class Model(DataSized, ABC):
         """
         raise ConfigError(
             f"{class_name(self)} has one noise variance for all rows, and noise= or weights= give "
-            "each row its own: leave them out, or take model=ExactGP() with solver=cholesky"
+            "each row its own: leave them out, or take model=ExactGP() with solver=cholesky, or "
+            "model=SubsetOfData()"
         )
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:

@@ -11,8 +11,8 @@ from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.means import Constant
-from gpx.models import SVGP, ExactGP
-from gpx.objectives import ExactMLL
+from gpx.models import SVGP, ExactGP, SubsetOfData
+from gpx.objectives import ExactMLL, SubsetEvidence
 
 N = 12
 
@@ -107,6 +107,21 @@ def test_paths_spread_like_the_posterior(problem):
     assert error.abs().max() < 4.0
     spread = paths.var(0) / law.variance
     assert (spread - 1.0).abs().max() < 4.0 * math.sqrt(2.0 / 4000) + 0.05  # of the features
+
+
+def test_a_subset_of_data_takes_the_noise_of_its_rows(problem):
+    model, x, y, noise = problem
+    parts = {"kernel": model.kernel, "mean": model.mean, "likelihood": model.likelihood}
+    subset = SubsetOfData(**parts, num_points=5).double()
+    subset.know_noise(noise)
+    subset.initialise(x, y, generator=torch.Generator().manual_seed(0))
+    rows = subset.rows
+    model.know_noise(noise.of(rows))
+    found = SubsetEvidence().evidence(subset, x, y).value
+    wanted = ExactMLL().evidence(model, x[rows], y[rows]).value
+    assert found.item() == pytest.approx(wanted.item(), rel=1e-12)
+    law, other = subset.condition(x, y).predict(x), model.condition(x[rows], y[rows]).predict(x)
+    torch.testing.assert_close(law, other)
 
 
 @pytest.mark.parametrize("solver", ["iterative", "barely_biased"])
