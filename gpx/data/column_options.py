@@ -134,6 +134,10 @@ def table_of(
         x, y, noise, weights = x[whole], y[whole], noise[whole], weights[whole]
         if test_masks is not None and len(test_masks) == len(whole):
             test_masks = test_masks[whole]
+    classes = targets[0].texts
+    if classes:  # of some all rows may have been left out
+        there = np.unique(y[:, 0]).astype(int)
+        classes, y = tuple(classes[code] for code in there), np.searchsorted(there, y).astype(float)
     coding = options._coding(columns)
     carried = coding.identifier is not None or coding.noise is not None
     needed = options.missing == "mean" or carried or not coding.plain
@@ -144,7 +148,7 @@ def table_of(
         input_names=rows.inputs.names,
         target_name=", ".join(names),
         target_names=names if several else (),
-        class_names=targets[0].texts,
+        class_names=classes,
         coding=coding if needed else None,
         test_masks=test_masks,
         noise=noise[:, 0] if noise.size else None,

@@ -161,7 +161,7 @@ class TargetTransform:
         power, shift, scale = (float(state[name]) for name in ("power", "shift", "scale"))
         knots, scores = (tuple(map(float, state[name])) for name in ("knots", "scores"))
         sound = state["kind"] in get_args(Kind) and scale > 0.0 and 0.0 <= power <= 2.0
-        sound = sound and np.isfinite([power, shift, scale, *knots, *scores]).all()
+        sound = sound and all(map(math.isfinite, [power, shift, scale, *knots, *scores]))
         least = 3 if state["kind"] == "quantile" else 0
         rising = all((np.diff(each) > 0).all() for each in (knots, scores))
         if not sound or not rising or len(knots) != len(scores) or len(knots) < least:

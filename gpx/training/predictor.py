@@ -242,8 +242,8 @@ def central_interval(
     distribution function the normal interval of the same mean and standard deviation.
     """
     if isinstance(distribution, TransformedLaw):  # the quantiles of what it is a function of
-        ends = central_interval(distribution.base, level)
-        return distribution.from_base(ends[0]), distribution.from_base(ends[1])
+        lower, upper = central_interval(distribution.base, level)
+        return distribution.from_base(lower), distribution.from_base(upper)
     tail = (1.0 - level) / 2.0
     if distribution.support.is_discrete:  # type: ignore[union-attr]
         return _count_quantile(distribution, tail), _count_quantile(distribution, 1.0 - tail)

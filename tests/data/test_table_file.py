@@ -82,6 +82,12 @@ def test_rows_that_lack_a_value_are_dropped(tmp_path: Path) -> None:
     assert table.notes == "3 of 6 rows lack a value and are left out"
 
 
+def test_classes_of_which_all_rows_are_dropped(tmp_path: Path) -> None:
+    path = write(tmp_path, "a,y\n,maybe\n1,yes\n2,no\n3,yes\n")
+    table = CSVFile(path, missing="drop").table()
+    assert (table.class_names, table.y.tolist()) == (("no", "yes"), [1.0, 0.0, 1.0])
+
+
 def test_the_mean_stands_in_for_inputs_only(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"line 5, column 3 \('y'\): found an empty cell.*never"):
         CSVFile(write(tmp_path, GAPS), missing="mean").table()
