@@ -51,7 +51,7 @@ def open_parquet(path: Path) -> Any:
     except ImportError as error:
         raise BackendUnavailable(
             f"{path} is a Parquet file, and the package pyarrow, which reads it, is missing: "
-            "pip install pyarrow, or write the rows in another format"
+            "pip install 'gpx-torch[parquet]', or write the rows in another format"
         ) from error
     try:
         return parquet.ParquetFile(path)
