@@ -116,6 +116,7 @@ def facts_of(
         gaussian=issubclass(kind, Gaussian) and data.num_outputs == 1,
         log_concave=bool(getattr(kind, "log_concave", False)),
         local_kernel=kernel is not None and kernel.local,
+        row_noise=data.train_noise is not None,
         factors=kernel is not None and source.form == "grid" and _factors(kernel, config, data),
         device=device.type,
         memory=budget_in_bytes(

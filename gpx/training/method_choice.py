@@ -35,6 +35,8 @@ class Facts:
         gaussian: whether the noise is Gaussian, with one target per row.
         log_concave: whether the likelihood is.
         local_kernel: whether correlations fall to zero with distance (``Kernel.local``).
+        row_noise: whether the rows say how noisy or how many they are (``data.noise=``,
+            ``data.weights=``).
         factors: of a grid, whether the kernel is a product of kernels over its axes.
         device: "cpu" or "cuda".
         memory: bytes that kernel matrices may take.
@@ -49,6 +51,7 @@ class Facts:
     gaussian: bool = True
     log_concave: bool = True
     local_kernel: bool = True
+    row_noise: bool = False
     factors: bool = False
     device: str = "cpu"
     memory: int = 4 * 2**30
@@ -78,6 +81,7 @@ class Method:
         seconds: about what training takes on one core of a CPU; a GPU is taken for no faster.
         memory: bytes that it holds, about.
         why: the reason to choose it, where it is the first that fits; takes the facts.
+        row_noise: whether it takes noise by row.
     """
 
     name: str
@@ -85,6 +89,7 @@ class Method:
     seconds: Callable[[Facts], float]
     memory: Callable[[Facts], float]
     why: Callable[[Facts], str]
+    row_noise: bool = False
 
 
 def _small(facts: Facts) -> float:
@@ -101,10 +106,17 @@ METHODS: Sequence[Method] = (
     ),
     Method(
         "exact",
-        takes=lambda f: f.form != "stream" and f.gaussian and f.num_train <= f.exact_rows,
+        takes=lambda f: (
+            f.form != "stream" and f.gaussian and (f.num_train <= f.exact_rows or f.row_noise)
+        ),
         seconds=lambda f: 2.0 + 2.2e-9 * f.num_train**3,
         memory=lambda f: 32.0 * f.num_train**2,
-        why=lambda f: f"{f.num_train:,} rows are few enough for exact inference",
+        why=lambda f: (
+            "noise by row, which exact inference takes"
+            if f.row_noise
+            else f"{f.num_train:,} rows are few enough for exact inference"
+        ),
+        row_noise=True,
     ),
     Method(
         "vecchia",
@@ -187,6 +199,7 @@ def choose(facts: Facts, methods: Sequence[Method] = METHODS) -> Choice:
         methods: in the order in which they are tried; the last takes anything.
     """
     able = [method for method in methods if method.takes(facts)]
+    able = [m for m in able if m.row_noise or not facts.row_noise] or able
     fitting = [m for m in able if m.memory(facts) <= facts.memory] or able[-1:]
     kept = ""
     if able[0] not in fitting:

@@ -157,6 +157,14 @@ def test_rows_in_files(train_py, tmp_path):
     assert "approx=svgp, chosen by approx=auto: rows in files" in text
 
 
+def test_noise_by_row_and_no_test_rows(arrays, tmp_path):
+    known = np.full(70, 0.5)
+    options = (*QUICK, "data.test_fraction=0", "trainer.baselines=true")
+    fitted = gpx.fit(*arrays, *options, noise=known, folder=tmp_path / "run")
+    assert "noise by row, which exact inference takes" in fitted.metrics["model.choice"]
+    assert "test.rmse" not in fitted.metrics
+
+
 def test_budget_chooses_and_is_kept(arrays, tmp_path):
     fitted = gpx.fit(*arrays, *QUICK, "trainer.budget=50", folder=tmp_path / "run")
     assert "trainer.budget=50" in fitted.metrics["model.choice"]

@@ -45,6 +45,8 @@ CASES = {
     "images with a number each": (replace(TABLE, form="images"), "exact"),
     "rows in files": (replace(TABLE, form="stream"), "svgp"),
     "classes in files": (replace(CLASSES, form="stream"), "svgp"),
+    "noise by row": (replace(TABLE, num_train=3_000, row_noise=True), "exact"),
+    "noise by row of a grid": (replace(TABLE, form="grid", factors=True, row_noise=True), "exact"),
     "much time": (replace(TABLE, num_train=36_000, budget=1e4), "vecchia"),
     "some time": (replace(TABLE, num_train=36_000, budget=30.0), "committee"),
     "no time": (replace(TABLE, num_train=36_000, budget=0.1), "committee"),
@@ -73,7 +75,7 @@ def test_the_reason_names_what_decided():
 
 def test_every_method_has_its_options():
     assert {m.name for m in METHODS} <= {p.stem for p in (CONFIGS / "approx").glob("*.yaml")}
-    assert METHODS[-1].takes(Facts(10**9, 500, 3, "multiclass", "stream", False, False, False))
+    assert METHODS[-1].takes(Facts(10**9, 500, 3, "multiclass", "stream", False))
 
 
 def test_a_new_method_is_one_entry():
