@@ -1,4 +1,4 @@
-"""Estimators of scikit-learn: pipelines, cross-validation and grid search over gpx.
+"""Estimators of scikit-learn: pipelines, cross-validation and grid search over gpx::
 
     from gpx.sklearn import GPXRegressor
 
