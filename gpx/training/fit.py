@@ -129,7 +129,9 @@ def fit(
             raise ConfigError(f"keep=False leaves no folder, and folder={folder} asks for one")
         with TemporaryDirectory(prefix="gpx-") as passing:
             fitted = fit(
-                *(x, y, *options),
+                x,
+                y,
+                *options,
                 test=test,
                 noise=noise,
                 weights=weights,
