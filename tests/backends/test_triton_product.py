@@ -168,6 +168,18 @@ def test_distances_beyond_the_range_of_exponentials_give_no_nan(profile, dtype, 
     assert all(t.isfinite().all() for t in found if t is not None)
 
 
+@pytest.mark.parametrize(("dtype", "precision"), PRECISIONS)
+@pytest.mark.parametrize("profile", KERNELS)
+def test_nan_stays_nan(profile, dtype, precision):
+    """The minimum of a GPU drops NaN: a lengthscale that diverged must not give numbers."""
+    part, _ = parts(profile, dtype, 5, 4, 2)
+    part.z1[2, 1] = torch.nan
+    ones = torch.ones(5, 1, dtype=dtype)
+    found = Product(part, precision, SMALL)(ones[:4])
+    assert found.isnan().flatten().tolist() == [False, False, True, False, False]
+    assert gradients(part, ones, ones[:4], precision, blocks=SMALL).z1[2].isnan().all()
+
+
 def test_columns_of_very_different_sizes_keep_their_own_precision():
     part, reference = parts("rbf", torch.float32, 20, None, 3)
     right = draw(20, 4, torch.float32) * torch.tensor([1e-30, 1.0, 1e30, 0.0])
@@ -211,6 +223,6 @@ def test_halves_have_eleven_bits_and_make_products_right_to_float32_rounding():
     exact = left.double() @ right.double().mT
     size = left.double().abs() @ right.double().abs().mT
     assert float(((product - exact).abs() / size).max()) < 2.0**-20
-    high, low, scale = scaled_halves(values)
+    high, low, scale = scaled_halves(values, 2048.0)
     back = scale.double() * (high.double() + low.double() / 2048.0)
     assert float((back - values.double()).abs().max() / values.abs().max()) < 2.0**-22

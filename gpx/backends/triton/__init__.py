@@ -4,7 +4,12 @@ Optional (``pip install 'gpx-torch[triton]'``; CUDA builds of torch on Linux bri
 that hold kernels import Triton and are imported when they are first used.
 """
 
-from gpx.backends.triton.availability import triton_installed, triton_refusal
+from gpx.backends.triton.availability import (
+    triton_fourier,
+    triton_installed,
+    triton_normals,
+    triton_refusal,
+)
 from gpx.backends.triton.engine import Triton
 
-__all__ = ["Triton", "triton_installed", "triton_refusal"]
+__all__ = ["Triton", "triton_fourier", "triton_installed", "triton_normals", "triton_refusal"]

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from importlib import metadata
 from importlib.util import find_spec
 
 import torch
+from torch import Tensor
 
 from gpx.backends.entries import Entries
 from gpx.backends.radial_parts import RadialPart, RadialProfile
 from gpx.backends.triton.engine import MOST_COORDINATES, radial_parts, tried
 
+logger = logging.getLogger(__name__)
+
 OLDEST = (3, 6)
 """The oldest Triton that the kernels were compiled with."""
 FIRST_GENERATION = (8, 0)
 """Compute capability of the first devices whose tensor cores take halves of float32 numbers."""
+MOST_FOURIER_INPUTS = 64
+"""Inputs up to which the passes over Fourier features keep tiles in registers."""
 FAST_FLOAT64 = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0))
 """Compute capabilities of devices with half the rate of float32 in float64; others have a
 sixty-fourth or so."""
@@ -50,6 +57,25 @@ def triton_refusal(entries: Entries) -> str | None:
     parts = radial_parts(replace(entries, x1=entries.x1[:1], x2=entries.x1[:1], square=True))
     kinds = dict.fromkeys((part.profile, part.z1.shape[1]) for part in parts)
     return next(filter(None, (_of_trial(device, dtype, *kind) for kind in kinds)), None)
+
+
+def triton_fourier(x: Tensor) -> bool:
+    """Whether passes over Fourier features of x (n, d) run in Triton: on a CUDA device that can.
+
+    The first call for a dtype and width compiles and tries something small (seconds, once); why
+    not is logged once.
+    """
+    if not x.is_cuda or interpreted() or x.shape[-1] > MOST_FOURIER_INPUTS:
+        return False
+    refusal = _fourier_refusal(x.device, x.dtype, x.shape[-1])
+    return refusal is None
+
+
+def triton_normals(rows: Tensor) -> bool:
+    """Whether normals by address are made in Triton, on the device of their rows."""
+    if not rows.is_cuda or interpreted():
+        return False
+    return _fourier_refusal(rows.device, torch.float64, 1) is None
 
 
 def slow_float64(device: torch.device) -> str | None:
@@ -101,6 +127,18 @@ def _named(device: torch.device) -> str:
     return f"{torch.cuda.get_device_name(device)} (compute capability {major}.{minor})"
 
 
+@lru_cache(maxsize=64)
+def _fourier_refusal(device: torch.device, dtype: torch.dtype, inputs: int) -> str | None:
+    refusal = _without_package() or _of_device(device)
+    if refusal is None and dtype not in (torch.float32, torch.float64):
+        refusal = f"the Triton kernels take float32 and float64, not {dtype}"
+    if refusal is None:
+        refusal = _tried(lambda: tried_fourier(device, dtype, inputs), "Fourier features")
+    if refusal is not None:
+        logger.info("random features run as torch operations: %s", refusal)
+    return refusal
+
+
 @lru_cache(maxsize=256)
 def _of_trial(
     device: torch.device, dtype: torch.dtype, profile: RadialProfile, coordinates: int
@@ -110,18 +148,45 @@ def _of_trial(
             f"{coordinates} coordinates are more than the {MOST_COORDINATES} for which the Triton "
             "kernels keep tiles in registers"
         )
-    try:
+
+    def trial() -> float:
         z = torch.zeros(2, coordinates, dtype=dtype, device=device)
         one = torch.ones((), dtype=dtype, device=device)
         shape = one if profile == "rational_quadratic" else None
         right = torch.tensor([[1.0], [2.0]], dtype=dtype, device=device)
-        error = tried(RadialPart(profile, z, z, one, shape), right)
+        return tried(RadialPart(profile, z, z, one, shape), right)
+
+    return _tried(trial, profile)
+
+
+def _tried(trial: Callable[[], float], what: str) -> str | None:
+    """Why what was tried cannot be used; None where its error is rounding."""
+    try:
+        error = trial()
     except Exception as failure:  # a compiler may fail in any way
         words = " ".join(str(failure).split()) or "no reason given"
         return (
-            f"the Triton kernel for {profile} does not run here ({type(failure).__name__}: "
+            f"the Triton kernel for {what} does not run here ({type(failure).__name__}: "
             f"{words[:200]})"
         )
-    if not error < 1e-5:
-        return f"the Triton kernel for {profile} is wrong here by {error:.1e}"
-    return None
+    return None if error < 1e-5 else f"the Triton kernel for {what} is wrong here by {error:.1e}"
+
+
+def tried_fourier(device: torch.device, dtype: torch.dtype, inputs: int) -> float:
+    """Largest error of a small product and its transpose against their twins in torch."""
+    from gpx.backends.triton import fourier
+
+    made = fourier.MadeFrequencies(
+        1, torch.arange(3, device=device), torch.ones(inputs, dtype=dtype, device=device)
+    )
+    frequencies = made.stored()
+    x = torch.linspace(-1.0, 1.0, 2 * inputs, dtype=dtype, device=device).view(2, inputs)
+    weights, directions = torch.ones_like(frequencies[None, :, :1]).expand(2, -1, -1), x[:, :1]
+    pairs = (
+        (fourier.fourier_product, fourier.plain_product, weights),
+        (fourier.fourier_moments, fourier.plain_moments, directions),
+    )
+    errors = [
+        (ours(x, frequencies, v) - twin(x, frequencies, v)).abs().max() for ours, twin, v in pairs
+    ]
+    return float(torch.stack(errors).max())

@@ -83,13 +83,14 @@ def width(columns: int) -> int:
     return max(16, 1 << (columns - 1).bit_length())
 
 
-def scaled_halves(vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """float32 vectors (n, c) as float16 high and low (times 2048), and the scale (c,) of each.
+def scaled_halves(vectors: Tensor, lift: float) -> tuple[Tensor, Tensor, Tensor]:
+    """float32 vectors (n, c) as float16 high and low, and a scale (c,) that fits float16.
 
-    ``vectors = scale * (high + low / 2048)`` to 22 bits, and to 2^-49 of a column's largest entry.
+    ``vectors = scale * (high + low / lift)`` to 22 bits, and to 2^-38 / lift of a column's largest
+    entry: a lift of 2048 keeps as many bits of small entries.
     """
     largest = vectors.abs().amax(0) if vectors.shape[0] else vectors.new_zeros(vectors.shape[1])
     scale = torch.where(largest > 0, largest, torch.ones_like(largest)) * 2.0**-14
     whole = vectors / scale
     high = whole.half()
-    return high, ((whole - high) * 2048.0).half(), scale
+    return high, ((whole - high) * lift).half(), scale

@@ -143,7 +143,7 @@ class Product:
         if n1 == 0 or n2 == 0 or count == 0:
             return vectors.new_zeros(n1, count)
         split, at_once = self.precision == "tf32x3", min(WIDEST, width(count))
-        high, low, scale = scaled_halves(vectors) if split else (vectors, None, None)
+        high, low, scale = scaled_halves(vectors, 2048.0) if split else (vectors, None, None)
         high = padded(high, blocks.columns, at_once)
         low = high if low is None else padded(low, blocks.columns, at_once)
         rows, stride = self.left.shape[0], high.shape[1]

@@ -24,6 +24,7 @@ FLOOR = -70.0 * math.log2(math.e)
 NATIVE = tl.constexpr(not INTERPRETED)
 LOWEST = tl.constexpr(FLOOR)
 FARTHEST = tl.constexpr(FLOOR**2)
+FARTHEST_RATIO = tl.constexpr(1e30)
 TINY = tl.constexpr(1e-30)
 LN2 = tl.constexpr(math.log(2.0))
 LOG2E = tl.constexpr(math.log2(math.e))
@@ -56,38 +57,51 @@ def plain_profile(part: RadialPart, r2: Tensor) -> Tensor:
 
 
 @triton.jit
+def within(t, LOW: tl.constexpr, HIGH: tl.constexpr):
+    """t clamped; NaN stays NaN, where the usual minimum of a GPU drops it."""
+    ALL: tl.constexpr = tl.PropagateNan.ALL
+    return tl.minimum(tl.maximum(t, LOW, propagate_nan=ALL), HIGH, propagate_nan=ALL)
+
+
+@triton.jit
 def _root(t):
     """sqrt(t), t clamped: one instruction and a product in float32, there 1e-15 for zero."""
     if t.dtype == tl.float64:
-        return tl.sqrt(tl.minimum(tl.maximum(t, 0.0), FARTHEST))
-    t = tl.minimum(tl.maximum(t, TINY), FARTHEST)
-    return t * tl.rsqrt(t)
+        root = tl.sqrt(within(t, 0.0, FARTHEST))
+    else:
+        t = within(t, TINY, FARTHEST)
+        root = t * tl.rsqrt(t)
+    return root
 
 
 @triton.jit
 def _log2(x):
     """log2 in float32 by the GPU's instruction, right to 2e-7 absolutely near one."""
     if NATIVE and x.dtype == tl.float32:
-        return tl.inline_asm_elementwise(
+        found = tl.inline_asm_elementwise(
             "lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
         )
-    return tl.log2(x)
+    else:
+        found = tl.log2(x)
+    return found
 
 
 @triton.jit
 def radial(t, shape, PROFILE: tl.constexpr):
     """phi of a tile of ``factor * r2``; rounding below zero is clamped away, and exponents too."""
     if PROFILE == "rbf":
-        return tl.exp2(tl.minimum(tl.maximum(t, LOWEST), 0.0))
-    if PROFILE == "rational_quadratic":
-        return tl.exp2(tl.maximum(-shape * _log2(1.0 + tl.maximum(t, 0.0)), LOWEST))
-    a = _root(t)
-    e = tl.exp2(-a)
-    if PROFILE == "matern12":
-        return e
-    if PROFILE == "matern32":
-        return e * (1.0 + a * LN2)
-    return e * (1.0 + a * (LN2 + a * (LN2 * LN2 / 3.0)))
+        value = tl.exp2(within(t, LOWEST, 0.0))
+    elif PROFILE == "rational_quadratic":
+        u = within(t, 0.0, FARTHEST_RATIO)
+        value = tl.exp2(within(-shape * _log2(1.0 + u), LOWEST, 0.0))
+    else:
+        a = _root(t)
+        value = tl.exp2(-a)
+        if PROFILE == "matern32":
+            value *= 1.0 + a * LN2
+        elif PROFILE == "matern52":
+            value *= 1.0 + a * (LN2 + a * (LN2 * LN2 / 3.0))
+    return value
 
 
 @triton.jit
@@ -98,7 +112,7 @@ def radial_slopes(t, shape, PROFILE: tl.constexpr):
     if PROFILE == "rbf":
         slope = -0.5 * value
     elif PROFILE == "rational_quadratic":
-        u = tl.maximum(t, 0.0)
+        u = within(t, 0.0, FARTHEST_RATIO)
         slope = -0.5 * value / (1.0 + u)
         by_shape = value * (u / (1.0 + u) - LN2 * _log2(1.0 + u))
     else:
