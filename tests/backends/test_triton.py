@@ -121,6 +121,26 @@ def test_on_a_cpu_it_is_never_chosen(monkeypatch):
 
 
 @pytest.mark.skipif(not triton_installed(), reason="triton is not installed")
+def test_kernels_compile_for_an_h200_without_spills_in_few_instructions():
+    script = HERE.parents[1] / "scripts" / "triton_counts.py"
+    code = (
+        "import triton_counts as counts; split = ('float32', 'tf32x3');"
+        "rows = [counts.product_row(p, *split) for p in ('matern52', 'rational_quadratic')];"
+        "rows += [counts.fourier_row('product', 1, made, *split) for made in (False, True)];"
+        "rows += [counts.fourier_row('moments', 16, False, *split)];"
+        "assert all(counts.checks(rows).values()), rows"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(script.parent), *sys.path])},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.skipif(not triton_installed(), reason="triton is not installed")
 @pytest.mark.parametrize("path", sorted(HERE.glob("test_triton_*.py")), ids=lambda p: p.stem)
 def test_kernels_under_the_interpreter(path):
     """In a process of its own: Triton decides when it is imported, for the whole process."""

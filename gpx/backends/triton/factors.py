@@ -62,6 +62,11 @@ def distance_factors(
     )
 
 
+def distance_width(coordinates: int, precision: Precision) -> int:
+    """Padded width of the factors of distances in so many coordinates."""
+    return width((coordinates + 2) * (3 if precision == "tf32x3" else 1))
+
+
 def _thirds(values: Tensor) -> list[Tensor]:
     """float64 values as three float32 of eleven bits each."""
     found = []

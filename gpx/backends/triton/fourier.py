@@ -290,7 +290,7 @@ def fourier_blocks(
     if precision == "ieee":
         return Blocks(64, 32, 4, 2)
     if made:
-        return Blocks(256, 32, 8, 2)
+        return Blocks(256, 32, 4, 2)
     return Blocks(128, 32 if wide <= 32 else 16, 4, 2)
 
 

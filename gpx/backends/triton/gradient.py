@@ -18,6 +18,7 @@ from gpx.backends.triton.blocks import Blocks, shares
 from gpx.backends.triton.factors import (
     Precision,
     distance_factors,
+    distance_width,
     halves,
     packed,
     padded,
@@ -146,11 +147,13 @@ def gradient_kernel(
         tl.store(moments + place[:, None] * POINTS + point[None, :], moment)
 
 
-def gradient_blocks(dtype: torch.dtype, precision: Precision) -> Blocks:
+def gradient_blocks(dtype: torch.dtype, precision: Precision, wide: int) -> Blocks:
     """Tiles that were counted to fit the registers of sm_90 (``scripts/triton_counts.py``)."""
     if dtype == torch.float64:
         return Blocks(64, 16, 4, 2)
-    return Blocks(64, 32, 4, 2) if precision == "ieee" else Blocks(128, 64, 8, 2)
+    if precision == "ieee":
+        return Blocks(64, 32 if wide <= 32 else 16, 4, 2)
+    return Blocks(128, 64 if wide <= 32 else 32, 8, 2)
 
 
 def gradients(
@@ -177,7 +180,9 @@ def gradients(
     Cost: n1 n2 (6 q + 9 + 3 c) multiply-adds and one exponential a pair in "tf32x3"; twice that for
     a rectangular matrix, whose rows and columns are swept one after the other.
     """
-    blocks = blocks or gradient_blocks(left.dtype, precision)
+    if blocks is None:
+        wide = distance_width(part.z1.shape[1], precision)
+        blocks = gradient_blocks(left.dtype, precision, wide)
     if part.square:  # row i of the coordinates is row i and column i of the matrix
         left, right = torch.cat((left, right), 1), torch.cat((right, left), 1)
     moments, value, shape = _swept(part, left, right, precision, coordinates, blocks)

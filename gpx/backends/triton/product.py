@@ -109,7 +109,7 @@ def product_blocks(dtype: torch.dtype, precision: Precision, wide: int) -> Block
     if dtype == torch.float64:
         return Blocks(64, 32, 4, 2)
     if precision == "ieee":
-        return Blocks(64, 32, 4, 2)
+        return Blocks(64, 32 if wide <= 32 else 16, 4, 2)
     return Blocks(128, 64, 8, 3 if wide <= 32 else 2)
 
 

@@ -119,7 +119,7 @@ def radial_slopes(t, shape, PROFILE: tl.constexpr):
         a = _root(t)
         e = tl.exp2(-a)
         if PROFILE == "matern12":
-            slope = tl.where(t > TINY, -0.5 * LOG2E * e / tl.maximum(a, 1e-15), 0.0)
+            slope = tl.where(t <= TINY, 0.0, -0.5 * LOG2E * e / tl.maximum(a, 1e-15))
         elif PROFILE == "matern32":
             slope = -1.5 * e
         else:
