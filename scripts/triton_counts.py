@@ -170,7 +170,13 @@ def fourier_row(which: str, columns: int, made: bool, dtype: str, precision: str
     types |= dict.fromkeys(vectors, "*fp16" if split and not single else number)
     rows, frequencies = (tile.rows, tile.columns) if product else (tile.columns, tile.rows)
     constants = {
-        **{"MADE": made, "HALVES": split, "WIDTH": width(INPUTS), "VECTORS": width(columns)},
+        **{
+            "MADE": made,
+            "FREEDOM": 0,
+            "HALVES": split,
+            "WIDTH": width(INPUTS),
+            "VECTORS": width(columns),
+        },
         **{"ROWS": rows, "FREQUENCIES": frequencies},
         **({"SINGLE": single} if product else {}),
     }

@@ -14,8 +14,14 @@ from typing import Any
 import torch
 
 PACKAGES = (
-    *("torch", "linear_operator", "numpy", "scipy", "hydra-core", "omegaconf"),
-    *("pykeops", "triton"),
+    "torch",
+    "linear_operator",
+    "numpy",
+    "scipy",
+    "hydra-core",
+    "omegaconf",
+    "pykeops",
+    "triton",
 )
 
 

@@ -93,9 +93,9 @@ def _frequencies(
     key,
     number_of,
     inputs,
-    freedom,
     some,
     MADE: tl.constexpr,
+    FREEDOM: tl.constexpr,
     HALVES: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
@@ -105,10 +105,11 @@ def _frequencies(
         address = tl.load(addresses + some, mask=some < number_of, other=0)
         normals = normals_tile(address, key, WIDTH // 4)
         scale = tl.load(inverse + column, mask=column < inputs, other=0.0)
-        rest = (column >= inputs) & (column < inputs + freedom)
-        squares = tl.sum(tl.where(rest, normals * normals, 0.0), 1)
-        stretch = tl.sqrt(tl.where(freedom > 0, freedom / tl.maximum(squares, 1e-300), 1.0))
-        first = (normals * stretch[:, None]).to(scale.dtype) * scale
+        if FREEDOM > 0:
+            rest = (column >= inputs) & (column < inputs + FREEDOM)
+            squares = tl.sum(tl.where(rest, normals * normals, 0.0), 1)
+            normals *= tl.sqrt(FREEDOM / squares)[:, None]
+        first = normals.to(scale.dtype) * scale
         second = first
         if HALVES:
             first = _tf32(second)
@@ -162,12 +163,12 @@ def fourier_product_kernel(
     out,
     number_of,
     inputs,
-    freedom,
     total_rows,
     total_tiles,
     stride,
     tiles_each,
     MADE: tl.constexpr,
+    FREEDOM: tl.constexpr,
     HALVES: tl.constexpr,
     SINGLE: tl.constexpr,
     WIDTH: tl.constexpr,
@@ -191,12 +192,12 @@ def fourier_product_kernel(
     x_low = tl.load(inputs_low + at_inputs)
     total = tl.zeros((ROWS, VECTORS), number)
     single = tl.zeros((ROWS,), number)
-    half = total_tiles.to(tl.int64) * FREQUENCIES * stride
+    half = tl.cast(total_tiles, tl.int64) * FREQUENCIES * stride
     for tile in range(start, end):
         some = tile * FREQUENCIES + tl.arange(0, FREQUENCIES)
         w, w_low = _frequencies(
-            *(high, low, addresses, inverse, key, number_of, inputs, freedom, some),
-            *(MADE, HALVES, WIDTH),
+            *(high, low, addresses, inverse, key, number_of, inputs, some),
+            *(MADE, FREEDOM, HALVES, WIDTH),
         )
         angle = _angles(x, x_low, tl.trans(w), tl.trans(w_low), HALVES)
         cosine, sine = cosine_sine(angle)
@@ -231,12 +232,12 @@ def fourier_moments_kernel(
     out,
     number_of,
     inputs,
-    freedom,
     total_frequencies,
     total_tiles,
     stride,
     tiles_each,
     MADE: tl.constexpr,
+    FREEDOM: tl.constexpr,
     HALVES: tl.constexpr,
     WIDTH: tl.constexpr,
     ROWS: tl.constexpr,
@@ -255,8 +256,8 @@ def fourier_moments_kernel(
     start = tl.program_id(1) * tiles_each
     end = tl.minimum(start + tiles_each, total_tiles)
     w, w_low = _frequencies(
-        *(high, low, addresses, inverse, key, number_of, inputs, freedom, some),
-        *(MADE, HALVES, WIDTH),
+        *(high, low, addresses, inverse, key, number_of, inputs, some),
+        *(MADE, FREEDOM, HALVES, WIDTH),
     )
     column = tl.arange(0, WIDTH)
     cosines = tl.zeros((FREQUENCIES, VECTORS), number)
@@ -286,7 +287,7 @@ def fourier_blocks(
     frequencies does so for every strip of rows: the strips are high.
     """
     if dtype == torch.float64:
-        return Blocks(64, 16, 4, 2)
+        return Blocks(128 if made else 64, 16, 4, 2)
     if precision == "ieee":
         return Blocks(64, 32, 4, 2)
     if made:
@@ -339,6 +340,7 @@ def fourier_product(
             *(*parts, *source.arrays, source.key, high, low, out),
             *(*source.sizes, rows, tiles, stride, -(-tiles // shared)),
             MADE=source.made,
+            FREEDOM=source.freedom,
             HALVES=split,
             SINGLE=single,
             WIDTH=wide,
@@ -387,6 +389,7 @@ def fourier_moments(
             *(*parts, *source.arrays, source.key, high, low, out),
             *(*source.sizes, strips * blocks.rows, tiles, stride, -(-tiles // shared)),
             MADE=source.made,
+            FREEDOM=source.freedom,
             HALVES=split,
             WIDTH=wide,
             ROWS=blocks.columns,
@@ -406,7 +409,8 @@ class _Source:
     made: bool
     arrays: tuple[Tensor, Tensor, Tensor, Tensor]
     key: int
-    sizes: tuple[int, int, int]  # frequencies, inputs, normals of the denominator
+    sizes: tuple[int, int]  # frequencies, inputs
+    freedom: int
 
 
 def _source(
@@ -418,11 +422,11 @@ def _source(
         wide = width(inputs + frequencies.freedom)
         inverse = frequencies.inverse_lengthscales.contiguous()
         arrays = x, x, frequencies.addresses.to(torch.int64).contiguous(), inverse
-        sizes = count, inputs, frequencies.freedom
-        return wide, _Source(True, arrays, signed(frequencies.seed), sizes)
+        key, freedom = signed(frequencies.seed), frequencies.freedom
+        return wide, _Source(True, arrays, key, (count, inputs), freedom)
     wide = width(inputs)
     high, low = (padded(part, block, wide) for part in _parts(frequencies, split))
-    return wide, _Source(False, (high, low, x, x), 0, (count, inputs, 0))
+    return wide, _Source(False, (high, low, x, x), 0, (count, inputs), 0)
 
 
 def _parts(values: Tensor, split: bool) -> tuple[Any, Any]:
