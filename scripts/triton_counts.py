@@ -52,7 +52,7 @@ def compiled(kernel: Any, types: dict[str, str], constants: dict[str, Any], bloc
 
 
 def counted(binary: Any) -> dict[str, int]:
-    """Registers, spilled bytes, shared memory, instructions of the longest loop; of a thread."""
+    """Registers, spilled bytes, shared memory; instructions and stores of the longest loop."""
     import triton
 
     program = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
@@ -68,17 +68,18 @@ def counted(binary: Any) -> dict[str, int]:
     found = re.search(r"REG:(\d+) STACK:(\d+)", usage)
     assert found is not None, usage
     lines = re.findall(r"/\*([0-9a-f]{4,})\*/\s+((?:@!?U?P\w+\s+)?[A-Z0-9_.]+)([^;]*);", code)
-    loop = 0
+    loop: list[str] = []
     for address, operation, rest in lines:
         target = re.search(r"0x([0-9a-f]+)", rest) if "BRA" in operation else None
         if target and int(target.group(1), 16) < int(address, 16):
             low, high = int(target.group(1), 16), int(address, 16)
-            loop = max(loop, sum(low <= int(at, 16) <= high for at, _, _ in lines))
+            loop = max(loop, [op for at, op, _ in lines if low <= int(at, 16) <= high], key=len)
     return {
         "registers": int(found.group(1)),
         "spilled bytes": int(found.group(2)),
         "shared KiB": binary.metadata.shared // 1024,
-        "loop": loop,
+        "loop": len(loop),
+        "stores": sum("STG" in operation for operation in loop),
     }
 
 
@@ -92,10 +93,16 @@ def row(
     constants: Any,
     tile: Any,
 ) -> dict[str, Any]:
-    """One row of the table: ``of`` is what there is one of for every entry of a tile."""
+    """One row of the table: ``of`` is what there is one of for every entry of a tile.
+
+    A loop that stores was unrolled by the compiler: it has one entry for every store (of a
+    gradient down a tree: two stores).
+    """
     found = counted(compiled(kernel, types, constants, tile))
-    loop = found.pop("loop")
+    loop, stores = found.pop("loop"), found.pop("stores")
     each = loop * 32 * tile.warps / (tile.rows * tile.columns)
+    if of == "product":
+        each *= (2 if "ratio_grad" in kernel.arg_names else 1) / stores
     return {
         "kernel": what,
         "dtype": dtype,
@@ -186,6 +193,20 @@ def fourier_row(which: str, columns: int, made: bool, dtype: str, precision: str
     return row(name, "angle", dtype, precision, kernel, types, constants, tile)
 
 
+def tree_row(which: str, dtype: str) -> dict[str, Any]:
+    """Products of eigenfunctions down a tree, or their gradient."""
+    from gpx.backends.triton import tree
+    from gpx.backends.triton.blocks import Blocks
+
+    number = "*fp32" if dtype == "float32" else "*fp64"
+    types = dict.fromkeys(("root", "ratio", "nodes", "grad", "ratio_grad"), number)
+    types |= dict.fromkeys(("parent", "which"), "*i32")
+    kernel = tree.tree_kernel if which == "products" else tree.tree_gradient_kernel
+    tile = Blocks(tree.POINTS, 1, tree.WARPS, 1)
+    name = f"eigenfunctions, {which}"
+    return row(name, "product", dtype, "ieee", kernel, types, {"POINTS": tree.POINTS}, tile)
+
+
 def table() -> list[dict[str, Any]]:
     """All rows."""
     rows = []
@@ -199,6 +220,8 @@ def table() -> list[dict[str, Any]]:
             *(("moments", COLUMNS, False), ("moments", COLUMNS, True)),
         ):
             rows.append(fourier_row(which, columns, made, dtype, precision))
+    for dtype in ("float32", "float64"):
+        rows += [tree_row(which, dtype) for which in ("products", "gradient")]
     return rows
 
 

@@ -9,7 +9,15 @@ from gpx.backends.triton.availability import (
     triton_installed,
     triton_normals,
     triton_refusal,
+    triton_tree,
 )
 from gpx.backends.triton.engine import Triton
 
-__all__ = ["Triton", "triton_fourier", "triton_installed", "triton_normals", "triton_refusal"]
+__all__ = [
+    "Triton",
+    "triton_fourier",
+    "triton_installed",
+    "triton_normals",
+    "triton_refusal",
+    "triton_tree",
+]

@@ -67,15 +67,21 @@ def triton_fourier(x: Tensor) -> bool:
     """
     if not x.is_cuda or interpreted() or x.shape[-1] > MOST_FOURIER_INPUTS:
         return False
-    refusal = _fourier_refusal(x.device, x.dtype, x.shape[-1])
-    return refusal is None
+    return _pass_refusal("Fourier features", x.device, x.dtype, x.shape[-1]) is None
 
 
 def triton_normals(rows: Tensor) -> bool:
     """Whether normals by address are made in Triton, on the device of their rows."""
     if not rows.is_cuda or interpreted():
         return False
-    return _fourier_refusal(rows.device, torch.float64, 1) is None
+    return _pass_refusal("Fourier features", rows.device, torch.float64, 1) is None
+
+
+def triton_tree(root: Tensor) -> bool:
+    """Whether products of eigenfunctions are formed in Triton, on the device of their root (n,)."""
+    if not root.is_cuda or interpreted():
+        return False
+    return _pass_refusal("products of eigenfunctions", root.device, root.dtype, 1) is None
 
 
 def slow_float64(device: torch.device) -> str | None:
@@ -128,14 +134,15 @@ def _named(device: torch.device) -> str:
 
 
 @lru_cache(maxsize=64)
-def _fourier_refusal(device: torch.device, dtype: torch.dtype, inputs: int) -> str | None:
+def _pass_refusal(what: str, device: torch.device, dtype: torch.dtype, inputs: int) -> str | None:
     refusal = _without_package() or _of_device(device)
     if refusal is None and dtype not in (torch.float32, torch.float64):
         refusal = f"the Triton kernels take float32 and float64, not {dtype}"
     if refusal is None:
-        refusal = _tried(lambda: tried_fourier(device, dtype, inputs), "Fourier features")
+        trial = tried_fourier if what == "Fourier features" else tried_tree
+        refusal = _tried(lambda: trial(device, dtype, inputs), what)
     if refusal is not None:
-        logger.info("random features run as torch operations: %s", refusal)
+        logger.info("%s run as torch operations: %s", what, refusal)
     return refusal
 
 
@@ -190,3 +197,19 @@ def tried_fourier(device: torch.device, dtype: torch.dtype, inputs: int) -> floa
         (ours(x, frequencies, v) - twin(x, frequencies, v)).abs().max() for ours, twin, v in pairs
     ]
     return float(torch.stack(errors).max())
+
+
+def tried_tree(device: torch.device, dtype: torch.dtype, inputs: int) -> float:
+    """Largest error of a small tree of products and its gradient; ``inputs`` ratios."""
+    from gpx.backends.triton.tree import plain_tree, tree, tree_gradients
+
+    root = torch.tensor([1.0, 2.0], dtype=dtype, device=device, requires_grad=True)
+    ratio = torch.full((inputs, 2), 3.0, dtype=dtype, device=device, requires_grad=True)
+    parent, which = torch.tensor([[0, 0, 1], [0, 0, 0]], dtype=torch.int32, device=device)
+    known = plain_tree(root, ratio, parent, which)
+    expected = torch.autograd.grad(known, (root, ratio), torch.ones_like(known))
+    with torch.no_grad():
+        nodes = tree(root, ratio, parent, which)
+        found = tree_gradients(ratio, parent, which, nodes, torch.ones_like(nodes))
+    pairs = zip((nodes, *found), (known.detach(), *expected), strict=True)
+    return float(torch.stack([(a - b).abs().max() for a, b in pairs]).max())
