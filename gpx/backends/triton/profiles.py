@@ -46,6 +46,7 @@ def plain_profile(part: RadialPart, r2: Tensor) -> Tensor:
     if part.profile == "rbf":
         return torch.exp(-0.5 * r2)
     if part.profile == "rational_quadratic":
+        assert part.shape is not None
         return torch.exp(-part.shape * torch.log1p(r2 / (2.0 * part.shape)))
     if part.profile == "matern12":
         return torch.exp(-r2.sqrt())

@@ -155,7 +155,8 @@ class _Tree(torch.autograd.Function):
         if ctx.compiled:
             from gpx.backends.triton.tree import tree_gradients
 
-            return *tree_gradients(ratio, *ctx.plan.on(grad.device), products, grad), None
+            parent, which = ctx.plan.on(grad.device)
+            return *tree_gradients(ratio, parent, which, products, grad), None
         grad = grad.clone()
         ratio_grad = torch.zeros_like(ratio)
         for rows, parent, which in reversed(ctx.plan.levels):
