@@ -13,6 +13,7 @@ from gpx.backends.entries import Entries  # noqa: E402
 from gpx.backends.triton import Triton, triton_refusal  # noqa: E402
 from gpx.backends.triton.blocks import Blocks  # noqa: E402
 from gpx.errors import BackendUnavailable, ConfigError  # noqa: E402
+from gpx.inference.noisy_kernel import NoisyKernel  # noqa: E402
 from gpx.kernels import (  # noqa: E402
     RBF,
     Linear,
@@ -83,6 +84,20 @@ def test_float32_itself_and_tiles_by_hand():
     found = Triton("ieee", Blocks(16, 16, 4, 2)).product(entries, right, transposed=False)
     reference = kernel.double().evaluate(x.double()).detach() @ right.double()
     assert error(found, reference) < rounding(x)
+
+
+def test_the_noisy_kernel_takes_the_gradient_of_its_backend():
+    """Where a product is known the chunked backend has a cheaper gradient; this one needs none."""
+    x, right = points(20, 2), points(20, 2, seed=1)[:, 0]
+    found = []
+    for backend in ("triton", "chunked"):
+        kernel = RBF(2, [0.7, 1.2], 1.3).double()
+        noisy = NoisyKernel(kernel, x, torch.tensor(0.1, dtype=x.dtype), backend=backend)
+        product = noisy.matmul(right)
+        gradients = noisy.derivative(right, right, product - 0.1 * right)
+        found.append([product, *(gradients[p] for p in kernel.parameters())])
+    for ours, reference in zip(*found, strict=True):
+        assert error(ours.detach(), reference.detach()) < 4 * rounding(x)
 
 
 def test_gradients_that_nobody_wants_are_none():
