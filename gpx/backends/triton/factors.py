@@ -92,10 +92,10 @@ def scaled_halves(vectors: Tensor, lift: float) -> tuple[Tensor, Tensor, Tensor]
     """float32 vectors (n, c) as float16 high and low, and a scale (c,) that fits float16.
 
     ``vectors = scale * (high + low / lift)`` to 22 bits, and to 2^-38 / lift of a column's largest
-    entry: a lift of 2048 keeps as many bits of small entries.
+    entry (or of 2^-100): a lift of 2048 keeps as many bits of small entries.
     """
     largest = vectors.abs().amax(0) if vectors.shape[0] else vectors.new_zeros(vectors.shape[1])
-    scale = torch.where(largest > 0, largest, torch.ones_like(largest)) * 2.0**-14
+    scale = largest.clamp(min=2.0**-100) * 2.0**-14  # of columns of zeros and subnormal numbers
     whole = vectors / scale
     high = whole.half()
     return high, ((whole - high) * lift).half(), scale
