@@ -46,7 +46,7 @@ def options(head: str, seed: int, steps: int) -> list[str]:
     return [
         *("approx=cnn_gp", f"approx.head={head}", f"seed={seed}", f"approx.seed={seed}"),
         *("data=digits", "data.noise=0.5", "data.test_fraction=0.3333", f"data.split_seed={seed}"),
-        *("calibration=temperature", "calibration.fraction=0.1669"),
+        *("calibrate=temperature", "calibrate.fraction=0.1669"),
         *(f"trainer.max_steps={steps}", "trainer.eval_every=0", "trainer.device=cpu"),
         *("trainer.tensorboard=false", "trainer.figures=false", "trainer.baselines=false"),
     ]

@@ -44,7 +44,7 @@ class Recalibration(DataSized, ABC):
         if task not in self.tasks:
             raise ConfigError(
                 f"calibration {type(self).__name__} is for {' and '.join(self.tasks)} targets, "
-                f"and these are {task}; choose another calibration=, or none"
+                f"and these are {task}; choose another calibrate=, or none"
             )
 
     @abstractmethod
@@ -78,7 +78,7 @@ def held_out_rows(total: int, fraction: float, generator: torch.Generator) -> Te
     if count < 2 or total - count < 2:
         raise DataError(
             f"{fraction:g} of {total} training rows are {count} rows to calibrate on; expected 2 "
-            "or more, and as many to train on: raise fraction, or leave calibration= out"
+            "or more, and as many to train on: raise fraction, or leave calibrate= out"
         )
     mask = torch.zeros(total, dtype=torch.bool)
     mask[torch.randperm(total, generator=generator)[:count]] = True

@@ -8,6 +8,7 @@ from gpx.methods.classification.model import ExpectationPropagationGP, LaplaceGP
 from gpx.methods.classification.sampled_model import SampledGP
 from gpx.methods.classification.sampled_posterior import SampledPosterior
 from gpx.methods.classification.site_posterior import SitePosterior
+from gpx.methods.deep.cnn import CNN
 from gpx.methods.deep.cnn_gp import CNNGP
 from gpx.methods.deep.deep_gp import DeepGP
 from gpx.methods.deep.model import NetworkModel
@@ -60,6 +61,7 @@ from gpx.methods.weight_space.qsrvm import QSRVM, RelevanceVectorPosterior
 
 __all__ = [
     "CGLB",
+    "CNN",
     "CNNGP",
     "GRIEF",
     "QSGP",

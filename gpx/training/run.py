@@ -223,13 +223,13 @@ def _prepare(
 
     task = _likelihood_task(config)
     data = load_data(build(config, "data"), task=task)
-    calibration: Recalibration | None = build(config, "calibration")
+    calibration: Recalibration | None = build(config, "calibrate")
     kept: Tensor | None = None
     if calibration is not None:
         calibration.require_task(data.task)
         if data.sample is not None:
             raise ConfigError(
-                "calibration= holds out rows of data in memory, and these are read from files; "
+                "calibrate= holds out rows of data in memory, and these are read from files; "
                 "leave it out"
             )
         draws = stream(config.seed, "calibration")

@@ -135,6 +135,14 @@ MODELS = {
     "DeepGP": lambda: models.DeepGP(
         kernel=rbf(), likelihood=likelihoods.Gaussian(0.05), num_inputs=2, num_features=20
     ),
+    "CNN": lambda: models.CNN(
+        likelihood=likelihoods.Gaussian(0.05),
+        num_inputs=2,
+        image_shape=(1, 2),
+        num_features=20,
+        dropout=True,
+        predict_samples=3,
+    ),
     "CNNGP": lambda: models.CNNGP(
         likelihood=likelihoods.Gaussian(0.05),
         num_inputs=2,

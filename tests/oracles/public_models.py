@@ -117,6 +117,14 @@ MODELS = {
     "DeepGP of classes": lambda: deep(Bernoulli(), frequencies="learned"),
     "DeepGP of outputs": lambda: deep(GaussianOutputs(2, 0.05)),
     "DeepGP of one layer": lambda: deep(Gaussian(0.05), depth=1, covariance="full"),
+    "CNN": lambda: models.CNN(
+        likelihood=Gaussian(0.05),
+        num_inputs=INPUTS,
+        image_shape=(1, INPUTS),
+        num_features=20,
+        dropout=True,
+        predict_samples=5,
+    ).double(),
     "CNNGP": lambda: models.CNNGP(
         likelihood=Gaussian(0.05),
         num_inputs=INPUTS,

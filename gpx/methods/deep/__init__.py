@@ -1,5 +1,6 @@
 """Networks with Gaussian process layers: deep and convolutional ones, by random features."""
 
+from gpx.methods.deep.cnn import CNN
 from gpx.methods.deep.cnn_gp import CNNGP
 from gpx.methods.deep.deep_gp import DeepGP
 from gpx.methods.deep.draws import RandomLayer, draws_of, total_kl
@@ -7,9 +8,11 @@ from gpx.methods.deep.elbo import SampledELBO
 from gpx.methods.deep.layer import GPLayer
 from gpx.methods.deep.model import Network, NetworkModel
 from gpx.methods.deep.posterior import NetworkPosterior
+from gpx.methods.deep.signs import SignFrequencies
 from gpx.methods.deep.weights import DroppedWeights, FullWeights, MeanFieldWeights, RandomWeights
 
 __all__ = [
+    "CNN",
     "CNNGP",
     "DeepGP",
     "DroppedWeights",
@@ -22,6 +25,7 @@ __all__ = [
     "RandomLayer",
     "RandomWeights",
     "SampledELBO",
+    "SignFrequencies",
     "draws_of",
     "total_kl",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +44,7 @@ class RandomLayer(nn.Module, ABC):
     """
 
     draws = Draws()
-    known_kl: ClassVar[bool] = True
+    known_kl = True
     """Whether ``kl`` is the divergence itself, and not one up to a constant or none at all."""
 
     def draw_start(self, generator: torch.Generator) -> None:

@@ -23,10 +23,12 @@ from gpx.errors import ConfigError, class_name
 from gpx.kernels import RBF, ArcCosine
 from gpx.kernels.base import Kernel
 from gpx.kernels.stationary import Stationary
+from gpx.methods.deep.signs import SignFrequencies
 from gpx.methods.deep.weights import DroppedWeights, MeanFieldWeights, RandomWeights
 
-Frequency = Literal["fixed", "learned", "dropout"]
-"""Drawn once; a Gaussian posterior for each entry; Monte Carlo dropout of the inputs."""
+Frequency = Literal["fixed", "learned", "dropout", "fixed_signs", "learned_signs"]
+"""Drawn once; a Gaussian posterior for each entry; Monte Carlo dropout of the inputs; products of
+Hadamard matrices and signs that stay, or whose deviations have Monte Carlo dropout."""
 
 FOURIER: dict[Directions, type[RandomFourier]] = {
     "independent": RandomFourier,
@@ -102,7 +104,11 @@ class LearnedFeatures(nn.Module):
     """
 
     def __init__(
-        self, kernel: Kernel, num_features: int, num_inputs: int, frequencies: RandomWeights
+        self,
+        kernel: Kernel,
+        num_features: int,
+        num_inputs: int,
+        frequencies: RandomWeights | SignFrequencies,
     ) -> None:
         super().__init__()
         self.kernel, self.num_basis, self.num_inputs = kernel, num_features, num_inputs
@@ -153,6 +159,16 @@ def layer_features(
             "so their number must be even"
         )
     count = num_features if isinstance(kernel, ArcCosine) else num_features // 2
+    if frequencies in ("fixed_signs", "learned_signs"):
+        if directions != "independent":
+            raise ConfigError(
+                f"directions={directions}: frequencies={frequencies} have the directions of "
+                "Hadamard matrices; leave directions out"
+            )
+        signs = SignFrequencies(
+            num_inputs, count, learned=frequencies == "learned_signs", keep=keep, seed=seed
+        )
+        return LearnedFeatures(kernel, num_features, num_inputs, signs)
     q: RandomWeights
     if frequencies == "learned":
         q = MeanFieldWeights(num_inputs, count, DEVIATION)

@@ -39,7 +39,9 @@ class GPLayer(nn.Module):
         num_outputs: p.
         num_features: m; even for stationary kernels.
         frequencies: ``fixed``: drawn once, apart from the lengthscales (learned by default);
-            ``learned``: with a Gaussian posterior each; ``dropout``: Monte Carlo dropout of inputs.
+            ``learned``: with a Gaussian posterior each; ``dropout``: Monte Carlo dropout of inputs;
+            ``fixed_signs`` and ``learned_signs``: products of Hadamard matrices and random signs
+            (``SignFrequencies``), which need O(m) numbers and no product of d by m.
         directions: of the frequencies: ``independent``, ``orthogonal``, ``structured`` by Hadamard
             matrices, ``fastfood``.
         covariance: q(W): ``mean_field``, ``full`` or ``dropout``.
