@@ -1,5 +1,12 @@
 """Inducing points: variational (SGPR, SVGP, CGLB), and effective priors (SoR to PIC)."""
 
+from gpx.inference.variational import (
+    FullCholesky,
+    MeanField,
+    Strategy,
+    Whitened,
+    WhitenedGaussian,
+)
 from gpx.methods.sparse.cg_lower_bound import CGLowerBound
 from gpx.methods.sparse.cglb import CGLB, CGLBPosterior
 from gpx.methods.sparse.collapsed_elbo import CollapsedELBO
@@ -10,13 +17,6 @@ from gpx.methods.sparse.sgpr import SGPR, SGPRPosterior
 from gpx.methods.sparse.svgp import SVGP
 from gpx.methods.sparse.svgp_elbo import SVGPELBO
 from gpx.methods.sparse.svgp_posterior import SVGPPosterior
-from gpx.methods.sparse.variational import (
-    FullCholesky,
-    MeanField,
-    Strategy,
-    Whitened,
-    WhitenedGaussian,
-)
 
 __all__ = [
     "CGLB",
