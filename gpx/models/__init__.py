@@ -11,6 +11,8 @@ from gpx.methods.classification.site_posterior import SitePosterior
 from gpx.methods.deep.cnn import CNN
 from gpx.methods.deep.cnn_gp import CNNGP
 from gpx.methods.deep.deep_gp import DeepGP
+from gpx.methods.deep.deep_svgp import DeepSVGP
+from gpx.methods.deep.dkl import DKL
 from gpx.methods.deep.model import NetworkModel
 from gpx.methods.deep.posterior import NetworkPosterior
 from gpx.methods.direct.grids import NoiseGrid, WeightGrid
@@ -63,6 +65,7 @@ __all__ = [
     "CGLB",
     "CNN",
     "CNNGP",
+    "DKL",
     "GRIEF",
     "QSGP",
     "QSRVM",
@@ -79,6 +82,7 @@ __all__ = [
     "Committee",
     "CommitteePosterior",
     "DeepGP",
+    "DeepSVGP",
     "Direct",
     "DirectMixture",
     "DirectPosterior",

@@ -39,8 +39,6 @@ class DroppedConvolution(RandomLayer):
     variational inference", 2016.
     """
 
-    known_kl = False
-
     def __init__(
         self,
         channels: tuple[int, int],
@@ -59,6 +57,16 @@ class DroppedConvolution(RandomLayer):
         self.stride, self.groups, self.xavier = stride, groups, xavier
         self.weight = nn.Parameter(torch.zeros(channels[1], channels[0] // groups, size, size))
         self.bias = nn.Parameter(torch.zeros(channels[1]))
+
+    @property
+    def random(self) -> bool:
+        """Whether anything is masked."""
+        return self.keep < 1.0
+
+    @property
+    def known_kl(self) -> bool:  # type: ignore[override]
+        """Whether there is nothing but parameters: neither masks nor priors."""
+        return not (self.penalty or self.random)
 
     def draw_start(self, generator: torch.Generator) -> None:
         """Filters and biases from a normal of deviation 0.1, cut at two of them, or by Xavier."""

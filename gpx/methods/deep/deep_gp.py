@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -30,7 +32,7 @@ class DeepBody(nn.Module):
         skip: whether later layers, and the head, see the inputs.
     """
 
-    def __init__(self, layers: list[GPLayer], skip: bool) -> None:
+    def __init__(self, layers: Sequence[nn.Module], skip: bool) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
         self.skip = skip
@@ -42,6 +44,17 @@ class DeepBody(nn.Module):
             f = layer(f)
             f = torch.cat([f, x], 1) if self.skip else f
         return f
+
+
+@torch.no_grad()
+def take_lengthscales(source: nn.Module, target: nn.Module, num_inputs: int) -> None:
+    """Kernel parameters of the first layer for a later one; hidden units have their own."""
+    for name, value in source.named_parameters():
+        own = target.get_parameter(name)
+        if own.shape == value.shape:
+            own.copy_(value)
+        elif len(own) > num_inputs and len(value) == num_inputs:
+            own[-num_inputs:] = value
 
 
 class DeepGP(NetworkModel):
@@ -146,19 +159,10 @@ class DeepGP(NetworkModel):
         """Give later layers the first one's lengthscales of the inputs; draw and fit starts."""
         first, *others = self.layers
         for layer in others:
-            self._take_lengthscales(first.kernel, layer.kernel, x.shape[1])
+            take_lengthscales(first.kernel, layer.kernel, x.shape[1])
         super().initialise(x, y, generator=generator)
         if self.warm_start and isinstance(self.likelihood, Gaussian):
             self._start_head(x, y, generator)
-
-    def _take_lengthscales(self, source: nn.Module, target: nn.Module, num_inputs: int) -> None:
-        """Kernel parameters of the first layer for a later one; hidden units have their own."""
-        for name, value in source.named_parameters():
-            own = target.get_parameter(name)
-            if own.shape == value.shape:
-                own.copy_(value)
-            elif len(own) > num_inputs and len(value) == num_inputs:
-                own[-num_inputs:] = value
 
     def _start_head(self, x: Tensor, y: Tensor, generator: torch.Generator) -> None:
         """q of the last layer at its optimum given draws of the layers before it."""

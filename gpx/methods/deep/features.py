@@ -49,7 +49,7 @@ def layer_kernel(kernel: nn.Module, num_inputs: int) -> Kernel:
     fits = isinstance(kernel, (Stationary, ArcCosine)) and kernel.active_dims is None
     if not fits:
         raise ConfigError(
-            f"a layer of random features takes one stationary or arc-cosine kernel of all its "
+            f"a layer takes one stationary or arc-cosine kernel of all its "
             f"inputs, got {class_name(kernel)}; give it RBF(), Matern32() or ArcCosine()"
         )
     made = copy.deepcopy(cast("Stationary | ArcCosine", kernel))

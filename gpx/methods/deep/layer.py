@@ -122,6 +122,11 @@ class GPLayer(nn.Module):
         self._check(x)
         return self.weights.marginals(self.features(x))
 
+    def sample(self, x: Tensor, num: int) -> Tensor:
+        """``num`` draws at each row of x (n, d), independent of one another: (num, n, p)."""
+        found: Tensor = self(x.repeat(num, 1))
+        return found.view(num, len(x), -1)
+
     @torch.no_grad()
     def prior_covariance(self, x: Tensor) -> Tensor:
         """phi(x) phi(x)^T (n, n), dense: the prior of each output, at drawn frequencies."""

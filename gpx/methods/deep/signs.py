@@ -71,6 +71,11 @@ class SignFrequencies(RandomLayer):
             self.deviations = nn.Parameter(deviation * start.to(self.signs))
 
     @property
+    def random(self) -> bool:
+        """Whether deviations are masked."""
+        return self.deviations is not None and self.keep < 1.0
+
+    @property
     def known_kl(self) -> bool:  # type: ignore[override]
         """Whether ``kl`` is the divergence: where signs stay there is none."""
         return self.deviations is None
