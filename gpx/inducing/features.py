@@ -31,6 +31,10 @@ class InducingFeatures(DataSized, ABC):
     def require(self, kernel: Kernel) -> None:
         """Raise ConfigError unless the closed forms are known for this kernel."""
 
+    def width(self, kernel: Kernel, num_inputs: int) -> int:
+        """q, columns of z, where there are ``num_inputs``. Default: as many."""
+        return num_inputs
+
     def require_sampled(self) -> None:
         """Raise ConfigError unless sampled functions can be conditioned on these variables."""
         if not self.sampled:

@@ -15,6 +15,7 @@ from gpx.methods.deep.deep_svgp import DeepSVGP
 from gpx.methods.deep.dkl import DKL
 from gpx.methods.deep.model import NetworkModel
 from gpx.methods.deep.posterior import NetworkPosterior
+from gpx.methods.deep.svdkl import SVDKL
 from gpx.methods.direct.grids import NoiseGrid, WeightGrid
 from gpx.methods.direct.mixture import DirectMixture
 from gpx.methods.direct.model import Direct
@@ -48,6 +49,7 @@ from gpx.methods.ski.model import SKI
 from gpx.methods.ski.posterior import SKIPosterior
 from gpx.methods.ski.projection import LinearProjection, NetworkProjection, Projection
 from gpx.methods.sparse.cglb import CGLB, CGLBPosterior
+from gpx.methods.sparse.conv_gp import ConvGP
 from gpx.methods.sparse.effective_posterior import BlockPosterior, EffectivePosterior
 from gpx.methods.sparse.effective_prior import EffectivePrior
 from gpx.methods.sparse.sgpr import SGPR, SGPRPosterior
@@ -72,6 +74,7 @@ __all__ = [
     "SGPR",
     "SKI",
     "SSGP",
+    "SVDKL",
     "SVGP",
     "SWSGP",
     "VNNGP",
@@ -81,6 +84,7 @@ __all__ = [
     "CGLBPosterior",
     "Committee",
     "CommitteePosterior",
+    "ConvGP",
     "DeepGP",
     "DeepSVGP",
     "Direct",

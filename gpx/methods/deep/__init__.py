@@ -1,5 +1,6 @@
 """Networks with Gaussian process layers: deep and convolutional ones, by random features."""
 
+from gpx.methods.deep.additive_grid import AdditiveGridLayer
 from gpx.methods.deep.cnn import CNN
 from gpx.methods.deep.cnn_gp import CNNGP
 from gpx.methods.deep.deep_gp import DeepGP
@@ -13,12 +14,15 @@ from gpx.methods.deep.model import Network, NetworkModel
 from gpx.methods.deep.output_layer import OutputLayer
 from gpx.methods.deep.posterior import NetworkPosterior
 from gpx.methods.deep.signs import SignFrequencies
+from gpx.methods.deep.svdkl import SVDKL
 from gpx.methods.deep.weights import DroppedWeights, FullWeights, MeanFieldWeights, RandomWeights
 
 __all__ = [
     "CNN",
     "CNNGP",
     "DKL",
+    "SVDKL",
+    "AdditiveGridLayer",
     "DeepGP",
     "DeepSVGP",
     "DroppedWeights",

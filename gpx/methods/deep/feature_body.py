@@ -22,21 +22,23 @@ CHUNK = 1024
 
 
 class Standardised(nn.Module):
-    """Features less their mean, over their deviation and the root of their number.
+    """Features less their mean, over their deviation, as they were when training began.
 
-    Mean and deviation are those at the start of training. Two inputs are then about as far apart
-    whatever the number of features, which suits a lengthscale of one. Nothing is changed before
-    ``measure``.
+    Nothing is changed before ``measure``.
 
     Args:
         size: number of features.
+        by_number: divide by the root of their number as well: two inputs are then about as far
+            apart whatever the number, which suits a kernel of all features and a lengthscale of
+            one.
     """
 
     mean: Tensor
     deviation: Tensor
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, by_number: bool) -> None:
         super().__init__()
+        self.by_number = by_number
         self.register_buffer("mean", torch.zeros(size))
         self.register_buffer("deviation", torch.ones(size))
 
@@ -50,7 +52,7 @@ class Standardised(nn.Module):
         self.mean.copy_(x.mean(0))
         spread = x.std(0, correction=0)
         spread = torch.where(spread > 0, spread, torch.ones_like(spread))
-        self.deviation.copy_(spread * x.shape[1] ** 0.5)
+        self.deviation.copy_(spread * x.shape[1] ** 0.5 if self.by_number else spread)
 
 
 class FeatureBody(nn.Module):
@@ -59,13 +61,14 @@ class FeatureBody(nn.Module):
     Args:
         network: None: the inputs themselves, which are left as they are.
         size: h.
+        by_number: see ``Standardised``.
     """
 
-    def __init__(self, network: nn.Module | None, size: int) -> None:
+    def __init__(self, network: nn.Module | None, size: int, *, by_number: bool = True) -> None:
         super().__init__()
         self.network = network
         self.size = size
-        self.standardised = Standardised(size)
+        self.standardised = Standardised(size, by_number)
 
     def forward(self, x: Tensor) -> Tensor:
         """As the class says."""
@@ -96,6 +99,7 @@ def feature_body(
     image_shape: Sequence[int] | None = None,
     blocks: int = 5,
     keep: float = 1.0,
+    narrow: bool = False,
 ) -> FeatureBody:
     """A body by its name.
 
@@ -107,6 +111,8 @@ def feature_body(
         image_shape, blocks: of convolutional networks.
         keep: probability that a mask keeps an activation, in front of every layer of weights but
             the first; below 1 weights have priors N(0, I), at 1 they are parameters.
+        narrow: for functions of one feature each: a convolutional network has a linear layer of
+            ``num_features`` outputs, and features are not divided by the root of their number.
 
     Raises:
         ConfigError: no such network, or sizes below one.
@@ -118,7 +124,11 @@ def feature_body(
         return FeatureBody(None, num_inputs)
     if name != "dense":
         shape, prior = shape_of_images(num_inputs, image_shape), keep < 1.0
-        return FeatureBody(*convolutional_features(name, shape, keep, penalty=prior, blocks=blocks))
+        network, size = convolutional_features(name, shape, keep, penalty=prior, blocks=blocks)
+        if not narrow:
+            return FeatureBody(network, size)
+        linear = DroppedWeights(size, num_features, keep, bias=True, penalty=prior)
+        return FeatureBody(nn.Sequential(network, linear), num_features, by_number=False)
     sizes = [num_inputs, *hidden, num_features]
     if min(sizes) < 1:
         raise ConfigError(
@@ -137,4 +147,4 @@ def feature_body(
                 penalty=keep < 1.0,
             )
         )
-    return FeatureBody(nn.Sequential(*layers), num_features)
+    return FeatureBody(nn.Sequential(*layers), num_features, by_number=not narrow)

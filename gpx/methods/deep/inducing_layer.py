@@ -20,6 +20,7 @@ from gpx.inference.variational import (
 from gpx.inference.variational.paths import conditioned_paths
 from gpx.kernels.arc_cosine import ArcCosine
 from gpx.kernels.base import Kernel
+from gpx.kernels.for_inputs import for_inputs
 from gpx.kernels.stationary import Stationary
 from gpx.likelihoods import Gaussian, GaussianOutputs
 from gpx.linalg import CholeskyReport
@@ -27,7 +28,6 @@ from gpx.linalg.triangular import inverse_lower, lower_matmul
 from gpx.means import Zero
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals
-from gpx.methods.deep.features import layer_kernel
 from gpx.methods.deep.output_layer import OutputLayer
 
 
@@ -76,7 +76,7 @@ class InducingLayer(OutputLayer):
                 f"{num_inducing} must be at least 1 and jitter={jitter} not negative"
             )
         resized = isinstance(kernel, (Stationary, ArcCosine)) and kernel.active_dims is None
-        self.kernel = layer_kernel(kernel, num_inputs) if resized else kernel
+        self.kernel = for_inputs(kernel, num_inputs) if resized else kernel
         self.mean = Zero() if mean is None else mean
         self.num_inputs, self.num_outputs, self.jitter = num_inputs, num_outputs, jitter
         self.inducing = nn.Parameter(torch.zeros(num_inducing, num_inputs))

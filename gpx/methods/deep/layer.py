@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from gpx.bases.random_directions import Directions
 from gpx.errors import ConfigError, ShapeError
 from gpx.kernels.base import Kernel
+from gpx.kernels.for_inputs import for_inputs
 from gpx.methods.base.model import Marginals
-from gpx.methods.deep.features import Frequency, layer_features, layer_kernel
+from gpx.methods.deep.features import Frequency, layer_features
 from gpx.methods.deep.weights import (
     DroppedWeights,
     FullWeights,
@@ -80,7 +81,7 @@ class GPLayer(nn.Module):
             )
         self.num_inputs = num_inputs
         self.features = layer_features(
-            layer_kernel(kernel, num_inputs),
+            for_inputs(kernel, num_inputs),
             num_features,
             num_inputs,
             frequencies=frequencies,

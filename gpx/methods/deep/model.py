@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from gpx.errors import ConfigError
 from gpx.likelihoods.base import Likelihood
 from gpx.methods.base.model import Marginals, Model
+from gpx.methods.deep.additive_grid import AdditiveGridLayer
 from gpx.methods.deep.draws import draws_of, is_random, random_layers, total_kl
 from gpx.methods.deep.features import LearnedFeatures
 from gpx.methods.deep.inducing_layer import InducingLayer
@@ -157,7 +158,7 @@ class NetworkModel(Model):
         hyper: list[nn.Parameter] = []
         inducing: list[nn.Parameter] = []
         for layer in self.network.modules():
-            if isinstance(layer, GPLayer):
+            if isinstance(layer, (GPLayer, AdditiveGridLayer)):
                 hyper += layer.kernel.parameters()
             elif isinstance(layer, InducingLayer):
                 hyper += [*layer.kernel.parameters(), *layer.mean.parameters()]

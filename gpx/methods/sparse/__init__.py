@@ -10,6 +10,7 @@ from gpx.inference.variational import (
 from gpx.methods.sparse.cg_lower_bound import CGLowerBound
 from gpx.methods.sparse.cglb import CGLB, CGLBPosterior
 from gpx.methods.sparse.collapsed_elbo import CollapsedELBO
+from gpx.methods.sparse.conv_gp import ConvGP
 from gpx.methods.sparse.effective_evidence import EffectiveEvidence
 from gpx.methods.sparse.effective_posterior import BlockPosterior, EffectivePosterior
 from gpx.methods.sparse.effective_prior import EffectivePrior
@@ -27,6 +28,7 @@ __all__ = [
     "CGLBPosterior",
     "CGLowerBound",
     "CollapsedELBO",
+    "ConvGP",
     "EffectiveEvidence",
     "EffectivePosterior",
     "EffectivePrior",

@@ -121,7 +121,8 @@ class SVGP(Model):
         self.jitter = jitter
         self._num_inputs = num_inputs
         self.inducing = nn.Parameter(
-            torch.zeros(size, num_inputs), requires_grad=self.features.trainable
+            torch.zeros(size, self.features.width(kernel, num_inputs)),
+            requires_grad=self.features.trainable,
         )
         family = FullCholesky() if family is None else family
         if not isinstance(family, WhitenedGaussian):
