@@ -43,6 +43,18 @@ class InducingFeatures(DataSized, ABC):
                 f"of another kind ({type(self).__name__})"
             )
 
+    def path_kernel(self, kernel: Kernel) -> Kernel:
+        """Covariance of the function whose values at z are u, where ``sampled``. Default: f's."""
+        return kernel
+
+    def path_inputs(self, kernel: Kernel, x: Tensor) -> Tensor:
+        """Where that function must be known for f at x (n, d): (n', q). Default: x."""
+        return x
+
+    def path_values(self, kernel: Kernel, values: Tensor) -> Tensor:
+        """f at x from its values there: (..., n') -> (..., n). Default: they are those of f."""
+        return values
+
     @abstractmethod
     def choose(
         self,

@@ -23,6 +23,7 @@ class Patches(InducingFeatures):
     """
 
     trainable = True
+    sampled = True
 
     def require(self, kernel: Kernel) -> None:
         """A ``Convolutional`` kernel."""
@@ -35,6 +36,21 @@ class Patches(InducingFeatures):
     def width(self, kernel: Kernel, num_inputs: int) -> int:
         """Pixels of a patch."""
         return _of_patches(kernel).patch_inputs
+
+    def path_kernel(self, kernel: Kernel) -> Kernel:
+        """The patch kernel."""
+        return _of_patches(kernel).patch_kernel
+
+    def path_inputs(self, kernel: Kernel, x: Tensor) -> Tensor:
+        """All patches of all images: (n P, q)."""
+        return _of_patches(kernel).patches(x).flatten(0, 1)
+
+    def path_values(self, kernel: Kernel, values: Tensor) -> Tensor:
+        """Weighted sums over the patches of each image."""
+        made = _of_patches(kernel)
+        rows = values.shape[-1] // made.num_patches
+        each = values.reshape(*values.shape[:-1], rows, made.num_patches)
+        return each @ made.weights.to(values.dtype)
 
     @torch.no_grad()
     def choose(

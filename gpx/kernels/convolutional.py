@@ -83,7 +83,9 @@ class Convolutional(Kernel):
 
     def patches(self, x: Tensor) -> Tensor:
         """All patches of the images x (n, d): (n, P, q), row by row."""
-        x = self._select(x)
+        return self._cut(self._select(x))
+
+    def _cut(self, x: Tensor) -> Tensor:
         channels, height, width = self.image_shape
         if x.shape[1] != channels * height * width:
             raise ShapeError(
@@ -99,13 +101,14 @@ class Convolutional(Kernel):
         size = max(1, MOST_ENTRIES // (self.num_patches * max(1, len(points))))
         for rows in self.patches(x).split(size):
             each = self.patch_kernel.evaluate(points, rows.flatten(0, 1))
-            found.append(each.view(len(points), len(rows), -1) @ self.weights.to(each.dtype))
+            found.append(
+                each.view(len(points), len(rows), self.num_patches) @ self.weights.to(each.dtype)
+            )
         return torch.cat(found, 1) if found else points.new_zeros(len(points), 0)
 
     def covariance(self, x1: Tensor, x2: Tensor) -> Tensor:
         """As in ``Kernel``."""
-        # columns are selected already
-        rows, columns = self._unselected(x1), self._unselected(x2)
+        rows, columns = self._cut(x1), self._cut(x2)
         weights = self.weights.to(columns.dtype)
         flat, found = columns.flatten(0, 1), []
         size = max(1, MOST_ENTRIES // (self.num_patches * max(1, len(flat))))
@@ -119,17 +122,10 @@ class Convolutional(Kernel):
             return upper + upper.mT + torch.diag_embed(self.variance(x1))
         return torch.cat(found) if found else x1.new_zeros(0, len(x2))
 
-    def _unselected(self, x: Tensor) -> Tensor:
-        chosen, self.active_dims = self.active_dims, None
-        try:
-            return self.patches(x)
-        finally:
-            self.active_dims = chosen
-
     def variance(self, x: Tensor) -> Tensor:
         """As in ``Kernel``; all pairs of patches of one image, some images at a time."""
         found = []
-        for rows in self._unselected(x).split(max(1, MOST_ENTRIES // self.num_patches**2)):
+        for rows in self._cut(x).split(max(1, MOST_ENTRIES // self.num_patches**2)):
             if torch.is_grad_enabled() and self.num_patches**2 * len(x) > MOST_ENTRIES:
                 found.append(checkpoint(self._variance, rows, use_reentrant=False))
             else:

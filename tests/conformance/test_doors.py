@@ -39,6 +39,13 @@ METHODS = {
     "transductive": ["approx=transductive", "approx.num_experts=3"],
     "grief": ["approx=grief", "approx.num_eigenfunctions=20"],
     "deep_rf": ["approx=deep_rf", "approx.num_features=20", "approx.predict_samples=3"],
+    "dkl": ["approx=dkl", "approx.num_inducing=8", "approx.pretrain_steps=3"],
+    "svdkl": ["approx=svdkl", "approx.grid_size=8", "approx.pretrain_steps=3"],
+    "deep_svgp": ["approx=deep_svgp", "approx.num_inducing=8", "approx.predict_samples=3"],
+    "conv_gp": [
+        *("approx=conv_gp", "likelihood=gaussian", "approx.image_shape=[1,2]"),
+        *("approx.patch_size=1", "approx.num_inducing=8"),
+    ],
     "cnn": ["approx=cnn", "likelihood=gaussian", "approx.image_shape=[1,2]"],
     "cnn_rf": [
         *("approx=cnn_rf", "likelihood=gaussian", "approx.image_shape=[1,2]"),

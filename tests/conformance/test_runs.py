@@ -89,6 +89,23 @@ RUNS = {
         "approx.predict_samples=5",
         "trainer.batch_size=100",
     ],
+    "dkl": [
+        *(*ARM, "trainer.max_steps=30", "approx.num_inducing=40", "approx.pretrain_steps=60"),
+        *("approx.hidden=[16]", "approx.num_features=3", "trainer.batch_size=100"),
+    ],
+    "svdkl": [
+        *(*ARM, "trainer.max_steps=60", "approx.grid_size=16", "approx.pretrain_steps=60"),
+        *("approx.hidden=[16]", "approx.num_features=3", "trainer.batch_size=100"),
+    ],
+    "deep_svgp": [
+        *(*ARM, "trainer.max_steps=20", "approx.num_inducing=30", "trainer.batch_size=100"),
+        *("approx.width=3", "approx.predict_samples=5"),
+    ],
+    "gpdnn": [
+        *(*DIGITS[:3], "trainer.max_steps=30", "approx.num_inducing=30"),
+        *("approx.pretrain_steps=60", "objective.num_samples=2"),
+    ],
+    "conv_gp": [*DIGITS[:3], "trainer.max_steps=30", "approx.num_inducing=30"],
     "cnn": [*DIGITS, "trainer.max_steps=80"],
     "cnn_mcd": [*DIGITS, *MASKS, "trainer.max_steps=80"],
     "cnn_rf": [*DIGITS, *MASKS, "trainer.max_steps=80"],
@@ -195,7 +212,9 @@ def test_a_loaded_model_predicts_as_the_run_did(finished):
     width = (prediction.upper - prediction.lower) / prediction.std
     # quantiles are not a normal's
     mixtures = {"reweighted": 0.05, "direct_mixture": 0.05, "mixture_of_experts": 0.1}
-    mixtures |= dict.fromkeys(("deep_rf", "cnn_mcd", "cnn_rf", "cnn_sorf", "cnn_deep_rf"), 0.05)
+    mixtures |= dict.fromkeys(
+        ("deep_rf", "deep_svgp", "cnn_mcd", "cnn_rf", "cnn_sorf", "cnn_deep_rf"), 0.05
+    )
     assert width == pytest.approx(2 * 1.959964, rel=mixtures.get(finished.approx, 1e-4))
 
 

@@ -90,7 +90,7 @@ class SVGPPosterior(Posterior):
         """
         self.features.require_sampled()
         values = conditioned_paths(
-            self.kernel,
+            self.features.path_kernel(self.kernel),
             self.inducing,
             self.inverse_cholesky,
             self.q_mean,
@@ -102,7 +102,8 @@ class SVGPPosterior(Posterior):
 
         @torch.no_grad()
         def paths(x: Tensor) -> Tensor:
-            found = values(x) + self.mean(x)
+            drawn = values(self.features.path_inputs(self.kernel, x))
+            found = self.features.path_values(self.kernel, drawn) + self.mean(x)
             return found.squeeze(1) if found.shape[1] == 1 else found.mT
 
         return paths
