@@ -135,7 +135,8 @@ class Convolutional(Kernel):
     def _variance(self, patches: Tensor) -> Tensor:
         """Of images with these patches (n, P, q): (n,)."""
         kernel = self.patch_kernel
-        z = kernel.coordinates(patches.flatten(0, 1)).view(len(patches), self.num_patches, -1)
+        z = kernel.coordinates(patches.flatten(0, 1))
+        z = z.view(*patches.shape[:2], z.shape[1])
         z = z - z.detach().mean(1, keepdim=True)
         squares = z.square().sum(2)
         r2 = squares.unsqueeze(2) + squares.unsqueeze(1) - 2.0 * z @ z.mT

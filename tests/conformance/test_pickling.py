@@ -53,7 +53,7 @@ KERNELS = {
     "ArcCosine": lambda: kernels.ArcCosine(1, 2, [0.6, 0.9], 1.3),
     "Polynomial": lambda: kernels.Polynomial(3, 0.7, 0.2),
     "Constant": lambda: kernels.Constant(0.6),
-    "Convolutional": lambda: kernels.Convolutional(rbf(), (1, 3), (1, 2)),
+    "Convolutional": lambda: kernels.Convolutional(kernels.RBF(), (1, 2), 1),
     "Cosine": lambda: kernels.Cosine(2, [1.5, 2.0], 1.3),
     "SpectralMixture": lambda: kernels.SpectralMixture(2, 2, 1.3, 0.4, 0.2),
     "Scale": lambda: kernels.Scale(rbf(), 0.4),
