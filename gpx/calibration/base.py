@@ -85,6 +85,29 @@ def held_out_rows(total: int, fraction: float, generator: torch.Generator) -> Te
     return mask
 
 
+def require_classes(y: Tensor, kept: Tensor) -> None:
+    """Raise DataError unless held-out rows of classes y (n,) are of two classes or more.
+
+    The rows to train on must also be of every class that there is.
+
+    Args:
+        y (n,): labels of all training rows.
+        kept (n,): mask of those held out.
+    """
+    held, left = y[kept].unique(), y[~kept].unique()
+    if len(held) == 1:
+        raise DataError(
+            f"all {int(kept.sum())} held-out rows are of one class, which says nothing of how "
+            "others are predicted; raise fraction, or leave calibrate= out"
+        )
+    missing = [int(label) for label in y.unique() if not bool((left == label).any())]
+    if missing:
+        raise DataError(
+            f"all rows of class {missing[0]} are held out, so that there are none to train on; "
+            "lower fraction, or leave calibrate= out"
+        )
+
+
 def class_logits(predictive: Any) -> Tensor:
     """Log probabilities (n, C) of classes, or of the two signs, in float64.
 

@@ -90,16 +90,16 @@ RUNS = {
         "trainer.batch_size=100",
     ],
     "dkl": [
-        *(*ARM, "trainer.max_steps=30", "approx.num_inducing=40", "approx.pretrain_steps=60"),
-        *("approx.hidden=[16]", "approx.num_features=3", "trainer.batch_size=100"),
+        *(*ARM, "trainer.max_steps=30", "approx.num_inducing=40", "approx.pretrain_steps=500"),
+        *("approx.hidden=[32]", "approx.num_features=4", "trainer.batch_size=100"),
     ],
     "svdkl": [
-        *(*ARM, "trainer.max_steps=60", "approx.grid_size=16", "approx.pretrain_steps=60"),
-        *("approx.hidden=[16]", "approx.num_features=3", "trainer.batch_size=100"),
+        *(*ARM, "trainer.max_steps=60", "approx.grid_size=16", "approx.pretrain_steps=500"),
+        *("approx.hidden=[32]", "approx.num_features=4", "trainer.batch_size=100"),
     ],
     "deep_svgp": [
         *(*ARM, "trainer.max_steps=20", "approx.num_inducing=30", "trainer.batch_size=100"),
-        *("approx.width=3", "approx.predict_samples=5"),
+        "approx.predict_samples=5",
     ],
     "gpdnn": [
         *(*DIGITS[:3], "trainer.max_steps=30", "approx.num_inducing=30"),
