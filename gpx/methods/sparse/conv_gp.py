@@ -46,7 +46,7 @@ class ConvGP(SVGP):
     Rasmussen and Hensman, "Convolutional Gaussian processes", NeurIPS 2017.
     """
 
-    kernel: Convolutional  # type: ignore[assignment]
+    kernel: Convolutional
     streams = False
 
     def __init__(
