@@ -178,7 +178,11 @@ class DeepGP(NetworkModel):
         assert isinstance(head, GPLayer)
         size, like = head.weights.num_inputs, torch.empty(0, dtype=torch.float64, device=x.device)
         sums = NystromSums(
-            like.new_zeros(size, size), like.new_zeros(size), *like.new_zeros(2), like.bool()
+            gram=like.new_zeros(size, size),
+            projected=like.new_zeros(size),
+            trace_error=like.new_zeros(()),
+            squared_residual=like.new_zeros(()),
+            clamped=like.bool(),
         )
         with draws_of(self.network, generator):
             for rows, targets in zip(x.split(START_CHUNK), y.split(START_CHUNK), strict=True):
