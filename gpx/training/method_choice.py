@@ -150,7 +150,7 @@ METHODS: Sequence[Method] = (
         ),
     ),
     Method(
-        "cnn_gp",
+        "cnn_rf",
         takes=lambda f: f.form == "images" and f.task == "multiclass",
         seconds=lambda f: 200.0,
         memory=_small,

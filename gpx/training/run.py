@@ -12,10 +12,11 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 from torch.distributions import Distribution
 
-from gpx.calibration import Recalibration, held_out_rows
+from gpx.calibration import Recalibration, held_out_rows, require_classes
 from gpx.data import Dataset, Task
 from gpx.data import load as load_data
 from gpx.errors import CheckpointError, ConfigError, WriteError
+from gpx.installation import command
 from gpx.likelihoods import Gaussian
 from gpx.linalg import available_memory, budget_in_bytes, total_memory
 from gpx.methods.base.objective import Evidence
@@ -149,7 +150,7 @@ def run(config: DictConfig, folder: RunFolder, compose: Compose | None = None) -
                 text = f"{where} cannot be written: {why}"
                 if folder.config.exists():
                     text += (
-                        f"; when that is mended go on with: python train.py resume={folder.path}"
+                        f"; when that is mended go on with: {command('train')} resume={folder.path}"
                     )
                 raise WriteError(text) from error
 
@@ -212,7 +213,7 @@ def resume(path: str | Path, trust: Sequence[str] | str = ()) -> dict[str, Any]:
     if folder.metrics.exists():
         raise CheckpointError(
             f"the run in {folder.path} is finished: see {folder.metrics}; "
-            "use python predict.py, or start a new run"
+            f"use {command('predict')}, or start a new run"
         )
     versions = (folder.read_environment() or {}).get("versions")
     try:
@@ -261,24 +262,26 @@ def _prepare(
     """Everything that can fail on bad input, before anything is written."""
     configure_torch(options, device)
     dtype = DTYPES[options.dtype]
-    console = Console()
+    console = Console(quiet=options.quiet)
 
     task = likelihood_task(config)
     chosen_now = data is not None
     if data is None:
         data = load_data(build(config, "data"), task=task)
-    calibration: Recalibration | None = build(config, "calibration")
+    calibration: Recalibration | None = build(config, "calibrate")
     _require_plain_targets(config, options, data, calibration)
     kept: Tensor | None = None
     if calibration is not None:
         calibration.require_task(data.task)
         if data.sample is not None:
             raise ConfigError(
-                "calibration= holds out rows of data in memory, and these are read from files; "
+                "calibrate= holds out rows of data in memory, and these are read from files; "
                 "leave it out"
             )
         draws = stream(config.seed, "calibration")
         kept = held_out_rows(data.num_train, calibration.fraction, draws)
+        if data.task != "regression":
+            require_classes(data.train_y, kept)
         every = data.train_x, data.train_y
         data = replace(data, train_x=every[0][~kept], train_y=every[1][~kept])
     config = _with_facts(config, data)
@@ -313,6 +316,13 @@ def _prepare(
             f"data {data.name} has {data.num_outputs} targets ({names}), {type(model).__name__} "
             f"with this likelihood takes {model.num_outputs}: give it as many, or take approx=svgp "
             "likelihood=gaussian_outputs, which takes any number"
+        )
+    classes = data.num_classes
+    if task == "multiclass" and classes > model.likelihood.num_latents:
+        raise ConfigError(
+            f"data {data.name} has {classes} classes and the likelihood "
+            f"{model.likelihood.num_latents}: give it likelihood.num_classes={classes}, or leave "
+            "that out"
         )
     if data.sample is not None:
         options = settle_streamed(config, options, data, model, objective, console.say)
@@ -372,7 +382,7 @@ def _require_plain_targets(
     if not transformed and data.train_noise is None:
         return
     certify = "trainer.certify=true"
-    for asked, name in ((calibration is not None, "calibration="), (options.certify, certify)):
+    for asked, name in ((calibration is not None, "calibrate="), (options.certify, certify)):
         if asked and transformed:
             raise ConfigError(f"{name} takes no data.target_transform=: leave one of them out")
         if asked:
@@ -448,7 +458,7 @@ def _train(state: _Run) -> FitResult:
             initialise=initialise,
         )
     except Interrupted:
-        state.console.say(f"stopped; go on with: python train.py resume={state.folder.path}")
+        state.console.say(f"stopped; go on with: {command('train')} resume={state.folder.path}")
         raise
     finally:
         if board is not None:

@@ -41,7 +41,7 @@ CASES = {
         replace(TABLE, form="grid", factors=True, gaussian=False, task="count"),
         "laplace",
     ),
-    "images": (replace(TABLE, form="images", task="multiclass", gaussian=False), "cnn_gp"),
+    "images": (replace(TABLE, form="images", task="multiclass", gaussian=False), "cnn_rf"),
     "images with a number each": (replace(TABLE, form="images"), "exact"),
     "rows in files": (replace(TABLE, form="stream"), "svgp"),
     "classes in files": (replace(CLASSES, form="stream"), "svgp"),
