@@ -125,13 +125,11 @@ def _job(config: DictConfig) -> None:
 
 def _compose_again(before: Sequence[str], after: Sequence[str]) -> DictConfig:
     """The config of the job that Hydra is running, with options before and after its own."""
-    settings = HydraConfig.get()
-    options = [*before, *settings.overrides.task, *after]
+    options = [*before, *HydraConfig.get().overrides.task, *after]
     try:
         return hydra.compose("train", overrides=options)
     except (HydraException, OmegaConfBaseException) as error:
-        (folder,) = [s.path for s in settings.runtime.config_sources if s.provider == "main"]
-        raise ConfigError(explain(error, Path(folder), options)) from error
+        raise ConfigError(explain(error, CONFIGS, options)) from error
 
 
 def _relative(folder: RunFolder) -> RunFolder:

@@ -15,7 +15,6 @@ from gpx.training import RunFolder, resume
 from gpx.training.automatic import choice_of
 from gpx.training.command_line import USAGE_ERROR, main
 from gpx.training.composition import composed
-from gpx.training.config import CONFIGS
 from gpx.training.interrupt import Interrupted
 from gpx.training.session import Session
 
@@ -40,7 +39,7 @@ def train_py(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
         status = 0
         try:
-            main(CONFIGS)
+            main()
         except SystemExit as stop:
             status = stop.code
         return status, capsys.readouterr().err
@@ -138,6 +137,9 @@ def test_a_grid_images_and_a_sweep(train_py, tmp_path):
     status, text = train_py(*digits, *quick, "likelihood=gaussian", "hydra.run.dir=numbers")
     assert status == 0, text
     assert "approx=exact, chosen" in text
+    status, text = train_py("kernel=rbf+linear", "data=toy1d", *quick, "hydra.run.dir=sum")
+    assert status == 0, text
+    assert RunFolder("sum").read_config().kernel._target_ == "gpx.kernels.Sum"
     sweep = ["-m", "data=toy1d", "data.num_points=50,60", "hydra.sweep.dir=sweep", *quick]
     status, text = train_py(*sweep)
     assert status == 0, text
