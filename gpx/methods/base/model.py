@@ -260,3 +260,10 @@ class Model(DataSized, ABC):
         hyperparameter.
         """
         return {"hyperparameters": list(self.parameters())}
+
+    def rate_factors(self) -> dict[str, float]:
+        """Role -> factor of its learning rate, asked once where training starts. Default: none.
+
+        For parameters whose unit follows from the hyperparameters, so that one rate suits all.
+        """
+        return {}
