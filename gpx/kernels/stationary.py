@@ -37,6 +37,8 @@ class Stationary(Kernel):
     """
 
     in_place: ClassVar[type[Profile] | None] = None
+    falls: ClassVar[bool] = False
+    """Whether k falls strictly with the distance, so that what is nearest is most correlated."""
     lengthscale: Tensor
     outputscale: Tensor
 
@@ -65,6 +67,8 @@ class Stationary(Kernel):
         # a new profile must not run on the parent's in-place version of the old one
         if "of_squared_distance" in vars(cls) and "in_place" not in vars(cls):
             cls.in_place = None
+        if "of_squared_distance" in vars(cls) and "falls" not in vars(cls):
+            cls.falls = False
 
     @abstractmethod
     def of_squared_distance(self, r2: Any) -> Any:

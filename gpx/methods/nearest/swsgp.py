@@ -19,7 +19,8 @@ from gpx.likelihoods import Gaussian, Likelihood
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Model
 from gpx.methods.base.required_likelihood import require_one_latent
-from gpx.methods.nearest.posterior import RULES, NearestPosterior, Rule, nearest_inducing
+from gpx.methods.nearest.posterior import NearestPosterior
+from gpx.methods.nearest.rules import RULES, Rule, nearest_inducing
 
 Covariance = Literal["diagonal", "full"]
 
