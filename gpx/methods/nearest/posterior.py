@@ -98,7 +98,8 @@ class NearestPosterior(Posterior):
 
     def _chunks(self, x: Tensor) -> tuple[Tensor, ...]:
         h, width = self.num_neighbours, 1 if self.q_root.ndim == 1 else self.q_root.shape[1]
-        return x.split(max(1, CHUNK_BYTES // (8 * h * (x.shape[1] + h + width))))
+        size = max(1, CHUNK_BYTES // (8 * h * (x.shape[1] + h + width)))
+        return (x,) if len(x) <= size else x.split(size)
 
     def _seen(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Weights (b, h) of what rows x (b, d) see, the variance left (b,), and which (b, h)."""

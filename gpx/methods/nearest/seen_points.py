@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn.utils import parametrize
 
-from gpx.inference.local_gaussian import conditionals
 from gpx.inference.neighbour_conditional import local_system, near_coordinates
 from gpx.kernels.base import Kernel
 from gpx.kernels.stationary import Stationary
@@ -25,7 +24,8 @@ class SeenPoints:
 
     All that predictions share is made once: the kernel's parameters as plain numbers, the places
     of z where distances are measured, and the search among them. Kernels that fall with the
-    distance are ranked by it and not evaluated at all M.
+    distance are ranked by it and not evaluated at all M. No gradients: call it where none are
+    recorded.
 
     Args:
         kernel: copied.
@@ -58,7 +58,6 @@ class SeenPoints:
         assert isinstance(self.kernel, Stationary)
         return self.kernel.coordinates(self.kernel._select(x))
 
-    @torch.no_grad()
     def nearest(self, x: Tensor, count: int) -> Tensor:
         """Numbers (b, count) of the points that inputs x (b, d) see; cost: b M d, or a tree's."""
         if self._search is None:
@@ -67,7 +66,6 @@ class SeenPoints:
         asked = near_coordinates(self.kernel, x) if self._places is None else self._coordinates(x)
         return self._search(asked.to(self.z), count)
 
-    @torch.no_grad()
     def conditionals(self, x: Tensor, near: Tensor) -> tuple[Tensor, Tensor]:
         """E[f(x) | u_near] = weights^T u_near, and the variance left: (b, h) and (b,), in float64.
 
@@ -92,9 +90,10 @@ class SeenPoints:
         inner.diagonal(dim1=1, dim2=2).add_(self.jitter)
         name = f"covariance of {near.shape[1]} inducing points"
         factor, _ = cholesky(inner, name=name, ladder=(0.0,))
-        prior = self.kernel.outputscale.expand(len(x), 1)
-        weights, rest = conditionals(inner, factor, cross, prior, None)
-        return weights.squeeze(2), rest.squeeze(1).clamp_min(0.0)
+        white = torch.linalg.solve_triangular(factor, cross, upper=False)
+        weights = torch.linalg.solve_triangular(factor.mT, white, upper=True)
+        rest = self.kernel.outputscale - white.square().sum((1, 2))
+        return weights.squeeze(2), rest.clamp_min_(0.0)
 
 
 def _plain(kernel: Kernel) -> Kernel:
