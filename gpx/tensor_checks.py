@@ -68,6 +68,17 @@ def check_inputs(owner: nn.Module, x: Tensor, num_inputs: int | None = None) -> 
         )
 
 
+def check_whole(**sizes: object) -> None:
+    """Raise ConfigError for a size that is no whole number; None is let through.
+
+    Args:
+        sizes: by the names of the arguments that they were given as.
+    """
+    for name, size in sizes.items():
+        if size is not None and (not isinstance(size, int) or isinstance(size, bool)):
+            raise ConfigError(f"{name}={size!r}: expected a whole number")
+
+
 def check_targets(owner: nn.Module, x: Tensor, y: Tensor, num_outputs: int = 1) -> None:
     """Raise unless y is (n,), or (n, p) for p > 1 outputs, and goes with the inputs x (n, d).
 

@@ -57,11 +57,11 @@ def main() -> None:
     notes = [
         "Random data of the published shapes, batches of 64, diagonal S, learned Z; processor",
         "milliseconds of one thread, medians of interleaved runs, the search for neighbours",
-        "included. SVGP predicts from a cached inverse factor of K_zz, SWSGP from a search that is",
-        "prepared once. What a test point costs at least: SVGP two products with M x M matrices and",
-        "M kernel values; SWSGP M distances and the choice of H among them, which at 784 inputs are",
-        "most of both, and at 8 inputs two of its four microseconds a point. A single point is some",
-        "forty calls of torch on tiny tensors.",
+        "included. SVGP predicts from a cached inverse factor of K_zz, SWSGP from a search",
+        "prepared once. What a test point costs at least: SVGP two products with M x M matrices",
+        "and M kernel values; SWSGP M distances and the choice of H among them, which at 784",
+        "inputs are most of both, and at 8 inputs two of its four microseconds a point. A single",
+        "point is some forty calls of torch on tiny tensors.",
     ]
     write(
         HERE,

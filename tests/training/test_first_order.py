@@ -296,3 +296,12 @@ def test_rate_factors_are_kept_for_a_resumed_run():
     resumed.bind({"variational": [w]}, 10)
     resumed.load_state_dict(optimizer.state_dict())
     assert resumed.learning_rate("variational", 0) == pytest.approx(0.025)
+
+
+def test_settings_for_roles_of_other_models_are_left_unused():
+    """optimizer=swsgp with a full covariance of q(u) has nothing that is touched row by row."""
+    optimizer = FirstOrder(
+        {"touched": {"algorithm": "sparse_adam", "lr": 0.1}, "inducing": {"lr": 0.1}}
+    )
+    optimizer.bind({"inducing": [nn.Parameter(torch.zeros(1))]}, 1)
+    assert set(optimizer.optimisers) == {"inducing"}

@@ -89,7 +89,7 @@ class SeenPoints:
         inner, cross = values[:, :, :-1], values[:, :, -1:]
         inner.diagonal(dim1=1, dim2=2).add_(self.jitter)
         name = f"covariance of {near.shape[1]} inducing points"
-        factor, _ = cholesky(inner, name=name, ladder=(0.0,))
+        factor, _ = cholesky(inner, name=name, ladder=(0.0,), hint="a larger jitter")
         white = torch.linalg.solve_triangular(factor, cross, upper=False)
         weights = torch.linalg.solve_triangular(factor.mT, white, upper=True)
         rest = self.kernel.outputscale - white.square().sum((1, 2))

@@ -368,6 +368,8 @@ def test_the_start_is_near_the_posterior_or_at_the_prior(covariance):
         ({"rule": "far"}, "rule=far: expected one of"),
         ({"covariance": "banded"}, "covariance=banded: expected diagonal or full"),
         ({"h": 0}, "must be at least 1"),
+        ({"h": 2.5}, r"^num_neighbours=2\.5: expected a whole number$"),
+        ({"num_data": "40"}, r"^num_data='40': expected a whole number$"),
         ({"m": 8193, "covariance": "full"}, "covariance=full has 8193 x 8193 numbers"),
     ],
 )
