@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gpx.data import Dataset
 from gpx.data.stream.rows import StreamedRows
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, class_name
 from gpx.methods.base.optimizer import Optimizer
 from gpx.models import Model
 from gpx.objectives import Objective
@@ -45,12 +45,16 @@ def settle_streamed(
         ConfigError: model or objective need all rows at once, a certificate was asked for, or more
             inducing points than the sample that they are chosen from has rows.
     """
-    for part in (model, objective):
-        if not part.streams:
-            raise ConfigError(
-                f"data=stream reads its rows in batches, and {type(part).__name__} needs all "
-                f"training rows at once; {INSTEAD}"
-            )
+    if not model.streams:
+        raise ConfigError(
+            f"data=stream reads its rows in batches, and {class_name(model)} "
+            f"{model.why_no_streams}; {INSTEAD}"
+        )
+    if not objective.streams:
+        raise ConfigError(
+            f"data=stream reads its rows in batches, and {class_name(objective)} needs all "
+            f"training rows at once; {INSTEAD}"
+        )
     if options.certify:
         raise ConfigError(
             "trainer.certify=true needs all training rows at once, which data=stream does not "

@@ -1,5 +1,7 @@
 """Runs on rows in files: trained, stopped and resumed, predicted with, and refused."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,9 @@ from gpx.errors import CheckpointError, ConfigError
 from gpx.objectives import SVGPELBO, QuadruplyStochasticELBO, SWSGPObjective
 from gpx.sampling.batches import batch_order
 from gpx.training import RunFolder, resume, run
-from gpx.training.build import build_model
+from gpx.training.build import build_model, target_of
+from gpx.training.composition import composed as composed_config
+from gpx.training.config import CONFIGS
 from gpx.training.diagnose_command import _training_data
 from gpx.training.interrupt import Interrupted
 from gpx.training.session import Session
@@ -116,7 +120,6 @@ def test_changed_data_are_not_gone_on_with(start, tmp_path, folder, monkeypatch)
     [
         (["approx=sgpr"], "SGPR"),
         (["approx=exact"], "ExactGP"),
-        (["approx=vnngp"], "VNNGP"),
         (["approx=qsgp", "approx.num_basis=200"], "optimizer=qsgp_blocks"),
         (
             [*MODELS["qsgp"], "objective.snapshot=true", "likelihood=gaussian"],
@@ -128,6 +131,20 @@ def test_what_needs_all_rows_is_refused(start, tmp_path, options, who):
     with pytest.raises(ConfigError, match=rf"{who} (needs all|works on all) training rows at once"):
         start(*options)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_model_whose_memory_would_grow_says_so(start):
+    with pytest.raises(ConfigError, match=r"VNNGP keeps a value, .* memory would grow "):
+        start("approx=vnngp")
+
+
+def test_every_model_that_takes_streams_is_run_here():
+    taking = set()
+    for path in Path(CONFIGS, "approx").glob("*.yaml"):
+        kind = target_of(composed_config([f"approx={path.stem}"]).approx, "approx")
+        if kind.streams:
+            taking.add(path.stem)
+    assert taking == {name.split()[0] for name in MODELS}
 
 
 def test_more_inducing_points_than_the_sample_has_rows(start):

@@ -135,6 +135,9 @@ class Model(DataSized, ABC):
     """Whether it is trained and conditioned on rows that are read from files a few at a time
     (``gpx.lazy_rows.LazyRows`` in the place of x and y)."""
 
+    why_no_streams: str = "needs all training rows at once"
+    """Of a model that is not, said of it in one sentence."""
+
     rounds_argument = ""
     """Name of the argument that asks for more than one optimisation in a row."""
 

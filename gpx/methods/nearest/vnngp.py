@@ -68,11 +68,16 @@ class VNNGP(Model):
     Raises:
         ConfigError: sizes below one or not whole, a negative jitter.
 
-    Cost: b k^3 per step; O(n^2) distances once, for order and neighbours.
+    Cost: b k^3 per step; O(n^2) distances once, for order and neighbours. Memory of n (k + d)
+    numbers, which is why rows in files are refused: ``SWSGP`` has inducing values at some of them.
     Source: Wu, Pleiss and Cunningham 2022.
     """
 
     data_sized = ("inducing", "near")
+    why_no_streams = (
+        "keeps a value, its neighbours and the inputs of every training row, so that its memory "
+        "would grow with them"
+    )
     kernel: Kernel
     mean: Mean
     likelihood: Likelihood
