@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from gpx.inference.neighbour_conditional import local_system, near_coordinates
@@ -102,7 +103,8 @@ def _plain(kernel: Kernel) -> Kernel:
     for part in list(made.modules()):
         if not parametrize.is_parametrized(part):
             continue
-        values = {name: getattr(part, name).detach() for name in part.parametrizations}
+        names = list(cast(nn.ModuleDict, part.parametrizations))
+        values = {name: getattr(part, name).detach() for name in names}
         # torch's own removal takes the properties off a class that copies share
         del part.parametrizations
         part.__class__ = type(part).__bases__[0]
