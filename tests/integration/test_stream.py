@@ -228,3 +228,21 @@ def test_a_path_below_a_root_is_found_again(start, tmp_path, folder, monkeypatch
         with pytest.raises(Interrupted):
             start(*MODELS["svgp"], f"data.root={tmp_path}", f"data.path={folder.name}")
     assert resume(tmp_path / "run")["data.rows"] == ROWS
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["approx=vnngp"], "VNNGP keeps a value"),
+        (["approx=qsgp"], "optimizer=qsgp_blocks works on all training rows at once"),
+        ([*MODELS["svgp"], "trainer.certify=true"], "trainer.certify=true needs all"),
+        ([*MODELS["svgp"], "calibration=variance"], "calibration= holds out rows"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_the_rows_are_read(start, folder, options, said):
+    """The last row is damaged, which a pass over all of them would have found first."""
+    y = np.load(folder / "y_2.npy")
+    y[-1] = np.nan
+    np.save(folder / "y_2.npy", y)
+    with pytest.raises(ConfigError, match=said):
+        start(*options)
