@@ -92,9 +92,9 @@ def check_streamed(config: DictConfig, options: TrainerConfig) -> None:
             "trainer.certify=true needs all training rows at once, which data=stream does not "
             "have; set trainer.certify=false"
         )
-    if config.get("calibration") is not None:
+    if config.get("calibrate") is not None:
         raise ConfigError(
-            "calibration= holds out rows of data in memory, and these are read from files; "
+            "calibrate= holds out rows of data in memory, and these are read from files; "
             "leave it out"
         )
 

@@ -236,7 +236,7 @@ def test_a_path_below_a_root_is_found_again(start, tmp_path, folder, monkeypatch
         (["approx=vnngp"], "VNNGP keeps a value"),
         (["approx=qsgp"], "optimizer=qsgp_blocks works on all training rows at once"),
         ([*MODELS["svgp"], "trainer.certify=true"], "trainer.certify=true needs all"),
-        ([*MODELS["svgp"], "calibration=variance"], "calibration= holds out rows"),
+        ([*MODELS["svgp"], "calibrate=variance"], "calibrate= holds out rows"),
     ],
 )
 def test_what_cannot_be_is_refused_before_the_rows_are_read(start, folder, options, said):
