@@ -78,6 +78,7 @@ class Matern12(Matern):
     falls = True
 
     nu = 0.5
+    radial_profile = "matern12"
 
     class in_place:
         """The profile and its slope, in place."""
@@ -109,6 +110,7 @@ class Matern32(Matern):
     falls = True
 
     nu = 1.5
+    radial_profile = "matern32"
 
     class in_place:
         """The profile and its slope, in place."""
@@ -138,6 +140,7 @@ class Matern52(Matern):
     falls = True
 
     nu = 2.5
+    radial_profile = "matern52"
 
     class in_place:
         """The profile and its slope, in place."""

@@ -18,6 +18,7 @@ class RBF(Stationary):
     """
 
     falls = True
+    radial_profile = "rbf"
 
     class in_place:
         """The profile, in place."""
