@@ -80,7 +80,9 @@ class NoisyKernel:
         """K times vectors (n,) or (n, c), in their own dtype."""
         matrix = self._matrix(vectors.dtype)
         block = vectors.unsqueeze(1) if vectors.ndim == 1 else vectors
-        product = matrix.engine.product(matrix.entries, block, transposed=False)
+        product = matrix.computed(
+            lambda engine: engine.product(matrix.entries, block, transposed=False)
+        )
         product = product.add_(block * self.noise.to(block.dtype))
         return product.squeeze(1) if vectors.ndim == 1 else product
 
@@ -102,8 +104,8 @@ class NoisyKernel:
             engine = Chunked(self._memory_budget)
             grads = stationary_gradient(engine, entries, left, right, product)
             return dict(zip((p for p in entries.parameters if p.requires_grad), grads, strict=True))
-        sides = (v.unsqueeze(1) if v.ndim == 1 else v for v in (left, right))
-        found = self._full.engine.derivative(entries, *sides)
+        sides = [v.unsqueeze(1) if v.ndim == 1 else v for v in (left, right)]
+        found = self._full.computed(lambda engine: engine.derivative(entries, *sides))
         sums: dict[Tensor, Tensor] = {}
         for tensor, gradient in zip(entries.tensors, found, strict=True):
             if gradient is not None:  # the inputs stand for rows and for columns

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -16,6 +18,8 @@ UNKNOWN = 2**30
 """Memory budget in bytes where the operating system does not say how much memory is free."""
 LEAST = 2**26
 """Smallest memory budget in bytes that is chosen where the user gives none."""
+
+Result = TypeVar("Result")
 
 
 def budget_in_bytes(
@@ -116,3 +120,28 @@ def total_memory(device: torch.device) -> int | None:
     except (OSError, ValueError):
         pass  # another system; no container, or one without a limit
     return min(found) if found else None
+
+
+def halved_until_it_fits(attempt: Callable[[int], Result], budget: int) -> Result:
+    """``attempt(budget)``, with half the budget again while the device runs out of memory.
+
+    What is free at the start of a run may be taken by then, by another process or by pieces that
+    are too small. A computation that is cut into chunks goes on with smaller ones.
+
+    Args:
+        attempt: from bytes that temporaries may occupy to the result; changes nothing where it
+            fails.
+        budget: bytes to begin with.
+
+    Raises:
+        torch.OutOfMemoryError: that of the last attempt, once the budget is down to ``LEAST``.
+    """
+    while True:
+        try:
+            return attempt(budget)
+        except torch.OutOfMemoryError:
+            if budget <= LEAST:
+                raise
+        # outside of the handler, whose traceback holds the tensors of the failed attempt
+        torch.cuda.empty_cache()
+        budget = max(LEAST, budget // 2)

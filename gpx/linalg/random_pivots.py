@@ -16,6 +16,7 @@ from gpx.linalg.pivoted_cholesky import (
     checked_rows,
     clamp_residual,
 )
+from gpx.linalg.running_sum import running_sum
 
 
 def randomly_pivoted_cholesky(
@@ -58,7 +59,7 @@ def randomly_pivoted_cholesky(
     block, taken, smallest = MIN_BLOCK, 0, scale
     while taken < rank:
         # what rounding has left carries no information and would be drawn for ever
-        mass = torch.where(residual > floor, residual, 0.0).double().cumsum(0)
+        mass = running_sum(torch.where(residual > floor, residual, 0.0).double())
         if not float(mass[-1]) > 0.0:
             break
         size = min(block, rank - taken)

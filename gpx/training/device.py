@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
-from gpx.errors import BackendUnavailable
+from gpx.errors import BackendUnavailable, OutOfMemory
+from gpx.linalg import total_memory
 from gpx.training.allocator import keep_freed_memory
 from gpx.training.config import TrainerConfig
 
@@ -47,12 +51,42 @@ def resolve_device(name: str, option: str = "trainer.device") -> torch.device:
 
 
 def configure_torch(config: TrainerConfig, device: torch.device) -> None:
-    """Set threads and determinism for the process."""
+    """Set threads, determinism and the precision of matrix products for the process."""
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
     if device.type == "cpu" and config.keep_freed_memory:
         keep_freed_memory()
+    # an image may set TORCH_ALLOW_TF32_CUBLAS_OVERRIDE: distances would be wrong in silence
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
     if device.type == "cuda":
         if config.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(config.deterministic, warn_only=True)
+        # it would fill every new array with NaN, which shows reads of unset memory and costs a pass
+        torch.utils.deterministic.fill_uninitialized_memory = False
+
+
+@contextmanager
+def out_of_memory_said(device: torch.device, budget: int) -> Iterator[None]:
+    """Inside, a device that runs out of memory is one sentence.
+
+    Args:
+        device: of the run.
+        budget: its ``trainer.memory_budget`` in bytes.
+
+    Raises:
+        OutOfMemory: in place of torch's own error.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        wanted = re.search(r"Tried to allocate ([\d.]+ \w+)", str(error))
+        total = total_memory(device)
+        has = "" if total is None else f", which has {total / 2**30:.1f} GiB in all"
+        raise OutOfMemory(
+            f"{device}{has}, is out of memory"
+            + (f" ({wanted[1]} more were asked for)" if wanted else "")
+            + f"; lower trainer.memory_budget ({budget / 2**30:.2g}GiB here) or "
+            "trainer.batch_size, use trainer.dtype=float32, or free the device from other processes"
+        ) from error

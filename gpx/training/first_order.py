@@ -17,10 +17,11 @@ from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Objective
 from gpx.methods.base.optimizer import Optimizer, Session
 from gpx.sampling.batches import BatchOrder, batch_order
+from gpx.training.indexed_adagrad import IndexedAdagrad
 
 ALGORITHMS: dict[str, type[torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
-    "adagrad": torch.optim.Adagrad,
+    "adagrad": IndexedAdagrad,
     "sgd": torch.optim.SGD,
     "sparse_adam": torch.optim.SparseAdam,
 }

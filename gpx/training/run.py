@@ -35,7 +35,7 @@ from gpx.training.checkpoint import load_checkpoint, save_checkpoint
 from gpx.training.choices import with_choices_made
 from gpx.training.config import CONFIGS, TrainerConfig, trainer_options
 from gpx.training.console import Console
-from gpx.training.device import DTYPES, configure_torch, resolve_device
+from gpx.training.device import DTYPES, configure_torch, out_of_memory_said, resolve_device
 from gpx.training.environment import environment_record, peak_memory_mib
 from gpx.training.interrupt import Interrupted
 from gpx.training.option_names import option_names, with_option_names
@@ -129,7 +129,8 @@ def run(config: DictConfig, folder: RunFolder) -> dict[str, Any]:
         with global_randomness(config.seed):
             prepared = _prepare(config, options, device, folder)
             try:
-                return _run_in_folder(prepared)
+                with out_of_memory_said(device, int(prepared.config.trainer.memory_budget)):
+                    return _run_in_folder(prepared)
             except OSError as error:
                 where, why = error.filename or folder.path, error.strerror or error
                 text = f"{where} cannot be written: {why}"

@@ -47,12 +47,23 @@ ACROSS = {
 }  # fmt: skip
 """Functions that take tensors of both devices, or look at shapes alone."""
 
+UNORDERED = {
+    torch.cumsum, Tensor.cumsum, torch.kthvalue, Tensor.kthvalue, torch.histc, Tensor.histc,
+    Tensor.put_, torch.bincount, Tensor.bincount,
+}  # fmt: skip
+"""Functions without a form that gives the same bits every time: running sums of floating-point
+numbers, counts with weights."""
+
 BACKWARD = {torch.autograd.grad, torch.autograd.backward, Tensor.backward}
 """The engine hands plain tensors to gradients written in Python; these are taken as they come."""
 
 
 class DeviceMismatch(RuntimeError):
     """What CUDA would have refused."""
+
+
+class NotDeterministic(RuntimeError):
+    """What torch warns of on CUDA under ``use_deterministic_algorithms``."""
 
 
 class Claimed(Tensor):
@@ -152,6 +163,8 @@ class ClaimedDevice(TorchFunctionMode):
             raise DeviceMismatch(f"a CUDA tensor has no numpy(): {_place()}")
         if claimed and (func in READS or self._looks_up(func, args, kwargs)):
             self.waits[_place()] += 1
+        if claimed and func in UNORDERED and torch.are_deterministic_algorithms_enabled():
+            self._in_order(name, args, kwargs)
         target = kwargs.get("device")
         if target is not None:
             claimed = torch.device(target).type == "cuda"
@@ -194,6 +207,14 @@ class ClaimedDevice(TorchFunctionMode):
         if here != (target.type == "cuda") and moved is source:
             moved = moved.clone()
         return claim(moved) if target.type == "cuda" else release(moved)
+
+    @staticmethod
+    def _in_order(name: str, args: Any, kwargs: dict[str, Any]) -> None:
+        """Refuse sums whose order CUDA leaves open; those of whole numbers are the same in any."""
+        weights = kwargs.get("weights", args[1] if len(args) > 1 else None)
+        counted = args[0] if name != "bincount" else weights
+        if isinstance(counted, Tensor) and counted.is_floating_point():
+            raise NotDeterministic(f"{name} gives other bits every time: {_place()}")
 
     @staticmethod
     def _looks_up(func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> bool:
@@ -268,7 +289,7 @@ def claimed_cuda() -> Iterator[Counter[str]]:
         "is_available": True, "device_count": 1, "get_device_name": "claimed",
         "synchronize": None, "empty_cache": None, "max_memory_allocated": 0,
         "memory_allocated": 0, "memory_reserved": 0, "mem_get_info": (2**33, 2**33),
-        "reset_peak_memory_stats": None,
+        "reset_peak_memory_stats": None, "get_device_capability": (9, 0),
     }  # fmt: skip
     future = torch.__future__
     before = future.get_overwrite_module_params_on_conversion()

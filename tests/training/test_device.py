@@ -1,8 +1,12 @@
+import os
+
 import pytest
 import torch
+from claimed_cuda import claimed_cuda
 
-from gpx.errors import BackendUnavailable
-from gpx.training.device import resolve_device
+from gpx.errors import BackendUnavailable, OutOfMemory
+from gpx.training import TrainerConfig
+from gpx.training.device import configure_torch, out_of_memory_said, resolve_device
 
 
 def test_auto_takes_cuda_when_there_is_one():
@@ -35,3 +39,59 @@ def test_cuda_that_is_not_there():
 def test_cuda_index_out_of_range():
     with pytest.raises(BackendUnavailable, match="counted from 0"):
         resolve_device("cuda:99")
+
+
+@pytest.fixture
+def torch_settings():
+    """What ``configure_torch`` changes, put back afterwards."""
+    before = (
+        torch.get_float32_matmul_precision(),
+        torch.backends.cudnn.allow_tf32,
+        torch.are_deterministic_algorithms_enabled(),
+        torch.utils.deterministic.fill_uninitialized_memory,
+    )
+    yield
+    torch.set_float32_matmul_precision(before[0])
+    torch.backends.cudnn.allow_tf32 = before[1]
+    torch.use_deterministic_algorithms(before[2], warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = before[3]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_tf32_that_an_image_has_switched_on_is_off_in_a_run(torch_settings, device):
+    torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.allow_tf32 = True
+    configure_torch(TrainerConfig(keep_freed_memory=False), torch.device(device))
+    assert torch.get_float32_matmul_precision() == "highest"
+    assert not torch.backends.cuda.matmul.allow_tf32
+    assert not torch.backends.cudnn.allow_tf32
+
+
+def test_a_deterministic_run_on_a_gpu_does_not_fill_new_arrays(torch_settings, monkeypatch):
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    configure_torch(TrainerConfig(deterministic=True), torch.device("cuda"))
+    assert torch.are_deterministic_algorithms_enabled()
+    assert not torch.utils.deterministic.fill_uninitialized_memory
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
+
+
+def test_a_device_out_of_memory_is_one_sentence():
+    message = "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of ..."
+    with (
+        claimed_cuda(),
+        pytest.raises(OutOfMemory) as found,
+        out_of_memory_said(torch.device("cuda"), 2**31),
+    ):
+        raise torch.OutOfMemoryError(message)
+    assert str(found.value) == (
+        "cuda, which has 8.0 GiB in all, is out of memory (2.50 GiB more were asked for); lower "
+        "trainer.memory_budget (2GiB here) or trainer.batch_size, use trainer.dtype=float32, or "
+        "free the device from other processes"
+    )
+
+
+def test_without_m_gpu_the_tests_see_no_gpu():
+    """Workers side by side would share it, and device=auto would take it."""
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "" or not torch.cuda.is_available()
