@@ -14,7 +14,7 @@ LEAST = 256
 
 
 def inverse_from_factor(upper: Tensor) -> Tensor:
-    """Lower triangle of K^{-1} from U with U^T U = K, in U's own memory.
+    """K^{-1} from U with U^T U = K, in U's own memory.
 
     On a CPU LAPACK's potri works in place. On CUDA ``torch.cholesky_inverse`` solves for the
     columns of the identity instead: 2 n^2 numbers and four times the operations. There
@@ -25,7 +25,7 @@ def inverse_from_factor(upper: Tensor) -> Tensor:
             destroyed.
 
     Returns:
-        (n, n): its lower triangle is that of K^{-1}; what is above the diagonal means nothing.
+        (n, n), symmetric.
     """
     if upper.is_cpu:
         found: Tensor = torch.cholesky_inverse(upper, upper=True, out=upper).mT
@@ -34,15 +34,15 @@ def inverse_from_factor(upper: Tensor) -> Tensor:
 
 
 def blocked_inverse(lower: Tensor, block: int | None = None) -> Tensor:
-    """Lower triangle of (L L^T)^{-1}, written over L (n, n) block by block.
+    """(L L^T)^{-1}, written over L (n, n) block by block.
 
     First L^{-1}, from the last block of columns to the first: with the trailing part already
     inverted, the column below the diagonal block becomes -(L_22)^{-1} L_21 (L_11)^{-1}. Then
     L^{-T} L^{-1}, from the first block of rows to the last. All but the diagonal blocks is matrix
-    products, in which nothing above the diagonal is read.
+    products, in which no block above the diagonal is read; these are copies in the end.
 
     Args:
-        lower (n, n): lower triangular with a positive diagonal; changed, and returned.
+        lower (n, n): lower triangular with a positive diagonal; replaced and returned.
         block: columns of a block; None: n / PARTS, between LEAST and BLOCK.
 
     Cost: n^3 / 6 multiply-adds for each half and (n / block) b^2 n more; temporaries of two blocks.
@@ -73,4 +73,6 @@ def blocked_inverse(lower: Tensor, block: int | None = None) -> Tensor:
             else:
                 lower[own, column] = product
         lower[own, own] = diagonal
+    for own in parts:
+        lower[: own.start, own] = lower[own, : own.start].mT
     return lower

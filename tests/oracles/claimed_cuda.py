@@ -27,6 +27,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from gpx.linalg.memory import working_memory
+
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
 
 READS = {
@@ -283,18 +285,19 @@ def _watched(method: str, before: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def claimed_cuda() -> Iterator[Counter[str]]:
-    """One CUDA device; yields the counter of waits."""
+def claimed_cuda(memory: int = 2**33) -> Iterator[Counter[str]]:
+    """One CUDA device of that many bytes; yields the counter of waits."""
     answers = {
         "is_available": True, "device_count": 1, "get_device_name": "claimed",
         "synchronize": None, "empty_cache": None, "max_memory_allocated": 0,
-        "memory_allocated": 0, "memory_reserved": 0, "mem_get_info": (2**33, 2**33),
+        "memory_allocated": 0, "memory_reserved": 0, "mem_get_info": (memory, memory),
         "reset_peak_memory_stats": None, "get_device_capability": (9, 0),
     }  # fmt: skip
     future = torch.__future__
     before = future.get_overwrite_module_params_on_conversion()
     future.set_overwrite_module_params_on_conversion(True)  # a parameter changes its claim
     mode = ClaimedDevice()
+    working_memory.cache_clear()  # of a device of another size
     try:
         with contextlib.ExitStack() as stack:
             for name, answer in answers.items():
@@ -306,4 +309,5 @@ def claimed_cuda() -> Iterator[Counter[str]]:
             stack.enter_context(mode)
             yield mode.waits
     finally:
+        working_memory.cache_clear()
         future.set_overwrite_module_params_on_conversion(before)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, Protocol, cast
 
 import torch
@@ -168,9 +168,26 @@ class RandomFourier(Basis):
         Cost: O(n L F d) and 2 n L F trigonometric functions; memory the result and half of it.
         """
         check_inputs(x, "RandomFourier")
+        return trigonometric_features(x, self._stacked(x, blocks), self.scale(x.dtype))
+
+    def _stacked(self, x: Tensor, blocks: Tensor) -> Tensor:
+        """Frequencies (L, F, d) of ``blocks`` (L,) for inputs like x."""
         frequencies = self.frequencies(self._frequency_indices(blocks), x.shape[1], x.dtype)
-        stacked = frequencies.view(blocks.shape[0], self.per_block, x.shape[1])
-        return trigonometric_features(x, stacked, self.scale(x.dtype))
+        return frequencies.view(blocks.shape[0], self.per_block, x.shape[1])
+
+    def features_of(self, blocks: Tensor) -> Callable[[Tensor], Tensor]:
+        """As Basis; frequencies are generated once for every dtype, L F d numbers."""
+        known: dict[tuple[torch.dtype, int], tuple[Tensor, Tensor]] = {}
+
+        def features(x: Tensor) -> Tensor:
+            check_inputs(x, "RandomFourier")
+            kind = x.dtype, x.shape[1]
+            if kind not in known:
+                with torch.no_grad():
+                    known[kind] = self._stacked(x, blocks), self.scale(x.dtype)
+            return trigonometric_features(x, *known[kind])
+
+        return features
 
     def forward(self, x: Tensor, columns: Tensor | None = None) -> Tensor:
         """phi(x) at any columns; (n, len(columns)) or (n, m).

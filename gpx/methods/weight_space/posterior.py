@@ -98,9 +98,10 @@ class QSGPPosterior(Posterior):
             other[self.cells.blocks_of(group)] = False
             weights = torch.cat([self.cells.read(self.weight_mean, cell) for cell in members])
             roots = [self.covariance.root(cell, x.dtype) for cell in members]
+            source = self.cells.group_source(self.basis, group, x.device)
             for start in range(0, x.shape[0], ROW_CHUNK):
                 rows = slice(start, start + ROW_CHUNK)
-                features = self.cells.group_features(self.basis, group, x[rows])
+                features = source(x[rows])
                 mean[rows] += weights.to(x.dtype) @ features
                 offset = 0
                 for root in roots:
