@@ -63,8 +63,12 @@ def cholesky(
             candidate.diagonal(dim1=-2, dim2=-1).add_(shift.unsqueeze(-1))
         factor, info = torch.linalg.cholesky_ex(candidate)
         # one transfer from the device for both numbers
-        most = shift.abs().max() if shift.numel() else shift.new_zeros(())
-        failed, jitter = torch.stack([info.any().to(most), most]).tolist()
+        if matrix.ndim > 2:
+            most = shift.abs().max() if shift.numel() else shift.new_zeros(())
+            failed, jitter = torch.stack([info.any().to(most), most]).tolist()
+        else:
+            failed, jitter = torch.stack([info.to(shift), shift]).tolist()
+            jitter = abs(jitter)
         tried.append(jitter)
         if not failed:
             return factor, CholeskyReport(jitter, tuple(tried), relative)

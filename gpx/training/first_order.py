@@ -246,6 +246,8 @@ class FirstOrder(Optimizer):
             setting = dict(self.settings[role])
             algorithm = setting.pop("algorithm", "adam")
             setting.pop("freeze_steps", None)
+            if algorithm == "adam" and all(p.is_cuda for p in parameters):
+                setting.setdefault("fused", True)  # one launch for all parameters of a role
             try:
                 self.optimisers[role] = ALGORITHMS[algorithm](parameters, **setting)
             except ValueError as error:  # out of range
