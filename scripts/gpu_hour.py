@@ -110,7 +110,7 @@ def run_stage(stage: str, limit: float, options: argparse.Namespace) -> list[Row
     listener.start()
     killer = threading.Timer(limit, process.kill)
     killer.start()
-    with (options.output / "rows.jsonl").open("a") as file:
+    with process, (options.output / "rows.jsonl").open("a") as file:
 
         def keep(row: Row) -> None:
             seconds = round(time.monotonic() - started, 1)

@@ -14,7 +14,12 @@ from gpx.bases.grid_eigenfunctions.grid import GridOptions
 from gpx.inference.exact_solver import IterativeOptions
 from gpx.inference.kernel_gradient import has_slope_products, stationary_gradient
 from gpx.kernels.base import Kernel
-from gpx.linalg import LowRankPlusNoise, pivoted_cholesky
+from gpx.linalg import (
+    LowRankPlusNoise,
+    PivotedCholesky,
+    pivoted_cholesky,
+    randomly_pivoted_cholesky,
+)
 from gpx.operators import KernelMatrix
 
 NEGLIGIBLE_TRACE = 1e-2
@@ -123,7 +128,7 @@ class PreconditionedKernel(NoisyKernel):
     """K with Q near it: the system that iterative paths solve; nothing is differentiated.
 
     Recurrences are in float64. Q = C^T C + noise I, with C the incomplete pivoted Cholesky factor
-    of k(x, x), is the Nystrom approximation at the greedily chosen training points: sigma^2 I <= Q
+    of k(x, x), is the Nystrom approximation at the points of ``_pivoted``: sigma^2 I <= Q
     <= K, so that r^T Q^{-1} r certifies errors and 1 bounds the spectrum of Q^{-1/2} K Q^{-1/2}.
     With ``preconditioner="grief"`` the rows of C are the leading eigenfunctions of a grid, which
     keep to the same order.
@@ -181,15 +186,29 @@ class PreconditionedKernel(NoisyKernel):
                 missed = diagonal - self.factor.square().sum(0)
                 self.trace_error = missed.clamp_(min=0.0).sum()
             else:
-                found = pivoted_cholesky(
-                    lambda rows: self.kernel.evaluate(self.x[rows], self.x),
-                    diagonal,
-                    rank,
-                    tolerance=NEGLIGIBLE_TRACE * float(self.noise),
-                )
+                found = self._pivoted(diagonal, rank)
                 self.factor, self.pivots = found.factor, found.pivots
                 self.trace_error = found.residual.sum()
             self.preconditioner = LowRankPlusNoise(self.factor, self.noise, below_kernel=True)
+
+    def _pivoted(self, diagonal: Tensor, rank: int) -> PivotedCholesky:
+        """C of the Nystrom approximation, from the prior variances (n,) of the data.
+
+        The greedy points on a CPU. Elsewhere points that are drawn in proportion to what is left
+        of their variances, always the same draws: the greedy ones wait for the device at every
+        point, these a few times per block of up to 64.
+        """
+
+        def rows(chosen: Tensor) -> Tensor:
+            return self.kernel.evaluate(self.x[chosen], self.x)
+
+        negligible = NEGLIGIBLE_TRACE * float(self.noise)
+        if self.x.is_cpu:
+            return pivoted_cholesky(rows, diagonal, rank, tolerance=negligible)
+        draws = torch.Generator(self.x.device).manual_seed(0)
+        return randomly_pivoted_cholesky(
+            rows, diagonal, rank, tolerance=negligible, generator=draws
+        )
 
     @property
     def node(self) -> float:

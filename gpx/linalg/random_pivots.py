@@ -24,6 +24,7 @@ def randomly_pivoted_cholesky(
     diagonal: Tensor,
     rank: int,
     *,
+    tolerance: float = 0.0,
     generator: torch.Generator | None = None,
 ) -> PivotedCholesky:
     """Factorise with pivots drawn in proportion to their residual variances.
@@ -36,6 +37,8 @@ def randomly_pivoted_cholesky(
         rows: indices (b,) -> K[indices, :] (b, n), b <= MAX_BLOCK; indices may repeat.
         diagonal (n,): diag(K), non-negative.
         rank: most pivots to take.
+        tolerance: stop once the trace error is at or below this, in the unit of K; looked at
+            between blocks.
         generator: source of randomness on the device of the diagonal.
 
     Returns:
@@ -60,7 +63,7 @@ def randomly_pivoted_cholesky(
     while taken < rank:
         # what rounding has left carries no information and would be drawn for ever
         mass = running_sum(torch.where(residual > floor, residual, 0.0).double())
-        if not float(mass[-1]) > 0.0:
+        if not float(mass[-1]) > tolerance:
             break
         size = min(block, rank - taken)
         draws = torch.rand(2, size, generator=generator, device=mass.device, dtype=torch.float64)

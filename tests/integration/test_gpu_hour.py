@@ -1,4 +1,4 @@
-"""Half an hour on a GPU, rehearsed on the CPU at tiny sizes; its table, and what it does when late."""
+"""Half an hour on a GPU, rehearsed on the CPU at tiny sizes; its table, and what if it is late."""
 
 import importlib.util
 import json
