@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from gpx.backends.chunks import rows_per_chunk
 from gpx.backends.dense import SHARE
 from gpx.backends.entries import Entries
-from gpx.backends.keops import keops_fault, keops_installed, require_keops
+from gpx.backends.keops import keops_installed, require_keops
 from gpx.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -82,9 +82,6 @@ def _automatic(entries: Entries, memory_budget: int) -> Choice:
         return Choice("chunked", f"{over}; {entries.kernel.name} has no KeOps formula")
     if x.shape[-1] > KEOPS_DIMENSIONS:
         return Choice("chunked", f"{over}; {x.shape[-1]} inputs are too many for KeOps")
-    fault = keops_fault(x.device, x.dtype)
-    if fault is not None:
-        return Choice("chunked", f"{over}; {fault}")
     return Choice("keops", f"{over}; CUDA device, pykeops installed")
 
 

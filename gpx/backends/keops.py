@@ -44,26 +44,6 @@ def require_keops() -> None:
     _lazy_tensor()
 
 
-@lru_cache(maxsize=8)
-def keops_fault(device: torch.device, dtype: torch.dtype) -> str | None:
-    """Why KeOps cannot be had on a device, in a few words; None where a first formula works.
-
-    An installed KeOps still needs a compiler, and on CUDA the headers of nvrtc: a formula of two
-    points is compiled and checked once per process (seconds; kept on disk).
-    """
-    try:
-        _lazy_tensor()
-        x = torch.tensor([[0.0], [1.0]], device=device, dtype=dtype)
-        ones = torch.ones(2, 1, device=device, dtype=dtype)
-        lazy = (-squared_distance(x, x)).exp() * _lazy_tensor()(ones[None])
-        found, expected = lazy.sum(dim=1), 1.0 + (-ones).exp()
-        right = bool(((found - expected).abs() < 1e-3).all())
-    except Exception as error:  # a compiler may fail in any way
-        reason = str(error).strip().splitlines()[-1:] or [type(error).__name__]
-        return f"KeOps does not compile here ({reason[0]})"
-    return None if right else "KeOps gives wrong numbers here"
-
-
 class KeOps:
     """Products and their gradients by KeOps; the kernel must have a ``formula``.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from gpx.backends import BackendName, Chunked
+from gpx.backends import BackendName, Chunked, Dense
 from gpx.bases.grid_eigenfunctions.data_pass import EigenfunctionPass
 from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions
 from gpx.bases.grid_eigenfunctions.grid import GridOptions
@@ -20,6 +21,7 @@ from gpx.linalg import (
     pivoted_cholesky,
     randomly_pivoted_cholesky,
 )
+from gpx.linalg.matmul import rounded_products
 from gpx.operators import KernelMatrix
 
 NEGLIGIBLE_TRACE = 1e-2
@@ -85,11 +87,17 @@ class NoisyKernel:
         """K times vectors (n,) or (n, c), in their own dtype."""
         matrix = self._matrix(vectors.dtype)
         block = vectors.unsqueeze(1) if vectors.ndim == 1 else vectors
-        product = matrix.computed(
-            lambda engine: engine.product(matrix.entries, block, transposed=False)
-        )
+        product = matrix.computed(lambda engine: self._times(engine, matrix, block))
         product = product.add_(block * self.noise.to(block.dtype))
         return product.squeeze(1) if vectors.ndim == 1 else product
+
+    def _times(self, engine: Any, matrix: KernelMatrix, block: Tensor) -> Tensor:
+        """k(x, x) times block (n, c); rounded further where a solve asked for low precision."""
+        if matrix is self._reduced and isinstance(engine, Dense):
+            values = engine.stored(matrix.entries)  # distances are never rounded
+            with rounded_products():
+                return values @ block
+        return engine.product(matrix.entries, block, transposed=False)  # type: ignore[no-any-return]
 
     def derivative(
         self, left: Tensor, right: Tensor, product: Tensor | None = None

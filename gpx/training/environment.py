@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from gpx.linalg.matmul import asked_matmul, kernel_precision
+
 PACKAGES = (
     "torch",
     "linear_operator",
@@ -62,6 +64,8 @@ def environment_record(
 def matmul_record() -> dict[str, Any]:
     """What float32 matrix products may be rounded to, as torch has it at this moment."""
     return {
+        "asked": asked_matmul(),
+        "kernels": kernel_precision(),
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
         "allow_tf32": torch.backends.cuda.matmul.allow_tf32,
         "cudnn_allow_tf32": torch.backends.cudnn.allow_tf32,

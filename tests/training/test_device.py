@@ -4,9 +4,15 @@ import pytest
 import torch
 from claimed_cuda import claimed_cuda
 
-from gpx.errors import BackendUnavailable, OutOfMemory
+from gpx.errors import BackendUnavailable, ConfigError, OutOfMemory
+from gpx.linalg.matmul import asked_matmul, kernel_precision, set_matmul
 from gpx.training import TrainerConfig
-from gpx.training.device import configure_torch, out_of_memory_said, resolve_device
+from gpx.training.device import (
+    configure_torch,
+    out_of_memory_said,
+    require_matmul,
+    resolve_device,
+)
 
 
 def test_auto_takes_cuda_when_there_is_one():
@@ -51,6 +57,7 @@ def torch_settings():
         torch.utils.deterministic.fill_uninitialized_memory,
     )
     yield
+    set_matmul(None)
     torch.set_float32_matmul_precision(before[0])
     torch.backends.cudnn.allow_tf32 = before[1]
     torch.use_deterministic_algorithms(before[2], warn_only=True)
@@ -95,3 +102,41 @@ def test_a_device_out_of_memory_is_one_sentence():
 def test_without_m_gpu_the_tests_see_no_gpu():
     """Workers side by side would share it, and device=auto would take it."""
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "" or not torch.cuda.is_available()
+
+
+CUDA, CPU = torch.device("cuda"), torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("asked", "kernels"), [(None, "tf32x3"), ("ieee", "ieee"), ("tf32x3", "tf32x3")]
+)
+def test_what_a_run_asks_for_reaches_compiled_kernels_and_never_torchs_switch(
+    torch_settings, asked, kernels
+):
+    configure_torch(TrainerConfig(matmul=asked, keep_freed_memory=False), CPU)
+    assert (asked_matmul(), kernel_precision()) == (asked, kernels)
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_the_precision_of_products_that_cannot_be_had_is_refused_in_one_sentence(monkeypatch):
+    for asked in (None, "ieee"):
+        require_matmul(asked, CPU, refined=False)
+    with pytest.raises(BackendUnavailable, match=r"this run is on cpu; use trainer.matmul=ieee$"):
+        require_matmul("tf32x3", CPU, refined=False)
+    with claimed_cuda():
+        monkeypatch.setattr("gpx.training.device.find_spec", lambda name: None)
+        with pytest.raises(BackendUnavailable, match="triton is not installed; pip install"):
+            require_matmul("tf32x3", CUDA, refined=False)
+        monkeypatch.setattr("gpx.training.device.find_spec", lambda name: object())
+        require_matmul("tf32x3", CUDA, refined=False)
+        with pytest.raises(ConfigError, match="Gram matrices would be wrong; it is for solves"):
+            require_matmul("tf32", CUDA, refined=False)
+        require_matmul("tf32", CUDA, refined=True)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (7, 5))
+        with pytest.raises(BackendUnavailable, match="claimed has no TF32"):
+            require_matmul("tf32", CUDA, refined=True)
+
+
+def test_an_unknown_precision_is_refused():
+    with pytest.raises(ConfigError, match=r"trainer.matmul=bf16: expected ieee, tf32x3, tf32"):
+        TrainerConfig(matmul="bf16")
