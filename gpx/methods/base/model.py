@@ -135,6 +135,10 @@ class Model(DataSized, ABC):
     """Whether it is trained and conditioned on rows that are read from files a few at a time
     (``gpx.lazy_rows.LazyRows`` in the place of x and y)."""
 
+    fixed_shapes: bool = False
+    """Whether what a mini-batch objective asks of it is the same operations on the same arrays at
+    every step, so that a GPU may replay them from a recording (``Objective.fixed_shapes``)."""
+
     rounds_argument = ""
     """Name of the argument that asks for more than one optimisation in a row."""
 

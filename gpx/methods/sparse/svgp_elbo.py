@@ -40,6 +40,7 @@ class SVGPELBO(Objective[Variational]):
     batching = "minibatch"
     streams = True
     kind = "unbiased"
+    fixed_shapes = True
     models = (Variational,)
     made_for = "SVGP"
 
