@@ -105,11 +105,8 @@ def test_another_batch_or_other_parameters_are_another_recording():
 def test_a_failed_factorisation_is_evaluated_again_and_its_gradient_never_used():
     w, recorder, calls = torch.nn.Parameter(torch.ones(1).double()), Recorder(), []
     evaluate = ReplayedStep(quadratic(w, calls), [w], recorder)
-    x, fine, bad = (
-        torch.ones(2).double(),
-        torch.zeros(1).double(),
-        torch.tensor([0.5 + 1e-9]).double(),
-    )
+    x, fine = torch.ones(2).double(), torch.zeros(1).double()
+    bad = fine + 0.5 + 1e-9
     for _ in range(EAGER_STEPS + 1):
         evaluate(x, fine)
     replays = evaluate.replays
