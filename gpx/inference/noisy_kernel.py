@@ -97,7 +97,7 @@ class NoisyKernel:
             values = engine.stored(matrix.entries)  # distances are never rounded
             with rounded_products():
                 return values @ block
-        return engine.product(matrix.entries, block, transposed=False)  # type: ignore[no-any-return]
+        return engine.product(matrix.entries, block, transposed=False)
 
     def derivative(
         self, left: Tensor, right: Tensor, product: Tensor | None = None
@@ -194,24 +194,25 @@ class PreconditionedKernel(NoisyKernel):
                 missed = diagonal - self.factor.square().sum(0)
                 self.trace_error = missed.clamp_(min=0.0).sum()
             else:
-                found = self._pivoted(diagonal, rank)
+                found = self._pivoted(diagonal, rank, greedy=exact_products)
                 self.factor, self.pivots = found.factor, found.pivots
                 self.trace_error = found.residual.sum()
             self.preconditioner = LowRankPlusNoise(self.factor, self.noise, below_kernel=True)
 
-    def _pivoted(self, diagonal: Tensor, rank: int) -> PivotedCholesky:
+    def _pivoted(self, diagonal: Tensor, rank: int, *, greedy: bool) -> PivotedCholesky:
         """C of the Nystrom approximation, from the prior variances (n,) of the data.
 
-        The greedy points on a CPU. Elsewhere points that are drawn in proportion to what is left
-        of their variances, always the same draws: the greedy ones wait for the device at every
-        point, these a few times per block of up to 64.
+        The greedy points on a CPU, and for certified brackets: the rounding of their factor is
+        the smallest. Elsewhere points that are drawn in proportion to what is left of their
+        variances, always the same draws: the greedy ones wait for the device at every point, these
+        a few times per block of up to 64.
         """
 
         def rows(chosen: Tensor) -> Tensor:
             return self.kernel.evaluate(self.x[chosen], self.x)
 
         negligible = NEGLIGIBLE_TRACE * float(self.noise)
-        if self.x.is_cpu:
+        if self.x.is_cpu or greedy:
             return pivoted_cholesky(rows, diagonal, rank, tolerance=negligible)
         draws = torch.Generator(self.x.device).manual_seed(0)
         return randomly_pivoted_cholesky(

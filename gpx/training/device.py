@@ -68,7 +68,7 @@ def configure_torch(config: TrainerConfig, device: torch.device) -> None:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(config.deterministic, warn_only=True)
         # it would fill every new array with NaN, which shows reads of unset memory and costs a pass
-        torch.utils.deterministic.fill_uninitialized_memory = False
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def require_matmul(asked: str | None, device: torch.device, *, refined: bool) -> None:

@@ -219,7 +219,7 @@ class FirstOrder(Optimizer):
 
         def as_it_is(x: Tensor, y: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
             loss, parts = loss_of(x, y)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             return loss.detach(), parts
 
         if session.cuda_graphs and objective.fixed_shapes and model.fixed_shapes:
@@ -266,7 +266,8 @@ class FirstOrder(Optimizer):
             setting = dict(self.settings[role])
             algorithm = setting.pop("algorithm", "adam")
             setting.pop("freeze_steps", None)
-            if algorithm == "adam" and all(p.is_cuda for p in parameters):
+            free = not {"foreach", "differentiable"} & setting.keys()
+            if algorithm == "adam" and free and all(p.is_cuda for p in parameters):
                 setting.setdefault("fused", True)  # one launch for all parameters of a role
             try:
                 self.optimisers[role] = ALGORITHMS[algorithm](parameters, **setting)

@@ -108,7 +108,7 @@ class ReplayedStep:
         for parameter in self.parameters:
             parameter.grad = None
         loss, parts = self.evaluate(x, y)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         return loss.detach(), {name: part.detach() for name, part in parts.items()}
 
     def _start(self, x: Tensor, y: Tensor) -> None:

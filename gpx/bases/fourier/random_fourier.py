@@ -52,7 +52,7 @@ class KnownNormals:
             return None
         kind = num_inputs, dtype, device
         if kind not in self.tables:
-            with torch.no_grad():
+            with torch.inference_mode(False), torch.no_grad():
                 parts = torch.arange(count, device=device).split(max(1, PIECE // width))
                 made = [basis._made(part, num_inputs, dtype) for part in parts]
                 self.tables[kind] = torch.cat(made)
