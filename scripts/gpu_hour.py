@@ -27,8 +27,11 @@ The data lie in ``$GPX_DATA`` (kin40k; runs whose data are not found say so in t
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -101,14 +104,19 @@ def run_stage(stage: str, limit: float, options: argparse.Namespace) -> list[Row
     rows: list[Row] = []
     started = time.monotonic()
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=HERE.parent
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=HERE.parent,
+        start_new_session=True,  # what the stage has started ends with it
     )
     errors: list[str] = []
     assert process.stdout is not None
     assert process.stderr is not None
     listener = threading.Thread(target=errors.extend, args=(process.stderr,), daemon=True)
     listener.start()
-    killer = threading.Timer(limit, process.kill)
+    killer = threading.Timer(limit, end_of, [process])
     killer.start()
     with process, (options.output / "rows.jsonl").open("a") as file:
 
@@ -121,11 +129,14 @@ def run_stage(stage: str, limit: float, options: argparse.Namespace) -> list[Row
             file.flush()
             print("  ", line_of(row), flush=True)
 
-        for line in process.stdout:
-            if line.startswith("{"):
-                keep(json.loads(line))
-        status = process.wait()
-        killer.cancel()
+        try:
+            for line in process.stdout:
+                if line.startswith("{"):
+                    keep(json.loads(line))
+            status = process.wait()
+        finally:
+            killer.cancel()
+            end_of(process)
         listener.join(timeout=5)
         if status:
             late = time.monotonic() - started >= limit
@@ -134,6 +145,12 @@ def run_stage(stage: str, limit: float, options: argparse.Namespace) -> list[Row
         else:
             keep({"name": f"{stage}: to its end", "passed": True})
     return rows
+
+
+def end_of(process: subprocess.Popen[str]) -> None:
+    """End a stage and all that it has started, where it still runs."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def shown(value: object) -> str:

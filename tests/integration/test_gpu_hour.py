@@ -54,14 +54,18 @@ def stage_that(gpu_hour, monkeypatch, tmp_path, program):
 
 def test_rows_of_a_stage_that_is_stopped_are_kept(gpu_hour, monkeypatch, tmp_path):
     program = (
-        "import json, time\n"
-        "print(json.dumps({'name': 'first', 'value': 2.0, 'peer': 8.0}), flush=True)\n"
-        "time.sleep(60)\n"
+        "import json, subprocess\n"
+        "child = subprocess.Popen(['sleep', '60'])\n"
+        "first = {'name': 'first', 'value': 2.0, 'peer': 8.0, 'child': child.pid}\n"
+        "print(json.dumps(first), flush=True)\n"
+        "child.wait()\n"
     )
     folder, arguments = stage_that(gpu_hour, monkeypatch, tmp_path, program)
     assert gpu_hour.main([*arguments, "--total", "6"]) == 1
     first, last = rows_of(folder)
     assert (first["name"], first["value"]) == ("first", 2.0)
+    status = Path(f"/proc/{first['child']}/status")  # ended with the stage, read or not yet
+    assert not status.exists() or "State:\tZ" in status.read_text()
     assert last["passed"] is False
     assert "over its 6 s" in last["note"]
     assert "| first | 2 |  |  | 8 | 4 |" in (folder / "RESULTS.md").read_text()
