@@ -21,11 +21,13 @@ from gpx.backends import (
     Dense,
     Entries,
     KeOps,
+    Triton,
     choose_backend,
 )
 from gpx.errors import DTypeError, ShapeError
 from gpx.linalg import halved_until_it_fits
 from gpx.linalg.known_gradient import first_derivative_only
+from gpx.linalg.matmul import kernel_precision
 from gpx.operators.algebra import Index, rule
 from gpx.operators.indexing import kept
 from gpx.operators.structured import Structured
@@ -61,7 +63,7 @@ class KernelMatrix(Structured):
         names: dotted names of the parameters, in order.
         square: x2 is x1: only x1 is used; symmetric, with an exact diagonal.
         memory_budget: bytes that products may hold beside vectors.
-        backend: "dense", "chunked" or "keops"; None chooses.
+        backend: "dense", "chunked", "keops" or "triton"; None chooses.
         batch: leading dimensions along which the one matrix is repeated.
 
     Attributes:
@@ -95,7 +97,7 @@ class KernelMatrix(Structured):
         self.entries = Entries(kernel, names, parameters, x1, x2, square)
         self.memory_budget, self.requested = memory_budget, backend
         self._choice: Choice | None = None
-        self._engine: Dense | Chunked | KeOps | None = None
+        self._engine: Dense | Chunked | KeOps | Triton | None = None
 
     @classmethod
     def of(
@@ -140,22 +142,24 @@ class KernelMatrix(Structured):
 
     @property
     def backend(self) -> BackendName:
-        """How products are computed: "dense", "chunked" or "keops"."""
+        """How products are computed: "dense", "chunked", "keops" or "triton"."""
         return self.choice.name
 
     @property
-    def engine(self) -> Dense | Chunked | KeOps:
+    def engine(self) -> Dense | Chunked | KeOps | Triton:
         """The backend itself; a dense one keeps the matrix as long as this operator lives."""
         if self._engine is None:
             if self.backend == "dense":
                 self._engine = Dense(self.memory_budget)
             elif self.backend == "keops":
                 self._engine = KeOps()
+            elif self.backend == "triton":
+                self._engine = Triton(kernel_precision())
             else:
                 self._engine = Chunked(self.memory_budget)
         return self._engine
 
-    def computed(self, use: Callable[[Dense | Chunked | KeOps], Result]) -> Result:
+    def computed(self, use: Callable[[Dense | Chunked | KeOps | Triton], Result]) -> Result:
         """``use(engine)``; where a GPU is out of memory, again with smaller and smaller chunks.
 
         A backend that was asked for by hand other than "chunked" is not replaced.

@@ -31,7 +31,7 @@ CEILINGS = {
         332,
         0,
     ),
-    "exact": (["approx=exact", "data.num_points=500"], 165, 9),
+    "exact": (["approx=exact", "data.num_points=500"], 168, 9),
 }
 
 
