@@ -6,8 +6,10 @@ from composed_kernels import KERNELS, make_kernel
 from draws import draw
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gpx.backends import Choice
 from gpx.kernels import RBF
 from gpx.kernels.tiles import StationaryTiles
+from gpx.linalg.matmul import set_matmul
 from gpx.operators import KernelMatrix
 
 pytestmark = pytest.mark.usefixtures("float64_by_default")
@@ -145,3 +147,16 @@ def test_a_dense_matrix_asked_for_by_hand_is_not_replaced():
     matrix = KernelMatrix.of(RBF(2), x, memory_budget=2**24, backend="dense")
     with FullDevice(300 * 100), pytest.raises(torch.OutOfMemoryError):
         matrix @ x
+
+
+@pytest.mark.parametrize(("asked", "precision"), [("ieee", "ieee"), (None, "tf32x3")])
+def test_triton_kernels_take_the_precision_that_the_run_asked_for(asked, precision):
+    matrix = KernelMatrix.of(RBF(2), torch.zeros(3, 2))
+    matrix._choice = Choice("triton", "for this test")
+    before = torch.get_float32_matmul_precision()
+    try:
+        set_matmul(asked)
+        assert matrix.engine.precision == precision
+    finally:
+        set_matmul(None)
+        torch.set_float32_matmul_precision(before)
