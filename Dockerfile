@@ -7,12 +7,12 @@ RUN apt-get update \
 WORKDIR /gpx
 RUN python3 -m venv /venv
 ENV PATH=/venv/bin:$PATH MPLBACKEND=Agg
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY pyproject.toml setup.py constraints.txt README.md LICENSE ./
+COPY configs configs
 COPY gpx gpx
 RUN pip install --no-cache-dir -c constraints.txt torch==2.13.0 ".[keops,sweep]"
-COPY configs configs
-COPY train.py predict.py diagnose.py ./
-# once at the start: every check of the doctor takes seconds, and training needs the device for itself
+# rarely: the doctor's checks take seconds of a device that training needs for itself
 HEALTHCHECK --interval=24h --timeout=120s --start-period=180s --retries=2 \
     CMD ["python", "-m", "gpx.doctor"]
-ENTRYPOINT ["python", "train.py"]
+# the other commands: docker run --entrypoint gpx gpx predict ..., diagnose ...
+ENTRYPOINT ["gpx", "train"]

@@ -16,6 +16,7 @@ from gpx.calibration import Recalibration, held_out_rows, require_classes
 from gpx.data import Dataset, Task
 from gpx.data import load as load_data
 from gpx.errors import CheckpointError, ConfigError, WriteError
+from gpx.installation import command
 from gpx.likelihoods import Gaussian
 from gpx.linalg import available_memory, budget_in_bytes, total_memory
 from gpx.methods.base.objective import Evidence
@@ -151,7 +152,7 @@ def run(config: DictConfig, folder: RunFolder) -> dict[str, Any]:
                 text = f"{where} cannot be written: {why}"
                 if folder.config.exists():
                     text += (
-                        f"; when that is mended go on with: python train.py resume={folder.path}"
+                        f"; when that is mended go on with: {command('train')} resume={folder.path}"
                     )
                 raise WriteError(text) from error
 
@@ -200,7 +201,7 @@ def resume(path: str | Path, trust: Sequence[str] | str = ()) -> dict[str, Any]:
     if folder.metrics.exists():
         raise CheckpointError(
             f"the run in {folder.path} is finished: see {folder.metrics}; "
-            "use python predict.py, or start a new run"
+            f"use {command('predict')}, or start a new run"
         )
     versions = (folder.read_environment() or {}).get("versions")
     try:
@@ -243,7 +244,7 @@ def _prepare(
     """Everything that can fail on bad input, before anything is written."""
     configure_torch(options, device)
     dtype = DTYPES[options.dtype]
-    console = Console()
+    console = Console(quiet=options.quiet)
 
     task = likelihood_task(config)
     data = load_data(build(config, "data"), task=task)
@@ -434,7 +435,7 @@ def _train(state: _Run) -> FitResult:
             initialise=initialise,
         )
     except Interrupted:
-        state.console.say(f"stopped; go on with: python train.py resume={state.folder.path}")
+        state.console.say(f"stopped; go on with: {command('train')} resume={state.folder.path}")
         raise
     finally:
         if board is not None:

@@ -12,7 +12,7 @@ from torch.distributions import Distribution
 
 from gpx.bases.base import Basis
 from gpx.data_sized import DataSized
-from gpx.errors import ConfigError, class_name
+from gpx.errors import ConfigError, NotAvailable, class_name
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.row_noise import RowNoise
@@ -84,6 +84,23 @@ class Posterior(DataSized, ABC):
         with torch.no_grad():
             marginals = self.predict(x)
             return likelihood.predictive(marginals.mean, marginals.variance)
+
+    @property
+    def has_own_noise(self) -> bool:
+        """Whether numbers given f are other than the likelihood says: their noise is uncertain, or
+        that of one of several experts. ``predictive`` knows it."""
+        return False
+
+    def joint_covariance(self, x: Tensor) -> Tensor:
+        """Covariance (n, n) of the latent function at x (n, d), without observation noise.
+
+        Raises:
+            NotAvailable: this posterior has none in closed form.
+        """
+        raise NotAvailable(
+            f"{class_name(self)} has no joint covariance in closed form, which exact GPs and those "
+            "with inducing points have; functions can be sampled from any posterior"
+        )
 
     def facts(self) -> dict[str, bool | int | float | str]:
         """Plain values for metrics.json: how predictions were computed, at what accuracy."""
