@@ -52,7 +52,12 @@ from gpx.training.origin import changes, origin_of, require_same_model, version_
 from gpx.training.predictor import Predictor
 from gpx.training.results import draw_results, summary
 from gpx.training.run_folder import RunFolder
-from gpx.training.streaming import require_streams, settle_streamed, streaming_facts
+from gpx.training.streaming import (
+    check_streamed,
+    require_streams,
+    settle_streamed,
+    streaming_facts,
+)
 from gpx.training.tensorboard import TensorBoard
 from gpx.training.trainer import FitResult, Trainer
 from gpx.training.trust import require_known_server
@@ -247,17 +252,13 @@ def _prepare(
     console = Console(quiet=options.quiet)
 
     task = likelihood_task(config)
+    check_streamed(config, options)
     data = load_data(build(config, "data"), task=task)
     calibration: Recalibration | None = build(config, "calibrate")
     _require_plain_targets(config, options, data, calibration)
     kept: Tensor | None = None
     if calibration is not None:
         calibration.require_task(data.task)
-        if data.sample is not None:
-            raise ConfigError(
-                "calibrate= holds out rows of data in memory, and these are read from files; "
-                "leave it out"
-            )
         draws = stream(config.seed, "calibration")
         kept = held_out_rows(data.num_train, calibration.fraction, draws)
         if data.task != "regression":
@@ -313,7 +314,7 @@ def _prepare(
     optimizer, start = build(config, "optimizer"), build(config, "init")
     model.check_optimizer(optimizer)
     if data.sample is not None:
-        require_streams(optimizer)
+        require_streams(type(optimizer))
     optimizer.require_fit(model, objective, data.train_x.shape[0], options.max_steps)
     model.check(train[0])
     for option, (value, reason) in model.settle(train[0]).items():
