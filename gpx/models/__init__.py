@@ -13,6 +13,7 @@ from gpx.methods.deep.deep_gp import DeepGP
 from gpx.methods.deep.model import NetworkModel
 from gpx.methods.deep.posterior import NetworkPosterior
 from gpx.methods.direct.grids import NoiseGrid, WeightGrid
+from gpx.methods.direct.logistic import DirectLogistic
 from gpx.methods.direct.mixture import DirectMixture
 from gpx.methods.direct.model import Direct
 from gpx.methods.direct.posterior import DirectPosterior
@@ -78,6 +79,7 @@ __all__ = [
     "CommitteePosterior",
     "DeepGP",
     "Direct",
+    "DirectLogistic",
     "DirectMixture",
     "DirectPosterior",
     "EffectivePosterior",

@@ -6,6 +6,7 @@ from gpx.methods.classification.propagation_evidence import EPEvidence
 from gpx.methods.classification.sampled_model import LatentLikelihood
 from gpx.methods.deep.elbo import SampledELBO
 from gpx.methods.direct.elbo import DirectELBO
+from gpx.methods.direct.logistic_bound import DirectLogisticBound
 from gpx.methods.direct.mixture_elbo import DirectMixtureELBO, DirectSampledELBO
 from gpx.methods.eigenfunctions.objective import EigenfunctionEvidence
 from gpx.methods.exact.barely_biased_mll import BarelyBiasedMLL
@@ -40,6 +41,7 @@ __all__ = [
     "CGLowerBound",
     "CollapsedELBO",
     "DirectELBO",
+    "DirectLogisticBound",
     "DirectMixtureELBO",
     "DirectSampledELBO",
     "EPEvidence",

@@ -3,6 +3,8 @@
 from gpx.methods.direct.ascent import CoordinateAscent
 from gpx.methods.direct.elbo import DirectELBO
 from gpx.methods.direct.grids import NoiseGrid, WeightGrid
+from gpx.methods.direct.logistic import DirectLogistic
+from gpx.methods.direct.logistic_bound import DirectLogisticBound
 from gpx.methods.direct.mixture import DirectMixture
 from gpx.methods.direct.mixture_elbo import DirectMixtureELBO, DirectSampledELBO
 from gpx.methods.direct.model import Direct
@@ -12,6 +14,8 @@ __all__ = [
     "CoordinateAscent",
     "Direct",
     "DirectELBO",
+    "DirectLogistic",
+    "DirectLogisticBound",
     "DirectMixture",
     "DirectMixtureELBO",
     "DirectPosterior",

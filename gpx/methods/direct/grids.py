@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -19,28 +19,37 @@ class Grid:
 
     Args:
         values (k,): ascending and finite.
-        log_weights (k,): of the prior, up to a constant.
+        log_weights (k,) or (c, k): of the prior, or of the components of a mixture of priors, each
+            up to a constant.
         name: of the variable, for messages.
+        shares (c,): of the components, up to a factor; None: equal ones.
 
     Attributes:
         values (k,), log_prior (k,): float64, without values of prior probability zero, which the
-            posterior never takes; the prior sums to one.
+            posterior never takes; the prior sums to one. Of a mixture it is the marginal.
+        log_components (c, k), log_shares (c,): of the mixture; c = 1 of a single prior.
 
     Raises:
         ConfigError: values that are not finite or not ascending, or a prior without mass, of
             another length, or with a negative or infinite entry.
     """
 
-    def __init__(self, values: Tensor, log_weights: Tensor, name: str) -> None:
+    def __init__(
+        self,
+        values: Tensor,
+        log_weights: Tensor,
+        name: str,
+        shares: Sequence[float] | None = None,
+    ) -> None:
         if values.ndim != 1 or not len(values) or not bool(values.isfinite().all()):
             raise ConfigError(f"values of the {name}: expected finite numbers, got {_some(values)}")
         if not bool((values.diff() > 0.0).all()):
             raise ConfigError(
                 f"values of the {name} must ascend without repeats, got {_some(values)}; sort them"
             )
-        if log_weights.shape != values.shape:
+        if log_weights.shape[-1] != len(values):
             raise ConfigError(
-                f"the prior of the {name} has {log_weights.numel()} probabilities for "
+                f"the prior of the {name} has {log_weights.shape[-1]} probabilities for "
                 f"{len(values)} values; give one for each"
             )
         if bool((log_weights == math.inf).any() | log_weights.isnan().any()):
@@ -48,13 +57,21 @@ class Grid:
                 f"the prior of the {name} has a probability that is negative or not finite; give "
                 "numbers from 0 on"
             )
-        if not bool((log_weights > -math.inf).any()):
+        if not bool((log_weights > -math.inf).any(-1).all()):
             raise ConfigError(
                 f"the prior of the {name} has no mass: every probability is 0; make one positive"
             )
-        possible = log_weights > -math.inf
+        components = log_weights.reshape(-1, len(values)).log_softmax(-1)
+        if len(components) > 1 and not bool(components.isfinite().all()):
+            raise ConfigError(
+                f"the mixture of priors of the {name} has a component with a probability of 0; "
+                "make it small and positive"
+            )
+        possible = (components > -math.inf).any(0)
         self.values = values[possible]
-        self.log_prior = log_weights[possible].log_softmax(0)
+        self.log_components = components[:, possible]
+        self.log_shares = _log_shares(shares, len(components), name)
+        self.log_prior = (self.log_shares.unsqueeze(1) + self.log_components).logsumexp(0)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -69,7 +86,10 @@ class WeightGrid(Grid):
         prior: ``gaussian`` (the standard normal density at the values, normalised) or ``uniform``.
         values: of one's own, ascending, in the place of evenly spaced ones.
         probabilities: of one's own, one for each value, in the place of ``prior``; they are
-            normalised.
+            normalised. Several lists: a mixture of priors, of which all weights share one.
+        widths: the prior is a mixture of Gaussians of these standard deviations, in units of that
+            of ``prior``: the size of the function is uncertain.
+        shares: of the components of a mixture, up to a factor; None: equal ones.
         sparse: refuse values without zero, for which there is no sparsity.
 
     Attributes:
@@ -78,7 +98,8 @@ class WeightGrid(Grid):
     Raises:
         ConfigError: as ``Grid``, an option out of range, or no zero although ``sparse``.
 
-    Source: Evans thesis, section 7.2 (15 values to three deviations: its benchmarks).
+    Source: Evans thesis, section 7.2 (15 values to three deviations: its benchmarks) and theorem
+    7.4 (mixtures of priors).
     """
 
     def __init__(
@@ -87,7 +108,9 @@ class WeightGrid(Grid):
         half_width: float = 3.0,
         prior: Prior = "gaussian",
         values: Sequence[float] | None = None,
-        probabilities: Sequence[float] | None = None,
+        probabilities: Sequence[float] | Sequence[Sequence[float]] | None = None,
+        widths: Sequence[float] | None = None,
+        shares: Sequence[float] | None = None,
         sparse: bool = True,
     ) -> None:
         if num_values < 1 or not 0.0 < half_width < math.inf:
@@ -103,8 +126,13 @@ class WeightGrid(Grid):
             made = half_width * places
         else:
             made = torch.tensor(list(values), dtype=torch.float64)
-        self.prior = prior if probabilities is None else "own"
-        super().__init__(made, log_density(made, prior, probabilities), "weights")
+        self.prior = prior if probabilities is None and widths is None else "own"
+        weights = log_density(made, prior, probabilities)
+        if widths is not None:
+            if probabilities is not None:
+                raise ConfigError("widths= and probabilities= both give the prior; leave one out")
+            weights = _gaussians(made, widths)
+        super().__init__(made, weights, "weights", shares)
         places = (self.values == 0.0).nonzero().flatten()
         self.zero: int | None = int(places[0]) if len(places) else None
         if sparse and self.zero is None:
@@ -151,12 +179,67 @@ class NoiseGrid(Grid):
             raise ConfigError(f"values of the noise variance must be positive, got {_some(made)}")
 
 
-def log_density(values: Tensor, prior: Prior, own: Sequence[float] | None = None) -> Tensor:
-    """Logarithms (k,) of prior weights at ``values`` (k,); ``own`` come before ``prior``."""
-    if own is not None:
-        given = torch.tensor(list(own), dtype=torch.float64)
-        return torch.where(given < 0.0, math.nan, given.log())
-    return -0.5 * values.square() if prior == "gaussian" else torch.zeros_like(values)
+def log_density(
+    values: Tensor, prior: Prior, own: Sequence[float] | Sequence[Sequence[float]] | None = None
+) -> Tensor:
+    """Logarithms (k,), or (c, k), of prior weights at ``values`` (k,); ``own`` before ``prior``."""
+    if own is None:
+        return -0.5 * values.square() if prior == "gaussian" else torch.zeros_like(values)
+    try:
+        given = torch.tensor(_plain(own), dtype=torch.float64)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"probabilities={own}: expected a number for each value, or several lists of these, "
+            "equally long"
+        ) from error
+    return torch.where(given < 0.0, math.nan, given.log())
+
+
+def _plain(numbers: Sequence[float] | Sequence[Sequence[float]]) -> list[Any]:
+    return [list(each) if isinstance(each, Sequence) else each for each in numbers]
+
+
+def _gaussians(values: Tensor, widths: Sequence[float]) -> Tensor:
+    """Logarithms (c, k) of the densities of Gaussians of some standard deviations."""
+    deviations = torch.tensor(list(widths), dtype=torch.float64)
+    if not len(deviations) or not bool((deviations > 0.0).all() & deviations.isfinite().all()):
+        raise ConfigError(f"widths={list(widths)}: expected standard deviations above 0")
+    return -0.5 * (values / deviations.unsqueeze(1)).square()
+
+
+def _log_shares(shares: Sequence[float] | None, count: int, name: str) -> Tensor:
+    given = torch.ones(count, dtype=torch.float64)
+    if shares is not None:
+        given = torch.tensor(list(shares), dtype=torch.float64)
+    if given.shape != (count,) or not bool((given > 0.0).all() & given.isfinite().all()):
+        raise ConfigError(
+            f"shares={list(shares or [])}: expected a positive number for each of the {count} "
+            f"priors of the {name}"
+        )
+    return given.log().log_softmax(0)
+
+
+def prior_at(q: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
+    """What a prior, or a mixture of priors, comes to under independent weights.
+
+    E_q log p(w) >= sum_i rho_i (log(alpha_i / rho_i) + sum_j q_j . log p_i) for any rho on the
+    simplex; at the best one, which is taken, this is the logarithm of a sum over the components. Of
+    a single prior it is exact.
+
+    Args:
+        q (m, k): probabilities of the weights.
+        grid: of the weights.
+
+    Returns:
+        rho @ log p (k,), to be taken as the logarithm of the prior of every weight, and
+        sum_i rho_i log(alpha_i / rho_i) (), which the bound has beside it.
+
+    Source: Evans thesis, theorem 7.4, which has rho = alpha.
+    """
+    components, shares = grid.log_components.to(q.device), grid.log_shares.to(q.device)
+    log_rho = (shares + components @ q.sum(0)).log_softmax(0)
+    rho = log_rho.exp()
+    return rho @ components, (rho * (shares - log_rho)).sum()
 
 
 def _some(values: Tensor) -> str:

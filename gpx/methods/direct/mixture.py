@@ -99,9 +99,15 @@ class DirectMixture(DiscreteRegression):
         return {
             "fit": -0.5 * noise.precision * (shares @ error),
             "constant": noise.constant,
-            "prior": shares @ (q @ self.log_prior()).sum(-1),
+            "prior": shares @ self._expected_log_prior(q),
             "noise": noise.prior,
         }
+
+    def _expected_log_prior(self, q: Tensor) -> Tensor:
+        """E log p(w) (r,) under every component; of a mixture of priors a lower bound on it."""
+        grid = self.weights
+        each = q.sum(1) @ grid.log_components.to(q.device).mT
+        return (each + grid.log_shares.to(q.device)).logsumexp(-1)
 
     def sparsity(self) -> float:
         """As in ``DiscreteRegression``."""

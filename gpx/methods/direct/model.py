@@ -13,7 +13,7 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
 from gpx.methods.direct.base import DiscreteRegression
-from gpx.methods.direct.grids import NoiseGrid, WeightGrid, log_density
+from gpx.methods.direct.grids import NoiseGrid, WeightGrid, log_density, prior_at
 from gpx.methods.direct.mean_field import Bound, bound, swept
 from gpx.methods.direct.posterior import DirectPosterior
 
@@ -85,6 +85,11 @@ class Direct(DiscreteRegression):
                 "learn_values=True moves values around zero, which must be one of two values or "
                 "more; give weights= with zero among its values"
             )
+        if learn_values and len(self.weights.log_shares) > 1:
+            raise ConfigError(
+                "learn_values=True moves a single prior along with its values, and weights= has a "
+                "mixture of priors; choose one of the two"
+            )
         empty = self.weights.values[:0]
         self.logits = nn.Parameter(empty.new_zeros(0, len(self.weights)))
         self.log_gaps = nn.Parameter(self.weights.values.diff().log() if learn_values else empty)
@@ -105,6 +110,12 @@ class Direct(DiscreteRegression):
             return log_density(self.values(), "gaussian").log_softmax(0)
         return super().log_prior()
 
+    def _prior_at(self, log_q: Tensor) -> tuple[Tensor, Tensor]:
+        """As ``prior_at``, of the prior that moves with learned values."""
+        if self.learn_values:
+            return self.log_prior(), log_q.new_zeros(())
+        return prior_at(log_q.exp(), self.weights)
+
     @torch.no_grad()
     def swept(self) -> Tensor:
         """Logits (m, k) after one sweep of coordinate ascent. Cost: O(m^2 + m k)."""
@@ -113,7 +124,7 @@ class Direct(DiscreteRegression):
             self.projected,
             self.logits.detach(),
             self.values(),
-            self.log_prior(),
+            self._prior_at(self.logits.log_softmax(-1))[0],
             self.noise_terms().precision,
         )
 
@@ -123,15 +134,17 @@ class Direct(DiscreteRegression):
 
         Cost: O(m^2 + m k).
         """
-        here = self.logits.detach() if logits is None else logits
-        return bound(
+        log_q = (self.logits.detach() if logits is None else logits).log_softmax(-1)
+        prior, gained = self._prior_at(log_q)
+        found = bound(
             self.statistics,
-            here.log_softmax(-1),
+            log_q,
             self.values(),
-            self.log_prior(),
+            prior,
             self.noise_terms(),
             None if self.noise is None else self.noise_grid(),
         )
+        return found._replace(value=found.value + gained, weights=found.weights + gained)
 
     @property
     def num_rounds(self) -> int:
