@@ -25,11 +25,11 @@ class LogisticFit(NamedTuple):
 
     Attributes:
         value (): nats, summed over the rows.
-        slope (m, k): derivative by the probabilities, of no constraint on their sums.
+        by_logits (m, k): derivative by logits whose softmax the probabilities are.
     """
 
     value: Tensor
-    slope: Tensor
+    by_logits: Tensor
 
 
 @torch.no_grad()
@@ -52,15 +52,13 @@ def logistic_fit(features: Tensor, offset: Tensor, log_q: Tensor, values: Tensor
     q = log_q.exp()
     value, slope = log_q.new_zeros(()), torch.zeros_like(log_q)
     for rows in row_chunks(len(features), 3 * 8 * log_q.numel(), DEFAULT_BUDGET):
-        # a factor E exp(-a w) per weight, by sums of positive terms scaled by the largest
-        exponents = -features[rows].double().unsqueeze(-1) * values
-        most = exponents.amax(-1, keepdim=True)
-        terms = exponents.sub_(most).exp_()
-        factors = (terms * q).sum(-1, keepdim=True)
-        logs = (factors.log() + most).squeeze(-1).sum(-1) - offset[rows].double()
-        each = logs.exp()
+        # log E exp(-a w), a weight: what is certain and what is rare but large both count
+        exponents = log_q - features[rows].double().unsqueeze(-1) * values
+        factors = exponents.logsumexp(-1, keepdim=True)
+        each = (factors.sum((1, 2)) - offset[rows].double()).exp()
         value -= each.sum()
-        slope -= torch.einsum("n,nmk->mk", each, terms.div_(factors))
+        slope -= torch.einsum("n,nmk->mk", each, exponents.sub_(factors).exp_())
+        slope += each.sum() * q
     return LogisticFit(value, slope)
 
 
@@ -132,7 +130,7 @@ class DirectLogistic(DiscreteWeights):
         prior, gained = prior_at(q, self.weights)
         divergence, slope = negative_divergence(log_q, prior)
         return LogisticTerms(
-            fit.value, divergence.sum() + gained, by_logits(q, fit.slope), by_logits(q, slope)
+            fit.value, divergence.sum() + gained, fit.by_logits, by_logits(q, slope)
         )
 
     def sparsity(self) -> float:
