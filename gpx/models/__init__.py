@@ -16,6 +16,8 @@ from gpx.methods.direct.grids import NoiseGrid, WeightGrid
 from gpx.methods.direct.logistic import DirectLogistic
 from gpx.methods.direct.mixture import DirectMixture
 from gpx.methods.direct.model import Direct
+from gpx.methods.direct.network import DirectNetwork
+from gpx.methods.direct.network_posterior import DirectNetworkPosterior
 from gpx.methods.direct.posterior import DirectPosterior
 from gpx.methods.eigenfunctions.model import GRIEF
 from gpx.methods.eigenfunctions.posterior import GRIEFPosterior
@@ -81,6 +83,8 @@ __all__ = [
     "Direct",
     "DirectLogistic",
     "DirectMixture",
+    "DirectNetwork",
+    "DirectNetworkPosterior",
     "DirectPosterior",
     "EffectivePosterior",
     "EffectivePrior",

@@ -8,6 +8,7 @@ from gpx.methods.deep.elbo import SampledELBO
 from gpx.methods.direct.elbo import DirectELBO
 from gpx.methods.direct.logistic_bound import DirectLogisticBound
 from gpx.methods.direct.mixture_elbo import DirectMixtureELBO, DirectSampledELBO
+from gpx.methods.direct.network_elbo import DirectNetworkELBO
 from gpx.methods.eigenfunctions.objective import EigenfunctionEvidence
 from gpx.methods.exact.barely_biased_mll import BarelyBiasedMLL
 from gpx.methods.exact.exact_mll import ExactMLL
@@ -43,6 +44,7 @@ __all__ = [
     "DirectELBO",
     "DirectLogisticBound",
     "DirectMixtureELBO",
+    "DirectNetworkELBO",
     "DirectSampledELBO",
     "EPEvidence",
     "EffectiveEvidence",

@@ -8,6 +8,9 @@ from gpx.methods.direct.logistic_bound import DirectLogisticBound
 from gpx.methods.direct.mixture import DirectMixture
 from gpx.methods.direct.mixture_elbo import DirectMixtureELBO, DirectSampledELBO
 from gpx.methods.direct.model import Direct
+from gpx.methods.direct.network import DirectNetwork
+from gpx.methods.direct.network_elbo import DirectNetworkELBO
+from gpx.methods.direct.network_posterior import DirectNetworkPosterior
 from gpx.methods.direct.posterior import DirectPosterior
 
 __all__ = [
@@ -18,6 +21,9 @@ __all__ = [
     "DirectLogisticBound",
     "DirectMixture",
     "DirectMixtureELBO",
+    "DirectNetwork",
+    "DirectNetworkELBO",
+    "DirectNetworkPosterior",
     "DirectPosterior",
     "DirectSampledELBO",
     "NoiseGrid",
