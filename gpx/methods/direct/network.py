@@ -13,10 +13,10 @@ from gpx.bases.sufficient_statistics import SufficientStatistics
 from gpx.data_sized import InDoublePrecision
 from gpx.errors import ConfigError
 from gpx.likelihoods.gaussian import Gaussian
-from gpx.methods.base.model import Model
 from gpx.methods.direct.grids import NoiseGrid, WeightGrid, prior_at
 from gpx.methods.direct.mean_field import (
     NoiseTerms,
+    best_noise,
     discrete_noise,
     known_noise,
     negative_divergence,
@@ -29,12 +29,13 @@ from gpx.methods.direct.polynomial import (
     num_terms,
     pair_expectations,
 )
+from gpx.methods.direct.rounds import SweptRounds
 
 NARROW = 0.25
 """Standard deviation of q at the start, in units of the prior's."""
 
 
-class DirectNetwork(InDoublePrecision, Model):
+class DirectNetwork(InDoublePrecision, SweptRounds):
     """Regression by a network y = u(x) + noise whose weights take one of a few values each.
 
     Its activations are squares, so that it is a polynomial of h terms in inputs and weights. q
@@ -53,6 +54,7 @@ class DirectNetwork(InDoublePrecision, Model):
         noise: values of the noise variance and their prior; None: it stays as initialised.
         starts: draws from the prior of which the one of largest bound is where q starts, narrow
             around it: under the prior the neurons of a layer are alike, and would stay so.
+        restarts: of a gradient search, each after sweeps of coordinate ascent.
 
     Attributes:
         logits (b, k): of q, its probabilities their softmax.
@@ -86,6 +88,7 @@ class DirectNetwork(InDoublePrecision, Model):
         weights: WeightGrid | None = None,
         noise: NoiseGrid | None = None,
         starts: int = 100,
+        restarts: int = 3,
     ) -> None:
         super().__init__()
         widths = [*map(int, hidden), 1]
@@ -94,6 +97,7 @@ class DirectNetwork(InDoublePrecision, Model):
                 f"num_inputs={num_inputs}, every number of hidden={list(hidden)} and "
                 f"starts={starts} must be at least 1"
             )
+        self.take_restarts(restarts)
         terms = num_terms(num_inputs + bias, widths)
         if 8 * terms**2 > DEFAULT_BUDGET // 8:
             raise ConfigError(
@@ -147,7 +151,7 @@ class DirectNetwork(InDoublePrecision, Model):
             self.logits.data = self._start(grid, generator)
             if self.noise is not None:
                 self.noise_logits.data = self._best_noise()
-            value = float(torch.stack(list(self.bound_terms().values())).sum())
+            value = self.bound_value()
             if best is None or value > best[0]:
                 best = value, self.logits.data, self.noise_logits.data
         assert best is not None
@@ -167,9 +171,9 @@ class DirectNetwork(InDoublePrecision, Model):
     def _best_noise(self) -> Tensor:
         """Logits (k_s,) of the noise variance that are best for the present q of the weights."""
         assert self.noise is not None
-        variances, prior = self.noise.values.to(self.gram), self.noise.log_prior.to(self.gram)
-        error = -2.0 * self.bound_terms()["fit"] / self.noise_terms().precision
-        return prior - 0.5 * (self.totals[1] * variances.log() + error / variances)
+        error = -2.0 * self.bound_terms()["fit"].detach() / self.noise_terms().precision
+        grid = self.noise.values.to(self.gram), self.noise.log_prior.to(self.gram)
+        return best_noise(error, int(self.totals[1]), *grid).detach()
 
     @torch.no_grad()
     def add_rows(self, x: Tensor, y: Tensor) -> None:
@@ -193,21 +197,43 @@ class DirectNetwork(InDoublePrecision, Model):
     def bound_terms(self) -> dict[str, Tensor]:
         """Terms of the bound in nats: fit, constant, weights and noise. Cost: O(h^2 b)."""
         log_q, noise = self.logits.log_softmax(-1), self.noise_terms()
-        q = log_q.exp()
-        exponents = self.polynomial.exponents.to(q.device)
-        of_weights = moments(q, self.values(), 2 * int(exponents.max()))
+        prior, gained = prior_at(log_q.detach().exp(), self.weights)
+        return {
+            "fit": self._fit(log_q.exp()),
+            "constant": noise.constant,
+            "weights": negative_divergence(log_q, prior)[0].sum() + gained,
+            "noise": noise.prior,
+        }
+
+    def _fit(self, q: Tensor) -> Tensor:
+        """-E |y - u(x)|^2 E 1/s / 2 (), of probabilities q (b, k)."""
+        exponents = self.polynomial.exponents
+        highest, exponents = 2 * int(exponents.max()), exponents.to(q.device)
+        of_weights = moments(q, self.values(), highest)
         error = (
             self.totals[0]
             - 2.0 * self.projected @ expectations(of_weights, exponents)
             + (self.gram * pair_expectations(of_weights, exponents)).sum()
         )
-        prior, gained = prior_at(q.detach(), self.weights)
-        return {
-            "fit": -0.5 * noise.precision * error,
-            "constant": noise.constant,
-            "weights": negative_divergence(log_q, prior)[0].sum() + gained,
-            "noise": noise.prior,
-        }
+        return -0.5 * self.noise_terms().precision * error
+
+    def sweep(self) -> None:
+        """As in ``SweptRounds``: the fit is linear in the probabilities of one weight.
+
+        Cost: O(h^2 b^2).
+        """
+        prior, _ = prior_at(self.logits.detach().softmax(-1), self.weights)
+        for weight in range(len(self.logits)):
+            if self.noise is not None:
+                self.noise_logits.data = self._best_noise()
+            q = self.logits.detach().softmax(-1).requires_grad_()
+            with torch.enable_grad():
+                (slope,) = torch.autograd.grad(self._fit(q), q)
+            self.logits.data[weight] = prior + slope[weight]
+
+    def bound_value(self) -> float:
+        """As in ``SweptRounds``."""
+        return float(torch.stack(list(self.bound_terms().values())).sum().detach())
 
     def sparsity(self) -> float:
         """Expected share of weights that are zero in a draw from q; ConfigError without zero."""

@@ -64,8 +64,9 @@ class DirectNetworkPosterior(InDoublePrecision, Posterior):
 
     def fill(self, values: Tensor, probabilities: Tensor, noise_probabilities: Tensor) -> None:
         """Take q; the arguments are the attributes. Cost: O(h^2 b)."""
-        exponents = self.polynomial.exponents.to(values.device)
-        of_weights = moments(probabilities, values, 2 * int(exponents.max()))
+        exponents = self.polynomial.exponents
+        highest, exponents = 2 * int(exponents.max()), exponents.to(values.device)
+        of_weights = moments(probabilities, values, highest)
         expected = expectations(of_weights, exponents)
         self.keep(
             self.values,

@@ -160,6 +160,17 @@ def test_the_record_says_what_a_sweep_would_add():
     assert abs(gain()) < 1e-9
 
 
+def test_a_round_frees_a_noise_variance_that_is_certain_and_wrong():
+    x, y = data()
+    made = model(x, y, num_basis=6, noise=NoiseGrid(num_values=5))
+    by_ascent(made, x, y, tolerance=1e-3)
+    best = made.bound_value()
+    made.noise_logits.data = torch.tensor([0.0, 0.0, 0.0, 0.0, 800.0]).double()
+    assert float(made.bound().by_noise_logits.abs().max()) == 0.0
+    assert made.next_round(x, y, 0.0, generator=torch.Generator())
+    assert made.bound_value() > best - 0.1
+
+
 def test_learned_values_raise_the_bound_and_keep_zero():
     x, y = data()
     fixed = model(x, y, weights=WeightGrid(3, 1.0))

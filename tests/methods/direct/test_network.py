@@ -1,5 +1,7 @@
 """Networks of discrete weights: terms, bound and moments, against a sum over every hypothesis."""
 
+import itertools
+
 import pytest
 import torch
 from discrete_hypotheses import hypotheses, log_likelihood, statistics_of
@@ -155,6 +157,25 @@ def test_training_raises_the_bound_and_fits_a_parabola_whose_paths_have_its_mome
     error = (drawn.mean(0) - found.mean).abs() / (found.variance / 4000).sqrt().clamp(min=1e-12)
     # 30 correlated comparisons at 5 standard errors: false alarms below 2e-5
     assert float(error.max()) < 5.0
+
+
+def test_sweeps_never_lower_the_bound_and_lead_out_of_a_corner():
+    x, y = data(12)
+    model = made(x, y, num_values=3, noise=NoiseGrid(num_values=5))
+    bounds = [model.bound_value()]
+    for _ in range(6):
+        model.sweep()
+        bounds.append(model.bound_value())
+    assert all(b - a > -1e-10 for a, b in itertools.pairwise(bounds))
+    # a noise variance that is certain and wrong has no gradient, and a sweep to leave it by
+    model.noise_logits.data = torch.tensor([0.0, 0.0, 0.0, 0.0, 800.0]).double()
+    stuck = model.bound_value()
+    DirectNetworkELBO().evidence(model, x, y).value.backward()
+    assert float(model.noise_logits.grad.abs().max()) == 0.0
+    assert model.next_round(x, y, 0.0, generator=torch.Generator())
+    assert model.bound_value() > stuck + 0.1
+    model.restarts = 0
+    assert not model.next_round(x, y, 0.0, generator=torch.Generator())
 
 
 @pytest.mark.parametrize(
