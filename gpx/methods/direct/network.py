@@ -259,7 +259,8 @@ class DirectNetwork(InDoublePrecision, SweptRounds):
     def new_posterior(self) -> DirectNetworkPosterior:
         """As in ``Model``; the training data are not part of the posterior."""
         noise = None if self.noise is None else self.noise.values
-        return DirectNetworkPosterior(self.polynomial, self.inputs, self.bias, noise)
+        posterior = DirectNetworkPosterior(self.polynomial, self.inputs, self.bias, noise)
+        return posterior.to(self.gram.device)
 
     @torch.no_grad()
     def condition(self, x: Tensor, y: Tensor) -> DirectNetworkPosterior:
