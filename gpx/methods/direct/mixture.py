@@ -14,8 +14,8 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
 from gpx.methods.direct.base import DiscreteRegression
-from gpx.methods.direct.grids import NoiseGrid, WeightGrid
-from gpx.methods.direct.mean_field import bound, squared_error, swept
+from gpx.methods.direct.grids import NoiseGrid, WeightGrid, prior_at
+from gpx.methods.direct.mean_field import best_noise, bound, squared_error, swept
 from gpx.methods.direct.posterior import DirectPosterior
 
 TOLERANCE = 1e-3
@@ -118,12 +118,19 @@ class DirectMixture(DiscreteRegression):
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Fix the functions, sum over the data, and perturb the mean field that ascent finds."""
         self.fix(x, y, generator=generator)
-        values, prior, noise = self.values(), self.log_prior(), self.noise_terms()
-        logits = prior.expand(len(self.scale), -1)
+        values, logits = self.values(), self.log_prior().expand(len(self.scale), -1)
         before = -math.inf
         for _ in range(self.sweeps):
+            prior, gained = prior_at(logits.softmax(-1), self.weights)
+            noise = self.noise_terms()
             logits = swept(self.gram, self.projected, logits, values, prior, noise.precision)
-            here = float(bound(self.statistics, logits.log_softmax(-1), values, prior, noise).value)
+            prior, gained = prior_at(logits.softmax(-1), self.weights)
+            found = bound(self.statistics, logits.log_softmax(-1), values, prior, noise)
+            if self.noise is not None:
+                error = -2.0 * found.fit / noise.precision
+                count = self.statistics.num_data
+                self.noise_logits.copy_(best_noise(error, count, *self.noise_grid()))
+            here = float(found.value + gained)
             if here - before < TOLERANCE:
                 break
             before = here
