@@ -13,6 +13,9 @@ from gpx.errors import ConfigError
 
 Prior = Literal["gaussian", "uniform"]
 
+ROUNDED = 1e-6
+"""Times the largest of the values: what is below was rounded from zero."""
+
 
 class Grid:
     """Values of a discrete variable in ascending order, with a prior probability for each.
@@ -84,7 +87,8 @@ class WeightGrid(Grid):
         num_values: k, evenly spaced from -half_width to half_width; odd, so that zero is one.
         half_width: in prior standard deviations.
         prior: ``gaussian`` (the standard normal density at the values, normalised) or ``uniform``.
-        values: of one's own, ascending, in the place of evenly spaced ones.
+        values: of one's own, ascending, in the place of evenly spaced ones; below 1e-6 times the
+            largest it is zero.
         probabilities: of one's own, one for each value, in the place of ``prior``; they are
             normalised. Several lists: a mixture of priors, of which all weights share one.
         widths: the prior is a mixture of Gaussians of these standard deviations, in units of that
@@ -126,6 +130,8 @@ class WeightGrid(Grid):
             made = half_width * places
         else:
             made = torch.tensor(list(values), dtype=torch.float64)
+            if len(made):  # the middle of numpy.linspace(-1, 1, 15) is meant to be zero
+                made[made.abs() <= ROUNDED * made.abs().max()] = 0.0
         self.prior = prior if probabilities is None and widths is None else "own"
         weights = log_density(made, prior, probabilities)
         if widths is not None:

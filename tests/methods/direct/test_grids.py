@@ -61,6 +61,13 @@ def test_the_bound_is_exact_for_equal_components_and_for_a_single_prior():
         torch.testing.assert_close(got, mass @ log_masses(grid)[0], **EXACT)
 
 
+def test_the_middle_of_a_rounded_axis_is_zero():
+    grid = WeightGrid(values=torch.linspace(-1.0, 1.0, 15).tolist())
+    assert grid.zero == 7
+    with pytest.raises(ConfigError, match="needs zero among the values"):
+        WeightGrid(values=[-1.0, 1e-4, 1.0])
+
+
 def data(n=12):
     draws = torch.Generator().manual_seed(0)
     x = torch.rand(n, 1, generator=draws, dtype=torch.float64) * 4.0 - 2.0
