@@ -134,6 +134,12 @@ class DirectMixture(DiscreteRegression):
             if here - before < TOLERANCE:
                 break
             before = here
+        self.start_around(logits, generator=generator)
+        self.note += f"; {self.components} components"
+
+    @torch.no_grad()
+    def start_around(self, logits: Tensor, *, generator: torch.Generator) -> None:
+        """Let q start at perturbations of a mean field with ``logits`` (m, k)."""
         shape = (self.components, *logits.shape)
         draws = torch.randn(
             shape, generator=generator, dtype=torch.float64, device=generator.device
@@ -141,7 +147,6 @@ class DirectMixture(DiscreteRegression):
         self.logits.data = logits + self.perturbation * draws.to(logits.device)
         self.tangent.data = logits.log_softmax(-1)
         self.share_logits.data.zero_()
-        self.note += f"; {self.components} components"
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """``variational``: all of q, and where its entropy is bounded."""
