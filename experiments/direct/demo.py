@@ -6,10 +6,10 @@
 Problem (Evans thesis, section 7.5.2; ranges, noise and lengthscale are ours, the source gives
 none): 20 inputs uniform on (-1, 1), cos(2 pi x) exp(-x^2) with noise of standard deviation 0.03;
 100 random Fourier features of lengthscale 0.3, weights of 15 values from -1 to 1 and noise
-variances of 15 values from 1e-5 to 1e-2, uniform priors. (a) mean field by L-BFGS; (b) a mixture of
-five by L-BFGS on the bound of its entropy; (c) the same by Adam with 100 draws of the entropy's
-gradient a step, 2000 steps, the rate from 0.01 to 0.0001. Mixtures start at perturbations of (a), by
-standard normal numbers on the logits. Five such problems, of which the first is drawn.
+variances of 15 values from 1e-5 to 1e-2, uniform priors. (a) mean field by L-BFGS; (b) a mixture
+of five by L-BFGS on the bound of its entropy; (c) the same by Adam with 100 draws of the entropy's
+gradient a step, 2000 steps, the rate from 0.01 to 0.0001. Mixtures start at perturbations of (a),
+by standard normal numbers on the logits. Five such problems, of which the first is drawn.
 """
 
 from __future__ import annotations
