@@ -387,20 +387,18 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
     predictor = state.predictor()
     raw = predictor.distribution(state.test[0])
     calibrated = _calibrate(state, predictor)
-    save_checkpoint(
-        state.folder.checkpoint,
-        {
-            **fit.state,
-            "posterior": predictor.posterior.state_dict(),
-            "likelihood": predictor.likelihood.state_dict(),
-            "scaler": data.scaler.state_dict(),
-            "input_names": list(data.input_names),
-            "target_name": data.target_name,
-            "labels": list(data.labels),
-            "target_names": list(data.target_names),
-            **calibrated,
-        },
-    )
+    kept = {
+        **fit.state,
+        "posterior": predictor.posterior.state_dict(),
+        "likelihood": predictor.likelihood.state_dict(),
+        "scaler": data.scaler.state_dict(),
+        "input_names": list(data.input_names),
+        "target_name": data.target_name,
+        "labels": list(data.labels),
+        "target_names": list(data.target_names),
+        **calibrated,
+    }
+    save_checkpoint(state.folder.checkpoint, kept)
     evidence = _final_evidence(state)
     predictive = raw if state.calibration is None else state.calibration(raw)
     scores = state.evaluate(predictive)
@@ -439,6 +437,10 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
     if state.options.figures:
         _draw(state, predictor, predictive, scores, fit.steps)
     state.folder.write_json(state.folder.metrics, metrics)
+    if state.optimizer.finish():  # until here the run could be resumed, and needed it
+        save_checkpoint(
+            state.folder.checkpoint, kept | {"optimizer": state.optimizer.state_dict()}
+        )
     for line in summary(metrics):
         state.console.say(line)
     state.console.say(f"run folder: {state.folder.path}")
