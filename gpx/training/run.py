@@ -438,9 +438,7 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
         _draw(state, predictor, predictive, scores, fit.steps)
     state.folder.write_json(state.folder.metrics, metrics)
     if state.optimizer.finish():  # until here the run could be resumed, and needed it
-        save_checkpoint(
-            state.folder.checkpoint, kept | {"optimizer": state.optimizer.state_dict()}
-        )
+        save_checkpoint(state.folder.checkpoint, kept | {"optimizer": state.optimizer.state_dict()})
     for line in summary(metrics):
         state.console.say(line)
     state.console.say(f"run folder: {state.folder.path}")

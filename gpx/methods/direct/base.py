@@ -20,7 +20,7 @@ from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model
-from gpx.methods.direct.grids import NoiseGrid, WeightGrid
+from gpx.methods.direct.grids import NoiseGrid, WeightGrid, require_grid
 from gpx.methods.direct.mean_field import NoiseTerms, discrete_noise, known_noise
 from gpx.methods.direct.posterior import DirectPosterior
 
@@ -64,6 +64,7 @@ class DiscreteWeights(InDoublePrecision, Model):
         weights: WeightGrid | None,
     ) -> None:
         super().__init__()
+        require_grid(weights, WeightGrid, "weights")
         self.basis = basis_of(basis, kernel, num_basis)
         if self.basis.dense_prior:
             raise ConfigError(
@@ -170,6 +171,7 @@ class DiscreteRegression(DiscreteWeights):
             num_basis=num_basis,
             weights=weights,
         )
+        require_grid(noise, NoiseGrid, "noise")
         self.noise = noise
         empty = torch.zeros(0, dtype=torch.float64)
         self.noise_logits = nn.Parameter(empty if noise is None else noise.log_prior.clone())

@@ -8,7 +8,9 @@ from typing import ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from gpx.errors import ConfigError
 from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.bernoulli import Bernoulli
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import with_gradient
 from gpx.methods.base.objective import Evidence, Facts, Objective
@@ -56,6 +58,15 @@ class DirectELBO(Objective[DiscreteWeights]):
     models = (DiscreteWeights,)
     made_for = "Direct"
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
+
+    def check(self, model: DiscreteWeights) -> None:
+        """As in ``Objective``; two classes have a model of their own."""
+        if isinstance(getattr(model, "likelihood", None), Bernoulli):
+            raise ConfigError(
+                "Direct is regression under Gaussian noise, and the likelihood is Bernoulli; for "
+                "two classes on discrete weights use model=DirectLogistic()"
+            )
+        super().check(model)
 
     def evidence(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -129,9 +129,10 @@ class WeightGrid(Grid):
             places = (torch.arange(num_values, dtype=torch.float64) - middle) / max(middle, 0.5)
             made = half_width * places
         else:
-            made = torch.tensor(list(values), dtype=torch.float64)
+            made = _numbers(values, "values")
             if len(made):  # the middle of numpy.linspace(-1, 1, 15) is meant to be zero
-                made[made.abs() <= ROUNDED * made.abs().max()] = 0.0
+                largest = made[made.isfinite()].abs().max() if bool(made.isfinite().any()) else 0.0
+                made[made.abs() <= ROUNDED * largest] = 0.0
         self.prior = prior if probabilities is None and widths is None else "own"
         weights = log_density(made, prior, probabilities)
         if widths is not None:
@@ -179,10 +180,18 @@ class NoiseGrid(Grid):
             ends = math.log10(lowest), math.log10(highest)
             made = torch.logspace(*ends, num_values, dtype=torch.float64)
         else:
-            made = torch.tensor(list(values), dtype=torch.float64)
+            made = _numbers(values, "values")
         super().__init__(made, log_density(made, "uniform", probabilities), "noise variance")
         if not bool((self.values > 0.0).all()):
             raise ConfigError(f"values of the noise variance must be positive, got {_some(made)}")
+
+
+def require_grid(given: object, kind: type[Grid], argument: str) -> None:
+    """Raise ConfigError unless ``given`` is a grid of that kind, or None."""
+    if given is not None and not isinstance(given, kind):
+        raise ConfigError(
+            f"{argument}={given!r} is no {kind.__name__}; give a gpx.models.{kind.__name__} or None"
+        )
 
 
 def log_density(
@@ -191,24 +200,29 @@ def log_density(
     """Logarithms (k,), or (c, k), of prior weights at ``values`` (k,); ``own`` before ``prior``."""
     if own is None:
         return -0.5 * values.square() if prior == "gaussian" else torch.zeros_like(values)
-    try:
-        given = torch.tensor(_plain(own), dtype=torch.float64)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"probabilities={own}: expected a number for each value, or several lists of these, "
-            "equally long"
-        ) from error
+    given = _numbers(own, "probabilities")
     return torch.where(given < 0.0, math.nan, given.log())
 
 
-def _plain(numbers: Sequence[float] | Sequence[Sequence[float]]) -> list[Any]:
-    return [list(each) if isinstance(each, Sequence) else each for each in numbers]
+def _numbers(given: Sequence[float] | Sequence[Sequence[float]], option: str) -> Tensor:
+    """A list of numbers, or one of equally long lists of them, float64; else ConfigError."""
+    try:
+        rows = [list(each) if not isinstance(each, float | int | str) else each for each in given]
+        return torch.tensor(rows, dtype=torch.float64)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{option}={given} is no list of numbers, nor one of equally long lists of them"
+        ) from error
 
 
 def _gaussians(values: Tensor, widths: Sequence[float]) -> Tensor:
     """Logarithms (c, k) of the densities of Gaussians of some standard deviations."""
-    deviations = torch.tensor(list(widths), dtype=torch.float64)
-    if not len(deviations) or not bool((deviations > 0.0).all() & deviations.isfinite().all()):
+    deviations = _numbers(widths, "widths")
+    if (
+        deviations.ndim != 1
+        or not len(deviations)
+        or not bool((deviations > 0.0).all() & deviations.isfinite().all())
+    ):
         raise ConfigError(f"widths={list(widths)}: expected standard deviations above 0")
     return -0.5 * (values / deviations.unsqueeze(1)).square()
 
@@ -216,7 +230,7 @@ def _gaussians(values: Tensor, widths: Sequence[float]) -> Tensor:
 def _log_shares(shares: Sequence[float] | None, count: int, name: str) -> Tensor:
     given = torch.ones(count, dtype=torch.float64)
     if shares is not None:
-        given = torch.tensor(list(shares), dtype=torch.float64)
+        given = _numbers(shares, "shares")
     if given.shape != (count,) or not bool((given > 0.0).all() & given.isfinite().all()):
         raise ConfigError(
             f"shares={list(shares or [])}: expected a positive number for each of the {count} "

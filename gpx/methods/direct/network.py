@@ -13,7 +13,7 @@ from gpx.bases.sufficient_statistics import SufficientStatistics
 from gpx.data_sized import InDoublePrecision
 from gpx.errors import ConfigError
 from gpx.likelihoods.gaussian import Gaussian
-from gpx.methods.direct.grids import NoiseGrid, WeightGrid, prior_at
+from gpx.methods.direct.grids import NoiseGrid, WeightGrid, prior_at, require_grid
 from gpx.methods.direct.mean_field import (
     NoiseTerms,
     best_noise,
@@ -91,7 +91,11 @@ class DirectNetwork(InDoublePrecision, SweptRounds):
         restarts: int = 3,
     ) -> None:
         super().__init__()
-        widths = [*map(int, hidden), 1]
+        require_grid(weights, WeightGrid, "weights")
+        require_grid(noise, NoiseGrid, "noise")
+        if isinstance(hidden, int | str) or any(not isinstance(h, int) for h in hidden):
+            raise ConfigError(f"hidden={hidden}: expected a list of numbers of neurons, like [3]")
+        widths = [*hidden, 1]
         if num_inputs < 1 or min(widths) < 1 or starts < 1:
             raise ConfigError(
                 f"num_inputs={num_inputs}, every number of hidden={list(hidden)} and "

@@ -167,7 +167,7 @@ def test_training_separates_the_classes_and_the_posterior_predicts_them():
             lambda: DirectLogisticBound(40).evidence(made(*data(), likelihood=Gaussian()), *data()),
             "needs the Bernoulli likelihood, got Gaussian",
         ),
-        (lambda: DirectELBO().evidence(made(*data()), *data()), "DirectELBO needs a model"),
+        (lambda: DirectELBO().evidence(made(*data()), *data()), "use model=DirectLogistic"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_sentence(broken, words):

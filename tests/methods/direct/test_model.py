@@ -263,6 +263,8 @@ def test_a_prior_of_ones_own_is_normalised_and_what_it_rules_out_is_left_out():
         (lambda: WeightGrid(3, probabilities=[0.5, 0.5]), "2 probabilities for 3 values"),
         (lambda: WeightGrid(3, prior="flat"), "prior=flat"),
         (lambda: WeightGrid(0), "num_values=0"),
+        (lambda: model(*data(), noise=0.1), "noise=0.1 is no NoiseGrid"),
+        (lambda: model(*data(), weights=NoiseGrid()), "is no WeightGrid"),
         (lambda: model(*data(), restarts=-1), "restarts=-1"),
         (lambda: NoiseGrid(values=[0.0, 1.0]), "must be positive"),
         (lambda: NoiseGrid(lowest=2.0, highest=1.0), "lowest=2.0"),
