@@ -32,8 +32,8 @@ class BlockLanczos:
         coefficients (c0, c): start = S_0 times it, with S_0 the first c0 basis vectors.
         multiplied: columns multiplied by A so far.
 
-    Cost: a step of b columns takes one product and 8 n b t operations; memory n ``capacity`` +
-    ``capacity``^2.
+    Cost: a step of b columns takes one product and 8 n b t operations; memory
+    ``n * capacity + capacity**2``.
     Source: Golub and Underwood 1977 (block process), Ruhe 1979 (candidates one by one).
     """
 

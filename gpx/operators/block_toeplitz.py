@@ -22,11 +22,10 @@ class BlockToeplitz(Convolution):
     No factorising kernel is needed, unlike for a Kronecker product of Toeplitz matrices.
 
     Args:
-        lags: the value at every lag, one of
-            (..., n_1, ..., n_D): lags 0 .. n_d - 1 of every axis, for kernels even in every
-                coordinate; the matrix is symmetric;
+        lags: the value at every lag. Of shape (..., n_1, ..., n_D): lags 0 .. n_d - 1 of every
+            axis, for kernels even in every coordinate; the matrix is symmetric. Of shape
             (..., 2 n_1 - 1, ..., 2 n_D - 1): all lags in the order 0 .. n_d - 1, -(n_d - 1) .. -1
-                (position lag mod 2 n_d - 1), for kernels that are only jointly even, or neither.
+            (position lag mod 2 n_d - 1), for kernels that are only jointly even, or neither.
         grid: (n_1, ..., n_D), the points of each axis; row-major.
 
     Cost: product O(a log a) time, 2 a numbers of memory per column, a about 2^D n_1 ... n_D: padded

@@ -139,14 +139,14 @@ class HasExperts(Protocol):
 class ExpertsMLL(Objective[HasExperts]):
     """Sum of the log marginal likelihoods of the experts, each given its own rows.
 
-    Kind: exact, of the model whose experts are independent (a block-diagonal kernel matrix). It is
-    not the evidence of the Gaussian process on all the data, and neither bounds it.
+    Kind: an estimate of the evidence of the process on all the data, which it does not bound. It is
+    exact for the model whose experts are independent (a block-diagonal kernel matrix).
     Cost and errors: ``experts_log_likelihood``.
     Source: Deisenroth and Ng 2015, section 3.1.
     """
 
     batching = "full"
-    kind = "exact"
+    kind = "estimate"
     models = (HasExperts,)
     made_for = "Committee"
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)

@@ -86,7 +86,7 @@ def test_one_expert_has_the_evidence_of_the_exact_process():
     exact = ExactMLL().evidence(ExactGP(**dense.parts()), x, y)
     found = ExpertsMLL().evidence(model, x, y)
     torch.testing.assert_close(found.value, exact.value, rtol=1e-12, atol=0.0)
-    assert found.kind == "exact"
+    assert found.kind == "estimate"
     assert found.facts["evidence_of"] == "independent experts"
 
 

@@ -1,0 +1,58 @@
+"""Every Python block of the pages and every example of the gallery runs as it stands."""
+
+import re
+import runpy
+from pathlib import Path
+
+import matplotlib
+import matplotlib.pyplot as plt
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted(
+    str(path.relative_to(ROOT))
+    for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    if "_build" not in path.parts and "```python" in path.read_text()
+)
+EXAMPLES = sorted(path.name for path in (ROOT / "docs" / "examples").glob("plot_*.py"))
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path, monkeypatch):
+    """Run folders land in a folder of the test, figures on no screen."""
+    monkeypatch.chdir(tmp_path)
+    matplotlib.use("Agg")
+    yield tmp_path
+    plt.close("all")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_blocks_of_a_page_run_in_their_order(page, own_folder, arrays_of_the_pages):
+    """The blocks of a page share their names, as a reader who types them has it."""
+    names = {"__name__": "page", **arrays_of_the_pages}
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    for block in blocks:
+        exec(compile(with_run_folder(block, names), page, "exec"), names)
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_example_of_the_gallery_runs(example):
+    runpy.run_path(str(ROOT / "docs" / "examples" / example), run_name="__main__")
+
+
+def with_run_folder(block, names):
+    """The block with the folder of the reader's own run in the place of the one that is printed."""
+    if "gpx.load(" not in block:
+        return block
+    assert "fitted" in names, "a page loads a folder before any of its blocks has made one"
+    return re.sub(r'"outputs/[^"]*"', repr(str(names["fitted"].folder)), block)
+
+
+@pytest.fixture
+def arrays_of_the_pages():
+    """What a reader brings: x, y and x_new with the eight inputs of the robot arm."""
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-2, 2, size=(200, 8))
+    return {"x": x, "y": np.sin(x[:, 0]) + 0.1 * x[:, 1], "x_new": x[:3]}
