@@ -192,6 +192,8 @@ class GridSource(DataSource):
         ConfigError: no such way of holding out.
     """
 
+    needs_test = True
+
     def __init__(
         self,
         hold_out: str = "cells",

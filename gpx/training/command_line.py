@@ -146,6 +146,14 @@ def _resume_target(arguments: list[str]) -> tuple[str, tuple[str, ...]] | None:
             )
         return None
     others = [a for a in arguments if a not in (*wanted, *trust)]
+    moved = [a for a in others if a.startswith("data.")]
+    if moved and moved == others and len(wanted) == 1:
+        folder = wanted[0].removeprefix("resume=")
+        raise ConfigError(
+            f"resume= goes on with the data of the run, not with {' '.join(moved)}; where these "
+            f"were moved, write their new place into {folder}/config.yaml (checksums know them "
+            "again), or start a new run"
+        )
     if len(wanted) > 1 or len(trust) > 1 or others:
         raise ConfigError(
             f"resume= goes on with the run's own config and takes no other option "

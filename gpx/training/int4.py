@@ -213,6 +213,8 @@ def int4_predictor(predictor: Predictor, *, samples: int = 16, seed: int = 0) ->
         ConfigError: another model, basis or mean, a basis with weights of several prior variances,
             or values that 4 bits do not hold.
     """
+    if predictor.target_transform is not None:
+        raise ConfigError("format=int4 knows no data.target_transform=: train without it")
     posterior = predictor.posterior
     if not isinstance(posterior, DirectPosterior):
         raise ConfigError(

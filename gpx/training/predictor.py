@@ -15,9 +15,14 @@ from torch import Tensor
 
 from gpx.calibration import Recalibration
 from gpx.data import Standardiser
+from gpx.data.coding import Coding
+from gpx.data.frame import Frame, frame_of, require_columns
+from gpx.data.labels import Label
 from gpx.data.table import numbered_names
+from gpx.data.target_transform import TargetTransform, TransformedLaw
 from gpx.errors import CheckpointError, ConfigError, DataError, ShapeError
-from gpx.likelihoods import Likelihood, target_marginals
+from gpx.likelihoods import Gaussian, Likelihood, target_marginals
+from gpx.likelihoods.row_noise import RowNoise
 from gpx.linalg import available_memory, budget_in_bytes
 from gpx.models import Posterior
 from gpx.training.arrays import column_names, columns_by_name, real_array
@@ -52,11 +57,11 @@ class ClassPrediction(NamedTuple):
     """Predictive distribution of the class per row, in the data's own labels.
 
     Attributes:
-        label (n,): of the most probable class.
+        label (n,): of the most probable class; texts where the classes have names.
         probability (n, C): of every class, in the order of ``Predictor.labels``.
     """
 
-    label: NDArray[np.float64]
+    label: NDArray[Any]
     probability: NDArray[np.float64]
 
 
@@ -67,11 +72,13 @@ class Predictor:
         posterior: latent process in standardised units.
         likelihood: p(y | f).
         scaler: standardisation of inputs and target.
-        input_names: columns in training order.
+        input_names: of the inputs of the model, in training order.
         target_name: name of the target.
         labels: for classes, the data's own label of each, ascending; otherwise empty.
         target_names: for several outputs, the name of each; otherwise empty.
         calibration: what its predictions go through, fitted on held-out rows.
+        coding: how the inputs are made of the columns of a table; None: they are its columns.
+        target_transform: what the posterior sees the target through; None: nothing.
     """
 
     def __init__(
@@ -81,9 +88,11 @@ class Predictor:
         scaler: Standardiser,
         input_names: tuple[str, ...],
         target_name: str,
-        labels: tuple[float, ...] = (),
+        labels: tuple[Label, ...] = (),
         target_names: tuple[str, ...] = (),
         calibration: Recalibration | None = None,
+        coding: Coding | None = None,
+        target_transform: TargetTransform | None = None,
     ) -> None:
         self.posterior = posterior
         self.likelihood = likelihood
@@ -93,23 +102,50 @@ class Predictor:
         self.labels = labels
         self.target_names = target_names
         self.calibration = calibration
+        self.coding = coding
+        self.target_transform = target_transform
 
-    def distribution(self, x: Tensor) -> torch.distributions.Distribution:
-        """Predictive distribution of standardised y at standardised inputs (n, d)."""
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns that it predicts from: those of the table it was trained on."""
+        return self.input_names if self.coding is None else self.coding.names
+
+    def distribution(
+        self, x: Tensor, noise: RowNoise | None = None
+    ) -> torch.distributions.Distribution:
+        """Predictive distribution of standardised y at standardised inputs (n, d).
+
+        Args:
+            noise: what is known of the noise of each row, standardised.
+
+        Raises:
+            ConfigError: known noise under another likelihood than a Gaussian.
+        """
         with torch.no_grad():
-            found = self.posterior.predictive(x, self.likelihood)
+            if noise is None:
+                found = self.posterior.predictive(x, self.likelihood)
+            elif isinstance(self.likelihood, Gaussian):
+                of_rows = self.posterior.predict(x)
+                found = noise.predictive(*of_rows, self.likelihood.noise_variance)
+            else:
+                raise ConfigError("known noise adds to that of likelihood=Gaussian() only")
+            if self.target_transform is not None:
+                scale = float(self.scaler.target_mean), float(self.scaler.target_scale)
+                found = TransformedLaw(found, self.target_transform, *scale)
             return found if self.calibration is None else self.calibration(found)
 
-    def predict(self, inputs: ArrayLike) -> Prediction:
+    def predict(self, inputs: ArrayLike | Frame, noise: ArrayLike | None = None) -> Prediction:
         """Mean, standard deviation and 95 % interval of y in the data's own units.
 
         Args:
             inputs (n, d): in the data's own units, columns as in training; (d,) is one row. Columns
                 of a data frame are taken by name, whatever their order, and others are ignored,
-                where training knew names.
+                where training knew names. Columns of texts and dates hold these.
+            noise (n,): known variances of the noise of each row beside that which was learned, in
+                the squared unit of the target; None: none.
 
         Raises:
-            ShapeError: the number of columns differs from training.
+            ShapeError: the number of columns differs from training, or that of variances from rows.
             DTypeError, DataError: not real numbers, not finite, or a column that is missing.
             ConfigError: the target is a class; see ``predict_classes``.
         """
@@ -117,7 +153,19 @@ class Predictor:
             raise ConfigError(
                 f"{self.target_name} is a class, which has no mean: call predict_classes"
             )
-        distribution = target_marginals(self.distribution(self._standardised(inputs)))
+        x, of_rows = self._standardised(inputs), None
+        if noise is not None and self.target_transform is not None:
+            raise ConfigError("noise is that of the target, not of its transform: leave it out")
+        if noise is not None:
+            known = torch.from_numpy(real_array(noise, "noise variances"))
+            if known.shape != x.shape[:1] or not bool((known >= 0.0).all()):
+                raise ShapeError(
+                    f"noise must be {len(x)} variances, none of them negative, got an array of "
+                    f"shape {tuple(known.shape)}"
+                )
+            known = known / self.scaler.target_scale.square()
+            of_rows = RowNoise(known, torch.ones_like(known)).like(x)
+        distribution = target_marginals(self.distribution(x, of_rows))
         lower, upper = central_interval(distribution, 0.95)
         mean = self.scaler.original_mean(distribution.mean.double().cpu())
         std = self.scaler.original_std(distribution.stddev.double().cpu())
@@ -128,7 +176,7 @@ class Predictor:
             _array(self.scaler.original_mean(upper.double().cpu())),
         )
 
-    def predict_classes(self, inputs: ArrayLike) -> ClassPrediction:
+    def predict_classes(self, inputs: ArrayLike | Frame) -> ClassPrediction:
         """Most probable label and the probability of every class.
 
         Args:
@@ -145,27 +193,38 @@ class Predictor:
         probability = distribution.probs.double().cpu()
         if self.likelihood.task == "binary":  # of the class coded 1, the larger label
             probability = torch.stack([1.0 - probability, probability], dim=1)
-        label = torch.tensor(self.labels, dtype=torch.float64)[probability.argmax(1)]
-        return ClassPrediction(_array(label), _array(probability))
+        labels = np.array(self.labels)[probability.argmax(1).numpy()]
+        return ClassPrediction(labels, _array(probability))
 
-    def _standardised(self, inputs: ArrayLike) -> Tensor:
-        given = column_names(inputs)
-        unnamed = self.input_names == numbered_names(len(self.input_names))
-        if given is not None and not (unnamed and set(given).isdisjoint(self.input_names)):
-            inputs = columns_by_name(inputs, self.input_names, "inputs")
-        array = np.atleast_2d(real_array(inputs, "inputs"))
-        if array.ndim != 2 or array.shape[1] != len(self.input_names):
-            raise ShapeError(
-                f"expected inputs with {len(self.input_names)} columns "
-                f"({', '.join(self.input_names[:6])}{'...' if len(self.input_names) > 6 else ''}), "
-                f"got shape {array.shape}"
-            )
+    def coded(self, inputs: ArrayLike | Frame) -> NDArray[np.float64]:
+        """The model's inputs (n, d) in their own units, made of the columns of a table.
+
+        Args:
+            inputs: as for ``predict``, or a ``Frame`` of ``columns`` in their order.
+
+        Raises:
+            ShapeError, DTypeError, DataError: as ``predict``.
+        """
+        if isinstance(inputs, Frame):
+            return (self.coding or Coding.of_numbers(self.columns))(inputs)
+        given, columns = column_names(inputs), self.columns
+        unnamed = columns == numbered_names(len(columns))
+        if given is not None and not (unnamed and set(given).isdisjoint(columns)):
+            inputs = columns_by_name(inputs, columns, "inputs")
+        if self.coding is not None and not self.coding.plain:
+            return self.coding(frame_of(inputs, columns, "inputs"))
+        array = np.atleast_2d(real_array(inputs, "inputs"))  # type: ignore[arg-type]
+        require_columns(array, columns)
         if not np.isfinite(array).all():
             row, column = np.argwhere(~np.isfinite(array))[0]
             raise DataError(
-                f"inputs, row {row + 1}, column {column + 1} ({self.input_names[column]!r}): found "
+                f"inputs, row {row + 1}, column {column + 1} ({columns[column]!r}): found "
                 f"{array[row, column]}, expected a finite number"
             )
+        return array
+
+    def _standardised(self, inputs: ArrayLike | Frame) -> Tensor:
+        array = self.coded(inputs)
         x = self.scaler.transform_inputs(torch.from_numpy(array))
         # hyperparameters are in the precision of the data; some caches are in float64 whatever that
         numbers = (*self.posterior.parameters(), *self.posterior.buffers())
@@ -182,6 +241,9 @@ def central_interval(
     an inverse distribution function (mixtures) get theirs by bisection, those without a
     distribution function the normal interval of the same mean and standard deviation.
     """
+    if isinstance(distribution, TransformedLaw):  # the quantiles of what it is a function of
+        lower, upper = central_interval(distribution.base, level)
+        return distribution.from_base(lower), distribution.from_base(upper)
     tail = (1.0 - level) / 2.0
     if distribution.support.is_discrete:  # type: ignore[union-attr]
         return _count_quantile(distribution, tail), _count_quantile(distribution, 1.0 - tail)
@@ -314,6 +376,11 @@ def restore_predictor(config: DictConfig, state: dict, device: torch.device) -> 
         target_names = tuple(state.get("target_names", ()))
         scaler = Standardiser(len(state["input_names"]), len(target_names) or 1)
         scaler.load_state_dict({k: v.cpu() for k, v in state["scaler"].items()})
+        transform = state.get("target_transform")
+        kept = state.get("coding")  # runs of earlier versions have none
+        coding = None if kept is None else Coding.from_state(kept)
+        if coding is not None and coding.input_names != tuple(state["input_names"]):
+            raise ValueError("the columns of the table do not make the model's inputs")
         return Predictor(
             posterior,
             model.likelihood,
@@ -323,6 +390,8 @@ def restore_predictor(config: DictConfig, state: dict, device: torch.device) -> 
             tuple(state.get("labels", ())),
             target_names,
             calibration,
+            coding,
+            None if transform is None else TargetTransform.from_state(transform),
         )
     except (KeyError, RuntimeError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"checkpoint.pt does not fit config.yaml: {error}") from error

@@ -107,10 +107,13 @@ def summary(metrics: Mapping[str, Any]) -> list[str]:
     named = dict.fromkeys(k.split(".")[1] for k in metrics if k.startswith("baseline."))
     rows = {metrics["model.name"]: "test"} | {name: f"baseline.{name}" for name in named}
     width = max(len(name) for name in rows) + 2
-    lines = [
-        "test metrics (standardised targets)",
-        " " * width + "".join(column.rjust(10) for column in columns),
-    ]
+    if columns:
+        lines = [
+            "test metrics (standardised targets)",
+            " " * width + "".join(column.rjust(10) for column in columns),
+        ]
+    else:
+        lines, rows = ["no test metrics: all rows were trained on"], {}
     for name, prefix in rows.items():
         cells = [metrics.get(f"{prefix}.{column}") for column in columns]
         lines.append(name.ljust(width) + "".join(_cell(cell) for cell in cells))

@@ -16,6 +16,7 @@ from gpx.calibration import Recalibration, held_out_rows
 from gpx.data import Dataset, Task
 from gpx.data import load as load_data
 from gpx.errors import CheckpointError, ConfigError, WriteError
+from gpx.likelihoods import Gaussian
 from gpx.linalg import available_memory, budget_in_bytes, total_memory
 from gpx.methods.base.objective import Evidence
 from gpx.methods.base.optimizer import Optimizer
@@ -91,12 +92,19 @@ class _Run:
             self.data.target_name,
             self.data.labels,
             self.data.target_names,
+            coding=self.data.coding,
+            target_transform=self.data.target_transform,
         )
 
     def evaluate(self, predictive: Distribution | None = None) -> dict[str, float]:
-        """Test metrics of a prediction at the test inputs; by default of the model as it stands."""
+        """Test metrics of a prediction at the test inputs; by default of the model as it stands.
+
+        None where all rows are trained on.
+        """
+        if not self.data.num_test:
+            return {}
         if predictive is None:
-            predictive = self.predictor().distribution(self.test[0])
+            predictive = self.predictor().distribution(self.test[0], self.data.test_noise)
         data = self.data
         return evaluate(
             data.task,
@@ -104,7 +112,7 @@ class _Run:
             self.test[1],
             data.scaler,
             data.target_names,
-            trivial=trivial_law(self.sample[1].double()),
+            trivial=trivial_law(data.in_memory.train_y.to(self.test[1].device).double()),
         )
 
 
@@ -221,9 +229,10 @@ def _prepare(
     dtype = DTYPES[options.dtype]
     console = Console()
 
-    task = _likelihood_task(config)
+    task = likelihood_task(config)
     data = load_data(build(config, "data"), task=task)
     calibration: Recalibration | None = build(config, "calibration")
+    _require_plain_targets(config, options, data, calibration)
     kept: Tensor | None = None
     if calibration is not None:
         calibration.require_task(data.task)
@@ -245,6 +254,7 @@ def _prepare(
     console.say(
         f"data {data.name} split {data.split}: {num_train:,} training and "
         f"{data.test_x.shape[0]:,} test points, {num_inputs} inputs"
+        + ("" if data.num_test else "; trained on all rows, so there will be no test metrics")
         + ("" if kept is None else f"; {int(kept.sum()):,} training points are held out")
     )
     if data.notes:
@@ -268,7 +278,7 @@ def _prepare(
         )
     if data.sample is not None:
         options = settle_streamed(config, options, data, model, objective, console.say)
-    train = (data.train_x.to(device, dtype), data.train_y.to(device, dtype))
+    train = (data.train_x.to(device, dtype), data.modelled(data.train_y).to(device, dtype))
     seen = data.in_memory  # the training rows themselves, or a sample of those that lie in files
     sample = (
         train if seen is data else (seen.train_x.to(device, dtype), seen.train_y.to(device, dtype))
@@ -286,6 +296,8 @@ def _prepare(
             OmegaConf.select(config, holder)[name] = value
         told = with_option_names(reason, config, CONFIGS)
         console.say(f"approx.{option}={value}: {told}")
+    if data.train_noise is not None:
+        model.know_noise(data.train_noise.like(train[1]))
     held_out = None
     if calibration is not None and kept is not None:
         calibration.to(device)
@@ -309,12 +321,35 @@ def _prepare(
     )
 
 
+def _require_plain_targets(
+    config: DictConfig, options: TrainerConfig, data: Dataset, calibration: Recalibration | None
+) -> None:
+    """Raise ConfigError where a part of the run has no use for noise by row or a transform."""
+    transformed = data.target_transform is not None
+    if transformed and target_of(config.likelihood, "likelihood") is not Gaussian:
+        raise ConfigError(
+            f"data.target_transform={config.data.target_transform} takes likelihood=gaussian: the "
+            "transform makes the noise of the target itself another one"
+        )
+    if not transformed and data.train_noise is None:
+        return
+    certify = "trainer.certify=true"
+    for asked, name in ((calibration is not None, "calibration="), (options.certify, certify)):
+        if asked and transformed:
+            raise ConfigError(f"{name} takes no data.target_transform=: leave one of them out")
+        if asked:
+            raise ConfigError(
+                f"{name} takes one noise variance for all rows, and data.noise= or data.weights= "
+                "give each row its own: leave one of them out"
+            )
+
+
 def _two_values(targets: Tensor) -> bool:
     low, high = targets.min(), targets.max()
     return bool(low < high) and bool(((targets == low) | (targets == high)).all())
 
 
-def _likelihood_task(config: DictConfig) -> Task:
+def likelihood_task(config: DictConfig) -> Task:
     """What kind of target the likelihood models, without building it (it may need the data)."""
     return getattr(target_of(config.likelihood, "likelihood"), "task", "regression")
 
@@ -385,7 +420,8 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
     """Posterior, metrics, figures; metrics.json last, since it marks a finished run."""
     data, model = state.data, state.model
     predictor = state.predictor()
-    raw = predictor.distribution(state.test[0])
+    tested = data.num_test > 0
+    raw = predictor.distribution(state.test[0], data.test_noise) if tested else None
     calibrated = _calibrate(state, predictor)
     kept = {
         **fit.state,
@@ -396,11 +432,13 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
         "target_name": data.target_name,
         "labels": list(data.labels),
         "target_names": list(data.target_names),
+        "coding": None if data.coding is None else data.coding.state(),
+        "target_transform": data.target_transform and data.target_transform.state(),
         **calibrated,
     }
     save_checkpoint(state.folder.checkpoint, kept)
     evidence = _final_evidence(state)
-    predictive = raw if state.calibration is None else state.calibration(raw)
+    predictive = raw if raw is None or state.calibration is None else state.calibration(raw)
     scores = state.evaluate(predictive)
     metrics: dict[str, Any] = {f"test.{k}": v for k, v in scores.items()}
     if state.calibration is not None:
@@ -417,15 +455,22 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
         "model.num_parameters": sum(p.numel() for p in model.parameters()),
         "data.name": data.name,
         "data.split": data.split,
+        "data.num_test": data.num_test,
         "memory.peak_mib": peak_memory_mib(state.device),
     }
     metrics |= {f"train.{name}": value for name, value in evidence.facts.items()}
     if data.sample is not None:
         metrics |= streaming_facts(data, state.train[0], state.options.batch_size, fit)
-    if "train.mnlp" in metrics:  # of models that can over-fit, which say so
+    if data.target_transform is not None:  # log p(y) = log p(T(y)) + log dT/dy of every row
+        slopes = data.target_transform.log_slope(data.scaler.original_mean(data.train_y))
+        gained = float(slopes.sum()) + data.num_train * float(data.scaler.target_scale.log())
+        metrics["train.log_jacobian"] = gained
+        if "train.mnlp" in metrics:
+            metrics["train.mnlp"] -= gained / data.num_train
+    if "train.mnlp" in metrics and data.num_test:  # of models that can over-fit, which say so
         metrics["test.mnlp_gap"] = metrics["test.mnlp"] - metrics["train.mnlp"]
     metrics |= {f"predict.{name}": value for name, value in predictor.posterior.facts().items()}
-    if state.options.baselines:
+    if state.options.baselines and data.num_test:
         for name, values in baselines(data.in_memory).items():
             metrics |= {f"baseline.{name}.{key}": value for key, value in values.items()}
     if state.options.certify:
@@ -434,7 +479,7 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
         write_report(report, state.folder)
         metrics |= {f"certificate.{name}": value for name, value in report.values().items()}
         state.console.say(report.sentence())
-    if state.options.figures:
+    if state.options.figures and predictive is not None:
         _draw(state, predictor, predictive, scores, fit.steps)
     state.folder.write_json(state.folder.metrics, metrics)
     if state.optimizer.finish():  # until here the run could be resumed, and needed it

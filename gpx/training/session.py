@@ -122,7 +122,7 @@ class Session:
         """
         if self._due(self.config.eval_every):
             metrics = self.evaluate()
-            for monitor in self.monitors:
+            for monitor in self.monitors if metrics else ():  # none: there are no test rows
                 monitor.metrics(self.step, metrics)
         due = time.perf_counter() - self._last_saved > self.config.checkpoint_seconds
         if self.unlogged is not None and (due or self.guard.received is not None):

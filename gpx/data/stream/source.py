@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gpx.data.dataset import Dataset, warn_of_constants
-from gpx.data.labels import Task, encode_targets
+from gpx.data.labels import Label, Task, encode_targets
 from gpx.data.source import DataSource, check_seed
 from gpx.data.standardiser import Standardiser
 from gpx.data.stream.layout import find_parts
@@ -60,6 +60,8 @@ class Stream(DataSource):
     Raises:
         ConfigError: numbers out of range.
     """
+
+    needs_test = True
 
     def __init__(
         self,
@@ -211,7 +213,7 @@ class Stream(DataSource):
 
     def _coding(
         self, parts: Parts, found: Survey, task: Task
-    ) -> tuple[Coding, Standardiser, tuple[float, ...]]:
+    ) -> tuple[Coding, Standardiser, tuple[Label, ...]]:
         """How numbers are coded, the same as a standardiser, and the labels of classes."""
         d, outputs = parts.num_inputs, len(parts.target_names)
         mean, std = found.mean.copy(), found.std.copy()

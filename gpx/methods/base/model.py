@@ -15,6 +15,7 @@ from gpx.data_sized import DataSized
 from gpx.errors import ConfigError, class_name
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.row_noise import RowNoise
 from gpx.means.base import Mean
 from gpx.tensor_checks import check_inputs, check_targets, guard
 
@@ -220,6 +221,23 @@ class Model(DataSized, ABC):
             option -> (value, reason in words).
         """
         return {}
+
+    def know_noise(self, noise: RowNoise) -> None:
+        """Take what is known of the noise of each training row; called after ``settle``.
+
+        Default: refused.
+
+        Args:
+            noise: of all training rows in their order.
+
+        Raises:
+            ConfigError: the model has one noise variance for all rows.
+        """
+        raise ConfigError(
+            f"{class_name(self)} has one noise variance for all rows, and noise= or weights= give "
+            "each row its own: leave them out, or take model=ExactGP() with solver=cholesky, or "
+            "model=SubsetOfData()"
+        )
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Data-dependent start of the variational state (inducing points ...). Default: nothing.
