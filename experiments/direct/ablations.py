@@ -116,11 +116,12 @@ def small_model(data: str, functions: int, samples: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="fewer functions, two variants")
+    parser.add_argument("--data", nargs="*", default=["servo", "yacht"])
     options = parser.parse_args()
     torch.set_num_threads(1)
     functions = 100 if options.quick else 1000
     chosen = dict(list(VARIANTS.items())[: 2 if options.quick else None])
-    sets = ["servo"] if options.quick else ["servo", "yacht"]
+    sets = ["servo"] if options.quick else options.data
     direct = ["approx=direct", f"approx.num_basis={functions}"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -8,7 +8,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, DidNotConverge
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.bernoulli import Bernoulli
 from gpx.likelihoods.gaussian import Gaussian
@@ -85,6 +85,11 @@ class DirectELBO(Objective[DiscreteWeights]):
             gradients.append(found.by_noise_logits)
         values, prior = model.values(), model.log_prior()
         if values.requires_grad:
+            if not bool(found.value.isfinite()):  # a trial of a line search, which then steps back
+                raise DidNotConverge(
+                    "learned values of the weights have left the range of float64; use "
+                    "learn_values=False or more values"
+                )
             inputs.append(values)
             gradients.append(found.by_values.sum(0))
         if prior.requires_grad:

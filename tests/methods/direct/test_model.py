@@ -8,7 +8,7 @@ from discrete_hypotheses import hypotheses, log_likelihood
 
 from gpx.bases import GridFeatures, InterpolatedGrid, LaplacianEigenfunctions, RandomFourier
 from gpx.bases.sufficient_statistics import FittedWeights
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, DidNotConverge
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Constant
@@ -182,6 +182,21 @@ def test_learned_values_raise_the_bound_and_keep_zero():
     assert posterior.zero == 1
     torch.testing.assert_close(posterior.values, learned.values().detach(), **EXACT)
     assert posterior.sparsity() == learned.sparsity()
+
+
+def test_values_beyond_all_numbers_are_a_wall_to_the_line_search():
+    x, y = data()
+    made = model(x, y, num_basis=4, weights=WeightGrid(3, 1.0), learn_values=True)
+    before = float(made.bound().value.detach())
+    objective = DirectELBO()
+    with torch.no_grad():
+        made.log_gaps += 400.0
+    with pytest.raises(DidNotConverge, match="left the range of float64"):
+        objective.evidence(made, x, y)
+    with torch.no_grad():
+        made.log_gaps -= 400.0
+    by_gradient(made, x, y)
+    assert float(made.bound().value.detach()) > before
 
 
 def test_on_a_fine_grid_the_mean_is_that_of_the_gaussian_weights():
