@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from gpx.backends.native import has_memory, native_library
+from gpx.backends.triton import triton_normals
 
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)
@@ -108,9 +109,13 @@ def standard_normals(
     Exactness: the 32-bit uniforms are identical everywhere; Box-Muller in float64 may differ in
     the last bit between devices (their log, cos and sin do), on one device it never does. |z| is
     at most 6.8: uniforms have 32 bits.
-    Cost: O(r num_columns) time and memory.
+    Cost: O(r num_columns) time and memory; on a CUDA device with Triton one launch.
     Source: Box and Muller 1958; features from a saved seed as in Evans and Nair 2020 (QSGP).
     """
+    if triton_normals(rows):
+        from gpx.backends.triton import normals as compiled
+
+        return compiled.standard_normals(seed, rows, num_columns, dtype)
     quads = -(-num_columns // 4)
     uniforms = _uniforms(seed, rows, quads)
     radius = torch.sqrt(-2.0 * torch.log(uniforms[0::2]))  # (2, r, quads)

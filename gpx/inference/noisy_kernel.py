@@ -35,7 +35,7 @@ class NoisyKernel:
         kernel, x (n, d), noise (): covariance function, inputs, noise variance.
         reduced: lower dtype in which products may be asked for as well; None for none.
         memory_budget: bytes of a product, half of which may hold the matrix itself if it fits.
-        backend: "dense", "chunked" or "keops"; None chooses.
+        backend: "dense", "chunked", "keops" or "triton"; None chooses.
 
     Attributes:
         kernel, x, noise: as given, the noise without its gradient.
@@ -98,7 +98,8 @@ class NoisyKernel:
         stationary kernels with ``product`` known (``stationary_gradient``); memory of tiles.
         """
         entries = self._full.entries
-        if product is not None and has_slope_products(entries.kernel, entries):
+        compiled = self._full.backend == "triton"  # has its own gradient, in one sweep
+        if product is not None and not compiled and has_slope_products(entries.kernel, entries):
             engine = Chunked(self._memory_budget)
             grads = stationary_gradient(engine, entries, left, right, product)
             return dict(zip((p for p in entries.parameters if p.requires_grad), grads, strict=True))

@@ -76,6 +76,7 @@ class Matern12(Matern):
     """
 
     nu = 0.5
+    radial_profile = "matern12"
 
     class in_place:
         """The profile and its slope, in place."""
@@ -105,6 +106,7 @@ class Matern32(Matern):
     """k = outputscale * (1 + a) exp(-a), a = sqrt(3) r; once differentiable samples."""
 
     nu = 1.5
+    radial_profile = "matern32"
 
     class in_place:
         """The profile and its slope, in place."""
@@ -132,6 +134,7 @@ class Matern52(Matern):
     """k = outputscale * (1 + a + a^2 / 3) exp(-a), a = sqrt(5) r; twice differentiable samples."""
 
     nu = 2.5
+    radial_profile = "matern52"
 
     class in_place:
         """The profile and its slope, in place."""

@@ -23,6 +23,7 @@ class RationalQuadratic(Stationary):
     """
 
     alpha: Tensor
+    radial_profile = "rational_quadratic"
 
     def __init__(
         self,
@@ -35,6 +36,11 @@ class RationalQuadratic(Stationary):
     ) -> None:
         super().__init__(ard_num_dims, lengthscale, outputscale, active_dims)
         positive_parameter(self, "alpha", float(alpha))
+
+    @property
+    def radial_shape(self) -> Tensor:  # type: ignore[override]
+        """alpha."""
+        return self.alpha
 
     def of_squared_distance(self, r2: Any) -> Any:
         """(1 + r2 / (2 alpha))^(-alpha)."""

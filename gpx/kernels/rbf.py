@@ -17,6 +17,8 @@ class RBF(Stationary):
     Options and costs as in ``Stationary``. Source: Burt thesis, sections 1.2.1 and 1.2.2.
     """
 
+    radial_profile = "rbf"
+
     class in_place:
         """The profile, in place."""
 

@@ -19,6 +19,7 @@ from gpx.backends import (
     Dense,
     Entries,
     KeOps,
+    Triton,
     choose_backend,
 )
 from gpx.errors import DTypeError, ShapeError
@@ -54,7 +55,7 @@ class KernelMatrix(Structured):
         names: dotted names of the parameters, in order.
         square: x2 is x1: only x1 is used; symmetric, with an exact diagonal.
         memory_budget: bytes that products may hold beside vectors.
-        backend: "dense", "chunked" or "keops"; None chooses.
+        backend: "dense", "chunked", "keops" or "triton"; None chooses.
         batch: leading dimensions along which the one matrix is repeated.
 
     Attributes:
@@ -88,7 +89,7 @@ class KernelMatrix(Structured):
         self.entries = Entries(kernel, names, parameters, x1, x2, square)
         self.memory_budget, self.requested = memory_budget, backend
         self._choice: Choice | None = None
-        self._engine: Dense | Chunked | KeOps | None = None
+        self._engine: Dense | Chunked | KeOps | Triton | None = None
 
     @classmethod
     def of(
@@ -133,17 +134,19 @@ class KernelMatrix(Structured):
 
     @property
     def backend(self) -> BackendName:
-        """How products are computed: "dense", "chunked" or "keops"."""
+        """How products are computed: "dense", "chunked", "keops" or "triton"."""
         return self.choice.name
 
     @property
-    def engine(self) -> Dense | Chunked | KeOps:
+    def engine(self) -> Dense | Chunked | KeOps | Triton:
         """The backend itself; a dense one keeps the matrix as long as this operator lives."""
         if self._engine is None:
             if self.backend == "dense":
                 self._engine = Dense(self.memory_budget)
             elif self.backend == "keops":
                 self._engine = KeOps()
+            elif self.backend == "triton":
+                self._engine = Triton()
             else:
                 self._engine = Chunked(self.memory_budget)
         return self._engine

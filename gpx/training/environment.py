@@ -13,7 +13,16 @@ from typing import Any
 
 import torch
 
-PACKAGES = ("torch", "linear_operator", "numpy", "scipy", "hydra-core", "omegaconf", "pykeops")
+PACKAGES = (
+    "torch",
+    "linear_operator",
+    "numpy",
+    "scipy",
+    "hydra-core",
+    "omegaconf",
+    "pykeops",
+    "triton",
+)
 
 
 def environment_record(

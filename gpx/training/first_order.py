@@ -26,7 +26,7 @@ ALGORITHMS: dict[str, type[torch.optim.Optimizer]] = {
 }
 SPARSE_ALGORITHMS = ("adagrad", "sgd", "sparse_adam")
 """Those that touch only the entries with a gradient; the others keep O(m) moments moving."""
-ROLES = ("hyperparameters", "inducing", "variational", "precisions")
+ROLES = ("hyperparameters", "inducing", "variational", "precisions", "network")
 """Parameters of gpx's models: settings for those that a model does not have are left unused."""
 OWN_OPTIONS = ("algorithm", "lr", "freeze_steps")
 """Of a group, whatever the algorithm; the rest are options of torch's class."""

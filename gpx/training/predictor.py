@@ -370,7 +370,7 @@ def restore_predictor(config: DictConfig, state: dict, device: torch.device) -> 
         posterior = model.new_posterior().to(device, dtype)
         posterior.load_state_dict(state["posterior"])
         model.likelihood.load_state_dict(state["likelihood"])
-        calibration: Recalibration | None = build(config, "calibration")
+        calibration: Recalibration | None = build(config, "calibrate")
         if calibration is not None:
             calibration.to(device).load_state_dict(state["calibration"])
         target_names = tuple(state.get("target_names", ()))

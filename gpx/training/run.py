@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 from torch.distributions import Distribution
 
-from gpx.calibration import Recalibration, held_out_rows
+from gpx.calibration import Recalibration, held_out_rows, require_classes
 from gpx.data import Dataset, Task
 from gpx.data import load as load_data
 from gpx.errors import CheckpointError, ConfigError, WriteError
@@ -231,18 +231,20 @@ def _prepare(
 
     task = likelihood_task(config)
     data = load_data(build(config, "data"), task=task)
-    calibration: Recalibration | None = build(config, "calibration")
+    calibration: Recalibration | None = build(config, "calibrate")
     _require_plain_targets(config, options, data, calibration)
     kept: Tensor | None = None
     if calibration is not None:
         calibration.require_task(data.task)
         if data.sample is not None:
             raise ConfigError(
-                "calibration= holds out rows of data in memory, and these are read from files; "
+                "calibrate= holds out rows of data in memory, and these are read from files; "
                 "leave it out"
             )
         draws = stream(config.seed, "calibration")
         kept = held_out_rows(data.num_train, calibration.fraction, draws)
+        if data.task != "regression":
+            require_classes(data.train_y, kept)
         every = data.train_x, data.train_y
         data = replace(data, train_x=every[0][~kept], train_y=every[1][~kept])
     config = _with_facts(config, data)
@@ -275,6 +277,13 @@ def _prepare(
             f"data {data.name} has {data.num_outputs} targets ({names}), {type(model).__name__} "
             f"with this likelihood takes {model.num_outputs}: give it as many, or take approx=svgp "
             "likelihood=gaussian_outputs, which takes any number"
+        )
+    classes = data.num_classes
+    if task == "multiclass" and classes > model.likelihood.num_latents:
+        raise ConfigError(
+            f"data {data.name} has {classes} classes and the likelihood "
+            f"{model.likelihood.num_latents}: give it likelihood.num_classes={classes}, or leave "
+            "that out"
         )
     if data.sample is not None:
         options = settle_streamed(config, options, data, model, objective, console.say)
@@ -334,7 +343,7 @@ def _require_plain_targets(
     if not transformed and data.train_noise is None:
         return
     certify = "trainer.certify=true"
-    for asked, name in ((calibration is not None, "calibration="), (options.certify, certify)):
+    for asked, name in ((calibration is not None, "calibrate="), (options.certify, certify)):
         if asked and transformed:
             raise ConfigError(f"{name} takes no data.target_transform=: leave one of them out")
         if asked:

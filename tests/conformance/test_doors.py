@@ -38,9 +38,17 @@ METHODS = {
     "mixture_of_experts": ["approx=mixture_of_experts", "approx.num_experts=3"],
     "transductive": ["approx=transductive", "approx.num_experts=3"],
     "grief": ["approx=grief", "approx.num_eigenfunctions=20"],
-    "deep_gp": ["approx=deep_gp", "approx.num_features=20", "approx.predict_samples=3"],
-    "cnn_gp": [
-        *("approx=cnn_gp", "likelihood=gaussian", "approx.image_shape=[1,2]"),
+    "deep_rf": ["approx=deep_rf", "approx.num_features=20", "approx.predict_samples=3"],
+    "dkl": ["approx=dkl", "approx.num_inducing=8", "approx.pretrain_steps=3"],
+    "svdkl": ["approx=svdkl", "approx.grid_size=8", "approx.pretrain_steps=3"],
+    "deep_svgp": ["approx=deep_svgp", "approx.num_inducing=8", "approx.predict_samples=3"],
+    "conv_gp": [
+        *("approx=conv_gp", "likelihood=gaussian", "approx.image_shape=[1,2]"),
+        *("approx.patch_size=1", "approx.num_inducing=8"),
+    ],
+    "cnn": ["approx=cnn", "likelihood=gaussian", "approx.image_shape=[1,2]"],
+    "cnn_rf": [
+        *("approx=cnn_rf", "likelihood=gaussian", "approx.image_shape=[1,2]"),
         *("approx.num_features=20", "approx.predict_samples=3"),
     ],
     "ssgp": ["approx=ssgp", "approx.num_basis=20"],

@@ -268,7 +268,7 @@ def claimed_cuda() -> Iterator[Counter[str]]:
         "is_available": True, "device_count": 1, "get_device_name": "claimed",
         "synchronize": None, "empty_cache": None, "max_memory_allocated": 0,
         "memory_allocated": 0, "memory_reserved": 0, "mem_get_info": (2**33, 2**33),
-        "reset_peak_memory_stats": None,
+        "reset_peak_memory_stats": None, "get_device_capability": (9, 0),
     }  # fmt: skip
     future = torch.__future__
     before = future.get_overwrite_module_params_on_conversion()

@@ -272,7 +272,8 @@ class Model(DataSized, ABC):
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """Parameters by role: ``variational``, ``inducing``, ``hyperparameters``.
 
-        ``touched``: variational ones of which a batch sees few rows, with sparse gradients.
+        ``network``: a backbone's, below the Gaussian process that is trained with it; ``touched``:
+        variational ones of which a batch sees few rows, with sparse gradients.
 
         Optimisers give each role its own rate, schedule and freezing. Default: everything is a
         hyperparameter.

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from gpx.errors import ConfigError, ShapeError
-from gpx.methods.sparse.variational.moments import factor_moments
+from gpx.inference.variational.moments import factor_moments
 
 
 class WhitenedGaussian(nn.Module, ABC):

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from gpx.errors import ConfigError, ShapeError
-from gpx.methods.sparse.variational import FullCholesky, MeanField
+from gpx.inference.variational import FullCholesky, MeanField
 
 
 def _random(q, seed=0):

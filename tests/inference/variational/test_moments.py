@@ -1,8 +1,8 @@
 import pytest
 import torch
 
+from gpx.inference.variational.moments import factor_moments, project
 from gpx.linalg.triangular import inverse_lower
-from gpx.methods.sparse.variational.moments import factor_moments, project
 
 
 def _problem(size, batch, latents, seed=0):

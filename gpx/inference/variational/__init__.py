@@ -1,11 +1,17 @@
 """Gaussian families over inducing variables, and the strategies that carry them to the function."""
 
-from gpx.methods.sparse.variational.distribution import (
+from gpx.inference.variational.distribution import (
     FullCholesky,
     MeanField,
     WhitenedGaussian,
 )
-from gpx.methods.sparse.variational.strategy import (
+from gpx.inference.variational.optimum import (
+    GAUSSIAN,
+    raise_noise,
+    whitened_optimum,
+    whitened_sums,
+)
+from gpx.inference.variational.strategy import (
     InducingVariables,
     Strategy,
     StrategyTerms,
@@ -14,6 +20,7 @@ from gpx.methods.sparse.variational.strategy import (
 )
 
 __all__ = [
+    "GAUSSIAN",
     "FullCholesky",
     "InducingVariables",
     "MeanField",
@@ -22,4 +29,7 @@ __all__ = [
     "Whitened",
     "WhitenedGaussian",
     "Whitening",
+    "raise_noise",
+    "whitened_optimum",
+    "whitened_sums",
 ]

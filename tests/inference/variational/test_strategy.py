@@ -2,12 +2,12 @@ import pytest
 import torch
 
 from gpx.errors import NotPositiveDefinite
-from gpx.kernels import RBF, Matern32, Stationary
-from gpx.methods.sparse.variational import (
+from gpx.inference.variational import (
     FullCholesky,
     InducingVariables,
     Whitened,
 )
+from gpx.kernels import RBF, Matern32, Stationary
 
 
 def _inputs(n, d=2, seed=0):

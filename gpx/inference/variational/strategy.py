@@ -11,11 +11,11 @@ from torch import Tensor
 
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inference.nystrom import Whitener, factorise_gram
+from gpx.inference.variational.distribution import WhitenedGaussian
+from gpx.inference.variational.moments import project
 from gpx.kernels.base import Kernel
 from gpx.linalg import CholeskyReport
 from gpx.linalg.triangular import inverse_lower
-from gpx.methods.sparse.variational.distribution import WhitenedGaussian
-from gpx.methods.sparse.variational.moments import project
 
 
 class Whitening(NamedTuple):
