@@ -123,4 +123,11 @@ class DirectNetworkPosterior(InDoublePrecision, Posterior):
 
     def facts(self) -> dict[str, bool | int | float | str]:
         """As in ``Posterior``."""
-        return {"num_weights": len(self.values), "num_terms": len(self.expected)}
+        found: dict[str, bool | int | float | str] = {
+            "num_weights": len(self.values),
+            "num_terms": len(self.expected),
+        }
+        zeros = self.values == 0.0
+        if not bool(zeros.any()):
+            return found
+        return found | {"sparsity": float(self.probabilities[zeros].mean())}

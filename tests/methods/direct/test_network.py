@@ -151,6 +151,7 @@ def test_training_raises_the_bound_and_fits_a_parabola_whose_paths_have_its_mome
     posterior = model.condition(x, y)
     found = posterior.predict(x)
     assert float((found.mean - y).square().mean()) < 0.4 * float(y.var())
+    assert posterior.facts()["sparsity"] == model.sparsity()
     paths = posterior.sample_paths(4000, generator=torch.Generator().manual_seed(1))
     drawn = paths(x)
     assert torch.equal(drawn, paths(x))
