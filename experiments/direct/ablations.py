@@ -148,9 +148,9 @@ def main() -> None:
             plain = by[data, "L-BFGS without restarts"]["bound"]
             ascent = by[data, "coordinate ascent"]["bound"]
             checks[f"{data}: restarts end at least at the bound of L-BFGS alone"] = ours >= plain
-            checks[f"{data}: L-BFGS with restarts and coordinate ascent agree to 1e-3 n"] = abs(
-                ours - ascent
-            ) <= 1e-3 * abs(ascent)
+            checks[
+                f"{data}: L-BFGS with restarts and coordinate ascent agree to a thousandth of the bound"
+            ] = abs(ours - ascent) <= 1e-3 * abs(ascent)
     for row in third:
         checks[f"{row['data']}, {row['draws']} draws: fewer bytes and products than in floats"] = (
             row["bytes"] < row["float32 bytes"]
@@ -160,8 +160,8 @@ def main() -> None:
         second[0]["accuracy"] >= second[2]["accuracy"] - 0.05
     )
     notes = [
-        f"First fold, {functions} functions; published: nothing (the ablations are ours), but for the claim that weights "
-        "of 4 bits, mostly zero, predict as well.",
+        f"First fold, {functions} functions; published: nothing (the ablations are ours), but for "
+        "the claim that weights of 4 bits, mostly zero, predict as well.",
         "Evidence: of the logistic bound a lower bound, of Laplace an estimate; Laplace also "
         "learns its kernel, the bound keeps the config's.",
         "Bytes: all tables of the exported predictor, frequencies included, which both need; "
