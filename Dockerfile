@@ -6,9 +6,8 @@ RUN apt-get update \
 WORKDIR /gpx
 RUN python3 -m venv /venv
 ENV PATH=/venv/bin:$PATH MPLBACKEND=Agg
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY pyproject.toml setup.py constraints.txt README.md LICENSE ./
+COPY configs configs
 COPY gpx gpx
 RUN pip install --no-cache-dir -c constraints.txt torch==2.13.0 ".[keops,sweep]"
-COPY configs configs
-COPY train.py predict.py ./
-ENTRYPOINT ["python", "train.py"]
+ENTRYPOINT ["gpx", "train"]

@@ -1,4 +1,4 @@
-"""Is this machine ready? ``python -m gpx.doctor`` answers in seconds, in plain words.
+"""Is this machine ready? ``gpx doctor`` answers in seconds, in plain words.
 
 Versions, memory and devices; the package's own numerics against dense NumPy in float64, on every
 device in float32 and float64; the optional KeOps backend by compiling one formula; and what is
@@ -250,7 +250,7 @@ def examine(compile_keops: bool, say: Callable[[str], None] = print) -> bool:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m gpx.doctor", description=__doc__)
+    parser = argparse.ArgumentParser(prog="gpx doctor", description=__doc__)
     parser.add_argument(
         "--keops", action="store_true", help="compile a KeOps formula too (up to a minute)"
     )

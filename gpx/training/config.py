@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig
 
 from gpx.errors import ConfigError
+from gpx.installation import config_folder
 from gpx.linalg import budget_in_bytes
 from gpx.training.option_types import check_option_names, check_option_types
 
-CONFIGS = Path(__file__).resolve().parents[2] / "configs"
-"""The config groups beside the package, as in a clone or an editable installation."""
+CONFIGS = config_folder()
+"""With ``train.yaml`` and the config groups."""
 LEAST_BUDGET = 2**20
 """Bytes; less would cut every product into single rows."""
 MOST_THREADS = 1024
@@ -43,6 +43,7 @@ class TrainerConfig:
         figures: draw figures (PNG in the run folder, and into TensorBoard).
         baselines: fit the linear and nearest-neighbour baselines and report them beside the model.
         certify: bound, at test points, what the approximation costs (sgpr, cglb, svgp, exact).
+        quiet: nothing on the console but warnings and errors.
     """
 
     device: str = "auto"
@@ -60,6 +61,7 @@ class TrainerConfig:
     figures: bool = True
     baselines: bool = True
     certify: bool = False
+    quiet: bool = False
 
     def __post_init__(self) -> None:
         """Check ranges; raises ConfigError."""

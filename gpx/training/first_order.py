@@ -26,7 +26,7 @@ ALGORITHMS: dict[str, type[torch.optim.Optimizer]] = {
 }
 SPARSE_ALGORITHMS = ("adagrad", "sgd", "sparse_adam")
 """Those that touch only the entries with a gradient; the others keep O(m) moments moving."""
-ROLES = ("hyperparameters", "inducing", "variational", "precisions", "network")
+ROLES = ("hyperparameters", "inducing", "variational", "touched", "precisions", "network")
 """Parameters of gpx's models: settings for those that a model does not have are left unused."""
 OWN_OPTIONS = ("algorithm", "lr", "freeze_steps")
 """Of a group, whatever the algorithm; the rest are options of torch's class."""
@@ -121,7 +121,9 @@ class FirstOrder(Optimizer):
             for ``ROLES`` are ignored. What else a group holds are options of torch's class.
         schedule: {name: constant | exponential | cosine, final: last rate / first rate}.
 
-    The learning rate is a function of the step alone, so a resumed run needs no scheduler state.
+    The learning rate is a function of the step alone, so a resumed run needs no scheduler state. A
+    model may ask for a factor of its roles' rates (``Model.rate_factors``), which is settled where
+    training starts and kept in the optimiser's state.
     After a step every positive parameter is at least (1 + MARGIN) times its floor, where it still
     has a gradient (``gpx.constraints.lower_limits``).
     """
@@ -143,6 +145,7 @@ class FirstOrder(Optimizer):
         self.parameters: dict[str, list[nn.Parameter]] = {}
         self.optimisers: dict[str, torch.optim.Optimizer] = {}
         self.limits: dict[str, list[tuple[nn.Parameter, float]]] = {}
+        self.factors: dict[str, float] = {}
         self.max_steps = 1
 
     def _check_settings(self) -> None:
@@ -173,6 +176,7 @@ class FirstOrder(Optimizer):
         """As in ``Optimizer``: steps on mini-batches, or on all data, up to ``session.limit``."""
         objective = session.objective
         self.bind(session.model.parameter_groups(), session.limit, session.model)
+        self.factors = session.model.rate_factors()
         if session.resumed:
             self.load_state_dict(session.pending)
         batches = _batches(session) if objective.batching == "minibatch" else None
@@ -273,7 +277,7 @@ class FirstOrder(Optimizer):
             return 0.0
         progress = step / max(1, self.max_steps)
         factor = schedule_factor(self.schedule["name"], self.schedule["final"], progress)
-        return float(self.settings[role]["lr"]) * factor
+        return float(self.settings[role]["lr"]) * factor * self.factors.get(role, 1.0)
 
     def learning_rates(self, step: int) -> dict[str, float]:
         """Rates of all roles at ``step``, for monitoring."""
@@ -328,11 +332,13 @@ class FirstOrder(Optimizer):
                 parameter.requires_grad_(True)
 
     def state_dict(self) -> dict[str, Any]:
-        """State of every optimiser by role."""
-        return {role: optimiser.state_dict() for role, optimiser in self.optimisers.items()}
+        """State of every optimiser by role, and the factors of their rates."""
+        state = {role: optimiser.state_dict() for role, optimiser in self.optimisers.items()}
+        return {**state, "rate_factors": dict(self.factors)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore ``state_dict``."""
+        """Restore ``state_dict``; one from before there were factors goes on without."""
+        self.factors = dict(state.get("rate_factors", {}))
         for role, optimiser in self.optimisers.items():
             optimiser.load_state_dict(state[role])
 

@@ -16,6 +16,7 @@ from gpx.calibration import Recalibration, held_out_rows, require_classes
 from gpx.data import Dataset, Task
 from gpx.data import load as load_data
 from gpx.errors import CheckpointError, ConfigError, WriteError
+from gpx.installation import command
 from gpx.likelihoods import Gaussian
 from gpx.linalg import available_memory, budget_in_bytes, total_memory
 from gpx.methods.base.objective import Evidence
@@ -45,7 +46,12 @@ from gpx.training.origin import changes, origin_of, require_same_model, version_
 from gpx.training.predictor import Predictor
 from gpx.training.results import draw_results, summary
 from gpx.training.run_folder import RunFolder
-from gpx.training.streaming import require_streams, settle_streamed, streaming_facts
+from gpx.training.streaming import (
+    check_streamed,
+    require_streams,
+    settle_streamed,
+    streaming_facts,
+)
 from gpx.training.tensorboard import TensorBoard
 from gpx.training.trainer import FitResult, Trainer
 from gpx.training.trust import require_known_server
@@ -143,7 +149,7 @@ def run(config: DictConfig, folder: RunFolder) -> dict[str, Any]:
                 text = f"{where} cannot be written: {why}"
                 if folder.config.exists():
                     text += (
-                        f"; when that is mended go on with: python train.py resume={folder.path}"
+                        f"; when that is mended go on with: {command('train')} resume={folder.path}"
                     )
                 raise WriteError(text) from error
 
@@ -192,7 +198,7 @@ def resume(path: str | Path, trust: Sequence[str] | str = ()) -> dict[str, Any]:
     if folder.metrics.exists():
         raise CheckpointError(
             f"the run in {folder.path} is finished: see {folder.metrics}; "
-            "use python predict.py, or start a new run"
+            f"use {command('predict')}, or start a new run"
         )
     versions = (folder.read_environment() or {}).get("versions")
     try:
@@ -227,20 +233,16 @@ def _prepare(
     """Everything that can fail on bad input, before anything is written."""
     configure_torch(options, device)
     dtype = DTYPES[options.dtype]
-    console = Console()
+    console = Console(quiet=options.quiet)
 
     task = likelihood_task(config)
+    check_streamed(config, options)
     data = load_data(build(config, "data"), task=task)
     calibration: Recalibration | None = build(config, "calibrate")
     _require_plain_targets(config, options, data, calibration)
     kept: Tensor | None = None
     if calibration is not None:
         calibration.require_task(data.task)
-        if data.sample is not None:
-            raise ConfigError(
-                "calibrate= holds out rows of data in memory, and these are read from files; "
-                "leave it out"
-            )
         draws = stream(config.seed, "calibration")
         kept = held_out_rows(data.num_train, calibration.fraction, draws)
         if data.task != "regression":
@@ -296,7 +298,7 @@ def _prepare(
     optimizer, start = build(config, "optimizer"), build(config, "init")
     model.check_optimizer(optimizer)
     if data.sample is not None:
-        require_streams(optimizer)
+        require_streams(type(optimizer))
     optimizer.require_fit(model, objective, data.train_x.shape[0], options.max_steps)
     model.check(train[0])
     for option, (value, reason) in model.settle(train[0]).items():
@@ -418,7 +420,7 @@ def _train(state: _Run) -> FitResult:
             initialise=initialise,
         )
     except Interrupted:
-        state.console.say(f"stopped; go on with: python train.py resume={state.folder.path}")
+        state.console.say(f"stopped; go on with: {command('train')} resume={state.folder.path}")
         raise
     finally:
         if board is not None:

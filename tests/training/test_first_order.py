@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+import gpx
 from gpx.bases import RandomFourier
 from gpx.constraints import FLOOR, positive_parameter
 from gpx.errors import ConfigError
@@ -266,3 +267,41 @@ def test_something_must_move_from_the_first_step_on():
 def test_what_is_no_list_of_options_is_refused_by_name(arguments, named):
     with pytest.raises(ConfigError, match=f"^{named}: expected options by name"):
         FirstOrder(*arguments)
+
+
+def test_steps_of_weights_are_in_units_of_the_targets(tmp_path):
+    """Without the factor f jumps about by seven deviations of the targets in these 20 steps."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(400, 2, generator=generator)
+    y = x[:, 0].sin() + 0.7 * torch.randn(400, generator=generator)
+    fitted = gpx.fit(
+        x,
+        y,
+        *("approx=qsgp", "optimizer=qsgp_paper", "init=constants", "approx.num_basis=2000"),
+        *("objective.columns=200", "kernel.lengthscale=100.0", "kernel.outputscale=5e4"),
+        *("likelihood.noise_variance=0.5", "trainer.max_steps=20", "trainer.batch_size=50"),
+        *("trainer.figures=false", "trainer.tensorboard=false", "trainer.eval_every=0"),
+        folder=tmp_path / "run",
+    )
+    assert fitted.metrics["test.rmse"] < 1.5
+
+
+def test_rate_factors_are_kept_for_a_resumed_run():
+    w = nn.Parameter(torch.zeros(1))
+    optimizer = FirstOrder({"variational": {"algorithm": "sgd", "lr": 0.1}})
+    optimizer.bind({"variational": [w]}, 10)
+    assert optimizer.learning_rate("variational", 0) == pytest.approx(0.1)
+    optimizer.factors = {"variational": 0.25}
+    resumed = FirstOrder(optimizer.settings)
+    resumed.bind({"variational": [w]}, 10)
+    resumed.load_state_dict(optimizer.state_dict())
+    assert resumed.learning_rate("variational", 0) == pytest.approx(0.025)
+
+
+def test_settings_for_roles_of_other_models_are_left_unused():
+    """optimizer=swsgp with a full covariance of q(u) has nothing that is touched row by row."""
+    optimizer = FirstOrder(
+        {"touched": {"algorithm": "sparse_adam", "lr": 0.1}, "inducing": {"lr": 0.1}}
+    )
+    optimizer.bind({"inducing": [nn.Parameter(torch.zeros(1))]}, 1)
+    assert set(optimizer.optimisers) == {"inducing"}

@@ -205,6 +205,11 @@ class MixturePosterior(ExpertsPosterior):
         noisy = Marginals(mean, variance + self.parts.noise(every).unsqueeze(1))
         return gaussian_mixture(noisy, self.gates.probabilities(x))
 
+    @property
+    def has_own_noise(self) -> bool:
+        """As in ``Posterior``: every expert has its own."""
+        return True
+
     @torch.no_grad()
     def sample_paths(
         self, num: int, *, generator: torch.Generator, frequencies: Frequencies = SHARED
