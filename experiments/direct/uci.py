@@ -386,8 +386,9 @@ def table() -> None:
         "that of the optimum with noise (-0.64), where SGPR ends, too.",
         "Zeros: challenger, fertility, servo, cancer, autompg, housing, forest, solar and sml "
         "agree within 5 points, so that the scale of the prior is the published one. Of the others "
-        "all but parkinsons and poletele have fewer zeros than published; a kernel of another ratio "
-        "of outputscale to noise, which sets how coarse the grid is, would explain both (untested).",
+        "all but parkinsons and poletele have fewer zeros than published; a kernel of another "
+        "ratio of outputscale to noise, which sets how coarse the grid is, would explain both "
+        "(untested).",
         "Optimisation: wall-clock seconds of the L-BFGS evaluations. Seconds a fold: of the "
         "processor, one thread, the exact GP of the start and predictions included, SGPR not. "
         f"Mixtures: {MIXTURE_STEPS} evaluations at most.",
