@@ -382,8 +382,9 @@ def table() -> None:
         "start tried (one or 33 lengthscales, with and without a constant mean, inputs scaled or "
         "not) has an exact GP below 26.5 over the ten folds, and the thesis's other tables have "
         "27.8 to 35 on them: the published 22.95 stays unexplained. wine: rows repeat, and the "
-        "evidence of the exact GP is largest without noise (-0.36 a point); the published error is "
-        "that of the optimum with noise (-0.64), where SGPR ends, too.",
+        "evidence of the exact GP is largest without noise (-0.36 a point, from a longer start "
+        "-0.64); the published error is near SGPR's, which keeps its noise (which optimum the "
+        "source took is not said).",
         "Zeros: challenger, fertility, servo, cancer, autompg, housing, forest, solar and sml "
         "agree within 5 points, so that the scale of the prior is the published one. Of the others "
         "all but parkinsons and poletele have fewer zeros than published; a kernel of another "
