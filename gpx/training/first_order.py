@@ -5,11 +5,11 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gpx.constraints import lower_limits
 from gpx.errors import ConfigError
@@ -17,10 +17,12 @@ from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Objective
 from gpx.methods.base.optimizer import Optimizer, Session
 from gpx.sampling.batches import BatchOrder, batch_order
+from gpx.training.indexed_adagrad import IndexedAdagrad
+from gpx.training.replayed_step import ReplayedStep
 
 ALGORITHMS: dict[str, type[torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
-    "adagrad": torch.optim.Adagrad,
+    "adagrad": IndexedAdagrad,
     "sgd": torch.optim.SGD,
     "sparse_adam": torch.optim.SparseAdam,
 }
@@ -180,6 +182,7 @@ class FirstOrder(Optimizer):
         if session.resumed:
             self.load_state_dict(session.pending)
         batches = _batches(session) if objective.batching == "minibatch" else None
+        evaluate = self._evaluation(session)
         total = torch.zeros((), dtype=torch.float64, device=session.x.device)
         summed = 0
         while session.step < session.limit:
@@ -190,25 +193,43 @@ class FirstOrder(Optimizer):
                     rows = batches.rows(session.step)
                     objective.before_step(session.model, x, y, rows)
                     x, y = x[rows], y[rows]
-                evidence = objective.evidence(session.model, x, y, generator=session.generator)
-                loss = -evidence.value / objective.num_data(x)
-                loss.backward()
+                loss, parts = evaluate(x, y)
                 self.step(session.step)
                 objective.after_step(session.model)
                 session.step += 1
-                total += loss.detach()
+                total += loss
                 summed += 1
                 log = session.log_due()
                 mean_loss = float(total) / summed if log else 0.0  # the only host synchronisation
             if log:
-                session.report(mean_loss, evidence.parts, self.learning_rates(session.step - 1))
+                session.report(mean_loss, parts, self.learning_rates(session.step - 1))
                 total.zero_()
                 summed = 0
-            session.unlogged = (total, evidence.parts)
+            session.unlogged = (total, parts)
             session.end_step()
         self.release()
         session.end_round(math.nan)
         return f"max_steps={session.limit} steps done"
+
+    def _evaluation(
+        self, session: Session
+    ) -> Callable[[Tensor, Tensor], tuple[Tensor, Mapping[str, Tensor]]]:
+        """Loss and parts of a batch, whose gradients are in the parameters afterwards."""
+        objective, model = session.objective, session.model
+
+        def loss_of(x: Tensor, y: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
+            evidence = objective.evidence(model, x, y, generator=session.generator)
+            return -evidence.value / objective.num_data(x), evidence.parts
+
+        def as_it_is(x: Tensor, y: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
+            loss, parts = loss_of(x, y)
+            loss.backward()
+            return loss.detach(), parts
+
+        if session.cuda_graphs and objective.fixed_shapes and model.fixed_shapes:
+            every = [p for group in self.parameters.values() for p in group]
+            return ReplayedStep(loss_of, every)
+        return as_it_is
 
     def bind(
         self,
@@ -249,6 +270,9 @@ class FirstOrder(Optimizer):
             setting = dict(self.settings[role])
             algorithm = setting.pop("algorithm", "adam")
             setting.pop("freeze_steps", None)
+            free = not {"foreach", "differentiable"} & setting.keys()
+            if algorithm == "adam" and free and all(p.is_cuda for p in parameters):
+                setting.setdefault("fused", True)  # one launch for all parameters of a role
             try:
                 self.optimisers[role] = ALGORITHMS[algorithm](parameters, **setting)
             except ValueError as error:  # out of range

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import torch
 from omegaconf.errors import OmegaConfBaseException
 
 from gpx.data import read_rows, write_predictions, write_table
@@ -78,6 +79,12 @@ def main(arguments: list[str] | None = None) -> None:
             _write_predictions(output, predictor, rows)
     except (GPXError, OmegaConfBaseException) as error:
         print_error(error)
+        sys.exit(2)
+    except torch.OutOfMemoryError:
+        print_error(
+            f"device={options.get('device', 'cpu')} is out of memory: split {source} into several "
+            "files, or predict with device=cpu"
+        )
         sys.exit(2)
     except OSError as error:
         print_error(f"{error.filename or 'file'}: {error.strerror or error}")

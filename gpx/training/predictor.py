@@ -24,7 +24,7 @@ from gpx.errors import CheckpointError, ConfigError, DataError, NotAvailable, Sh
 from gpx.installation import command
 from gpx.likelihoods import Gaussian, Likelihood, target_marginals
 from gpx.likelihoods.row_noise import RowNoise
-from gpx.linalg import available_memory, budget_in_bytes
+from gpx.linalg import available_memory, budget_in_bytes, running_sum
 from gpx.models import Posterior
 from gpx.sampling.seeds import derive_seed, global_randomness, stream
 from gpx.training.arrays import column_names, columns_by_name, real_array
@@ -405,7 +405,7 @@ def _count_quantile(distribution: torch.distributions.Distribution, q: float) ->
     limit = min(float(last.max()) + 1.0, MAX_COUNT) if last.numel() else 0.0
     for start in range(0, int(limit) + 1, COUNT_WINDOW):
         counts = torch.arange(start, start + COUNT_WINDOW, device=found.device).to(found)[:, None]
-        reached = below + distribution.log_prob(counts).double().exp().cumsum(0)
+        reached = below + running_sum(distribution.log_prob(counts).double().exp())
         hit = reached >= q
         here = counts[hit.int().argmax(0), 0]
         found = torch.where(torch.isinf(found) & hit.any(0), here, found)

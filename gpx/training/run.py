@@ -37,7 +37,13 @@ from gpx.training.checkpoint import load_checkpoint, save_checkpoint
 from gpx.training.choices import with_choices_made
 from gpx.training.config import CONFIGS, TrainerConfig, trainer_options
 from gpx.training.console import Console
-from gpx.training.device import DTYPES, configure_torch, resolve_device
+from gpx.training.device import (
+    DTYPES,
+    configure_torch,
+    out_of_memory_said,
+    require_matmul,
+    resolve_device,
+)
 from gpx.training.environment import environment_record, peak_memory_mib
 from gpx.training.interrupt import Interrupted
 from gpx.training.option_names import option_names, with_option_names
@@ -140,10 +146,12 @@ def run(config: DictConfig, folder: RunFolder) -> dict[str, Any]:
     with option_names(config, CONFIGS):
         options = _checked_options(config)
         device = resolve_device(options.device)
+        require_matmul(options.matmul, device, refined=_solves_refined(config))
         with global_randomness(config.seed):
             prepared = _prepare(config, options, device, folder)
             try:
-                return _run_in_folder(prepared)
+                with out_of_memory_said(device, int(prepared.config.trainer.memory_budget)):
+                    return _run_in_folder(prepared)
             except OSError as error:
                 where, why = error.filename or folder.path, error.strerror or error
                 text = f"{where} cannot be written: {why}"
@@ -225,6 +233,14 @@ def _checked_options(config: DictConfig) -> TrainerConfig:
     if options.certify:
         require_certifiable(config)
     return options
+
+
+def _solves_refined(config: DictConfig) -> bool:
+    """Whether the run's solves run in float64 with products in float32."""
+    exact = OmegaConf.select(config, "approx.iterative.product_dtype") == "float32"
+    iterative = OmegaConf.select(config, "approx.solver") == "iterative"
+    bound = OmegaConf.select(config, "objective.solver.product_dtype") == "float32"
+    return (exact and iterative) or bound
 
 
 def _prepare(

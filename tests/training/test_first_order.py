@@ -2,6 +2,7 @@ from functools import partial
 
 import pytest
 import torch
+from claimed_cuda import claimed_cuda
 from torch import nn
 
 import gpx
@@ -14,6 +15,7 @@ from gpx.means import Zero
 from gpx.models import QSGP
 from gpx.objectives import QuadruplyStochasticELBO
 from gpx.training.first_order import FirstOrder, schedule_factor
+from gpx.training.indexed_adagrad import spread_out
 
 
 def test_schedules_start_at_one_and_end_at_final():
@@ -112,6 +114,38 @@ def test_adagrad_moves_only_sampled_rows():
     optimizer.step(0)
     moved = (table.detach().squeeze() != 0).nonzero().squeeze().tolist()
     assert moved == [2, 7]
+
+
+@pytest.mark.parametrize("options", [{}, {"lr_decay": 0.1, "initial_accumulator_value": 0.5}])
+def test_adagrad_on_a_gpu_never_waits_and_gives_the_sparse_steps(options):
+    start = torch.randn(12, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    setting = {"variational": {"algorithm": "adagrad", "lr": 0.1, **options}}
+
+    def trained(device):
+        table = nn.Parameter(start.clone().to(device))
+        optimizer = FirstOrder(setting)
+        optimizer.bind({"variational": [table]}, 4)
+        for step in range(4):
+            optimizer.before_step(step)
+            rows = ((torch.arange(5, device=device) * (step + 2)) % 12)[torch.arange(5) % 4]
+            found = nn.functional.embedding(rows, table, sparse=True)
+            (found.square() + found).sum().backward()
+            optimizer.step(step)
+        return table.detach()
+
+    here = trained("cpu")
+    with claimed_cuda() as waits:
+        there = trained("cuda")
+        assert not waits
+        there = there.cpu()
+    torch.testing.assert_close(there, here, rtol=1e-13, atol=1e-15)
+    assert torch.equal(there[1], start[1])  # never sampled
+
+
+def test_a_sparse_gradient_with_repeated_rows_is_added_up():
+    table = nn.Parameter(torch.zeros(4, 2))
+    nn.functional.embedding(torch.tensor([3, 1, 3]), table, sparse=True).sum().backward()
+    assert spread_out(table.grad, table).tolist() == [[0, 0], [1, 1], [0, 0], [2, 2]]
 
 
 def test_adam_on_sparse_gradients_is_one_sentence():

@@ -156,6 +156,10 @@ class Model(DataSized, ABC):
     why_no_streams: str = "needs all training rows at once"
     """Of a model that is not, said of it in one sentence."""
 
+    fixed_shapes: bool = False
+    """Whether what a mini-batch objective asks of it is the same operations on the same arrays at
+    every step, so that a GPU may replay them from a recording (``Objective.fixed_shapes``)."""
+
     rounds_argument = ""
     """Name of the argument that asks for more than one optimisation in a row."""
 

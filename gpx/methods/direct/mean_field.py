@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gpx.bases.sufficient_statistics import LOG_TWO_PI, SufficientStatistics
+from gpx.linalg import running_sum
 
 
 class SquaredError(NamedTuple):
@@ -230,7 +231,7 @@ def drawn_codes(
     Cost: num m k; memory O(r m k + num m).
     """
     which = torch.multinomial(shares, num, replacement=True, generator=generator)
-    edges = probabilities.cumsum(-1)[..., :-1]  # the last value takes what rounding left
+    edges = running_sum(probabilities, -1)[..., :-1]  # the last value takes what rounding left
     levels = torch.rand(
         num, probabilities.shape[1], 1, generator=generator, dtype=edges.dtype, device=edges.device
     )

@@ -11,6 +11,7 @@ from gpx.bases import Basis
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
+from gpx.linalg import running_sum
 from gpx.means.base import Mean
 from gpx.methods.direct.base import DiscreteRegression
 from gpx.methods.direct.grids import NoiseGrid, WeightGrid, log_density, prior_at
@@ -92,8 +93,8 @@ class Direct(SweptRounds, DiscreteRegression):
         gaps = self.log_gaps.exp()
         zero = self.weights.zero
         assert zero is not None  # checked by the constructor
-        below = -gaps[:zero].flip(0).cumsum(0).flip(0)
-        return torch.cat([below, gaps.new_zeros(1), gaps[zero:].cumsum(0)])
+        below = -running_sum(gaps[:zero].flip(0)).flip(0)
+        return torch.cat([below, gaps.new_zeros(1), running_sum(gaps[zero:])])
 
     def log_prior(self) -> Tensor:
         """Logarithm of the prior (k,) at the values; a Gaussian's moves with them."""

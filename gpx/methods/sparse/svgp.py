@@ -80,6 +80,7 @@ class SVGP(Model):
     """
 
     streams = True
+    fixed_shapes = True
     kernel: Kernel
     mean: Mean
     likelihood: Likelihood
