@@ -1,4 +1,4 @@
-"""Estimators of scikit-learn: pipelines, cross-validation and grid search over gpx.
+"""Estimators of scikit-learn: pipelines, cross-validation and grid search over gpx::
 
     from gpx.sklearn import GPXRegressor
 
@@ -35,12 +35,13 @@ REGRESSION, CLASSIFICATION = "exact", "laplace"
 """Default approximations; both cost n^3."""
 
 QUIETLY = (
+    "data.test_fraction=0",
     "trainer.tensorboard=false",
     "trainer.figures=false",
     "trainer.baselines=false",
     "trainer.eval_every=0",
 )
-"""What only those who watch a run need."""
+"""All rows are trained on, and what only those who watch a run need is left out."""
 
 MOST_SEED = 2**31 - 1
 
@@ -84,8 +85,6 @@ class _GPXEstimator(BaseEstimator):
             f"seed={seed}",
             *QUIETLY,
             *self.options,
-            # metrics want a test row: a copy of one, so that all are trained on
-            test=(x[:1], y[:1]),
             quiet=True,
             keep=False,
         )
@@ -153,7 +152,7 @@ class GPXRegressor(RegressorMixin, _GPXEstimator):
         if return_std:
             return prediction.mean, prediction.std
         if return_cov:
-            return prediction.mean, self.predictor_.covariance(x, noise=True)
+            return prediction.mean, self.predictor_.covariance(x, targets=True)
         return prediction.mean
 
     def sample_y(
@@ -166,7 +165,7 @@ class GPXRegressor(RegressorMixin, _GPXEstimator):
         """Draws (n, n_samples) of y at X (n, d); without noise, of the function behind it."""
         seed = check_random_state(random_state).randint(MOST_SEED)
         x = self._inputs(X)
-        return self.predictor_.sample(x, n_samples, noise=noise, seed=seed).T
+        return self.predictor_.sample(x, n_samples, targets=noise, seed=seed).T
 
 
 class GPXClassifier(ClassifierMixin, _GPXEstimator):

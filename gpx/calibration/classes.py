@@ -97,7 +97,7 @@ class Platt(Recalibration):
         if ones in (0, len(y)):
             raise DataError(
                 f"all {len(y)} held-out rows are of one class, so that no sigmoid can be fitted; "
-                "hold out more of them, or take Temperature()"
+                "hold out more of them"
             )
         high, low = (ones + 1.0) / (ones + 2.0), 1.0 / (len(y) - ones + 2.0)
         targets = torch.where(positive, high, low).to(odds)

@@ -10,7 +10,8 @@ from gpx.data.grid_values import GridSource, GridValues
 from gpx.data.images import MNIST, Digits, ImageFiles, ImageSource
 from gpx.data.labels import Task
 from gpx.data.mnist import MNISTParity
-from gpx.data.prediction_input import read_inputs, write_predictions, write_table
+from gpx.data.parquet_file import ParquetFile
+from gpx.data.prediction_input import read_inputs, read_rows, write_predictions, write_table
 from gpx.data.robot_arm import RobotArm
 from gpx.data.source import DataSource
 from gpx.data.standardiser import Standardiser
@@ -37,6 +38,7 @@ __all__ = [
     "ImageSource",
     "MNISTParity",
     "NPZFile",
+    "ParquetFile",
     "RobotArm",
     "Standardiser",
     "Stream",
@@ -45,6 +47,7 @@ __all__ = [
     "Toy1D",
     "load",
     "read_inputs",
+    "read_rows",
     "write_predictions",
     "write_table",
 ]

@@ -12,9 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gpx.data.labels import Task, encode_targets
-from gpx.data.source import DataSource
+from gpx.data.coding import Coding
+from gpx.data.labels import Label, Task, encode_targets
+from gpx.data.source import DataSource, Rows
 from gpx.data.standardiser import Standardiser
+from gpx.data.table import Table
+from gpx.data.target_transform import TargetTransform, require_positive
+from gpx.errors import DataError
+from gpx.likelihoods.row_noise import RowNoise
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +44,11 @@ class Dataset:
         sample: inputs and targets of random training rows where train_x and train_y are
             ``gpx.lazy_rows.LazyRows``, rows of files; None where they are tensors.
         facts: plain values for the record of a run.
+        coding: how the inputs are made of the columns of a table; None: they are its columns.
+        target_transform: what a model sees the targets through; the targets here are standardised
+            as without it. None: they are modelled as they are.
+        train_noise, test_noise: what is known of the noise of each row, standardised; None:
+            nothing.
     """
 
     name: str
@@ -51,12 +61,16 @@ class Dataset:
     scaler: Standardiser
     input_names: tuple[str, ...]
     target_name: str
-    labels: tuple[float, ...] = ()
+    labels: tuple[Label, ...] = ()
     notes: str = ""
     checksums: Mapping[str, str] = field(default_factory=dict)
     target_names: tuple[str, ...] = ()
     sample: tuple[Tensor, Tensor] | None = None
     facts: Mapping[str, int | float] = field(default_factory=dict)
+    coding: Coding | None = None
+    target_transform: TargetTransform | None = None
+    train_noise: RowNoise | None = None
+    test_noise: RowNoise | None = None
 
     @property
     def in_memory(self) -> Dataset:
@@ -90,6 +104,12 @@ class Dataset:
     def num_classes(self) -> int:
         """Number of classes; 0 where targets are not classes."""
         return len(self.labels)
+
+    def modelled(self, y: Tensor) -> Tensor:
+        """Standardised targets (n,) -> what a model of them is trained on."""
+        if self.target_transform is None:
+            return y
+        return self.target_transform(self.scaler.original_mean(y)).to(y)
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Dataset:
         """A copy with inputs and targets on a device; the scaler stays in float64 on the CPU."""
@@ -130,17 +150,22 @@ def load(source: DataSource, *, task: Task) -> Dataset:
     table = source.table()
     train, test = source.split_rows(table)
     targets, labels = encode_targets(table, task)
-    x, y = torch.from_numpy(table.x), torch.from_numpy(targets)
+    coding, inputs = table.coding, table.x
+    input_names, unscaled = table.input_names, table.labels
+    if coding is not None:
+        coding, inputs = coding.fitted(table.x, train, table.where)
+        input_names, unscaled = coding.input_names, coding.unscaled
+    x, y = torch.from_numpy(inputs), torch.from_numpy(targets)
     train_x, train_y = x[torch.from_numpy(train)], y[torch.from_numpy(train)]
     test_x, test_y = x[torch.from_numpy(test)], y[torch.from_numpy(test)]
     scaler, constant = Standardiser.fit(train_x, train_y, scale_targets=task == "regression")
     if table.input_unit is None:
-        names = (*table.input_names, *(table.target_names or (table.target_name,)))
-        warn_of_constants(table.where, names, len(table.input_names), constant.numpy())
+        names = (*input_names, *(table.target_names or (table.target_name,)))
+        warn_of_constants(table.where, names, len(input_names), constant.numpy())
     else:
         scaler.input_mean.zero_()
         scaler.input_scale.fill_(table.input_unit)
-    for column in table.labels:
+    for column in unscaled:
         scaler.input_mean[column], scaler.input_scale[column] = 0.0, 1.0
     return Dataset(
         name=table.name,
@@ -151,12 +176,60 @@ def load(source: DataSource, *, task: Task) -> Dataset:
         test_x=scaler.transform_inputs(test_x),
         test_y=scaler.transform_targets(test_y),
         scaler=scaler,
-        input_names=table.input_names,
+        input_names=input_names,
         target_name=table.target_name,
         labels=labels,
+        coding=coding,
+        target_transform=_target_transform(table, train, task),
+        train_noise=_row_noise(table, train, scaler, task),
+        test_noise=_row_noise(table, test, scaler, task),
         notes=table.notes,
         checksums=dict(table.checksums),
         target_names=table.target_names,
+    )
+
+
+def _target_transform(table: Table, train: Rows, task: Task) -> TargetTransform | None:
+    """Fitted on training targets.
+
+    Raises:
+        DataError: the targets are not one number, or have no logarithm that is asked for.
+    """
+    kind = table.target_transform
+    if kind is None:
+        return None
+    if task != "regression" or table.target_names:
+        raise DataError(
+            f"{table.where}: target_transform={kind} is for one target that is a number; leave it "
+            "out"
+        )
+    if table.noise is not None or table.weights is not None:
+        raise DataError(
+            f"{table.where}: noise= and weights= speak of the noise of the targets themselves, "
+            f"which target_transform={kind} makes another one; leave one of them out"
+        )
+    require_positive(table, kind)
+    return TargetTransform.fitted(kind, table.y[train])
+
+
+def _row_noise(table: Table, rows: Rows, scaler: Standardiser, task: Task) -> RowNoise | None:
+    """What is known of the noise of some rows, in standardised units.
+
+    Raises:
+        DataError: the targets are not one real number.
+    """
+    if table.noise is None and table.weights is None:
+        return None
+    if task != "regression" or table.target_names:
+        raise DataError(
+            f"{table.where}: noise= and weights= are about the Gaussian noise of one number, which "
+            "this target is not; leave them out"
+        )
+    ones = np.ones(len(rows))
+    known = 0.0 * ones if table.noise is None else table.noise[rows]
+    relative = ones if table.weights is None else 1.0 / table.weights[rows]
+    return RowNoise(
+        torch.from_numpy(known) / scaler.target_scale.square(), torch.from_numpy(relative)
     )
 
 

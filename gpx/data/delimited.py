@@ -27,6 +27,8 @@ from gpx.errors import DataError
 WORDS = {"true": 1.0, "false": 0.0}
 """Words that are read as numbers, in any case."""
 
+HINT = "remove the row or fill the value in"
+
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf(inity)?|nan)", re.I)
 _QUOTED = re.compile(r'"[^"]*"')
 _NAMED_DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", None: "white space"}
@@ -56,6 +58,10 @@ class Layout:
     def column(self, index: int) -> str:
         """A column for an error message: number from 1 and, with a header, name."""
         return f"column {index + 1}" + (f" ({self.names[index]!r})" if self.header_line else "")
+
+    def place(self, line: int, index: int) -> str:
+        """A cell for an error message: file, line and column."""
+        return f"{self.path}, line {line}, {self.column(index)}"
 
 
 def existing_file(path: str | Path) -> Path:
@@ -99,8 +105,8 @@ def sniff(path: str | Path, header: bool | None = None) -> Layout:
     _, cells = next(_rows(io.StringIO(first), delimiter, found, number), (number, []))
     if not cells:
         raise DataError(f"{found}, line {number} is blank but for signs; expected names or numbers")
-    texts = [i for i, c in enumerate(cells) if c and _value(c) is None]
-    numbers = [i for i, c in enumerate(cells) if _value(c) is not None]
+    texts = [i for i, c in enumerate(cells) if c and number_of(c) is None]
+    numbers = [i for i, c in enumerate(cells) if number_of(c) is not None]
     if header is None:
         if texts and numbers:
             raise DataError(
@@ -132,15 +138,42 @@ def read_columns(layout: Layout, columns: Sequence[int]) -> Floats:
 
     Cost: O(characters); several times slower where words stand for numbers.
     """
+    values = read_numbers(layout, columns)
+    return _read_slow(layout, columns) if values is None else values
+
+
+def read_cells(layout: Layout, columns: Sequence[int]) -> tuple[list[int], list[list[str]]]:
+    """The cells in some columns as they are written, without the blanks around them.
+
+    Returns:
+        The line of every row (n,), and for every column its n cells.
+
+    Raises:
+        DataError: ragged rows, or a quote that is not closed, with its line.
+
+    Cost: O(characters), line by line.
+    """
+    wanted, lines = list(columns), []
+    cells: list[list[str]] = [[] for _ in wanted]
+    for number, row in _data_rows(layout):
+        _check_quotes(layout, number, row, wanted)
+        lines.append(number)
+        for column, i in zip(cells, wanted, strict=True):
+            column.append(row[i])
+    if not lines:
+        raise DataError(f"{layout.path} has no rows of numbers")
+    return lines, cells
+
+
+def read_numbers(layout: Layout, columns: Sequence[int]) -> Floats | None:
+    """``read_columns`` where all cells of these columns are plain finite numbers, or else None."""
     try:
         values = _read_fast(layout, columns)
     except DataError:
         raise
     except ValueError:
-        return _read_slow(layout, columns)
-    if len(values) == 0 or not np.isfinite(values).all():
-        return _read_slow(layout, columns)
-    return values
+        return None
+    return values if len(values) and np.isfinite(values).all() else None
 
 
 def _read_fast(layout: Layout, columns: Sequence[int]) -> Floats:
@@ -180,6 +213,24 @@ def _read_slow(layout: Layout, columns: Sequence[int]) -> Floats:
     """Line by line: the same numbers, or a DataError that names line and column."""
     wanted = list(columns)
     values = array("d")  # an eighth of the memory of a list of lists
+    for number, cells in _data_rows(layout):
+        chosen = [cells[i] for i in wanted]
+        try:
+            row = list(map(float, chosen))
+            doubtful = not math.isfinite(sum(row)) or "_" in "".join(chosen)
+        except ValueError:
+            doubtful = True
+        if doubtful:  # cell by cell, which is slow
+            _check_quotes(layout, number, cells, wanted)
+            row = [finite_number(cells[i], layout.place(number, i)) for i in wanted]
+        values.extend(row)
+    if not values:
+        raise DataError(f"{layout.path} has no rows of numbers")
+    return np.array(values).reshape(-1, len(wanted))
+
+
+def _data_rows(layout: Layout) -> Iterator[tuple[int, list[str]]]:
+    """Number of the first line, and the cells, of every row below the header."""
     with _TextFile(layout.path) as file:
         for number, cells in _rows(file, layout.delimiter, layout.path):
             if number <= layout.header_line:
@@ -191,19 +242,7 @@ def _read_slow(layout: Layout, columns: Sequence[int]) -> Floats:
                     f"{layout.width} as in the first line (separated by "
                     f"{_NAMED_DELIMITERS[layout.delimiter]})"
                 )
-            chosen = [cells[i] for i in wanted]
-            try:
-                row = list(map(float, chosen))
-                doubtful = not math.isfinite(sum(row)) or "_" in "".join(chosen)
-            except ValueError:
-                doubtful = True
-            if doubtful:  # cell by cell, which is slow
-                _check_quotes(layout, number, cells, wanted)
-                row = [_number(layout, number, i, cells[i]) for i in wanted]
-            values.extend(row)
-    if not values:
-        raise DataError(f"{layout.path} has no rows of numbers")
-    return np.array(values).reshape(-1, len(wanted))
+            yield number, cells
 
 
 def _check_quotes(layout: Layout, line: int, cells: list[str], columns: Sequence[int]) -> None:
@@ -213,25 +252,32 @@ def _check_quotes(layout: Layout, line: int, cells: list[str], columns: Sequence
             raise DataError(_quote_opens(layout.path, line + "".join(cells[:i]).count("\n")))
 
 
-def _number(layout: Layout, line: int, index: int, cell: str) -> float:
-    value = _value(cell)
-    place = f"{layout.path}, line {line}, {layout.column(index)}"
+def finite_number(cell: str, place: str, hint: str = HINT) -> float:
+    """The number in a cell; true and false are 1 and 0.
+
+    Args:
+        cell: its text.
+        place: where it is, for the error message; in line 1 a text may be meant for a name.
+        hint: what to do about a cell without a value.
+
+    Raises:
+        DataError: text, an empty cell, NaN or an infinity.
+    """
+    value = number_of(cell)
     if value is None:
         found = f"text {cell!r}" if cell else "an empty cell"
-        hint = "remove the row or fill the value in"
         if cell and re.fullmatch(r"[+-]?\d+,\d+", cell):
             hint = "write decimals with a point"
-        elif cell and line == 1:
+        elif cell and ", line 1, " in place:
             hint = "say header=true if this line names the columns"
         raise DataError(f"{place}: found {found}, expected a number; {hint}")
     if not np.isfinite(value):
-        raise DataError(
-            f"{place}: found {cell}, expected a finite number; remove the row or fill the value in"
-        )
+        raise DataError(f"{place}: found {cell}, expected a finite number; {hint}")
     return value
 
 
-def _value(cell: str) -> float | None:
+def number_of(cell: str) -> float | None:
+    """The number in a cell, finite or not; None for any other text."""
     if _NUMBER.fullmatch(cell):
         return float(cell)
     return WORDS.get(cell.lower())

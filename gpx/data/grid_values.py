@@ -193,6 +193,7 @@ class GridSource(DataSource):
     """
 
     form = "grid"
+    needs_test = True
 
     def __init__(
         self,

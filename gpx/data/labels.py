@@ -11,10 +11,13 @@ from gpx.errors import ConfigError, DataError
 
 Task = Literal["regression", "binary", "multiclass", "count"]
 
+Label = float | str
+"""Of a class, as the data have it: a number, or a text."""
+
 _BINARY = ((0.0, 1.0), (-1.0, 1.0), (1.0, 2.0))
 
 
-def encode_targets(table: Table, task: Task) -> tuple[Floats, tuple[float, ...]]:
+def encode_targets(table: Table, task: Task) -> tuple[Floats, tuple[Label, ...]]:
     """Targets as the likelihoods of ``task`` want them.
 
     Args:
@@ -24,13 +27,15 @@ def encode_targets(table: Table, task: Task) -> tuple[Floats, tuple[float, ...]]
 
     Returns:
         Targets (n,), or (n, p) for p numbers; and, for classes, the original label of each class,
-        ascending.
+        ascending: texts where the table has class names.
 
     Raises:
         DataError: the targets do not fit the task.
         ConfigError: no such task.
     """
     y = table.y
+    if table.class_names:
+        return _encode_names(table, task)
     if task == "regression":
         return y, ()
     if table.target_names:
@@ -70,6 +75,24 @@ def encode_targets(table: Table, task: Task) -> tuple[Floats, tuple[float, ...]]
             )
         return np.searchsorted(np.array(values), y).astype(np.float64), values
     raise ConfigError(f"task {task!r} is none of regression, binary, multiclass, count")
+
+
+def _encode_names(table: Table, task: Task) -> tuple[Floats, tuple[str, ...]]:
+    """Classes that have names, which the table numbers from 0."""
+    names, y = table.class_names, table.y
+    shown = ", ".join(map(repr, names[:4])) + (", ..." if len(names) > 4 else "")
+    said = f"{table.where}: the target ({table.target_name!r}) holds {len(names)} different texts"
+    if task not in ("binary", "multiclass"):
+        raise DataError(
+            f"{said} ({shown}), expected numbers; for classes choose likelihood=Bernoulli() (two) "
+            "or likelihood=Softmax()"
+        )
+    if len(names) < 2 or (task == "binary" and len(names) > 2):
+        raise DataError(
+            f"{said} ({shown}), expected {'two' if task == 'binary' else 'at least two'} classes"
+            + ("; more of them are for likelihood=Softmax()" if len(names) > 2 else "")
+        )
+    return np.where(y == 1.0, 1.0, -1.0) if task == "binary" else y, names
 
 
 def _place(table: Table, bad: np.ndarray) -> str:

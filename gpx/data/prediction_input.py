@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import gzip
 import logging
-from collections.abc import Sequence
-from difflib import get_close_matches
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from gpx.atomic_file import atomic_file
+from gpx.data.coding import Coding
+from gpx.data.column import texts_of
+from gpx.data.column_options import noise_variances
 from gpx.data.delimited import Layout, existing_file, read_columns, sniff
-from gpx.data.file import read_array
+from gpx.data.file import ANY, array_names, read_array
+from gpx.data.frame import (
+    Frame,
+    array_frame,
+    named_column,
+    places,
+    plain_values,
+    read_frame,
+    require_columns,
+)
+from gpx.data.parquet_file import parquet_frame, parquet_layout
 from gpx.data.table import Floats
 from gpx.errors import DataError, ShapeError
 
@@ -21,6 +34,53 @@ logger = logging.getLogger(__name__)
 
 PARTS = ("mean", "std", "lower", "upper")
 """Columns of a prediction."""
+
+
+class NewRows(NamedTuple):
+    """Rows to predict for.
+
+    Attributes:
+        frame: the columns of training, in their order.
+        identifiers: texts (n,) that name the rows; None where the table has none.
+        noise (n,): known noise variances, in the squared unit of the target; None where the table
+            has none.
+    """
+
+    frame: Frame
+    identifiers: list[str] | None = None
+    noise: Floats | None = None
+
+
+def read_rows(path: str | Path, coding: Coding) -> NewRows:
+    """Rows of new points, for columns of any kind; see ``read_inputs``.
+
+    Parquet files are taken, too; an archive has an array ``x`` (n, d) of numbers, or one for each
+    column. A column of the name of ``coding.identifier`` is read as texts
+    and one of that of ``coding.noise`` as variances; they need not be there.
+
+    Raises:
+        DataError: missing columns, ragged rows; what cells hold is judged by ``coding``.
+    """
+    found, names = existing_file(path), coding.names
+    others = [name for name in (coding.identifier, coding.noise) if name is not None]
+    if found.suffix == ".npz" and not coding.plain:
+        return NewRows(_archived_columns(found, names))
+    if found.suffix == ".npz" or (found.suffix != ".parquet" and coding.plain and not others):
+        return NewRows(array_frame(read_inputs(found, names), names, str(found)))
+    packed = found.suffix == ".parquet"
+    layout = parquet_layout(found) if packed else _sniffed(found, coding)
+
+    def frame(columns: Sequence[int], texts: bool = False) -> Frame:
+        return parquet_frame(layout, columns) if packed else read_frame(layout, columns, texts)
+
+    there = layout.names if layout.header_line else ()
+    identifiers = noise = None
+    if coding.identifier in there:
+        own = frame([layout.names.index(coding.identifier)], texts=True)
+        identifiers = texts_of(own.columns[0])
+    if coding.noise in there:
+        noise = noise_variances(frame([layout.names.index(coding.noise)]))
+    return NewRows(frame(_matched(layout, names, others)), identifiers, noise)
 
 
 def read_inputs(path: str | Path, input_names: Sequence[str]) -> Floats:
@@ -44,18 +104,26 @@ def read_inputs(path: str | Path, input_names: Sequence[str]) -> Floats:
     if found.suffix == ".npz":
         return _archive(found, len(input_names))
     layout = sniff(found)
+    return read_columns(layout, _matched(layout, input_names))
+
+
+def _matched(layout: Layout, names: Sequence[str], others: Sequence[str] = ()) -> list[int]:
+    """Where a file has the columns of training; ``others`` are used, too."""
     if not layout.header_line:
-        if layout.width != len(input_names):
+        if layout.width != len(names):
             raise DataError(
                 f"{layout.path} has {layout.width} columns and no header line, expected the "
-                f"{len(input_names)} inputs of training in their order: {_listed(input_names)}"
+                f"{len(names)} inputs of training in their order: {_listed(names)}"
             )
-        return read_columns(layout, range(layout.width))
-    columns = [_column(layout, name) for name in input_names]
-    ignored = [name for i, name in enumerate(layout.names) if i not in columns]
+        return list(range(layout.width))
+    why = ", which the model was trained on"
+    columns = [named_column(layout.names, name, str(layout.path), why) for name in names]
+    ignored = [
+        name for i, name in enumerate(layout.names) if i not in columns and name not in others
+    ]
     if ignored:
-        logger.info("%s: columns not used in training, ignored: %s", found, _listed(ignored))
-    return read_columns(layout, columns)
+        logger.info("%s: columns not used in training, ignored: %s", layout.path, _listed(ignored))
+    return columns
 
 
 def write_predictions(
@@ -65,6 +133,7 @@ def write_predictions(
     lower: ArrayLike,
     upper: ArrayLike,
     target_names: Sequence[str] = (),
+    before: Mapping[str, ArrayLike] | None = None,
 ) -> None:
     """Write one line per point: mean, standard deviation, interval, in the data's own units.
 
@@ -75,6 +144,7 @@ def write_predictions(
         mean, std, lower, upper (n,), or (n, p) for several outputs: predictions.
         target_names: for several outputs, p names: the columns are ``mean_strength`` and so on, the
             four of one output beside each other. Otherwise empty.
+        before: further columns (n,) to write first, by name, such as what the rows are called.
 
     Raises:
         DataError: the folder cannot be written to.
@@ -85,11 +155,12 @@ def write_predictions(
         parts = [np.asarray(part) for part in columns]
         names = [f"{part}_{target}" for target in target_names for part in PARTS]
         columns = [part[:, place] for place in range(len(target_names)) for part in parts]
-    write_table(path, names, columns)
+    before = before or {}
+    write_table(path, [*before, *names], [*before.values(), *columns])
 
 
 def write_table(path: str | Path, names: Sequence[str], columns: Sequence[ArrayLike]) -> None:
-    """Write named columns of numbers, comma-separated; see ``write_predictions``.
+    """Write named columns of numbers or texts, comma-separated; see ``write_predictions``.
 
     Args:
         path: file to write; its folder is made.
@@ -100,7 +171,7 @@ def write_table(path: str | Path, names: Sequence[str], columns: Sequence[ArrayL
         DataError: the folder cannot be written to.
         ShapeError: the columns do not have one length.
     """
-    arrays = [np.asarray(c, dtype=np.float64) for c in columns]
+    arrays = [np.asarray(c) for c in columns]
     if any(a.ndim != 1 or a.shape != arrays[0].shape for a in arrays):
         raise ShapeError(
             f"{', '.join(names)} have shapes {[a.shape for a in arrays]}, expected the same (n,)"
@@ -117,15 +188,27 @@ def write_table(path: str | Path, names: Sequence[str], columns: Sequence[ArrayL
         raise DataError(f"cannot write to {target}: {error.strerror}") from error
 
 
-def _write(file: object, names: Sequence[str], columns: list[Floats]) -> None:
+def _write(file: object, names: Sequence[str], columns: list[NDArray[Any]]) -> None:
+    if all(column.dtype.kind in "biuf" for column in columns):
+        rows, form = np.column_stack([c.astype(np.float64) for c in columns]), "%.10g"
+    else:
+        rows, form = np.column_stack([_cells(column) for column in columns]), "%s"
     np.savetxt(
         file,  # type: ignore[arg-type]
-        np.column_stack(columns),
-        fmt="%.10g",
+        rows,
+        fmt=form,
         delimiter=",",
         header=",".join(map(_quoted, names)),
         comments="",
+        encoding="utf-8",
     )
+
+
+def _cells(column: NDArray[Any]) -> NDArray[Any]:
+    """A column as cells of delimited text."""
+    if column.dtype.kind in "biuf":
+        return np.array([f"{value:.10g}" for value in column], dtype=object)
+    return np.array([_quoted(str(value)) for value in column], dtype=object)
 
 
 def _quoted(name: str) -> str:
@@ -145,12 +228,29 @@ def _archive(path: Path, width: int) -> Floats:
     return x
 
 
-def _column(layout: Layout, name: str) -> int:
-    if name in layout.names:
-        return layout.names.index(name)
-    near = get_close_matches(name, layout.names, n=3, cutoff=0.5)
-    hint = f"nearest there: {', '.join(near)}" if near else f"it has {_listed(layout.names)}"
-    raise DataError(f"{layout.path} has no column {name!r}, which the model was trained on; {hint}")
+def _sniffed(path: Path, coding: Coding) -> Layout:
+    """Columns of delimited text, of which the first line may be a row of texts and numbers."""
+    try:
+        return sniff(path)
+    except DataError:
+        bare = sniff(path, header=False)
+        if coding.plain or bare.width != len(coding.names):
+            raise
+        return bare
+
+
+def _archived_columns(path: Path, names: Sequence[str]) -> Frame:
+    """Columns of any kind in an archive: its array ``x``, or an array for each of them."""
+    where = str(path)
+    if "x" in array_names(path) and "x" not in names:
+        x = read_array(path, "x", "x")
+        require_columns(x, names)
+        return Frame(tuple(names), tuple(x.T), where, places(where, names, "data row"))
+    columns = tuple(plain_values(read_array(path, name, "x", ANY), name) for name in names)
+    shapes = {column.shape for column in columns}
+    if len(shapes) > 1 or len(columns[0].shape) != 1:
+        raise DataError(f"{path}: its columns have the shapes {sorted(shapes)}, expected (n,)")
+    return Frame(tuple(names), columns, where, places(where, names, "data row"))
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -37,18 +37,21 @@ class DataSource(ABC):
     Args:
         split: which fold is the test set, counting from 0.
         test_fraction: share of rows in a fold, for tables without masks; 1 / test_fraction is
-            rounded to a whole number of folds.
+            rounded to a whole number of folds. 0 trains on all rows and tests on none.
         root: folder to look in before $GPX_DATA and the cache; only sources with files use it.
         split_seed: of the permutation.
 
     Raises:
-        ConfigError: ``test_fraction`` is not in (0, 0.5], or ``split_seed`` is negative.
+        ConfigError: ``test_fraction`` is not in [0, 0.5], or is 0 where the source ``needs_test``;
+            ``split_seed`` is negative.
 
     Attributes:
         form: how the data are given, for whoever chooses a method by it.
+        needs_test: whether the source cannot do without test rows.
     """
 
     form: ClassVar[Form] = "table"
+    needs_test: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -57,10 +60,11 @@ class DataSource(ABC):
         root: str | None = None,
         split_seed: int = 0,
     ) -> None:
-        if not 0.0 < test_fraction <= 0.5:
+        if not 0.0 <= test_fraction <= 0.5 or (test_fraction == 0.0 and self.needs_test):
+            every = "" if self.needs_test else ", 0 trains on all rows"
             raise ConfigError(
                 f"test_fraction={test_fraction} is not between 0 and 0.5; "
-                "0.1 gives ten splits of 90 % training and 10 % test rows"
+                f"0.1 gives ten splits of 90 % training and 10 % test rows{every}"
             )
         check_seed("split_seed", split_seed)
         self.split = split
@@ -83,17 +87,21 @@ class DataSource(ABC):
         return None
 
     def split_rows(self, table: Table) -> tuple[Rows, Rows]:
-        """Training and test row numbers of this split, each ascending.
+        """Training and test row numbers of this split, each ascending; of no test rows none.
 
         Raises:
             DataError: the split does not exist, or there are too few rows for it.
         """
         if table.test_masks is not None:
             test = self._published_fold(table, table.test_masks.shape[1])
+        elif self.test_fraction == 0.0:
+            self._check_split(table, 1)
+            test = np.empty(0, dtype=np.int64)
         else:
             test = self._random_fold(table)
         train = np.setdiff1d(np.arange(len(table.y)), test, assume_unique=True)
-        if len(train) < 2 or len(test) < 1:
+        least = 0 if self.test_fraction == 0.0 and table.test_masks is None else 1
+        if len(train) < 2 or len(test) < least:
             raise DataError(
                 f"{table.where}: split {self.split} leaves {len(train)} training and {len(test)} "
                 "test rows; expected at least 2 and 1"
@@ -120,6 +128,6 @@ class DataSource(ABC):
     def _check_split(self, table: Table, folds: int) -> None:
         if not 0 <= self.split < folds:
             raise DataError(
-                f"split={self.split} does not exist: {table.where} has {folds} splits, "
-                f"0 to {folds - 1}"
+                f"split={self.split} does not exist: {table.where} has "
+                + (f"{folds} splits, 0 to {folds - 1}" if folds > 1 else "one split, split=0")
             )

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpx.errors import DataError
+
+if TYPE_CHECKING:
+    from gpx.data.coding import Coding
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -30,6 +34,13 @@ class Table:
         input_names: d names.
         target_name: name of the target; of several, one for all of them.
         target_names: for several outputs, p different names; otherwise empty.
+        class_names: of a target of texts, each of them, ascending: y holds their numbers from 0.
+            Otherwise empty.
+        noise (n,): known variance of the noise of each target, in its squared unit; None: unknown.
+        weights (n,): how many rows each one stands for; None: one.
+        target_transform: name of the transform that targets are modelled through; None: none.
+        coding: how inputs are made of the columns of x, not fitted yet: x then has numbers of
+            categories, days, and NaN where a value is missing. None: the columns are the inputs.
         test_masks (n, k): column s marks the test rows of split s; None where none are published.
         notes: what a reader of results on this set must know (leaks, repeats, caps).
         origin: file or generator the numbers came from, for error messages.
@@ -54,6 +65,11 @@ class Table:
     input_unit: float | None = None
     labels: tuple[int, ...] = ()
     target_names: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()
+    coding: Coding | None = None
+    target_transform: str | None = None
+    noise: Floats | None = None
+    weights: Floats | None = None
 
     def __post_init__(self) -> None:
         outputs = self.y.shape[1:]  # (n, 1) would broadcast against (n,) to n x n
@@ -98,7 +114,7 @@ class Table:
         return self.origin or f"data set {self.name}"
 
     def _check_finite(self) -> None:
-        bad_x = ~np.isfinite(self.x)
+        bad_x = ~np.isfinite(self.x) if self.coding is None else np.isinf(self.x)
         bad_y = ~np.isfinite(self.y)
         if not (bad_x.any() or bad_y.any()):
             return

@@ -48,6 +48,10 @@ class GaussianPosterior(Posterior):
         self.keep(x, inputs=x, residual=y - self.mean(x))
         require_finite(self.residual)
 
+    def noise_variances(self) -> Tensor:
+        """Of the data: () for all rows, or (n,)."""
+        return self.likelihood.noise_variance
+
     @torch.no_grad()
     def prior_paths(
         self, num: int, generator: torch.Generator, frequencies: Frequencies
@@ -69,5 +73,5 @@ class GaussianPosterior(Posterior):
         noise = torch.randn(
             num, n, generator=generator, dtype=self.residual.dtype, device=self.residual.device
         )
-        noise *= self.likelihood.noise_variance.sqrt()
+        noise *= self.noise_variances().sqrt()
         return prior, self.residual - prior(self.inputs) - noise

@@ -33,7 +33,7 @@ class LogDensityGradient(NamedTuple):
 
     Attributes:
         residual (n,): with respect to the residuals y - m(x).
-        noise (): with respect to the noise variance.
+        noise (), or (n,): with respect to the noise variance, or to those of the rows.
         kernel: with respect to the kernel's parameters, and to the inputs that want one.
     """
 
@@ -42,7 +42,7 @@ class LogDensityGradient(NamedTuple):
     kernel: KernelGradient
 
     def attached(self, value: Tensor, residual: Tensor, noise: Tensor) -> Tensor:
-        """``value`` () with this gradient in ``residual`` (n,), ``noise`` () and the kernel."""
+        """``value`` () with this gradient in ``residual`` (n,), ``noise`` and the kernel."""
         return with_gradient(
             value,
             [residual, noise, *self.kernel.inputs()],

@@ -93,7 +93,7 @@ def baselines(
         started = time.perf_counter()
         made = make()
         seconds = time.perf_counter() - started
-        found[name] = _scored(data, made, trivial) | made.facts | {"seconds": seconds}
+        found[name] = _scored(data, made, trivial) | dict(made.facts) | {"seconds": seconds}
     return found
 
 

@@ -43,6 +43,12 @@ def is_automatic(config: DictConfig) -> bool:
     return isinstance(node, DictConfig) and node.get("choose") == "auto"
 
 
+def choice_of(config: DictConfig, what: str = "choice") -> str | None:
+    """Which method (or ``kernel_choice``) was chosen for a run and why; None where it was named."""
+    found = OmegaConf.select(config, f"facts.{what}")
+    return found if isinstance(found, str) else None
+
+
 def require_no_method_options(config: DictConfig) -> None:
     """Raise ConfigError, naming the mend, for an option of a method beside ``approx=auto``."""
     given = [str(name) for name in config.approx if name != "choose"]
@@ -79,14 +85,14 @@ def with_method_chosen(
         config = _like(config, compose(before, []))
     likelihood = target_of(config.likelihood, "likelihood")
     data = load_data(source, task=getattr(likelihood, "task", "regression"))
-    kernel_open = kernel_choice.is_open(config)
-    if kernel_open:
+    kernel_open = kernel_choice.is_open(config) and source.form != "images"
+    if kernel_open:  # methods for images bring their own
         config = kernel_choice.with_kernel_chosen(config, data, source.form == "grid", [CONFIGS])
     facts = facts_of(config, options, device, source, data)
     chosen = choose(facts)
     made = _like(config, compose(before, [f"approx={chosen.name}"]))
     made.facts.choice = told(chosen)
-    if kernel_open and kernel_choice.is_open(made):  # methods may bring a kernel of their own
+    if kernel_open:
         made.kernel, made.likelihood = config.kernel, config.likelihood
         made.facts.kernel_choice = config.facts.kernel_choice
     return made, data
@@ -130,6 +136,7 @@ def facts_of(
         gaussian=issubclass(kind, Gaussian) and data.num_outputs == 1,
         log_concave=bool(getattr(kind, "log_concave", False)),
         local_kernel=kernel is not None and kernel.local,
+        row_noise=data.train_noise is not None,
         factors=kernel is not None and source.form == "grid" and _factors(kernel, config, data),
         device=device.type,
         memory=budget_in_bytes(

@@ -91,10 +91,14 @@ def require_certifiable(config: DictConfig) -> None:
 
 
 def chosen_points(data: Dataset) -> Tensor:
-    """Up to CHOSEN test inputs, evenly spaced over the test rows; standardised, float64."""
-    total = data.test_x.shape[0]
+    """Up to CHOSEN test inputs, evenly spaced over the test rows; standardised, float64.
+
+    Training inputs where there are no test rows.
+    """
+    inputs = data.test_x if data.num_test else data.train_x
+    total = inputs.shape[0]
     rows = torch.linspace(0, total - 1, min(CHOSEN, total)).round().long()
-    return data.test_x[rows]
+    return inputs[rows]
 
 
 def certify_run(
@@ -113,6 +117,16 @@ def certify_run(
         ConfigError, DataError, NotPositiveDefinite: see ``gpx.diagnostics.certificate.certify``.
     """
     require_certifiable(config)
+    if predictor.target_transform is not None:
+        raise ConfigError(
+            "a run with data.target_transform= cannot be certified: certificates speak of targets "
+            "that are modelled as they are"
+        )
+    if data.train_noise is not None:
+        raise ConfigError(
+            "a run with a noise variance or weight for every row (data.noise=, data.weights=) "
+            "cannot be certified: certificates take one noise variance for all rows"
+        )
     began = time.perf_counter()
     reference = next(iter(predictor.posterior.buffers()))
     x, y, points = (

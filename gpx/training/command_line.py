@@ -125,13 +125,11 @@ def _job(config: DictConfig) -> None:
 
 def _compose_again(before: Sequence[str], after: Sequence[str]) -> DictConfig:
     """The config of the job that Hydra is running, with options before and after its own."""
-    settings = HydraConfig.get()
-    options = [*before, *settings.overrides.task, *after]
+    options = [*before, *HydraConfig.get().overrides.task, *after]
     try:
         return hydra.compose("train", overrides=options)
     except (HydraException, OmegaConfBaseException) as error:
-        (folder,) = [s.path for s in settings.runtime.config_sources if s.provider == "main"]
-        raise ConfigError(explain(error, Path(folder), options)) from error
+        raise ConfigError(explain(error, CONFIGS, options)) from error
 
 
 def _relative(folder: RunFolder) -> RunFolder:
@@ -171,6 +169,14 @@ def _resume_target(arguments: list[str]) -> tuple[str, tuple[str, ...]] | None:
             )
         return None
     others = [a for a in arguments if a not in (*wanted, *trust)]
+    moved = [a for a in others if a.startswith("data.")]
+    if moved and moved == others and len(wanted) == 1:
+        folder = wanted[0].removeprefix("resume=")
+        raise ConfigError(
+            f"resume= goes on with the data of the run, not with {' '.join(moved)}; where these "
+            f"were moved, write their new place into {folder}/config.yaml (checksums know them "
+            "again), or start a new run"
+        )
     if len(wanted) > 1 or len(trust) > 1 or others:
         raise ConfigError(
             f"resume= goes on with the run's own config and takes no other option "

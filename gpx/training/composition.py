@@ -25,7 +25,7 @@ from gpx.errors import ConfigError
 from gpx.training.choices import with_choices_made
 from gpx.training.config import CONFIGS
 from gpx.training.kernel_expression import EXAMPLE, with_kernel_expressions
-from gpx.training.old_options import new_name, solver_owners
+from gpx.training.old_options import CHOICES, GROUPS, new_name, solver_owners
 
 MOST_OWNERS = 6
 """Choices that are listed for an option that another choice does not have."""
@@ -141,6 +141,8 @@ def _explain_missing(error: MissingConfigException, config_folder: Path) -> str:
     options = list(error.options or [])
     if not group or not options:
         return str(error).splitlines()[0]
+    if f"{group}={option}" in CHOICES:
+        return f"there is no {group}={option} any more: it is {CHOICES[f'{group}={option}']}"
     return f"there is no {group}={option}; {_suggest(option, options)}"
 
 
@@ -149,6 +151,8 @@ def _explain_unknown(name: str, config_folder: Path, overrides: Sequence[str]) -
     new = new_name(name)
     if new == "trainer.memory_budget":
         return f"there is no option {name} here any more: it is {new}, for example {new}=2GiB"
+    if name.partition(".")[0] in GROUPS:
+        return f"there is no option {name} any more: it is {new}"
     solvers = solver_owners(name)
     if solvers:
         return f"there is no option {name} here; of {' and '.join(solvers)} it is now {new}"

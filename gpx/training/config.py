@@ -39,6 +39,12 @@ class TrainerConfig:
             down to a power of two. What it came to is in the run's config.
         keep_freed_memory: CPU: reuse the pages of freed arrays (faster steps, see ``allocator``).
         deterministic: only kernels that give the same bits every time (CUDA: slower).
+        matmul: float32 products on a GPU: ``ieee``; ``tf32x3`` (three products of halves in the
+            Triton kernels, as exact as float32); ``tf32`` (eleven bits, only in products with a
+            stored kernel matrix inside solves whose residual is judged in float64); null: tf32x3
+            where there are Triton kernels, else ieee. torch's own TF32 is off in any case.
+        cuda_graphs: CUDA: record a step whose shapes do not change (svgp) and replay it as one
+            launch; where that does not work, steps run as they are and the log says why.
         log_every: steps between entries in TensorBoard and on the console.
         eval_every: steps between test metrics; 0 for the end only, null for ten times a run.
         checkpoint_seconds: seconds between checkpoints; one is also written when a run is stopped.
@@ -60,6 +66,8 @@ class TrainerConfig:
     memory_budget: int | str | None = None
     keep_freed_memory: bool = True
     deterministic: bool = True
+    matmul: str | None = None
+    cuda_graphs: bool = True
     log_every: int = 10
     eval_every: int | None = None
     checkpoint_seconds: float = 60.0
@@ -74,6 +82,10 @@ class TrainerConfig:
         """Check ranges; raises ConfigError."""
         if self.dtype not in ("float32", "float64"):
             raise ConfigError(f"trainer.dtype={self.dtype}: expected float32 or float64")
+        if self.matmul not in (None, "ieee", "tf32x3", "tf32"):
+            raise ConfigError(
+                f"trainer.matmul={self.matmul}: expected ieee, tf32x3, tf32, or null to choose"
+            )
         for name in ("max_steps", "batch_size", "log_every"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"trainer.{name}={getattr(self, name)}: expected at least 1")

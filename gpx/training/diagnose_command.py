@@ -10,8 +10,9 @@ import torch
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from gpx.data import Dataset, read_inputs
+from gpx.data import Dataset, read_rows
 from gpx.data import load as load_data
+from gpx.data.coding import Coding
 from gpx.errors import CheckpointError, ConfigError, GPXError
 from gpx.installation import command
 from gpx.training.build import build
@@ -81,8 +82,10 @@ def main(arguments: list[str] | None = None) -> None:
             predictor = finished_predictor(folder, config, options.get("device", "cpu"))
             points = None
             if "points" in options:
-                inputs = read_inputs(Path(options["points"]), predictor.input_names)
-                points = predictor.scaler.transform_inputs(torch.from_numpy(inputs))
+                columns = predictor.coding or Coding.of_numbers(predictor.columns)
+                rows = read_rows(Path(options["points"]), columns)
+                inputs = torch.from_numpy(predictor.coded(rows.frame))
+                points = predictor.scaler.transform_inputs(inputs)
             data = _training_data(config, folder)
             points = chosen_points(data) if points is None else points
             report = certify_run(predictor, config, data, points, asked)

@@ -76,8 +76,7 @@ def with_kernel_chosen(
         folders: of config groups.
 
     Raises:
-        ConfigError: options of another kernel, or a likelihood under which kernels cannot be
-            compared.
+        ConfigError: options of another kernel, or kernels that have no evidence on the data.
     """
     options = _options(config.kernel, grid)
     made = OmegaConf.create(OmegaConf.to_container(config, resolve=False))
@@ -88,6 +87,17 @@ def with_kernel_chosen(
     seen = data.in_memory
     draws = stream(config.seed, "kernel")
     rows = torch.randperm(len(seen.train_x), generator=draws)[: options["num_points"]]
+    likelihood: Likelihood = build(made, "likelihood")
+    gaussian = isinstance(likelihood, (Gaussian, GaussianOutputs))
+    if not gaussian and not likelihood.log_concave:
+        made.kernel = kernel_node(DEFAULT, folders)
+        made.facts.kernel_choice = (
+            f"kernel={DEFAULT}, taken by kernel=auto: under a {class_name(likelihood)} likelihood "
+            "no evidence is quick enough to compare kernels by"
+        )
+        return made
+    if not gaussian:  # Newton steps to a mode for every evaluation
+        rows = rows[: options["num_points"] // 2]
     judge = _Judge(
         made, seen.train_x[rows].double(), seen.train_y[rows], options["max_evaluations"]
     )
@@ -137,6 +147,8 @@ def _options(node: DictConfig, grid: bool) -> dict[str, Any]:
     return found
 
 
+DEFAULT = "matern52"
+"""Taken where kernels cannot be compared."""
 GENERAL = ("rbf", "matern12", "matern32", "matern52", "rational_quadratic")
 FACTORING = ("rbf", "product_matern12", "product_matern32", "product_matern52")
 """Candidates for grids, over whose inputs a kernel has to factor."""
@@ -157,12 +169,6 @@ class _Judge:
         self.mean = build(config, "mean")
         self.likelihood: Likelihood = build(config, "likelihood")
         self.gaussian = isinstance(self.likelihood, (Gaussian, GaussianOutputs))
-        if not self.gaussian and not self.likelihood.log_concave:
-            raise ConfigError(
-                f"kernel=auto compares evidences, and under likelihood="
-                f"{class_name(self.likelihood)} there is none that is quick: name a kernel, "
-                "for example kernel=matern32"
-            )
 
     def fit(self, name: str, node: Node) -> Fit:
         """The kernel of ``node`` at its largest evidence; score -inf where it has none."""

@@ -184,8 +184,8 @@ class _Reader:
                 raise ConfigError(f"{GROUP}={self.text}: {name} has no option {option}; {hint}")
             node[option] = self._value(keyword.value)
         given = {str(keyword.arg) for keyword in call.keywords}
-        options = OmegaConf.create({option: node[option] for option in given})
-        check_option_types(options, f"{GROUP}={name}", target_of(OmegaConf.create(node), name))
+        values = OmegaConf.create({option: node[option] for option in given})
+        check_option_types(values, f"{GROUP}={name}", target_of(OmegaConf.create(node), name))
         one_each = node.get("ard_num_dims") is not None and "ard_num_dims" not in given
         if one_each and isinstance(node.get("active_dims"), list):
             node["ard_num_dims"] = len(node["active_dims"])

@@ -5,9 +5,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import torch
 from omegaconf.errors import OmegaConfBaseException
 
-from gpx.data import read_inputs, write_predictions, write_table
+from gpx.data import read_rows, write_predictions, write_table
+from gpx.data.coding import Coding
+from gpx.data.prediction_input import NewRows
 from gpx.errors import ConfigError, GPXError
 from gpx.installation import command
 from gpx.training.config import CONFIGS
@@ -15,7 +18,7 @@ from gpx.training.console import print_error, warnings_as_lines
 from gpx.training.int4 import export
 from gpx.training.option_names import option_names
 from gpx.training.options import read_options
-from gpx.training.predictor import finished_predictor
+from gpx.training.predictor import Predictor, finished_predictor
 from gpx.training.run_folder import RunFolder
 from gpx.training.trust import trusted_packages
 
@@ -30,8 +33,10 @@ A model of approx=direct as a C function that needs no library, with weights of 
 
 OPTIONS
   run=FOLDER      run folder of a finished run (what train wrote)
-  input=FILE      table of inputs: columns as in training, with or without a header line;
-                  with a header the order is free and other columns are ignored
+  input=FILE      table of inputs (text, .npz or .parquet): columns as in training, with or without
+                  a header line; with a header the order is free and other columns are ignored; the
+                  column of data.id=, where the table has it, is written beside the predictions, and
+                  that of data.noise= adds to their variance
   output=FILE     where to write; one row per input row: mean, standard deviation and
                   95 % interval of the target (of each, where there are several), in the
                   data's own units; for classes the most probable label and the probability
@@ -70,20 +75,36 @@ def main(arguments: list[str] | None = None) -> None:
         config = folder.read_config(trust)
         with option_names(config, CONFIGS):
             predictor = finished_predictor(folder, config, options.get("device", "cpu"))
-            inputs = read_inputs(source, predictor.input_names)
-            if predictor.labels:
-                label, probability = predictor.predict_classes(inputs)
-                names = [f"probability_{value:g}" for value in predictor.labels]
-                write_table(output, ["label", *names], [label, *probability.T])
-            else:
-                write_predictions(output, *predictor.predict(inputs), predictor.target_names)
+            rows = read_rows(source, predictor.coding or Coding.of_numbers(predictor.columns))
+            _write_predictions(output, predictor, rows)
     except (GPXError, OmegaConfBaseException) as error:
         print_error(error)
+        sys.exit(2)
+    except torch.OutOfMemoryError:
+        print_error(
+            f"device={options.get('device', 'cpu')} is out of memory: split {source} into several "
+            "files, or predict with device=cpu"
+        )
         sys.exit(2)
     except OSError as error:
         print_error(f"{error.filename or 'file'}: {error.strerror or error}")
         sys.exit(2)
-    print(f"{len(inputs)} predictions written to {options['output']}", file=sys.stderr)
+    print(f"{len(rows.frame)} predictions written to {options['output']}", file=sys.stderr)
+
+
+def _write_predictions(output: Path, predictor: Predictor, rows: NewRows) -> None:
+    """The table of predictions; what the rows are called first, then numbers or classes."""
+    before = {}
+    if predictor.coding is not None and rows.identifiers is not None:
+        before[str(predictor.coding.identifier)] = rows.identifiers
+    if not predictor.labels:
+        predicted = predictor.predict(rows.frame, rows.noise)
+        write_predictions(output, *predicted, predictor.target_names, before)
+        return
+    label, probability = predictor.predict_classes(rows.frame)
+    labels = [value if isinstance(value, str) else f"{value:g}" for value in predictor.labels]
+    names = [*before, "label", *(f"probability_{value}" for value in labels)]
+    write_table(output, names, [*before.values(), label, *probability.T])
 
 
 def _export(arguments: list[str]) -> None:
@@ -105,6 +126,8 @@ def _export(arguments: list[str]) -> None:
         f"{options['output']}: {size.functions} of {size.num_basis} functions, "
         f"{size.total_bytes} bytes with {size.weight_bytes} of weights (in float32 "
         f"{size.float_total_bytes} with {size.float_weight_bytes}), {size.multiply_adds} integer "
-        f"multiply-adds of weights a prediction (in float32 {size.float_multiply_adds})",
+        f"multiply-adds of weights a prediction (in float32 {size.float_multiply_adds}); the mean "
+        f"alone in float32, without a variance: {size.mean_bytes} bytes, "
+        f"{size.mean_multiply_adds} multiply-adds",
         file=sys.stderr,
     )

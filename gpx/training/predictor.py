@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,11 +15,16 @@ from torch import Tensor
 
 from gpx.calibration import Recalibration
 from gpx.data import Standardiser
+from gpx.data.coding import Coding
+from gpx.data.frame import Frame, frame_of, require_columns
+from gpx.data.labels import Label
 from gpx.data.table import numbered_names
+from gpx.data.target_transform import TargetTransform, TransformedLaw
 from gpx.errors import CheckpointError, ConfigError, DataError, NotAvailable, ShapeError
 from gpx.installation import command
-from gpx.likelihoods import Likelihood, target_marginals
-from gpx.linalg import available_memory, budget_in_bytes
+from gpx.likelihoods import Gaussian, Likelihood, target_marginals
+from gpx.likelihoods.row_noise import RowNoise
+from gpx.linalg import available_memory, budget_in_bytes, running_sum
 from gpx.models import Posterior
 from gpx.sampling.seeds import derive_seed, global_randomness, stream
 from gpx.training.arrays import column_names, columns_by_name, real_array
@@ -55,11 +59,11 @@ class ClassPrediction(NamedTuple):
     """Predictive distribution of the class per row, in the data's own labels.
 
     Attributes:
-        label (n,): of the most probable class.
+        label (n,): of the most probable class; texts where the classes have names.
         probability (n, C): of every class, in the order of ``Predictor.labels``.
     """
 
-    label: NDArray[np.float64]
+    label: NDArray[Any]
     probability: NDArray[np.float64]
 
 
@@ -70,11 +74,13 @@ class Predictor:
         posterior: latent process in standardised units.
         likelihood: p(y | f).
         scaler: standardisation of inputs and target.
-        input_names: columns in training order.
+        input_names: of the inputs of the model, in training order.
         target_name: name of the target.
         labels: for classes, the data's own label of each, ascending; otherwise empty.
         target_names: for several outputs, the name of each; otherwise empty.
         calibration: what its predictions go through, fitted on held-out rows.
+        coding: how the inputs are made of the columns of a table; None: they are its columns.
+        target_transform: what the posterior sees the target through; None: nothing.
     """
 
     def __init__(
@@ -84,9 +90,11 @@ class Predictor:
         scaler: Standardiser,
         input_names: tuple[str, ...],
         target_name: str,
-        labels: tuple[float, ...] = (),
+        labels: tuple[Label, ...] = (),
         target_names: tuple[str, ...] = (),
         calibration: Recalibration | None = None,
+        coding: Coding | None = None,
+        target_transform: TargetTransform | None = None,
     ) -> None:
         self.posterior = posterior
         self.likelihood = likelihood
@@ -96,36 +104,71 @@ class Predictor:
         self.labels = labels
         self.target_names = target_names
         self.calibration = calibration
+        self.coding = coding
+        self.target_transform = target_transform
 
-    def distribution(self, x: Tensor) -> torch.distributions.Distribution:
-        """Predictive distribution of standardised y at standardised inputs (n, d)."""
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns that it predicts from: those of the table it was trained on."""
+        return self.input_names if self.coding is None else self.coding.names
+
+    def distribution(
+        self, x: Tensor, noise: RowNoise | None = None
+    ) -> torch.distributions.Distribution:
+        """Predictive distribution of standardised y at standardised inputs (n, d).
+
+        Args:
+            noise: what is known of the noise of each row, standardised.
+
+        Raises:
+            ConfigError: known noise under another likelihood than a Gaussian.
+        """
         with torch.no_grad():
-            found = self.posterior.predictive(x, self.likelihood)
+            if noise is None:
+                found = self.posterior.predictive(x, self.likelihood)
+            elif isinstance(self.likelihood, Gaussian):
+                of_rows = self.posterior.predict(x)
+                found = noise.predictive(*of_rows, self.likelihood.noise_variance)
+            else:
+                raise ConfigError("known noise adds to that of likelihood=Gaussian() only")
+            found = self._through_transform(found)
             return found if self.calibration is None else self.calibration(found)
 
-    def predict(self, inputs: ArrayLike, *, noise: bool = True) -> Prediction:
+    def predict(self, inputs: ArrayLike | Frame, noise: ArrayLike | None = None) -> Prediction:
         """Mean, standard deviation and 95 % interval of y in the data's own units.
 
         Args:
             inputs (n, d): in the data's own units, columns as in training; (d,) is one row. Columns
                 of a data frame are taken by name, whatever their order, and others are ignored,
-                where training knew names.
-            noise: False: of the function behind y, without observation noise; see ``latent``.
+                where training knew names. Columns of texts and dates hold these.
+            noise (n,): known variances of the noise of each row beside that which was learned, in
+                the squared unit of the target; None: none.
 
         Raises:
-            ShapeError: the number of columns differs from training.
+            ShapeError: the number of columns differs from training, or that of variances from rows.
             DTypeError, DataError: not real numbers, not finite, or a column that is missing.
-            ConfigError: the target is a class; see ``predict_classes``. Without noise: it is a
-                class or a count; see ``latent``.
+            ConfigError: the target is a class; see ``predict_classes``.
         """
-        if not noise:
-            self._require_numbers("noise-free prediction")
-            return self.latent(inputs)
         if self.likelihood.task in ("binary", "multiclass"):
             raise ConfigError(
                 f"{self.target_name} is a class, which has no mean: call predict_classes"
             )
-        distribution = target_marginals(self.distribution(self._standardised(inputs)))
+        x, of_rows = self._standardised(inputs), None
+        if noise is not None and self.target_transform is not None:
+            raise ConfigError("noise is that of the target, not of its transform: leave it out")
+        if noise is not None:
+            known = torch.from_numpy(real_array(noise, "noise variances"))
+            if known.shape != x.shape[:1] or not bool((known >= 0.0).all()):
+                raise ShapeError(
+                    f"noise must be {len(x)} variances, none of them negative, got an array of "
+                    f"shape {tuple(known.shape)}"
+                )
+            known = known / self.scaler.target_scale.square()
+            of_rows = RowNoise(known, torch.ones_like(known)).like(x)
+        distribution = target_marginals(self.distribution(x, of_rows))
+        return self._in_own_units(distribution)
+
+    def _in_own_units(self, distribution: torch.distributions.Distribution) -> Prediction:
         lower, upper = central_interval(distribution, 0.95)
         mean = self.scaler.original_mean(distribution.mean.double().cpu())
         std = self.scaler.original_std(distribution.stddev.double().cpu())
@@ -136,7 +179,7 @@ class Predictor:
             _array(self.scaler.original_mean(upper.double().cpu())),
         )
 
-    def predict_classes(self, inputs: ArrayLike) -> ClassPrediction:
+    def predict_classes(self, inputs: ArrayLike | Frame) -> ClassPrediction:
         """Most probable label and the probability of every class.
 
         Args:
@@ -153,16 +196,17 @@ class Predictor:
         probability = distribution.probs.double().cpu()
         if self.likelihood.task == "binary":  # of the class coded 1, the larger label
             probability = torch.stack([1.0 - probability, probability], dim=1)
-        label = torch.tensor(self.labels, dtype=torch.float64)[probability.argmax(1)]
-        return ClassPrediction(_array(label), _array(probability))
+        labels = np.array(self.labels)[probability.argmax(1).numpy()]
+        return ClassPrediction(labels, _array(probability))
 
-    def latent(self, inputs: ArrayLike) -> Prediction:
-        """The latent function f: mean, standard deviation and central 95 % interval, shaped (n,).
+    def latent(self, inputs: ArrayLike | Frame) -> Prediction:
+        """Prediction without noise, of the latent function f: mean, standard deviation, interval.
 
         For real targets f is y without noise, in the data's own units; for counts the logarithm of
         the rate; for classes what the likelihood makes probabilities of, (n, C) for C > 2 of them.
-        The interval is that of a normal law of this mean and standard deviation, which f has given
-        its hyperparameters. Recalibration is of predictions of y and leaves f as it is.
+        The central 95 % interval is that of f normal with the posterior's mean and variance, as f
+        is given its hyperparameters, seen through the transform of the targets where there is one.
+        Recalibration is of predictions of y and leaves f as it is.
 
         Args:
             inputs (n, d): as for ``predict``.
@@ -170,37 +214,51 @@ class Predictor:
         Raises:
             ShapeError, DTypeError, DataError: as ``predict``.
         """
-        marginals = self.posterior.predict(self._standardised(inputs))
-        mean = self.scaler.original_mean(marginals.mean.double().cpu())
-        std = self.scaler.original_std(marginals.variance.double().sqrt().cpu())
-        half = NormalDist().inv_cdf(0.975) * std
-        return Prediction(_array(mean), _array(std), _array(mean - half), _array(mean + half))
+        mean, variance = self.posterior.predict(self._standardised(inputs))
+        law: torch.distributions.Distribution
+        law = torch.distributions.Normal(mean, variance.sqrt(), validate_args=False)
+        return self._in_own_units(self._through_transform(law))
 
-    def covariance(self, inputs: ArrayLike, *, noise: bool = False) -> NDArray[np.float64]:
+    def _through_transform(
+        self, law: torch.distributions.Distribution
+    ) -> torch.distributions.Distribution:
+        """The law of a standardised target, given that of what the posterior sees."""
+        if self.target_transform is None:
+            return law
+        scale = float(self.scaler.target_mean), float(self.scaler.target_scale)
+        return TransformedLaw(law, self.target_transform, *scale)
+
+    def covariance(
+        self, inputs: ArrayLike | Frame, *, targets: bool = False
+    ) -> NDArray[np.float64]:
         """Joint covariance (n, n) of the function behind y at all inputs, in squared units of y.
 
         Args:
             inputs (n, d): as for ``predict``.
-            noise: add the noise variance to the diagonal, which gives the covariance of y.
+            targets: of y instead, whose noise adds to the diagonal.
 
         Raises:
             ShapeError, DTypeError, DataError: as ``predict``.
-            ConfigError: the target is a class or a count, or there are several.
+            ConfigError: the target is a class or a count, there are several, or a transform.
             NotAvailable: the posterior has no joint covariance in closed form.
         """
-        self._require_numbers("a covariance")
-        if self.target_names:
-            raise ConfigError("a covariance is of one target, and this model has several")
+        if self.likelihood.task != "regression":
+            raise ConfigError(
+                f"a covariance is of a real target, and {self.target_name} is a class or a count"
+            )
+        if self.target_names or self.target_transform is not None:
+            why = "several" if self.target_names else "a transform of it"
+            raise ConfigError(f"a covariance is of one target, and this model is of {why}")
         x = self._standardised(inputs)
         found = self.posterior.joint_covariance(x).double()
-        if noise:
+        if targets:
             with torch.no_grad():
                 both = self.posterior.predictive(x, self.likelihood).variance.double()
             found.diagonal().copy_(both)
         return _array((found * self.scaler.target_scale.to(found.device).square()).cpu())
 
     def sample(
-        self, inputs: ArrayLike, num: int = 1, *, noise: bool = False, seed: int = 0
+        self, inputs: ArrayLike | Frame, num: int = 1, *, targets: bool = False, seed: int = 0
     ) -> NDArray[Any]:
         """Draws from the posterior: functions, or targets around them.
 
@@ -210,8 +268,8 @@ class Predictor:
         Args:
             inputs (n, d): as for ``predict``.
             num: how many draws.
-            noise: False: of the latent function, in the units of ``latent``. True: of y, each draw
-                a function with noise of its own at every row; for classes the data's own labels.
+            targets: False: draws of the latent function, in the units of ``latent``. True: of y,
+                each a function with noise of its own at every row; for classes the data's labels.
             seed: of the draws; those of targets depend on the rows, too.
 
         Returns:
@@ -229,7 +287,7 @@ class Predictor:
                 f"num={num} must be at least 1, and seed={seed} a whole number of at least 0"
             )
         own_noise = self.posterior.has_own_noise and self.likelihood.task == "regression"
-        if noise and (own_noise or self.calibration is not None):
+        if targets and (own_noise or self.calibration is not None):
             why = (
                 "the noise is uncertain or differs between experts"
                 if own_noise
@@ -237,49 +295,58 @@ class Predictor:
             )
             raise NotAvailable(
                 f"targets cannot be drawn around a function here ({why}); draw functions with "
-                "noise=False, or take the law of each target from predict"
+                "targets=False, or take the law of each target from predict"
             )
         x = self._standardised(inputs)
         draws = stream(seed, "sampled functions", x.device)
         with torch.no_grad():
             f = self.posterior.sample_paths(num, generator=draws)(x)
-            if not noise:
-                return _array(self.scaler.original_mean(f.double().cpu()))
+            if not targets:
+                return _array(self._drawn(f.double().cpu()))
             rows = f.reshape(num * len(x), *f.shape[2:])
             with global_randomness(derive_seed(seed, "sampled noise")):
                 y = self.likelihood.predictive(rows, torch.zeros_like(rows)).sample()
         y = y.reshape(num, len(x), *y.shape[1:]).double().cpu()
         if not self.labels:
-            return _array(self.scaler.original_mean(y))
+            return _array(self._drawn(y))
         code = (y > 0.0).long() if self.likelihood.task == "binary" else y.long()
         return np.array(self.labels)[code.numpy()]
 
-    def _require_numbers(self, what: str) -> None:
-        if self.likelihood.task != "regression":
-            raise ConfigError(
-                f"{what} is of a real target, and {self.target_name} is a class or a count: call "
-                "latent for the function behind it"
-            )
+    def _drawn(self, values: Tensor) -> Tensor:
+        """Drawn values of what the posterior sees, in the data's own units."""
+        if self.target_transform is not None:
+            return self.target_transform.inverse(values)
+        return self.scaler.original_mean(values)
 
-    def _standardised(self, inputs: ArrayLike) -> Tensor:
-        given = column_names(inputs)
-        unnamed = self.input_names == numbered_names(len(self.input_names))
-        if given is not None and not (unnamed and set(given).isdisjoint(self.input_names)):
-            inputs = columns_by_name(inputs, self.input_names, "inputs")
-        array = np.atleast_2d(real_array(inputs, "inputs"))
-        if array.ndim != 2 or array.shape[1] != len(self.input_names):
-            raise ShapeError(
-                f"expected inputs with {len(self.input_names)} columns "
-                f"({', '.join(self.input_names[:6])}{'...' if len(self.input_names) > 6 else ''}), "
-                f"got shape {array.shape}"
-            )
+    def coded(self, inputs: ArrayLike | Frame) -> NDArray[np.float64]:
+        """The model's inputs (n, d) in their own units, made of the columns of a table.
+
+        Args:
+            inputs: as for ``predict``, or a ``Frame`` of ``columns`` in their order.
+
+        Raises:
+            ShapeError, DTypeError, DataError: as ``predict``.
+        """
+        if isinstance(inputs, Frame):
+            return (self.coding or Coding.of_numbers(self.columns))(inputs)
+        given, columns = column_names(inputs), self.columns
+        unnamed = columns == numbered_names(len(columns))
+        if given is not None and not (unnamed and set(given).isdisjoint(columns)):
+            inputs = columns_by_name(inputs, columns, "inputs")
+        if self.coding is not None and not self.coding.plain:
+            return self.coding(frame_of(inputs, columns, "inputs"))
+        array = np.atleast_2d(real_array(inputs, "inputs"))  # type: ignore[arg-type]
+        require_columns(array, columns)
         if not np.isfinite(array).all():
             row, column = np.argwhere(~np.isfinite(array))[0]
             raise DataError(
-                f"inputs, row {row + 1}, column {column + 1} ({self.input_names[column]!r}): found "
+                f"inputs, row {row + 1}, column {column + 1} ({columns[column]!r}): found "
                 f"{array[row, column]}, expected a finite number"
             )
-        return self.placed(self.scaler.transform_inputs(torch.from_numpy(array)))
+        return array
+
+    def _standardised(self, inputs: ArrayLike | Frame) -> Tensor:
+        return self.placed(self.scaler.transform_inputs(torch.from_numpy(self.coded(inputs))))
 
     def placed(self, x: Tensor) -> Tensor:
         """Standardised inputs x (n, d) on the device and in the precision of the posterior."""
@@ -298,6 +365,9 @@ def central_interval(
     an inverse distribution function (mixtures) get theirs by bisection, those without a
     distribution function the normal interval of the same mean and standard deviation.
     """
+    if isinstance(distribution, TransformedLaw):  # the quantiles of what it is a function of
+        lower, upper = central_interval(distribution.base, level)
+        return distribution.from_base(lower), distribution.from_base(upper)
     tail = (1.0 - level) / 2.0
     if distribution.support.is_discrete:  # type: ignore[union-attr]
         return _count_quantile(distribution, tail), _count_quantile(distribution, 1.0 - tail)
@@ -337,7 +407,7 @@ def _count_quantile(distribution: torch.distributions.Distribution, q: float) ->
     limit = min(float(last.max()) + 1.0, MAX_COUNT) if last.numel() else 0.0
     for start in range(0, int(limit) + 1, COUNT_WINDOW):
         counts = torch.arange(start, start + COUNT_WINDOW, device=found.device).to(found)[:, None]
-        reached = below + distribution.log_prob(counts).double().exp().cumsum(0)
+        reached = below + running_sum(distribution.log_prob(counts).double().exp())
         hit = reached >= q
         here = counts[hit.int().argmax(0), 0]
         found = torch.where(torch.isinf(found) & hit.any(0), here, found)
@@ -424,12 +494,17 @@ def restore_predictor(config: DictConfig, state: dict, device: torch.device) -> 
         posterior = model.new_posterior().to(device, dtype)
         posterior.load_state_dict(state["posterior"])
         model.likelihood.load_state_dict(state["likelihood"])
-        calibration: Recalibration | None = build(config, "calibration")
+        calibration: Recalibration | None = build(config, "calibrate")
         if calibration is not None:
             calibration.to(device).load_state_dict(state["calibration"])
         target_names = tuple(state.get("target_names", ()))
         scaler = Standardiser(len(state["input_names"]), len(target_names) or 1)
         scaler.load_state_dict({k: v.cpu() for k, v in state["scaler"].items()})
+        transform = state.get("target_transform")
+        kept = state.get("coding")  # runs of earlier versions have none
+        coding = None if kept is None else Coding.from_state(kept)
+        if coding is not None and coding.input_names != tuple(state["input_names"]):
+            raise ValueError("the columns of the table do not make the model's inputs")
         return Predictor(
             posterior,
             model.likelihood,
@@ -439,6 +514,8 @@ def restore_predictor(config: DictConfig, state: dict, device: torch.device) -> 
             tuple(state.get("labels", ())),
             target_names,
             calibration,
+            coding,
+            None if transform is None else TargetTransform.from_state(transform),
         )
     except (KeyError, RuntimeError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"checkpoint.pt does not fit config.yaml: {error}") from error

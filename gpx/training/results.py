@@ -107,10 +107,13 @@ def summary(metrics: Mapping[str, Any]) -> list[str]:
     named = _baselines(metrics)
     rows = {metrics["model.name"]: "test"} | {name: f"baseline.{name}" for name in named}
     width = max(len(name) for name in rows) + 2
-    lines = [
-        "test metrics (standardised targets)",
-        " " * width + "".join(column.rjust(10) for column in columns),
-    ]
+    if columns:
+        lines = [
+            "test metrics (standardised targets)",
+            " " * width + "".join(column.rjust(10) for column in columns),
+        ]
+    else:
+        lines, rows = ["no test metrics: all rows were trained on"], {}
     for name, prefix in rows.items():
         cells = [metrics.get(f"{prefix}.{column}") for column in columns]
         lines.append(name.ljust(width) + "".join(_cell(cell) for cell in cells))
@@ -119,6 +122,8 @@ def summary(metrics: Mapping[str, Any]) -> list[str]:
             f"mnlp of training targets {metrics['train.mnlp']:.4f}, of test targets "
             f"{metrics['test.mnlp']:.4f}: gap {metrics['test.mnlp_gap']:.4f}"
         )
+    if "predict.sparsity" in metrics:
+        lines.append(f"zeros in a draw of the weights: {100.0 * metrics['predict.sparsity']:.1f} %")
     lines += better_baselines(metrics)
     lines.append(
         f"evidence {metrics['train.evidence']:.1f} nats ({metrics['train.evidence_kind']}), "
@@ -139,7 +144,7 @@ def better_baselines(metrics: Mapping[str, Any]) -> list[str]:
     column, word, sign = ("rmse", "lower test RMSE", 1.0)
     if "test.accuracy" in metrics:
         column, word, sign = "accuracy", "higher test accuracy", -1.0
-    own = metrics[f"test.{column}"]
+    own = metrics.get(f"test.{column}")
     scores = {
         name: metrics[f"baseline.{name}.{column}"]
         for name in _baselines(metrics)

@@ -12,11 +12,12 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 from torch.distributions import Distribution
 
-from gpx.calibration import Recalibration, held_out_rows
+from gpx.calibration import Recalibration, held_out_rows, require_classes
 from gpx.data import Dataset, Task
 from gpx.data import load as load_data
 from gpx.errors import CheckpointError, ConfigError, WriteError
 from gpx.installation import command
+from gpx.likelihoods import Gaussian
 from gpx.linalg import available_memory, budget_in_bytes, total_memory
 from gpx.methods.base.objective import Evidence
 from gpx.methods.base.optimizer import Optimizer
@@ -27,6 +28,7 @@ from gpx.sampling.seeds import global_randomness, stream
 from gpx.training import kernel_choice
 from gpx.training.automatic import (
     Compose,
+    choice_of,
     is_automatic,
     with_method_chosen,
     with_open_kernel_chosen,
@@ -43,7 +45,13 @@ from gpx.training.checkpoint import load_checkpoint, save_checkpoint
 from gpx.training.choices import with_choices_made
 from gpx.training.config import CONFIGS, TrainerConfig, trainer_options
 from gpx.training.console import Console
-from gpx.training.device import DTYPES, configure_torch, resolve_device
+from gpx.training.device import (
+    DTYPES,
+    configure_torch,
+    out_of_memory_said,
+    require_matmul,
+    resolve_device,
+)
 from gpx.training.environment import environment_record, peak_memory_mib
 from gpx.training.interrupt import Interrupted
 from gpx.training.loggers import Logger, open_logger, require_loggers
@@ -54,7 +62,12 @@ from gpx.training.origin import changes, origin_of, require_same_model, version_
 from gpx.training.predictor import Predictor
 from gpx.training.results import draw_results, summary
 from gpx.training.run_folder import RunFolder
-from gpx.training.streaming import require_streams, settle_streamed, streaming_facts
+from gpx.training.streaming import (
+    check_streamed,
+    require_streams,
+    settle_streamed,
+    streaming_facts,
+)
 from gpx.training.tensorboard import TensorBoard
 from gpx.training.trainer import FitResult, Trainer
 from gpx.training.trust import require_known_server
@@ -102,12 +115,19 @@ class _Run:
             self.data.target_name,
             self.data.labels,
             self.data.target_names,
+            coding=self.data.coding,
+            target_transform=self.data.target_transform,
         )
 
     def evaluate(self, predictive: Distribution | None = None) -> dict[str, float]:
-        """Test metrics of a prediction at the test inputs; by default of the model as it stands."""
+        """Test metrics of a prediction at the test inputs; by default of the model as it stands.
+
+        None where all rows are trained on.
+        """
+        if not self.data.num_test:
+            return {}
         if predictive is None:
-            predictive = self.predictor().distribution(self.test[0])
+            predictive = self.predictor().distribution(self.test[0], self.data.test_noise)
         data = self.data
         return evaluate(
             data.task,
@@ -115,7 +135,7 @@ class _Run:
             self.test[1],
             data.scaler,
             data.target_names,
-            trivial=trivial_law(self.sample[1].double()),
+            trivial=trivial_law(data.in_memory.train_y.to(self.test[1].device).double()),
         )
 
 
@@ -142,10 +162,12 @@ def run(config: DictConfig, folder: RunFolder, compose: Compose | None = None) -
     with option_names(config, CONFIGS):
         options = _checked_options(config)
         device = resolve_device(options.device)
+        require_matmul(options.matmul, device, refined=_solves_refined(config))
         with global_randomness(config.seed):
             prepared = _prepare(config, options, device, folder, data)
             try:
-                return _run_in_folder(prepared)
+                with out_of_memory_said(device, int(prepared.config.trainer.memory_budget)):
+                    return _run_in_folder(prepared)
             except OSError as error:
                 where, why = error.filename or folder.path, error.strerror or error
                 text = f"{where} cannot be written: {why}"
@@ -245,7 +267,7 @@ def _checked_options(config: DictConfig) -> TrainerConfig:
             raise ConfigError(f"{group}= is not chosen{chooser}")
     check_parts(config)
     options = trainer_options(config.trainer)
-    if options.budget is not None and not config.facts.get("choice"):
+    if options.budget is not None and not choice_of(config):
         raise ConfigError(
             f"trainer.budget={options.budget:g} is for approx=auto, which chooses a method by it; "
             "with a method that is named set trainer.max_steps="
@@ -266,6 +288,14 @@ def _check_values(config: DictConfig) -> None:
         raise ConfigError(f"seed={config.seed}: expected a whole number")
 
 
+def _solves_refined(config: DictConfig) -> bool:
+    """Whether the run's solves run in float64 with products in float32."""
+    exact = OmegaConf.select(config, "approx.iterative.product_dtype") == "float32"
+    iterative = OmegaConf.select(config, "approx.solver") == "iterative"
+    bound = OmegaConf.select(config, "objective.solver.product_dtype") == "float32"
+    return (exact and iterative) or bound
+
+
 def _prepare(
     config: DictConfig,
     options: TrainerConfig,
@@ -278,21 +308,20 @@ def _prepare(
     dtype = DTYPES[options.dtype]
     console = Console(quiet=options.quiet)
 
-    task = _likelihood_task(config)
+    task = likelihood_task(config)
     chosen_now = data is not None
+    check_streamed(config, options)
     if data is None:
         data = load_data(build(config, "data"), task=task)
-    calibration: Recalibration | None = build(config, "calibration")
+    calibration: Recalibration | None = build(config, "calibrate")
+    _require_plain_targets(config, options, data, calibration)
     kept: Tensor | None = None
     if calibration is not None:
         calibration.require_task(data.task)
-        if data.sample is not None:
-            raise ConfigError(
-                "calibration= holds out rows of data in memory, and these are read from files; "
-                "leave it out"
-            )
         draws = stream(config.seed, "calibration")
         kept = held_out_rows(data.num_train, calibration.fraction, draws)
+        if data.task != "regression":
+            require_classes(data.train_y, kept)
         every = data.train_x, data.train_y
         data = replace(data, train_x=every[0][~kept], train_y=every[1][~kept])
     config = _with_facts(config, data)
@@ -304,10 +333,11 @@ def _prepare(
     console.say(
         f"data {data.name} split {data.split}: {num_train:,} training and "
         f"{data.test_x.shape[0]:,} test points, {num_inputs} inputs"
+        + ("" if data.num_test else "; trained on all rows, so there will be no test metrics")
         + ("" if kept is None else f"; {int(kept.sum()):,} training points are held out")
     )
     if chosen_now:
-        for line in filter(None, (config.facts.kernel_choice, config.facts.choice)):
+        for line in filter(None, (choice_of(config, "kernel_choice"), choice_of(config))):
             console.say(line)
     if data.notes:
         console.say(f"note: {with_option_names(data.notes, config, CONFIGS)}")
@@ -328,9 +358,16 @@ def _prepare(
             f"with this likelihood takes {model.num_outputs}: give it as many, or take approx=svgp "
             "likelihood=gaussian_outputs, which takes any number"
         )
+    classes = data.num_classes
+    if task == "multiclass" and classes > model.likelihood.num_latents:
+        raise ConfigError(
+            f"data {data.name} has {classes} classes and the likelihood "
+            f"{model.likelihood.num_latents}: give it likelihood.num_classes={classes}, or leave "
+            "that out"
+        )
     if data.sample is not None:
         options = settle_streamed(config, options, data, model, objective, console.say)
-    train = (data.train_x.to(device, dtype), data.train_y.to(device, dtype))
+    train = (data.train_x.to(device, dtype), data.modelled(data.train_y).to(device, dtype))
     seen = data.in_memory  # the training rows themselves, or a sample of those that lie in files
     sample = (
         train if seen is data else (seen.train_x.to(device, dtype), seen.train_y.to(device, dtype))
@@ -339,7 +376,7 @@ def _prepare(
     optimizer, start = build(config, "optimizer"), build(config, "init")
     model.check_optimizer(optimizer)
     if data.sample is not None:
-        require_streams(optimizer)
+        require_streams(type(optimizer))
     optimizer.require_fit(model, objective, data.train_x.shape[0], options.max_steps)
     model.check(train[0])
     for option, (value, reason) in model.settle(train[0]).items():
@@ -348,6 +385,8 @@ def _prepare(
             OmegaConf.select(config, holder)[name] = value
         told = with_option_names(reason, config, CONFIGS)
         console.say(f"approx.{option}={value}: {told}")
+    if data.train_noise is not None:
+        model.know_noise(data.train_noise.like(train[1]))
     held_out = None
     if calibration is not None and kept is not None:
         calibration.to(device)
@@ -371,12 +410,35 @@ def _prepare(
     )
 
 
+def _require_plain_targets(
+    config: DictConfig, options: TrainerConfig, data: Dataset, calibration: Recalibration | None
+) -> None:
+    """Raise ConfigError where a part of the run has no use for noise by row or a transform."""
+    transformed = data.target_transform is not None
+    if transformed and target_of(config.likelihood, "likelihood") is not Gaussian:
+        raise ConfigError(
+            f"data.target_transform={config.data.target_transform} takes likelihood=gaussian: the "
+            "transform makes the noise of the target itself another one"
+        )
+    if not transformed and data.train_noise is None:
+        return
+    certify = "trainer.certify=true"
+    for asked, name in ((calibration is not None, "calibrate="), (options.certify, certify)):
+        if asked and transformed:
+            raise ConfigError(f"{name} takes no data.target_transform=: leave one of them out")
+        if asked:
+            raise ConfigError(
+                f"{name} takes one noise variance for all rows, and data.noise= or data.weights= "
+                "give each row its own: leave one of them out"
+            )
+
+
 def _two_values(targets: Tensor) -> bool:
     low, high = targets.min(), targets.max()
     return bool(low < high) and bool(((targets == low) | (targets == high)).all())
 
 
-def _likelihood_task(config: DictConfig) -> Task:
+def likelihood_task(config: DictConfig) -> Task:
     """What kind of target the likelihood models, without building it (it may need the data)."""
     return getattr(target_of(config.likelihood, "likelihood"), "task", "regression")
 
@@ -390,8 +452,8 @@ def _with_facts(config: DictConfig, data: Dataset) -> DictConfig:
         "num_inputs": data.train_x.shape[1],
         "num_outputs": data.num_outputs,
         "num_classes": data.num_classes,
-        "choice": config.facts.get("choice"),
-        "kernel_choice": config.facts.get("kernel_choice"),
+        "choice": choice_of(config),
+        "kernel_choice": choice_of(config, "kernel_choice"),
     }
     # a run is resumed from any folder; where root is given, paths start from it
     rooted = isinstance(filled.data.get("root"), str)
@@ -442,24 +504,25 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
     """Posterior, metrics, figures; metrics.json last, since it marks a finished run."""
     data, model, config = state.data, state.model, state.config
     predictor = state.predictor()
-    raw = predictor.distribution(state.test[0])
+    tested = data.num_test > 0
+    raw = predictor.distribution(state.test[0], data.test_noise) if tested else None
     calibrated = _calibrate(state, predictor)
-    save_checkpoint(
-        state.folder.checkpoint,
-        {
-            **fit.state,
-            "posterior": predictor.posterior.state_dict(),
-            "likelihood": predictor.likelihood.state_dict(),
-            "scaler": data.scaler.state_dict(),
-            "input_names": list(data.input_names),
-            "target_name": data.target_name,
-            "labels": list(data.labels),
-            "target_names": list(data.target_names),
-            **calibrated,
-        },
-    )
+    kept = {
+        **fit.state,
+        "posterior": predictor.posterior.state_dict(),
+        "likelihood": predictor.likelihood.state_dict(),
+        "scaler": data.scaler.state_dict(),
+        "input_names": list(data.input_names),
+        "target_name": data.target_name,
+        "labels": list(data.labels),
+        "target_names": list(data.target_names),
+        "coding": None if data.coding is None else data.coding.state(),
+        "target_transform": data.target_transform and data.target_transform.state(),
+        **calibrated,
+    }
+    save_checkpoint(state.folder.checkpoint, kept)
     evidence = _final_evidence(state)
-    predictive = raw if state.calibration is None else state.calibration(raw)
+    predictive = raw if raw is None or state.calibration is None else state.calibration(raw)
     scores = state.evaluate(predictive)
     metrics: dict[str, Any] = {f"test.{k}": v for k, v in scores.items()}
     if state.calibration is not None:
@@ -474,22 +537,29 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
         "train.stopped": state.told(fit.reason),
         "model.name": type(model).__name__,
         **{
-            f"model.{name}": config.facts[name]
+            f"model.{name}": choice_of(config, name)
             for name in ("choice", "kernel_choice")
-            if config.facts.get(name)
+            if choice_of(config, name)
         },
         "model.num_parameters": sum(p.numel() for p in model.parameters()),
         "data.name": data.name,
         "data.split": data.split,
+        "data.num_test": data.num_test,
         "memory.peak_mib": peak_memory_mib(state.device),
     }
     metrics |= {f"train.{name}": value for name, value in evidence.facts.items()}
     if data.sample is not None:
         metrics |= streaming_facts(data, state.train[0], state.options.batch_size, fit)
-    if "train.mnlp" in metrics:  # of models that can over-fit, which say so
+    if data.target_transform is not None:  # log p(y) = log p(T(y)) + log dT/dy of every row
+        slopes = data.target_transform.log_slope(data.scaler.original_mean(data.train_y))
+        gained = float(slopes.sum()) + data.num_train * float(data.scaler.target_scale.log())
+        metrics["train.log_jacobian"] = gained
+        if "train.mnlp" in metrics:
+            metrics["train.mnlp"] -= gained / data.num_train
+    if "train.mnlp" in metrics and data.num_test:  # of models that can over-fit, which say so
         metrics["test.mnlp_gap"] = metrics["test.mnlp"] - metrics["train.mnlp"]
     metrics |= {f"predict.{name}": value for name, value in predictor.posterior.facts().items()}
-    if state.options.baselines:
+    if state.options.baselines and data.num_test:
         for name, values in baselines(data.in_memory).items():
             metrics |= {f"baseline.{name}.{key}": value for key, value in values.items()}
     if state.options.certify:
@@ -498,7 +568,7 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
         write_report(report, state.folder)
         metrics |= {f"certificate.{name}": value for name, value in report.values().items()}
         state.console.say(report.sentence())
-    if state.options.figures:
+    if state.options.figures and predictive is not None:
         _draw(state, predictor, predictive, fit.steps)
     numbers = {k: float(v) for k, v in metrics.items() if isinstance(v, (int, float))}
     shown = {k: v for k, v in numbers.items() if k.startswith(("test.", "train."))}
@@ -506,6 +576,8 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
         logger.metrics(fit.steps, scores)
         logger.outcome(settings(state.config), shown)
     state.folder.write_json(state.folder.metrics, metrics)
+    if state.optimizer.finish():  # until here the run could be resumed, and needed it
+        save_checkpoint(state.folder.checkpoint, kept | {"optimizer": state.optimizer.state_dict()})
     for line in summary(metrics):
         state.console.say(line)
     state.console.say(f"run folder: {state.folder.path}")

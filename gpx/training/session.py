@@ -57,6 +57,7 @@ class Session:
         self.step = 0
         self.limit = self.max_steps = config.max_steps
         self.batch_size = config.batch_size
+        self.cuda_graphs = config.cuda_graphs and x.device.type == "cuda"
         self.round, self.round_start = 0, 0
         self.seconds, self.seconds_of_start = 0.0, 0.0
         self.pending: dict[str, Any] = {}
@@ -122,7 +123,7 @@ class Session:
         """
         if self._due(self.config.eval_every):
             metrics = self.evaluate()
-            for monitor in self.monitors:
+            for monitor in self.monitors if metrics else ():  # none: there are no test rows
                 monitor.metrics(self.step, metrics)
         due = time.perf_counter() - self._last_saved > self.config.checkpoint_seconds
         if self.unlogged is not None and (due or self.guard.received is not None):

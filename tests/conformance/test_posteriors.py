@@ -197,7 +197,14 @@ def test_what_is_said_of_a_prediction_is_plain(conditioned, name):
 def test_parameters_have_one_role_each(conditioned, name):
     model, _ = conditioned(name)
     groups = model.parameter_groups()
-    assert set(groups) <= {"variational", "inducing", "hyperparameters", "precisions", "touched"}
+    assert set(groups) <= {
+        "variational",
+        "inducing",
+        "hyperparameters",
+        "precisions",
+        "touched",
+        "network",
+    }
     listed = [id(p) for group in groups.values() for p in group]
     assert len(listed) == len(set(listed))
     assert set(listed) <= {id(p) for p in model.parameters()}

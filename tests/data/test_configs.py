@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ NAMES = sorted(path.stem for path in (FOLDER / "data").glob("*.yaml"))
 MANDATORY = {
     "csv": "path",
     "npz": "path",
+    "parquet": "path",
     "stream": "path",
     "uci": "name",
     "grid": "path",
@@ -60,3 +62,18 @@ def test_every_config_instantiates(name: str) -> None:
 def test_mandatory_values(name: str) -> None:
     with pytest.raises(MissingMandatoryValue):
         _ = composed(name)[MANDATORY[name]]
+
+
+def test_help_lists_the_sets_that_are_not_downloaded() -> None:
+    """Those whose config says so, in the order of their names."""
+    text = (FOLDER / "train.yaml").read_text()
+    listed = text.partition("DATA SETS THAT ARE NOT DOWNLOADED")[2].partition("${hydra")[0]
+    names = [word for line in listed.splitlines()[1:] for word in line.split()]
+    said = [
+        path.stem
+        for path in sorted((FOLDER / "data").glob("*.yaml"))
+        if re.search("not downloaded", path.read_text(), re.I)
+    ]
+    assert names == said
+    never = {name for name, known in UCI_SETS.items() if known.data is None}
+    assert never | {*EXTRA_SETS, *EXTRA_GRIDS} <= set(names)

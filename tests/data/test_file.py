@@ -76,7 +76,7 @@ def test_columns_that_are_not_asked_for_may_hold_text(tmp_path: Path) -> None:
     path = write(tmp_path, 'day,x,y\n"Mon, 1st",1,2\nTue,3,4\n')
     assert CSVFile(path, inputs=["x"]).table().x.tolist() == [[1.0], [3.0]]
     with pytest.raises(DataError, match=r"line 2, column 1 \('day'\): found text 'Mon, 1st'"):
-        CSVFile(path).table()
+        CSVFile(path, categories=[]).table()
 
 
 def test_relative_path_starts_at_root(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_archive_faults(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no array 'z', it has x, y, words; .* y="):
         NPZFile(str(path), y="z").table()
     with pytest.raises(DataError, match="'words' has dtype <U1, expected real numbers"):
-        NPZFile(str(path), y="words").table()
+        NPZFile(str(path), x="words").table()
     np.savez(path, x=np.array([[1.0], [np.nan]]), y=np.ones(2))
     with pytest.raises(DataError, match=r"rows.npz, data row 2, column 1 \('x1'\): found nan"):
         NPZFile(str(path)).table()
@@ -318,3 +318,51 @@ def test_an_archive_of_several_targets(tmp_path: Path) -> None:
     np.testing.assert_array_equal(table.y, y)
     named = NPZFile(str(tmp_path / "a.npz"), target_names=["b", "c"]).table()
     assert named.target_names == ("b", "c")
+
+
+def test_an_archive_of_columns(tmp_path: Path) -> None:
+    path = str(tmp_path / "a.npz")
+    np.savez(
+        path,
+        size=np.array([1.0, np.nan, 3.0, 4.0]),
+        colour=np.array(["red", "green", "", "red"]),
+        when=np.array(["2021-01-01", "2021-01-02", "2021-01-03", "NaT"], dtype="M8[D]"),
+        kind=np.array(["b", "a", "b", "a"]),
+        held=np.array([0, 0, 0, 1]),
+    )
+    columns = ["colour", "when", "size"]
+    with pytest.raises(
+        DataError, match=r"a.npz, data row 3, column 1 \('colour'\): found an empty"
+    ):
+        NPZFile(path, x=columns, y="kind").table()
+    table = NPZFile(path, x=columns, y="kind", test="held", missing="drop").table()
+    assert table.input_names == ("colour", "when", "size")
+    assert table.x.tolist() == [[1.0, 18628.0, 1.0]]
+    assert (table.y.tolist(), table.class_names) == ([1.0], ("a", "b"))
+    assert table.test_masks is not None
+    assert table.test_masks.shape == (1, 1)
+    filled = NPZFile(path, x=columns, y="kind", missing="mean", input_names=["a", "b", "c"]).table()
+    assert (filled.input_names, len(filled.y)) == (("a", "b", "c"), 4)
+    with pytest.raises(DataError, match="has no column 'color'; nearest there: colour"):
+        NPZFile(path, x=columns, y="kind", categories=["color"]).table()
+    with pytest.raises(DataError, match=r"'when' has dtype datetime64.D. .*texts .n,. for classes"):
+        NPZFile(path, x=["size"], y="when").table()
+
+
+def test_an_archive_with_gaps(tmp_path: Path) -> None:
+    path = str(tmp_path / "a.npz")
+    np.savez(path, x=np.array([[1.0, np.nan], [2.0, 3.0], [3.0, 4.0]]), y=np.arange(3.0))
+    assert NPZFile(path, missing="drop").table().x.tolist() == [[2.0, 3.0], [3.0, 4.0]]
+    table = NPZFile(path, missing="mean").table()
+    assert table.coding is not None
+    coding, made = table.coding.fitted(table.x, np.arange(3), "a")
+    assert coding.input_names == ("x1", "x2", "x2 is missing")
+    assert made[0].tolist() == [1.0, 3.5, 1.0]
+
+
+@pytest.mark.parametrize("columns", [[], ["a", "b"], ["a", "wide"]])
+def test_an_archive_of_columns_that_do_not_fit(tmp_path: Path, columns: list[str]) -> None:
+    path = str(tmp_path / "a.npz")
+    np.savez(path, a=np.zeros(3), b=np.zeros(2), wide=np.zeros((3, 2)), y=np.zeros(3))
+    with pytest.raises(DataError, match=r"expected equal lengths|has shape \(3, 2\), exp"):
+        NPZFile(path, x=columns).table()

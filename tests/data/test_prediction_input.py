@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpx.data import read_inputs, write_predictions
+from gpx.data import read_inputs, read_rows, write_predictions
+from gpx.data.coding import CodedColumn, Coding
+from gpx.data.column import Column
 from gpx.errors import DataError, ShapeError
 
 NAMES = ("height", "width")
@@ -115,3 +117,52 @@ def test_predictions_of_several_outputs(tmp_path: Path) -> None:
     names = ["mean", "std", "lower", "upper"]
     assert header == [f"{n}_height" for n in names] + [f"{n}_width, left" for n in names]
     assert [float(c) for c in rows[1]] == [2.0, 12.0, 22.0, 32.0, 3.0, 13.0, 23.0, 33.0]
+
+
+MIXED = Coding(
+    (
+        CodedColumn(Column("size"), fill=(2.0,)),
+        CodedColumn(Column("colour", "category", ("green", "red")), fill=(0.5, 0.5)),
+    ),
+    missing="mean",
+    identifier="name",
+    noise="v",
+)
+
+
+def test_rows_of_any_kind(tmp_path: Path) -> None:
+    rows = read_rows(write(tmp_path, "v,colour,name,size\n0.5,red,a,1\n1,,b,\n"), MIXED)
+    assert rows.identifiers == ["a", "b"]
+    assert rows.noise is not None
+    assert rows.noise.tolist() == [0.5, 1.0]
+    assert MIXED(rows.frame).tolist() == [[1.0, 0.0, 1.0], [2.0, 0.5, 0.5]]
+    plain = read_rows(write(tmp_path, "1,red\n2,green\n"), MIXED)
+    assert (plain.identifiers, plain.noise) == (None, None)
+    assert MIXED(plain.frame).tolist() == [[1.0, 0.0, 1.0], [2.0, 1.0, 0.0]]
+    with pytest.raises(DataError, match=r"line 2, column 1 \('v'\): found -1, expected a noise"):
+        read_rows(write(tmp_path, "v,colour,size\n-1,red,1\n"), MIXED)
+    with pytest.raises(DataError, match=r"line 3, column 2 \('size'\): found text 'x'"):
+        MIXED(read_rows(write(tmp_path, "colour,size\nred,1\nred,x\n"), MIXED).frame)
+
+
+def test_columns_of_an_archive(tmp_path: Path) -> None:
+    path = tmp_path / "new.npz"
+    np.savez(path, size=np.array([1.0, np.nan]), colour=np.array(["red", "green"]))
+    assert MIXED(read_rows(path, MIXED).frame).tolist() == [[1.0, 0.0, 1.0], [2.0, 1.0, 0.0]]
+    np.savez(path, size=np.ones(3), colour=np.array(["red", "green"]))
+    with pytest.raises(DataError, match=r"shapes \[\(2,\), \(3,\)\], expected \(n,\)"):
+        read_rows(path, MIXED)
+    gaps = Coding((CodedColumn(Column("a"), (2.0,)), CodedColumn(Column("b"), (3.0,))))
+    np.savez(path, x=np.array([[1.0, np.nan], [np.nan, 4.0]]))
+    assert gaps(read_rows(path, gaps).frame).tolist() == [[1.0, 3.0], [2.0, 4.0]]
+
+
+def test_texts_among_predictions(tmp_path: Path) -> None:
+    path = tmp_path / "out.csv"
+    before = {'na"me': ["a, b", 'c"d']}
+    write_predictions(path, *[np.array([1.5, 0.25])] * 4, before=before)
+    with path.open() as file:
+        found = list(csv.reader(file))
+    assert found[0] == ['na"me', "mean", "std", "lower", "upper"]
+    assert found[1] == ["a, b", *4 * ["1.5"]]
+    assert found[2] == ['c"d', *4 * ["0.25"]]

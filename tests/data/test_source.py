@@ -73,7 +73,19 @@ def test_mask_that_leaves_nothing_to_train_on() -> None:
         split(Rows(5, np.ones((5, 1), dtype=bool)))
 
 
-@pytest.mark.parametrize("fraction", [0.0, -0.1, 0.6, float("nan")])
+def test_no_test_rows() -> None:
+    train, test = split(Rows(12, test_fraction=0.0))
+    assert train.tolist() == list(range(12))
+    assert len(test) == 0
+    with pytest.raises(DataError, match=r"split=1 does not exist: .* has one split, split=0"):
+        split(Rows(12, test_fraction=0.0, split=1))
+    with pytest.raises(DataError, match="leaves 1 training and 0 test rows"):
+        split(Rows(1, test_fraction=0.0))
+    with pytest.raises(ConfigError, match=r"test_fraction=0.0 is not between 0 and 0.5"):
+        GridStress(test_fraction=0.0)
+
+
+@pytest.mark.parametrize("fraction", [-0.1, 0.6, float("nan")])
 def test_test_fraction_out_of_range(fraction: float) -> None:
     with pytest.raises(ConfigError, match=r"is not between 0 and 0.5"):
         Rows(40, test_fraction=fraction)

@@ -12,9 +12,9 @@ import gpx
 from gpx.errors import ConfigError
 from gpx.kernels import RBF, Linear, Matern32, Periodic
 from gpx.training import RunFolder, resume
+from gpx.training.automatic import choice_of
 from gpx.training.command_line import USAGE_ERROR, main
 from gpx.training.composition import composed
-from gpx.training.config import CONFIGS
 from gpx.training.interrupt import Interrupted
 from gpx.training.session import Session
 
@@ -39,7 +39,7 @@ def train_py(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
         status = 0
         try:
-            main(CONFIGS)
+            main()
         except SystemExit as stop:
             status = stop.code
         return status, capsys.readouterr().err
@@ -137,6 +137,9 @@ def test_a_grid_images_and_a_sweep(train_py, tmp_path):
     status, text = train_py(*digits, *quick, "likelihood=gaussian", "hydra.run.dir=numbers")
     assert status == 0, text
     assert "approx=exact, chosen" in text
+    status, text = train_py("kernel=rbf+linear", "data=toy1d", *quick, "hydra.run.dir=sum")
+    assert status == 0, text
+    assert RunFolder("sum").read_config().kernel._target_ == "gpx.kernels.Sum"
     sweep = ["-m", "data=toy1d", "data.num_points=50,60", "hydra.sweep.dir=sweep", *quick]
     status, text = train_py(*sweep)
     assert status == 0, text
@@ -154,6 +157,14 @@ def test_rows_in_files(train_py, tmp_path):
     status, text = train_py(*options, "hydra.run.dir=run")
     assert status == 0, text
     assert "approx=svgp, chosen by approx=auto: rows in files" in text
+
+
+def test_noise_by_row_and_no_test_rows(arrays, tmp_path):
+    known = np.full(70, 0.5)
+    options = (*QUICK, "data.test_fraction=0", "trainer.baselines=true")
+    fitted = gpx.fit(*arrays, *options, noise=known, folder=tmp_path / "run")
+    assert "noise by row, which exact inference takes" in fitted.metrics["model.choice"]
+    assert "test.rmse" not in fitted.metrics
 
 
 def test_budget_chooses_and_is_kept(arrays, tmp_path):
@@ -187,6 +198,12 @@ def test_what_does_not_go_with_it_is_one_sentence(train_py, tmp_path, options, m
 def test_a_config_alone_cannot_be_composed_anew(tmp_path):
     with pytest.raises(ConfigError, match="name a method"):
         gpx.training.run(composed(["data=toy1d"]), RunFolder(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("facts", [{}, {"choice": None}, {"choice": {"a": 1}}, {"choice": 3}])
+def test_a_config_without_a_choice_has_none(facts):
+    assert choice_of(OmegaConf.create({"facts": facts})) is None
+    assert choice_of(OmegaConf.create({})) is None
 
 
 def test_locality_of_kernels():

@@ -74,7 +74,7 @@ def test_quiet_and_without_a_folder(arrays, tmp_path, monkeypatch, capfd):
     again = pickle.loads(pickle.dumps(fitted))
     np.testing.assert_array_equal(again.predict(x).mean, loud.predict(x).mean)
     assert again.sample(x, 3).shape == (3, 60)
-    assert (again.predict(x, noise=False).std < again.predict(x).std).all()
+    assert (again.latent(x).std < again.predict(x).std).all()
     with pytest.raises(ConfigError, match=r"keep=False leaves no folder, and folder=a asks"):
         gpx.fit(x, y, *QUICK, folder="a", keep=False)
 
@@ -323,3 +323,109 @@ def test_an_objective_that_does_not_fit_cglb_is_named(arrays, tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=r"objective ExactMLL needs a model with .*, got CGLB"):
         gpx.fit(*arrays, "approx=cglb", "objective=exact_mll", "trainer.device=cpu")
+
+
+CLASSES = ("approx=svgp", "approx.num_inducing=10", "trainer.max_steps=60", *QUICK[3:])
+
+
+def test_columns_of_texts_and_dates(tmp_path):
+    colours = np.array(["red", "green", "blue"] * 20)
+    size = np.linspace(-1.0, 1.0, 60)
+    days = np.datetime64("2021-01-01") + np.arange(60)
+    strength = 3.0 * (colours == "red") + size
+    rows = np.array([colours, days, size], dtype=object).T
+    fitted = gpx.fit(rows, strength, *QUICK, "kernel=matern32", folder=tmp_path / "rows")
+    assert fitted.model.input_names == (
+        *("x1=blue", "x1=green", "x1=red"),
+        *("x2 (days since 1970-01-01)", "x3"),
+    )
+    new = [["red", "2021-01-04", 0.5], ["blue", np.datetime64("2021-01-04"), 0.5]]
+    mean = fitted.predict(new).mean
+    assert mean[0] - mean[1] > 1.0
+    np.testing.assert_array_equal(gpx.load(fitted.folder).predict(new).mean, mean)
+    held = (rows[:3], strength[:3])
+    other = gpx.fit(rows[3:], strength[3:], *QUICK, test=held, folder=tmp_path / "held")
+    assert other.metrics["data.num_test"] == 3
+    with pytest.raises(ShapeError, match="test inputs have 2 columns, training inputs 3"):
+        gpx.fit(rows, strength, *QUICK, test=(rows[:, :2], strength), folder=tmp_path / "no")
+    with pytest.raises(DTypeError, match="inputs must be an array of real numbers"):
+        gpx.fit([[object()]] * 60, strength, *QUICK, folder=tmp_path / "no")
+
+
+def test_classes_that_are_texts(tmp_path):
+    x = np.linspace(-1.0, 1.0, 80)
+    y = np.where(x > 0.0, "yes", "no")
+    fitted = gpx.fit(x, y.tolist(), *CLASSES, "likelihood=bernoulli", folder=tmp_path / "run")
+    assert fitted.predict_classes([[-0.9], [0.9]]).label.tolist() == ["no", "yes"]
+    assert gpx.load(fitted.folder).labels == ("no", "yes")
+
+
+def test_gaps_in_an_array(arrays, tmp_path):
+    x, y = arrays
+    x[::5, 1] = np.nan
+    with pytest.raises(DataError, match=r"^the data set, .*column 2 \('x2'\): found nan"):
+        gpx.fit(x, y, *QUICK, folder=tmp_path / "no")
+    fitted = gpx.fit(x, y, *QUICK, "data.missing=mean", folder=tmp_path / "mean")
+    assert fitted.model.input_names == ("x1", "x2", "x2 is missing")
+    assert np.isfinite(fitted.predict(x[:6]).mean).all()
+    dropped = gpx.fit(
+        x, y, *QUICK, "data.missing=drop", "data.test_fraction=0", folder=tmp_path / "d"
+    )
+    assert dropped.metrics["data.num_test"] == 0
+    assert not [name for name in dropped.metrics if name.startswith(("test.", "baseline."))]
+
+
+def test_frames_of_pandas(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(
+        {
+            "colour": pandas.Categorical(["red", "green", "blue"] * 20),
+            "text": ["a", None, "b"] * 20,
+            "when": pandas.date_range("2021-01-01", periods=60, tz="Europe/Vienna"),
+            "count": pandas.array([1, None, 3, 4] * 15, dtype="Int64"),
+            "size": np.linspace(0.0, 1.0, 60),
+        },
+        index=range(100, 160),
+    )
+    y = pandas.Series(frame["size"] + 1.0 * (frame["colour"] == "red"), name="strength")
+    with pytest.raises(DataError, match=r"the data set, data row 2, column 2 \('text'\): found an"):
+        gpx.fit(frame, y, *QUICK, folder=tmp_path / "no")
+    fitted = gpx.fit(frame, y, *QUICK, "data.missing=mean", folder=tmp_path / "run")
+    assert fitted.model.columns == tuple(frame.columns)
+    assert fitted.model.target_name == "strength"
+    assert "count is missing" in fitted.model.input_names
+    expected = fitted.predict(frame).mean
+    turned = frame[["size", "when", "text", "colour", "count"]].assign(other=1.0)
+    np.testing.assert_array_equal(gpx.load(fitted.folder).predict(turned).mean, expected)
+    first = fitted.predict(frame.iloc[:1]).mean
+    assert first == pytest.approx(expected[:1], rel=1e-9)
+
+
+EXACT = ("approx=exact", "trainer.max_steps=5", *QUICK[3:])
+
+
+def test_known_noise_and_weights(arrays, tmp_path):
+    x, y = arrays
+    noise = np.linspace(0.0, 3.0, 60)
+    held = (x[:4], y[:4])
+    fitted = gpx.fit(x, y, *EXACT, noise=noise, test=held, folder=tmp_path / "noise")
+    scale = float(fitted.model.scaler.target_scale)
+    kept = fitted.model.posterior.row_noise
+    np.testing.assert_allclose(kept[0].numpy() * scale**2, noise, rtol=1e-12, atol=1e-12)
+    np.testing.assert_array_equal(kept[1].numpy(), 1.0)
+    std = fitted.predict(x[:2]).std
+    more = fitted.model.predict(x[:2], noise=[0.0, 3.0]).std
+    np.testing.assert_allclose(more**2, std**2 + [0.0, 3.0], rtol=1e-9)
+    weighed = gpx.fit(x, y, *EXACT, weights=1.0 + noise, folder=tmp_path / "weights")
+    assert weighed.model.posterior.row_noise.shape == (2, 54)
+    for change, words in (
+        ({"noise": noise[1:]}, r"noise= has shape \(59,\), expected \(60,\)"),
+        ({"noise": noise - 1.0}, r"data row 1, column 1 \('noise'\): found -1, expected a noise"),
+        ({"weights": noise}, r"found 0, expected a weight above 0"),
+    ):
+        with pytest.raises(GPXError, match=words):
+            gpx.fit(x, y, *EXACT, **change, folder=tmp_path / "no")
+    with pytest.raises(ShapeError, match="noise must be 2 variances, none of them negative"):
+        fitted.model.predict(x[:2], noise=[0.0, -1.0])
+    with pytest.raises(ConfigError, match=r"takes no data.noise="):
+        gpx.fit(x, y, *EXACT, "data.noise=noise", folder=tmp_path / "no")

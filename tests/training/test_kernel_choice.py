@@ -92,7 +92,6 @@ def test_classes_are_compared_by_laplace(tmp_path):
         ("kernel.candidates=[rbff]", "there is no kernel rbff; did you mean rbf"),
         ("kernel.num_points=1", "kernel.num_points=1: expected a whole number above 1"),
         ("kernel.rounds=-1", "kernel.rounds=-1: expected a whole number"),
-        ("likelihood=student_t", "compares evidences, and under likelihood=StudentT"),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence(option, message, tmp_path):
@@ -101,6 +100,13 @@ def test_what_cannot_be_done_is_one_sentence(option, message, tmp_path):
     with pytest.raises(ConfigError, match=message.replace(".", r"\.")):
         gpx.fit(x, x, *options, folder=tmp_path / "run")
     assert not (tmp_path / "run" / "config.yaml").exists()
+
+
+def test_without_an_evidence_to_compare_a_kernel_is_taken_and_said(tmp_path):
+    x = np.linspace(0, 1, 30)
+    options = ["approx=svgp", "kernel=auto", "likelihood=student_t", *QUICK]
+    fitted = gpx.fit(x, x, *options, folder=tmp_path / "run")
+    assert "under a StudentT likelihood no evidence" in fitted.metrics["model.kernel_choice"]
 
 
 def test_periods_of_an_uneven_series():

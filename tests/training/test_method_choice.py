@@ -41,10 +41,12 @@ CASES = {
         replace(TABLE, form="grid", factors=True, gaussian=False, task="count"),
         "laplace",
     ),
-    "images": (replace(TABLE, form="images", task="multiclass", gaussian=False), "cnn_gp"),
+    "images": (replace(TABLE, form="images", task="multiclass", gaussian=False), "cnn_rf"),
     "images with a number each": (replace(TABLE, form="images"), "exact"),
     "rows in files": (replace(TABLE, form="stream"), "svgp"),
     "classes in files": (replace(CLASSES, form="stream"), "svgp"),
+    "noise by row": (replace(TABLE, num_train=3_000, row_noise=True), "exact"),
+    "noise by row of a grid": (replace(TABLE, form="grid", factors=True, row_noise=True), "exact"),
     "much time": (replace(TABLE, num_train=36_000, budget=1e4), "vecchia"),
     "some time": (replace(TABLE, num_train=36_000, budget=30.0), "committee"),
     "no time": (replace(TABLE, num_train=36_000, budget=0.1), "committee"),
@@ -63,13 +65,17 @@ def test_the_method(case):
 def test_the_reason_names_what_decided():
     assert "900 rows" in choose(TABLE).reason
     assert "2 targets" in choose(CASES["several targets"][0]).reason
+    little = choose(CASES["little memory"][0]).reason
+    assert little.endswith("approx=exact needs about 0.12 GiB, above trainer.memory_budget")
+    assert "fall with distance" not in choose(replace(TABLE, num_train=9_000)).reason
+    assert "fall with distance" in choose(CASES["a periodic kernel"][0]).reason
     assert "trainer.budget=30" in choose(CASES["some time"][0]).reason
     assert "above trainer.budget=0.1" in choose(CASES["no time"][0]).reason
 
 
 def test_every_method_has_its_options():
     assert {m.name for m in METHODS} <= {p.stem for p in (CONFIGS / "approx").glob("*.yaml")}
-    assert METHODS[-1].takes(Facts(10**9, 500, 3, "multiclass", "stream", False, False, False))
+    assert METHODS[-1].takes(Facts(10**9, 500, 3, "multiclass", "stream", False))
 
 
 def test_a_new_method_is_one_entry():

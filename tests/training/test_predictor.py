@@ -7,6 +7,7 @@ from scipy import stats
 from torch.distributions import Categorical, MixtureSameFamily, Normal, Poisson, StudentT
 
 from gpx.data import Standardiser
+from gpx.data.target_transform import TargetTransform
 from gpx.errors import ConfigError, DataError, DTypeError, NotAvailable, ShapeError
 from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli, Gaussian, Softmax
@@ -50,10 +51,10 @@ def dense(model, x, y):
 def test_without_noise_it_is_the_function(predictor):
     model, x, y = predictor
     mean, covariance = dense(model, x, y)
-    found = model.predict(x.numpy(), noise=False)
+    found = model.latent(x.numpy())
     np.testing.assert_allclose(found.mean, mean, rtol=1e-7)
     np.testing.assert_allclose(found.std**2, covariance.diagonal(), rtol=1e-5)
-    np.testing.assert_allclose(found.upper - found.lower, 2 * 1.959963985 * found.std, rtol=1e-8)
+    np.testing.assert_allclose(found.upper - found.lower, 2 * 1.959963985 * found.std, rtol=1e-6)
     noisy = model.predict(x.numpy())
     extra = 0.01 * y.var(correction=0).item()
     np.testing.assert_allclose(noisy.std**2 - found.std**2, extra, rtol=1e-5)
@@ -64,7 +65,7 @@ def test_joint_covariance(predictor):
     _, covariance = dense(model, x, y)
     size = covariance.diagonal().max()
     np.testing.assert_allclose(model.covariance(x.numpy()), covariance, rtol=0, atol=1e-6 * size)
-    noisy = model.covariance(x.numpy(), noise=True)
+    noisy = model.covariance(x.numpy(), targets=True)
     np.testing.assert_allclose(noisy.diagonal(), model.predict(x.numpy()).std ** 2, rtol=1e-6)
     off = ~np.eye(len(x), dtype=bool)
     np.testing.assert_array_equal(noisy[off], model.covariance(x.numpy())[off])
@@ -74,10 +75,10 @@ def test_draws_have_the_moments_of_the_posterior(predictor):
     model, x, _ = predictor
     some, num = x[:4].numpy(), 4000
     functions = model.sample(some, num)
-    targets = model.sample(some, num, noise=True)
+    targets = model.sample(some, num, targets=True)
     assert functions.shape == targets.shape == (num, 4)
     for drawn, prediction in (
-        (functions, model.predict(some, noise=False)),
+        (functions, model.latent(some)),
         (targets, model.predict(some)),
     ):
         # means of 4,000 draws within 4.5 standard errors: a false alarm in 1e5 runs of 8 figures.
@@ -85,7 +86,7 @@ def test_draws_have_the_moments_of_the_posterior(predictor):
         error = np.abs(drawn.mean(0) - prediction.mean) / prediction.std * num**0.5
         assert error.max() < 4.5
     noise = (targets - functions).var(0)
-    expected = model.predict(some).std ** 2 - model.predict(some, noise=False).std ** 2
+    expected = model.predict(some).std ** 2 - model.latent(some).std ** 2
     np.testing.assert_allclose(noise, expected, rtol=6 * (2 / num) ** 0.5)
 
 
@@ -95,7 +96,7 @@ def test_functions_of_one_seed_are_the_same_everywhere(predictor):
     np.testing.assert_allclose(model.sample(x[7:9].numpy(), 3, seed=5), whole[:, 7:9], rtol=1e-9)
     assert not np.allclose(model.sample(x.numpy(), 3, seed=6), whole)
     before = torch.random.get_rng_state()
-    model.sample(x.numpy(), 2, noise=True)
+    model.sample(x.numpy(), 2, targets=True)
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
@@ -110,7 +111,7 @@ def test_draws_of_classes_are_labels():
         model = LaplaceGP(**kernel, likelihood=likelihood).double()
         posterior = model.condition(x, targets)
         found = Predictor(posterior, model.likelihood, Standardiser(1), ("x",), "kind", labels)
-        drawn = found.sample(x.numpy(), 500, noise=True)
+        drawn = found.sample(x.numpy(), 500, targets=True)
         assert set(np.unique(drawn)) <= set(labels)
         share = (drawn == 8.0).mean(0)
         probability = found.predict_classes(x.numpy()).probability[:, -1]
@@ -119,7 +120,7 @@ def test_draws_of_classes_are_labels():
         latent = found.sample(x.numpy(), 2)
         assert latent.shape == ((2, 40) if len(labels) == 2 else (2, 40, 3))
         assert found.latent(x.numpy()).mean.shape == latent.shape[1:]
-        with pytest.raises(ConfigError, match="call latent"):
+        with pytest.raises(ConfigError, match="is a class or a count"):
             found.covariance(x.numpy())
 
 
@@ -129,10 +130,37 @@ def test_what_cannot_be_drawn_is_said(predictor):
         model.sample(x.numpy(), 0)
     model.calibration = object()
     with pytest.raises(NotAvailable, match="recalibration"):
-        model.sample(x.numpy(), noise=True)
+        model.sample(x.numpy(), targets=True)
     assert model.sample(x.numpy()).shape == (1, 60)
     with pytest.raises(NotAvailable, match="functions can be sampled from any posterior"):
         Posterior.joint_covariance(model.posterior, x)
+
+
+def test_without_noise_through_a_transform_of_the_target(predictor):
+    model, x, _ = predictor
+    logarithm = TargetTransform("log", shift=2.0, scale=0.3)
+    through = Predictor(
+        model.posterior,
+        model.likelihood,
+        model.scaler,
+        ("east", "north"),
+        "height",
+        target_transform=logarithm,
+    )
+    some = x[:6].numpy()
+    mean, variance = model.posterior.predict(model.scaler.transform_inputs(x[:6]))
+    law = stats.lognorm(0.3 * variance.sqrt().numpy(), scale=np.exp(0.3 * mean.numpy() + 2.0))
+    found = through.latent(some)
+    np.testing.assert_allclose(found.mean, law.mean(), rtol=1e-9)
+    np.testing.assert_allclose(found.std, law.std(), rtol=1e-6)
+    np.testing.assert_allclose(found.lower, law.ppf(0.025), rtol=1e-6)
+    plain = model.sample(some, 5, seed=2)
+    scaled = (plain - float(model.scaler.target_mean)) / float(model.scaler.target_scale)
+    drawn = through.sample(some, 5, seed=2)
+    np.testing.assert_allclose(drawn, np.exp(0.3 * scaled + 2.0), rtol=1e-9)
+    assert (through.sample(some, 5, targets=True) > 0.0).all()
+    with pytest.raises(ConfigError, match="is of a transform of it"):
+        through.covariance(some)
 
 
 def test_one_row_and_wrong_columns(predictor):

@@ -38,6 +38,10 @@ def test_a_baseline_that_predicts_better_is_named():
     assert line == "a linear model has a higher test accuracy: 0.9500 against 0.9000"
 
 
+def test_the_sparsity_of_discrete_weights_is_said():
+    assert "zeros in a draw of the weights: 38.0 %" in summary(METRICS | {"predict.sparsity": 0.38})
+
+
 def test_without_baselines():
     assert len(summary(METRICS)) == 4
 

@@ -19,9 +19,10 @@ import numpy as np
 
 from gpx.atomic_file import atomic_file
 from gpx.cache_folder import cache_folder
+from gpx.data.parquet_file import open_parquet
 from gpx.data.stream.array_file import ArrayFile
 from gpx.data.stream.parts import Part, Parts, Target
-from gpx.errors import BackendUnavailable, DataError
+from gpx.errors import DataError
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ def parquet_parts(files: Sequence[Path], target: Target) -> Parts:
 
     Cost: one reading of files that were not unpacked before.
     """
-    opened = [_open(file) for file in files]
+    opened = [open_parquet(file) for file in files]
     names = list(opened[0].schema_arrow.names)
     for file, content in zip(files, opened, strict=True):
         own = list(content.schema_arrow.names)
@@ -68,20 +69,6 @@ def parquet_parts(files: Sequence[Path], target: Target) -> Parts:
         for file, content in zip(files, opened, strict=True)
     ]
     return Parts(parts, len(inputs), inputs, targets)
-
-
-def _open(path: Path) -> Any:
-    try:
-        from pyarrow import parquet  # optional
-    except ImportError as error:
-        raise BackendUnavailable(
-            f"{path} is a Parquet file, and the package pyarrow, which reads it, is missing: "
-            "pip install pyarrow, or write the rows with numpy.save"
-        ) from error
-    try:
-        return parquet.ParquetFile(path)
-    except Exception as error:  # the reader can raise anything on foreign bytes
-        raise DataError(f"{path} is no Parquet file, or is damaged or cut short") from error
 
 
 def _target_columns(path: Path, names: list[str], target: Target) -> list[str]:

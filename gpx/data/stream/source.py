@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gpx.data.dataset import Dataset, warn_of_constants
-from gpx.data.labels import Task, encode_targets
+from gpx.data.labels import Label, Task, encode_targets
 from gpx.data.source import DataSource, check_seed
 from gpx.data.standardiser import Standardiser
 from gpx.data.stream.layout import find_parts
@@ -62,6 +62,7 @@ class Stream(DataSource):
     """
 
     form = "stream"
+    needs_test = True
 
     def __init__(
         self,
@@ -192,6 +193,11 @@ class Stream(DataSource):
                 f"test_path={self.test_path} needs the layout of path=, and target={target} names "
                 "a single file; put inputs and targets in folders, as x.npy and y.npy"
             )
+        if self._found(self.test_path).resolve() == self._found(self.path).resolve():
+            raise DataError(
+                f"test_path={self.test_path} is path= itself, whose rows are trained on; leave it "
+                "out, and a fold of blocks is tested"
+            )
         own = find_parts(self._found(self.test_path), target)
         if (own.num_inputs, own.width) != (parts.num_inputs, parts.width):
             raise DataError(
@@ -213,7 +219,7 @@ class Stream(DataSource):
 
     def _coding(
         self, parts: Parts, found: Survey, task: Task
-    ) -> tuple[Coding, Standardiser, tuple[float, ...]]:
+    ) -> tuple[Coding, Standardiser, tuple[Label, ...]]:
         """How numbers are coded, the same as a standardiser, and the labels of classes."""
         d, outputs = parts.num_inputs, len(parts.target_names)
         mean, std = found.mean.copy(), found.std.copy()

@@ -15,6 +15,7 @@ from gpx.data_sized import DataSized
 from gpx.errors import ConfigError, NotAvailable, class_name
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.row_noise import RowNoise
 from gpx.means.base import Mean
 from gpx.tensor_checks import check_inputs, check_targets, guard
 
@@ -152,6 +153,13 @@ class Model(DataSized, ABC):
     """Whether it is trained and conditioned on rows that are read from files a few at a time
     (``gpx.lazy_rows.LazyRows`` in the place of x and y)."""
 
+    why_no_streams: str = "needs all training rows at once"
+    """Of a model that is not, said of it in one sentence."""
+
+    fixed_shapes: bool = False
+    """Whether what a mini-batch objective asks of it is the same operations on the same arrays at
+    every step, so that a GPU may replay them from a recording (``Objective.fixed_shapes``)."""
+
     rounds_argument = ""
     """Name of the argument that asks for more than one optimisation in a row."""
 
@@ -238,6 +246,23 @@ class Model(DataSized, ABC):
         """
         return {}
 
+    def know_noise(self, noise: RowNoise) -> None:
+        """Take what is known of the noise of each training row; called after ``settle``.
+
+        Default: refused.
+
+        Args:
+            noise: of all training rows in their order.
+
+        Raises:
+            ConfigError: the model has one noise variance for all rows.
+        """
+        raise ConfigError(
+            f"{class_name(self)} has one noise variance for all rows, and noise= or weights= give "
+            "each row its own: leave them out, or take model=ExactGP() with solver=cholesky, or "
+            "model=SubsetOfData()"
+        )
+
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Data-dependent start of the variational state (inducing points ...). Default: nothing.
 
@@ -271,9 +296,17 @@ class Model(DataSized, ABC):
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """Parameters by role: ``variational``, ``inducing``, ``hyperparameters``.
 
-        ``touched``: variational ones of which a batch sees few rows, with sparse gradients.
+        ``network``: a backbone's, below the Gaussian process that is trained with it; ``touched``:
+        variational ones of which a batch sees few rows, with sparse gradients.
 
         Optimisers give each role its own rate, schedule and freezing. Default: everything is a
         hyperparameter.
         """
         return {"hyperparameters": list(self.parameters())}
+
+    def rate_factors(self) -> dict[str, float]:
+        """Role -> factor of its learning rate, asked once where training starts. Default: none.
+
+        For parameters whose unit follows from the hyperparameters, so that one rate suits all.
+        """
+        return {}

@@ -14,7 +14,8 @@ from gpx.inference.log_density import LogDensityGradient, LogDensityTerms
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
-from gpx.linalg import CholeskyReport, upper_solve
+from gpx.likelihoods.row_noise import RowNoise
+from gpx.linalg import CholeskyReport, inverse_from_factor, upper_solve
 from gpx.means.base import Mean
 from gpx.methods.base.objective import Evidence, Facts, Kind, Objective
 from gpx.methods.exact.model import ExactModel, noisy_cholesky, row_blocks
@@ -25,14 +26,15 @@ LOG_TWO_PI = math.log(2.0 * math.pi)
 def log_marginal_likelihood(
     kernel: Kernel, x: Tensor, residual: Tensor, noise: Tensor, *, gradient: bool
 ) -> tuple[LogDensityTerms, LogDensityGradient | None, CholeskyReport]:
-    """log N(r; 0, K), K = k(x, x) + noise I, and its gradient in closed form.
+    """log N(r; 0, K), K = k(x, x) + noise, a diagonal, and its gradient in closed form.
 
     With alpha = K^{-1} r the derivative with respect to K is G = (alpha alpha^T - K^{-1}) / 2. One
     n x n array is kept: the lower triangle of K, then its factor, then K^{-1}, all in place; G
     meets the kernel's derivative in blocks of rows of the lower triangle.
 
     Args:
-        x (n, d), residual (n,), noise (): inputs, y - m(x), noise variance.
+        x (n, d), residual (n,), noise () or (n,): inputs, y - m(x), noise variance of all rows or
+            of each.
         gradient: whether to compute the gradient (two thirds of the work).
 
     Exactness: exact up to rounding; where jitter was needed it is the value, and the gradient, of
@@ -53,8 +55,9 @@ def log_marginal_likelihood(
         )
         if not gradient:
             return terms, None, report
-        inverse = torch.cholesky_inverse(upper, upper=True, out=upper).mT
+        inverse = inverse_from_factor(upper)
         gathered = KernelGradient(kernel, x)
+        of_rows = 0.5 * (alpha.square() - inverse.diagonal())
         trace = 0.5 * (torch.dot(alpha, alpha) - inverse.diagonal().sum())
         for rows in row_blocks(n, n, x):
             past = slice(0, rows.stop)
@@ -63,7 +66,9 @@ def log_marginal_likelihood(
             gathered.add_data(rows, past, weight)
             if report.relative:
                 gathered.add_diagonal(rows, (trace * report.relative / n).expand(weight.shape[0]))
-        noise_gradient = trace * (1.0 + report.relative)
+        noise_gradient = (
+            of_rows + trace * report.relative / n if noise.ndim else trace * (1.0 + report.relative)
+        )
     return terms, LogDensityGradient(-alpha, noise_gradient, gathered), report
 
 
@@ -75,13 +80,20 @@ class GaussianRegression(Protocol):
     likelihood: Gaussian
 
 
-def exact_evidence(model: GaussianRegression, x: Tensor, y: Tensor, kind: Kind) -> Evidence:
+def exact_evidence(
+    model: GaussianRegression, x: Tensor, y: Tensor, kind: Kind, row_noise: RowNoise | None = None
+) -> Evidence:
     """Log marginal likelihood of x (n, d), y (n,) with its gradient, as evidence of this kind.
+
+    Args:
+        row_noise: what is known of the noise of each row; None: nothing.
 
     Raises:
         DataError: targets that are not finite.
     """
     residual, noise = y - model.mean(x), model.likelihood.noise_variance
+    if row_noise is not None:
+        noise = row_noise.like(noise).variance(noise)
     require_finite(residual)
     terms, gradient, report = log_marginal_likelihood(
         model.kernel, x, residual, noise, gradient=torch.is_grad_enabled()
@@ -110,4 +122,4 @@ class ExactMLL(Objective[ExactModel]):
     ) -> Evidence:
         """Log marginal likelihood in nats, in float64; parts are those of ``LogDensityTerms``."""
         self.check(model)
-        return exact_evidence(model, x, y, self.kind)
+        return exact_evidence(model, x, y, self.kind, getattr(model, "row_noise", None))

@@ -20,6 +20,7 @@ from gpx.inference.exact_solver import (
 from gpx.inference.gaussian_posterior import GaussianPosterior
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
+from gpx.likelihoods.row_noise import RowNoise
 from gpx.linalg import CholeskyReport, available_memory, cholesky_in_place, upper_solve
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Model
@@ -41,7 +42,9 @@ def row_blocks(n: int, width: int, like: Tensor) -> Iterator[slice]:
 
 
 def noisy_cholesky(kernel: Kernel, x: Tensor, noise: Tensor) -> tuple[Tensor, CholeskyReport]:
-    """Upper factor U (n, n), U^T U = k(x, x) + noise I (+ reported jitter), in one n x n array.
+    """Upper factor U (n, n), U^T U = k(x, x) + noise (+ reported jitter), in one n x n array.
+
+    The noise () is that of all rows, or (n,) that of each.
 
     Raises:
         ConfigError: the array does not fit into the memory that is left.
@@ -61,7 +64,7 @@ def noisy_cholesky(kernel: Kernel, x: Tensor, noise: Tensor) -> tuple[Tensor, Ch
             fill,
             x.new_empty(n, n),
             name=f"the kernel matrix of {n} training points plus noise",
-            hint=f"other hyperparameters (the noise variance is {float(noise):.2e})",
+            hint=f"other hyperparameters (the noise variance is {float(noise.mean()):.2e})",
         )
 
 
@@ -121,6 +124,7 @@ class ExactGP(Model):
         self.likelihood = likelihood
         self.iterative = IterativeOptions() if iterative is None else iterative
         self.solver = solver
+        self.row_noise: RowNoise | None = None
         choose_solver(solver, torch.empty(0))  # fails early
 
     def solver_for(self, x: Tensor) -> SolverChoice:
@@ -141,6 +145,19 @@ class ExactGP(Model):
         self.solver = choice.name
         return {"solver": (choice.name, choice.reason)}
 
+    def know_noise(self, noise: RowNoise) -> None:
+        """As in ``Model``: training and conditioning take rows in the order of ``noise``.
+
+        Raises:
+            ConfigError: a solver other than Cholesky.
+        """
+        if self.solver != "cholesky":
+            raise ConfigError(
+                f"solver={self.solver} takes one noise variance for all rows, and noise= or "
+                "weights= give each row its own: take solver=cholesky, or leave them out"
+            )
+        self.row_noise = noise
+
     def condition(self, x: Tensor, y: Tensor) -> ExactPosterior | IterativePosterior:
         """Posterior given x (n, d) and y (n,).
 
@@ -151,6 +168,8 @@ class ExactGP(Model):
         """
         with torch.no_grad():
             posterior = self._posterior(self.solver_for(x).name)
+            if isinstance(posterior, ExactPosterior) and self.row_noise is not None:
+                posterior.know_noise(self.row_noise.like(x))
             posterior.condition_(x, y)
         return posterior
 
@@ -176,15 +195,27 @@ class ExactPosterior(GaussianPosterior):
 
     Attributes:
         inputs (n, d), residual (n,), alpha (n,): see above.
+        row_noise (2, n): ``RowNoise`` of the data; None: one noise variance for all.
     """
 
-    data_sized = (*GaussianPosterior.data_sized, "alpha")
+    data_sized = (*GaussianPosterior.data_sized, "alpha", "row_noise")
     alpha: Tensor
+    row_noise: Tensor | None
     factor: Tensor | None
 
     def __init__(self, kernel: Kernel, mean: Mean, likelihood: Gaussian) -> None:
         super().__init__(kernel, mean, likelihood)
+        self.row_noise = None  # no part of the state of posteriors that know nothing of it
         self.register_buffer("factor", None, persistent=False)
+
+    def know_noise(self, noise: RowNoise) -> None:
+        """Take what is known of the noise of each row, before ``condition_``."""
+        self.row_noise = torch.stack(list(noise))
+
+    def noise_variances(self) -> Tensor:
+        """Of the data: () for all rows, or (n,)."""
+        learned = self.likelihood.noise_variance
+        return learned if self.row_noise is None else RowNoise(*self.row_noise).variance(learned)
 
     @torch.no_grad()
     def condition_(self, x: Tensor, y: Tensor) -> CholeskyReport:
@@ -199,9 +230,7 @@ class ExactPosterior(GaussianPosterior):
         return report
 
     def _factorise(self) -> tuple[Tensor, CholeskyReport]:
-        self.factor, report = noisy_cholesky(
-            self.kernel, self.inputs, self.likelihood.noise_variance
-        )
+        self.factor, report = noisy_cholesky(self.kernel, self.inputs, self.noise_variances())
         return self.factor, report
 
     def _factor(self) -> Tensor:

@@ -14,6 +14,7 @@ from gpx.inducing.kmeans import distance_unit, nearest_centre
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
+from gpx.likelihoods.row_noise import RowNoise
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Evidence, Objective
@@ -69,6 +70,7 @@ class SubsetOfData(Model):
             )
         self.num_points = num_points if num_data is None else min(num_points, num_data)
         self._asked = num_points
+        self.row_noise: RowNoise | None = None
         self.register_buffer("rows", torch.zeros(0, dtype=torch.long))
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
@@ -107,6 +109,10 @@ class SubsetOfData(Model):
             )
         self.rows = rows
 
+    def know_noise(self, noise: RowNoise) -> None:
+        """As in ``Model``: of all rows, chosen or not."""
+        self.row_noise = noise
+
     def condition(self, x: Tensor, y: Tensor) -> ExactPosterior:
         """Posterior given the chosen rows of x (n, d) and y (n,).
 
@@ -114,6 +120,8 @@ class SubsetOfData(Model):
             DataError: targets that are not finite.
         """
         posterior = self.new_posterior()
+        if self.row_noise is not None:
+            posterior.know_noise(self.row_noise.of(self.rows).like(x))
         posterior.condition_(x[self.rows], y[self.rows])
         return posterior
 
@@ -149,4 +157,6 @@ class SubsetEvidence(Objective[SubsetModel]):
     ) -> Evidence:
         """Nats of the M rows, in float64; parts are those of ``LogDensityTerms``."""
         self.check(model)
-        return exact_evidence(model, x[model.rows], y[model.rows], self.kind)
+        noise: RowNoise | None = getattr(model, "row_noise", None)
+        chosen = None if noise is None else noise.of(model.rows)
+        return exact_evidence(model, x[model.rows], y[model.rows], self.kind, chosen)

@@ -28,9 +28,10 @@ Covariance = Literal["mean_field", "block_diagonal", "chevron", "full"]
 logger = logging.getLogger(__name__)
 
 FEWEST, PER_ROW, MOST = 5_000, 10, 100_000
-"""Basis functions where none are asked for: at least, per row of the data, at most. On sets of 397
-and 927 rows 5,000 and 10,000 predict as well as 100,000, at a twentieth of the time, and cover
-what they say (``experiments/auto``)."""
+"""Basis functions where none are asked for: at least, per row of the data, at most. On concrete
+(927 rows) 10,000 functions reach a test RMSE of 0.270 and an MNLP of 0.050 in 5 s, 20,000 reach
+0.267 and 0.097 in 9 s, 100,000 reach 0.265 and 0.281 in 70 s: the more blocks the covariance leaves
+out, the wider the predictions."""
 
 
 def functions_for(num_data: int | None) -> int:
@@ -204,6 +205,20 @@ class QSGP(WeightSpaceModel):
             self._start_scales(rows)
             if isinstance(self.family, FullWeights) and self.warm_start:
                 self._start_full(self.family, x, y)
+
+    @torch.no_grad()
+    def rate_factors(self) -> dict[str, float]:
+        """``variational``: one over the prior's deviation of f, where it is above one.
+
+        Targets have variance one, so that weights whose prior lets f reach further have to stay as
+        much smaller; steps sized for weights of one would make f jump by many of its deviations.
+        Other likelihoods have no such unit of f.
+        """
+        if not isinstance(self.likelihood, Gaussian):
+            return {}
+        weights = (1.0 / self.basis.precision_diagonal().double()).sum()
+        variance = float(weights * self.basis.mean_column_square().double())
+        return {"variational": max(1.0, variance) ** -0.5}
 
     def _start_full(self, family: FullWeights, x: Tensor, y: Tensor) -> None:
         """q at the exact posterior of the weights, where the bound is the log evidence."""

@@ -1,0 +1,269 @@
+"""Targets seen through a monotone function, and the laws that models of it give the targets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, get_args
+
+import numpy as np
+import torch
+from scipy.stats import boxcox_normmax, norm
+from torch import Tensor
+from torch.distributions import (
+    Categorical,
+    Distribution,
+    MixtureSameFamily,
+    Normal,
+    constraints,
+)
+
+from gpx.data.table import Floats, Table
+from gpx.errors import ConfigError, DataError
+
+Kind = Literal["log", "boxcox", "quantile"]
+
+MOST_KNOTS, ROWS_PER_KNOT = 100, 20
+"""Of the quantile transform: knots at most, and training rows for each."""
+
+NODES = 100
+"""Of the Gauss-Hermite rule for the mean and the variance of a target."""
+
+
+@dataclass(frozen=True)
+class TargetTransform:
+    """An increasing function t = T(y) of targets, which gives training rows mean 0 and spread 1.
+
+    y is a target in its own unit. ``log``: the logarithm. ``boxcox``: (y^p - 1) / p, the power p in
+    [0, 2] that makes training targets most likely normal. ``quantile``: through knots (y, t) that
+    give quantiles of the training targets those of the normal distribution, linear between them and
+    beyond. Then a shift and a scale.
+
+    Attributes:
+        kind: see above.
+        power: p of ``boxcox``.
+        knots, scores: of ``quantile``, both increasing.
+        shift, scale: T(y) is the function of y less ``shift``, over ``scale``.
+    """
+
+    kind: Kind
+    power: float = 0.0
+    knots: tuple[float, ...] = ()
+    scores: tuple[float, ...] = ()
+    shift: float = 0.0
+    scale: float = 1.0
+
+    @classmethod
+    def fitted(cls, kind: str, y: Floats) -> TargetTransform:
+        """On training targets y (n,), positive ones for ``log`` and ``boxcox``.
+
+        Raises:
+            DataError: targets that are all the same, or take fewer values than a quantile transform
+                has use for.
+        """
+        if kind not in get_args(Kind):
+            raise ConfigError(f"target_transform={kind}: choose one of {', '.join(get_args(Kind))}")
+        if y.min() == y.max():
+            raise DataError(
+                f"the targets of training are all {y[0]:g}, of which target_transform={kind} makes "
+                "nothing; leave it out"
+            )
+        made = cls(kind)  # type: ignore[arg-type]
+        if kind == "boxcox":
+            unit = y / np.exp(np.log(y).mean())  # the power does not depend on the unit
+            made = cls("boxcox", float(np.clip(boxcox_normmax(unit, method="mle"), 0.0, 2.0)))
+        elif kind == "quantile":
+            count = int(np.clip(len(y) // ROWS_PER_KNOT, 5, MOST_KNOTS))
+            levels = (np.arange(count) + 0.5) / count
+            knots, first = np.unique(
+                np.quantile(y, levels, method="inverted_cdf"), return_index=True
+            )
+            if len(knots) < 3:
+                raise DataError(
+                    "the targets take so few values that target_transform=quantile has less than "
+                    "three quantiles to go through; leave it out"
+                )
+            # a value at many levels has their middle
+            last = np.append(first[1:], count) - 1
+            scores = norm.ppf(0.5 * (levels[first] + levels[last]))
+            made = cls("quantile", knots=tuple(knots.tolist()), scores=tuple(scores.tolist()))
+        raw = made(torch.from_numpy(y))
+        return cls(
+            made.kind,
+            made.power,
+            made.knots,
+            made.scores,
+            float(raw.mean()),
+            float(raw.std(correction=0)),
+        )
+
+    def __call__(self, y: Tensor) -> Tensor:
+        """T(y), any shape, float64."""
+        y = y.double()
+        if self.kind == "quantile":
+            left, slope, base = self._segments(y, self.knots)
+            raw = base + (y - left) * slope
+        elif self.power:
+            raw = torch.expm1(self.power * y.log()) / self.power
+        else:
+            raw = y.log()
+        return (raw - self.shift) / self.scale
+
+    def log_slope(self, y: Tensor) -> Tensor:
+        """log dT / dy, any shape, float64: what a density of t gains as one of y."""
+        y = y.double()
+        if self.kind == "quantile":
+            return (self._segments(y, self.knots)[1] / self.scale).log()
+        return (self.power - 1.0) * y.log() - math.log(self.scale)
+
+    def inverse(self, t: Tensor) -> Tensor:
+        """y with T(y) = t, any shape, float64; 0 where t is below the range of ``boxcox``."""
+        raw = t.double() * self.scale + self.shift
+        if self.kind == "quantile":
+            left, slope, base = self._segments(raw, self.scores)
+            return left + (raw - base) / slope
+        if self.power:
+            return (1.0 + self.power * raw).clamp_min(0.0) ** (1.0 / self.power)
+        return raw.exp()
+
+    def _segments(self, values: Tensor, ends: tuple[float, ...]) -> tuple[Tensor, Tensor, Tensor]:
+        """Left knot, slope and score at the left knot of the segment of each value.
+
+        The outermost lines have the slope from the extreme knot to the one a tenth of them inwards.
+        """
+        device = values.device
+        knots = torch.tensor(self.knots, dtype=torch.float64, device=device)
+        scores = torch.tensor(self.scores, dtype=torch.float64, device=device)
+        reach = max(1, len(knots) // 10)
+        inner = scores.diff() / knots.diff()
+        low = (scores[reach] - scores[0]) / (knots[reach] - knots[0])
+        high = (scores[-1] - scores[-1 - reach]) / (knots[-1] - knots[-1 - reach])
+        slopes = torch.cat([low[None], inner, high[None]])
+        limits = torch.tensor(ends, dtype=torch.float64, device=device)
+        place = torch.searchsorted(limits, values.contiguous())
+        left = (place - 1).clamp_min(0)
+        return knots[left], slopes[place], scores[left]
+
+    def state(self) -> dict[str, Any]:
+        """Plain data: texts, numbers and lists of them."""
+        numbers = {name: getattr(self, name) for name in ("power", "shift", "scale")}
+        return {
+            "kind": self.kind,
+            **numbers,
+            "knots": list(self.knots),
+            "scores": list(self.scores),
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> TargetTransform:
+        """What ``state`` wrote; raises ValueError, TypeError or KeyError for anything else."""
+        power, shift, scale = (float(state[name]) for name in ("power", "shift", "scale"))
+        knots, scores = (tuple(map(float, state[name])) for name in ("knots", "scores"))
+        sound = state["kind"] in get_args(Kind) and scale > 0.0 and 0.0 <= power <= 2.0
+        sound = sound and all(map(math.isfinite, [power, shift, scale, *knots, *scores]))
+        least = 3 if state["kind"] == "quantile" else 0
+        rising = all((np.diff(each) > 0).all() for each in (knots, scores))
+        if not sound or not rising or len(knots) != len(scores) or len(knots) < least:
+            raise ValueError(f"{state} is no transform of targets")
+        return cls(state["kind"], power, knots, scores, shift, scale)
+
+
+def require_positive(table: Table, kind: str) -> None:
+    """Raise DataError where a target has no logarithm, which ``log`` and ``boxcox`` take of it."""
+    if kind == "quantile" or (table.y > 0.0).all():
+        return
+    bad = table.y <= 0.0
+    raise DataError(
+        f"{table.where}, data row {int(bad.argmax()) + 1}, the target ({table.target_name!r}): "
+        f"found {table.y[bad.argmax()]:g} ({int(bad.sum())} such rows), and "
+        f"target_transform={kind} takes positive targets; choose quantile, or leave it out"
+    )
+
+
+class TransformedLaw(Distribution):
+    """Law of a standardised target whose transform has the law ``base``.
+
+    With y = target_mean + target_scale * v it is that of v. What ``base`` has below the range of
+    the transform lies at the end of that range: quantiles are exact, and so is the density of every
+    value inside.
+
+    Args:
+        base: law of T(y), batch shape (n,): normal, or a mixture of normals.
+        transform: T.
+        target_mean, target_scale: of the standardisation.
+
+    Raises:
+        ConfigError: another law, whose mean under the transform has no rule here.
+    """
+
+    support = constraints.real
+    has_rsample = False
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
+
+    def __init__(
+        self,
+        base: Distribution,
+        transform: TargetTransform,
+        target_mean: float,
+        target_scale: float,
+    ) -> None:
+        parts = base.component_distribution if isinstance(base, MixtureSameFamily) else base
+        if not isinstance(parts, Normal):
+            raise ConfigError(
+                f"target_transform= takes a normal predictive law or a mixture of these, not a "
+                f"{type(base).__name__}: leave it out, or take likelihood=Gaussian()"
+            )
+        super().__init__(base.batch_shape, validate_args=False)
+        self.base, self.transform, self.parts = base, transform, parts
+        self.target_mean, self.target_scale = target_mean, target_scale
+
+    def own_unit(self, value: Tensor) -> Tensor:
+        """Standardised -> own unit, float64."""
+        return value.double() * self.target_scale + self.target_mean
+
+    def from_base(self, t: Tensor) -> Tensor:
+        """Standardised target of a transformed one: of a quantile the quantile."""
+        return ((self.transform.inverse(t) - self.target_mean) / self.target_scale).to(t.dtype)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """Log density of standardised targets, with the Jacobian."""
+        y = self.own_unit(value)
+        slope = self.transform.log_slope(y) + math.log(self.target_scale)
+        return (self.base.log_prob(self.transform(y).to(value.dtype)).double() + slope).to(value)
+
+    def cdf(self, value: Tensor) -> Tensor:
+        """Probability of a standardised target at most this."""
+        return self.base.cdf(self.transform(self.own_unit(value)).to(value.dtype))
+
+    def icdf(self, value: Tensor) -> Tensor:
+        """Quantiles, where ``base`` has them."""
+        return self.from_base(self.base.icdf(value))
+
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        """Draws, from the global generator of torch as ``base`` does."""
+        return self.from_base(self.base.sample(torch.Size(sample_shape)))
+
+    @property
+    def mean(self) -> Tensor:
+        """By a Gauss-Hermite rule of ``NODES`` points."""
+        return self._moments()[0]
+
+    @property
+    def variance(self) -> Tensor:
+        """By the same rule."""
+        return self._moments()[1]
+
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        at, weights = np.polynomial.hermite_e.hermegauss(NODES)
+        z = torch.from_numpy(at).to(self.parts.mean.device)
+        w = torch.from_numpy(weights / weights.sum()).to(z)
+        centre, spread = self.parts.mean.double(), self.parts.stddev.double()
+        values = self.from_base(centre.unsqueeze(-1) + spread.unsqueeze(-1) * z)
+        mean, square = values @ w, values.square() @ w
+        if isinstance(self.base, MixtureSameFamily):
+            mixture: Categorical = self.base.mixture_distribution
+            share = mixture.probs.double()
+            mean, square = (mean * share).sum(-1), (square * share).sum(-1)
+        like = self.base.mean
+        return mean.to(like), (square - mean.square()).clamp_min(0.0).to(like)

@@ -1,0 +1,42 @@
+"""Gaussian noise whose variance differs from row to row in a known way."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class RowNoise(NamedTuple):
+    """What is known of the noise of each row: its variance is ``known + relative * s``.
+
+    s is the noise variance that the likelihood learns for all rows.
+
+    Attributes:
+        known (n,): variances in squared (standardised) target units, such as those of repeated
+            measurements; not negative.
+        relative (n,): one over the weight of each row, which says how many rows it stands for.
+    """
+
+    known: Tensor
+    relative: Tensor
+
+    def variance(self, noise_variance: Tensor) -> Tensor:
+        """Noise variances (n,) for the learned s (), differentiable in it."""
+        return self.known + self.relative * noise_variance
+
+    def of(self, rows: Tensor) -> RowNoise:
+        """Of the rows with these numbers (m,)."""
+        return RowNoise(self.known[rows], self.relative[rows])
+
+    def like(self, tensor: Tensor) -> RowNoise:
+        """In the dtype and on the device of a tensor."""
+        return RowNoise(self.known.to(tensor), self.relative.to(tensor))
+
+    def predictive(
+        self, mean: Tensor, variance: Tensor, noise_variance: Tensor
+    ) -> torch.distributions.Normal:
+        """Law of y (n,) given latent marginals (n,)."""
+        noise = self.like(mean).variance(noise_variance.to(mean))
+        return torch.distributions.Normal(mean, (variance.clamp_min(0.0) + noise).sqrt())
