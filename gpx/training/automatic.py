@@ -148,6 +148,8 @@ def facts_of(
 
 def _kernel(config: DictConfig, data: Dataset) -> Kernel | None:
     """The run's kernel for these data; None where it cannot be built without a method."""
+    if kernel_choice.is_open(config):
+        return None
     filled = OmegaConf.create(OmegaConf.to_container(config, resolve=False))
     assert isinstance(filled, DictConfig)
     filled.facts.num_inputs, filled.facts.num_train = data.num_inputs, data.num_train

@@ -187,10 +187,13 @@ class _Judge:
         n = len(self.y)
         score = n * evidence - 0.5 * count * math.log(n)
         likelihood = OmegaConf.to_container(self.config.likelihood, resolve=False)
+        assert isinstance(likelihood, dict)
+        if isinstance(fitted.likelihood, Gaussian):  # that of several outputs takes one number
+            likelihood = with_values(likelihood, fitted.likelihood)
         return Fit(
             name,
             with_values(node, fitted.kernel),
-            with_values(likelihood, fitted.likelihood),
+            likelihood,
             evidence,
             score,
         )

@@ -150,7 +150,11 @@ def test_classes_and_one_input(tmp_path):
         ({"options": ("mean=[zero,linear]",)}, ConfigError, "mean= takes one choice"),
         ({"options": ("kernel=1",)}, ConfigError, "there is no kernel=1; valid are: arc_cosine"),
         ({"options": (f"seed={2**64}",)}, ConfigError, "whole number of at most 64 bits"),
-        ({"options": ("kernel.lengthscale=nan",)}, ConfigError, "expected a finite number"),
+        (
+            {"options": ("kernel=rbf", "kernel.lengthscale=nan")},
+            ConfigError,
+            "expected a finite number",
+        ),
         ({"options": ("approx=exact", "optimizer=qsgp")}, ConfigError, "nothing would move"),
     ],
 )
