@@ -13,8 +13,9 @@ from torch.distributions import Distribution
 
 from gpx.data import Dataset
 from gpx.likelihoods import target_marginals
+from gpx.likelihoods.quantiles import central_interval
 from gpx.metrics import class_log_probabilities, ece, reliability
-from gpx.training.predictor import Predictor, central_interval
+from gpx.training.predictor import Predictor
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
