@@ -20,7 +20,7 @@ from torch.distributions import (
     StudentT,
 )
 
-from gpx.likelihoods.quantiles import cdf, is_count
+from gpx.likelihoods.quantiles import cdf, is_count, of_rows
 
 NODES = 64
 """Of the Gauss-Legendre rule on each side of the target."""
@@ -28,6 +28,8 @@ TAIL = 1e-10
 """Probability beyond which counts add nothing."""
 MOST_COUNTS = 10
 """Times that the steps between counts double; counts above 64 * 4^10 have no part in a sum."""
+CHECK = 16
+"""Counts after which rows are left out whose tail is reached."""
 SPLINE_STEP = 0.02
 """Between the knots of a function of distance, in its inverse hyperbolic sine."""
 
@@ -183,13 +185,16 @@ def _count_spread(law: Distribution) -> Tensor:
     at most: a trapezoidal rule with the first correction of Euler and Maclaurin at each doubling.
     """
     counts, weights = _count_rule()
-    mean = law.mean.double()
-    total = torch.zeros_like(mean)
-    for count, weight in zip(counts, weights, strict=True):
-        below = cdf(law, torch.full_like(mean, count))
-        total += weight * below * (1.0 - below)
-        if bool((below >= 1.0 - TAIL).all()):
-            break
+    total = torch.zeros_like(law.mean, dtype=torch.float64)
+    rows = torch.arange(len(total), device=total.device)
+    for place, (count, weight) in enumerate(zip(counts, weights, strict=True)):
+        below = cdf(law, total.new_full((len(rows),), count))
+        total[rows] += weight * below * (1.0 - below)
+        if place % CHECK == CHECK - 1:  # rows whose tail is reached need no more
+            left = (below < 1.0 - TAIL).nonzero().squeeze(1)
+            if not len(left):
+                break
+            law, rows = of_rows(law, left), rows[left]
     return total
 
 

@@ -10,18 +10,10 @@ import math
 
 import torch
 from torch import Tensor
-from torch.distributions import (
-    Categorical,
-    Distribution,
-    Laplace,
-    MixtureSameFamily,
-    Normal,
-    Poisson,
-    StudentT,
-)
+from torch.distributions import Distribution, MixtureSameFamily, Normal
 
 from gpx.diagnostics.calibration import coverage_curve
-from gpx.likelihoods.quantiles import cdf, cdf_before, quantile
+from gpx.likelihoods.quantiles import cdf, cdf_before, of_rows, quantile
 from gpx.metrics.crps import crps
 
 SMALLEST_STD = 1e-6
@@ -189,16 +181,5 @@ def _some_rows(predictive: Distribution, y: Tensor) -> tuple[Distribution, Tenso
         return predictive, y
     rows = torch.linspace(0, len(y) - 1, ROWS, dtype=torch.float64).round().long().to(y.device)
     with contextlib.suppress(NotImplementedError):
-        return _of_rows(predictive, rows), y[rows]
+        return of_rows(predictive, rows), y[rows]
     return predictive, y
-
-
-def _of_rows(law: Distribution, rows: Tensor) -> Distribution:
-    """The law of some rows of its batch."""
-    if isinstance(law, MixtureSameFamily):
-        share = Categorical(probs=law.mixture_distribution.probs[rows])
-        return MixtureSameFamily(share, _of_rows(law.component_distribution, rows))
-    if isinstance(law, (Normal, Laplace, StudentT, Poisson)):
-        parameters = {name: getattr(law, name)[rows] for name in law.arg_constraints}
-        return type(law)(**parameters)
-    raise NotImplementedError

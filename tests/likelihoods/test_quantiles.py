@@ -3,7 +3,15 @@
 import pytest
 import torch
 from scipy import stats
-from torch.distributions import Categorical, Laplace, MixtureSameFamily, Normal, Poisson, StudentT
+from torch.distributions import (
+    Categorical,
+    Laplace,
+    MixtureSameFamily,
+    NegativeBinomial,
+    Normal,
+    Poisson,
+    StudentT,
+)
 
 from gpx.likelihoods import Laplace as LaplaceLikelihood
 from gpx.likelihoods import StudentT as StudentLikelihood
@@ -94,9 +102,29 @@ def test_intervals_are_quantiles_or_normal():
     assert same == central_interval(normal, 0.95)
 
 
+class PoissonByProbabilities(NegativeBinomial):
+    """Counts with probabilities alone, as most of torch's are."""
+
+    def __init__(self, rate):
+        super().__init__(rate, probs=torch.full_like(rate, 0.5))
+        self.same = Poisson(rate)
+
+    @property
+    def mean(self):
+        return self.same.mean
+
+    @property
+    def variance(self):
+        return self.same.variance
+
+    def log_prob(self, value):
+        return self.same.log_prob(value)
+
+
 @pytest.mark.parametrize("rate", [0.01, 0.7, 12.0, 300.0, 9000.0])
 def test_intervals_of_counts_are_exact_quantiles(rate):
-    lower, upper = central_interval(Poisson(torch.tensor([rate, rate])), 0.95)
     law = stats.poisson(rate)
-    assert lower.tolist() == [law.ppf(0.025)] * 2
-    assert upper.tolist() == [law.ppf(0.975)] * 2
+    for made in (Poisson, PoissonByProbabilities):
+        lower, upper = central_interval(made(torch.tensor([rate, rate])), 0.95)
+        assert lower.tolist() == [law.ppf(0.025)] * 2
+        assert upper.tolist() == [law.ppf(0.975)] * 2
