@@ -12,6 +12,7 @@ from gpx.data.target_transform import TargetTransform, TransformedLaw
 from gpx.likelihoods import Laplace as LaplaceLikelihood
 from gpx.likelihoods import Poisson as PoissonLikelihood
 from gpx.likelihoods import StudentT as StudentLikelihood
+from gpx.likelihoods.quantiles import cdf
 from gpx.metrics import crps
 
 pytestmark = [
@@ -93,6 +94,20 @@ def test_counts(mean):
         probabilities = law.log_prob(many.expand(-1, 2)).exp().cumsum(0)
         expected = (probabilities - (many >= y).double()).square().sum(0)
         torch.testing.assert_close(crps(law, y), expected, rtol=precision, atol=0)
+
+
+def test_counts_in_single_precision(monkeypatch):
+    """Whose shares sum to a little less than one, so that no count has probability one below it."""
+    asked = []
+    monkeypatch.setattr("gpx.metrics.crps.cdf", lambda *given: asked.append(0) or cdf(*given))
+    law = PoissonLikelihood().double().predictive(torch.full((40,), 2.0), torch.rand(40) * 0.3)
+    y = law.mean.floor()
+    found = crps(law, y)
+    asked.clear()
+    share = Categorical(law.mixture_distribution.probs.float())
+    single = MixtureSameFamily(share, Poisson(law.component_distribution.rate.float()))
+    torch.testing.assert_close(crps(single, y.float()), found, rtol=1e-4, atol=0)
+    assert len(asked) < 400
 
 
 def test_a_mixture_of_mixtures_is_the_flat_one():
