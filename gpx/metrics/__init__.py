@@ -12,8 +12,8 @@ from gpx.metrics.classification import (
     nlp,
     reliability,
 )
-from gpx.metrics.crps import crps
 from gpx.metrics.evaluate import class_log_probabilities, evaluate
+from gpx.metrics.ranked_probability import crps
 from gpx.metrics.regression import (
     coverage,
     gaussian_crps,

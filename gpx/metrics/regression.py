@@ -14,7 +14,7 @@ from torch.distributions import Distribution, MixtureSameFamily, Normal
 
 from gpx.diagnostics.calibration import coverage_curve
 from gpx.likelihoods.quantiles import cdf, cdf_before, of_rows, quantile
-from gpx.metrics.crps import crps
+from gpx.metrics.ranked_probability import crps
 
 SMALLEST_STD = 1e-6
 """Floor of a predictive standard deviation, for targets that are fitted without error."""

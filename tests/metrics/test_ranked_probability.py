@@ -99,7 +99,9 @@ def test_counts(mean):
 def test_counts_in_single_precision(monkeypatch):
     """Whose shares sum to a little less than one, so that no count has probability one below it."""
     asked = []
-    monkeypatch.setattr("gpx.metrics.crps.cdf", lambda *given: asked.append(0) or cdf(*given))
+    monkeypatch.setattr(
+        "gpx.metrics.ranked_probability.cdf", lambda *given: asked.append(0) or cdf(*given)
+    )
     law = PoissonLikelihood().double().predictive(torch.full((40,), 2.0), torch.rand(40) * 0.3)
     y = law.mean.floor()
     found = crps(law, y)
