@@ -41,6 +41,7 @@ TITLES = {
     "diagnostics": "Diagnostics: what certificates show",
     "direct": "Discrete weights (DIRECT): reproductions",
     "grids": "Exact Gaussian processes on grids with gaps: reproductions",
+    "gpu": "On a GPU, and as far as can be seen without one",
     "grief": "Eigenfunctions of grids (GRIEF): reproductions",
     "iterative": "Evidence by iterative solvers: measurements",
     "swsgp": "Sparse within sparse, and nearest neighbours: reproductions",

@@ -127,9 +127,18 @@ RUNS: dict[str, list[str]] = {
     "swsgp": [*ARM, "approx=swsgp", "approx.num_inducing=60", "approx.num_neighbours=8"],
     "vnngp": [*ARM, "approx=vnngp", "approx.num_neighbours=8"],
     "vecchia": [*ARM, "approx=vecchia"],
-    "deep_gp": [*ARM, "approx=deep_gp", "approx.num_features=40", "approx.predict_samples=3"],
-    "cnn_gp": ["data=digits", "data.train_size=200", "approx=cnn_gp", "likelihood=softmax"],
-    "deep_gp structured": [*ARM, "approx=deep_gp", "approx.directions=structured"],
+    "deep_rf": [*ARM, "approx=deep_rf", "approx.num_features=40", "approx.predict_samples=3"],
+    "dkl": [*ARM, "approx=dkl", "approx.pretrain_steps=20", "approx.num_inducing=40"],
+    "svdkl": [*ARM, "approx=svdkl", "approx.pretrain_steps=20"],
+    "deep_svgp": [*ARM, "approx=deep_svgp", "approx.num_inducing=40"],
+    "gpdnn": ["data=digits", "data.train_size=200", "approx=gpdnn", "approx.pretrain_steps=20"],
+    "conv_gp": ["data=digits", "data.train_size=200", "approx=conv_gp"],
+    "resnet": ["data=digits", "data.train_size=200", "approx=cnn", "approx.backbone=resnet"],
+    "alexnet": ["data=digits", "data.train_size=100", "approx=cnn", "approx.backbone=alexnet"],
+    "cnn": ["data=digits", "data.train_size=200", "approx=cnn"],
+    "cnn_rf": ["data=digits", "data.train_size=200", "approx=cnn_rf"],
+    "cnn_sorf": ["data=digits", "data.train_size=200", "approx=cnn_sorf"],
+    "deep_rf structured": [*ARM, "approx=deep_rf", "approx.directions=structured"],
     "ski linear": ["data=toy1d", "approx=ski", "approx.interpolation=linear"],
     "ski two inputs": [
         "approx=ski",
@@ -153,6 +162,14 @@ RUNS: dict[str, list[str]] = {
         "objective=direct_sampled_elbo",
         "optimizer=adam",
         "approx.num_basis=40",
+        "trainer.max_steps=20",
+    ],
+    "direct network": [*ARM, "approx=direct_network", "trainer.max_steps=20"],
+    "direct logistic": [
+        "data=banana",
+        "approx=direct_logistic",
+        "approx.num_basis=40",
+        "approx.weights.widths=[0.3,1.0]",
         "trainer.max_steps=20",
     ],
     "direct ascent": [
@@ -282,7 +299,15 @@ def main() -> None:
     measured.start()
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for name, options in RUNS.items():
+        rows = Path(folder) / "rows.npy"
+        x = np.random.default_rng(0).normal(size=(3000, 2))
+        np.save(rows, np.column_stack([x, np.sin(x).sum(1)]))
+        streamed = ["data=stream", f"data.path={rows}", "approx.num_inducing=30"]
+        streams = {
+            "svgp stream": ["approx=svgp", *streamed],
+            "swsgp stream": ["approx=swsgp", "approx.num_neighbours=8", *streamed],
+        }
+        for name, options in {**RUNS, **streams}.items():
             with (
                 contextlib.redirect_stdout(io.StringIO()),
                 contextlib.redirect_stderr(io.StringIO()),

@@ -50,7 +50,7 @@ plt.tight_layout()
 
 # %%
 # Calibration: the covariance of q(w) of ``approx=qsgp`` is block-diagonal, which makes its
-# intervals too wide. ``calibration=variance`` scales them by held-out rows; the uncalibrated
+# intervals too wide. ``calibrate=variance`` scales them by held-out rows; the uncalibrated
 # figures stay beside the others.
 
 rng = np.random.default_rng(1)
@@ -63,7 +63,7 @@ fitted = gpx.fit(
     "approx=qsgp",
     "approx.num_basis=10000",
     "approx.block_columns=500",
-    "calibration=variance",
+    "calibrate=variance",
     "trainer.figures=false",
     "trainer.baselines=false",
     folder=tempfile.mkdtemp(),

@@ -31,7 +31,7 @@ from gpx.training.build import build
 from gpx.training.composition import composed
 
 HERE = Path(__file__).resolve().parent
-HEADS = {"CNN": "dense", "CNN+MCD": "dropout", "CNN+GP(RF)": "gp"}
+HEADS = {"CNN": "cnn", "CNN+MCD": "cnn_mcd", "CNN+GP(RF)": "cnn_rf"}
 REFERENCE = {
     "CNN": (0.313, 2.084, 0.247, 0.526, 0.17),
     "CNN+CAL": (0.313, 0.883, 0.052, 0.417, 0.96),
@@ -44,9 +44,10 @@ MEASURES = ("ERR", "MNLL", "ECE", "Brier", "entropy")
 
 def options(head: str, seed: int, steps: int) -> list[str]:
     return [
-        *("approx=cnn_gp", f"approx.head={head}", f"seed={seed}", f"approx.seed={seed}"),
+        *(f"approx={head}", f"seed={seed}"),
+        *([] if head == "cnn" else [f"approx.seed={seed}"]),
         *("data=digits", "data.noise=0.5", "data.test_fraction=0.3333", f"data.split_seed={seed}"),
-        *("calibration=temperature", "calibration.fraction=0.1669"),
+        *("calibrate=temperature", "calibrate.fraction=0.1669"),
         *(f"trainer.max_steps={steps}", "trainer.eval_every=0", "trainer.device=cpu"),
         *("trainer.tensorboard=false", "trainer.figures=false", "trainer.baselines=false"),
     ]

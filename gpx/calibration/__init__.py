@@ -1,6 +1,6 @@
 """Recalibration of predictions on held-out rows, for any model."""
 
-from gpx.calibration.base import Recalibration, held_out_rows
+from gpx.calibration.base import Recalibration, held_out_rows, require_classes
 from gpx.calibration.classes import Isotonic, Platt, Temperature
 from gpx.calibration.intervals import Conformal, Variance
 
@@ -12,4 +12,5 @@ __all__ = [
     "Temperature",
     "Variance",
     "held_out_rows",
+    "require_classes",
 ]

@@ -44,7 +44,7 @@ class Recalibration(DataSized, ABC):
         if task not in self.tasks:
             raise ConfigError(
                 f"calibration {type(self).__name__} is for {' and '.join(self.tasks)} targets, "
-                f"and these are {task}; choose another calibration=, or none"
+                f"and these are {task}; choose another calibrate=, or none"
             )
 
     @abstractmethod
@@ -78,11 +78,34 @@ def held_out_rows(total: int, fraction: float, generator: torch.Generator) -> Te
     if count < 2 or total - count < 2:
         raise DataError(
             f"{fraction:g} of {total} training rows are {count} rows to calibrate on; expected 2 "
-            "or more, and as many to train on: raise fraction, or leave calibration= out"
+            "or more, and as many to train on: raise fraction, or leave calibrate= out"
         )
     mask = torch.zeros(total, dtype=torch.bool)
     mask[torch.randperm(total, generator=generator)[:count]] = True
     return mask
+
+
+def require_classes(y: Tensor, kept: Tensor) -> None:
+    """Raise DataError unless held-out rows of classes y (n,) are of two classes or more.
+
+    The rows to train on must also be of every class that there is.
+
+    Args:
+        y (n,): labels of all training rows.
+        kept (n,): mask of those held out.
+    """
+    held, left = y[kept].unique(), y[~kept].unique()
+    if len(held) == 1:
+        raise DataError(
+            f"all {int(kept.sum())} held-out rows are of one class, which says nothing of how "
+            "others are predicted; raise fraction, or leave calibrate= out"
+        )
+    missing = [int(label) for label in y.unique() if not bool((left == label).any())]
+    if missing:
+        raise DataError(
+            f"all rows of class {missing[0]} are held out, so that there are none to train on; "
+            "lower fraction, or leave calibrate= out"
+        )
 
 
 def class_logits(predictive: Any) -> Tensor:

@@ -105,7 +105,7 @@ class Platt(Recalibration):
         if int((counts > 0.0).sum()) < 2:
             raise DataError(
                 f"all {len(y)} held-out rows are of one class, so that no sigmoid can be fitted; "
-                "hold out more of them, or take Temperature()"
+                "hold out more of them"
             )
         # of n rows of a class each counts (n + 1) / (n + C) for it, 1 / (n + C) for every other
         truth = torch.nn.functional.one_hot(classes, total).to(logits)

@@ -41,7 +41,7 @@ class Spread(Recalibration):
         if y.ndim != 1 or predictive.event_shape:
             raise ConfigError(
                 f"calibration {type(self).__name__} takes one output, and there are several; "
-                "leave calibration= out"
+                "leave calibrate= out"
             )
         scaled = (y.double() - predictive.mean.double()) / predictive.stddev.double()
         self.factor.copy_(self.factor_of(scaled))

@@ -269,6 +269,11 @@ def read_array(path: Path, key: str, option: str, kinds: str = PLAIN) -> NDArray
         try:
             array = archive[key]
         except Exception as error:  # NumPy's readers can raise anything on foreign bytes
+            if "Object arrays" in str(error):
+                raise DataError(
+                    f"{path}: array {key!r} holds objects, expected numbers in rows of one size; "
+                    "images of different sizes must be brought to one first"
+                ) from error
             raise DataError(
                 f"{path}: array {key!r} cannot be read ({error}); write it with numpy.savez"
             ) from error

@@ -36,6 +36,7 @@ from gpx.inducing.partition import (
     RandomBlocks,
     require_partition,
 )
+from gpx.inducing.patches import Patches
 from gpx.inducing.ridge_leverage import AdaptiveRidgeLeverage, RidgeLeverage
 from gpx.inducing.uniform import Uniform
 
@@ -52,6 +53,7 @@ __all__ = [
     "InformativeVectors",
     "KMeans",
     "Partition",
+    "Patches",
     "Points",
     "RandomBlocks",
     "RidgeLeverage",

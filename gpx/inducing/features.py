@@ -31,6 +31,10 @@ class InducingFeatures(DataSized, ABC):
     def require(self, kernel: Kernel) -> None:
         """Raise ConfigError unless the closed forms are known for this kernel."""
 
+    def width(self, kernel: Kernel, num_inputs: int) -> int:
+        """q, columns of z, where there are ``num_inputs``. Default: as many."""
+        return num_inputs
+
     def require_sampled(self) -> None:
         """Raise ConfigError unless sampled functions can be conditioned on these variables."""
         if not self.sampled:
@@ -38,6 +42,18 @@ class InducingFeatures(DataSized, ABC):
                 "sampled functions need inducing points, and this posterior has inducing variables "
                 f"of another kind ({type(self).__name__})"
             )
+
+    def path_kernel(self, kernel: Kernel) -> Kernel:
+        """Covariance of the function whose values at z are u, where ``sampled``. Default: f's."""
+        return kernel
+
+    def path_inputs(self, kernel: Kernel, x: Tensor) -> Tensor:
+        """Where that function must be known for f at x (n, d): (n', q). Default: x."""
+        return x
+
+    def path_values(self, kernel: Kernel, values: Tensor) -> Tensor:
+        """f at x from its values there: (..., n') -> (..., n). Default: they are those of f."""
+        return values
 
     @abstractmethod
     def choose(

@@ -4,6 +4,7 @@ from gpx.kernels.algebra import Product, Scale, Sum
 from gpx.kernels.arc_cosine import ArcCosine
 from gpx.kernels.base import Kernel
 from gpx.kernels.constant import Constant
+from gpx.kernels.convolutional import Convolutional
 from gpx.kernels.cosine import Cosine
 from gpx.kernels.linear import Linear
 from gpx.kernels.matern import Matern, Matern12, Matern32, Matern52
@@ -22,6 +23,7 @@ __all__ = [
     "ArcCosine",
     "AxisProduct",
     "Constant",
+    "Convolutional",
     "Cosine",
     "Kernel",
     "Linear",

@@ -5,13 +5,14 @@ from __future__ import annotations
 import operator
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import reduce
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from gpx.backends import TileSource
+from gpx.backends import RadialPart, RadialProfile, TileSource
 from gpx.constraints import positive_parameter
 from gpx.errors import ConfigError, class_name
 from gpx.kernels.base import Kernel
@@ -86,6 +87,16 @@ class Sum(_Combination):
     ) -> Any:
         """The parts' formulas, added; see ``Kernel.formula``."""
         return reduce(operator.add, self._formulas(squared_distance, x1, x2))
+
+    @property
+    def radial_profiles(self) -> tuple[RadialProfile, ...]:
+        """Those of all parts, where each has one."""
+        found = [k.radial_profiles for k in self.parts]
+        return tuple(p for profiles in found for p in profiles) if all(found) else ()
+
+    def radial_parts(self, x1: Tensor, x2: Tensor | None = None) -> list[RadialPart]:
+        """Those of all parts; see ``Kernel.radial_parts``."""
+        return [found for k in self.parts for found in k.radial_parts(x1, x2)]
 
     def summands(self) -> list[tuple[Kernel, Tensor | float]]:
         """Those of all parts."""
@@ -165,6 +176,16 @@ class Scale(Kernel):
     ) -> Any:
         """The part's formula times the scale; see ``Kernel.formula``."""
         return self.kernel.formula(squared_distance, x1, x2) * self.scale
+
+    @property
+    def radial_profiles(self) -> tuple[RadialProfile, ...]:
+        """The part's."""
+        return self.kernel.radial_profiles
+
+    def radial_parts(self, x1: Tensor, x2: Tensor | None = None) -> list[RadialPart]:
+        """The part's, multiplied by the scale; see ``Kernel.radial_parts``."""
+        parts = self.kernel.radial_parts(x1, x2)
+        return [replace(part, scale=part.scale * self.scale) for part in parts]
 
     def summands(self) -> list[tuple[Kernel, Tensor | float]]:
         """The part's, multiplied by the scale."""

@@ -15,6 +15,8 @@ from torch.distributions import (
     StudentT,
 )
 
+from gpx.linalg import running_sum
+
 COUNT_WINDOW = 256
 """Counts whose probabilities are added up at a time."""
 MAX_COUNT = 1e6
@@ -165,7 +167,7 @@ def _by_summation(law: Distribution, q: Tensor) -> Tensor:
     limit = min(float(last.max()) + 1.0, MAX_COUNT) if last.numel() else 0.0
     for start in range(0, int(limit) + 1, COUNT_WINDOW):
         counts = torch.arange(start, start + COUNT_WINDOW, device=found.device).to(found)[:, None]
-        reached = below + law.log_prob(counts).double().exp().cumsum(0)
+        reached = below + running_sum(law.log_prob(counts).double().exp())
         hit = reached >= q
         here = counts[hit.int().argmax(0), 0]
         found = torch.where(torch.isinf(found) & hit.any(0), here, found)

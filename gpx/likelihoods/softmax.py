@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, ShapeError
 from gpx.likelihoods.base import Curvature, Likelihood
 from gpx.likelihoods.quadrature import GaussHermite
 
@@ -125,5 +125,12 @@ EULER = 0.5772156649015329
 
 def _pick(values: Tensor, y: Tensor) -> Tensor:
     """values (..., n, p) at the classes y (n,): (..., n)."""
+    # on a GPU the device itself stops at such a label; asking would make it wait at every step
+    if y.is_cpu and len(y) and not (int(y.min()) >= 0 and int(y.max()) < values.shape[-1]):
+        raise ShapeError(
+            f"Softmax: labels reach from {int(y.min())} to {int(y.max())}, expected 0 to "
+            f"{values.shape[-1] - 1} for its {values.shape[-1]} classes; give it num_classes="
+            f"{int(y.max()) + 1}, or number the classes from 0"
+        )
     index = y.long().unsqueeze(-1).expand(*values.shape[:-1], 1)
     return values.gather(-1, index).squeeze(-1)

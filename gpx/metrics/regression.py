@@ -134,11 +134,7 @@ def gaussian_crps(mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
 
     Source: Gneiting, Raftery, Westveld and Goldman 2005, equation 5.
     """
-    std = variance.sqrt()
-    z = (y - mean) / std
-    density = torch.exp(-0.5 * z.square()) / math.sqrt(2.0 * math.pi)
-    inside = z * torch.erf(z / math.sqrt(2.0)) + 2.0 * density - 1.0 / math.sqrt(math.pi)
-    return (std * inside).mean(0)
+    return crps(Normal(mean, variance.sqrt()), y).mean(0).to(y.dtype)
 
 
 def regression_metrics(

@@ -8,13 +8,20 @@ from gpx.methods.classification.model import ExpectationPropagationGP, LaplaceGP
 from gpx.methods.classification.sampled_model import SampledGP
 from gpx.methods.classification.sampled_posterior import SampledPosterior
 from gpx.methods.classification.site_posterior import SitePosterior
+from gpx.methods.deep.cnn import CNN
 from gpx.methods.deep.cnn_gp import CNNGP
 from gpx.methods.deep.deep_gp import DeepGP
+from gpx.methods.deep.deep_svgp import DeepSVGP
+from gpx.methods.deep.dkl import DKL
 from gpx.methods.deep.model import NetworkModel
 from gpx.methods.deep.posterior import NetworkPosterior
+from gpx.methods.deep.svdkl import SVDKL
 from gpx.methods.direct.grids import NoiseGrid, WeightGrid
+from gpx.methods.direct.logistic import DirectLogistic
 from gpx.methods.direct.mixture import DirectMixture
 from gpx.methods.direct.model import Direct
+from gpx.methods.direct.network import DirectNetwork
+from gpx.methods.direct.network_posterior import DirectNetworkPosterior
 from gpx.methods.direct.posterior import DirectPosterior
 from gpx.methods.eigenfunctions.model import GRIEF
 from gpx.methods.eigenfunctions.posterior import GRIEFPosterior
@@ -45,6 +52,7 @@ from gpx.methods.ski.model import SKI
 from gpx.methods.ski.posterior import SKIPosterior
 from gpx.methods.ski.projection import LinearProjection, NetworkProjection, Projection
 from gpx.methods.sparse.cglb import CGLB, CGLBPosterior
+from gpx.methods.sparse.conv_gp import ConvGP
 from gpx.methods.sparse.effective_posterior import BlockPosterior, EffectivePosterior
 from gpx.methods.sparse.effective_prior import EffectivePrior
 from gpx.methods.sparse.sgpr import SGPR, SGPRPosterior
@@ -60,13 +68,16 @@ from gpx.methods.weight_space.qsrvm import QSRVM, RelevanceVectorPosterior
 
 __all__ = [
     "CGLB",
+    "CNN",
     "CNNGP",
+    "DKL",
     "GRIEF",
     "QSGP",
     "QSRVM",
     "SGPR",
     "SKI",
     "SSGP",
+    "SVDKL",
     "SVGP",
     "SWSGP",
     "VNNGP",
@@ -76,9 +87,14 @@ __all__ = [
     "CGLBPosterior",
     "Committee",
     "CommitteePosterior",
+    "ConvGP",
     "DeepGP",
+    "DeepSVGP",
     "Direct",
+    "DirectLogistic",
     "DirectMixture",
+    "DirectNetwork",
+    "DirectNetworkPosterior",
     "DirectPosterior",
     "EffectivePosterior",
     "EffectivePrior",

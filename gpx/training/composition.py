@@ -24,7 +24,8 @@ from omegaconf.errors import OmegaConfBaseException
 from gpx.errors import ConfigError
 from gpx.training.choices import with_choices_made
 from gpx.training.config import CONFIGS
-from gpx.training.old_options import new_name, solver_owners
+from gpx.training.kernel_expression import EXAMPLE, with_kernel_expressions
+from gpx.training.old_options import CHOICES, GROUPS, new_name, solver_owners
 
 MOST_OWNERS = 6
 """Choices that are listed for an option that another choice does not have."""
@@ -43,11 +44,12 @@ def composed(overrides: Sequence[str], config_folder: Path = CONFIGS) -> DictCon
     """
     if not (config_folder / "train.yaml").is_file():
         raise ConfigError(
-            f"there are no configs in {config_folder}: install gpx from its repository with "
-            "pip install -e ."
+            f"there are no configs in {config_folder}: install gpx anew with "
+            "pip install gpx-torch, or from its repository with pip install -e ."
         )
     running = GlobalHydra.instance().hydra  # of a Hydra application that calls this
     try:
+        overrides = with_kernel_expressions(overrides, [config_folder])
         check_choices(overrides, config_folder)
         with initialize_config_dir(str(config_folder), version_base="1.3"):
             return with_choices_made(compose("train", overrides=list(overrides)))
@@ -89,10 +91,7 @@ def _no_choice(group: str, choice: object, config_folder: Path) -> str:
         return f"there is no {group}={choice}; valid are: {listed}"
     text = f"{group}=[{','.join(map(str, choice))}] is a list, and {group}= takes one choice"
     if group == "kernel":
-        text += (
-            "; for a sum or product of kernels copy configs/kernel/rbf_plus_linear.yaml, name the "
-            "kernels in it (_target_: gpx.kernels.Sum or gpx.kernels.Product) and choose the copy"
-        )
+        text += f"; a sum or product of kernels is written as one, for example {EXAMPLE}"
     else:
         text += f", one of: {listed}"
     return text + f" (for a run with each: -m {group}={','.join(map(str, choice))})"
@@ -142,6 +141,8 @@ def _explain_missing(error: MissingConfigException, config_folder: Path) -> str:
     options = list(error.options or [])
     if not group or not options:
         return str(error).splitlines()[0]
+    if f"{group}={option}" in CHOICES:
+        return f"there is no {group}={option} any more: it is {CHOICES[f'{group}={option}']}"
     return f"there is no {group}={option}; {_suggest(option, options)}"
 
 
@@ -150,6 +151,8 @@ def _explain_unknown(name: str, config_folder: Path, overrides: Sequence[str]) -
     new = new_name(name)
     if new == "trainer.memory_budget":
         return f"there is no option {name} here any more: it is {new}, for example {new}=2GiB"
+    if name.partition(".")[0] in GROUPS:
+        return f"there is no option {name} any more: it is {new}"
     solvers = solver_owners(name)
     if solvers:
         return f"there is no option {name} here; of {' and '.join(solvers)} it is now {new}"

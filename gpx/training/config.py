@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig
 
 from gpx.errors import ConfigError
+from gpx.installation import config_folder
 from gpx.linalg import budget_in_bytes
 from gpx.training.option_types import check_option_names, check_option_types
 
-CONFIGS = Path(__file__).resolve().parents[2] / "configs"
-"""The config groups beside the package, as in a clone or an editable installation."""
+CONFIGS = config_folder()
+"""With ``train.yaml`` and the config groups."""
 LEAST_BUDGET = 2**20
 """Bytes; less would cut every product into single rows."""
 MOST_THREADS = 1024
@@ -36,6 +36,12 @@ class TrainerConfig:
             down to a power of two. What it came to is in the run's config.
         keep_freed_memory: CPU: reuse the pages of freed arrays (faster steps, see ``allocator``).
         deterministic: only kernels that give the same bits every time (CUDA: slower).
+        matmul: float32 products on a GPU: ``ieee``; ``tf32x3`` (three products of halves in the
+            Triton kernels, as exact as float32); ``tf32`` (eleven bits, only in products with a
+            stored kernel matrix inside solves whose residual is judged in float64); null: tf32x3
+            where there are Triton kernels, else ieee. torch's own TF32 is off in any case.
+        cuda_graphs: CUDA: record a step whose shapes do not change (svgp) and replay it as one
+            launch; where that does not work, steps run as they are and the log says why.
         log_every: steps between entries in TensorBoard and on the console.
         eval_every: steps between test metrics; 0 for the end only, null for ten times a run.
         checkpoint_seconds: seconds between checkpoints; one is also written when a run is stopped.
@@ -43,6 +49,7 @@ class TrainerConfig:
         figures: draw figures (PNG in the run folder, and into TensorBoard).
         baselines: fit the linear and nearest-neighbour baselines and report them beside the model.
         certify: bound, at test points, what the approximation costs (sgpr, cglb, svgp, exact).
+        quiet: nothing on the console but warnings and errors.
     """
 
     device: str = "auto"
@@ -53,6 +60,8 @@ class TrainerConfig:
     memory_budget: int | str | None = None
     keep_freed_memory: bool = True
     deterministic: bool = True
+    matmul: str | None = None
+    cuda_graphs: bool = True
     log_every: int = 10
     eval_every: int | None = None
     checkpoint_seconds: float = 60.0
@@ -60,11 +69,16 @@ class TrainerConfig:
     figures: bool = True
     baselines: bool = True
     certify: bool = False
+    quiet: bool = False
 
     def __post_init__(self) -> None:
         """Check ranges; raises ConfigError."""
         if self.dtype not in ("float32", "float64"):
             raise ConfigError(f"trainer.dtype={self.dtype}: expected float32 or float64")
+        if self.matmul not in (None, "ieee", "tf32x3", "tf32"):
+            raise ConfigError(
+                f"trainer.matmul={self.matmul}: expected ieee, tf32x3, tf32, or null to choose"
+            )
         for name in ("max_steps", "batch_size", "log_every"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"trainer.{name}={getattr(self, name)}: expected at least 1")

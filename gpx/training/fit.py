@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,20 +46,30 @@ class Fitted(NamedTuple):
     Attributes:
         model: predicts; what ``gpx.load(folder)`` reads back.
         metrics: contents of metrics.json, for example ``test.rmse``.
-        folder: run folder.
+        folder: run folder; None where nothing was kept (``keep=False``).
     """
 
     model: Predictor
     metrics: dict[str, Any]
-    folder: Path
+    folder: Path | None
 
     def predict(self, inputs: ArrayLike) -> Prediction:
         """Mean, standard deviation and 95 % interval; see ``Predictor.predict``."""
         return self.model.predict(inputs)
 
+    def latent(self, inputs: ArrayLike) -> Prediction:
+        """The same without noise, of the function behind y; see ``Predictor.latent``."""
+        return self.model.latent(inputs)
+
     def predict_classes(self, inputs: ArrayLike) -> ClassPrediction:
         """Label and probabilities; see ``Predictor.predict_classes``."""
         return self.model.predict_classes(inputs)
+
+    def sample(
+        self, inputs: ArrayLike, num: int = 1, *, targets: bool = False, seed: int = 0
+    ) -> NDArray[Any]:
+        """Draws of functions, or of targets; see ``Predictor.sample``."""
+        return self.model.sample(inputs, num, targets=targets, seed=seed)
 
 
 def fit(
@@ -69,6 +80,8 @@ def fit(
     noise: ArrayLike | None = None,
     weights: ArrayLike | None = None,
     folder: str | Path | None = None,
+    quiet: bool = False,
+    keep: bool = True,
 ) -> Fitted:
     """Train a model on arrays.
 
@@ -96,6 +109,8 @@ def fit(
             learned for all rows; weights (n,): how many rows each one stands for. ``approx=exact``
             takes them; rows of ``test=`` have no known noise and weight one.
         folder: run folder, new or empty; None: a new one in ``outputs``.
+        quiet: say nothing (``trainer.quiet=true``); warnings are warnings of Python in any case.
+        keep: False: leave no run folder behind. What is returned predicts, and can be pickled.
 
     The global random states of torch, NumPy and Python are left as they were found.
 
@@ -109,6 +124,21 @@ def fit(
         GPXError: everything that ``train.py`` refuses, in the same words.
         Interrupted: after Ctrl-C, with a checkpoint in the folder.
     """
+    if not keep:
+        if folder is not None:
+            raise ConfigError(f"keep=False leaves no folder, and folder={folder} asks for one")
+        with TemporaryDirectory(prefix="gpx-") as passing:
+            fitted = fit(
+                x,
+                y,
+                *options,
+                test=test,
+                noise=noise,
+                weights=weights,
+                folder=passing,
+                quiet=quiet,
+            )
+        return fitted._replace(folder=None)
     names = _column_names(x, "inputs")
     arrays = _arrays(x, y, names)
     neutral = {"noise": 0.0, "weights": 1.0}
@@ -151,6 +181,8 @@ def fit(
         if name in TAKEN or name.startswith("hydra"):
             raise ConfigError(f"gpx.fit takes no {name}=: it trains on the arrays it is given")
     started = datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")
+    if quiet:
+        options = (*options, "trainer.quiet=true")
     target = RunFolder(Path("outputs", "arrays", started) if folder is None else folder)
     if target.path.exists() and not target.path.is_dir():
         raise ConfigError(f"folder={target.path} is a file: choose another folder=")

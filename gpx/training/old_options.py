@@ -62,6 +62,19 @@ SOLVERS: dict[str, tuple[str, str, tuple[str, ...]]] = {
 }
 """Whose solver's settings were options of its own: its choice, its solver's class, the options."""
 
+GROUPS = {"calibration": "calibrate"}
+"""Groups that have another name now."""
+
+CHOICES = {
+    "approx=deep_gp": "approx=deep_rf",
+    "approx=cnn_gp": "approx=cnn_rf (with other heads cnn and cnn_mcd)",
+    "optimizer=deep_gp": "optimizer=deep_rf",
+}
+"""Choices that have another name now."""
+
+GP_HEAD = ("depth", "width", "frequencies", "directions", "covariance", "learn_kernel", "kernel")
+"""Options of ``gpx.models.CNNGP`` that ``gpx.models.CNN`` has not."""
+
 SPARSE = ("gpx.models.SGPR", "gpx.models.SVGP", "gpx.models.CGLB")
 """Models whose ``selector`` and ``family`` were words."""
 
@@ -73,12 +86,18 @@ def current(config: Any) -> Any:
         config: plain values, of a run folder or a checkpoint.
     """
     found = copy.deepcopy(config)
+    if isinstance(found, dict):
+        for before, now in GROUPS.items():
+            if before in found and now not in found:
+                found[now] = found.pop(before)
     for group in ("approx", "objective"):
         if isinstance(found, dict) and isinstance(found.get(group), dict):
             _gather_solver(found[group])
     approx = found.get("approx") if isinstance(found, dict) else None
     if not isinstance(approx, dict):
         return found
+    if approx.get("_target_") == "gpx.models.CNNGP" and "head" in approx:
+        _name_head(approx)
     if approx.get("_target_") in SPARSE:
         for option, classes in (("selector", SELECTORS), ("family", FAMILIES)):
             word = approx.get(option)
@@ -88,6 +107,16 @@ def current(config: Any) -> Any:
     if isinstance(word, str) and word in BASES:
         approx["basis"] = _basis(approx, word, facts if isinstance(facts, dict) else {})
     return found
+
+
+def _name_head(node: dict[Any, Any]) -> None:
+    """A convolutional network whose head is no Gaussian process is of another class."""
+    head = node.pop("head")
+    if head == "gp":
+        return
+    for option in GP_HEAD:
+        node.pop(option, None)
+    node |= {"_target_": "gpx.models.CNN", "dropout": head == "dropout"}
 
 
 def _gather_solver(node: dict[Any, Any]) -> None:
@@ -119,6 +148,8 @@ def new_name(option: str) -> str | None:
     if option in ("approx.memory_budget_gib", "approx.iterative.memory_budget_gib"):
         return "trainer.memory_budget"
     group, _, rest = option.partition(".")
+    if group in GROUPS:
+        return GROUPS[group]
     if group == "approx" and rest.partition(".")[0] in MOVED:
         return f"approx.basis.{rest}"
     return f"{group}.solver.{rest}" if solver_owners(option) else None

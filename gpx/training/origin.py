@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from gpx.errors import CheckpointError
 from gpx.training.old_options import current
 
-BOUND = ("seed", "data", "kernel", "mean", "likelihood", "approx", "calibration")
+BOUND = ("seed", "data", "kernel", "mean", "likelihood", "approx", "calibrate")
 """Groups that a checkpoint is only good for as they were; of ``trainer``, the dtype."""
 STEERING = ("objective", "optimizer", "trainer")
 """Groups that may change from one session of a run to the next, which is said."""

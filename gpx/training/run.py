@@ -12,10 +12,11 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 from torch.distributions import Distribution
 
-from gpx.calibration import Recalibration, held_out_rows
+from gpx.calibration import Recalibration, held_out_rows, require_classes
 from gpx.data import Dataset, Task
 from gpx.data import load as load_data
 from gpx.errors import CheckpointError, ConfigError, WriteError
+from gpx.installation import command
 from gpx.likelihoods import Gaussian
 from gpx.linalg import available_memory, budget_in_bytes, total_memory
 from gpx.methods.base.objective import Evidence
@@ -36,7 +37,13 @@ from gpx.training.checkpoint import load_checkpoint, save_checkpoint
 from gpx.training.choices import with_choices_made
 from gpx.training.config import CONFIGS, TrainerConfig, trainer_options
 from gpx.training.console import Console
-from gpx.training.device import DTYPES, configure_torch, resolve_device
+from gpx.training.device import (
+    DTYPES,
+    configure_torch,
+    out_of_memory_said,
+    require_matmul,
+    resolve_device,
+)
 from gpx.training.environment import environment_record, peak_memory_mib
 from gpx.training.interrupt import Interrupted
 from gpx.training.option_names import option_names, with_option_names
@@ -45,7 +52,12 @@ from gpx.training.origin import changes, origin_of, require_same_model, version_
 from gpx.training.predictor import Predictor
 from gpx.training.results import draw_results, summary
 from gpx.training.run_folder import RunFolder
-from gpx.training.streaming import require_streams, settle_streamed, streaming_facts
+from gpx.training.streaming import (
+    check_streamed,
+    require_streams,
+    settle_streamed,
+    streaming_facts,
+)
 from gpx.training.tensorboard import TensorBoard
 from gpx.training.trainer import FitResult, Trainer
 from gpx.training.trust import require_known_server
@@ -134,16 +146,18 @@ def run(config: DictConfig, folder: RunFolder) -> dict[str, Any]:
     with option_names(config, CONFIGS):
         options = _checked_options(config)
         device = resolve_device(options.device)
+        require_matmul(options.matmul, device, refined=_solves_refined(config))
         with global_randomness(config.seed):
             prepared = _prepare(config, options, device, folder)
             try:
-                return _run_in_folder(prepared)
+                with out_of_memory_said(device, int(prepared.config.trainer.memory_budget)):
+                    return _run_in_folder(prepared)
             except OSError as error:
                 where, why = error.filename or folder.path, error.strerror or error
                 text = f"{where} cannot be written: {why}"
                 if folder.config.exists():
                     text += (
-                        f"; when that is mended go on with: python train.py resume={folder.path}"
+                        f"; when that is mended go on with: {command('train')} resume={folder.path}"
                     )
                 raise WriteError(text) from error
 
@@ -192,7 +206,7 @@ def resume(path: str | Path, trust: Sequence[str] | str = ()) -> dict[str, Any]:
     if folder.metrics.exists():
         raise CheckpointError(
             f"the run in {folder.path} is finished: see {folder.metrics}; "
-            "use python predict.py, or start a new run"
+            f"use {command('predict')}, or start a new run"
         )
     versions = (folder.read_environment() or {}).get("versions")
     try:
@@ -221,28 +235,34 @@ def _checked_options(config: DictConfig) -> TrainerConfig:
     return options
 
 
+def _solves_refined(config: DictConfig) -> bool:
+    """Whether the run's solves run in float64 with products in float32."""
+    exact = OmegaConf.select(config, "approx.iterative.product_dtype") == "float32"
+    iterative = OmegaConf.select(config, "approx.solver") == "iterative"
+    bound = OmegaConf.select(config, "objective.solver.product_dtype") == "float32"
+    return (exact and iterative) or bound
+
+
 def _prepare(
     config: DictConfig, options: TrainerConfig, device: torch.device, folder: RunFolder
 ) -> _Run:
     """Everything that can fail on bad input, before anything is written."""
     configure_torch(options, device)
     dtype = DTYPES[options.dtype]
-    console = Console()
+    console = Console(quiet=options.quiet)
 
     task = likelihood_task(config)
+    check_streamed(config, options)
     data = load_data(build(config, "data"), task=task)
-    calibration: Recalibration | None = build(config, "calibration")
+    calibration: Recalibration | None = build(config, "calibrate")
     _require_plain_targets(config, options, data, calibration)
     kept: Tensor | None = None
     if calibration is not None:
         calibration.require_task(data.task)
-        if data.sample is not None:
-            raise ConfigError(
-                "calibration= holds out rows of data in memory, and these are read from files; "
-                "leave it out"
-            )
         draws = stream(config.seed, "calibration")
         kept = held_out_rows(data.num_train, calibration.fraction, draws)
+        if data.task != "regression":
+            require_classes(data.train_y, kept)
         every = data.train_x, data.train_y
         data = replace(data, train_x=every[0][~kept], train_y=every[1][~kept])
     config = _with_facts(config, data)
@@ -276,6 +296,13 @@ def _prepare(
             f"with this likelihood takes {model.num_outputs}: give it as many, or take approx=svgp "
             "likelihood=gaussian_outputs, which takes any number"
         )
+    classes = data.num_classes
+    if task == "multiclass" and classes > model.likelihood.num_latents:
+        raise ConfigError(
+            f"data {data.name} has {classes} classes and the likelihood "
+            f"{model.likelihood.num_latents}: give it likelihood.num_classes={classes}, or leave "
+            "that out"
+        )
     if data.sample is not None:
         options = settle_streamed(config, options, data, model, objective, console.say)
     train = (data.train_x.to(device, dtype), data.modelled(data.train_y).to(device, dtype))
@@ -287,7 +314,7 @@ def _prepare(
     optimizer, start = build(config, "optimizer"), build(config, "init")
     model.check_optimizer(optimizer)
     if data.sample is not None:
-        require_streams(optimizer)
+        require_streams(type(optimizer))
     optimizer.require_fit(model, objective, data.train_x.shape[0], options.max_steps)
     model.check(train[0])
     for option, (value, reason) in model.settle(train[0]).items():
@@ -334,7 +361,7 @@ def _require_plain_targets(
     if not transformed and data.train_noise is None:
         return
     certify = "trainer.certify=true"
-    for asked, name in ((calibration is not None, "calibration="), (options.certify, certify)):
+    for asked, name in ((calibration is not None, "calibrate="), (options.certify, certify)):
         if asked and transformed:
             raise ConfigError(f"{name} takes no data.target_transform=: leave one of them out")
         if asked:
@@ -409,7 +436,7 @@ def _train(state: _Run) -> FitResult:
             initialise=initialise,
         )
     except Interrupted:
-        state.console.say(f"stopped; go on with: python train.py resume={state.folder.path}")
+        state.console.say(f"stopped; go on with: {command('train')} resume={state.folder.path}")
         raise
     finally:
         if board is not None:
@@ -423,22 +450,20 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
     tested = data.num_test > 0
     raw = predictor.distribution(state.test[0], data.test_noise) if tested else None
     calibrated = _calibrate(state, predictor)
-    save_checkpoint(
-        state.folder.checkpoint,
-        {
-            **fit.state,
-            "posterior": predictor.posterior.state_dict(),
-            "likelihood": predictor.likelihood.state_dict(),
-            "scaler": data.scaler.state_dict(),
-            "input_names": list(data.input_names),
-            "target_name": data.target_name,
-            "labels": list(data.labels),
-            "target_names": list(data.target_names),
-            "coding": None if data.coding is None else data.coding.state(),
-            "target_transform": data.target_transform and data.target_transform.state(),
-            **calibrated,
-        },
-    )
+    kept = {
+        **fit.state,
+        "posterior": predictor.posterior.state_dict(),
+        "likelihood": predictor.likelihood.state_dict(),
+        "scaler": data.scaler.state_dict(),
+        "input_names": list(data.input_names),
+        "target_name": data.target_name,
+        "labels": list(data.labels),
+        "target_names": list(data.target_names),
+        "coding": None if data.coding is None else data.coding.state(),
+        "target_transform": data.target_transform and data.target_transform.state(),
+        **calibrated,
+    }
+    save_checkpoint(state.folder.checkpoint, kept)
     evidence = _final_evidence(state)
     predictive = raw if raw is None or state.calibration is None else state.calibration(raw)
     scores = state.evaluate(predictive)
@@ -484,6 +509,8 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
     if state.options.figures and predictive is not None:
         _draw(state, predictor, predictive, scores, fit.steps)
     state.folder.write_json(state.folder.metrics, metrics)
+    if state.optimizer.finish():  # until here the run could be resumed, and needed it
+        save_checkpoint(state.folder.checkpoint, kept | {"optimizer": state.optimizer.state_dict()})
     for line in summary(metrics):
         state.console.say(line)
     state.console.say(f"run folder: {state.folder.path}")

@@ -42,7 +42,7 @@ PLACES: dict[str, tuple[type, ...]] = {
     "objective": (Objective,),
     "optimizer": (Optimizer,),
     "init": (Initialisation,),
-    "calibration": (Recalibration,),
+    "calibrate": (Recalibration,),
 }
 """Groups that are built, and what must stand there."""
 

@@ -24,6 +24,7 @@ REGISTRY = {
     "ArcCosine": lambda: kernels.ArcCosine(1, D, L, 1.3),
     "Polynomial": lambda: kernels.Polynomial(3, 0.7, 0.2, ard_num_dims=D, lengthscale=L),
     "Constant": lambda: kernels.Constant(0.6),
+    "Convolutional": lambda: kernels.Convolutional(kernels.RBF(2, [0.7, 1.0], 1.3), [1, D], [1, 2]),
     "Cosine": lambda: kernels.Cosine(D, [1.5, 2.0, 4.0], 1.3),
     "SpectralMixture": lambda: kernels.SpectralMixture(D, 2, 1.3, 0.4, 0.2),
     "Scale": lambda: kernels.Scale(kernels.RBF(D, L), 0.4),
@@ -188,6 +189,7 @@ def test_edges_empty_inputs_and_wrong_shapes(name):
 
 
 WITHOUT_SPECTRUM = {
+    "Convolutional",
     "Wendland",
     "RationalQuadratic",
     "Periodic",

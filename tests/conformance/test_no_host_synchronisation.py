@@ -15,10 +15,10 @@ import torch
 
 from gpx.bases import RandomFourier
 from gpx.kernels import RBF, Matern32
-from gpx.likelihoods import Bernoulli, Gaussian, Laplace
+from gpx.likelihoods import Bernoulli, Gaussian, Laplace, Softmax
 from gpx.means import Zero
-from gpx.models import QSGP
-from gpx.objectives import QuadruplyStochasticELBO, SiteBoundELBO
+from gpx.models import CNN, CNNGP, QSGP
+from gpx.objectives import QuadruplyStochasticELBO, SampledELBO, SiteBoundELBO
 from gpx.operators import (
     KernelMatrix,
     KhatriRao,
@@ -81,6 +81,27 @@ def step(model: QSGP, objective: QuadruplyStochasticELBO | SiteBoundELBO) -> Non
         (-evidence.value / N).backward()
         objective.after_step(model)
     assert evidence.value.device == META
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None or not parameter.requires_grad, name
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        CNN,
+        partial(CNN, dropout=True),
+        CNNGP,
+        partial(CNNGP, depth=2, width=3),
+        partial(CNNGP, frequencies="learned_signs"),
+        partial(CNNGP, backbone="resnet", blocks=1),
+        partial(CNNGP, backbone="alexnet"),
+    ],
+)
+def test_steps_of_networks(make):
+    model = make(likelihood=Softmax(3), num_inputs=64, num_features=8).to(META)
+    x, y = numbers(ROWS, 64).detach(), torch.zeros(ROWS, device=META)
+    evidence = SampledELBO(N).evidence(model, x, y)
+    (-evidence.value / N).backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None or not parameter.requires_grad, name
 

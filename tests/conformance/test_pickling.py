@@ -53,6 +53,7 @@ KERNELS = {
     "ArcCosine": lambda: kernels.ArcCosine(1, 2, [0.6, 0.9], 1.3),
     "Polynomial": lambda: kernels.Polynomial(3, 0.7, 0.2),
     "Constant": lambda: kernels.Constant(0.6),
+    "Convolutional": lambda: kernels.Convolutional(kernels.RBF(), (1, 2), 1),
     "Cosine": lambda: kernels.Cosine(2, [1.5, 2.0], 1.3),
     "SpectralMixture": lambda: kernels.SpectralMixture(2, 2, 1.3, 0.4, 0.2),
     "Scale": lambda: kernels.Scale(rbf(), 0.4),
@@ -135,6 +136,30 @@ MODELS = {
     "DeepGP": lambda: models.DeepGP(
         kernel=rbf(), likelihood=likelihoods.Gaussian(0.05), num_inputs=2, num_features=20
     ),
+    "DKL": lambda: models.DKL(
+        **parts(), num_inputs=2, num_inducing=7, hidden=[5], num_features=3, pretrain_steps=3
+    ),
+    "DeepSVGP": lambda: models.DeepSVGP(**parts(), num_inputs=2, num_inducing=7, predict_samples=3),
+    "SVDKL": lambda: models.SVDKL(
+        kernel=rbf(),
+        likelihood=likelihoods.Gaussian(0.05),
+        num_inputs=2,
+        hidden=[5],
+        num_features=3,
+        grid_size=10,
+        pretrain_steps=3,
+    ),
+    "ConvGP": lambda: models.ConvGP(
+        **parts(), num_inputs=2, image_shape=(1, 2), patch_size=1, num_inducing=5
+    ),
+    "CNN": lambda: models.CNN(
+        likelihood=likelihoods.Gaussian(0.05),
+        num_inputs=2,
+        image_shape=(1, 2),
+        num_features=20,
+        dropout=True,
+        predict_samples=3,
+    ),
     "CNNGP": lambda: models.CNNGP(
         likelihood=likelihoods.Gaussian(0.05),
         num_inputs=2,
@@ -154,6 +179,12 @@ MODELS = {
     "MixtureOfExperts": lambda: models.MixtureOfExperts(**parts(), num_experts=3),
     "Transductive": lambda: models.Transductive(**parts(), num_experts=3, num_neighbours=7),
     "Direct": lambda: models.Direct(**parts(), basis=bases.RandomFourier, num_basis=8),
+    "DirectLogistic": lambda: models.DirectLogistic(
+        **classes(likelihoods.Bernoulli()), basis=bases.RandomFourier, num_basis=8
+    ),
+    "DirectNetwork": lambda: models.DirectNetwork(
+        likelihood=likelihoods.Gaussian(0.05), num_inputs=2, hidden=(2,), starts=2
+    ),
     "DirectMixture": lambda: models.DirectMixture(
         **parts(), basis=bases.RandomFourier, num_basis=8, components=2
     ),

@@ -22,6 +22,11 @@ SMALL = ["trainer.baselines=false", "init.num_points=100", "init.max_evaluations
 ARM = ["data=robot_arm", "data.num_points=400"]
 CLASSES = ["data=csv", f"data.path={Path(__file__).parent / 'classes.csv'}"]
 """180 rows of two inputs and an exclusive or of their signs, which no linear classifier tells."""
+DIGITS = [
+    *("data=digits", "data.train_size=400", "likelihood=gaussian"),
+    *("optimizer.groups.variational.lr=0.005", "trainer.batch_size=100"),
+]
+MASKS = ["approx.keep=0.9", "approx.predict_samples=5"]
 RUNS = {
     "cglb": [*ARM, "trainer.max_steps=6", "approx.num_inducing=30"],
     "committee": [*ARM, "trainer.max_steps=8", "approx.num_experts=3"],
@@ -77,21 +82,45 @@ RUNS = {
         "trainer.batch_size=100",
     ],
     "vecchia": [*ARM, "trainer.max_steps=8", "approx.num_neighbours=20"],
-    "deep_gp": [
+    "deep_rf": [
         *ARM,
         "trainer.max_steps=60",
         "approx.num_features=40",
         "approx.predict_samples=5",
         "trainer.batch_size=100",
     ],
-    "cnn_gp": [
-        *("data=digits", "data.train_size=400", "likelihood=gaussian"),
-        *("trainer.max_steps=80", "approx.keep=0.9", "optimizer.groups.variational.lr=0.005"),
+    "dkl": [
+        *(*ARM, "trainer.max_steps=30", "approx.num_inducing=40", "approx.pretrain_steps=500"),
+        *("approx.hidden=[32]", "approx.num_features=4", "trainer.batch_size=100"),
+    ],
+    "svdkl": [
+        *(*ARM, "trainer.max_steps=60", "approx.grid_size=16", "approx.pretrain_steps=500"),
+        *("approx.hidden=[32]", "approx.num_features=4", "trainer.batch_size=100"),
+    ],
+    "deep_svgp": [
+        *(*ARM, "trainer.max_steps=20", "approx.num_inducing=30", "trainer.batch_size=100"),
         "approx.predict_samples=5",
     ],
+    "gpdnn": [
+        *(*DIGITS[:3], "trainer.max_steps=30", "approx.num_inducing=30"),
+        *("approx.pretrain_steps=60", "objective.num_samples=2"),
+    ],
+    "conv_gp": [*DIGITS[:3], "trainer.max_steps=30", "approx.num_inducing=30"],
+    "cnn": [*DIGITS, "trainer.max_steps=80"],
+    "cnn_mcd": [*DIGITS, *MASKS, "trainer.max_steps=80"],
+    "cnn_rf": [*DIGITS, *MASKS, "trainer.max_steps=80"],
+    "cnn_sorf": [*DIGITS, *MASKS, "trainer.max_steps=80"],
+    "cnn_deep_rf": [*DIGITS, *MASKS, "approx.width=3", "trainer.max_steps=80"],
     "ssgp": [*ARM, "trainer.max_steps=8", "approx.num_basis=40", "approx.draws=2"],
     "vssgp": [*ARM, "trainer.max_steps=8", "approx.num_basis=40", "approx.draws=2"],
     "direct": [*ARM, "trainer.max_steps=20", "approx.num_basis=80"],
+    "direct_logistic": [
+        *CLASSES,
+        "trainer.max_steps=60",
+        "approx.num_basis=80",
+        "trainer.batch_size=100",
+    ],
+    "direct_network": ["data=toy1d", "trainer.max_steps=60", "approx.starts=10"],
     "direct_mixture": [
         *ARM,
         "trainer.max_steps=10",
@@ -190,7 +219,9 @@ def test_a_loaded_model_predicts_as_the_run_did(finished):
     width = (prediction.upper - prediction.lower) / prediction.std
     # quantiles are not a normal's
     mixtures = {"reweighted": 0.05, "direct_mixture": 0.05, "mixture_of_experts": 0.1}
-    mixtures |= {"deep_gp": 0.05, "cnn_gp": 0.05}
+    mixtures |= dict.fromkeys(
+        ("deep_rf", "deep_svgp", "cnn_mcd", "cnn_rf", "cnn_sorf", "cnn_deep_rf"), 0.05
+    )
     assert width == pytest.approx(2 * 1.959964, rel=mixtures.get(finished.approx, 1e-4))
 
 

@@ -19,8 +19,8 @@ from gpx.training.session import Session
 
 SMALL = ["trainer.tensorboard=false", "trainer.eval_every=0"]
 CLASSES = [
-    *("approx=cnn_gp", "approx.head=dense", "data=digits", "data.noise=0.5"),
-    *("data.train_size=500", "trainer.max_steps=150", "calibration=temperature"),
+    *("approx=cnn", "data=digits", "data.noise=0.5"),
+    *("data.train_size=500", "trainer.max_steps=150", "calibrate=temperature"),
 ]
 NUMBERS = [
     *("approx=svgp", "approx.num_inducing=20", "data=robot_arm", "data.num_points=600"),
@@ -81,7 +81,7 @@ def test_a_resumed_run_calibrates_alike(finished, tmp_path, monkeypatch):
 
 def test_another_calibration_than_that_of_the_checkpoint_is_refused(tmp_path):
     folder = RunFolder(tmp_path / "run")
-    run(composed([*SMALL, *NUMBERS, "calibration=variance", "trainer.figures=false"]), folder)
+    run(composed([*SMALL, *NUMBERS, "calibrate=variance", "trainer.figures=false"]), folder)
     text = folder.config.read_text()
     folder.config.write_text(text.replace("calibration.Variance", "calibration.Conformal"))
     with pytest.raises(CheckpointError, match="its checkpoint was trained with"):
@@ -94,7 +94,7 @@ def test_another_calibration_than_that_of_the_checkpoint_is_refused(tmp_path):
 @pytest.mark.parametrize("name", ["variance", "conformal"])
 def test_numbers(tmp_path, name):
     folder = RunFolder(tmp_path / "run")
-    metrics = run(composed([*SMALL, *NUMBERS, f"calibration={name}"]), folder)
+    metrics = run(composed([*SMALL, *NUMBERS, f"calibrate={name}"]), folder)
     assert metrics["calibration.factor"] != 1.0
     assert metrics["test.rmse"] == pytest.approx(metrics["uncalibrated.rmse"], rel=1e-5)
     assert metrics["test.mnlp"] != metrics["uncalibrated.mnlp"]
@@ -105,7 +105,7 @@ def test_from_python(tmp_path):
     x = generator.normal(size=(200, 2))
     y = (x[:, 0] + 0.5 * generator.normal(size=200) > 0).astype(float)
     fitted = gpx.fit(
-        *(x, y, *SMALL, "approx=deep_gp", "likelihood=bernoulli", "calibration=platt"),
+        *(x, y, *SMALL, "approx=deep_rf", "likelihood=bernoulli", "calibrate=platt"),
         *("approx.num_features=20", "trainer.max_steps=30", "trainer.figures=false"),
         folder=tmp_path / "run",
     )
@@ -116,9 +116,9 @@ def test_from_python(tmp_path):
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        (["calibration=temperature"], ConfigError, "Temperature is for binary and multiclass"),
-        (["calibration=variance", "calibration.fraction=0.001"], DataError, "rows to calibrate on"),
-        (["calibration=variance", "calibration.fraction=0.9"], ConfigError, "cannot be held out"),
+        (["calibrate=temperature"], ConfigError, "Temperature is for binary and multiclass"),
+        (["calibrate=variance", "calibrate.fraction=0.001"], DataError, "rows to calibrate on"),
+        (["calibrate=variance", "calibrate.fraction=0.9"], ConfigError, "cannot be held out"),
     ],
 )
 def test_what_does_not_fit(tmp_path, options, error, words):

@@ -32,7 +32,10 @@ SHORT = {
     "pitc": ["trainer.max_steps=3", "approx.num_inducing=20"],
     "pic": ["trainer.max_steps=3", "approx.num_inducing=20"],
     "svgp optimizer=adam": ["trainer.max_steps=3", "approx.num_inducing=20"],
-    "exact approx.solver=iterative": ["trainer.max_steps=1", "approx.iterative.variance=exact"],
+    # as many points as there are rows: chosen in another order on a GPU, which changes estimates
+    "exact approx.solver=iterative": [
+        *("trainer.max_steps=1", "approx.iterative.variance=exact", "approx.iterative.rank=360"),
+    ],
     "swsgp": [
         "trainer.max_steps=3",
         "approx.num_inducing=20",
@@ -44,11 +47,29 @@ SHORT = {
         "approx.num_neighbours=6",
         "trainer.batch_size=100",
     ],
-    "cnn_gp": [
+    "cnn_rf": [
         *("likelihood=gaussian", "approx.image_shape=[2,4]"),
         *("trainer.max_steps=3", "approx.predict_samples=3"),
     ],
-    "deep_gp": ["trainer.max_steps=3", "approx.num_features=40", "approx.predict_samples=3"],
+    "deep_rf": ["trainer.max_steps=3", "approx.num_features=40", "approx.predict_samples=3"],
+    "dkl": ["trainer.max_steps=3", "approx.num_inducing=20", "approx.pretrain_steps=3"],
+    "svdkl": ["trainer.max_steps=3", "approx.grid_size=12", "approx.pretrain_steps=3"],
+    "deep_svgp": [
+        *("trainer.max_steps=3", "approx.num_inducing=20", "approx.predict_samples=3"),
+    ],
+    "gpdnn": [
+        *("likelihood=gaussian", "approx.image_shape=[2,4]", "trainer.max_steps=3"),
+        *("approx.num_inducing=20", "approx.pretrain_steps=3"),
+    ],
+    "conv_gp": [
+        *("likelihood=gaussian", "approx.image_shape=[2,4]", "approx.patch_size=2"),
+        *("trainer.max_steps=3", "approx.num_inducing=20"),
+    ],
+    "cnn": ["likelihood=gaussian", "approx.image_shape=[2,4]", "trainer.max_steps=3"],
+    "cnn_sorf": [
+        *("likelihood=gaussian", "approx.image_shape=[2,4]"),
+        *("trainer.max_steps=3", "approx.predict_samples=3"),
+    ],
     "vecchia": ["trainer.max_steps=3", "approx.num_neighbours=20"],
     "cglb": ["trainer.max_steps=3", "approx.num_inducing=20"],
     "ssgp": ["trainer.max_steps=3", "approx.num_basis=20", "approx.draws=2"],
@@ -57,6 +78,7 @@ SHORT = {
     "grief": ["trainer.max_steps=2", "approx.num_eigenfunctions=30"],
     "direct": ["trainer.max_steps=3", "approx.num_basis=20"],
     "direct optimizer=coordinate_ascent": ["optimizer.tolerance=1e3", "approx.num_basis=20"],
+    "direct_network": ["trainer.max_steps=3", "approx.starts=2"],
     "direct_mixture": ["trainer.max_steps=3", "approx.num_basis=20", "approx.sweeps=2"],
     "reweighted": [
         "approx.num_basis=40",

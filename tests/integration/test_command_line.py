@@ -28,7 +28,7 @@ def train_py(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
         status = 0
         try:
-            main(CONFIGS)
+            main()
         except SystemExit as stop:
             status = stop.code
         return status, capsys.readouterr().err

@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy import integrate, stats
 
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, ShapeError
 from gpx.likelihoods import (
     Bernoulli,
     Gaussian,
@@ -328,3 +328,15 @@ def test_outputs_of_gaussian_noise_are_single_likelihoods_beside_each_other():
 def test_one_output_is_not_several():
     with pytest.raises(ConfigError, match="two outputs or more, got 1"):
         GaussianOutputs(1)
+
+
+@pytest.mark.parametrize("label", [-1.0, 3.0])
+def test_labels_out_of_range(label):
+    likelihood, f = Softmax(3), torch.zeros(2, 3)
+    y = torch.tensor([0.0, label])
+    for ask in (
+        lambda: likelihood.log_prob(y, f),
+        lambda: likelihood.expected_log_prob(y, f, torch.ones(2, 3)),
+    ):
+        with pytest.raises(ShapeError, match="expected 0 to 2 for its 3 classes"):
+            ask()

@@ -117,6 +117,31 @@ MODELS = {
     "DeepGP of classes": lambda: deep(Bernoulli(), frequencies="learned"),
     "DeepGP of outputs": lambda: deep(GaussianOutputs(2, 0.05)),
     "DeepGP of one layer": lambda: deep(Gaussian(0.05), depth=1, covariance="full"),
+    "DKL": lambda: points(
+        models.DKL, hidden=[8], num_features=3, pretrain_steps=5, predict_samples=5
+    ),
+    "DKL with masks": lambda: points(
+        models.DKL, hidden=[8], num_features=3, pretrain_steps=5, keep=0.9, predict_samples=5
+    ),
+    "DeepSVGP": lambda: points(models.DeepSVGP, predict_samples=5),
+    "SVDKL": lambda: models.SVDKL(
+        kernel=RBF(INPUTS, lengthscale=0.8, outputscale=1.3),
+        likelihood=Gaussian(0.05),
+        num_inputs=INPUTS,
+        hidden=[8],
+        num_features=3,
+        grid_size=12,
+        pretrain_steps=5,
+    ).double(),
+    "ConvGP": lambda: points(models.ConvGP, image_shape=(1, INPUTS), patch_size=1),
+    "CNN": lambda: models.CNN(
+        likelihood=Gaussian(0.05),
+        num_inputs=INPUTS,
+        image_shape=(1, INPUTS),
+        num_features=20,
+        dropout=True,
+        predict_samples=5,
+    ).double(),
     "CNNGP": lambda: models.CNNGP(
         likelihood=Gaussian(0.05),
         num_inputs=INPUTS,
@@ -152,6 +177,16 @@ MODELS = {
     "DirectMixture": lambda: gaussian(
         models.DirectMixture, basis=FEW, num_basis=40, components=2, sweeps=3
     ),
+    "DirectLogistic of classes": lambda: classes(
+        models.DirectLogistic, Bernoulli(), basis=FEW, num_basis=40
+    ),
+    "DirectNetwork": lambda: models.DirectNetwork(
+        likelihood=Gaussian(0.05),
+        num_inputs=INPUTS,
+        hidden=(2,),
+        noise=models.NoiseGrid(num_values=3),
+        starts=3,
+    ).double(),
     "Direct learned": lambda: gaussian(
         models.Direct,
         basis=partial(GridFeatures, num_inputs=INPUTS),
@@ -205,6 +240,11 @@ OBJECTIVES = {
     "HardCutEvidence": ("MixtureOfExperts shared", objectives.HardCutEvidence),
     "DirectELBO": ("Direct", objectives.DirectELBO),
     "DirectMixtureELBO": ("DirectMixture", objectives.DirectMixtureELBO),
+    "DirectLogisticBound": (
+        "DirectLogistic of classes",
+        lambda: objectives.DirectLogisticBound(NUM),
+    ),
+    "DirectNetworkELBO": ("DirectNetwork", objectives.DirectNetworkELBO),
     "DirectSampledELBO": ("DirectMixture", lambda: objectives.DirectSampledELBO(NUM, 10)),
     "ReweightedEvidence": ("Reweighted", objectives.ReweightedEvidence),
 }

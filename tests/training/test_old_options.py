@@ -190,3 +190,31 @@ def test_an_old_option_is_told_its_new_name(options, told):
     with pytest.raises(ConfigError) as caught:
         composed(["data=toy1d", *options])
     assert str(caught.value) == told
+
+
+def test_a_group_of_another_name():
+    node = {"_target_": "gpx.calibration.Temperature", "fraction": 0.1}
+    assert current({"calibration": node, "seed": 0}) == {"calibrate": node, "seed": 0}
+    assert new_name("calibration") == "calibrate"
+    for option, words in (
+        ("calibration=temperature", "no option calibration any more: it is calibrate"),
+        ("calibration.fraction=0.2", "no option calibration any more: it is calibrate"),
+        ("approx=deep_gp", "no approx=deep_gp any more: it is approx=deep_rf"),
+        ("approx=cnn_gp", "no approx=cnn_gp any more: it is approx=cnn_rf"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            composed([option])
+
+
+def test_a_network_with_another_head_is_of_another_class():
+    old = {"_target_": "gpx.models.CNNGP", "num_inputs": 64, "num_features": 8, "depth": 1}
+    old |= {"width": None, "frequencies": "dropout", "directions": "independent"}
+    old |= {"covariance": "dropout", "learn_kernel": False, "keep": 0.5}
+    assert translated(**old, head="gp") == old
+    for head in ("dense", "dropout"):
+        found = translated(**old, head=head)
+        left = {"num_inputs": 64, "num_features": 8, "keep": 0.5, "dropout": head == "dropout"}
+        assert found == {"_target_": "gpx.models.CNN", **left}
+        config = composed(["approx=cnn"])
+        config.approx, config.facts.num_classes = found, 3
+        assert build_model(config).network.head.num_outputs == 3

@@ -192,6 +192,11 @@ class Stream(DataSource):
                 f"test_path={self.test_path} needs the layout of path=, and target={target} names "
                 "a single file; put inputs and targets in folders, as x.npy and y.npy"
             )
+        if self._found(self.test_path).resolve() == self._found(self.path).resolve():
+            raise DataError(
+                f"test_path={self.test_path} is path= itself, whose rows are trained on; leave it "
+                "out, and a fold of blocks is tested"
+            )
         own = find_parts(self._found(self.test_path), target)
         if (own.num_inputs, own.width) != (parts.num_inputs, parts.width):
             raise DataError(

@@ -1,12 +1,11 @@
-"""Convolutional networks with a Gaussian process for a head, and what they are compared with."""
+"""Convolutional networks with a Gaussian process for a head."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from gpx.bases.random_directions import Directions
 from gpx.errors import ConfigError
@@ -18,22 +17,6 @@ from gpx.methods.deep.deep_gp import DeepBody
 from gpx.methods.deep.features import Frequency
 from gpx.methods.deep.layer import Covariance, GPLayer
 from gpx.methods.deep.model import Network, NetworkModel
-from gpx.methods.deep.weights import DroppedWeights, RandomWeights
-
-Head = Literal["gp", "dropout", "dense"]
-"""Random features; a dense layer with Monte Carlo dropout; the plain network, with no prior."""
-
-
-class HiddenDense(nn.Module):
-    """A dense hidden layer with rectified linear units, of a head without Gaussian processes."""
-
-    def __init__(self, weights: DroppedWeights) -> None:
-        super().__init__()
-        self.weights = weights
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(n, d) -> (n, p), none negative."""
-        return torch.relu(self.weights(x))
 
 
 class CNNGP(NetworkModel):
@@ -49,10 +32,7 @@ class CNNGP(NetworkModel):
         num_inputs: d, pixels of an image.
         kernel: of the features c; None: ``ArcCosine(1)``, rectified linear units.
         image_shape: (height, width) or (channels, height, width); None: square.
-        backbone: see ``gpx.methods.deep.backbones``.
-        head: ``gp``; or a competitor with a dense layer of ``num_features`` rectified linear units
-            in its place: ``dropout``, the Bayesian network of Monte Carlo dropout, or ``dense``,
-            the plain network without masks or priors.
+        backbone, blocks: see ``gpx.methods.deep.backbones``.
         depth: Gaussian process layers; each later one also sees c.
         width: outputs of hidden ones; None: the number of features c.
         num_features: random features of a layer; None: the number of features c.
@@ -78,7 +58,7 @@ class CNNGP(NetworkModel):
         kernel: Kernel | None = None,
         image_shape: Sequence[int] | None = None,
         backbone: Backbone = "lenet_small",
-        head: Head = "gp",
+        blocks: int = 5,
         depth: int = 1,
         width: int | None = None,
         num_features: int | None = None,
@@ -90,49 +70,34 @@ class CNNGP(NetworkModel):
         predict_samples: int = 50,
         seed: int = 0,
     ) -> None:
-        if head not in get_args(Head):
-            raise ConfigError(f"head={head}: expected one of {', '.join(get_args(Head))}")
-        if min(depth, width or 1, num_features or 1) < 1:
+        sizes_given = [size for size in (depth, width, num_features) if size is not None]
+        if min(sizes_given) < 1:
             raise ConfigError(
                 f"depth={depth}, width={width} and num_features={num_features} must be at least 1"
             )
-        if head != "gp" and depth > 1:
-            raise ConfigError(
-                f"depth={depth} counts layers of Gaussian processes, and head={head} has none; "
-                "give depth=1, or head='gp'"
-            )
         shape = shape_of_images(num_inputs, image_shape)
-        kept = 1.0 if head == "dense" else keep
-        body, size = convolutional_features(backbone, shape, kept, penalty=head != "dense")
-        features, latents = num_features or size, likelihood.num_latents
-        top: GPLayer | RandomWeights
-        if head == "gp":
-            chosen = ArcCosine(1) if kernel is None else kernel
-            options: dict[str, Any] = {
-                "frequencies": frequencies,
-                "directions": directions,
-                "covariance": covariance,
-                "keep": keep,
-            }
-            middle = width or size
-            sizes = [size, *[middle + size] * (depth - 1)]
-            layers = [
-                GPLayer(chosen, inputs, middle, features, seed=seed + number, **options)
-                for number, inputs in enumerate(sizes[:-1])
-            ]
-            top = GPLayer(chosen, sizes[-1], latents, features, seed=seed + depth - 1, **options)
-            body = nn.Sequential(body, DeepBody(layers, True)) if layers else body
-            for layer in (*layers, top):
-                layer.kernel.requires_grad_(learn_kernel)
-        else:
-            dense: dict[str, Any] = {"bias": True, "penalty": head == "dropout"}
-            hidden = DroppedWeights(size, features, kept, **dense)
-            body = nn.Sequential(body, HiddenDense(hidden))
-            top = DroppedWeights(features, latents, kept, **dense)
+        body, size = convolutional_features(backbone, shape, keep, penalty=True, blocks=blocks)
+        chosen = ArcCosine(1) if kernel is None else kernel
+        options: dict[str, Any] = {
+            "frequencies": frequencies,
+            "directions": directions,
+            "covariance": covariance,
+            "keep": keep,
+        }
+        features, middle = num_features or size, width or size
+        sizes = [size, *[middle + size] * (depth - 1)]
+        layers = [
+            GPLayer(chosen, inputs, middle, features, seed=seed + number, **options)
+            for number, inputs in enumerate(sizes[:-1])
+        ]
+        last = {"seed": seed + depth - 1, **options}
+        top = GPLayer(chosen, sizes[-1], likelihood.num_latents, features, **last)
+        for layer in (*layers, top):
+            layer.kernel.requires_grad_(learn_kernel)
         super().__init__(
-            Network(body, top),
+            Network(nn.Sequential(body, DeepBody(layers, True)) if layers else body, top),
             likelihood,
             num_inputs=num_inputs,
-            predict_samples=1 if head == "dense" else predict_samples,
+            predict_samples=predict_samples,
             seed=seed,
         )

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
 from gpx.bases.random_directions import Directions
 from gpx.errors import ConfigError
+from gpx.inference.nystrom import NystromSums
+from gpx.inference.variational import raise_noise
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
@@ -30,7 +34,7 @@ class DeepBody(nn.Module):
         skip: whether later layers, and the head, see the inputs.
     """
 
-    def __init__(self, layers: list[GPLayer], skip: bool) -> None:
+    def __init__(self, layers: Sequence[nn.Module], skip: bool) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
         self.skip = skip
@@ -42,6 +46,17 @@ class DeepBody(nn.Module):
             f = layer(f)
             f = torch.cat([f, x], 1) if self.skip else f
         return f
+
+
+@torch.no_grad()
+def take_lengthscales(source: nn.Module, target: nn.Module, num_inputs: int) -> None:
+    """Kernel parameters of the first layer for a later one; hidden units have their own."""
+    for name, value in source.named_parameters():
+        own = target.get_parameter(name)
+        if own.shape == value.shape:
+            own.copy_(value)
+        elif len(own) > num_inputs and len(value) == num_inputs:
+            own[-num_inputs:] = value
 
 
 class DeepGP(NetworkModel):
@@ -61,8 +76,9 @@ class DeepGP(NetworkModel):
         num_features: m, of every layer; even for stationary kernels.
         frequencies, directions, covariance, keep: see ``GPLayer``.
         skip: feed the inputs to every layer.
-        warm_start: with a Gaussian likelihood, q of the last layer starts at its optimum given the
-            others, which see nothing yet: training starts at a Gaussian process of one layer.
+        warm_start: with a Gaussian likelihood, q of the last layer and the noise start at their
+            optimum given the others, which see nothing yet: training starts at a Gaussian process
+            of one layer.
         predict_samples: draws that a prediction averages.
         seed: of frequencies, and of the draws of predictions.
 
@@ -146,33 +162,39 @@ class DeepGP(NetworkModel):
         """Give later layers the first one's lengthscales of the inputs; draw and fit starts."""
         first, *others = self.layers
         for layer in others:
-            self._take_lengthscales(first.kernel, layer.kernel, x.shape[1])
+            take_lengthscales(first.kernel, layer.kernel, x.shape[1])
         super().initialise(x, y, generator=generator)
         if self.warm_start and isinstance(self.likelihood, Gaussian):
             self._start_head(x, y, generator)
 
-    def _take_lengthscales(self, source: nn.Module, target: nn.Module, num_inputs: int) -> None:
-        """Kernel parameters of the first layer for a later one; hidden units have their own."""
-        for name, value in source.named_parameters():
-            own = target.get_parameter(name)
-            if own.shape == value.shape:
-                own.copy_(value)
-            elif len(own) > num_inputs and len(value) == num_inputs:
-                own[-num_inputs:] = value
-
     def _start_head(self, x: Tensor, y: Tensor, generator: torch.Generator) -> None:
-        """q of the last layer at its optimum given draws of the layers before it."""
+        """q of the last layer at its optimum given draws of the layers before it.
+
+        The noise variance is raised to its best there, never lowered: what is noise to this layer
+        is more than a Gaussian process fitted to a subset of the data has left.
+        """
         assert isinstance(self.likelihood, Gaussian)
-        noise = self.likelihood.noise_variance.double()
         head = self.network.head
         assert isinstance(head, GPLayer)
-        size = head.weights.num_inputs
-        gram = torch.eye(size, dtype=torch.float64, device=x.device)
-        projected = torch.zeros(size, 1, dtype=torch.float64, device=x.device)
+        size, like = head.weights.num_inputs, torch.empty(0, dtype=torch.float64, device=x.device)
+        sums = NystromSums(
+            gram=like.new_zeros(size, size),
+            projected=like.new_zeros(size),
+            trace_error=like.new_zeros(()),
+            squared_residual=like.new_zeros(()),
+            clamped=like.bool(),
+        )
         with draws_of(self.network, generator):
             for rows, targets in zip(x.split(START_CHUNK), y.split(START_CHUNK), strict=True):
                 features = head.features(self.network.body(rows)).double()
-                gram += features.mT @ features / noise
-                projected += features.mT @ targets.double().unsqueeze(1) / noise
-        factor, _ = cholesky(gram, name="the precision of the last layer's weights")
-        head.weights.start(torch.cholesky_solve(projected, factor), gram)
+                target = targets.double()
+                sums.gram.addmm_(features.mT, features)
+                sums.projected.addmv_(features.mT, target)
+                sums.squared_residual.add_(target.square().sum())
+        raise_noise(sums, len(x), self.likelihood)
+        noise = self.likelihood.noise_variance.double()
+        precision = sums.gram / noise
+        precision.diagonal().add_(1.0)
+        factor, _ = cholesky(precision, name="the precision of the last layer's weights")
+        projected = (sums.projected / noise).unsqueeze(1)
+        head.weights.start(torch.cholesky_solve(projected, factor), precision)

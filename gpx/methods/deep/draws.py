@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +18,14 @@ class Draws(NamedTuple):
         generator: source; None: torch's global one, as its own dropout has.
         shared: one draw of all weights for all rows, so that the pass is a function; otherwise
             rows are drawn independently of one another, which has less noise in training.
+        joint: with ``shared``, whether values at several rows must have the joint law of q. A layer
+            of weights has it; one of inducing points is as far from its mean at every row, in
+            standard deviations, where that is not asked: then its marginals are exact.
     """
 
     generator: torch.Generator | None = None
     shared: bool = False
+    joint: bool = False
 
     def normals(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Standard normals in the dtype and on the device of ``like``."""
@@ -44,8 +48,19 @@ class RandomLayer(nn.Module, ABC):
     """
 
     draws = Draws()
-    known_kl: ClassVar[bool] = True
+    known_kl = True
     """Whether ``kl`` is the divergence itself, and not one up to a constant or none at all."""
+
+    @property
+    def random(self) -> bool:
+        """Whether draws differ: not where nothing is masked, and there is no q."""
+        return True
+
+    def hold(self) -> None:
+        """Keep what all passes at the same parameters need, until ``release``; see ``held``."""
+
+    def release(self) -> None:
+        """Drop what ``hold`` kept."""
 
     def draw_start(self, generator: torch.Generator) -> None:
         """Draw where its parameters begin. Default: they are where the constructor put them."""
@@ -60,6 +75,24 @@ def random_layers(network: nn.Module) -> list[RandomLayer]:
     return [layer for layer in network.modules() if isinstance(layer, RandomLayer)]
 
 
+def is_random(network: nn.Module) -> bool:
+    """Whether two passes through ``network`` differ."""
+    return any(layer.random for layer in random_layers(network))
+
+
+@contextmanager
+def held(network: nn.Module) -> Iterator[None]:
+    """Inside, parameters stay and no gradients are taken: layers factorise once, not at a pass."""
+    layers = random_layers(network)
+    try:
+        for layer in layers:
+            layer.hold()
+        yield
+    finally:
+        for layer in layers:
+            layer.release()
+
+
 def total_kl(network: nn.Module) -> Tensor:
     """Sum of the divergences of all random layers of ``network`` in nats; ()."""
     found = [layer.kl() for layer in random_layers(network)]
@@ -68,7 +101,11 @@ def total_kl(network: nn.Module) -> Tensor:
 
 @contextmanager
 def draws_of(
-    network: nn.Module, generator: torch.Generator | None, *, shared: bool = False
+    network: nn.Module,
+    generator: torch.Generator | None,
+    *,
+    shared: bool = False,
+    joint: bool = False,
 ) -> Iterator[None]:
     """Inside, the random layers of ``network`` draw from ``generator``; see ``Draws``.
 
@@ -78,7 +115,7 @@ def draws_of(
     before = [layer.draws for layer in layers]
     try:
         for layer in layers:
-            layer.draws = Draws(generator, shared)
+            layer.draws = Draws(generator, shared, joint)
         yield
     finally:
         for layer, draws in zip(layers, before, strict=True):

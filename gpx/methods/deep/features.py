@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import copy
-from typing import Any, Literal, cast, get_args
+from typing import Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
 from gpx.bases import (
     ArcCosineFeatures,
@@ -18,15 +16,15 @@ from gpx.bases import (
     StructuredOrthogonalFourier,
 )
 from gpx.bases.random_directions import ROWS, Directions
-from gpx.constraints import positive_parameter
 from gpx.errors import ConfigError, class_name
 from gpx.kernels import RBF, ArcCosine
 from gpx.kernels.base import Kernel
-from gpx.kernels.stationary import Stationary
+from gpx.methods.deep.signs import SignFrequencies
 from gpx.methods.deep.weights import DroppedWeights, MeanFieldWeights, RandomWeights
 
-Frequency = Literal["fixed", "learned", "dropout"]
-"""Drawn once; a Gaussian posterior for each entry; Monte Carlo dropout of the inputs."""
+Frequency = Literal["fixed", "learned", "dropout", "fixed_signs", "learned_signs"]
+"""Drawn once; a Gaussian posterior for each entry; Monte Carlo dropout of the inputs; products of
+Hadamard matrices and signs that stay, or whose deviations have Monte Carlo dropout."""
 
 FOURIER: dict[Directions, type[RandomFourier]] = {
     "independent": RandomFourier,
@@ -36,32 +34,6 @@ FOURIER: dict[Directions, type[RandomFourier]] = {
 }
 DEVIATION = 0.1
 """Of learned frequencies at the start, in units of their prior's."""
-
-
-def layer_kernel(kernel: nn.Module, num_inputs: int) -> Kernel:
-    """A copy of a kernel for inputs of another number, with the mean of its lengthscales for each.
-
-    Raises:
-        ConfigError: no stationary and no arc-cosine kernel, or one of some of the columns.
-    """
-    fits = isinstance(kernel, (Stationary, ArcCosine)) and kernel.active_dims is None
-    if not fits:
-        raise ConfigError(
-            f"a layer of random features takes one stationary or arc-cosine kernel of all its "
-            f"inputs, got {class_name(kernel)}; give it RBF(), Matern32() or ArcCosine()"
-        )
-    made = copy.deepcopy(cast("Stationary | ArcCosine", kernel))
-    if made.ard_num_dims is None or made.ard_num_dims == num_inputs:
-        return made
-    lengthscale = made.lengthscale.detach()
-    constraint: Any = made.parametrizations
-    floor = float(constraint.lengthscale[0].floor)
-    parametrize.remove_parametrizations(made, "lengthscale")
-    del made.lengthscale
-    made.ard_num_dims = num_inputs
-    value = torch.full((num_inputs,), float(lengthscale.mean()), dtype=torch.float64)
-    positive_parameter(made, "lengthscale", value, floor=floor)
-    return made.to(lengthscale)
 
 
 def fixed_features(
@@ -102,7 +74,11 @@ class LearnedFeatures(nn.Module):
     """
 
     def __init__(
-        self, kernel: Kernel, num_features: int, num_inputs: int, frequencies: RandomWeights
+        self,
+        kernel: Kernel,
+        num_features: int,
+        num_inputs: int,
+        frequencies: RandomWeights | SignFrequencies,
     ) -> None:
         super().__init__()
         self.kernel, self.num_basis, self.num_inputs = kernel, num_features, num_inputs
@@ -153,6 +129,16 @@ def layer_features(
             "so their number must be even"
         )
     count = num_features if isinstance(kernel, ArcCosine) else num_features // 2
+    if frequencies in ("fixed_signs", "learned_signs"):
+        if directions != "independent":
+            raise ConfigError(
+                f"directions={directions}: frequencies={frequencies} have the directions of "
+                "Hadamard matrices; leave directions out"
+            )
+        signs = SignFrequencies(
+            num_inputs, count, learned=frequencies == "learned_signs", keep=keep, seed=seed
+        )
+        return LearnedFeatures(kernel, num_features, num_inputs, signs)
     q: RandomWeights
     if frequencies == "learned":
         q = MeanFieldWeights(num_inputs, count, DEVIATION)

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from gpx.bases.random_directions import Directions
 from gpx.errors import ConfigError, ShapeError
 from gpx.kernels.base import Kernel
+from gpx.kernels.for_inputs import for_inputs
 from gpx.methods.base.model import Marginals
-from gpx.methods.deep.features import Frequency, layer_features, layer_kernel
+from gpx.methods.deep.features import Frequency, layer_features
 from gpx.methods.deep.weights import (
     DroppedWeights,
     FullWeights,
@@ -39,7 +40,9 @@ class GPLayer(nn.Module):
         num_outputs: p.
         num_features: m; even for stationary kernels.
         frequencies: ``fixed``: drawn once, apart from the lengthscales (learned by default);
-            ``learned``: with a Gaussian posterior each; ``dropout``: Monte Carlo dropout of inputs.
+            ``learned``: with a Gaussian posterior each; ``dropout``: Monte Carlo dropout of inputs;
+            ``fixed_signs`` and ``learned_signs``: products of Hadamard matrices and random signs
+            (``SignFrequencies``), which need O(m) numbers and no product of d by m.
         directions: of the frequencies: ``independent``, ``orthogonal``, ``structured`` by Hadamard
             matrices, ``fastfood``.
         covariance: q(W): ``mean_field``, ``full`` or ``dropout``.
@@ -78,7 +81,7 @@ class GPLayer(nn.Module):
             )
         self.num_inputs = num_inputs
         self.features = layer_features(
-            layer_kernel(kernel, num_inputs),
+            for_inputs(kernel, num_inputs),
             num_features,
             num_inputs,
             frequencies=frequencies,
@@ -119,6 +122,11 @@ class GPLayer(nn.Module):
         """
         self._check(x)
         return self.weights.marginals(self.features(x))
+
+    def sample(self, x: Tensor, num: int) -> Tensor:
+        """``num`` draws at each row of x (n, d), independent of one another: (num, n, p)."""
+        found: Tensor = self(x.repeat(num, 1))
+        return found.view(num, len(x), -1)
 
     @torch.no_grad()
     def prior_covariance(self, x: Tensor) -> Tensor:

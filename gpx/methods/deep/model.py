@@ -10,11 +10,13 @@ from torch import Tensor, nn
 from gpx.errors import ConfigError
 from gpx.likelihoods.base import Likelihood
 from gpx.methods.base.model import Marginals, Model
-from gpx.methods.deep.draws import draws_of, random_layers, total_kl
+from gpx.methods.deep.additive_grid import AdditiveGridLayer
+from gpx.methods.deep.draws import draws_of, is_random, random_layers, total_kl
 from gpx.methods.deep.features import LearnedFeatures
+from gpx.methods.deep.inducing_layer import InducingLayer
 from gpx.methods.deep.layer import GPLayer
+from gpx.methods.deep.output_layer import OutputLayer
 from gpx.methods.deep.posterior import NetworkPosterior
-from gpx.methods.deep.weights import RandomWeights
 
 
 class Network(nn.Module):
@@ -25,7 +27,7 @@ class Network(nn.Module):
         head: (n, h) -> (n, p), one latent function for each output.
     """
 
-    def __init__(self, body: nn.Module, head: GPLayer | RandomWeights) -> None:
+    def __init__(self, body: nn.Module, head: GPLayer | OutputLayer) -> None:
         super().__init__()
         self.body, self.head = body, head
 
@@ -37,6 +39,20 @@ class Network(nn.Module):
     def marginals(self, x: Tensor) -> Marginals:
         """Of the latent functions (n, p), given a draw of everything below the head's weights."""
         return self.head.marginals(self.body(x))
+
+    def samples(self, x: Tensor, num: int) -> Tensor:
+        """``num`` independent draws at each row: (num, n, p); what is not random is passed once."""
+        if is_random(self.body):
+            found: Tensor = self(x.repeat(num, 1))
+            return found.view(num, len(x), -1)
+        return self.head.sample(self.body(x), num)
+
+    def sample_marginals(self, x: Tensor, num: int) -> Marginals:
+        """``marginals`` at ``num`` independent draws at each row: (num, n, p) each."""
+        if is_random(self.body):
+            parts = self.marginals(x.repeat(num, 1))
+            return Marginals(*(part.view(num, len(x), -1) for part in parts))
+        return Marginals(*(part.expand(num, -1, -1) for part in self.marginals(x)))
 
 
 class NetworkModel(Model):
@@ -96,8 +112,18 @@ class NetworkModel(Model):
         Rows and draws are independent of one another: right at each row, not jointly.
         """
         with draws_of(self.network, generator):
-            f: Tensor = self.network(x.repeat(num, 1)).view(num, len(x), -1)
+            f = self.network.samples(x, num)
         return f.squeeze(2) if self.likelihood.num_latents == 1 else f
+
+    def sample_marginals(
+        self, x: Tensor, num: int = 1, *, generator: torch.Generator | None = None
+    ) -> Marginals:
+        """Marginals of f at x (B, d) given draws of all below: (num, B), or (num, B, p), each."""
+        with draws_of(self.network, generator):
+            found = self.network.sample_marginals(x, num)
+        if self.likelihood.num_latents > 1:
+            return found
+        return Marginals(*(part.squeeze(2) for part in found))
 
     def kl(self) -> Tensor:
         """KL(q || p) of all random layers in nats; ()."""
@@ -124,14 +150,28 @@ class NetworkModel(Model):
         )
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """``hyperparameters``: of kernels and likelihood; ``variational``: the network's rest."""
-        layers = [m for m in self.network.modules() if isinstance(m, GPLayer)]
-        hyper = [p for layer in layers for p in layer.kernel.parameters() if p.requires_grad]
-        held = {id(p) for layer in layers for p in layer.kernel.parameters()}
+        """By role.
+
+        ``hyperparameters``: of kernels, mean functions and likelihood; ``inducing``: points of
+        layers that have some; ``variational``: the network's rest.
+        """
+        hyper: list[nn.Parameter] = []
+        inducing: list[nn.Parameter] = []
+        for layer in self.network.modules():
+            if isinstance(layer, (GPLayer, AdditiveGridLayer)):
+                hyper += layer.kernel.parameters()
+            elif isinstance(layer, InducingLayer):
+                hyper += [*layer.kernel.parameters(), *layer.mean.parameters()]
+                inducing.append(layer.inducing)
+        held = {id(p) for p in (*hyper, *inducing)}
         rest = [p for p in self.network.parameters() if id(p) not in held]
         return {
             "variational": rest,
-            "hyperparameters": [*hyper, *self.likelihood.parameters()],
+            **({"inducing": inducing} if inducing else {}),
+            "hyperparameters": [
+                *(p for p in hyper if p.requires_grad),
+                *self.likelihood.parameters(),
+            ],
         }
 
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:

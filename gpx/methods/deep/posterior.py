@@ -14,7 +14,8 @@ from gpx.likelihoods import Bernoulli, Gaussian, GaussianOutputs
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.bernoulli import Sign
 from gpx.methods.base.model import Marginals, Posterior
-from gpx.methods.deep.draws import draws_of, random_layers
+from gpx.methods.deep.draws import draws_of, held, random_layers
+from gpx.methods.deep.inducing_layer import InducingLayer
 from gpx.methods.deep.layer import GPLayer
 
 if TYPE_CHECKING:
@@ -62,24 +63,30 @@ class NetworkPosterior(Posterior):
         """Draws that a prediction averages: one where the marginals of the head are all of it."""
         head = self.network.head
         weights = head.weights if isinstance(head, GPLayer) else head
-        others = [layer for layer in random_layers(self.network) if layer is not weights]
-        return self.num_samples if others or not weights.analytic else 1
+        known = weights if weights.analytic else None
+        layers = [layer for layer in random_layers(self.network) if layer is not known]
+        return self.num_samples if any(layer.random for layer in layers) else 1
 
     def facts(self) -> dict[str, bool | int | float | str]:
-        """As in ``Posterior``: how many draws."""
-        return {"draws": self.draws_needed}
+        """As in ``Posterior``: how many draws, and the largest relative jitter of any K_zz."""
+        layers = [m for m in self.network.modules() if isinstance(m, InducingLayer)]
+        reports = [layer.variables.whitening().report for layer in layers]
+        found: dict[str, bool | int | float | str] = {"draws": self.draws_needed}
+        return found | ({"jitter": max(r.relative for r in reports)} if reports else {})
 
     def _generator(self, number: int) -> torch.Generator:
         # on the CPU: the same draws on every device
         return torch.Generator().manual_seed((self.seed << 20) + number)
 
-    def _over_rows(self, x: Tensor, number: int, of: Callable[[Tensor], Tensor]) -> Tensor:
+    def _over_rows(
+        self, x: Tensor, number: int, of: Callable[[Tensor], Tensor], *, joint: bool = False
+    ) -> Tensor:
         """``of`` each piece of rows of x at draw ``number``, as one tensor (..., n, p)."""
         if not len(x):  # layers need not take nothing at all
             return self._over_rows(x.new_zeros(1, x.shape[1]), number, of)[..., :0, :]
         parts = []
         for rows in x.split(PREDICT_CHUNK):
-            with draws_of(self.network, self._generator(number), shared=True):
+            with draws_of(self.network, self._generator(number), shared=True, joint=joint):
                 parts.append(of(rows))
         return torch.cat(parts, -2)
 
@@ -94,7 +101,8 @@ class NetworkPosterior(Posterior):
             return torch.stack(tuple(self.network.marginals(rows)))
 
         draws = range(self.draws_needed)
-        found = torch.stack([self._over_rows(x, number, pair) for number in draws], 1)
+        with held(self.network):
+            found = torch.stack([self._over_rows(x, number, pair) for number in draws], 1)
         if self.num_latents == 1:
             found = found.squeeze(3)
         return Marginals(found[0], found[1])
@@ -138,10 +146,11 @@ class NetworkPosterior(Posterior):
         """Mean over draws of P(y = c | f), (n, C)."""
         classes = torch.arange(likelihood.num_latents, device=x.device)
         total = x.new_zeros(len(x), len(classes))
-        for number in range(self.draws_needed):
-            f = self._over_rows(x, number, self.network)
-            each = [likelihood.log_prob(c.expand(len(x)), f).exp() for c in classes]
-            total += torch.stack(each, 1) / self.draws_needed
+        with held(self.network):
+            for number in range(self.draws_needed):
+                f = self._over_rows(x, number, self.network)
+                each = [likelihood.log_prob(c.expand(len(x)), f).exp() for c in classes]
+                total += torch.stack(each, 1) / self.draws_needed
         return total / total.sum(1, keepdim=True)
 
     @torch.no_grad()
@@ -153,7 +162,10 @@ class NetworkPosterior(Posterior):
 
         @torch.no_grad()
         def paths(x: Tensor) -> Tensor:
-            found = torch.stack([self._over_rows(x, number, self.network) for number in numbers])
+            with held(self.network):
+                found = torch.stack(
+                    [self._over_rows(x, number, self.network, joint=True) for number in numbers]
+                )
             return found.squeeze(2) if self.num_latents == 1 else found
 
         return paths

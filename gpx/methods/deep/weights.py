@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +10,10 @@ from torch import Tensor, nn
 from gpx.errors import ConfigError
 from gpx.methods.base.model import Marginals
 from gpx.methods.deep.draws import RandomLayer
+from gpx.methods.deep.output_layer import OutputLayer
 
 
-class RandomWeights(RandomLayer):
+class RandomWeights(OutputLayer):
     """x -> x W with a prior W_ij ~ N(0, 1) and an approximate posterior q(W).
 
     Args:
@@ -23,11 +23,7 @@ class RandomWeights(RandomLayer):
     Raises:
         ConfigError: sizes below one.
 
-    Attributes:
-        analytic: whether ``marginals`` are those of q, and not of a draw.
     """
-
-    analytic: ClassVar[bool] = True
 
     def __init__(self, num_inputs: int, num_outputs: int) -> None:
         super().__init__()
@@ -172,9 +168,6 @@ class DroppedWeights(RandomWeights):
     Source: Gal and Ghahramani, "Dropout as a Bayesian approximation", ICML 2016.
     """
 
-    analytic = False
-    known_kl = False
-
     def __init__(
         self,
         num_inputs: int,
@@ -189,6 +182,21 @@ class DroppedWeights(RandomWeights):
         self.keep = checked_keep(keep)
         self.scale, self.penalty = scale, penalty
         self.bias = nn.Parameter(torch.zeros(num_outputs)) if bias else None
+
+    @property
+    def analytic(self) -> bool:
+        """As in ``OutputLayer``: masks are drawn."""
+        return False
+
+    @property
+    def random(self) -> bool:
+        """Whether anything is masked."""
+        return self.keep < 1.0
+
+    @property
+    def known_kl(self) -> bool:  # type: ignore[override]
+        """Whether there is nothing but parameters: neither masks nor priors."""
+        return not (self.penalty or self.random)
 
     def draw_start(self, generator: torch.Generator) -> None:
         """M from a normal of deviation ``scale``, cut at two of them."""

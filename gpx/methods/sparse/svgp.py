@@ -12,8 +12,18 @@ from gpx.errors import ConfigError, ShapeError, class_name
 from gpx.inducing import KMeans, Selector, require_selector
 from gpx.inducing.base import settled_size
 from gpx.inducing.features import POINTS, InducingFeatures
-from gpx.inference.nystrom import BlockStore, NystromSums, nystrom_sums
-from gpx.inference.nystrom_matrix import InnerFactor, best_noise
+from gpx.inference.nystrom import NystromSums
+from gpx.inference.variational import (
+    GAUSSIAN,
+    FullCholesky,
+    InducingVariables,
+    Strategy,
+    Whitened,
+    WhitenedGaussian,
+    raise_noise,
+    whitened_optimum,
+    whitened_sums,
+)
 from gpx.kernels.base import Kernel
 from gpx.likelihoods import Gaussian, GaussianOutputs, Likelihood
 from gpx.linalg import CholeskyReport
@@ -21,19 +31,6 @@ from gpx.linalg.triangular import inverse_lower
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Model
 from gpx.methods.sparse.svgp_posterior import SVGPPosterior, latent_marginals
-from gpx.methods.sparse.variational import (
-    FullCholesky,
-    InducingVariables,
-    Strategy,
-    Whitened,
-    WhitenedGaussian,
-)
-
-GAUSSIAN = (Gaussian, GaussianOutputs)
-"""Likelihoods whose optimal q(v) has a closed form."""
-
-SUMS_CHUNK = 2**16
-"""Rows whose residuals are in memory together while sums over all data are taken."""
 
 
 class BoundTerms(NamedTuple):
@@ -83,6 +80,7 @@ class SVGP(Model):
     """
 
     streams = True
+    fixed_shapes = True
     kernel: Kernel
     mean: Mean
     likelihood: Likelihood
@@ -124,7 +122,8 @@ class SVGP(Model):
         self.jitter = jitter
         self._num_inputs = num_inputs
         self.inducing = nn.Parameter(
-            torch.zeros(size, num_inputs), requires_grad=self.features.trainable
+            torch.zeros(size, self.features.width(kernel, num_inputs)),
+            requires_grad=self.features.trainable,
         )
         family = FullCholesky() if family is None else family
         if not isinstance(family, WhitenedGaussian):
@@ -191,17 +190,9 @@ class SVGP(Model):
 
     @torch.no_grad()
     def _warm_start(self, likelihood: Gaussian | GaussianOutputs, x: Tensor, y: Tensor) -> None:
-        """Noise variance and q(v) of highest collapsed bound, of every output.
-
-        Hyperparameters fitted to a subset leave the noise too low for a sparse model, which must
-        count as noise what its inducing points cannot explain. The noise is only ever raised.
-        """
-        sums, current = self._sums(x, y), likelihood.noise_variance
-        noises = current.double().view(-1)
-        best = [best_noise(s, len(x), n) for s, n in zip(sums.outputs(), noises, strict=True)]
-        likelihood.noise_variance = torch.maximum(
-            current, torch.stack(best).view_as(current).to(current.dtype)
-        )
+        """Noise variance, never below what it is, and q(v) of highest collapsed bound."""
+        sums = self._sums(x, y)
+        raise_noise(sums, len(x), likelihood)
         self._assign_optimum(self.q, sums)
 
     @torch.no_grad()
@@ -224,22 +215,11 @@ class SVGP(Model):
         return InducingVariables(self.kernel, self.inducing, self.jitter, self.features)
 
     def _sums(self, x: Tensor, y: Tensor) -> NystromSums:
-        """What the optimal q(v) depends on, in float64: O(n M^2), memory free of n."""
-        whitener, found = self._variables.whitener(), None
-        for rows, targets in zip(x.split(SUMS_CHUNK), y.split(SUMS_CHUNK), strict=True):
-            store = BlockStore(whitener, rows, dtype=torch.float64)
-            residual = targets - self.mean(rows).view(-1, *(1 for _ in y.shape[1:]))
-            part = nystrom_sums(store, residual)
-            found = part if found is None else found.with_sums_of(part)
-        assert found is not None  # there are rows
-        return found
+        return whitened_sums(self._variables, self.mean, x, y)
 
     def _assign_optimum(self, q: WhitenedGaussian, sums: NystromSums) -> None:
         assert isinstance(self.likelihood, GAUSSIAN)
-        noises = self.likelihood.noise_variance.double().view(-1)
-        inner = [InnerFactor(s, n) for s, n in zip(sums.outputs(), noises, strict=True)]
-        means, factors = [i.weights for i in inner], [i.inverse_root() for i in inner]
-        self._assign(q, torch.stack(means), torch.stack(factors))
+        self._assign(q, *whitened_optimum(sums, self.likelihood))
 
     def _assign(self, q: WhitenedGaussian, mean: Tensor, factor: Tensor) -> None:
         """Set q to where v is N(mean, factor factor^T)."""
@@ -249,6 +229,24 @@ class SVGP(Model):
     def marginals(self, x: Tensor) -> Marginals:
         """Marginals of f at x (B, d) under q, with gradients: (B,), or (B, p) for p latents."""
         return self.bound_terms(x).marginals
+
+    kl_known = True
+    """Whether ``kl`` is the divergence itself."""
+
+    def sample_marginals(
+        self, x: Tensor, num: int = 1, *, generator: torch.Generator | None = None
+    ) -> Marginals:
+        """Marginals at x (B, d), the same ``num`` times: (num, B), or (num, B, p)."""
+        return Marginals(*(part.expand(num, *part.shape) for part in self.marginals(x)))
+
+    def sample_latents(
+        self, x: Tensor, num: int = 1, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Draws of f at x (B, d) under q, right at each row: (num, B), or (num, B, p)."""
+        mean, variance = self.sample_marginals(x, num)
+        device = x.device if generator is None else generator.device
+        noise = torch.randn(mean.shape, generator=generator, dtype=x.dtype, device=device)
+        return mean + variance.sqrt() * noise.to(x.device)
 
     def kl(self) -> Tensor:
         """KL(q(u) || p(u)) in nats; ()."""

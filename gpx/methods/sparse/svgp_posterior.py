@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from gpx.inducing.features import POINTS, InducingFeatures
+from gpx.inference.variational.paths import conditioned_paths
 from gpx.kernels.base import Kernel
 from gpx.linalg.triangular import lower_matmul
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Posterior
-from gpx.sampling import SHARED, Frequencies, prior_functions
+from gpx.sampling import SHARED, Frequencies
 
 PREDICT_CHUNK = 4096
 """Test rows per step of a prediction."""
@@ -72,6 +73,16 @@ class SVGPPosterior(Posterior):
         return latent_marginals(self.q_mean @ projection, variance.clamp_min(0.0), self.mean(x))
 
     @torch.no_grad()
+    def joint_covariance(self, x: Tensor) -> Tensor:
+        """As in ``Posterior``, of one latent function. Cost: M^2 a row, and M a pair of rows."""
+        if len(self.q_mean) > 1:
+            return super().joint_covariance(x)
+        cross = self.features.cross_rows(self.kernel, self.inducing, x)
+        projection = lower_matmul(self.inverse_cholesky, cross)
+        spread = self.q_factor[0].mT @ projection
+        return self.kernel.evaluate(x) - projection.mT @ projection + spread.mT @ spread
+
+    @torch.no_grad()
     def sample_paths(
         self, num: int, *, generator: torch.Generator, frequencies: Frequencies = SHARED
     ) -> Callable[[Tensor], Tensor]:
@@ -88,31 +99,22 @@ class SVGPPosterior(Posterior):
                 not function values.
         """
         self.features.require_sampled()
-        latents, size = self.q_mean.shape
-        prior = prior_functions(
-            self.kernel,
-            num * latents,
-            self.inducing.shape[1],
+        values = conditioned_paths(
+            self.features.path_kernel(self.kernel),
+            self.inducing,
+            self.inverse_cholesky,
+            self.q_mean,
+            self.q_factor,
+            num,
             generator=generator,
             frequencies=frequencies,
         )
-        noise = torch.randn(
-            num,
-            latents,
-            size,
-            1,
-            generator=generator,
-            dtype=self.q_mean.dtype,
-            device=self.q_mean.device,
-        )
-        v = (self.q_mean.unsqueeze(-1) + self.q_factor @ noise).reshape(num * latents, size)
-        inverse = self.inverse_cholesky
-        weights = (v - prior(self.inducing) @ inverse.mT) @ inverse  # K_zz^{-1} (u - prior(Z))
 
         @torch.no_grad()
         def paths(x: Tensor) -> Tensor:
-            values = prior(x) + weights @ self.kernel.evaluate(self.inducing, x) + self.mean(x)
-            return values if latents == 1 else values.view(num, latents, -1).mT
+            drawn = values(self.features.path_inputs(self.kernel, x))
+            found = self.features.path_values(self.kernel, drawn) + self.mean(x)
+            return found.squeeze(1) if found.shape[1] == 1 else found.mT
 
         return paths
 

@@ -181,6 +181,20 @@ class QSGP(WeightSpaceModel):
             if isinstance(self.family, FullWeights) and self.warm_start:
                 self._start_full(self.family, x, y)
 
+    @torch.no_grad()
+    def rate_factors(self) -> dict[str, float]:
+        """``variational``: one over the prior's deviation of f, where it is above one.
+
+        Targets have variance one, so that weights whose prior lets f reach further have to stay as
+        much smaller; steps sized for weights of one would make f jump by many of its deviations.
+        Other likelihoods have no such unit of f.
+        """
+        if not isinstance(self.likelihood, Gaussian):
+            return {}
+        weights = (1.0 / self.basis.precision_diagonal().double()).sum()
+        variance = float(weights * self.basis.mean_column_square().double())
+        return {"variational": max(1.0, variance) ** -0.5}
+
     def _start_full(self, family: FullWeights, x: Tensor, y: Tensor) -> None:
         """q at the exact posterior of the weights, where the bound is the log evidence."""
         whole = WeightGroup.of_blocks(

@@ -247,3 +247,22 @@ def test_options_that_do_not_fit(options, words):
 def test_numbers_of_the_bound():
     with pytest.raises(ConfigError, match="num_samples=0 must be at least 1"):
         SampledELBO(5, 0)
+
+
+def test_the_noise_starts_where_the_rest_explains_the_targets():
+    """At the best of the evidence of one layer, on the grid of steps below 4 %; never lower."""
+    x, y = data()
+    made = model(Gaussian(1e-4), depth=1, covariance="full", num_features=6)
+    made.initialise(x, y, generator=draws(2))
+    found = made.likelihood.noise_variance.detach()
+
+    def evidence(noise):
+        covariance = made.network.head.prior_covariance(x) + noise * torch.eye(NUM)
+        return MultivariateNormal(torch.zeros(NUM), covariance).log_prob(y)
+
+    assert float(found) > 1e-3
+    assert float(evidence(found)) > float(evidence(found * 1.1))
+    assert float(evidence(found)) > float(evidence(found / 1.1))
+    made = model(Gaussian(50.0), depth=1)
+    made.initialise(x, y, generator=draws(2))
+    torch.testing.assert_close(made.likelihood.noise_variance.detach(), torch.tensor(50.0))

@@ -229,7 +229,7 @@ def test_a_kernel_is_made_for_the_inputs_of_the_layer():
         ({"directions": "some"}, "directions=some: expected one of independent"),
         ({"covariance": "some"}, "covariance=some: expected one of mean_field"),
         ({"covariance": "dropout", "keep": 0.0}, "keep=0.0: an input must be kept"),
-        ({"kernel": Linear()}, "takes one stationary or arc-cosine kernel .*, got Linear"),
+        ({"kernel": Linear()}, "take one stationary or arc-cosine kernel .*, got Linear"),
         ({"kernel": Matern32(), "frequencies": "learned"}, "takes an RBF or an arc-cosine kernel"),
     ],
 )

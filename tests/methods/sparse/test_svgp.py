@@ -5,6 +5,7 @@ import torch
 
 from gpx.errors import ConfigError, DataError, ShapeError
 from gpx.inducing import GreedyConditionalVariance, KMeans, Uniform
+from gpx.inference.variational import FullCholesky, MeanField
 from gpx.kernels import RBF, Linear, Matern32
 from gpx.likelihoods import (
     Bernoulli,
@@ -17,7 +18,6 @@ from gpx.likelihoods import (
 )
 from gpx.means import Constant, Zero
 from gpx.methods.sparse.svgp_elbo import SVGPELBO
-from gpx.methods.sparse.variational import FullCholesky, MeanField
 from gpx.models import SVGP
 
 
@@ -122,7 +122,7 @@ def test_refit_adds_up_what_chunks_of_rows_give(monkeypatch):
     model = _model()
     model.initialise(x, y, generator=_generator())
     whole = model.condition(x, y).predict(x)
-    monkeypatch.setattr("gpx.methods.sparse.svgp.SUMS_CHUNK", 7)
+    monkeypatch.setattr("gpx.inference.variational.optimum.SUMS_CHUNK", 7)
     parts = model.condition(x, y).predict(x)
     torch.testing.assert_close(parts.mean, whole.mean, rtol=1e-9, atol=1e-10)
     torch.testing.assert_close(parts.variance, whole.variance, rtol=1e-9, atol=1e-10)

@@ -6,13 +6,13 @@ import torch
 
 from gpx.errors import ConfigError
 from gpx.inducing import Eigenfunctions, Eigenvectors, Uniform
+from gpx.inference.variational import FullCholesky, MeanField, Strategy, StrategyTerms
 from gpx.kernels import RBF, Matern32
 from gpx.likelihoods import Bernoulli, Gaussian, Softmax
 from gpx.means import Constant, Zero
 from gpx.methods.base.model import Model
 from gpx.methods.sparse.collapsed_elbo import collapsed_elbo
 from gpx.methods.sparse.svgp_elbo import SVGPELBO
-from gpx.methods.sparse.variational import FullCholesky, MeanField, Strategy, StrategyTerms
 from gpx.models import SVGP
 
 

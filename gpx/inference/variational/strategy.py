@@ -1,0 +1,154 @@
+"""Strategies: which variables q is a distribution of, and how it is carried to the function."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gpx.inducing.features import POINTS, InducingFeatures
+from gpx.inference.nystrom import Whitener, factorise_gram
+from gpx.inference.variational.distribution import WhitenedGaussian
+from gpx.inference.variational.moments import project
+from gpx.kernels.base import Kernel
+from gpx.linalg import CholeskyReport
+from gpx.linalg.triangular import inverse_lower
+
+
+class Whitening(NamedTuple):
+    """Factorised covariance of the inducing variables.
+
+    Attributes:
+        k_zz (M, M): covariance plus jitter in float64, with its gradient graph: jitter is a share
+            of the mean diagonal and follows the kernel's parameters.
+        cholesky (M, M): its factor L in float64, without a gradient graph.
+        report: jitter used, in the unit of the kernel.
+    """
+
+    k_zz: Tensor
+    cholesky: Tensor
+    report: CholeskyReport
+
+
+@dataclass(frozen=True)
+class InducingVariables:
+    """The inducing variables u under the prior, at the current hyperparameters.
+
+    Attributes:
+        kernel: shared by the p latent functions.
+        z (M, q): inducing inputs, or what else ``features`` needs; shared as well.
+        jitter: smallest jitter on the covariance of u, relative to its mean diagonal; larger ones
+            are tried on failure, and reported.
+        features: what z stands for.
+    """
+
+    kernel: Kernel
+    z: Tensor
+    jitter: float
+    features: InducingFeatures = POINTS
+
+    def whitening(self) -> Whitening:
+        """Evaluate and factorise cov(u, u) in float64, whatever the dtype of the model.
+
+        K_zz has no noise on its diagonal: rounding its entries to float32 alone moves eigenvalues
+        by more than a useful jitter. One evaluation and one factorisation of M x M in float64 cost
+        a few milliseconds at M = 512 and make every step succeed at the first attempt.
+
+        Raises:
+            NotPositiveDefinite: no jitter was enough.
+        """
+        k_zz = self.features.gram(self.kernel, self.z.double())
+        with torch.no_grad():
+            factor, report = factorise_gram(k_zz.detach(), self.jitter)
+        if report.relative:
+            shift = report.relative * k_zz.diagonal().mean()
+            k_zz = k_zz + torch.diag_embed(shift.expand(k_zz.shape[0]))
+        return Whitening(k_zz, factor, report)
+
+    def cross(self, x: Tensor) -> Tensor:
+        """cov(u, f(x)) (M, B) for x (B, d), differentiable."""
+        return self.features.cross_rows(self.kernel, self.z, x)
+
+    def whitener(self) -> Whitener:
+        """L as the streamed sums over the data use it; no gradients."""
+        with torch.no_grad():
+            return Whitener(self.kernel, self.z, self.whitening().cholesky, self.features)
+
+
+class StrategyTerms(NamedTuple):
+    """The zero-mean latent functions at B inputs under q, and what q costs.
+
+    Attributes:
+        mean (p, B), variance (p, B): differentiable in everything. Rounding can make variances
+            slightly negative; they are clamped at zero.
+        kl (): KL(q(u) || p(u)) in nats, summed over the latent functions.
+        report: factorisation of K_zz.
+    """
+
+    mean: Tensor
+    variance: Tensor
+    kl: Tensor
+    report: CholeskyReport
+
+
+class Strategy(ABC):
+    """Which variables q is over, as a linear image of v = L^{-1} (u - mean(u)), L L^T = K_zz.
+
+    The prior of v is N(0, I). The optimum for Gaussian noise is known for v, and posteriors are
+    kept in v, so that a strategy also says how to go from v to its own variables and back.
+    """
+
+    @abstractmethod
+    def terms(self, u: InducingVariables, q: WhitenedGaussian, x: Tensor) -> StrategyTerms:
+        """Marginals at x (B, d), and KL."""
+
+    @abstractmethod
+    def kl(self, u: InducingVariables, q: WhitenedGaussian) -> Tensor:
+        """KL(q(u) || p(u)) in nats; ()."""
+
+    @abstractmethod
+    def to_whitened(self, q: WhitenedGaussian, cholesky: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean (p, M) and lower factor (p, M, M) of v under q, given L."""
+
+    @abstractmethod
+    def from_whitened(
+        self, q: WhitenedGaussian, mean: Tensor, factor: Tensor, cholesky: Tensor
+    ) -> None:
+        """Set q to where v is N(mean, factor factor^T), or to the nearest member of its family."""
+
+
+class Whitened(Strategy):
+    """q is over v itself: u = mean(u) + L v.
+
+    mean = A^T m, variance = k(x, x) - diag(A^T A) + diag(A^T S S^T A), A = L^{-1} K_zx.
+
+    Cost: O(M^3 + p M^2 B) time, O(p M^2 + p M B) memory.
+    Source: Burt thesis, sections 2.1 and 2.2.
+    """
+
+    def terms(self, u: InducingVariables, q: WhitenedGaussian, x: Tensor) -> StrategyTerms:
+        """As in ``Strategy``."""
+        root, white = q.root(), u.whitening()
+        with torch.no_grad():
+            inverse = inverse_lower(white.cholesky).to(x.dtype)
+        projection = project(white.k_zz, u.cross(x), inverse)
+        mean, excess = q.moments(projection, root)
+        variance = (u.kernel.diagonal(x) + excess).clamp_min(0.0)
+        return StrategyTerms(mean, variance, q.kl(root), white.report)
+
+    def kl(self, u: InducingVariables, q: WhitenedGaussian) -> Tensor:
+        """As in ``Strategy``; neither kernel nor u matter."""
+        return q.kl(q.root())
+
+    def to_whitened(self, q: WhitenedGaussian, cholesky: Tensor) -> tuple[Tensor, Tensor]:
+        """As they are."""
+        return q.mean, q.factor()
+
+    def from_whitened(
+        self, q: WhitenedGaussian, mean: Tensor, factor: Tensor, cholesky: Tensor
+    ) -> None:
+        """As they are."""
+        q.assign(mean, factor)

@@ -1,0 +1,148 @@
+"""The convolutional kernel: weighted sums over patches of images of one kernel of patches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from gpx.errors import ConfigError, ShapeError, class_name
+from gpx.kernels.base import Kernel
+from gpx.kernels.stationary import Stationary
+
+MOST_ENTRIES = 2**22
+"""Pairs of patches that are held at once, as far as images can be taken one by one."""
+
+
+class Convolutional(Kernel):
+    """k(x, x') = sum over patches p, p' of w_p w_p' g(x[p], x'[p']): f(x) = sum_p w_p g(x[p]).
+
+    Args:
+        patch_kernel: g, stationary, of the pixels of a patch.
+        image_shape: (height, width) or (channels, height, width) of the rows x.
+        patch_size: (height, width) of a patch; one number for both.
+        weighted: learn the weights w, which start at one over the number P of patches; otherwise
+            they stay there.
+        active_dims: columns of x that the kernel looks at; None for all.
+
+    Raises:
+        ConfigError: another patch kernel, or a patch that does not fit into the image.
+        ShapeError: when evaluated at inputs with another number of columns.
+
+    Cost: O(n1 n2 P^2) for a matrix, O(n P^2) for a diagonal; memory of ``MOST_ENTRIES`` numbers
+    where one pair of images is below that. Source: van der Wilk, Rasmussen and Hensman,
+    "Convolutional Gaussian processes", NeurIPS 2017.
+    """
+
+    weights: Tensor
+
+    def __init__(
+        self,
+        patch_kernel: Kernel,
+        image_shape: Sequence[int],
+        patch_size: int | Sequence[int] = 5,
+        *,
+        weighted: bool = True,
+        active_dims: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__(active_dims)
+        if not isinstance(patch_kernel, Stationary):
+            raise ConfigError(
+                f"patch_kernel={class_name(patch_kernel)} is not stationary; give RBF() or "
+                "Matern32()"
+            )
+        shape = tuple(int(side) for side in image_shape)
+        shape = (1, *shape) if len(shape) == 2 else shape
+        sides = (patch_size, patch_size) if isinstance(patch_size, int) else tuple(patch_size)
+        if len(shape) != 3 or len(sides) != 2 or min(*shape, *sides) < 1:
+            raise ConfigError(
+                f"image_shape={list(image_shape)} and patch_size={patch_size} must be [height, "
+                "width] or [channels, height, width], and [height, width] or one number"
+            )
+        if sides[0] > shape[1] or sides[1] > shape[2]:
+            raise ConfigError(
+                f"a patch of {sides[0]} x {sides[1]} pixels does not fit into images of "
+                f"{shape[1]} x {shape[2]}; make patch_size smaller"
+            )
+        self.patch_kernel = patch_kernel
+        self.image_shape, self.patch_size = shape, sides
+        self.num_patches = (shape[1] - sides[0] + 1) * (shape[2] - sides[1] + 1)
+        start = torch.full((self.num_patches,), 1.0 / self.num_patches)
+        if weighted:
+            self.weights = nn.Parameter(start)
+        else:
+            self.register_buffer("weights", start, persistent=False)
+
+    @property
+    def patch_inputs(self) -> int:
+        """Pixels of a patch, over all channels."""
+        return self.image_shape[0] * self.patch_size[0] * self.patch_size[1]
+
+    def patches(self, x: Tensor) -> Tensor:
+        """All patches of the images x (n, d): (n, P, q), row by row."""
+        return self._cut(self._select(x))
+
+    def _cut(self, x: Tensor) -> Tensor:
+        channels, height, width = self.image_shape
+        if x.shape[1] != channels * height * width:
+            raise ShapeError(
+                f"Convolutional kernel of images {self.image_shape} got inputs of {x.shape[1]} "
+                f"columns; expected {channels * height * width}"
+            )
+        images = x.reshape(len(x), channels, height, width)
+        return functional.unfold(images, self.patch_size).mT
+
+    def with_points(self, x: Tensor, points: Tensor) -> Tensor:
+        """Covariance of f(x) at images x (n, d) with g at patches (M, q): (M, n)."""
+        found = []
+        size = max(1, MOST_ENTRIES // (self.num_patches * max(1, len(points))))
+        for rows in self.patches(x).split(size):
+            each = self.patch_kernel.evaluate(points, rows.flatten(0, 1))
+            found.append(
+                each.view(len(points), len(rows), self.num_patches) @ self.weights.to(each.dtype)
+            )
+        return torch.cat(found, 1) if found else points.new_zeros(len(points), 0)
+
+    def covariance(self, x1: Tensor, x2: Tensor) -> Tensor:
+        """As in ``Kernel``."""
+        rows, columns = self._cut(x1), self._cut(x2)
+        weights = self.weights.to(columns.dtype)
+        flat, found = columns.flatten(0, 1), []
+        size = max(1, MOST_ENTRIES // (self.num_patches * max(1, len(flat))))
+        for part in rows.split(size):
+            each = self.patch_kernel.evaluate(part.flatten(0, 1), flat)
+            each = each.view(*part.shape[:2], *columns.shape[:2]) @ weights
+            found.append((each * weights.view(-1, 1)).sum(1))
+        if x1 is x2 and len(x1):
+            square = torch.cat(found)
+            upper = square.triu(1)
+            return upper + upper.mT + torch.diag_embed(self.variance(x1))
+        return torch.cat(found) if found else x1.new_zeros(0, len(x2))
+
+    def variance(self, x: Tensor) -> Tensor:
+        """As in ``Kernel``; all pairs of patches of one image, some images at a time."""
+        found = []
+        for rows in self._cut(x).split(max(1, MOST_ENTRIES // self.num_patches**2)):
+            if torch.is_grad_enabled() and self.num_patches**2 * len(x) > MOST_ENTRIES:
+                found.append(checkpoint(self._variance, rows, use_reentrant=False))
+            else:
+                found.append(self._variance(rows))
+        return torch.cat(found) if found else x.new_zeros(0)
+
+    def _variance(self, patches: Tensor) -> Tensor:
+        """Of images with these patches (n, P, q): (n,)."""
+        kernel = self.patch_kernel
+        z = kernel.coordinates(patches.flatten(0, 1))
+        z = z.view(*patches.shape[:2], z.shape[1])
+        z = z - z.detach().mean(1, keepdim=True)
+        squares = z.square().sum(2)
+        r2 = squares.unsqueeze(2) + squares.unsqueeze(1) - 2.0 * z @ z.mT
+        # a square root has an infinite derivative at zero: equal patches are taken out
+        level = 1e-14 if z.dtype == torch.float64 else 1e-6
+        equal = r2.detach() <= level * squares.detach().amax(1).view(-1, 1, 1)
+        profile = kernel.of_squared_distance(r2.masked_fill(equal, 1.0)).masked_fill(equal, 1.0)
+        weights = self.weights.to(profile.dtype)
+        return kernel.outputscale * ((profile @ weights) @ weights)

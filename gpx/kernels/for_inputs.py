@@ -1,0 +1,42 @@
+"""A kernel made for another number of inputs than it was given for."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch.nn.utils import parametrize
+
+from gpx.constraints import positive_parameter
+from gpx.errors import ConfigError, class_name
+from gpx.kernels.arc_cosine import ArcCosine
+from gpx.kernels.base import Kernel
+from gpx.kernels.stationary import Stationary
+
+
+def for_inputs(kernel: nn.Module, num_inputs: int) -> Kernel:
+    """A copy of a kernel for inputs of another number, with the mean of its lengthscales for each.
+
+    Raises:
+        ConfigError: no stationary and no arc-cosine kernel, or one of some of the columns.
+    """
+    fits = isinstance(kernel, (Stationary, ArcCosine)) and kernel.active_dims is None
+    if not fits:
+        raise ConfigError(
+            f"{num_inputs} inputs take one stationary or arc-cosine kernel of all of them, got "
+            f"{class_name(kernel)}; give RBF(), Matern32() or ArcCosine()"
+        )
+    made = copy.deepcopy(cast("Stationary | ArcCosine", kernel))
+    if made.ard_num_dims is None or made.ard_num_dims == num_inputs:
+        return made
+    lengthscale = made.lengthscale.detach()
+    constraint: Any = made.parametrizations
+    floor = float(constraint.lengthscale[0].floor)
+    parametrize.remove_parametrizations(made, "lengthscale")
+    del made.lengthscale
+    made.ard_num_dims = num_inputs
+    value = torch.full((num_inputs,), float(lengthscale.mean()), dtype=torch.float64)
+    positive_parameter(made, "lengthscale", value, floor=floor)
+    return made.to(lengthscale)

@@ -1,0 +1,188 @@
+"""Deep kernel learning: a network's features as the inputs of a sparse Gaussian process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from gpx.errors import ConfigError
+from gpx.inducing import Selector
+from gpx.inference.variational import GAUSSIAN
+from gpx.kernels.base import Kernel
+from gpx.likelihoods.base import Likelihood
+from gpx.means.base import Mean
+from gpx.methods.deep.draws import is_random
+from gpx.methods.deep.feature_body import FeatureBody, FeatureNetwork, feature_body
+from gpx.methods.deep.inducing_layer import InducingLayer
+from gpx.methods.deep.model import Network, NetworkModel
+from gpx.methods.deep.posterior import NetworkPosterior
+from gpx.methods.deep.pretraining import pretrain
+
+MOST_ROWS = 20_000
+"""Rows whose features are clustered and standardised."""
+
+
+class DKL(NetworkModel):
+    """Sparse variational GP on the features of a network, trained together.
+
+    f = GP(c(x)) with q(u) over inducing points in the space of the features c; the p latent
+    functions of a likelihood share kernel and points. With a convolutional backbone it is GPDNN,
+    and with ``keep`` below 1 its filters have the posterior of Monte Carlo dropout.
+
+    Args:
+        kernel, mean: of the features; a stationary kernel is made for their number.
+        likelihood: any.
+        num_inputs: d.
+        num_data: n when known; caps the number of inducing points at n.
+        backbone, hidden, num_features, image_shape, blocks, keep: see ``feature_body``.
+        num_inducing: M.
+        selector: where inducing points start among the features; None: ``KMeans``.
+        pretrain_steps: of Adam, of the backbone below a linear layer, before the Gaussian process
+            takes its place; without them the Gaussian process tends to explain nothing.
+        warm_start, refit: with a Gaussian likelihood, as in ``SVGP``: start q(u), and predict with
+            it, at its optimum given all else; ``refit`` needs ``keep=1``.
+        jitter: as in ``SVGP``.
+        predict_samples: masks that a prediction averages, where there are any.
+        seed: of the masks of predictions.
+
+    Raises:
+        ConfigError: options out of range.
+
+    Cost: the network's and O(M^3 + p M^2 B) a step. Source: Wilson, Hu, Salakhutdinov and Xing,
+    "Deep kernel learning", AISTATS 2016; Bradshaw, Matthews and Ghahramani, "Adversarial examples,
+    uncertainty, and transfer testing robustness in Gaussian process hybrid deep networks", 2017.
+    """
+
+    def __init__(
+        self,
+        *,
+        kernel: Kernel,
+        mean: Mean,
+        likelihood: Likelihood,
+        num_inputs: int,
+        num_data: int | None = None,
+        backbone: FeatureNetwork = "dense",
+        hidden: Sequence[int] = (64, 64),
+        num_features: int = 8,
+        image_shape: Sequence[int] | None = None,
+        blocks: int = 5,
+        keep: float = 1.0,
+        num_inducing: int = 128,
+        selector: Selector | None = None,
+        pretrain_steps: int = 1000,
+        warm_start: bool = True,
+        refit: bool = True,
+        jitter: float = 1e-6,
+        predict_samples: int = 50,
+        seed: int = 0,
+    ) -> None:
+        if pretrain_steps < 0 or num_inducing < 1:
+            raise ConfigError(
+                f"pretrain_steps={pretrain_steps} must be at least 0 and num_inducing="
+                f"{num_inducing} at least 1"
+            )
+        body = feature_body(
+            backbone,
+            num_inputs,
+            hidden=hidden,
+            num_features=num_features,
+            image_shape=image_shape,
+            blocks=blocks,
+            keep=keep,
+        )
+        size = num_inducing if num_data is None else min(num_inducing, num_data)
+        head = InducingLayer(
+            kernel, body.size, likelihood.num_latents, size, mean=mean, jitter=jitter
+        )
+        super().__init__(
+            Network(body, head),
+            likelihood,
+            num_inputs=num_inputs,
+            predict_samples=predict_samples,
+            seed=seed,
+        )
+        self.selector, self.pretrain_steps = selector, pretrain_steps
+        self.warm_start, self.refit = warm_start, refit
+
+    @property
+    def body(self) -> FeatureBody:
+        """The backbone."""
+        assert isinstance(self.network.body, FeatureBody)
+        return self.network.body
+
+    @property
+    def layer(self) -> InducingLayer:
+        """The Gaussian process."""
+        assert isinstance(self.network.head, InducingLayer)
+        return self.network.head
+
+    def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
+        """Pretrain the backbone, place inducing points among its features, start q(u)."""
+        super().initialise(x, y, generator=generator)
+        start_features(
+            self.body, self.likelihood, x, y, steps=self.pretrain_steps, generator=generator
+        )
+        few = some_rows(x, generator)
+        features = torch.cat(list(self.body.features(few, generator)))
+        self.layer.place(features, generator=generator, selector=self.selector)
+        if self.warm_start and isinstance(self.likelihood, GAUSSIAN):
+            self.layer.fit(self._parts(x, y, generator), len(x), self.likelihood)
+
+    def _parts(
+        self, x: Tensor, y: Tensor, generator: torch.Generator | None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Features and targets of all rows, some rows at a time."""
+        features = self.body.features(x, generator)
+        start = 0
+        for rows in features:
+            yield rows, y[start : start + len(rows)]
+            start += len(rows)
+
+    @torch.no_grad()
+    def condition(self, x: Tensor, y: Tensor) -> NetworkPosterior:
+        """The posterior of q(u), which is the optimal one with ``refit``."""
+        posterior = self.new_posterior()
+        if self.refit and isinstance(self.likelihood, GAUSSIAN) and not is_random(self.body):
+            layer = posterior.network.head
+            assert isinstance(layer, InducingLayer)
+            layer.fit(self._parts(x, y, None), len(x), self.likelihood, noise=False)
+        return posterior
+
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        """Those of ``NetworkModel``, and the backbone's as ``network``."""
+        return with_network(super().parameter_groups(), self.body)
+
+
+def some_rows(x: Tensor, generator: torch.Generator) -> Tensor:
+    """At most ``MOST_ROWS`` rows of x (n, d), drawn without replacement."""
+    if len(x) <= MOST_ROWS:
+        return x
+    order = torch.randperm(len(x), generator=generator, device=x.device)
+    return x[order[:MOST_ROWS]]
+
+
+def start_features(
+    body: FeatureBody,
+    likelihood: Likelihood,
+    x: Tensor,
+    y: Tensor,
+    *,
+    steps: int,
+    generator: torch.Generator,
+) -> None:
+    """Pretrain a backbone that has parameters, and standardise its features."""
+    if steps and any(p.requires_grad for p in body.parameters()):
+        pretrain(body, body.size, likelihood, x, y, steps=steps, generator=generator)
+    body.measure(some_rows(x, generator), generator)
+
+
+def with_network(
+    groups: dict[str, list[nn.Parameter]], body: nn.Module
+) -> dict[str, list[nn.Parameter]]:
+    """The same groups with the parameters of ``body`` in one of their own, ``network``."""
+    held = {id(p) for p in body.parameters()}
+    rest = [p for p in groups["variational"] if id(p) not in held]
+    network = [p for p in body.parameters() if p.requires_grad]
+    return {**groups, "variational": rest, **({"network": network} if network else {})}

@@ -1,0 +1,150 @@
+"""Networks that give a Gaussian process its inputs: dense, convolutional, or the inputs as are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from gpx.errors import ConfigError
+from gpx.methods.deep.backbones import Backbone, convolutional_features, shape_of_images
+from gpx.methods.deep.draws import draws_of
+from gpx.methods.deep.weights import DroppedWeights
+
+FeatureNetwork = Literal["identity", "dense"] | Backbone
+"""The inputs themselves; a dense network; the convolutional ones of ``gpx.methods.deep``."""
+
+CHUNK = 1024
+"""Rows whose features are made at once outside of training."""
+
+
+class Standardised(nn.Module):
+    """Features less their mean, over their deviation, as they were when training began.
+
+    Nothing is changed before ``measure``.
+
+    Args:
+        size: number of features.
+        by_number: divide by the root of their number as well: two inputs are then about as far
+            apart whatever the number, which suits a kernel of all features and a lengthscale of
+            one.
+    """
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, size: int, by_number: bool) -> None:
+        super().__init__()
+        self.by_number = by_number
+        self.register_buffer("mean", torch.zeros(size))
+        self.register_buffer("deviation", torch.ones(size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, h) -> (n, h)."""
+        return (x - self.mean) / self.deviation
+
+    @torch.no_grad()
+    def measure(self, x: Tensor) -> None:
+        """Take mean and deviation from features x (n, h); constant ones count as of one."""
+        self.mean.copy_(x.mean(0))
+        spread = x.std(0, correction=0)
+        spread = torch.where(spread > 0, spread, torch.ones_like(spread))
+        self.deviation.copy_(spread * x.shape[1] ** 0.5 if self.by_number else spread)
+
+
+class FeatureBody(nn.Module):
+    """Rows of inputs (n, d) -> standardised features (n, h).
+
+    Args:
+        network: None: the inputs themselves, which are left as they are.
+        size: h.
+        by_number: see ``Standardised``.
+    """
+
+    def __init__(self, network: nn.Module | None, size: int, *, by_number: bool = True) -> None:
+        super().__init__()
+        self.network = network
+        self.size = size
+        self.standardised = Standardised(size, by_number)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As the class says."""
+        found: Tensor = self.standardised(x if self.network is None else self.network(x))
+        return found
+
+    @torch.no_grad()
+    def features(
+        self, x: Tensor, generator: torch.Generator | None, *, shared: bool = False
+    ) -> Iterator[Tensor]:
+        """Features of all rows, some rows at a time."""
+        for rows in x.split(CHUNK):
+            with draws_of(self, generator, shared=shared):
+                yield self(rows)
+
+    def measure(self, x: Tensor, generator: torch.Generator) -> None:
+        """Standardise the features of x (n, d) as they are now."""
+        if self.network is not None:
+            self.standardised.measure(torch.cat(list(self.features(x, generator))))
+
+
+def feature_body(
+    name: FeatureNetwork,
+    num_inputs: int,
+    *,
+    hidden: Sequence[int] = (),
+    num_features: int = 2,
+    image_shape: Sequence[int] | None = None,
+    blocks: int = 5,
+    keep: float = 1.0,
+    narrow: bool = False,
+) -> FeatureBody:
+    """A body by its name.
+
+    Args:
+        name: ``identity``; ``dense``: rectified linear units, and a linear layer of outputs; or a
+            convolutional network, whose features are those below its dense layers.
+        num_inputs: d.
+        hidden, num_features: units of the hidden layers, and outputs, of ``dense``.
+        image_shape, blocks: of convolutional networks.
+        keep: probability that a mask keeps an activation, in front of every layer of weights but
+            the first; below 1 weights have priors N(0, I), at 1 they are parameters.
+        narrow: for functions of one feature each: a convolutional network has a linear layer of
+            ``num_features`` outputs, and features are not divided by the root of their number.
+
+    Raises:
+        ConfigError: no such network, or sizes below one.
+    """
+    names = ("identity", "dense", *get_args(Backbone))
+    if name not in names:
+        raise ConfigError(f"backbone={name}: expected one of {', '.join(names)}")
+    if name == "identity":
+        return FeatureBody(None, num_inputs)
+    if name != "dense":
+        shape, prior = shape_of_images(num_inputs, image_shape), keep < 1.0
+        network, size = convolutional_features(name, shape, keep, penalty=prior, blocks=blocks)
+        if not narrow:
+            return FeatureBody(network, size)
+        linear = DroppedWeights(size, num_features, keep, bias=True, penalty=prior)
+        return FeatureBody(nn.Sequential(network, linear), num_features, by_number=False)
+    sizes = [num_inputs, *hidden, num_features]
+    if min(sizes) < 1:
+        raise ConfigError(
+            f"hidden={list(hidden)} and num_features={num_features} must be at least 1"
+        )
+    layers: list[nn.Module] = []
+    for number, (inputs, outputs) in enumerate(pairwise(sizes)):
+        layers += [nn.ReLU()] if number else []
+        layers.append(
+            DroppedWeights(
+                inputs,
+                outputs,
+                keep if number else 1.0,
+                bias=True,
+                scale=(2.0 / inputs) ** 0.5,
+                penalty=keep < 1.0,
+            )
+        )
+    return FeatureBody(nn.Sequential(*layers), num_features, by_number=not narrow)

@@ -1,0 +1,196 @@
+"""A layer of Gaussian processes with inducing points, for any network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gpx.errors import ConfigError, ShapeError
+from gpx.inducing import KMeans, Selector
+from gpx.inference.variational import (
+    FullCholesky,
+    InducingVariables,
+    Whitened,
+    raise_noise,
+    whitened_optimum,
+    whitened_sums,
+)
+from gpx.inference.variational.paths import conditioned_paths
+from gpx.kernels.arc_cosine import ArcCosine
+from gpx.kernels.base import Kernel
+from gpx.kernels.for_inputs import for_inputs
+from gpx.kernels.stationary import Stationary
+from gpx.likelihoods import Gaussian, GaussianOutputs
+from gpx.linalg import CholeskyReport
+from gpx.linalg.triangular import inverse_lower, lower_matmul
+from gpx.means import Zero
+from gpx.means.base import Mean
+from gpx.methods.base.model import Marginals
+from gpx.methods.deep.output_layer import OutputLayer
+
+
+class InducingLayer(OutputLayer):
+    """p functions of one kernel with q(u) over their values at M inducing points of the layer.
+
+    u = mean(Z) + L v with L L^T = K_zz and q(v) Gaussian, as in ``SVGP``. It is a module like any
+    other, behind a backbone or between layers; its inducing points are in the space of its inputs.
+
+    Args:
+        kernel: copied; a stationary or arc-cosine one is made for ``num_inputs``.
+        num_inputs: d.
+        num_outputs: p.
+        num_inducing: M.
+        mean: prior mean: a function of gpx for all outputs, or a module (n, d) -> (n, p); None:
+            zero. A module is taken over, not copied.
+        jitter: of K_zz, relative to its mean diagonal; more is tried on failure and reported.
+
+    Raises:
+        ConfigError: sizes below one, or a negative jitter.
+
+    Attributes:
+        report: the factorisation of K_zz at the last pass; None before the first.
+
+    Cost of a pass: O(M^3 + n p M^2). Source: Salimbeni and Deisenroth, "Doubly stochastic
+    variational inference for deep Gaussian processes", NeurIPS 2017.
+    """
+
+    report: CholeskyReport | None = None
+    _inverse: Tensor | None = None
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        num_inputs: int,
+        num_outputs: int = 1,
+        num_inducing: int = 128,
+        *,
+        mean: nn.Module | None = None,
+        jitter: float = 1e-6,
+    ) -> None:
+        super().__init__()
+        if min(num_inputs, num_outputs, num_inducing) < 1 or jitter < 0.0:
+            raise ConfigError(
+                f"num_inputs={num_inputs}, num_outputs={num_outputs} and num_inducing="
+                f"{num_inducing} must be at least 1 and jitter={jitter} not negative"
+            )
+        resized = isinstance(kernel, (Stationary, ArcCosine)) and kernel.active_dims is None
+        self.kernel = for_inputs(kernel, num_inputs) if resized else kernel
+        self.mean = Zero() if mean is None else mean
+        self.num_inputs, self.num_outputs, self.jitter = num_inputs, num_outputs, jitter
+        self.inducing = nn.Parameter(torch.zeros(num_inducing, num_inputs))
+        self.q = FullCholesky().start(num_inducing, num_outputs)
+
+    @property
+    def variables(self) -> InducingVariables:
+        """The inducing variables at the current hyperparameters."""
+        return InducingVariables(self.kernel, self.inducing, self.jitter)
+
+    def _offset(self, x: Tensor) -> Tensor:
+        """Prior mean (n, p), or (n, 1) for all outputs."""
+        found: Tensor = self.mean(x)
+        return found.unsqueeze(1) if found.ndim == 1 else found
+
+    def marginals(self, x: Tensor) -> Marginals:
+        """Mean and variance (n, p) of f(x) under q."""
+        if x.ndim != 2 or x.shape[1] != self.num_inputs:
+            raise ShapeError(
+                f"an InducingLayer of {self.num_inputs} inputs got shape {tuple(x.shape)}; "
+                f"expected (n, {self.num_inputs})"
+            )
+        if self._inverse is None:
+            terms = Whitened().terms(self.variables, self.q, x)
+            self.report = terms.report
+            mean, variance = terms.mean, terms.variance
+        else:
+            projection = lower_matmul(self._inverse, self.variables.cross(x))
+            mean, excess = self.q.moments(projection, self.q.root())
+            variance = (self.kernel.diagonal(x) + excess).clamp_min(0.0)
+        return Marginals(mean.mT + self._offset(x), variance.mT)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """f(x) under q, drawn: (n, d) -> (n, p); see ``Draws`` for what rows have in common."""
+        if self.draws.joint:
+            return self._path(x)
+        mean, variance = self.marginals(x)
+        shape = (1, self.num_outputs) if self.draws.shared else tuple(mean.shape)
+        return mean + variance.sqrt() * self.draws.normals(shape, mean)
+
+    def _path(self, x: Tensor) -> Tensor:
+        """One function of q at x, by random features of the prior; the same at every row."""
+        device = None if self.draws.generator is None else self.draws.generator.device
+        number = torch.randint(2**62, (), generator=self.draws.generator, device=device)
+        inverse = self._inverse
+        if inverse is None:
+            inverse = inverse_lower(self.variables.whitening().cholesky).to(x.dtype)
+        values = conditioned_paths(
+            self.kernel,
+            self.inducing,
+            inverse,
+            self.q.mean,
+            self.q.factor(),
+            1,
+            generator=torch.Generator(x.device).manual_seed(int(number)),
+        )
+        return values(x)[0].mT + self._offset(x)
+
+    def sample(self, x: Tensor, num: int) -> Tensor:
+        """As in ``OutputLayer``, at the cost of one pass."""
+        mean, variance = self.marginals(x)
+        return mean + variance.sqrt() * self.draws.normals((num, *mean.shape), mean)
+
+    def kl(self) -> Tensor:
+        """KL(q(u) || p(u)), exact."""
+        return self.q.kl(self.q.root())
+
+    @torch.no_grad()
+    def hold(self) -> None:
+        """Factorise K_zz once for many passes."""
+        white = self.variables.whitening()
+        self._inverse = inverse_lower(white.cholesky).to(self.inducing.dtype)
+
+    def release(self) -> None:
+        """As in ``RandomLayer``."""
+        self._inverse = None
+
+    @torch.no_grad()
+    def place(
+        self, x: Tensor, *, generator: torch.Generator, selector: Selector | None = None
+    ) -> None:
+        """Choose inducing points among the layer's inputs x (n, d); q goes back to the prior."""
+        chosen = KMeans() if selector is None else selector
+        self.inducing.copy_(chosen(x, self.kernel, len(self.inducing), generator=generator))
+        size = len(self.inducing)
+        identity = torch.eye(size, dtype=self.inducing.dtype, device=self.inducing.device)
+        self.q.assign(
+            self.q.mean.new_zeros(self.q.mean.shape), identity.expand(self.num_outputs, size, size)
+        )
+
+    @torch.no_grad()
+    def fit(
+        self,
+        parts: Any,
+        num_data: int,
+        likelihood: Gaussian | GaussianOutputs,
+        *,
+        noise: bool = True,
+    ) -> None:
+        """Set q to its optimum given Z, the kernel and Gaussian noise.
+
+        Args:
+            parts: pieces (x, y) of all rows, x (b, d) inputs of the layer.
+            num_data: n, rows of all pieces.
+            likelihood: whose noise is raised to that of highest bound first, with ``noise``.
+
+        Cost: O(n M^2), memory of one piece.
+        """
+        assert isinstance(self.mean, Mean)
+        sums = None
+        for x, y in parts:
+            part = whitened_sums(self.variables, self.mean, x, y)
+            sums = part if sums is None else sums.with_sums_of(part)
+        assert sums is not None
+        if noise:
+            raise_noise(sums, num_data, likelihood)
+        self.q.assign(*whitened_optimum(sums, likelihood))

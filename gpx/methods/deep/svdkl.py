@@ -1,0 +1,100 @@
+"""Stochastic variational deep kernel learning: additive processes of a network's features."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from gpx.errors import ConfigError
+from gpx.kernels.base import Kernel
+from gpx.likelihoods.base import Likelihood
+from gpx.methods.deep.additive_grid import AdditiveGridLayer
+from gpx.methods.deep.dkl import start_features, with_network
+from gpx.methods.deep.feature_body import FeatureBody, FeatureNetwork, feature_body
+from gpx.methods.deep.model import Network, NetworkModel
+
+
+class SVDKL(NetworkModel):
+    """Functions of one feature each on a grid, above a network, mixed into the latent functions.
+
+    Args:
+        kernel: of every feature, squashed to (-1, 1); stationary, made for their number.
+        likelihood: any.
+        num_inputs: d.
+        backbone, hidden, num_features, image_shape, blocks, keep: see ``feature_body``; of
+            ``num_features`` a convolutional network has a linear layer.
+        grid_size: points of each grid.
+        pretrain_steps: of Adam, of the backbone below a linear layer, before the grids take its
+            place.
+        jitter: see ``AdditiveGridLayer``.
+        predict_samples: draws that a prediction averages, of several classes or where ``keep`` is
+            below 1.
+        seed: of the draws of predictions.
+
+    Raises:
+        ConfigError: options out of range.
+
+    Cost: the network's and O(J G^3 + n J G^2) a step for J features and G points. Source: Wilson,
+    Hu, Salakhutdinov and Xing, "Stochastic variational deep kernel learning", NeurIPS 2016.
+    """
+
+    def __init__(
+        self,
+        *,
+        kernel: Kernel,
+        likelihood: Likelihood,
+        num_inputs: int,
+        backbone: FeatureNetwork = "dense",
+        hidden: Sequence[int] = (64, 64),
+        num_features: int = 16,
+        image_shape: Sequence[int] | None = None,
+        blocks: int = 5,
+        keep: float = 1.0,
+        grid_size: int = 64,
+        pretrain_steps: int = 1000,
+        jitter: float = 1e-6,
+        predict_samples: int = 50,
+        seed: int = 0,
+    ) -> None:
+        if pretrain_steps < 0:
+            raise ConfigError(f"pretrain_steps={pretrain_steps} must be at least 0")
+        body = feature_body(
+            backbone,
+            num_inputs,
+            hidden=hidden,
+            num_features=num_features,
+            image_shape=image_shape,
+            blocks=blocks,
+            keep=keep,
+            narrow=True,
+        )
+        head = AdditiveGridLayer(
+            kernel, body.size, likelihood.num_latents, grid_size, jitter=jitter
+        )
+        super().__init__(
+            Network(body, head),
+            likelihood,
+            num_inputs=num_inputs,
+            predict_samples=predict_samples,
+            seed=seed,
+        )
+        self.pretrain_steps = pretrain_steps
+
+    @property
+    def body(self) -> FeatureBody:
+        """The backbone."""
+        assert isinstance(self.network.body, FeatureBody)
+        return self.network.body
+
+    def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
+        """Pretrain the backbone and standardise its features."""
+        super().initialise(x, y, generator=generator)
+        start_features(
+            self.body, self.likelihood, x, y, steps=self.pretrain_steps, generator=generator
+        )
+
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        """Those of ``NetworkModel``, and the backbone's as ``network``."""
+        return with_network(super().parameter_groups(), self.body)

@@ -1,0 +1,118 @@
+"""The convolutional Gaussian process: SVGP with inducing patches of images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gpx.errors import ConfigError
+from gpx.inducing import Selector
+from gpx.inducing.patches import MOST_PATCHES, Patches
+from gpx.inference.variational import WhitenedGaussian
+from gpx.kernels.base import Kernel
+from gpx.kernels.convolutional import Convolutional
+from gpx.kernels.for_inputs import for_inputs
+from gpx.kernels.stationary import Stationary
+from gpx.likelihoods import Likelihood
+from gpx.means.base import Mean
+from gpx.methods.base.model import Hyperparameters
+from gpx.methods.sparse.svgp import SVGP
+
+FEW = 500
+"""Patches whose distances say how far apart patches are."""
+
+
+class ConvGP(SVGP):
+    """Sparse variational GP of images under a convolutional kernel: f(x) = sum_p w_p g(x[p]).
+
+    There is no network in it. The p latent functions share kernel and inducing patches.
+
+    Args:
+        kernel: g, of the pixels of a patch, stationary and made for their number; its lengthscales
+            start at the median distance between training patches.
+        mean, likelihood, num_data, selector, family, warm_start, refit, jitter: of ``SVGP``.
+        num_inputs: d, pixels of an image.
+        image_shape: (height, width) or (channels, height, width); None: square, of one channel.
+        patch_size: (height, width) of a patch; one number for both.
+        weighted: learn a weight for each place of a patch.
+        num_inducing: M, of patches.
+
+    Raises:
+        ConfigError: another kernel, pixels that make no such image, or a patch that does not fit.
+
+    Cost: O(n M P + n P^2 + n M^2 + M^3) a step for images of P patches. Source: van der Wilk,
+    Rasmussen and Hensman, "Convolutional Gaussian processes", NeurIPS 2017.
+    """
+
+    kernel: Convolutional
+    streams = False
+
+    def __init__(
+        self,
+        *,
+        kernel: Kernel,
+        mean: Mean,
+        likelihood: Likelihood,
+        num_inputs: int,
+        image_shape: Sequence[int] | None = None,
+        patch_size: int | Sequence[int] = 5,
+        weighted: bool = True,
+        num_inducing: int = 100,
+        num_data: int | None = None,
+        selector: Selector | None = None,
+        family: WhitenedGaussian | None = None,
+        warm_start: bool = True,
+        refit: bool = True,
+        jitter: float = 1e-6,
+    ) -> None:
+        side = round(num_inputs**0.5)
+        shape = (side, side) if image_shape is None else tuple(image_shape)
+        pixels = 1
+        for size in shape:
+            pixels *= int(size)
+        if pixels != num_inputs:
+            raise ConfigError(
+                f"image_shape={list(shape)} does not hold {num_inputs} inputs; expected [height, "
+                "width] or [channels, height, width] with that many pixels"
+            )
+        sides = (patch_size, patch_size) if isinstance(patch_size, int) else tuple(patch_size)
+        channels = shape[0] if len(shape) == 3 else 1
+        patch_kernel = for_inputs(kernel, channels * sides[0] * sides[1])
+        super().__init__(
+            kernel=Convolutional(patch_kernel, shape, sides, weighted=weighted),
+            mean=mean,
+            likelihood=likelihood,
+            num_inputs=num_inputs,
+            num_inducing=num_inducing,
+            num_data=num_data,
+            selector=selector,
+            features=Patches(),
+            family=family,
+            warm_start=warm_start,
+            refit=refit,
+            jitter=jitter,
+        )
+
+    def hyperparameters(self) -> Hyperparameters | None:
+        """None: a dense kernel matrix of images is no way to find a start."""
+        return None
+
+    def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
+        """Start lengthscales at the median distance of patches; then as ``SVGP``."""
+        if x.shape[1] == self._num_inputs:
+            self._start_lengthscales(x, generator)
+        super().initialise(x, y, generator=generator)
+
+    @torch.no_grad()
+    def _start_lengthscales(self, x: Tensor, generator: torch.Generator) -> None:
+        kernel = self.kernel.patch_kernel
+        assert isinstance(kernel, Stationary)
+        images = max(1, MOST_PATCHES // self.kernel.num_patches)
+        order = torch.randperm(len(x), generator=generator, device=x.device)[:images]
+        found = torch.unique(self.kernel.patches(x[order]).flatten(0, 1), dim=0)
+        few = found[torch.randperm(len(found), generator=generator, device=x.device)[:FEW]]
+        if len(few) > 1:
+            distance = torch.pdist(few).median()
+            kernel.lengthscale = distance.expand_as(kernel.lengthscale).clone()

@@ -1,0 +1,96 @@
+"""Step time of convolutional networks with Gaussian process heads against the plain network.
+
+    python scripts/bench_networks.py --threads 1
+    python scripts/bench_networks.py --backbone lenet_mnist --side 28 --rounds 10
+
+One step is loss, gradient and Adam on a batch of random images, the dense layer as wide as the
+random features. Steps of all networks alternate, so that other load hits all of them; times are
+medians of processor time (on a GPU: of wall time, to the end of the work).
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpx.likelihoods import Softmax
+from gpx.methods.deep import NetworkModel
+from gpx.models import CNN, CNNGP
+from gpx.objectives import SampledELBO
+
+NUM_DATA, CLASSES = 60_000, 10
+NETWORKS: dict[str, tuple[type[NetworkModel], dict[str, Any]]] = {
+    "cnn": (CNN, {}),
+    "cnn_mcd": (CNN, {"dropout": True}),
+    "cnn_rf": (CNNGP, {}),
+    "cnn_sorf": (CNNGP, {"frequencies": "learned_signs"}),
+    "cnn_sorf, fixed": (CNNGP, {"frequencies": "fixed_signs"}),
+}
+
+
+def stepper(name: str, x: Tensor, y: Tensor, backbone: str, features: int | None) -> Callable:
+    network, options = NETWORKS[name]
+    model = network(
+        likelihood=Softmax(CLASSES),
+        num_inputs=x.shape[1],
+        backbone=backbone,
+        num_features=features,
+        **options,
+    ).to(x)
+    draws = torch.Generator(x.device).manual_seed(0)
+    model.initialise(x, y, generator=draws)
+    objective = SampledELBO(NUM_DATA)
+    optimiser = torch.optim.Adam([p for p in model.parameters() if p.requires_grad])
+
+    def step() -> None:
+        optimiser.zero_grad(set_to_none=True)
+        (-objective.evidence(model, x, y, generator=draws).value / NUM_DATA).backward()
+        optimiser.step()
+
+    return step
+
+
+def measured(arguments: argparse.Namespace) -> dict[str, list[float]]:
+    device = torch.device(arguments.device)
+    draws = torch.Generator().manual_seed(0)
+    x = torch.rand(arguments.batch, arguments.side**2, generator=draws).to(device)
+    y = torch.randint(CLASSES, (arguments.batch,), generator=draws).to(x)
+    steps = {name: stepper(name, x, y, arguments.backbone, arguments.features) for name in NETWORKS}
+    clock = time.process_time if device.type == "cpu" else time.perf_counter
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    for number in range(arguments.rounds + 2):
+        for name, step in steps.items():
+            before = clock()
+            step()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            if number > 1:  # the first ones make buffers
+                seconds[name].append(clock() - before)
+    return seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--backbone", default="lenet_small")
+    parser.add_argument("--side", type=int, default=8, help="pixels of an image, each way")
+    parser.add_argument("--features", type=int, default=None, help="null: as many as the network's")
+    parser.add_argument("--batch", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=60)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    found = {name: statistics.median(times) for name, times in measured(arguments).items()}
+    print(f"{arguments.backbone}, {arguments.side} x {arguments.side} pixels, {arguments.device}")
+    for name, seconds in found.items():
+        print(f"{name:16s} {1e3 * seconds:8.2f} ms  {seconds / found['cnn']:.2f} of the plain one")
+
+
+if __name__ == "__main__":
+    main()

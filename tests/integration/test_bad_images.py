@@ -1,0 +1,84 @@
+"""What a run of images says, in one sentence and before training, to what does not fit."""
+
+import numpy as np
+import pytest
+
+from gpx.errors import GPXError
+from gpx.training import RunFolder, run
+from gpx.training.composition import composed
+
+SMALL = ["trainer.tensorboard=false", "trainer.eval_every=0", "trainer.max_steps=1"]
+DRAWS = np.random.default_rng(0)
+X, Y = DRAWS.random((60, 8, 8)), np.arange(60) % 3
+
+
+def of_objects(images):
+    found = np.empty(len(images), dtype=object)
+    found[:] = images
+    return found
+
+
+def parted(test_x=X[:20], test_y=Y[:20], x=X, y=Y):
+    return {"x_train": x, "y_train": y, "x_test": test_x, "y_test": test_y}
+
+
+ONE = np.where(np.arange(60) == 0, 1, 0)
+CASES = {
+    "sizes": (parted(test_x=X[:20, :7, :7]), [], "images of different sizes: 7 x 7 and 8 x 8"),
+    "sizes in one array": (
+        {"x": of_objects([*X[:59], X[59, :7]]), "y": Y},
+        [],
+        "holds objects, expected numbers .* images of different sizes must be brought to one",
+    ),
+    "labels": ({"x": X, "y": Y + 0.5}, [], "expected a class label"),
+    "labels out of range": (
+        {"x": X, "y": Y},
+        ["likelihood.num_classes=2"],
+        "has 3 classes and the likelihood 2: give it likelihood.num_classes=3",
+    ),
+    "a class without rows": (
+        parted(y=np.where(Y == 1, 0, Y)),
+        [],
+        "class 1 has no training rows",
+    ),
+    "one class": (parted(y=0 * Y, test_y=0 * Y[:20]), [], "expected at least two classes"),
+    "nothing to calibrate on": (
+        {"x": X, "y": Y},
+        ["calibrate=temperature", "calibrate.fraction=0.001"],
+        "0.001 of 54 training rows are 0 rows to calibrate on",
+    ),
+    "one class to calibrate on": (
+        parted(y=ONE, test_y=ONE[:20]),
+        ["calibrate=temperature", "calibrate.fraction=0.05", "seed=1"],
+        "all 3 held-out rows are of one class",
+    ),
+    "a class to calibrate on alone": (
+        parted(x=X[:8], y=np.array([0, 0, 0, 0, 1, 2, 3, 4])),
+        ["calibrate=temperature", "calibrate.fraction=0.5"],
+        "all rows of class . are held out",
+    ),
+    "a dropout rate of one": (
+        {"x": X, "y": Y},
+        ["approx=cnn_mcd", "approx.keep=0"],
+        "approx.keep=0: .* dropout rate of 1 leaves nothing",
+    ),
+    "depth": ({"x": X, "y": Y}, ["approx=cnn_deep_rf", "approx.depth=0"], "approx.depth=0"),
+    "no images": ({"x": X[:, :7], "y": Y}, [], "56 inputs are no square image"),
+    "patches": (
+        {"x": X, "y": Y},
+        ["approx=conv_gp", "approx.patch_size=9"],
+        "a patch of 9 x 9 pixels does not fit into images of 8 x 8",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_does_not_fit(case, tmp_path):
+    arrays, options, words = CASES[case]
+    np.savez(tmp_path / "images.npz", **arrays)
+    given = ["approx=cnn", "data=images", f"data.path={tmp_path / 'images.npz'}", *SMALL, *options]
+    folder = RunFolder(tmp_path / "run")
+    with pytest.raises(GPXError, match=words) as caught:
+        run(composed(given), folder)
+    assert "\n" not in str(caught.value)
+    assert not folder.metrics.exists()

@@ -1,0 +1,137 @@
+"""Convolutional networks by their names: published sizes, residual blocks, batch normalisation."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from gpx.errors import ConfigError
+from gpx.methods.deep import draws_of
+from gpx.methods.deep.backbones import convolutional_features, shape_of_images
+from gpx.methods.deep.convolutions import (
+    BatchNorm,
+    DroppedConvolution,
+    ImageShape,
+    ResidualBlock,
+)
+
+pytestmark = pytest.mark.usefixtures("float64_by_default")
+
+
+def draws(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "size", "convolutions"),
+    [
+        ("lenet_mnist", (1, 28, 28), 4096, 2),
+        ("lenet_cifar", (3, 32, 32), 4096, 2),
+        ("lenet_3conv", (3, 32, 32), 1024, 3),
+        ("lenet_small", (1, 8, 8), 256, 2),
+        ("alexnet", (3, 32, 32), 4096, 5),
+        ("resnet", (3, 32, 32), 64, 13),
+    ],
+)
+def test_published_networks_have_the_published_sizes(name, shape, size, convolutions):
+    before = torch.get_rng_state()
+    network, found = convolutional_features(name, ImageShape(*shape), 0.5, blocks=2)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert found == size
+    layers = [m for m in network.modules() if isinstance(m, DroppedConvolution)]
+    assert len(layers) == convolutions
+    assert [layer.keep for layer in layers] == [1.0, *[0.5] * (convolutions - 1)]
+    pixels = torch.rand(2, shape[0] * shape[1] * shape[2], generator=draws())
+    assert network(pixels).shape == (2, size)
+
+
+def test_the_response_norm_is_that_of_the_source():
+    """a / (1 + 0.001 / 9 sum of squares over 4 channels on both sides)^0.75."""
+    network, _ = convolutional_features("lenet_cifar", ImageShape(3, 8, 8))
+    norm = next(m for m in network.modules() if isinstance(m, nn.LocalResponseNorm))
+    a = 30.0 * torch.rand(1, 64, 2, 2, generator=draws())
+    near = [a[:, max(0, c - 4) : c + 5].square().sum(1) for c in range(64)]
+    want = a / (1.0 + 0.001 / 9 * torch.stack(near, 1)) ** 0.75
+    torch.testing.assert_close(norm(a), want)
+
+
+def test_alexnet_has_the_published_number_of_weights():
+    network, _ = convolutional_features("alexnet", ImageShape(3, 32, 32))
+    layers = [m for m in network if isinstance(m, DroppedConvolution)]
+    assert sum(layer.weight.numel() for layer in layers) == 2_218_688
+    assert sum(layer.bias.numel() for layer in layers) == 1_344
+
+
+@pytest.mark.parametrize(("blocks", "convolutions"), [(1, 7), (5, 31), (25, 151)])
+def test_a_residual_network_has_six_convolutions_a_block_and_one(blocks, convolutions):
+    network, size = convolutional_features("resnet", ImageShape(1, 4, 4), blocks=blocks)
+    assert size == 64
+    assert sum(isinstance(m, DroppedConvolution) for m in network.modules()) == convolutions
+
+
+def test_a_residual_block_that_halves():
+    """Convolutions of stride two beside the average of 2 x 2 pixels between channels of zeros."""
+    block, x = ResidualBlock((2, 4), 1.0, penalty=True), torch.randn(3, 2, 6, 6, generator=draws())
+    for layer in (block.first, block.second):
+        layer.draw_start(draws(1))
+        assert float(layer.bias.detach().abs().max()) == 0.0
+        assert float(layer.weight.detach().abs().max()) < 2.0 * (2 / (9 * 8)) ** 0.5 * 1.5
+    with torch.no_grad():
+        found = block(x)
+        a = functional.conv2d(x.relu() / (1 + 1e-5) ** 0.5, block.first.weight, None, 2, 1)
+        a = a.relu() / (1 + 1e-5) ** 0.5
+        a = functional.conv2d(a, block.second.weight, None, 1, 1)
+    pooled = x.view(3, 2, 3, 2, 3, 2).mean((3, 5))
+    zeros = torch.zeros(3, 1, 3, 3)
+    torch.testing.assert_close(found, torch.cat([zeros, pooled, zeros], 1) + a)
+    assert block(x[..., :5, :5]).shape == (3, 4, 3, 3)
+
+
+def test_batch_statistics_are_for_training_alone():
+    norm, x = BatchNorm(2), 3.0 + torch.randn(5, 2, 4, 4, generator=draws())
+    torch.testing.assert_close(norm(x).mean((0, 2, 3)), torch.zeros(2))
+    before = norm.running_mean.clone()
+    assert float(before.min()) > 0.0
+    with torch.no_grad():
+        alone = torch.cat([norm(row) for row in x.split(1)])
+        torch.testing.assert_close(norm(x), alone)
+        want = (x - norm.running_mean.view(-1, 1, 1)) / (
+            norm.running_var.view(-1, 1, 1) + 1e-5
+        ).sqrt()
+        torch.testing.assert_close(alone, want)
+    assert torch.equal(norm.running_mean, before)
+
+
+def test_masks_are_of_each_row_in_training_and_of_a_function_in_prediction():
+    layer = DroppedConvolution((2, 3), 3, 0.5)
+    layer.draw_start(draws())
+    x = torch.ones(1, 2, 5, 5).expand(2, -1, -1, -1)
+    with draws_of(layer, draws()):
+        first, second = layer(x)
+    assert not torch.equal(first, second)
+    with draws_of(layer, draws(), shared=True):
+        first, second = layer(x)
+    assert torch.equal(first, second)
+
+
+def test_shapes_of_images():
+    assert shape_of_images(64) == (1, 8, 8)
+    assert shape_of_images(3072) == (3, 32, 32)
+    assert shape_of_images(60, (3, 4, 5)) == (3, 4, 5)
+    assert shape_of_images(20, (4, 5)) == (1, 4, 5)
+    with pytest.raises(ConfigError, match="60 inputs are no square image of one or three"):
+        shape_of_images(60)
+    with pytest.raises(ConfigError, match=r"image_shape=\[3, 4\] does not hold 60 inputs"):
+        shape_of_images(60, (3, 4))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("vgg", {}, "backbone=vgg: expected one of lenet_small"),
+        ("resnet", {"blocks": 0}, "blocks=0 of every stage must be at least 1"),
+    ],
+)
+def test_networks_that_there_are_not(name, options, words):
+    with pytest.raises(ConfigError, match=words):
+        convolutional_features(name, ImageShape(1, 8, 8), **options)

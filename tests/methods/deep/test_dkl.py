@@ -1,0 +1,181 @@
+"""Deep kernel learning: SVGP on features, which are trained, pretrained, masked or the inputs."""
+
+import pytest
+import torch
+
+from gpx.errors import ConfigError
+from gpx.kernels import RBF
+from gpx.likelihoods import Bernoulli, Gaussian, Softmax
+from gpx.means import Constant
+from gpx.models import DKL, SVGP
+from gpx.objectives import SVGPELBO, SampledELBO
+
+pytestmark = pytest.mark.usefixtures("float64_by_default")
+
+NUM = 40
+
+
+def draws(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def data(d=2):
+    x = torch.randn(NUM, d, generator=draws())
+    return x, x.sin().sum(1) + 0.2 * torch.randn(NUM, generator=draws(1))
+
+
+def parts(likelihood=None):
+    return {
+        "kernel": RBF(2, [0.9, 1.3], 1.2),
+        "mean": Constant(0.1),
+        "likelihood": Gaussian(0.1) if likelihood is None else likelihood,
+        "num_inputs": 2,
+        "num_inducing": 9,
+    }
+
+
+def small(likelihood=None, **options):
+    given = {"hidden": [8], "num_features": 3, "pretrain_steps": 20, "predict_samples": 4}
+    return DKL(**{**parts(likelihood), **given, **options})
+
+
+LIKELIHOODS = {
+    "gaussian": (lambda: Gaussian(0.1), lambda y: y),
+    "bernoulli": (Bernoulli, lambda y: y.sign()),
+    "softmax": (lambda: Softmax(3), lambda y: (y > 0.5).double() + (y > -0.5)),
+}
+
+
+@pytest.mark.parametrize("refit", [False, True])
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_on_the_inputs_themselves_it_is_svgp(name, refit):
+    make, code = LIKELIHOODS[name]
+    x, y = data()
+    y = code(y)
+    found = DKL(**parts(make()), backbone="identity", refit=refit)
+    want = SVGP(**parts(make()), refit=refit)
+    for model in (found, want):
+        model.initialise(x, y, generator=draws(3))
+    if not isinstance(want.likelihood, Gaussian):
+        with torch.no_grad():
+            found.layer.q.mean.normal_(generator=draws(4))
+            want.q.mean.normal_(generator=draws(4))
+    a = SampledELBO(NUM, expected=True).evidence(found, x[:10], y[:10])
+    b = SVGPELBO(NUM).evidence(want, x[:10], y[:10])
+    torch.testing.assert_close(a.value, b.value, rtol=1e-12, atol=0.0)
+    for key in ("fit", "complexity"):
+        torch.testing.assert_close(a.parts[key], b.parts[key], rtol=1e-12, atol=1e-12)
+    new = torch.randn(5, 2, generator=draws(5))
+    predicted = found.condition(x, y).predict(new)
+    for one, other in zip(predicted, want.condition(x, y).predict(new), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-9)
+
+
+def test_on_frozen_features_it_is_svgp_on_them():
+    x, y = data()
+    found = small(pretrain_steps=5)
+    found.initialise(x, y, generator=draws(3))
+    features = found.body(x).detach()
+    want = SVGP(**{**parts(), "kernel": found.layer.kernel, "num_inputs": 3})
+    want.likelihood, want.mean = found.likelihood, found.layer.mean
+    want.place(found.layer.inducing.detach())
+    want.fit_variational(features, y)
+    a = SampledELBO(NUM, expected=True).evidence(found, x, y).value
+    b = SVGPELBO(NUM).evidence(want, features, y).value
+    torch.testing.assert_close(a, b, rtol=1e-9, atol=0.0)
+    torch.testing.assert_close(features.mean(0), torch.zeros(3))
+    torch.testing.assert_close(features.std(0, correction=0), torch.full((3,), 3.0**-0.5))
+
+
+def test_the_sampled_bound_is_that_of_svgp_on_average():
+    """2,000 draws within 4.5 standard errors: false alarm 1e-5. SVGP itself can be sampled."""
+    x, y = data()
+    model = SVGP(**parts())
+    model.initialise(x, y, generator=draws(3))
+    want = SVGPELBO(NUM).evidence(model, x, y).value
+    closed = SampledELBO(NUM, expected=True).evidence(model, x, y)
+    torch.testing.assert_close(closed.value, want, rtol=1e-12, atol=0.0)
+    assert closed.kind == "unbiased"
+    with torch.no_grad():
+        f = model.sample_latents(x, 2000, generator=draws(4))
+        each = model.likelihood.log_prob(y, f).sum(1) - model.kl()
+        found = SampledELBO(NUM, 2000).evidence(model, x, y, generator=draws(4)).value
+    torch.testing.assert_close(found, each.mean())
+    assert abs(float(found - want.detach())) < 4.5 * float(each.std()) / 2000**0.5
+
+
+def test_pretraining_explains_the_targets():
+    x, y = data()
+    fits = []
+    for steps in (0, 400):
+        made = small(pretrain_steps=steps, warm_start=True)
+        made.initialise(x, y, generator=draws(3))
+        assert all(p.grad is None for p in made.parameters())
+        with torch.no_grad():
+            fits.append(float(SampledELBO(NUM, expected=True).evidence(made, x, y).value))
+    assert fits[1] > fits[0] + 5.0
+
+
+def test_masks_of_filters():
+    """GPDNN with Monte Carlo dropout: priors of filters, draws in predictions; none at keep=1."""
+    x, y = torch.rand(12, 64, generator=draws()), torch.arange(12.0).double() % 3
+    plain, masked = (
+        DKL(
+            **{**parts(Softmax(3)), "num_inputs": 64, "kernel": RBF(None, 8.0)},
+            backbone="lenet_small",
+            pretrain_steps=3,
+            keep=keep,
+            predict_samples=4,
+        )
+        for keep in (1.0, 0.5)
+    )
+    for made in (plain, masked):
+        made.initialise(x, y, generator=draws(3))
+        SampledELBO(12, 2).evidence(made, x, y, generator=draws()).value.backward()
+        assert all(p.grad.isfinite().all() for p in made.parameters() if p.grad is not None)
+        found = made.condition(x, y).predictive(x, made.likelihood).probs
+        torch.testing.assert_close(found.sum(1), torch.ones(12))
+    assert plain.condition(x, y).facts()["draws"] == 1
+    assert masked.condition(x, y).facts()["draws"] == 4
+    torch.testing.assert_close(plain.kl(), plain.layer.kl())
+    assert float((masked.kl() - masked.layer.kl()).detach()) > 1.0
+    assert plain.kl_known
+    assert not masked.kl_known
+
+
+def test_latent_functions_with_tied_parameters_are_tied():
+    x, y = data()
+    made = small(Softmax(3))
+    made.initialise(x, (y > 0).double(), generator=draws())
+    with torch.no_grad():
+        made.layer.q.mean.copy_(made.layer.q.mean[:1].normal_(generator=draws(1)).expand(3, -1))
+    for part in made.network.marginals(x):
+        torch.testing.assert_close(part, part[:, :1].expand(-1, 3))
+
+
+def test_groups_of_parameters():
+    made = small()
+    groups = made.parameter_groups()
+    assert {name: len(group) for name, group in groups.items()} == {
+        "variational": 2,
+        "inducing": 1,
+        "network": 4,
+        "hyperparameters": 4,
+    }
+    assert sum(map(len, groups.values())) == len(list(made.parameters()))
+    assert "network" not in DKL(**parts(), backbone="identity").parameter_groups()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"backbone": "vgg"}, "backbone=vgg: expected one of identity, dense, lenet_small"),
+        ({"hidden": [0]}, r"hidden=\[0\] and num_features=3 must be at least 1"),
+        ({"pretrain_steps": -1}, "pretrain_steps=-1 must be at least 0"),
+        ({"num_inducing": 0}, "num_inducing=0 at least 1"),
+        ({"keep": 0.0}, "dropout rate of 1 leaves nothing"),
+    ],
+)
+def test_options_that_do_not_fit(options, words):
+    with pytest.raises(ConfigError, match=words):
+        small(**options)
