@@ -3,6 +3,7 @@ import pytest
 import torch
 from frames import Column, Frame
 from omegaconf import OmegaConf
+from scipy import stats
 
 from gpx.data import Standardiser
 from gpx.data.target_transform import TargetTransform
