@@ -74,6 +74,11 @@ class Stationary(Kernel):
                 if name not in vars(cls):
                     setattr(cls, name, none)
 
+    @property
+    def local(self) -> bool:
+        """As in ``Kernel``: a profile that falls with distance."""
+        return True
+
     @abstractmethod
     def of_squared_distance(self, r2: Any) -> Any:
         """k / outputscale as a function of the scaled squared distance, elementwise.

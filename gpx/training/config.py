@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,8 @@ class TrainerConfig:
         dtype: ``float32`` or ``float64``; what it costs in accuracy is said per objective.
         max_steps: optimiser steps, or evaluations of the objective under L-BFGS-B.
         batch_size: data rows per step of a mini-batch objective; ignored by full-batch ones.
+        budget: seconds that training may take, about, by which ``approx=auto`` chooses a method;
+            null: any. It does not stop training.
         num_threads: CPU threads; null leaves torch's own choice.
         memory_budget: bytes, or text such as ``4GiB``, that products with kernel matrices and what
             is kept between them may hold; null: a quarter of what the device has, rounded
@@ -47,7 +50,8 @@ class TrainerConfig:
         checkpoint_seconds: seconds between checkpoints; one is also written when a run is stopped.
         tensorboard: write TensorBoard events.
         figures: draw figures (PNG in the run folder, and into TensorBoard).
-        baselines: fit the linear and nearest-neighbour baselines and report them beside the model.
+        baselines: fit a linear model, nearest neighbours and boosted trees, and report them beside
+            the model.
         certify: bound, at test points, what the approximation costs (sgpr, cglb, svgp, exact).
         quiet: nothing on the console but warnings and errors.
     """
@@ -56,6 +60,7 @@ class TrainerConfig:
     dtype: str = "float64"
     max_steps: int = 1000
     batch_size: int = 1024
+    budget: float | None = None
     num_threads: int | None = None
     memory_budget: int | str | None = None
     keep_freed_memory: bool = True
@@ -84,6 +89,8 @@ class TrainerConfig:
                 raise ConfigError(f"trainer.{name}={getattr(self, name)}: expected at least 1")
         if self.eval_every is not None and self.eval_every < 0:
             raise ConfigError(f"trainer.eval_every={self.eval_every}: expected 0 or more, or null")
+        if self.budget is not None and not 0 < self.budget < math.inf:
+            raise ConfigError(f"trainer.budget={self.budget}: expected seconds above 0, or null")
         if self.num_threads is not None and not 1 <= self.num_threads <= MOST_THREADS:
             raise ConfigError(
                 f"trainer.num_threads={self.num_threads}: expected 1 to {MOST_THREADS}, or null; "

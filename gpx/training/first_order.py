@@ -19,6 +19,7 @@ from gpx.methods.base.optimizer import Optimizer, Session
 from gpx.sampling.batches import BatchOrder, batch_order
 from gpx.training.indexed_adagrad import IndexedAdagrad
 from gpx.training.replayed_step import ReplayedStep
+from gpx.training.settling import Settling
 
 ALGORITHMS: dict[str, type[torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
@@ -122,8 +123,11 @@ class FirstOrder(Optimizer):
             error, so that nothing is left untrained in silence; of settings without a role those
             for ``ROLES`` are ignored. What else a group holds are options of torch's class.
         schedule: {name: constant | exponential | cosine, final: last rate / first rate}.
+        settled: nats per data point: training ends where a tenth of the steps gains less
+            (``gpx.training.settling``), after another tenth in which the rates go through the rest
+            of their schedule (none under a constant one); None: all steps are made.
 
-    The learning rate is a function of the step alone, so a resumed run needs no scheduler state. A
+    The learning rate is a function of the step, and of the step at which the evidence settled. A
     model may ask for a factor of its roles' rates (``Model.rate_factors``), which is settled where
     training starts and kept in the optimiser's state.
     After a step every positive parameter is at least (1 + MARGIN) times its floor, where it still
@@ -134,7 +138,10 @@ class FirstOrder(Optimizer):
     advice = "lower the learning rates (optimizer.groups.*.lr) or use trainer.dtype=float64"
 
     def __init__(
-        self, groups: Mapping[str, Mapping[str, Any]], schedule: Mapping[str, Any] | None = None
+        self,
+        groups: Mapping[str, Mapping[str, Any]],
+        schedule: Mapping[str, Any] | None = None,
+        settled: float | None = None,
     ) -> None:
         _require_options("groups", groups)
         for role, setting in groups.items():
@@ -143,6 +150,10 @@ class FirstOrder(Optimizer):
         if schedule is not None:
             _require_options("schedule", schedule)
         self.schedule = {"name": "constant", "final": 1.0, **dict(schedule or {})}
+        if settled is not None:
+            _require_number("settled", settled)
+        self.settled = settled
+        self.settling: Settling | None = None
         self._check_settings()
         self.parameters: dict[str, list[nn.Parameter]] = {}
         self.optimisers: dict[str, torch.optim.Optimizer] = {}
@@ -185,7 +196,8 @@ class FirstOrder(Optimizer):
         evaluate = self._evaluation(session)
         total = torch.zeros((), dtype=torch.float64, device=session.x.device)
         summed = 0
-        while session.step < session.limit:
+        self._told(session)
+        while session.step < session.max_steps:
             with session.timed():
                 self.before_step(session.step)
                 x, y = session.x, session.y
@@ -199,6 +211,8 @@ class FirstOrder(Optimizer):
                 session.step += 1
                 total += loss
                 summed += 1
+                if self.settling is not None and self.settling.add(loss, session.step):
+                    self._told(session)
                 log = session.log_due()
                 mean_loss = float(total) / summed if log else 0.0  # the only host synchronisation
             if log:
@@ -209,7 +223,26 @@ class FirstOrder(Optimizer):
             session.end_step()
         self.release()
         session.end_round(math.nan)
+        if session.step < session.limit:
+            return f"the evidence settled: {session.step} of max_steps={session.limit} steps done"
         return f"max_steps={session.limit} steps done"
+
+    def _told(self, session: Session) -> None:
+        """Set the last step of the run, and say so where the evidence has settled."""
+        if self.settling is None or self.settling.at is None:
+            session.max_steps = session.limit
+            return
+        at = self.settling.at
+        falling = self.schedule["name"] != "constant"
+        session.max_steps = self.settling.end(session.limit) if falling else at
+        if session.step == at and session.max_steps < session.limit:
+            rest = session.max_steps - at
+            more = f" after {rest} more steps at falling rates" if falling else ""
+            session.say(
+                f"step {at}: the evidence has settled (the last {self.settling.length} steps "
+                f"gained less than {self.settled:g} nats per point): training ends{more}; "
+                "settled=None makes all steps"
+            )
 
     def _evaluation(
         self, session: Session
@@ -287,6 +320,10 @@ class FirstOrder(Optimizer):
                 f"({', '.join(self.parameters)}) is 0; set optimizer.groups.*.lr"
             )
         frozen = {role: self.settings[role].get("freeze_steps", 0) for role in self.parameters}
+        self.settling = None
+        if self.settled is not None:
+            thawed = max((f for f in frozen.values() if f < max_steps), default=0)
+            self.settling = Settling(self.settled, max_steps, thawed)
         if frozen and min(frozen.values()) > 0:
             role = min(frozen, key=lambda name: frozen[name])
             raise ConfigError(
@@ -299,9 +336,18 @@ class FirstOrder(Optimizer):
         """Rate of ``role`` at ``step``; zero while frozen."""
         if step < self.settings[role].get("freeze_steps", 0):
             return 0.0
-        progress = step / max(1, self.max_steps)
+        progress = self._progress(step)
         factor = schedule_factor(self.schedule["name"], self.schedule["final"], progress)
         return float(self.settings[role]["lr"]) * factor * self.factors.get(role, 1.0)
+
+    def _progress(self, step: int) -> float:
+        """Share of the schedule that is done at ``step``."""
+        settling = self.settling
+        if settling is None or settling.at is None or step < settling.at:
+            return step / max(1, self.max_steps)
+        begun = settling.at / max(1, self.max_steps)
+        left = max(1, settling.end(self.max_steps) - settling.at)
+        return begun + (1.0 - begun) * min(1.0, (step - settling.at) / left)
 
     def learning_rates(self, step: int) -> dict[str, float]:
         """Rates of all roles at ``step``, for monitoring."""
@@ -356,15 +402,18 @@ class FirstOrder(Optimizer):
                 parameter.requires_grad_(True)
 
     def state_dict(self) -> dict[str, Any]:
-        """State of every optimiser by role, and the factors of their rates."""
+        """State of every optimiser by role, factors of their rates, and the rule of the end."""
         state = {role: optimiser.state_dict() for role, optimiser in self.optimisers.items()}
-        return {**state, "rate_factors": dict(self.factors)}
+        rule = {} if self.settling is None else {"settling": self.settling.state_dict()}
+        return {**state, "rate_factors": dict(self.factors), **rule}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore ``state_dict``; one from before there were factors goes on without."""
         self.factors = dict(state.get("rate_factors", {}))
         for role, optimiser in self.optimisers.items():
             optimiser.load_state_dict(state[role])
+        if self.settling is not None and "settling" in state:
+            self.settling.load_state_dict(state["settling"])
 
 
 def _batches(session: Session) -> BatchOrder:

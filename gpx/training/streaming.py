@@ -12,6 +12,7 @@ from torch import Tensor
 from gpx.data import Dataset, Stream
 from gpx.data.stream.rows import StreamedRows
 from gpx.errors import ConfigError, class_name
+from gpx.inducing.base import inducing_for
 from gpx.methods.base.optimizer import Optimizer
 from gpx.models import Model
 from gpx.objectives import Objective
@@ -52,7 +53,10 @@ def settle_streamed(
             f"data=stream reads its rows in batches, and {class_name(objective)} needs all "
             f"training rows at once; {INSTEAD}"
         )
-    points = min(config.approx.get("num_inducing") or 0, data.num_train)
+    points = 0
+    if "num_inducing" in config.approx:
+        asked = config.approx.num_inducing
+        points = min(inducing_for(data.num_train) if asked is None else asked, data.num_train)
     if points > data.in_memory.num_train:
         raise ConfigError(
             f"approx.num_inducing={points} is above the {data.in_memory.num_train} rows of the "

@@ -141,6 +141,8 @@ def test_a_model_whose_memory_would_grow_says_so(start):
 def test_every_model_that_takes_streams_is_run_here():
     taking = set()
     for path in Path(CONFIGS, "approx").glob("*.yaml"):
+        if path.stem == "auto":  # is one of the others
+            continue
         kind = target_of(composed_config([f"approx={path.stem}"]).approx, "approx")
         if kind.streams:
             taking.add(path.stem)

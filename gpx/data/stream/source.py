@@ -61,6 +61,7 @@ class Stream(DataSource):
         ConfigError: numbers out of range.
     """
 
+    form = "stream"
     needs_test = True
 
     def __init__(
