@@ -164,6 +164,14 @@ RUNS: dict[str, list[str]] = {
         "approx.num_basis=40",
         "trainer.max_steps=20",
     ],
+    "direct network": [*ARM, "approx=direct_network", "trainer.max_steps=20"],
+    "direct logistic": [
+        "data=banana",
+        "approx=direct_logistic",
+        "approx.num_basis=40",
+        "approx.weights.widths=[0.3,1.0]",
+        "trainer.max_steps=20",
+    ],
     "direct ascent": [
         *ARM,
         "approx=direct",

@@ -126,6 +126,8 @@ def _export(arguments: list[str]) -> None:
         f"{options['output']}: {size.functions} of {size.num_basis} functions, "
         f"{size.total_bytes} bytes with {size.weight_bytes} of weights (in float32 "
         f"{size.float_total_bytes} with {size.float_weight_bytes}), {size.multiply_adds} integer "
-        f"multiply-adds of weights a prediction (in float32 {size.float_multiply_adds})",
+        f"multiply-adds of weights a prediction (in float32 {size.float_multiply_adds}); the mean "
+        f"alone in float32, without a variance: {size.mean_bytes} bytes, "
+        f"{size.mean_multiply_adds} multiply-adds",
         file=sys.stderr,
     )

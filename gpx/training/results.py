@@ -122,6 +122,8 @@ def summary(metrics: Mapping[str, Any]) -> list[str]:
             f"mnlp of training targets {metrics['train.mnlp']:.4f}, of test targets "
             f"{metrics['test.mnlp']:.4f}: gap {metrics['test.mnlp_gap']:.4f}"
         )
+    if "predict.sparsity" in metrics:
+        lines.append(f"zeros in a draw of the weights: {100.0 * metrics['predict.sparsity']:.1f} %")
     lines.append(
         f"evidence {metrics['train.evidence']:.1f} nats ({metrics['train.evidence_kind']}), "
         f"{metrics['train.steps']} steps in {metrics['train.seconds']:.1f} s, "

@@ -450,22 +450,20 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
     tested = data.num_test > 0
     raw = predictor.distribution(state.test[0], data.test_noise) if tested else None
     calibrated = _calibrate(state, predictor)
-    save_checkpoint(
-        state.folder.checkpoint,
-        {
-            **fit.state,
-            "posterior": predictor.posterior.state_dict(),
-            "likelihood": predictor.likelihood.state_dict(),
-            "scaler": data.scaler.state_dict(),
-            "input_names": list(data.input_names),
-            "target_name": data.target_name,
-            "labels": list(data.labels),
-            "target_names": list(data.target_names),
-            "coding": None if data.coding is None else data.coding.state(),
-            "target_transform": data.target_transform and data.target_transform.state(),
-            **calibrated,
-        },
-    )
+    kept = {
+        **fit.state,
+        "posterior": predictor.posterior.state_dict(),
+        "likelihood": predictor.likelihood.state_dict(),
+        "scaler": data.scaler.state_dict(),
+        "input_names": list(data.input_names),
+        "target_name": data.target_name,
+        "labels": list(data.labels),
+        "target_names": list(data.target_names),
+        "coding": None if data.coding is None else data.coding.state(),
+        "target_transform": data.target_transform and data.target_transform.state(),
+        **calibrated,
+    }
+    save_checkpoint(state.folder.checkpoint, kept)
     evidence = _final_evidence(state)
     predictive = raw if raw is None or state.calibration is None else state.calibration(raw)
     scores = state.evaluate(predictive)
@@ -511,6 +509,8 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
     if state.options.figures and predictive is not None:
         _draw(state, predictor, predictive, scores, fit.steps)
     state.folder.write_json(state.folder.metrics, metrics)
+    if state.optimizer.finish():  # until here the run could be resumed, and needed it
+        save_checkpoint(state.folder.checkpoint, kept | {"optimizer": state.optimizer.state_dict()})
     for line in summary(metrics):
         state.console.say(line)
     state.console.say(f"run folder: {state.folder.path}")

@@ -114,6 +114,13 @@ RUNS = {
     "ssgp": [*ARM, "trainer.max_steps=8", "approx.num_basis=40", "approx.draws=2"],
     "vssgp": [*ARM, "trainer.max_steps=8", "approx.num_basis=40", "approx.draws=2"],
     "direct": [*ARM, "trainer.max_steps=20", "approx.num_basis=80"],
+    "direct_logistic": [
+        *CLASSES,
+        "trainer.max_steps=60",
+        "approx.num_basis=80",
+        "trainer.batch_size=100",
+    ],
+    "direct_network": ["data=toy1d", "trainer.max_steps=60", "approx.starts=10"],
     "direct_mixture": [
         *ARM,
         "trainer.max_steps=10",

@@ -23,6 +23,10 @@ def test_the_model_stands_above_its_baselines():
     assert lines[-1] == ("evidence -12.3 nats (lower_bound), 7 steps in 1.2 s, peak memory 300 MiB")
 
 
+def test_the_sparsity_of_discrete_weights_is_said():
+    assert "zeros in a draw of the weights: 38.0 %" in summary(METRICS | {"predict.sparsity": 0.38})
+
+
 def test_without_baselines():
     assert len(summary(METRICS)) == 4
 

@@ -129,6 +129,10 @@ class Optimizer(ABC):
         """Evidence over all training data x (n, d), y (n,), for the record."""
         return objective.full_evidence(model, x, y, batch_size=batch_size, generator=generator)
 
+    def finish(self) -> bool:
+        """Drop what only a run that goes on would need; whether there was any. Default: nothing."""
+        return False
+
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """Everything the next step needs that model and objective do not hold."""

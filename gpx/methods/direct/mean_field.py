@@ -119,6 +119,11 @@ def discrete_noise(log_q: Tensor, values: Tensor, log_prior: Tensor, num_data: i
     )
 
 
+def best_noise(error: Tensor, num_data: int, values: Tensor, log_prior: Tensor) -> Tensor:
+    """Logits (k,) of the noise variance that are best for E |r - Phi w|^2 = ``error`` ()."""
+    return log_prior - 0.5 * (num_data * values.log() + error / values)
+
+
 class Bound(NamedTuple):
     """The evidence lower bound of regression on discrete weights; nats.
 
