@@ -186,8 +186,9 @@ class _Judge:
         count = sum(p.numel() for p in fitted.kernel.parameters() if p.requires_grad)
         n = len(self.y)
         score = n * evidence - 0.5 * count * math.log(n)
-        likelihood = OmegaConf.to_container(self.config.likelihood, resolve=False)
-        assert isinstance(likelihood, dict)
+        stored = OmegaConf.to_container(self.config.likelihood, resolve=False)
+        assert isinstance(stored, dict)
+        likelihood: Node = {str(option): value for option, value in stored.items()}
         if isinstance(fitted.likelihood, Gaussian):  # that of several outputs takes one number
             likelihood = with_values(likelihood, fitted.likelihood)
         return Fit(

@@ -628,10 +628,11 @@ def settings(config: DictConfig) -> dict[str, str | bool | float]:
         node = config.get(group)
         if not isinstance(node, DictConfig):
             continue
-        for name, value in node.items():
+        for option, value in node.items():
+            name = str(option)
             if name == "_target_":
                 found[group] = str(value).rpartition(".")[2]
-            elif isinstance(value, (str, bool, int, float)) and str(name) not in UNCHOSEN:
+            elif isinstance(value, (str, bool, int, float)) and name not in UNCHOSEN:
                 found[f"{group}.{name}"] = value
     return found
 
