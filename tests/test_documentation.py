@@ -2,6 +2,8 @@
 
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import matplotlib
@@ -38,6 +40,19 @@ def test_blocks_of_a_page_run_in_their_order(page, own_folder, arrays_of_the_pag
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_example_of_the_gallery_runs(example):
     runpy.run_path(str(ROOT / "docs" / "examples" / example), run_name="__main__")
+
+
+def test_pages_build_without_warnings(tmp_path):
+    """Every docstring and page, without the gallery, whose examples run above."""
+    for package in ("sphinx", "myst_parser", "sphinx_gallery", "furo"):
+        pytest.importorskip(package, reason="pip install -e '.[docs]'")
+    options = ["-q", "-W", "--keep-going", "-b", "html", "-D", "plot_gallery=0"]
+    command = [sys.executable, "-m", "sphinx", *options, "-d", str(tmp_path / "trees")]
+    built = subprocess.run(
+        [*command, str(ROOT / "docs"), str(tmp_path / "html")], capture_output=True, text=True
+    )
+    assert built.returncode == 0, built.stderr
+    assert (tmp_path / "html" / "index.html").exists()
 
 
 def with_run_folder(block, names):
