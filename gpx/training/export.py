@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, get_args, overload
@@ -99,7 +100,9 @@ def export(
     predictor = model if isinstance(model, Predictor) else load(model, trust=trust)
     if format == "torch":
         program = torch_program(predictor)
-        with atomic_file(path) as file:
+        with atomic_file(path) as file, warnings.catch_warnings():
+            # a state that is a part of a larger array is written with all of that
+            warnings.filterwarnings("ignore", message="No complete tensor found")
             torch.export.save(program, file)
         return program
     found = int4_predictor(predictor, samples=samples, seed=seed)
