@@ -131,7 +131,13 @@ def _export(arguments: list[str]) -> None:
         if not text.isdecimal():
             raise ConfigError(f"{name}={text}: expected a whole number")
         counts[name] = int(text)
-    size = export(options["run"], options["output"], **counts, trust=trust).size()
+    size = export(
+        options["run"],
+        options["output"],
+        samples=counts["samples"],
+        seed=counts["seed"],
+        trust=trust,
+    ).size()
     print(
         f"{options['output']}: {size.functions} of {size.num_basis} functions, "
         f"{size.total_bytes} bytes with {size.weight_bytes} of weights (in float32 "

@@ -83,6 +83,8 @@ def torch_program(predictor: Predictor) -> torch.export.ExportedProgram:
             program = torch.export.export(
                 module, (rows[:TRACED_ROWS],), dynamic_shapes=(dynamic,), strict=False
             )
+            # without writes in place and switches of gradients, which not every program survives
+            program = program.run_decompositions({})
     except Exception as error:  # torch raises what it likes, from deep inside
         raise ConfigError(
             f"format=torch cannot trace a {kind}, whose predictions take steps that depend on the "
@@ -102,11 +104,11 @@ def torch_program(predictor: Predictor) -> torch.export.ExportedProgram:
 def _on_the_cpu(predictor: Predictor) -> Predictor:
     """A copy that tracing may change."""
     own = copy.copy(predictor)
-    own.posterior = copy.deepcopy(predictor.posterior).cpu()
-    own.likelihood = copy.deepcopy(predictor.likelihood).cpu()
+    own.posterior = copy.deepcopy(predictor.posterior).cpu().requires_grad_(False)
+    own.likelihood = copy.deepcopy(predictor.likelihood).cpu().requires_grad_(False)
     own.calibration = copy.deepcopy(predictor.calibration)
     if own.calibration is not None:
-        own.calibration.cpu()
+        own.calibration.cpu().requires_grad_(False)
     return own
 
 
