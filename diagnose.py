@@ -1,6 +1,8 @@
 """How far a trained model can be trusted: python diagnose.py run=outputs/... (see --help)."""
 
-from gpx.training.diagnose_command import main
+import sys
+
+from gpx.commands import call
 
 if __name__ == "__main__":
-    main()
+    call("diagnose", sys.argv[1:])

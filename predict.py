@@ -1,6 +1,8 @@
 """Predict with a trained model: python predict.py run=outputs/... input=new.csv output=out.csv."""
 
-from gpx.training.predict_command import main
+import sys
+
+from gpx.commands import call
 
 if __name__ == "__main__":
-    main()
+    call("predict", sys.argv[1:])

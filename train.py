@@ -1,8 +1,8 @@
 """Train a model: python train.py approx=qsgp data=kin40k (python train.py --help)."""
 
-from pathlib import Path
+import sys
 
-from gpx.training.command_line import main
+from gpx.commands import call
 
 if __name__ == "__main__":
-    main(Path(__file__).resolve().parent / "configs")
+    call("train", sys.argv[1:])

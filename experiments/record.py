@@ -35,12 +35,14 @@ COMMIT = source_commit() or NOT_RECORDED
 """Of this process: taken when it starts, since a working tree may move on while it runs."""
 
 TITLES = {
+    "auto": "Which method: what approx=auto chooses, beside the others",
     "experts": "Committees and local experts",
     "classification": "Classification on all points: who is right where",
     "deep": "Deep and convolutional networks with Gaussian processes: calibration",
     "diagnostics": "Diagnostics: what certificates show",
     "direct": "Discrete weights (DIRECT): reproductions",
     "grids": "Exact Gaussian processes on grids with gaps: reproductions",
+    "gpu": "On a GPU, and as far as can be seen without one",
     "grief": "Eigenfunctions of grids (GRIEF): reproductions",
     "iterative": "Evidence by iterative solvers: measurements",
     "swsgp": "Sparse within sparse, and nearest neighbours: reproductions",

@@ -1,4 +1,4 @@
-"""Is this machine ready? ``python -m gpx.doctor`` answers in seconds, in plain words.
+"""Is this machine ready? ``gpx doctor`` answers in seconds, in plain words.
 
 Versions, memory and devices; the package's own numerics against dense NumPy in float64, on every
 device in float32 and float64; the optional KeOps backend by compiling one formula; and what is
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from gpx.backends import keops_installed
+from gpx.backends.triton import triton_refusal
 from gpx.bases import RandomFourier
 from gpx.bases.fourier.native import fourier_pass
 from gpx.cache_folder import cache_folder
@@ -196,12 +197,26 @@ def numerics() -> Iterator[Finding]:
 # -- extras ---------------------------------------------------------------------------------------
 
 
+def triton_finding() -> Finding:
+    """Whether the Triton kernels run on the CUDA device, compiled and compared; or why not."""
+    if not torch.cuda.is_available():
+        return note("no CUDA device: the Triton kernels, which need one, are not used")
+    x = torch.zeros(2, 8, device="cuda")
+    refusal = triton_refusal(KernelMatrix.of(smooth_kernel().to(x), x).entries)
+    if refusal is None:
+        return judged("Triton: a kernel product compiles and agrees with torch", True)
+    if "wrong here" in refusal or "does not run here" in refusal:
+        return judged(f"{refusal}; other backends are used", False)
+    return note(f"{refusal}: kernel products and random features run without it, slower")
+
+
 def extras(compile_keops: bool) -> Iterator[Finding]:
     """Optional parts: missing ones are notes, installed ones that do not work fail."""
     if fourier_pass(torch.zeros(1)) is None:
         yield note("no C compiler (CC, or cc): random features run as torch operations, slower")
     else:
         yield judged("C compiler: random features are compiled and agree with torch", True)
+    yield triton_finding()
     instead = "kernel products run in cache-sized tiles of torch (backend=chunked), which need none"
     if not keops_installed():
         yield note(f"KeOps is not installed (pip install pykeops): {instead}")
@@ -235,7 +250,7 @@ def examine(compile_keops: bool, say: Callable[[str], None] = print) -> bool:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m gpx.doctor", description=__doc__)
+    parser = argparse.ArgumentParser(prog="gpx doctor", description=__doc__)
     parser.add_argument(
         "--keops", action="store_true", help="compile a KeOps formula too (up to a minute)"
     )

@@ -26,6 +26,7 @@ from torch import Tensor
 import gpx.kernels
 from gpx.backends import keops_installed
 from gpx.backends.tiles import GROUPS, run_groups
+from gpx.backends.triton import triton_refusal
 
 warnings.filterwarnings("ignore")
 
@@ -104,6 +105,9 @@ def against_the_limit(n: int, dtype: torch.dtype, options: argparse.Namespace) -
     if keops_installed() and device == "cuda":
         symbolic = kernel(x, backend="keops")
         contestants["KeOps"] = lambda: symbolic @ right
+    if device == "cuda" and triton_refusal(kernel(x).entries) is None:
+        compiled = kernel(x, backend="triton")
+        contestants["Triton"] = lambda: compiled @ right
     with torch.no_grad():
         found = best(contestants, options.runs, device)
     per_exp = [t / entries for t in found.pop("exp")]

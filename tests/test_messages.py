@@ -17,8 +17,8 @@ from gpx.training.config import CONFIGS
 from gpx.training.option_names import VALUED
 
 GPX = Path(__file__).parents[1] / "gpx"
-ABOVE = (GPX / "training", GPX / "doctor.py")
-"""What knows options: the layer that reads them, and a command of its own."""
+ABOVE = (GPX / "training", *(GPX / f"{name}.py" for name in ("doctor", "commands", "sklearn")))
+"""What knows options: the layer that reads them, and what is called with options."""
 
 
 def option_pattern() -> re.Pattern[str]:

@@ -6,6 +6,8 @@ from gpx.backends.chunks import DEFAULT_BUDGET, row_chunks, row_slices, rows_per
 from gpx.backends.dense import Dense
 from gpx.backends.entries import CovarianceFunction, Entries, Scratch, TileSource
 from gpx.backends.keops import KeOps, keops_installed
+from gpx.backends.radial_parts import RadialPart, RadialProfile
+from gpx.backends.triton import Triton, triton_installed
 
 __all__ = [
     "DEFAULT_BUDGET",
@@ -16,11 +18,15 @@ __all__ = [
     "Dense",
     "Entries",
     "KeOps",
+    "RadialPart",
+    "RadialProfile",
     "Scratch",
     "TileSource",
+    "Triton",
     "choose_backend",
     "keops_installed",
     "row_chunks",
     "row_slices",
     "rows_per_chunk",
+    "triton_installed",
 ]

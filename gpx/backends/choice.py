@@ -7,15 +7,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, get_args
 
+import torch
+
 from gpx.backends.chunks import rows_per_chunk
 from gpx.backends.dense import SHARE
 from gpx.backends.entries import Entries
-from gpx.backends.keops import keops_installed, require_keops
-from gpx.errors import ConfigError
+from gpx.backends.keops import keops_refusal, require_keops
+from gpx.backends.triton.availability import slow_float64, triton_refusal
+from gpx.errors import BackendUnavailable, ConfigError
 
 logger = logging.getLogger(__name__)
 
-BackendName = Literal["dense", "chunked", "keops"]
+BackendName = Literal["dense", "chunked", "keops", "triton"]
 
 KEOPS_DIMENSIONS = 50
 """Largest number of inputs for which KeOps is chosen where the user names no backend: it keeps a
@@ -36,15 +39,17 @@ def choose_backend(
 ) -> Choice:
     """The backend asked for, or the one that suits size, device and kernel; logged once each.
 
-    Unasked: dense when the matrix fits into one part in ``SHARE`` of the budget; on CUDA, KeOps
-    when it is installed, the kernel has a formula and the inputs have at most ``KEOPS_DIMENSIONS``
-    columns; chunked otherwise. On a CPU KeOps compiles for seconds and gains nothing over chunks,
-    so there it is only taken by hand.
+    Unasked: dense when the matrix fits into one part in ``SHARE`` of the budget; on CUDA, Triton
+    where its kernels can run and the kernel is a sum of profiles they have; else KeOps when it is
+    installed, the kernel has a formula and the inputs have at most ``KEOPS_DIMENSIONS`` columns;
+    chunked otherwise. Both compile something small first, once, and one that fails is passed over
+    with its reason. On a CPU KeOps compiles for seconds and gains nothing over chunks, so there it
+    is only taken by hand.
 
     Raises:
-        ConfigError: no such backend, or KeOps asked for a kernel that has no formula, or a budget
-            that is not positive.
-        BackendUnavailable: KeOps asked for and not installed.
+        ConfigError: no such backend, or one asked for a kernel that it has no formula for, or a
+            budget that is not positive.
+        BackendUnavailable: KeOps or Triton asked for and not to be had here.
     """
     choice = _by_hand(entries, requested) if requested else _automatic(entries, memory_budget)
     _log_once(choice)
@@ -57,13 +62,23 @@ def _by_hand(entries: Entries, requested: BackendName) -> Choice:
             f"backend is {requested!r}; choose one of {', '.join(get_args(BackendName))}, or None "
             "to have it chosen"
         )
+    kernel = entries.kernel
     if requested == "keops":
-        if not entries.kernel.has_formula:
+        if not kernel.has_formula:
             raise ConfigError(
-                f"backend=keops needs a kernel made of stationary parts, and {entries.kernel.name} "
-                "is not; choose backend=chunked"
+                f"backend=keops needs a kernel made of stationary parts, and {kernel.name} is not; "
+                "choose backend=chunked"
             )
         require_keops()
+    if requested == "triton":
+        if not kernel.radial_profiles:
+            raise ConfigError(
+                "backend=triton needs a sum of RBF, Matern and rational quadratic kernels, and "
+                f"{kernel.name} is not; choose backend=chunked"
+            )
+        refusal = triton_refusal(entries)
+        if refusal:
+            raise BackendUnavailable(f"backend=triton: {refusal}; choose backend=chunked")
     return Choice(requested, "asked for")
 
 
@@ -71,18 +86,31 @@ def _automatic(entries: Entries, memory_budget: int) -> Choice:
     (n1, n2), x = entries.shape, entries.x1
     needed = SHARE * entries.bytes()
     size = f"{n1} x {n2} {str(x.dtype).removeprefix('torch.')}"
+    slow = slow_float64(x.device) if x.dtype == torch.float64 else None
+    remark = f"; {slow}" if slow else ""
     if rows_per_chunk(n1, needed // max(n1, 1), memory_budget) >= n1:
-        return Choice("dense", f"{size} fits the memory budget")
+        return Choice("dense", f"{size} fits the memory budget{remark}")
     over = f"{size} needs {needed >> 20} MiB of a budget of {memory_budget >> 20} MiB"
     if x.device.type != "cuda":
         return Choice("chunked", f"{over}; not on a CUDA device")
-    if not keops_installed():
-        return Choice("chunked", f"{over}; pykeops is not installed")
+    no_triton = triton_refusal(entries)
+    if no_triton is None:
+        return Choice("triton", f"{over}; CUDA device, its Triton kernels compile{remark}")
+    no_keops = _keops_refusal(entries)
+    if no_keops is None:
+        return Choice(
+            "keops", f"{over}; {no_triton}; CUDA device, pykeops compiles a formula{remark}"
+        )
+    return Choice("chunked", f"{over}; {no_triton}; {no_keops}{remark}")
+
+
+def _keops_refusal(entries: Entries) -> str | None:
+    x = entries.x1
     if not entries.kernel.has_formula:
-        return Choice("chunked", f"{over}; {entries.kernel.name} has no KeOps formula")
+        return f"{entries.kernel.name} has no KeOps formula"
     if x.shape[-1] > KEOPS_DIMENSIONS:
-        return Choice("chunked", f"{over}; {x.shape[-1]} inputs are too many for KeOps")
-    return Choice("keops", f"{over}; CUDA device, pykeops installed")
+        return f"{x.shape[-1]} inputs are too many for KeOps"
+    return keops_refusal(x.device, x.dtype)
 
 
 @lru_cache(maxsize=1024)

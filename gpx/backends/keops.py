@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any
@@ -42,6 +43,25 @@ def _lazy_tensor() -> Any:
 def require_keops() -> None:
     """Raises BackendUnavailable, in one sentence, when KeOps is missing or broken."""
     _lazy_tensor()
+
+
+@lru_cache(maxsize=32)
+def keops_refusal(device: torch.device, dtype: torch.dtype) -> str | None:
+    """Why KeOps cannot run on a device, in one sentence; None where it can.
+
+    One small formula is compiled and run there (seconds, once, then kept on disk by KeOps): its
+    compiler may be missing although the package is not.
+    """
+    if not keops_installed():
+        return "pykeops is not installed"
+    try:
+        z = torch.tensor([[0.0], [1.0]], dtype=dtype, device=device)
+        found = (-squared_distance(z, z)).exp().sum(dim=1)
+        error = float((found - (1.0 + math.exp(-1.0))).abs().max())
+    except Exception as failure:  # a compiler may fail in any way
+        words = " ".join(str(failure).split()) or "no reason given"
+        return f"KeOps does not compile here ({type(failure).__name__}: {words[:200]})"
+    return None if error < 1e-5 else f"KeOps is wrong here by {error:.1e}"
 
 
 class KeOps:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import operator
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import reduce
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from gpx.backends import TileSource
+from gpx.backends import RadialPart, RadialProfile, TileSource
 from gpx.constraints import positive_parameter
 from gpx.errors import ConfigError, class_name
 from gpx.kernels.base import Kernel
@@ -87,9 +88,24 @@ class Sum(_Combination):
         """The parts' formulas, added; see ``Kernel.formula``."""
         return reduce(operator.add, self._formulas(squared_distance, x1, x2))
 
+    @property
+    def radial_profiles(self) -> tuple[RadialProfile, ...]:
+        """Those of all parts, where each has one."""
+        found = [k.radial_profiles for k in self.parts]
+        return tuple(p for profiles in found for p in profiles) if all(found) else ()
+
+    def radial_parts(self, x1: Tensor, x2: Tensor | None = None) -> list[RadialPart]:
+        """Those of all parts; see ``Kernel.radial_parts``."""
+        return [found for k in self.parts for found in k.radial_parts(x1, x2)]
+
     def summands(self) -> list[tuple[Kernel, Tensor | float]]:
         """Those of all parts."""
         return [found for part in self.parts for found in part.summands()]
+
+    @property
+    def local(self) -> bool:
+        """Whether all parts are."""
+        return all(part.local for part in self.parts)
 
 
 class Product(_Combination):
@@ -115,6 +131,11 @@ class Product(_Combination):
     ) -> Any:
         """The parts' formulas, multiplied; see ``Kernel.formula``."""
         return reduce(operator.mul, self._formulas(squared_distance, x1, x2))
+
+    @property
+    def local(self) -> bool:
+        """Whether any part is."""
+        return any(part.local for part in self.parts)
 
 
 class Scale(Kernel):
@@ -166,9 +187,24 @@ class Scale(Kernel):
         """The part's formula times the scale; see ``Kernel.formula``."""
         return self.kernel.formula(squared_distance, x1, x2) * self.scale
 
+    @property
+    def radial_profiles(self) -> tuple[RadialProfile, ...]:
+        """The part's."""
+        return self.kernel.radial_profiles
+
+    def radial_parts(self, x1: Tensor, x2: Tensor | None = None) -> list[RadialPart]:
+        """The part's, multiplied by the scale; see ``Kernel.radial_parts``."""
+        parts = self.kernel.radial_parts(x1, x2)
+        return [replace(part, scale=part.scale * self.scale) for part in parts]
+
     def summands(self) -> list[tuple[Kernel, Tensor | float]]:
         """The part's, multiplied by the scale."""
         return [(kernel, scale * self.scale) for kernel, scale in self.kernel.summands()]
+
+    @property
+    def local(self) -> bool:
+        """As the part."""
+        return self.kernel.local
 
     def num_spectral_normals(self, num_inputs: int) -> int:
         """As the part says."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from gpx.backends import DEFAULT_BUDGET, BackendName, TileSource
+from gpx.backends import DEFAULT_BUDGET, BackendName, RadialPart, RadialProfile, TileSource
 from gpx.errors import ConfigError, ShapeError, class_name
 from gpx.operators.kernel_matrix import KernelMatrix
 
@@ -120,7 +120,8 @@ class Kernel(nn.Module, ABC):
         Args:
             x1 (n1, d), x2 (n2, d): as in ``evaluate``.
             memory_budget: bytes its products may hold at once.
-            backend: "dense", "chunked" or "keops"; None chooses (``gpx.backends.choose_backend``).
+            backend: "dense", "chunked", "keops" or "triton"; None chooses
+                (``gpx.backends.choose_backend``).
 
         Raises:
             ShapeError, DTypeError: inputs are not matrices, or differ in dtype or device.
@@ -160,6 +161,21 @@ class Kernel(nn.Module, ABC):
             "choose backend=chunked"
         )
 
+    @property
+    def radial_profiles(self) -> tuple[RadialProfile, ...]:
+        """Profiles of ``radial_parts``; empty where the kernel is no sum of such parts."""
+        return ()
+
+    def radial_parts(self, x1: Tensor, x2: Tensor | None = None) -> list[RadialPart]:
+        """Parts that add up to the matrix at x1 (n1, d) and x2 (n2, d), or square at x1 alone.
+
+        Differentiable in parameters and inputs. Raises ConfigError: the kernel is no such sum.
+        """
+        raise ConfigError(
+            f"kernel {self.name} is no sum of RBF, Matern and rational quadratic kernels, which is "
+            "what the Triton kernels are written for; choose backend=chunked"
+        )
+
     def _select(self, x: Tensor) -> Tensor:
         if x.ndim != 2:
             raise ShapeError(
@@ -175,6 +191,11 @@ class Kernel(nn.Module, ABC):
                 f"only {x.shape[1]} columns, numbered from 0"
             )
         return x.index_select(1, self.active_dims)
+
+    @property
+    def local(self) -> bool:
+        """Whether correlations fall to zero with distance, so that near rows tell most."""
+        return False
 
     # --- spectrum (stationary kernels) -------------------------------------------------------
 

@@ -75,7 +75,10 @@ class Matern12(Matern):
     Its derivative with respect to an input is taken as zero at coincident points (a subgradient).
     """
 
+    falls = True
+
     nu = 0.5
+    radial_profile = "matern12"
 
     class in_place:
         """The profile and its slope, in place."""
@@ -104,7 +107,10 @@ class Matern12(Matern):
 class Matern32(Matern):
     """k = outputscale * (1 + a) exp(-a), a = sqrt(3) r; once differentiable samples."""
 
+    falls = True
+
     nu = 1.5
+    radial_profile = "matern32"
 
     class in_place:
         """The profile and its slope, in place."""
@@ -131,7 +137,10 @@ class Matern32(Matern):
 class Matern52(Matern):
     """k = outputscale * (1 + a + a^2 / 3) exp(-a), a = sqrt(5) r; twice differentiable samples."""
 
+    falls = True
+
     nu = 2.5
+    radial_profile = "matern52"
 
     class in_place:
         """The profile and its slope, in place."""

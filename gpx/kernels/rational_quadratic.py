@@ -22,7 +22,10 @@ class RationalQuadratic(Stationary):
     Its spectrum is a Gamma mixture that is no function of finitely many normals: no sampler here.
     """
 
+    falls = True
+
     alpha: Tensor
+    radial_profile = "rational_quadratic"
 
     def __init__(
         self,
@@ -35,6 +38,11 @@ class RationalQuadratic(Stationary):
     ) -> None:
         super().__init__(ard_num_dims, lengthscale, outputscale, active_dims)
         positive_parameter(self, "alpha", float(alpha))
+
+    @property
+    def radial_shape(self) -> Tensor:  # type: ignore[override]
+        """alpha."""
+        return self.alpha
 
     def of_squared_distance(self, r2: Any) -> Any:
         """(1 + r2 / (2 alpha))^(-alpha)."""

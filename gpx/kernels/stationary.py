@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from gpx.backends import TileSource
+from gpx.backends import RadialPart, RadialProfile, TileSource
 from gpx.constraints import positive_parameter
 from gpx.errors import ConfigError, ShapeError
 from gpx.kernels.base import Kernel
@@ -37,6 +37,12 @@ class Stationary(Kernel):
     """
 
     in_place: ClassVar[type[Profile] | None] = None
+    falls: ClassVar[bool] = False
+    """Whether k falls strictly with the distance, so that what is nearest is most correlated."""
+    radial_profile: ClassVar[RadialProfile | None] = None
+    """The profile's name where compiled backends have it."""
+    radial_shape: Tensor | None = None
+    """Its parameter beside the distance, 0-d, where it has one."""
     lengthscale: Tensor
     outputscale: Tensor
 
@@ -62,9 +68,16 @@ class Stationary(Kernel):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # a new profile must not run on the parent's in-place version of the old one
-        if "of_squared_distance" in vars(cls) and "in_place" not in vars(cls):
-            cls.in_place = None
+        # a new profile must not run on the parent's compiled or in-place version of the old one
+        if "of_squared_distance" in vars(cls):
+            for name, none in (("in_place", None), ("radial_profile", None), ("falls", False)):
+                if name not in vars(cls):
+                    setattr(cls, name, none)
+
+    @property
+    def local(self) -> bool:
+        """As in ``Kernel``: a profile that falls with distance."""
+        return True
 
     @abstractmethod
     def of_squared_distance(self, r2: Any) -> Any:
@@ -109,6 +122,22 @@ class Stationary(Kernel):
         rows = self._select(x1)
         columns = rows if x2 is None or x2 is x1 else self._select(x2)
         return StationaryTiles(*self._centred(rows, columns), self.outputscale, self.in_place)
+
+    @property
+    def radial_profiles(self) -> tuple[RadialProfile, ...]:
+        """As in ``Kernel``: the one profile, where compiled backends have it."""
+        plain = type(self).covariance is Stationary.covariance
+        return (self.radial_profile,) if plain and self.radial_profile is not None else ()
+
+    def radial_parts(self, x1: Tensor, x2: Tensor | None = None) -> list[RadialPart]:
+        """As in ``Kernel``: one part."""
+        if not self.radial_profiles:
+            return super().radial_parts(x1, x2)
+        rows = self._select(x1)
+        columns = rows if x2 is None or x2 is x1 else self._select(x2)
+        z1, z2 = self._centred(rows, columns)
+        (profile,) = self.radial_profiles
+        return [RadialPart(profile, z1, z2, self.outputscale, self.radial_shape)]
 
     @property
     def has_formula(self) -> bool:

@@ -1,4 +1,4 @@
-"""The command line of train.py: Hydra underneath, one clear line per mistake on top."""
+"""The command line of ``gpx train``: Hydra underneath, one clear line per mistake on top."""
 
 from __future__ import annotations
 
@@ -6,19 +6,23 @@ import os
 import signal
 import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from gpx.errors import ConfigError, GPXError
+from gpx.installation import command
 from gpx.training.composition import check_choices, explain
+from gpx.training.config import CONFIGS
 from gpx.training.console import print_error, warnings_as_lines
 from gpx.training.interrupt import Interrupted
+from gpx.training.kernel_expression import with_kernel_expressions
 from gpx.training.run import resume, run
 from gpx.training.run_folder import RunFolder
 from gpx.training.trust import trusted_packages
@@ -37,26 +41,23 @@ class RunFailed(GPXError):
     """One run of a sweep failed and has said why; Hydra brings it here when all runs are done."""
 
 
-def main(config_folder: str | Path) -> None:
-    """Entry point of ``train.py``.
-
-    Args:
-        config_folder: absolute path of the folder with ``train.yaml`` and the groups.
-    """
+def main() -> None:
+    """Entry point of ``gpx train`` and ``train.py``; options are in ``sys.argv``."""
     warnings_as_lines()
+    OmegaConf.register_new_resolver("gpx.command", command, replace=True)  # in --help
     arguments = _flags_first(sys.argv[1:])
     sys.argv[1:] = arguments
     _failed.clear()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come here instead of Hydra's own printing
     try:
-        check_choices(arguments, Path(config_folder))
+        arguments = with_kernel_expressions(arguments, [CONFIGS, *_own_folders(arguments)])
+        sys.argv[1:] = arguments
+        check_choices(arguments, CONFIGS)
         target = _resume_target(arguments)
         if target is not None:
             resume(*target)
         else:
-            hydra.main(version_base="1.3", config_path=str(config_folder), config_name="train")(
-                _job
-            )()
+            hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train")(_job)()
     except Interrupted as stop:
         sys.exit(128 + stop.signal_number)
     except KeyboardInterrupt:  # before training, after it, or a second Ctrl-C in a long step
@@ -68,19 +69,32 @@ def main(config_folder: str | Path) -> None:
     except GPXError as error:
         _fail(str(error))
     except (HydraException, OmegaConfBaseException) as error:
-        _fail(explain(error, Path(config_folder), arguments))
+        _fail(explain(error, CONFIGS, arguments))
     except OSError as error:  # a full disk, a run folder that cannot be made
         _fail(f"{error.filename or 'file'}: {error.strerror or error}")
     except RuntimeError as error:
         if not str(error).startswith("Unknown plugin class"):
             raise
-        _fail("this hydra/launcher= is not installed: pip install -e '.[sweep]' or '.[cluster]'")
+        _fail(
+            "this hydra/launcher= is not installed: pip install 'gpx-torch[sweep]' for joblib, "
+            "'gpx-torch[cluster]' for submitit (in a clone: pip install -e '.[sweep]')"
+        )
 
 
 def _flags_first(arguments: list[str]) -> list[str]:
     """Hydra wants flags (-m, --config-dir DIR) before options; people write them anywhere."""
     options = [a for a in arguments if a.startswith("~") or ("=" in a and not a.startswith("-"))]
     return [a for a in arguments if a not in options] + options
+
+
+def _own_folders(arguments: list[str]) -> list[Path]:
+    """Folders of config groups that the user adds: ``--config-dir FOLDER``."""
+    found = []
+    for flag, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        name, equals, folder = flag.partition("=")
+        if name in ("--config-dir", "-cd"):
+            found.append(Path(folder if equals else following))
+    return found
 
 
 def _job(config: DictConfig) -> None:
@@ -94,7 +108,7 @@ def _job(config: DictConfig) -> None:
                 f"{folder.path} already holds a run: go on with resume={folder.path}, "
                 "or choose another hydra.run.dir"
             )
-        run(config, folder)
+        run(config, folder, _compose_again)
     except Interrupted as stop:  # SystemExit passes through Hydra, and ends a sweep too
         sys.exit(128 + stop.signal_number)
     except KeyboardInterrupt:
@@ -107,6 +121,15 @@ def _job(config: DictConfig) -> None:
         _failed.append(str(error))
         print(f"error in {' '.join(settings.overrides.task)}: {error}", file=sys.stderr)
         raise RunFailed(str(error)) from error
+
+
+def _compose_again(before: Sequence[str], after: Sequence[str]) -> DictConfig:
+    """The config of the job that Hydra is running, with options before and after its own."""
+    options = [*before, *HydraConfig.get().overrides.task, *after]
+    try:
+        return hydra.compose("train", overrides=options)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(explain(error, CONFIGS, options)) from error
 
 
 def _relative(folder: RunFolder) -> RunFolder:

@@ -24,6 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 from gpx.errors import ConfigError
 from gpx.training.choices import with_choices_made
 from gpx.training.config import CONFIGS
+from gpx.training.kernel_expression import EXAMPLE, with_kernel_expressions
 from gpx.training.old_options import CHOICES, GROUPS, new_name, solver_owners
 
 MOST_OWNERS = 6
@@ -43,11 +44,12 @@ def composed(overrides: Sequence[str], config_folder: Path = CONFIGS) -> DictCon
     """
     if not (config_folder / "train.yaml").is_file():
         raise ConfigError(
-            f"there are no configs in {config_folder}: install gpx from its repository with "
-            "pip install -e ."
+            f"there are no configs in {config_folder}: install gpx anew with "
+            "pip install gpx-torch, or from its repository with pip install -e ."
         )
     running = GlobalHydra.instance().hydra  # of a Hydra application that calls this
     try:
+        overrides = with_kernel_expressions(overrides, [config_folder])
         check_choices(overrides, config_folder)
         with initialize_config_dir(str(config_folder), version_base="1.3"):
             return with_choices_made(compose("train", overrides=list(overrides)))
@@ -89,10 +91,7 @@ def _no_choice(group: str, choice: object, config_folder: Path) -> str:
         return f"there is no {group}={choice}; valid are: {listed}"
     text = f"{group}=[{','.join(map(str, choice))}] is a list, and {group}= takes one choice"
     if group == "kernel":
-        text += (
-            "; for a sum or product of kernels copy configs/kernel/rbf_plus_linear.yaml, name the "
-            "kernels in it (_target_: gpx.kernels.Sum or gpx.kernels.Product) and choose the copy"
-        )
+        text += f"; a sum or product of kernels is written as one, for example {EXAMPLE}"
     else:
         text += f", one of: {listed}"
     return text + f" (for a run with each: -m {group}={','.join(map(str, choice))})"
@@ -175,6 +174,8 @@ def _explain_elsewhere(name: str, owners: Sequence[str], chosen: Mapping[str, st
     others = [owner.partition("=")[2] for owner in owners if owner.startswith(f"{group}=")]
     listed = ", ".join(others[:MOST_OWNERS]) + (" ..." if len(others) > MOST_OWNERS else "")
     text = f"{name} is an option of {group}={listed}"
+    if chosen.get(group) == "auto":
+        return f"{text}, and {group}=auto, the default, chooses the method itself: name one of them"
     return text + (f", not of {group}={chosen[group]}" if group in chosen else "")
 
 

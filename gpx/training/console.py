@@ -45,15 +45,18 @@ class Console:
     Args:
         seconds: least time between plain lines (a bar refreshes itself).
         stream: where to write; default standard error.
+        quiet: write nothing.
     """
 
-    def __init__(self, seconds: float = 5.0, stream: TextIO | None = None) -> None:
+    def __init__(
+        self, seconds: float = 5.0, stream: TextIO | None = None, *, quiet: bool = False
+    ) -> None:
         self._stream = sys.stderr if stream is None else stream
         self._interactive = self._stream.isatty()
         self._seconds = seconds
         self._last_line = -float("inf")
         self._bar: tqdm | None = None
-        self._silent = False
+        self._silent = quiet
 
     def say(self, text: str) -> None:
         """One line, above the bar when there is one."""

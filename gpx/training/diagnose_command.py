@@ -1,4 +1,4 @@
-"""The command line of diagnose.py: a run folder in, a page on how far it can be trusted out."""
+"""The command line of ``gpx diagnose``: a run folder in, a page on how far to trust it out."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from gpx.data import Dataset, read_rows
 from gpx.data import load as load_data
 from gpx.data.coding import Coding
 from gpx.errors import CheckpointError, ConfigError, GPXError
+from gpx.installation import command
 from gpx.training.build import build
 from gpx.training.certification import (
     CertifyOptions,
@@ -34,8 +35,8 @@ USAGE = """\
 What is certain about a trained model: bounds on its evidence, and on how far its predictions are
 from exact inference, with a verdict in plain words.
 
-    python diagnose.py run=outputs/...
-    python diagnose.py run=outputs/... points=new.csv threshold=440
+    {command} run=outputs/...
+    {command} run=outputs/... points=new.csv threshold=440
 
 Writes diagnostics.md, diagnostics.json and figures/diagnostics.png into the run folder.
 
@@ -58,14 +59,14 @@ PRODUCTS = {"auto": None, "true": True, "false": False}
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Entry point of ``diagnose.py``; mistakes give one line and exit status 2."""
+    """Entry point of ``gpx diagnose``; mistakes give one line and exit status 2."""
     warnings_as_lines()
     arguments = sys.argv[1:] if arguments is None else arguments
     if not arguments or any(a in ("--help", "-h") for a in arguments):
-        print(USAGE)
+        print(USAGE.format(command=command("diagnose")))
         return
     try:
-        options = read_options(arguments, OPTIONS, required=("run",), script="diagnose.py")
+        options = read_options(arguments, OPTIONS, required=("run",), script=command("diagnose"))
         folder = RunFolder(options["run"])
         level = _number(options, "level")
         asked = CertifyOptions(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from omegaconf import DictConfig
 
 from gpx.data.frame import Frame, frame_of
 from gpx.data.table import numbered_names
@@ -45,20 +48,30 @@ class Fitted(NamedTuple):
     Attributes:
         model: predicts; what ``gpx.load(folder)`` reads back.
         metrics: contents of metrics.json, for example ``test.rmse``.
-        folder: run folder.
+        folder: run folder; None where nothing was kept (``keep=False``).
     """
 
     model: Predictor
     metrics: dict[str, Any]
-    folder: Path
+    folder: Path | None
 
     def predict(self, inputs: ArrayLike) -> Prediction:
         """Mean, standard deviation and 95 % interval; see ``Predictor.predict``."""
         return self.model.predict(inputs)
 
+    def latent(self, inputs: ArrayLike) -> Prediction:
+        """The same without noise, of the function behind y; see ``Predictor.latent``."""
+        return self.model.latent(inputs)
+
     def predict_classes(self, inputs: ArrayLike) -> ClassPrediction:
         """Label and probabilities; see ``Predictor.predict_classes``."""
         return self.model.predict_classes(inputs)
+
+    def sample(
+        self, inputs: ArrayLike, num: int = 1, *, targets: bool = False, seed: int = 0
+    ) -> NDArray[Any]:
+        """Draws of functions, or of targets; see ``Predictor.sample``."""
+        return self.model.sample(inputs, num, targets=targets, seed=seed)
 
 
 def fit(
@@ -69,6 +82,8 @@ def fit(
     noise: ArrayLike | None = None,
     weights: ArrayLike | None = None,
     folder: str | Path | None = None,
+    quiet: bool = False,
+    keep: bool = True,
 ) -> Fitted:
     """Train a model on arrays.
 
@@ -88,7 +103,8 @@ def fit(
             (n, p) for p outputs (``approx=svgp``, ``likelihood=gaussian_outputs``), which a data
             frame names.
         options: as on the command line, ``group=choice`` or ``name=value``; of one that is given
-            twice the last holds.
+            twice the last holds. Without ``approx=`` the method follows the data
+            (``gpx.training.method_choice``); ``model.choice`` of the metrics says which, and why.
         test: inputs and targets that metrics are computed on. None: a tenth of the rows is held
             out for that (``data.split``, ``data.test_fraction``; 0: none) and the model does not
             see it.
@@ -96,6 +112,8 @@ def fit(
             learned for all rows; weights (n,): how many rows each one stands for. ``approx=exact``
             takes them; rows of ``test=`` have no known noise and weight one.
         folder: run folder, new or empty; None: a new one in ``outputs``.
+        quiet: say nothing (``trainer.quiet=true``); warnings are warnings of Python in any case.
+        keep: False: leave no run folder behind. What is returned predicts, and can be pickled.
 
     The global random states of torch, NumPy and Python are left as they were found.
 
@@ -109,6 +127,21 @@ def fit(
         GPXError: everything that ``train.py`` refuses, in the same words.
         Interrupted: after Ctrl-C, with a checkpoint in the folder.
     """
+    if not keep:
+        if folder is not None:
+            raise ConfigError(f"keep=False leaves no folder, and folder={folder} asks for one")
+        with TemporaryDirectory(prefix="gpx-") as passing:
+            fitted = fit(
+                x,
+                y,
+                *options,
+                test=test,
+                noise=noise,
+                weights=weights,
+                folder=passing,
+                quiet=quiet,
+            )
+        return fitted._replace(folder=None)
     names = _column_names(x, "inputs")
     arrays = _arrays(x, y, names)
     neutral = {"noise": 0.0, "weights": 1.0}
@@ -151,6 +184,8 @@ def fit(
         if name in TAKEN or name.startswith("hydra"):
             raise ConfigError(f"gpx.fit takes no {name}=: it trains on the arrays it is given")
     started = datetime.now().strftime("%Y-%m-%d_%H-%M-%S-%f")
+    if quiet:
+        options = (*options, "trainer.quiet=true")
     target = RunFolder(Path("outputs", "arrays", started) if folder is None else folder)
     if target.path.exists() and not target.path.is_dir():
         raise ConfigError(f"folder={target.path} is a file: choose another folder=")
@@ -160,7 +195,11 @@ def fit(
             f"gpx.training.resume({str(target.path)!r})"
         )
     path = target.path.resolve() / DATA
-    config = composed(["data=npz", *options])
+
+    def compose(before: Sequence[str], after: Sequence[str]) -> DictConfig:
+        return composed(["data=npz", *before, *options, *after])
+
+    config = compose([], [])
     if arrays["y"].dtype.kind == "U" and likelihood_task(config) not in ("binary", "multiclass"):
         real_array(y, TARGETS)  # refuses texts
     config.data.path = str(path)
@@ -186,7 +225,7 @@ def fit(
                 f"{error.filename or target.path}: {error.strerror or error}; choose another "
                 "folder="
             ) from error
-        metrics = run(config, target)
+        metrics = run(config, target, compose)
     except BaseException as error:
         if isinstance(error, GPXError):  # the file is ours, the arrays are the caller's
             error.args = (str(error).replace(str(path), "the data set"), *error.args[1:])

@@ -16,7 +16,7 @@ def read_options(
     Args:
         arguments: ``name=value``, one each.
         known, required: names that exist, and those that must be there.
-        script: whose ``--help`` errors point to.
+        script: command whose ``--help`` errors point to.
 
     Raises:
         ConfigError: anything else, with the nearest name.
@@ -25,15 +25,15 @@ def read_options(
     for argument in arguments:
         name, equals, value = argument.partition("=")
         if name in known and not value:
-            raise ConfigError(f"{name}= has no value; write {name}=... (python {script} --help)")
+            raise ConfigError(f"{name}= has no value; write {name}=... ({script} --help)")
         if not equals or name not in known:
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
             hint = f"did you mean {near[0]}=?" if near else f"valid are: {', '.join(known)}"
-            raise ConfigError(f"cannot read {argument!r}; {hint} (python {script} --help)")
+            raise ConfigError(f"cannot read {argument!r}; {hint} ({script} --help)")
         if name in options:
             raise ConfigError(f"{name}= is given twice: {name}={options[name]} and {argument}")
         options[name] = value
     for name in required:
         if name not in options:
-            raise ConfigError(f"{name}= is missing (python {script} --help)")
+            raise ConfigError(f"{name}= is missing ({script} --help)")
     return options

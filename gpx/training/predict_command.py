@@ -1,4 +1,4 @@
-"""The command line of predict.py: a table of inputs in, a table of predictions out."""
+"""The command line of ``gpx predict``: a table of inputs in, a table of predictions out."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import sys
 from pathlib import Path
 from typing import get_args
 
+import torch
 from omegaconf.errors import OmegaConfBaseException
 
 from gpx.data import read_rows, write_predictions, write_table
 from gpx.data.coding import Coding
 from gpx.data.prediction_input import NewRows
 from gpx.errors import ConfigError, GPXError
+from gpx.installation import command
 from gpx.training.config import CONFIGS
 from gpx.training.console import print_error, warnings_as_lines
 from gpx.training.export import Format, export
@@ -24,11 +26,11 @@ from gpx.training.trust import trusted_packages
 USAGE = """\
 Predict with a trained model.
 
-    python predict.py run=outputs/... input=new.csv output=predictions.csv
+    {command} run=outputs/... input=new.csv output=predictions.csv
 
 A model of approx=direct as a C function that needs no library, with weights of 4 bits:
 
-    python predict.py run=outputs/... format=int4 output=model.c
+    {command} run=outputs/... format=int4 output=model.c
 
 A model with inducing points, basis functions, interpolation or all its data as a program that torch
 alone runs, mean, std = torch.export.load("model.pt2").module()(x):
@@ -36,12 +38,11 @@ alone runs, mean, std = torch.export.load("model.pt2").module()(x):
     python predict.py run=outputs/... format=torch output=model.pt2
 
 OPTIONS
-  run=FOLDER      run folder of a finished run (what train.py wrote)
+  run=FOLDER      run folder of a finished run (what train wrote)
   input=FILE      table of inputs (text, .npz or .parquet): columns as in training, with or without
-                  a header line;
-                  with a header the order is free and other columns are ignored; the column of
-                  data.id=, where the table has it, is written beside the predictions, and that of
-                  data.noise= adds to their variance
+                  a header line; with a header the order is free and other columns are ignored; the
+                  column of data.id=, where the table has it, is written beside the predictions, and
+                  that of data.noise= adds to their variance
   output=FILE     where to write; one row per input row: mean, standard deviation and
                   95 % interval of the target (of each, where there are several), in the
                   data's own units; for classes the most probable label and the probability
@@ -59,17 +60,17 @@ EXPORT_OPTIONS = ("run", "output", "format", "samples", "seed", "trust")
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Entry point of ``predict.py``; mistakes give one line and exit status 2."""
+    """Entry point of ``gpx predict``; mistakes give one line and exit status 2."""
     warnings_as_lines()
     arguments = sys.argv[1:] if arguments is None else arguments
     if not arguments or any(a in ("--help", "-h") for a in arguments):
-        print(USAGE)
+        print(USAGE.format(command=command("predict")))
         return
     try:
         if any(a.startswith("format=") for a in arguments):
             _export(arguments)
             return
-        options = read_options(arguments, OPTIONS, required=OPTIONS[:3], script="predict.py")
+        options = read_options(arguments, OPTIONS, required=OPTIONS[:3], script=command("predict"))
         source, output = Path(options["input"]).expanduser(), Path(options["output"]).expanduser()
         if output.exists() and source.exists() and output.samefile(source):
             raise ConfigError(
@@ -85,6 +86,12 @@ def main(arguments: list[str] | None = None) -> None:
             _write_predictions(output, predictor, rows)
     except (GPXError, OmegaConfBaseException) as error:
         print_error(error)
+        sys.exit(2)
+    except torch.OutOfMemoryError:
+        print_error(
+            f"device={options.get('device', 'cpu')} is out of memory: split {source} into several "
+            "files, or predict with device=cpu"
+        )
         sys.exit(2)
     except OSError as error:
         print_error(f"{error.filename or 'file'}: {error.strerror or error}")
@@ -110,7 +117,7 @@ def _write_predictions(output: Path, predictor: Predictor, rows: NewRows) -> Non
 def _export(arguments: list[str]) -> None:
     """``format=``: the predictor itself, and a line on its size."""
     options = read_options(
-        arguments, EXPORT_OPTIONS, required=("run", "output"), script="predict.py"
+        arguments, EXPORT_OPTIONS, required=("run", "output"), script=command("predict")
     )
     if options["format"] not in get_args(Format):
         raise ConfigError(
@@ -142,6 +149,8 @@ def _export(arguments: list[str]) -> None:
         f"{options['output']}: {size.functions} of {size.num_basis} functions, "
         f"{size.total_bytes} bytes with {size.weight_bytes} of weights (in float32 "
         f"{size.float_total_bytes} with {size.float_weight_bytes}), {size.multiply_adds} integer "
-        f"multiply-adds of weights a prediction (in float32 {size.float_multiply_adds})",
+        f"multiply-adds of weights a prediction (in float32 {size.float_multiply_adds}); the mean "
+        f"alone in float32, without a variance: {size.mean_bytes} bytes, "
+        f"{size.mean_multiply_adds} multiply-adds",
         file=sys.stderr,
     )

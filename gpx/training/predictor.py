@@ -20,11 +20,13 @@ from gpx.data.frame import Frame, frame_of, require_columns
 from gpx.data.labels import Label
 from gpx.data.table import numbered_names
 from gpx.data.target_transform import TargetTransform, TransformedLaw
-from gpx.errors import CheckpointError, ConfigError, DataError, ShapeError
+from gpx.errors import CheckpointError, ConfigError, DataError, NotAvailable, ShapeError
+from gpx.installation import command
 from gpx.likelihoods import Gaussian, Likelihood, target_marginals
 from gpx.likelihoods.row_noise import RowNoise
-from gpx.linalg import available_memory, budget_in_bytes
+from gpx.linalg import available_memory, budget_in_bytes, running_sum
 from gpx.models import Posterior
+from gpx.sampling.seeds import derive_seed, global_randomness, stream
 from gpx.training.arrays import column_names, columns_by_name, real_array
 from gpx.training.build import build, build_model
 from gpx.training.checkpoint import load_checkpoint
@@ -129,9 +131,7 @@ class Predictor:
                 found = noise.predictive(*of_rows, self.likelihood.noise_variance)
             else:
                 raise ConfigError("known noise adds to that of likelihood=Gaussian() only")
-            if self.target_transform is not None:
-                scale = float(self.scaler.target_mean), float(self.scaler.target_scale)
-                found = TransformedLaw(found, self.target_transform, *scale)
+            found = self._through_transform(found)
             return found if self.calibration is None else self.calibration(found)
 
     def predict(self, inputs: ArrayLike | Frame, noise: ArrayLike | None = None) -> Prediction:
@@ -166,6 +166,9 @@ class Predictor:
             known = known / self.scaler.target_scale.square()
             of_rows = RowNoise(known, torch.ones_like(known)).like(x)
         distribution = target_marginals(self.distribution(x, of_rows))
+        return self._in_own_units(distribution)
+
+    def _in_own_units(self, distribution: torch.distributions.Distribution) -> Prediction:
         lower, upper = central_interval(distribution, 0.95)
         mean = self.scaler.original_mean(distribution.mean.double().cpu())
         std = self.scaler.original_std(distribution.stddev.double().cpu())
@@ -195,6 +198,125 @@ class Predictor:
             probability = torch.stack([1.0 - probability, probability], dim=1)
         labels = np.array(self.labels)[probability.argmax(1).numpy()]
         return ClassPrediction(labels, _array(probability))
+
+    def latent(self, inputs: ArrayLike | Frame) -> Prediction:
+        """Prediction without noise, of the latent function f: mean, standard deviation, interval.
+
+        For real targets f is y without noise, in the data's own units; for counts the logarithm of
+        the rate; for classes what the likelihood makes probabilities of, (n, C) for C > 2 of them.
+        The central 95 % interval is that of f normal with the posterior's mean and variance, as f
+        is given its hyperparameters, seen through the transform of the targets where there is one.
+        Recalibration is of predictions of y and leaves f as it is.
+
+        Args:
+            inputs (n, d): as for ``predict``.
+
+        Raises:
+            ShapeError, DTypeError, DataError: as ``predict``.
+        """
+        mean, variance = self.posterior.predict(self._standardised(inputs))
+        law: torch.distributions.Distribution
+        law = torch.distributions.Normal(mean, variance.sqrt(), validate_args=False)
+        return self._in_own_units(self._through_transform(law))
+
+    def _through_transform(
+        self, law: torch.distributions.Distribution
+    ) -> torch.distributions.Distribution:
+        """The law of a standardised target, given that of what the posterior sees."""
+        if self.target_transform is None:
+            return law
+        scale = float(self.scaler.target_mean), float(self.scaler.target_scale)
+        return TransformedLaw(law, self.target_transform, *scale)
+
+    def covariance(
+        self, inputs: ArrayLike | Frame, *, targets: bool = False
+    ) -> NDArray[np.float64]:
+        """Joint covariance (n, n) of the function behind y at all inputs, in squared units of y.
+
+        Args:
+            inputs (n, d): as for ``predict``.
+            targets: of y instead, whose noise adds to the diagonal.
+
+        Raises:
+            ShapeError, DTypeError, DataError: as ``predict``.
+            ConfigError: the target is a class or a count, there are several, or a transform.
+            NotAvailable: the posterior has no joint covariance in closed form.
+        """
+        if self.likelihood.task != "regression":
+            raise ConfigError(
+                f"a covariance is of a real target, and {self.target_name} is a class or a count"
+            )
+        if self.target_names or self.target_transform is not None:
+            why = "several" if self.target_names else "a transform of it"
+            raise ConfigError(f"a covariance is of one target, and this model is of {why}")
+        x = self._standardised(inputs)
+        found = self.posterior.joint_covariance(x).double()
+        if targets:
+            with torch.no_grad():
+                both = self.posterior.predictive(x, self.likelihood).variance.double()
+            found.diagonal().copy_(both)
+        return _array((found * self.scaler.target_scale.to(found.device).square()).cpu())
+
+    def sample(
+        self, inputs: ArrayLike | Frame, num: int = 1, *, targets: bool = False, seed: int = 0
+    ) -> NDArray[Any]:
+        """Draws from the posterior: functions, or targets around them.
+
+        With one seed the functions are the same wherever they are asked for, so that a curve may be
+        drawn piece by piece.
+
+        Args:
+            inputs (n, d): as for ``predict``.
+            num: how many draws.
+            targets: False: draws of the latent function, in the units of ``latent``. True: of y,
+                each a function with noise of its own at every row; for classes the data's labels.
+            seed: of the draws; those of targets depend on the rows, too.
+
+        Returns:
+            (num, n), or (num, n, p) for p outputs or latent functions.
+
+        Raises:
+            ShapeError, DTypeError, DataError: as ``predict``.
+            ConfigError: ``num`` or ``seed`` is no such number, or the kernel has no random Fourier
+                features to draw functions from (``covariance`` may serve).
+            NotAvailable: y is asked for, and its noise is not the likelihood's or it is
+                recalibrated, so that y has no law given one function.
+        """
+        if num < 1 or not 0 <= seed < 2**63:
+            raise ConfigError(
+                f"num={num} must be at least 1, and seed={seed} a whole number of at least 0"
+            )
+        own_noise = self.posterior.has_own_noise and self.likelihood.task == "regression"
+        if targets and (own_noise or self.calibration is not None):
+            why = (
+                "the noise is uncertain or differs between experts"
+                if own_noise
+                else "recalibration"
+            )
+            raise NotAvailable(
+                f"targets cannot be drawn around a function here ({why}); draw functions with "
+                "targets=False, or take the law of each target from predict"
+            )
+        x = self._standardised(inputs)
+        draws = stream(seed, "sampled functions", x.device)
+        with torch.no_grad():
+            f = self.posterior.sample_paths(num, generator=draws)(x)
+            if not targets:
+                return _array(self._drawn(f.double().cpu()))
+            rows = f.reshape(num * len(x), *f.shape[2:])
+            with global_randomness(derive_seed(seed, "sampled noise")):
+                y = self.likelihood.predictive(rows, torch.zeros_like(rows)).sample()
+        y = y.reshape(num, len(x), *y.shape[1:]).double().cpu()
+        if not self.labels:
+            return _array(self._drawn(y))
+        code = (y > 0.0).long() if self.likelihood.task == "binary" else y.long()
+        return np.array(self.labels)[code.numpy()]
+
+    def _drawn(self, values: Tensor) -> Tensor:
+        """Drawn values of what the posterior sees, in the data's own units."""
+        if self.target_transform is not None:
+            return self.target_transform.inverse(values)
+        return self.scaler.original_mean(values)
 
     def coded(self, inputs: ArrayLike | Frame) -> NDArray[np.float64]:
         """The model's inputs (n, d) in their own units, made of the columns of a table.
@@ -283,7 +405,7 @@ def _count_quantile(distribution: torch.distributions.Distribution, q: float) ->
     limit = min(float(last.max()) + 1.0, MAX_COUNT) if last.numel() else 0.0
     for start in range(0, int(limit) + 1, COUNT_WINDOW):
         counts = torch.arange(start, start + COUNT_WINDOW, device=found.device).to(found)[:, None]
-        reached = below + distribution.log_prob(counts).double().exp().cumsum(0)
+        reached = below + running_sum(distribution.log_prob(counts).double().exp())
         hit = reached >= q
         here = counts[hit.int().argmax(0), 0]
         found = torch.where(torch.isinf(found) & hit.any(0), here, found)
@@ -327,7 +449,7 @@ def finished_predictor(folder: RunFolder, config: DictConfig, device: str) -> Pr
     if "posterior" not in state:
         raise CheckpointError(
             f"the run in {folder.path} is not finished; "
-            f"finish it with: python train.py resume={folder.path}"
+            f"finish it with: {command('train')} resume={folder.path}"
         )
     require_same_model(state, config, str(folder.config))
     note = version_note(version_of(state))

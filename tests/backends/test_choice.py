@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import gpx.backends.choice as choice_module
+import gpx.backends.keops as keops_module
 from gpx.backends import Entries, choose_backend
 from gpx.errors import BackendUnavailable, ConfigError
 from gpx.kernels import RBF, Constant, Linear, Matern32
@@ -30,12 +31,17 @@ def entries(kernel=None, n=100, d=3, cuda=False):
 
 @pytest.fixture
 def with_keops(monkeypatch):
-    monkeypatch.setattr(choice_module, "keops_installed", lambda: True)
+    monkeypatch.setattr(choice_module, "triton_refusal", lambda entries: "no Triton")
+    monkeypatch.setattr(choice_module, "keops_refusal", lambda device, dtype: None)
 
 
 @pytest.fixture
 def without_keops(monkeypatch):
-    monkeypatch.setattr(choice_module, "keops_installed", lambda: False)
+    monkeypatch.setattr(choice_module, "triton_refusal", lambda entries: "no Triton")
+    monkeypatch.setattr(keops_module, "keops_installed", lambda: False)
+    keops_module.keops_refusal.cache_clear()
+    yield
+    keops_module.keops_refusal.cache_clear()
 
 
 def test_dense_up_to_the_budget_and_chunked_beyond(with_keops):
@@ -57,7 +63,24 @@ def test_cuda_takes_keops_where_it_serves(with_keops):
 
 def test_cuda_without_keops_is_chunked_and_says_why(without_keops):
     found = choose_backend(entries(n=500, cuda=True), BUDGET)
-    assert (found.name, "pykeops is not installed" in found.reason) == ("chunked", True)
+    assert found.name == "chunked"
+    assert "no Triton; pykeops is not installed" in found.reason
+
+
+def test_a_keops_that_does_not_compile_is_passed_over_with_its_reason(without_keops, monkeypatch):
+    def broken():
+        raise RuntimeError("nvrtc.h\nnot found")
+
+    monkeypatch.setattr(keops_module, "keops_installed", lambda: True)
+    monkeypatch.setattr(keops_module, "_lazy_tensor", broken)
+    monkeypatch.setattr(choice_module, "keops_refusal", lambda *_: keops_refusal_here())
+    found = choose_backend(entries(n=500, cuda=True), BUDGET)
+    assert found.name == "chunked"
+    assert "KeOps does not compile here (RuntimeError: nvrtc.h not found)" in found.reason
+
+
+def keops_refusal_here():
+    return keops_module.keops_refusal(torch.device("cpu"), torch.float32)
 
 
 def test_by_hand_is_taken_as_asked():
@@ -67,8 +90,6 @@ def test_by_hand_is_taken_as_asked():
 
 
 def test_keops_by_hand_without_the_package_is_one_sentence(monkeypatch):
-    import gpx.backends.keops as keops_module
-
     monkeypatch.setattr(keops_module, "find_spec", lambda name: None)
     keops_module._lazy_tensor.cache_clear()
     x = torch.zeros(4, 3)
@@ -83,7 +104,7 @@ def test_keops_by_hand_for_another_kernel_is_refused_before_anything_else():
 
 
 def test_unknown_backends_and_empty_budgets_are_refused():
-    with pytest.raises(ConfigError, match="dense, chunked, keops"):
+    with pytest.raises(ConfigError, match="dense, chunked, keops, triton"):
         RBF()(torch.zeros(4, 3), backend="gpu")
     with pytest.raises(ConfigError, match="must be positive"):
         choose_backend(entries(), 0)

@@ -10,10 +10,23 @@ import pytest
 import torch
 
 from gpx import models
+from gpx.errors import NotAvailable
 from gpx.linalg import UnconvergedWarning
 from gpx.methods.base.model import Model, Posterior
 
 NAMES = sorted(public_models.MODELS)
+WITH_COVARIANCE = {
+    "CGLB",
+    "ExactGP",
+    "SubsetOfData",
+    "EffectivePrior",
+    "EffectivePrior of degenerate rank",
+    "EffectivePrior of blocks",
+    "SGPR",
+    "SVGP",
+    "SVGP of classes",
+}
+"""Models whose posteriors have a joint covariance."""
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +118,24 @@ def test_predictive_distributions_are_of_the_targets(conditioned, name):
     ones = torch.ones(7, *targets(model), dtype=torch.float64)
     assert torch.isfinite(found.log_prob(ones)).all()
     assert found.log_prob(ones).shape == (7,)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_joint_covariance_has_the_variances_on_its_diagonal(conditioned, name):
+    _, posterior = conditioned(name)
+    x = inputs()
+    try:
+        found = posterior.joint_covariance(x)
+    except NotAvailable:
+        assert name not in WITH_COVARIANCE
+        return
+    assert name in WITH_COVARIANCE
+    variance = posterior.predict(x).variance
+    torch.testing.assert_close(found.diagonal(), variance, rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(found, found.mT, rtol=1e-10, atol=1e-12)
+    assert torch.linalg.eigvalsh(found).min() > -1e-9
+    part = posterior.joint_covariance(x[2:5])
+    torch.testing.assert_close(part, found[2:5, 2:5], rtol=1e-8, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,7 +1,9 @@
 """Training on arrays from Python is the run that train.py makes of the same numbers."""
 
+import pickle
 import random
 import sys
+import tempfile
 import threading
 
 import numpy as np
@@ -52,6 +54,29 @@ def test_equals_the_command_line_on_the_same_numbers(arrays, tmp_path):
     )
     assert third["train.evidence"] == pytest.approx(second.metrics["train.evidence"], rel=1e-9)
     assert third["test.rmse"] == pytest.approx(second.metrics["test.rmse"], rel=1e-6)
+
+
+def test_quiet_and_without_a_folder(arrays, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "passing"))
+    (tmp_path / "passing").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    x, y = arrays
+    loud = gpx.fit(x, y, *QUICK, folder=tmp_path / "loud")
+    assert "test metrics" in capfd.readouterr().err
+    fitted = gpx.fit(x, y, *QUICK, quiet=True, keep=False)
+    assert capfd.readouterr() == ("", "")
+    assert fitted.folder is None
+    assert sorted(path.name for path in tmp_path.rglob("*")) == sorted(
+        ["passing", "loud", *(path.name for path in (tmp_path / "loud").rglob("*"))]
+    )
+    np.testing.assert_array_equal(fitted.predict(x).mean, loud.predict(x).mean)
+    again = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(again.predict(x).mean, loud.predict(x).mean)
+    assert again.sample(x, 3).shape == (3, 60)
+    assert (again.latent(x).std < again.predict(x).std).all()
+    with pytest.raises(ConfigError, match=r"keep=False leaves no folder, and folder=a asks"):
+        gpx.fit(x, y, *QUICK, folder="a", keep=False)
 
 
 def test_names_of_a_frame_are_kept(arrays, tmp_path):
@@ -120,7 +145,7 @@ def test_classes_and_one_input(tmp_path):
         (
             {"options": ("kernel=[rbf,periodic]",)},
             ConfigError,
-            r"sum or product .* gpx.kernels.Sum",
+            r"sum or product of kernels is written as one",
         ),
         ({"options": ("mean=[zero,linear]",)}, ConfigError, "mean= takes one choice"),
         ({"options": ("kernel=1",)}, ConfigError, "there is no kernel=1; valid are: arc_cosine"),

@@ -7,7 +7,7 @@ from gpx.training.options import read_options
 
 
 def read(*arguments):
-    return read_options(arguments, ("run", "points"), required=("run",), script="some.py")
+    return read_options(arguments, ("run", "points"), required=("run",), script="python some.py")
 
 
 def test_names_and_values():

@@ -7,11 +7,12 @@ from scipy import stats
 from torch.distributions import Categorical, MixtureSameFamily, Normal, Poisson, StudentT
 
 from gpx.data import Standardiser
-from gpx.errors import ConfigError, DataError, DTypeError, ShapeError
+from gpx.data.target_transform import TargetTransform
+from gpx.errors import ConfigError, DataError, DTypeError, NotAvailable, ShapeError
 from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli, Gaussian, Softmax
 from gpx.means import Zero
-from gpx.models import SSGP, SVGP, ExactGP
+from gpx.models import SSGP, SVGP, ExactGP, LaplaceGP, Posterior
 from gpx.training import predictor as predictor_module
 from gpx.training.predictor import Predictor, central_interval
 
@@ -34,6 +35,132 @@ def test_own_units_in_own_units_out(predictor):
     noise = 0.1 * y.std(correction=0).item()  # standard deviation of the noise in the data's units
     assert (prediction.std > noise * 0.999).all()
     assert np.allclose(prediction.upper - prediction.mean, 1.959964 * prediction.std, rtol=1e-5)
+
+
+def dense(model, x, y):
+    """Posterior mean and covariance of the function (n,), (n, n) by dense algebra."""
+    scaler = model.scaler
+    inputs, targets = scaler.transform_inputs(x).numpy(), scaler.transform_targets(y).numpy()
+    gram = np.exp(-0.5 * ((inputs[:, None] - inputs[None]) ** 2).sum(-1))
+    inner = np.linalg.solve(gram + 0.01 * np.eye(len(x)), np.c_[targets, gram])
+    scale = float(scaler.target_scale)
+    mean = gram @ inner[:, 0] * scale + float(scaler.target_mean)
+    return mean, (gram - gram @ inner[:, 1:]) * scale**2
+
+
+def test_without_noise_it_is_the_function(predictor):
+    model, x, y = predictor
+    mean, covariance = dense(model, x, y)
+    found = model.latent(x.numpy())
+    np.testing.assert_allclose(found.mean, mean, rtol=1e-7)
+    np.testing.assert_allclose(found.std**2, covariance.diagonal(), rtol=1e-5)
+    np.testing.assert_allclose(found.upper - found.lower, 2 * 1.959963985 * found.std, rtol=1e-6)
+    noisy = model.predict(x.numpy())
+    extra = 0.01 * y.var(correction=0).item()
+    np.testing.assert_allclose(noisy.std**2 - found.std**2, extra, rtol=1e-5)
+
+
+def test_joint_covariance(predictor):
+    model, x, y = predictor
+    _, covariance = dense(model, x, y)
+    size = covariance.diagonal().max()
+    np.testing.assert_allclose(model.covariance(x.numpy()), covariance, rtol=0, atol=1e-6 * size)
+    noisy = model.covariance(x.numpy(), targets=True)
+    np.testing.assert_allclose(noisy.diagonal(), model.predict(x.numpy()).std ** 2, rtol=1e-6)
+    off = ~np.eye(len(x), dtype=bool)
+    np.testing.assert_array_equal(noisy[off], model.covariance(x.numpy())[off])
+
+
+def test_draws_have_the_moments_of_the_posterior(predictor):
+    model, x, _ = predictor
+    some, num = x[:4].numpy(), 4000
+    functions = model.sample(some, num)
+    targets = model.sample(some, num, targets=True)
+    assert functions.shape == targets.shape == (num, 4)
+    for drawn, prediction in (
+        (functions, model.latent(some)),
+        (targets, model.predict(some)),
+    ):
+        # means of 4,000 draws within 4.5 standard errors: a false alarm in 1e5 runs of 8 figures.
+        # The seed is fixed; variances of functions are off by what random features leave
+        error = np.abs(drawn.mean(0) - prediction.mean) / prediction.std * num**0.5
+        assert error.max() < 4.5
+    noise = (targets - functions).var(0)
+    expected = model.predict(some).std ** 2 - model.latent(some).std ** 2
+    np.testing.assert_allclose(noise, expected, rtol=6 * (2 / num) ** 0.5)
+
+
+def test_functions_of_one_seed_are_the_same_everywhere(predictor):
+    model, x, _ = predictor
+    whole = model.sample(x.numpy(), 3, seed=5)
+    np.testing.assert_allclose(model.sample(x[7:9].numpy(), 3, seed=5), whole[:, 7:9], rtol=1e-9)
+    assert not np.allclose(model.sample(x.numpy(), 3, seed=6), whole)
+    before = torch.random.get_rng_state()
+    model.sample(x.numpy(), 2, targets=True)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_draws_of_classes_are_labels():
+    x = torch.linspace(-1, 1, 40, dtype=torch.float64)[:, None]
+    kernel = {"kernel": RBF(lengthscale=0.5), "mean": Zero()}
+    y = torch.where(x[:, 0] > 0, 1.0, -1.0).double()
+    for likelihood, labels, targets in (
+        (Bernoulli(), (3.0, 8.0), y),
+        (Softmax(3), (3.0, 5.0, 8.0), (y > 0).double() * 2),
+    ):
+        model = LaplaceGP(**kernel, likelihood=likelihood).double()
+        posterior = model.condition(x, targets)
+        found = Predictor(posterior, model.likelihood, Standardiser(1), ("x",), "kind", labels)
+        drawn = found.sample(x.numpy(), 500, targets=True)
+        assert set(np.unique(drawn)) <= set(labels)
+        share = (drawn == 8.0).mean(0)
+        probability = found.predict_classes(x.numpy()).probability[:, -1]
+        # 500 draws: 4.5 standard errors, and 0.02 for what random features and quadrature leave
+        assert np.abs(share - probability).max() < 4.5 * (0.25 / 500) ** 0.5 + 0.02
+        latent = found.sample(x.numpy(), 2)
+        assert latent.shape == ((2, 40) if len(labels) == 2 else (2, 40, 3))
+        assert found.latent(x.numpy()).mean.shape == latent.shape[1:]
+        with pytest.raises(ConfigError, match="is a class or a count"):
+            found.covariance(x.numpy())
+
+
+def test_what_cannot_be_drawn_is_said(predictor):
+    model, x, _ = predictor
+    with pytest.raises(ConfigError, match="num=0 must be at least 1"):
+        model.sample(x.numpy(), 0)
+    model.calibration = object()
+    with pytest.raises(NotAvailable, match="recalibration"):
+        model.sample(x.numpy(), targets=True)
+    assert model.sample(x.numpy()).shape == (1, 60)
+    with pytest.raises(NotAvailable, match="functions can be sampled from any posterior"):
+        Posterior.joint_covariance(model.posterior, x)
+
+
+def test_without_noise_through_a_transform_of_the_target(predictor):
+    model, x, _ = predictor
+    logarithm = TargetTransform("log", shift=2.0, scale=0.3)
+    through = Predictor(
+        model.posterior,
+        model.likelihood,
+        model.scaler,
+        ("east", "north"),
+        "height",
+        target_transform=logarithm,
+    )
+    some = x[:6].numpy()
+    mean, variance = model.posterior.predict(model.scaler.transform_inputs(x[:6]))
+    law = stats.lognorm(0.3 * variance.sqrt().numpy(), scale=np.exp(0.3 * mean.numpy() + 2.0))
+    found = through.latent(some)
+    np.testing.assert_allclose(found.mean, law.mean(), rtol=1e-9)
+    np.testing.assert_allclose(found.std, law.std(), rtol=1e-6)
+    np.testing.assert_allclose(found.lower, law.ppf(0.025), rtol=1e-6)
+    plain = model.sample(some, 5, seed=2)
+    scaled = (plain - float(model.scaler.target_mean)) / float(model.scaler.target_scale)
+    drawn = through.sample(some, 5, seed=2)
+    np.testing.assert_allclose(drawn, np.exp(0.3 * scaled + 2.0), rtol=1e-9)
+    assert (through.sample(some, 5, targets=True) > 0.0).all()
+    with pytest.raises(ConfigError, match="is of a transform of it"):
+        through.covariance(some)
 
 
 def test_one_row_and_wrong_columns(predictor):

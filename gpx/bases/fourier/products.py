@@ -4,7 +4,8 @@ A step of a sampled bound needs Phi w, Phi^T u and sums of squares, never Phi. F
 worked off in tiles: their angles, cosines and sines, and at once all products in which these take
 part. On a CPU with a compiler one pass does it in registers (``fourier_native``) and nothing is
 kept; torch operations on tiles keep features only where a later product needs a result of an
-earlier one (``FourierProducts``, whose gradient arrives afterwards).
+earlier one (``FourierProducts``, whose gradient arrives afterwards). On a CUDA device with Triton
+two passes on tensor cores do what the compiled one does on a CPU, for any number of columns.
 
 Arrays hold all cosines, then all sines: weights (2, R, k) and kept features (2, R, n) for R
 frequencies. Gradients are written by hand: with G = u w^T the gradient of a product with respect to
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from gpx.backends.triton import triton_fourier
 from gpx.bases.fourier.native import MOST_INPUTS, FourierPass, fourier_pass
 
 TILE = 2**17
@@ -63,6 +65,11 @@ def waves(
     if scale != 1.0:
         cosines *= scale
         sines *= scale
+
+
+def _keeps_features(x: Tensor) -> bool:
+    """Whether features of x are kept for a backward pass: no compiled pass evaluates them again."""
+    return fourier_pass(x) is None and not triton_fourier(x)
 
 
 class Gradients(NamedTuple):
@@ -123,6 +130,8 @@ def sweep(
         direction (n, k), gradients: u, and what to fill; both or none.
         keep (2, R, n): takes the features.
     """
+    if keep is None and triton_fourier(x):
+        return _triton_sweep(x, frequencies, weights, direction, gradients)
     inputs, frequencies = x.T.contiguous(), frequencies.contiguous()
     native = fourier_pass(x)
     if native is not None and weights.shape[2] == 1:
@@ -199,6 +208,40 @@ def _native_sweep(
     return total
 
 
+def _triton_sweep(
+    x: Tensor,
+    frequencies: Tensor,
+    weights: Tensor,
+    direction: Tensor | None,
+    gradients: Gradients | None,
+) -> Tensor:
+    """``sweep`` by the two passes of ``gpx.backends.triton.fourier``, on tensor cores.
+
+    Gradients of frequencies are sums over the rows of directions u_k x times sines and cosines;
+    those of x are products with weights times frequencies.
+    """
+    from gpx.backends.triton.fourier import fourier_moments, fourier_product
+
+    (n, d), (count, k) = x.shape, weights.shape[1:]
+    if gradients is not None and direction is not None:
+        by_angle = gradients.frequencies is not None
+        if by_angle or gradients.weights is not None:
+            along = (direction[:, :, None] * x[:, None]).view(n, k * d) if by_angle else x[:, :0]
+            sums = fourier_moments(x, frequencies, torch.cat((direction, along), 1))
+            if gradients.weights is not None:
+                gradients.weights.copy_(sums[..., :k])
+            if gradients.frequencies is not None:
+                cosines, sines = sums[..., k:].view(2, count, k, d)
+                by_cosine, by_sine = weights[1, :, :, None], weights[0, :, :, None]
+                gradients.frequencies.copy_((by_cosine * cosines - by_sine * sines).sum(1))
+        if gradients.x is not None:
+            turned = torch.stack((weights[1], -weights[0]))
+            carried = (turned[..., None] * frequencies[:, None]).view(2, count, k * d)
+            slopes = fourier_product(x, frequencies, carried).view(n, k, d)
+            gradients.x.add_((direction[:, :, None] * slopes).sum(1))
+    return fourier_product(x, frequencies, weights).T
+
+
 class FourierProducts(torch.autograd.Function):
     """scale * Phi w for x (n, d), frequencies (R, d), scale () and weights (2, R, k): (n, k).
 
@@ -216,7 +259,7 @@ class FourierProducts(torch.autograd.Function):
         keep: Tensor | None,
     ) -> Tensor:
         """The product; see the class."""
-        if keep is None and any(ctx.needs_input_grad) and fourier_pass(x) is None:
+        if keep is None and any(ctx.needs_input_grad) and _keeps_features(x):
             keep = x.new_empty(2, frequencies.shape[0], x.shape[0])
         total = sweep(x, frequencies, weights, keep=keep) * scale
         if any(ctx.needs_input_grad):
@@ -301,13 +344,19 @@ class FourierSquares(torch.autograd.Function):
         inputs = 2.0 * x.T.contiguous()
         count, moments = frequencies.shape[0], None
         need_x, need_frequencies, _ = ctx.needs_input_grad
+        compiled = triton_fourier(x)
         native = fourier_pass(x) if x.shape[1] <= MOST_INPUTS else None
-        if native is not None:
+        if compiled or native is not None:
             directions = torch.ones_like(inputs[:1])
             if need_frequencies and not need_x:
                 directions = torch.cat((directions, x.T))
-            moments = x.new_empty(directions.shape[0], 2, count)
-            native(frequencies.contiguous(), inputs, directions=directions, gradient=moments)
+            if native is None:
+                from gpx.backends.triton.fourier import fourier_moments
+
+                moments = fourier_moments(inputs.T, frequencies, directions.T).permute(2, 0, 1)
+            else:
+                moments = x.new_empty(directions.shape[0], 2, count)
+                native(frequencies.contiguous(), inputs, directions=directions, gradient=moments)
             half = moments[0, 0]
         else:
             half = x.new_empty(count)

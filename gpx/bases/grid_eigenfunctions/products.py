@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from gpx.backends.triton import triton_tree
 from gpx.linalg.khatri_rao import khatri_rao_columns
 
 SMALLEST = {torch.float64: 1e-174, torch.float32: 1e-17}
@@ -74,6 +75,13 @@ class ProductPlan:
         compiled = torch.stack([parent, ratio]).to(torch.int32).cpu()
         compiled[:, 0] = 0
         self.parent, self.ratio = compiled.unbind()
+        self._elsewhere: dict[torch.device, tuple[Tensor, Tensor]] = {}
+
+    def on(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """parent and ratio on a device, copied there once."""
+        if device not in self._elsewhere:
+            self._elsewhere[device] = self.parent.to(device), self.ratio.to(device)
+        return self._elsewhere[device]
 
 
 def _last_nonzero(index: Tensor) -> Tensor:
@@ -102,7 +110,7 @@ def tree_products(factors: Tensor, plan: ProductPlan) -> Tensor:
         (p, n), differentiable once in ``factors``, also where entries are zero.
 
     Cost: (p + d c) n multiplications and two gathers of p rows, twice that and O(p n) memory for
-    the gradient.
+    the gradient; on a CUDA device with Triton one launch each.
     Source: Evans thesis, theorem 4.2 and section 4.3.2; the order of the products is ours.
     """
     ground = factors[:, 0]
@@ -123,6 +131,13 @@ def tree_products(factors: Tensor, plan: ProductPlan) -> Tensor:
 class _Tree(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, root: Tensor, ratio: Tensor, plan: ProductPlan) -> Tensor:
+        ctx.plan, ctx.compiled = plan, triton_tree(root)
+        if ctx.compiled:
+            from gpx.backends.triton.tree import tree
+
+            products = tree(root, ratio, *plan.on(root.device))
+            ctx.save_for_backward(products, ratio)
+            return products
         products = root.new_empty(plan.num_nodes, root.shape[0])
         products[0] = root
         largest = max((len(which) for _, _, which in plan.levels), default=0)
@@ -133,7 +148,6 @@ class _Tree(torch.autograd.Function):
             torch.index_select(ratio, 0, which, out=here)
             torch.index_select(products, 0, parent, out=gathered)
             here.mul_(gathered)
-        ctx.plan = plan
         ctx.save_for_backward(products, ratio)
         return products
 
@@ -141,6 +155,11 @@ class _Tree(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         products, ratio = ctx.saved_tensors
+        if ctx.compiled:
+            from gpx.backends.triton.tree import tree_gradients
+
+            parent, which = ctx.plan.on(grad.device)
+            return *tree_gradients(ratio, parent, which, products, grad), None
         grad = grad.clone()
         ratio_grad = torch.zeros_like(ratio)
         for rows, parent, which in reversed(ctx.plan.levels):

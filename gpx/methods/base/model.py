@@ -12,7 +12,7 @@ from torch.distributions import Distribution
 
 from gpx.bases.base import Basis
 from gpx.data_sized import DataSized
-from gpx.errors import ConfigError, class_name
+from gpx.errors import ConfigError, NotAvailable, class_name
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.row_noise import RowNoise
@@ -92,6 +92,23 @@ class Posterior(DataSized, ABC):
         afterwards: fix a copy. Default: nothing.
         """
 
+    @property
+    def has_own_noise(self) -> bool:
+        """Whether numbers given f are other than the likelihood says: their noise is uncertain, or
+        that of one of several experts. ``predictive`` knows it."""
+        return False
+
+    def joint_covariance(self, x: Tensor) -> Tensor:
+        """Covariance (n, n) of the latent function at x (n, d), without observation noise.
+
+        Raises:
+            NotAvailable: this posterior has none in closed form.
+        """
+        raise NotAvailable(
+            f"{class_name(self)} has no joint covariance in closed form, which exact GPs and those "
+            "with inducing points have; functions can be sampled from any posterior"
+        )
+
     def facts(self) -> dict[str, bool | int | float | str]:
         """Plain values for metrics.json: how predictions were computed, at what accuracy."""
         return {}
@@ -142,6 +159,13 @@ class Model(DataSized, ABC):
     streams: bool = False
     """Whether it is trained and conditioned on rows that are read from files a few at a time
     (``gpx.lazy_rows.LazyRows`` in the place of x and y)."""
+
+    why_no_streams: str = "needs all training rows at once"
+    """Of a model that is not, said of it in one sentence."""
+
+    fixed_shapes: bool = False
+    """Whether what a mini-batch objective asks of it is the same operations on the same arrays at
+    every step, so that a GPU may replay them from a recording (``Objective.fixed_shapes``)."""
 
     rounds_argument = ""
     """Name of the argument that asks for more than one optimisation in a row."""
@@ -286,3 +310,10 @@ class Model(DataSized, ABC):
         hyperparameter.
         """
         return {"hyperparameters": list(self.parameters())}
+
+    def rate_factors(self) -> dict[str, float]:
+        """Role -> factor of its learning rate, asked once where training starts. Default: none.
+
+        For parameters whose unit follows from the hyperparameters, so that one rate suits all.
+        """
+        return {}

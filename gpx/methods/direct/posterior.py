@@ -143,6 +143,11 @@ class DirectPosterior(InDoublePrecision, Posterior):
             return Normal(mean[0], variance[0].sqrt())
         return gaussian_mixture(Marginals(mean, variance), self.shares)
 
+    @property
+    def has_own_noise(self) -> bool:
+        """As in ``Posterior``: where the noise has a posterior."""
+        return len(self.noise_values) > 0
+
     def noise_variance(self, likelihood: Likelihood) -> Tensor:
         """Expected noise variance ()."""
         if len(self.noise_values):

@@ -258,6 +258,13 @@ class ExactPosterior(GaussianPosterior):
         return Marginals(mean, variance)
 
     @torch.no_grad()
+    def joint_covariance(self, x: Tensor) -> Tensor:
+        """As in ``Posterior``. Cost: n^2 multiply-adds per row, and n per pair of rows."""
+        cross = self.kernel.evaluate(x, self.inputs)
+        column = torch.linalg.solve_triangular(self._factor().mT, cross.mT, upper=False)
+        return self.kernel.evaluate(x) - column.mT @ column
+
+    @torch.no_grad()
     def sample_paths(
         self, num: int, *, generator: torch.Generator, frequencies: Frequencies = SHARED
     ) -> Callable[[Tensor], Tensor]:

@@ -15,6 +15,7 @@ from gpx.inference.finite_mixture import gaussian_mixture, mixture_moments
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
+from gpx.linalg import running_sum
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals
 from gpx.methods.base.objective import Evidence, Objective
@@ -205,6 +206,11 @@ class MixturePosterior(ExpertsPosterior):
         noisy = Marginals(mean, variance + self.parts.noise(every).unsqueeze(1))
         return gaussian_mixture(noisy, self.gates.probabilities(x))
 
+    @property
+    def has_own_noise(self) -> bool:
+        """As in ``Posterior``: every expert has its own."""
+        return True
+
     @torch.no_grad()
     def sample_paths(
         self, num: int, *, generator: torch.Generator, frequencies: Frequencies = SHARED
@@ -222,7 +228,7 @@ class MixturePosterior(ExpertsPosterior):
         level = torch.rand(num, generator=generator, dtype=like.dtype, device=like.device)
 
         def chosen(x: Tensor) -> Tensor:
-            cumulated = self.gates.probabilities(x).cumsum(0)
+            cumulated = running_sum(self.gates.probabilities(x))
             above = cumulated.unsqueeze(1) <= level.view(1, -1, 1)
             return above.sum(0).clamp(max=len(self.sizes) - 1)
 

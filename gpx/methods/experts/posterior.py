@@ -93,6 +93,11 @@ class RegionsPosterior(PartsPosterior):
         mean, variance = self.predict(x)
         return Normal(mean, (variance + self.parts.noise(self.regions.nearest(x))).sqrt())
 
+    @property
+    def has_own_noise(self) -> bool:
+        """As in ``Posterior``: where experts have hyperparameters of their own."""
+        return self.own is not None
+
 
 class ExpertsPosterior(PartsPosterior):
     """K exact Gaussian processes given their rows.

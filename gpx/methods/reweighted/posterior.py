@@ -108,6 +108,11 @@ class ReweightedPosterior(ReweightedState, Posterior):
         noise = self.samples[:, -1:].exp().to(x.dtype)
         return gaussian_mixture(Marginals(parts.mean, parts.variance + noise))
 
+    @property
+    def has_own_noise(self) -> bool:
+        """As in ``Posterior``: every sample of the chain has its own."""
+        return True
+
     @torch.no_grad()
     def sample_paths(self, num: int, *, generator: torch.Generator) -> Callable[[Tensor], Tensor]:
         """``num`` posterior functions x (t, d) -> (num, t), each at a sample drawn anew.

@@ -26,7 +26,7 @@ from gpx.linalg import (
     lanczos,
 )
 from gpx.means.base import Mean
-from gpx.methods.base.model import Marginals
+from gpx.methods.base.model import Marginals, Posterior
 from gpx.methods.sparse.sgpr import SGPR, SGPRPosterior
 from gpx.sampling import SHARED, Frequencies
 
@@ -184,6 +184,11 @@ class CGLBPosterior(SGPRPosterior):
             found["solver_converged"] = self.report.converged
             found["solver_residual"] = self.report.residual
         return found
+
+    def joint_covariance(self, x: Tensor) -> Tensor:
+        """As in ``Posterior``, where the variance is that of the sparse posterior."""
+        chosen = SGPRPosterior if self.variance == "sgpr" else Posterior
+        return chosen.joint_covariance(self, x)
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:

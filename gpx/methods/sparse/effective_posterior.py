@@ -16,7 +16,7 @@ from gpx.inducing.partition import Regions
 from gpx.inference.nystrom import BlockStore, Whitener
 from gpx.kernels.base import Kernel
 from gpx.means.base import Mean
-from gpx.methods.base.model import Marginals
+from gpx.methods.base.model import Marginals, Posterior
 from gpx.methods.sparse.residual_noise import BlockNoise
 from gpx.methods.sparse.sgpr_posterior import SGPRPosterior
 from gpx.operators import LowRankPlusDiagonal
@@ -71,6 +71,10 @@ class EffectivePosterior(SGPRPosterior):
             return LowRankPlusDiagonal(root.contiguous(), kept)
         dense = self.kernel.evaluate(x, x) - block @ block.mT + root @ root.mT
         return to_linear_operator(dense)
+
+    def joint_covariance(self, x: Tensor) -> Tensor:
+        """As in ``Posterior``: ``covariance`` as an array."""
+        return self.covariance(x).to_dense()
 
     @torch.no_grad()
     def sample_paths(
@@ -161,6 +165,10 @@ class BlockPosterior(SGPRPosterior):
         """As in ``Posterior``."""
         size = len(self.inducing_points)
         return {"prior": "pic", "num_inducing": size, "num_blocks": len(self.bounds) - 1}
+
+    def joint_covariance(self, x: Tensor) -> Tensor:
+        """As in ``Posterior``: not written for blocks."""
+        return Posterior.joint_covariance(self, x)
 
     def _whitener(self) -> Whitener:
         return Whitener(self.kernel, self.inducing_points, self.factor, self.features)

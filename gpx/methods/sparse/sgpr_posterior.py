@@ -90,6 +90,17 @@ class SGPRPosterior(Posterior):
             variance[rows] = unexplained + torch.linalg.vecdot(block, block)
         return Marginals(mean, variance)
 
+    @torch.no_grad()
+    def joint_covariance(self, x: Tensor) -> Tensor:
+        """As in ``Posterior``: what u leaves of the prior, and what q leaves of u.
+
+        Cost: M^2 multiply-adds per row, and M per pair of rows.
+        """
+        whitener = Whitener(self.kernel, self.inducing_points, self.factor, self.features)
+        block = whitener.block(x, x.new_empty(len(x), len(self.weights)))
+        root = torch.linalg.solve_triangular(self.inner_factor, block.mT, upper=False)
+        return self.kernel.evaluate(x) - block @ block.mT + root.mT @ root
+
     def _unexplained(self, x: Tensor, block: Tensor) -> Tensor:
         """Prior variance (b,) at x (b, d), rows of A^T (b, M), that u does not determine."""
         return (self.kernel.diagonal(x) - torch.linalg.vecdot(block, block)).clamp_(min=0.0)

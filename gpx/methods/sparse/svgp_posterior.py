@@ -74,6 +74,16 @@ class SVGPPosterior(Posterior):
         return latent_marginals(self.q_mean @ projection, variance.clamp_min(0.0), self.mean(x))
 
     @torch.no_grad()
+    def joint_covariance(self, x: Tensor) -> Tensor:
+        """As in ``Posterior``, of one latent function. Cost: M^2 a row, and M a pair of rows."""
+        if len(self.q_mean) > 1:
+            return super().joint_covariance(x)
+        cross = self.features.cross_rows(self.kernel, self.inducing, x)
+        projection = lower_matmul(self.inverse_cholesky, cross)
+        spread = self.q_factor[0].mT @ projection
+        return self.kernel.evaluate(x) - projection.mT @ projection + spread.mT @ spread
+
+    @torch.no_grad()
     def sample_paths(
         self, num: int, *, generator: torch.Generator, frequencies: Frequencies = SHARED
     ) -> Callable[[Tensor], Tensor]:

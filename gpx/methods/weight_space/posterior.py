@@ -10,12 +10,13 @@ from torch import Tensor
 
 from gpx.backends import row_slices
 from gpx.bases.base import Basis
+from gpx.linalg.memory import working_memory
 from gpx.methods.base.model import Marginals, Posterior
 from gpx.methods.weight_space.block_diagonal import CellCovariance
 from gpx.methods.weight_space.cells import Cells
 
 FEATURE_BUDGET = 32 * 2**20
-"""Bytes of features held at once."""
+"""Bytes of features held at once on a CPU; an eighth of the memory to work in on a GPU."""
 ROW_CHUNK = 2048
 PANEL = 512
 """Rows of a triangular root that are multiplied at once."""
@@ -69,7 +70,8 @@ class QSGPPosterior(Posterior):
         at_once = len(blocks)
         if not torch.compiler.is_exporting():  # which does not know how many rows there will be
             per_block = self.basis.block_size * x.shape[0] * x.element_size()
-            at_once = max(1, FEATURE_BUDGET // max(1, per_block))
+            share = 0 if x.is_cpu else working_memory(x.device) // 8
+            at_once = max(1, max(FEATURE_BUDGET, share) // max(1, per_block))
         for some in blocks.split(at_once):
             yield some, self.basis.block_features(x, some)
 
@@ -102,8 +104,9 @@ class QSGPPosterior(Posterior):
                 other[block] = False
             weights = torch.cat([self.cells.read(self.weight_mean, cell) for cell in members])
             roots = [self.covariance.root(cell, x.dtype) for cell in members]
+            source = self.cells.group_source(self.basis, group, x.device)
             for rows in row_slices(x.shape[0], ROW_CHUNK):
-                features = self.cells.group_features(self.basis, group, x[rows])
+                features = source(x[rows])
                 mean[rows] += weights.to(x.dtype) @ features
                 offset = 0
                 for root in roots:

@@ -1,0 +1,131 @@
+"""The Triton backend: products of kernel matrices and their gradients on tensor cores."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from gpx.backends.entries import Entries
+from gpx.backends.radial_parts import RadialPart
+
+if TYPE_CHECKING:
+    from gpx.backends.triton.blocks import Blocks
+    from gpx.backends.triton.factors import Precision
+    from gpx.backends.triton.product import Product
+
+MOST_COORDINATES = 40
+"""Coordinates up to which the tiles fit the registers; with more, the matrix product of the chunked
+backend does most of the work, and no kernel gains on that."""
+
+
+class Triton:
+    """Products and their gradients by Triton kernels; the kernel must have ``radial_parts``.
+
+    A square matrix has an exact diagonal. Results are the same from call to call on one device:
+    sums over columns that several programs share are added in order.
+
+    Args:
+        precision: of matrix products in float32. "tf32x3": three products of eleven-bit halves on
+            tensor cores, as good as float32 (about 4e-7 of a product's size). "ieee": float32
+            itself, three times the instructions. float64 inputs are always computed in float64.
+        blocks: tiles; None for those that suit the device.
+
+    Cost: O(n1 n2 (d + c)) time, with one exponential a pair for every 64 columns (a gradient: one);
+    O((n1 + n2)(d + c)) memory. Distances are prepared once and kept while no tensor changes.
+    """
+
+    def __init__(self, precision: Precision = "tf32x3", blocks: Blocks | None = None) -> None:
+        self.precision, self.blocks = precision, blocks
+        self._prepared: dict[bool, tuple[list[int], list[Product]]] = {}
+
+    def product(self, entries: Entries, right: Tensor, *, transposed: bool) -> Tensor:
+        """K @ right (n2, c), or K^T @ right (n1, c); not differentiable."""
+        transposed = transposed and not entries.square
+        with torch.no_grad():
+            found = [part(right) for part in self._products(entries, transposed)]
+        return _total(found)
+
+    def derivative(
+        self, entries: Entries, left: Tensor, right: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        """Gradient of sum_c left_c^T K right_c for every tensor of ``entries``."""
+        from gpx.backends.triton.gradient import gradients
+
+        leaves = entries.leaves()
+        wanted = [t for t in leaves.tensors if t.requires_grad]
+        with torch.enable_grad():
+            parts = radial_parts(leaves)
+        outputs: list[Tensor] = []
+        weights: list[Tensor] = []
+        for part in parts:
+            coordinates = part.z1.requires_grad or part.z2.requires_grad
+            with torch.no_grad():
+                found = gradients(
+                    part,
+                    left,
+                    right,
+                    self._precision(left.dtype),
+                    coordinates=coordinates,
+                    blocks=self.blocks,
+                )
+            pairs = ((part.z1, found.z1), (part.z2, found.z2))
+            for tensor, weight in (*pairs, (part.scale, found.scale), (part.shape, found.shape)):
+                if tensor is not None and weight is not None and tensor.requires_grad:
+                    outputs.append(tensor)
+                    weights.append(weight)
+        if not outputs:
+            return tuple(torch.zeros_like(t) if t.requires_grad else None for t in leaves.tensors)
+        pulled = iter(
+            torch.autograd.grad(outputs, wanted, weights, allow_unused=True, materialize_grads=True)
+        )
+        return tuple(next(pulled) if t.requires_grad else None for t in leaves.tensors)
+
+    def _precision(self, dtype: torch.dtype) -> Precision:
+        return "ieee" if dtype == torch.float64 else self.precision
+
+    def _products(self, entries: Entries, transposed: bool) -> list[Product]:
+        from gpx.backends.triton.product import Product
+
+        versions = [-1 if t.is_inference() else t._version for t in entries.tensors]
+        known = self._prepared.get(transposed)
+        if known is None or known[0] != versions or -1 in versions:
+            parts = radial_parts(entries.transposed() if transposed else entries)
+            precision = self._precision(entries.x1.dtype)
+            products = [Product(part, precision, self.blocks) for part in parts]
+            known = self._prepared[transposed] = versions, products
+        return known[1]
+
+
+def radial_parts(entries: Entries) -> list[RadialPart]:
+    """The matrix as a sum of functions of distances."""
+    x2 = None if entries.square else entries.x2
+    found: list[RadialPart] = entries.call(lambda kernel: kernel.radial_parts(entries.x1, x2))
+    return found
+
+
+def tried(part: RadialPart, right: Tensor) -> float:
+    """Largest relative error of a small product and its gradients against the twins in torch.
+
+    Compiles the kernels for this profile, dtype and number of coordinates.
+    """
+    from gpx.backends.triton.gradient import gradients, plain_gradients
+    from gpx.backends.triton.product import Product, plain_product
+
+    precision: Precision = "ieee" if right.dtype == torch.float64 else "tf32x3"
+    found = [Product(part, precision)(right), *gradients(part, right, right, precision)]
+    known = [plain_product(part, right), *plain_gradients(part, right, right)]
+    errors = [
+        (ours - reference).abs().max() / reference.abs().max().clamp(min=1.0)
+        for ours, reference in zip(found, known, strict=True)
+        if ours is not None and reference is not None
+    ]
+    return float(torch.stack(errors).max())
+
+
+def _total(parts: list[Tensor]) -> Tensor:
+    total = parts[0]
+    for part in parts[1:]:
+        total += part
+    return total

@@ -1,0 +1,128 @@
+"""Triton: the stationary profiles and their derivatives, elementwise on a tile.
+
+Every profile gets the squared distance multiplied by a factor of its own (``factor``), which costs
+nothing because it goes into the matrix product that makes the distances: exponentials are then
+powers of two, which a GPU has an instruction for.
+"""
+
+import math
+import os
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from gpx.backends.radial_parts import RadialPart
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") not in ("", "0")
+"""Whether Triton runs its kernels in NumPy on CPU tensors; read once, as Triton does."""
+
+FLOOR = -70.0 * math.log2(math.e)
+"""Powers of two below this are raised to it: exp(-70), as in the kernels' own profiles."""
+
+NATIVE = tl.constexpr(not INTERPRETED)
+LOWEST = tl.constexpr(FLOOR)
+FARTHEST = tl.constexpr(FLOOR**2)
+FARTHEST_RATIO = tl.constexpr(1e30)
+TINY = tl.constexpr(1e-30)
+LN2 = tl.constexpr(math.log(2.0))
+LOG2E = tl.constexpr(math.log2(math.e))
+
+
+def factor(part: RadialPart) -> float | Tensor:
+    """What the squared distance of this profile arrives multiplied by; 0-d for a tensor."""
+    if part.profile == "rational_quadratic":
+        assert part.shape is not None
+        return 0.5 / part.shape
+    if part.profile == "rbf":
+        return -0.5 * math.log2(math.e)
+    twice_nu = {"matern12": 1.0, "matern32": 3.0, "matern52": 5.0}[part.profile]
+    return twice_nu * math.log2(math.e) ** 2
+
+
+def plain_profile(part: RadialPart, r2: Tensor) -> Tensor:
+    """The twin of ``radial`` in torch: phi(r2), differentiable where r2 > 0."""
+    if part.profile == "rbf":
+        return torch.exp(-0.5 * r2)
+    if part.profile == "rational_quadratic":
+        assert part.shape is not None
+        return torch.exp(-part.shape * torch.log1p(r2 / (2.0 * part.shape)))
+    if part.profile == "matern12":
+        return torch.exp(-r2.sqrt())
+    if part.profile == "matern32":
+        a = (3.0 * r2).sqrt()
+        return (1.0 + a) * torch.exp(-a)
+    a = (5.0 * r2).sqrt()
+    return (1.0 + a + a * a / 3.0) * torch.exp(-a)
+
+
+@triton.jit
+def within(t, LOW: tl.constexpr, HIGH: tl.constexpr):
+    """t clamped; NaN stays NaN, where the usual minimum of a GPU drops it."""
+    ALL: tl.constexpr = tl.PropagateNan.ALL
+    return tl.minimum(tl.maximum(t, LOW, propagate_nan=ALL), HIGH, propagate_nan=ALL)
+
+
+@triton.jit
+def _root(t):
+    """sqrt(t), t clamped: one instruction and a product in float32, there 1e-15 for zero."""
+    if t.dtype == tl.float64:
+        root = tl.sqrt(within(t, 0.0, FARTHEST))
+    else:
+        t = within(t, TINY, FARTHEST)
+        root = t * tl.rsqrt(t)
+    return root
+
+
+@triton.jit
+def _log2(x):
+    """log2 in float32 by the GPU's instruction, right to 2e-7 absolutely near one."""
+    if NATIVE and x.dtype == tl.float32:
+        found = tl.inline_asm_elementwise(
+            "lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+    else:
+        found = tl.log2(x)
+    return found
+
+
+@triton.jit
+def radial(t, shape, PROFILE: tl.constexpr):
+    """phi of a tile of ``factor * r2``; rounding below zero is clamped away, and exponents too."""
+    if PROFILE == "rbf":
+        value = tl.exp2(within(t, LOWEST, 0.0))
+    elif PROFILE == "rational_quadratic":
+        u = within(t, 0.0, FARTHEST_RATIO)
+        value = tl.exp2(within(-shape * _log2(1.0 + u), LOWEST, 0.0))
+    else:
+        a = _root(t)
+        value = tl.exp2(-a)
+        if PROFILE == "matern32":
+            value *= 1.0 + a * LN2
+        elif PROFILE == "matern52":
+            value *= 1.0 + a * (LN2 + a * (LN2 * LN2 / 3.0))
+    return value
+
+
+@triton.jit
+def radial_slopes(t, shape, PROFILE: tl.constexpr):
+    """phi, d phi / d r2 (zero at r2 = 0 where there is none) and d phi / d shape."""
+    value = radial(t, shape, PROFILE)
+    by_shape = value
+    if PROFILE == "rbf":
+        slope = -0.5 * value
+    elif PROFILE == "rational_quadratic":
+        u = within(t, 0.0, FARTHEST_RATIO)
+        slope = -0.5 * value / (1.0 + u)
+        by_shape = value * (u / (1.0 + u) - LN2 * _log2(1.0 + u))
+    else:
+        a = _root(t)
+        e = tl.exp2(-a)
+        if PROFILE == "matern12":
+            slope = tl.where(t <= TINY, 0.0, -0.5 * LOG2E * e / tl.maximum(a, 1e-15))
+        elif PROFILE == "matern32":
+            slope = -1.5 * e
+        else:
+            slope = (-5.0 / 6.0) * e * (1.0 + a * LN2)
+    return value, slope, by_shape

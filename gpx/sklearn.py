@@ -1,0 +1,218 @@
+"""Estimators of scikit-learn: pipelines, cross-validation and grid search over gpx::
+
+    from gpx.sklearn import GPXRegressor
+
+    model = GPXRegressor(kernel="matern32").fit(X, y)
+    mean, std = model.predict(X_new, return_std=True)
+
+They train on all rows they are given, print nothing and leave no files behind. scikit-learn is an
+extra: ``pip install 'gpx-torch[sklearn]'``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gpx.errors import ConfigError
+from gpx.training.fit import fit
+from gpx.training.predictor import Predictor
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+    from sklearn.utils import check_random_state
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import check_is_fitted, validate_data
+except ImportError as error:
+    raise ImportError(
+        f"gpx.sklearn needs scikit-learn 1.6 or newer ({error}): pip install 'gpx-torch[sklearn]'"
+    ) from error
+
+REGRESSION, CLASSIFICATION = "exact", "laplace"
+"""Default approximations; both cost n^3."""
+
+QUIETLY = (
+    "data.test_fraction=0",
+    "trainer.tensorboard=false",
+    "trainer.figures=false",
+    "trainer.baselines=false",
+    "trainer.eval_every=0",
+)
+"""All rows are trained on, and what only those who watch a run need is left out."""
+
+MOST_SEED = 2**31 - 1
+
+
+class _GPXEstimator(BaseEstimator):
+    """What both estimators share."""
+
+    predictor_: Predictor
+
+    def __init__(
+        self,
+        approx: str,
+        kernel: str | None = None,
+        likelihood: str | None = None,
+        options: Sequence[str] = (),
+        random_state: int | np.random.RandomState | None = None,
+        device: str = "auto",
+    ) -> None:
+        self.approx = approx
+        self.kernel = kernel
+        self.likelihood = likelihood
+        self.options = options
+        self.random_state = random_state
+        self.device = device
+
+    def _train(self, x: NDArray[Any], y: NDArray[Any], likelihood: str | None) -> None:
+        """Train on x (n, d) and y (n,), all rows."""
+        if isinstance(self.options, str):
+            raise ConfigError(
+                f"options={self.options!r} is one text; give a list of options, such as "
+                "options=['trainer.max_steps=100']"
+            )
+        chosen = {"approx": self.approx, "kernel": self.kernel, "likelihood": likelihood}
+        choices = [f"{name}={value}" for name, value in chosen.items() if value is not None]
+        seed = check_random_state(self.random_state).randint(MOST_SEED)
+        fitted = fit(
+            x,
+            y,
+            *choices,
+            f"trainer.device={self.device}",
+            f"seed={seed}",
+            *QUIETLY,
+            *self.options,
+            quiet=True,
+            keep=False,
+        )
+        self.predictor_ = fitted.model
+
+    def _inputs(self, X: ArrayLike) -> NDArray[np.float64]:
+        check_is_fitted(self)
+        return validate_data(self, X, dtype=np.float64, reset=False)
+
+
+class GPXRegressor(RegressorMixin, _GPXEstimator):
+    """Gaussian process regression.
+
+    Args:
+        approx: as ``approx=`` on the command line; the exact GP suits up to 10,000 rows.
+        kernel: as ``kernel=``, also ``"rbf*periodic + linear"``; None: the default of gpx.
+        likelihood: as ``likelihood=``; None: Gaussian noise.
+        options: further options as on the command line, such as ``["trainer.max_steps=100"]``.
+        random_state: of everything that is drawn in training; an integer makes fits repeatable.
+        device: ``auto`` (CUDA where there is a device), ``cpu``, ``cuda`` or ``cuda:N``.
+
+    Attributes:
+        predictor_: the trained model, as ``gpx.load`` gives it.
+        n_features_in_, feature_names_in_: as everywhere in scikit-learn.
+    """
+
+    def __init__(
+        self,
+        approx: str = REGRESSION,
+        kernel: str | None = None,
+        likelihood: str | None = None,
+        options: Sequence[str] = (),
+        random_state: int | np.random.RandomState | None = None,
+        device: str = "auto",
+    ) -> None:
+        super().__init__(approx, kernel, likelihood, options, random_state, device)
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> GPXRegressor:
+        """Train on X (n, d) and y (n,), at least two rows, in their own units."""
+        x, targets = validate_data(
+            self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2
+        )
+        self._train(x, targets, self.likelihood)
+        return self
+
+    def predict(
+        self, X: ArrayLike, return_std: bool = False, return_cov: bool = False
+    ) -> NDArray[np.float64] | tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Predictive mean of y (n,) at X (n, d), and how uncertain y is, noise included.
+
+        Args:
+            X: inputs in their own units.
+            return_std: also the standard deviation (n,).
+            return_cov: instead the covariance (n, n), where the posterior has one (exact GPs,
+                inducing points); n^2 memory.
+
+        Raises:
+            ValueError: both are asked for.
+            NotAvailable: a covariance that the posterior does not have.
+        """
+        if return_std and return_cov:
+            raise ValueError("return_std and return_cov cannot both be asked for: choose one")
+        x = self._inputs(X)
+        prediction = self.predictor_.predict(x)
+        if return_std:
+            return prediction.mean, prediction.std
+        if return_cov:
+            return prediction.mean, self.predictor_.covariance(x, targets=True)
+        return prediction.mean
+
+    def sample_y(
+        self,
+        X: ArrayLike,
+        n_samples: int = 1,
+        random_state: int | np.random.RandomState | None = 0,
+        noise: bool = True,
+    ) -> NDArray[np.float64]:
+        """Draws (n, n_samples) of y at X (n, d); without noise, of the function behind it."""
+        seed = check_random_state(random_state).randint(MOST_SEED)
+        x = self._inputs(X)
+        return self.predictor_.sample(x, n_samples, targets=noise, seed=seed).T
+
+
+class GPXClassifier(ClassifierMixin, _GPXEstimator):
+    """Gaussian process classification, two classes or more.
+
+    Args:
+        approx: as ``approx=`` on the command line; Laplace's approximation suits a few thousand
+            rows, ``svgp`` more.
+        kernel, options, random_state, device: as for ``GPXRegressor``.
+        likelihood: as ``likelihood=``; None: ``bernoulli`` for two classes, else ``softmax``.
+
+    Attributes:
+        classes_: the labels, numbers or texts, ascending.
+        predictor_: the trained model, whose labels are the places in ``classes_``.
+        n_features_in_, feature_names_in_: as everywhere in scikit-learn.
+    """
+
+    def __init__(
+        self,
+        approx: str = CLASSIFICATION,
+        kernel: str | None = None,
+        likelihood: str | None = None,
+        options: Sequence[str] = (),
+        random_state: int | np.random.RandomState | None = None,
+        device: str = "auto",
+    ) -> None:
+        super().__init__(approx, kernel, likelihood, options, random_state, device)
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> GPXClassifier:
+        """Train on X (n, d) and labels y (n,), of at least two classes."""
+        x, labels = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
+        check_classification_targets(labels)
+        self.classes_, codes = np.unique(labels, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(
+                f"y holds one class only ({self.classes_[0]!r}); a classifier needs two or more"
+            )
+        usual = "bernoulli" if len(self.classes_) == 2 else "softmax"
+        self._train(x, codes.astype(np.float64), self.likelihood or usual)
+        return self
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Probability (n, C) of every class of ``classes_``."""
+        x = self._inputs(X)
+        return self.predictor_.predict_classes(x).probability
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """The most probable label (n,)."""
+        best = self.predict_proba(X).argmax(1)
+        return self.classes_[best]

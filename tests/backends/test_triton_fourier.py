@@ -1,0 +1,215 @@
+"""Triton's normals, waves and passes over Fourier features against float64, interpreted."""
+
+import numpy as np
+import pytest
+import torch
+from triton_cases import PRECISIONS, error, points, skip_without_interpreter
+
+skip_without_interpreter()
+pytestmark = pytest.mark.triton
+
+import triton  # noqa: E402
+import triton.language as tl  # noqa: E402
+
+import gpx.backends.triton.availability as availability  # noqa: E402
+import gpx.bases.fourier.products as products_module  # noqa: E402
+from gpx.backends.triton import normals as normals_module  # noqa: E402
+from gpx.backends.triton.blocks import Blocks  # noqa: E402
+from gpx.backends.triton.fourier import (  # noqa: E402
+    MadeFrequencies,
+    fourier_moments,
+    fourier_product,
+    plain_moments,
+    plain_product,
+)
+from gpx.backends.triton.normals import philox_impl  # noqa: E402
+from gpx.backends.triton.waves import cosine_sine  # noqa: E402
+from gpx.bases.counter_random import philox4x32, standard_normals  # noqa: E402
+from gpx.bases.fourier.products import FourierForm, FourierProducts, FourierSquares  # noqa: E402
+from gpx.kernels import RBF, Matern12, Matern32, Matern52  # noqa: E402
+
+SEEDS = [0, 1, 2**31, 2**32 - 1, 2**63 + 12345, 2**64 - 1]
+ADDRESSES = torch.tensor([0, 1, 5, 2**31, 2**32 + 7, 2**40 + 3, 10**15])
+
+
+@triton.jit
+def _words_kernel(counters, keys, out, COUNT: tl.constexpr):
+    at = tl.arange(0, COUNT)
+    a = tl.load(counters + at).to(tl.uint32)
+    b = tl.load(counters + COUNT + at).to(tl.uint32)
+    c = tl.load(counters + 2 * COUNT + at).to(tl.uint32)
+    d = tl.load(counters + 3 * COUNT + at).to(tl.uint32)
+    k0 = tl.load(keys + at).to(tl.uint32)
+    k1 = tl.load(keys + COUNT + at).to(tl.uint32)
+    a, b, c, d = philox_impl(a, b, c, d, k0, k1)
+    tl.store(out + at, a.to(tl.int64))
+    tl.store(out + COUNT + at, b.to(tl.int64))
+    tl.store(out + 2 * COUNT + at, c.to(tl.int64))
+    tl.store(out + 3 * COUNT + at, d.to(tl.int64))
+
+
+@triton.jit
+def _waves_kernel(angles, out, COUNT: tl.constexpr):
+    at = tl.arange(0, COUNT)
+    cosine, sine = cosine_sine(tl.load(angles + at))
+    tl.store(out + at, cosine)
+    tl.store(out + COUNT + at, sine)
+
+
+def test_words_are_those_of_philox_bit_for_bit():
+    generator = torch.Generator().manual_seed(0)
+    counters = torch.randint(0, 2**32, (4, 64), generator=generator)
+    key = (0xA4093822, 0x299F31D0)
+    keys = torch.tensor(key)[:, None].expand(2, 64).contiguous()
+    out = torch.empty(4, 64, dtype=torch.int64)
+    _words_kernel[(1,)](counters, keys, out, COUNT=64)
+    assert torch.equal(out, philox4x32(tuple(counters), key))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("columns", [1, 3, 4, 5, 13])
+def test_normals_are_those_of_every_other_way(seed, columns):
+    found = normals_module.standard_normals(seed, ADDRESSES, columns, torch.float64)
+    reference = standard_normals(seed, ADDRESSES, columns)
+    assert float((found - reference).abs().max()) < 2e-15
+    single = normals_module.standard_normals(seed, ADDRESSES, columns, torch.float32)
+    assert torch.equal(single, found.float())
+
+
+def test_no_normals():
+    assert normals_module.standard_normals(0, ADDRESSES[:0], 3, torch.float64).shape == (0, 3)
+    assert normals_module.standard_normals(0, ADDRESSES, 0, torch.float64).shape == (7, 0)
+
+
+@pytest.mark.parametrize(("dtype", "farthest"), [(torch.float32, 1e3), (torch.float64, 1e6)])
+def test_waves_are_cosines_and_sines(dtype, farthest):
+    angles = torch.linspace(-1.0, 1.0, 512, dtype=torch.float64) * farthest
+    angles[:4] = torch.tensor([0.0, torch.pi / 4, -torch.pi / 2, torch.pi])
+    angles = angles.to(dtype)
+    out = torch.empty(2, 512, dtype=dtype)
+    _waves_kernel[(1,)](angles, out, COUNT=512)
+    exact = torch.stack((angles.double().cos(), angles.double().sin()))
+    eps = torch.finfo(dtype).eps
+    # the interpreter rounds a fused multiply-add twice, which costs a rounding of the angle
+    allowed = 2.0 * eps + 0.5 * eps * angles.double().abs()
+    assert ((out.double() - exact).abs() <= allowed).all()
+    assert torch.equal(out[:, 0], torch.tensor([1.0, 0.0], dtype=dtype))
+
+
+def test_waves_of_nan_and_infinity_are_nan_and_huge_ones_never_exceed_one():
+    for dtype in (torch.float32, torch.float64):
+        angles = torch.tensor([torch.nan, torch.inf, 1e9, -1e12], dtype=dtype)
+        out = torch.empty(2, 4, dtype=dtype)
+        with np.errstate(invalid="ignore"):
+            _waves_kernel[(1,)](angles, out, COUNT=4)
+        assert out[:, :2].isnan().all()
+        assert not (out[:, 2:].abs() > 1.0 + 1e-6).any()
+
+
+def problem(n, count, inputs, columns, dtype):
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+    return draw(n, inputs), draw(count, inputs), draw(2, count, columns), draw(n, columns)
+
+
+def limit(x, frequencies):
+    """Rounding of an angle, a sum over its terms, moves a wave by as much."""
+    largest = float((x.double().abs() @ frequencies.double().abs().T).max())
+    return 2.0 * torch.finfo(x.dtype).eps * (1.0 + largest)
+
+
+@pytest.mark.parametrize(("dtype", "precision"), PRECISIONS)
+@pytest.mark.parametrize(
+    ("n", "count", "inputs", "columns", "splits"),
+    [
+        (1, 1, 1, 1, 1),
+        (16, 33, 3, 1, 2),
+        (33, 16, 8, 5, 1),
+        (17, 40, 17, 33, 3),
+        (31, 15, 2, 16, 5),
+    ],
+)
+def test_products_and_moments_at_every_edge(n, count, inputs, columns, splits, dtype, precision):
+    x, frequencies, weights, directions = problem(n, count, inputs, columns, dtype)
+    blocks = Blocks(16, 16, 4, 2, splits=splits)
+    wide = [t.double() for t in (x, frequencies, weights, directions)]
+    found = fourier_product(x, frequencies, weights, precision, blocks)
+    assert found.dtype == dtype
+    assert error(found, plain_product(*wide[:3])) < limit(x, frequencies)
+    found = fourier_moments(x, frequencies, directions, precision, blocks)
+    assert error(found, plain_moments(*wide[:2], wide[3])) < limit(x, frequencies)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kernel", [RBF, Matern12, Matern32, Matern52])
+def test_frequencies_made_inside_are_those_of_the_kernel(kernel, dtype):
+    kernel = kernel(3, [0.6, 1.0, 1.7]).double()
+    freedom = kernel.num_spectral_normals(3) - 3
+    indices = torch.arange(20) * 7 + 2**33
+    frequencies = kernel.spectral_frequencies(standard_normals(9, indices, 3 + freedom)).detach()
+    made = MadeFrequencies(9, indices, 1.0 / kernel.lengthscale.detach().to(dtype), freedom)
+    assert error(made.stored(), frequencies) < 4 * torch.finfo(dtype).eps
+    x, _, weights, directions = problem(21, 20, 3, 1, dtype)
+    x = x / frequencies.abs().max()  # Matern frequencies have heavy tails
+    wide = [t.double() for t in (x, weights, directions)]
+    blocks = Blocks(16, 16, 4, 2)
+    allowed = 4 * limit(x, frequencies)
+    found = fourier_product(x, made, weights, blocks=blocks)
+    assert error(found, plain_product(wide[0], frequencies, wide[1])) < allowed
+    several = weights.expand(2, 20, 3)
+    found = fourier_product(x, made, several, blocks=blocks)
+    assert error(found, plain_product(wide[0], frequencies, several.double())) < allowed
+    found = fourier_moments(x, made, directions, blocks=blocks)
+    assert error(found, plain_moments(wide[0], frequencies, wide[2])) < allowed
+
+
+def test_nothing_to_sum():
+    x, frequencies, weights, directions = problem(3, 4, 2, 1, torch.float32)
+    assert fourier_product(x[:0], frequencies, weights).shape == (0, 1)
+    assert not fourier_product(x, frequencies[:0], weights[:, :0]).any()
+    assert not fourier_moments(x[:0], frequencies, directions[:0]).any()
+    assert fourier_moments(x, frequencies, directions[:, :0]).shape == (2, 4, 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("columns", [1, 3])
+def test_the_package_s_products_and_gradients_on_these_passes(columns, dtype, monkeypatch):
+    """Values and gradients of all autograd functions, by Triton and in float64 torch."""
+    made = problem(9, 7, 2, columns, torch.float64)
+    found = []
+    for kind in (dtype, torch.float64):
+        if kind is dtype and not found:
+            monkeypatch.setattr(products_module, "triton_fourier", lambda x: True)
+            monkeypatch.setattr(products_module, "fourier_pass", lambda x: None)
+        else:
+            monkeypatch.undo()
+        x, frequencies, weights, direction = (t.to(kind).clone().requires_grad_() for t in made)
+        scale = torch.tensor(0.7, dtype=kind, requires_grad=True)
+        product = FourierProducts.apply(x, frequencies, scale, weights, None)
+        value, again = FourierForm.apply(x, frequencies, scale, weights, direction, None)
+        squares = FourierSquares.apply(x, frequencies, scale)
+        (product.cos().sum() + 2.0 * value + squares.sqrt().sum()).backward()
+        leaves = x, frequencies, weights, direction, scale
+        results = (product, value[None], again, squares)
+        found.append([t.detach() for t in results] + [t.grad for t in leaves])
+    for ours, reference in zip(*found, strict=True):
+        assert reference.abs().max() > 1e-3
+        assert error(ours, reference) < 4 * limit(*(t.to(dtype) for t in made[:2]))
+
+
+def test_features_are_not_kept_where_a_pass_makes_them_again(monkeypatch):
+    monkeypatch.setattr(products_module, "triton_fourier", lambda x: True)
+    monkeypatch.setattr(products_module, "fourier_pass", lambda x: None)
+    x, frequencies, weights, _ = problem(9, 7, 2, 1, torch.float64)
+    weights.requires_grad_()
+    product = FourierProducts.apply(x, frequencies, torch.ones((), dtype=x.dtype), weights, None)
+    assert all(t is None or t.shape != (2, 7, 9) for t in product.grad_fn.saved_tensors)
+
+
+def test_the_trial_passes_and_never_takes_a_cpu():
+    assert availability.tried_fourier(torch.device("cpu"), torch.float32, 3) < 1e-6
+    assert not availability.triton_fourier(points(3, 2))
+    assert not availability.triton_normals(ADDRESSES)

@@ -1,0 +1,164 @@
+"""The estimators keep scikit-learn's contract and give gpx's predictions."""
+
+import builtins
+import importlib
+import pickle
+import sys
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import gpx
+from gpx.errors import ConfigError, NotAvailable
+from gpx.sklearn import GPXClassifier, GPXRegressor
+
+FROM_A_SUBSET = ("trainer.max_steps=2", "init.max_evaluations=15", "trainer.device=cpu")
+QUICK = ("trainer.max_steps=10", "init=constants", "trainer.device=cpu")
+
+
+@parametrize_with_checks(
+    [
+        GPXRegressor(options=QUICK),
+        GPXRegressor("sgpr", options=(*FROM_A_SUBSET, "approx.num_inducing=20")),
+        GPXClassifier(options=(*QUICK, "trainer.max_steps=3")),
+    ]
+)
+def test_contract(estimator, check):
+    check(estimator)
+
+
+@pytest.fixture(scope="module")
+def problem():
+    generator = np.random.default_rng(0)
+    x = generator.uniform(-3.0, 3.0, (60, 2))
+    return x, 100 + 10 * np.sin(x[:, 0]) + x[:, 1] + generator.normal(size=60)
+
+
+@pytest.fixture(scope="module")
+def regressor(problem):
+    return GPXRegressor(random_state=0).fit(*problem)
+
+
+def test_predictions_are_those_of_the_peer_at_the_same_hyperparameters(problem, regressor):
+    x, y = problem
+    posterior = regressor.predictor_.posterior
+    kernel, noise = posterior.kernel, posterior.likelihood.noise_variance.item()
+    scaler = regressor.predictor_.scaler
+    inputs, offset = scaler.transform_inputs(np_tensor(x)).numpy(), y.mean()
+    peer = GaussianProcessRegressor(
+        ConstantKernel(kernel.outputscale.item()) * RBF(kernel.lengthscale.numpy())
+        + WhiteKernel(noise),
+        optimizer=None,
+    )
+    constant = posterior.mean(np_tensor(inputs)).numpy()
+    peer.fit(inputs, (y - offset) / y.std() - constant)
+    mean, covariance = peer.predict(inputs[:9], return_cov=True)
+    found, cov = regressor.predict(x[:9], return_cov=True)
+    np.testing.assert_allclose(found, offset + y.std() * (mean + constant[:9]), rtol=1e-6)
+    np.testing.assert_allclose(cov, y.var() * covariance, rtol=1e-4, atol=1e-5 * y.var())
+    np.testing.assert_array_equal(regressor.predict(x[:9]), found)
+    mean, std = regressor.predict(x[:9], return_std=True)
+    np.testing.assert_allclose(std**2, cov.diagonal(), rtol=1e-6)
+    with pytest.raises(ValueError, match="choose one"):
+        regressor.predict(x, return_std=True, return_cov=True)
+
+
+def np_tensor(values):
+    import torch
+
+    return torch.from_numpy(np.ascontiguousarray(values))
+
+
+def test_all_rows_are_trained_on_and_nothing_is_left(problem, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    model = GPXRegressor(options=QUICK, random_state=0).fit(*problem)
+    assert model.predictor_.posterior.inputs.shape == (60, 2)
+    assert capfd.readouterr() == ("", "")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_integer_makes_fits_repeatable(problem):
+    x, y = problem
+    options = (*QUICK, "trainer.max_steps=3", "trainer.batch_size=10", "approx.num_inducing=5")
+    fits = [
+        GPXRegressor("svgp", options=options, random_state=seed).fit(x, y).predict(x)
+        for seed in (3, 3, 4)
+    ]
+    np.testing.assert_array_equal(fits[0], fits[1])
+    assert not np.array_equal(fits[0], fits[2])
+
+
+def test_samples(problem, regressor):
+    x, _ = problem
+    drawn = regressor.sample_y(x[:5], 2000)
+    assert drawn.shape == (5, 2000)
+    mean, std = regressor.predict(x[:5], return_std=True)
+    # 2,000 draws of five targets: 4.5 standard errors (one false alarm in 3e4 runs; seed fixed)
+    assert (np.abs(drawn.mean(1) - mean) < 4.5 * std / 2000**0.5).all()
+    smooth = regressor.sample_y(x[:5], 2000, noise=False)
+    assert (smooth.std(1) < drawn.std(1)).all()
+    np.testing.assert_array_equal(regressor.sample_y(x[:5], 3, 7), regressor.sample_y(x[:5], 3, 7))
+
+
+def test_pipeline_cross_validation_and_grid_search(problem):
+    x, y = problem
+    model = make_pipeline(StandardScaler(), GPXRegressor(options=QUICK, random_state=0))
+    assert cross_val_score(model, x, y, cv=3).min() > 0.8
+    search = GridSearchCV(
+        GPXRegressor(options=QUICK, random_state=0), {"kernel": ["linear", "rbf+linear"]}, cv=2
+    )
+    search.fit(x, y)
+    assert search.best_params_ == {"kernel": "rbf+linear"}
+    again = pickle.loads(pickle.dumps(search))
+    np.testing.assert_array_equal(again.predict(x), search.predict(x))
+    assert clone(search.best_estimator_).get_params()["kernel"] == "rbf+linear"
+
+
+@pytest.mark.parametrize("names", [("hot", "cold"), ("b", "a", "c")])
+def test_classes_have_names(problem, names):
+    x, _ = problem
+    place = (x[:, 0] > 0).astype(int) + (x[:, 0] > 1.5) * (len(names) > 2)
+    y = np.array(names)[place]
+    model = GPXClassifier(options=QUICK, random_state=0).fit(x, y)
+    assert list(model.classes_) == sorted(names)
+    assert model.score(x, y) > 0.9
+    probability = model.predict_proba(x)
+    np.testing.assert_allclose(probability.sum(1), 1.0, rtol=1e-6)
+    np.testing.assert_array_equal(model.classes_[probability.argmax(1)], model.predict(x))
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.predict_proba(x), probability)
+
+
+def test_mistakes(problem):
+    x, y = problem
+    with pytest.raises(ConfigError, match="is one text; give a list of options"):
+        GPXRegressor(options="seed=1").fit(x, y)
+    with pytest.raises(ConfigError, match="there is no kernel=rbff; did you mean rbf"):
+        GPXRegressor(kernel="rbff").fit(x, y)
+    with pytest.raises(ValueError, match="one class only"):
+        GPXClassifier().fit(x, np.ones(60))
+    model = GPXRegressor("qsgp", options=(*QUICK, "approx.num_basis=40")).fit(x, y)
+    with pytest.raises(NotAvailable, match="has no joint covariance"):
+        model.predict(x, return_cov=True)
+
+
+def test_the_extra_is_named_where_it_is_missing(monkeypatch):
+    real = builtins.__import__
+
+    def without(name, *arguments, **options):
+        if name.split(".")[0] == "sklearn":
+            raise ImportError("No module named 'sklearn'")
+        return real(name, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.delitem(sys.modules, "gpx.sklearn")
+    monkeypatch.setattr(gpx, "sklearn", gpx.sklearn)  # put back what a new import would replace
+    with pytest.raises(ImportError, match=r"pip install 'gpx-torch\[sklearn\]'"):
+        importlib.import_module("gpx.sklearn")
