@@ -129,8 +129,8 @@ def _export(arguments: list[str]) -> None:
             if name in options:
                 raise ConfigError(f"{name}= belongs to format=int4: leave it out")
         export(options["run"], options["output"], format="torch", trust=trust)
-        size = Path(options["output"]).expanduser().stat().st_size
-        print(f"{options['output']}: a program of torch.export, {size} bytes", file=sys.stderr)
+        written = Path(options["output"]).expanduser().stat().st_size
+        print(f"{options['output']}: a program of torch.export, {written} bytes", file=sys.stderr)
         return
     counts = {}
     for name in ("samples", "seed"):

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from functools import cache
 
 import numpy as np
 import pytest
@@ -68,30 +69,34 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def exported(folder):
-    made = {}
-    for kind, options in KINDS.items():
-        fitted = gpx.fit(*table(), *options, *SMALL, folder=folder / f"run_{kind}")
+    """Kind -> what was trained, its program beside it; each is made when it is first asked for."""
+
+    @cache
+    def made(kind):
+        fitted = gpx.fit(*table(), *KINDS[kind], *SMALL, folder=folder / f"run_{kind}")
         gpx.export(fitted, folder / f"{kind}.pt2", format="torch")
-        made[kind] = fitted
+        return fitted
+
     return made
 
 
 @pytest.mark.filterwarnings("ignore:.*outside the interpolation grid")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_program_predicts_as_the_model_for_any_number_of_rows(kind, exported, folder):
+    fitted = exported(kind)
     module = torch.export.load(folder / f"{kind}.pt2").module()
     for n in (1, 2, 7, 300):
         rows = inputs(n)
-        agree(module(torch.from_numpy(rows)), exported[kind].model, rows)
+        agree(module(torch.from_numpy(rows)), fitted.model, rows)
 
 
 @pytest.mark.filterwarnings("ignore:.*outside the interpolation grid")
 def test_programs_load_and_run_without_gpx(exported, folder):
-    rows = inputs(11)
+    rows, models = inputs(11), {kind: exported(kind).model for kind in KINDS}
     torch.save(torch.from_numpy(rows), folder / "x.pt")
     subprocess.run([sys.executable, "-c", LOADS, folder, *KINDS], check=True, cwd=folder)
-    for kind, fitted in exported.items():
-        agree(torch.load(folder / f"{kind}.pt"), fitted.model, rows)
+    for kind, model in models.items():
+        agree(torch.load(folder / f"{kind}.pt"), model, rows)
 
 
 def test_a_program_of_several_targets_has_a_column_for_each(tmp_path):
@@ -118,12 +123,12 @@ def test_a_program_of_a_float32_model_takes_float64_inputs(tmp_path):
 
 
 def test_the_command_writes_a_program_and_says_its_size(exported, folder, tmp_path, capsys):
-    path = tmp_path / "model.pt2"
+    path, fitted = tmp_path / "model.pt2", exported("svgp")
     main([f"run={folder / 'run_svgp'}", "format=torch", f"output={path}"])
     assert f"{path.stat().st_size} bytes" in capsys.readouterr().err
     rows = inputs(3)
     found = torch.export.load(path).module()(torch.from_numpy(rows))
-    agree(found, exported["svgp"].model, rows)
+    agree(found, fitted.model, rows)
 
 
 @pytest.mark.parametrize(
@@ -135,6 +140,8 @@ def test_the_command_writes_a_program_and_says_its_size(exported, folder, tmp_pa
     ],
 )
 def test_mistakes_on_the_command_line_give_one_line(exported, folder, options, words, capsys):
+    exported("svgp")
+    capsys.readouterr()
     with pytest.raises(SystemExit):
         main([f"run={folder / 'run_svgp'}", *options])
     found = capsys.readouterr().err
@@ -159,7 +166,7 @@ def test_what_has_no_program_is_refused_in_one_sentence(options, words, tmp_path
 
 
 def test_a_program_that_differs_from_the_model_is_not_written(exported, tmp_path, monkeypatch):
-    made = exported["sgpr"].model
+    made = exported("sgpr").model
     kind = type(made.posterior)
     right = kind.predict
 
