@@ -13,8 +13,10 @@ from torch.distributions import Distribution
 
 from gpx.data import Dataset
 from gpx.likelihoods import target_marginals
+from gpx.likelihoods.quantiles import central_interval
 from gpx.metrics import class_log_probabilities, ece, reliability
-from gpx.training.predictor import Predictor, central_interval
+from gpx.training.calibration_figures import calibration_figures
+from gpx.training.predictor import Predictor
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,7 +33,9 @@ OUTPUTS = 4
 def draw_results(
     data: Dataset, predictor: Predictor, predictive: Distribution
 ) -> dict[str, Figure]:
-    """Predicted against observed and, for one input, the fitted function; of classes how reliable.
+    """Predicted against observed, calibration and, for one input, the fitted function.
+
+    Of classes how reliable they are.
 
     Of several outputs the first ``OUTPUTS`` are drawn.
 
@@ -94,7 +98,7 @@ def draw_results(
             )
             for place, (number, name) in shown
         }
-    return drawn
+    return drawn | calibration_figures(data, predictive, OUTPUTS)
 
 
 def summary(metrics: Mapping[str, Any]) -> list[str]:
