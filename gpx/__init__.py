@@ -14,8 +14,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gpx.training.export import export
     from gpx.training.fit import Fitted, fit
-    from gpx.training.int4 import export
     from gpx.training.predictor import load
 
 __version__ = "0.1.0"

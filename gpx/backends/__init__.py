@@ -2,7 +2,7 @@
 
 from gpx.backends.choice import BackendName, Choice, choose_backend
 from gpx.backends.chunked import Chunked
-from gpx.backends.chunks import DEFAULT_BUDGET, row_chunks, rows_per_chunk
+from gpx.backends.chunks import DEFAULT_BUDGET, row_chunks, row_slices, rows_per_chunk
 from gpx.backends.dense import Dense
 from gpx.backends.entries import CovarianceFunction, Entries, Scratch, TileSource
 from gpx.backends.keops import KeOps, keops_installed
@@ -26,6 +26,7 @@ __all__ = [
     "choose_backend",
     "keops_installed",
     "row_chunks",
+    "row_slices",
     "rows_per_chunk",
     "triton_installed",
 ]

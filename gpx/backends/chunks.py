@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
+
 from gpx.errors import ConfigError
 
 DEFAULT_BUDGET = 1 << 30
@@ -30,6 +32,23 @@ def rows_per_chunk(num_rows: int, bytes_per_row: int, budget: int = DEFAULT_BUDG
     return max(1, min(num_rows, fitting))
 
 
+def row_slices(num_rows: int, size: int) -> Iterator[slice]:
+    """Consecutive row slices of at most ``size`` rows that cover ``0 .. num_rows``.
+
+    ``torch.export`` gets all rows at once: it would record a loop for the rows at hand, and its
+    programs are for any number of them.
+
+    Args:
+        num_rows: rows in total; zero yields nothing.
+        size: rows of a slice, at least one.
+    """
+    if torch.compiler.is_exporting():
+        yield slice(0, num_rows)
+        return
+    for start in range(0, num_rows, size):
+        yield slice(start, min(start + size, num_rows))
+
+
 def row_chunks(num_rows: int, bytes_per_row: int, budget: int = DEFAULT_BUDGET) -> Iterator[slice]:
     """Consecutive row slices that cover ``0 .. num_rows`` and each fit the budget.
 
@@ -39,8 +58,11 @@ def row_chunks(num_rows: int, bytes_per_row: int, budget: int = DEFAULT_BUDGET) 
     Args:
         num_rows: rows in total; zero yields nothing.
         bytes_per_row: bytes of all temporaries that one row needs.
-        budget: bytes that may be held at once.
+        budget: bytes that may be held at once; ``torch.export`` gets all rows (``row_slices``).
     """
+    if torch.compiler.is_exporting():
+        yield slice(0, num_rows)
+        return
     if num_rows <= 0:
         return
     size = rows_per_chunk(num_rows, bytes_per_row, budget)

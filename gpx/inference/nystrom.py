@@ -14,6 +14,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from gpx.backends import row_slices
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.kernels.base import Kernel
 from gpx.linalg import CholeskyReport, cholesky
@@ -164,8 +165,9 @@ class BlockStore:
         row = m * self._kept.element_size()
         if bounds is None:
             step = max(1, _block_bytes(x.device) // row)
-            bounds = [*range(0, n, step), n]
-        self.rows = [slice(start, stop) for start, stop in pairwise(bounds)]
+            self.rows = list(row_slices(n, step))
+        else:
+            self.rows = [slice(start, stop) for start, stop in pairwise(bounds)]
         room = memory_budget // row
         self.num_kept = max((rows.stop for rows in self.rows if rows.stop <= room), default=0)
         largest = max((r.stop - r.start for r in self.rows if r.stop > self.num_kept), default=0)

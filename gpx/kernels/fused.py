@@ -101,11 +101,16 @@ class _StationaryCovariance(torch.autograd.Function):
         result = z1.new_empty(*z1.shape[:-1], n2)
         slopes = torch.empty_like(result) if with_slope else None
         work = z1.new_empty(0)
+        if torch.compiler.is_exporting():  # one tile, of a size that is not known: no resizing
+            work = torch.empty_like(result)
         for rows in _tiles(n1, z2):
             offset = rows.start if square else None
             part = (..., rows, slice(None))
             tile = distances_(left[part], right, offset, profile.bounds, result[part])
-            slope = work.resize_(tile.shape) if slopes is None else slopes[part]
+            if slopes is not None:
+                slope = slopes[part]
+            else:
+                slope = work if work.shape == tile.shape else work.resize_(tile.shape)
             profile.evaluate_(tile, slope, with_slope)
             tile.mul_(scale)
             if slopes is not None and slopes.dtype == torch.float32:

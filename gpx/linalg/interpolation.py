@@ -165,7 +165,8 @@ def linear_weights(
         f = (t - cell).clamp(0.0, 1.0)
     else:
         points = axis
-        if points.ndim != 1 or points.shape[0] < 2 or not bool((points.diff() > 0).all()):
+        known = torch.compiler.is_exporting()  # checked by the prediction that came before
+        if points.ndim != 1 or len(points) < 2 or not (known or bool((points.diff() > 0).all())):
             raise ConfigError(
                 f"an irregular axis is a vector of two or more increasing points, got shape "
                 f"{tuple(points.shape)}; sort them and drop duplicates"
@@ -205,6 +206,8 @@ def _policed(
             raise DataError("inputs to interpolate hold NaN; drop or fill these rows")
         return torch.maximum(torch.minimum(x, high), low), None
     inside = (x.detach() >= low - slack) & (x.detach() <= high + slack)
+    if outside == "zero" and torch.compiler.is_exporting():
+        return torch.where(inside, x, low), inside
     count = int((~inside).sum())
     if count == 0:
         return x, None

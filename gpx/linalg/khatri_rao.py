@@ -74,7 +74,7 @@ def _check(factors: Sequence[Tensor], index: Tensor, log_scale: Tensor) -> None:
                 f"another or its log_scale {other.dtype} on {other.device}; convert one of them"
             )
     sizes = [f.shape[-1] for f in factors]
-    if index.numel():
+    if index.numel() and not torch.compiler.is_exporting():
         limits = torch.tensor(sizes, device=index.device)
         if bool(((index < 0) | (index >= limits)).any()):
             raise IndexOutOfRange(

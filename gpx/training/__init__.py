@@ -11,6 +11,7 @@ from gpx.methods.weight_space.inducing_steps import InducingSteps
 from gpx.methods.weight_space.relevance_steps import RelevanceSteps
 from gpx.methods.weight_space.stochastic_block_steps import StochasticBlockSteps
 from gpx.training.config import TrainerConfig
+from gpx.training.export import export
 from gpx.training.first_order import FirstOrder
 from gpx.training.fit import Fitted, fit
 from gpx.training.initialisation import (
@@ -18,7 +19,7 @@ from gpx.training.initialisation import (
     Initialisation,
     SubsetInitialisation,
 )
-from gpx.training.int4 import Int4Predictor, export
+from gpx.training.int4 import Int4Predictor
 from gpx.training.lbfgsb import LBFGSB
 from gpx.training.neighbour_initialisation import NeighbourInitialisation
 from gpx.training.parsimonious_initialisation import ParsimoniousInitialisation

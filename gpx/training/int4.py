@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,8 +18,7 @@ from gpx.means import Constant, Zero
 from gpx.methods.direct.codes import QuantisedWeights, quantised, unpack_codes
 from gpx.methods.direct.posterior import DirectPosterior
 from gpx.training.c_source import c_source
-from gpx.training.fit import Fitted
-from gpx.training.predictor import Predictor, load
+from gpx.training.predictor import Predictor
 
 WAVE = 256
 """Entries of the table of one period of the cosine."""
@@ -270,47 +268,4 @@ def int4_predictor(predictor: Predictor, *, samples: int = 16, seed: int = 0) ->
     )
     # a sum that could leave 32 bits is refused now, not where the predictor runs
     found.weights.products(torch.full((1, len(used)), FULL))
-    return found
-
-
-def export(
-    model: str | Path | Predictor | Fitted,
-    output: str | Path,
-    *,
-    samples: int = 16,
-    seed: int = 0,
-    trust: Sequence[str] | str = (),
-) -> Int4Predictor:
-    """Write a trained model of discrete weights as C and as a NumPy archive beside it.
-
-    ``output`` holds tables and ``void gpx_predict(const float *x, float *mean, float *variance)``
-    in plain C99 that includes and links nothing; the archive of the same name and the ending
-    ``.npz`` is read by ``Int4Predictor.load``, whose predictions the function reproduces::
-
-        predictor = gpx.export("outputs/...", "model.c", samples=16)
-        predictor.size(), predictor.predict(inputs)
-
-    Args:
-        model: a run folder, or what ``gpx.load`` or ``gpx.fit`` gave.
-        output: path of the C file.
-        samples, seed: as for ``int4_predictor``.
-        trust: as for ``gpx.load``.
-
-    Raises:
-        ConfigError: ``output`` does not end in .c, or as for ``int4_predictor``.
-        CheckpointError: as for ``gpx.load``.
-    """
-    path = Path(output).expanduser()
-    if path.suffix != ".c":
-        raise ConfigError(f"output={output}: format=int4 writes C, name it with the ending .c")
-    if isinstance(model, Fitted):
-        model = model.model
-    found = int4_predictor(
-        model if isinstance(model, Predictor) else load(model, trust=trust),
-        samples=samples,
-        seed=seed,
-    )
-    found.save(path.with_suffix(".npz"))
-    with atomic_file(path) as file:
-        file.write(found.c_source().encode())
     return found

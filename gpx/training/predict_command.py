@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import get_args
 
 import torch
 from omegaconf.errors import OmegaConfBaseException
@@ -15,7 +16,7 @@ from gpx.errors import ConfigError, GPXError
 from gpx.installation import command
 from gpx.training.config import CONFIGS
 from gpx.training.console import print_error, warnings_as_lines
-from gpx.training.int4 import export
+from gpx.training.export import Format, export
 from gpx.training.option_names import option_names
 from gpx.training.options import read_options
 from gpx.training.predictor import Predictor, finished_predictor
@@ -31,6 +32,11 @@ A model of approx=direct as a C function that needs no library, with weights of 
 
     {command} run=outputs/... format=int4 output=model.c
 
+A model with inducing points, basis functions, interpolation or all its data as a program that torch
+alone runs, mean, std = torch.export.load("model.pt2").module()(x):
+
+    python predict.py run=outputs/... format=torch output=model.pt2
+
 OPTIONS
   run=FOLDER      run folder of a finished run (what train wrote)
   input=FILE      table of inputs (text, .npz or .parquet): columns as in training, with or without
@@ -43,6 +49,7 @@ OPTIONS
                   of each
   device=cpu      cpu | cuda | auto
   format=int4     write the predictor itself, as C and as a NumPy archive beside it
+  format=torch    write the predictor itself, as a program of torch.export
   samples=16      with format=int4: draws of the weights
   seed=0          with format=int4: of these draws
   trust=PACKAGE   build classes of this package of yours too (several: a,b), where the run has some;
@@ -108,20 +115,36 @@ def _write_predictions(output: Path, predictor: Predictor, rows: NewRows) -> Non
 
 
 def _export(arguments: list[str]) -> None:
-    """``format=int4``: the predictor itself, and a line on its size."""
+    """``format=``: the predictor itself, and a line on its size."""
     options = read_options(
         arguments, EXPORT_OPTIONS, required=("run", "output"), script=command("predict")
     )
-    if options["format"] != "int4":
-        raise ConfigError(f"format={options['format']}: expected int4, or none for predictions")
+    if options["format"] not in get_args(Format):
+        raise ConfigError(
+            f"format={options['format']}: expected int4 or torch, or none for predictions"
+        )
+    trust = trusted_packages(options["trust"]) if "trust" in options else ()
+    if options["format"] == "torch":
+        for name in ("samples", "seed"):
+            if name in options:
+                raise ConfigError(f"{name}= belongs to format=int4: leave it out")
+        export(options["run"], options["output"], format="torch", trust=trust)
+        written = Path(options["output"]).expanduser().stat().st_size
+        print(f"{options['output']}: a program of torch.export, {written} bytes", file=sys.stderr)
+        return
     counts = {}
     for name in ("samples", "seed"):
         text = options.get(name, "16" if name == "samples" else "0")
         if not text.isdecimal():
             raise ConfigError(f"{name}={text}: expected a whole number")
         counts[name] = int(text)
-    trust = trusted_packages(options["trust"]) if "trust" in options else ()
-    size = export(options["run"], options["output"], **counts, trust=trust).size()
+    size = export(
+        options["run"],
+        options["output"],
+        samples=counts["samples"],
+        seed=counts["seed"],
+        trust=trust,
+    ).size()
     print(
         f"{options['output']}: {size.functions} of {size.num_basis} functions, "
         f"{size.total_bytes} bytes with {size.weight_bytes} of weights (in float32 "

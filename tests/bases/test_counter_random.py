@@ -92,3 +92,17 @@ def test_compiled_words_are_those_of_torch_operations(monkeypatch):
                 patch.setattr(counter_random, "_compiled", lambda: None)
                 expected = standard_normals(seed, rows, columns)
             torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def test_constants_made_while_a_program_is_exported_are_not_kept():
+    class Normals(torch.nn.Module):
+        def forward(self, rows):
+            return standard_normals(123457, rows, 3)
+
+    rows = torch.arange(4)
+    found = torch.export.export(Normals(), (rows,), strict=False).module()(rows)
+    zero = torch.zeros(1, dtype=torch.int64)
+    assert philox4x32(
+        (zero, zero, zero, zero), (123457, 0)
+    ).tolist()  # numbers, not a trace of them
+    torch.testing.assert_close(found, standard_normals(123457, rows, 3))

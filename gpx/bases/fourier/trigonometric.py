@@ -35,14 +35,16 @@ class Trigonometric(torch.autograd.Function):
         n = x.shape[0]
         out = x.new_empty(num_blocks, 2, per_block, n)
         ctx.save_for_backward(x, frequencies, scale, out)
-        native = fourier_pass(x) if per_block * n >= WORTH_A_CALL else None
-        if native is not None:
+        native = fourier_pass(x)
+        if native is not None and per_block * n >= WORTH_A_CALL:
             inputs, factor = x.T.contiguous(), float(scale)
             for rows, pair in zip(frequencies.contiguous(), out, strict=True):
                 waves(rows, inputs, pair[0], pair[1], native, factor)
             return out
         # on a CPU in slabs that stay in its cache; elsewhere all at once
-        slab = num_blocks if x.device.type != "cpu" else max(1, SLAB // max(1, per_block * n))
+        slab = num_blocks
+        if x.device.type == "cpu" and not torch.compiler.is_exporting():
+            slab = max(1, SLAB // max(1, per_block * n))
         for start in range(0, num_blocks, slab):
             some, rows = out[start : start + slab], frequencies[start : start + slab]
             angles = (rows.flatten(0, 1) @ x.T).view(-1, per_block, n)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from gpx.backends import row_slices
 from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions, GridModes
 from gpx.bases.grid_eigenfunctions.native import EigenfunctionLoops, eigenfunction_loops
 from gpx.bases.grid_eigenfunctions.polynomials import ColumnPolynomials, column_polynomials
@@ -49,10 +50,12 @@ class EigenfunctionPass:
         self.parameters = unit_parameters(basis)
         wanted = gradient and x.requires_grad
         self.x_gradient = torch.zeros_like(self.x) if wanted else None
-        with torch.set_grad_enabled(gradient):
-            polynomials = column_polynomials(
-                basis.factors, basis.nodes, basis.sizes == 1, modes.transforms, self.x
-            )
+        polynomials = None
+        if not torch.compiler.is_exporting():  # whose programs do not know the range of the inputs
+            with torch.set_grad_enabled(gradient):
+                polynomials = column_polynomials(
+                    basis.factors, basis.nodes, basis.sizes == 1, modes.transforms, self.x
+                )
         loops = None
         if polynomials is not None and not wanted:  # the loops have no slopes in the inputs
             loops = eigenfunction_loops(self.x)
@@ -86,8 +89,7 @@ class EigenfunctionPass:
 
     def blocks(self) -> Iterator[slice]:
         """Slices of rows whose features keep to ``block_bytes``."""
-        for start in range(0, len(self.x), self._step):
-            yield slice(start, min(start + self._step, len(self.x)))
+        yield from row_slices(self.x.shape[0], self._step)
 
     def __call__(self, rows: slice) -> Tensor:
         """Features (p, b) of one of the blocks, in plan order; valid until the next call."""

@@ -235,7 +235,9 @@ class GridEigenfunctions(Basis):
         """Scaled eigenfunctions of every axis at x (n, d): (d, c, n). Cost: O(n d m c)."""
         cross = self.factors.evaluate(self.nodes.to(x.dtype), x)
         single = (self.sizes == 1)[:, None, None]
-        if bool(single.any()):  # an axis of one node has no part in the model
+        if torch.compiler.is_exporting() or bool(
+            single.any()
+        ):  # an axis of one node has no part in the model
             cross = torch.where(single, 1.0, cross)
         return transforms.mT.to(x.dtype) @ cross
 

@@ -208,6 +208,8 @@ def _step(nodes: Tensor, points: Tensor, lengthscale: Tensor) -> Tensor | None:
     None where nodes are unevenly spaced, or points (q, n) so far away that exponentials vanish; on
     a device the comparison would stall the stream, and exponentials are free beside memory.
     """
+    if torch.compiler.is_exporting():  # for inputs that are not known yet
+        return None
     if not nodes.is_cpu or nodes.shape[1] < FEW_NODES or points.shape[1] < nodes.shape[1]:
         return None
     gaps = nodes.diff(dim=1)

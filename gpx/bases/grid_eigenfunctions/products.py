@@ -116,7 +116,10 @@ def tree_products(factors: Tensor, plan: ProductPlan) -> Tensor:
     ground = factors[:, 0]
     root = ground.prod(0)
     low = SMALLEST.get(factors.dtype, 1e-17)
-    if root.numel() and not bool(root.detach().abs().amin() > low):
+    # a program of torch.export takes the way that is right for all inputs
+    if torch.compiler.is_exporting() or (
+        root.numel() and not bool(root.detach().abs().amin() > low)
+    ):
         entries = [f.mT for f in factors[:, : plan.width].unbind(0)]
         return khatri_rao_columns(entries, plan.index).mT
     ratio = factors[:, 1 : plan.width] / ground.unsqueeze(1)

@@ -85,6 +85,13 @@ class Posterior(DataSized, ABC):
             marginals = self.predict(x)
             return likelihood.predictive(marginals.mean, marginals.variance)
 
+    def fix(self) -> None:
+        """Derive now what ``predict`` derives from the state; before ``torch.export`` only.
+
+        What is recorded must not read numbers out of tensors. The state must not change or move
+        afterwards: fix a copy. Default: nothing.
+        """
+
     @property
     def has_own_noise(self) -> bool:
         """Whether numbers given f are other than the likelihood says: their noise is uncertain, or

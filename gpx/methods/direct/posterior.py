@@ -101,7 +101,7 @@ class DirectPosterior(InDoublePrecision, Posterior):
 
     def _features(self, x: Tensor) -> Iterator[tuple[slice, Tensor]]:
         row = 4 * 8 * len(self.scale)
-        for rows in row_chunks(len(x), row, DEFAULT_BUDGET):
+        for rows in row_chunks(x.shape[0], row, DEFAULT_BUDGET):
             yield rows, self.basis(x[rows]) * self.scale.to(x.dtype)
 
     @torch.no_grad()
@@ -111,7 +111,7 @@ class DirectPosterior(InDoublePrecision, Posterior):
         Exact: cumulants of independent weights add up. Cost: 3 r m multiply-adds a row.
         """
         of_weights = cumulants(self.probabilities, self.values)
-        found = x.new_empty(3, len(self.shares), len(x))
+        found = x.new_empty(3, len(self.shares), x.shape[0])
         for rows, features in self._features(x):
             power = features
             for order, each in enumerate(of_weights):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from gpx.backends import row_slices
 from gpx.bases.grid_eigenfunctions.factors import ProductFactors
 from gpx.errors import ConfigError
 from gpx.inference.exact_solver import (
@@ -36,9 +37,7 @@ BLOCK_BYTES = {"cpu": 2**23, "cuda": 2**28}
 def row_blocks(n: int, width: int, like: Tensor) -> Iterator[slice]:
     """Slices of 0 .. n such that a block of ``width`` columns keeps to BLOCK_BYTES."""
     budget = BLOCK_BYTES.get(like.device.type, BLOCK_BYTES["cpu"])
-    step = max(1, budget // (max(width, 1) * like.element_size()))
-    for start in range(0, n, step):
-        yield slice(start, min(start + step, n))
+    yield from row_slices(n, max(1, budget // (max(width, 1) * like.element_size())))
 
 
 def noisy_cholesky(kernel: Kernel, x: Tensor, noise: Tensor) -> tuple[Tensor, CholeskyReport]:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gpx.backends import row_slices
 from gpx.kernels.base import Kernel
 from gpx.linalg import SolveReport
 from gpx.linalg.interpolation import Boundary, Method, Outside
@@ -98,6 +99,7 @@ class SKIPosterior(Posterior):
         if self.projection is not None:
             self.projection.requires_grad_(False)
         self.report: SolveReport | None = None
+        self._fixed: tuple[InterpolationGrid, LowRankPart] | None = None
         self.register_data_sized()
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
@@ -162,6 +164,10 @@ class SKIPosterior(Posterior):
         state = (self.start, self.spacing, self.sizes, self.points)
         return InterpolationGrid.of_state(*state, self.interpolation, self.boundary)
 
+    def fix(self) -> None:
+        """As in ``Posterior``: the grid's axes and the low-rank part are read from the buffers."""
+        self._fixed = self.grid, self.part
+
     def _projected(self, x: Tensor) -> Tensor:
         return x if self.projection is None else self.projection(x)
 
@@ -179,11 +185,12 @@ class SKIPosterior(Posterior):
     @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:
         """Mean and variance of the latent function at x (t, d)."""
-        part, rank = self.part, max(1, len(self.inner))
-        mean, variance = x.new_empty(len(x)), x.new_empty(len(x))
-        for rows in torch.arange(len(x), device=x.device).split(max(1, CHUNK_ENTRIES // rank)):
+        grid, part = (self.grid, self.part) if self._fixed is None else self._fixed
+        rank = max(1, len(self.inner))
+        mean, variance = x.new_empty(x.shape[0]), x.new_empty(x.shape[0])
+        for rows in row_slices(x.shape[0], max(1, CHUNK_ENTRIES // rank)):
             seen = self._projected(x[rows])
-            weights = self.grid.weights(seen, self.outside)
+            weights = grid.weights(seen, self.outside)
             at = (self.on_grid[weights.indices] * weights.values).sum(1)
             prior = self.kernel.diagonal(seen).double()
             if self.explained.numel():

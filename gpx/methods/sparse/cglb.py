@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from gpx.backends import row_slices
 from gpx.errors import ConfigError
 from gpx.inducing import Selector
 from gpx.inference.auxiliary import AuxiliarySolver
@@ -202,8 +203,7 @@ class CGLBPosterior(SGPRPosterior):
         explain = self._lanczos_explained if self.variance == "lanczos" else self._exact_explained
         prior = self.kernel.diagonal(x)
         variance = torch.empty_like(prior)
-        for start in range(0, x.shape[0], TEST_COLUMNS):
-            rows = slice(start, start + TEST_COLUMNS)
+        for rows in row_slices(x.shape[0], TEST_COLUMNS):
             cross = self.kernel.evaluate(self.inputs, x[rows])
             variance[rows] = prior[rows] - explain(cross)
         return Marginals(mean, variance.clamp_(min=0.0))
@@ -212,6 +212,8 @@ class CGLBPosterior(SGPRPosterior):
         """k(x, inputs) v, without the matrix."""
         if not x.shape[0]:
             return x.new_zeros(0)
+        if torch.compiler.is_exporting():  # of all rows at once, whatever the budget
+            return self.kernel.evaluate(x, self.inputs) @ self.auxiliary
         matrix = self.kernel(x, self.inputs, memory_budget=self.solver.budget)
         return matrix @ self.auxiliary
 

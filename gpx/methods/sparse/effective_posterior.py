@@ -51,7 +51,7 @@ class EffectivePosterior(SGPRPosterior):
 
     def _unexplained(self, x: Tensor, block: Tensor) -> Tensor:
         if self.test == "none":
-            return block.new_zeros(len(x))
+            return block.new_zeros(x.shape[0])
         return super()._unexplained(x, block)
 
     @torch.no_grad()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from gpx.backends import row_slices
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inference.variational.paths import conditioned_paths
 from gpx.kernels.base import Kernel
@@ -59,7 +60,7 @@ class SVGPPosterior(Posterior):
     @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:
         """Marginals of f at x (n, d): (n,) or (n, p). Cost: O(p M^2) per row, in chunks."""
-        parts = [self._predict(rows) for rows in x.split(PREDICT_CHUNK)]
+        parts = [self._predict(x[rows]) for rows in row_slices(x.shape[0], PREDICT_CHUNK)]
         if not parts:
             none = x.new_zeros(self.q_mean.shape[0], 0)
             return latent_marginals(none, none, self.mean(x))

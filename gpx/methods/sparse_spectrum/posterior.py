@@ -95,4 +95,4 @@ class SparseSpectrumPosterior(InDoublePrecision, Posterior):
         return paths
 
     def _blocks(self, x: Tensor) -> Any:
-        return row_chunks(len(x), 4 * 8 * self.spectrum.num_basis, DEFAULT_BUDGET)
+        return row_chunks(x.shape[0], 4 * 8 * self.spectrum.num_basis, DEFAULT_BUDGET)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from gpx.backends import row_slices
 from gpx.bases.base import Basis
 from gpx.linalg.memory import working_memory
 from gpx.methods.base.model import Marginals, Posterior
@@ -66,9 +67,11 @@ class QSGPPosterior(Posterior):
         """Blocks (L,) and their features (n, L W) until all those asked for were seen."""
         if blocks is None:
             blocks = torch.arange(self.basis.num_blocks, device=x.device)
-        per_block = self.basis.block_size * x.shape[0] * x.element_size()
-        budget = FEATURE_BUDGET if x.is_cpu else max(FEATURE_BUDGET, working_memory(x.device) // 8)
-        at_once = max(1, budget // max(1, per_block))
+        at_once = len(blocks)
+        if not torch.compiler.is_exporting():  # which does not know how many rows there will be
+            per_block = self.basis.block_size * x.shape[0] * x.element_size()
+            share = 0 if x.is_cpu else working_memory(x.device) // 8
+            at_once = max(1, max(FEATURE_BUDGET, share) // max(1, per_block))
         for some in blocks.split(at_once):
             yield some, self.basis.block_features(x, some)
 
@@ -79,8 +82,7 @@ class QSGPPosterior(Posterior):
         mean = torch.zeros(n, dtype=torch.float64, device=x.device)
         variance = torch.zeros(n, dtype=torch.float64, device=x.device)
         rest = self._add_solved_groups(x, mean, variance)
-        for start in range(0, n, ROW_CHUNK) if len(rest) else ():
-            rows = slice(start, start + ROW_CHUNK)
+        for rows in row_slices(n, ROW_CHUNK) if len(rest) else ():
             self._add_diagonal_blocks(x[rows], rest, mean[rows], variance[rows])
         return Marginals(mean.to(x.dtype), variance.to(x.dtype))
 
@@ -92,17 +94,18 @@ class QSGPPosterior(Posterior):
         blocks = torch.arange(self.basis.num_blocks, device=x.device)
         if self.cells is None or self.covariance is None:
             return blocks
-        other = torch.ones(self.basis.num_blocks, dtype=torch.bool, device=x.device)
+        other = [True] * self.basis.num_blocks
         for group in range(self.cells.num_groups):
             members = self.cells.group(group)
             if members[0] not in self.covariance.roots:
                 continue
-            other[self.cells.blocks_of(group)] = False
+            own_blocks = range(self.basis.num_blocks)[self.cells.blocks_of(group)]
+            for block in own_blocks:
+                other[block] = False
             weights = torch.cat([self.cells.read(self.weight_mean, cell) for cell in members])
             roots = [self.covariance.root(cell, x.dtype) for cell in members]
             source = self.cells.group_source(self.basis, group, x.device)
-            for start in range(0, x.shape[0], ROW_CHUNK):
-                rows = slice(start, start + ROW_CHUNK)
+            for rows in row_slices(x.shape[0], ROW_CHUNK):
                 features = source(x[rows])
                 mean[rows] += weights.to(x.dtype) @ features
                 offset = 0
@@ -111,7 +114,8 @@ class QSGPPosterior(Posterior):
                     own = features[offset : offset + root.shape[0]]
                     variance[rows] += _squared_columns(root, own)
                     offset += root.shape[0]
-        return blocks[other]
+        left = [block for block, unsolved in enumerate(other) if unsolved]
+        return torch.tensor(left, dtype=torch.int64, device=x.device)
 
     def _add_diagonal_blocks(
         self, x: Tensor, blocks: Tensor, mean: Tensor, variance: Tensor

@@ -1,0 +1,137 @@
+"""A trained model as a ``torch.export`` program: predictions that need torch alone."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gpx.errors import ConfigError, class_name
+from gpx.likelihoods import target_marginals
+from gpx.training.predictor import Predictor
+
+TRACED_ROWS = 5
+"""Rows that the program is traced at; it takes any number of rows."""
+CHECKED_ROWS = 16
+"""Rows on which the program is compared with the predictor."""
+TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-4}
+"""Largest difference between the two by the precision of the posterior, relative to the value or to
+the standard deviation where that is larger; float32 sums in another order differ by more."""
+
+
+class PredictionModule(nn.Module):
+    """Inputs (n, d) in the data's own units -> mean and standard deviation of a new observation.
+
+    Args:
+        predictor: whose posterior, likelihood, scaling and calibration it holds.
+    """
+
+    def __init__(self, predictor: Predictor) -> None:
+        super().__init__()
+        self.posterior, self.likelihood = predictor.posterior, predictor.likelihood
+        self.scaler, self.calibration = predictor.scaler, predictor.calibration
+        numbers = (*self.posterior.parameters(), *self.posterior.buffers())
+        # hyperparameters are in the precision of the data; some caches are in float64 whatever that
+        self.dtype = next((t.dtype for t in numbers if t.is_floating_point()), torch.float64)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """x (n, d), float64 -> mean and standard deviation (n,) or (n, p), float64."""
+        found = self.posterior.predictive(
+            self.scaler.transform_inputs(x).to(self.dtype), self.likelihood
+        )
+        if self.calibration is not None:
+            found = self.calibration(found)
+        law = target_marginals(found)
+        return self.scaler.original_mean(law.mean), self.scaler.original_std(law.stddev)
+
+
+def torch_program(predictor: Predictor) -> torch.export.ExportedProgram:
+    """Trace a trained model; the program is compared with it before it is returned.
+
+    Args:
+        predictor: of ``gpx.load`` or ``gpx.fit``.
+
+    Raises:
+        ConfigError: the target is a class or goes through a transform, the table has columns that
+            are no numbers, the posterior cannot be traced, or the program differs from it.
+    """
+    kind = class_name(predictor.posterior)
+    if predictor.likelihood.task in ("binary", "multiclass"):
+        raise ConfigError(
+            f"format=torch writes mean and standard deviation, and {predictor.target_name} is a "
+            "class; train on a target that is a number"
+        )
+    if predictor.target_transform is not None:
+        raise ConfigError("format=torch knows no data.target_transform=: train without it")
+    if predictor.coding is not None and not predictor.coding.plain:
+        raise ConfigError(
+            "format=torch takes numbers as they are, and the table has columns of texts, dates or "
+            "missing values; train on columns of numbers"
+        )
+    rows = _rows_near_the_data(predictor)
+    own = _on_the_cpu(predictor)
+    known = own.predict(rows.numpy())  # fills caches, before anything is traced
+    own.posterior.fix()
+    module = PredictionModule(own).eval()
+    dynamic = {0: torch.export.Dim("n", min=1)}
+    try:
+        with torch.no_grad(), warnings.catch_warnings(), _unchecked_distributions():
+            warnings.simplefilter("ignore")
+            program = torch.export.export(
+                module, (rows[:TRACED_ROWS],), dynamic_shapes=(dynamic,), strict=False
+            )
+            # without writes in place and switches of gradients, which not every program survives
+            program = program.run_decompositions({})
+    except Exception as error:  # torch raises what it likes, from deep inside
+        raise ConfigError(
+            f"format=torch cannot trace a {kind}, whose predictions take steps that depend on the "
+            "inputs; train with approx=sgpr, svgp, ssgp, qsgp, ski or exact"
+        ) from error
+    for name, mine, theirs in zip(("mean", "std"), _applied(program, rows), known, strict=False):
+        gap = (np.abs(mine.numpy() - theirs) / np.maximum(np.abs(theirs), known.std)).max()
+        limit = TOLERANCES[module.dtype]
+        if not gap <= limit:
+            raise ConfigError(
+                f"format=torch: the program of a {kind} differs from its predictions by {gap:.1e} "
+                f"in the {name}, more than {limit:g}, and is not written; predict with gpx"
+            )
+    return program
+
+
+def _on_the_cpu(predictor: Predictor) -> Predictor:
+    """A copy that tracing may change."""
+    own = copy.copy(predictor)
+    own.posterior = copy.deepcopy(predictor.posterior).cpu().requires_grad_(False)
+    own.likelihood = copy.deepcopy(predictor.likelihood).cpu().requires_grad_(False)
+    own.calibration = copy.deepcopy(predictor.calibration)
+    if own.calibration is not None:
+        own.calibration.cpu().requires_grad_(False)
+    return own
+
+
+@torch.no_grad()
+def _applied(program: torch.export.ExportedProgram, rows: Tensor) -> tuple[Tensor, Tensor]:
+    return program.module()(rows)
+
+
+def _rows_near_the_data(predictor: Predictor) -> Tensor:
+    """Rows (r, d) within about two standard deviations of the training inputs' mean."""
+    draws = torch.Generator().manual_seed(0)
+    standard = torch.randn(
+        CHECKED_ROWS, len(predictor.input_names), generator=draws, dtype=torch.float64
+    )
+    return predictor.scaler.original_inputs(standard.clamp(-2.0, 2.0))
+
+
+class _unchecked_distributions:
+    """Laws whose arguments are not looked at: a program cannot stop where they are invalid."""
+
+    def __enter__(self) -> None:
+        self.before = torch.distributions.Distribution._validate_args
+        torch.distributions.Distribution.set_default_validate_args(False)
+
+    def __exit__(self, *_: object) -> None:
+        torch.distributions.Distribution.set_default_validate_args(self.before)
