@@ -35,6 +35,7 @@ COMMIT = source_commit() or NOT_RECORDED
 """Of this process: taken when it starts, since a working tree may move on while it runs."""
 
 TITLES = {
+    "auto": "Which method: what approx=auto chooses, beside the others",
     "experts": "Committees and local experts",
     "classification": "Classification on all points: who is right where",
     "deep": "Deep and convolutional networks with Gaussian processes: calibration",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -97,6 +98,15 @@ class _AsGiven(parametrize.ParametrizationList):
             raw.data.copy_(exact)
             self.remember(self.given)
         return self
+
+
+def values_made_once(device: torch.device) -> AbstractContextManager[Any]:
+    """Inside, a positive parameter that is read several times is made once, on a GPU.
+
+    There every reading is two launches forward and two backward. On a CPU they are free, and
+    gradients keep the order in which they have always been summed. Nothing may be assigned inside.
+    """
+    return nullcontext() if device.type == "cpu" else parametrize.cached()
 
 
 def _unconstrained(above: Tensor) -> Tensor:

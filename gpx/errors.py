@@ -52,6 +52,10 @@ class BackendUnavailable(GPXError, RuntimeError):
     """A device or optional package was asked for and is not there."""
 
 
+class OutOfMemory(GPXError, MemoryError):
+    """The device has less memory than a computation needs that cannot be cut any further."""
+
+
 class WriteError(GPXError, OSError):
     """A file cannot be written: the disk is full, or the folder is not to be written to."""
 

@@ -7,6 +7,7 @@ A class that derives from one of their base classes has its methods checked as i
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -45,14 +46,17 @@ def check_inputs(owner: nn.Module, x: Tensor, num_inputs: int | None = None) -> 
             f"{name}: inputs have {x.shape[1]} columns, but it is made for {num_inputs}"
         )
     _check_real(name, "inputs", x)
-    numbers = [
-        t for t in (*owner.parameters(), *owner.buffers()) if t.is_floating_point() and t.numel()
-    ]
-    if not numbers:
-        return
-    own = numbers[0]
-    # some keep a part of their numbers in float64 whatever the data
-    if all(x.dtype != each.dtype for each in numbers):
+    own: Tensor | None = None
+    for number in itertools.chain(owner.parameters(), owner.buffers()):
+        if not number.is_floating_point() or not number.numel():
+            continue
+        own = number if own is None else own
+        # some keep a part of their numbers in float64 whatever the data
+        if number.dtype == x.dtype:
+            break
+    else:
+        if own is None:
+            return
         raise DTypeError(
             f"{name}: inputs are {_short(x.dtype)} and its own numbers {_short(own.dtype)}; "
             f"convert the inputs with .to(torch.{_short(own.dtype)}), or the model"
@@ -62,6 +66,17 @@ def check_inputs(owner: nn.Module, x: Tensor, num_inputs: int | None = None) -> 
             f"{name}: inputs are on {x.device} and its own numbers on {own.device}; "
             "move one of them with .to(...)"
         )
+
+
+def check_whole(**sizes: object) -> None:
+    """Raise ConfigError for a size that is no whole number; None is let through.
+
+    Args:
+        sizes: by the names of the arguments that they were given as.
+    """
+    for name, size in sizes.items():
+        if size is not None and (not isinstance(size, int) or isinstance(size, bool)):
+            raise ConfigError(f"{name}={size!r}: expected a whole number")
 
 
 def check_targets(owner: nn.Module, x: Tensor, y: Tensor, num_outputs: int = 1) -> None:

@@ -40,11 +40,12 @@ TINY = {"exact": 100, "sgpr": 200}
 
 
 class Sizes(NamedTuple):
-    """Problem sizes: data of the exact GP, data and inducing points of SGPR."""
+    """Problem sizes: data of the exact GP, data and inducing points of SGPR; and the device."""
 
     exact: int
     sgpr: int
     inducing: int
+    device: str = "cpu"
 
 
 class Rates(NamedTuple):
@@ -62,30 +63,30 @@ class Timing(NamedTuple):
     ratio: float
 
 
-def data(n: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def data(n: int, dtype: torch.dtype, device: str) -> tuple[Tensor, Tensor]:
     """Random inputs (n, 8) and a smooth target with noise."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(n, NUM_INPUTS, generator=generator, dtype=torch.float64)
     noise = torch.randn(n, generator=generator, dtype=torch.float64)
-    return x.to(dtype), (x.sum(1).sin() + 0.1 * noise).to(dtype)
+    return x.to(device, dtype), (x.sum(1).sin() + 0.1 * noise).to(device, dtype)
 
 
 def gpx_exact(sizes: Sizes, dtype: torch.dtype) -> Step:
     """Loss and gradient of the exact GP in gpx."""
-    x, y = data(sizes.exact, dtype)
-    model = ExactGP(kernel=_kernel(), mean=Constant(), likelihood=Gaussian(0.1)).to(dtype)
+    x, y = data(sizes.exact, dtype, sizes.device)
+    model = ExactGP(kernel=_kernel(), mean=Constant(), likelihood=Gaussian(0.1)).to(x)
     objective = ExactMLL()
     return _step(lambda: objective(model, x, y), model)
 
 
 def autograd_exact(sizes: Sizes, dtype: torch.dtype) -> Step:
     """The same loss through autograd: kernel, Cholesky, log-determinant and solve."""
-    x, y = data(sizes.exact, dtype)
-    model = ExactGP(kernel=_kernel(), mean=Constant(), likelihood=Gaussian(0.1)).to(dtype)
+    x, y = data(sizes.exact, dtype, sizes.device)
+    model = ExactGP(kernel=_kernel(), mean=Constant(), likelihood=Gaussian(0.1)).to(x)
     n = x.shape[0]
 
     def loss() -> Tensor:
-        identity = torch.eye(n, dtype=dtype)
+        identity = torch.eye(n, dtype=dtype, device=x.device)
         matrix = model.kernel.evaluate(x, x) + model.likelihood.noise_variance * identity
         factor = torch.linalg.cholesky(matrix)
         residual = (y - model.mean(x)).unsqueeze(1)
@@ -98,14 +99,14 @@ def autograd_exact(sizes: Sizes, dtype: torch.dtype) -> Step:
 
 def gpx_sgpr(sizes: Sizes, dtype: torch.dtype) -> Step:
     """Loss and gradient of the collapsed bound in gpx."""
-    x, y = data(sizes.sgpr, dtype)
+    x, y = data(sizes.sgpr, dtype, sizes.device)
     model = SGPR(
         kernel=_kernel(),
         mean=Constant(),
         likelihood=Gaussian(0.1),
         num_inputs=NUM_INPUTS,
         num_inducing=sizes.inducing,
-    ).to(dtype)
+    ).to(x)
     model.place(x[: sizes.inducing])
     objective = CollapsedELBO()
     return _step(lambda: objective(model, x, y), model)
@@ -115,7 +116,7 @@ def gpytorch_sgpr(sizes: Sizes, dtype: torch.dtype) -> Step:
     """The same in GPyTorch: InducingPointKernel and ExactMarginalLogLikelihood."""
     import gpytorch
 
-    x, y = data(sizes.sgpr, dtype)
+    x, y = data(sizes.sgpr, dtype, sizes.device)
     likelihood = gpytorch.likelihoods.GaussianLikelihood()
 
     class Model(gpytorch.models.ExactGP):
@@ -136,7 +137,7 @@ def gpytorch_sgpr(sizes: Sizes, dtype: torch.dtype) -> Step:
                 self.mean_module(inputs), self.covar_module(inputs)
             )
 
-    model = Model().to(dtype)
+    model = Model().to(x)
     model.train()
     objective = gpytorch.mlls.ExactMarginalLogLikelihood(likelihood, model)
     return _step(lambda: -objective(model(x), y), model)
@@ -150,11 +151,11 @@ STEPS: dict[str, Callable[[Sizes, torch.dtype], Step]] = {
 }
 
 
-def measured_rates(dtype: torch.dtype, size: int = 3000, repeats: int = 3) -> Rates:
+def measured_rates(dtype: torch.dtype, device: str, size: int = 3000, repeats: int = 3) -> Rates:
     """Best rate of a matrix product and of a Cholesky factorisation of ``size``."""
-    left = torch.randn(size, size, dtype=dtype)
+    left = torch.randn(size, size, dtype=dtype, device=device)
     product = min(_seconds(lambda: left @ left) for _ in range(repeats))
-    positive = left @ left.mT + size * torch.eye(size, dtype=dtype)
+    positive = left @ left.mT + size * torch.eye(size, dtype=dtype, device=device)
     factor = min(_seconds(lambda: torch.linalg.cholesky_ex(positive)[0]) for _ in range(repeats))
     return Rates(2.0 * size**3 / product, size**3 / 3.0 / factor)
 
@@ -189,17 +190,22 @@ def peak_mib(name: str, sizes: Sizes, dtype: str, threads: int) -> float:
     script = str(Path(__file__).resolve())
     options = ["--memory-of", name, "--dtype", dtype, "--threads", str(threads)]
     counts = ["--exact", str(sizes.exact), "--sgpr", str(sizes.sgpr)]
-    counts += ["--inducing", str(sizes.inducing)]
+    counts += ["--inducing", str(sizes.inducing), "--device", sizes.device]
     command = [sys.executable, "-W", "ignore", script, *options, *counts]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return float(json.loads(done.stdout)["peak_mib"])
 
 
 def added_memory(name: str, sizes: Sizes, dtype: torch.dtype) -> float:
-    """Growth of this process's peak resident memory over one evaluation, in MiB."""
-    tiny = Sizes(TINY["exact"], TINY["sgpr"], min(20, sizes.inducing))
+    """Growth of peak memory over one evaluation, in MiB: resident memory, or that of a GPU."""
+    tiny = Sizes(TINY["exact"], TINY["sgpr"], min(20, sizes.inducing), sizes.device)
     STEPS[name](tiny, dtype)()
     step = STEPS[name](sizes, dtype)
+    if sizes.device != "cpu":
+        held = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        step()
+        return (torch.cuda.max_memory_allocated() - held) / 2**20
     before = _status_mib("VmRSS")
     step()
     return _status_mib("VmHWM") - before
@@ -215,10 +221,11 @@ def main() -> None:
     parser.add_argument("--inducing", type=int, default=512, help="inducing points of SGPR")
     parser.add_argument("--cases", nargs="+", choices=tuple(PEERS), default=tuple(PEERS))
     parser.add_argument("--dtype", nargs="+", choices=tuple(DTYPES), default=tuple(DTYPES))
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--memory-of", choices=tuple(STEPS), help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    sizes = Sizes(options.exact, options.sgpr, options.inducing)
+    sizes = Sizes(options.exact, options.sgpr, options.inducing, options.device)
     if options.memory_of:
         dtype = DTYPES[options.dtype[0]]
         print(json.dumps({"peak_mib": added_memory(options.memory_of, sizes, dtype)}))
@@ -228,7 +235,7 @@ def main() -> None:
     header += f"{'of limit':>8} {'gpx MiB':>8} {'peer MiB':>9} {'ratio':>6}  peer; rates GFLOP/s"
     print(header, flush=True)
     for name in options.dtype:
-        rates = measured_rates(DTYPES[name])
+        rates = measured_rates(DTYPES[name], sizes.device)
         for case in options.cases:
             timing = compare(case, sizes, DTYPES[name], options.repeats)
             limit = limit_seconds(case, sizes, rates)
@@ -256,7 +263,7 @@ def _step(loss: Callable[[], Tensor], model: torch.nn.Module) -> Step:
 
 def _seconds(work: Callable[[], Tensor]) -> float:
     start = time.perf_counter()
-    work()
+    work().flatten()[0].item()  # a GPU answers when the work is done
     return time.perf_counter() - start
 
 

@@ -1,6 +1,7 @@
 """Step time of SVGP (loss and gradient) against GPyTorch and the machine's own product rate.
 
     python scripts/bench_svgp.py --threads 2
+    python scripts/bench_svgp.py --device cuda
 
 Whitened SVGP, full covariance, Gaussian likelihood, RBF with one lengthscale per input, inducing
 points learned. Steps of both libraries alternate, so that other load on the machine hits both; wall
@@ -53,7 +54,7 @@ def our_step(inducing: Tensor, x: Tensor, y: Tensor) -> Callable[[], float]:
         likelihood=Gaussian(0.1),
         num_inputs=num_inputs,
         num_inducing=size,
-    ).to(x.dtype)
+    ).to(x)
     model.place(inducing)
     objective = SVGPELBO(NUM_DATA)
 
@@ -67,10 +68,10 @@ def our_step(inducing: Tensor, x: Tensor, y: Tensor) -> Callable[[], float]:
 
 
 def peer_step(inducing: Tensor, x: Tensor, y: Tensor) -> Callable[[], float]:
-    model = PeerModel(inducing.clone()).to(x.dtype)
+    model = PeerModel(inducing.clone()).to(x)
     model.covar_module.outputscale = 1.0
     model.covar_module.base_kernel.lengthscale = 2.0
-    likelihood = gpytorch.likelihoods.GaussianLikelihood().to(x.dtype)
+    likelihood = gpytorch.likelihoods.GaussianLikelihood().to(x)
     likelihood.noise = 0.1
     # the mean starts at the prior's, as ours does, instead of a random place
     model.variational_strategy.variational_params_initialized.fill_(1)
@@ -87,13 +88,13 @@ def peer_step(inducing: Tensor, x: Tensor, y: Tensor) -> Callable[[], float]:
     return step
 
 
-def product_rate(dtype: torch.dtype, size: int = 1536) -> float:
+def product_rate(dtype: torch.dtype, device: str, size: int = 1536) -> float:
     """Operations per second of a square matrix product, best of five."""
-    a, b = torch.randn(size, size, dtype=dtype), torch.randn(size, size, dtype=dtype)
+    a, b = (torch.randn(size, size, dtype=dtype, device=device) for _ in range(2))
     best = float("inf")
     for _ in range(6):
         start = time.perf_counter()
-        a @ b
+        (a @ b)[0, 0].item()  # a GPU answers when the product is done
         best = min(best, time.perf_counter() - start)
     return 2.0 * size**3 / best
 
@@ -114,11 +115,13 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1024)
     parser.add_argument("--inputs", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=30)
+    parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
     warnings.filterwarnings("ignore")
     torch.set_num_threads(args.threads)
     print(
-        f"M = {args.inducing}, batch {args.batch}, d = {args.inputs}, {args.threads} threads, "
+        f"M = {args.inducing}, batch {args.batch}, d = {args.inputs}, {args.device}, "
+        f"{args.threads} threads, "
         f"torch {torch.__version__}, gpytorch {gpytorch.__version__}; milliseconds per step"
     )
     print(
@@ -131,7 +134,7 @@ def main() -> None:
         def normal(
             *shape: int, dtype: torch.dtype = dtype, generator: torch.Generator = generator
         ) -> Tensor:
-            return torch.randn(*shape, generator=generator, dtype=dtype)
+            return torch.randn(*shape, generator=generator, dtype=dtype).to(args.device)
 
         inputs = normal(args.inducing, args.inputs), normal(args.batch, args.inputs)
         targets = normal(args.batch)
@@ -147,7 +150,7 @@ def main() -> None:
                 processors[name].append(1e3 * (time.process_time() - processor))
         wall_ours, wall_peer = (statistics.median(walls[name]) for name in ("gpx", "peer"))
         cpu_ours, cpu_peer = (statistics.median(processors[name]) for name in ("gpx", "peer"))
-        rate = product_rate(dtype)
+        rate = product_rate(dtype, args.device)
         bound = 1e3 * least_operations(args.inducing, args.batch) / rate
         print(
             f"{str(dtype).removeprefix('torch.'):8} {wall_ours:10.1f} {wall_peer:9.1f} "

@@ -164,6 +164,14 @@ RUNS: dict[str, list[str]] = {
         "approx.num_basis=40",
         "trainer.max_steps=20",
     ],
+    "direct network": [*ARM, "approx=direct_network", "trainer.max_steps=20"],
+    "direct logistic": [
+        "data=banana",
+        "approx=direct_logistic",
+        "approx.num_basis=40",
+        "approx.weights.widths=[0.3,1.0]",
+        "trainer.max_steps=20",
+    ],
     "direct ascent": [
         *ARM,
         "approx=direct",
@@ -291,7 +299,15 @@ def main() -> None:
     measured.start()
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for name, options in RUNS.items():
+        rows = Path(folder) / "rows.npy"
+        x = np.random.default_rng(0).normal(size=(3000, 2))
+        np.save(rows, np.column_stack([x, np.sin(x).sum(1)]))
+        streamed = ["data=stream", f"data.path={rows}", "approx.num_inducing=30"]
+        streams = {
+            "svgp stream": ["approx=svgp", *streamed],
+            "swsgp stream": ["approx=swsgp", "approx.num_neighbours=8", *streamed],
+        }
+        for name, options in {**RUNS, **streams}.items():
             with (
                 contextlib.redirect_stdout(io.StringIO()),
                 contextlib.redirect_stderr(io.StringIO()),

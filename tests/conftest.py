@@ -1,9 +1,19 @@
 """One thread per process, stated: the suite runs side by side processes (pytest-xdist)."""
 
+import os
+
 import pytest
 import torch
 
 torch.set_num_threads(1)
+
+
+def pytest_configure(config):
+    """Without ``-m gpu`` there is no GPU: workers would share it, and device=auto would take it."""
+    if "gpu" not in (config.option.markexpr or "").replace("not gpu", ""):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    elif getattr(config.option, "numprocesses", None) not in (None, 0):
+        raise pytest.UsageError("tests on a GPU run one after the other: add -n 0 to -m gpu")
 
 
 @pytest.fixture

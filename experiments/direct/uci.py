@@ -1,14 +1,18 @@
-"""Discrete weights on the UCI regression sets, mean field (table 7.1).
+"""Discrete weights on the UCI regression sets (tables 7.1 and 7.2).
 
     python experiments/direct/uci.py --data servo yacht --splits 0 1 2
+    python experiments/direct/uci.py --method mixture --splits 0      # table 7.2
+    python experiments/direct/uci.py --method reparam --splits 0      # the comparator
+    python experiments/direct/uci.py --start parsimonious             # another start of the kernel
     python experiments/direct/uci.py --quick                     # two sets, one fold
-    python experiments/direct/uci.py --table                     # only write the table again
+    python experiments/direct/uci.py --table                     # only write the tables again
 
 Protocol (Evans thesis, section 7.6): published 10-fold splits, squared exponential with one
 lengthscale per input fitted as an exact GP to min(n, 1000) rows and kept, 2000 random Fourier
 features, 15 values to three prior deviations, noise variance of that fit, L-BFGS for 1000
 evaluations. Beside it, in the same row: the exact posterior of Gaussian weights on the same
-functions, SGPR, a linear and a nearest-neighbour model. Folds that have a row are not repeated.
+functions, SGPR, a linear and a nearest-neighbour model. Table 7.2 has a mixture of five with a
+bounded entropy, REPARAM is in ``reparam.py``. Folds that have a row are not repeated.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ import tempfile
 import time
 import warnings
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 from record import COMMIT, tally, write
+from reparam import reparam_means
 
 from gpx.bases.sufficient_statistics import FittedWeights
 from gpx.data import load as load_data
@@ -69,33 +75,95 @@ PUBLISHED = {
 }
 """Sets with up to 20,000 rows, which the reproduction is judged on."""
 
+PUBLISHED_MIXTURE = {
+    # set: RMSE, its deviation and sparsity in percent of five components by the entropy bound
+    "challenger": (0.528, 0.243, 16),
+    "fertility": (0.16, 0.04, 16),
+    "automobile": (0.137, 0.053, 47),
+    "servo": (0.282, 0.067, 32),
+    "cancer": (23.344, 3.414, 18),
+    "hardware": (0.492, 0.117, 46),
+    "yacht": (0.23, 0.077, 96),
+    "autompg": (2.624, 0.339, 29),
+    "housing": (2.782, 0.324, 37),
+    "forest": (1.361, 0.159, 16),
+    "stock": (0.011, 0.002, 98),
+    "pendulum": (1.36, 0.227, 68),
+    "energy": (3.116, 0.218, 99),
+    "concrete": (5.571, 0.665, 81),
+    "solar": (0.799, 0.192, 22),
+    "airfoil": (2.175, 0.32, 46),
+    "wine": (0.486, 0.047, 50),
+    "gas": (0.204, 0.053, 84),
+    "skillcraft": (0.253, 0.017, 97),
+    "sml": (0.675, 0.044, 57),
+    "parkinsons": (0.642, 0.06, 13),
+    "poletele": (13.728, 0.447, 16),
+    "elevators": (0.124, 0.003, 99),
+}
+
 MANY = 15
 """Inputs beyond which lengthscales start at the square root of their number, not at one."""
+
+FUNCTIONS = 2000
+
+METHODS = ("mean_field", "mixture", "reparam")
+
+STARTS = {"subset": "exact GP", "parsimonious": "one lengthscale"}
+"""Of the kernel: init=, and its name in the table."""
 
 PLAIN = ["trainer.eval_every=0", "trainer.figures=false", "trainer.tensorboard=false"]
 
 
-def fold(name: str, split: int, functions: int) -> dict[str, Any]:
-    """Train and test one fold."""
+Means = Callable[[Direct, torch.Tensor, torch.Tensor], torch.Tensor]
+"""Model, inputs and targets -> means of the weights."""
+
+MIXTURE_STEPS = 200
+"""Evaluations of the bound of a mixture."""
+
+
+def common_options(name: str, split: int, start: str) -> list[str]:
+    """Of every method on a fold."""
     inputs = PUBLISHED[name][1]
     # in many dimensions a lengthscale of one leaves the kernel matrix diagonal, without a gradient
     lengthscale = round(math.sqrt(inputs), 2) if inputs > MANY else 1.0
-    common = [f"data={name}", f"data.split={split}", f"kernel.lengthscale={lengthscale}", *PLAIN]
-    config = composed([*common, "approx=direct", f"approx.num_basis={functions}"])
-    with tempfile.TemporaryDirectory() as place:
-        folder = RunFolder(Path(place) / "run")
-        began = time.process_time()
-        metrics = run(config, folder)
-        seconds = time.process_time() - began
-        gaussian = gaussian_rmse(folder)
-        inducing = min(200, PUBLISHED[name][0] // 2)
-        sparse = [f"approx.num_inducing={inducing}", "trainer.max_steps=60"]
-        other = composed([*common, "approx=sgpr", *sparse, "trainer.baselines=false"])
-        sgpr = run(other, RunFolder(Path(place) / "sgpr"))["test.rmse_original"]
-    return {
+    chosen = [f"data={name}", f"data.split={split}", f"init={start}", *PLAIN]
+    return [*chosen, f"kernel.lengthscale={lengthscale}"]
+
+
+def fold(name: str, split: int, functions: int, method: str, start: str) -> dict[str, Any]:
+    """Train and test one fold."""
+    common = common_options(name, split, start)
+    row: dict[str, Any] = {
         "data": name,
         "split": split,
         "functions": functions,
+        "method": method,
+        "start": start,
+    }
+    made = {"mean_field": mean_field, "mixture": mixture, "reparam": reparam}[method]
+    with tempfile.TemporaryDirectory() as place:
+        row |= made(common, name, functions, Path(place))
+    return row | {"num_threads": torch.get_num_threads(), "commit": COMMIT}
+
+
+def mean_field(common: list[str], name: str, functions: int, place: Path) -> dict[str, Any]:
+    """Independent weights by L-BFGS, and in the same row what they are compared with."""
+    config = composed([*common, "approx=direct", f"approx.num_basis={functions}"])
+    folder = RunFolder(place / "run")
+    began = time.process_time()
+    metrics = run(config, folder)
+    seconds = time.process_time() - began
+    gaussian = gaussian_rmse(folder)
+    inducing = min(200, PUBLISHED[name][0] // 2)
+    sparse = [f"approx.num_inducing={inducing}", "trainer.max_steps=60"]
+    other = composed([*common, "approx=sgpr", *sparse, "trainer.baselines=false"])
+    try:
+        sgpr = run(other, RunFolder(place / "sgpr"))["test.rmse_original"]
+    except GPXError as error:  # the baseline's: no reason to have no row
+        print(f"{name}: SGPR: {error}")
+        sgpr = None
+    return {
         "rmse": metrics["test.rmse_original"],
         "mnlp": metrics["test.mnlp"],
         "sparsity": 100.0 * metrics["predict.sparsity"],
@@ -109,112 +177,256 @@ def fold(name: str, split: int, functions: int) -> dict[str, Any]:
         "linear": metrics["baseline.linear.rmse_original"],
         "neighbours": metrics["baseline.5-nn.rmse_original"],
         "trivial": metrics["baseline.mean.rmse_original"],
-        "num_threads": torch.get_num_threads(),
-        "commit": COMMIT,
     }
 
 
-@torch.no_grad()
+def mixture(common: list[str], name: str, functions: int, place: Path) -> dict[str, Any]:
+    """Five components by L-BFGS on the bound of their entropy."""
+    options = [f"approx.num_basis={functions}", f"trainer.max_steps={MIXTURE_STEPS}"]
+    began = time.process_time()
+    metrics = run(composed([*common, "approx=direct_mixture", *options]), RunFolder(place / "run"))
+    return {
+        "rmse": metrics["test.rmse_original"],
+        "mnlp": metrics["test.mnlp"],
+        "sparsity": 100.0 * metrics["predict.sparsity"],
+        "bound": metrics["train.evidence"],
+        "evaluations": metrics["train.steps"],
+        "optimisation": metrics["train.seconds"],
+        "seconds": time.process_time() - began,
+    }
+
+
+def reparam(common: list[str], name: str, functions: int, place: Path) -> dict[str, Any]:
+    """Gaussian weights by sampled gradients, on the functions that discrete ones have."""
+    start = [f"approx.num_basis={functions}", "trainer.max_steps=1", "approx.restarts=0"]
+    folder = RunFolder(place / "run")
+    run(composed([*common, "approx=direct", *start, "trainer.baselines=false"]), folder)
+    began = time.process_time()
+
+    def means(model: Direct, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        features = (model.basis(x) * model.scale).detach()
+        noise = float(model.likelihood.noise_variance)
+        return reparam_means(features, y - model.mean(x).detach(), noise)
+
+    rmse = weights_rmse(folder, means)
+    return {"rmse": rmse, "seconds": time.process_time() - began}
+
+
 def gaussian_rmse(folder: RunFolder) -> float:
     """Test RMSE of Gaussian weights on the same functions, whose posterior is exact."""
+
+    def means(model: Direct, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        unit, noise = torch.ones_like(model.scale), model.likelihood.noise_variance.double()
+        return FittedWeights(model.statistics, unit, noise).mean.detach()
+
+    return weights_rmse(folder, means)
+
+
+def weights_rmse(folder: RunFolder, means: Means) -> float:
+    """Test RMSE on the functions of a run with other means of the weights, in units of scale."""
     config = folder.read_config()
     model = build_model(config).double()
     assert isinstance(model, Direct)
     model.load_state_dict(load_checkpoint(folder.checkpoint, torch.device("cpu"))["model"])
     data = load_data(build(config, "data"), task="regression")
-    unit = torch.ones_like(model.scale)
-    noise = model.likelihood.noise_variance.double()
-    weights = model.scale * FittedWeights(model.statistics, unit, noise).mean
-    x = data.test_x.double()
-    found = model.mean(x) + model.basis(x) @ weights
-    assert torch.equal(load(folder.path).scaler.target_scale, data.scaler.target_scale)
-    return float((found - data.test_y).square().mean().sqrt() * data.scaler.target_scale)
+    weights = model.scale * means(model, data.train_x.double(), data.train_y.double())
+    with torch.no_grad():
+        x = data.test_x.double()
+        found = model.mean(x) + model.basis(x) @ weights
+        assert torch.equal(load(folder.path).scaler.target_scale, data.scaler.target_scale)
+        return float((found - data.test_y).square().mean().sqrt() * data.scaler.target_scale)
 
 
-KEY = ("data", "split", "functions")
+KEY = ("data", "split", "functions", "method", "start")
 
 
 def read() -> list[dict[str, Any]]:
     """Folds that are done."""
     if not FOLDS.exists():
         return []
-    return [json.loads(line) for line in FOLDS.read_text().splitlines()]
+    plain = {"method": "mean_field", "start": "subset"}  # of rows older than these words
+    return [plain | json.loads(line) for line in FOLDS.read_text().splitlines()]
+
+
+def means_of(method: str) -> dict[str, float]:
+    """Mean RMSE of a method by set."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for row in read():
+        if row["method"] == method:
+            found[row["data"]].append(row["rmse"])
+    return {name: statistics.fmean(values) for name, values in found.items()}
+
+
+def mean_of(folds: list[dict[str, Any]], key: str) -> float | None:
+    """Over the folds that have it."""
+    values = [f[key] for f in folds if f.get(key) is not None]
+    return statistics.fmean(values) if values else None
+
+
+def inside(name: str, found: float, published: float, spread: float) -> bool:
+    """Whether an error is at most max(15 %, one published deviation) above the published."""
+    return found <= published + max(0.15 * published, spread)
 
 
 def table() -> None:
     """Means over folds beside the published ones."""
-    groups: dict[tuple[str, int], list[dict[str, Any]]] = defaultdict(list)
+    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in read():
-        groups[row["data"], row["functions"]].append(row)
-    order = list(PUBLISHED)
-    rows, near, sparse, partial, beaten = [], {}, {}, [], []
-    for name, functions in sorted(groups, key=lambda key: (order.index(key[0]), key[1])):
-        folds = groups[name, functions]
-        n, d, reparam, published, spread, zeros = PUBLISHED[name]
-
-        def mean(key: str, folds: list[dict[str, Any]] = folds) -> float:
-            return statistics.fmean(f[key] for f in folds)
-
-        near[name] = mean("rmse") <= published + max(0.15 * published, spread)
-        sparse[name] = abs(mean("sparsity") - zeros) <= 10.0
-        if len(folds) < 10:
-            partial.append(f"{name} ({len(folds)})")
-        if mean("rmse") > min(mean("linear"), mean("neighbours"), mean("trivial")):
-            beaten.append(name)
-        rows.append(
-            {
-                "data": name,
-                "n": n,
-                "d": d,
-                "folds": len(folds),
-                "RMSE": mean("rmse"),
-                "std": statistics.stdev(f["rmse"] for f in folds) if len(folds) > 1 else None,
-                "published": published,
-                "published std": spread,
-                "within": "yes" if near[name] else "no",
-                "Gaussian weights": mean("gaussian"),
-                "SGPR": mean("sgpr"),
-                "linear": mean("linear"),
-                "5-nn": mean("neighbours"),
-                "trivial": mean("trivial"),
-                "published REPARAM": reparam,
-                "zeros, %": mean("sparsity"),
-                "published zeros, %": zeros,
-                "MNLP": mean("mnlp"),
-                "a sweep adds, nats": mean("sweep_gain"),
-                "evaluations": mean("evaluations"),
-                "optimisation, s": mean("optimisation"),
-                "seconds a fold": mean("seconds"),
-                "commit": tally(folds),
-            }
-        )
+        if row["functions"] == FUNCTIONS:
+            groups[row["data"], row["method"], row["start"]].append(row)
+    compared = means_of("reparam")
+    first, second = [], []
+    judged: dict[str, dict[str, bool]] = defaultdict(dict)
+    partial, beaten = [], []
+    for name in PUBLISHED:
+        for start in STARTS:
+            folds = groups.get((name, "mean_field", start), [])
+            if not folds:
+                continue
+            n, d, reparam, published, spread, zeros = PUBLISHED[name]
+            rmse, sparsity = mean_of(folds, "rmse"), mean_of(folds, "sparsity")
+            assert rmse is not None
+            assert sparsity is not None
+            near = inside(name, rmse, published, spread)
+            baselines = [
+                mean_of(folds, key) or math.inf for key in ("linear", "neighbours", "trivial")
+            ]
+            if start == "subset":
+                judged["near"][name] = near
+                judged["zeros"][name] = abs(sparsity - zeros) <= 10.0
+                if len(folds) < 10:
+                    partial.append(f"{name} ({len(folds)})")
+                if rmse > min(baselines):
+                    beaten.append(name)
+            first.append(
+                {
+                    "data": name,
+                    "n": n,
+                    "d": d,
+                    "start": STARTS[start],
+                    "folds": len(folds),
+                    "RMSE": rmse,
+                    "std": statistics.stdev(f["rmse"] for f in folds) if len(folds) > 1 else None,
+                    "published": published,
+                    "published std": spread,
+                    "within": "yes" if near else "no",
+                    "Gaussian weights": mean_of(folds, "gaussian"),
+                    "SGPR": mean_of(folds, "sgpr"),
+                    "linear": baselines[0],
+                    "5-nn": baselines[1],
+                    "trivial": baselines[2],
+                    "REPARAM": compared.get(name) if start == "subset" else None,
+                    "published REPARAM": reparam,
+                    "zeros, %": sparsity,
+                    "published zeros, %": zeros,
+                    "MNLP": mean_of(folds, "mnlp"),
+                    "a sweep adds, nats": mean_of(folds, "sweep_gain"),
+                    "evaluations": mean_of(folds, "evaluations"),
+                    "optimisation, s": mean_of(folds, "optimisation"),
+                    "seconds a fold": mean_of(folds, "seconds"),
+                    "commit": tally(folds),
+                }
+            )
+        folds = groups.get((name, "mixture", "subset"), [])
+        if folds:
+            published, spread, zeros = PUBLISHED_MIXTURE[name]
+            rmse, sparsity = mean_of(folds, "rmse"), mean_of(folds, "sparsity")
+            assert rmse is not None
+            assert sparsity is not None
+            judged["mixture"][name] = inside(name, rmse, published, spread)
+            judged["mixture zeros"][name] = abs(sparsity - zeros) <= 10.0
+            splits = {f["split"] for f in folds}
+            same = [
+                f for f in groups.get((name, "mean_field", "subset"), []) if f["split"] in splits
+            ]
+            second.append(
+                {
+                    "data": name,
+                    "folds": len(folds),
+                    "RMSE": rmse,
+                    "mean field on these folds": mean_of(same, "rmse"),
+                    "published": published,
+                    "published std": spread,
+                    "within": "yes" if judged["mixture"][name] else "no",
+                    "zeros, %": sparsity,
+                    "published zeros, %": zeros,
+                    "MNLP": mean_of(folds, "mnlp"),
+                    "mean field's": mean_of(same, "mnlp"),
+                    "evaluations": mean_of(folds, "evaluations"),
+                    "optimisation, s": mean_of(folds, "optimisation"),
+                    "seconds a fold": mean_of(folds, "seconds"),
+                    "commit": tally(folds),
+                }
+            )
     notes = [
-        "Published: Evans thesis, table 7.1 (mean field by L-BFGS; REPARAM: a Gaussian q over the "
-        "same weights by sampled gradients, which was not run here).",
+        "Published: Evans thesis, tables 7.1 (mean field by L-BFGS; REPARAM) and 7.2 (mixture of "
+        "five by the entropy bound).",
         "Gaussian weights: the exact posterior on the same functions under the Gaussian prior, "
         "which discrete weights relax. SGPR: up to 200 inducing points, 60 evaluations. Linear, "
-        "5-nn and trivial (the mean of the training targets): baselines.",
+        "5-nn and trivial (the mean of the training targets): baselines. REPARAM: a Gaussian q "
+        "over the same weights by sampled gradients, on the folds it was run on.",
+        "Start: of the kernel, which then stays. exact GP: as published. one lengthscale: "
+        "init=parsimonious, one lengthscale for all inputs unless more gain more evidence than "
+        "they cost; shown, and not counted.",
         "Within: mean RMSE at most max(15 %, one published standard deviation) above the published."
         " Zeros: expected share in a draw of the weights. MNLP of standardised targets.",
-        "A sweep adds: what one sweep of coordinate ascent would still add to the bound.",
+        "A sweep adds: what one sweep of coordinate ascent would still add to the bound. Our "
+        "search begins anew after such sweeps, the published one does not: on coarse grids (yacht, "
+        "energy) it ends at a better bound, with fewer zeros and a smaller error.",
         "The published protocol has ten folds, whose means differ from those of fewer. Fewer here: "
         f"{', '.join(partial) or 'none'}.",
+        "Discrete weights and Gaussian ones on the same functions have the same error wherever the "
+        "grid is finer than the posterior: where both are far from the published error, the start "
+        "of the kernel is, not the weights.",
+        "Outside. fertility: 9 lengthscales over-fit 90 rows; with one it is inside. cancer: no "
+        "start tried (one or 33 lengthscales, with and without a constant mean, inputs scaled or "
+        "not) has an exact GP below 26.5 over the ten folds, and the thesis's other tables have "
+        "27.8 to 35 on them: the published 22.95 stays unexplained. wine: rows repeat, and the "
+        "evidence of the exact GP is largest without noise (-0.36 a point, from a longer start "
+        "-0.64); the published error is near SGPR's, which keeps its noise (which optimum the "
+        "source took is not said).",
+        "Zeros: challenger, fertility, servo, cancer, autompg, housing, forest, solar and sml "
+        "agree within 5 points, so that the scale of the prior is the published one. Of the others "
+        "all but parkinsons and poletele have fewer zeros than published; a kernel of another "
+        "ratio of outputscale to noise, which sets how coarse the grid is, would explain both "
+        "(untested).",
         "Optimisation: wall-clock seconds of the L-BFGS evaluations. Seconds a fold: of the "
-        "processor, one thread, the exact GP of the start and predictions included, SGPR not.",
+        "processor, one thread, the exact GP of the start and predictions included, SGPR not. "
+        f"Mixtures: {MIXTURE_STEPS} evaluations at most.",
     ]
-    matched = sum(sparse.values())
     checks: dict[str, bool | None] = {
-        f"RMSE within max(15 %, one published standard deviation) on {sum(near.values())} of "
-        f"{len(near)} sets run, of {len(PUBLISHED)} with up to 20,000 rows (outside: "
-        f"{', '.join(k for k, v in near.items() if not v) or 'none'})": all(near.values())
-        and len(near) == len(PUBLISHED),
-        f"zeros within 10 points on {matched} of {len(sparse)} sets run, three quarters wanted "
-        f"(outside: {', '.join(k for k, v in sparse.items() if not v) or 'none'})": (
-            matched >= 0.75 * len(sparse)
+        counted("RMSE within max(15 %, one published standard deviation)", judged["near"]): all(
+            judged["near"].values()
+        )
+        and len(judged["near"]) == len(PUBLISHED),
+        counted("zeros within 10 points, three quarters wanted,", judged["zeros"]): (
+            sum(judged["zeros"].values()) >= 0.75 * len(judged["zeros"])
+        ),
+        counted("table 7.2: RMSE within the same", judged["mixture"]): (
+            all(judged["mixture"].values()) if judged["mixture"] else None
+        ),
+        counted(
+            "table 7.2: zeros within 10 points, three quarters wanted,", judged["mixture zeros"]
+        ): (
+            sum(judged["mixture zeros"].values()) >= 0.75 * len(judged["mixture zeros"])
+            if judged["mixture zeros"]
+            else None
         ),
         f"no set is worse than a baseline ({', '.join(beaten) or 'none'})": not beaten,
     }
-    write(HERE, "uci", "UCI regression, mean field", notes, rows, checks)
+    tables = {"Mean field (table 7.1)": first}
+    if second:
+        tables["Mixtures of five by the entropy bound (table 7.2)"] = second
+    write(HERE, "uci", "UCI regression", notes, tables, checks)
+
+
+def counted(what: str, found: dict[str, bool]) -> str:
+    """A check with how many sets pass it, and which do not."""
+    outside = ", ".join(name for name, fine in found.items() if not fine) or "none"
+    return (
+        f"{what} on {sum(found.values())} of {len(found)} sets run, of {len(PUBLISHED)} with up to "
+        f"20,000 rows (outside: {outside})"
+    )
 
 
 def main() -> None:
@@ -222,7 +434,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="two sets, one fold")
     parser.add_argument("--data", nargs="*", choices=[*PUBLISHED], default=list(PUBLISHED))
     parser.add_argument("--splits", nargs="*", type=int, default=list(range(10)))
-    parser.add_argument("--functions", type=int, default=2000)
+    parser.add_argument("--functions", type=int, default=FUNCTIONS)
+    parser.add_argument("--method", choices=METHODS, default=METHODS[0])
+    parser.add_argument("--start", choices=[*STARTS], default="subset")
     parser.add_argument("--table", action="store_true", help="train nothing")
     options = parser.parse_args()
     names, splits = options.data, options.splits
@@ -231,19 +445,20 @@ def main() -> None:
     done = {tuple(row[k] for k in KEY) for row in read()}
     for split in [] if options.table else splits:
         for name in names:
-            if (name, split, options.functions) in done:
+            chosen = (name, split, options.functions, options.method, options.start)
+            if chosen in done:
                 continue
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("default")
-                    row = fold(name, split, options.functions)
+                    row = fold(*chosen)
             except GPXError as error:
                 print(f"{name} split {split}: {error}")
                 continue
             with FOLDS.open("a") as file:
                 file.write(json.dumps(row) + "\n")
             shown = ("data", "split", "rmse", "gaussian", "sgpr", "linear", "sparsity", "seconds")
-            print({k: row[k] for k in shown}, flush=True)
+            print({k: row.get(k) for k in shown}, flush=True)
     table()
 
 

@@ -28,7 +28,7 @@ class Dense:
 
     def product(self, entries: Entries, right: Tensor, *, transposed: bool) -> Tensor:
         """K @ right (n2, c), or K^T @ right (n1, c); not differentiable."""
-        values = self._stored(entries)
+        values = self.stored(entries)
         return (values.mT if transposed else values) @ right
 
     def derivative(
@@ -37,7 +37,8 @@ class Dense:
         """Gradient of sum_c left_c^T K right_c for every tensor of ``entries``."""
         return self._chunked.derivative(entries, left, right)
 
-    def _stored(self, entries: Entries) -> Tensor:
+    def stored(self, entries: Entries) -> Tensor:
+        """K itself (n1, n2), made anew where a tensor of ``entries`` has changed."""
         versions = [-1 if t.is_inference() else t._version for t in entries.tensors]
         if self._values is None or versions != self._versions or -1 in versions:
             self._values = self._chunked.matrix(entries)

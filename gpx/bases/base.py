@@ -75,6 +75,14 @@ class Basis(DataSized, ABC):
         columns: Tensor = self(x, self.columns_of(blocks))
         return columns
 
+    def features_of(self, blocks: Tensor) -> Callable[[Tensor], Tensor]:
+        """x (n, d) -> ``block_features(x, blocks)``, for many x in turn without gradients.
+
+        What does not depend on x is worked out once and kept as long as the function is, so the
+        hyperparameters must stay as they are.
+        """
+        return lambda x: self.block_features(x, blocks)
+
     def selected(self, blocks: Tensor, x: Tensor) -> SelectedBlocks:
         """``blocks`` (L,) for products with their features at inputs like x (its d and dtype)."""
         return SelectedBlocks(self, blocks)

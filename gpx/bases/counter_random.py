@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import torch
@@ -44,19 +44,25 @@ def philox4x32(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[int, i
     c0, c1, c2, c3 = torch.broadcast_tensors(*counter)
     multiplied, kept = torch.stack((c0, c2)), torch.stack((c3, c1))
     shape = (2,) + (1,) * c0.ndim
-    multiplier = torch.full(shape, MULTIPLIERS[0], device=c0.device)
-    multiplier[1] = MULTIPLIERS[1]
-    k0, k1 = key
-    for _ in range(ROUNDS):
-        # int64 products wrap modulo 2^64, so the low 64 bits of the 32 x 32 product are exact;
-        # the arithmetic shift's copies of the sign bit are masked away
+    multiplier, *keys = (words.view(shape) for words in _constants(key, c0.device).unbind(0))
+    for one in keys:
+        # int64 products wrap modulo 2^64, so the low 64 bits of the 32 x 32 product are exact; what
+        # stands above the 32nd bit, in ``kept`` as after the shift, is masked away at the end
         product = multiplied * multiplier
-        high = (product >> 32).bitwise_and_(MASK).bitwise_xor_(kept)
-        high[0] ^= k1
-        high[1] ^= k0
-        multiplied, kept = high.flip(0), product.bitwise_and_(MASK)
-        k0, k1 = (k0 + WEYL[0]) & MASK, (k1 + WEYL[1]) & MASK
+        high = (product >> 32).bitwise_xor_(kept).bitwise_xor_(one)
+        multiplied, kept = high.bitwise_and_(MASK).flip(0), product
+    kept = kept & MASK
     return torch.stack((multiplied[0], kept[1], multiplied[1], kept[0]))
+
+
+@lru_cache(maxsize=64)
+def _constants(key: tuple[int, int], device: torch.device) -> Tensor:
+    """Multipliers (2,) of both products, then the key (2,) of each round: (1 + ROUNDS, 2)."""
+    rounds = [
+        [(word + i * weyl) & MASK for word, weyl in zip(key[::-1], WEYL[::-1], strict=True)]
+        for i in range(ROUNDS)
+    ]
+    return torch.tensor([list(MULTIPLIERS), *rounds], device=device)
 
 
 @cache

@@ -70,14 +70,21 @@ class Temperature(Recalibration):
 class Platt(Recalibration):
     """sigmoid(a z + b) of the log odds z of two classes, a > 0: the order of rows stays.
 
-    Fitted to targets that are drawn in by one pseudo-observation of each class, which keeps a and b
-    finite where the classes are separated; where that would lower the likelihood of the held-out
-    rows, they stay as they are.
+    Of several classes softmax(a_c log p_c + b_c), each with a slope a_c > 0 and an offset of its
+    own (vector scaling), which may change the most probable one. Fitted to targets that are drawn
+    in by one pseudo-observation of each class, which keeps slopes and offsets finite where classes
+    are separated, or have no held-out row; where that would lower the likelihood of the held-out
+    rows, probabilities stay as they are.
 
-    Source: Platt, "Probabilistic outputs for support vector machines", 1999.
+    Attributes:
+        coefficients (2,) or (2, C): slope and offset, or those of every class.
+
+    Sources: Platt, "Probabilistic outputs for support vector machines", 1999; Guo et al. 2017,
+    section 4.2 (vector scaling).
     """
 
-    tasks = ("binary",)
+    tasks = ("binary", "multiclass")
+    data_sized = ("coefficients",)
     coefficients: Tensor
 
     def __init__(self, fraction: float = 0.1) -> None:
@@ -92,36 +99,58 @@ class Platt(Recalibration):
             DataError: no rows, or rows of one class.
         """
         require_rows(y)
-        odds, positive = _log_odds(predictive), y > 0
-        ones = int(positive.sum())
-        if ones in (0, len(y)):
+        signs, logits = _signs(predictive), class_logits(predictive)
+        classes, total = class_numbers(y, signs), logits.shape[1]
+        counts = torch.bincount(classes, minlength=total).to(logits)
+        if int((counts > 0.0).sum()) < 2:
             raise DataError(
                 f"all {len(y)} held-out rows are of one class, so that no sigmoid can be fitted; "
                 "hold out more of them"
             )
-        high, low = (ones + 1.0) / (ones + 2.0), 1.0 / (len(y) - ones + 2.0)
-        targets = torch.where(positive, high, low).to(odds)
+        # of n rows of a class each counts (n + 1) / (n + C) for it, 1 / (n + C) for every other
+        truth = torch.nn.functional.one_hot(classes, total).to(logits)
+        goal = (truth * counts + 1.0) / (counts[classes] + total).unsqueeze(1)
+        width = 1 if signs else total
+        start = torch.stack([logits.new_ones(width), logits.new_zeros(width)])
 
-        def loss(at: np.ndarray, goal: Tensor = targets) -> float:
-            z = float(np.exp(at[0])) * odds + float(at[1])
-            return float(-(goal * logsigmoid(z) + (1.0 - goal) * logsigmoid(-z)).mean())
+        def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
+            at = torch.from_numpy(flat.copy()).to(logits).view(2, width).requires_grad_()
+            with torch.enable_grad():
+                value = -(goal * _scaled(logits, at)).sum(1).mean()
+                (gradient,) = torch.autograd.grad(value, at)
+            return float(value.detach()), gradient.flatten().cpu().numpy()
 
-        limits = [(-RANGE, RANGE), (None, None)]
-        found = minimize(loss, np.zeros(2), method="L-BFGS-B", bounds=limits)
-        if loss(found.x, positive.to(odds)) <= loss(np.zeros(2), positive.to(odds)):
-            self.coefficients.copy_(torch.tensor([np.exp(found.x[0]), found.x[1]]))
-        else:
-            self.coefficients.copy_(torch.tensor([1.0, 0.0]))
+        limits = [(np.exp(-RANGE), np.exp(RANGE))] * width + [(None, None)] * width
+        found = minimize(
+            loss, start.flatten().cpu().numpy(), jac=True, method="L-BFGS-B", bounds=limits
+        )
+        best = torch.from_numpy(found.x).to(logits).view(2, width)
+        if mean_nlp(_scaled(logits, best), classes) > mean_nlp(logits, classes):
+            best = start
+        self.keep(logits, coefficients=best.squeeze(1) if signs else best)
 
     @torch.no_grad()
     def forward(self, predictive: Distribution) -> Distribution:
         """As in ``Recalibration``."""
-        p = torch.sigmoid(self.coefficients[0] * _log_odds(predictive) + self.coefficients[1])
-        return of_probabilities(torch.stack([1.0 - p, p], 1), predictive)
+        found = _scaled(class_logits(predictive), self.coefficients.view(2, -1))
+        return of_probabilities(found.exp(), predictive)
 
     def facts(self) -> dict[str, bool | int | float | str]:
-        """``slope`` and ``intercept``."""
-        return {"slope": float(self.coefficients[0]), "intercept": float(self.coefficients[1])}
+        """``slope`` and ``intercept``; of several classes those of every class, by its number."""
+        slopes, offsets = self.coefficients.view(2, -1).tolist()
+        if len(slopes) == 1:
+            return {"slope": slopes[0], "intercept": offsets[0]}
+        named = {f"slope.{number}": value for number, value in enumerate(slopes)}
+        return named | {f"intercept.{number}": value for number, value in enumerate(offsets)}
+
+
+def _scaled(log_probabilities: Tensor, coefficients: Tensor) -> Tensor:
+    """Log probabilities (n, C) of ``Platt`` with coefficients (2, 1) of log odds, or (2, C)."""
+    slopes, offsets = coefficients
+    if len(slopes) == log_probabilities.shape[1]:
+        return torch.log_softmax(slopes * log_probabilities + offsets, 1)
+    z = slopes * (log_probabilities[:, 1] - log_probabilities[:, 0]) + offsets
+    return logsigmoid(torch.stack([-z, z], 1))
 
 
 class Isotonic(Recalibration):
@@ -201,8 +230,3 @@ def _interpolated(score: Tensor, places: Tensor, values: Tensor) -> Tensor:
 def _signs(predictive: Distribution) -> bool:
     """Whether the classes are -1 and 1."""
     return getattr(predictive, "probs", torch.zeros(1)).ndim == 1
-
-
-def _log_odds(predictive: Distribution) -> Tensor:
-    log_probabilities = class_logits(predictive)
-    return log_probabilities[:, 1] - log_probabilities[:, 0]

@@ -192,6 +192,7 @@ class GridSource(DataSource):
         ConfigError: no such way of holding out.
     """
 
+    form = "grid"
     needs_test = True
 
     def __init__(

@@ -72,6 +72,8 @@ class ImageSource(DataSource):
         ConfigError: a subset of fewer than two, or negative noise.
     """
 
+    form = "images"
+
     def __init__(
         self,
         train_size: int | None = None,

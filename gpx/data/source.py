@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from gpx.data.labels import Task
 
 Rows = NDArray[np.int64]
+
+Form = Literal["table", "grid", "images", "stream"]
+"""Rows of a table, cells of a grid, images, or rows in files that are read in batches."""
 
 
 def check_seed(option: str, seed: int) -> None:
@@ -43,9 +46,11 @@ class DataSource(ABC):
             ``split_seed`` is negative.
 
     Attributes:
+        form: how the data are given, for whoever chooses a method by it.
         needs_test: whether the source cannot do without test rows.
     """
 
+    form: ClassVar[Form] = "table"
     needs_test: ClassVar[bool] = False
 
     def __init__(

@@ -21,6 +21,7 @@ from torch.distributions import (
 
 from gpx.data.table import Floats, Table
 from gpx.errors import ConfigError, DataError
+from gpx.likelihoods.quantiles import quantile
 
 Kind = Literal["log", "boxcox", "quantile"]
 
@@ -239,12 +240,15 @@ class TransformedLaw(Distribution):
         return (self.base.log_prob(self.transform(y).to(value.dtype)).double() + slope).to(value)
 
     def cdf(self, value: Tensor) -> Tensor:
-        """Probability of a standardised target at most this."""
-        return self.base.cdf(self.transform(self.own_unit(value)).to(value.dtype))
+        """Probability of a standardised target at most this: 0 below the range of the transform."""
+        y = self.own_unit(value)
+        below = torch.zeros_like(y, dtype=torch.bool) if self.transform.knots else y < 0.0
+        at = self.transform(torch.where(below, 1.0, y)).to(value.dtype)
+        return self.base.cdf(at).masked_fill(below, 0.0)
 
     def icdf(self, value: Tensor) -> Tensor:
-        """Quantiles, where ``base`` has them."""
-        return self.from_base(self.base.icdf(value))
+        """Quantiles: those of ``base``, transformed."""
+        return self.from_base(quantile(self.base, value))
 
     def sample(self, sample_shape: Any = ()) -> Tensor:
         """Draws, from the global generator of torch as ``base`` does."""

@@ -1,4 +1,4 @@
-"""Certified statements about approximate inference."""
+"""Certified statements about approximate inference, and how calibrated predictions are."""
 
 from gpx.diagnostics.a_priori import (
     Suggestion,

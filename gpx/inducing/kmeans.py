@@ -8,6 +8,7 @@ from torch import Tensor
 from gpx.errors import ConfigError
 from gpx.inducing.base import Selection, Selector, subset
 from gpx.kernels.base import Kernel
+from gpx.linalg import running_sum
 
 CHUNK_ENTRIES = 2**23
 """Entries of one block of the distance table (64 MiB in float64)."""
@@ -88,7 +89,7 @@ def _seed(points: Tensor, k: int, generator: torch.Generator | None) -> Tensor:
     for i in range(1, k):
         gap = (points - points[chosen[i - 1]]).square_().sum(1)
         distance = torch.minimum(distance, gap)
-        mass = distance.double().cumsum(0)
+        mass = running_sum(distance.double())
         # all points already covered (repeated inputs): fall back to a uniform draw
         index = torch.searchsorted(mass, draws[i] * mass[-1], right=True)
         uniform = (draws[i] * n).long()

@@ -12,7 +12,7 @@ from torch import Tensor
 from gpx.errors import ConfigError
 from gpx.inducing.base import Selection, Selector, subset
 from gpx.kernels.base import Kernel
-from gpx.linalg import cholesky
+from gpx.linalg import cholesky, running_sum
 
 BLOCK_ENTRIES = 2**20
 """Kernel entries evaluated at once."""
@@ -261,7 +261,7 @@ def _probabilities(chances: Tensor, limit: int | None = None) -> Tensor:
         return found
     # with the k largest at one, the others share limit - k; k is the first where none exceeds one
     ordered = chances.sort(descending=True).values
-    rest = ordered.flip(0).cumsum(0).flip(0)
+    rest = running_sum(ordered.flip(0)).flip(0)
     scales = (limit - torch.arange(len(ordered), device=ordered.device)) / rest
     first = int((scales * ordered <= 1.0).to(torch.uint8).argmax())
     return (scales[first] * chances).clamp_(max=1.0)

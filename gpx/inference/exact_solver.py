@@ -17,7 +17,11 @@ PreconditionerName = Literal["nystrom", "grief"]
 VarianceName = Literal["lanczos", "exact", "subset", "sgpr", "nystrom"]
 
 HEADROOM = 1.25
-"""Free memory that is asked for before a factorisation starts, as a multiple of the n x n array."""
+"""Free memory that is asked for before a factorisation starts, as a multiple of the n x n array.
+
+One array holds kernel, factor and inverse in turn, on a CPU and on CUDA (``inverse_from_factor``);
+the rest is blocks of rows and the factorisation's own workspace.
+"""
 
 CHOLESKY_LIMIT = {"cpu": 10_000, "cuda": 40_000}
 """Training points up to which ``auto`` factorises: some tens of seconds per evaluation there, and

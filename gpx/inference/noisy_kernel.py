@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from gpx.backends import BackendName, Chunked
+from gpx.backends import BackendName, Chunked, Dense
 from gpx.bases.grid_eigenfunctions.data_pass import EigenfunctionPass
 from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions
 from gpx.bases.grid_eigenfunctions.grid import GridOptions
 from gpx.inference.exact_solver import IterativeOptions
 from gpx.inference.kernel_gradient import has_slope_products, stationary_gradient
 from gpx.kernels.base import Kernel
-from gpx.linalg import LowRankPlusNoise, pivoted_cholesky
+from gpx.linalg import (
+    LowRankPlusNoise,
+    PivotedCholesky,
+    pivoted_cholesky,
+    randomly_pivoted_cholesky,
+)
+from gpx.linalg.matmul import rounded_products
 from gpx.operators import KernelMatrix
 
 NEGLIGIBLE_TRACE = 1e-2
@@ -80,9 +87,17 @@ class NoisyKernel:
         """K times vectors (n,) or (n, c), in their own dtype."""
         matrix = self._matrix(vectors.dtype)
         block = vectors.unsqueeze(1) if vectors.ndim == 1 else vectors
-        product = matrix.engine.product(matrix.entries, block, transposed=False)
+        product = matrix.computed(lambda engine: self._times(engine, matrix, block))
         product = product.add_(block * self.noise.to(block.dtype))
         return product.squeeze(1) if vectors.ndim == 1 else product
+
+    def _times(self, engine: Any, matrix: KernelMatrix, block: Tensor) -> Tensor:
+        """k(x, x) times block (n, c); rounded further where a solve asked for low precision."""
+        if matrix is self._reduced and isinstance(engine, Dense):
+            values = engine.stored(matrix.entries)  # distances are never rounded
+            with rounded_products():
+                return values @ block
+        return engine.product(matrix.entries, block, transposed=False)
 
     def derivative(
         self, left: Tensor, right: Tensor, product: Tensor | None = None
@@ -103,8 +118,8 @@ class NoisyKernel:
             engine = Chunked(self._memory_budget)
             grads = stationary_gradient(engine, entries, left, right, product)
             return dict(zip((p for p in entries.parameters if p.requires_grad), grads, strict=True))
-        sides = (v.unsqueeze(1) if v.ndim == 1 else v for v in (left, right))
-        found = self._full.engine.derivative(entries, *sides)
+        sides = [v.unsqueeze(1) if v.ndim == 1 else v for v in (left, right)]
+        found = self._full.computed(lambda engine: engine.derivative(entries, *sides))
         sums: dict[Tensor, Tensor] = {}
         for tensor, gradient in zip(entries.tensors, found, strict=True):
             if gradient is not None:  # the inputs stand for rows and for columns
@@ -122,7 +137,7 @@ class PreconditionedKernel(NoisyKernel):
     """K with Q near it: the system that iterative paths solve; nothing is differentiated.
 
     Recurrences are in float64. Q = C^T C + noise I, with C the incomplete pivoted Cholesky factor
-    of k(x, x), is the Nystrom approximation at the greedily chosen training points: sigma^2 I <= Q
+    of k(x, x), is the Nystrom approximation at the points of ``_pivoted``: sigma^2 I <= Q
     <= K, so that r^T Q^{-1} r certifies errors and 1 bounds the spectrum of Q^{-1/2} K Q^{-1/2}.
     With ``preconditioner="grief"`` the rows of C are the leading eigenfunctions of a grid, which
     keep to the same order.
@@ -180,15 +195,30 @@ class PreconditionedKernel(NoisyKernel):
                 missed = diagonal - self.factor.square().sum(0)
                 self.trace_error = missed.clamp_(min=0.0).sum()
             else:
-                found = pivoted_cholesky(
-                    lambda rows: self.kernel.evaluate(self.x[rows], self.x),
-                    diagonal,
-                    rank,
-                    tolerance=NEGLIGIBLE_TRACE * float(self.noise),
-                )
+                found = self._pivoted(diagonal, rank, greedy=exact_products)
                 self.factor, self.pivots = found.factor, found.pivots
                 self.trace_error = found.residual.sum()
             self.preconditioner = LowRankPlusNoise(self.factor, self.noise, below_kernel=True)
+
+    def _pivoted(self, diagonal: Tensor, rank: int, *, greedy: bool) -> PivotedCholesky:
+        """C of the Nystrom approximation, from the prior variances (n,) of the data.
+
+        The greedy points on a CPU, and for certified brackets: the rounding of their factor is
+        the smallest. Elsewhere points that are drawn in proportion to what is left of their
+        variances, always the same draws: the greedy ones wait for the device at every point, these
+        a few times per block of up to 64.
+        """
+
+        def rows(chosen: Tensor) -> Tensor:
+            return self.kernel.evaluate(self.x[chosen], self.x)
+
+        negligible = NEGLIGIBLE_TRACE * float(self.noise)
+        if self.x.is_cpu or greedy:
+            return pivoted_cholesky(rows, diagonal, rank, tolerance=negligible)
+        draws = torch.Generator(self.x.device).manual_seed(0)
+        return randomly_pivoted_cholesky(
+            rows, diagonal, rank, tolerance=negligible, generator=draws
+        )
 
     @property
     def node(self) -> float:

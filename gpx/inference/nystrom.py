@@ -18,8 +18,9 @@ from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.kernels.base import Kernel
 from gpx.linalg import CholeskyReport, cholesky
 from gpx.linalg.cholesky import LADDER
+from gpx.linalg.memory import working_memory
 
-BLOCK_BYTES = {"cpu": 2**22, "cuda": 2**27}
+BLOCK_BYTES = {"cpu": 2**22}
 """Bytes of one block of A^T: it stays in a CPU's cache between the passes over it."""
 
 GRAM_TILE = 128
@@ -162,7 +163,7 @@ class BlockStore:
         self.dtype = self._kept.dtype
         row = m * self._kept.element_size()
         if bounds is None:
-            step = max(1, BLOCK_BYTES.get(x.device.type, 2**22) // row)
+            step = max(1, _block_bytes(x.device) // row)
             bounds = [*range(0, n, step), n]
         self.rows = [slice(start, stop) for start, stop in pairwise(bounds)]
         room = memory_budget // row
@@ -197,6 +198,11 @@ class BlockStore:
         """Rows and their block of K_xz, evaluated anew."""
         for rows in self.rows:
             yield rows, self.whitener.cross(self.x[rows]).detach()
+
+
+def _block_bytes(device: torch.device) -> int:
+    """Of a block: ``BLOCK_BYTES`` on a CPU, an eighth of the memory to work in elsewhere."""
+    return BLOCK_BYTES["cpu"] if device.type == "cpu" else working_memory(device) // 8
 
 
 @dataclass(frozen=True)

@@ -102,6 +102,11 @@ class Sum(_Combination):
         """Those of all parts."""
         return [found for part in self.parts for found in part.summands()]
 
+    @property
+    def local(self) -> bool:
+        """Whether all parts are."""
+        return all(part.local for part in self.parts)
+
 
 class Product(_Combination):
     """k = k_1 k_2 ..., elementwise.
@@ -126,6 +131,11 @@ class Product(_Combination):
     ) -> Any:
         """The parts' formulas, multiplied; see ``Kernel.formula``."""
         return reduce(operator.mul, self._formulas(squared_distance, x1, x2))
+
+    @property
+    def local(self) -> bool:
+        """Whether any part is."""
+        return any(part.local for part in self.parts)
 
 
 class Scale(Kernel):
@@ -190,6 +200,11 @@ class Scale(Kernel):
     def summands(self) -> list[tuple[Kernel, Tensor | float]]:
         """The part's, multiplied by the scale."""
         return [(kernel, scale * self.scale) for kernel, scale in self.kernel.summands()]
+
+    @property
+    def local(self) -> bool:
+        """As the part."""
+        return self.kernel.local
 
     def num_spectral_normals(self, num_inputs: int) -> int:
         """As the part says."""

@@ -72,6 +72,15 @@ class ArcCosine(Kernel):
         angular: Any = _Angular.apply(cosine, self.order)
         return (self.outputscale / math.pi) * angular * size1.unsqueeze(1) * size2
 
+    def pairs(self, x1: Tensor, x2: Tensor) -> Tensor:
+        """As in ``Kernel``, in O(n d); exact where the two inputs are the same."""
+        unit1, size1 = self._polar(self._select(x1))
+        unit2, size2 = self._polar(self._select(x2))
+        cosine = (unit1 * unit2).sum(1).clamp(-1.0, 1.0)
+        cosine = cosine.masked_fill((unit1 == unit2).all(1), 1.0)
+        angular: Any = _Angular.apply(cosine, self.order)
+        return (self.outputscale / math.pi) * angular * size1 * size2
+
     def variance(self, x: Tensor) -> Tensor:
         """The outputscale times 1, |u|^2 or 3 |u|^4."""
         _, size = self._polar(x)

@@ -191,6 +191,11 @@ class Kernel(nn.Module, ABC):
             )
         return x.index_select(1, self.active_dims)
 
+    @property
+    def local(self) -> bool:
+        """Whether correlations fall to zero with distance, so that near rows tell most."""
+        return False
+
     # --- spectrum (stationary kernels) -------------------------------------------------------
 
     def num_spectral_normals(self, num_inputs: int) -> int:

@@ -45,6 +45,10 @@ class Linear(Kernel):
         """Weighted inner products."""
         return self._weighted(x1) @ x2.mT
 
+    def pairs(self, x1: Tensor, x2: Tensor) -> Tensor:
+        """As in ``Kernel``, in O(n d)."""
+        return (self._weighted(self._select(x1)) * self._select(x2)).sum(1)
+
     def variance(self, x: Tensor) -> Tensor:
         """Weighted squared norms."""
         return (self._weighted(x) * x).sum(1)

@@ -75,6 +75,8 @@ class Matern12(Matern):
     Its derivative with respect to an input is taken as zero at coincident points (a subgradient).
     """
 
+    falls = True
+
     nu = 0.5
     radial_profile = "matern12"
 
@@ -105,6 +107,8 @@ class Matern12(Matern):
 class Matern32(Matern):
     """k = outputscale * (1 + a) exp(-a), a = sqrt(3) r; once differentiable samples."""
 
+    falls = True
+
     nu = 1.5
     radial_profile = "matern32"
 
@@ -132,6 +136,8 @@ class Matern32(Matern):
 
 class Matern52(Matern):
     """k = outputscale * (1 + a + a^2 / 3) exp(-a), a = sqrt(5) r; twice differentiable samples."""
+
+    falls = True
 
     nu = 2.5
     radial_profile = "matern52"

@@ -13,6 +13,7 @@ from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.kernels.periodic import Periodic
 from gpx.kernels.rbf import RBF
+from gpx.linalg import running_sum
 
 
 class MercerSpectrum(NamedTuple):
@@ -88,7 +89,7 @@ def mercer_spectrum(kernel: Kernel, spread: Tensor, num: int) -> MercerSpectrum:
     scale = kernel.outputscale.double()
     eigenvalues = scale * logs.exp()
     beyond = scale * _mass_outside(orders, weight, decay)
-    tails = torch.cat([eigenvalues, beyond.reshape(1)]).flip(0).cumsum(0).flip(0)
+    tails = running_sum(torch.cat([eigenvalues, beyond.reshape(1)]).flip(0)).flip(0)
     return MercerSpectrum(orders, eigenvalues, tails)
 
 

@@ -41,6 +41,11 @@ class Periodic(RBF):
         super().__init__(ard_num_dims, lengthscale, outputscale, active_dims)
         positive_parameter(self, "period", per_dimension(period, ard_num_dims))
 
+    @property
+    def local(self) -> bool:
+        """As in ``Kernel``: rows a period apart are as near as any."""
+        return False
+
     def coordinates(self, x: Tensor) -> Tensor:
         """Points on circles of radius 1 / lengthscale: (n, d) -> (n, 2 d)."""
         self._check_columns(x)

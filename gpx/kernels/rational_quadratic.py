@@ -22,6 +22,8 @@ class RationalQuadratic(Stationary):
     Its spectrum is a Gamma mixture that is no function of finitely many normals: no sampler here.
     """
 
+    falls = True
+
     alpha: Tensor
     radial_profile = "rational_quadratic"
 

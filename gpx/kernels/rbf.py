@@ -17,6 +17,7 @@ class RBF(Stationary):
     Options and costs as in ``Stationary``. Source: Burt thesis, sections 1.2.1 and 1.2.2.
     """
 
+    falls = True
     radial_profile = "rbf"
 
     class in_place:

@@ -11,6 +11,7 @@ from gpx.constraints import positive_parameter
 from gpx.errors import ConfigError, ShapeError
 from gpx.kernels.base import Kernel
 from gpx.kernels.exponential import exponential
+from gpx.linalg import running_sum
 
 
 class SpectralMixture(Kernel):
@@ -108,7 +109,7 @@ class SpectralMixture(Kernel):
             raise ConfigError("spectral frequencies of SpectralMixture need active_dims=None")
         d = self.num_inputs
         gauss, signs, choice = normals[:, :d], normals[:, d : 2 * d].sign(), normals[:, 2 * d]
-        edges = (self.weight / self.weight.sum()).detach().cumsum(0)[:-1].contiguous()
+        edges = running_sum((self.weight / self.weight.sum()).detach())[:-1].contiguous()
         component = torch.bucketize(torch.special.ndtr(choice).contiguous(), edges)
         centre, width = self.frequency[component], self.scale[component]
         return 2.0 * math.pi * (signs * centre + width * gauss)

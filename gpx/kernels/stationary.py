@@ -37,6 +37,8 @@ class Stationary(Kernel):
     """
 
     in_place: ClassVar[type[Profile] | None] = None
+    falls: ClassVar[bool] = False
+    """Whether k falls strictly with the distance, so that what is nearest is most correlated."""
     radial_profile: ClassVar[RadialProfile | None] = None
     """The profile's name where compiled backends have it."""
     radial_shape: Tensor | None = None
@@ -68,9 +70,14 @@ class Stationary(Kernel):
         super().__init_subclass__(**kwargs)
         # a new profile must not run on the parent's compiled or in-place version of the old one
         if "of_squared_distance" in vars(cls):
-            for name in ("in_place", "radial_profile"):
+            for name, none in (("in_place", None), ("radial_profile", None), ("falls", False)):
                 if name not in vars(cls):
-                    setattr(cls, name, None)
+                    setattr(cls, name, none)
+
+    @property
+    def local(self) -> bool:
+        """As in ``Kernel``: a profile that falls with distance."""
+        return True
 
     @abstractmethod
     def of_squared_distance(self, r2: Any) -> Any:

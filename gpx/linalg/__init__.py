@@ -19,6 +19,7 @@ from gpx.linalg.circulant_approximation import (
     whittle,
 )
 from gpx.linalg.conjugate_gradients import CGResult, UnconvergedWarning, conjugate_gradients
+from gpx.linalg.factor_inverse import blocked_inverse, inverse_from_factor
 from gpx.linalg.interpolation import RegularAxis, cubic_weights, interpolate, linear_weights
 from gpx.linalg.khatri_rao import khatri_rao_columns, khatri_rao_gram
 from gpx.linalg.known_gradient import with_gradient
@@ -34,7 +35,13 @@ from gpx.linalg.kronecker import (
 from gpx.linalg.kronecker_extremes import KroneckerExtremes, kronecker_extremes
 from gpx.linalg.lanczos import Lanczos, lanczos, tridiagonal_of_cg
 from gpx.linalg.levinson import durbin, toeplitz_logdet, toeplitz_solve
-from gpx.linalg.memory import allowed_memory, available_memory, budget_in_bytes, total_memory
+from gpx.linalg.memory import (
+    allowed_memory,
+    available_memory,
+    budget_in_bytes,
+    halved_until_it_fits,
+    total_memory,
+)
 from gpx.linalg.pivoted_cholesky import PivotedCholesky, pivoted_cholesky
 from gpx.linalg.preconditioners import (
     Capacitance,
@@ -53,6 +60,7 @@ from gpx.linalg.prepared import Prepared
 from gpx.linalg.quadrature import gauss, gauss_radau
 from gpx.linalg.random_pivots import randomly_pivoted_cholesky
 from gpx.linalg.report import CholeskyReport, SolveReport
+from gpx.linalg.running_sum import kth_smallest, running_sum
 from gpx.linalg.stochastic_lanczos_quadrature import (
     QuadratureEstimate,
     logdet_of_solve,
@@ -98,6 +106,7 @@ __all__ = [
     "available_memory",
     "block_gauss",
     "block_radau",
+    "blocked_inverse",
     "budget_in_bytes",
     "chan",
     "chebyshev_logdet",
@@ -114,8 +123,10 @@ __all__ = [
     "flatten_index",
     "gauss",
     "gauss_radau",
+    "halved_until_it_fits",
     "hutchinson_trace",
     "interpolate",
+    "inverse_from_factor",
     "khatri_rao_columns",
     "khatri_rao_gram",
     "kronecker_extremes",
@@ -124,6 +135,7 @@ __all__ = [
     "kronecker_product",
     "kronecker_solve",
     "kronecker_vector",
+    "kth_smallest",
     "lanczos",
     "largest_eigenvalue",
     "linear_weights",
@@ -136,6 +148,7 @@ __all__ = [
     "pivoted_cholesky",
     "probe_vectors",
     "randomly_pivoted_cholesky",
+    "running_sum",
     "split_index",
     "stochastic_lanczos_quadrature",
     "strang",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 from torch import Tensor
@@ -15,6 +18,25 @@ LADDER: dict[torch.dtype, tuple[float, ...]] = {
     torch.float32: (0.0, 1e-6, 1e-5, 1e-4),
 }
 """Relative jitters (times the mean diagonal) per dtype (Burt thesis, section 2.6)."""
+
+
+_deferred: ContextVar[list[Tensor] | None] = ContextVar("deferred", default=None)
+
+
+@contextmanager
+def checks_deferred() -> Iterator[list[Tensor]]:
+    """Inside, ``cholesky`` tries its first jitter alone and does not wait to see if that will do.
+
+    Yields:
+        whether each factorisation failed, () bool on its device; a factor of one that did is
+        nothing to go on with. Reported jitters are not known (nan) unless they are zero.
+    """
+    noted: list[Tensor] = []
+    token = _deferred.set(noted)
+    try:
+        yield noted
+    finally:
+        _deferred.reset(token)
 
 
 def cholesky(
@@ -55,6 +77,7 @@ def cholesky(
     # every matrix of a batch has a scale of its own
     scale = matrix.detach().diagonal(dim1=-2, dim2=-1).sum(-1) / max(matrix.shape[-1], 1)
     tried: list[float] = []
+    deferred = _deferred.get()
     for relative in steps:
         shift = relative * scale
         candidate = matrix
@@ -62,9 +85,16 @@ def cholesky(
             candidate = matrix.clone()
             candidate.diagonal(dim1=-2, dim2=-1).add_(shift.unsqueeze(-1))
         factor, info = torch.linalg.cholesky_ex(candidate)
+        if deferred is not None:  # nobody may ask the device now
+            deferred.append((info != 0).any())
+            return factor, CholeskyReport(math.nan if relative else 0.0, (), relative)
         # one transfer from the device for both numbers
-        most = shift.abs().max() if shift.numel() else shift.new_zeros(())
-        failed, jitter = torch.stack([info.any().to(most), most]).tolist()
+        if matrix.ndim > 2:
+            most = shift.abs().max() if shift.numel() else shift.new_zeros(())
+            failed, jitter = torch.stack([info.any().to(most), most]).tolist()
+        else:
+            failed, jitter = torch.stack([info.to(shift), shift]).tolist()
+            jitter = abs(jitter)
         tried.append(jitter)
         if not failed:
             return factor, CholeskyReport(jitter, tuple(tried), relative)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -16,6 +19,11 @@ UNKNOWN = 2**30
 """Memory budget in bytes where the operating system does not say how much memory is free."""
 LEAST = 2**26
 """Smallest memory budget in bytes that is chosen where the user gives none."""
+
+FAST_FLOAT64 = ((8, 0), (9, 0))
+"""Generations of GPUs whose float64 products are as fast as those in float32."""
+
+Result = TypeVar("Result")
 
 
 def budget_in_bytes(
@@ -116,3 +124,49 @@ def total_memory(device: torch.device) -> int | None:
     except (OSError, ValueError):
         pass  # another system; no container, or one without a limit
     return min(found) if found else None
+
+
+@lru_cache(maxsize=64)
+def working_memory(device: torch.device) -> int:
+    """Bytes that the temporaries of one pass may take on a GPU: a 32nd of what it has.
+
+    Rounded down to a power of two and free of what else runs: chunks, and with them the last bits
+    of sums, are the same from run to run. 4 GiB of 139; ``LEAST`` where nobody tells.
+    """
+    whole = total_memory(device)
+    return LEAST if whole is None else max(LEAST, 1 << ((whole // 32).bit_length() - 1))
+
+
+@lru_cache(maxsize=64)
+def float64_is_free(device: torch.device) -> bool:
+    """Whether matrix products in float64 take a GPU no longer than in float32.
+
+    So it is with the tensor cores of A100 (8.0) and H100, H200 (9.0); other generations
+    take 2 to 64 times as long.
+    """
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) in FAST_FLOAT64
+
+
+def halved_until_it_fits(attempt: Callable[[int], Result], budget: int) -> Result:
+    """``attempt(budget)``, with half the budget again while the device runs out of memory.
+
+    What is free at the start of a run may be taken by then, by another process or by pieces that
+    are too small. A computation that is cut into chunks goes on with smaller ones.
+
+    Args:
+        attempt: from bytes that temporaries may occupy to the result; changes nothing where it
+            fails.
+        budget: bytes to begin with.
+
+    Raises:
+        torch.OutOfMemoryError: that of the last attempt, once the budget is down to ``LEAST``.
+    """
+    while True:
+        try:
+            return attempt(budget)
+        except torch.OutOfMemoryError:
+            if budget <= LEAST:
+                raise
+        # outside of the handler, whose traceback holds the tensors of the failed attempt
+        torch.cuda.empty_cache()
+        budget = max(LEAST, budget // 2)

@@ -16,6 +16,7 @@ from gpx.linalg.pivoted_cholesky import (
     checked_rows,
     clamp_residual,
 )
+from gpx.linalg.running_sum import running_sum
 
 
 def randomly_pivoted_cholesky(
@@ -23,6 +24,7 @@ def randomly_pivoted_cholesky(
     diagonal: Tensor,
     rank: int,
     *,
+    tolerance: float = 0.0,
     generator: torch.Generator | None = None,
 ) -> PivotedCholesky:
     """Factorise with pivots drawn in proportion to their residual variances.
@@ -35,6 +37,8 @@ def randomly_pivoted_cholesky(
         rows: indices (b,) -> K[indices, :] (b, n), b <= MAX_BLOCK; indices may repeat.
         diagonal (n,): diag(K), non-negative.
         rank: most pivots to take.
+        tolerance: stop once the trace error is at or below this, in the unit of K; looked at
+            between blocks.
         generator: source of randomness on the device of the diagonal.
 
     Returns:
@@ -58,8 +62,8 @@ def randomly_pivoted_cholesky(
     block, taken, smallest = MIN_BLOCK, 0, scale
     while taken < rank:
         # what rounding has left carries no information and would be drawn for ever
-        mass = torch.where(residual > floor, residual, 0.0).double().cumsum(0)
-        if not float(mass[-1]) > 0.0:
+        mass = running_sum(torch.where(residual > floor, residual, 0.0).double())
+        if not float(mass[-1]) > tolerance:
             break
         size = min(block, rank - taken)
         draws = torch.rand(2, size, generator=generator, device=mass.device, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""What needs no Gaussian process: predict the mean, a linear model, the nearest neighbours.
+"""What needs no Gaussian process: the mean, a linear model, nearest neighbours, boosted trees.
 
 On some benchmark sets these beat published sparse Gaussian processes, so every results table shows
 them beside the model.
@@ -7,7 +7,9 @@ them beside the model.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -17,6 +19,7 @@ from torch.distributions import Categorical, Distribution, Normal
 
 from gpx.data.dataset import Dataset
 from gpx.linalg.nearest import nearest_neighbours
+from gpx.metrics.boosting import boosted
 from gpx.metrics.classification import classification_metrics
 from gpx.metrics.evaluate import evaluate
 from gpx.metrics.regression import SMALLEST_STD, trivial_law
@@ -35,22 +38,24 @@ MAX_QUERIES = 10_000
 
 @dataclass(frozen=True)
 class _Prediction:
-    """Predictive distribution, and the test rows it is for (None: all)."""
+    """Predictive law, or log probabilities of classes (t, C); and the test rows it is for."""
 
-    predictive: Distribution
+    law: Distribution | Tensor
     rows: Tensor | None = None
+    facts: Mapping[str, float] = field(default_factory=dict)
 
 
 def baselines(
     dataset: Dataset, neighbours: int = 5, max_queries: int = MAX_QUERIES
 ) -> dict[str, dict[str, float]]:
-    """Test metrics of the baselines: ``mean``, ``linear`` and ``<k>-nn``.
+    """Test metrics of the baselines: ``mean``, ``linear``, ``<k>-nn`` and ``boosting``.
 
     Numbers and counts: the training mean; least squares with intercept (minimum norm); the mean of
-    the k nearest neighbours on scaled inputs. Each predicts a Gaussian with the variance of its
-    training residuals (for neighbours: of leave-one-out residuals), so that MNLP compares. For
-    counts that is a density, not a probability mass. Classes: the training frequencies; logistic
-    regression; the neighbours' frequencies with one count in all spread over the classes.
+    the k nearest neighbours on scaled inputs; boosted trees (``gpx.metrics.boosting``). Each
+    predicts a Gaussian with the variance of its training residuals (for neighbours of leave-one-out
+    residuals, for trees of held-out ones), so that MNLP compares. For counts that is a density, not
+    a probability mass. Classes: the training frequencies; logistic regression; the neighbours'
+    frequencies with one count in all spread over the classes; boosted trees.
 
     Args:
         dataset: standardised; float64 or float32, any device (work is done in float64 on the CPU).
@@ -59,45 +64,51 @@ def baselines(
 
     Returns:
         For each baseline the metrics of ``gpx.metrics.evaluate``; several outputs are predicted
-        each for itself.
+        each for itself. ``seconds`` is what fitting and predicting took, and ``rows`` is there
+        where fewer than all training rows were used.
 
     Cost: O(n d^2) for the linear model; for neighbours a tree search at d <= 32, beyond
-    that O(n_test n d).
+    that O(n_test n d); O(n d) a tree.
     """
     data = dataset.to("cpu", torch.float64)
     queries = _queries(data, max_queries)
-    near = f"{neighbours}-nn"
-    if data.num_classes:
-        log_laws = {
-            "mean": _class_frequencies(data),
-            "linear": _logistic_regression(data),
-        }
-        classes = {name: (law, _classes(data, data.test_y)) for name, law in log_laws.items()}
-        asked = data.test_y if queries is None else data.test_y[queries]
-        classes[near] = (_neighbour_classes(data, neighbours, queries), _classes(data, asked))
-        return {name: _scored(law, truth) for name, (law, truth) in classes.items()}
-    trivial = trivial_law(data.train_y)
-    found = {
-        "mean": _Prediction(trivial.expand(data.test_y.shape)),
-        "linear": _Prediction(_least_squares(data)),
-        near: _Prediction(_neighbour_mean(data, neighbours, queries), queries),
+    trivial = None if data.num_classes else trivial_law(data.train_y)
+    makers: dict[str, Callable[[], _Prediction]] = {
+        "mean": lambda: _Prediction(
+            _class_frequencies(data) if trivial is None else trivial.expand(data.test_y.shape)
+        ),
+        "linear": lambda: _Prediction(
+            _logistic_regression(data) if data.num_classes else _least_squares(data)
+        ),
+        f"{neighbours}-nn": lambda: _Prediction(
+            _neighbour_classes(data, neighbours, queries)
+            if data.num_classes
+            else _neighbour_mean(data, neighbours, queries),
+            queries,
+        ),
+        "boosting": lambda: _boosting(data),
     }
-    return {
-        name: evaluate(
-            data.task,
-            p.predictive,
-            data.test_y if p.rows is None else data.test_y[p.rows],
-            data.scaler,
-            data.target_names,
-            trivial=trivial,
-        )
-        for name, p in found.items()
-    }
+    found = {}
+    for name, make in makers.items():
+        started = time.perf_counter()
+        made = make()
+        seconds = time.perf_counter() - started
+        found[name] = _scored(data, made, trivial) | dict(made.facts) | {"seconds": seconds}
+    return found
 
 
-def _scored(log_probabilities: Tensor, classes: Tensor) -> dict[str, float]:
-    found = classification_metrics(log_probabilities, classes)
-    return found | {f"{name}_original": found[name] for name in ("rmse", "mnlp")}
+def _scored(data: Dataset, made: _Prediction, trivial: Distribution | None) -> dict[str, float]:
+    asked = data.test_y if made.rows is None else data.test_y[made.rows]
+    if isinstance(made.law, Tensor):
+        found = classification_metrics(made.law, _classes(data, asked))
+        return found | {f"{name}_original": found[name] for name in ("rmse", "mnlp")}
+    names = data.target_names
+    return evaluate(data.task, made.law, asked, data.scaler, names, trivial=trivial)
+
+
+def _boosting(data: Dataset) -> _Prediction:
+    law, rows = boosted(data)
+    return _Prediction(law, facts={"rows": rows} if rows < data.num_train else {})
 
 
 def _queries(data: Dataset, limit: int) -> Tensor | None:

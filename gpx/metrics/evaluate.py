@@ -16,7 +16,7 @@ from gpx.likelihoods import target_marginals
 from gpx.metrics.classification import classification_metrics
 from gpx.metrics.regression import regression_metrics
 
-_IN_TARGET_UNIT = ("rmse", "mae", "crps")
+_IN_TARGET_UNIT = ("rmse", "mae", "crps", "sharpness", "interval_score_95")
 
 
 def evaluate(
@@ -32,11 +32,13 @@ def evaluate(
 
     Every task has ``rmse``, ``mnlp`` and, in the data's own units, ``rmse_original`` and
     ``mnlp_original``. Numbers and counts add ``mae`` (and ``mae_original``), ``smse`` and ``smae``
-    (errors over those of the mean of the test targets; left out where these are all the same) and,
-    where the law allows it, ``coverage_95`` and ``crps`` (and ``crps_original``). Numbers add
-    ``msll``, the ``mnlp`` minus that of the trivial law, in any unit the same. Classes add
-    ``accuracy``, ``brier``, ``ece`` (and ``ece_midpoint``), ``mce`` and ``entropy``; their ``rmse``
-    is the root of the Brier score and has no unit.
+    (errors over those of the mean of the test targets; left out where these are all the same),
+    ``sharpness`` (mean predictive deviation) and, where the law has a distribution function,
+    ``coverage_95``, ``coverage_error``, ``crps`` and ``interval_score_95``; what has a unit also in
+    that of the data (``crps_original``). See ``regression_metrics``. Numbers add ``msll``, the
+    ``mnlp`` minus that of the trivial law, in any unit the same. Classes add ``accuracy``,
+    ``brier``, ``ece`` (and ``ece_midpoint``), ``mce`` and ``entropy``; their ``rmse`` is the root
+    of the Brier score and has no unit.
 
     Of several outputs each has its own (``rmse.strength``), and ``rmse`` is their mean: that of
     the standardised metrics weighs them alike, in the data's own units the large ones prevail.

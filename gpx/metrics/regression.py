@@ -10,10 +10,17 @@ import math
 
 import torch
 from torch import Tensor
-from torch.distributions import Distribution, Normal
+from torch.distributions import Distribution, MixtureSameFamily, Normal
+
+from gpx.diagnostics.calibration import coverage_curve
+from gpx.likelihoods.quantiles import cdf, cdf_before, of_rows, quantile
+from gpx.metrics.ranked_probability import crps
 
 SMALLEST_STD = 1e-6
 """Floor of a predictive standard deviation, for targets that are fitted without error."""
+
+ROWS = 5_000
+"""Targets at most for which scores of mixtures are worked out, whose every row costs much."""
 
 
 def rmse(mean: Tensor, y: Tensor) -> Tensor:
@@ -90,16 +97,36 @@ def msll(predictive: Distribution, trivial: Distribution, y: Tensor) -> Tensor:
 def coverage(predictive: Distribution, y: Tensor, level: float = 0.95) -> Tensor:
     """Share of targets y inside the central predictive interval of probability ``level``.
 
-    A calibrated model gives ``level``; the sign of the difference tells over- from
-    under-confidence.
+    A calibrated model gives ``level``, or more for counts, whose intervals are of whole numbers;
+    the sign of the difference tells over- from under-confidence.
 
     Raises:
         NotImplementedError: the distribution has no cumulative distribution function.
     """
-    probability = predictive.cdf(y)
     tail = 0.5 * (1.0 - level)
-    inside = (probability >= tail) & (probability <= 1.0 - tail)
-    return inside.to(probability.dtype).mean(0)
+    inside = (cdf(predictive, y) >= tail) & (cdf_before(predictive, y) <= 1.0 - tail)
+    return inside.to(y.dtype).mean(0)
+
+
+def interval_score(predictive: Distribution, y: Tensor, level: float = 0.95) -> Tensor:
+    """Mean of the width of the central interval and, 2 / (1 - level) times, what y lies outside it.
+
+    In the unit of y; smaller is better: narrow intervals that hold the targets.
+
+    Raises:
+        NotImplementedError: the distribution has no cumulative distribution function.
+
+    Source: Gneiting and Raftery 2007, section 6.2.
+    """
+    tail = 0.5 * (1.0 - level)
+    lower, upper = quantile(predictive, tail), quantile(predictive, 1.0 - tail)
+    outside = (lower - y).clamp_min(0.0) + (y - upper).clamp_min(0.0)
+    return (upper - lower + outside / tail).mean(0)
+
+
+def sharpness(predictive: Distribution) -> Tensor:
+    """Mean predictive standard deviation, observation noise included; in the unit of y."""
+    return predictive.stddev.mean(0)
 
 
 def gaussian_crps(mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
@@ -107,20 +134,18 @@ def gaussian_crps(mean: Tensor, variance: Tensor, y: Tensor) -> Tensor:
 
     Source: Gneiting, Raftery, Westveld and Goldman 2005, equation 5.
     """
-    std = variance.sqrt()
-    z = (y - mean) / std
-    density = torch.exp(-0.5 * z.square()) / math.sqrt(2.0 * math.pi)
-    inside = z * torch.erf(z / math.sqrt(2.0)) + 2.0 * density - 1.0 / math.sqrt(math.pi)
-    return (std * inside).mean(0)
+    return crps(Normal(mean, variance.sqrt()), y).mean(0).to(y.dtype)
 
 
 def regression_metrics(
     predictive: Distribution, y: Tensor, trivial: Distribution | None = None
 ) -> dict[str, Tensor]:
-    """``rmse``, ``mae`` and ``mnlp``, and whatever else the law and the targets allow.
+    """``rmse``, ``mae``, ``mnlp`` and ``sharpness``, and whatever else law and targets allow.
 
-    ``smse`` and ``smae`` need targets that are not all the same, ``msll`` the trivial law,
-    ``coverage_95`` a cumulative distribution function; the CRPS here is that of a Gaussian.
+    ``smse`` and ``smae`` need targets that are not all the same, ``msll`` the trivial law, and a
+    cumulative distribution function ``coverage_95``, ``coverage_error`` (mean distance of the
+    coverage curve from the diagonal), ``crps`` and ``interval_score_95``. The last two are those
+    of ``ROWS`` evenly spaced targets at most where the law is a mixture.
 
     Args:
         predictive: of y, batch shape (n,) or (n, p): the law of every single target.
@@ -132,12 +157,25 @@ def regression_metrics(
     """
     mean = predictive.mean
     found = {"rmse": rmse(mean, y), "mae": mae(mean, y), "mnlp": mnlp(predictive, y)}
+    found["sharpness"] = sharpness(predictive)
     if bool((y.amax(0) > y.amin(0)).all()):
         found |= {"smse": smse(mean, y), "smae": smae(mean, y)}
     if trivial is not None:
         found["msll"] = msll(predictive, trivial, y)
     with contextlib.suppress(NotImplementedError):
         found["coverage_95"] = coverage(predictive, y)
-    if isinstance(predictive, Normal):
-        found["crps"] = gaussian_crps(mean, predictive.variance, y)
+        found["coverage_error"] = coverage_curve(predictive, y).error()
+        few, some_y = _some_rows(predictive, y)
+        found["interval_score_95"] = interval_score(few, some_y)
+        found["crps"] = crps(few, some_y).mean(0)
     return {name: value.double() for name, value in found.items()}
+
+
+def _some_rows(predictive: Distribution, y: Tensor) -> tuple[Distribution, Tensor]:
+    """``ROWS`` evenly spaced rows of a mixture and its targets; all of a law that costs little."""
+    if len(y) <= ROWS or not isinstance(predictive, MixtureSameFamily):
+        return predictive, y
+    rows = torch.linspace(0, len(y) - 1, ROWS, dtype=torch.float64).round().long().to(y.device)
+    with contextlib.suppress(NotImplementedError):
+        return of_rows(predictive, rows), y[rows]
+    return predictive, y

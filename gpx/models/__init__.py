@@ -17,8 +17,11 @@ from gpx.methods.deep.model import NetworkModel
 from gpx.methods.deep.posterior import NetworkPosterior
 from gpx.methods.deep.svdkl import SVDKL
 from gpx.methods.direct.grids import NoiseGrid, WeightGrid
+from gpx.methods.direct.logistic import DirectLogistic
 from gpx.methods.direct.mixture import DirectMixture
 from gpx.methods.direct.model import Direct
+from gpx.methods.direct.network import DirectNetwork
+from gpx.methods.direct.network_posterior import DirectNetworkPosterior
 from gpx.methods.direct.posterior import DirectPosterior
 from gpx.methods.eigenfunctions.model import GRIEF
 from gpx.methods.eigenfunctions.posterior import GRIEFPosterior
@@ -88,7 +91,10 @@ __all__ = [
     "DeepGP",
     "DeepSVGP",
     "Direct",
+    "DirectLogistic",
     "DirectMixture",
+    "DirectNetwork",
+    "DirectNetworkPosterior",
     "DirectPosterior",
     "EffectivePosterior",
     "EffectivePrior",

@@ -6,7 +6,9 @@ from gpx.methods.classification.propagation_evidence import EPEvidence
 from gpx.methods.classification.sampled_model import LatentLikelihood
 from gpx.methods.deep.elbo import SampledELBO
 from gpx.methods.direct.elbo import DirectELBO
+from gpx.methods.direct.logistic_bound import DirectLogisticBound
 from gpx.methods.direct.mixture_elbo import DirectMixtureELBO, DirectSampledELBO
+from gpx.methods.direct.network_elbo import DirectNetworkELBO
 from gpx.methods.eigenfunctions.objective import EigenfunctionEvidence
 from gpx.methods.exact.barely_biased_mll import BarelyBiasedMLL
 from gpx.methods.exact.exact_mll import ExactMLL
@@ -40,7 +42,9 @@ __all__ = [
     "CGLowerBound",
     "CollapsedELBO",
     "DirectELBO",
+    "DirectLogisticBound",
     "DirectMixtureELBO",
+    "DirectNetworkELBO",
     "DirectSampledELBO",
     "EPEvidence",
     "EffectiveEvidence",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import logging
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from linear_operator import LinearOperator
@@ -23,10 +25,16 @@ from gpx.backends import (
     choose_backend,
 )
 from gpx.errors import DTypeError, ShapeError
+from gpx.linalg import halved_until_it_fits
 from gpx.linalg.known_gradient import first_derivative_only
+from gpx.linalg.matmul import kernel_precision
 from gpx.operators.algebra import Index, rule
 from gpx.operators.indexing import kept
 from gpx.operators.structured import Structured
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 NO_BATCH = torch.Size()
 
@@ -146,10 +154,28 @@ class KernelMatrix(Structured):
             elif self.backend == "keops":
                 self._engine = KeOps()
             elif self.backend == "triton":
-                self._engine = Triton()
+                self._engine = Triton(kernel_precision())
             else:
                 self._engine = Chunked(self.memory_budget)
         return self._engine
+
+    def computed(self, use: Callable[[Dense | Chunked | KeOps | Triton], Result]) -> Result:
+        """``use(engine)``; where a GPU is out of memory, again with smaller and smaller chunks.
+
+        A backend that was asked for by hand other than "chunked" is not replaced.
+        """
+
+        def attempt(budget: int) -> Result:
+            if budget < self.memory_budget:
+                logger.warning(
+                    "out of memory: kernel products go on in chunks of %d MiB", budget >> 20
+                )
+                self._engine = Chunked(budget)
+            return use(self.engine)
+
+        if self.requested not in (None, "chunked"):
+            return use(self.engine)
+        return halved_until_it_fits(attempt, self.memory_budget)
 
     # --- the contract of Structured --------------------------------------------------------------
 
@@ -173,7 +199,7 @@ class KernelMatrix(Structured):
         right = right_vecs.unsqueeze(-1) if right_vecs.ndim == 1 else right_vecs
         batch = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
         left, right = (_fold(v.expand(*batch, *v.shape[-2:])) for v in (left, right))
-        return self.engine.derivative(self.entries, left, right)
+        return self.computed(lambda engine: engine.derivative(self.entries, left, right))
 
     def _diagonal(self) -> Tensor:
         entries = self.entries
@@ -241,7 +267,9 @@ class _KernelProduct(torch.autograd.Function):
     def forward(ctx: Any, matrix: KernelMatrix, right: Tensor, *tensors: Tensor) -> Tensor:
         ctx.matrix = matrix
         ctx.save_for_backward(right, *tensors)
-        return matrix.engine.product(matrix.entries, right, transposed=False)
+        return matrix.computed(
+            lambda engine: engine.product(matrix.entries, right, transposed=False)
+        )
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -251,9 +279,13 @@ class _KernelProduct(torch.autograd.Function):
             for_right: Tensor | None = None
             found: tuple[Tensor | None, ...] = (None,) * len(tensors)
             if wants[1]:
-                for_right = matrix.engine.product(matrix.entries, grad, transposed=True)
+                for_right = matrix.computed(
+                    lambda engine: engine.product(matrix.entries, grad, transposed=True)
+                )
             if any(wants[2:]):
-                found = matrix.engine.derivative(matrix.entries, grad, right)
+                found = matrix.computed(
+                    lambda engine: engine.derivative(matrix.entries, grad, right)
+                )
         if torch.is_grad_enabled():  # create_graph=True
             sources = (grad, right, *tensors)
             (for_right,) = first_derivative_only([for_right], sources, NO_SECOND_DERIVATIVE)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gpx.errors import NotPositiveDefinite
+from gpx.linalg import kth_smallest
 from gpx.linalg.kronecker import kronecker_matmul, kronecker_vector
 from gpx.linalg.kronecker_workspace import KroneckerWorkspace
 from gpx.operators.circulant import Circulant, FourierVectors
@@ -144,7 +145,7 @@ class ShiftedSpectrum:
         if share < 1.0:
             assert count is not None
             spectrum = self.eigenvalues()
-            threshold = torch.kthvalue(spectrum, size - count + 1).values
+            threshold = kth_smallest(spectrum, size - count + 1)
             above, ties = spectrum > threshold, spectrum == threshold
             left = (count - above.sum()) / ties.sum()
             chosen = above.to(spectrum.dtype).add_(ties.to(spectrum.dtype) * left)

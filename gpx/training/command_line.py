@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 import hydra
@@ -107,7 +108,7 @@ def _job(config: DictConfig) -> None:
                 f"{folder.path} already holds a run: go on with resume={folder.path}, "
                 "or choose another hydra.run.dir"
             )
-        run(config, folder)
+        run(config, folder, _compose_again)
     except Interrupted as stop:  # SystemExit passes through Hydra, and ends a sweep too
         sys.exit(128 + stop.signal_number)
     except KeyboardInterrupt:
@@ -120,6 +121,15 @@ def _job(config: DictConfig) -> None:
         _failed.append(str(error))
         print(f"error in {' '.join(settings.overrides.task)}: {error}", file=sys.stderr)
         raise RunFailed(str(error)) from error
+
+
+def _compose_again(before: Sequence[str], after: Sequence[str]) -> DictConfig:
+    """The config of the job that Hydra is running, with options before and after its own."""
+    options = [*before, *HydraConfig.get().overrides.task, *after]
+    try:
+        return hydra.compose("train", overrides=options)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(explain(error, CONFIGS, options)) from error
 
 
 def _relative(folder: RunFolder) -> RunFolder:

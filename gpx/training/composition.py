@@ -174,6 +174,8 @@ def _explain_elsewhere(name: str, owners: Sequence[str], chosen: Mapping[str, st
     others = [owner.partition("=")[2] for owner in owners if owner.startswith(f"{group}=")]
     listed = ", ".join(others[:MOST_OWNERS]) + (" ..." if len(others) > MOST_OWNERS else "")
     text = f"{name} is an option of {group}={listed}"
+    if chosen.get(group) == "auto":
+        return f"{text}, and {group}=auto, the default, chooses the method itself: name one of them"
     return text + (f", not of {group}={chosen[group]}" if group in chosen else "")
 
 

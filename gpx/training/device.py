@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import cast
 
 import torch
 
-from gpx.errors import BackendUnavailable
+from gpx.errors import BackendUnavailable, ConfigError, OutOfMemory
+from gpx.linalg import total_memory
+from gpx.linalg.matmul import Matmul, set_matmul
 from gpx.training.allocator import keep_freed_memory
 from gpx.training.config import TrainerConfig
 
+FIRST_TF32 = (8, 0)
+"""Compute capability of the first GPUs with TF32."""
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
@@ -47,12 +56,76 @@ def resolve_device(name: str, option: str = "trainer.device") -> torch.device:
 
 
 def configure_torch(config: TrainerConfig, device: torch.device) -> None:
-    """Set threads and determinism for the process."""
+    """Set threads, determinism and the precision of matrix products for the process."""
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
     if device.type == "cpu" and config.keep_freed_memory:
         keep_freed_memory()
+    # an image may set TORCH_ALLOW_TF32_CUBLAS_OVERRIDE: distances would be wrong in silence
+    set_matmul(cast("Matmul | None", config.matmul))
     if device.type == "cuda":
         if config.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(config.deterministic, warn_only=True)
+        # it would fill every new array with NaN, which shows reads of unset memory and costs a pass
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+def require_matmul(asked: str | None, device: torch.device, *, refined: bool) -> None:
+    """Refuse a ``trainer.matmul`` that cannot be had, or that would spoil the run in silence.
+
+    Args:
+        asked: of the options.
+        refined: whether the run solves in float64 with products in float32.
+
+    Raises:
+        BackendUnavailable: the device, or a package, that it needs is not there.
+        ConfigError: plain TF32 for anything but such solves.
+    """
+    if asked in (None, "ieee"):
+        return
+    way = "use trainer.matmul=ieee"
+    if device.type != "cuda":
+        raise BackendUnavailable(
+            f"trainer.matmul={asked} is a way of tensor cores and this run is on {device}; {way}"
+        )
+    if torch.cuda.get_device_capability(device) < FIRST_TF32:
+        name = torch.cuda.get_device_name(device)
+        raise BackendUnavailable(f"trainer.matmul={asked}: {name} has no TF32; {way}")
+    if asked == "tf32x3" and find_spec("triton") is None:
+        raise BackendUnavailable(
+            "trainer.matmul=tf32x3 is a way of the Triton kernels, and triton is not installed; "
+            f"pip install triton, or {way}"
+        )
+    if asked == "tf32" and not refined:
+        raise ConfigError(
+            "trainer.matmul=tf32 keeps eleven bits: distances, angles and Gram matrices would be "
+            "wrong; it is for solves in float64 with products in float32 "
+            f"(approx=exact approx.solver=iterative approx.iterative.product_dtype=float32); {way}"
+            " or tf32x3"
+        )
+
+
+@contextmanager
+def out_of_memory_said(device: torch.device, budget: int) -> Iterator[None]:
+    """Inside, a device that runs out of memory is one sentence.
+
+    Args:
+        device: of the run.
+        budget: its ``trainer.memory_budget`` in bytes.
+
+    Raises:
+        OutOfMemory: in place of torch's own error.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        wanted = re.search(r"Tried to allocate ([\d.]+ \w+)", str(error))
+        total = total_memory(device)
+        has = "" if total is None else f", which has {total / 2**30:.1f} GiB in all"
+        raise OutOfMemory(
+            f"{device}{has}, is out of memory"
+            + (f" ({wanted[1]} more were asked for)" if wanted else "")
+            + f"; lower trainer.memory_budget ({budget / 2**30:.2g}GiB here) or "
+            "trainer.batch_size, use trainer.dtype=float32, or free the device from other processes"
+        ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import resource
 import subprocess
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from gpx.linalg.matmul import asked_matmul, kernel_precision
 
 PACKAGES = (
     "torch",
@@ -49,11 +52,65 @@ def environment_record(
         "device": str(device),
         "device_name": _device_name(device),
         "num_threads": torch.get_num_threads(),
+        "matmul": matmul_record(),
+        "gpu": gpu_record(device),
         "git_commit": source_commit(),
         "seed": seed,
         "data_checksums": dict(checksums),
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
     }
+
+
+def matmul_record() -> dict[str, Any]:
+    """What float32 matrix products may be rounded to, as torch has it at this moment."""
+    return {
+        "asked": asked_matmul(),
+        "kernels": kernel_precision(),
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "allow_tf32": torch.backends.cuda.matmul.allow_tf32,
+        "cudnn_allow_tf32": torch.backends.cudnn.allow_tf32,
+        "fp16_reduced_precision_reduction": bool(
+            torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction
+        ),
+        "tf32_override": os.environ.get("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"),
+    }
+
+
+def gpu_record(device: torch.device) -> dict[str, Any] | None:
+    """Memory, generation and driver of a CUDA device; None of another.
+
+    What does not answer is None: the driver is asked through its own program.
+    """
+    if device.type != "cuda":
+        return None
+    free, total = torch.cuda.mem_get_info(device)
+    major, minor = torch.cuda.get_device_capability(device)
+    return {
+        "memory_bytes": int(total),
+        "free_bytes": int(free),
+        "capability": f"{major}.{minor}",
+        "driver": _driver_version(),
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "cublas_workspace": os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
+    }
+
+
+def _driver_version() -> str | None:
+    """As nvidia-smi prints it, the first device's."""
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    lines = done.stdout.split()
+    return lines[0] if lines else None
 
 
 def _device_name(device: torch.device) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gpx.constraints import lower_limits
 from gpx.errors import ConfigError
@@ -17,16 +17,19 @@ from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Objective
 from gpx.methods.base.optimizer import Optimizer, Session
 from gpx.sampling.batches import BatchOrder, batch_order
+from gpx.training.indexed_adagrad import IndexedAdagrad
+from gpx.training.replayed_step import ReplayedStep
+from gpx.training.settling import Settling
 
 ALGORITHMS: dict[str, type[torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
-    "adagrad": torch.optim.Adagrad,
+    "adagrad": IndexedAdagrad,
     "sgd": torch.optim.SGD,
     "sparse_adam": torch.optim.SparseAdam,
 }
 SPARSE_ALGORITHMS = ("adagrad", "sgd", "sparse_adam")
 """Those that touch only the entries with a gradient; the others keep O(m) moments moving."""
-ROLES = ("hyperparameters", "inducing", "variational", "precisions", "network")
+ROLES = ("hyperparameters", "inducing", "variational", "touched", "precisions", "network")
 """Parameters of gpx's models: settings for those that a model does not have are left unused."""
 OWN_OPTIONS = ("algorithm", "lr", "freeze_steps")
 """Of a group, whatever the algorithm; the rest are options of torch's class."""
@@ -120,8 +123,13 @@ class FirstOrder(Optimizer):
             error, so that nothing is left untrained in silence; of settings without a role those
             for ``ROLES`` are ignored. What else a group holds are options of torch's class.
         schedule: {name: constant | exponential | cosine, final: last rate / first rate}.
+        settled: nats per data point: training ends where a tenth of the steps gains less
+            (``gpx.training.settling``), after another tenth in which the rates go through the rest
+            of their schedule (none under a constant one); None: all steps are made.
 
-    The learning rate is a function of the step alone, so a resumed run needs no scheduler state.
+    The learning rate is a function of the step, and of the step at which the evidence settled. A
+    model may ask for a factor of its roles' rates (``Model.rate_factors``), which is settled where
+    training starts and kept in the optimiser's state.
     After a step every positive parameter is at least (1 + MARGIN) times its floor, where it still
     has a gradient (``gpx.constraints.lower_limits``).
     """
@@ -130,7 +138,10 @@ class FirstOrder(Optimizer):
     advice = "lower the learning rates (optimizer.groups.*.lr) or use trainer.dtype=float64"
 
     def __init__(
-        self, groups: Mapping[str, Mapping[str, Any]], schedule: Mapping[str, Any] | None = None
+        self,
+        groups: Mapping[str, Mapping[str, Any]],
+        schedule: Mapping[str, Any] | None = None,
+        settled: float | None = None,
     ) -> None:
         _require_options("groups", groups)
         for role, setting in groups.items():
@@ -139,10 +150,15 @@ class FirstOrder(Optimizer):
         if schedule is not None:
             _require_options("schedule", schedule)
         self.schedule = {"name": "constant", "final": 1.0, **dict(schedule or {})}
+        if settled is not None:
+            _require_number("settled", settled)
+        self.settled = settled
+        self.settling: Settling | None = None
         self._check_settings()
         self.parameters: dict[str, list[nn.Parameter]] = {}
         self.optimisers: dict[str, torch.optim.Optimizer] = {}
         self.limits: dict[str, list[tuple[nn.Parameter, float]]] = {}
+        self.factors: dict[str, float] = {}
         self.max_steps = 1
 
     def _check_settings(self) -> None:
@@ -173,12 +189,15 @@ class FirstOrder(Optimizer):
         """As in ``Optimizer``: steps on mini-batches, or on all data, up to ``session.limit``."""
         objective = session.objective
         self.bind(session.model.parameter_groups(), session.limit, session.model)
+        self.factors = session.model.rate_factors()
         if session.resumed:
             self.load_state_dict(session.pending)
         batches = _batches(session) if objective.batching == "minibatch" else None
+        evaluate = self._evaluation(session)
         total = torch.zeros((), dtype=torch.float64, device=session.x.device)
         summed = 0
-        while session.step < session.limit:
+        self._told(session)
+        while session.step < session.max_steps:
             with session.timed():
                 self.before_step(session.step)
                 x, y = session.x, session.y
@@ -186,25 +205,64 @@ class FirstOrder(Optimizer):
                     rows = batches.rows(session.step)
                     objective.before_step(session.model, x, y, rows)
                     x, y = x[rows], y[rows]
-                evidence = objective.evidence(session.model, x, y, generator=session.generator)
-                loss = -evidence.value / objective.num_data(x)
-                loss.backward()
+                loss, parts = evaluate(x, y)
                 self.step(session.step)
                 objective.after_step(session.model)
                 session.step += 1
-                total += loss.detach()
+                total += loss
                 summed += 1
+                if self.settling is not None and self.settling.add(loss, session.step):
+                    self._told(session)
                 log = session.log_due()
                 mean_loss = float(total) / summed if log else 0.0  # the only host synchronisation
             if log:
-                session.report(mean_loss, evidence.parts, self.learning_rates(session.step - 1))
+                session.report(mean_loss, parts, self.learning_rates(session.step - 1))
                 total.zero_()
                 summed = 0
-            session.unlogged = (total, evidence.parts)
+            session.unlogged = (total, parts)
             session.end_step()
         self.release()
         session.end_round(math.nan)
+        if session.step < session.limit:
+            return f"the evidence settled: {session.step} of max_steps={session.limit} steps done"
         return f"max_steps={session.limit} steps done"
+
+    def _told(self, session: Session) -> None:
+        """Set the last step of the run, and say so where the evidence has settled."""
+        if self.settling is None or self.settling.at is None:
+            session.max_steps = session.limit
+            return
+        at = self.settling.at
+        falling = self.schedule["name"] != "constant"
+        session.max_steps = self.settling.end(session.limit) if falling else at
+        if session.step == at and session.max_steps < session.limit:
+            rest = session.max_steps - at
+            more = f" after {rest} more steps at falling rates" if falling else ""
+            session.say(
+                f"step {at}: the evidence has settled (the last {self.settling.length} steps "
+                f"gained less than {self.settled:g} nats per point): training ends{more}; "
+                "settled=None makes all steps"
+            )
+
+    def _evaluation(
+        self, session: Session
+    ) -> Callable[[Tensor, Tensor], tuple[Tensor, Mapping[str, Tensor]]]:
+        """Loss and parts of a batch, whose gradients are in the parameters afterwards."""
+        objective, model = session.objective, session.model
+
+        def loss_of(x: Tensor, y: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
+            evidence = objective.evidence(model, x, y, generator=session.generator)
+            return -evidence.value / objective.num_data(x), evidence.parts
+
+        def as_it_is(x: Tensor, y: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
+            loss, parts = loss_of(x, y)
+            loss.backward()
+            return loss.detach(), parts
+
+        if session.cuda_graphs and objective.fixed_shapes and model.fixed_shapes:
+            every = [p for group in self.parameters.values() for p in group]
+            return ReplayedStep(loss_of, every)
+        return as_it_is
 
     def bind(
         self,
@@ -245,6 +303,9 @@ class FirstOrder(Optimizer):
             setting = dict(self.settings[role])
             algorithm = setting.pop("algorithm", "adam")
             setting.pop("freeze_steps", None)
+            free = not {"foreach", "differentiable"} & setting.keys()
+            if algorithm == "adam" and free and all(p.is_cuda for p in parameters):
+                setting.setdefault("fused", True)  # one launch for all parameters of a role
             try:
                 self.optimisers[role] = ALGORITHMS[algorithm](parameters, **setting)
             except ValueError as error:  # out of range
@@ -259,6 +320,10 @@ class FirstOrder(Optimizer):
                 f"({', '.join(self.parameters)}) is 0; set optimizer.groups.*.lr"
             )
         frozen = {role: self.settings[role].get("freeze_steps", 0) for role in self.parameters}
+        self.settling = None
+        if self.settled is not None:
+            thawed = max((f for f in frozen.values() if f < max_steps), default=0)
+            self.settling = Settling(self.settled, max_steps, thawed)
         if frozen and min(frozen.values()) > 0:
             role = min(frozen, key=lambda name: frozen[name])
             raise ConfigError(
@@ -271,9 +336,18 @@ class FirstOrder(Optimizer):
         """Rate of ``role`` at ``step``; zero while frozen."""
         if step < self.settings[role].get("freeze_steps", 0):
             return 0.0
-        progress = step / max(1, self.max_steps)
+        progress = self._progress(step)
         factor = schedule_factor(self.schedule["name"], self.schedule["final"], progress)
-        return float(self.settings[role]["lr"]) * factor
+        return float(self.settings[role]["lr"]) * factor * self.factors.get(role, 1.0)
+
+    def _progress(self, step: int) -> float:
+        """Share of the schedule that is done at ``step``."""
+        settling = self.settling
+        if settling is None or settling.at is None or step < settling.at:
+            return step / max(1, self.max_steps)
+        begun = settling.at / max(1, self.max_steps)
+        left = max(1, settling.end(self.max_steps) - settling.at)
+        return begun + (1.0 - begun) * min(1.0, (step - settling.at) / left)
 
     def learning_rates(self, step: int) -> dict[str, float]:
         """Rates of all roles at ``step``, for monitoring."""
@@ -328,13 +402,18 @@ class FirstOrder(Optimizer):
                 parameter.requires_grad_(True)
 
     def state_dict(self) -> dict[str, Any]:
-        """State of every optimiser by role."""
-        return {role: optimiser.state_dict() for role, optimiser in self.optimisers.items()}
+        """State of every optimiser by role, factors of their rates, and the rule of the end."""
+        state = {role: optimiser.state_dict() for role, optimiser in self.optimisers.items()}
+        rule = {} if self.settling is None else {"settling": self.settling.state_dict()}
+        return {**state, "rate_factors": dict(self.factors), **rule}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore ``state_dict``."""
+        """Restore ``state_dict``; one from before there were factors goes on without."""
+        self.factors = dict(state.get("rate_factors", {}))
         for role, optimiser in self.optimisers.items():
             optimiser.load_state_dict(state[role])
+        if self.settling is not None and "settling" in state:
+            self.settling.load_state_dict(state["settling"])
 
 
 def _batches(session: Session) -> BatchOrder:

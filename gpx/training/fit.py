@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from omegaconf import DictConfig
 
 from gpx.data.frame import Frame, frame_of
 from gpx.data.table import numbered_names
@@ -101,7 +103,8 @@ def fit(
             (n, p) for p outputs (``approx=svgp``, ``likelihood=gaussian_outputs``), which a data
             frame names.
         options: as on the command line, ``group=choice`` or ``name=value``; of one that is given
-            twice the last holds.
+            twice the last holds. Without ``approx=`` the method follows the data
+            (``gpx.training.method_choice``); ``model.choice`` of the metrics says which, and why.
         test: inputs and targets that metrics are computed on. None: a tenth of the rows is held
             out for that (``data.split``, ``data.test_fraction``; 0: none) and the model does not
             see it.
@@ -192,7 +195,11 @@ def fit(
             f"gpx.training.resume({str(target.path)!r})"
         )
     path = target.path.resolve() / DATA
-    config = composed(["data=npz", *options])
+
+    def compose(before: Sequence[str], after: Sequence[str]) -> DictConfig:
+        return composed(["data=npz", *before, *options, *after])
+
+    config = compose([], [])
     if arrays["y"].dtype.kind == "U" and likelihood_task(config) not in ("binary", "multiclass"):
         real_array(y, TARGETS)  # refuses texts
     config.data.path = str(path)
@@ -218,7 +225,7 @@ def fit(
                 f"{error.filename or target.path}: {error.strerror or error}; choose another "
                 "folder="
             ) from error
-        metrics = run(config, target)
+        metrics = run(config, target, compose)
     except BaseException as error:
         if isinstance(error, GPXError):  # the file is ours, the arrays are the caller's
             error.args = (str(error).replace(str(path), "the data set"), *error.args[1:])

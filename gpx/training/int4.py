@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from gpx.atomic_file import atomic_file
 from gpx.bases import RandomFourier
 from gpx.errors import ConfigError, ShapeError, class_name
+from gpx.likelihoods import Gaussian
 from gpx.means import Constant, Zero
 from gpx.methods.direct.codes import QuantisedWeights, quantised, unpack_codes
 from gpx.methods.direct.posterior import DirectPosterior
@@ -38,6 +39,8 @@ class Int4Size(NamedTuple):
         multiply_adds, float_multiply_adds: of weights and features, one input, all draws: integer
             ones for the weights that are not zero, and floating-point ones for all.
         functions, num_basis: functions that some draw uses, and all.
+        mean_bytes, mean_multiply_adds: of the posterior mean alone in float32, which knows no
+            variance: with many draws it is the smaller and the cheaper model.
     """
 
     weight_bytes: int
@@ -48,6 +51,8 @@ class Int4Size(NamedTuple):
     float_multiply_adds: int
     functions: int
     num_basis: int
+    mean_bytes: int
+    mean_multiply_adds: int
 
 
 class Int4Prediction(NamedTuple):
@@ -136,15 +141,17 @@ class Int4Predictor:
         inputs = self.turns.shape[1]
         weight_bytes = num * ((kept + 1) // 2)
         tables = 4 * kept * inputs + kept + 2 * (WAVE + 1) + 4 * (2 * inputs + 3)
-        floats = 4 * (num * self.num_basis + self.num_basis // 2 * inputs + 2 * inputs + 3)
+        waves = self.num_basis // 2 * inputs + 2 * inputs + 3
         return Int4Size(
             weight_bytes,
             4 * num * self.num_basis,
             weight_bytes + tables,
-            floats,
+            4 * (num * self.num_basis + waves),
             self.weights.multiply_adds,
             num * self.num_basis,
             kept,
+            self.num_basis,
+            4 * (self.num_basis + waves),
             self.num_basis,
         )
 
@@ -213,6 +220,11 @@ def int4_predictor(predictor: Predictor, *, samples: int = 16, seed: int = 0) ->
         raise ConfigError(
             f"format=int4 needs discrete weights, and the run has a {class_name(posterior)}; train "
             "with approx=direct"
+        )
+    if not isinstance(predictor.likelihood, Gaussian):
+        raise ConfigError(
+            "format=int4 writes regression with Gaussian noise, and the likelihood is "
+            f"{class_name(predictor.likelihood)}; its draws are posterior.sample_codes"
         )
     if samples < 1:
         raise ConfigError(f"samples={samples}: expected at least 1")

@@ -294,6 +294,12 @@ class LBFGSB(Optimizer):
         """Drop the record: the next ``minimise`` starts afresh, at the parameters as they are."""
         self.start, self.evaluations, self.restarts = None, [], []
 
+    def finish(self) -> bool:
+        """As in ``Optimizer``: the record, of a gradient for every evaluation."""
+        found = bool(self.evaluations)
+        self.forget()
+        return found
+
     def state_dict(self) -> dict[str, Any]:
         """The starting point and every evaluation: (P + 2) float64 numbers each."""
         if self.start is None or not self.evaluations:

@@ -22,11 +22,16 @@ class NeighbourInitialisation(SubsetInitialisation):
     of a subset, whose metric says which rows are near. Up to ``num_points`` rows the subset is all
     there is, and its evidence is exact.
 
+    A model with inducing points knows f at their density, not at that of the data: lengthscales
+    that only neighbours closer than inducing points can tell leave it nothing to predict from.
+    ``num_candidates`` is that density.
+
     Args:
         num_points, max_evaluations: of the subset fit (``SubsetInitialisation``).
         num_rows: r, rows whose values are predicted.
         num_neighbours: k, rows that predict each.
         neighbour_evaluations: of the likelihood, under L-BFGS-B.
+        num_candidates: random rows among which neighbours are looked for; None: all.
 
     Raises:
         ConfigError: an option out of range.
@@ -42,6 +47,7 @@ class NeighbourInitialisation(SubsetInitialisation):
         num_rows: int = 400,
         num_neighbours: int = 256,
         neighbour_evaluations: int = 30,
+        num_candidates: int | None = None,
     ) -> None:
         super().__init__(num_points, max_evaluations)
         if min(num_rows, num_neighbours, neighbour_evaluations) < 1:
@@ -50,9 +56,15 @@ class NeighbourInitialisation(SubsetInitialisation):
                 f"neighbour_evaluations={neighbour_evaluations} must be at least 1; init=subset "
                 "does without neighbours"
             )
+        if num_candidates is not None and num_candidates < 2:
+            raise ConfigError(
+                f"init.num_candidates={num_candidates} must be at least 2; null looks among all "
+                "rows"
+            )
         self.num_rows = num_rows
         self.num_neighbours = num_neighbours
         self.neighbour_evaluations = neighbour_evaluations
+        self.num_candidates = num_candidates
 
     def __call__(
         self, model: Model, x: Tensor, y: Tensor, *, generator: torch.Generator, say: Say
@@ -62,12 +74,18 @@ class NeighbourInitialisation(SubsetInitialisation):
         n, parts = x.shape[0], model.hyperparameters()
         if parts is None or not isinstance(parts.likelihood, Gaussian):
             return
-        if n <= max(self.num_points, 2):
+        most = n if self.num_candidates is None else min(n, self.num_candidates)
+        if most <= max(self.num_points, 2):
             return
         (fitted,) = exact_outputs(parts)
-        inputs, targets = x.double(), y.double()
-        chosen = torch.randperm(n, generator=generator, device=x.device)[: self.num_rows]
-        count = min(self.num_neighbours, n - 1)
+        drawn = torch.randperm(n, generator=generator, device=x.device)
+        if most + self.num_rows < n:
+            drawn = drawn[: most + self.num_rows]
+            inputs, targets = x[drawn].double(), y[drawn].double()
+            chosen = torch.arange(self.num_rows, device=x.device)
+        else:
+            inputs, targets, chosen = x.double(), y.double(), drawn[: self.num_rows]
+        count = min(self.num_neighbours, most - 1)
         near = neighbours(fitted.kernel, inputs, chosen, count)
         groups = torch.cat([near, chosen[:, None]], 1)
 

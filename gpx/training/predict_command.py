@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import torch
 from omegaconf.errors import OmegaConfBaseException
 
 from gpx.data import read_rows, write_predictions, write_table
@@ -79,6 +80,12 @@ def main(arguments: list[str] | None = None) -> None:
     except (GPXError, OmegaConfBaseException) as error:
         print_error(error)
         sys.exit(2)
+    except torch.OutOfMemoryError:
+        print_error(
+            f"device={options.get('device', 'cpu')} is out of memory: split {source} into several "
+            "files, or predict with device=cpu"
+        )
+        sys.exit(2)
     except OSError as error:
         print_error(f"{error.filename or 'file'}: {error.strerror or error}")
         sys.exit(2)
@@ -119,6 +126,8 @@ def _export(arguments: list[str]) -> None:
         f"{options['output']}: {size.functions} of {size.num_basis} functions, "
         f"{size.total_bytes} bytes with {size.weight_bytes} of weights (in float32 "
         f"{size.float_total_bytes} with {size.float_weight_bytes}), {size.multiply_adds} integer "
-        f"multiply-adds of weights a prediction (in float32 {size.float_multiply_adds})",
+        f"multiply-adds of weights a prediction (in float32 {size.float_multiply_adds}); the mean "
+        f"alone in float32, without a variance: {size.mean_bytes} bytes, "
+        f"{size.mean_multiply_adds} multiply-adds",
         file=sys.stderr,
     )

@@ -23,6 +23,7 @@ from gpx.data.target_transform import TargetTransform, TransformedLaw
 from gpx.errors import CheckpointError, ConfigError, DataError, NotAvailable, ShapeError
 from gpx.installation import command
 from gpx.likelihoods import Gaussian, Likelihood, target_marginals
+from gpx.likelihoods.quantiles import central_interval
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.linalg import available_memory, budget_in_bytes
 from gpx.models import Posterior
@@ -33,11 +34,6 @@ from gpx.training.checkpoint import load_checkpoint
 from gpx.training.device import DTYPES, resolve_device
 from gpx.training.origin import require_same_model, version_note, version_of
 from gpx.training.run_folder import RunFolder
-
-COUNT_WINDOW = 256
-"""Counts whose probabilities are added up at a time."""
-MAX_COUNT = 1e6
-"""Beyond this the quantile of a count is the bound of Chebyshev's inequality."""
 
 
 class Prediction(NamedTuple):
@@ -354,68 +350,6 @@ class Predictor:
         numbers = (*self.posterior.parameters(), *self.posterior.buffers())
         reference = next((t for t in numbers if t.is_floating_point()), None)
         return x if reference is None else x.to(reference.device, reference.dtype)
-
-
-def central_interval(
-    distribution: torch.distributions.Distribution, level: float
-) -> tuple[Tensor, Tensor]:
-    """Ends of the central interval of probability ``level``: exact quantiles where they exist.
-
-    Counts get the smallest whole numbers that reach both tail probabilities. Distributions without
-    an inverse distribution function (mixtures) get theirs by bisection, those without a
-    distribution function the normal interval of the same mean and standard deviation.
-    """
-    if isinstance(distribution, TransformedLaw):  # the quantiles of what it is a function of
-        lower, upper = central_interval(distribution.base, level)
-        return distribution.from_base(lower), distribution.from_base(upper)
-    tail = (1.0 - level) / 2.0
-    if distribution.support.is_discrete:  # type: ignore[union-attr]
-        return _count_quantile(distribution, tail), _count_quantile(distribution, 1.0 - tail)
-    try:
-        ends = [distribution.icdf(torch.full_like(distribution.mean, q)) for q in (tail, 1 - tail)]
-        return ends[0], ends[1]
-    except NotImplementedError:
-        pass
-    try:
-        return _bisected(distribution, tail), _bisected(distribution, 1.0 - tail)
-    except NotImplementedError:
-        width = torch.distributions.Normal(0.0, 1.0).icdf(torch.tensor(1.0 - tail))
-        half = float(width) * distribution.stddev
-        return distribution.mean - half, distribution.mean + half
-
-
-def _bisected(distribution: torch.distributions.Distribution, q: float) -> Tensor:
-    """y (n,) with P(Y <= y) = q, to rounding in units of the standard deviation.
-
-    Between the bounds of Chebyshev's one-sided inequality. Cost: 60 distribution functions.
-    """
-    low = distribution.mean - distribution.stddev * ((1.0 - q) / q) ** 0.5
-    high = distribution.mean + distribution.stddev * (q / (1.0 - q)) ** 0.5
-    for _ in range(60):
-        middle = 0.5 * (low + high)
-        below = distribution.cdf(middle) < q
-        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-    return 0.5 * (low + high)
-
-
-def _count_quantile(distribution: torch.distributions.Distribution, q: float) -> Tensor:
-    """Smallest whole number k (n,) with P(y <= k) >= q, by adding up probabilities in windows."""
-    found = torch.full_like(distribution.mean, torch.inf)
-    below = torch.zeros_like(found, dtype=torch.float64)
-    # one-sided Chebyshev: the quantile lies below this
-    last = distribution.mean + distribution.stddev * (q / (1.0 - q)) ** 0.5
-    limit = min(float(last.max()) + 1.0, MAX_COUNT) if last.numel() else 0.0
-    for start in range(0, int(limit) + 1, COUNT_WINDOW):
-        counts = torch.arange(start, start + COUNT_WINDOW, device=found.device).to(found)[:, None]
-        reached = below + distribution.log_prob(counts).double().exp().cumsum(0)
-        hit = reached >= q
-        here = counts[hit.int().argmax(0), 0]
-        found = torch.where(torch.isinf(found) & hit.any(0), here, found)
-        below = reached[-1]
-        if not bool(torch.isinf(found).any()):
-            break
-    # rounding may leave the sum short of q by its own error; then Chebyshev's bound
-    return torch.where(torch.isinf(found), last.ceil(), found)
 
 
 def _array(tensor: Tensor) -> NDArray[np.float64]:

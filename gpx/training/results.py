@@ -13,8 +13,10 @@ from torch.distributions import Distribution
 
 from gpx.data import Dataset
 from gpx.likelihoods import target_marginals
+from gpx.likelihoods.quantiles import central_interval
 from gpx.metrics import class_log_probabilities, ece, reliability
-from gpx.training.predictor import Predictor, central_interval
+from gpx.training.calibration_figures import calibration_figures
+from gpx.training.predictor import Predictor
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,7 +33,9 @@ OUTPUTS = 4
 def draw_results(
     data: Dataset, predictor: Predictor, predictive: Distribution
 ) -> dict[str, Figure]:
-    """Predicted against observed and, for one input, the fitted function; of classes how reliable.
+    """Predicted against observed, calibration and, for one input, the fitted function.
+
+    Of classes how reliable they are.
 
     Of several outputs the first ``OUTPUTS`` are drawn.
 
@@ -94,7 +98,7 @@ def draw_results(
             )
             for place, (number, name) in shown
         }
-    return drawn
+    return drawn | calibration_figures(data, predictive, OUTPUTS)
 
 
 def summary(metrics: Mapping[str, Any]) -> list[str]:
@@ -104,7 +108,7 @@ def summary(metrics: Mapping[str, Any]) -> list[str]:
         metrics: contents of metrics.json.
     """
     columns = [c for c in ("rmse", "mnlp", "accuracy") if f"test.{c}" in metrics]
-    named = dict.fromkeys(k.split(".")[1] for k in metrics if k.startswith("baseline."))
+    named = _baselines(metrics)
     rows = {metrics["model.name"]: "test"} | {name: f"baseline.{name}" for name in named}
     width = max(len(name) for name in rows) + 2
     if columns:
@@ -122,12 +126,59 @@ def summary(metrics: Mapping[str, Any]) -> list[str]:
             f"mnlp of training targets {metrics['train.mnlp']:.4f}, of test targets "
             f"{metrics['test.mnlp']:.4f}: gap {metrics['test.mnlp_gap']:.4f}"
         )
+    if "predict.sparsity" in metrics:
+        lines.append(f"zeros in a draw of the weights: {100.0 * metrics['predict.sparsity']:.1f} %")
+    lines += better_baselines(metrics)
     lines.append(
         f"evidence {metrics['train.evidence']:.1f} nats ({metrics['train.evidence_kind']}), "
         f"{metrics['train.steps']} steps in {metrics['train.seconds']:.1f} s, "
         f"peak memory {metrics['memory.peak_mib']:.0f} MiB"
     )
     return lines
+
+
+def better_baselines(metrics: Mapping[str, Any]) -> list[str]:
+    """One line on the best of the baselines where it predicts better than the model, else none.
+
+    Compared are test errors (of classes the accuracy) of the model as it predicts.
+
+    Args:
+        metrics: contents of metrics.json.
+    """
+    column, word, sign = ("rmse", "lower test RMSE", 1.0)
+    if "test.accuracy" in metrics:
+        column, word, sign = "accuracy", "higher test accuracy", -1.0
+    own = metrics.get(f"test.{column}")
+    scores = {
+        name: metrics[f"baseline.{name}.{column}"]
+        for name in _baselines(metrics)
+        if metrics.get(f"baseline.{name}.{column}") is not None
+    }
+    if own is None or not scores:
+        return []
+    best = min(scores, key=lambda name: sign * scores[name])
+    if not sign * scores[best] < sign * own:
+        return []
+    prefix = f"baseline.{best}"
+    text = f"{NAMES.get(best, best)} has a {word}: {scores[best]:.4f} against {own:.4f}"
+    if f"{prefix}.seconds" in metrics:
+        text += f", in {metrics[f'{prefix}.seconds']:.1f} s"
+    if f"{prefix}.rows" in metrics:
+        text += f", fitted to {metrics[f'{prefix}.rows']:,} rows"
+    return [text]
+
+
+NAMES = {
+    "boosting": "histogram boosting",
+    "linear": "a linear model",
+    "mean": "predicting the training mean",
+    "5-nn": "the mean of the 5 nearest neighbours",
+}
+"""Of baselines, in a sentence."""
+
+
+def _baselines(metrics: Mapping[str, Any]) -> list[str]:
+    return list(dict.fromkeys(k.split(".")[1] for k in metrics if k.startswith("baseline.")))
 
 
 def _cell(value: float | None) -> str:

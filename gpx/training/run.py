@@ -25,6 +25,7 @@ from gpx.metrics import baselines, evaluate, trivial_law
 from gpx.models import Model
 from gpx.objectives import Objective
 from gpx.sampling.seeds import global_randomness, stream
+from gpx.training.automatic import Compose, choice_of, is_automatic, with_method_chosen
 from gpx.training.build import build, build_model, check_parts, target_of
 from gpx.training.certification import (
     CertifyOptions,
@@ -37,7 +38,13 @@ from gpx.training.checkpoint import load_checkpoint, save_checkpoint
 from gpx.training.choices import with_choices_made
 from gpx.training.config import CONFIGS, TrainerConfig, trainer_options
 from gpx.training.console import Console
-from gpx.training.device import DTYPES, configure_torch, resolve_device
+from gpx.training.device import (
+    DTYPES,
+    configure_torch,
+    out_of_memory_said,
+    require_matmul,
+    resolve_device,
+)
 from gpx.training.environment import environment_record, peak_memory_mib
 from gpx.training.interrupt import Interrupted
 from gpx.training.option_names import option_names, with_option_names
@@ -46,7 +53,12 @@ from gpx.training.origin import changes, origin_of, require_same_model, version_
 from gpx.training.predictor import Predictor
 from gpx.training.results import draw_results, summary
 from gpx.training.run_folder import RunFolder
-from gpx.training.streaming import require_streams, settle_streamed, streaming_facts
+from gpx.training.streaming import (
+    check_streamed,
+    require_streams,
+    settle_streamed,
+    streaming_facts,
+)
 from gpx.training.tensorboard import TensorBoard
 from gpx.training.trainer import FitResult, Trainer
 from gpx.training.trust import require_known_server
@@ -117,12 +129,14 @@ class _Run:
         )
 
 
-def run(config: DictConfig, folder: RunFolder) -> dict[str, Any]:
+def run(config: DictConfig, folder: RunFolder, compose: Compose | None = None) -> dict[str, Any]:
     """Train, evaluate and write one run; goes on when ``folder`` holds its checkpoint.
 
     Args:
         config: composed config (configs/train.yaml).
         folder: run folder; nothing is written before data and model are known to be sound.
+        compose: composes the same options with others, for ``approx=auto``; None where a method is
+            named.
 
     Returns:
         the contents of metrics.json.
@@ -131,14 +145,19 @@ def run(config: DictConfig, folder: RunFolder) -> dict[str, Any]:
         GPXError: anything wrong with options, data, device or checkpoint, or a full disk.
         Interrupted: after SIGINT, SIGTERM or SIGHUP, with the checkpoint written.
     """
+    data: Dataset | None = None
+    if is_automatic(config):
+        config, data = _chosen(config, compose)
     config = with_choices_made(config)
     with option_names(config, CONFIGS):
         options = _checked_options(config)
         device = resolve_device(options.device)
+        require_matmul(options.matmul, device, refined=_solves_refined(config))
         with global_randomness(config.seed):
-            prepared = _prepare(config, options, device, folder)
+            prepared = _prepare(config, options, device, folder, data)
             try:
-                return _run_in_folder(prepared)
+                with out_of_memory_said(device, int(prepared.config.trainer.memory_budget)):
+                    return _run_in_folder(prepared)
             except OSError as error:
                 where, why = error.filename or folder.path, error.strerror or error
                 text = f"{where} cannot be written: {why}"
@@ -147,6 +166,20 @@ def run(config: DictConfig, folder: RunFolder) -> dict[str, Any]:
                         f"; when that is mended go on with: {command('train')} resume={folder.path}"
                     )
                 raise WriteError(text) from error
+
+
+def _chosen(config: DictConfig, compose: Compose | None) -> tuple[DictConfig, Dataset]:
+    """The config with the method that suits in the place of ``approx=auto``, and the data."""
+    with option_names(config, CONFIGS):
+        if compose is None:
+            raise ConfigError(
+                "approx=auto needs the options of the run, not its config: name a method"
+            )
+        _check_values(config)
+        options = trainer_options(config.trainer)
+        device = resolve_device(options.device)
+        with global_randomness(config.seed):
+            return with_method_chosen(config, options, device, compose)
 
 
 def _run_in_folder(state: _Run) -> dict[str, Any]:
@@ -205,25 +238,47 @@ def resume(path: str | Path, trust: Sequence[str] | str = ()) -> dict[str, Any]:
 
 def _checked_options(config: DictConfig) -> TrainerConfig:
     """The trainer's options of a config that is complete; everything else is checked on use."""
-    valueless = sorted(OmegaConf.missing_keys(config))
-    if valueless:
-        raise ConfigError(f"{valueless[0]} has no value: give it as {valueless[0]}=...")
+    _check_values(config)
     for group in PARTS:
         if config.get(group) is None:
             chooser = "; approx= usually chooses it" if group in ("objective", "optimizer") else ""
             raise ConfigError(f"{group}= is not chosen{chooser}")
     check_parts(config)
-    check_numbers(config)
-    if not isinstance(config.seed, int) or isinstance(config.seed, bool):
-        raise ConfigError(f"seed={config.seed}: expected a whole number")
     options = trainer_options(config.trainer)
+    if options.budget is not None and not choice_of(config):
+        raise ConfigError(
+            f"trainer.budget={options.budget:g} is for approx=auto, which chooses a method by it; "
+            "with a method that is named set trainer.max_steps="
+        )
     if options.certify:
         require_certifiable(config)
     return options
 
 
+def _check_values(config: DictConfig) -> None:
+    """Raise ConfigError for an option without a value, and for numbers that are none."""
+    valueless = sorted(OmegaConf.missing_keys(config))
+    if valueless:
+        raise ConfigError(f"{valueless[0]} has no value: give it as {valueless[0]}=...")
+    check_numbers(config)
+    if not isinstance(config.seed, int) or isinstance(config.seed, bool):
+        raise ConfigError(f"seed={config.seed}: expected a whole number")
+
+
+def _solves_refined(config: DictConfig) -> bool:
+    """Whether the run's solves run in float64 with products in float32."""
+    exact = OmegaConf.select(config, "approx.iterative.product_dtype") == "float32"
+    iterative = OmegaConf.select(config, "approx.solver") == "iterative"
+    bound = OmegaConf.select(config, "objective.solver.product_dtype") == "float32"
+    return (exact and iterative) or bound
+
+
 def _prepare(
-    config: DictConfig, options: TrainerConfig, device: torch.device, folder: RunFolder
+    config: DictConfig,
+    options: TrainerConfig,
+    device: torch.device,
+    folder: RunFolder,
+    data: Dataset | None = None,
 ) -> _Run:
     """Everything that can fail on bad input, before anything is written."""
     configure_torch(options, device)
@@ -231,17 +286,15 @@ def _prepare(
     console = Console(quiet=options.quiet)
 
     task = likelihood_task(config)
-    data = load_data(build(config, "data"), task=task)
+    chosen_now = data is not None
+    check_streamed(config, options)
+    if data is None:
+        data = load_data(build(config, "data"), task=task)
     calibration: Recalibration | None = build(config, "calibrate")
     _require_plain_targets(config, options, data, calibration)
     kept: Tensor | None = None
     if calibration is not None:
         calibration.require_task(data.task)
-        if data.sample is not None:
-            raise ConfigError(
-                "calibrate= holds out rows of data in memory, and these are read from files; "
-                "leave it out"
-            )
         draws = stream(config.seed, "calibration")
         kept = held_out_rows(data.num_train, calibration.fraction, draws)
         if data.task != "regression":
@@ -260,6 +313,8 @@ def _prepare(
         + ("" if data.num_test else "; trained on all rows, so there will be no test metrics")
         + ("" if kept is None else f"; {int(kept.sum()):,} training points are held out")
     )
+    if chosen_now:
+        console.say(config.facts.choice)
     if data.notes:
         console.say(f"note: {with_option_names(data.notes, config, CONFIGS)}")
     if task == "regression" and _two_values(data.in_memory.train_y):
@@ -297,7 +352,7 @@ def _prepare(
     optimizer, start = build(config, "optimizer"), build(config, "init")
     model.check_optimizer(optimizer)
     if data.sample is not None:
-        require_streams(optimizer)
+        require_streams(type(optimizer))
     optimizer.require_fit(model, objective, data.train_x.shape[0], options.max_steps)
     model.check(train[0])
     for option, (value, reason) in model.settle(train[0]).items():
@@ -373,6 +428,7 @@ def _with_facts(config: DictConfig, data: Dataset) -> DictConfig:
         "num_inputs": data.train_x.shape[1],
         "num_outputs": data.num_outputs,
         "num_classes": data.num_classes,
+        "choice": choice_of(config),
     }
     # a run is resumed from any folder; where root is given, paths start from it
     rooted = isinstance(filled.data.get("root"), str)
@@ -428,27 +484,25 @@ def _train(state: _Run) -> FitResult:
 
 def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
     """Posterior, metrics, figures; metrics.json last, since it marks a finished run."""
-    data, model = state.data, state.model
+    data, model, config = state.data, state.model, state.config
     predictor = state.predictor()
     tested = data.num_test > 0
     raw = predictor.distribution(state.test[0], data.test_noise) if tested else None
     calibrated = _calibrate(state, predictor)
-    save_checkpoint(
-        state.folder.checkpoint,
-        {
-            **fit.state,
-            "posterior": predictor.posterior.state_dict(),
-            "likelihood": predictor.likelihood.state_dict(),
-            "scaler": data.scaler.state_dict(),
-            "input_names": list(data.input_names),
-            "target_name": data.target_name,
-            "labels": list(data.labels),
-            "target_names": list(data.target_names),
-            "coding": None if data.coding is None else data.coding.state(),
-            "target_transform": data.target_transform and data.target_transform.state(),
-            **calibrated,
-        },
-    )
+    kept = {
+        **fit.state,
+        "posterior": predictor.posterior.state_dict(),
+        "likelihood": predictor.likelihood.state_dict(),
+        "scaler": data.scaler.state_dict(),
+        "input_names": list(data.input_names),
+        "target_name": data.target_name,
+        "labels": list(data.labels),
+        "target_names": list(data.target_names),
+        "coding": None if data.coding is None else data.coding.state(),
+        "target_transform": data.target_transform and data.target_transform.state(),
+        **calibrated,
+    }
+    save_checkpoint(state.folder.checkpoint, kept)
     evidence = _final_evidence(state)
     predictive = raw if raw is None or state.calibration is None else state.calibration(raw)
     scores = state.evaluate(predictive)
@@ -464,6 +518,7 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
         "train.seconds": fit.seconds,
         "train.stopped": state.told(fit.reason),
         "model.name": type(model).__name__,
+        **({"model.choice": choice_of(config)} if choice_of(config) else {}),
         "model.num_parameters": sum(p.numel() for p in model.parameters()),
         "data.name": data.name,
         "data.split": data.split,
@@ -494,6 +549,8 @@ def _finish(state: _Run, fit: FitResult) -> dict[str, Any]:
     if state.options.figures and predictive is not None:
         _draw(state, predictor, predictive, scores, fit.steps)
     state.folder.write_json(state.folder.metrics, metrics)
+    if state.optimizer.finish():  # until here the run could be resumed, and needed it
+        save_checkpoint(state.folder.checkpoint, kept | {"optimizer": state.optimizer.state_dict()})
     for line in summary(metrics):
         state.console.say(line)
     state.console.say(f"run folder: {state.folder.path}")

@@ -57,6 +57,7 @@ class Session:
         self.step = 0
         self.limit = self.max_steps = config.max_steps
         self.batch_size = config.batch_size
+        self.cuda_graphs = config.cuda_graphs and x.device.type == "cuda"
         self.round, self.round_start = 0, 0
         self.seconds, self.seconds_of_start = 0.0, 0.0
         self.pending: dict[str, Any] = {}

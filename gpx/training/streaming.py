@@ -9,12 +9,14 @@ from typing import Any, cast
 from omegaconf import DictConfig
 from torch import Tensor
 
-from gpx.data import Dataset
+from gpx.data import Dataset, Stream
 from gpx.data.stream.rows import StreamedRows
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, class_name
+from gpx.inducing.base import inducing_for
 from gpx.methods.base.optimizer import Optimizer
 from gpx.models import Model
 from gpx.objectives import Objective
+from gpx.training.build import target_of
 from gpx.training.config import TrainerConfig
 from gpx.training.trainer import FitResult
 
@@ -42,21 +44,19 @@ def settle_streamed(
         say: takes lines for the user.
 
     Raises:
-        ConfigError: model or objective need all rows at once, a certificate was asked for, or more
-            inducing points than the sample that they are chosen from has rows.
+        ConfigError: model or objective need all rows at once, or there are more inducing points
+            than the sample that they are chosen from has rows.
     """
-    for part in (model, objective):
-        if not part.streams:
-            raise ConfigError(
-                f"data=stream reads its rows in batches, and {type(part).__name__} needs all "
-                f"training rows at once; {INSTEAD}"
-            )
-    if options.certify:
+    _require_model(type(model))
+    if not objective.streams:
         raise ConfigError(
-            "trainer.certify=true needs all training rows at once, which data=stream does not "
-            "have; set trainer.certify=false"
+            f"data=stream reads its rows in batches, and {class_name(objective)} needs all "
+            f"training rows at once; {INSTEAD}"
         )
-    points = min(config.approx.get("num_inducing") or 0, data.num_train)
+    points = 0
+    if "num_inducing" in config.approx:
+        asked = config.approx.num_inducing
+        points = min(inducing_for(data.num_train) if asked is None else asked, data.num_train)
     if points > data.in_memory.num_train:
         raise ConfigError(
             f"approx.num_inducing={points} is above the {data.in_memory.num_train} rows of the "
@@ -72,11 +72,50 @@ def settle_streamed(
     return options
 
 
-def require_streams(optimizer: Optimizer) -> None:
-    """Raise ConfigError where an optimiser works on all training rows at once."""
-    if not optimizer.streams:
+def check_streamed(config: DictConfig, options: TrainerConfig) -> None:
+    """Refuse what cannot be trained on rows in files before these are read, which takes a pass.
+
+    Args:
+        config: of the run; one on data in memory passes.
+        options: of the trainer.
+
+    Raises:
+        ConfigError: model or optimiser need all rows at once, or what works on them was asked for.
+    """
+    source = target_of(config.data, "data")
+    if not (isinstance(source, type) and issubclass(source, Stream)):
+        return
+    model = target_of(config.approx, "approx")
+    if isinstance(model, type) and issubclass(model, Model):
+        _require_model(model)
+    optimizer = target_of(config.optimizer, "optimizer")
+    if isinstance(optimizer, type) and issubclass(optimizer, Optimizer):
+        require_streams(optimizer)
+    if options.certify:
         raise ConfigError(
-            f"data=stream reads its rows in batches, and optimizer={type(optimizer).__name__}() "
+            "trainer.certify=true needs all training rows at once, which data=stream does not "
+            "have; set trainer.certify=false"
+        )
+    if config.get("calibrate") is not None:
+        raise ConfigError(
+            "calibrate= holds out rows of data in memory, and these are read from files; "
+            "leave it out"
+        )
+
+
+def _require_model(kind: type[Model]) -> None:
+    if not kind.streams:
+        raise ConfigError(
+            f"data=stream reads its rows in batches, and {kind.__name__} "
+            f"{kind.why_no_streams}; {INSTEAD}"
+        )
+
+
+def require_streams(kind: type[Optimizer]) -> None:
+    """Raise ConfigError where an optimiser works on all training rows at once."""
+    if not kind.streams:
+        raise ConfigError(
+            f"data=stream reads its rows in batches, and optimizer={kind.__name__}() "
             f"works on all training rows at once; {INSTEAD}"
         )
 

@@ -54,6 +54,8 @@ METHODS = {
     "ssgp": ["approx=ssgp", "approx.num_basis=20"],
     "vssgp": ["approx=vssgp", "approx.num_basis=20"],
     "direct": ["approx=direct", "approx.num_basis=20"],
+    "direct_logistic": ["approx=direct_logistic", "approx.num_basis=20"],
+    "direct_network": ["approx=direct_network", "approx.starts=2"],
     "direct_mixture": ["approx=direct_mixture", "approx.num_basis=20"],
     "reweighted": ["approx=reweighted", "approx.num_basis=20"],
     "laplace": ["approx=laplace"],

@@ -179,6 +179,12 @@ MODELS = {
     "MixtureOfExperts": lambda: models.MixtureOfExperts(**parts(), num_experts=3),
     "Transductive": lambda: models.Transductive(**parts(), num_experts=3, num_neighbours=7),
     "Direct": lambda: models.Direct(**parts(), basis=bases.RandomFourier, num_basis=8),
+    "DirectLogistic": lambda: models.DirectLogistic(
+        **classes(likelihoods.Bernoulli()), basis=bases.RandomFourier, num_basis=8
+    ),
+    "DirectNetwork": lambda: models.DirectNetwork(
+        likelihood=likelihoods.Gaussian(0.05), num_inputs=2, hidden=(2,), starts=2
+    ),
     "DirectMixture": lambda: models.DirectMixture(
         **parts(), basis=bases.RandomFourier, num_basis=8, components=2
     ),

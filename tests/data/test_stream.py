@@ -267,6 +267,24 @@ def test_paths_and_targets_that_are_not_there(tmp_path, pairs):
     assert f"{few} has 1 inputs and 2 columns, {pairs} has 3 and 4" in said(pairs, test_path=few)
 
 
+def test_files_that_a_new_user_brings(tmp_path, pairs):
+    """Tables of other kinds, what a file system hides, and the training rows as a test set."""
+    table = np.column_stack([X, Y])
+    np.savetxt(tmp_path / "t.csv", table, delimiter=",")
+    np.savez(tmp_path / "t.npz", x=X, y=Y)
+    np.save(tmp_path / "none.npy", table[:0])
+    (pairs / "._x_000.npy").write_bytes(b"of a file system")
+    for name in ("csv", "npz"):
+        with pytest.raises(DataError, match=rf"t.{name} is no file of a stream.* use data={name},"):
+            load(Stream(str(tmp_path / f"t.{name}")), task="regression")
+    with pytest.raises(DataError, match=r"none.npy holds no rows$"):
+        load(Stream(str(tmp_path / "none.npy")), task="regression")
+    assert load(Stream(str(pairs)), task="regression").facts["rows"] == ROWS
+    again = str(pairs / ".." / pairs.name)
+    with pytest.raises(DataError, match=r"is path= itself, whose rows are trained on"):
+        load(Stream(str(pairs), test_path=again), task="regression")
+
+
 def test_targets_that_are_no_classes_or_counts(pairs):
     with pytest.raises(DataError, match=r"y_000.npy, row 1, column 'y': found .* expected a count"):
         load(Stream(str(pairs)), task="count")

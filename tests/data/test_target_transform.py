@@ -104,6 +104,9 @@ def test_mixtures_of_normals() -> None:
     law = TransformedLaw(mixture, transform, 0.0, 1.0)
     each = TransformedLaw(parts, transform, 0.0, 1.0).mean[0]
     assert float(law.mean) == pytest.approx(float(0.25 * each[0] + 0.75 * each[1]), rel=1e-10)
+    assert float(law.cdf(law.icdf(torch.tensor([0.9], dtype=torch.float64)))) == pytest.approx(
+        0.9, rel=1e-10
+    )
     with pytest.raises(ConfigError, match=r"not a StudentT: .*likelihood=Gaussian\(\)"):
         TransformedLaw(StudentT(torch.tensor([4.0])), transform, 0.0, 1.0)
 
@@ -114,6 +117,8 @@ def test_what_lies_below_the_range_lies_at_its_end() -> None:
     law = TransformedLaw(Normal(torch.tensor([-2.0]), torch.tensor([1.0])), transform, 0.0, 1.0)
     assert float(law.icdf(torch.tensor([0.3]))) == 0.0
     assert float(law.icdf(torch.tensor([0.9]))) > 0.0
+    at_the_end = float(law.base.cdf(transform(torch.tensor([0.0])).float()))
+    assert law.cdf(torch.tensor([-0.1, 0.0])).tolist() == [0.0, at_the_end]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -4,11 +4,13 @@ import golden_g3 as g3
 import pytest
 import torch
 
+from gpx.backends import Dense
 from gpx.bases import GridEigenfunctions, GridOptions
-from gpx.inference.noisy_kernel import PreconditionedKernel
+from gpx.inference.noisy_kernel import NoisyKernel, PreconditionedKernel
 from gpx.kernels import RBF, Matern32
 from gpx.likelihoods import Gaussian
 from gpx.linalg import EvidenceBound, conjugate_gradients, nystrom_preconditioner
+from gpx.linalg.matmul import set_matmul
 from gpx.means import Zero
 from gpx.models import ExactGP, IterativeOptions
 from gpx.objectives import ExactMLL
@@ -131,3 +133,42 @@ def test_eigenfunctions_take_far_fewer_steps_than_none_and_fewer_than_a_subset(l
     assert (with_grid.solution - plain.solution).abs().max() < 1e-2 * scale
     assert plain.report.iterations >= 20 * with_grid.report.iterations
     assert with_grid.report.iterations < with_subset.report.iterations
+
+
+class Recorded:
+    """A stored matrix that notes the precision of its product."""
+
+    def __init__(self, values, seen):
+        self.values, self.seen = values, seen
+
+    def __matmul__(self, right):
+        self.seen.append(("product", torch.get_float32_matmul_precision()))
+        return self.values @ right
+
+
+def test_tf32_is_for_products_of_a_solve_and_never_for_the_matrix(monkeypatch):
+    seen, stored = [], Dense.stored
+
+    def watched(self, entries):
+        seen.append(("matrix", torch.get_float32_matmul_precision()))
+        return Recorded(stored(self, entries), seen)
+
+    monkeypatch.setattr(Dense, "stored", watched)
+    x = torch.randn(30, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    system = NoisyKernel(RBF(2).double(), x, x.new_tensor(0.1), reduced=torch.float32)
+    before = torch.get_float32_matmul_precision()
+    try:
+        set_matmul("tf32")
+        system.matmul(x[:, 0].float())
+        assert seen == [("matrix", "highest"), ("product", "high")]
+        seen.clear()
+        system.matmul(x[:, 0])  # a true residual, in float64
+        assert seen == [("matrix", "highest"), ("product", "highest")]
+        assert torch.get_float32_matmul_precision() == "highest"
+        set_matmul("tf32x3")
+        seen.clear()
+        system.matmul(x[:, 0].float())
+        assert seen[-1] == ("product", "highest")
+    finally:
+        set_matmul(None)
+        torch.set_float32_matmul_precision(before)

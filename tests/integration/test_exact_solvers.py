@@ -4,6 +4,7 @@ import signal
 
 import pytest
 import torch
+from hydra.utils import instantiate
 
 from gpx.training import RunFolder, load, resume, run
 from gpx.training.interrupt import Interrupted
@@ -90,3 +91,13 @@ def test_the_large_recipe_composes(composed):
     assert config.objective.iterative._target_ == "gpx.objectives.IterativeMLL"
     assert config.optimizer._target_ == "gpx.training.FirstOrder"
     assert config.trainer.device == "cuda"
+
+
+@pytest.mark.parametrize("recipe", ["exact_kin40k", "exact_dense_100k", "exact_houseelectric"])
+def test_recipes_for_one_gpu_compose_and_fit_their_objective(composed, recipe):
+    config = composed(f"experiment={recipe}")
+    dense = recipe != "exact_houseelectric"
+    assert config.approx.solver == ("cholesky" if dense else "iterative")
+    assert config.trainer.device == "cuda"
+    objective = instantiate(config.objective)
+    assert objective.iterative.warm_start is not dense

@@ -4,6 +4,7 @@ import csv
 
 import numpy as np
 import pytest
+import torch
 
 from gpx.training import load
 from gpx.training.predict_command import main
@@ -113,6 +114,23 @@ def test_bad_options(capsys, arguments, expected):
         main(arguments)
     assert stop.value.code == 2
     assert expected in capsys.readouterr().err
+
+
+def test_a_device_out_of_memory_is_one_line(trained, tmp_path, capsys, monkeypatch):
+    folder, x, _ = trained
+    write(tmp_path / "new.csv", x[:3].tolist(), ["depth", "width"])
+
+    def full(self, inputs):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr("gpx.training.predictor.Predictor.predict", full)
+    with pytest.raises(SystemExit) as stopped:
+        main([f"run={folder}", f"input={tmp_path / 'new.csv'}", f"output={tmp_path / 'out.csv'}"])
+    assert stopped.value.code == 2
+    found = capsys.readouterr().err
+    assert "device=cpu is out of memory: split" in found
+    assert "Traceback" not in found
+    assert not (tmp_path / "out.csv").exists()
 
 
 def test_classes_get_labels_and_probabilities(tmp_path, composed):

@@ -1,5 +1,7 @@
 """Runs on rows in files: trained, stopped and resumed, predicted with, and refused."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,9 @@ from gpx.errors import CheckpointError, ConfigError
 from gpx.objectives import SVGPELBO, QuadruplyStochasticELBO, SWSGPObjective
 from gpx.sampling.batches import batch_order
 from gpx.training import RunFolder, resume, run
-from gpx.training.build import build_model
+from gpx.training.build import build_model, target_of
+from gpx.training.composition import composed as composed_config
+from gpx.training.config import CONFIGS
 from gpx.training.diagnose_command import _training_data
 from gpx.training.interrupt import Interrupted
 from gpx.training.session import Session
@@ -116,7 +120,6 @@ def test_changed_data_are_not_gone_on_with(start, tmp_path, folder, monkeypatch)
     [
         (["approx=sgpr"], "SGPR"),
         (["approx=exact"], "ExactGP"),
-        (["approx=vnngp"], "VNNGP"),
         (["approx=qsgp", "approx.num_basis=200"], "optimizer=qsgp_blocks"),
         (
             [*MODELS["qsgp"], "objective.snapshot=true", "likelihood=gaussian"],
@@ -128,6 +131,22 @@ def test_what_needs_all_rows_is_refused(start, tmp_path, options, who):
     with pytest.raises(ConfigError, match=rf"{who} (needs all|works on all) training rows at once"):
         start(*options)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_model_whose_memory_would_grow_says_so(start):
+    with pytest.raises(ConfigError, match=r"VNNGP keeps a value, .* memory would grow "):
+        start("approx=vnngp")
+
+
+def test_every_model_that_takes_streams_is_run_here():
+    taking = set()
+    for path in Path(CONFIGS, "approx").glob("*.yaml"):
+        if path.stem == "auto":  # is one of the others
+            continue
+        kind = target_of(composed_config([f"approx={path.stem}"]).approx, "approx")
+        if kind.streams:
+            taking.add(path.stem)
+    assert taking == {name.split()[0] for name in MODELS}
 
 
 def test_more_inducing_points_than_the_sample_has_rows(start):
@@ -211,3 +230,21 @@ def test_a_path_below_a_root_is_found_again(start, tmp_path, folder, monkeypatch
         with pytest.raises(Interrupted):
             start(*MODELS["svgp"], f"data.root={tmp_path}", f"data.path={folder.name}")
     assert resume(tmp_path / "run")["data.rows"] == ROWS
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["approx=vnngp"], "VNNGP keeps a value"),
+        (["approx=qsgp"], "optimizer=qsgp_blocks works on all training rows at once"),
+        ([*MODELS["svgp"], "trainer.certify=true"], "trainer.certify=true needs all"),
+        ([*MODELS["svgp"], "calibrate=variance"], "calibrate= holds out rows"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_the_rows_are_read(start, folder, options, said):
+    """The last row is damaged, which a pass over all of them would have found first."""
+    y = np.load(folder / "y_2.npy")
+    y[-1] = np.nan
+    np.save(folder / "y_2.npy", y)
+    with pytest.raises(ConfigError, match=said):
+        start(*options)

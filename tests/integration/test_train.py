@@ -4,6 +4,8 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from gpx.errors import OutOfMemory
+
 ARM = ["data=robot_arm", "data.num_points=1500"]
 
 
@@ -84,3 +86,13 @@ def test_cuda_without_a_device_is_one_sentence(train):
 
     with pytest.raises(BackendUnavailable, match="sees no CUDA device"):
         train(*ARM, "approx=exact", "trainer.device=cuda")
+
+
+def test_a_device_that_is_full_in_training_is_one_sentence(train, monkeypatch):
+    def full(self, model, x, y, *, generator=None):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3.00 GiB. GPU 0 ...")
+
+    monkeypatch.setattr("gpx.objectives.ExactMLL.evidence", full)
+    options = ["data=robot_arm", "data.num_points=200", "approx=exact", "trainer.max_steps=2"]
+    with pytest.raises(OutOfMemory, match=r"out of memory \(3.00 GiB more were asked for\); lower"):
+        train(*options, "trainer.memory_budget=1GiB", "trainer.device=cpu")

@@ -6,7 +6,13 @@ import pytest
 import torch
 
 from gpx.errors import ConfigError
-from gpx.linalg import allowed_memory, available_memory, budget_in_bytes, total_memory
+from gpx.linalg import (
+    allowed_memory,
+    available_memory,
+    budget_in_bytes,
+    halved_until_it_fits,
+    total_memory,
+)
 
 
 @pytest.mark.skipif(not Path("/proc/meminfo").is_file(), reason="needs Linux")
@@ -78,3 +84,28 @@ def test_what_may_be_held_is_the_budget_or_what_is_free():
     if available_memory(cpu) is not None:
         assert said.endswith("GiB are free on cpu)")
         assert allowed_memory(None, cpu)[1].endswith("GiB are free on cpu")
+
+
+def test_chunks_are_halved_until_they_fit():
+    tried = []
+
+    def attempt(budget):
+        tried.append(budget)
+        if budget > 2**28:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return "done"
+
+    assert halved_until_it_fits(attempt, 2**30) == "done"
+    assert tried == [2**30, 2**29, 2**28]
+
+
+def test_what_cannot_be_cut_any_further_is_out_of_memory():
+    tried = []
+
+    def attempt(budget):
+        tried.append(budget)
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        halved_until_it_fits(attempt, 2**27 + 5)
+    assert tried == [2**27 + 5, 2**26 + 2, 2**26]  # LEAST is the last

@@ -102,3 +102,14 @@ def test_mistakes_are_explained():
     indefinite = gram + 100.0 * (torch.ones(6, 6).double() - torch.eye(6).double())
     with pytest.raises(NotPositiveDefinite, match="indefinite"):
         randomly_pivoted_cholesky(lambda rows: indefinite[rows], indefinite.diagonal(), 3)
+
+
+def test_it_stops_once_the_trace_error_is_small_enough():
+    x = torch.linspace(0.0, 4.0, 200, dtype=torch.float64)
+    matrix = (-0.5 * (x[:, None] - x) ** 2).exp()
+    generator = torch.Generator().manual_seed(0)
+    found = randomly_pivoted_cholesky(
+        lambda rows: matrix[rows], matrix.diagonal(), 200, tolerance=1e-3, generator=generator
+    )
+    assert float(found.residual.sum()) <= 1e-3
+    assert found.factor.shape[0] < 60

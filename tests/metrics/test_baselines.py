@@ -10,7 +10,7 @@ import torch
 
 from gpx.data import UCI, Dataset, DataSource, RobotArm, Table, load
 from gpx.data.labels import Task
-from gpx.metrics import baselines
+from gpx.metrics import baselines, boosting
 
 DATA = os.environ.get("GPX_DATA")
 
@@ -25,6 +25,12 @@ class Given(DataSource):
         return Table("given", self.x, self.y, names, "y")
 
 
+@pytest.fixture(autouse=True)
+def few_trees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have a page of their own: test_boosting.py."""
+    monkeypatch.setattr(boosting, "TREES", 20)
+
+
 def given(y: np.ndarray, task: Task) -> Dataset:
     return load(Given(X, y), task=task)
 
@@ -37,7 +43,8 @@ NOISE = RANDOM.normal(size=500)
 def test_linear_function_is_fitted_by_the_linear_model() -> None:
     data = given(3.0 + X @ [1.0, -2.0, 0.5] + 0.1 * NOISE, "regression")
     found = baselines(data)
-    assert set(found) == {"mean", "linear", "5-nn"}
+    assert set(found) == {"mean", "linear", "5-nn", "boosting"}
+    assert all(metrics["seconds"] >= 0 for metrics in found.values())
     # noise of 0.1 on 100 test rows: 30 % is four standard errors
     assert found["linear"]["rmse_original"] == pytest.approx(0.1, rel=0.3)
     assert found["linear"]["rmse"] < found["5-nn"]["rmse"] < found["mean"]["rmse"]
@@ -78,7 +85,7 @@ def test_large_test_sets_are_thinned_out_and_said_so(caplog: pytest.LogCaptureFi
         found = baselines(data, neighbours=3, max_queries=50)
     assert "takes 50 of 100 test rows" in caplog.text
     full = baselines(data, neighbours=3)
-    assert found["linear"] == full["linear"]
+    assert found["linear"]["rmse"] == full["linear"]["rmse"]
     assert found["3-nn"]["rmse"] != full["3-nn"]["rmse"]
 
 
@@ -104,6 +111,7 @@ def test_robot_arm_defeats_the_linear_model() -> None:
     found = baselines(load(RobotArm(), task="regression"))
     assert found["linear"]["rmse"] > 0.9
     assert found["5-nn"]["rmse"] < 0.5
+    assert found["boosting"]["rmse"] < 0.7
 
 
 @pytest.mark.skipif(
@@ -142,5 +150,6 @@ def test_baselines_of_several_outputs_are_those_of_each() -> None:
     both = baselines(load(Outputs(X, np.stack([first, second], 1)), task="regression"))
     for name, y in (("first", first), ("second", second)):
         for baseline, metrics in baselines(given(y, "regression")).items():
+            metrics.pop("seconds")
             found = {key: both[baseline][f"{key}.{name}"] for key in metrics}
             assert found == pytest.approx(metrics)

@@ -33,7 +33,10 @@ def test_original_units_are_what_raw_data_would_give() -> None:
     assert found["rmse_original"] == pytest.approx(float((RAW - MEAN).square().mean().sqrt()))
     assert found["mae_original"] == pytest.approx(float((RAW - MEAN).abs().mean()))
     assert found["mnlp_original"] == pytest.approx(-stats.norm.logpdf(RAW, MEAN, std).mean())
-    assert found["crps_original"] == pytest.approx(found["crps"] * float(scaler.target_scale))
+    assert found["sharpness_original"] == pytest.approx(std)
+    for name in ("crps", "interval_score_95"):
+        own = found[f"{name}_original"]
+        assert own == pytest.approx(found[name] * float(scaler.target_scale))
     assert found["rmse"] == pytest.approx(found["rmse_original"] / float(scaler.target_scale))
     assert all(type(value) is float for value in found.values())
 
@@ -64,6 +67,8 @@ def test_counts() -> None:
     assert found["mnlp"] == pytest.approx(-stats.poisson.logpmf(y, rate).mean())
     assert found["mnlp_original"] == found["mnlp"]
     assert found["rmse_original"] == found["rmse"] == pytest.approx(math.sqrt(2 / 3))
+    assert found["crps_original"] == found["crps"]
+    assert found["coverage_95"] == 1.0
 
 
 @pytest.mark.parametrize("kind", ["logits", "probs", "signs"])

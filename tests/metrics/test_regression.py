@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 import torch
 from scipy import integrate, stats
-from torch.distributions import Normal, StudentT
+from torch.distributions import Normal, Poisson, StudentT
 
+from gpx.likelihoods import StudentT as StudentLikelihood
 from gpx.metrics import (
     coverage,
+    crps,
     gaussian_crps,
     gaussian_mnlp,
+    interval_score,
     mae,
     mnlp,
     msll,
@@ -107,16 +110,55 @@ def test_calibrated_predictions_are_covered(level: float) -> None:
     assert float(coverage(predictive, y, level)) == pytest.approx(level, abs=tolerance)
 
 
+def test_the_interval_score_charges_width_and_what_lies_outside() -> None:
+    predictive = Normal(torch.zeros(3, dtype=DOUBLE), torch.ones(3, dtype=DOUBLE))
+    y, z = torch.tensor([0.0, 3.0, -4.0], dtype=DOUBLE), stats.norm.ppf(0.975)
+    expected = 2.0 * z + 40.0 * ((3.0 - z) + (4.0 - z)) / 3.0
+    assert float(interval_score(predictive, y)) == pytest.approx(expected, rel=1e-12)
+
+
+def test_whole_numbers_at_the_ends_of_an_interval_lie_inside() -> None:
+    rate = torch.full((41,), 7.3, dtype=DOUBLE)
+    y = torch.arange(41, dtype=DOUBLE)
+    low, high = stats.poisson.ppf([0.025, 0.975], 7.3)
+    assert float(coverage(Poisson(rate), y)) == pytest.approx((high - low + 1) / 41, rel=1e-12)
+
+
 def test_what_the_law_allows() -> None:
-    always, spread = {"rmse", "mae", "mnlp"}, {"smse", "smae"}
+    always, spread = {"rmse", "mae", "mnlp", "sharpness"}, {"smse", "smae"}
+    of_cdf = {"coverage_95", "coverage_error", "crps", "interval_score_95"}
     gaussian = Normal(MEAN, STD)
-    everything = always | spread | {"coverage_95", "crps"}
+    everything = always | spread | of_cdf
     assert set(regression_metrics(gaussian, Y)) == everything
     assert set(regression_metrics(gaussian, Y, trivial_law(Y))) == everything | {"msll"}
     # nothing to divide by
     assert set(regression_metrics(gaussian, torch.full_like(Y, 0.1))) == everything - spread
-    # torch's Student-t has no distribution function
     heavy = StudentT(torch.full_like(MEAN, 5.0), MEAN, STD)
     found = regression_metrics(heavy, Y)
-    assert set(found) == always | spread
+    assert set(found) == everything
     assert found["mnlp"] == pytest.approx(-stats.t.logpdf(Y, 5.0, MEAN, STD).mean())
+    low, high = stats.t.interval(0.95, 5.0, MEAN, STD)
+    assert found["coverage_95"] == np.mean((low <= Y.numpy()) & (Y.numpy() <= high))
+    wide = STD.numpy().mean() * math.sqrt(5.0 / 3.0)
+    assert found["sharpness"] == pytest.approx(wide, rel=1e-12)
+    assert set(regression_metrics(WithoutCdf(MEAN, STD), Y)) == always | spread
+
+
+class WithoutCdf(Normal):
+    """A law that has a density alone."""
+
+    def cdf(self, value: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+
+
+def test_scores_of_a_large_mixture_are_those_of_evenly_spaced_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    law = StudentLikelihood().double().predictive(MEAN, STD.square())
+    with torch.no_grad():
+        every = crps(law, Y)
+        monkeypatch.setattr("gpx.metrics.regression.ROWS", 8)
+        found = regression_metrics(law, Y)
+    rows = [0, 7, 14, 21, 28, 35, 42, 49]
+    assert float(found["crps"]) == pytest.approx(float(every[rows].mean()), rel=1e-6)
+    assert float(found["rmse"]) == pytest.approx(float(rmse(MEAN, Y)), rel=1e-10)

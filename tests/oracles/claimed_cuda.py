@@ -27,6 +27,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from gpx.linalg.memory import working_memory
+
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
 
 READS = {
@@ -47,12 +49,23 @@ ACROSS = {
 }  # fmt: skip
 """Functions that take tensors of both devices, or look at shapes alone."""
 
+UNORDERED = {
+    torch.cumsum, Tensor.cumsum, torch.kthvalue, Tensor.kthvalue, torch.histc, Tensor.histc,
+    Tensor.put_, torch.bincount, Tensor.bincount,
+}  # fmt: skip
+"""Functions without a form that gives the same bits every time: running sums of floating-point
+numbers, counts with weights."""
+
 BACKWARD = {torch.autograd.grad, torch.autograd.backward, Tensor.backward}
 """The engine hands plain tensors to gradients written in Python; these are taken as they come."""
 
 
 class DeviceMismatch(RuntimeError):
     """What CUDA would have refused."""
+
+
+class NotDeterministic(RuntimeError):
+    """What torch warns of on CUDA under ``use_deterministic_algorithms``."""
 
 
 class Claimed(Tensor):
@@ -152,6 +165,8 @@ class ClaimedDevice(TorchFunctionMode):
             raise DeviceMismatch(f"a CUDA tensor has no numpy(): {_place()}")
         if claimed and (func in READS or self._looks_up(func, args, kwargs)):
             self.waits[_place()] += 1
+        if claimed and func in UNORDERED and torch.are_deterministic_algorithms_enabled():
+            self._in_order(name, args, kwargs)
         target = kwargs.get("device")
         if target is not None:
             claimed = torch.device(target).type == "cuda"
@@ -194,6 +209,14 @@ class ClaimedDevice(TorchFunctionMode):
         if here != (target.type == "cuda") and moved is source:
             moved = moved.clone()
         return claim(moved) if target.type == "cuda" else release(moved)
+
+    @staticmethod
+    def _in_order(name: str, args: Any, kwargs: dict[str, Any]) -> None:
+        """Refuse sums whose order CUDA leaves open; those of whole numbers are the same in any."""
+        weights = kwargs.get("weights", args[1] if len(args) > 1 else None)
+        counted = args[0] if name != "bincount" else weights
+        if isinstance(counted, Tensor) and counted.is_floating_point():
+            raise NotDeterministic(f"{name} gives other bits every time: {_place()}")
 
     @staticmethod
     def _looks_up(func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> bool:
@@ -262,18 +285,19 @@ def _watched(method: str, before: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def claimed_cuda() -> Iterator[Counter[str]]:
-    """One CUDA device; yields the counter of waits."""
+def claimed_cuda(memory: int = 2**33) -> Iterator[Counter[str]]:
+    """One CUDA device of that many bytes; yields the counter of waits."""
     answers = {
         "is_available": True, "device_count": 1, "get_device_name": "claimed",
         "synchronize": None, "empty_cache": None, "max_memory_allocated": 0,
-        "memory_allocated": 0, "memory_reserved": 0, "mem_get_info": (2**33, 2**33),
+        "memory_allocated": 0, "memory_reserved": 0, "mem_get_info": (memory, memory),
         "reset_peak_memory_stats": None, "get_device_capability": (9, 0),
     }  # fmt: skip
     future = torch.__future__
     before = future.get_overwrite_module_params_on_conversion()
     future.set_overwrite_module_params_on_conversion(True)  # a parameter changes its claim
     mode = ClaimedDevice()
+    working_memory.cache_clear()  # of a device of another size
     try:
         with contextlib.ExitStack() as stack:
             for name, answer in answers.items():
@@ -285,4 +309,5 @@ def claimed_cuda() -> Iterator[Counter[str]]:
             stack.enter_context(mode)
             yield mode.waits
     finally:
+        working_memory.cache_clear()
         future.set_overwrite_module_params_on_conversion(before)

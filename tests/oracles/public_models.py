@@ -177,6 +177,16 @@ MODELS = {
     "DirectMixture": lambda: gaussian(
         models.DirectMixture, basis=FEW, num_basis=40, components=2, sweeps=3
     ),
+    "DirectLogistic of classes": lambda: classes(
+        models.DirectLogistic, Bernoulli(), basis=FEW, num_basis=40
+    ),
+    "DirectNetwork": lambda: models.DirectNetwork(
+        likelihood=Gaussian(0.05),
+        num_inputs=INPUTS,
+        hidden=(2,),
+        noise=models.NoiseGrid(num_values=3),
+        starts=3,
+    ).double(),
     "Direct learned": lambda: gaussian(
         models.Direct,
         basis=partial(GridFeatures, num_inputs=INPUTS),
@@ -230,6 +240,11 @@ OBJECTIVES = {
     "HardCutEvidence": ("MixtureOfExperts shared", objectives.HardCutEvidence),
     "DirectELBO": ("Direct", objectives.DirectELBO),
     "DirectMixtureELBO": ("DirectMixture", objectives.DirectMixtureELBO),
+    "DirectLogisticBound": (
+        "DirectLogistic of classes",
+        lambda: objectives.DirectLogisticBound(NUM),
+    ),
+    "DirectNetworkELBO": ("DirectNetwork", objectives.DirectNetworkELBO),
     "DirectSampledELBO": ("DirectMixture", lambda: objectives.DirectSampledELBO(NUM, 10)),
     "ReweightedEvidence": ("Reweighted", objectives.ReweightedEvidence),
 }

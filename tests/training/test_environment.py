@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 
 import pytest
+import torch
+from claimed_cuda import claimed_cuda
 
-from gpx.training.environment import source_commit
+from gpx.training.environment import environment_record, source_commit
 
 
 @pytest.fixture
@@ -49,3 +52,27 @@ def test_changed_or_added_code_is_dirty(repository, name):
 
 def test_outside_a_repository_nothing_is_known(tmp_path):
     assert source_commit(tmp_path) is None
+
+
+def test_a_gpus_driver_memory_and_precision_are_recorded(monkeypatch, tmp_path):
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 580.65.06\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "1")
+    with claimed_cuda():
+        found = environment_record(torch.device("cuda"), 0, {})
+    assert found["gpu"]["memory_bytes"] == 2**33
+    assert found["gpu"]["capability"] == "9.0"
+    assert found["gpu"]["driver"] == "580.65.06"
+    assert found["gpu"]["deterministic"] == torch.are_deterministic_algorithms_enabled()
+    assert found["matmul"]["float32_matmul_precision"] == torch.get_float32_matmul_precision()
+    assert found["matmul"]["allow_tf32"] == torch.backends.cuda.matmul.allow_tf32
+    assert found["matmul"]["tf32_override"] == "1"
+
+
+def test_without_a_gpu_or_its_program_there_is_no_driver(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert environment_record(torch.device("cpu"), 0, {})["gpu"] is None
+    with claimed_cuda():
+        assert environment_record(torch.device("cuda"), 0, {})["gpu"]["driver"] is None

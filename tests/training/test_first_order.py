@@ -2,8 +2,10 @@ from functools import partial
 
 import pytest
 import torch
+from claimed_cuda import claimed_cuda
 from torch import nn
 
+import gpx
 from gpx.bases import RandomFourier
 from gpx.constraints import FLOOR, positive_parameter
 from gpx.errors import ConfigError
@@ -13,6 +15,7 @@ from gpx.means import Zero
 from gpx.models import QSGP
 from gpx.objectives import QuadruplyStochasticELBO
 from gpx.training.first_order import FirstOrder, schedule_factor
+from gpx.training.indexed_adagrad import spread_out
 
 
 def test_schedules_start_at_one_and_end_at_final():
@@ -111,6 +114,38 @@ def test_adagrad_moves_only_sampled_rows():
     optimizer.step(0)
     moved = (table.detach().squeeze() != 0).nonzero().squeeze().tolist()
     assert moved == [2, 7]
+
+
+@pytest.mark.parametrize("options", [{}, {"lr_decay": 0.1, "initial_accumulator_value": 0.5}])
+def test_adagrad_on_a_gpu_never_waits_and_gives_the_sparse_steps(options):
+    start = torch.randn(12, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    setting = {"variational": {"algorithm": "adagrad", "lr": 0.1, **options}}
+
+    def trained(device):
+        table = nn.Parameter(start.clone().to(device))
+        optimizer = FirstOrder(setting)
+        optimizer.bind({"variational": [table]}, 4)
+        for step in range(4):
+            optimizer.before_step(step)
+            rows = ((torch.arange(5, device=device) * (step + 2)) % 12)[torch.arange(5) % 4]
+            found = nn.functional.embedding(rows, table, sparse=True)
+            (found.square() + found).sum().backward()
+            optimizer.step(step)
+        return table.detach()
+
+    here = trained("cpu")
+    with claimed_cuda() as waits:
+        there = trained("cuda")
+        assert not waits
+        there = there.cpu()
+    torch.testing.assert_close(there, here, rtol=1e-13, atol=1e-15)
+    assert torch.equal(there[1], start[1])  # never sampled
+
+
+def test_a_sparse_gradient_with_repeated_rows_is_added_up():
+    table = nn.Parameter(torch.zeros(4, 2))
+    nn.functional.embedding(torch.tensor([3, 1, 3]), table, sparse=True).sum().backward()
+    assert spread_out(table.grad, table).tolist() == [[0, 0], [1, 1], [0, 0], [2, 2]]
 
 
 def test_adam_on_sparse_gradients_is_one_sentence():
@@ -266,3 +301,41 @@ def test_something_must_move_from_the_first_step_on():
 def test_what_is_no_list_of_options_is_refused_by_name(arguments, named):
     with pytest.raises(ConfigError, match=f"^{named}: expected options by name"):
         FirstOrder(*arguments)
+
+
+def test_steps_of_weights_are_in_units_of_the_targets(tmp_path):
+    """Without the factor f jumps about by seven deviations of the targets in these 20 steps."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(400, 2, generator=generator)
+    y = x[:, 0].sin() + 0.7 * torch.randn(400, generator=generator)
+    fitted = gpx.fit(
+        x,
+        y,
+        *("approx=qsgp", "optimizer=qsgp_paper", "init=constants", "approx.num_basis=2000"),
+        *("objective.columns=200", "kernel.lengthscale=100.0", "kernel.outputscale=5e4"),
+        *("likelihood.noise_variance=0.5", "trainer.max_steps=20", "trainer.batch_size=50"),
+        *("trainer.figures=false", "trainer.tensorboard=false", "trainer.eval_every=0"),
+        folder=tmp_path / "run",
+    )
+    assert fitted.metrics["test.rmse"] < 1.5
+
+
+def test_rate_factors_are_kept_for_a_resumed_run():
+    w = nn.Parameter(torch.zeros(1))
+    optimizer = FirstOrder({"variational": {"algorithm": "sgd", "lr": 0.1}})
+    optimizer.bind({"variational": [w]}, 10)
+    assert optimizer.learning_rate("variational", 0) == pytest.approx(0.1)
+    optimizer.factors = {"variational": 0.25}
+    resumed = FirstOrder(optimizer.settings)
+    resumed.bind({"variational": [w]}, 10)
+    resumed.load_state_dict(optimizer.state_dict())
+    assert resumed.learning_rate("variational", 0) == pytest.approx(0.025)
+
+
+def test_settings_for_roles_of_other_models_are_left_unused():
+    """optimizer=swsgp with a full covariance of q(u) has nothing that is touched row by row."""
+    optimizer = FirstOrder(
+        {"touched": {"algorithm": "sparse_adam", "lr": 0.1}, "inducing": {"lr": 0.1}}
+    )
+    optimizer.bind({"inducing": [nn.Parameter(torch.zeros(1))]}, 1)
+    assert set(optimizer.optimisers) == {"inducing"}

@@ -291,7 +291,9 @@ def test_several_outputs(arrays, tmp_path, monkeypatch):
     )
     assert metrics["test.msll"] < metrics["baseline.mean.msll"] == 0.0
     figures = {path.name for path in (fitted.folder / "figures").iterdir()}
-    assert figures == {f"predicted_against_observed_{k}.png" for k in (1, 2)}
+    assert figures == {
+        f"{name}_{k}.png" for name in ("predicted_against_observed", "calibration") for k in (1, 2)
+    }
     (tmp_path / "new.csv").write_text("width,depth\n0.5,-1\n")
     arguments = [f"run={fitted.folder}", f"input={tmp_path / 'new.csv'}"]
     predict([*arguments, f"output={tmp_path / 'out.csv'}"])

@@ -91,6 +91,8 @@ def test_sizes_are_those_of_the_tables(fitted, tmp_path):
     assert size.functions <= size.num_basis == 60
     assert size.multiply_adds <= 7 * size.functions
     assert size.float_multiply_adds == 420
+    assert size.mean_multiply_adds == 60
+    assert size.float_total_bytes - size.mean_bytes == 4 * 6 * 60
 
 
 def test_the_command_writes_both_files_and_says_their_size(fitted, tmp_path, capsys):
@@ -118,10 +120,19 @@ def test_mistakes_on_the_command_line_give_one_line(fitted, options, words, caps
     assert found.count("\n") == 1
 
 
+def test_two_classes_are_refused(tmp_path):
+    x, y = table(40)
+    small = ["approx=direct_logistic", "approx.num_basis=8", "trainer.max_steps=2", *SMALL]
+    made = gpx.fit(x, (y > 50.0).astype(float), *small, folder=tmp_path / "run")
+    with pytest.raises(ConfigError, match="likelihood is Bernoulli"):
+        gpx.export(made, tmp_path / "model.c")
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         (["approx=sgpr", "approx.num_inducing=5"], "needs discrete weights"),
+        (["approx=direct_network", "approx.starts=2"], "needs discrete weights"),
         (["approx=direct", "approx.num_basis=9", "basis=grief"], "cosines and sines"),
         (["approx=direct", "approx.num_basis=8", "mean=linear"], "takes mean=constant"),
         (["approx=direct", "approx.num_basis=8", "approx.weights.num_values=17"], "16 values"),

@@ -91,6 +91,16 @@ def test_a_stopped_run_goes_on_bit_for_bit(stop_at):
         assert torch.equal(ours[2], theirs[2])
 
 
+def test_a_finished_search_keeps_no_gradients():
+    parameters = fresh_parameters()
+    solver = LBFGSB()
+    solver.minimise(parameters, lambda: rosenbrock(parameters), 6, lambda *_: None)
+    assert len(solver.state_dict()["gradients"]) == 6
+    assert solver.finish()
+    assert solver.state_dict() == {"start": None}
+    assert not solver.finish()
+
+
 def test_a_record_that_does_not_replay_is_an_error():
     parameters = fresh_parameters()
     solver = LBFGSB()

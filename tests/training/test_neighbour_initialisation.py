@@ -10,7 +10,7 @@ from gpx.likelihoods import Bernoulli, Gaussian
 from gpx.means import Constant
 from gpx.models import ExactGP
 from gpx.objectives import ExactMLL
-from gpx.training import NeighbourInitialisation, SubsetInitialisation
+from gpx.training import NeighbourInitialisation, SubsetInitialisation, neighbour_initialisation
 
 NOISE = 0.01
 
@@ -57,3 +57,35 @@ def test_options_out_of_range_are_refused():
         NeighbourInitialisation(num_neighbours=0)
     with pytest.raises(ConfigError, match="num_points=1 must be at least 2"):
         NeighbourInitialisation(num_points=1)
+
+
+def test_candidates_set_the_density_at_which_the_data_are_seen(monkeypatch):
+    gaps = []
+
+    def recorded(kernel, noise, inputs, residual, groups, **options):
+        near, own = inputs[groups[:, :-1], 0], inputs[groups[:, -1], 0]
+        gaps.append((near - own[:, None]).abs().amin(1).mean().item())
+        return original(kernel, noise, inputs, residual, groups, **options)
+
+    original = neighbour_initialisation.neighbour_log_likelihood
+    monkeypatch.setattr(neighbour_initialisation, "neighbour_log_likelihood", recorded)
+    x = torch.arange(4000, dtype=torch.float64)[:, None] / 4000
+    y = (6.0 * x[:, 0]).sin() + 0.1 * torch.randn(4000, generator=torch.Generator().manual_seed(0))
+    for candidates in (None, 80):
+        model = ExactGP(kernel=Matern32(1), mean=Constant(), likelihood=Gaussian(0.3)).double()
+        start(NeighbourInitialisation(30, 5, 20, 10, 1, candidates), model, x, y)
+    assert gaps[0] == pytest.approx(1 / 4000)
+    # of 100 rows at random: 1 / 200 on average; beyond these limits for 2 of 10^5 draws
+    assert 1 / 600 < gaps[1] < 3 / 200
+
+
+def test_candidates_for_all_rows_change_nothing():
+    found = []
+    for candidates in (None, 800, 5000):
+        model, x, y = problem(Gaussian(0.1))
+        start(NeighbourInitialisation(30, 5, 50, 10, 3, candidates), model, x, y)
+        found.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+    with pytest.raises(ConfigError, match="num_candidates=1 must be at least 2"):
+        NeighbourInitialisation(num_candidates=1)

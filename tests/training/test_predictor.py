@@ -4,7 +4,6 @@ import torch
 from frames import Column, Frame
 from omegaconf import OmegaConf
 from scipy import stats
-from torch.distributions import Categorical, MixtureSameFamily, Normal, Poisson, StudentT
 
 from gpx.data import Standardiser
 from gpx.data.target_transform import TargetTransform
@@ -14,7 +13,7 @@ from gpx.likelihoods import Bernoulli, Gaussian, Softmax
 from gpx.means import Zero
 from gpx.models import SSGP, SVGP, ExactGP, LaplaceGP, Posterior
 from gpx.training import predictor as predictor_module
-from gpx.training.predictor import Predictor, central_interval
+from gpx.training.predictor import Predictor
 
 
 @pytest.fixture
@@ -211,31 +210,6 @@ def test_tensors_are_arrays_and_other_things_are_not(predictor):
     for bad, found in ((["a", "b"], "could not convert"), ([1j, 2.0], "found complex128")):
         with pytest.raises(DTypeError, match=f"inputs must be an array of real numbers .*{found}"):
             model.predict(bad)
-
-
-def test_intervals_are_quantiles_or_normal():
-    normal = Normal(torch.tensor([1.0]), torch.tensor([2.0]))
-    lower, upper = central_interval(normal, 0.95)
-    assert lower.item() == pytest.approx(1 - 1.959964 * 2, rel=1e-5)
-    mixture = MixtureSameFamily(
-        Categorical(torch.ones(1, 2)), Normal(torch.tensor([[-1.0, 1.0]]), torch.ones(1, 2))
-    )
-    lower, upper = central_interval(mixture, 0.95)
-    assert mixture.cdf(upper).item() == pytest.approx(0.975, abs=1e-6)
-    assert lower.item() == pytest.approx(-upper.item(), rel=1e-5)
-    # without a distribution function: the normal interval of the same moments
-    heavy = StudentT(torch.tensor([4.0]), torch.tensor([1.0]))
-    lower, upper = central_interval(heavy, 0.95)
-    assert upper.item() == pytest.approx(1.0 + 1.959964 * 2**0.5, rel=1e-5)
-    assert lower.item() == pytest.approx(2.0 - upper.item(), rel=1e-5)
-
-
-@pytest.mark.parametrize("rate", [0.01, 0.7, 12.0, 300.0, 9000.0])
-def test_intervals_of_counts_are_exact_quantiles(rate):
-    lower, upper = central_interval(Poisson(torch.tensor([rate, rate], dtype=torch.float64)), 0.95)
-    law = stats.poisson(rate)
-    assert lower.tolist() == [law.ppf(0.025)] * 2
-    assert upper.tolist() == [law.ppf(0.975)] * 2
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,25 @@ def test_the_model_stands_above_its_baselines():
     assert lines[-1] == ("evidence -12.3 nats (lower_bound), 7 steps in 1.2 s, peak memory 300 MiB")
 
 
+def test_a_baseline_that_predicts_better_is_named():
+    boosting = {"baseline.boosting.rmse": 0.45, "baseline.boosting.seconds": 1.62}
+    others = {"baseline.linear.rmse": 0.49, "baseline.mean.rmse": 1.0}
+    lines = summary(METRICS | others | boosting)
+    assert lines[-2] == "histogram boosting has a lower test RMSE: 0.4500 against 0.5000, in 1.6 s"
+    some = summary(METRICS | others | boosting | {"baseline.boosting.rows": 20_000})
+    assert some[-2].endswith("in 1.6 s, fitted to 20,000 rows")
+    assert not any(
+        "lower test" in line for line in summary(METRICS | {"baseline.linear.rmse": 0.5})
+    )
+    classes = {"test.accuracy": 0.9, "baseline.linear.accuracy": 0.95, "baseline.linear.rmse": 0.6}
+    line = summary(METRICS | classes)[-2]
+    assert line == "a linear model has a higher test accuracy: 0.9500 against 0.9000"
+
+
+def test_the_sparsity_of_discrete_weights_is_said():
+    assert "zeros in a draw of the weights: 38.0 %" in summary(METRICS | {"predict.sparsity": 0.38})
+
+
 def test_without_baselines():
     assert len(summary(METRICS)) == 4
 

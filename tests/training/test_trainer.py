@@ -24,6 +24,9 @@ class Line(nn.Module):
     def parameter_groups(self):
         return {"hyperparameters": [self.slope]}
 
+    def rate_factors(self):
+        return {}
+
     def rounds_state(self):
         return {}
 

@@ -25,7 +25,7 @@ FIRST_GENERATION = (8, 0)
 """Compute capability of the first devices whose tensor cores take halves of float32 numbers."""
 MOST_FOURIER_INPUTS = 64
 """Inputs up to which the passes over Fourier features keep tiles in registers."""
-FAST_FLOAT64 = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0))
+HALF_RATE_FLOAT64 = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0))
 """Compute capabilities of devices with half the rate of float32 in float64; others have a
 sixty-fourth or so."""
 
@@ -89,7 +89,7 @@ def slow_float64(device: torch.device) -> str | None:
     if device.type != "cuda" or not torch.cuda.is_available() or torch.version.hip:
         return None
     capability = torch.cuda.get_device_capability(device)
-    if capability in FAST_FLOAT64:
+    if capability in HALF_RATE_FLOAT64:
         return None
     return (
         f"float64 runs at a small part of the rate of float32 on {_named(device)}: float32 inputs "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
@@ -173,6 +174,10 @@ class ImportanceWeightedFourier(Basis):
     def block_features(self, x: Tensor, blocks: Tensor) -> Tensor:
         """As in ``Basis``."""
         return self.features.block_features(x, blocks)
+
+    def features_of(self, blocks: Tensor) -> Callable[[Tensor], Tensor]:
+        """As in ``Basis``."""
+        return self.features.features_of(blocks)
 
     def precision_diagonal(self, columns: Tensor | None = None) -> Tensor:
         """1 / g, float64."""

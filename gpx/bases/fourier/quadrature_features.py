@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -159,6 +160,10 @@ class GaussHermiteFourier(RandomFourier):
         relative = self._relative(indices.reshape(-1), x.dtype).view_as(indices)
         both = torch.cat((relative, relative), dim=1).reshape(-1)
         return super().block_features(x, blocks) * both
+
+    def features_of(self, blocks: Tensor) -> Callable[[Tensor], Tensor]:
+        """As Basis; frequencies are read from a table of nodes, nothing is kept."""
+        return lambda x: self.block_features(x, blocks)
 
     def forward(self, x: Tensor, columns: Tensor | None = None) -> Tensor:
         """phi(x) at any columns; (n, len(columns)) or (n, m)."""

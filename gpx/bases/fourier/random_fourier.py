@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, Protocol, cast
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -21,12 +21,48 @@ from gpx.bases.fourier.spread import (
 from gpx.bases.fourier.trigonometric import trigonometric_features
 from gpx.errors import ConfigError
 from gpx.kernels.stationary import Stationary
+from gpx.linalg.memory import working_memory
 
 PIECE = 1 << 20
 """Entries of the frequencies whose prior variances are evaluated at once."""
 
 SAMPLED = 4096
 """Number of functions from which it is estimated how many of all carry the prior variance."""
+
+
+SHARE = 4
+"""A table of normals on a GPU takes at most this part of the memory to work in."""
+
+
+class KnownNormals:
+    """Tables (m / 2, q) of the normals of all frequencies on a GPU, made at the first use.
+
+    They are a function of the basis's seed, so that copies share them and no file holds them.
+    """
+
+    def __init__(self) -> None:
+        self.tables: dict[tuple[int, torch.dtype, torch.device], Tensor] = {}
+
+    def of(
+        self, basis: RandomFourier, num_inputs: int, dtype: torch.dtype, device: torch.device
+    ) -> Tensor | None:
+        """The table; None where it does not fit."""
+        count, width = basis.num_basis // 2, basis.spectral.num_spectral_normals(num_inputs)
+        if SHARE * count * width * dtype.itemsize > working_memory(device):
+            return None
+        kind = num_inputs, dtype, device
+        if kind not in self.tables:
+            with torch.inference_mode(False), torch.no_grad():
+                parts = torch.arange(count, device=device).split(max(1, PIECE // width))
+                made = [basis._made(part, num_inputs, dtype) for part in parts]
+                self.tables[kind] = torch.cat(made)
+        return self.tables[kind]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> KnownNormals:
+        return self
+
+    def __reduce__(self) -> tuple[type[KnownNormals], tuple[()]]:
+        return KnownNormals, ()
 
 
 class SpectralKernel(Protocol):
@@ -117,6 +153,7 @@ class RandomFourier(Basis):
                 f"num_basis / 2 = {num_basis // 2} has no divisor up to block_frequencies="
                 f"{block_frequencies}; choose a num_basis with one, such as a round number"
             )
+        self._known = KnownNormals()
         self.spread = spread_of(spread, kernel)
         self.spectral.num_spectral_normals(1)  # a kernel without a sampler says so now, not later
         if self.spread != (1.0,):
@@ -136,7 +173,19 @@ class RandomFourier(Basis):
         return standard_normals(self.seed, indices, count, dtype=dtype)
 
     def normals(self, indices: Tensor, num_inputs: int, dtype: torch.dtype) -> Tensor:
-        """``draws`` with directions as long as their spreads say: (r, q); no hyperparameters."""
+        """``draws`` with directions as long as their spreads say: (r, q); no hyperparameters.
+
+        On a GPU they are read from a table of all frequencies where that fits a ``SHARE`` of the
+        memory to work in: making them anew is a hundred launches.
+        """
+        if indices.is_cuda:
+            table = self._known.of(self, num_inputs, dtype, indices.device)
+            if table is not None:
+                return table[indices]
+        return self._made(indices, num_inputs, dtype)
+
+    def _made(self, indices: Tensor, num_inputs: int, dtype: torch.dtype) -> Tensor:
+        """``normals`` from the generator."""
         draws = self.draws(indices, num_inputs, dtype)
         if self.spread == (1.0,):
             return draws
@@ -168,9 +217,26 @@ class RandomFourier(Basis):
         Cost: O(n L F d) and 2 n L F trigonometric functions; memory the result and half of it.
         """
         check_inputs(x, "RandomFourier")
+        return trigonometric_features(x, self._stacked(x, blocks), self.scale(x.dtype))
+
+    def _stacked(self, x: Tensor, blocks: Tensor) -> Tensor:
+        """Frequencies (L, F, d) of ``blocks`` (L,) for inputs like x."""
         frequencies = self.frequencies(self._frequency_indices(blocks), x.shape[1], x.dtype)
-        stacked = frequencies.view(blocks.shape[0], self.per_block, x.shape[1])
-        return trigonometric_features(x, stacked, self.scale(x.dtype))
+        return frequencies.view(blocks.shape[0], self.per_block, x.shape[1])
+
+    def features_of(self, blocks: Tensor) -> Callable[[Tensor], Tensor]:
+        """As Basis; frequencies are generated once for every dtype, L F d numbers."""
+        known: dict[tuple[torch.dtype, int], tuple[Tensor, Tensor]] = {}
+
+        def features(x: Tensor) -> Tensor:
+            check_inputs(x, "RandomFourier")
+            kind = x.dtype, x.shape[1]
+            if kind not in known:
+                with torch.no_grad():
+                    known[kind] = self._stacked(x, blocks), self.scale(x.dtype)
+            return trigonometric_features(x, *known[kind])
+
+        return features
 
     def forward(self, x: Tensor, columns: Tensor | None = None) -> Tensor:
         """phi(x) at any columns; (n, len(columns)) or (n, m).

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError, DataError, ShapeError
+from gpx.linalg import running_sum
 
 GridKind = Literal["equispaced", "quantile", "kmeans"]
 LLOYD_STEPS = 50
@@ -103,7 +104,7 @@ def _axis(values: Tensor, options: GridOptions) -> Tensor:
 
 def _lloyd(ordered: Tensor, start: Tensor) -> Tensor:
     """One-dimensional k-means between fixed extremes; ordered (n,), start (m,) ascending."""
-    total = torch.cat([ordered.new_zeros(1), ordered.cumsum(0)])
+    total = torch.cat([ordered.new_zeros(1), running_sum(ordered)])
     inner, ends = start[1:-1].clone(), start[[0, -1]]
     for _ in range(LLOYD_STEPS):
         nodes = torch.cat([ends[:1], inner, ends[1:]])

@@ -11,6 +11,9 @@ from gpx.data.stream.parts import Part, Parts, Target
 from gpx.data.table import numbered_names
 from gpx.errors import DataError
 
+ELSEWHERE = {".csv": "csv", ".npz": "npz"}
+"""Files that are read as a whole, and by which ``data=``."""
+
 
 def find_parts(path: Path, target: Target) -> Parts:
     """The parts that ``path`` names.
@@ -37,8 +40,14 @@ def find_parts(path: Path, target: Target) -> Parts:
                 f"target={target} names a file of targets beside a file of inputs, and {where}"
             )
         return _pairs([(path, beside)])
-    files = sorted(path.glob("*.npy")) if path.is_dir() else [path]
-    packed = sorted(path.glob("*.parquet")) if path.is_dir() else []
+    if path.is_file() and path.suffix in ELSEWHERE:
+        raise DataError(
+            f"{path} is no file of a stream, which are .npy and .parquet: use "
+            f"data={ELSEWHERE[path.suffix]}, which holds all rows in memory, or write the rows "
+            "with numpy.save"
+        )
+    files = _visible(path, "*.npy") if path.is_dir() else [path]
+    packed = _visible(path, "*.parquet") if path.is_dir() else []
     if path.suffix == ".parquet":
         files, packed = [], [path]
     if files and packed:
@@ -68,6 +77,11 @@ def find_parts(path: Path, target: Target) -> Parts:
             )
         return _pairs(pairs)
     return _tables(files, target)
+
+
+def _visible(folder: Path, pattern: str) -> list[Path]:
+    """Files in the order of their names, without those that file systems hide."""
+    return sorted(file for file in folder.glob(pattern) if not file.name.startswith("."))
 
 
 def _pairs(pairs: Sequence[tuple[Path, Path]]) -> Parts:

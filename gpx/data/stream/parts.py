@@ -96,7 +96,9 @@ class Parts:
                 )
         self.starts = np.cumsum([0, *(part.rows for part in self.parts)])
         if len(self) == 0:
-            raise DataError(f"{first.inputs.path.parent} has arrays without rows")
+            path = first.inputs.path
+            where = path if len(self.parts) == 1 and first.targets is None else path.parent
+            raise DataError(f"{where} holds no rows")
 
     def __len__(self) -> int:
         return int(self.starts[-1])

@@ -61,6 +61,7 @@ class Stream(DataSource):
         ConfigError: numbers out of range.
     """
 
+    form = "stream"
     needs_test = True
 
     def __init__(
@@ -191,6 +192,11 @@ class Stream(DataSource):
             raise DataError(
                 f"test_path={self.test_path} needs the layout of path=, and target={target} names "
                 "a single file; put inputs and targets in folders, as x.npy and y.npy"
+            )
+        if self._found(self.test_path).resolve() == self._found(self.path).resolve():
+            raise DataError(
+                f"test_path={self.test_path} is path= itself, whose rows are trained on; leave it "
+                "out, and a fold of blocks is tested"
             )
         own = find_parts(self._found(self.test_path), target)
         if (own.num_inputs, own.width) != (parts.num_inputs, parts.width):

@@ -153,6 +153,13 @@ class Model(DataSized, ABC):
     """Whether it is trained and conditioned on rows that are read from files a few at a time
     (``gpx.lazy_rows.LazyRows`` in the place of x and y)."""
 
+    why_no_streams: str = "needs all training rows at once"
+    """Of a model that is not, said of it in one sentence."""
+
+    fixed_shapes: bool = False
+    """Whether what a mini-batch objective asks of it is the same operations on the same arrays at
+    every step, so that a GPU may replay them from a recording (``Objective.fixed_shapes``)."""
+
     rounds_argument = ""
     """Name of the argument that asks for more than one optimisation in a row."""
 
@@ -296,3 +303,10 @@ class Model(DataSized, ABC):
         hyperparameter.
         """
         return {"hyperparameters": list(self.parameters())}
+
+    def rate_factors(self) -> dict[str, float]:
+        """Role -> factor of its learning rate, asked once where training starts. Default: none.
+
+        For parameters whose unit follows from the hyperparameters, so that one rate suits all.
+        """
+        return {}

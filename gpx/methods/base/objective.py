@@ -75,6 +75,9 @@ class Objective(DataSized, Generic[ModelT], ABC):
     models: ClassVar[tuple[type, ...]] = (Model,)
     streams: bool = False
     """Whether all training data may be ``gpx.lazy_rows.LazyRows``, read from files in batches."""
+    fixed_shapes: bool = False
+    """Whether ``evidence`` of a batch is the same operations on the same arrays at every step, with
+    a model that says so, too: nothing drawn, nothing kept from one step to the next."""
     made_for: ClassVar[str] = ""
     """A public model that has what it asks for, for people."""
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Likelihood,)

@@ -27,6 +27,7 @@ class Session(Protocol):
         step: steps (or evaluations) done; the optimiser counts them.
         limit: steps asked for; ``max_steps``: steps of this run, as far as is known.
         batch_size: rows of a mini-batch.
+        cuda_graphs: whether steps may be recorded and replayed on a GPU.
         seconds: training time so far; ``timed`` adds to it.
         pending: state of the optimiser in the checkpoint that is gone on from; empty otherwise.
         resumed: whether there was a checkpoint.
@@ -45,6 +46,7 @@ class Session(Protocol):
     limit: int
     max_steps: int
     batch_size: int
+    cuda_graphs: bool
     seconds: float
     pending: dict[str, Any]
     resumed: bool
@@ -126,6 +128,10 @@ class Optimizer(ABC):
     ) -> Evidence:
         """Evidence over all training data x (n, d), y (n,), for the record."""
         return objective.full_evidence(model, x, y, batch_size=batch_size, generator=generator)
+
+    def finish(self) -> bool:
+        """Drop what only a run that goes on would need; whether there was any. Default: nothing."""
+        return False
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:

@@ -64,14 +64,8 @@ class CoordinateAscent(OwnSteps[Direct]):
     @torch.no_grad()
     def step(self, step: int, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
         """One sweep; returns the bound afterwards. x, y and the generator are not read."""
-        model = self.model
-        before = model.bound()
-        if model.noise is not None:
-            error = -2.0 * before.fit / model.noise_terms().precision
-            values, prior = model.noise_grid()
-            count = model.statistics.num_data
-            model.noise_logits.copy_(prior - 0.5 * (count * values.log() + error / values))
-        model.logits.copy_(model.swept())
+        before = self.model.bound()
+        self.model.sweep()
         evidence = self._evidence()
         self.gain = float(evidence.value - before.value)
         self.converged = self.gain < self.tolerance

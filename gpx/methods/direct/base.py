@@ -1,4 +1,4 @@
-"""Regression on fixed functions with discrete weights: what every family of q shares."""
+"""Functions of a basis with discrete weights: what every likelihood and family of q shares."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from gpx.bases.sufficient_statistics import SufficientStatistics, sufficient_sta
 from gpx.data_sized import InDoublePrecision
 from gpx.errors import ConfigError, class_name
 from gpx.kernels.base import Kernel
+from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model
-from gpx.methods.direct.grids import NoiseGrid, WeightGrid
+from gpx.methods.direct.grids import NoiseGrid, WeightGrid, require_grid
 from gpx.methods.direct.mean_field import NoiseTerms, discrete_noise, known_noise
 from gpx.methods.direct.posterior import DirectPosterior
 
 
-class DiscreteRegression(InDoublePrecision, Model):
-    """Functions, data and grids of regression with discrete weights; a subclass has q.
+class DiscreteWeights(InDoublePrecision, Model):
+    """Functions of a basis with discrete weights; a subclass has data, likelihood and q.
 
     f(x) = m(x) + sum_i phi_i(x) sd_i w_i, where sd_i is the standard deviation that the prior of
     the basis gives weight i, and w_i takes one of the ``weights``' values, the same few for all.
@@ -34,45 +35,36 @@ class DiscreteRegression(InDoublePrecision, Model):
     Args:
         kernel: of the basis.
         mean: stays.
-        likelihood: Gaussian.
+        likelihood: a subclass says which.
         basis: on ``kernel``; or a class, or any callable, that makes one of ``kernel`` and
             ``num_basis``.
         num_basis: m, at most.
         weights: values of the weights and their prior; None: ``WeightGrid()``.
-        noise: values of the noise variance and their prior; None: it stays as initialised.
 
     Attributes:
-        noise_logits (k_s,): of the noise variance; empty where it is known.
-        gram (m, m), projected (m,), totals (2,): Phi^T Phi and Phi^T r of the functions times sd_i,
-            |r|^2 and n.
         scale (m,): sd.
 
     Raises:
         ConfigError: a basis whose prior has correlations.
     """
 
-    data_sized: ClassVar[tuple[str, ...]] = ("gram", "projected", "scale")
-    in_double: ClassVar[tuple[str, ...]] = ("totals", "noise_logits")
+    data_sized: ClassVar[tuple[str, ...]] = ("scale",)
 
     mean: Mean
-    likelihood: Gaussian
-    gram: Tensor
-    projected: Tensor
     scale: Tensor
-    totals: Tensor
 
     def __init__(
         self,
         *,
         kernel: Kernel,
         mean: Mean,
-        likelihood: Gaussian,
+        likelihood: Likelihood,
         basis: Basis | Callable[..., Basis],
-        num_basis: int = 1000,
-        weights: WeightGrid | None = None,
-        noise: NoiseGrid | None = None,
+        num_basis: int,
+        weights: WeightGrid | None,
     ) -> None:
         super().__init__()
+        require_grid(weights, WeightGrid, "weights")
         self.basis = basis_of(basis, kernel, num_basis)
         if self.basis.dense_prior:
             raise ConfigError(
@@ -83,12 +75,7 @@ class DiscreteRegression(InDoublePrecision, Model):
         self.mean = mean
         self.likelihood = likelihood
         self.weights = WeightGrid() if weights is None else weights
-        self.noise = noise
-        empty = torch.zeros(0, dtype=torch.float64)
-        self.noise_logits = nn.Parameter(empty if noise is None else noise.log_prior.clone())
-        self.register_buffer("gram", empty.new_zeros(0, 0))
-        for name, size in (("projected", 0), ("scale", 0), ("totals", 2)):
-            self.register_buffer(name, empty.new_zeros(size))
+        self.register_buffer("scale", torch.zeros(0, dtype=torch.float64))
 
     @property
     def kernel(self) -> Kernel:
@@ -97,38 +84,13 @@ class DiscreteRegression(InDoublePrecision, Model):
         assert isinstance(kernel, Kernel)
         return kernel
 
-    @property
-    def statistics(self) -> SufficientStatistics:
-        """What is kept of the data, for functions times the prior deviations of their weights."""
-        squared, count = self.totals.unbind()
-        return SufficientStatistics(self.gram, self.projected, squared, int(count))
-
-    @statistics.setter
-    def statistics(self, new: SufficientStatistics) -> None:
-        self.gram, self.projected = new.gram, new.projected
-        self.totals = torch.stack([new.squared, new.squared.new_tensor(float(new.num_data))])
-
     def values(self) -> Tensor:
         """The values (k,) of the weights."""
-        return self.weights.values.to(self.gram.device)
+        return self.weights.values.to(self.scale.device)
 
     def log_prior(self) -> Tensor:
-        """Logarithm of the prior (k,) at the values."""
-        return self.weights.log_prior.to(self.gram.device)
-
-    def noise_terms(self) -> NoiseTerms:
-        """What the noise adds to the bound."""
-        count = int(self.totals[1])
-        if self.noise is None:
-            return known_noise(self.likelihood.noise_variance.detach().double(), count)
-        log_q = self.noise_logits.log_softmax(0)
-        return discrete_noise(log_q, *self.noise_grid(), count)
-
-    def noise_grid(self) -> tuple[Tensor, Tensor]:
-        """Values (k_s,) and log prior (k_s,) of the noise variance."""
-        assert self.noise is not None
-        device = self.gram.device
-        return self.noise.values.to(device), self.noise.log_prior.to(device)
+        """Logarithm of the prior (k,) of a weight at the values; of a mixture, the marginal."""
+        return self.weights.log_prior.to(self.scale.device)
 
     @abstractmethod
     def sparsity(self) -> float:
@@ -145,6 +107,103 @@ class DiscreteRegression(InDoublePrecision, Model):
             raise ConfigError("sparsity counts zeros, and no value of the weights is zero")
         return zero
 
+    def take_scale(self) -> None:
+        """Note the prior deviations of the weights, once the functions are fixed."""
+        self.scale = self.basis.log_variances().detach().double().mul(0.5).exp()
+        self.note += f"; weights of {len(self.weights)} values"
+
+    def facts(self) -> dict[str, bool | int | float | str]:
+        """Plain values for records: sizes, and the sparsity where zero is a value."""
+        found: dict[str, bool | int | float | str] = {
+            "num_basis": self.basis.num_basis,
+            "num_values": len(self.weights),
+        }
+        if self.weights.zero is not None:
+            found["sparsity"] = self.sparsity()
+        return found | self.basis.facts()
+
+    def new_posterior(self) -> DirectPosterior:
+        """As in ``Model``; the training data are not part of the posterior."""
+        return DirectPosterior(self.basis, self.mean, None)
+
+
+class DiscreteRegression(DiscreteWeights):
+    """Discrete weights under Gaussian noise: sums over the data, and the noise variance's grid.
+
+    Args:
+        kernel, mean, basis, num_basis, weights: as for ``DiscreteWeights``.
+        likelihood: Gaussian.
+        noise: values of the noise variance and their prior; None: it stays as initialised.
+
+    Attributes:
+        noise_logits (k_s,): of the noise variance; empty where it is known.
+        gram (m, m), projected (m,), totals (2,): Phi^T Phi and Phi^T r of the functions times sd_i,
+            |r|^2 and n.
+
+    Raises:
+        ConfigError: as ``DiscreteWeights``.
+    """
+
+    data_sized: ClassVar[tuple[str, ...]] = ("gram", "projected", "scale")
+    in_double: ClassVar[tuple[str, ...]] = ("totals", "noise_logits")
+
+    likelihood: Gaussian
+    gram: Tensor
+    projected: Tensor
+    totals: Tensor
+
+    def __init__(
+        self,
+        *,
+        kernel: Kernel,
+        mean: Mean,
+        likelihood: Gaussian,
+        basis: Basis | Callable[..., Basis],
+        num_basis: int = 1000,
+        weights: WeightGrid | None = None,
+        noise: NoiseGrid | None = None,
+    ) -> None:
+        super().__init__(
+            kernel=kernel,
+            mean=mean,
+            likelihood=likelihood,
+            basis=basis,
+            num_basis=num_basis,
+            weights=weights,
+        )
+        require_grid(noise, NoiseGrid, "noise")
+        self.noise = noise
+        empty = torch.zeros(0, dtype=torch.float64)
+        self.noise_logits = nn.Parameter(empty if noise is None else noise.log_prior.clone())
+        self.register_buffer("gram", empty.new_zeros(0, 0))
+        for name, size in (("projected", 0), ("totals", 2)):
+            self.register_buffer(name, empty.new_zeros(size))
+
+    @property
+    def statistics(self) -> SufficientStatistics:
+        """What is kept of the data, for functions times the prior deviations of their weights."""
+        squared, count = self.totals.unbind()
+        return SufficientStatistics(self.gram, self.projected, squared, int(count))
+
+    @statistics.setter
+    def statistics(self, new: SufficientStatistics) -> None:
+        self.gram, self.projected = new.gram, new.projected
+        self.totals = torch.stack([new.squared, new.squared.new_tensor(float(new.num_data))])
+
+    def noise_terms(self) -> NoiseTerms:
+        """What the noise adds to the bound."""
+        count = int(self.totals[1])
+        if self.noise is None:
+            return known_noise(self.likelihood.noise_variance.detach().double(), count)
+        log_q = self.noise_logits.log_softmax(0)
+        return discrete_noise(log_q, *self.noise_grid(), count)
+
+    def noise_grid(self) -> tuple[Tensor, Tensor]:
+        """Values (k_s,) and log prior (k_s,) of the noise variance."""
+        assert self.noise is not None
+        device = self.gram.device
+        return self.noise.values.to(device), self.noise.log_prior.to(device)
+
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
         """As in ``Model``: nothing to settle, but sums of m x m must fit into memory."""
         self.basis.place(x)
@@ -157,9 +216,9 @@ class DiscreteRegression(InDoublePrecision, Model):
         noise = self.likelihood.noise_variance
         start = fix_functions(self.basis, x, y - self.mean(x), noise, generator=generator)
         self.likelihood.noise_variance = start.noise.to(noise)
-        self.scale = self.basis.log_variances().double().mul(0.5).exp()
+        self.note = start.note
+        self.take_scale()
         self.statistics = start.statistics.of_standardised(self.scale)
-        self.note = f"{start.note}; weights of {len(self.weights)} values"
         if self.noise is not None:
             self.note += f", noise variances of {len(self.noise)}"
 
@@ -180,16 +239,6 @@ class DiscreteRegression(InDoublePrecision, Model):
     def _sums(self, x: Tensor, y: Tensor) -> SufficientStatistics:
         sums = sufficient_statistics(self.basis, x, y - self.mean(x))
         return sums.of_standardised(self.scale)
-
-    def facts(self) -> dict[str, bool | int | float | str]:
-        """Plain values for records: sizes, and the sparsity where zero is a value."""
-        found: dict[str, bool | int | float | str] = {
-            "num_basis": self.basis.num_basis,
-            "num_values": len(self.weights),
-        }
-        if self.weights.zero is not None:
-            found["sparsity"] = self.sparsity()
-        return found | self.basis.facts()
 
     def new_posterior(self) -> DirectPosterior:
         """As in ``Model``; the training data are not part of the posterior."""

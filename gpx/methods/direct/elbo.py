@@ -8,7 +8,9 @@ from typing import ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from gpx.errors import ConfigError, DidNotConverge
 from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.bernoulli import Bernoulli
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import with_gradient
 from gpx.methods.base.objective import Evidence, Facts, Objective
@@ -57,6 +59,15 @@ class DirectELBO(Objective[DiscreteWeights]):
     made_for = "Direct"
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
 
+    def check(self, model: DiscreteWeights) -> None:
+        """As in ``Objective``; two classes have a model of their own."""
+        if isinstance(getattr(model, "likelihood", None), Bernoulli):
+            raise ConfigError(
+                "Direct is regression under Gaussian noise, and the likelihood is Bernoulli; for "
+                "two classes on discrete weights use model=DirectLogistic()"
+            )
+        super().check(model)
+
     def evidence(
         self,
         model: DiscreteWeights,
@@ -74,6 +85,11 @@ class DirectELBO(Objective[DiscreteWeights]):
             gradients.append(found.by_noise_logits)
         values, prior = model.values(), model.log_prior()
         if values.requires_grad:
+            if not bool(found.value.isfinite()):  # a trial of a line search, which then steps back
+                raise DidNotConverge(
+                    "learned values of the weights have left the range of float64; use "
+                    "learn_values=False or more values"
+                )
             inputs.append(values)
             gradients.append(found.by_values.sum(0))
         if prior.requires_grad:

@@ -13,34 +13,46 @@ from gpx.errors import ConfigError
 
 Prior = Literal["gaussian", "uniform"]
 
+ROUNDED = 1e-6
+"""Times the largest of the values: what is below was rounded from zero."""
+
 
 class Grid:
     """Values of a discrete variable in ascending order, with a prior probability for each.
 
     Args:
         values (k,): ascending and finite.
-        log_weights (k,): of the prior, up to a constant.
+        log_weights (k,) or (c, k): of the prior, or of the components of a mixture of priors, each
+            up to a constant.
         name: of the variable, for messages.
+        shares (c,): of the components, up to a factor; None: equal ones.
 
     Attributes:
         values (k,), log_prior (k,): float64, without values of prior probability zero, which the
-            posterior never takes; the prior sums to one.
+            posterior never takes; the prior sums to one. Of a mixture it is the marginal.
+        log_components (c, k), log_shares (c,): of the mixture; c = 1 of a single prior.
 
     Raises:
         ConfigError: values that are not finite or not ascending, or a prior without mass, of
             another length, or with a negative or infinite entry.
     """
 
-    def __init__(self, values: Tensor, log_weights: Tensor, name: str) -> None:
+    def __init__(
+        self,
+        values: Tensor,
+        log_weights: Tensor,
+        name: str,
+        shares: Sequence[float] | None = None,
+    ) -> None:
         if values.ndim != 1 or not len(values) or not bool(values.isfinite().all()):
             raise ConfigError(f"values of the {name}: expected finite numbers, got {_some(values)}")
         if not bool((values.diff() > 0.0).all()):
             raise ConfigError(
                 f"values of the {name} must ascend without repeats, got {_some(values)}; sort them"
             )
-        if log_weights.shape != values.shape:
+        if log_weights.shape[-1] != len(values):
             raise ConfigError(
-                f"the prior of the {name} has {log_weights.numel()} probabilities for "
+                f"the prior of the {name} has {log_weights.shape[-1]} probabilities for "
                 f"{len(values)} values; give one for each"
             )
         if bool((log_weights == math.inf).any() | log_weights.isnan().any()):
@@ -48,13 +60,21 @@ class Grid:
                 f"the prior of the {name} has a probability that is negative or not finite; give "
                 "numbers from 0 on"
             )
-        if not bool((log_weights > -math.inf).any()):
+        if not bool((log_weights > -math.inf).any(-1).all()):
             raise ConfigError(
                 f"the prior of the {name} has no mass: every probability is 0; make one positive"
             )
-        possible = log_weights > -math.inf
+        components = log_weights.reshape(-1, len(values)).log_softmax(-1)
+        if len(components) > 1 and not bool(components.isfinite().all()):
+            raise ConfigError(
+                f"the mixture of priors of the {name} has a component with a probability of 0; "
+                "make it small and positive"
+            )
+        possible = (components > -math.inf).any(0)
         self.values = values[possible]
-        self.log_prior = log_weights[possible].log_softmax(0)
+        self.log_components = components[:, possible]
+        self.log_shares = _log_shares(shares, len(components), name)
+        self.log_prior = (self.log_shares.unsqueeze(1) + self.log_components).logsumexp(0)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -67,9 +87,13 @@ class WeightGrid(Grid):
         num_values: k, evenly spaced from -half_width to half_width; odd, so that zero is one.
         half_width: in prior standard deviations.
         prior: ``gaussian`` (the standard normal density at the values, normalised) or ``uniform``.
-        values: of one's own, ascending, in the place of evenly spaced ones.
+        values: of one's own, ascending, in the place of evenly spaced ones; below 1e-6 times the
+            largest it is zero.
         probabilities: of one's own, one for each value, in the place of ``prior``; they are
-            normalised.
+            normalised. Several lists: a mixture of priors, of which all weights share one.
+        widths: the prior is a mixture of Gaussians of these standard deviations, in units of that
+            of ``prior``: the size of the function is uncertain.
+        shares: of the components of a mixture, up to a factor; None: equal ones.
         sparse: refuse values without zero, for which there is no sparsity.
 
     Attributes:
@@ -78,7 +102,8 @@ class WeightGrid(Grid):
     Raises:
         ConfigError: as ``Grid``, an option out of range, or no zero although ``sparse``.
 
-    Source: Evans thesis, section 7.2 (15 values to three deviations: its benchmarks).
+    Source: Evans thesis, section 7.2 (15 values to three deviations: its benchmarks) and theorem
+    7.4 (mixtures of priors).
     """
 
     def __init__(
@@ -87,7 +112,9 @@ class WeightGrid(Grid):
         half_width: float = 3.0,
         prior: Prior = "gaussian",
         values: Sequence[float] | None = None,
-        probabilities: Sequence[float] | None = None,
+        probabilities: Sequence[float] | Sequence[Sequence[float]] | None = None,
+        widths: Sequence[float] | None = None,
+        shares: Sequence[float] | None = None,
         sparse: bool = True,
     ) -> None:
         if num_values < 1 or not 0.0 < half_width < math.inf:
@@ -102,9 +129,17 @@ class WeightGrid(Grid):
             places = (torch.arange(num_values, dtype=torch.float64) - middle) / max(middle, 0.5)
             made = half_width * places
         else:
-            made = torch.tensor(list(values), dtype=torch.float64)
-        self.prior = prior if probabilities is None else "own"
-        super().__init__(made, log_density(made, prior, probabilities), "weights")
+            made = _numbers(values, "values")
+            if len(made):  # the middle of numpy.linspace(-1, 1, 15) is meant to be zero
+                largest = made[made.isfinite()].abs().max() if bool(made.isfinite().any()) else 0.0
+                made[made.abs() <= ROUNDED * largest] = 0.0
+        self.prior = prior if probabilities is None and widths is None else "own"
+        weights = log_density(made, prior, probabilities)
+        if widths is not None:
+            if probabilities is not None:
+                raise ConfigError("widths= and probabilities= both give the prior; leave one out")
+            weights = _gaussians(made, widths)
+        super().__init__(made, weights, "weights", shares)
         places = (self.values == 0.0).nonzero().flatten()
         self.zero: int | None = int(places[0]) if len(places) else None
         if sparse and self.zero is None:
@@ -145,18 +180,86 @@ class NoiseGrid(Grid):
             ends = math.log10(lowest), math.log10(highest)
             made = torch.logspace(*ends, num_values, dtype=torch.float64)
         else:
-            made = torch.tensor(list(values), dtype=torch.float64)
+            made = _numbers(values, "values")
         super().__init__(made, log_density(made, "uniform", probabilities), "noise variance")
         if not bool((self.values > 0.0).all()):
             raise ConfigError(f"values of the noise variance must be positive, got {_some(made)}")
 
 
-def log_density(values: Tensor, prior: Prior, own: Sequence[float] | None = None) -> Tensor:
-    """Logarithms (k,) of prior weights at ``values`` (k,); ``own`` come before ``prior``."""
-    if own is not None:
-        given = torch.tensor(list(own), dtype=torch.float64)
-        return torch.where(given < 0.0, math.nan, given.log())
-    return -0.5 * values.square() if prior == "gaussian" else torch.zeros_like(values)
+def require_grid(given: object, kind: type[Grid], argument: str) -> None:
+    """Raise ConfigError unless ``given`` is a grid of that kind, or None."""
+    if given is not None and not isinstance(given, kind):
+        raise ConfigError(
+            f"{argument}={given!r} is no {kind.__name__}; give a gpx.models.{kind.__name__} or None"
+        )
+
+
+def log_density(
+    values: Tensor, prior: Prior, own: Sequence[float] | Sequence[Sequence[float]] | None = None
+) -> Tensor:
+    """Logarithms (k,), or (c, k), of prior weights at ``values`` (k,); ``own`` before ``prior``."""
+    if own is None:
+        return -0.5 * values.square() if prior == "gaussian" else torch.zeros_like(values)
+    given = _numbers(own, "probabilities")
+    return torch.where(given < 0.0, math.nan, given.log())
+
+
+def _numbers(given: Sequence[float] | Sequence[Sequence[float]], option: str) -> Tensor:
+    """A list of numbers, or one of equally long lists of them, float64; else ConfigError."""
+    try:
+        rows = [list(each) if not isinstance(each, float | int | str) else each for each in given]
+        return torch.tensor(rows, dtype=torch.float64)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{option}={given} is no list of numbers, nor one of equally long lists of them"
+        ) from error
+
+
+def _gaussians(values: Tensor, widths: Sequence[float]) -> Tensor:
+    """Logarithms (c, k) of the densities of Gaussians of some standard deviations."""
+    deviations = _numbers(widths, "widths")
+    if (
+        deviations.ndim != 1
+        or not len(deviations)
+        or not bool((deviations > 0.0).all() & deviations.isfinite().all())
+    ):
+        raise ConfigError(f"widths={list(widths)}: expected standard deviations above 0")
+    return -0.5 * (values / deviations.unsqueeze(1)).square()
+
+
+def _log_shares(shares: Sequence[float] | None, count: int, name: str) -> Tensor:
+    given = torch.ones(count, dtype=torch.float64)
+    if shares is not None:
+        given = _numbers(shares, "shares")
+    if given.shape != (count,) or not bool((given > 0.0).all() & given.isfinite().all()):
+        raise ConfigError(
+            f"shares={list(shares or [])}: expected a positive number for each of the {count} "
+            f"priors of the {name}"
+        )
+    return given.log().log_softmax(0)
+
+
+def prior_at(q: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
+    """What a prior, or a mixture of priors, comes to under independent weights.
+
+    E_q log p(w) >= sum_i rho_i (log(alpha_i / rho_i) + sum_j q_j . log p_i) for any rho on the
+    simplex; at the best one, which is taken, this is the logarithm of a sum over the components. Of
+    a single prior it is exact.
+
+    Args:
+        q (m, k): probabilities of the weights.
+        grid: of the weights.
+
+    Returns:
+        rho @ log p (k,), to be taken as the logarithm of the prior of every weight, and
+        sum_i rho_i log(alpha_i / rho_i) (), which the bound has beside it.
+
+    Source: Evans thesis, theorem 7.4, which has rho = alpha.
+    """
+    components, shares = grid.log_components.to(q.device), grid.log_shares.to(q.device)
+    log_rho = (shares + components @ q.sum(0)).log_softmax(0)
+    rho = log_rho.exp()
+    return rho @ components, (rho * (shares - log_rho)).sum()
 
 
 def _some(values: Tensor) -> str:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gpx.bases.sufficient_statistics import LOG_TWO_PI, SufficientStatistics
+from gpx.linalg import running_sum
 
 
 class SquaredError(NamedTuple):
@@ -116,6 +117,11 @@ def discrete_noise(log_q: Tensor, values: Tensor, log_prior: Tensor, num_data: i
     return NoiseTerms(
         q @ values.reciprocal(), constant, negative_divergence(log_q, log_prior)[0], log_q
     )
+
+
+def best_noise(error: Tensor, num_data: int, values: Tensor, log_prior: Tensor) -> Tensor:
+    """Logits (k,) of the noise variance that are best for E |r - Phi w|^2 = ``error`` ()."""
+    return log_prior - 0.5 * (num_data * values.log() + error / values)
 
 
 class Bound(NamedTuple):
@@ -225,7 +231,7 @@ def drawn_codes(
     Cost: num m k; memory O(r m k + num m).
     """
     which = torch.multinomial(shares, num, replacement=True, generator=generator)
-    edges = probabilities.cumsum(-1)[..., :-1]  # the last value takes what rounding left
+    edges = running_sum(probabilities, -1)[..., :-1]  # the last value takes what rounding left
     levels = torch.rand(
         num, probabilities.shape[1], 1, generator=generator, dtype=edges.dtype, device=edges.device
     )

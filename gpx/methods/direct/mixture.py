@@ -14,8 +14,8 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
 from gpx.methods.direct.base import DiscreteRegression
-from gpx.methods.direct.grids import NoiseGrid, WeightGrid
-from gpx.methods.direct.mean_field import bound, squared_error, swept
+from gpx.methods.direct.grids import NoiseGrid, WeightGrid, prior_at
+from gpx.methods.direct.mean_field import best_noise, bound, squared_error, swept
 from gpx.methods.direct.posterior import DirectPosterior
 
 TOLERANCE = 1e-3
@@ -99,9 +99,15 @@ class DirectMixture(DiscreteRegression):
         return {
             "fit": -0.5 * noise.precision * (shares @ error),
             "constant": noise.constant,
-            "prior": shares @ (q @ self.log_prior()).sum(-1),
+            "prior": shares @ self._expected_log_prior(q),
             "noise": noise.prior,
         }
+
+    def _expected_log_prior(self, q: Tensor) -> Tensor:
+        """E log p(w) (r,) under every component; of a mixture of priors a lower bound on it."""
+        grid = self.weights
+        each = q.sum(1) @ grid.log_components.to(q.device).mT
+        return (each + grid.log_shares.to(q.device)).logsumexp(-1)
 
     def sparsity(self) -> float:
         """As in ``DiscreteRegression``."""
@@ -112,15 +118,28 @@ class DirectMixture(DiscreteRegression):
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Fix the functions, sum over the data, and perturb the mean field that ascent finds."""
         self.fix(x, y, generator=generator)
-        values, prior, noise = self.values(), self.log_prior(), self.noise_terms()
-        logits = prior.expand(len(self.scale), -1)
+        values, logits = self.values(), self.log_prior().expand(len(self.scale), -1)
         before = -math.inf
         for _ in range(self.sweeps):
+            prior, gained = prior_at(logits.softmax(-1), self.weights)
+            noise = self.noise_terms()
             logits = swept(self.gram, self.projected, logits, values, prior, noise.precision)
-            here = float(bound(self.statistics, logits.log_softmax(-1), values, prior, noise).value)
+            prior, gained = prior_at(logits.softmax(-1), self.weights)
+            found = bound(self.statistics, logits.log_softmax(-1), values, prior, noise)
+            if self.noise is not None:
+                error = -2.0 * found.fit / noise.precision
+                count = self.statistics.num_data
+                self.noise_logits.copy_(best_noise(error, count, *self.noise_grid()))
+            here = float(found.value + gained)
             if here - before < TOLERANCE:
                 break
             before = here
+        self.start_around(logits, generator=generator)
+        self.note += f"; {self.components} components"
+
+    @torch.no_grad()
+    def start_around(self, logits: Tensor, *, generator: torch.Generator) -> None:
+        """Let q start at perturbations of a mean field with ``logits`` (m, k)."""
         shape = (self.components, *logits.shape)
         draws = torch.randn(
             shape, generator=generator, dtype=torch.float64, device=generator.device
@@ -128,7 +147,6 @@ class DirectMixture(DiscreteRegression):
         self.logits.data = logits + self.perturbation * draws.to(logits.device)
         self.tangent.data = logits.log_softmax(-1)
         self.share_logits.data.zero_()
-        self.note += f"; {self.components} components"
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """``variational``: all of q, and where its entropy is bounded."""

@@ -11,20 +11,16 @@ from gpx.bases import Basis
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
+from gpx.linalg import running_sum
 from gpx.means.base import Mean
 from gpx.methods.direct.base import DiscreteRegression
-from gpx.methods.direct.grids import NoiseGrid, WeightGrid, log_density
-from gpx.methods.direct.mean_field import Bound, bound, swept
+from gpx.methods.direct.grids import NoiseGrid, WeightGrid, log_density, prior_at
+from gpx.methods.direct.mean_field import Bound, best_noise, bound, swept
 from gpx.methods.direct.posterior import DirectPosterior
-
-MOST_SWEEPS = 20
-"""Of coordinate ascent between two searches."""
-
-WORTHWHILE = 0.01
-"""Nats that a sweep, or all of them, must gain to go on."""
+from gpx.methods.direct.rounds import SweptRounds
 
 
-class Direct(DiscreteRegression):
+class Direct(SweptRounds, DiscreteRegression):
     """Regression on the functions of a basis with discrete weights, at a cost free of n.
 
     q makes the weights independent (mean field), with any probabilities; the evidence lower bound
@@ -33,8 +29,7 @@ class Direct(DiscreteRegression):
     Args:
         kernel, mean, likelihood, basis, num_basis, weights, noise: as for ``DiscreteRegression``.
         learn_values: move the values as well (around zero, which stays), for the largest bound.
-        restarts: of a gradient search, each after sweeps of coordinate ascent: the gradient of a
-            softmax vanishes at every corner, and sweeps lead out of those that are no maximum.
+        restarts: of a gradient search, each after sweeps of coordinate ascent.
 
     Attributes:
         logits (m, k): of q, its probabilities their softmax; at the prior to begin with.
@@ -50,7 +45,6 @@ class Direct(DiscreteRegression):
     Source: Evans thesis, chapter 7; Evans and Nair, NeurIPS 2018.
     """
 
-    rounds_argument = "restarts"
     data_sized = (*DiscreteRegression.data_sized, "logits")
     in_double = (*DiscreteRegression.in_double, "log_gaps")
 
@@ -76,14 +70,17 @@ class Direct(DiscreteRegression):
             weights=weights,
             noise=noise,
         )
-        if restarts < 0:
-            raise ConfigError(f"restarts={restarts}: expected 0 or more")
+        self.take_restarts(restarts)
         self.learn_values = learn_values
-        self.restarts = restarts
         if learn_values and (self.weights.zero is None or len(self.weights) < 2):
             raise ConfigError(
                 "learn_values=True moves values around zero, which must be one of two values or "
                 "more; give weights= with zero among its values"
+            )
+        if learn_values and len(self.weights.log_shares) > 1:
+            raise ConfigError(
+                "learn_values=True moves a single prior along with its values, and weights= has a "
+                "mixture of priors; choose one of the two"
             )
         empty = self.weights.values[:0]
         self.logits = nn.Parameter(empty.new_zeros(0, len(self.weights)))
@@ -96,14 +93,20 @@ class Direct(DiscreteRegression):
         gaps = self.log_gaps.exp()
         zero = self.weights.zero
         assert zero is not None  # checked by the constructor
-        below = -gaps[:zero].flip(0).cumsum(0).flip(0)
-        return torch.cat([below, gaps.new_zeros(1), gaps[zero:].cumsum(0)])
+        below = -running_sum(gaps[:zero].flip(0)).flip(0)
+        return torch.cat([below, gaps.new_zeros(1), running_sum(gaps[zero:])])
 
     def log_prior(self) -> Tensor:
         """Logarithm of the prior (k,) at the values; a Gaussian's moves with them."""
         if self.learn_values and self.weights.prior == "gaussian":
             return log_density(self.values(), "gaussian").log_softmax(0)
         return super().log_prior()
+
+    def _prior_at(self, log_q: Tensor) -> tuple[Tensor, Tensor]:
+        """As ``prior_at``, of the prior that moves with learned values."""
+        if self.learn_values:
+            return self.log_prior(), log_q.new_zeros(())
+        return prior_at(log_q.exp(), self.weights)
 
     @torch.no_grad()
     def swept(self) -> Tensor:
@@ -113,7 +116,7 @@ class Direct(DiscreteRegression):
             self.projected,
             self.logits.detach(),
             self.values(),
-            self.log_prior(),
+            self._prior_at(self.logits.log_softmax(-1))[0],
             self.noise_terms().precision,
         )
 
@@ -123,39 +126,30 @@ class Direct(DiscreteRegression):
 
         Cost: O(m^2 + m k).
         """
-        here = self.logits.detach() if logits is None else logits
-        return bound(
+        log_q = (self.logits.detach() if logits is None else logits).log_softmax(-1)
+        prior, gained = self._prior_at(log_q)
+        found = bound(
             self.statistics,
-            here.log_softmax(-1),
+            log_q,
             self.values(),
-            self.log_prior(),
+            prior,
             self.noise_terms(),
             None if self.noise is None else self.noise_grid(),
         )
-
-    @property
-    def num_rounds(self) -> int:
-        """As in ``Model``: the search and its restarts."""
-        return 1 + self.restarts
+        return found._replace(value=found.value + gained, weights=found.weights + gained)
 
     @torch.no_grad()
-    def next_round(self, x: Tensor, y: Tensor, loss: float, *, generator: torch.Generator) -> bool:
-        """Sweeps of coordinate ascent, which never lower the bound; nothing is drawn.
+    def sweep(self) -> None:
+        """As in ``SweptRounds``. Cost: O(m^2 + m k)."""
+        if self.noise is not None:
+            error = -2.0 * self.bound().fit / self.noise_terms().precision
+            count = self.statistics.num_data
+            self.noise_logits.copy_(best_noise(error, count, *self.noise_grid()))
+        self.logits.copy_(self.swept())
 
-        Returns:
-            whether they gained enough for a search from where they end.
-        """
-        if not self.restarts:
-            return False
-        start = before = float(self.bound().value)
-        for _ in range(MOST_SWEEPS):
-            self.logits.copy_(self.swept())
-            here = float(self.bound().value)
-            if here - before < WORTHWHILE:
-                break
-            before = here
-        self.note = f"sweeps of coordinate ascent gained {here - start:.3g} nats"
-        return here - start >= WORTHWHILE
+    def bound_value(self) -> float:
+        """As in ``SweptRounds``."""
+        return float(self.bound().value)
 
     def sparsity(self) -> float:
         """As in ``DiscreteRegression``."""

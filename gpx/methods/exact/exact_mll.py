@@ -15,7 +15,7 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.likelihoods.row_noise import RowNoise
-from gpx.linalg import CholeskyReport, upper_solve
+from gpx.linalg import CholeskyReport, inverse_from_factor, upper_solve
 from gpx.means.base import Mean
 from gpx.methods.base.objective import Evidence, Facts, Kind, Objective
 from gpx.methods.exact.model import ExactModel, noisy_cholesky, row_blocks
@@ -55,7 +55,7 @@ def log_marginal_likelihood(
         )
         if not gradient:
             return terms, None, report
-        inverse = torch.cholesky_inverse(upper, upper=True, out=upper).mT
+        inverse = inverse_from_factor(upper)
         gathered = KernelGradient(kernel, x)
         of_rows = 0.5 * (alpha.square() - inverse.diagonal())
         trace = 0.5 * (torch.dot(alpha, alpha) - inverse.diagonal().sum())

@@ -92,6 +92,7 @@ def iterative_log_marginal_likelihood(
     stop: StoppingRule,
     corrected: bool = True,
     max_iterations: int = 1000,
+    start: Tensor | None = None,
 ) -> tuple[IterativeTerms, CGResult, Tensor]:
     """Estimate log N(r; 0, K) by one batched solve for r and the probes R xi, R = Q^{1/2}.
 
@@ -108,6 +109,8 @@ def iterative_log_marginal_likelihood(
         corrected: subtract the certified gap from the fit, so that it errs downwards and no
             optimiser can gain from an unfinished solve.
         max_iterations: most steps; reaching it is a warning (``UnconvergedWarning``).
+        start (n,): where the solve for r begins, such as its solution at hyperparameters nearby;
+            None: zero. The probes' solves begin at zero: their quadrature is that of their steps.
 
     Returns:
         terms, the solve (columns: r, then the probes), Z = Q^{-1} R xi (n, L).
@@ -119,10 +122,15 @@ def iterative_log_marginal_likelihood(
     q = system.preconditioner
     target = residual.detach().double()
     whole = torch.cat([target.unsqueeze(1), q.root_matmul(probes)], 1)
+    x0 = None
+    if start is not None:
+        x0 = torch.zeros_like(whole)
+        x0[:, 0] = start
     solved = conjugate_gradients(
         system.matmul,
         whole,
         preconditioner=q,
+        x0=x0,
         stop=stop,
         max_iterations=max_iterations,
         product_dtype=system.product_dtype,
@@ -201,6 +209,9 @@ class IterativeMLL(Objective[ExactModel]):
             first-order optimiser); else, and always under L-BFGS-B, they are fixed for the run and
             the objective is a deterministic function.
         max_iterations: of one solve.
+        warm_start: begin the solve for the data where that of the step before ended, under a
+            first-order optimiser with ``resample``. The bound on what is left holds from wherever
+            it begins. Elsewhere every evaluation begins at zero, as a function of its arguments.
 
     Exactness: an estimate, see ``IterativeTerms``. Cost: ``iterative_log_marginal_likelihood`` and
     ``pull_back``; memory a few n (L + m) numbers.
@@ -211,6 +222,8 @@ class IterativeMLL(Objective[ExactModel]):
     models = (ExactModel,)
     made_for = "ExactGP"
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
+    data_sized = ("previous",)
+    previous: Tensor
 
     def __init__(
         self,
@@ -220,6 +233,7 @@ class IterativeMLL(Objective[ExactModel]):
         criterion: Criterion = "evidence",
         resample: bool = True,
         max_iterations: int = 500,
+        warm_start: bool = False,
     ) -> None:
         super().__init__()
         if probes < 1 or max_iterations < 1:
@@ -238,6 +252,9 @@ class IterativeMLL(Objective[ExactModel]):
         self.corrected = criterion == "evidence"
         self.max_iterations = max_iterations
         self.draws = FixedProbes(resample)
+        self.warm_start = warm_start
+        if warm_start:
+            self.register_data_sized()
 
     def evidence(
         self, model: ExactModel, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
@@ -247,6 +264,8 @@ class IterativeMLL(Objective[ExactModel]):
         residual = y - model.mean(x)
         require_finite(residual)
         noise = model.likelihood.noise_variance
+        warm = self.warm_start and self.draws.resample and generator is not None
+        start = self.previous if warm and self.previous.shape == residual.shape else None
         with torch.no_grad():
             system = PreconditionedKernel(model.kernel, x, noise, model.iterative)
             xi = probe_vectors(
@@ -263,7 +282,10 @@ class IterativeMLL(Objective[ExactModel]):
                 stop=self.stop,
                 corrected=self.corrected,
                 max_iterations=self.max_iterations,
+                start=start,
             )
+            if warm:
+                self.previous = solved.solution[:, 0].clone()
         value = terms.value()
         if torch.is_grad_enabled():
             found = iterative_gradient(system, model.kernel, x, solved, z, corrected=self.corrected)

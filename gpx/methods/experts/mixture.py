@@ -15,6 +15,7 @@ from gpx.inference.finite_mixture import gaussian_mixture, mixture_moments
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
+from gpx.linalg import running_sum
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals
 from gpx.methods.base.objective import Evidence, Objective
@@ -227,7 +228,7 @@ class MixturePosterior(ExpertsPosterior):
         level = torch.rand(num, generator=generator, dtype=like.dtype, device=like.device)
 
         def chosen(x: Tensor) -> Tensor:
-            cumulated = self.gates.probabilities(x).cumsum(0)
+            cumulated = running_sum(self.gates.probabilities(x))
             above = cumulated.unsqueeze(1) <= level.view(1, -1, 1)
             return above.sum(0).clamp(max=len(self.sizes) - 1)
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gpx.linalg import running_sum
 from gpx.linalg.fft_products import fast_length
 
 MOST_MISSING = 4
@@ -37,7 +38,7 @@ def regular_places(points: Tensor) -> tuple[Tensor, float] | None:
         return None
     gaps = exact.diff()
     # round to whole steps between neighbours: the smallest gap is only an approximate step
-    place = torch.cat([gaps.new_zeros(1), (gaps / gaps.min()).round().cumsum(0)])
+    place = torch.cat([gaps.new_zeros(1), running_sum((gaps / gaps.min()).round())])
     count = float(place[-1])
     if count + 1.0 > MOST_MISSING * exact.shape[0]:
         return None

@@ -4,50 +4,20 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from gpx.inference.neighbour_conditional import local_system, near_rows
 from gpx.kernels.base import Kernel
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Posterior
+from gpx.methods.nearest.rules import Rule
+from gpx.methods.nearest.seen_points import SeenPoints
 from gpx.sampling import SHARED, Frequencies, prior_functions
 
-Rule = Literal["kernel", "correlation", "euclidean", "random"]
-RULES = ("kernel", "correlation", "euclidean", "random")
-"""Largest covariance; largest correlation; least distance in units of the lengthscales (a tree
-search; the same as the first two for kernels that fall with the distance); points at random."""
-
-SCORE_BYTES = 2**26
-"""Of the scores of one chunk of inputs against all inducing points."""
-
-PREDICT_CHUNK = 1024
-"""Test rows per step of a prediction."""
-
-
-@torch.no_grad()
-def nearest_inducing(kernel: Kernel, z: Tensor, x: Tensor, count: int, rule: Rule) -> Tensor:
-    """Numbers (b, count) of the inducing points z (M, d) that inputs x (b, d) see; see ``RULES``.
-
-    "random" depends on the input alone: an input sees the same points whenever it is asked.
-    """
-    if rule == "euclidean":
-        return near_rows(kernel, z, x, count)
-    found = []
-    for rows in x.split(max(1, SCORE_BYTES // (8 * len(z)))):
-        if rule == "random":
-            draws = torch.Generator().manual_seed(0)
-            direction = torch.randn(x.shape[1], generator=draws, dtype=torch.float64).to(x.device)
-            phases = torch.rand(len(z), generator=draws, dtype=torch.float64).to(x.device)
-            score = ((1e4 * (rows.double() @ direction).sin())[:, None] * (1.0 + phases)).sin()
-        else:
-            score = kernel.evaluate(rows, z)
-            if rule == "correlation":
-                score = score / kernel.diagonal(z).sqrt()
-        found.append(score.topk(count, dim=1).indices)
-    return torch.cat(found)
+CHUNK_BYTES = 2**23
+"""Of what is gathered for one chunk of test rows."""
 
 
 class NearestPosterior(Posterior):
@@ -81,30 +51,61 @@ class NearestPosterior(Posterior):
         self.num_neighbours = num_neighbours
         self.rule: Rule = rule
         self.jitter = jitter
+        self._prepared: tuple[SeenPoints, Tensor, list[Tensor], list[int]] | None = None
         self.register_data_sized()
 
     def facts(self) -> dict[str, bool | int | float | str]:
         """As in ``Posterior``: how many inducing points an input sees."""
         return {"num_neighbours": self.num_neighbours, "rule": self.rule}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what is prepared for predictions, which is made again where they are asked."""
+        return {**self.__dict__, "_prepared": None}
+
+    def _points(self) -> SeenPoints:
+        """What predictions share, made anew where Z or the kernel is another than before."""
+        if self._prepared is not None:
+            points, z, parts, versions = self._prepared
+            if z is self.inducing and versions == [part._version for part in parts]:
+                return points
+        z, points = self.inducing, SeenPoints(self.kernel, self.inducing, self.rule, self.jitter)
+        parts = [z, *self.kernel.parameters(), *self.kernel.buffers()]
+        self._prepared = points, z, parts, [part._version for part in parts]
+        return points
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        self._prepared = None
+        return super()._apply(fn, recurse)
+
     @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:
-        """Marginals of f at x (n, d): O(H^3) a row and the search among M points."""
-        parts = [self._predict(rows) for rows in x.split(PREDICT_CHUNK)]
-        mean, variance, _, _ = (torch.cat(pieces) for pieces in zip(*parts, strict=True))
-        return Marginals(mean + self.mean(x), variance)
+        """Marginals of f at x (n, d): O(H^3) a row and the search among M points.
 
-    def _predict(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        near = nearest_inducing(self.kernel, self.inducing, x, self.num_neighbours, self.rule)
-        jitter = self.jitter * self.kernel.diagonal(self.inducing[:1]).double().mean()
-        points = self.inducing.double()[near]
-        system = local_system(self.kernel, points, x.double().unsqueeze(1), jitter)
-        weights = system.weights.squeeze(2)
-        root = self.q_root.double()[near]
-        spread = root * weights if root.ndim == 2 else (root * weights.unsqueeze(2)).sum(1)
-        mean = (weights * self.q_mean.double()[near]).sum(1)
-        variance = system.rest.squeeze(1) + spread.square().sum(1)
-        return mean.to(x), variance.to(x), weights.to(x), near
+        What all rows share, such as the search tree, is made at the first call and kept.
+        """
+        mean, variance = [], []
+        for rows in self._chunks(x):
+            weights, rest, near = self._seen(rows)
+            root = self.q_root[near].double()
+            spread = (
+                root * weights if root.ndim == 2 else (root.mT @ weights.unsqueeze(2)).squeeze(2)
+            )
+            mean.append((weights * self.q_mean[near]).sum(1))
+            variance.append(rest + spread.square().sum(1))
+        if len(mean) == 1:
+            return Marginals(mean[0].to(x) + self.mean(x), variance[0].to(x))
+        return Marginals(torch.cat(mean).to(x) + self.mean(x), torch.cat(variance).to(x))
+
+    def _chunks(self, x: Tensor) -> tuple[Tensor, ...]:
+        h, width = self.num_neighbours, 1 if self.q_root.ndim == 1 else self.q_root.shape[1]
+        size = max(1, CHUNK_BYTES // (8 * h * (x.shape[1] + h + width)))
+        return (x,) if len(x) <= size else x.split(size)
+
+    def _seen(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Weights (b, h) of what rows x (b, d) see, the variance left (b,), and which (b, h)."""
+        points = self._points()
+        near = points.nearest(x, self.num_neighbours)
+        return *points.conditionals(x, near), near
 
     @torch.no_grad()
     def sample_paths(
@@ -137,7 +138,10 @@ class NearestPosterior(Posterior):
 
         @torch.no_grad()
         def paths(x: Tensor) -> Tensor:
-            _, _, weights, near = self._predict(x)
-            return prior(x) + self.mean(x) + (gap[:, near] * weights).sum(2)
+            found = []
+            for rows in self._chunks(x):
+                weights, _, near = self._seen(rows)
+                found.append((gap[:, near] * weights.to(x)).sum(2))
+            return prior(x) + self.mean(x) + torch.cat(found, 1)
 
         return paths

@@ -19,7 +19,9 @@ from gpx.likelihoods import Gaussian, Likelihood
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Model
 from gpx.methods.base.required_likelihood import require_one_latent
-from gpx.methods.nearest.posterior import RULES, NearestPosterior, Rule, nearest_inducing
+from gpx.methods.nearest.posterior import NearestPosterior
+from gpx.methods.nearest.rules import RULES, Rule, nearest_inducing
+from gpx.tensor_checks import check_whole
 
 Covariance = Literal["diagonal", "full"]
 
@@ -73,7 +75,7 @@ class SWSGP(Model):
         jitter: added to K_I, relative to the kernel's variance.
 
     Raises:
-        ConfigError: sizes below one, H above M, or an unknown option.
+        ConfigError: sizes below one or not whole, H above M, or an unknown option.
 
     Source: Tran thesis, section 4.3 and algorithm 2.
     """
@@ -101,6 +103,12 @@ class SWSGP(Model):
         jitter: float = 1e-6,
     ) -> None:
         super().__init__()
+        check_whole(
+            num_inputs=num_inputs,
+            num_inducing=num_inducing,
+            num_neighbours=num_neighbours,
+            num_data=num_data,
+        )
         if min(num_inputs, num_inducing, num_neighbours) < 1:
             raise ConfigError(
                 f"num_inputs={num_inputs}, num_inducing={num_inducing} and "

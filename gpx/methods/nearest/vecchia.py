@@ -17,6 +17,7 @@ from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Model
 from gpx.methods.nearest.ordering import conditioning_groups
 from gpx.sampling import SHARED, Frequencies
+from gpx.tensor_checks import check_whole
 
 
 class Vecchia(Model):
@@ -66,6 +67,12 @@ class Vecchia(Model):
         research: int = 1,
     ) -> None:
         super().__init__()
+        check_whole(
+            num_neighbours=num_neighbours,
+            block_size=block_size,
+            prediction_neighbours=prediction_neighbours,
+            research=research,
+        )
         least = min(num_neighbours, block_size, prediction_neighbours)
         if least < 1 or research < 0:
             raise ConfigError(

@@ -22,6 +22,7 @@ from gpx.methods.base.model import Marginals, Model
 from gpx.methods.base.required_likelihood import require_one_latent
 from gpx.methods.nearest.ordering import earlier_rows, maximin_order
 from gpx.methods.nearest.posterior import NearestPosterior
+from gpx.tensor_checks import check_whole
 
 REFIT_TOLERANCE = 1e-4
 """Relative residual of the solve for the best q(u)."""
@@ -55,8 +56,8 @@ class VNNGP(Model):
         num_inputs: d.
         num_data: n, which is the number of inducing values.
         num_neighbours: k, of the prior and of predictions.
-        warm_start: Gaussian likelihood: start q(u) at the best one; otherwise at zero mean and
-            the prior's variances.
+        warm_start: Gaussian likelihood: start q(u) at the best one; otherwise at the one nearest
+            to the prior, with zero mean.
         refit: Gaussian likelihood: predict with the best q(u) given the trained hyperparameters.
         jitter: variance added to u, relative to the kernel's.
 
@@ -65,13 +66,18 @@ class VNNGP(Model):
             them, -1 where there are fewer.
 
     Raises:
-        ConfigError: sizes below one.
+        ConfigError: sizes below one or not whole, a negative jitter.
 
-    Cost: b k^3 per step; O(n^2) distances once, for order and neighbours.
+    Cost: b k^3 per step; O(n^2) distances once, for order and neighbours. Memory of n (k + d)
+    numbers, which is why rows in files are refused: ``SWSGP`` has inducing values at some of them.
     Source: Wu, Pleiss and Cunningham 2022.
     """
 
     data_sized = ("inducing", "near")
+    why_no_streams = (
+        "keeps a value, its neighbours and the inputs of every training row, so that its memory "
+        "would grow with them"
+    )
     kernel: Kernel
     mean: Mean
     likelihood: Likelihood
@@ -92,11 +98,14 @@ class VNNGP(Model):
         jitter: float = 1e-6,
     ) -> None:
         super().__init__()
-        if min(num_inputs, num_data, num_neighbours) < 1 or jitter < 0:
+        check_whole(num_inputs=num_inputs, num_data=num_data, num_neighbours=num_neighbours)
+        if min(num_inputs, num_data, num_neighbours) < 1:
             raise ConfigError(
                 f"num_inputs={num_inputs}, num_data={num_data} and num_neighbours={num_neighbours} "
-                f"must be at least 1, and jitter={jitter} not negative"
+                "must be at least 1"
             )
+        if jitter < 0:
+            raise ConfigError(f"jitter={jitter} must not be negative")
         self.kernel = kernel
         self.mean = mean
         self.likelihood = require_one_latent(likelihood, "model=VNNGP()")
@@ -134,8 +143,11 @@ class VNNGP(Model):
                 self.q_mean.copy_(local.mean.unsqueeze(1))
                 self.fit_variational(x, y)
             else:
+                # of all independent values those nearest to the prior: with its own variances they
+                # would not cancel in the weights of near neighbours, and f would reach far beyond
                 self.q_mean.zero_()
-                self.q_log_deviation.copy_(0.5 * self.kernel.diagonal(x).log().unsqueeze(1))
+                precision = self._precision_diagonal(*self._all_conditionals(), noisy=False)
+                self.q_log_deviation.copy_(-0.5 * precision.log().unsqueeze(1))
 
     @property
     def num_inputs(self) -> int:
@@ -193,10 +205,12 @@ class VNNGP(Model):
         weights, rest = (torch.cat(pieces) for pieces in zip(*parts, strict=True))
         return weights, rest
 
-    def _precision_diagonal(self, weights: Tensor, rest: Tensor) -> Tensor:
-        """diag((I - B)^T F^{-1} (I - B) + I / noise)."""
-        assert isinstance(self.likelihood, Gaussian)
-        diagonal = 1.0 / rest + 1.0 / self.likelihood.noise_variance.double()
+    def _precision_diagonal(self, weights: Tensor, rest: Tensor, *, noisy: bool) -> Tensor:
+        """diag((I - B)^T F^{-1} (I - B)), and I / noise where values are ``noisy``."""
+        diagonal = 1.0 / rest
+        if noisy:
+            assert isinstance(self.likelihood, Gaussian)
+            diagonal = diagonal + 1.0 / self.likelihood.noise_variance.double()
         near = self.near.clamp_min(0).flatten()
         return diagonal.index_add(0, near, (weights.square() / rest.unsqueeze(1)).flatten())
 
@@ -225,7 +239,7 @@ class VNNGP(Model):
                 f"{class_name(self.likelihood)}"
             )
         weights, rest = self._all_conditionals()
-        diagonal = self._precision_diagonal(weights, rest)
+        diagonal = self._precision_diagonal(weights, rest, noisy=True)
         noise = self.likelihood.noise_variance.double()
         near, flat = self.near.clamp_min(0), self.near.clamp_min(0).flatten()
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError
-from gpx.linalg import RegularAxis
+from gpx.linalg import RegularAxis, running_sum
 from gpx.linalg.interpolation import Boundary, Method, Outside, axis_weights
 from gpx.operators import Interpolation
 
@@ -151,7 +151,7 @@ def kmeans_axis(column: Tensor, size: int) -> Tensor:
     inner = max(1, size - 2)
     if inner >= len(distinct):
         return torch.cat([ends[:1], distinct, ends[1:]])
-    total = torch.cat([data.new_zeros(1), data.cumsum(0)])
+    total = torch.cat([data.new_zeros(1), running_sum(data)])
     share = (torch.arange(inner, dtype=data.dtype, device=data.device) + 0.5) / inner
     centres = distinct[(share * len(distinct)).long()]
     for _ in range(LLOYD_STEPS):

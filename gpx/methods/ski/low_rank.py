@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gpx.linalg import pivoted_cholesky
+from gpx.linalg import pivoted_cholesky, running_sum
 from gpx.linalg.interpolation import Outside
 from gpx.linalg.kronecker import flatten_index, kronecker_matmul, kronecker_vector, split_index
 from gpx.methods.ski.grid import InterpolationGrid
@@ -179,7 +179,7 @@ class EigenPart(LowRankPart):
         else:
             every = rayleigh_quotients(vectors, lags).flatten().clamp_min(0.0)
         order = every.argsort(descending=True, stable=True)
-        left = every[order].flip(0).cumsum(0).flip(0)  # trace error of stopping before each
+        left = running_sum(every[order].flip(0)).flip(0)  # trace error of stopping before each
         count = min(rank, len(order), int((left > tolerance).sum()))
         sizes = [v.shape[1] for v in vectors]
         while True:

@@ -23,7 +23,7 @@ from gpx.inference.nystrom import (
 from gpx.inference.nystrom_matrix import NystromMatrix
 from gpx.inference.rounding import factor_rounding
 from gpx.kernels.base import Kernel
-from gpx.linalg import CholeskyReport
+from gpx.linalg import CholeskyReport, running_sum
 
 FIRST = 64
 """Points of the first attempt; every further one has twice as many."""
@@ -186,7 +186,7 @@ def certified_selection(
         size, too_few = min(2 * size, most), size
     enough = len(z)
     # T of the first 1, 2, ... points, and what no targets can make small enough
-    freed = sums.gram.diagonal().flip(0).cumsum(0).flip(0)[1:]
+    freed = running_sum(sums.gram.diagonal().flip(0)).flip(0)[1:]
     hopeless = least_kl_bound(sums.trace_error + freed, noise) > tolerance
     too_few = max(too_few, int(hopeless.sum()))
     while enough - too_few > max(1.0, SLACK * enough):

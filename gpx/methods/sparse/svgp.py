@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gpx.errors import ConfigError, ShapeError, class_name
 from gpx.inducing import KMeans, Selector, require_selector
-from gpx.inducing.base import settled_size
+from gpx.inducing.base import inducing_for, settled_size
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inference.nystrom import NystromSums
 from gpx.inference.variational import (
@@ -57,7 +57,7 @@ class SVGP(Model):
     Args:
         kernel, mean, likelihood: parts of the model.
         num_inputs: d, columns of x.
-        num_inducing: M.
+        num_inducing: M; None: half the training points, at most 512.
         num_data: n when known; caps the number of inducing points at n.
         selector: where inducing points start; ``gpx.inducing`` says when each is right, None:
             ``KMeans``. They are learned afterwards.
@@ -80,6 +80,7 @@ class SVGP(Model):
     """
 
     streams = True
+    fixed_shapes = True
     kernel: Kernel
     mean: Mean
     likelihood: Likelihood
@@ -91,7 +92,7 @@ class SVGP(Model):
         mean: Mean,
         likelihood: Likelihood,
         num_inputs: int,
-        num_inducing: int = 512,
+        num_inducing: int | None = 512,
         num_data: int | None = None,
         selector: Selector | None = None,
         features: InducingFeatures | None = None,
@@ -104,11 +105,12 @@ class SVGP(Model):
         super().__init__()
         if jitter < 0:
             raise ConfigError(f"jitter must not be negative, got {jitter}")
-        if num_inputs < 1 or num_inducing < 1:
+        wanted = inducing_for(num_data) if num_inducing is None else num_inducing
+        if num_inputs < 1 or wanted < 1:
             raise ConfigError(
                 f"num_inputs and num_inducing must be at least 1, got {num_inputs}, {num_inducing}"
             )
-        size = num_inducing if num_data is None else min(num_inducing, num_data)
+        size = wanted if num_data is None else min(wanted, num_data)
         self._asked = num_inducing
         self.kernel = kernel
         self.mean = mean

@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from gpx.constraints import values_made_once
 from gpx.errors import ConfigError
 from gpx.likelihoods.base import Likelihood
 from gpx.methods.base.objective import Evidence, Objective
@@ -39,6 +40,7 @@ class SVGPELBO(Objective[Variational]):
     batching = "minibatch"
     streams = True
     kind = "unbiased"
+    fixed_shapes = True
     models = (Variational,)
     made_for = "SVGP"
 
@@ -52,9 +54,10 @@ class SVGPELBO(Objective[Variational]):
         self, model: Variational, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Evidence:
         """Evidence with parts ``fit`` (expected log-likelihood) and ``complexity`` (KL)."""
-        terms = model.bound_terms(x)
         scale = self.total / x.shape[0]
-        fit = model.likelihood.expected_log_prob(y, *terms.marginals).sum() * scale
+        with values_made_once(y.device):
+            terms = model.bound_terms(x)
+            fit = model.likelihood.expected_log_prob(y, *terms.marginals).sum() * scale
         return Evidence(
             value=fit - terms.kl,
             kind="unbiased",

@@ -71,15 +71,15 @@ def ascend(
     Source: coordinate ascent on Evans and Nair 2020 (QSGP), equation 2.
     """
     lists = torch.arange(basis.num_blocks, device=x.device).split(group)
-    groups = [WeightGroup.of_blocks(basis, blocks) for blocks in lists]
     fitted = fitted_values(
-        ((g, mean[b].reshape(-1)) for g, b in zip(groups, lists, strict=True)), x
+        ((WeightGroup.of_blocks(basis, b), mean[b].reshape(-1)) for b in lists), x
     )
     share = lists[0].shape[0] / basis.num_blocks
-    order = schedule(len(groups), warm_start=warm_start, solves=solves, share=share)
+    order = schedule(len(lists), warm_start=warm_start, solves=solves, share=share)
     float64_products = False
     for number, prior_scale in order:
-        one, blocks = groups[number], lists[number]
+        blocks = lists[number]
+        one = WeightGroup.of_blocks(basis, blocks)  # its frequencies are kept while it is
         old = mean[blocks].reshape(-1).double()
         prior = prior_scale * one.prior_precision()
         system = group_system(one, x, y.double() - fitted, weight=1.0 / float(noise), prior=prior)

@@ -78,8 +78,12 @@ class CellCovariance(nn.Module):
         return self
 
 
-def _lower(size: int, device: torch.device) -> Tensor:
-    return torch.ones(size, size, dtype=torch.bool, device=device).tril_()
+def _lower(size: int, device: torch.device) -> Any:
+    """Index of the lower triangle of (size, size), row by row."""
+    if device.type == "cpu":
+        return torch.ones(size, size, dtype=torch.bool).tril_()
+    # a GPU would have to say how many entries a mask has
+    return tuple(torch.tril_indices(size, size, device=device).unbind(0))
 
 
 class BlockDiagonalWeights(MeanFieldWeights):

@@ -168,6 +168,7 @@ class BlockSteps(OwnSteps[QSGP]):
 
     def _solve(self, group: int, share: float, x: Tensor, y: Tensor) -> None:
         """One group at its optimum, with ``share`` of the prior precision."""
+        weights = self._weights(group, x)
         change = natural_step(
             self.basis,
             self.family,
@@ -177,8 +178,9 @@ class BlockSteps(OwnSteps[QSGP]):
             noise=self.model.noise_variance,
             num_data=x.shape[0],
             averaging=Averaging.exact(x.shape[0], share),
+            weights=weights,
         )
-        self.fitted = self.fitted + self._weights(group, x).values(change, x)
+        self.fitted = self.fitted + weights.values(change, x)
         self.misfit = float((y.double() - self.fitted).square().sum())
 
     def _set_noise(self, value: float) -> None:

@@ -12,7 +12,7 @@ from gpx.bases.base import Basis
 from gpx.linalg.cholesky import cholesky
 from gpx.linalg.triangular import inverse_lower
 from gpx.methods.weight_space.block_diagonal import BlockDiagonalWeights
-from gpx.methods.weight_space.group_solves import group_system
+from gpx.methods.weight_space.group_solves import WeightGroup, group_system
 
 TRACE, LOG_DET, PRIOR_TRACE, PRIOR_MEAN = range(4)
 """Columns of ``BlockDiagonalWeights.terms``."""
@@ -57,6 +57,7 @@ def natural_step(
     noise: Tensor,
     num_data: int,
     averaging: Averaging,
+    weights: WeightGroup | None = None,
 ) -> Tensor:
     """Average natural parameters of one group with their estimate from a batch, in place.
 
@@ -85,6 +86,7 @@ def natural_step(
         noise (): noise variance.
         num_data: n, for the evidence terms.
         averaging: weights of old and new.
+        weights: the group's columns, where the caller has use for them, too.
 
     Returns:
         change (b,): new weights minus old ones, float64.
@@ -99,7 +101,8 @@ def natural_step(
     cells = family.cells
     variance = float(noise.detach().double())
     old = cells.read_group(family.mean.data, group).double()
-    weights = cells.weight_group(basis, group, x.device)
+    if weights is None:
+        weights = cells.weight_group(basis, group, x.device)
     prior = weights.prior_precision()
     data_weight = averaging.step * averaging.points / x.shape[0] / variance
     earlier = None

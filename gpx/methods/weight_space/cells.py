@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -83,16 +84,26 @@ class Cells:
 
     def group_features(self, basis: Basis, group: int, x: Tensor) -> Tensor:
         """Columns of the cells of ``group``, one cell after the other, as rows: (b, n)."""
+        return self.group_source(basis, group, x.device)(x)
+
+    def group_source(
+        self, basis: Basis, group: int, device: torch.device
+    ) -> Callable[[Tensor], Tensor]:
+        """x (n, d) -> ``group_features``, for many x in turn; see ``Basis.features_of``."""
         first = self.group(group)[0]
-        blocks = torch.arange(self._start(first), self._stop(first), device=x.device)
-        rows = basis.block_features(x, blocks).T
-        split = rows.reshape(blocks.shape[0], self.parts, -1, x.shape[0])
-        return split.transpose(0, 1).reshape(-1, x.shape[0])
+        blocks = torch.arange(self._start(first), self._stop(first), device=device)
+        features = basis.features_of(blocks)
+
+        def ordered(x: Tensor) -> Tensor:
+            split = features(x).T.reshape(blocks.shape[0], self.parts, -1, x.shape[0])
+            return split.transpose(0, 1).reshape(-1, x.shape[0])
+
+        return ordered
 
     def weight_group(self, basis: Basis, group: int, device: torch.device) -> WeightGroup:
         """Columns of the cells of ``group``, one cell after the other, for solves."""
         columns = torch.cat([self.columns(cell, device) for cell in self.group(group)])
-        return WeightGroup(basis, columns, lambda x: self.group_features(basis, group, x))
+        return WeightGroup(basis, columns, self.group_source(basis, group, device))
 
     def read_group(self, table: Tensor, group: int) -> Tensor:
         """Entries (b,) of the cells of ``group``, one cell after the other, a copy."""

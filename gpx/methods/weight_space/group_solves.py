@@ -11,9 +11,10 @@ from torch import Tensor
 from gpx.bases.base import Basis
 from gpx.errors import NotPositiveDefinite
 from gpx.linalg.cholesky import cholesky
+from gpx.linalg.memory import float64_is_free, working_memory
 
 ROW_CHUNK = 4096
-"""Data rows whose features are held at once."""
+"""Data rows whose features are held at once, at least; on a CPU at most, too."""
 
 COLUMN_PANEL = 256
 """Least columns of a product at once; an eighth of a group where that is more."""
@@ -54,7 +55,8 @@ class WeightGroup:
     def of_blocks(cls, basis: Basis, blocks: Tensor) -> WeightGroup:
         """All columns of ``blocks`` (L,), in order."""
         columns = basis.columns_of(blocks)
-        return cls(basis, columns, lambda x: basis.block_features(x, blocks).T)
+        features = basis.features_of(blocks)
+        return cls(basis, columns, lambda x: features(x).T)
 
     @classmethod
     def of_columns(cls, basis: Basis, columns: Tensor) -> WeightGroup:
@@ -78,27 +80,40 @@ class WeightGroup:
         """Lower triangle of Phi_g^T Phi_g (b, b) and Phi_g^T y (b,) in float64.
 
         Features and their products are made in ``dtype`` by chunks of rows and summed in float64;
-        the upper triangle is zero.
+        where float64 costs a device nothing, products of features are float64 themselves. The upper
+        triangle is zero.
 
         Cost: about 1.2 n b^2 operations, O(b^2 + chunk b) memory.
         """
         gram = torch.zeros(self.size, self.size, dtype=torch.float64, device=x.device)
         moment = torch.zeros(self.size, dtype=torch.float64, device=x.device)
         panel = max(COLUMN_PANEL, self.size // 8)
-        for rows, targets in zip(x.split(ROW_CHUNK), y.split(ROW_CHUNK), strict=True):
-            features = self.evaluate(rows.to(dtype))
-            moment += (features @ targets.to(dtype)).double()
+        step = self.rows_at_once(x)
+        accumulate = torch.float64 if float64_is_free(x.device) else dtype
+        for rows, targets in zip(x.split(step), y.split(step), strict=True):
+            features = self.evaluate(rows.to(dtype)).to(accumulate)
+            moment += features @ targets.to(accumulate)
             for start in range(0, self.size, panel):
                 stop = min(start + panel, self.size)
-                gram[start:stop, :stop] += features[start:stop] @ features[:stop].T
+                part = gram[start:stop, :stop]
+                if accumulate == gram.dtype and not x.is_cpu:
+                    part.addmm_(features[start:stop], features[:stop].T)
+                else:
+                    part += features[start:stop] @ features[:stop].T
         return gram.tril_(), moment
+
+    def rows_at_once(self, x: Tensor) -> int:
+        """Rows of x whose features are held at once: what its device has room to work in."""
+        if x.is_cpu:
+            return ROW_CHUNK
+        per_row = self.size * (2 * x.element_size() + 8)  # two orders of columns, and float64
+        return max(ROW_CHUNK, working_memory(x.device) // per_row)
 
     @torch.no_grad()
     def values(self, weights: Tensor, x: Tensor) -> Tensor:
         """Phi_g w in float64, (n,), with features in x's dtype; weights (b,). Cost O(n b)."""
-        chunks = [
-            (weights.to(x.dtype) @ self.evaluate(rows)).double() for rows in x.split(ROW_CHUNK)
-        ]
+        pieces = x.split(self.rows_at_once(x))
+        chunks = [(weights.to(x.dtype) @ self.evaluate(rows)).double() for rows in pieces]
         return torch.cat(chunks)
 
     def product_dtype(self, x: Tensor, ridge: Tensor) -> torch.dtype:

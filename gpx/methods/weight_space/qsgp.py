@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,19 @@ from gpx.methods.weight_space.sites import SiteReport, ascend_sites, check_site,
 Covariance = Literal["mean_field", "block_diagonal", "chevron", "full"]
 logger = logging.getLogger(__name__)
 
+FEWEST, PER_ROW, MOST = 5_000, 10, 100_000
+"""Basis functions where none are asked for: at least, per row of the data, at most. On concrete
+(927 rows) 10,000 functions reach a test RMSE of 0.270 and an MNLP of 0.050 in 5 s, 20,000 reach
+0.267 and 0.097 in 9 s, 100,000 reach 0.265 and 0.281 in 70 s: the more blocks the covariance leaves
+out, the wider the predictions."""
+
+
+def functions_for(num_data: int | None) -> int:
+    """Basis functions for n training points: an even number, in whole hundreds."""
+    if num_data is None:
+        return MOST
+    return min(MOST, max(FEWEST, 100 * -(-PER_ROW * num_data // 100)))
+
 
 class QSGP(WeightSpaceModel):
     """Model of quadruply stochastic Gaussian processes: very many basis functions, q(w) Gaussian.
@@ -46,7 +59,9 @@ class QSGP(WeightSpaceModel):
         mean: must be Zero (targets are standardised; the prior mean of the weights is zero).
         likelihood: Gaussian, or any with log-concave sites of one latent (Bernoulli, Laplace,
             Poisson); those train with SiteBoundELBO.
-        num_basis: m, of a basis that is made here.
+        num_basis: m, of a basis that is made here; None: ten functions per row, 5,000 at least and
+            100,000 at most. More do not predict better, and cost time, memory and (with blocks of
+            the covariance left out) calibration.
         covariance: ``mean_field``, ``block_diagonal``, ``chevron`` or ``full``.
         num_dense: K, dense columns of a chevron covariance; 0 for the others.
         block_columns: weights that a block step solves for, b, rounded to groups of the basis; its
@@ -60,6 +75,7 @@ class QSGP(WeightSpaceModel):
         diagonal_rows: training rows that the closed-form scales see (0: all rows, O(n m) once).
         basis: phi, a basis on ``kernel`` with a diagonal prior precision; or a class, or any
             callable, that makes one of ``kernel`` and ``num_basis`` (``gpx.bases``).
+        num_data: n when known, for ``num_basis=None``.
         site_passes: likelihoods other than Gaussian: most passes over all features, which carry
             the warm start to all weights (``representer``), O(n m d) each; 0 leaves it on its
             group.
@@ -77,7 +93,7 @@ class QSGP(WeightSpaceModel):
         kernel: nn.Module,
         mean: Mean,
         likelihood: Likelihood,
-        num_basis: int = 100_000,
+        num_basis: int | None = 100_000,
         covariance: Covariance = "mean_field",
         num_dense: int = 0,
         block_columns: int = 5000,
@@ -89,6 +105,7 @@ class QSGP(WeightSpaceModel):
         diagonal_rows: int = 2000,
         basis: Basis | Callable[..., Basis] = RandomFourier,
         site_passes: int = 6,
+        num_data: int | None = None,
     ) -> None:
         require_zero_mean(mean, "QSGP")
         check_site(likelihood)
@@ -107,7 +124,8 @@ class QSGP(WeightSpaceModel):
                 f"{block_solves}, diagonal_rows={diagonal_rows} and site_passes={site_passes} at "
                 "least 0"
             )
-        functions = basis_of(basis, kernel, num_basis)
+        size = functions_for(num_data) if num_basis is None else num_basis
+        functions = basis_of(basis, kernel, size)
         blocks, width = functions.num_blocks, functions.block_size
         family: MeanFieldWeights
         if covariance == "block_diagonal":
@@ -126,12 +144,19 @@ class QSGP(WeightSpaceModel):
         else:
             family = MeanFieldWeights(blocks, width, diagonal)
         super().__init__(functions, mean, likelihood, family)
+        self._chosen = num_basis is None
         self.warm_start = warm_start
         self.group = min(blocks, max(1, round(warm_start_size / width)))
         self.block_solves = block_solves
         self.diagonal_rows = diagonal_rows
         self.site_passes = site_passes
         self.report: BlockReport | SiteReport | None = None
+
+    def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
+        """As in ``Model``: m where it was left to the number of rows."""
+        if not self._chosen:
+            return {}
+        return {"num_basis": (self.basis.num_basis, f"for {x.shape[0]:,} training points")}
 
     @property
     def anchor_blocks(self) -> int:
@@ -180,6 +205,20 @@ class QSGP(WeightSpaceModel):
             self._start_scales(rows)
             if isinstance(self.family, FullWeights) and self.warm_start:
                 self._start_full(self.family, x, y)
+
+    @torch.no_grad()
+    def rate_factors(self) -> dict[str, float]:
+        """``variational``: one over the prior's deviation of f, where it is above one.
+
+        Targets have variance one, so that weights whose prior lets f reach further have to stay as
+        much smaller; steps sized for weights of one would make f jump by many of its deviations.
+        Other likelihoods have no such unit of f.
+        """
+        if not isinstance(self.likelihood, Gaussian):
+            return {}
+        weights = (1.0 / self.basis.precision_diagonal().double()).sum()
+        variance = float(weights * self.basis.mean_column_square().double())
+        return {"variational": max(1.0, variance) ** -0.5}
 
     def _start_full(self, family: FullWeights, x: Tensor, y: Tensor) -> None:
         """q at the exact posterior of the weights, where the bound is the log evidence."""

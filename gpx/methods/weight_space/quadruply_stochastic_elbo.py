@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gpx.bases.frozen import flat_parameters
+from gpx.constraints import values_made_once
 from gpx.errors import ConfigError
 from gpx.likelihoods import Gaussian
 from gpx.likelihoods.base import Likelihood
@@ -250,7 +251,9 @@ class QuadruplyStochasticELBO(Objective[WeightsOnBasis]):
     ) -> Evidence:
         """Unbiased estimate of the ELBO in nats, summed over all n points."""
         self.check(model)
-        return self.estimate(model, x, y, *self.draw(model, generator=generator, device=x.device))
+        lists = self.draw(model, generator=generator, device=x.device)
+        with values_made_once(y.device):
+            return self.estimate(model, x, y, *lists)
 
     def estimate(
         self, model: WeightsOnBasis, x: Tensor, y: Tensor, i: Tensor, j: Tensor, r: Tensor

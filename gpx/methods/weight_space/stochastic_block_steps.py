@@ -126,6 +126,7 @@ class StochasticBlockSteps(BlockSteps):
         active, first = self._rounds.active(number), self._rounds.first_visit(group)
         chosen, following = self._rows(number), self._rows(number + 1)
         rows, residual = x[chosen], y[chosen].double() - self.fitted
+        weights = self._weights(group, x)
         change = natural_step(
             self.basis,
             self.family,
@@ -141,10 +142,10 @@ class StochasticBlockSteps(BlockSteps):
                 last_points=min(n, max(1, number) * self.num_rows),
                 last_prior_scale=self._rounds.active(max(0, number - 1)) / cells.num_groups,
             ),
+            weights=weights,
         )
         if group == self._joined:
             self._join(group)
-        weights = self._weights(group, x)
         moved = weights.values(change, rows)
         self.misfit = float((residual - moved).square().mean()) * n
         self.fitted = self.fitted + moved

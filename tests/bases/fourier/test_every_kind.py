@@ -1,9 +1,12 @@
 """Fourier features of every kind: one contract, better kernel approximations."""
 
+import copy
 import math
+import pickle
 
 import pytest
 import torch
+from claimed_cuda import claimed_cuda
 
 from gpx.bases import (
     FastfoodFourier,
@@ -187,3 +190,31 @@ def test_a_spread_that_leaves_the_prior_to_few_functions_is_a_warning():
             RandomFourier(RBF(8), 2000, spread=spread)
     for kernel in (RBF(8), Matern32(8)):  # warnings are errors
         RandomFourier(kernel, 2000, spread="auto")
+
+
+def test_on_a_gpu_normals_are_read_from_a_table_that_copies_share():
+    """A table of the numbers themselves: the same features, at the launches of one lookup."""
+    basis = RandomFourier(RBF(3), 400, seed=5, block_frequencies=20, spread=2.0)
+    x = torch.randn(7, 3, generator=torch.Generator().manual_seed(0))
+    blocks = torch.tensor([3, 0, 7])
+    expected = basis.block_features(x, blocks).detach()
+    with claimed_cuda():
+        there = copy.deepcopy(basis).cuda()
+        found = there.block_features(x.cuda(), blocks.cuda()).detach()
+        assert len(there._known.tables) == 1
+        again = copy.deepcopy(there)
+        assert again._known is there._known
+        tables = pickle.loads(pickle.dumps(there._known)).tables
+        found = found.cpu()
+    assert tables == {}
+    torch.testing.assert_close(found, expected)
+
+
+def test_features_for_many_inputs_in_turn_are_those_for_each():
+    for kind in (RandomFourier, OrthogonalFourier, QuasiMonteCarloFourier):
+        basis = kind(RBF(2), 40, block_frequencies=5)
+        blocks = torch.tensor([1, 3])
+        features = basis.features_of(blocks)
+        for seed, dtype in ((0, torch.float32), (1, torch.float64), (2, torch.float32)):
+            x = torch.randn(6, 2, generator=torch.Generator().manual_seed(seed)).to(dtype)
+            assert torch.equal(features(x), basis.block_features(x, blocks))

@@ -8,7 +8,7 @@ from discrete_hypotheses import hypotheses, log_likelihood
 
 from gpx.bases import GridFeatures, InterpolatedGrid, LaplacianEigenfunctions, RandomFourier
 from gpx.bases.sufficient_statistics import FittedWeights
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, DidNotConverge
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Constant
@@ -160,6 +160,17 @@ def test_the_record_says_what_a_sweep_would_add():
     assert abs(gain()) < 1e-9
 
 
+def test_a_round_frees_a_noise_variance_that_is_certain_and_wrong():
+    x, y = data()
+    made = model(x, y, num_basis=6, noise=NoiseGrid(num_values=5))
+    by_ascent(made, x, y, tolerance=1e-3)
+    best = made.bound_value()
+    made.noise_logits.data = torch.tensor([0.0, 0.0, 0.0, 0.0, 800.0]).double()
+    assert float(made.bound().by_noise_logits.abs().max()) == 0.0
+    assert made.next_round(x, y, 0.0, generator=torch.Generator())
+    assert made.bound_value() > best - 0.1
+
+
 def test_learned_values_raise_the_bound_and_keep_zero():
     x, y = data()
     fixed = model(x, y, weights=WeightGrid(3, 1.0))
@@ -171,6 +182,21 @@ def test_learned_values_raise_the_bound_and_keep_zero():
     assert posterior.zero == 1
     torch.testing.assert_close(posterior.values, learned.values().detach(), **EXACT)
     assert posterior.sparsity() == learned.sparsity()
+
+
+def test_values_beyond_all_numbers_are_a_wall_to_the_line_search():
+    x, y = data()
+    made = model(x, y, num_basis=4, weights=WeightGrid(3, 1.0), learn_values=True)
+    before = float(made.bound().value.detach())
+    objective = DirectELBO()
+    with torch.no_grad():
+        made.log_gaps += 400.0
+    with pytest.raises(DidNotConverge, match="left the range of float64"):
+        objective.evidence(made, x, y)
+    with torch.no_grad():
+        made.log_gaps -= 400.0
+    by_gradient(made, x, y)
+    assert float(made.bound().value.detach()) > before
 
 
 def test_on_a_fine_grid_the_mean_is_that_of_the_gaussian_weights():
@@ -252,6 +278,8 @@ def test_a_prior_of_ones_own_is_normalised_and_what_it_rules_out_is_left_out():
         (lambda: WeightGrid(3, probabilities=[0.5, 0.5]), "2 probabilities for 3 values"),
         (lambda: WeightGrid(3, prior="flat"), "prior=flat"),
         (lambda: WeightGrid(0), "num_values=0"),
+        (lambda: model(*data(), noise=0.1), "noise=0.1 is no NoiseGrid"),
+        (lambda: model(*data(), weights=NoiseGrid()), "is no WeightGrid"),
         (lambda: model(*data(), restarts=-1), "restarts=-1"),
         (lambda: NoiseGrid(values=[0.0, 1.0]), "must be positive"),
         (lambda: NoiseGrid(lowest=2.0, highest=1.0), "lowest=2.0"),

@@ -5,6 +5,7 @@ import math
 import golden_g1 as g1
 import pytest
 import torch
+from claimed_cuda import claimed_cuda
 
 from gpx.errors import ConfigError, DataError
 from gpx.inference.noisy_kernel import PreconditionedKernel
@@ -304,3 +305,69 @@ def test_a_rule_met_without_a_step_leaves_no_bracket_and_a_bound_on_the_fit():
 
 def test_residual_rule_is_the_published_one():
     assert isinstance(IterativeMLL(criterion="residual_per_row").stop, AbsoluteResidual)
+
+
+def test_a_solve_that_begins_where_the_last_one_ended_is_as_exact_and_shorter():
+    model, x, y = problem(rank=4, n=200)
+    cold, warm = IterativeMLL(tolerance=1e-6), IterativeMLL(tolerance=1e-6, warm_start=True)
+    for objective in (cold, warm):
+        objective.evidence(model, x, y, generator=torch.Generator().manual_seed(0))
+    assert warm.previous.shape == (200,)
+    with torch.no_grad():  # a step of an optimiser
+        model.likelihood.noise_variance = model.likelihood.noise_variance * 1.01
+        system = PreconditionedKernel(
+            model.kernel, x, model.likelihood.noise_variance, model.iterative
+        )
+        residual = y - model.mean(x)
+        probes = torch.ones(200, 1, dtype=torch.float64)
+        steps = [
+            iterative_log_marginal_likelihood(
+                system, residual, probes, stop=EvidenceBound(1e-6), start=start
+            )[1].iterations[0]
+            for start in (None, warm.previous)
+        ]
+    assert steps[1] < steps[0]
+    values = [
+        objective.evidence(model, x, y, generator=torch.Generator().manual_seed(1))
+        for objective in (cold, warm)
+    ]
+    assert float(values[0].parts["fit"]) == pytest.approx(float(values[1].parts["fit"]), abs=2e-6)
+    # the probes begin at zero in both: the same steps, the same quadrature
+    torch.testing.assert_close(values[0].parts["complexity"], values[1].parts["complexity"])
+    again = IterativeMLL(warm_start=True)
+    again.load_state_dict(warm.state_dict())
+    assert torch.equal(again.previous, warm.previous)
+
+
+def test_without_a_generator_of_the_step_every_evaluation_begins_at_zero():
+    """L-BFGS-B compares values at different points: they are a function of the point alone."""
+    model, x, y = problem()
+    objective = IterativeMLL(warm_start=True)
+    first = objective.evidence(model, x, y).value
+    assert objective.previous.numel() == 0
+    assert torch.equal(objective.evidence(model, x, y).value, first)
+    assert "previous" not in IterativeMLL().state_dict()  # of older checkpoints
+
+
+def test_on_a_gpu_points_are_drawn_in_blocks_and_bound_the_evidence_as_well():
+    model, x, y = problem(rank=100, n=300)
+    dense = ExactMLL().evidence(model, x, y).value
+    with claimed_cuda() as waits:
+        there = model.cuda()
+        system = PreconditionedKernel(
+            there.kernel, x.cuda(), there.likelihood.noise_variance.detach(), there.iterative
+        )
+        found = waits.total()
+        again = PreconditionedKernel(
+            there.kernel, x.cuda(), there.likelihood.noise_variance.detach(), there.iterative
+        )
+        assert torch.equal(system.pivots, again.pivots)  # always the same draws
+        objective = IterativeMLL(tolerance=1e-8, probes=200)
+        generator = torch.Generator("cuda").manual_seed(0)
+        evidence = objective.evidence(there, x.cuda(), y.cuda(), generator=generator)
+        error = float(evidence.parts["standard_error"])
+        value, rank = float(evidence.value.detach()), system.factor.shape[0]
+    assert rank == 100
+    assert found < 60  # one at a time: two waits for each of the 100 points
+    assert error > 0.0
+    assert abs(value - float(dense.detach())) < 5.0 * error  # false alarm: 6e-7

@@ -10,7 +10,7 @@ from gpx.errors import ConfigError, DataError
 from gpx.kernels import RBF, Matern52
 from gpx.likelihoods import Bernoulli, Gaussian
 from gpx.means import Constant, Zero
-from gpx.methods.nearest.posterior import nearest_inducing
+from gpx.methods.nearest.rules import nearest_inducing
 from gpx.models import SWSGP, VNNGP, NearestPosterior
 from gpx.objectives import SWSGPObjective
 
@@ -368,6 +368,8 @@ def test_the_start_is_near_the_posterior_or_at_the_prior(covariance):
         ({"rule": "far"}, "rule=far: expected one of"),
         ({"covariance": "banded"}, "covariance=banded: expected diagonal or full"),
         ({"h": 0}, "must be at least 1"),
+        ({"h": 2.5}, r"^num_neighbours=2\.5: expected a whole number$"),
+        ({"num_data": "40"}, r"^num_data='40': expected a whole number$"),
         ({"m": 8193, "covariance": "full"}, "covariance=full has 8193 x 8193 numbers"),
     ],
 )

@@ -145,3 +145,8 @@ def test_other_data_than_those_the_groups_are_of():
 def test_sizes_are_positive(option):
     with pytest.raises(ConfigError, match=f"{option}=0"):
         Vecchia(**parts(), **{option: 0})
+
+
+def test_sizes_are_whole():
+    with pytest.raises(ConfigError, match=r"^num_neighbours=2\.5: expected a whole number$"):
+        Vecchia(**parts(), num_neighbours=2.5)

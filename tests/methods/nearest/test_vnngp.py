@@ -6,7 +6,7 @@ from torch.distributions import MultivariateNormal, kl_divergence
 
 from gpx.errors import ConfigError
 from gpx.kernels import Matern52
-from gpx.likelihoods import Bernoulli, Gaussian
+from gpx.likelihoods import Bernoulli, Gaussian, Poisson
 from gpx.linalg import UnconvergedWarning
 from gpx.means import Constant
 from gpx.methods.nearest import vnngp
@@ -182,3 +182,26 @@ def test_predictions_from_a_solve_that_stopped_early_say_so(monkeypatch):
     monkeypatch.setattr(vnngp, "REFIT_ITERATIONS", 1)
     with pytest.warns(UnconvergedWarning, match="after 1 iterations"):
         made.condition(x, y)
+
+
+def test_without_data_q_starts_at_the_independent_values_nearest_to_the_prior():
+    x, y = data()
+    counts = model(x, y.exp().round(), likelihood=Poisson())
+    terms = counts.row_terms(torch.arange(NUM))
+    assert (counts.q_mean == 0.0).all()
+    (slope,) = torch.autograd.grad(terms.kl.sum(), counts.q_log_deviation)
+    torch.testing.assert_close(slope.to_dense(), torch.zeros(NUM, 1).double(), rtol=0.0, atol=1e-9)
+    # with the prior's own variances near values would not cancel: here twice that of the prior
+    assert counts.condition(x, y).predict(x + 0.05).variance.max() < 1.4
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"k": 2.5}, r"^num_neighbours=2\.5: expected a whole number$"),
+        ({"k": 0}, "num_neighbours=0 must be at least 1$"),
+    ],
+)
+def test_sizes_that_make_no_sense(options, message):
+    with pytest.raises(ConfigError, match=message):
+        model(*data(), **options)

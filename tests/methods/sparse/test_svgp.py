@@ -431,3 +431,16 @@ def test_targets_of_several_outputs_that_do_not_fit():
             both.condition(x, bad)
         with pytest.raises(ShapeError, match=r"expected \(80, 2\).*its likelihood 2 outputs"):
             SVGPELBO(80).evidence(both, x, bad)
+
+
+@pytest.mark.parametrize(("num_data", "expected"), [(None, 512), (1, 1), (101, 50), (5000, 512)])
+def test_the_number_of_inducing_points_follows_the_rows(num_data, expected):
+    parts = {"kernel": RBF(2), "mean": Constant(), "likelihood": Gaussian(), "num_inputs": 2}
+    model = SVGP(**parts, num_inducing=None, num_data=num_data)
+    assert model.inducing.shape == (expected, 2)
+    value, reason = model.settle(torch.zeros(3, 2))["num_inducing"]
+    assert value == expected
+    assert "half the training points" in reason
+    assert SVGP(**parts, num_inducing=9, num_data=num_data or 20).settle(torch.zeros(3, 2)) == (
+        {} if num_data != 1 else {"num_inducing": (1, "one per training point, 9 were asked for")}
+    )

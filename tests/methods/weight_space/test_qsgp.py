@@ -168,3 +168,17 @@ def test_misfits_are_refused_in_one_sentence():
     with pytest.raises(ConfigError, match="warm_start_size"):
         problem(warm_start_size=0)
     assert problem(likelihood=Other(0.1))[0].likelihood.noise_variance > 0
+
+
+@pytest.mark.parametrize(
+    ("num_data", "expected"),
+    [(None, 100_000), (50, 5_000), (500, 5_000), (927, 9_300), (9_999, 100_000), (10**6, 100_000)],
+)
+def test_the_number_of_functions_follows_the_rows(num_data, expected):
+    model = QSGP(RBF(2), Zero(), Gaussian(), None, num_data=num_data)
+    assert model.basis.num_basis == expected
+    settled = model.settle(torch.zeros(num_data or 3, 2))
+    assert settled["num_basis"][0] == expected
+    asked = QSGP(RBF(2), Zero(), Gaussian(), 400, num_data=num_data)
+    assert asked.basis.num_basis == 400
+    assert asked.settle(torch.zeros(3, 2)) == {}

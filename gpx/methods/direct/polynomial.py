@@ -1,0 +1,120 @@
+"""A network with squares for activations as a polynomial in its inputs and its weights.
+
+A layer multiplies what comes in by weights and sums; between layers every neuron is squared. The
+output is then a sum of h terms, c_t(x) prod_k w_k^{e_tk}: expectations under independent weights
+are products of moments of single weights, whatever the number of layers.
+
+Source: Evans thesis, appendix E, where the products over weights are missing from the squares.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Polynomial(NamedTuple):
+    """u(x) = sum_t count_t prod_i x_i^{powers_ti} prod_k w_k^{exponents_tk}.
+
+    Attributes:
+        exponents (h, b): of the weights, int64.
+        powers (h, d): of the inputs, int64.
+        counts (h,): how often a term occurs, float64.
+        fan_in (b,): inputs of the neuron that a weight belongs to, int64.
+    """
+
+    exponents: Tensor
+    powers: Tensor
+    counts: Tensor
+    fan_in: Tensor
+
+    def coefficients(self, x: Tensor) -> Tensor:
+        """c (n, h) at inputs x (n, d). Cost: O(n h d)."""
+        made = self.counts.to(x).repeat(len(x), 1)
+        for column, power in zip(x.mT, self.powers.mT, strict=True):
+            degree = int(power.max())
+            table = torch.stack([column**p for p in range(degree + 1)], 1)
+            made = made * table[:, power]
+        return made
+
+    def at(self, weights: Tensor) -> Tensor:
+        """prod_k w_k^{e_tk} (S, h) at weights (S, b). Cost: O(S h b)."""
+        degrees = torch.arange(int(self.exponents.max()) + 1, device=weights.device)
+        return expectations(weights.unsqueeze(-1) ** degrees, self.exponents)
+
+
+def num_terms(num_inputs: int, widths: Sequence[int]) -> int:
+    """h of ``network_polynomial``, without building it."""
+    terms = num_inputs
+    for before in widths[:-1]:
+        terms = terms * (terms + 1) // 2 * before
+    return terms
+
+
+def network_polynomial(num_inputs: int, widths: Sequence[int]) -> Polynomial:
+    """Of a network with ``widths`` neurons in its layers, the last of which is one.
+
+    Weights are numbered layer by layer, neuron by neuron, in the order of what comes in.
+
+    Args:
+        num_inputs: d; an input that is always one makes biases of the first layer.
+        widths: of every layer.
+
+    Cost: O(h b) memory, h as ``num_terms`` says.
+    """
+    sizes = [num_inputs, *widths]
+    fan_in = torch.cat([torch.full((i * o,), i) for i, o in itertools.pairwise(sizes)])
+    num_weights, used = len(fan_in), 0
+    # of every neuron of the last layer seen: exponents (h, b); powers and counts are shared
+    neurons: list[Tensor] = []
+    powers, counts = torch.eye(num_inputs, dtype=torch.int64), torch.ones(num_inputs).double()
+    for layer, width in enumerate(widths):
+        made = []
+        for _ in range(width):
+            if not neurons:  # the inputs: one term each, with a weight of its own
+                terms = torch.zeros(num_inputs, num_weights, dtype=torch.int64)
+                terms[torch.arange(num_inputs), used + torch.arange(num_inputs)] = 1
+                used += num_inputs
+            else:
+                parts = [each.clone() for each in neurons]
+                for place, part in enumerate(parts):
+                    part[:, used + place] += 1
+                used += len(parts)
+                terms = torch.cat(parts)
+            made.append(terms)
+        if neurons:
+            powers, counts = powers.repeat(len(neurons), 1), counts.repeat(len(neurons))
+        if layer + 1 < len(widths):
+            first, second = torch.triu_indices(len(powers), len(powers))
+            made = [terms[first] + terms[second] for terms in made]
+            powers = powers[first] + powers[second]
+            counts = counts[first] * counts[second] * (1.0 + (first != second).double())
+        neurons = made
+    return Polynomial(neurons[0], powers, counts, fan_in)
+
+
+def moments(probabilities: Tensor, values: Tensor, highest: int) -> Tensor:
+    """E w^e (b, highest + 1) of discrete variables, probabilities and values (b, k)."""
+    degrees = torch.arange(highest + 1, device=values.device)
+    return (probabilities.unsqueeze(-1) * values.unsqueeze(-1) ** degrees).sum(-2)
+
+
+def expectations(of_weights: Tensor, exponents: Tensor) -> Tensor:
+    """prod_k M_{k, e_tk} (..., h) from tables of powers or moments M (..., b, degrees).
+
+    Cost: O(h b).
+    """
+    weights = torch.arange(exponents.shape[1], device=exponents.device)
+    return of_weights[..., weights, exponents].prod(-1)
+
+
+def pair_expectations(of_weights: Tensor, exponents: Tensor) -> Tensor:
+    """E of products of two terms (h, h), from moments (b, degrees). Cost: O(h^2 b)."""
+    total = of_weights.new_ones(len(exponents), len(exponents))
+    for table, degree in zip(of_weights, exponents.mT, strict=True):
+        total = total * table[degree.unsqueeze(0) + degree.unsqueeze(1)]
+    return total

@@ -1,0 +1,66 @@
+"""Rounds of a gradient search with sweeps of coordinate ascent between them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+from torch import Tensor
+
+from gpx.errors import ConfigError
+from gpx.methods.base.model import Model
+
+MOST_SWEEPS = 20
+"""Of coordinate ascent between two searches."""
+
+WORTHWHILE = 0.01
+"""Nats that a sweep, or all of them, must gain to go on."""
+
+
+class SweptRounds(Model):
+    """A model whose search by gradient begins anew where sweeps of coordinate ascent lead.
+
+    The gradient of a softmax vanishes at every corner, the best and the others; a sweep never
+    lowers the bound, and leads out of corners that are no maximum. A subclass sets ``restarts``.
+    """
+
+    rounds_argument = "restarts"
+    restarts: int
+
+    @abstractmethod
+    def sweep(self) -> None:
+        """Give the noise, and every weight in turn, the best distribution given the others."""
+
+    @abstractmethod
+    def bound_value(self) -> float:
+        """The evidence lower bound at the present q, in nats."""
+
+    def take_restarts(self, restarts: int) -> None:
+        """Note the option; raises ConfigError below zero."""
+        if restarts < 0:
+            raise ConfigError(f"restarts={restarts}: expected 0 or more")
+        self.restarts = restarts
+
+    @property
+    def num_rounds(self) -> int:
+        """As in ``Model``: the search and its restarts."""
+        return 1 + self.restarts
+
+    @torch.no_grad()
+    def next_round(self, x: Tensor, y: Tensor, loss: float, *, generator: torch.Generator) -> bool:
+        """Sweeps of coordinate ascent, which never lower the bound; nothing is drawn.
+
+        Returns:
+            whether they gained enough for a search from where they end.
+        """
+        if not self.restarts:
+            return False
+        start = before = self.bound_value()
+        for _ in range(MOST_SWEEPS):
+            self.sweep()
+            here = self.bound_value()
+            if here - before < WORTHWHILE:
+                break
+            before = here
+        self.note = f"sweeps of coordinate ascent gained {here - start:.3g} nats"
+        return here - start >= WORTHWHILE

@@ -1,0 +1,42 @@
+"""Which inducing points an input sees."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from gpx.inference.neighbour_conditional import near_rows
+from gpx.kernels.base import Kernel
+
+Rule = Literal["kernel", "correlation", "euclidean", "random"]
+RULES = ("kernel", "correlation", "euclidean", "random")
+"""Largest covariance; largest correlation; least distance in units of the lengthscales (a tree
+search; the same as the first two for kernels that fall with the distance); points at random."""
+
+SCORE_BYTES = 2**26
+"""Of the scores of one chunk of inputs against all inducing points."""
+
+
+@torch.no_grad()
+def nearest_inducing(kernel: Kernel, z: Tensor, x: Tensor, count: int, rule: Rule) -> Tensor:
+    """Numbers (b, count) of the inducing points z (M, d) that inputs x (b, d) see; see ``RULES``.
+
+    "random" depends on the input alone: an input sees the same points whenever it is asked.
+    """
+    if rule == "euclidean":
+        return near_rows(kernel, z, x, count)
+    found = []
+    for rows in x.split(max(1, SCORE_BYTES // (8 * len(z)))):
+        if rule == "random":
+            draws = torch.Generator().manual_seed(0)
+            direction = torch.randn(x.shape[1], generator=draws, dtype=torch.float64).to(x.device)
+            phases = torch.rand(len(z), generator=draws, dtype=torch.float64).to(x.device)
+            score = ((1e4 * (rows.double() @ direction).sin())[:, None] * (1.0 + phases)).sin()
+        else:
+            score = kernel.evaluate(rows, z)
+            if rule == "correlation":
+                score = score / kernel.diagonal(z).sqrt()
+        found.append(score.topk(count, dim=1).indices)
+    return torch.cat(found)

@@ -1,0 +1,113 @@
+"""Inducing points prepared for many questions: which are near an input, and what they say of f."""
+
+from __future__ import annotations
+
+import copy
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from gpx.inference.neighbour_conditional import local_system, near_coordinates
+from gpx.kernels.base import Kernel
+from gpx.kernels.stationary import Stationary
+from gpx.linalg import cholesky
+from gpx.linalg.nearest import NearestSearch
+from gpx.methods.nearest.rules import Rule, nearest_inducing
+
+SMALL = 4096
+"""Points up to which comparing with all of them is faster than a tree."""
+
+
+class SeenPoints:
+    """Inducing points z (M, d) of a kernel that does not change any more.
+
+    All that predictions share is made once: the kernel's parameters as plain numbers, the places
+    of z where distances are measured, and the search among them. Kernels that fall with the
+    distance are ranked by it and not evaluated at all M. No gradients: call it where none are
+    recorded.
+
+    Args:
+        kernel: copied.
+        z (M, d): in the precision in which ``nearest`` searches.
+        rule: which are near.
+        jitter: added to the covariance of those seen, relative to the kernel's variance.
+
+    Cost: O(M d), a tree O(M log M).
+    """
+
+    def __init__(self, kernel: Kernel, z: Tensor, rule: Rule, jitter: float) -> None:
+        self.z, self.rule = z, rule
+        self.kernel = _plain(kernel)
+        with torch.no_grad():
+            self.jitter = jitter * self.kernel.diagonal(z[:1].double()).mean()
+        falls = isinstance(self.kernel, Stationary) and self.kernel.falls
+        by_distance = rule == "euclidean" or (falls and rule != "random")
+        # a kernel of distances alone, as its class writes it
+        plain = type(self.kernel).covariance is Stationary.covariance
+        self._places: Tensor | None = None
+        self._search: NearestSearch | None = None
+        with torch.no_grad():
+            if isinstance(self.kernel, Stationary) and plain:
+                self._places = self._coordinates(z.double())
+            if by_distance:
+                found = near_coordinates(self.kernel, z.double())
+                self._search = NearestSearch(found.to(z), least_tree=SMALL)
+
+    def _coordinates(self, x: Tensor) -> Tensor:
+        assert isinstance(self.kernel, Stationary)
+        return self.kernel.coordinates(self.kernel._select(x))
+
+    def nearest(self, x: Tensor, count: int) -> Tensor:
+        """Numbers (b, count) of the points that inputs x (b, d) see; cost: b M d, or a tree's."""
+        if self._search is None:
+            return nearest_inducing(self.kernel, self.z, x, count, self.rule)
+        x = x.double()
+        asked = near_coordinates(self.kernel, x) if self._places is None else self._coordinates(x)
+        return self._search(asked.to(self.z), count)
+
+    def conditionals(self, x: Tensor, near: Tensor) -> tuple[Tensor, Tensor]:
+        """E[f(x) | u_near] = weights^T u_near, and the variance left: (b, h) and (b,), in float64.
+
+        Raises:
+            NotPositiveDefinite: the covariance of those seen has no factor.
+
+        Cost: b h (d h + h^2 / 3) operations.
+        """
+        if self._places is None:
+            asked = x.double().unsqueeze(1)
+            system = local_system(self.kernel, self.z[near].double(), asked, self.jitter)
+            return system.weights.squeeze(2), system.rest.squeeze(1)
+        assert isinstance(self.kernel, Stationary)
+        # measured from x, which is near: distances lose no digits
+        gap = self._places[near] - self._coordinates(x.double()).unsqueeze(1)
+        products = gap @ gap.mT
+        squares = products.diagonal(dim1=1, dim2=2)
+        among = (squares.unsqueeze(2) + squares.unsqueeze(1)).sub_(products, alpha=2.0)
+        r2 = torch.cat([among.clamp_min_(0.0), squares.unsqueeze(2)], 2)
+        values = self.kernel.of_squared_distance(r2) * self.kernel.outputscale
+        inner, cross = values[:, :, :-1], values[:, :, -1:]
+        inner.diagonal(dim1=1, dim2=2).add_(self.jitter)
+        name = f"covariance of {near.shape[1]} inducing points"
+        factor, _ = cholesky(inner, name=name, ladder=(0.0,), hint="a larger jitter")
+        white = torch.linalg.solve_triangular(factor, cross, upper=False)
+        weights = torch.linalg.solve_triangular(factor.mT, white, upper=True)
+        rest = self.kernel.outputscale - white.square().sum((1, 2))
+        return weights.squeeze(2), rest.clamp_min_(0.0)
+
+
+def _plain(kernel: Kernel) -> Kernel:
+    """A copy in float64 whose parameters are numbers, as they are now, and not made anew."""
+    made = copy.deepcopy(kernel)
+    for part in list(made.modules()):
+        if not parametrize.is_parametrized(part):
+            continue
+        names = list(cast(nn.ModuleDict, part.parametrizations))
+        values = {name: getattr(part, name).detach() for name in names}
+        # torch's own removal takes the properties off a class that copies share
+        del part.parametrizations
+        part.__class__ = type(part).__bases__[0]
+        for name, value in values.items():
+            part.register_buffer(name, value.clone())
+    return made.requires_grad_(False).double()

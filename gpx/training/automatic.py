@@ -1,0 +1,152 @@
+"""approx=auto: the data are loaded, a method is chosen, and the options are composed with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from gpx.data import Dataset, DataSource
+from gpx.data import load as load_data
+from gpx.errors import ConfigError, GPXError
+from gpx.kernels import Kernel
+from gpx.kernels.over_axes import groups_of
+from gpx.likelihoods import Gaussian, Likelihood
+from gpx.linalg import available_memory, budget_in_bytes, total_memory
+from gpx.methods.grid.factors import split_kernel
+from gpx.training.build import build, target_of
+from gpx.training.config import TrainerConfig
+from gpx.training.method_choice import Choice, Facts, choose
+
+Compose = Callable[[Sequence[str], Sequence[str]], DictConfig]
+"""The run's config with options before and after those that its user gave."""
+
+OF_METHODS = {
+    "objective": "approx=exact objective=iterative_mll",
+    "basis": "approx=qsgp basis=orthogonal",
+    "family": "approx=svgp family=mean_field",
+    "inducing": "approx=sgpr inducing=auto",
+    "selector": "approx=sgpr selector=greedy",
+    "partition": "approx=committee partition=random",
+    "projection": "approx=ski projection=unit",
+    "inference": "approx=reweighted inference=type2",
+    "features": "approx=sgpr inducing=eigenfunctions",
+}
+"""Choices that are made for certain methods, and an example of naming one."""
+
+
+def is_automatic(config: DictConfig) -> bool:
+    """Whether a composed config leaves the method to choose."""
+    node = config.get("approx")
+    return isinstance(node, DictConfig) and node.get("choose") == "auto"
+
+
+def choice_of(config: DictConfig) -> str | None:
+    """Which method was chosen for a run and why, as its config says; None where one was named."""
+    found = OmegaConf.select(config, "facts.choice")
+    return found if isinstance(found, str) else None
+
+
+def require_no_method_options(config: DictConfig) -> None:
+    """Raise ConfigError, naming the mend, for an option of a method beside ``approx=auto``."""
+    given = [str(name) for name in config.approx if name != "choose"]
+    if config.get("objective") is not None:
+        given.insert(0, "objective")
+    for name in given:
+        example = OF_METHODS.get(name)
+        shown = f"{name}=" if example else f"approx.{name}"
+        raise ConfigError(
+            f"{shown} is for certain methods, and approx=auto, the default, chooses the method "
+            f"itself: name one with approx=, for example {example or 'approx=svgp'}"
+        )
+
+
+def with_method_chosen(
+    config: DictConfig, options: TrainerConfig, device: torch.device, compose: Compose
+) -> tuple[DictConfig, Dataset]:
+    """The config of the method that suits, with ``facts.choice`` saying why, and the data.
+
+    Args:
+        config: composed with ``approx=auto``.
+        options: of the trainer.
+        device: of the run.
+        compose: composes the same options with others.
+
+    Raises:
+        GPXError: options of a method without the method; anything wrong with the data.
+    """
+    require_no_method_options(config)
+    source: DataSource = build(config, "data")
+    before: list[str] = []
+    if source.form == "images":
+        before = ["likelihood=softmax"]  # unless the user has named another
+        config = _like(config, compose(before, []))
+    likelihood = target_of(config.likelihood, "likelihood")
+    data = load_data(source, task=getattr(likelihood, "task", "regression"))
+    facts = facts_of(config, options, device, source, data)
+    chosen = choose(facts)
+    made = _like(config, compose(before, [f"approx={chosen.name}"]))
+    made.facts.choice = told(chosen)
+    return made, data
+
+
+def told(choice: Choice) -> str:
+    """A choice as the run says it."""
+    return f"approx={choice.name}, chosen by approx=auto: {choice.reason}"
+
+
+def facts_of(
+    config: DictConfig,
+    options: TrainerConfig,
+    device: torch.device,
+    source: DataSource,
+    data: Dataset,
+) -> Facts:
+    """What the choice depends on, of a run whose data are loaded."""
+    likelihood = target_of(config.likelihood, "likelihood")
+    kind = likelihood if isinstance(likelihood, type) else Likelihood
+    kernel = _kernel(config, data)
+    return Facts(
+        num_train=data.num_train,
+        num_inputs=data.num_inputs,
+        num_outputs=data.num_outputs,
+        task=data.task,
+        form=source.form,
+        gaussian=issubclass(kind, Gaussian) and data.num_outputs == 1,
+        log_concave=bool(getattr(kind, "log_concave", False)),
+        local_kernel=kernel is not None and kernel.local,
+        row_noise=data.train_noise is not None,
+        factors=kernel is not None and source.form == "grid" and _factors(kernel, config, data),
+        device=device.type,
+        memory=budget_in_bytes(
+            options.memory_budget, available_memory(device), total_memory(device)
+        ),
+        budget=options.budget,
+    )
+
+
+def _kernel(config: DictConfig, data: Dataset) -> Kernel | None:
+    """The run's kernel for these data; None where it cannot be built without a method."""
+    filled = OmegaConf.create(OmegaConf.to_container(config, resolve=False))
+    assert isinstance(filled, DictConfig)
+    filled.facts.num_inputs, filled.facts.num_train = data.num_inputs, data.num_train
+    filled.facts.num_outputs, filled.facts.num_classes = data.num_outputs, data.num_classes
+    made = build(filled, "kernel")
+    return made if isinstance(made, Kernel) else None
+
+
+def _factors(kernel: Kernel, config: DictConfig, data: Dataset) -> bool:
+    axes = config.data.get("axes")
+    groups = [[i] for i in range(data.num_inputs)] if axes is None else groups_of(axes)
+    try:
+        split_kernel(kernel, groups)
+    except GPXError:
+        return False
+    return True
+
+
+def _like(config: DictConfig, made: DictConfig) -> DictConfig:
+    """``made`` with the data of ``config``, which may have been filled in after composition."""
+    made.data = config.data
+    return made

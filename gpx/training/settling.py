@@ -1,0 +1,72 @@
+"""When the evidence has settled: a rule for the end of stochastic training."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+STRETCHES = 10
+"""Stretches that all the steps of a run make."""
+SHORTEST = 50
+"""Steps of a stretch at least: runs of fewer than two of them are never cut."""
+
+
+class Settling:
+    """Compares the mean loss over one stretch of steps with that over the stretch before.
+
+    The evidence has settled where the mean has fallen by less than ``tolerance``, with one standard
+    error of the difference added to the fall: where single losses scatter too much to tell, it
+    has not. A loss that rises has settled, too.
+
+    Args:
+        tolerance: nats per data point that a stretch must gain.
+        max_steps: of the run; a stretch is a tenth of them, and at least 50.
+        start: steps before the first stretch, in which some parameters are frozen.
+    """
+
+    def __init__(self, tolerance: float, max_steps: int, start: int = 0) -> None:
+        self.tolerance, self.start = tolerance, start
+        self.length = max(SHORTEST, max_steps // STRETCHES)
+        self.sums: Tensor | None = None
+        self.before: tuple[float, float] | None = None
+        self.at: int | None = None
+
+    def add(self, loss: Tensor, step: int) -> bool:
+        """Take the loss of a step; whether the evidence has just settled.
+
+        Args:
+            loss (): nats per data point; stays on its device but for the last of a stretch.
+            step: number of steps done.
+        """
+        if self.at is not None or step <= self.start:
+            return False
+        value = loss.detach().double()
+        pair = torch.stack([value, value.square()])
+        self.sums = pair if self.sums is None else self.sums + pair
+        if (step - self.start) % self.length:
+            return False
+        total, squares = (float(part) / self.length for part in self.sums)
+        mean, error = total, max(squares - total**2, 0.0) / self.length
+        self.sums, before, self.before = None, self.before, (mean, error)
+        if before is None:
+            return False
+        gain = before[0] - mean + math.sqrt(before[1] + error)
+        if gain < self.tolerance:
+            self.at = step
+        return self.at is not None
+
+    def end(self, limit: int) -> int:
+        """The last step of the run: one more stretch after it has settled, ``limit`` at most."""
+        return limit if self.at is None else min(limit, self.at + self.length)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next step needs."""
+        return {"sums": self.sums, "before": self.before, "at": self.at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore ``state_dict``."""
+        self.sums, self.at = state["sums"], state["at"]
+        self.before = None if state["before"] is None else tuple(state["before"])

@@ -1,0 +1,89 @@
+"""Half an hour on a GPU, rehearsed on the CPU at tiny sizes; its table, and what if it is late."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def gpu_hour(monkeypatch):
+    """The script as a module."""
+    found = importlib.util.spec_from_file_location("gpu_hour", ROOT / "scripts" / "gpu_hour.py")
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def rows_of(folder):
+    return [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.slow
+def test_every_stage_runs_here_at_tiny_sizes(gpu_hour, tmp_path):
+    assert gpu_hour.main(["--device", "cpu", "--quick", "--output", str(tmp_path)]) == 0
+    rows = rows_of(tmp_path)
+    ended = [row["stage"] for row in rows if row["name"].endswith(": to its end")]
+    assert ended == list(gpu_hour.LIMITS)
+    assert all(row.get("passed") is not False for row in rows)
+    assert any(row.get("peer") for row in rows)
+
+
+def test_ceilings_run_here_and_make_a_table(gpu_hour, tmp_path):
+    arguments = ["--device", "cpu", "--quick", "--only", "ceilings", "--output", str(tmp_path)]
+    assert gpu_hour.main(arguments) == 0
+    names = {row["name"] for row in rows_of(tmp_path)}
+    assert {"machine", "launch latency", "copy", "product, float64", "Cholesky, float32"} <= names
+    table = (tmp_path / "RESULTS.md").read_text()
+    assert "## Ceilings" in table
+    assert "| copy |" in table
+    assert "TB/s" in table
+
+
+def stage_that(gpu_hour, monkeypatch, tmp_path, program):
+    """A stage whose process runs ``program`` in the place of gpu_stages.py."""
+    script = tmp_path / "gpu_stages.py"
+    script.write_text(program)
+    monkeypatch.setattr(gpu_hour, "HERE", tmp_path)
+    folder = tmp_path / "out"
+    return folder, ["--device", "cpu", "--only", "ceilings", "--output", str(folder)]
+
+
+def test_rows_of_a_stage_that_is_stopped_are_kept(gpu_hour, monkeypatch, tmp_path):
+    program = (
+        "import json, subprocess\n"
+        "child = subprocess.Popen(['sleep', '60'])\n"
+        "first = {'name': 'first', 'value': 2.0, 'peer': 8.0, 'child': child.pid}\n"
+        "print(json.dumps(first), flush=True)\n"
+        "child.wait()\n"
+    )
+    folder, arguments = stage_that(gpu_hour, monkeypatch, tmp_path, program)
+    assert gpu_hour.main([*arguments, "--total", "6"]) == 1
+    first, last = rows_of(folder)
+    assert (first["name"], first["value"]) == ("first", 2.0)
+    status = Path(f"/proc/{first['child']}/status")  # ended with the stage, read or not yet
+    assert not status.exists() or "State:\tZ" in status.read_text()
+    assert last["passed"] is False
+    assert "over its 6 s" in last["note"]
+    assert "| first | 2 |  |  | 8 | 4 |" in (folder / "RESULTS.md").read_text()
+
+
+def test_a_stage_that_fails_says_why_and_the_next_one_goes_on(gpu_hour, monkeypatch, tmp_path):
+    folder, arguments = stage_that(gpu_hour, monkeypatch, tmp_path, "raise SystemExit('no wheels')")
+    monkeypatch.setattr(gpu_hour, "LIMITS", {"ceilings": 30, "peers": 30})
+    assert gpu_hour.main([*arguments[:3], "ceilings", "peers", *arguments[4:]]) == 1
+    assert [row["stage"] for row in rows_of(folder)] == ["ceilings", "peers"]
+    assert all("no wheels" in row["note"] for row in rows_of(folder))
+
+
+def test_the_latest_row_of_a_name_is_the_tables(gpu_hour):
+    row = {"stage": "peers", "name": "product", "device": "cuda", "date": "2026-01-01", "peer": 9.0}
+    table = gpu_hour.results([{**row, "value": 6.0}, {**row, "value": 3.0, "note": "a|b"}])
+    assert table.count("| product |") == 1
+    assert "| 3 |" in table
+    assert "| 9 | 3 | a/b |" in table
+    assert gpu_hour.ratio({"value": 3.0, "peer": 6.0, "better": "higher"}) == "0.5"
+    assert gpu_hour.ratio({"value": 3.0}) == ""

@@ -1,0 +1,69 @@
+"""How many kernels a training step would launch on a GPU, and how often it would wait.
+
+The figures are ceilings: fewer is better, more is a step that has become slower where launches are
+what it costs. A step of a method that has to look at the device (a factorisation that may fail, a
+misfit that decides) waits a few times; sampled gradients never do.
+"""
+
+import pytest
+import torch
+from launches import Launches, most, steps_of
+
+DATA = ["data.num_points=1500", "trainer.max_steps=3"]
+CEILINGS = {
+    "svgp": (["approx=svgp", "approx.num_inducing=64"], 258, 1),
+    "sgpr": (["approx=sgpr", "optimizer=adam", "approx.num_inducing=64"], 335, 9),
+    "qsgp, block step": (
+        [
+            "approx=qsgp",
+            "approx.num_basis=2000",
+            "approx.block_columns=500",
+            "approx.basis.block_frequencies=50",
+        ],
+        220,
+        10,
+    ),
+    "qsgp, stochastic step": (
+        [
+            *("approx=qsgp", "optimizer=qsgp", "approx.num_basis=2000"),
+            *("approx.warm_start_size=200", "approx.block_solves=1"),
+        ],
+        332,
+        0,
+    ),
+    "exact": (["approx=exact", "data.num_points=500"], 168, 9),
+}
+
+
+@pytest.mark.parametrize("name", CEILINGS)
+def test_a_step_launches_no_more_than(name):
+    options, launches, waits = CEILINGS[name]
+    steps = steps_of(*DATA, *options)[:-1]  # the last one is logged, which waits
+    found = most(steps)
+    assert found[0] <= launches
+    assert found[1] <= waits
+
+
+def test_rows_add_no_launches_to_a_block_step():
+    """Chunks are as long as the device's memory allows, and frequencies are made once."""
+    options = [
+        "approx=qsgp",
+        "approx.num_basis=1000",
+        "approx.block_columns=200",
+        "approx.basis.block_frequencies=50",
+    ]
+    few, many = (
+        most(steps_of(*options, f"data.num_points={n}", "trainer.max_steps=3"))[0]
+        for n in (500, 10_000)
+    )
+    assert few == many
+
+
+def test_views_and_allocations_are_no_launches():
+    x = torch.ones(4, 4)
+    with Launches() as counted:
+        _ = x[1:].T.detach()
+        torch.empty(3)
+        assert counted.counts.total() == 0
+        _ = x @ x + 1.0
+    assert dict(counted.counts) == {"mm": 1, "add": 1}

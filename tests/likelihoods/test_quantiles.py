@@ -1,0 +1,130 @@
+"""Distribution functions and quantiles against SciPy's, and against each other."""
+
+import pytest
+import torch
+from scipy import stats
+from torch.distributions import (
+    Categorical,
+    Laplace,
+    MixtureSameFamily,
+    NegativeBinomial,
+    Normal,
+    Poisson,
+    StudentT,
+)
+
+from gpx.likelihoods import Laplace as LaplaceLikelihood
+from gpx.likelihoods import StudentT as StudentLikelihood
+from gpx.likelihoods.quantiles import cdf, cdf_before, central_interval, quantile
+
+pytestmark = pytest.mark.usefixtures("float64_by_default")
+
+DOUBLE = {"dtype": torch.float64}
+MEAN = torch.tensor([-1.0, 0.0, 2.5], **DOUBLE)
+VARIANCE = torch.tensor([1e-4, 0.3, 4.0], **DOUBLE)
+LAWS = {
+    "Student's t": StudentT(
+        torch.tensor([2.1, 5.0, 60.0], **DOUBLE), MEAN, torch.tensor(0.7, **DOUBLE)
+    ),
+    "Laplace": Laplace(MEAN, torch.tensor(0.2, **DOUBLE)),
+    "normals far apart": MixtureSameFamily(
+        Categorical(torch.tensor([[0.5, 0.5], [0.97, 0.03], [0.3, 0.7]], **DOUBLE)),
+        Normal(torch.tensor([[-50.0, 50.0]] * 3, **DOUBLE), torch.tensor(1e-3, **DOUBLE)),
+    ),
+    "mixture of Student's t": StudentLikelihood(0.1, 2.5).double().predictive(MEAN, VARIANCE),
+    "mixture of Laplace": LaplaceLikelihood(0.05).double().predictive(MEAN, VARIANCE),
+}
+
+
+def test_students_t():
+    law, y = LAWS["Student's t"], torch.tensor([-3.0, 0.1, 9.0])
+    for place, df in enumerate((2.1, 5.0, 60.0)):
+        expected = stats.t(df, float(MEAN[place]), 0.7)
+        assert float(cdf(law, y)[place]) == pytest.approx(expected.cdf(float(y[place])), rel=1e-12)
+        found = float(quantile(law, 0.975)[place])
+        assert found == pytest.approx(expected.ppf(0.975), rel=1e-10)
+
+
+@pytest.mark.parametrize("rate", [0.3, 40.0])
+def test_poisson(rate):
+    y, law = torch.tensor([-1.0, 0.0, 3.0, 41.0]), Poisson(torch.full((4,), rate))
+    expected = torch.from_numpy(stats.poisson.cdf(y.numpy(), rate))
+    # torch's incomplete gamma function has no more digits
+    torch.testing.assert_close(cdf(law, y), expected, rtol=2e-9, atol=0)
+    torch.testing.assert_close(
+        cdf_before(law, y) + law.log_prob(y.clamp_min(0.0)).exp() * (y >= 0), cdf(law, y)
+    )
+
+
+@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("q", [0.001, 0.025, 0.5, 0.8, 0.975])
+def test_a_quantile_is_where_the_distribution_function_has_its_probability(name, q):
+    law = LAWS[name]
+    with torch.no_grad():
+        at = quantile(law, q)
+        around = 1e-9 * (at.abs() + law.stddev)
+        # a distribution function that is flat there has its probability at every point
+        assert bool((cdf(law, at - around) <= q + 1e-14).all())
+        assert bool((cdf(law, at + around) >= q - 1e-14).all())
+
+
+def test_one_probability_for_each_row():
+    law = LAWS["mixture of Student's t"]
+    with torch.no_grad():
+        torch.testing.assert_close(
+            quantile(law, torch.tensor([0.1, 0.5, 0.9])),
+            torch.stack([quantile(law, q)[place] for place, q in enumerate((0.1, 0.5, 0.9))]),
+        )
+
+
+class WithoutCdf(Normal):
+    """A law that has moments alone."""
+
+    def cdf(self, value):
+        raise NotImplementedError
+
+    def icdf(self, value):
+        raise NotImplementedError
+
+
+def test_intervals_are_quantiles_or_normal():
+    normal = Normal(torch.tensor([1.0]), torch.tensor([2.0]))
+    lower, upper = central_interval(normal, 0.95)
+    assert lower.item() == pytest.approx(1 - 1.959964 * 2, rel=1e-5)
+    mixture = MixtureSameFamily(
+        Categorical(torch.ones(1, 2)), Normal(torch.tensor([[-1.0, 1.0]]), torch.ones(1, 2))
+    )
+    lower, upper = central_interval(mixture, 0.95)
+    assert mixture.cdf(upper).item() == pytest.approx(0.975, abs=1e-12)
+    assert lower.item() == pytest.approx(-upper.item(), rel=1e-10)
+    # without a distribution function: the normal interval of the same moments
+    same = central_interval(WithoutCdf(torch.tensor([1.0]), torch.tensor([2.0])), 0.95)
+    assert same == central_interval(normal, 0.95)
+
+
+class PoissonByProbabilities(NegativeBinomial):
+    """Counts with probabilities alone, as most of torch's are."""
+
+    def __init__(self, rate):
+        super().__init__(rate, probs=torch.full_like(rate, 0.5))
+        self.same = Poisson(rate)
+
+    @property
+    def mean(self):
+        return self.same.mean
+
+    @property
+    def variance(self):
+        return self.same.variance
+
+    def log_prob(self, value):
+        return self.same.log_prob(value)
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.7, 12.0, 300.0, 9000.0])
+def test_intervals_of_counts_are_exact_quantiles(rate):
+    law = stats.poisson(rate)
+    for made in (Poisson, PoissonByProbabilities):
+        lower, upper = central_interval(made(torch.tensor([rate, rate])), 0.95)
+        assert lower.tolist() == [law.ppf(0.025)] * 2
+        assert upper.tolist() == [law.ppf(0.975)] * 2

@@ -1,0 +1,203 @@
+"""Networks of discrete weights: terms, bound and moments, against a sum over every hypothesis."""
+
+import itertools
+
+import pytest
+import torch
+from discrete_hypotheses import hypotheses, log_likelihood, statistics_of
+
+from gpx.errors import ConfigError
+from gpx.likelihoods import Bernoulli, Gaussian
+from gpx.methods.direct.mean_field import bound, known_noise
+from gpx.methods.direct.polynomial import network_polynomial, num_terms
+from gpx.models import DirectNetwork, NoiseGrid, WeightGrid
+from gpx.objectives import DirectNetworkELBO
+from gpx.training import LBFGSB
+
+CLOSE = {"rtol": 1e-10, "atol": 1e-10}
+ARCHITECTURES = [[2, 1], [3, 1], [1, 1, 1], [2, 2, 1]]
+
+
+def forward(weights, x, widths):
+    """The network itself, layer by layer, for every row of weights (S, b): (S, n)."""
+    state, used = x.expand(len(weights), *x.shape), 0
+    for layer, width in enumerate(widths):
+        size = state.shape[-1] * width
+        own = weights[:, used : used + size].view(len(weights), width, -1)
+        used += size
+        state = torch.einsum("sni,soi->sno", state, own)
+        if layer + 1 < len(widths):
+            state = state.square()
+    assert used == weights.shape[1]
+    return state.squeeze(-1)
+
+
+def data(n=5, d=2, seed=0):
+    draws = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, d, generator=draws, dtype=torch.float64)
+    return x, torch.randn(n, generator=draws, dtype=torch.float64)
+
+
+def made(x, y, *, hidden=(2,), num_values=2, noise=None, **options):
+    weights = WeightGrid(num_values, 1.0, sparse=False)
+    model = DirectNetwork(
+        likelihood=Gaussian(0.3),
+        num_inputs=x.shape[1],
+        hidden=hidden,
+        weights=weights,
+        noise=noise,
+        **{"bias": False, "starts": 3, **options},
+    ).double()
+    model.initialise(x, y, generator=torch.Generator().manual_seed(0))
+    draws = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        model.logits.copy_(torch.randn(model.logits.shape, generator=draws).double())
+    return model
+
+
+def enumerated(model):
+    """All weights (h, b), which have values of their own, and log q of each (h,)."""
+    log_q = model.logits.detach().log_softmax(-1)
+    places, log_mass = hypotheses(log_q, torch.arange(log_q.shape[1]))
+    values = model.values()
+    weights = torch.stack([values[j][places[:, j]] for j in range(len(values))], 1)
+    return weights, log_mass
+
+
+@pytest.mark.parametrize(
+    ("widths", "terms"), zip(ARCHITECTURES, (6, 9, 6, 42), strict=True), ids=str
+)
+def test_the_polynomial_is_the_network_and_has_the_terms_known_for_it(widths, terms):
+    x, _ = data()
+    polynomial = network_polynomial(2, widths)
+    assert len(polynomial.counts) == num_terms(2, widths) == terms
+    b = len(polynomial.fan_in)
+    weights = torch.randn(4, b, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    got = polynomial.at(weights) @ polynomial.coefficients(x).mT
+    torch.testing.assert_close(got, forward(weights, x, widths), **CLOSE)
+
+
+@pytest.mark.parametrize("widths", ARCHITECTURES, ids=str)
+def test_bound_and_moments_are_those_of_all_hypotheses(widths):
+    x, y = data()
+    grid = NoiseGrid(values=[0.1, 0.5, 2.0])
+    model = made(x, y, hidden=widths[:-1], noise=grid)
+    with torch.no_grad():
+        model.noise_logits.copy_(torch.tensor([0.5, -0.2, 0.1]).double())
+    weights, log_mass = enumerated(model)
+    mass = log_mass.exp()
+    outputs = forward(weights, x, widths)
+    one = torch.eye(len(y)).double()
+    log_noise = model.noise_logits.detach().log_softmax(0)
+    prior = hypotheses(model.weights.log_prior.expand_as(model.logits), torch.arange(2))[1]
+    want = 0.0
+    for share, log_p, variance in zip(log_noise, grid.log_prior, grid.values.tolist(), strict=True):
+        term = log_likelihood(one, y, outputs, variance) + prior - log_mass + log_p - share
+        want = want + share.exp() * (mass @ term)
+    found = DirectNetworkELBO().evidence(model, x, y)
+    torch.testing.assert_close(found.value.detach(), want, **CLOSE)
+
+    at, _ = data(4, seed=3)
+    latent = forward(weights, at, widths)
+    mean = mass @ latent
+    posterior = model.condition(x, y)
+    moments = posterior.predict(at)
+    torch.testing.assert_close(moments.mean, mean, **CLOSE)
+    torch.testing.assert_close(moments.variance, mass @ (latent - mean) ** 2, **CLOSE)
+    law = posterior.predictive(at, model.likelihood)
+    noise = log_noise.exp() @ grid.values
+    torch.testing.assert_close(law.variance, moments.variance + noise, **CLOSE)
+
+
+def test_one_layer_is_regression_on_the_inputs():
+    x, y = data(9)
+    model = made(x, y, hidden=(), num_values=3)
+    scaled = x / 2.0**0.5
+    log_q = model.logits.detach().log_softmax(-1)
+    noise = known_noise(model.likelihood.noise_variance.detach(), len(y))
+    want = bound(
+        statistics_of(scaled, y), log_q, model.weights.values, model.weights.log_prior, noise
+    )
+    got = DirectNetworkELBO().evidence(model, x, y)
+    torch.testing.assert_close(got.value.detach(), want.value, **CLOSE)
+    got.value.backward()
+    torch.testing.assert_close(model.logits.grad, want.by_logits, **CLOSE)
+
+
+def test_rows_that_stream_in_are_those_of_a_batch_and_a_bias_is_an_input_of_one():
+    x, y = data(12)
+    part, whole = (made(x[:n], y[:n], bias=True) for n in (7, 12))
+    part.add_rows(x[7:], y[7:])
+    for name in ("gram", "projected", "totals"):
+        torch.testing.assert_close(getattr(part, name), getattr(whole, name), **CLOSE)
+    part.remove_rows(x[7:], y[7:])
+    torch.testing.assert_close(part.gram, made(x[:7], y[:7], bias=True).gram, **CLOSE)
+    with pytest.raises(ConfigError, match="cannot be taken"):
+        part.remove_rows(x, y)
+    ones = torch.cat([x, torch.ones(12, 1).double()], 1)
+    torch.testing.assert_close(whole.gram, made(ones, y).gram, **CLOSE)
+
+
+def test_training_raises_the_bound_and_fits_a_parabola_whose_paths_have_its_moments():
+    x = torch.linspace(-1.5, 1.5, 30).double().unsqueeze(1)
+    y = x[:, 0].square() - 0.7
+    model = DirectNetwork(likelihood=Gaussian(0.05), num_inputs=1, noise=NoiseGrid()).double()
+    model.initialise(x, y, generator=torch.Generator().manual_seed(0))
+    objective = DirectNetworkELBO()
+    before = float(objective.evidence(model, x, y).value.detach())
+    parameters = model.parameter_groups()["variational"]
+    LBFGSB().minimise(parameters, lambda: objective(model, x, y), 200, lambda *_: None)
+    assert float(objective.evidence(model, x, y).value.detach()) > before
+    posterior = model.condition(x, y)
+    found = posterior.predict(x)
+    assert float((found.mean - y).square().mean()) < 0.4 * float(y.var())
+    assert posterior.facts()["sparsity"] == model.sparsity()
+    paths = posterior.sample_paths(4000, generator=torch.Generator().manual_seed(1))
+    drawn = paths(x)
+    assert torch.equal(drawn, paths(x))
+    error = (drawn.mean(0) - found.mean).abs() / (found.variance / 4000).sqrt().clamp(min=1e-12)
+    # 30 correlated comparisons at 5 standard errors: false alarms below 2e-5
+    assert float(error.max()) < 5.0
+
+
+def test_sweeps_never_lower_the_bound_and_lead_out_of_a_corner():
+    x, y = data(12)
+    model = made(x, y, num_values=3, noise=NoiseGrid(num_values=5))
+    bounds = [model.bound_value()]
+    for _ in range(6):
+        model.sweep()
+        bounds.append(model.bound_value())
+    assert all(b - a > -1e-10 for a, b in itertools.pairwise(bounds))
+    # a noise variance that is certain and wrong has no gradient, and a sweep to leave it by
+    model.noise_logits.data = torch.tensor([800.0, 0.0, 0.0, 0.0, 0.0]).double()
+    stuck = model.bound_value()
+    DirectNetworkELBO().evidence(model, x, y).value.backward()
+    assert float(model.noise_logits.grad.abs().max()) == 0.0
+    assert model.next_round(x, y, 0.0, generator=torch.Generator())
+    assert model.bound_value() > stuck + 0.1
+    model.restarts = 0
+    assert not model.next_round(x, y, 0.0, generator=torch.Generator())
+
+
+@pytest.mark.parametrize(
+    ("broken", "words"),
+    [
+        (lambda: made(*data(), hidden=(0,)), "hidden=\\[0\\]"),
+        (lambda: made(*data(), hidden=3), "hidden=3: expected a list"),
+        (lambda: made(*data(), hidden=["x"]), "expected a list of numbers of neurons"),
+        (lambda: made(*data(), noise=0.1), "noise=0.1 is no NoiseGrid"),
+        (lambda: made(*data(), starts=0), "starts=0"),
+        (lambda: made(*data(), hidden=(8, 8, 8)), "terms, and the bound is a sum over all pairs"),
+        (lambda: made(*data()).sparsity(), "counts zeros"),
+        (
+            lambda: DirectNetworkELBO().evidence(
+                DirectNetwork(likelihood=Bernoulli(), num_inputs=2), *data()
+            ),
+            "needs the Gaussian likelihood, got Bernoulli",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_sentence(broken, words):
+    with pytest.raises(ConfigError, match=words) as caught:
+        broken()
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,105 @@
+"""Inducing points prepared for predictions, against what is worked out anew every time."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+
+from gpx.inference.neighbour_conditional import local_system
+from gpx.kernels import RBF, ArcCosine, Linear, Matern12, Matern32, Periodic, Wendland
+from gpx.means import Constant
+from gpx.methods.nearest.rules import nearest_inducing
+from gpx.methods.nearest.seen_points import SMALL, SeenPoints
+from gpx.models import NearestPosterior
+
+JITTER = 1e-6
+
+
+def draws(rows, columns, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(rows, columns, generator=generator, dtype=torch.float64)
+
+
+KERNELS = {
+    "rbf": RBF(3, lengthscale=[0.5, 1.0, 2.0], outputscale=1.7),
+    "matern12": Matern12(3, outputscale=None),
+    "columns": Matern32(lengthscale=0.7, active_dims=[2, 0]),
+    "periodic": Periodic(3, period=2.0),
+    "wendland": Wendland(3, lengthscale=6.0),
+    "sum": Matern32(3) + Linear(3),
+    "arc cosine": ArcCosine(1),
+}
+
+
+@pytest.mark.parametrize("rule", ["kernel", "correlation", "euclidean", "random"])
+@pytest.mark.parametrize("name", KERNELS)
+def test_what_is_prepared_is_what_is_worked_out(name, rule):
+    kernel, z, x = KERNELS[name].double(), draws(60, 3), draws(25, 3, seed=1)
+    points = SeenPoints(kernel, z, rule, JITTER)
+    with torch.no_grad():
+        near = points.nearest(x, 6)
+        expected = nearest_inducing(kernel, z, x, 6, rule)
+        assert torch.equal(near, expected)
+        weights, rest = points.conditionals(x, near)
+        jitter = JITTER * kernel.diagonal(z[:1]).mean()
+        dense = local_system(kernel, z[near], x.unsqueeze(1), jitter)
+    torch.testing.assert_close(weights, dense.weights.squeeze(2), rtol=1e-7, atol=1e-8)
+    torch.testing.assert_close(rest, dense.rest.squeeze(1), rtol=1e-7, atol=1e-9)
+
+
+def test_a_tree_and_all_comparisons_find_the_same():
+    kernel, z, x = RBF(2).double(), draws(SMALL + 1, 2), draws(50, 2, seed=1)
+    with torch.no_grad():
+        by_tree = SeenPoints(kernel, z, "kernel", JITTER).nearest(x, 5)
+        by_pairs = nearest_inducing(kernel, z, x, 5, "kernel")
+    assert torch.equal(by_tree, by_pairs)
+
+
+def posterior(seed=0):
+    made = NearestPosterior(
+        RBF(2, lengthscale=0.8), Constant(0.3), num_neighbours=4, rule="kernel", jitter=JITTER
+    ).double()
+    z = draws(30, 2, seed)
+    made.keep(z, inducing=z, q_mean=z.sum(1), q_root=z[:, 0].abs() + 0.1)
+    return made
+
+
+def test_what_is_prepared_follows_the_posterior():
+    x = draws(10, 2, seed=5)
+    made, other = posterior(0), posterior(7)
+    first, wanted = made.predict(x), other.predict(x)
+    made.load_state_dict(other.state_dict())
+    assert torch.equal(made.predict(x).mean, wanted.mean)
+    made.load_state_dict(posterior(0).state_dict())
+    assert torch.equal(made.predict(x).variance, first.variance)
+    made.kernel.lengthscale = torch.tensor(0.2).double()
+    assert not torch.allclose(made.predict(x).mean, first.mean)
+    made.kernel.lengthscale = torch.tensor(0.8).double()
+    single = made.float().predict(x.float())
+    torch.testing.assert_close(single.mean.double(), first.mean, rtol=1e-4, atol=1e-5)
+
+
+def test_copies_take_nothing_prepared_along_and_leave_the_kernel_whole():
+    made, x = posterior(), draws(10, 2, seed=5)
+    expected = made.predict(x).mean
+    for twin in (copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
+        assert twin._prepared is None
+        assert torch.equal(twin.predict(x).mean, expected)
+    # what was prepared was taken off a copy of this kernel
+    assert isinstance(made.kernel.lengthscale, torch.Tensor)
+    made.kernel.lengthscale = torch.tensor(0.5).double()
+    assert made.kernel.lengthscale.item() == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("width", [1, 30])
+def test_no_rows_and_one_row(width):
+    made = posterior()
+    if width > 1:
+        made.keep(made.inducing, q_root=draws(30, 30, seed=2))
+    assert made.predict(draws(0, 2)).mean.shape == (0,)
+    x = draws(7, 2, seed=3)
+    whole = made.predict(x)
+    parts = [made.predict(row) for row in x.split(1)]
+    torch.testing.assert_close(torch.cat([p.mean for p in parts]), whole.mean)
+    torch.testing.assert_close(torch.cat([p.variance for p in parts]), whole.variance)

@@ -1,0 +1,204 @@
+"""Replayed steps: what is recorded, when, and what happens where a recording does not do.
+
+Recording itself needs a GPU. Here a "recording" runs the step's function again at every replay,
+from the recording's own arrays: what is tested is everything around ``torch.cuda.graph``.
+"""
+
+import math
+
+import pytest
+import torch
+from claimed_cuda import claimed_cuda
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gpx.errors import NotPositiveDefinite
+from gpx.kernels import Matern32
+from gpx.likelihoods import Gaussian
+from gpx.linalg import cholesky
+from gpx.linalg.cholesky import checks_deferred
+from gpx.means import Constant
+from gpx.models import SVGP
+from gpx.objectives import SVGPELBO
+from gpx.training.replayed_step import EAGER_STEPS, MOST_FAILURES, ReplayedStep
+
+
+class Recorder:
+    """Stands for CUDA graphs; counts recordings and replays."""
+
+    def __init__(self):
+        self.recordings = self.replays = 0
+
+    def __call__(self, body):
+        self.recordings += 1
+
+        def replay():
+            self.replays += 1
+            body()
+
+        return replay
+
+
+def model_and_data():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 2, generator=generator, dtype=torch.float64)
+    model = SVGP(
+        kernel=Matern32(2), mean=Constant(), likelihood=Gaussian(0.1), num_inputs=2, num_inducing=8
+    ).double()
+    model.place(x[:8].clone())
+    return model, x, x[:, 0].sin()
+
+
+def trained(record, steps=8):
+    """Losses and parameters of Adam on batches, by replays or not."""
+    model, x, y = model_and_data()
+    objective = SVGPELBO(60)
+
+    def loss_of(x, y):
+        evidence = objective.evidence(model, x, y)
+        return -evidence.value / 60, evidence.parts
+
+    parameters = list(model.parameters())
+    optimiser, losses = torch.optim.Adam(parameters, lr=0.05), []
+    evaluate = ReplayedStep(loss_of, parameters, record)
+    if record is None:
+        evaluate.given_up = "not asked for"
+    for step in range(steps):
+        rows = torch.arange(20) * (step + 1) % 60
+        loss, parts = evaluate(x[rows], y[rows])
+        optimiser.step()
+        losses.append(float(loss))
+        assert set(parts) == {"fit", "complexity"}
+        assert not any(part.requires_grad for part in (loss, *parts.values()))
+    return losses, [p.detach().clone() for p in parameters], evaluate
+
+
+def test_replays_train_as_steps_that_run_as_they_are():
+    recorder = Recorder()
+    losses, parameters, evaluate = trained(recorder)
+    expected, right, _ = trained(None)
+    assert losses == expected
+    assert all(torch.equal(a, b) for a, b in zip(parameters, right, strict=True))
+    assert (recorder.recordings, recorder.replays) == (1, 8 - EAGER_STEPS)
+    assert evaluate.replays == 8 - EAGER_STEPS
+
+
+def quadratic(w, calls):
+    def loss_of(x, y):
+        calls.append(x.shape)
+        root, _ = cholesky(w[0] * torch.eye(2, dtype=w.dtype) - y.sum() * torch.ones(2, 2).double())
+        return root.sum() + (w * x).sum(), {"part": root.sum()}
+
+    return loss_of
+
+
+def test_another_batch_or_other_parameters_are_another_recording():
+    w, recorder = torch.nn.Parameter(torch.ones(1, dtype=torch.float64)), Recorder()
+    evaluate = ReplayedStep(quadratic(w, []), [w], recorder)
+    few, many, y = torch.ones(2), torch.ones(3), torch.zeros(1)
+    for x, expected in ((few, 1), (many, 2), (few, 3)):
+        for _ in range(EAGER_STEPS + 2):
+            evaluate(x, y)
+        assert recorder.recordings == expected
+        assert float(w.grad) == pytest.approx(1.0 + x.sum())
+
+
+def test_a_failed_factorisation_is_evaluated_again_and_its_gradient_never_used():
+    w, recorder, calls = torch.nn.Parameter(torch.ones(1).double()), Recorder(), []
+    evaluate = ReplayedStep(quadratic(w, calls), [w], recorder)
+    x, fine = torch.ones(2).double(), torch.zeros(1).double()
+    bad = fine + 0.5 + 1e-9
+    for _ in range(EAGER_STEPS + 1):
+        evaluate(x, fine)
+    replays = evaluate.replays
+    loss, _ = evaluate(x, bad)  # jitter of 1e-8 is needed, which a recording cannot choose
+    assert evaluate.replays == replays
+    assert math.isfinite(float(loss))
+    assert torch.isfinite(w.grad).all()
+    evaluate(x, fine)
+    assert evaluate.replays == replays + 1  # the recording serves again
+    with pytest.raises(NotPositiveDefinite):
+        evaluate(x, torch.ones(1).double())
+    for _ in range(MOST_FAILURES):
+        evaluate(x, bad)
+    assert "need jitter" in evaluate.given_up
+
+
+def test_a_step_that_cannot_be_recorded_runs_as_it_is(caplog):
+    def refuse(body):
+        raise RuntimeError("operation not permitted when stream is capturing\nCUDA kernel errors")
+
+    losses, parameters, evaluate = trained(refuse)
+    expected, right, _ = trained(None)
+    assert losses == expected
+    assert all(torch.equal(a, b) for a, b in zip(parameters, right, strict=True))
+    assert "operation not permitted" in evaluate.given_up
+    assert caplog.text.count("no CUDA graph") == 1
+
+
+def test_deferred_checks_ask_nobody_and_note_what_failed():
+    eye = torch.eye(3, dtype=torch.float64)
+    with checks_deferred() as noted:
+        factor, report = cholesky(eye)
+        cholesky(-eye)
+    assert [bool(n) for n in noted] == [False, True]
+    assert torch.equal(factor, eye)
+    assert report.jitter == 0.0
+    with pytest.raises(NotPositiveDefinite):
+        cholesky(-eye)
+
+
+class FromTheHost(TorchDispatchMode):
+    """Names of operations that copy a number from the host or read one back."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = function.overloadpacket.__name__
+        if name in ("lift_fresh", "_local_scalar_dense"):
+            self.names.append(name)
+        return function(*args, **(kwargs or {}))
+
+
+def test_an_svgp_step_under_recording_neither_waits_nor_copies_from_the_host():
+    """What ``torch.cuda.graph`` would refuse, on tensors that claim to be on CUDA."""
+    with claimed_cuda() as waits:
+        model, x, y = model_and_data()
+        model = model.cuda()
+        x, y = x.cuda(), y.cuda()
+        waits.clear()
+        with FromTheHost() as seen, checks_deferred() as noted:
+            (-SVGPELBO(60).evidence(model, x, y).value).backward()
+        assert not waits
+        assert len(noted) == 1
+        assert not seen.names
+        with seen:
+            torch.tensor(1.0, device="cuda").item()
+        assert len(seen.names) == 2
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_recording_on_a_gpu_trains_as_steps_that_run_as_they_are():
+    def losses(steps, recording):
+        model, x, y = model_and_data()
+        model, x, y = model.cuda(), x.cuda(), y.cuda()
+        objective, parameters = SVGPELBO(60), list(model.parameters())
+
+        def loss_of(x, y):
+            evidence = objective.evidence(model, x, y)
+            return -evidence.value / 60, evidence.parts
+
+        evaluate = ReplayedStep(loss_of, parameters)
+        evaluate.given_up = None if recording else "not asked for"
+        optimiser = torch.optim.Adam(parameters, lr=0.05)
+        found = []
+        for step in range(steps):
+            rows = torch.arange(20, device="cuda") * (step + 1) % 60
+            found.append(float(evaluate(x[rows], y[rows])[0]))
+            optimiser.step()
+        assert (evaluate.replays > 0) == recording
+        return found
+
+    assert losses(20, True) == pytest.approx(losses(20, False), rel=1e-12)

@@ -1,0 +1,156 @@
+"""When stochastic training ends, and how: the rule, its errors, and a run that is stopped in it."""
+
+import numpy as np
+import pytest
+import torch
+
+import gpx
+from gpx.errors import ConfigError
+from gpx.training import FirstOrder, resume
+from gpx.training.interrupt import Interrupted
+from gpx.training.session import Session
+from gpx.training.settling import SHORTEST, STRETCHES, Settling
+
+QUICK = ("approx=svgp", "approx.num_inducing=8", "trainer.max_steps=800", "init=constants")
+QUICK += ("trainer.figures=false", "trainer.tensorboard=false", "trainer.device=cpu")
+QUICK += ("trainer.baselines=false", "trainer.eval_every=0", "optimizer.settled=0.05")
+
+
+def settled_at(losses, tolerance, start=0):
+    """The rule as its sentence says it, over all losses at once."""
+    length = max(SHORTEST, len(losses) // STRETCHES)
+    parts = [np.asarray(losses[i : i + length]) for i in range(start, len(losses), length)]
+    for place in range(1, len(parts)):
+        before, now = parts[place - 1], parts[place]
+        if len(now) < length:
+            return None
+        error = np.sqrt((before.var() + now.var()) / length)
+        if before.mean() - now.mean() + error < tolerance:
+            return start + (place + 1) * length
+    return None
+
+
+def run(losses, tolerance, start=0):
+    rule = Settling(tolerance, len(losses), start)
+    steps = [
+        step
+        for step, loss in enumerate(losses, 1)
+        if rule.add(torch.tensor(loss, dtype=torch.float64), step)
+    ]
+    assert len(steps) <= 1
+    assert rule.at == (steps[0] if steps else None)
+    return rule.at
+
+
+@pytest.mark.parametrize("tolerance", [1e-1, 1e-2, 1e-3, 1e-5])
+@pytest.mark.parametrize("start", [0, 30])
+def test_the_rule_is_what_it_says(tolerance, start):
+    generator = np.random.default_rng(0)
+    losses = np.exp(-np.arange(1000) / 100.0) + 1e-3 * generator.normal(size=1000)
+    at = run(losses, tolerance, start)
+    assert at == settled_at(losses, tolerance, start)
+    assert (at is None) == (tolerance < 1e-3)  # not to be told from the scatter
+
+
+def test_a_loss_that_rises_has_settled():
+    assert run(np.linspace(0.0, 1.0, 1000), 1e-3) == 200
+
+
+def test_short_runs_are_never_cut():
+    assert run(np.zeros(2 * SHORTEST - 1), 1.0) is None
+    assert run(np.zeros(2 * SHORTEST), 1.0) == 2 * SHORTEST  # their last step
+
+
+def test_a_fall_of_the_tolerance_is_missed_one_time_in_six():
+    """Normal scatter: the estimate must be an error low, of probability 0.159 per comparison.
+
+    400 comparisons; outside 0.09 to 0.23 with probability below 1e-3.
+    """
+    generator, length, early = np.random.default_rng(1), 200, 0
+    for _ in range(400):
+        losses = generator.normal(size=2 * length)
+        losses[length:] -= 0.5
+        rule = Settling(0.5, STRETCHES * length)
+        for step, loss in enumerate(losses, 1):
+            rule.add(torch.tensor(loss), step)
+        early += rule.at is not None
+    assert 0.09 < early / 400 < 0.23
+
+
+def test_state_goes_on_anywhere():
+    losses = np.exp(-np.arange(1000) / 100.0)
+    whole = Settling(1e-3, 1000)
+    for step, loss in enumerate(losses, 1):
+        state = whole.state_dict()
+        whole = Settling(1e-3, 1000)
+        whole.load_state_dict(state)
+        whole.add(torch.tensor(loss, dtype=torch.float64), step)
+    assert whole.at == settled_at(losses, 1e-3)
+
+
+def test_rates_go_through_the_rest_of_their_schedule():
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimizer = FirstOrder(
+        {"variational": {"lr": 0.1}}, {"name": "exponential", "final": 0.01}, settled=1e-3
+    )
+    optimizer.bind({"variational": [weight]}, 1000)
+    before = optimizer.learning_rate("variational", 300)
+    optimizer.settling.at = 300
+    assert optimizer.learning_rate("variational", 300) == before
+    assert optimizer.learning_rate("variational", 400) == pytest.approx(0.001)
+    middle = optimizer.learning_rate("variational", 350)
+    assert middle == pytest.approx((before * 0.001) ** 0.5)
+
+
+def test_the_rule_waits_for_frozen_parameters():
+    weight, other = (torch.nn.Parameter(torch.zeros(1)) for _ in range(2))
+    groups = {"variational": {"lr": 0.1}, "hyperparameters": {"lr": 0.1, "freeze_steps": 70}}
+    optimizer = FirstOrder(groups, settled=1e-3)
+    optimizer.bind({"variational": [weight], "hyperparameters": [other]}, 1000)
+    assert optimizer.settling.start == 70
+    optimizer.bind({"variational": [weight], "hyperparameters": [other]}, 60)
+    assert optimizer.settling.start == 0  # never free in this run
+
+
+@pytest.mark.parametrize("value", [-1.0, "a", float("nan")])
+def test_no_tolerance(value):
+    with pytest.raises(ConfigError, match=r"optimizer\.settled="):
+        FirstOrder({"variational": {"lr": 0.1}}, settled=value)
+
+
+@pytest.fixture
+def arrays():
+    generator = np.random.default_rng(0)
+    x = generator.uniform(-2.0, 2.0, (60, 1))
+    return x, np.sin(x[:, 0]) + 0.1 * generator.normal(size=60)
+
+
+def test_a_run_ends_says_so_and_is_resumed_bit_for_bit(arrays, tmp_path, monkeypatch, capsys):
+    whole = gpx.fit(*arrays, *QUICK, folder=tmp_path / "whole").metrics
+    text = capsys.readouterr().err
+    assert whole["train.steps"] < 800
+    assert whole["train.steps"] % 80 == 0
+    assert "the evidence settled" in whole["train.stopped"]
+    assert text.count("the evidence has settled (the last 80 steps gained less than 0.05") == 1
+    assert "optimizer.settled=null makes all steps" in text
+    end_step = Session.end_step
+
+    def stop(session):
+        if session.step == whole["train.steps"] - 30:  # the rates are falling
+            session.guard.received = 15
+        end_step(session)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "end_step", stop)
+        with pytest.raises(Interrupted):
+            gpx.fit(*arrays, *QUICK, folder=tmp_path / "stopped")
+    resumed = resume(tmp_path / "stopped")
+    for name in ("train.steps", "train.evidence", "test.rmse", "train.stopped"):
+        assert resumed[name] == whole[name], name
+
+
+def test_off_by_one_option(arrays, tmp_path):
+    options = (*QUICK, "optimizer.settled=null", "trainer.max_steps=300")
+    metrics = gpx.fit(*arrays, *options, folder=tmp_path / "run").metrics
+    assert metrics["train.steps"] == 300
+    assert metrics["train.stopped"] == "trainer.max_steps=300 steps done"
