@@ -22,7 +22,7 @@ from gpx.training.fit import fit
 from gpx.training.predictor import Predictor
 
 try:
-    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, is_classifier
     from sklearn.utils import check_random_state
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_is_fitted, validate_data
@@ -69,10 +69,10 @@ class _GPXEstimator(BaseEstimator):
 
     def _train(self, x: NDArray[Any], y: NDArray[Any], likelihood: str | None) -> None:
         """Train on x (n, d) and y (n,), all rows."""
-        if isinstance(self.options, str):
+        if isinstance(self.options, str) or not isinstance(self.options, Sequence):
             raise ConfigError(
-                f"options={self.options!r} is one text; give a list of options, such as "
-                "options=['trainer.max_steps=100']"
+                f"options={self.options!r} is no list; give one of options as on the command line, "
+                "such as options=['trainer.max_steps=100']"
             )
         chosen = {"approx": self.approx, "kernel": self.kernel, "likelihood": likelihood}
         choices = [f"{name}={value}" for name, value in chosen.items() if value is not None]
@@ -88,6 +88,13 @@ class _GPXEstimator(BaseEstimator):
             quiet=True,
             keep=False,
         )
+        of_classes = is_classifier(self)
+        if bool(fitted.model.labels) != of_classes:
+            raise ConfigError(
+                f"likelihood={likelihood} is of "
+                + ("numbers" if of_classes else "classes")
+                + f", and {type(self).__name__} predicts the other; choose another likelihood="
+            )
         self.predictor_ = fitted.model
 
     def _inputs(self, X: ArrayLike) -> NDArray[np.float64]:
@@ -201,7 +208,7 @@ class GPXClassifier(ClassifierMixin, _GPXEstimator):
         self.classes_, codes = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(
-                f"y holds one class only ({self.classes_[0]!r}); a classifier needs two or more"
+                f"y holds one class only ({self.classes_[0]}); a classifier needs two or more"
             )
         usual = "bernoulli" if len(self.classes_) == 2 else "softmax"
         self._train(x, codes.astype(np.float64), self.likelihood or usual)

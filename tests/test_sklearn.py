@@ -138,12 +138,19 @@ def test_classes_have_names(problem, names):
 
 def test_mistakes(problem):
     x, y = problem
-    with pytest.raises(ConfigError, match="is one text; give a list of options"):
+    with pytest.raises(ConfigError, match="is no list; give one of options"):
         GPXRegressor(options="seed=1").fit(x, y)
+    with pytest.raises(ConfigError, match="options=None is no list"):
+        GPXRegressor(options=None).fit(x, y)
     with pytest.raises(ConfigError, match="there is no kernel=rbff; did you mean rbf"):
         GPXRegressor(kernel="rbff").fit(x, y)
-    with pytest.raises(ValueError, match="one class only"):
+    with pytest.raises(ValueError, match=r"one class only \(1.0\)"):
         GPXClassifier().fit(x, np.ones(60))
+    few = {"approx": "svgp", "options": (*FROM_A_SUBSET, "approx.num_inducing=5")}
+    with pytest.raises(ConfigError, match="likelihood=poisson is of numbers, and GPXClassifier"):
+        GPXClassifier(likelihood="poisson", **few).fit(x, y > 100)
+    with pytest.raises(ConfigError, match="likelihood=bernoulli is of classes, and GPXRegressor"):
+        GPXRegressor(likelihood="bernoulli", **few).fit(x, (y > 100).astype(float))
     model = GPXRegressor("qsgp", options=(*QUICK, "approx.num_basis=40")).fit(x, y)
     with pytest.raises(NotAvailable, match="has no joint covariance"):
         model.predict(x, return_cov=True)

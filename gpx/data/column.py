@@ -110,11 +110,14 @@ class Column:
         if missing and text.lower() in MISSING:
             return np.nan
         if self.kind == "number":
-            if number_of(text) is None and _written_otherwise(text):
-                hint = (
-                    f"write numbers plainly, or choose categories=[{self.name}] for a category, or "
-                    "date_format= for a date"
-                )
+            if number_of(text) is None and text.lower() not in MISSING:
+                training = hint == HINT  # where options of the table can still be given
+                hint = "write numbers plainly"
+                if training:
+                    hint += (
+                        " and leave cells without a value empty, or choose categories="
+                        f"[{self.name}] for a category, or date_format= for a date"
+                    )
             return finite_number(text, place(row), hint)
         found = days(text, self.form)
         if found is None:

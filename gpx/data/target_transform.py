@@ -63,8 +63,7 @@ class TargetTransform:
             DataError: targets that are all the same, or take fewer values than a quantile transform
                 has use for.
         """
-        if kind not in get_args(Kind):
-            raise ConfigError(f"target_transform={kind}: choose one of {', '.join(get_args(Kind))}")
+        require_known(kind)
         if y.min() == y.max():
             raise DataError(
                 f"the targets of training are all {y[0]:g}, of which target_transform={kind} makes "
@@ -170,8 +169,15 @@ class TargetTransform:
         return cls(state["kind"], power, knots, scores, shift, scale)
 
 
+def require_known(kind: str) -> None:
+    """Raise ConfigError for a kind that is none."""
+    if kind not in get_args(Kind):
+        raise ConfigError(f"target_transform={kind}: choose one of {', '.join(get_args(Kind))}")
+
+
 def require_positive(table: Table, kind: str) -> None:
-    """Raise DataError where a target has no logarithm, which ``log`` and ``boxcox`` take of it."""
+    """Raise DataError where a target has no logarithm and ``kind`` takes it."""
+    require_known(kind)
     if kind == "quantile" or (table.y > 0.0).all():
         return
     bad = table.y <= 0.0

@@ -37,6 +37,7 @@ NODES = (
     "mean",
     "data",
     "trainer",
+    "calibrate",
 )
 """Nodes whose options become arguments."""
 

@@ -192,6 +192,8 @@ class Predictor:
         probability = distribution.probs.double().cpu()
         if self.likelihood.task == "binary":  # of the class coded 1, the larger label
             probability = torch.stack([1.0 - probability, probability], dim=1)
+        else:  # those of a float32 model add to one as well as float32 does
+            probability = probability / probability.sum(1, keepdim=True)
         labels = np.array(self.labels)[probability.argmax(1).numpy()]
         return ClassPrediction(labels, _array(probability))
 

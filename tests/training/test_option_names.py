@@ -31,6 +31,7 @@ CONFIG = OmegaConf.create(
         "init": None,
         "seed": 1,
         "trainer": {"memory_budget": 7},
+        "calibrate": {"_target_": "a.E", "fraction": 0.1},
     }
 )
 
@@ -39,6 +40,7 @@ CONFIG = OmegaConf.create(
     ("said", "told"),
     [
         ("rank=80 is above the 54 points", "approx.rank=80 is above the 54 points"),
+        ("fraction=1 cannot be held out", "calibrate.fraction=1 cannot be held out"),
         ("margin=-1 is a share", "approx.grid.margin=-1 is a share"),
         ("set columns=None, lower rank", "set objective.columns=null, lower rank"),
         ("3 at least, or None", "3 at least, or null"),

@@ -233,6 +233,19 @@ def test_classes_come_back_in_their_own_labels(likelihood, labels):
         predictor.predict(x.numpy())
 
 
+def test_probabilities_of_a_float32_model_sum_to_one_in_float64():
+    x = torch.linspace(-2, 2, 30)[:, None]
+    model = SVGP(kernel=RBF(), mean=Zero(), likelihood=Softmax(3), num_inputs=1, num_inducing=5)
+    model.initialise(x, x[:, 0], generator=torch.Generator().manual_seed(0))
+    model.q.mean.data[-1] = 3.0
+    names = (("a",), "kind", (0.0, 1.0, 2.0))
+    predictor = Predictor(model.condition(x, x[:, 0]), Softmax(3), Standardiser(1), *names)
+    assert predictor.posterior.predict(x).mean.dtype == torch.float32
+    probability = predictor.predict_classes(x.numpy()).probability
+    # scikit-learn's log_loss warns beyond 2e-8
+    np.testing.assert_allclose(probability.sum(1), 1.0, rtol=4e-15)
+
+
 def test_a_number_is_not_a_class(predictor):
     with pytest.raises(ConfigError, match="height is a number"):
         predictor[0].predict_classes([[100.0, 100.0]])

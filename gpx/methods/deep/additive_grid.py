@@ -13,6 +13,7 @@ from gpx.kernels.stationary import Stationary
 from gpx.linalg import CholeskyReport, cholesky
 from gpx.linalg.interpolation import RegularAxis, cubic_weights
 from gpx.methods.base.model import Marginals
+from gpx.methods.deep.draws import deviation
 from gpx.methods.deep.output_layer import OutputLayer
 
 MARGIN = 2
@@ -144,7 +145,7 @@ class AdditiveGridLayer(OutputLayer):
     def sample(self, x: Tensor, num: int) -> Tensor:
         """As in ``OutputLayer``, at the cost of one pass."""
         mean, variance = self.functions(x)
-        g = mean + variance.sqrt() * self.draws.normals((num, *mean.shape), mean)
+        g = mean + deviation(variance) * self.draws.normals((num, *mean.shape), mean)
         return g @ self.mixing
 
     def kl(self) -> Tensor:

@@ -70,6 +70,15 @@ class RandomLayer(nn.Module, ABC):
         """KL(q || p) of its own weights in nats, up to a constant where its class says so; ()."""
 
 
+def deviation(variance: Tensor) -> Tensor:
+    """Square roots of variances, any shape.
+
+    Their gradient is zero where a variance is zero, as rounding leaves it at inducing points of a
+    narrow q: the square root's own is infinite there, and makes NaN of what it is multiplied by.
+    """
+    return variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
+
+
 def random_layers(network: nn.Module) -> list[RandomLayer]:
     """All random layers of ``network``, in order of registration, each once."""
     return [layer for layer in network.modules() if isinstance(layer, RandomLayer)]

@@ -116,17 +116,17 @@ def layer_features(
         raise ConfigError(
             f"frequencies={frequencies}: expected one of {', '.join(get_args(Frequency))}"
         )
+    if not isinstance(kernel, ArcCosine) and num_features % 2:
+        raise ConfigError(
+            f"num_features={num_features}: Fourier features come in pairs of a cosine and a sine, "
+            "so their number must be even"
+        )
     if frequencies == "fixed":
         return fixed_features(kernel, num_features, num_inputs, directions, seed)
     if not isinstance(kernel, (RBF, ArcCosine)):
         raise ConfigError(
             f"frequencies={frequencies} takes an RBF or an arc-cosine kernel, whose frequencies "
             f"are normal, got {class_name(kernel)}; give one of them, or frequencies='fixed'"
-        )
-    if isinstance(kernel, RBF) and num_features % 2:
-        raise ConfigError(
-            f"num_features={num_features}: Fourier features come in pairs of a cosine and a sine, "
-            "so their number must be even"
         )
     count = num_features if isinstance(kernel, ArcCosine) else num_features // 2
     if frequencies in ("fixed_signs", "learned_signs"):

@@ -28,6 +28,7 @@ from gpx.linalg.triangular import inverse_lower, lower_matmul
 from gpx.means import Zero
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals
+from gpx.methods.deep.draws import deviation
 from gpx.methods.deep.output_layer import OutputLayer
 
 
@@ -115,7 +116,7 @@ class InducingLayer(OutputLayer):
             return self._path(x)
         mean, variance = self.marginals(x)
         shape = (1, self.num_outputs) if self.draws.shared else tuple(mean.shape)
-        return mean + variance.sqrt() * self.draws.normals(shape, mean)
+        return mean + deviation(variance) * self.draws.normals(shape, mean)
 
     def _path(self, x: Tensor) -> Tensor:
         """One function of q at x, by random features of the prior; the same at every row."""
@@ -138,7 +139,7 @@ class InducingLayer(OutputLayer):
     def sample(self, x: Tensor, num: int) -> Tensor:
         """As in ``OutputLayer``, at the cost of one pass."""
         mean, variance = self.marginals(x)
-        return mean + variance.sqrt() * self.draws.normals((num, *mean.shape), mean)
+        return mean + deviation(variance) * self.draws.normals((num, *mean.shape), mean)
 
     def kl(self) -> Tensor:
         """KL(q(u) || p(u)), exact."""

@@ -18,6 +18,7 @@ from gpx.methods.deep.weights import (
     FullWeights,
     MeanFieldWeights,
     RandomWeights,
+    checked_keep,
 )
 
 Covariance = Literal["mean_field", "full", "dropout"]
@@ -79,6 +80,7 @@ class GPLayer(nn.Module):
             raise ConfigError(
                 f"covariance={covariance}: expected one of {', '.join(get_args(Covariance))}"
             )
+        checked_keep(keep)
         self.num_inputs = num_inputs
         self.features = layer_features(
             for_inputs(kernel, num_inputs),

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from gpx.errors import ConfigError
 from gpx.methods.base.model import Marginals
-from gpx.methods.deep.draws import RandomLayer
+from gpx.methods.deep.draws import RandomLayer, deviation
 from gpx.methods.deep.output_layer import OutputLayer
 
 
@@ -52,7 +52,7 @@ class RandomWeights(OutputLayer):
         if self.draws.shared:
             return x @ self.sampled()
         mean, variance = self.marginals(x)
-        return mean + variance.sqrt() * self.draws.normals(tuple(mean.shape), mean)
+        return mean + deviation(variance) * self.draws.normals(tuple(mean.shape), mean)
 
     @torch.no_grad()
     def start(self, mean: Tensor, precision: Tensor) -> None:

@@ -36,6 +36,21 @@ def layer(outputs=1, kernel=None, mean=None):
     return made
 
 
+@pytest.mark.parametrize("draw", [lambda made, x: made(x), lambda made, x: made.sample(x, 3)])
+def test_gradients_are_finite_where_the_variance_is_zero(draw):
+    made = layer(2)
+    with torch.no_grad():
+        made.q.assign(made.q.mean, 1e-20 * torch.eye(M).expand(2, M, M))
+    made = made.float()
+    x = made.inducing.detach().clone().requires_grad_()
+    assert (made.marginals(x).variance == 0.0).any()
+    with draws_of(made, draws(5)):
+        draw(made, x).square().sum().backward()
+    for value in (x, *made.parameters()):
+        if value.grad is not None:
+            assert value.grad.isfinite().all()
+
+
 @pytest.mark.parametrize("outputs", [1, 3])
 def test_it_is_the_sparse_variational_process(outputs):
     made = layer(outputs, mean=Constant(0.4))
