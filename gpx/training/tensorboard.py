@@ -59,6 +59,8 @@ class TensorBoard:
     def _parameter(self, name: str, value: torch.Tensor, step: int) -> None:
         """One chart, whatever the number of entries: of a vector how its entries are spread."""
         tag = "hyperparameters/" + name
+        if value.numel() == 0:
+            return
         if value.ndim == 0:
             self._writer.add_scalar(tag, value.item(), step)
         elif value.numel() > LARGEST_ARRAY:

@@ -17,6 +17,7 @@ from gpx.methods.base.model import Model, Posterior
 NAMES = sorted(public_models.MODELS)
 WITH_COVARIANCE = {
     "CGLB",
+    "ConvGP",
     "ExactGP",
     "SubsetOfData",
     "EffectivePrior",

@@ -199,7 +199,7 @@ def test_the_folder_holds_what_is_promised(finished):
     assert "${" not in folder.config.read_text()
     if not of_classes(finished.approx):
         assert (folder.figures / "predicted_against_observed.png").stat().st_size > 1000
-    assert any(folder.tensorboard.iterdir())
+    assert any(folder.path.glob("events.out.tfevents.*"))
     assert folder.checkpoint.exists()
 
 
