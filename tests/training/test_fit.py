@@ -219,7 +219,7 @@ def test_a_stopped_fit_goes_on(arrays, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(sys.modules["gpx.training.run"], "_finish", fail)
+        patch.setattr(sys.modules["gpx.training.run"], "finish", fail)
         with pytest.raises(KeyboardInterrupt):
             gpx.fit(*arrays, *QUICK, folder=tmp_path / "stopped")
     found = resume(str(tmp_path / "stopped"))
