@@ -42,7 +42,7 @@ def test_help_of_train_needs_the_configs_alone():
     modules, printed = loaded("from gpx.commands import call; call('train', ['--help'])")
     assert not modules & {"torch", "matplotlib", "tensorboard", "gpx.training"}
     assert "gpx train approx=qsgp" in printed
-    assert "approx: cglb, cnn_gp" in printed
+    assert "approx: auto, cglb, cnn" in printed
 
 
 @pytest.mark.parametrize(

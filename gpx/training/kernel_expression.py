@@ -109,7 +109,8 @@ class _Reader:
 
     def __init__(self, text: str, folders: Sequence[Path]) -> None:
         self.text = text
-        self.files = {f.stem: f for folder in folders for f in sorted(folder.glob("kernel/*.yaml"))}
+        files = [file for folder in folders for file in sorted(folder.glob("kernel/*.yaml"))]
+        self.files = {file.stem: file for file in files if file.stem != "auto"}  # which is no kernel
 
     def node(self) -> dict[str, Any]:
         """The config of the kernel.

@@ -120,7 +120,7 @@ def test_a_device_out_of_memory_is_one_line(trained, tmp_path, capsys, monkeypat
     folder, x, _ = trained
     write(tmp_path / "new.csv", x[:3].tolist(), ["depth", "width"])
 
-    def full(self, inputs):
+    def full(self, *inputs, **options):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
     monkeypatch.setattr("gpx.training.predictor.Predictor.predict", full)

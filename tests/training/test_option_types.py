@@ -57,7 +57,7 @@ def test_accepts_what_fits_or_cannot_be_judged(option, value):
 
 def test_an_option_of_another_class_names_that_class():
     sparse = "EffectivePrior and SGPR and SVGP have", "those"
-    many = "CGLB and EffectivePrior and SGPR and others have", "those"
+    many = "CGLB and ConvGP and DKL and others have", "those"
     for model, choice, option, (having, which) in (
         (CGLB, {"num_inducing": 5, "features": None}, "inducing=eigenfunctions", sparse),
         (ExactGP, {"reinitialise": 1}, "inducing=auto", ("SGPR has", "that")),
