@@ -11,7 +11,7 @@ import gpx.kernels
 import gpx.means
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-KERNELS = sorted(CONFIGS.glob("kernel/*.yaml"))
+KERNELS = sorted(path for path in CONFIGS.glob("kernel/*.yaml") if path.stem != "auto")
 MEANS = sorted(CONFIGS.glob("mean/*.yaml"))
 
 

@@ -62,7 +62,7 @@ def test_an_option_of_another_class_names_that_class():
         (CGLB, {"num_inducing": 5, "features": None}, "inducing=eigenfunctions", sparse),
         (ExactGP, {"reinitialise": 1}, "inducing=auto", ("SGPR has", "that")),
         (ExactGP, {"selector": None}, "selector=", many),
-        (SGPR, {"family": None}, "family=", ("SVGP has", "that")),
+        (SGPR, {"family": None}, "family=", ("ConvGP and SVGP have", "those")),
     ):
         with pytest.raises(ConfigError) as error:
             check_option_names(OmegaConf.create(choice), "approx", model)
