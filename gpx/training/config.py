@@ -92,7 +92,7 @@ class TrainerConfig:
         if self.eval_every is not None and self.eval_every < 0:
             raise ConfigError(f"trainer.eval_every={self.eval_every}: expected 0 or more, or null")
         if self.budget is not None and not 0 < self.budget < math.inf:
-            raise ConfigError(f"trainer.budget={self.budget}: expected seconds above 0, or null")
+            raise ConfigError(f"trainer.budget={self.budget:g}: expected seconds above 0, or null")
         if self.num_threads is not None and not 1 <= self.num_threads <= MOST_THREADS:
             raise ConfigError(
                 f"trainer.num_threads={self.num_threads}: expected 1 to {MOST_THREADS}, or null; "

@@ -182,7 +182,7 @@ def test_budget_chooses_and_is_kept(arrays, tmp_path):
         (["objective=exact_mll"], "objective= is for certain methods"),
         (["inducing=auto"], "is for certain methods"),
         (["approx=exact", "trainer.budget=9"], "trainer.budget=9 is for approx=auto"),
-        (["trainer.budget=0"], "trainer.budget=0.0: expected seconds above 0, or null"),
+        (["trainer.budget=0"], "trainer.budget=0: expected seconds above 0, or null"),
         (["optimizer=qsgp_blocks"], "choose another optimizer="),
         (["trainer.max_step=9"], "did you mean trainer.max_steps"),
         (["seed=x"], "seed=x: expected a whole number"),
