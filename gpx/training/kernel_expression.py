@@ -110,7 +110,8 @@ class _Reader:
     def __init__(self, text: str, folders: Sequence[Path]) -> None:
         self.text = text
         files = [file for folder in folders for file in sorted(folder.glob("kernel/*.yaml"))]
-        self.files = {file.stem: file for file in files if file.stem != "auto"}  # which is no kernel
+        # kernel=auto is no kernel that can stand in a sum
+        self.files = {file.stem: file for file in files if file.stem != "auto"}
 
     def node(self) -> dict[str, Any]:
         """The config of the kernel.
