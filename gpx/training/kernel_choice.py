@@ -33,6 +33,11 @@ Node = dict[str, Any]
 
 SEASONS = 2
 """Periods that are tried in a series, those of the highest peaks of its periodogram."""
+LEAST_NOISE = 1e-6
+MORE_ROWS = 1000
+"""A run starts from a fit whose noise is at least this share of the prior variance, and whose
+kernel matrix of so many rows has a Cholesky factor; else from the constants of the kernel, as it
+does where a kernel is named."""
 SHOWN = 4
 """Kernels that are named in the reason beside the one that was taken."""
 OPTIONS = ("choose", "candidates", "num_points", "max_evaluations", "rounds")
@@ -86,7 +91,8 @@ def with_kernel_chosen(
     facts.num_outputs, facts.num_classes = data.num_outputs, data.num_classes
     seen = data.in_memory
     draws = stream(config.seed, "kernel")
-    rows = torch.randperm(len(seen.train_x), generator=draws)[: options["num_points"]]
+    order = torch.randperm(len(seen.train_x), generator=draws)
+    rows = order[: options["num_points"]]
     likelihood: Likelihood = build(made, "likelihood")
     gaussian = isinstance(likelihood, (Gaussian, GaussianOutputs))
     if not gaussian and not likelihood.log_concave:
@@ -99,7 +105,11 @@ def with_kernel_chosen(
     if not gaussian:  # Newton steps to a mode for every evaluation
         rows = rows[: options["num_points"] // 2]
     judge = _Judge(
-        made, seen.train_x[rows].double(), seen.train_y[rows], options["max_evaluations"]
+        made,
+        seen.train_x[rows].double(),
+        seen.train_y[rows],
+        seen.train_x[order[:MORE_ROWS]].double(),
+        options["max_evaluations"],
     )
     fits = [judge.fit(name, kernel_node(name, folders)) for name in options["candidates"]]
     best = max(fits, key=lambda fit: fit.score)
@@ -160,11 +170,14 @@ class _Judge:
     Args:
         config: with ``facts``; its mean and likelihood are fitted with every kernel.
         x (n, d), y (n,) or (n, p): the rows.
+        more (m, d): these and more inputs, which the start of a run has to bear.
         max_evaluations: of the evidence, for each kernel.
     """
 
-    def __init__(self, config: DictConfig, x: Tensor, y: Tensor, max_evaluations: int) -> None:
-        self.config, self.x, self.y = config, x, y
+    def __init__(
+        self, config: DictConfig, x: Tensor, y: Tensor, more: Tensor, max_evaluations: int
+    ) -> None:
+        self.config, self.x, self.y, self.more = config, x, y, more
         self.max_evaluations = max_evaluations
         self.mean = build(config, "mean")
         self.likelihood: Likelihood = build(config, "likelihood")
@@ -190,14 +203,20 @@ class _Judge:
         assert isinstance(stored, dict)
         likelihood: Node = {str(option): value for option, value in stored.items()}
         if isinstance(fitted.likelihood, Gaussian):  # that of several outputs takes one number
+            if not self._is_start(fitted.kernel, fitted.likelihood.noise_variance.detach()):
+                return Fit(name, node, likelihood, evidence, score)
             likelihood = with_values(likelihood, fitted.likelihood)
-        return Fit(
-            name,
-            with_values(node, fitted.kernel),
-            likelihood,
-            evidence,
-            score,
-        )
+        return Fit(name, with_values(node, fitted.kernel), likelihood, evidence, score)
+
+    @torch.no_grad()
+    def _is_start(self, kernel: Kernel, noise: Tensor) -> bool:
+        """Whether more rows than were fitted have a Cholesky factor with something to spare."""
+        variance = kernel.diagonal(self.more).max()
+        if not bool(noise >= LEAST_NOISE * variance):
+            return False
+        covariance = kernel.evaluate(self.more, self.more)
+        covariance.diagonal().add_(0.5 * noise)
+        return int(torch.linalg.cholesky_ex(covariance).info) == 0
 
     def _maximise(self, parts: Hyperparameters) -> tuple[Hyperparameters, float]:
         """The parts at the largest evidence, and that evidence per row."""

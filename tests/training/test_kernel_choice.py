@@ -102,6 +102,15 @@ def test_what_cannot_be_done_is_one_sentence(option, message, tmp_path):
     assert not (tmp_path / "run" / "config.yaml").exists()
 
 
+def test_a_fit_all_but_free_of_noise_is_no_start(tmp_path):
+    """1,000 rows of a smooth function: the noise of 300 of them leaves no Cholesky factor."""
+    x = np.random.default_rng(0).uniform(-1, 1, size=(1200, 2))
+    y = np.sin(x[:, 0]) + x[:, 1] ** 2
+    _, config = chosen(x, y, "kernel.candidates=[rbf]", folder=tmp_path)
+    assert config.kernel.lengthscale == 1.0
+    assert config.likelihood.noise_variance == 0.1
+
+
 def test_without_an_evidence_to_compare_a_kernel_is_taken_and_said(tmp_path):
     x = np.linspace(0, 1, 30)
     options = ["approx=svgp", "kernel=auto", "likelihood=student_t", *QUICK]
