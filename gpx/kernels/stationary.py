@@ -101,10 +101,17 @@ class Stationary(Kernel):
 
     def covariance(self, x1: Tensor, x2: Tensor) -> Tensor:
         """As in ``Kernel``; exactly ``outputscale`` on the diagonal when ``x1 is x2``."""
-        c1, c2 = self._centred(x1, x2)
         if self.in_place is None:
+            c1, c2 = self._centred(x1, x2)
             return self.outputscale * self.of_squared_distance(squared_distance(c1, c2))
-        return stationary_covariance(c1, c2, self.outputscale, self.in_place)
+        if type(self).coordinates is Stationary.coordinates:
+            self._check_columns(x1)
+            return stationary_covariance(
+                x1, x2, self.outputscale, self.in_place, self.lengthscale
+            )
+        z1 = self.coordinates(x1)
+        z2 = z1 if x1 is x2 else self.coordinates(x2)
+        return stationary_covariance(z1, z2, self.outputscale, self.in_place)
 
     def _centred(self, x1: Tensor, x2: Tensor) -> tuple[Tensor, Tensor]:
         """Coordinates about their mean; the same object twice when ``x1 is x2``."""
