@@ -161,12 +161,13 @@ class _StationaryCovariance(torch.autograd.Function):
         by_scale = None if total is None else total / scale
         if not moves:
             return None, None, None, by_scale, None, None
-        factor = scale if slopes is not None else ctx.slope_per_value
+        # half of what the slope times the sums is divided by
+        half = 0.5 / (scale if slopes is not None else ctx.slope_per_value)
         if lengthscale is None:
-            return *pull.result(factor), None, by_scale, None, None
+            return *pull.result(half), None, by_scale, None, None
         # d r2 / d x = 2 (z_i - z_j) / lengthscale, and with respect to lengthscale_d it is
         # -2 (z_id - z_jd)^2 / lengthscale_d: the same sums, met by the coordinates themselves
-        by_x1, by_x2 = pull.result(factor / lengthscale)
+        by_x1, by_x2 = pull.result(lengthscale * half)
         by_length = None
         if need_length:
             by_length = pull.moment(by_x1, by_x2)
@@ -195,7 +196,7 @@ class _SquaredDistance(torch.autograd.Function):
         pull = _Pullback(left, right, ctx.square, *ctx.needs_input_grad[:2])
         for rows in _tiles(z1.shape[0], right):
             pull.add(rows, grad[rows].masked_fill(r2[rows] == 0, 0.0))
-        return *pull.result(1.0), None
+        return *pull.result(0.5), None
 
 
 def _refuse_second_derivative(
@@ -221,9 +222,7 @@ class _Pullback:
         need1, need2: which gradients are wanted.
     """
 
-    def __init__(
-        self, left: Tensor, right: Tensor, square: bool, need1: bool, need2: bool
-    ) -> None:
+    def __init__(self, left: Tensor, right: Tensor, square: bool, need1: bool, need2: bool) -> None:
         self.left, self.right, self.square = left, right, square
         self.need1, self.need2 = need1 or (square and need2), need2
         # moments and, last, counts: (.., n1, d + 1) of z1, (.., d + 1 or d + 2, n2) of z2
@@ -254,15 +253,15 @@ class _Pullback:
         counts = self.sum1[..., -1:]
         return counts.sum((-2, -1), keepdim=True) if keepdim else counts.sum()
 
-    def result(self, factor: float | Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """``factor`` times the gradients (.., n, d) in z1 and z2; in z1 alone where ``square``."""
+    def result(self, divisor: float | Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Gradients (.., n, d) in z1 and z2 over twice ``divisor``; their sum where ``square``."""
         sum1, sum2 = self.sum1, None if self.sum2 is None else self.sum2.mT
         if self.square:
             both = [s for s in (sum1, sum2) if s is not None]
             sum1, sum2 = both[0] if len(both) == 1 else both[0].add_(both[1]), None
         # left holds -z1: moments less coordinates times counts, and minus that for z2
-        first = _finish(self.left, sum1, -2.0 * factor)
-        return first, _finish(self.right, sum2, 2.0 * factor)
+        first = None if sum1 is None else _finish(self.left, sum1).div_(-divisor)
+        return first, None if sum2 is None else _finish(self.right, sum2).div_(divisor)
 
     def moment(self, by_x1: Tensor | None, by_x2: Tensor | None) -> Tensor:
         """Minus the sum over all inputs of gradient times coordinate: (d,)."""
@@ -271,12 +270,10 @@ class _Pullback:
         return found if by_x2 is None else found - (by_x2 * self.right[..., :-2]).sum(-2)
 
 
-def _finish(extended: Tensor, sums: Tensor | None, factor: float | Tensor) -> Tensor | None:
-    """``factor`` times moments plus coordinates times counts."""
-    if sums is None:
-        return None
+def _finish(extended: Tensor, sums: Tensor) -> Tensor:
+    """Moments plus coordinates times counts."""
     coordinates, moments = extended[..., :-2], sums[..., : extended.shape[-1] - 2]
-    return torch.addcmul(moments, coordinates, sums[..., -1:]).mul_(factor)
+    return torch.addcmul(moments, coordinates, sums[..., -1:])
 
 
 def _flushes(values: Tensor) -> bool:
@@ -346,7 +343,7 @@ def distances_(
 
 
 def _tiles(num_rows: int, right: Tensor) -> Iterator[slice]:
-    if right.ndim > 2:
+    if right.ndim > 2 or not num_rows:  # without rows there are sums all the same: zeros
         yield slice(0, num_rows)
         return
     budget = CPU_TILE if right.is_cpu else GPU_TILE

@@ -106,9 +106,7 @@ class Stationary(Kernel):
             return self.outputscale * self.of_squared_distance(squared_distance(c1, c2))
         if type(self).coordinates is Stationary.coordinates:
             self._check_columns(x1)
-            return stationary_covariance(
-                x1, x2, self.outputscale, self.in_place, self.lengthscale
-            )
+            return stationary_covariance(x1, x2, self.outputscale, self.in_place, self.lengthscale)
         z1 = self.coordinates(x1)
         z2 = z1 if x1 is x2 else self.coordinates(x2)
         return stationary_covariance(z1, z2, self.outputscale, self.in_place)

@@ -252,7 +252,7 @@ class FirstOrder(Optimizer):
 
         def loss_of(x: Tensor, y: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
             evidence = objective.evidence(model, x, y, generator=session.generator)
-            return -evidence.value / objective.num_data(x), evidence.parts
+            return evidence.value / -objective.num_data(x), evidence.parts
 
         def as_it_is(x: Tensor, y: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
             loss, parts = loss_of(x, y)
@@ -377,8 +377,9 @@ class FirstOrder(Optimizer):
             if any(p.grad is not None and p.grad.is_sparse for p in self.parameters[role]):
                 self._check_sparse(role, algorithm)
             optimiser.step()
-            for parameter, least in self.limits.get(role, ()):
-                parameter.data.clamp_(min=least)
+            if limited := self.limits.get(role):
+                kept = [parameter.data for parameter, _ in limited]
+                torch._foreach_clamp_min_(kept, [least for _, least in limited])
 
     def _check_sparse(self, role: str, algorithm: str) -> None:
         """A step on sampled entries must leave all others where they are, at O(sampled) cost."""

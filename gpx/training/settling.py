@@ -31,6 +31,7 @@ class Settling:
         self.tolerance, self.start = tolerance, start
         self.length = max(SHORTEST, max_steps // STRETCHES)
         self.sums: Tensor | None = None
+        self._powers: Tensor | None = None  # 1 and 2, where the losses are
         self.before: tuple[float, float] | None = None
         self.at: int | None = None
 
@@ -43,8 +44,9 @@ class Settling:
         """
         if self.at is not None or step <= self.start:
             return False
-        value = loss.detach().double()
-        pair = torch.stack([value, value.square()])
+        if self._powers is None:
+            self._powers = torch.arange(1.0, 3.0, dtype=torch.float64, device=loss.device)
+        pair = loss.detach() ** self._powers
         self.sums = pair if self.sums is None else self.sums + pair
         if (step - self.start) % self.length:
             return False

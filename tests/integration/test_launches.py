@@ -11,8 +11,8 @@ from launches import Launches, most, steps_of
 
 DATA = ["data.num_points=1500", "trainer.max_steps=3"]
 CEILINGS = {
-    "svgp": (["approx=svgp", "approx.num_inducing=64"], 261, 1),
-    "sgpr": (["approx=sgpr", "optimizer=adam", "approx.num_inducing=64"], 336, 9),
+    "svgp": (["approx=svgp", "approx.num_inducing=64"], 160, 1),
+    "sgpr": (["approx=sgpr", "optimizer=adam", "approx.num_inducing=64"], 162, 9),
     "qsgp, block step": (
         [
             "approx=qsgp",

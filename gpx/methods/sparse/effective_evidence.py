@@ -98,8 +98,9 @@ def effective_evidence(
             return terms, None, report
         if structure == "none":
             zero = torch.zeros_like(s)
-            kernel_gradient, by_residual = nystrom_gradient(
-                kernel, x, z, target, store, sums, inner, s, zero, report.relative
+            kernel_gradient = KernelGradient(kernel, x, z, features)
+            by_residual = nystrom_gradient(
+                kernel_gradient, target, store, sums, inner, s, zero, report.relative
             )
             by_noise = log_density_noise_gradient(sums, inner, s, n)
         else:

@@ -122,7 +122,7 @@ class SVGPPosterior(Posterior):
 
 def latent_marginals(mean: Tensor, variance: Tensor, offset: Tensor) -> Marginals:
     """(p, B) with the prior mean (B,) added -> (B,) for p = 1, else (B, p)."""
-    mean = mean + offset
+    mean = mean + offset.unsqueeze(0)
     if mean.shape[0] == 1:
-        return Marginals(mean[0], variance[0])
+        return Marginals(mean.squeeze(0), variance.squeeze(0))
     return Marginals(mean.mT, variance.mT)

@@ -252,7 +252,7 @@ class QuadruplyStochasticELBO(Objective[WeightsOnBasis]):
         """Unbiased estimate of the ELBO in nats, summed over all n points."""
         self.check(model)
         lists = self.draw(model, generator=generator, device=x.device)
-        with values_made_once(y.device):
+        with values_made_once(y.device, model):
             return self.estimate(model, x, y, *lists)
 
     def estimate(
