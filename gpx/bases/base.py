@@ -38,6 +38,8 @@ class Basis(DataSized, ABC):
             leave the functions as they are.
         dense_prior: whether ``prior_covariance`` is to be the prior of the weights, which are
             correlated, in the place of variances.
+        fixed_shapes: whether blocks of a fixed number are always the same operations, none of
+            which waits for a GPU.
     """
 
     kernel: nn.Module
@@ -47,6 +49,7 @@ class Basis(DataSized, ABC):
     parts: int = 1
     follows_kernel: bool = False
     dense_prior: bool = False
+    fixed_shapes: bool = False
 
     @property
     def num_blocks(self) -> int:

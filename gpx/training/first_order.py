@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from gpx.constraints import lower_limits
 from gpx.errors import ConfigError
 from gpx.methods.base.model import Model
-from gpx.methods.base.objective import Objective
+from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.base.optimizer import Optimizer, Session
 from gpx.sampling.batches import BatchOrder, batch_order
 from gpx.training.indexed_adagrad import IndexedAdagrad
@@ -250,18 +250,24 @@ class FirstOrder(Optimizer):
         """Loss and parts of a batch, whose gradients are in the parameters afterwards."""
         objective, model = session.objective, session.model
 
-        def loss_of(x: Tensor, y: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
-            evidence = objective.evidence(model, x, y, generator=session.generator)
+        def loss_of(evidence: Evidence, x: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
             return evidence.value / -objective.num_data(x), evidence.parts
-
-        def as_it_is(x: Tensor, y: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
-            loss, parts = loss_of(x, y)
-            loss.backward()
-            return loss.detach(), parts
 
         if session.cuda_graphs and objective.fixed_shapes and model.fixed_shapes:
             every = [p for group in self.parameters.values() for p in group]
-            return ReplayedStep(loss_of, every)
+            given = lambda x, y, *drawn: loss_of(objective.evidence_given(model, x, y, drawn), x)  # noqa: E731
+            step = ReplayedStep(given, every, owners=(model, objective), state=objective)
+
+            def replayed(x: Tensor, y: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
+                return step(x, y, *objective.drawn(model, x, generator=session.generator))
+
+            return replayed
+
+        def as_it_is(x: Tensor, y: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
+            loss, parts = loss_of(objective.evidence(model, x, y, generator=session.generator), x)
+            loss.backward()
+            return loss.detach(), parts
+
         return as_it_is
 
     def bind(

@@ -122,6 +122,7 @@ class RandomFourier(Basis):
     """
 
     parts = 2  # cosines and sines
+    fixed_shapes = True
 
     def __init__(
         self,

@@ -80,6 +80,11 @@ class WeightSpaceModel(Model):
         return self.basis.kernel
 
     @property
+    def fixed_shapes(self) -> bool:  # type: ignore[override]
+        """As its basis."""
+        return self.basis.fixed_shapes
+
+    @property
     def anchor_blocks(self) -> int:
         """Leading blocks that exact solves have filled; 0 without any."""
         return 0

@@ -83,6 +83,7 @@ class QuadruplyStochasticELBO(Objective[WeightsOnBasis]):
 
     batching: ClassVar[Batching] = "minibatch"
     kind: ClassVar[Kind] = "unbiased"
+    fixed_shapes = True
     models: ClassVar[tuple[type, ...]] = (WeightsOnBasis,)
     made_for = "QSGP"
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
@@ -251,9 +252,30 @@ class QuadruplyStochasticELBO(Objective[WeightsOnBasis]):
     ) -> Evidence:
         """Unbiased estimate of the ELBO in nats, summed over all n points."""
         self.check(model)
-        lists = self.draw(model, generator=generator, device=x.device)
+        return self.evidence_given(model, x, y, self.drawn(model, x, generator=generator))
+
+    def drawn(
+        self, model: WeightsOnBasis, x: Tensor, *, generator: torch.Generator | None
+    ) -> tuple[Tensor, ...]:
+        """The block lists of a step."""
+        return self.draw(model, generator=generator, device=x.device)
+
+    def evidence_given(
+        self, model: WeightsOnBasis, x: Tensor, y: Tensor, drawn: tuple[Tensor, ...]
+    ) -> Evidence:
+        """The estimate for given lists of blocks."""
         with values_made_once(y.device, model):
-            return self.estimate(model, x, y, *lists)
+            return self.estimate(model, x, y, *drawn)
+
+    @property
+    def left(self) -> object:
+        """Column squares found, and the weights whose step the control variate follows."""
+        return self._seen, self.control.pending
+
+    @left.setter
+    def left(self, value: object) -> None:
+        assert isinstance(value, tuple)
+        self._seen, self.control.pending = value
 
     def estimate(
         self, model: WeightsOnBasis, x: Tensor, y: Tensor, i: Tensor, j: Tensor, r: Tensor
