@@ -70,9 +70,10 @@ class ReplayedStep:
     """Evaluates a loss and leaves gradients in its parameters, from a recording where it can.
 
     The first ``EAGER_STEPS`` of a kind (shapes of what comes in, parameters that move, buffers in
-    their places) run as they are; then the step is recorded. A recorded factorisation cannot raise its jitter: it notes that it
-    failed, the note is read after the replay, and such a step is evaluated again as it is, which
-    raises the jitter or says what is wrong. Gradients of a failed replay are never used.
+    their places) run as they are; then the step is recorded. A recorded factorisation cannot raise
+    its jitter: it notes that it failed, the note is read after the replay, and such a step is
+    evaluated again as it is, which raises the jitter or says what is wrong. Gradients of a failed
+    replay are never used.
 
     Whatever ``evaluate`` does must be the same kernels on the same arrays at every step: no
     draws, no state that is replaced rather than changed in place (``Model.fixed_shapes``).
