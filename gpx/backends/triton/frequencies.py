@@ -71,7 +71,7 @@ class Source:
     def of(
         cls, x: Tensor, frequencies: Tensor | MadeFrequencies, block: int, split: bool
     ) -> Source:
-        """For inputs like x (n, d), in blocks of that many frequencies; in halves with ``split``."""
+        """For inputs like x (n, d), in blocks of so many frequencies; in halves with ``split``."""
         count, inputs = frequencies.shape
         if isinstance(frequencies, MadeFrequencies):
             wide = width(inputs + frequencies.freedom)
