@@ -41,7 +41,6 @@ from gpx.training.prepared_run import (
 )
 from gpx.training.report import finish
 from gpx.training.run_folder import RunFolder
-from gpx.training.tensorboard import TensorBoard
 from gpx.training.trainer import FitResult, Trainer
 from gpx.training.trust import require_known_server
 
@@ -123,6 +122,8 @@ def _run_in_folder(state: PreparedRun) -> dict[str, Any]:
             for name in state.options.loggers:
                 state.loggers.append(open_logger(name, folder.path))
             if state.options.tensorboard:
+                from gpx.training.tensorboard import TensorBoard  # its library takes a while
+
                 state.loggers.append(TensorBoard(folder.events()))
             for logger in state.loggers:
                 logger.text("config", folder.config.read_text())
