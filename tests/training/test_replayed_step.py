@@ -18,11 +18,12 @@ from gpx.kernels import RBF, Matern32
 from gpx.likelihoods import Gaussian
 from gpx.linalg import cholesky
 from gpx.linalg.cholesky import checks_deferred
+from gpx.linalg.replayed import EAGER_STEPS, MOST_FAILURES, recorded
 from gpx.means import Constant, Zero
 from gpx.models import QSGP, SVGP
 from gpx.objectives import SVGPELBO, QuadruplyStochasticELBO
 from gpx.training.indexed_adagrad import IndexedAdagrad
-from gpx.training.replayed_step import EAGER_STEPS, MOST_FAILURES, ReplayedStep
+from gpx.training.replayed_step import ReplayedStep
 
 
 class Recorder:
@@ -63,8 +64,6 @@ def trained(record, steps=8):
     parameters = list(model.parameters())
     optimiser, losses = torch.optim.Adam(parameters, lr=0.05), []
     evaluate = ReplayedStep(loss_of, parameters, record)
-    if record is None:
-        evaluate.given_up = "not asked for"
     for step in range(steps):
         rows = torch.arange(20) * (step + 1) % 60
         loss, parts = evaluate(x[rows], y[rows])
@@ -216,8 +215,6 @@ def trained_by_samples(record, steps=9):
         return evidence.value / -60, evidence.parts
 
     evaluate = ReplayedStep(loss_of, groups, record, owners=(model, objective), state=objective)
-    if record is None:
-        evaluate.given_up = "not asked for"
     for step in range(steps):
         rows = torch.arange(20) * (step + 1) % 60
         drawn = objective.drawn(model, x, generator=generator)
@@ -283,8 +280,7 @@ def test_a_recording_on_a_gpu_trains_as_steps_that_run_as_they_are():
             evidence = objective.evidence(model, x, y)
             return -evidence.value / 60, evidence.parts
 
-        evaluate = ReplayedStep(loss_of, parameters)
-        evaluate.given_up = None if recording else "not asked for"
+        evaluate = ReplayedStep(loss_of, parameters, recorded if recording else None)
         optimiser = torch.optim.Adam(parameters, lr=0.05)
         found = []
         for step in range(steps):
