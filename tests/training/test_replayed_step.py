@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 import torch
 from claimed_cuda import claimed_cuda
-from torch.utils._python_dispatch import TorchDispatchMode
+from recordings import FromTheHost, Recorder
 
 from gpx.bases import RandomFourier
 from gpx.errors import NotPositiveDefinite
@@ -24,22 +24,6 @@ from gpx.models import QSGP, SVGP
 from gpx.objectives import SVGPELBO, QuadruplyStochasticELBO
 from gpx.training.indexed_adagrad import IndexedAdagrad
 from gpx.training.replayed_step import ReplayedStep
-
-
-class Recorder:
-    """Stands for CUDA graphs; counts recordings and replays."""
-
-    def __init__(self):
-        self.recordings = self.replays = 0
-
-    def __call__(self, body):
-        self.recordings += 1
-
-        def replay():
-            self.replays += 1
-            body()
-
-        return replay
 
 
 def model_and_data():
@@ -147,20 +131,6 @@ def test_deferred_checks_ask_nobody_and_note_what_failed():
     assert report.jitter == 0.0
     with pytest.raises(NotPositiveDefinite):
         cholesky(-eye)
-
-
-class FromTheHost(TorchDispatchMode):
-    """Names of operations that copy a number from the host or read one back."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        name = function.overloadpacket.__name__
-        if name in ("lift_fresh", "_local_scalar_dense"):
-            self.names.append(name)
-        return function(*args, **(kwargs or {}))
 
 
 def test_an_svgp_step_under_recording_neither_waits_nor_copies_from_the_host():
