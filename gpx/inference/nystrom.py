@@ -184,6 +184,15 @@ class BlockStore:
         self._work = self._kept.new_empty(largest, m)
         self._filled = 0
 
+    def hold(self, cross: Callable[[slice], Tensor], memory_budget: int) -> None:
+        """Evaluate K_xz by ``cross``, which keeps it with its slope, where all three fit.
+
+        Of several blocks on a CPU nothing is kept: there a block is better in the cache than known.
+        """
+        one = len(self.rows) == 1 or self.x.device.type != "cpu"
+        if one and self.num_kept == len(self.x) and 3 * self.kept_bytes <= memory_budget:
+            self.cross = cross
+
     @property
     def kept_bytes(self) -> int:
         """Of the blocks kept between visits."""

@@ -87,8 +87,8 @@ def collapsed_elbo(
             kernel, z, jitter, escalate=escalate, features=features, gram=gram
         )
         store = BlockStore(whitener, x, memory_budget if gradient else 0)
-        if gathered is not None and len(store.rows) == 1 and 3 * store.kept_bytes <= memory_budget:
-            store.cross = gathered.hold_cross  # K_xz and its slope, beside A
+        if gathered is not None:
+            store.hold(gathered.hold_cross, memory_budget)
         sums = nystrom_sums(store, residual.detach())
         s = noise.detach().double()
         inner = InnerFactor(sums, s)
