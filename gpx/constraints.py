@@ -127,8 +127,8 @@ def values_made_once(device: torch.device, *owners: object) -> Iterator[None]:
             raws = [raw for _, raw in members]
             together = torch.cat([raw.reshape(-1) for raw in raws])
             values = (softplus(together) + floor).split([raw.numel() for raw in raws])
-            for (place, raw), value in zip(members, values, strict=True):
-                parametrize._cache[place] = value.view(raw.shape)
+            for (place, member), value in zip(members, values, strict=True):
+                parametrize._cache[place] = value.view(member.shape)
         yield
 
 
@@ -255,7 +255,8 @@ def positive_parameters(module: nn.Module, *, below: bool = True) -> Iterator[Co
     for path, child in module.named_modules() if below else (("", module),):
         if not parametrize.is_parametrized(child):
             continue
-        for name, parametrizations in child.parametrizations.items():
+        of_child: Any = child.parametrizations
+        for name, parametrizations in of_child.items():
             constraint = parametrizations[0]
             if isinstance(constraint, Positive) and len(parametrizations) == 1:
                 raw = parametrizations.original

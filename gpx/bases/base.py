@@ -61,6 +61,10 @@ class Basis(DataSized, ABC):
         within = torch.arange(self.block_size, device=blocks.device)
         return (blocks[:, None] * self.block_size + within).reshape(-1)
 
+    def block_precision(self, blocks: Tensor) -> Tensor:
+        """``precision_diagonal`` of ``blocks`` (L,): (L * block_size,)."""
+        return self.precision_diagonal(self.columns_of(blocks))
+
     @abstractmethod
     def forward(self, x: Tensor, columns: Tensor | None = None) -> Tensor:
         """phi(x): (n, len(columns)), or (n, m) without ``columns``.

@@ -11,8 +11,8 @@ from launches import Launches, most, steps_of
 
 DATA = ["data.num_points=1500", "trainer.max_steps=3"]
 CEILINGS = {
-    "svgp": (["approx=svgp", "approx.num_inducing=64"], 160, 1),
-    "sgpr": (["approx=sgpr", "optimizer=adam", "approx.num_inducing=64"], 162, 9),
+    "svgp": (["approx=svgp", "approx.num_inducing=64"], 159, 1),
+    "sgpr": (["approx=sgpr", "optimizer=adam", "approx.num_inducing=64"], 162, 3),
     "qsgp, block step": (
         [
             "approx=qsgp",
@@ -20,7 +20,7 @@ CEILINGS = {
             "approx.block_columns=500",
             "approx.basis.block_frequencies=50",
         ],
-        220,
+        200,
         10,
     ),
     "qsgp, stochastic step": (
@@ -28,10 +28,10 @@ CEILINGS = {
             *("approx=qsgp", "optimizer=qsgp", "approx.num_basis=2000"),
             *("approx.warm_start_size=200", "approx.block_solves=1"),
         ],
-        335,
+        292,
         0,
     ),
-    "exact": (["approx=exact", "data.num_points=500"], 168, 9),
+    "exact": (["approx=exact", "data.num_points=500"], 126, 8),
 }
 
 

@@ -268,6 +268,14 @@ class RandomFourier(Basis):
         variances = self._prior_variances(block * self.per_block + within % self.per_block)
         return variances.reciprocal().to(like)
 
+    def block_precision(self, blocks: Tensor) -> Tensor:
+        """As Basis; ones need no column numbers."""
+        if self.spread != (1.0,):
+            return super().block_precision(blocks)
+        like = next(self.parameters())
+        count = blocks.shape[0] * self.block_size
+        return torch.ones(count, dtype=like.dtype, device=like.device)
+
     @torch.no_grad()
     def _prior_variances(self, indices: Tensor) -> Tensor:
         """Prior variances of the weights of frequencies ``indices`` (r,), float64; O(r d)."""

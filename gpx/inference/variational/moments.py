@@ -86,7 +86,10 @@ class _FactorMoments(torch.autograd.Function):
     def backward(
         ctx: Any, grad_mean: Tensor, grad_excess: Tensor
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        return _pulled(*ctx.saved_tensors, grad_mean, grad_excess, ctx.needs_input_grad)
+        projection, mean, factor, rooted = ctx.saved_tensors
+        return _pulled(
+            projection, mean, factor, rooted, grad_mean, grad_excess, ctx.needs_input_grad
+        )
 
 
 def _excess(projection: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:

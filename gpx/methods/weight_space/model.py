@@ -98,7 +98,7 @@ class WeightSpaceModel(Model):
 
     def log_scales(self, blocks: Tensor, *, sparse: bool = False) -> Tensor:
         """log c (L, W) of the diagonal columns of ``blocks``."""
-        precision = self.basis.precision_diagonal(self.basis.columns_of(blocks))
+        precision = self.basis.block_precision(blocks)
         return self.family.log_scale_of(
             blocks,
             column_square=self.num_data * self.basis.mean_column_square(),

@@ -302,7 +302,7 @@ class QuadruplyStochasticELBO(Objective[WeightsOnBasis]):
         )
         at_i, at_j = at_pair.split((length, length))
         factors = factor_rows(family, pair, sparse=True)
-        precision = basis.precision_diagonal(basis.columns_of(pair)).to(factors.dtype)
+        precision = basis.block_precision(pair).to(factors.dtype)
         prior = 0.5 * ratio * (precision[:, None] * factors.square()).sum()
         delta = factors
         residual = y
@@ -339,7 +339,7 @@ class QuadruplyStochasticELBO(Objective[WeightsOnBasis]):
         if torch.is_grad_enabled():
             expected = self.total * basis.mean_column_square()
             self._seen = r, (column / expected).detach()
-        precision_r = basis.precision_diagonal(basis.columns_of(r)).view_as(square)
+        precision_r = basis.block_precision(r).view_as(square)
         trace = ratio_r * (square * column).sum()
         prior = prior + ratio_r * (square * precision_r).sum()
         log_factor = ratio_r * torch.where(active, log_scale, 0.0).sum()
