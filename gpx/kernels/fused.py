@@ -161,8 +161,8 @@ class _StationaryCovariance(torch.autograd.Function):
         by_scale = None if total is None else total / scale
         if not moves:
             return None, None, None, by_scale, None, None
-        # half of what the slope times the sums is divided by
-        half = 0.5 / (scale if slopes is not None else ctx.slope_per_value)
+        # what -2 times the slope is divided by
+        half = -0.5 / (scale if slopes is not None else ctx.slope_per_value)
         if lengthscale is None:
             return *pull.result(half), None, by_scale, None, None
         # d r2 / d x = 2 (z_i - z_j) / lengthscale, and with respect to lengthscale_d it is
@@ -196,7 +196,7 @@ class _SquaredDistance(torch.autograd.Function):
         pull = _Pullback(left, right, ctx.square, *ctx.needs_input_grad[:2])
         for rows in _tiles(z1.shape[0], right):
             pull.add(rows, grad[rows].masked_fill(r2[rows] == 0, 0.0))
-        return *pull.result(0.5), None
+        return *pull.result(-0.5), None
 
 
 def _refuse_second_derivative(
@@ -254,26 +254,28 @@ class _Pullback:
         return counts.sum((-2, -1), keepdim=True) if keepdim else counts.sum()
 
     def result(self, divisor: float | Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """Gradients (.., n, d) in z1 and z2 over twice ``divisor``; their sum where ``square``."""
+        """Gradients (.., n, d) in z1 and z2 over -2 ``divisor``; their sum where ``square``."""
         sum1, sum2 = self.sum1, None if self.sum2 is None else self.sum2.mT
         if self.square:
             both = [s for s in (sum1, sum2) if s is not None]
             sum1, sum2 = both[0] if len(both) == 1 else both[0].add_(both[1]), None
-        # left holds -z1: moments less coordinates times counts, and minus that for z2
-        first = None if sum1 is None else _finish(self.left, sum1).div_(-divisor)
+        first = None if sum1 is None else _finish(self.left, sum1).div_(divisor)
         return first, None if sum2 is None else _finish(self.right, sum2).div_(divisor)
 
     def moment(self, by_x1: Tensor | None, by_x2: Tensor | None) -> Tensor:
         """Minus the sum over all inputs of gradient times coordinate: (d,)."""
-        assert by_x1 is not None
-        found = (by_x1 * self.left[..., :-2]).sum(-2)
-        return found if by_x2 is None else found - (by_x2 * self.right[..., :-2]).sum(-2)
+        parts = [
+            (found * extended[..., :-2]).sum(-2)
+            for found, extended in ((by_x1, self.left), (by_x2, self.right))
+            if found is not None
+        ]
+        return -(parts[0] if len(parts) == 1 else parts[0] + parts[1])
 
 
 def _finish(extended: Tensor, sums: Tensor) -> Tensor:
-    """Moments plus coordinates times counts."""
+    """Moments less coordinates times counts."""
     coordinates, moments = extended[..., :-2], sums[..., : extended.shape[-1] - 2]
-    return torch.addcmul(moments, coordinates, sums[..., -1:])
+    return torch.addcmul(moments, coordinates, sums[..., -1:], value=-1.0)
 
 
 def _flushes(values: Tensor) -> bool:
@@ -289,10 +291,10 @@ def distance_factors(
     *,
     centred: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """left (n1, d + 2) and right (n2, d + 2) with left @ right.mT = r2 / 2; or b of each.
+    """left (n1, d + 2) and right (n2, d + 2) with left @ right.mT = -r2 / 2; or b of each.
 
-    Rows of left are (-z, c |z|^2, 1) and of right (z, 1, c |z|^2) for z = (x - mean of x2) /
-    lengthscale and c = (1 - 4 eps) / 2.
+    Rows of left are (z, c |z|^2, 1) and of right (z, 1, c |z|^2) for z = x / lengthscale about its
+    mean over x2, and c = -(1 - 4 eps) / 2.
 
     Args:
         x1, x2: inputs; the same ones with ``square``.
@@ -304,18 +306,16 @@ def distance_factors(
     both = x1.new_ones(*x1.shape[:-2], n1 + n2, d + 2, dtype=dtype)
     first, last = slice(None, n1), slice(n1, None)
     coordinates = both[..., :-2]
-    # the distance does not depend on the centre, so it carries no gradient
-    centre = None if centred or not n2 else x2.mean(-2, keepdim=True)
-    if centre is None:
-        torch.neg(x1, out=coordinates[..., first, :])
-        coordinates[..., last, :].copy_(x2)
-    else:
-        torch.sub(centre, x1, out=coordinates[..., first, :])
-        torch.sub(x2, centre, out=coordinates[..., last, :])
-    if lengthscale is not None:
-        coordinates.div_(lengthscale)
+    for x, rows in ((x1, first), (x2, last)):
+        part = coordinates[..., rows, :]
+        if lengthscale is None:
+            part.copy_(x)
+        else:
+            torch.div(x, lengthscale, out=part)
+    if n2 and not centred:  # the distance does not depend on the centre: it carries no gradient
+        coordinates.sub_(coordinates[..., last, :].mean(-2, keepdim=True))
     norms = coordinates.square().sum(-1)
-    constant = 0.5 * (1.0 - 4.0 * torch.finfo(dtype).eps)
+    constant = -0.5 * (1.0 - 4.0 * torch.finfo(dtype).eps)
     torch.mul(norms[..., first], constant, out=both[..., first, -2])
     torch.mul(norms[..., last], constant, out=both[..., last, -1])
     return both[..., first, :], both[..., last, :]
@@ -335,7 +335,7 @@ def distances_(
     where the tile meets no diagonal.
     """
     product = torch.addmm if left.ndim == 2 else torch.baddbmm
-    product(out, left, right.mT, beta=0.0, alpha=2.0 * factor, out=out)
+    product(out, left, right.mT, beta=0.0, alpha=-2.0 * factor, out=out)
     out.clamp_(*bounds)
     if offset is not None:
         out.diagonal(offset, -2, -1).zero_()
