@@ -16,6 +16,7 @@ from gpx.kernels.base import Kernel
 from gpx.linalg import RegularAxis
 from gpx.methods.ski.grid import InterpolationGrid
 from gpx.methods.ski.low_rank import EigenPart, LowRankPart, PivotedPart
+from gpx.methods.ski.waves import WavePart
 from gpx.operators import BlockToeplitz, Kronecker, Toeplitz
 
 MOST_AXIS_POINTS = 1500
@@ -40,11 +41,15 @@ class GridCovariance(ABC):
     variance: Tensor
 
     @abstractmethod
-    def low_rank(self, rank: int, tolerance: float, most_pivots: int) -> LowRankPart:
+    def low_rank(
+        self, rank: int, tolerance: float, most_pivots: int, waves: int = 0
+    ) -> LowRankPart:
         """C with C^T C near K_UU, at most ``rank`` rows; fewer at a trace error of ``tolerance``.
 
         Args:
             most_pivots: rows at most where C is an array (r, m).
+            waves: most waves (``WavePart``), in the place of all that, where the grid has one axis
+                and they are possible. No posterior can hold them.
         """
 
     @abstractmethod
@@ -71,9 +76,15 @@ class LagCovariance(GridCovariance):
         self.operator = self._of(lags)
         self.variance = lags.detach().reshape(-1)[0]
 
-    def low_rank(self, rank: int, tolerance: float, most_pivots: int) -> LowRankPart:
+    def low_rank(
+        self, rank: int, tolerance: float, most_pivots: int, waves: int = 0
+    ) -> LowRankPart:
         """As in ``GridCovariance``: pivots on one axis, products of its eigenvectors on several."""
         lags = self.tensors[0].detach()
+        if lags.ndim == 1 and waves:
+            found = WavePart.of(lags, waves, tolerance)
+            if found is not None:
+                return found
         if lags.ndim == 1 or max(lags.shape) > MOST_AXIS_POINTS:
             return PivotedPart.of(lags, self.grid, min(rank, most_pivots), tolerance)
         axes = []
@@ -123,7 +134,7 @@ class AxisCovariance(GridCovariance):
         self.operator = Kronecker(*axes)
         self.variance = reduce(torch.mul, [a.detach()[0, 0] for a in axes])
 
-    def low_rank(self, rank: int, tolerance: float, most_pivots: int) -> EigenPart:
+    def low_rank(self, rank: int, tolerance: float, most_pivots: int, waves: int = 0) -> EigenPart:
         """As in ``GridCovariance``."""
         return EigenPart.of([a.detach() for a in self.tensors], self.grid, rank, tolerance)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from gpx.methods.ski.band import BandRows
 from gpx.methods.ski.cells import CellRows, CellSums, sums_of_residuals
 from gpx.methods.ski.grid import InterpolationGrid
 from gpx.methods.ski.pairs import weight_moments
@@ -29,7 +30,7 @@ class Gathered:
     weights: Interpolation
     total: Tensor
     shape: tuple[int, ...]
-    by_cell: CellRows | None
+    by_cell: CellRows | BandRows | None
     inputs: Tensor
     place: Tensor
     values: Tensor
@@ -50,7 +51,7 @@ class Gathered:
                 total = values.mT @ values
             return cls(weights, total, grid.shape, None, x.detach(), first[:0], values[:0], 0)
         sums = CellSums.of(weights, values.new_zeros(len(values)))
-        rows = sums.rows()
+        rows = BandRows.of(sums) or sums.rows()
         place = torch.searchsorted(sums.cells, first)
         return cls(
             rows.weights, rows.total, grid.shape, rows, x.detach(), place, values, len(sums.cells)
@@ -59,7 +60,7 @@ class Gathered:
     @classmethod
     def of_sums(cls, sums: CellSums, shape: tuple[int, ...]) -> Gathered:
         """Of sums over rows that are no longer at hand; ``residuals`` has none of them."""
-        rows, none = sums.rows(), sums.projected.new_zeros(0)
+        rows, none = BandRows.of(sums) or sums.rows(), sums.projected.new_zeros(0)
         return cls(
             rows.weights, rows.total, shape, rows, none, sums.cells[:0], none, len(sums.cells)
         )

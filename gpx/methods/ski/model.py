@@ -29,6 +29,8 @@ Variance = Literal["low_rank", "diagonal", "stochastic"]
 
 RANKS = {1: 400, 2: 2000, 3: 2000}
 """Most vectors of the low-rank part that are taken unasked, by the number of inputs."""
+WAVES = 400
+"""Most waves, two vectors each, that precondition solves on one axis unasked."""
 COMPLETE = 1e-5
 """Trace error, as ``NEGLIGIBLE``, of the low-rank part that carries predictive variances."""
 PREDICTION_TOLERANCE = 1e-8
@@ -59,7 +61,8 @@ class SKI(Model):
             can lie: "keys" (quadratic), "nearest", or "margin" (an error).
         rank: most vectors of the low-rank part of K_UU, which preconditions solves and carries
             predictive variances and samples; fewer where it is complete. None: 400 on one axis
-            (greedy pivots), 2,000 on more (eigenvectors of the axes, which cost no array).
+            (greedy pivots; 800 for the evidence, waves, which cost no array), 2,000 on more
+            (eigenvectors of the axes, no array either).
         tolerance: relative residual of solves.
         max_iterations: of conjugate gradients.
         outside: what predictions do beyond the grid: "zero" (the prior, with a warning that counts
@@ -78,7 +81,7 @@ class SKI(Model):
             grid too small or too large.
 
     Cost: once O(n q^2), q = 4^d; evidence and gradient: solves of O(m log m + n') a step with few
-    right-hand sides, and m rank^2 on one axis or rank^3 on more for the low-rank part; free of n.
+    right-hand sides, and rank^3 for the low-rank part (m rank^2 with greedy pivots); free of n.
     Where the kernel is smooth a solve takes one to three steps, where it is rough some hundred.
     Source: Wilson and Nickisch 2015; Hultin 2017, section 3.2; rows gathered by cell are ours.
     """
@@ -246,19 +249,25 @@ class SKI(Model):
         sources = (x, self.start, self.spacing, self.points)
         return self._kept.get("gathered", sources, lambda: Gathered.of(x, self.grid))
 
-    def system(self, x: Tensor, negligible: float = NEGLIGIBLE) -> SKISystem:
+    def system(self, x: Tensor) -> SKISystem:
         """The kernel matrix plus noise of the rows in place of x (n, D), at the hyperparameters.
 
         With a projection the grid is first laid over the projected inputs anew, and the matrix is
         differentiable in the projection's parameters.
         """
+        waves = WAVES if self.rank is None else self.rank // 2
+        return self.system_of(self._placed(x), len(x), NEGLIGIBLE, waves)
+
+    def _placed(self, x: Tensor) -> Gathered:
         seen = self.projected(x)
         if self.projection is not None:
             self._place(seen.detach())
-        return self.system_of(self.gathered(seen), len(x), negligible)
+        return self.gathered(seen)
 
-    def system_of(self, data: Gathered, num_data: int, negligible: float = NEGLIGIBLE) -> SKISystem:
-        """As ``system``, of rows on the grid that stand for ``num_data``."""
+    def system_of(
+        self, data: Gathered, num_data: int, negligible: float, waves: int = 0
+    ) -> SKISystem:
+        """As ``system``, of rows on the grid that stand for ``num_data``; see ``SKISystem``."""
         return SKISystem(
             grid_covariance(self.grid, self.kernel, data.weights.values.device),
             data,
@@ -266,6 +275,7 @@ class SKI(Model):
             self.settled_rank,
             num_data,
             negligible,
+            waves,
         )
 
     @property
@@ -280,7 +290,7 @@ class SKI(Model):
         Raises:
             DidNotConverge: the solve needs more than ``max_iterations``.
         """
-        system = self.system(x, COMPLETE)
+        system = self.system_of(self._placed(x), len(x), COMPLETE)
         target, _ = system.data.residuals((y - self.mean(x)).double())
         return self.posterior_of(system, target)
 

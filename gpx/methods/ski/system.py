@@ -27,6 +27,7 @@ from gpx.linalg.kronecker import split_index
 from gpx.methods.ski.covariance import AxisCovariance, GridCovariance
 from gpx.methods.ski.gathered import Gathered
 from gpx.methods.ski.low_rank import EigenPart, LowRankPart, PivotedPart
+from gpx.methods.ski.waves import WavePart
 from gpx.operators import Interpolated, Interpolation
 
 NEGLIGIBLE = 1e-2
@@ -61,6 +62,7 @@ class SKISystem:
         rank: most vectors of C; fewer where memory is short.
         num_data: rows that W stands for.
         negligible: trace error, in noise variances over the data, at which C is complete.
+        waves: most waves in the place of C; see ``GridCovariance.low_rank``.
 
     Attributes:
         part: C (r, m).
@@ -77,6 +79,7 @@ class SKISystem:
         rank: int,
         num_data: int,
         negligible: float = NEGLIGIBLE,
+        waves: int = 0,
     ) -> None:
         self.covariance, self.data, self.noise = covariance, data, noise
         self.weights, self.base = data.weights, covariance.operator
@@ -87,7 +90,7 @@ class SKISystem:
         with torch.no_grad():
             limit = negligible * float(noise.detach()) * points / num_data
             self.part: LowRankPart = covariance.low_rank(
-                rank, limit, max(1, FACTOR_BYTES // (8 * (rows + 2 * points)))
+                rank, limit, max(1, FACTOR_BYTES // (8 * (rows + 2 * points))), waves
             )
             self.weights_alone = self._constant(self.weights)
             self.preconditioner = self._preconditioner()
@@ -104,7 +107,7 @@ class SKISystem:
                 self.noise.detach(),
                 below_kernel=True,
             )
-        assert isinstance(part, EigenPart)
+        assert isinstance(part, (EigenPart, WavePart))
         return ProductsPlusNoise(
             lambda v: part.project(w.mT.matmul(v)),
             lambda low: w.matmul(part.expand(low)),
@@ -265,15 +268,21 @@ class SKISystem:
         w, part, q = self.weights_alone, self.part, self.preconditioner
         probes = u.shape[1]
         wu, wz = w.mT.matmul(torch.cat([u, z], 1)).split(probes, 1)
-        complement = q.capacitance.complement
+        inverse = torch.cholesky_inverse(q.capacitance.factor)
         own = (u * z).sum() / probes - (z * z).sum() / probes
-        own = own + (len(u) - complement.diagonal().sum()) / self.noise.detach()
-        if isinstance(part, EigenPart):
+        own = own + (len(u) - part.rank + inverse.diagonal().sum()) / self.noise.detach()
+        if isinstance(part, WavePart):
+            logdet = [g / probes for g in self.covariance.gradient(wu, wz)]
+            exact = [part.gradient(1.0 - inverse.diagonal(), wz)]
+        elif isinstance(part, EigenPart):
             inside = part.within(wz)
             logdet = self.covariance.gradient(
                 torch.cat([wu, -inside], 1) / probes, torch.cat([wz, inside], 1)
             )
-            inner = complement / part.roots / part.roots.unsqueeze(1)
+            # I - B^{-1} cancels where a root is small, and dK is small there, too
+            inner = inverse.neg_()
+            inner.diagonal().add_(1.0)
+            inner.div_(part.roots).div_(part.roots.unsqueeze(1))
             exact = (
                 part.axis_gradients(inner)
                 if isinstance(self.covariance, AxisCovariance)

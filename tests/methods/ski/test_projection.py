@@ -65,7 +65,7 @@ def test_constraints_hold_wherever_the_parameters_go(constraint):
 
 
 @pytest.mark.parametrize("kind", sorted(MAPS))
-@pytest.mark.parametrize(("d", "kernel"), [(1, RBF), (2, RBF), (2, Matern32)])
+@pytest.mark.parametrize(("d", "kernel"), [(1, RBF), (1, Matern32), (2, RBF), (2, Matern32)])
 def test_gradients_reach_the_projection_through_the_weights(monkeypatch, kind, d, kernel):
     """With every unit vector as probe, evidence and gradient are those of the dense definition."""
     x, y = data()
