@@ -275,6 +275,26 @@ class EigenPart(LowRankPart):
             found.append(v @ inner @ v.mT)
         return found
 
+    def axis_gradients_within(self, values: Tensor) -> list[Tensor]:
+        """Gradient of sum_c values_c^T P K P values_c by the matrix of each axis; P = V V^T.
+
+        Args:
+            values (m, c).
+        """
+        assert self.values is not None
+        box = self._in_box(self._columns_of(values)).reshape(*self._box, -1)
+        found = []
+        for axis, v in enumerate(self.vectors):
+            scaled = box
+            for other, own in enumerate(self.values):
+                if other != axis:
+                    shape = [1] * box.ndim
+                    shape[other] = -1
+                    scaled = scaled * own.reshape(shape)
+            left, right = (b.movedim(axis, 0).reshape(v.shape[1], -1) for b in (scaled, box))
+            found.append(v @ (left @ right.mT) @ v.mT)
+        return found
+
     def lag_gradient(self, matrix: Tensor) -> Tensor:
         """Gradient of tr(M V^T K V) by the lags of K, (m_1, ..., m_d), for M (r, r)."""
         return pair_gradient(self.vectors, self.columns, matrix)

@@ -215,8 +215,10 @@ class SKISystem:
                 preconditioner=q,
                 stop=RelativeResidual(tolerance),
                 max_iterations=max_iterations,
+                keep_preconditioned=True,
             )
-            z = q.solve(w)
+            assert solved.preconditioned is not None
+            z = solved.preconditioned[:, 1:]
             scale = (w * z).sum(0, keepdim=True).sqrt()  # of the probes seen through Q^{-1/2}
             logdet, error, _ = logdet_of_solve(solved, scale, 1, q, self._node)
             if chebyshev:
@@ -275,19 +277,22 @@ class SKISystem:
             logdet = [g / probes for g in self.covariance.gradient(wu, wz)]
             exact = [part.gradient(1.0 - inverse.diagonal(), wz)]
         elif isinstance(part, EigenPart):
-            inside = part.within(wz)
-            logdet = self.covariance.gradient(
-                torch.cat([wu, -inside], 1) / probes, torch.cat([wz, inside], 1)
-            )
             # I - B^{-1} cancels where a root is small, and dK is small there, too
             inner = inverse.neg_()
             inner.diagonal().add_(1.0)
             inner.div_(part.roots).div_(part.roots.unsqueeze(1))
-            exact = (
-                part.axis_gradients(inner)
-                if isinstance(self.covariance, AxisCovariance)
-                else [part.lag_gradient(inner)]
-            )
+            if isinstance(self.covariance, AxisCovariance):
+                logdet = self.covariance.gradient(wu / probes, wz)
+                seen = part.axis_gradients_within(wz)
+                exact = [
+                    g - s / probes for g, s in zip(part.axis_gradients(inner), seen, strict=True)
+                ]
+            else:
+                inside = part.within(wz)
+                logdet = self.covariance.gradient(
+                    torch.cat([wu, -inside], 1) / probes, torch.cat([wz, inside], 1)
+                )
+                exact = [part.lag_gradient(inner)]
         else:
             assert isinstance(part, PivotedPart)
             logdet = self.covariance.gradient((wu - wz) / probes, wz)
