@@ -152,18 +152,23 @@ class SKISystem:
             value = (v * (right + solved.residual)).sum()
         if not torch.is_grad_enabled() or not self._wants_gradient(target):
             return value, solved.report
-        tensors = [*self.covariance.tensors, self.noise, self.weights.values]
         gradients = [2.0 * v[:, 0], *self._quad_gradient(v)]
-        return with_gradient(value, [target, *tensors], gradients), solved.report
+        return with_gradient(value, [target, *self._tensors], gradients), solved.report
+
+    @property
+    def _tensors(self) -> list[Tensor]:
+        """What gradients are taken by: the covariance's, the noise, and weights that want one."""
+        values = self.weights.values
+        return [*self.covariance.tensors, self.noise, *([values] if values.requires_grad else [])]
 
     @torch.no_grad()
     def _quad_gradient(self, v: Tensor) -> list[Tensor]:
-        """Of r^T A^{-1} r by the covariance's tensors, noise and weights' values."""
+        """Of r^T A^{-1} r by ``_tensors``."""
         wv = self.weights_alone.mT.matmul(v)
         found = [-g for g in self.covariance.gradient(wv, wv)]
         values = self.weights.values
         if not values.requires_grad:
-            return [*found, -(v * v).sum(), torch.zeros_like(values)]
+            return [*found, -(v * v).sum()]
         on_grid = self.base.matmul(wv).detach()
         return [*found, -(v * v).sum(), -2.0 * _by_values(self.weights, v, on_grid)]
 
@@ -228,7 +233,7 @@ class SKISystem:
             quad = (v * (target.detach().unsqueeze(1) + solved.residual[:, :1])).sum()
         if not torch.is_grad_enabled() or not self._wants_gradient(target):
             return QuadLogdet(quad, logdet, error, solved.report)
-        tensors = [*self.covariance.tensors, self.noise, self.weights.values]
+        tensors = self._tensors
         by_quad, by_logdet = self._quad_gradient(v), self._logdet_gradient(u, z)
         quad = with_gradient(quad, [target, *tensors], [2.0 * v[:, 0], *by_quad])
         logdet = with_gradient(logdet, tensors, by_logdet)
@@ -266,7 +271,7 @@ class SKISystem:
 
     @torch.no_grad()
     def _logdet_gradient(self, u: Tensor, z: Tensor) -> list[Tensor]:
-        """Of log |A|, in the order of ``_quad_gradient``."""
+        """Of log |A| by ``_tensors``."""
         w, part, q = self.weights_alone, self.part, self.preconditioner
         probes = u.shape[1]
         wu, wz = w.mT.matmul(torch.cat([u, z], 1)).split(probes, 1)
@@ -299,7 +304,7 @@ class SKISystem:
             exact = [self._lag_trace(part)]
         logdet = [g + e for g, e in zip(logdet, exact, strict=True)]
         if not self.weights.values.requires_grad:
-            return [*logdet, own, torch.zeros_like(self.weights.values)]
+            return [*logdet, own]
         on_grid = self.base.matmul(wz).detach()
         carried = part.expand(part.project(wz))
         rest = _by_values(self.weights, torch.cat([u, -z], 1), torch.cat([on_grid, carried], 1))
