@@ -14,6 +14,8 @@ from gpx.backends import Entries
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.linalg import RegularAxis
+from gpx.linalg.kronecker import kronecker_vector
+from gpx.methods.ski.control_variate import reflected
 from gpx.methods.ski.grid import InterpolationGrid
 from gpx.methods.ski.low_rank import EigenPart, LowRankPart, PivotedPart
 from gpx.methods.ski.waves import WavePart
@@ -51,6 +53,10 @@ class GridCovariance(ABC):
             waves: most waves (``WavePart``), in the place of all that, where the grid has one axis
                 and they are possible. No posterior can hold them.
         """
+
+    def lags(self) -> Tensor | None:
+        """K at every lag (m_1, ..., m_d), differentiable; None off a regular grid."""
+        return None
 
     @abstractmethod
     def detached(self) -> LinearOperator:
@@ -94,6 +100,10 @@ class LagCovariance(GridCovariance):
             axes.append(along[(place.unsqueeze(1) - place).abs()])
         return EigenPart.of(axes, self.grid, rank, tolerance, lags)
 
+    def lags(self) -> Tensor:
+        """As in ``GridCovariance``."""
+        return self.tensors[0]
+
     def detached(self) -> LinearOperator:
         """As in ``GridCovariance``."""
         return self._of(self.tensors[0].detach().requires_grad_())
@@ -104,10 +114,7 @@ class LagCovariance(GridCovariance):
 
         Its negative eigenvalues, of kernels that have not decayed over the grid, are clipped.
         """
-        column = self.tensors[0].detach()
-        for dim, m in enumerate(self.grid.shape):
-            middle = column.narrow(dim, 1, m - 2).flip(dim)
-            column = torch.cat([column, middle], dim)
+        column = reflected(self.tensors[0].detach())
         dims = tuple(range(column.ndim))
         roots = torch.fft.rfftn(column, dim=dims).real.clamp_min(0.0).sqrt()
         found = column.new_empty(self.grid.size, samples)
@@ -137,6 +144,12 @@ class AxisCovariance(GridCovariance):
     def low_rank(self, rank: int, tolerance: float, most_pivots: int, waves: int = 0) -> EigenPart:
         """As in ``GridCovariance``."""
         return EigenPart.of([a.detach() for a in self.tensors], self.grid, rank, tolerance)
+
+    def lags(self) -> Tensor | None:
+        """As in ``GridCovariance``."""
+        if not all(isinstance(axis, RegularAxis) for axis in self.grid.axes):
+            return None
+        return kronecker_vector([a[0] for a in self.tensors]).reshape(self.grid.shape)
 
     def detached(self) -> LinearOperator:
         """As in ``GridCovariance``."""

@@ -36,10 +36,12 @@ class LowRankPart(ABC):
     Attributes:
         below: whether C^T C <= K_UU, as an order of positive semi-definite matrices.
         missing (): largest prior variance at a grid point that C does not carry.
+        threshold (): waves of more variance than that are carried by C; None where unknown.
     """
 
     below: bool = True
     missing: Tensor
+    threshold: Tensor | None = None
 
     @property
     @abstractmethod
@@ -146,6 +148,7 @@ class EigenPart(LowRankPart):
     ) -> None:
         self.grid, self.vectors, self.values = grid, tuple(vectors), values
         self.columns, self.roots, self.missing = columns, roots, missing
+        self.threshold = roots.min().square() if roots.numel() else missing
         self.below = values is not None
         self._box = [v.shape[1] for v in vectors]
         self._place = flatten_index(columns.unbind(1), self._box)

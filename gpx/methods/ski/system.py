@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from gpx.errors import ConfigError
 from gpx.linalg import (
+    CGResult,
     ProductsPlusNoise,
     RelativeResidual,
     SolveReport,
@@ -19,11 +21,13 @@ from gpx.linalg import (
     enough_degree,
     largest_eigenvalue,
     log_error,
-    logdet_of_solve,
     probe_vectors,
     with_gradient,
 )
 from gpx.linalg.kronecker import split_index
+from gpx.linalg.stochastic_lanczos_quadrature import log_forms_of_solve
+from gpx.linalg.trace import mean_and_error
+from gpx.methods.ski.control_variate import control_variate, reduced
 from gpx.methods.ski.covariance import AxisCovariance, GridCovariance
 from gpx.methods.ski.gathered import Gathered
 from gpx.methods.ski.low_rank import EigenPart, LowRankPart, PivotedPart
@@ -50,6 +54,16 @@ class QuadLogdet(NamedTuple):
     logdet: Tensor
     logdet_error: Tensor
     report: SolveReport
+    probes: int
+
+
+class _Probed(NamedTuple):
+    """Of probes xi: samples of log |Q^{-1} A| (L,), xi's rows, A^{-1} w and Q^{-1} w (n, L)."""
+
+    samples: Tensor
+    rows: Tensor
+    solved: Tensor
+    whitened: Tensor
 
 
 class SKISystem:
@@ -66,6 +80,7 @@ class SKISystem:
 
     Attributes:
         part: C (r, m).
+        complete: whether C carries all that matters.
         preconditioner: Q = W C^T C W^T + noise I, near A.
 
     Cost: m r^2 + n r^2 once, or far less where K is a Kronecker product.
@@ -92,6 +107,7 @@ class SKISystem:
             self.part: LowRankPart = covariance.low_rank(
                 rank, limit, max(1, FACTOR_BYTES // (8 * (rows + 2 * points))), waves
             )
+            self.complete = float(self.part.missing) * points <= limit
             self.weights_alone = self._constant(self.weights)
             self.preconditioner = self._preconditioner()
 
@@ -194,50 +210,103 @@ class SKISystem:
         tolerance: float,
         max_iterations: int,
         chebyshev: bool = False,
+        least_probes: int = 0,
+        accuracy: float = math.inf,
+        most_probes: int = 0,
     ) -> QuadLogdet:
         """r^T A^{-1} r for target r (n,), and log |A|.
 
         With P a projection on functions near the range of C, d log |A| = tr(A^{-1} dA) is split
         into tr(Q^{-1} dA_P), exact, where dA_P has P dK P in the place of dK, and the rest from the
-        probes: next to no scatter where C carries the whole matrix.
+        probes: next to no scatter where C carries the whole matrix. Where it does not,
+        ``control_variate`` takes most of the value's scatter away.
+
+        Args:
+            probes: drawn at a time; always the same ones for the same state of the generator.
+            least_probes: in all, before the error is looked at.
+            accuracy: standard error of log |A| at which no more probes are drawn.
+            most_probes: in all.
 
         Raises:
             DidNotConverge: more than ``max_iterations`` steps.
         """
-        q = self.preconditioner
+        wants = torch.is_grad_enabled() and self._wants_gradient(target)
         with torch.no_grad():
-            xi = probe_vectors(
-                len(target) + q.rank,
-                probes,
-                generator=generator,
-                dtype=target.dtype,
-                device=target.device,
-            )
-            w = q.draws(xi)
-            solved = conjugate_gradients(
-                self.matrix.matmul,
-                torch.cat([target.detach().unsqueeze(1), w], 1),
-                preconditioner=q,
-                stop=RelativeResidual(tolerance),
-                max_iterations=max_iterations,
-                keep_preconditioned=True,
-            )
-            assert solved.preconditioned is not None
-            z = solved.preconditioned[:, 1:]
-            scale = (w * z).sum(0, keepdim=True).sqrt()  # of the probes seen through Q^{-1/2}
-            logdet, error, _ = logdet_of_solve(solved, scale, 1, q, self._node)
+            right = target.detach().unsqueeze(1)
+            found: list[_Probed] = []
+            first: CGResult | None = None
+            drawn, wanted = 0, max(probes, least_probes)
+            while drawn < wanted:
+                own = right if first is None else right[:, :0]
+                part, solved = self._probed(own, probes, generator, tolerance, max_iterations)
+                found.append(part)
+                drawn += probes
+                first = solved if first is None else first
+                if drawn >= wanted:
+                    samples, rows = _joined(found, "samples"), _joined(found, "rows")
+                    control = self._control_variate(rows)
+                    logdet, error = (
+                        mean_and_error(samples) if control is None else reduced(samples, control)
+                    )
+                    if float(error) > accuracy:
+                        enough = math.ceil(drawn * (float(error) / accuracy) ** 2)
+                        wanted = max(wanted, min(enough, most_probes - most_probes % probes))
+            assert first is not None
+            logdet = logdet + self.preconditioner.logdet()
             if chebyshev:
-                logdet, error = self._chebyshev(xi[: len(target)])
-            v, u = solved.solution[:, :1], solved.solution[:, 1:]
+                logdet, error = self._chebyshev(rows)
+            v = first.solution[:, :1]
             # v^T r + v^T (r - A v): the value to second order in the residual
-            quad = (v * (target.detach().unsqueeze(1) + solved.residual[:, :1])).sum()
-        if not torch.is_grad_enabled() or not self._wants_gradient(target):
-            return QuadLogdet(quad, logdet, error, solved.report)
+            quad = (v * (right + first.residual[:, :1])).sum()
+        if not wants:
+            return QuadLogdet(quad, logdet, error, first.report, drawn)
         tensors = self._tensors
-        by_quad, by_logdet = self._quad_gradient(v), self._logdet_gradient(u, z)
+        by_quad = self._quad_gradient(v)
+        by_logdet = self._logdet_gradient(_joined(found, "solved"), _joined(found, "whitened"))
         quad = with_gradient(quad, [target, *tensors], [2.0 * v[:, 0], *by_quad])
         logdet = with_gradient(logdet, tensors, by_logdet)
-        return QuadLogdet(quad, logdet, error, solved.report)
+        return QuadLogdet(quad, logdet, error, first.report, drawn)
+
+    def _probed(
+        self,
+        right: Tensor,
+        probes: int,
+        generator: torch.Generator,
+        tolerance: float,
+        max_iterations: int,
+    ) -> tuple[_Probed, CGResult]:
+        """Solves with right (n, c) and, after it, new probes."""
+        q, columns = self.preconditioner, right.shape[1]
+        xi = probe_vectors(
+            len(right) + q.rank,
+            probes,
+            generator=generator,
+            dtype=right.dtype,
+            device=right.device,
+        )
+        w = q.draws(xi)
+        solved = conjugate_gradients(
+            self.matrix.matmul,
+            torch.cat([right, w], 1),
+            preconditioner=q,
+            stop=RelativeResidual(tolerance),
+            max_iterations=max_iterations,
+            keep_preconditioned=True,
+        )
+        assert solved.preconditioned is not None
+        z = solved.preconditioned[:, columns:]
+        # |xi|^2 of the probes as seen through Q^{-1/2} is w^T z
+        lower, upper = log_forms_of_solve(solved, (w * z).sum(0), columns, self._node)
+        solution = solved.solution[:, columns:]
+        return _Probed(0.5 * (lower + upper), xi[: len(right)], solution, z), solved
+
+    def _control_variate(self, xi: Tensor) -> Tensor | None:
+        """At probes xi (n, L), (L,); None where C carries all or the rest is unknown."""
+        lags, threshold = self.covariance.lags(), self.part.threshold
+        if self.complete or lags is None or threshold is None:
+            return None
+        seen = self.weights_alone.mT.matmul(xi)
+        return control_variate(lags.detach(), self.noise, self._gram_by_lag(), threshold, seen)
 
     def _chebyshev(self, probes: Tensor) -> tuple[Tensor, Tensor]:
         """log |A| and its standard error, with the polynomial's; nothing is preconditioned."""
@@ -361,12 +430,12 @@ class SKISystem:
 
     def _gram_by_lag(self) -> Tensor:
         """Sum of (W^T W)_uv over all pairs of grid points of each lag; the shape of the lags."""
-        lags, total = self.covariance.tensors[0].detach(), self.data.total
-        width = round(len(total) ** (1.0 / lags.ndim))
-        every = torch.arange(len(total), device=lags.device)
-        places = torch.stack(split_index(every, (width,) * lags.ndim), -1)
+        total, shape = self.data.total, self.data.shape
+        width = round(len(total) ** (1.0 / len(shape)))
+        every = torch.arange(len(total), device=total.device)
+        places = torch.stack(split_index(every, (width,) * len(shape)), -1)
         apart = (places.unsqueeze(1) - places).abs()
-        return torch.zeros_like(lags).index_put_(tuple(apart.unbind(-1)), total, accumulate=True)
+        return total.new_zeros(shape).index_put_(tuple(apart.unbind(-1)), total, accumulate=True)
 
 
 def _by_values(weights: Interpolation, left: Tensor, right: Tensor) -> Tensor:
@@ -374,3 +443,7 @@ def _by_values(weights: Interpolation, left: Tensor, right: Tensor) -> Tensor:
     found = weights._bilinear_derivative(left, right)[0]
     assert isinstance(found, Tensor)
     return found
+
+
+def _joined(found: list[_Probed], name: str) -> Tensor:
+    return torch.cat([getattr(part, name) for part in found], -1)

@@ -45,6 +45,7 @@ class WavePart(LowRankPart):
     ) -> None:
         self.points, self.period, self.waves, self.missing = points, period, waves, missing
         self.strengths = strengths
+        self.threshold = strengths.min()
         self.single = (waves == 0) | (2 * waves == period)  # these have no sine
         self.share = torch.where(self.single, 1.0, 2.0).to(strengths) / period
         self.roots = (self.share * strengths).sqrt()
