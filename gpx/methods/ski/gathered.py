@@ -47,15 +47,24 @@ class Gathered:
         values, first = weights.values, weights.indices[:, 0].contiguous()
         q = values.shape[1]
         if values.requires_grad or len(torch.unique(first)) * q >= len(values):
-            with torch.no_grad():
-                total = values.mT @ values
-            return cls(weights, total, grid.shape, None, x.detach(), first[:0], values[:0], 0)
+            return cls.of_weights(weights, grid.shape, x)
         sums = CellSums.of(weights, values.new_zeros(len(values)))
         rows = BandRows.of(sums) or sums.rows()
         place = torch.searchsorted(sums.cells, first)
         return cls(
             rows.weights, rows.total, grid.shape, rows, x.detach(), place, values, len(sums.cells)
         )
+
+    @classmethod
+    def of_weights(
+        cls, weights: Interpolation, shape: tuple[int, ...], x: Tensor | None = None
+    ) -> Gathered:
+        """Rows as they are, of inputs x (n, d) where those are at hand."""
+        values, none = weights.values, weights.indices[:0, 0]
+        with torch.no_grad():
+            total = values.mT @ values
+        inputs = values[:0] if x is None else x.detach()
+        return cls(weights, total, shape, None, inputs, none, values[:0], 0)
 
     @classmethod
     def of_sums(cls, sums: CellSums, shape: tuple[int, ...]) -> Gathered:

@@ -73,6 +73,26 @@ class InterpolationGrid:
                 axes.append(RegularAxis.covering(low, high, size, margin=MARGIN))
         return cls(tuple(axes), method, boundary)
 
+    @classmethod
+    def given(
+        cls, x: Tensor, points: Sequence[Tensor], method: Method, boundary: Boundary
+    ) -> InterpolationGrid:
+        """Points of every axis as given, (m_l,) increasing, over inputs x (n, d).
+
+        Raises:
+            ConfigError: inputs beyond the points.
+        """
+        for i, (column, axis) in enumerate(zip(x.detach().double().unbind(1), points, strict=True)):
+            low, high = column.min().item(), column.max().item()
+            first, last = float(axis[0]), float(axis[-1])
+            if not first <= low <= high <= last:
+                raise ConfigError(
+                    f"points of axis {i + 1} reach from {first:.6g} to {last:.6g} and the inputs "
+                    f"from {low:.6g} to {high:.6g}: every input must lie between the first and the "
+                    "last point (inputs may have been standardised)"
+                )
+        return cls(tuple(points), method, boundary)
+
     def state(self, device: torch.device) -> dict[str, Tensor]:
         """Where the points lie, as the tensors that ``of_state`` takes; float64."""
         regular = [a for a in self.axes if isinstance(a, RegularAxis)]
@@ -136,6 +156,25 @@ class InterpolationGrid:
         ]
 
 
+def given_points(points: Sequence[Sequence[float]], num_inputs: int) -> list[Tensor]:
+    """Points of every axis (m_l,), float64.
+
+    Raises:
+        ConfigError: another number of axes; an axis that is not finite and increasing.
+    """
+    if len(points) != num_inputs:
+        raise ConfigError(f"points has {len(points)} axes for {num_inputs} inputs")
+    found = []
+    for i, axis in enumerate(points):
+        own = torch.as_tensor([float(p) for p in axis], dtype=torch.float64)
+        if len(own) < 2 or not bool(torch.isfinite(own).all() and (own.diff() > 0.0).all()):
+            raise ConfigError(
+                f"points of axis {i + 1} must be two or more finite, increasing numbers"
+            )
+        found.append(own)
+    return found
+
+
 @torch.no_grad()
 def kmeans_axis(column: Tensor, size: int) -> Tensor:
     """``size`` points, or fewer: k-means centres of a column (n,) and an end point on each side.
@@ -167,12 +206,18 @@ def kmeans_axis(column: Tensor, size: int) -> Tensor:
     return torch.unique(torch.cat([ends[:1], centres, ends[1:]]))
 
 
-def settled_sizes(sizes: int | Sequence[int] | None, num_data: int, num_inputs: int) -> list[int]:
+def settled_sizes(
+    sizes: int | Sequence[int] | None,
+    num_data: int,
+    num_inputs: int,
+    least: int = 2 * MARGIN + 2,
+) -> list[int]:
     """Points of each axis: as asked, or for the number of data rows.
 
     Args:
         sizes: of every axis, one for all, or None.
         num_data, num_inputs: n and d.
+        least: points of an axis.
 
     Raises:
         ConfigError: more than three inputs, another number of axes, too small or too large a grid.
@@ -189,9 +234,9 @@ def settled_sizes(sizes: int | Sequence[int] | None, num_data: int, num_inputs: 
     found = [sizes] * num_inputs if isinstance(sizes, int) else [int(size) for size in sizes]
     if len(found) != num_inputs:
         raise ConfigError(f"grid_size={found} has {len(found)} axes for {num_inputs} inputs")
-    if min(found) < 2 * MARGIN + 2:
+    if min(found) < least:
         raise ConfigError(
-            f"grid_size={found}: an axis needs at least {2 * MARGIN + 2} points, with "
+            f"grid_size={found}: an axis needs at least {least} points, with "
             f"{MARGIN} cells of margin on each side"
         )
     if math.prod(found) > MOST_POINTS:

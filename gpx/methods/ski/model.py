@@ -19,13 +19,19 @@ from gpx.methods.base.required_likelihood import require_gaussian
 from gpx.methods.ski.covariance import grid_covariance
 from gpx.methods.ski.explained import explained_by_low_rank, explained_by_samples
 from gpx.methods.ski.gathered import Gathered
-from gpx.methods.ski.grid import InterpolationGrid, Placement, settled_sizes
+from gpx.methods.ski.grid import (
+    MARGIN,
+    InterpolationGrid,
+    Placement,
+    given_points,
+    settled_sizes,
+)
 from gpx.methods.ski.lengthscales import bound_lengthscales, spacing_floors
 from gpx.methods.ski.posterior import SKIPosterior
 from gpx.methods.ski.projection import Projection
 from gpx.methods.ski.system import NEGLIGIBLE, SKISystem
 
-Variance = Literal["low_rank", "diagonal", "stochastic"]
+Variance = Literal["low_rank", "quadratic_form", "diagonal", "stochastic"]
 
 RANKS = {1: 400, 2: 2000, 3: 2000}
 """Most vectors of the low-rank part that are taken unasked, by the number of inputs."""
@@ -67,13 +73,17 @@ class SKI(Model):
         max_iterations: of conjugate gradients.
         outside: what predictions do beyond the grid: "zero" (the prior, with a warning that counts
             them), "clamp" (to the edge) or "error".
+        points: of every axis, increasing, in place of ``grid`` and ``grid_size``: a rectilinear
+            grid of the user's own, in the units of the inputs that the model sees, with linear
+            weights and a kernel that factors over the inputs.
         projection: a map of more inputs to at most three, learned with the rest; the kernel, with
             as many lengthscales, sees its outputs, and the grid follows them. None: no projection.
         variance: predictive variances by "low_rank", rank^2 operations a point, exact but for what
-            C leaves out (``variance_missing``); "diagonal", the same interpolated on the grid,
-            O(1) a point; or "stochastic", O(1) a point from random solves, for rough kernels
-            of which C leaves out much, off by sqrt(2 / variance_samples) of the
-            part of the prior variance that the data explain.
+            C leaves out (``variance_missing``); "quadratic_form", one solve a point, k(x, x) -
+            w^T K_UU W^T A^{-1} W K_UU w to the solve's accuracy, for reference; "diagonal",
+            low_rank's interpolated on the grid, O(1) a point; or "stochastic", O(1) a point from
+            random solves, for rough kernels of which C leaves out much, off by
+            sqrt(2 / variance_samples) of the part of the prior variance that the data explain.
         variance_samples, seed: of "stochastic".
 
     Raises:
@@ -113,6 +123,7 @@ class SKI(Model):
         variance: Variance = "low_rank",
         variance_samples: int = 20,
         seed: int = 0,
+        points: Sequence[Sequence[float]] | None = None,
     ) -> None:
         super().__init__()
         if projection is not None:
@@ -139,6 +150,19 @@ class SKI(Model):
         ):
             if value not in allowed:
                 raise ConfigError(f"{name}={value}: choose one of {', '.join(allowed)}")
+        if points is not None and projection is not None:
+            raise ConfigError(
+                "points of a grid stay where they are and a projection moves the inputs; leave "
+                "one out"
+            )
+        if points is not None and interpolation == "cubic":
+            raise ConfigError(
+                "points and interpolation=cubic: cubic weights need equidistant points; use "
+                "interpolation=linear"
+            )
+        self.given = None if points is None else given_points(points, num_inputs)
+        if self.given is not None:
+            grid_size = [len(axis) for axis in self.given]
         if grid != "equidistant" and interpolation == "cubic":
             raise ConfigError(
                 f"grid={grid} and interpolation=cubic: cubic weights need equidistant points; use "
@@ -151,7 +175,10 @@ class SKI(Model):
             )
         self.kernel, self.mean, self.likelihood = kernel, mean, likelihood
         self.inputs = num_inputs
-        self.grid_size = settled_sizes(6 if grid_size is None else grid_size, 1, num_inputs)
+        least = 2 * MARGIN + 2 if self.given is None else 2
+        self.grid_size = settled_sizes(
+            least if grid_size is None else grid_size, 1, num_inputs, least
+        )
         self._asked = grid_size
         self.interpolation: Method = interpolation
         self.placement: Placement = grid
@@ -200,7 +227,9 @@ class SKI(Model):
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
         """As in ``Model``: the points of each axis."""
-        sizes = settled_sizes(self._asked, len(x), self.inputs)
+        sizes = settled_sizes(
+            self._asked, len(x), self.inputs, 2 if self.given is not None else 2 * MARGIN + 2
+        )
         self.grid_size = sizes
         if self._asked is not None:
             return {}
@@ -223,9 +252,12 @@ class SKI(Model):
 
     def _place(self, seen: Tensor) -> None:
         """Lay the grid over the inputs of the grid (n, d)."""
-        grid = InterpolationGrid.covering(
-            seen, self.grid_size, self.interpolation, self.placement, self.boundary
-        )
+        if self.given is None:
+            grid = InterpolationGrid.covering(
+                seen, self.grid_size, self.interpolation, self.placement, self.boundary
+            )
+        else:
+            grid = InterpolationGrid.given(seen, self.given, self.interpolation, self.boundary)
         for name, value in grid.state(seen.device).items():
             setattr(self, name, value)
 
@@ -304,6 +336,8 @@ class SKI(Model):
         found.with_state(self.grid, on_grid, system, report, self.floors)
         if self.variance == "diagonal":
             found.explained = explained_by_low_rank(system.part, found.inner, self.grid)
+        elif self.variance == "quadratic_form":
+            found.with_rows(system, tolerance, self.max_iterations)
         elif self.variance == "stochastic":
             draws = torch.Generator(device=on_grid.device).manual_seed(self.seed)
             found.explained = explained_by_samples(
