@@ -214,6 +214,11 @@ class SKIEvidence(Objective[GatheredRows]):
             return (
                 system.dense_logdet() + (num_data - len(system.weights.values)) * system.noise.log()
             )
+        if not model.grid.has_cells:
+            raise ConfigError(
+                f"logdet={self.logdet} is of one grid, and additive=True has one for every axis; "
+                "use logdet=lanczos"
+            )
         if self.logdet == "eigenvalues":
             values = grid_eigenvalues(system.covariance)
         else:

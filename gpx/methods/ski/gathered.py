@@ -46,7 +46,8 @@ class Gathered:
         weights = grid.weights(x)
         values, first = weights.values, weights.indices[:, 0].contiguous()
         q = values.shape[1]
-        if values.requires_grad or len(torch.unique(first)) * q >= len(values):
+        cells = not values.requires_grad and grid.has_cells
+        if not cells or len(torch.unique(first)) * q >= len(values):
             return cls.of_weights(weights, grid.shape, x)
         sums = CellSums.of(weights, values.new_zeros(len(values)))
         rows = BandRows.of(sums) or sums.rows()

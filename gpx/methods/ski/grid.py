@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -41,6 +41,8 @@ class InterpolationGrid:
         boundary: what cubic weights do in the end cells of an axis; see ``gpx.linalg.interpolate``.
     """
 
+    has_cells: ClassVar[bool] = True
+    """Whether the first grid point of a row's weights says which points they are on."""
     axes: tuple[RegularAxis | Tensor, ...]
     method: Method = "cubic"
     boundary: Boundary = "keys"
@@ -206,6 +208,14 @@ def kmeans_axis(column: Tensor, size: int) -> Tensor:
     return torch.unique(torch.cat([ends[:1], centres, ends[1:]]))
 
 
+def settled_axes(sizes: Sequence[int], num_inputs: int) -> list[int]:
+    """Points of each axis as numbers; raises ConfigError for another number of axes."""
+    found = [int(size) for size in sizes]
+    if len(found) != num_inputs:
+        raise ConfigError(f"grid_size={found} has {len(found)} axes for {num_inputs} inputs")
+    return found
+
+
 def settled_sizes(
     sizes: int | Sequence[int] | None,
     num_data: int,
@@ -231,9 +241,8 @@ def settled_sizes(
     if sizes is None:
         wanted = min(PER_ROW * num_data, POINTS[num_inputs])
         sizes = max(2 * MARGIN + 6, math.ceil(wanted ** (1.0 / num_inputs)))
-    found = [sizes] * num_inputs if isinstance(sizes, int) else [int(size) for size in sizes]
-    if len(found) != num_inputs:
-        raise ConfigError(f"grid_size={found} has {len(found)} axes for {num_inputs} inputs")
+    given = [sizes] * num_inputs if isinstance(sizes, int) else sizes
+    found = settled_axes(given, num_inputs)
     if min(found) < least:
         raise ConfigError(
             f"grid_size={found}: an axis needs at least {least} points, with "

@@ -16,7 +16,12 @@ from gpx.linalg.interpolation import Boundary, Method, Outside
 from gpx.means.base import Mean
 from gpx.methods.base.model import Hyperparameters, Model
 from gpx.methods.base.required_likelihood import require_gaussian
-from gpx.methods.ski.covariance import grid_covariance
+from gpx.methods.ski.additive import (
+    AdditiveGrid,
+    additive_kernel,
+    additive_sizes,
+    covariance_on,
+)
 from gpx.methods.ski.explained import explained_by_low_rank, explained_by_samples
 from gpx.methods.ski.gathered import Gathered
 from gpx.methods.ski.grid import (
@@ -35,6 +40,8 @@ Variance = Literal["low_rank", "quadratic_form", "diagonal", "stochastic"]
 
 RANKS = {1: 400, 2: 2000, 3: 2000}
 """Most vectors of the low-rank part that are taken unasked, by the number of inputs."""
+ADDITIVE_RANK = 100
+"""The same for every axis of a sum over axes."""
 WAVES = 400
 """Most waves, two vectors each, that precondition solves on one axis unasked."""
 COMPLETE = 1e-5
@@ -76,7 +83,10 @@ class SKI(Model):
         points: of every axis, increasing, in place of ``grid`` and ``grid_size``: a rectilinear
             grid of the user's own, in the units of the inputs that the model sees, with linear
             weights and a kernel that factors over the inputs.
-        projection: a map of more inputs to at most three, learned with the rest; the kernel, with
+        additive: a sum over the axes of one function each, sum_l k_l(x_l, z_l), every k_l a copy of
+            ``kernel`` (of one input) with hyperparameters of its own; any number of axes.
+        projection: a map of more inputs to at most three (additive: any number), learned with the
+            rest; the kernel, with
             as many lengthscales, sees its outputs, and the grid follows them. None: no projection.
         variance: predictive variances by "low_rank", rank^2 operations a point, exact but for what
             C leaves out (``variance_missing``); "quadratic_form", one solve a point, k(x, x) -
@@ -124,6 +134,7 @@ class SKI(Model):
         variance_samples: int = 20,
         seed: int = 0,
         points: Sequence[Sequence[float]] | None = None,
+        additive: bool = False,
     ) -> None:
         super().__init__()
         if projection is not None:
@@ -133,7 +144,12 @@ class SKI(Model):
                     f"{num_inputs}"
                 )
             num_inputs = projection.num_outputs
-        self.projection = projection
+            if num_inputs > 3 and not additive:
+                raise ConfigError(
+                    f"num_outputs={num_inputs}: a grid has one to three axes; additive=True takes "
+                    "any number"
+                )
+        self.projection, self.additive = projection, additive
         require_gaussian(likelihood, "SKI is exact regression")
         if not kernel.has_formula:
             raise ConfigError(
@@ -173,11 +189,21 @@ class SKI(Model):
                 f"rank={rank} and max_iterations={max_iterations} must be at least 1, "
                 f"tolerance={tolerance} between 0 and 1"
             )
-        self.kernel, self.mean, self.likelihood = kernel, mean, likelihood
+        if additive and (grid != "equidistant" or points is not None):
+            raise ConfigError("additive=True needs equidistant grids; leave grid and points out")
+        if additive and variance in ("diagonal", "stochastic"):
+            raise ConfigError(
+                f"additive=True and variance={variance}: choose low_rank or quadratic_form"
+            )
+        self.kernel = additive_kernel(kernel, num_inputs) if additive else kernel
+        self.mean, self.likelihood = mean, likelihood
         self.inputs = num_inputs
         least = 2 * MARGIN + 2 if self.given is None else 2
-        self.grid_size = settled_sizes(
-            least if grid_size is None else grid_size, 1, num_inputs, least
+        first = least if grid_size is None else grid_size
+        self.grid_size = (
+            additive_sizes(first, 1, num_inputs)
+            if additive
+            else settled_sizes(first, 1, num_inputs, least)
         )
         self._asked = grid_size
         self.interpolation: Method = interpolation
@@ -227,8 +253,11 @@ class SKI(Model):
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
         """As in ``Model``: the points of each axis."""
-        sizes = settled_sizes(
-            self._asked, len(x), self.inputs, 2 if self.given is not None else 2 * MARGIN + 2
+        least = 2 if self.given is not None else 2 * MARGIN + 2
+        sizes = (
+            additive_sizes(self._asked, len(x), self.inputs)
+            if self.additive
+            else settled_sizes(self._asked, len(x), self.inputs, least)
         )
         self.grid_size = sizes
         if self._asked is not None:
@@ -246,14 +275,14 @@ class SKI(Model):
             self.floors = spacing_floors(self.kernel, self.spacing, seen.amax(0) > seen.amin(0))
             bound_lengthscales(self.kernel, self.floors)
         rows = len(self.gathered(seen).weights.values)
-        self.note = f"grid {' x '.join(map(str, self.grid.shape))}"
+        self.note = f"grid {(' + ' if self.additive else ' x ').join(map(str, self.grid.shape))}"
         if rows < len(x):
             self.note += f", {rows:,} rows stand for {len(x):,}"
 
     def _place(self, seen: Tensor) -> None:
         """Lay the grid over the inputs of the grid (n, d)."""
         if self.given is None:
-            grid = InterpolationGrid.covering(
+            grid = self._kind.covering(
                 seen, self.grid_size, self.interpolation, self.placement, self.boundary
             )
         else:
@@ -271,7 +300,11 @@ class SKI(Model):
         if not self.sizes.numel():
             raise ConfigError("the grid is not placed yet: call initialise(x, y) first")
         state = (self.start, self.spacing, self.sizes, self.points)
-        return InterpolationGrid.of_state(*state, self.interpolation, self.boundary)
+        return self._kind.of_state(*state, self.interpolation, self.boundary)
+
+    @property
+    def _kind(self) -> type[InterpolationGrid]:
+        return AdditiveGrid if self.additive else InterpolationGrid
 
     def gathered(self, x: Tensor) -> Gathered:
         """The rows that stand for inputs of the grid x (n, d); kept until x or the grid change."""
@@ -301,7 +334,7 @@ class SKI(Model):
     ) -> SKISystem:
         """As ``system``, of rows on the grid that stand for ``num_data``; see ``SKISystem``."""
         return SKISystem(
-            grid_covariance(self.grid, self.kernel, data.weights.values.device),
+            covariance_on(self.grid, self.kernel, data.weights.values.device),
             data,
             self.likelihood.noise_variance.double(),
             self.settled_rank,
@@ -313,7 +346,9 @@ class SKI(Model):
     @property
     def settled_rank(self) -> int:
         """Most vectors of the low-rank part."""
-        return RANKS[self.inputs] if self.rank is None else self.rank
+        if self.rank is not None:
+            return self.rank
+        return min(2000, ADDITIVE_RANK * self.inputs) if self.additive else RANKS[self.inputs]
 
     @torch.no_grad()
     def condition(self, x: Tensor, y: Tensor) -> SKIPosterior:
@@ -354,4 +389,5 @@ class SKI(Model):
             self.outside,
             self.boundary,
             self.projection,
+            self.additive,
         )

@@ -15,7 +15,7 @@ from gpx.linalg import SolveReport
 from gpx.linalg.interpolation import Boundary, Method, Outside
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Posterior
-from gpx.methods.ski.covariance import grid_covariance
+from gpx.methods.ski.additive import AdditiveGrid, covariance_on
 from gpx.methods.ski.gathered import Gathered
 from gpx.methods.ski.grid import InterpolationGrid
 from gpx.methods.ski.lengthscales import bound_lengthscales
@@ -106,6 +106,7 @@ class SKIPosterior(Posterior):
         outside: Outside = "zero",
         boundary: Boundary = "keys",
         projection: Projection | None = None,
+        additive: bool = False,
     ) -> None:
         super().__init__()
         self.kernel = copy.deepcopy(kernel).requires_grad_(False)
@@ -113,7 +114,7 @@ class SKIPosterior(Posterior):
         self.interpolation: Method = interpolation
         self.outside: Outside = outside
         self.boundary: Boundary = boundary
-        self.projection = copy.deepcopy(projection)
+        self.projection, self.additive = copy.deepcopy(projection), additive
         if self.projection is not None:
             self.projection.requires_grad_(False)
         self.report: SolveReport | None = None
@@ -174,7 +175,7 @@ class SKIPosterior(Posterior):
         grid, values = self.grid, self.row_values
         weights = Interpolation(values, self.row_indices.long(), num_columns=grid.size)
         return SKISystem(
-            grid_covariance(grid, self.kernel, values.device),
+            covariance_on(grid, self.kernel, values.device),
             Gathered.of_weights(weights, grid.shape),
             self.noise,
             len(self.inner),
@@ -215,7 +216,8 @@ class SKIPosterior(Posterior):
     def grid(self) -> InterpolationGrid:
         """Of the training data."""
         state = (self.start, self.spacing, self.sizes, self.points)
-        return InterpolationGrid.of_state(*state, self.interpolation, self.boundary)
+        kind = AdditiveGrid if self.additive else InterpolationGrid
+        return kind.of_state(*state, self.interpolation, self.boundary)
 
     def fix(self) -> None:
         """As in ``Posterior``: the grid's axes and the low-rank part are read from the buffers."""

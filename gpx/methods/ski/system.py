@@ -370,7 +370,7 @@ class SKISystem:
         else:
             assert isinstance(part, PivotedPart)
             logdet = self.covariance.gradient((wu - wz) / probes, wz)
-            exact = [self._lag_trace(part)]
+            exact = self._lag_trace(part)
         logdet = [g + e for g, e in zip(logdet, exact, strict=True)]
         if not self.weights.values.requires_grad:
             return [*logdet, own]
@@ -411,31 +411,53 @@ class SKISystem:
         rounding = torch.finfo(torch.float64).eps * (1.0 + self.weights.shape[-2] * float(scale))
         return 1.0 - min(0.5, 64.0 * rounding)
 
-    def _lag_trace(self, part: PivotedPart) -> Tensor:
-        """Gradient of tr(Q^{-1} W dK W^T) by the lags of K.
+    def _lag_trace(self, part: PivotedPart) -> list[Tensor]:
+        """Gradient of tr(Q^{-1} W dK W^T) by the lags of K, or of its blocks.
 
         Q^{-1} = (I - F^T B^{-1} F / noise) / noise, F = C W^T and B = I + F F^T / noise = L L^T,
         so that it is (tr(W^T W dK) - sum_c h_c^T dK h_c) / noise, H = W^T F^T L^{-T} / noise^{1/2}.
         """
         noise, w = self.noise.detach(), self.weights_alone
-        found = self._gram_by_lag()
+        found = self._grams_by_lag()
         if part.rank:
             back = w.mT.matmul(w.matmul(part.factor.mT)).mT
             h = torch.linalg.solve_triangular(
                 self.preconditioner.capacitance.factor, back, upper=False
             )
             for block in h.split(COLUMNS):
-                found -= self.covariance.gradient(block.mT, block.mT)[0] / noise
-        return found / noise
+                for total, less in zip(
+                    found, self.covariance.gradient(block.mT, block.mT), strict=True
+                ):
+                    total -= less / noise
+        return [total / noise for total in found]
+
+    def _grams_by_lag(self) -> list[Tensor]:
+        """``_gram_by_lag`` of every tensor of lags."""
+        if len(self.data.shape) == 1 or self.covariance.lags() is not None:
+            return [self._gram_by_lag()]
+        return [
+            _gram_by_lag(own, (m,))
+            for own, m in zip(_diagonal_blocks(self.data), self.data.shape, strict=True)
+        ]
 
     def _gram_by_lag(self) -> Tensor:
         """Sum of (W^T W)_uv over all pairs of grid points of each lag; the shape of the lags."""
-        total, shape = self.data.total, self.data.shape
-        width = round(len(total) ** (1.0 / len(shape)))
-        every = torch.arange(len(total), device=total.device)
-        places = torch.stack(split_index(every, (width,) * len(shape)), -1)
-        apart = (places.unsqueeze(1) - places).abs()
-        return total.new_zeros(shape).index_put_(tuple(apart.unbind(-1)), total, accumulate=True)
+        return _gram_by_lag(self.data.total, self.data.shape)
+
+
+def _gram_by_lag(total: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """As the method, of the sum of w w^T by places in the stencil (q, q)."""
+    width = round(len(total) ** (1.0 / len(shape)))
+    every = torch.arange(len(total), device=total.device)
+    places = torch.stack(split_index(every, (width,) * len(shape)), -1)
+    apart = (places.unsqueeze(1) - places).abs()
+    return total.new_zeros(shape).index_put_(tuple(apart.unbind(-1)), total, accumulate=True)
+
+
+def _diagonal_blocks(data: Gathered) -> list[Tensor]:
+    """Sums of w w^T of every axis alone, of weights side by side."""
+    width = len(data.total) // len(data.shape)
+    return [data.total[i : i + width, i : i + width] for i in range(0, len(data.total), width)]
 
 
 def _by_values(weights: Interpolation, left: Tensor, right: Tensor) -> Tensor:

@@ -156,8 +156,10 @@ def test_a_posterior_carries_its_projection():
 
 
 def test_what_does_not_fit_is_one_sentence():
-    with pytest.raises(ConfigError, match="num_outputs=4: a grid has one to three axes"):
-        LinearProjection(6, 4)
+    with pytest.raises(ConfigError, match="num_outputs=0: a grid has at least one axis"):
+        LinearProjection(6, 0)
+    with pytest.raises(ConfigError, match="num_outputs=4: a grid has one to three axes; additive"):
+        build(LinearProjection(6, 4))
     with pytest.raises(ConfigError, match="constraint=loose: choose one of unit"):
         LinearProjection(6, 2, "loose")
     with pytest.raises(ConfigError, match="no projection of 1 inputs has more outputs"):
