@@ -193,6 +193,7 @@ def additive_kernel(kernel: Kernel, num_inputs: int) -> Sum:
         del part.active_dims
         part.register_buffer("active_dims", torch.tensor([i]), persistent=False)
         if "outputscale" in getattr(part, "parametrizations", ()):
-            part.outputscale = part.outputscale.detach() / num_inputs
+            scale: Any = part.outputscale
+            part.outputscale = scale.detach() / num_inputs
         parts.append(part)
     return Sum(parts)

@@ -176,11 +176,12 @@ class SKIEvidence(Objective[GatheredRows]):
             )
             quad, logdet, report = found.quad, found.logdet, found.report
             logdet = logdet + (n - size) * system.noise.log()
-            facts["logdet_error"] = float(found.logdet_error)
+            error = float(found.logdet_error)
+            facts["logdet_error"] = error
             facts["probes"] = found.probes
             self.drawn.fill_(found.probes)
             if self.logdet == "lanczos":
-                self._say_error(0.5 * facts["logdet_error"], n, found.probes)
+                self._say_error(0.5 * error, n, found.probes)
         else:
             quad, report = system.quad(
                 target, tolerance=model.tolerance, max_iterations=model.max_iterations

@@ -141,6 +141,17 @@ class InterpolationGrid:
             a.spacing if isinstance(a, RegularAxis) else float(a.diff().median()) for a in self.axes
         )
 
+    def middle(self, like: Tensor) -> Tensor:
+        """The middle of the widest cell of every axis, (1, d), in float64 on ``like``'s device."""
+        found = []
+        for axis in self.axes:
+            points = axis.points(like.double()) if isinstance(axis, RegularAxis) else axis.to(like)
+            first = len(points) // 2 - 1
+            if not isinstance(axis, RegularAxis):
+                first = int(points.diff().argmax())
+            found.append(0.5 * (points[first] + points[first + 1]))
+        return torch.stack(found).unsqueeze(0)
+
     def weights(self, x: Tensor, outside: Outside = "error") -> Interpolation:
         """W (n, m), with 4^d or 2^d entries a row; float64 whatever x is in; differentiable in x.
 

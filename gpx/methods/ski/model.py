@@ -246,6 +246,9 @@ class SKI(Model):
             seen = self.projected(x[:1])
             self.kernel.evaluate(seen, seen)
             self.mean(x[:1])
+            if self.given is not None:
+                grid = InterpolationGrid.given(x, self.given, self.interpolation, self.boundary)
+                covariance_on(grid, self.kernel, x.device)
 
     def projected(self, x: Tensor) -> Tensor:
         """Inputs of the grid (n, d) for x (n, D)."""

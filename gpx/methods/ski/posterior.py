@@ -22,12 +22,12 @@ from gpx.methods.ski.lengthscales import bound_lengthscales
 from gpx.methods.ski.low_rank import EigenPart, LowRankPart, PivotedPart
 from gpx.methods.ski.projection import Projection
 from gpx.methods.ski.system import SKISystem
-from gpx.operators import Interpolation
+from gpx.operators import Interpolated, Interpolation
 
 CHUNK_ENTRIES = 1 << 24
 """Entries of low-rank rows held at a time."""
-EXPLAINED = ("explained", "row_values", "row_indices", "noise", "solves")
-"""Buffers of one kind of variance or another."""
+EXPLAINED = ("explained", "row_values", "row_indices", "noise", "solves", "lost")
+"""Buffers that not every posterior has."""
 
 
 SOLVES = 64
@@ -50,6 +50,9 @@ class SKIPosterior(Posterior):
         axis_vectors (sum m_l, c), columns (r, d), roots (r,): what ``EigenPart`` makes it of.
         inner (r, r): L.
         missing (): largest prior variance at a grid point that C does not carry.
+        lost (): prior variance that interpolation loses in the middle of the widest cell: variances
+            by "low_rank" and "quadratic_form" are too large by as much between grid points, those
+            of "diagonal" are not.
         start (d,), spacing (d,), sizes (d,): first point, largest spacing and points of each axis.
         explained (m,): prior variance that the data explain at the grid points, interpolated for a
             variance of O(1) a point; empty where that goes through C.
@@ -69,6 +72,7 @@ class SKIPosterior(Posterior):
         "columns",
         "inner",
         "missing",
+        "lost",
         "start",
         "spacing",
         "sizes",
@@ -87,6 +91,7 @@ class SKIPosterior(Posterior):
     columns: Tensor
     inner: Tensor
     missing: Tensor
+    lost: Tensor
     start: Tensor
     spacing: Tensor
     sizes: Tensor
@@ -153,6 +158,9 @@ class SKIPosterior(Posterior):
         self.inner = system.preconditioner.capacitance.factor.contiguous()
         part, missing = system.part, system.part.missing
         self.missing = missing
+        middle = grid.middle(on_grid)
+        kept = Interpolated(grid.weights(middle), system.base.detach())._diagonal()
+        self.lost = (self.kernel.diagonal(middle).double() - kept).squeeze(0)
         if isinstance(part, PivotedPart):
             self.low_rank = part.factor
         elif isinstance(part, EigenPart):
@@ -233,6 +241,8 @@ class SKIPosterior(Posterior):
             "variance_rank": len(self.inner),
             "variance_missing": float(self.missing),
         }
+        if self.lost.numel():
+            found["variance_lost"] = float(self.lost)
         if self.report is not None:
             found["solve_iterations"] = self.report.iterations
         return found

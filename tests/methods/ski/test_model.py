@@ -432,3 +432,18 @@ def test_points_that_do_not_fit_are_refused():
         build(points=[[0.0, 1.0]])
     with pytest.raises(ConfigError, match="points of axis 1 reach from 0 to 1 and the inputs"):
         placed(x, y, points=[[0.0, 0.5, 1.0]], **options)
+
+
+def test_what_interpolation_loses_between_points_is_said():
+    """The coarser the grid the more, and as much as variances by the quadratic form are too large
+    next to very many data."""
+    x, y = data(n=400)
+    lost = []
+    for size in (12, 24, 200):
+        model = placed(x, y, grid_size=size)
+        posterior = model.condition(x, y)
+        lost.append(posterior.facts()["variance_lost"])
+        weights, gram = dense_parts(model, model.grid.middle(x))
+        want = model.kernel.diagonal(x[:1]) - (weights @ gram @ weights.mT).squeeze()
+        assert lost[-1] == pytest.approx(float(want.detach()), rel=1e-6, abs=1e-12)
+    assert lost[0] > 10.0 * lost[1] > 100.0 * abs(lost[2])
