@@ -175,8 +175,8 @@ NOTES = [
     "beside it through the low-rank part, where prior variance that interpolation leaves "
     "out is added. Published sizes go to 4,000 points an axis with two inputs; 50 are run.",
     "Variances through the low-rank part are the quadratic form's to rounding, k(x, x) - w^T K W^T "
-    "A^{-1} W K w, and hold the prior variance that interpolation loses between grid points: that is "
-    "their error of the MSLL on coarse grids, and posteriors report it (variance_lost); "
+    "A^{-1} W K w, and hold the prior variance that interpolation loses between grid points: that "
+    "is their error of the MSLL on coarse grids, and posteriors report it (variance_lost); "
     "variance=diagonal, interpolated from grid points, where nothing is lost, has none of it. What "
     "stands behind the failure: at 30 points an axis the spacing is 0.8 lengthscales, no variant "
     "resolves the kernel, and in the MSLL they come in no order; in the SMSE they come in the "
