@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gpx.backends import row_slices
+from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.linalg import SolveReport
 from gpx.linalg.interpolation import Boundary, Method, Outside
@@ -228,7 +229,16 @@ class SKIPosterior(Posterior):
         return kind.of_state(*state, self.interpolation, self.boundary)
 
     def fix(self) -> None:
-        """As in ``Posterior``: the grid's axes and the low-rank part are read from the buffers."""
+        """As in ``Posterior``: the grid's axes and the low-rank part are read from the buffers.
+
+        Raises:
+            ConfigError: variances that are a solve each, of as many steps as it takes.
+        """
+        if self.row_values.numel():
+            raise ConfigError(
+                "variance=quadratic_form solves a system for every prediction, which no recorded "
+                "program can; train with variance=low_rank"
+            )
         self._fixed = self.grid, self.part
 
     def _projected(self, x: Tensor) -> Tensor:

@@ -394,6 +394,8 @@ def test_variance_by_quadratic_form_is_the_dense_one(d, kernel):
     again = model.new_posterior()
     again.load_state_dict(posterior.state_dict())
     assert torch.equal(again.predict(new).variance, posterior.predict(new).variance)
+    with pytest.raises(ConfigError, match="solves a system for every prediction"):
+        posterior.fix()
 
 
 @pytest.mark.parametrize("d", [1, 2])
