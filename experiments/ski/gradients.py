@@ -113,8 +113,8 @@ def main() -> None:
         [
             "Derivatives by the logarithms of lengthscale, signal variance and noise variance; SE "
             "kernel, lengthscale and signal variance 1, noise variance 0.001, n = 1,000, one "
-            "input, two draws of weights, inputs and noise. Errors are relative to the exact GP. Bars are "
-            "ours: the published work has no such study.",
+            "input, two draws of weights, inputs and noise. Errors are relative to the exact "
+            "GP. Bars are ours: the published work has no such study.",
         ],
         rows,
         judged(rows),
