@@ -408,7 +408,8 @@ class SKISystem:
         if not self.part.below:
             return None
         scale = self.covariance.variance / self.noise.detach()
-        rounding = torch.finfo(torch.float64).eps * (1.0 + self.weights.shape[-2] * float(scale))
+        size = max(float(self.weights.shape[-2]), float(self.data.total.trace()))
+        rounding = torch.finfo(torch.float64).eps * (1.0 + size * float(scale))
         return 1.0 - min(0.5, 64.0 * rounding)
 
     def _lag_trace(self, part: PivotedPart) -> list[Tensor]:
