@@ -102,6 +102,7 @@ class ExactGP(Model):
     Cost: see ``ExactMLL``, ``IterativeMLL`` and ``BarelyBiasedMLL``.
     """
 
+    certifiable = True
     kernel: Kernel
     mean: Mean
     likelihood: Gaussian
