@@ -98,8 +98,8 @@ def torch_program(predictor: Predictor) -> torch.export.ExportedProgram:
             first = (str(error).strip().splitlines() or [""])[0]
             why = f"torch says {type(error).__name__}: {first[:120]}"
         raise ConfigError(
-            f"format=torch cannot trace a {kind} ({why}); train with approx=sgpr, svgp, ssgp, qsgp, "
-            "ski or exact"
+            f"format=torch cannot trace a {kind} ({why}); train with approx=sgpr, svgp, ssgp, "
+            "qsgp, ski or exact"
         ) from error
     for name, mine, theirs in zip(("mean", "std"), _applied(program, rows), known, strict=False):
         gap = (np.abs(mine.numpy() - theirs) / np.maximum(np.abs(theirs), known.std)).max()

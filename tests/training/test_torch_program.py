@@ -153,7 +153,7 @@ def test_mistakes_on_the_command_line_give_one_line(exported, folder, options, w
     ("options", "words"),
     [
         (["approx=vecchia"], r"cannot trace a VecchiaPosterior \(torch says RuntimeError: "),
-        (["approx=reweighted"], r"ReweightedPosterior \(its predictions take steps that depend"),
+        (["approx=deep_rf"], r"NetworkPosterior \(its predictions take steps that depend"),
         (["approx=svgp", "approx.num_inducing=5", "likelihood=bernoulli"], "is a class"),
     ],
 )
