@@ -259,7 +259,7 @@ class FirstOrder(Optimizer):
             step = ReplayedStep(given, every, owners=(model, objective), state=objective)
 
             def replayed(x: Tensor, y: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
-                return step(x, y, *objective.drawn(model, x, generator=session.generator))
+                return step(x, y, *objective.step_draws(model, x, generator=session.generator))
 
             return replayed
 

@@ -187,7 +187,7 @@ def trained_by_samples(record, steps=9):
     evaluate = ReplayedStep(loss_of, groups, record, owners=(model, objective), state=objective)
     for step in range(steps):
         rows = torch.arange(20) * (step + 1) % 60
-        drawn = objective.drawn(model, x, generator=generator)
+        drawn = objective.step_draws(model, x, generator=generator)
         losses.append(float(evaluate(x[rows], y[rows], *drawn)[0]))
         optimiser.step()
         objective.after_step(model)
@@ -217,7 +217,7 @@ def test_a_buffer_that_is_replaced_is_another_recording():
     evaluate = ReplayedStep(loss_of, groups, recorder, owners=(objective,), state=objective)
     for expected in (1, 2):
         for _ in range(EAGER_STEPS + 2):
-            drawn = objective.drawn(model, x, generator=generator)
+            drawn = objective.step_draws(model, x, generator=generator)
             loss, _ = evaluate(x[:20], y[:20], *drawn)
             wanted = objective.evidence_given(model, x[:20], y[:20], drawn).value / -60
             assert float(loss) == pytest.approx(float(wanted.detach()), rel=1e-12)
@@ -229,7 +229,7 @@ def test_a_step_of_sampled_gradients_under_recording_neither_waits_nor_copies_fr
     with claimed_cuda() as waits:
         model, objective, x, y, generator = weights_on_waves("cuda")
         for _ in range(2):  # the first one makes what is kept
-            drawn = objective.drawn(model, x, generator=generator)
+            drawn = objective.step_draws(model, x, generator=generator)
             waits.clear()
             with FromTheHost() as seen, checks_deferred() as noted:
                 (-objective.evidence_given(model, x, y, drawn).value).backward()

@@ -78,8 +78,8 @@ class Objective(DataSized, Generic[ModelT], ABC):
     fixed_shapes: bool = False
     """Whether ``evidence_given`` is the same operations on the same arrays at every step, with a
     model that says so, too: so that a GPU may replay them from a recording. Buffers are changed in
-    place (one that is replaced costs a new recording); all that is drawn comes from ``drawn``, and
-    what ``after_step`` goes on with is in ``left``."""
+    place (one that is replaced costs a new recording); all that is drawn comes from
+    ``step_draws``, and what ``after_step`` goes on with is in ``left``."""
     made_for: ClassVar[str] = ""
     """A public model that has what it asks for, for people."""
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Likelihood,)
@@ -106,7 +106,7 @@ class Objective(DataSized, Generic[ModelT], ABC):
                 precision or on another device than the model (checked for every subclass).
         """
 
-    def drawn(
+    def step_draws(
         self, model: ModelT, x: Tensor, *, generator: torch.Generator | None
     ) -> tuple[Tensor, ...]:
         """What ``evidence`` draws for a batch x (batch, d), of fixed shapes. Default: nothing."""
@@ -115,7 +115,7 @@ class Objective(DataSized, Generic[ModelT], ABC):
     def evidence_given(
         self, model: ModelT, x: Tensor, y: Tensor, drawn: tuple[Tensor, ...]
     ) -> Evidence:
-        """``evidence`` for what was ``drawn``. Default: ``evidence``."""
+        """``evidence`` for what ``step_draws`` gave. Default: ``evidence``."""
         return self.evidence(model, x, y)
 
     @property

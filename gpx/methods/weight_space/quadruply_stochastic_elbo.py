@@ -252,9 +252,9 @@ class QuadruplyStochasticELBO(Objective[WeightsOnBasis]):
     ) -> Evidence:
         """Unbiased estimate of the ELBO in nats, summed over all n points."""
         self.check(model)
-        return self.evidence_given(model, x, y, self.drawn(model, x, generator=generator))
+        return self.evidence_given(model, x, y, self.step_draws(model, x, generator=generator))
 
-    def drawn(
+    def step_draws(
         self, model: WeightsOnBasis, x: Tensor, *, generator: torch.Generator | None
     ) -> tuple[Tensor, ...]:
         """The block lists of a step."""
