@@ -263,7 +263,9 @@ class DirectNetwork(InDoublePrecision, SweptRounds):
     def new_posterior(self) -> DirectNetworkPosterior:
         """As in ``Model``; the training data are not part of the posterior."""
         noise = None if self.noise is None else self.noise.values
-        posterior = DirectNetworkPosterior(self.polynomial, self.inputs, self.bias, noise)
+        posterior = DirectNetworkPosterior(
+            self.polynomial, self.inputs, self.hidden, self.bias, noise
+        )
         return posterior.to(self.gram.device)
 
     @torch.no_grad()
