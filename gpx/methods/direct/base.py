@@ -192,7 +192,7 @@ class DiscreteRegression(DiscreteWeights):
 
     def noise_terms(self) -> NoiseTerms:
         """What the noise adds to the bound."""
-        count = int(self.totals[1])
+        count = self.totals[1]  # read where it is: the host need not know it
         if self.noise is None:
             return known_noise(self.likelihood.noise_variance.detach().double(), count)
         log_q = self.noise_logits.log_softmax(0)

@@ -256,7 +256,10 @@ def prior_at(q: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
 
     Source: Evans thesis, theorem 7.4, which has rho = alpha.
     """
-    components, shares = grid.log_components.to(q.device), grid.log_shares.to(q.device)
+    components = grid.log_components.to(q.device)
+    if len(components) == 1:
+        return components[0], q.new_zeros(())
+    shares = grid.log_shares.to(q.device)
     log_rho = (shares + components @ q.sum(0)).log_softmax(0)
     rho = log_rho.exp()
     return rho @ components, (rho * (shares - log_rho)).sum()

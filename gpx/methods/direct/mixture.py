@@ -128,8 +128,7 @@ class DirectMixture(DiscreteRegression):
             found = bound(self.statistics, logits.log_softmax(-1), values, prior, noise)
             if self.noise is not None:
                 error = -2.0 * found.fit / noise.precision
-                count = self.statistics.num_data
-                self.noise_logits.copy_(best_noise(error, count, *self.noise_grid()))
+                self.noise_logits.copy_(best_noise(error, self.totals[1], *self.noise_grid()))
             here = float(found.value + gained)
             if here - before < TOLERANCE:
                 break

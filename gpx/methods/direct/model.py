@@ -143,8 +143,7 @@ class Direct(SweptRounds, DiscreteRegression):
         """As in ``SweptRounds``. Cost: O(m^2 + m k)."""
         if self.noise is not None:
             error = -2.0 * self.bound().fit / self.noise_terms().precision
-            count = self.statistics.num_data
-            self.noise_logits.copy_(best_noise(error, count, *self.noise_grid()))
+            self.noise_logits.copy_(best_noise(error, self.totals[1], *self.noise_grid()))
         self.logits.copy_(self.swept())
 
     def bound_value(self) -> float:

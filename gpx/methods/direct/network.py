@@ -177,7 +177,7 @@ class DirectNetwork(InDoublePrecision, SweptRounds):
         assert self.noise is not None
         error = -2.0 * self.bound_terms()["fit"].detach() / self.noise_terms().precision
         grid = self.noise.values.to(self.gram), self.noise.log_prior.to(self.gram)
-        return best_noise(error, int(self.totals[1]), *grid).detach()
+        return best_noise(error, self.totals[1], *grid).detach()
 
     @torch.no_grad()
     def add_rows(self, x: Tensor, y: Tensor) -> None:
@@ -191,7 +191,7 @@ class DirectNetwork(InDoublePrecision, SweptRounds):
 
     def noise_terms(self) -> NoiseTerms:
         """What the noise adds to the bound; differentiable by its logits."""
-        count = int(self.totals[1])
+        count = self.totals[1]  # read where it is: the host need not know it
         if self.noise is None:
             return known_noise(self.likelihood.noise_variance.detach().double(), count)
         log_q = self.noise_logits.log_softmax(0)
