@@ -137,6 +137,20 @@ def test_ascent_never_falls_and_ends_where_the_gradient_vanishes():
     assert float(found.by_noise_logits.abs().max()) < 1e-4
 
 
+def test_ascent_goes_on_along_valleys_that_sweeps_creep_through():
+    x, y = data(40)
+    plain, eager = (model(x, y, num_basis=60) for _ in range(2))
+    bounds = by_ascent(eager, x, y, tolerance=1e-4)
+    near = bounds[-1] - 0.05
+    quick = sum(bound < near for bound in bounds)
+    slow = 0
+    while plain.bound_value() < near:
+        plain.sweep()
+        slow += 1
+        assert slow < 10 * len(bounds)
+    assert quick < 0.6 * slow
+
+
 def test_the_record_says_what_a_sweep_would_add():
     x, y = data()
     made = model(x, y, num_basis=6)
