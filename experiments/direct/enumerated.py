@@ -5,8 +5,8 @@
 The problem of ``demo.py`` small enough to list every hypothesis: six inputs, six random Fourier
 features, weights of five values from -1 to 1. Once with a known noise variance (0.3^2) and once
 with four values of it from 0.01 to 1 and a uniform prior. Mean field (a) and bounded mixture (b)
-are found as in ``demo.py``; (c) is the mixture of largest true bound, whose entropy is a sum over all
-hypotheses in the place of samples; beside them the exact posterior.
+are found as in ``demo.py``; (c) is the mixture of largest true bound, whose entropy is a sum over
+all hypotheses in the place of samples; beside them the exact posterior.
 """
 
 from __future__ import annotations
