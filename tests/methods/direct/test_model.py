@@ -290,6 +290,7 @@ def test_a_prior_of_ones_own_is_normalised_and_what_it_rules_out_is_left_out():
         (lambda: WeightGrid(3, probabilities=[0.0, 0.0, 0.0]), "has no mass"),
         (lambda: WeightGrid(3, probabilities=[0.5, -0.1, 0.6]), "negative or not finite"),
         (lambda: WeightGrid(3, probabilities=[0.5, 0.5]), "2 probabilities for 3 values"),
+        (lambda: WeightGrid(3, probabilities=[0.5, 0.0, 0.5]), "probabilities= rules the value 0"),
         (lambda: WeightGrid(3, prior="flat"), "prior=flat"),
         (lambda: WeightGrid(0), "num_values=0"),
         (lambda: model(*data(), noise=0.1), "noise=0.1 is no NoiseGrid"),
