@@ -24,9 +24,9 @@ class CoordinateAscent(OwnSteps[Direct]):
 
     Every step gives the noise variance its best distribution and then, in turn, every weight its
     own given the others': proportional to p(w) exp(tau (e w - A_jj w^2 / 2)), with tau the expected
-    precision of the noise and e what the other weights leave of the targets along its function. Where
-    sweeps creep along a valley, the logits then go on in the direction of the sweep, twice as far as
-    long as the bound rises: about half the sweeps, for two bounds each.
+    precision of the noise and e what the other weights leave of the targets along its function.
+    Where sweeps creep along a valley, the logits then go on in the direction of the sweep, twice as
+    far as long as the bound rises: about half the sweeps, for two bounds each.
 
     Args:
         tolerance: nats; ends when a sweep gains less.

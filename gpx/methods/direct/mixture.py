@@ -15,7 +15,7 @@ from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
 from gpx.methods.direct.base import DiscreteRegression
 from gpx.methods.direct.grids import NoiseGrid, WeightGrid, prior_at
-from gpx.methods.direct.mean_field import best_noise, bound, squared_error, swept
+from gpx.methods.direct.mean_field import bound, squared_error, swept
 from gpx.methods.direct.posterior import DirectPosterior
 
 TOLERANCE = 1e-3
@@ -127,8 +127,7 @@ class DirectMixture(DiscreteRegression):
             prior, gained = prior_at(logits.softmax(-1), self.weights)
             found = bound(self.statistics, logits.log_softmax(-1), values, prior, noise)
             if self.noise is not None:
-                error = -2.0 * found.fit / noise.precision
-                self.noise_logits.copy_(best_noise(error, self.totals[1], *self.noise_grid()))
+                self.noise_logits.copy_(self.best_noise(found.fit))
             here = float(found.value + gained)
             if here - before < TOLERANCE:
                 break

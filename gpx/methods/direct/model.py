@@ -15,7 +15,7 @@ from gpx.linalg import running_sum
 from gpx.means.base import Mean
 from gpx.methods.direct.base import DiscreteRegression
 from gpx.methods.direct.grids import NoiseGrid, WeightGrid, log_density, prior_at
-from gpx.methods.direct.mean_field import Bound, best_noise, bound, swept
+from gpx.methods.direct.mean_field import Bound, bound, swept
 from gpx.methods.direct.posterior import DirectPosterior
 from gpx.methods.direct.rounds import SweptRounds
 
@@ -142,8 +142,7 @@ class Direct(SweptRounds, DiscreteRegression):
     def sweep(self) -> None:
         """As in ``SweptRounds``. Cost: O(m^2 + m k)."""
         if self.noise is not None:
-            error = -2.0 * self.bound().fit / self.noise_terms().precision
-            self.noise_logits.copy_(best_noise(error, self.totals[1], *self.noise_grid()))
+            self.noise_logits.copy_(self.best_noise(self.bound().fit))
         self.logits.copy_(self.swept())
 
     def bound_value(self) -> float:
