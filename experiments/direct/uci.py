@@ -308,12 +308,16 @@ def table() -> None:
             assert rmse is not None
             assert sparsity is not None
             near = inside(name, rmse, published, spread)
+            once = groups.get((name, "plain", start), [])
+            alone = mean_of(once, "sparsity") if once else None
             baselines = [
                 mean_of(folds, key) or math.inf for key in ("linear", "neighbours", "trivial")
             ]
             if start == "subset":
                 judged["near"][name] = near
                 judged["zeros"][name] = abs(sparsity - zeros) <= 10.0
+                found = sparsity if alone is None else alone
+                judged["zeros alone"][name] = abs(found - zeros) <= 10.0
                 if len(folds) < 10:
                     partial.append(f"{name} ({len(folds)})")
                 if rmse > min(baselines):
@@ -339,6 +343,8 @@ def table() -> None:
                     "published REPARAM": reparam,
                     "zeros, %": sparsity,
                     "published zeros, %": zeros,
+                    "zeros of one search, %": alone,
+                    "RMSE of one search": mean_of(once, "rmse") if once else None,
                     "MNLP": mean_of(folds, "mnlp"),
                     "a sweep adds, nats": mean_of(folds, "sweep_gain"),
                     "evaluations": mean_of(folds, "evaluations"),
@@ -402,14 +408,20 @@ def table() -> None:
         "start tried (one or 33 lengthscales, with and without a constant mean, inputs scaled or "
         "not) has an exact GP below 26.5 over the ten folds, and the thesis's other tables have "
         "27.8 to 35 on them: the published 22.95 stays unexplained. wine: rows repeat, and the "
-        "evidence of the exact GP is largest without noise (-0.36 a point, from a longer start "
-        "-0.64); the published error is near SGPR's, which keeps its noise (which optimum the "
-        "source took is not said).",
-        "Zeros: challenger, fertility, servo, cancer, autompg, housing, forest, solar and sml "
-        "agree within 5 points, so that the scale of the prior is the published one. Of the others "
-        "all but parkinsons and poletele have fewer zeros than published; a kernel of another "
-        "ratio of outputscale to noise, which sets how coarse the grid is, would explain both "
-        "(untested).",
+        "evidence of the exact GP is largest without noise (-0.36 a point). Started at a noise "
+        "variance of one it ends at another optimum, with noise (-0.64), and is inside (shown as "
+        "noise of one, not counted; which optimum the source took is not said).",
+        "Zeros: the share expected under q, which is what draws have on average; the mode of q "
+        "would be zero for 97 % of hardware's weights. One search: L-BFGS from the prior without "
+        "our restarts, as published, first fold; with it energy, airfoil and elevators come within "
+        "10 points. A weight that the data leave alone is zero with a probability set by R = n "
+        "outputscale / (functions noise): 17 % at R = 0, 29 % at 1.8, 51 % at 8. On hardware eight "
+        "starts of the exact GP (lengthscales 0.3 to 30, outputscales 1 to 100, noise 0.01 to 1, "
+        "one lengthscale for all) end at R from 1.4 to 2.2 and 25 to 29 % of zeros, on automobile "
+        "at 2.1 to 3.5 and 28 to 34 %; the published 51 % of both take four and three times as "
+        "much, with no more evidence to be found there. Searches, starts, counting and the scale "
+        "of the prior (servo, autompg, housing, solar, sml agree) leave the published kernels, of "
+        "which the source does not print the hyperparameters.",
         "Optimisation: wall-clock seconds of the L-BFGS evaluations. Seconds a fold: of the "
         "processor, one thread, the exact GP of the start and predictions included, SGPR not. "
         f"Mixtures: {MIXTURE_STEPS} evaluations at most.",
@@ -422,6 +434,10 @@ def table() -> None:
         counted("zeros within 10 points, three quarters wanted,", judged["zeros"]): (
             sum(judged["zeros"].values()) >= 0.75 * len(judged["zeros"])
         ),
+        counted(
+            "zeros within 10 points by one search where that was run, three quarters wanted,",
+            judged["zeros alone"],
+        ): sum(judged["zeros alone"].values()) >= 0.75 * len(judged["zeros alone"]),
         counted("table 7.2: RMSE within the same", judged["mixture"]): (
             all(judged["mixture"].values()) if judged["mixture"] else None
         ),
