@@ -57,13 +57,8 @@ class InDoublePrecision(DataSized):
 
     in_double: ClassVar[tuple[str, ...]] = ()
 
-    @property
-    def always_double(self) -> tuple[str, ...]:
-        """Names of all that stays in float64."""
-        return (*self.data_sized, *self.in_double)
-
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        kept = {name: getattr(self, name).data for name in self.always_double}
+        kept = {name: getattr(self, name).data for name in (*self.data_sized, *self.in_double)}
         super()._apply(fn, recurse)
         for name, value in kept.items():
             here = getattr(self, name)

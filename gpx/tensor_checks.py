@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gpx.data_sized import InDoublePrecision
 from gpx.errors import ConfigError, DTypeError, ShapeError, class_name
 from gpx.lazy_rows import LazyRows
 
@@ -26,8 +25,7 @@ def check_inputs(owner: nn.Module, x: Tensor, num_inputs: int | None = None) -> 
     """Raise unless x is a matrix (n, d) of real numbers in precision and on device of ``owner``.
 
     Args:
-        owner: model or posterior; one without any numbers, or with such alone as
-            are in float64 whatever the data, takes either precision.
+        owner: model or posterior; one without any numbers takes either precision.
         x: what it was given as inputs.
         num_inputs: columns that it is made for; None where that is not known here.
 
@@ -49,19 +47,16 @@ def check_inputs(owner: nn.Module, x: Tensor, num_inputs: int | None = None) -> 
         )
     _check_real(name, "inputs", x)
     own: Tensor | None = None
-    bound = False
-    for module in owner.modules():
-        # these are in float64 whatever the data
-        kept = module.always_double if isinstance(module, InDoublePrecision) else ()
-        numbers = module.named_parameters(recurse=False), module.named_buffers(recurse=False)
-        for name_of, number in itertools.chain(*numbers):
-            if not number.is_floating_point() or not number.numel():
-                continue
-            own = number if own is None or number.dtype == x.dtype else own
-            bound = bound or name_of not in kept
-    if own is None:
-        return
-    if bound and own.dtype != x.dtype:
+    for number in itertools.chain(owner.parameters(), owner.buffers()):
+        if not number.is_floating_point() or not number.numel():
+            continue
+        own = number if own is None else own
+        # some keep a part of their numbers in float64 whatever the data
+        if number.dtype == x.dtype:
+            break
+    else:
+        if own is None:
+            return
         raise DTypeError(
             f"{name}: inputs are {_short(x.dtype)} and its own numbers {_short(own.dtype)}; "
             f"convert the inputs with .to(torch.{_short(own.dtype)}), or the model"

@@ -23,19 +23,19 @@ class Waves(NamedTuple):
 
 
 class AxisProducts(NamedTuple):
-    """phi_j(x) = amplitude_j prod_k g_k,index_jk(x_k), of functions of one input each.
+    """phi_j(x) = amplitude_j prod_k g_k,which_jk(x_k), of functions of one input each.
 
     Attributes:
         functions: t points of every axis (t, d) -> the c functions of every axis there (d, c, t).
         low (d,), high (d,): where they are wanted; an input beyond is moved to the nearer end.
-        index (m, d): int64, below c.
+        which (m, d): int64, below c.
         amplitude (m,).
     """
 
     functions: Callable[[Tensor], Tensor]
     low: Tensor
     high: Tensor
-    index: Tensor
+    which: Tensor
     amplitude: Tensor
 
 

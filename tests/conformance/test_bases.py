@@ -118,7 +118,7 @@ def evaluated(form, x):
         square = (form.rate * x.unsqueeze(1) - form.centres).square().sum(-1)
         return form.amplitude * form.profile(square)
     each = form.functions(x.clamp(form.low, form.high))
-    chosen = each[torch.arange(x.shape[1]), form.index]  # (m, d, n)
+    chosen = each[torch.arange(x.shape[1]), form.which]  # (m, d, n)
     return form.amplitude * chosen.prod(1).mT
 
 

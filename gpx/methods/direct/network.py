@@ -217,7 +217,7 @@ class DirectNetwork(SummedRegression, SweptRounds):
         posterior = DirectNetworkPosterior(
             self.polynomial, self.inputs, self.hidden, self.bias, noise
         )
-        return posterior.to(self.gram.device)
+        return posterior.to(self.gram.device, self.likelihood.noise_variance.dtype)
 
     @torch.no_grad()
     def condition(self, x: Tensor, y: Tensor) -> DirectNetworkPosterior:

@@ -63,6 +63,8 @@ class DirectNetworkPosterior(InDoublePrecision, Posterior):
         for name in self.data_sized:
             self.register_buffer(name, empty.clone())
         self.register_buffer("noise_values", empty if noise_values is None else noise_values)
+        # all else is in float64 whatever the data: this one number has the precision of the data
+        self.register_buffer("unit", torch.ones(()), persistent=False)
 
     @property
     def num_inputs(self) -> int:

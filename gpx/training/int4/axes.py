@@ -81,8 +81,8 @@ class AxisFeatures(Features):
         Raises:
             ConfigError: a function that no table follows.
         """
-        inputs = form.index.shape[1]
-        pairs = form.index + len(peaks[0]) * torch.arange(inputs)
+        inputs = form.which.shape[1]
+        pairs = form.which + len(peaks[0]) * torch.arange(inputs)
         wanted, rows = pairs.unique(return_inverse=True)
         axis, number = wanted // len(peaks[0]), wanted % len(peaks[0])
         for cells in CELLS:

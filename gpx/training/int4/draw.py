@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -65,7 +67,8 @@ def _generator(posterior: DirectPosterior | DirectNetworkPosterior, seed: int) -
 
 
 def _functions(predictor: Predictor, posterior: DirectPosterior, drawn: Tensor) -> Int4Predictor:
-    mean, scaler = posterior.mean, predictor.scaler
+    scaler = predictor.scaler
+    basis, mean = copy.deepcopy(posterior.basis).cpu(), copy.deepcopy(posterior.mean).cpu()
     if not isinstance(mean, Constant | Zero):
         raise ConfigError(f"format=int4 takes mean=constant or zero, got {class_name(mean)}")
     inputs, classes = len(predictor.input_names), isinstance(predictor.likelihood, Bernoulli)
@@ -74,17 +77,17 @@ def _functions(predictor: Predictor, posterior: DirectPosterior, drawn: Tensor) 
     # draws of classes are logits, which have no units
     unit = 1.0 if classes else float(scaler.target_scale)
     level = unit * float(mean(torch.zeros(1, inputs, dtype=posterior.scale.dtype)))
-    found = posterior.basis.closed_form(inputs)
+    found = basis.closed_form(inputs)
     per_step = unit * weights.step * posterior.scale.cpu()
     rate = scaler.input_scale.reciprocal().cpu()
     middle = scaler.input_mean.cpu()
-    count = posterior.basis.num_basis
+    count = basis.num_basis
     if found is None:
         form: Form = GivenFeatures(per_step[used].float().numpy(), used.int().numpy())
         numbers = 0
     else:
         if isinstance(found, Radial):  # lengthscales are part of how inputs are standardised
-            rate = rate * found.rate.cpu()
+            rate = rate * found.rate
         form = _in_integers(found, per_step, used)
         numbers = _float_numbers(found, count, inputs)
     made = Int4Predictor(
@@ -108,29 +111,28 @@ def _functions(predictor: Predictor, posterior: DirectPosterior, drawn: Tensor) 
 
 def _in_integers(found: ClosedForm, per_step: Tensor, used: Tensor) -> Features:
     """The functions ``used`` of a form as tables, each worth ``per_step`` (m,) a step."""
-    on_cpu = type(found)(*(part.cpu() if isinstance(part, Tensor) else part for part in found))
-    amplitude = on_cpu.amplitude[used].abs()
+    amplitude = found.amplitude[used].abs()
     worth = amplitude * per_step[used]
     peaks = torch.ones(1, 1)
-    if isinstance(on_cpu, AxisProducts):
-        on_cpu = on_cpu._replace(index=on_cpu.index[used], amplitude=amplitude)
-        peaks = peaks_of(on_cpu)
-        worth = worth * peaks.mT.gather(0, on_cpu.index).prod(1)
-    elif isinstance(on_cpu, Radial):
-        on_cpu = on_cpu._replace(centres=on_cpu.centres[used], amplitude=amplitude)
-        worth = worth * height(on_cpu)
+    if isinstance(found, AxisProducts):
+        found = found._replace(which=found.which[used], amplitude=amplitude)
+        peaks = peaks_of(found)
+        worth = worth * peaks.mT.gather(0, found.which).prod(1)
+    elif isinstance(found, Radial):
+        found = found._replace(centres=found.centres[used], amplitude=amplitude)
+        worth = worth * height(found)
     else:
-        on_cpu = Waves(on_cpu.turns[used], on_cpu.start[used], amplitude)
+        found = Waves(found.turns[used], found.start[used], amplitude)
     largest = worth.max() if len(worth) else worth.new_ones(())
     scale = (largest / FULL).float().reshape(1).numpy()
     alike = torch.allclose(worth, largest, rtol=1e-6, atol=0.0)
     relative = worth[:0] if alike else FULL * worth / largest
     factor: NDArray[np.int16] = relative.round().short().numpy()
-    if isinstance(on_cpu, AxisProducts):
-        return AxisFeatures.of(on_cpu, peaks, scale, factor)
-    if isinstance(on_cpu, Radial):
-        return RadialFeatures.of(on_cpu, scale, factor)
-    return WaveFeatures.of(on_cpu, scale, factor)
+    if isinstance(found, AxisProducts):
+        return AxisFeatures.of(found, peaks, scale, factor)
+    if isinstance(found, Radial):
+        return RadialFeatures.of(found, scale, factor)
+    return WaveFeatures.of(found, scale, factor)
 
 
 def _float_numbers(found: ClosedForm, count: int, inputs: int) -> int:
