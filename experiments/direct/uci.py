@@ -4,6 +4,7 @@
     python experiments/direct/uci.py --method mixture --splits 0      # table 7.2
     python experiments/direct/uci.py --method reparam --splits 0      # the comparator
     python experiments/direct/uci.py --method plain --splits 0        # L-BFGS without restarts
+    python experiments/direct/uci.py --method annealed --splits 0     # the default of approx=direct
     python experiments/direct/uci.py --start parsimonious             # another start of the kernel
     python experiments/direct/uci.py --quick                     # two sets, one fold
     python experiments/direct/uci.py --table                     # only write the tables again
@@ -28,6 +29,7 @@ import time
 import warnings
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +110,7 @@ MANY = 15
 
 FUNCTIONS = 2000
 
-METHODS = ("mean_field", "mixture", "reparam", "plain")
+METHODS = ("mean_field", "mixture", "reparam", "plain", "annealed")
 
 STARTS = {"subset": "exact GP", "parsimonious": "one lengthscale", "noisy": "noise of one"}
 """Of the kernel, and its name in the table."""
@@ -118,6 +120,9 @@ PLAIN = ["trainer.eval_every=0", "trainer.figures=false", "trainer.tensorboard=f
 
 Means = Callable[[Direct, torch.Tensor, torch.Tensor], torch.Tensor]
 """Model, inputs and targets -> means of the weights."""
+
+AT_PRIOR = "approx.anneal=0"
+"""The published start of q."""
 
 MIXTURE_STEPS = 200
 """Evaluations of the bound of a mixture."""
@@ -144,7 +149,13 @@ def fold(name: str, split: int, functions: int, method: str, start: str) -> dict
         "method": method,
         "start": start,
     }
-    kinds = {"mean_field": mean_field, "mixture": mixture, "reparam": reparam, "plain": plain}
+    kinds = {
+        "mean_field": mean_field,
+        "mixture": mixture,
+        "reparam": reparam,
+        "plain": partial(searched, search=[AT_PRIOR, "approx.restarts=0"]),
+        "annealed": partial(searched, search=[]),
+    }
     made = kinds[method]
     with tempfile.TemporaryDirectory() as place:
         row |= made(common, name, functions, Path(place))
@@ -153,7 +164,7 @@ def fold(name: str, split: int, functions: int, method: str, start: str) -> dict
 
 def mean_field(common: list[str], name: str, functions: int, place: Path) -> dict[str, Any]:
     """Independent weights by L-BFGS, and in the same row what they are compared with."""
-    config = composed([*common, "approx=direct", f"approx.num_basis={functions}"])
+    config = composed([*common, "approx=direct", AT_PRIOR, f"approx.num_basis={functions}"])
     folder = RunFolder(place / "run")
     began = time.process_time()
     metrics = run(config, folder)
@@ -186,7 +197,7 @@ def mean_field(common: list[str], name: str, functions: int, place: Path) -> dic
 
 def mixture(common: list[str], name: str, functions: int, place: Path) -> dict[str, Any]:
     """Five components by L-BFGS on the bound of their entropy."""
-    options = [f"approx.num_basis={functions}", f"trainer.max_steps={MIXTURE_STEPS}"]
+    options = [AT_PRIOR, f"approx.num_basis={functions}", f"trainer.max_steps={MIXTURE_STEPS}"]
     began = time.process_time()
     metrics = run(composed([*common, "approx=direct_mixture", *options]), RunFolder(place / "run"))
     return {
@@ -200,9 +211,11 @@ def mixture(common: list[str], name: str, functions: int, place: Path) -> dict[s
     }
 
 
-def plain(common: list[str], name: str, functions: int, place: Path) -> dict[str, Any]:
-    """Independent weights by one L-BFGS search, as published."""
-    options = [f"approx.num_basis={functions}", "approx.restarts=0", "trainer.baselines=false"]
+def searched(
+    common: list[str], name: str, functions: int, place: Path, search: list[str]
+) -> dict[str, Any]:
+    """Independent weights by another search; one L-BFGS from the prior is the published one."""
+    options = [f"approx.num_basis={functions}", *search, "trainer.baselines=false"]
     began = time.process_time()
     metrics = run(composed([*common, "approx=direct", *options]), RunFolder(place / "run"))
     return {
@@ -412,6 +425,8 @@ def table() -> None:
         "variance of one it keeps its noise on the first of two folds, at another optimum (-0.64), "
         "with RMSE 0.449 and 32 % of zeros, and loses it on the second (shown as noise of one, not "
         "counted; which optima the source took is not said).",
+        "Mean field and mixtures here begin at the prior, as published; the default of approx=direct "
+        "begins where annealing of the precision leads (last table).",
         "Zeros: the share expected under q, which is what draws have on average; the mode of q "
         "would be zero for 97 % of hardware's weights. One search: L-BFGS from the prior without "
         "our restarts, as published, first fold; with it energy, airfoil and elevators come within "
@@ -454,7 +469,35 @@ def table() -> None:
     tables = {"Mean field (table 7.1)": first}
     if second:
         tables["Mixtures of five by the entropy bound (table 7.2)"] = second
+    third = searches(groups)
+    if third:
+        tables["Three searches for one bound, first fold"] = third
+        worse = [
+            row["data"] for row in third if row["annealed: bound"] < row["restarts: bound"] - 1.0
+        ]
+        what = "the annealed start ends within a nat of the restarts' bound, or above it"
+        checks[f"{what} (outside: {', '.join(worse) or 'none'})"] = not worse
     write(HERE, "uci", "UCI regression", notes, tables, checks)
+
+
+def searches(groups: dict[tuple[str, str, str], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Bound, error and zeros by one search, by restarts and from an annealed start."""
+    rows = []
+    names = {"plain": "one search", "mean_field": "restarts", "annealed": "annealed"}
+    for name in PUBLISHED:
+        found = {
+            words: [f for f in groups.get((name, method, "subset"), []) if f["split"] == 0]
+            for method, words in names.items()
+        }
+        if not all(found.values()):
+            continue
+        row: dict[str, Any] = {"data": name}
+        for title, key in (("bound", "bound"), ("RMSE", "rmse"), ("zeros, %", "sparsity")):
+            row |= {f"{words}: {title}": folds[0][key] for words, folds in found.items()}
+        row["restarts: seconds"] = found["restarts"][0]["optimisation"]
+        row["annealed: seconds"] = found["annealed"][0]["optimisation"]
+        rows.append(row | {"commit": tally([folds[0] for folds in found.values()])})
+    return rows
 
 
 def counted(what: str, found: dict[str, bool]) -> str:

@@ -20,7 +20,8 @@ from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model
-from gpx.methods.direct.grids import NoiseGrid, WeightGrid, require_grid
+from gpx.methods.direct.grids import NoiseGrid, WeightGrid, prior_at, require_grid
+from gpx.methods.direct.mean_field import best_noise, squared_error, swept
 from gpx.methods.direct.posterior import DirectPosterior
 from gpx.methods.direct.summed import SummedRegression
 
@@ -189,6 +190,40 @@ class DiscreteRegression(SummedRegression, DiscreteWeights):
         """As in ``SummedRegression``, of the functions times sd_i and of y - m(x)."""
         sums = sufficient_statistics(self.basis, x, y - self.mean(x))
         return sums.of_standardised(self.scale)
+
+    @torch.no_grad()
+    def annealed(self, levels: int) -> Tensor:
+        """Logits (m, k) of a mean field after sweeps under a precision that rises to the noise's.
+
+        Where values are far apart for how much the data say, a weight takes one value at the first
+        sweep, or the first step of a gradient search, and stays; weights that are loose to begin
+        with share what there is to explain before they settle.
+
+        Args:
+            levels: of the precision, from a ten thousandth, two sweeps each; 0: q is the prior.
+
+        Cost: 2 levels m (m + k).
+        """
+        logits = self.log_prior().detach().expand(len(self.scale), -1).clone()
+        for share in torch.logspace(-4.0, 0.0, levels, dtype=torch.float64).tolist():
+            for _ in range(2):
+                q = logits.softmax(-1)
+                if self.noise is not None:
+                    error = squared_error(self.statistics, q, self.values()).value
+                    self.noise_logits.copy_(best_noise(error, self.totals[1], *self.noise_grid()))
+                logits = swept(
+                    self.gram,
+                    self.projected,
+                    logits,
+                    self.values(),
+                    self.prior_now(q),
+                    share * self.noise_terms().precision,
+                )
+        return logits
+
+    def prior_now(self, q: Tensor) -> Tensor:
+        """Logarithm of the prior (k,) of every weight under q (m, k); see ``prior_at``."""
+        return prior_at(q, self.weights)[0]
 
     def new_posterior(self) -> DirectPosterior:
         """As in ``Model``; the training data are not part of the posterior."""
