@@ -425,8 +425,8 @@ def table() -> None:
         "variance of one it keeps its noise on the first of two folds, at another optimum (-0.64), "
         "with RMSE 0.449 and 32 % of zeros, and loses it on the second (shown as noise of one, not "
         "counted; which optima the source took is not said).",
-        "Mean field and mixtures here begin at the prior, as published; the default of approx=direct "
-        "begins where annealing of the precision leads (last table).",
+        "Mean field and mixtures here begin at the prior, as published; the default of "
+        "approx=direct begins where annealing of the precision leads (last table).",
         "Zeros: the share expected under q, which is what draws have on average; the mode of q "
         "would be zero for 97 % of hardware's weights. One search: L-BFGS from the prior without "
         "our restarts, as published, first fold; with it energy, airfoil and elevators come within "
