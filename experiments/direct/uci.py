@@ -494,8 +494,7 @@ def searches(groups: dict[tuple[str, str, str], list[dict[str, Any]]]) -> list[d
         row: dict[str, Any] = {"data": name}
         for title, key in (("bound", "bound"), ("RMSE", "rmse"), ("zeros, %", "sparsity")):
             row |= {f"{words}: {title}": folds[0][key] for words, folds in found.items()}
-        row["restarts: seconds"] = found["restarts"][0]["optimisation"]
-        row["annealed: seconds"] = found["annealed"][0]["optimisation"]
+        row |= {f"{words}: evaluations": folds[0]["evaluations"] for words, folds in found.items()}
         rows.append(row | {"commit": tally([folds[0] for folds in found.values()])})
     return rows
 
