@@ -17,6 +17,7 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.means.base import Mean
+from gpx.methods.base.start import StartWatch
 from gpx.tensor_checks import check_inputs, check_targets, guard
 
 
@@ -279,6 +280,18 @@ class Model(DataSized, ABC):
             x (n, d), y (n,): all training data, standardised, on the model's device.
             generator: on the data's device.
         """
+
+    def initialise_watched(
+        self, x: Tensor, y: Tensor, *, generator: torch.Generator, watch: StartWatch
+    ) -> None:
+        """``initialise`` of a model in a run, whose start may take steps of its own.
+
+        Args:
+            x (n, d), y (n,), generator: of ``initialise``.
+            watch: told of such steps, and knows those of the run that is gone on from. Default:
+                there are none, and it is not asked.
+        """
+        self.initialise(x, y, generator=generator)
 
     @abstractmethod
     def condition(self, x: Tensor, y: Tensor) -> Posterior:

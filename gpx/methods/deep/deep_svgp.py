@@ -12,7 +12,7 @@ from gpx.likelihoods.base import Likelihood
 from gpx.means.base import Mean
 from gpx.methods.base.model import Hyperparameters
 from gpx.methods.deep.deep_gp import DeepBody, take_lengthscales
-from gpx.methods.deep.dkl import some_rows
+from gpx.methods.deep.feature_model import few_rows
 from gpx.methods.deep.inducing_layer import InducingLayer
 from gpx.methods.deep.model import Network, NetworkModel
 
@@ -142,7 +142,7 @@ class DeepSVGP(NetworkModel):
         for layer in others:
             take_lengthscales(first.kernel, layer.kernel, x.shape[1])
         *hidden, head = self.layers
-        few = some_rows(x, generator)
+        few = few_rows(x, generator)
         for layer in hidden:
             assert isinstance(layer.mean, LinearMap)
             layer.mean.measure(few)
