@@ -50,14 +50,14 @@ METHODS: dict[str, list[str]] = {
     "CNN+MCD": ["approx=cnn_mcd"],
     "CNN+GP(RF)": ["approx=cnn_rf"],
     "CNN+GP(SORF)": ["approx=cnn_sorf"],
-    "CNN+GP(SORF), fixed signs": ["approx=cnn_sorf", "approx.frequencies=fixed_signs"],
-    "CNN+GP(SORF), kernel learned": ["approx=cnn_sorf", "approx.learn_kernel=true"],
-    "CNN+DGP(RF), 2 layers": ["approx=cnn_deep_rf"],
     "GPDNN": ["approx=gpdnn"],
     "GPDNN+MCD": ["approx=gpdnn", "approx.keep=0.5"],
     "SVDKL": ["approx=svdkl", LENET, "likelihood=softmax", "trainer.batch_size=100"],
     "DKL": ["approx=dkl", LENET, "likelihood=softmax", "trainer.batch_size=100"],
     "CGP": ["approx=conv_gp"],
+    "CNN+GP(SORF), fixed signs": ["approx=cnn_sorf", "approx.frequencies=fixed_signs"],
+    "CNN+GP(SORF), kernel learned": ["approx=cnn_sorf", "approx.learn_kernel=true"],
+    "CNN+DGP(RF), 2 layers": ["approx=cnn_deep_rf"],
 }
 UNSEEDED = ("approx=cnn", "approx=dkl", "approx=conv_gp")
 """Without draws of predictions."""
