@@ -119,16 +119,23 @@ class Predictor:
         Raises:
             ConfigError: known noise under another likelihood than a Gaussian.
         """
-        with torch.no_grad():
-            if noise is None:
-                found = self.posterior.predictive(x, self.likelihood)
-            elif isinstance(self.likelihood, Gaussian):
-                of_rows = self.posterior.predict(x)
-                found = noise.predictive(*of_rows, self.likelihood.noise_variance)
-            else:
-                raise ConfigError("known noise adds to that of likelihood=Gaussian() only")
-            found = self._through_transform(found)
-            return found if self.calibration is None else self.calibration(found)
+        found = self.modelled(x, noise)
+        return self.in_targets(found if self.calibration is None else self.calibration(found))
+
+    @torch.no_grad()
+    def modelled(
+        self, x: Tensor, noise: RowNoise | None = None
+    ) -> torch.distributions.Distribution:
+        """Law of what the posterior sees the target as, which is not recalibrated.
+
+        Arguments and errors as for ``distribution``, which is this law, recalibrated, of y.
+        """
+        if noise is None:
+            return self.posterior.predictive(x, self.likelihood)
+        if isinstance(self.likelihood, Gaussian):
+            of_rows = self.posterior.predict(x)
+            return noise.predictive(*of_rows, self.likelihood.noise_variance)
+        raise ConfigError("known noise adds to that of likelihood=Gaussian() only")
 
     def predict(self, inputs: ArrayLike | Frame, noise: ArrayLike | None = None) -> Prediction:
         """Mean, standard deviation and 95 % interval of y in the data's own units.
@@ -215,12 +222,10 @@ class Predictor:
         mean, variance = self.posterior.predict(self._standardised(inputs))
         law: torch.distributions.Distribution
         law = torch.distributions.Normal(mean, variance.sqrt(), validate_args=False)
-        return self._in_own_units(self._through_transform(law))
+        return self._in_own_units(self.in_targets(law))
 
-    def _through_transform(
-        self, law: torch.distributions.Distribution
-    ) -> torch.distributions.Distribution:
-        """The law of a standardised target, given that of what the posterior sees."""
+    def in_targets(self, law: torch.distributions.Distribution) -> torch.distributions.Distribution:
+        """The law of a standardised target, given that of what the posterior sees it as."""
         if self.target_transform is None:
             return law
         scale = float(self.scaler.target_mean), float(self.scaler.target_scale)
