@@ -6,9 +6,11 @@ import numpy as np
 import torch
 from scipy.ndimage import gaussian_filter
 
-from gpx.data.images import ImageSource, pixel_names
+from gpx.data.images import ImageSource
+from gpx.data.pixels import pixel_names
 from gpx.data.table import Floats, Table
 from gpx.errors import ConfigError, ShapeError
+from gpx.tensor_checks import check_at_least
 
 SMOOTH = 8.0
 """The side of an image over the standard deviation of the filter that smooths its fields."""
@@ -55,11 +57,9 @@ class Fields(ImageSource):
         split_seed: int = 0,
     ) -> None:
         super().__init__(train_size, 0.0, split, test_fraction, root, split_seed)
-        if min(num_classes, side) < 2 or channels < 1 or num_images < num_classes:
-            raise ConfigError(
-                f"num_classes={num_classes} and side={side} must be at least 2, channels="
-                f"{channels} at least 1, and num_images={num_images} at least num_classes"
-            )
+        check_at_least(2, num_classes=num_classes, side=side)
+        check_at_least(1, channels=channels)
+        check_at_least(num_classes, num_images=num_images)
         if not 1e-3 <= bayes_error < 1.0 - 1.0 / num_classes:
             raise ConfigError(
                 f"bayes_error={bayes_error} must be from 0.001 to below "

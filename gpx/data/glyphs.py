@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from gpx.data.images import ImageSource, pixel_names
+from gpx.data.images import ImageSource
+from gpx.data.pixels import pixel_names
 from gpx.data.table import Table
-from gpx.errors import ConfigError
+from gpx.tensor_checks import check_at_least
 
 LETTERS = {
     "A": ("..##..", ".####.", "##..##", "##..##", "######", "##..##", "##..##", "##..##"),
@@ -66,11 +67,8 @@ class Glyphs(ImageSource):
         split_seed: int = 0,
     ) -> None:
         super().__init__(train_size, noise, split, test_fraction, root, split_seed)
-        if num_images < len(LETTERS) or side < 4:
-            raise ConfigError(
-                f"num_images={num_images} must be at least {len(LETTERS)}, one of each letter, and "
-                f"side={side} at least 4 pixels"
-            )
+        check_at_least(len(LETTERS), num_images=num_images)
+        check_at_least(4, side=side)
         self.num_images, self.side = num_images, side
 
     def images(self) -> Table:

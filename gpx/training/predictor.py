@@ -18,6 +18,7 @@ from gpx.data import Standardiser
 from gpx.data.coding import Coding
 from gpx.data.frame import Frame, frame_of, require_columns
 from gpx.data.labels import Label
+from gpx.data.pixels import pixel_rows
 from gpx.data.table import numbered_names
 from gpx.data.target_transform import TargetTransform, TransformedLaw
 from gpx.errors import CheckpointError, ConfigError, DataError, NotAvailable, ShapeError
@@ -143,7 +144,8 @@ class Predictor:
         Args:
             inputs (n, d): in the data's own units, columns as in training; (d,) is one row. Columns
                 of a data frame are taken by name, whatever their order, and others are ignored,
-                where training knew names. Columns of texts and dates hold these.
+                where training knew names. Columns of texts and dates hold these. A model of images
+                takes images too, (n, h, w), or with channels before or behind.
             noise (n,): known variances of the noise of each row beside that which was learned, in
                 the squared unit of the target; None: none.
 
@@ -338,7 +340,8 @@ class Predictor:
             inputs = columns_by_name(inputs, columns, "inputs")
         if self.coding is not None and not self.coding.plain:
             return self.coding(frame_of(inputs, columns, "inputs"))
-        array = np.atleast_2d(real_array(inputs, "inputs"))  # type: ignore[arg-type]
+        array = pixel_rows(real_array(inputs, "inputs"), columns)  # type: ignore[arg-type]
+        array = np.atleast_2d(array)
         require_columns(array, columns)
         if not np.isfinite(array).all():
             row, column = np.argwhere(~np.isfinite(array))[0]

@@ -15,6 +15,7 @@ from torch.distributions import Distribution
 from gpx.calibration import Recalibration, held_out_rows, require_classes
 from gpx.data import Dataset, Task
 from gpx.data import load as load_data
+from gpx.data.pixels import pixel_shape
 from gpx.errors import ConfigError
 from gpx.likelihoods import Gaussian
 from gpx.linalg import available_memory, budget_in_bytes, total_memory
@@ -311,6 +312,7 @@ def _with_facts(config: DictConfig, data: Dataset) -> DictConfig:
         "num_inputs": data.train_x.shape[1],
         "num_outputs": data.num_outputs,
         "num_classes": data.num_classes,
+        "image_shape": pixel_shape(data.input_names),
         "choice": choice_of(config),
         "kernel_choice": choice_of(config, "kernel_choice"),
     }

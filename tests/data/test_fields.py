@@ -43,7 +43,7 @@ def test_classes_and_fields_stay_where_the_size_changes() -> None:
 def test_options_out_of_range() -> None:
     with pytest.raises(ConfigError, match=r"bayes_error=0\.95 must be .* below 0\.9"):
         Fields(bayes_error=0.95)
-    with pytest.raises(ConfigError, match="num_images=5 at least num_classes"):
+    with pytest.raises(ConfigError, match="num_images=5 must be at least 10"):
         Fields(num_images=5)
     with pytest.raises(ShapeError, match=r"expected \(n, 48\)"):
         Fields(num_images=20, side=4).probabilities(np.zeros((2, 47)))

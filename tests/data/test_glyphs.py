@@ -36,5 +36,5 @@ def test_letters_can_be_told_apart_and_stay_inside_the_image(side: int) -> None:
 def test_options_out_of_range() -> None:
     with pytest.raises(ConfigError, match="num_images=9 must be at least 10"):
         Glyphs(num_images=9)
-    with pytest.raises(ConfigError, match="side=3 at least 4"):
+    with pytest.raises(ConfigError, match="side=3 must be at least 4"):
         Glyphs(side=3)

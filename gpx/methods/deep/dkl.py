@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError
 from gpx.inducing import Selector
 from gpx.inference.variational import GAUSSIAN
 from gpx.kernels.base import Kernel
@@ -19,6 +18,7 @@ from gpx.methods.deep.feature_body import FeatureNetwork, feature_body
 from gpx.methods.deep.feature_model import FeatureModel, few_rows
 from gpx.methods.deep.inducing_layer import InducingLayer
 from gpx.methods.deep.posterior import NetworkPosterior
+from gpx.tensor_checks import check_at_least
 
 
 class DKL(FeatureModel):
@@ -75,8 +75,7 @@ class DKL(FeatureModel):
         predict_samples: int = 50,
         seed: int = 0,
     ) -> None:
-        if num_inducing < 1:
-            raise ConfigError(f"num_inducing={num_inducing} must be at least 1")
+        check_at_least(1, num_inducing=num_inducing)
         body = feature_body(
             backbone,
             num_inputs,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from gpx.errors import ConfigError
 from gpx.likelihoods.base import Likelihood
 from gpx.methods.base.start import StartWatch, Unwatched
 from gpx.methods.deep.feature_body import FeatureBody
@@ -13,6 +12,7 @@ from gpx.methods.deep.model import Network, NetworkModel
 from gpx.methods.deep.output_layer import OutputLayer
 from gpx.methods.deep.pretraining import pretrain
 from gpx.sampling.batches import some_rows
+from gpx.tensor_checks import check_at_least
 
 MOST_ROWS = 20_000
 """Rows whose features are clustered and standardised."""
@@ -46,8 +46,7 @@ class FeatureModel(NetworkModel):
         predict_samples: int,
         seed: int,
     ) -> None:
-        if pretrain_steps < 0:
-            raise ConfigError(f"pretrain_steps={pretrain_steps} must be at least 0")
+        check_at_least(0, pretrain_steps=pretrain_steps)
         super().__init__(
             Network(body, head),
             likelihood,

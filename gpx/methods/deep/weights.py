@@ -11,6 +11,7 @@ from gpx.errors import ConfigError
 from gpx.methods.base.model import Marginals
 from gpx.methods.deep.draws import RandomLayer, deviation
 from gpx.methods.deep.output_layer import OutputLayer
+from gpx.tensor_checks import check_at_least
 
 
 class RandomWeights(OutputLayer):
@@ -27,11 +28,7 @@ class RandomWeights(OutputLayer):
 
     def __init__(self, num_inputs: int, num_outputs: int) -> None:
         super().__init__()
-        if min(num_inputs, num_outputs) < 1:
-            raise ConfigError(
-                f"random weights need at least one input and one output, got num_inputs="
-                f"{num_inputs} and num_outputs={num_outputs}"
-            )
+        check_at_least(1, num_inputs=num_inputs, num_outputs=num_outputs)
         self.num_inputs, self.num_outputs = num_inputs, num_outputs
         self.mean = nn.Parameter(torch.zeros(num_inputs, num_outputs))
 
