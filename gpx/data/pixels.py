@@ -41,8 +41,8 @@ def channels_first(images: NDArray[Any]) -> NDArray[Any]:
         return np.moveaxis(images, -1, 1)
     if images.ndim != 3 and (images.ndim != 4 or images.shape[1] not in COLOURS):
         raise ShapeError(
-            f"images of shape {images.shape}: expected (n, h, w), or (n, h, w, c) with one or three "
-            "channels c"
+            f"images of shape {images.shape}: expected (n, h, w), or (n, h, w, c) with one or "
+            "three channels c"
         )
     return images
 
