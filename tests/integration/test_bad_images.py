@@ -81,7 +81,11 @@ CASES = {
         ["approx=cnn_rf", "kernel=periodic"],
         "a Periodic kernel has a period for each of its 64 inputs, and here it gets 256 others",
     ),
-    "no images": ({"x": X[:, :7], "y": Y}, [], "56 inputs are no square image"),
+    "no images": (
+        {"x": X[:, :7], "y": Y},
+        ["approx.image_shape=null"],
+        "56 inputs are no square image",
+    ),
     "patches": (
         {"x": X, "y": Y},
         ["approx=conv_gp", "approx.patch_size=9"],
