@@ -131,7 +131,7 @@ class Conformal(Spread):
         return self.factor_of(torch.where(gap > 0, gap / above, -gap / below))
 
     def require_enough(self, count: int) -> None:
-        """Raise DataError where so many held-out rows cannot promise the level."""
+        """As in ``Recalibration``: too few cannot promise the level."""
         if self._place(count) > count:
             needed = math.ceil(self.level / (1.0 - self.level) - 1e-9)
             raise DataError(

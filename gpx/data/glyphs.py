@@ -32,7 +32,7 @@ FINER = 8
 """A bitmap is blurred at so many points to a pixel."""
 BLUR = 0.5
 """Standard deviation of the blur, in pixels of a bitmap."""
-CHUNK = 4096
+CHUNK = 256
 """Letters drawn at once."""
 
 
@@ -80,14 +80,10 @@ class Glyphs(ImageSource):
         shift = rng.uniform(-0.08, 0.08, (self.num_images, 2))
         level = rng.uniform(0.3, 0.7, self.num_images)
         shapes = _blurred()
-        drawn = [
-            _drawn(
-                shapes,
-                *(torch.from_numpy(v[rows]) for v in (classes, size, shift, level)),
-                self.side,
-            )
-            for rows in np.split(np.arange(self.num_images), range(CHUNK, self.num_images, CHUNK))
-        ]
+        drawn = []
+        for rows in np.split(np.arange(self.num_images), range(CHUNK, self.num_images, CHUNK)):
+            places = (torch.from_numpy(v[rows]) for v in (size, shift, level))
+            drawn.append(_drawn(shapes[torch.from_numpy(classes[rows])], self.side, *places))
         return Table(
             name=self.name,
             x=torch.cat(drawn).flatten(1).numpy(),
@@ -118,22 +114,21 @@ def _blurred() -> torch.Tensor:
 
 def _drawn(
     shapes: torch.Tensor,
-    classes: torch.Tensor,
+    side: int,
     size: torch.Tensor,
     shift: torch.Tensor,
     level: torch.Tensor,
-    side: int,
 ) -> torch.Tensor:
-    """Letters (n, side, side) of the given classes (n,), sizes (n,), shifts (n, 2), levels (n,)."""
+    """Images (n, side, side) of blurred bitmaps (n, h, w), one size, level and two shifts each."""
     rows = len(next(iter(LETTERS.values())))
     # coordinates of the image from -1 to 1 over those of the square, of which the letter is a part
     stretch = rows / (rows + 2 * MARGIN) / size
-    place = torch.zeros(len(classes), 2, 3, dtype=torch.float64)
+    place = torch.zeros(len(shapes), 2, 3, dtype=torch.float64)
     place[:, 0, 0] = place[:, 1, 1] = stretch
     place[:, :, 2] = -2.0 * shift * stretch.unsqueeze(1)
-    grid = functional.affine_grid(place, [len(classes), 1, side, side], align_corners=False)
-    found = functional.grid_sample(
-        shapes[classes].unsqueeze(1), grid, mode="bilinear", align_corners=False
-    )[:, 0]
+    grid = functional.affine_grid(place, [len(shapes), 1, side, side], align_corners=False)
+    found = functional.grid_sample(shapes.unsqueeze(1), grid, mode="bilinear", align_corners=False)[
+        :, 0
+    ]
     # ink begins at the level, over a pixel of the image
     return ((found - level.view(-1, 1, 1)) * 2.0 + 0.5).clamp(0.0, 1.0)

@@ -72,4 +72,4 @@ def pixel_rows(images: NDArray[Any], names: Sequence[str]) -> NDArray[Any]:
             f"the model is of images of {' x '.join(map(str, own[1:]))} pixels with {own[0]} "
             f"channel{'s' if own[0] > 1 else ''}, got an array of shape {images.shape}"
         )
-    return found.reshape(len(found), -1)
+    return found.reshape(len(found), int(np.prod(own)))

@@ -75,13 +75,15 @@ class CalibrationReport:
         width = max(map(len, words.values())) + 2
         head = f"calibration on {self.rows:,} test points"
         if self.before is not None:
-            found = ", ".join(f"{name} {value:.4g}" for name, value in self.settings.items())
-            head = head.ljust(width) + "before".rjust(12) + f"recalibrated ({found})".rjust(16)
+            head = head.ljust(width) + "before".rjust(12) + "after".rjust(12)
         lines = [head]
         for name, text in words.items():
             if name in self.measures:
                 cells = (f"{column.get(name, math.nan):12.4g}" for column in columns)
                 lines.append(f"  {text}".ljust(width) + "".join(cells))
+        if self.settings:
+            fitted = ", ".join(f"{name} {value:.4g}" for name, value in self.settings.items())
+            lines.append(f"recalibrated on held-out rows: {fitted}")
         lines.append(self.sentence())
         if self.elsewhere:
             rows, score = int(self.elsewhere["rows"]), self.elsewhere["auroc"]

@@ -177,6 +177,7 @@ def prepare(
         calibration.require_task(data.task)
         draws = stream(config.seed, "calibration")
         kept = held_out_rows(data.num_train, calibration.fraction, draws)
+        calibration.require_enough(int(kept.sum()))
         if data.task != "regression":
             require_classes(data.train_y, kept)
         every = data.train_x, data.train_y

@@ -26,6 +26,7 @@ def test_images_become_rows_of_pixels() -> None:
     for given in (coloured, np.moveaxis(coloured, 1, -1), rows):
         np.testing.assert_array_equal(pixel_rows(given, colour), rows)
     np.testing.assert_array_equal(pixel_rows(np.moveaxis(coloured[0], 0, -1), colour), rows[:1])
+    assert pixel_rows(images[:0], grey).shape == (0, 6)
     # what is no image is left to whoever asks
     assert pixel_rows(images, ("a", "b")) is images
     assert pixel_rows(images[0, 0], grey) is not None

@@ -126,6 +126,7 @@ def test_diagnose_shows_classes_before_and_after(finished, tmp_path, capsys):
         assert before == pytest.approx(metrics[f"uncalibrated.{name}"], rel=1e-3)
         assert after == pytest.approx(metrics[f"test.{name}"], rel=1e-3)
     assert any("it claims to be right in" in line for line in lines)
+    assert any("recalibrated on held-out rows: temperature" in line for line in lines)
     assert any("no certificate: a run of CNN cannot be certified" in line for line in lines)
     kept = json.loads((folder.path / "calibration.json").read_text())
     assert kept["before"]["ece"] == pytest.approx(metrics["uncalibrated.ece"], rel=1e-5)
@@ -176,6 +177,7 @@ def test_from_python(tmp_path):
         (["calibrate=temperature"], ConfigError, "Temperature is for binary and multiclass"),
         (["calibrate=variance", "calibrate.fraction=0.001"], DataError, "rows to calibrate on"),
         (["calibrate=variance", "calibrate.fraction=0.9"], ConfigError, "cannot be held out"),
+        (["calibrate=conformal", "calibrate.fraction=0.02"], DataError, "11 held-out rows cannot"),
     ],
 )
 def test_what_does_not_fit(tmp_path, options, error, words):
