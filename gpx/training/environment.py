@@ -151,9 +151,9 @@ CODE = (
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """What git prints in a folder, without blanks at the ends."""
+    """What git prints in a folder, without blanks at the ends; nothing there is written or locked."""
     done = subprocess.run(
-        ["git", *arguments],
+        ["git", "--no-optional-locks", *arguments],
         cwd=folder,
         capture_output=True,
         text=True,
