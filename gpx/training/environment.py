@@ -151,7 +151,7 @@ CODE = (
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """What git prints in a folder, without blanks at the ends; nothing there is written or locked."""
+    """What git prints in a folder, without blanks at the ends; it writes and locks nothing."""
     done = subprocess.run(
         ["git", "--no-optional-locks", *arguments],
         cwd=folder,
