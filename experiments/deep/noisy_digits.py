@@ -28,6 +28,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
+from matplotlib.figure import Figure
 from record import COMMIT, Checks, Rows, earlier, tally, write
 from torch import Tensor
 from torch.distributions import Categorical
@@ -36,11 +37,12 @@ from gpx.calibration import Isotonic, Platt, Recalibration, held_out_rows
 from gpx.data import Digits, Glyphs
 from gpx.data import load as load_data
 from gpx.diagnostics.calibration import auroc
-from gpx.metrics import entropy, evaluate, trivial_law
+from gpx.metrics import ece, entropy, evaluate, reliability, trivial_law
 from gpx.sampling.seeds import stream
 from gpx.training import RunFolder, load, resume, run
 from gpx.training.build import build
 from gpx.training.composition import composed
+from gpx.training.figures import BAND, INK, TRUTH
 
 HERE = Path(__file__).resolve().parent
 NOISE = 0.5
@@ -307,7 +309,50 @@ def store(name: str, rows: Rows) -> None:
         {"means": summary(rows), "each run": rows},
         judged(rows),
         hidden=["temperature", "parameters"],
+        pictures=[path.name for path in [HERE / f"{name}.png"] if path.exists()],
     )
+
+
+def draw(name: str, runs: Path) -> None:
+    """Reliability diagrams and confidence histograms of the runs of seed 0 that are there."""
+    kept = {method: RunFolder(runs / folder_name(name, method, 0)) for method in METHODS}
+    kept = {method: folder for method, folder in kept.items() if folder.metrics.exists()}
+    panels: dict[str, Any] = {}
+    for method, folder in kept.items():
+        predictor = load(folder.path)
+        data = load_data(build(folder.read_config(), "data"), task="multiclass")
+        raw: Any = predictor.modelled(data.test_x.float())
+        laws = {method: raw}
+        if method == "CNN" and predictor.calibration is not None:
+            laws["CNN+CAL"] = predictor.calibration(raw)
+        for words, law in laws.items():
+            probabilities = law.probs.double()
+            error = float(ece(probabilities, data.test_y))
+            panels[words] = (reliability(probabilities, data.test_y), error)
+    columns = 4
+    figure = Figure(figsize=(11.0, 3.4 * -(-len(panels) // columns)), layout="constrained")
+    axes = figure.subplots(2 * -(-len(panels) // columns), columns, squeeze=False, sharex=True)
+    for axis in axes.flat:
+        axis.set_axis_off()
+    for place, (words, (found, error)) in enumerate(panels.items()):
+        above = axes[2 * (place // columns), place % columns]
+        below = axes[2 * (place // columns) + 1, place % columns]
+        middle = (torch.arange(len(found.counts)) + 0.5) / len(found.counts)
+        filled = found.counts > 0
+        for axis in (above, below):
+            axis.set_axis_on()
+        above.bar(
+            middle[filled], found.accuracy[filled], 1 / len(middle), color=BAND, edgecolor=INK
+        )
+        above.plot([0.0, 1.0], [0.0, 1.0], color=TRUTH, linewidth=1.0)
+        above.set_title(f"{words}: ECE {error:.3f}", fontsize="small")
+        below.bar(middle, found.counts / found.counts.sum(), 1 / len(middle), color=INK)
+        below.set_xlabel("probability of the predicted class", fontsize="small")
+    figure.savefig(HERE / f"{name}.png", dpi=90)
+
+
+def folder_name(name: str, method: str, seed: int) -> str:
+    return f"{name}-{method}-{seed}".replace(" ", "_")
 
 
 @contextlib.contextmanager
@@ -343,8 +388,11 @@ def main() -> None:
             blank = {"temperature": None, "parameters": None, "steps": None, "seconds": None}
             rows.append(control(seed) | blank)
         else:
-            with folder_for(given.runs, f"{name}-{method}-{seed}".replace(" ", "_")) as folder:
+            with folder_for(given.runs, folder_name(name, method, seed)) as folder:
                 rows += measured(method, seed, given.quick, folder)
+        store(name, rows)
+    if given.runs is not None:
+        draw(name, given.runs)
         store(name, rows)
 
 
