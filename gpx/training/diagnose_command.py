@@ -31,7 +31,7 @@ from gpx.training.console import print_error, warnings_as_lines
 from gpx.training.option_names import option_names
 from gpx.training.options import read_options
 from gpx.training.predictor import Predictor, finished_predictor
-from gpx.training.prepared_run import likelihood_task
+from gpx.training.prepared_run import likelihood_task, without_held_out
 from gpx.training.run_folder import RunFolder
 from gpx.training.trust import require_known_server, trusted_packages
 
@@ -101,7 +101,7 @@ def main(arguments: list[str] | None = None) -> None:
                 needed=any(option in options for option in CERTIFICATE),
             )
             calibration = None
-            if data.num_test or report is None:
+            if data.num_test or report is None or "elsewhere" in options:
                 calibration = calibration_report(predictor, data, given.get("elsewhere"))
         if calibration is not None:
             calibration.write(folder)
@@ -182,7 +182,7 @@ def _number(options: dict[str, str], name: str) -> float | None:
 
 
 def _training_data(config: DictConfig, folder: RunFolder) -> Dataset:
-    """The split the run was trained on, read again and known to be the same.
+    """The rows the run was trained and tested on, read again and known to be the same.
 
     Raises:
         CheckpointError: the data have changed since.
@@ -197,4 +197,5 @@ def _training_data(config: DictConfig, folder: RunFolder) -> Dataset:
             "restore it"
         )
     folder.require_same_data({"data_checksums": dict(data.checksums)})
-    return data
+    calibration = build(config, "calibrate")
+    return data if calibration is None else without_held_out(data, calibration, config.seed)[0]

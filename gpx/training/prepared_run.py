@@ -115,6 +115,21 @@ class PreparedRun:
         )
 
 
+def without_held_out(
+    data: Dataset, calibration: Recalibration, seed: int
+) -> tuple[Dataset, Tensor]:
+    """The data without the training rows that are kept for a recalibration, and their mask (n,).
+
+    Raises:
+        DataError: too few rows, or classes, would be held out or stay.
+    """
+    kept = held_out_rows(data.num_train, calibration.fraction, stream(seed, "calibration"))
+    calibration.require_enough(int(kept.sum()))
+    if data.task != "regression":
+        require_classes(data.train_y, kept)
+    return replace(data, train_x=data.train_x[~kept], train_y=data.train_y[~kept]), kept
+
+
 def checked_options(config: DictConfig) -> TrainerConfig:
     """The trainer's options of a config that is complete; everything else is checked on use."""
     check_values(config)
@@ -175,13 +190,8 @@ def prepare(
     kept: Tensor | None = None
     if calibration is not None:
         calibration.require_task(data.task)
-        draws = stream(config.seed, "calibration")
-        kept = held_out_rows(data.num_train, calibration.fraction, draws)
-        calibration.require_enough(int(kept.sum()))
-        if data.task != "regression":
-            require_classes(data.train_y, kept)
         every = data.train_x, data.train_y
-        data = replace(data, train_x=every[0][~kept], train_y=every[1][~kept])
+        data, kept = without_held_out(data, calibration, config.seed)
     config = _with_facts(config, data)
     budget = budget_in_bytes(options.memory_budget, available_memory(device), total_memory(device))
     config.trainer.memory_budget = budget  # settled: a resumed run and predictions hold to it
