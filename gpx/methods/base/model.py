@@ -104,10 +104,7 @@ class Posterior(DataSized, ABC):
         Raises:
             NotAvailable: this posterior has none in closed form.
         """
-        raise NotAvailable(
-            f"{class_name(self)} has no joint covariance in closed form, which exact GPs and those "
-            "with inducing points have; functions can be sampled from any posterior"
-        )
+        raise no_joint_law(self)
 
     def facts(self) -> dict[str, bool | int | float | str]:
         """Plain values for metrics.json: how predictions were computed, at what accuracy."""
@@ -119,6 +116,14 @@ class Posterior(DataSized, ABC):
 
         The callable returns the same functions wherever and however often it is asked.
         """
+
+
+def no_joint_law(posterior: Posterior) -> NotAvailable:
+    """The error of a posterior that knows the marginals of f, and not its joint law."""
+    return NotAvailable(
+        f"{class_name(posterior)} has no joint covariance in closed form, which exact GPs and "
+        "those with inducing points have; functions can be sampled from any posterior"
+    )
 
 
 def _check_prediction(posterior: Posterior, x: Tensor, *_: Any, **__: Any) -> None:

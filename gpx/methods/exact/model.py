@@ -19,6 +19,7 @@ from gpx.inference.exact_solver import (
     choose_solver,
 )
 from gpx.inference.gaussian_posterior import GaussianPosterior
+from gpx.inference.joint_law import JointLaw, Projected
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.likelihoods.row_noise import RowNoise
@@ -185,7 +186,7 @@ class ExactGP(Model):
         return IterativePosterior(*parts, self.iterative)
 
 
-class ExactPosterior(GaussianPosterior):
+class ExactPosterior(JointLaw, GaussianPosterior):
     """Exact posterior process.
 
     Its state is the training inputs, the residuals y - m(x) and the weights alpha = K^{-1} r:
@@ -257,12 +258,11 @@ class ExactPosterior(GaussianPosterior):
             variance[rows] = (self.kernel.diagonal(x[rows]) - explained).clamp_(min=0.0)
         return Marginals(mean, variance)
 
-    @torch.no_grad()
-    def joint_covariance(self, x: Tensor) -> Tensor:
-        """As in ``Posterior``. Cost: n^2 multiply-adds per row, and n per pair of rows."""
+    def project_rows(self, x: Tensor) -> Projected:
+        """As in ``JointLaw``. Cost: n^2 multiply-adds per row."""
         cross = self.kernel.evaluate(x, self.inputs)
-        column = torch.linalg.solve_triangular(self._factor().mT, cross.mT, upper=False)
-        return self.kernel.evaluate(x) - column.mT @ column
+        root = torch.linalg.solve_triangular(self._factor().mT, cross.mT, upper=False)
+        return Projected(x, self.mean(x) + cross @ self.alpha, root.mT)
 
     @torch.no_grad()
     def sample_paths(
