@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -64,7 +63,7 @@ def prior_functions(
     *,
     generator: torch.Generator,
     frequencies: Frequencies = SHARED,
-) -> Callable[[Tensor], Tensor]:
+) -> PriorFunctions:
     """``num`` zero-mean functions of approximately this covariance: x (n, d) -> (num, n).
 
     f(x) = sqrt(k(0) / F) sum_i a_i cos(w_i . x) + b_i sin(w_i . x) with standard normal a, b and F
@@ -90,11 +89,27 @@ def prior_functions(
         for each in ([1] * num if frequencies.per_path else [num])
     ]
 
-    @torch.no_grad()
-    def functions(x: Tensor) -> Tensor:
-        return torch.cat([waves(x) for waves in drawn])
+    return PriorFunctions(drawn)
 
-    return functions
+
+@dataclass(frozen=True)
+class PriorFunctions:
+    """Drawn functions, differentiable in x; see ``prior_functions``."""
+
+    waves: list[_Waves]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Values (num, n) at x (n, d)."""
+        return torch.cat([waves(x) for waves in self.waves])
+
+    def each(self, x: Tensor) -> Tensor:
+        """Values (num, r) of every function at r inputs of its own, x (num, r, d).
+
+        Cost: O(F (d + 1)) a value, where calling it would make num times as many.
+        """
+        sizes = [waves.weights.shape[0] for waves in self.waves]
+        parts = zip(self.waves, x.split(sizes), strict=True)
+        return torch.cat([waves.each(rows) for waves, rows in parts])
 
 
 @dataclass(frozen=True)
@@ -139,3 +154,8 @@ class _Waves:
             phase = self.frequencies @ x[rows].mT
             parts.append(self.weights @ torch.cat([phase.cos(), phase.sin()]))
         return torch.cat(parts, 1) if parts else x.new_zeros(self.weights.shape[0], 0)
+
+    def each(self, x: Tensor) -> Tensor:
+        """(num, r, d) -> (num, r)."""
+        phase = x @ self.frequencies.mT
+        return (torch.cat([phase.cos(), phase.sin()], 2) @ self.weights.unsqueeze(2)).squeeze(2)

@@ -26,7 +26,7 @@ from gpx.likelihoods.row_noise import RowNoise
 from gpx.linalg import CholeskyReport, available_memory, cholesky_in_place, upper_solve
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Model
-from gpx.sampling import SHARED, Frequencies
+from gpx.sampling import SHARED, ConditionedFunctions, Frequencies
 
 if TYPE_CHECKING:
     from gpx.inference.iterative_posterior import IterativePosterior
@@ -282,12 +282,7 @@ class ExactPosterior(JointLaw, GaussianPosterior):
         """
         prior, gap = self.prior_paths(num, generator, frequencies)
         weights = upper_solve(self._factor(), gap.mT.contiguous()).mT
-
-        @torch.no_grad()
-        def paths(x: Tensor) -> Tensor:
-            return prior(x) + weights @ self.kernel.evaluate(self.inputs, x) + self.mean(x)
-
-        return paths
+        return ConditionedFunctions(prior, weights, self.inputs, self.kernel, self.mean)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         self.factor = None

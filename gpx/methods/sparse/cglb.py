@@ -272,7 +272,6 @@ class CGLBPosterior(SGPRPosterior):
         """
         sparse = super().sample_paths(num, generator=generator, frequencies=frequencies)
 
-        @torch.no_grad()
         def paths(x: Tensor) -> Tensor:
             return sparse(x) + self._correction(x)
 

@@ -106,7 +106,6 @@ class EffectivePosterior(SGPRPosterior):
         drawn = self._whitened_draws(num, generator)
         weights = torch.linalg.solve_triangular(self.factor.mT, drawn, upper=True).mT
 
-        @torch.no_grad()
         def paths(x: Tensor) -> Tensor:
             rows = self.features.cross_rows(self.kernel, self.inducing_points, x)
             return weights @ rows + self.mean(x)

@@ -17,7 +17,7 @@ from gpx.linalg import CholeskyReport
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals
 from gpx.methods.sparse.certified_selection import KLCertifier
-from gpx.sampling import SHARED, Frequencies, prior_functions
+from gpx.sampling import SHARED, ConditionedFunctions, Frequencies, prior_functions
 
 
 class Certificate(NamedTuple):
@@ -130,12 +130,7 @@ class SGPRPosterior(JointLaw):
         v = self._whitened_draws(num, generator)
         v = v - torch.linalg.solve_triangular(self.factor, prior(z).mT, upper=False)
         weights = torch.linalg.solve_triangular(self.factor.mT, v, upper=True).mT
-
-        @torch.no_grad()
-        def paths(x: Tensor) -> Tensor:
-            return prior(x) + weights @ self.kernel.evaluate(z, x) + self.mean(x)
-
-        return paths
+        return ConditionedFunctions(prior, weights, z, self.kernel, self.mean)
 
     def _whitened_draws(self, num: int, generator: torch.Generator) -> Tensor:
         """``num`` draws of v ~ N(weights, B^{-1}), (M, num)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -103,6 +104,7 @@ class SVGPPosterior(JointLaw):
                 not function values.
         """
         self.features.require_sampled()
+        latents = len(self.q_mean)
         values = conditioned_paths(
             self.features.path_kernel(self.kernel),
             self.inducing,
@@ -114,9 +116,12 @@ class SVGPPosterior(JointLaw):
             frequencies=frequencies,
         )
 
-        @torch.no_grad()
+        if latents == 1 and self.features.path_kernel(self.kernel) is self.kernel:
+            return replace(values, mean=self.mean)
+
         def paths(x: Tensor) -> Tensor:
-            drawn = values(self.features.path_inputs(self.kernel, x))
+            inputs = self.features.path_inputs(self.kernel, x)
+            drawn = values(inputs).view(num, latents, -1)
             found = self.features.path_values(self.kernel, drawn) + self.mean(x)
             return found.squeeze(1) if found.shape[1] == 1 else found.mT
 
