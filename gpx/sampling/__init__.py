@@ -2,6 +2,7 @@
 
 from gpx.sampling.convergence import bulk_effective_sample_size, potential_scale_reduction
 from gpx.sampling.langevin import Langevin, effective_sample_size
+from gpx.sampling.maxima import Maxima, maxima
 from gpx.sampling.paths import ConditionedFunctions, Functions, each_at_its_own
 from gpx.sampling.prior import SHARED, Frequencies, PriorFunctions, prior_functions
 from gpx.sampling.slices import elliptical_slice, line_slice
@@ -12,12 +13,14 @@ __all__ = [
     "Frequencies",
     "Functions",
     "Langevin",
+    "Maxima",
     "PriorFunctions",
     "bulk_effective_sample_size",
-    "effective_sample_size",
     "each_at_its_own",
+    "effective_sample_size",
     "elliptical_slice",
     "line_slice",
+    "maxima",
     "potential_scale_reduction",
     "prior_functions",
 ]
