@@ -16,6 +16,7 @@ from gpx.kernels.rational_quadratic import RationalQuadratic
 from gpx.kernels.rbf import RBF
 from gpx.kernels.spectral_mixture import SpectralMixture
 from gpx.kernels.stationary import Stationary
+from gpx.kernels.warped import Kumaraswamy, Warped
 from gpx.kernels.wendland import Wendland
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Convolutional",
     "Cosine",
     "Kernel",
+    "Kumaraswamy",
     "Linear",
     "Matern",
     "Matern12",
@@ -40,5 +42,6 @@ __all__ = [
     "SpectralMixture",
     "Stationary",
     "Sum",
+    "Warped",
     "Wendland",
 ]

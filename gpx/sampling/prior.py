@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 from gpx.backends import row_chunks
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
+from gpx.kernels.warped import Warped
 
 CHUNK_BYTES = 1 << 28
 """Phases, cosines and sines held at once."""
@@ -71,7 +73,8 @@ def prior_functions(
     frequencies in proportion to their variances, which leaves the error as it is for one kernel.
 
     Args:
-        kernel: stationary, or a sum of such, with spectral samplers; gives dtype and device.
+        kernel: stationary, or a sum of such, with spectral samplers, or such a kernel of warped
+            inputs; gives dtype and device.
         num: functions.
         num_inputs: d.
         generator: on the kernel's device.
@@ -84,6 +87,14 @@ def prior_functions(
     """
     if num < 1:
         raise ConfigError(f"at least one function must be drawn, got {num}")
+    if isinstance(kernel, Warped):
+        like = next(kernel.parameters(), torch.empty(0))
+        with torch.no_grad():
+            width = kernel.warped(like.new_zeros(1, num_inputs)).shape[1]
+        inner = prior_functions(
+            kernel.kernel, num, width, generator=generator, frequencies=frequencies
+        )
+        return replace(inner, warp=kernel.warped)
     drawn = [
         _Waves.drawn(kernel, each, num_inputs, frequencies.count, generator)
         for each in ([1] * num if frequencies.per_path else [num])
@@ -97,9 +108,12 @@ class PriorFunctions:
     """Drawn functions, differentiable in x; see ``prior_functions``."""
 
     waves: list[_Waves]
+    warp: Callable[[Tensor], Tensor] | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
         """Values (num, n) at x (n, d)."""
+        if self.warp is not None:
+            x = self.warp(x)
         return torch.cat([waves(x) for waves in self.waves])
 
     def each(self, x: Tensor) -> Tensor:
@@ -107,6 +121,8 @@ class PriorFunctions:
 
         Cost: O(F (d + 1)) a value, where calling it would make num times as many.
         """
+        if self.warp is not None:
+            x = self.warp(x.flatten(0, 1)).unflatten(0, x.shape[:2])
         sizes = [waves.weights.shape[0] for waves in self.waves]
         parts = zip(self.waves, x.split(sizes), strict=True)
         return torch.cat([waves.each(rows) for waves, rows in parts])
