@@ -16,7 +16,7 @@ from torch import Tensor
 from gpx.calibration import Recalibration
 from gpx.data import Standardiser
 from gpx.data.coding import Coding
-from gpx.data.frame import Frame, frame_of, require_columns
+from gpx.data.frame import Frame, as_rows, frame_of, require_columns
 from gpx.data.labels import Label
 from gpx.data.table import numbered_names
 from gpx.data.target_transform import TargetTransform, TransformedLaw
@@ -134,9 +134,10 @@ class Predictor:
         """Mean, standard deviation and 95 % interval of y in the data's own units.
 
         Args:
-            inputs (n, d): in the data's own units, columns as in training; (d,) is one row. Columns
-                of a data frame are taken by name, whatever their order, and others are ignored,
-                where training knew names. Columns of texts and dates hold these.
+            inputs (n, d): in the data's own units, columns as in training; (d,) is one row, and
+                (n,) n rows where the model has one input. Columns of a data frame are taken by
+                name, whatever their order, and others are ignored, where training knew names.
+                Columns of texts and dates hold these.
             noise (n,): known variances of the noise of each row beside that which was learned, in
                 the squared unit of the target; None: none.
 
@@ -333,7 +334,7 @@ class Predictor:
             inputs = columns_by_name(inputs, columns, "inputs")
         if self.coding is not None and not self.coding.plain:
             return self.coding(frame_of(inputs, columns, "inputs"))
-        array = np.atleast_2d(real_array(inputs, "inputs"))  # type: ignore[arg-type]
+        array = as_rows(real_array(inputs, "inputs"), len(columns))  # type: ignore[arg-type]
         require_columns(array, columns)
         if not np.isfinite(array).all():
             row, column = np.argwhere(~np.isfinite(array))[0]
