@@ -3,6 +3,7 @@
 from gpx.kernels.algebra import Product, Scale, Sum
 from gpx.kernels.arc_cosine import ArcCosine
 from gpx.kernels.base import Kernel
+from gpx.kernels.categorical import Categorical
 from gpx.kernels.constant import Constant
 from gpx.kernels.convolutional import Convolutional
 from gpx.kernels.cosine import Cosine
@@ -23,6 +24,7 @@ __all__ = [
     "RBF",
     "ArcCosine",
     "AxisProduct",
+    "Categorical",
     "Constant",
     "Convolutional",
     "Cosine",
