@@ -71,9 +71,14 @@ class _GPXEstimator(BaseEstimator):
         self.device = device
 
     def _train(
-        self, x: NDArray[Any], y: NDArray[Any], likelihood: str | None, **of_rows: ArrayLike | None
+        self,
+        x: NDArray[Any],
+        y: NDArray[Any],
+        likelihood: str | None,
+        noise: ArrayLike | None = None,
+        weights: ArrayLike | None = None,
     ) -> None:
-        """Train on x (n, d) and y (n,), all rows; ``of_rows`` as in ``gpx.fit``."""
+        """Train on x (n, d) and y (n,), all rows; ``noise`` and ``weights`` as in ``gpx.fit``."""
         if isinstance(self.options, str) or not isinstance(self.options, Sequence):
             raise ConfigError(
                 f"options={self.options!r} is no list; give one of options as on the command line, "
@@ -92,7 +97,8 @@ class _GPXEstimator(BaseEstimator):
             *self.options,
             quiet=True,
             keep=False,
-            **of_rows,
+            noise=noise,
+            weights=weights,
         )
         of_classes = is_classifier(self)
         if bool(fitted.model.labels) != of_classes:
