@@ -73,7 +73,7 @@ def _solves_as_products(inverse: Any) -> Iterator[None]:
         return product if out is None else out.copy_(product)
 
     before = torch.linalg.solve_triangular
-    torch.linalg.solve_triangular = solve  # type: ignore[assignment]
+    torch.linalg.solve_triangular = solve
     try:
         yield
     finally:
