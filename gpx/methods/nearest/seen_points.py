@@ -105,12 +105,14 @@ class SeenPoints:
             asked = x.double().unsqueeze(1)
             system = local_system(self.kernel, self.z[near].double(), asked, self.jitter)
             return system.weights.squeeze(2), system.rest.squeeze(1)
-        # measured from x, which is near: distances lose no digits
-        gap = self.places[near].sub_(self.coordinates(x.double()).unsqueeze(1))
-        products = gap @ gap.mT
+        points = self.places[near]
+        to_input = (points - self.coordinates(x.double()).unsqueeze(1)).square_().sum(2)
+        # measured from one of them, which is near: distances lose no digits, however far x is
+        points = points - points[:, :1]
+        products = points @ points.mT
         squares = products.diagonal(dim1=1, dim2=2).unsqueeze(2)
-        among = (squares + squares.mT).sub_(products, alpha=2.0)
-        r2 = torch.cat([among, squares], 2).clamp_min_(0.0)
+        among = (squares + squares.mT).sub_(products, alpha=2.0).clamp_min_(0.0)
+        r2 = torch.cat([among, to_input.unsqueeze(2)], 2)
         values = self.profile(r2) * self.outputscale
         inner, cross = values[:, :, :-1], values[:, :, -1:]
         inner.diagonal(dim1=1, dim2=2).add_(self.jitter)

@@ -45,13 +45,14 @@ class SingleInput:
         h, points = self._count, self._points
         asked = points.coordinates(x.double())
         near = points.nearest_places(asked, h).numpy()[0]
-        gap = self._places[near] - asked.numpy()
+        places = self._places[near]
+        gap = places - places[0]
         products = gap @ gap.T
         squares = products.diagonal()
         r2 = np.empty((h + 1, h))  # of the points among each other, and of the input to them
         np.add(squares, squares[:, None] - 2.0 * products, out=r2[:h])
-        r2[h] = squares
         np.maximum(r2, 0.0, out=r2)
+        ((places - asked.numpy()) ** 2).sum(1, out=r2[h])
         values: Numbers = self._scale * points.profile(torch.from_numpy(r2)).numpy()
         cross = values[h]
         values.flat[: h * h : h + 1] += self._jitter  # the diagonal of the first h rows

@@ -138,3 +138,11 @@ def test_one_row_whose_points_have_no_factor_is_refused_as_many_are():
     for rows in (1, 3):
         with pytest.raises(NotPositiveDefinite, match="4 inducing points"):
             made.predict(draws(rows, 2, seed=3))
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_an_input_far_from_all_points_is_at_the_prior(rows):
+    made, x = posterior(), torch.full((rows, 2), 1e8).double()
+    found = made.predict(x)
+    torch.testing.assert_close(found.mean, torch.full((rows,), 0.3).double())
+    torch.testing.assert_close(found.variance, torch.ones(rows).double())
