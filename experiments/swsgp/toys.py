@@ -1,7 +1,8 @@
 """E9, E10, E11, E17, E18 of the thesis: the prior, one input, and the banana.
 
-    python experiments/swsgp/toys.py           # about six minutes of one core
+    python experiments/swsgp/toys.py           # what has no row yet: about ten minutes of one core
     python experiments/swsgp/toys.py --quick   # a few steps, nothing written
+    python experiments/swsgp/toys.py --only sine --again trained   # rows whose names hold that
 
 Writes prior.json, sine.json, banana.json, rules.json and RESULTS.md.
 """
