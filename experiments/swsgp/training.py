@@ -135,6 +135,20 @@ def best_means(model: SWSGP, fold: Fold) -> None:
     model.q_mean.copy_(torch.linalg.solve(left, a.mT @ fold.y / noise_variance)[:, None])
 
 
+@torch.no_grad()
+def least_error(model: SWSGP, fold: Fold) -> float:
+    """RMSE of the m that fits the test rows themselves best, at the model's kernel and Z.
+
+    No q(u) has a smaller one there: what is left is due to seeing H points alone.
+    """
+    near = model.nearest(fold.test_x)
+    weights = model.system(near, fold.test_x.unsqueeze(1)).weights.squeeze(2)
+    a = torch.zeros(len(near), len(model.inducing)).double().scatter_(1, near, weights)
+    residual = (fold.test_y - model.mean(fold.test_x))[:, None]
+    best = torch.linalg.lstsq(a, residual, driver="gelsd").solution
+    return float((residual - a @ best).square().mean().sqrt())
+
+
 def noise() -> Gaussian:
     """Of every regression, at its start."""
     return Gaussian(0.1)
