@@ -34,8 +34,8 @@ SETTING = (
     f"{STEPS:,} Adam steps at {RATE} on a cosine (published: 100,000 at 0.001), batches of 64,",
     "Matern 5/2 with a lengthscale per input, full S, learned Z, every model started as it starts",
     "by default. 4,000 training and 2,000 test rows of the stand-ins of the specification.",
-    "Least rmse of any q: of the m that fits the test rows themselves best at the kernel and Z that",
-    "were trained. Where that too is more than 5 % above SVGP-64's, seeing H points is the cause.",
+    "Least rmse of any q: of the m that fits the test rows themselves best at the trained kernel",
+    "and Z. Where that too is more than 5 % above SVGP-64's, seeing H points alone is the cause.",
 )
 SUMS = ("rmse", "mnll")
 LEAST = "least rmse of any q"
