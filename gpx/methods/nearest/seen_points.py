@@ -19,6 +19,9 @@ from gpx.methods.nearest.rules import Rule, by_distance, nearest_inducing
 SMALL = 4096
 """Points up to which comparing with all of them is faster than a tree."""
 
+FAR = 1e4
+"""Squared distance in units of the lengthscale beyond which an input is far from what it sees."""
+
 
 class SeenPoints:
     """Inducing points z (M, d) of a kernel that does not change any more.
@@ -105,14 +108,18 @@ class SeenPoints:
             asked = x.double().unsqueeze(1)
             system = local_system(self.kernel, self.z[near].double(), asked, self.jitter)
             return system.weights.squeeze(2), system.rest.squeeze(1)
-        points = self.places[near]
-        to_input = (points - self.coordinates(x.double()).unsqueeze(1)).square_().sum(2)
-        # measured from one of them, which is near: distances lose no digits, however far x is
-        points = points - points[:, :1]
-        products = points @ points.mT
+        places, asked = self.places[near], self.coordinates(x.double())
+        # measured from x, which is near: distances lose no digits; from one of them if x is far
+        first = places[:, 0]
+        far = (asked - first).square().sum(1, keepdim=True) > FAR
+        centre = torch.where(far, first, asked)
+        beyond = (asked - centre).unsqueeze(2)  # zero but for those
+        gap = places.sub_(centre.unsqueeze(1))
+        products = gap @ gap.mT
         squares = products.diagonal(dim1=1, dim2=2).unsqueeze(2)
-        among = (squares + squares.mT).sub_(products, alpha=2.0).clamp_min_(0.0)
-        r2 = torch.cat([among, to_input.unsqueeze(2)], 2)
+        among = (squares + squares.mT).sub_(products, alpha=2.0)
+        to_input = squares - 2.0 * (gap @ beyond) + beyond.square().sum(1, keepdim=True)
+        r2 = torch.cat([among, to_input], 2).clamp_min_(0.0)
         values = self.profile(r2) * self.outputscale
         inner, cross = values[:, :, :-1], values[:, :, -1:]
         inner.diagonal(dim1=1, dim2=2).add_(self.jitter)

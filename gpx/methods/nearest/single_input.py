@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy.linalg.lapack import dposv
 from torch import Tensor
 
-from gpx.methods.nearest.seen_points import SeenPoints
+from gpx.methods.nearest.seen_points import FAR, SeenPoints
 
 Numbers = NDArray[np.float64]
 
@@ -45,14 +45,17 @@ class SingleInput:
         h, points = self._count, self._points
         asked = points.coordinates(x.double())
         near = points.nearest_places(asked, h).numpy()[0]
-        places = self._places[near]
-        gap = places - places[0]
+        places, x_place = self._places[near], asked.numpy()
+        gap = places - x_place
+        to_input = np.einsum("hd,hd->h", gap, gap)
+        if to_input[0] > FAR:
+            gap = places - places[0]
         products = gap @ gap.T
         squares = products.diagonal()
         r2 = np.empty((h + 1, h))  # of the points among each other, and of the input to them
         np.add(squares, squares[:, None] - 2.0 * products, out=r2[:h])
         np.maximum(r2, 0.0, out=r2)
-        ((places - asked.numpy()) ** 2).sum(1, out=r2[h])
+        r2[h] = to_input
         values: Numbers = self._scale * points.profile(torch.from_numpy(r2)).numpy()
         cross = values[h]
         values.flat[: h * h : h + 1] += self._jitter  # the diagonal of the first h rows
