@@ -69,10 +69,16 @@ class Fitted(NamedTuple):
         return self.model.predict_classes(inputs)
 
     def sample(
-        self, inputs: ArrayLike, num: int = 1, *, targets: bool = False, seed: int = 0
+        self,
+        inputs: ArrayLike,
+        num: int = 1,
+        *,
+        targets: bool = False,
+        seed: int = 0,
+        jointly: bool = False,
     ) -> NDArray[Any]:
         """Draws of functions, or of targets; see ``Predictor.sample``."""
-        return self.model.sample(inputs, num, targets=targets, seed=seed)
+        return self.model.sample(inputs, num, targets=targets, seed=seed, jointly=jointly)
 
 
 def fit(

@@ -16,7 +16,7 @@ from torch import Tensor
 from gpx.calibration import Recalibration
 from gpx.data import Standardiser
 from gpx.data.coding import Coding
-from gpx.data.frame import Frame, frame_of, require_columns
+from gpx.data.frame import Frame, as_rows, frame_of, require_columns
 from gpx.data.labels import Label
 from gpx.data.table import numbered_names
 from gpx.data.target_transform import TargetTransform, TransformedLaw
@@ -134,9 +134,10 @@ class Predictor:
         """Mean, standard deviation and 95 % interval of y in the data's own units.
 
         Args:
-            inputs (n, d): in the data's own units, columns as in training; (d,) is one row. Columns
-                of a data frame are taken by name, whatever their order, and others are ignored,
-                where training knew names. Columns of texts and dates hold these.
+            inputs (n, d): in the data's own units, columns as in training; (d,) is one row, and
+                (n,) n rows where the model has one input. Columns of a data frame are taken by
+                name, whatever their order, and others are ignored, where training knew names.
+                Columns of texts and dates hold these.
             noise (n,): known variances of the noise of each row beside that which was learned, in
                 the squared unit of the target; None: none.
 
@@ -256,7 +257,13 @@ class Predictor:
         return _array((found * self.scaler.target_scale.to(found.device).square()).cpu())
 
     def sample(
-        self, inputs: ArrayLike | Frame, num: int = 1, *, targets: bool = False, seed: int = 0
+        self,
+        inputs: ArrayLike | Frame,
+        num: int = 1,
+        *,
+        targets: bool = False,
+        seed: int = 0,
+        jointly: bool = False,
     ) -> NDArray[Any]:
         """Draws from the posterior: functions, or targets around them.
 
@@ -269,6 +276,9 @@ class Predictor:
             targets: False: draws of the latent function, in the units of ``latent``. True: of y,
                 each a function with noise of its own at every row; for classes the data's labels.
             seed: of the draws; those of targets depend on the rows, too.
+            jointly: draw from the joint normal law of the function at these rows, which is exact
+                and takes any kernel, where the posterior has one. Functions are then known at these
+                rows alone: asked for others, the same seed gives other functions. n^3 for n rows.
 
         Returns:
             (num, n), or (num, n, p) for p outputs or latent functions.
@@ -276,9 +286,10 @@ class Predictor:
         Raises:
             ShapeError, DTypeError, DataError: as ``predict``.
             ConfigError: ``num`` or ``seed`` is no such number, or the kernel has no random Fourier
-                features to draw functions from (``covariance`` may serve).
+                features to draw functions from (``jointly`` may serve).
             NotAvailable: y is asked for, and its noise is not the likelihood's or it is
-                recalibrated, so that y has no law given one function.
+                recalibrated, so that y has no law given one function; or ``jointly`` of a posterior
+                without a joint law in closed form.
         """
         if num < 1 or not 0 <= seed < 2**63:
             raise ConfigError(
@@ -298,7 +309,10 @@ class Predictor:
         x = self._standardised(inputs)
         draws = stream(seed, "sampled functions", x.device)
         with torch.no_grad():
-            f = self.posterior.sample_paths(num, generator=draws)(x)
+            if jointly:
+                f = joint_draws(self.posterior, x, num, generator=draws)
+            else:
+                f = self.posterior.sample_paths(num, generator=draws)(x)
             if not targets:
                 return _array(self._drawn(f.double().cpu()))
             rows = f.reshape(num * len(x), *f.shape[2:])
@@ -333,7 +347,7 @@ class Predictor:
             inputs = columns_by_name(inputs, columns, "inputs")
         if self.coding is not None and not self.coding.plain:
             return self.coding(frame_of(inputs, columns, "inputs"))
-        array = np.atleast_2d(real_array(inputs, "inputs"))  # type: ignore[arg-type]
+        array = as_rows(real_array(inputs, "inputs"), len(columns))  # type: ignore[arg-type]
         require_columns(array, columns)
         if not np.isfinite(array).all():
             row, column = np.argwhere(~np.isfinite(array))[0]
@@ -352,6 +366,23 @@ class Predictor:
         numbers = (*self.posterior.parameters(), *self.posterior.buffers())
         reference = next((t for t in numbers if t.is_floating_point()), None)
         return x if reference is None else x.to(reference.device, reference.dtype)
+
+
+def joint_draws(posterior: Posterior, x: Tensor, num: int, *, generator: torch.Generator) -> Tensor:
+    """Draws (num, n) from the joint normal law of the function at x (n, d), of its precision.
+
+    Raises:
+        NotAvailable: the posterior has no joint law in closed form.
+
+    Cost: n^3, from eigenvectors: no jitter, and negative eigenvalues, which are rounding, are zero.
+    """
+    covariance = posterior.joint_covariance(x).double()
+    values, vectors = torch.linalg.eigh(covariance)
+    normals = torch.randn(
+        num, len(x), generator=generator, dtype=torch.float64, device=covariance.device
+    )
+    deviations = (normals * values.clamp_min(0.0).sqrt()) @ vectors.mT
+    return posterior.predict(x).mean + deviations.to(x)
 
 
 def _array(tensor: Tensor) -> NDArray[np.float64]:

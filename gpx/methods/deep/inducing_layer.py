@@ -134,7 +134,9 @@ class InducingLayer(OutputLayer):
             1,
             generator=torch.Generator(x.device).manual_seed(int(number)),
         )
-        return values(x)[0].mT + self._offset(x)
+        with torch.no_grad():
+            drawn = values(x).mT
+        return drawn + self._offset(x)
 
     def sample(self, x: Tensor, num: int) -> Tensor:
         """As in ``OutputLayer``, at the cost of one pass."""
