@@ -15,6 +15,7 @@ from torch.distributions import Distribution
 from gpx.calibration import Recalibration, held_out_rows, require_classes
 from gpx.data import Dataset, Task
 from gpx.data import load as load_data
+from gpx.data.pixels import pixel_shape
 from gpx.errors import ConfigError
 from gpx.likelihoods import Gaussian
 from gpx.linalg import available_memory, budget_in_bytes, total_memory
@@ -114,6 +115,21 @@ class PreparedRun:
         )
 
 
+def without_held_out(
+    data: Dataset, calibration: Recalibration, seed: int
+) -> tuple[Dataset, Tensor]:
+    """The data without the training rows that are kept for a recalibration, and their mask (n,).
+
+    Raises:
+        DataError: too few rows, or classes, would be held out or stay.
+    """
+    kept = held_out_rows(data.num_train, calibration.fraction, stream(seed, "calibration"))
+    calibration.require_enough(int(kept.sum()))
+    if data.task != "regression":
+        require_classes(data.train_y, kept)
+    return replace(data, train_x=data.train_x[~kept], train_y=data.train_y[~kept]), kept
+
+
 def checked_options(config: DictConfig) -> TrainerConfig:
     """The trainer's options of a config that is complete; everything else is checked on use."""
     check_values(config)
@@ -174,12 +190,8 @@ def prepare(
     kept: Tensor | None = None
     if calibration is not None:
         calibration.require_task(data.task)
-        draws = stream(config.seed, "calibration")
-        kept = held_out_rows(data.num_train, calibration.fraction, draws)
-        if data.task != "regression":
-            require_classes(data.train_y, kept)
         every = data.train_x, data.train_y
-        data = replace(data, train_x=every[0][~kept], train_y=every[1][~kept])
+        data, kept = without_held_out(data, calibration, config.seed)
     config = _with_facts(config, data)
     budget = budget_in_bytes(options.memory_budget, available_memory(device), total_memory(device))
     config.trainer.memory_budget = budget  # settled: a resumed run and predictions hold to it
@@ -246,7 +258,8 @@ def prepare(
     held_out = None
     if calibration is not None and kept is not None:
         calibration.to(device)
-        held_out = (every[0][kept].to(device, dtype), every[1][kept].to(device, dtype))
+        held_y = data.modelled(every[1][kept])
+        held_out = (every[0][kept].to(device, dtype), held_y.to(device, dtype))
     return PreparedRun(
         config,
         options,
@@ -279,9 +292,11 @@ def _require_plain_targets(
     if not transformed and data.train_noise is None:
         return
     certify = "trainer.certify=true"
+    if options.certify and transformed:
+        raise ConfigError(f"{certify} takes no data.target_transform=: leave one of them out")
+    if data.train_noise is None:
+        return
     for asked, name in ((calibration is not None, "calibrate="), (options.certify, certify)):
-        if asked and transformed:
-            raise ConfigError(f"{name} takes no data.target_transform=: leave one of them out")
         if asked:
             raise ConfigError(
                 f"{name} takes one noise variance for all rows, and data.noise= or data.weights= "
@@ -308,6 +323,7 @@ def _with_facts(config: DictConfig, data: Dataset) -> DictConfig:
         "num_inputs": data.train_x.shape[1],
         "num_outputs": data.num_outputs,
         "num_classes": data.num_classes,
+        "image_shape": pixel_shape(data.input_names),
         "choice": choice_of(config),
         "kernel_choice": choice_of(config, "kernel_choice"),
     }
