@@ -90,6 +90,7 @@ def plans(sets: list[str]) -> list[tuple[str, str, list[str]]]:
                 [*base, "approx=committee", "approx.rule=rbcm", count, "partition=random"],
             ),
             (name, "grbcm, clusters", [*base, "approx=committee", count, "approx.rule=grbcm"]),
+            (name, "grbcm, as by default", [f"data={name}", "approx=committee"]),
             (name, "local_experts, own", [*base, "approx=local_experts", count]),
             (
                 name,
