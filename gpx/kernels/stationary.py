@@ -124,6 +124,12 @@ class Stationary(Kernel):
         return StationaryTiles(*self._centred(rows, columns), self.outputscale, self.in_place)
 
     @property
+    def is_radial(self) -> bool:
+        """Whether k is the class's form: of the distance of inputs over lengthscales alone."""
+        own = type(self)
+        return (own.covariance, own.coordinates) == (Stationary.covariance, Stationary.coordinates)
+
+    @property
     def radial_profiles(self) -> tuple[RadialProfile, ...]:
         """As in ``Kernel``: the one profile, where compiled backends have it."""
         plain = type(self).covariance is Stationary.covariance

@@ -59,13 +59,20 @@ def export(
 ) -> Int4Predictor | torch.export.ExportedProgram:
     """Write a trained model as a file that predicts without gpx.
 
-    ``format="int4"`` is for discrete weights (``approx=direct``): C and a NumPy archive beside it.
-    ``output`` holds tables and ``void gpx_predict(const float *x, float *mean, float *variance)``
-    in plain C99 that includes and links nothing; the archive of the same name and the ending
-    ``.npz`` is read by ``Int4Predictor.load``, whose predictions the function reproduces::
+    ``format="int4"`` is for discrete weights (``approx=direct``, ``direct_mixture``,
+    ``direct_logistic`` and ``direct_network``): C and a NumPy archive beside it. ``output`` holds
+    tables and ``void gpx_predict(const float *x, float *mean, float *variance)`` in plain C99 that
+    includes and links nothing; the archive of the same name and the ending ``.npz`` is read by
+    ``Int4Predictor.load``, whose predictions the function reproduces::
 
         predictor = gpx.export("outputs/...", "model.c", samples=16)
         predictor.size(), predictor.predict(inputs)
+
+    Tables have the functions of Fourier bases, of grids, of the Laplacian and of stationary kernels
+    at centres. Of another basis, such as one of your own, C has the weights alone:
+    ``gpx_predict_features`` takes the values of the functions ``predictor.form.columns``, which in
+    gpx are ``posterior.basis(x)[:, columns]`` at standardised x. Of two classes the mean is the
+    probability of the second.
 
     ``format="torch"`` is for posteriors with inducing points, weights of basis functions,
     structured interpolation or all the data: a program that needs torch alone, from inputs (n, d),

@@ -28,7 +28,8 @@ Predict with a trained model.
 
     {command} run=outputs/... input=new.csv output=predictions.csv
 
-A model of approx=direct as a C function that needs no library, with weights of 4 bits:
+A model of discrete weights (approx=direct, direct_mixture, direct_logistic, direct_network) as a C
+function that needs no library, with weights of 4 bits:
 
     {command} run=outputs/... format=int4 output=model.c
 
