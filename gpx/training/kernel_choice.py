@@ -28,6 +28,7 @@ from gpx.training.build import build
 from gpx.training.initialisation import exact_outputs, take_over
 from gpx.training.kernel_expression import kernel_node, product_of, sum_of
 from gpx.training.lbfgsb import LBFGSB
+from gpx.training.run_data import with_facts
 
 Node = dict[str, Any]
 
@@ -84,11 +85,7 @@ def with_kernel_chosen(
         ConfigError: options of another kernel, or kernels that have no evidence on the data.
     """
     options = _options(config.kernel, grid)
-    made = OmegaConf.create(OmegaConf.to_container(config, resolve=False))
-    assert isinstance(made, DictConfig)
-    facts = made.facts
-    facts.num_train, facts.num_inputs = data.num_train, data.num_inputs
-    facts.num_outputs, facts.num_classes = data.num_outputs, data.num_classes
+    made = with_facts(config, data)
     seen = data.in_memory
     draws = stream(config.seed, "kernel")
     order = torch.randperm(len(seen.train_x), generator=draws)

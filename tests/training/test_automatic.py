@@ -1,21 +1,19 @@
 """approx=auto from Python and from the command line: chosen, written down, resumed, refused."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
-from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 import gpx
 from gpx.errors import ConfigError
 from gpx.kernels import RBF, Linear, Matern32, Periodic
 from gpx.training import RunFolder, resume
-from gpx.training.automatic import choice_of
-from gpx.training.command_line import USAGE_ERROR, main
+from gpx.training.command_line import USAGE_ERROR
 from gpx.training.composition import composed
 from gpx.training.interrupt import Interrupted
+from gpx.training.run_data import choice_of
 from gpx.training.session import Session
 
 QUICK = ("init=constants", "trainer.max_steps=6", "trainer.figures=false")
@@ -27,25 +25,6 @@ def arrays():
     generator = np.random.default_rng(0)
     x = generator.uniform(-2.0, 2.0, (70, 2))
     return x, 50.0 + 9.0 * np.sin(x[:, 0]) * x[:, 1]
-
-
-@pytest.fixture
-def train_py(tmp_path, monkeypatch, capsys):
-    """Call train.py in this process, from an empty folder: (exit status, standard error)."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        GlobalHydra.instance().clear()
-        monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
-        status = 0
-        try:
-            main()
-        except SystemExit as stop:
-            status = stop.code
-        return status, capsys.readouterr().err
-
-    yield call
-    GlobalHydra.instance().clear()
 
 
 def without_choice(folder):

@@ -8,8 +8,10 @@ import torch
 from omegaconf import OmegaConf
 
 import gpx
+from gpx.calibration import held_out_rows
 from gpx.errors import ConfigError
 from gpx.kernels import RBF, Matern12
+from gpx.sampling.seeds import stream
 from gpx.training.build import build
 from gpx.training.config import CONFIGS
 from gpx.training.kernel_choice import likely_periods, with_values
@@ -109,6 +111,37 @@ def test_a_fit_all_but_free_of_noise_is_no_start(tmp_path):
     _, config = chosen(x, y, "kernel.candidates=[rbf]", folder=tmp_path)
     assert config.kernel.lengthscale == 1.0
     assert config.likelihood.noise_variance == 0.1
+
+
+def test_rows_held_out_to_calibrate_on_have_no_part_in_it(tmp_path):
+    """Their targets are exchanged among themselves, which leaves the standardisation as it is."""
+    x = torch.rand(90, 2, generator=torch.Generator().manual_seed(0)).double() * 4
+    y = drawn(RBF(lengthscale=1.0), x, 1e-2, 1)
+    held_out = held_out_rows(len(y), 0.3, stream(0, "calibration")).numpy()
+    exchanged = y.copy()
+    exchanged[held_out] = y[held_out][::-1]
+    options = ("calibrate=variance", "calibrate.fraction=0.3", "data.test_fraction=0")
+    found = [
+        chosen(x.numpy(), each, *options, "kernel.candidates=[rbf]", folder=tmp_path / name)[1]
+        for name, each in (("one", y), ("other", exchanged))
+    ]
+    assert found[0].facts.num_train == 63
+    assert "63 rows" in found[0].facts.kernel_choice
+    assert found[0].kernel.lengthscale == pytest.approx(found[1].kernel.lengthscale, rel=1e-6)
+
+
+def test_a_folder_of_the_user_has_candidates(train_py, tmp_path):
+    (tmp_path / "own" / "kernel").mkdir(parents=True)
+    (tmp_path / "own" / "kernel" / "mine.yaml").write_text(
+        "_target_: gpx.kernels.RBF\nard_num_dims: ${facts.num_inputs}\nlengthscale: 0.5\n"
+    )
+    options = ("--config-dir", "own", "data=toy1d", "kernel.candidates=[matern12,mine]", *QUICK)
+    status, text = train_py(*options, "kernel.rounds=0", "hydra.run.dir=run")
+    assert status == 0, text
+    config = OmegaConf.load(tmp_path / "run" / "config.yaml")
+    assert config.facts.kernel_choice.startswith("kernel='mine', chosen by kernel=auto")
+    status, text = train_py("data=toy1d", "kernel.candidates=[mine]", *QUICK)
+    assert "there is no kernel mine" in text
 
 
 def test_without_an_evidence_to_compare_a_kernel_is_taken_and_said(tmp_path):
