@@ -125,11 +125,6 @@ def checked_options(config: DictConfig) -> TrainerConfig:
             raise ConfigError(f"{group}= is not chosen{chooser}")
     check_parts(config)
     options = trainer_options(config.trainer)
-    if options.budget is not None and not choice_of(config):
-        raise ConfigError(
-            f"trainer.budget={options.budget:g} is for approx=auto, which chooses a method by it; "
-            "with a method that is named set trainer.max_steps="
-        )
     require_loggers(options.loggers)
     if options.certify:
         require_certifiable(config)
