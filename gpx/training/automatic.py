@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -23,6 +24,9 @@ from gpx.training.run_data import hold_out, load_run_data, with_facts
 
 Compose = Callable[[Sequence[str], Sequence[str]], DictConfig]
 """The run's config with options before and after those that its user gave."""
+
+KERNEL_SHARE = 0.25
+"""Of ``trainer.budget`` may be taken to choose a kernel, before training, which has all of it."""
 
 OF_METHODS = {
     "objective": "approx=exact objective=iterative_mll",
@@ -96,7 +100,8 @@ def with_open_choices_made(
     kernel_open = kernel_choice.is_open(config) and not before
     if kernel_open:
         grid = source.form == "grid"
-        config = kernel_choice.with_kernel_chosen(config, trained, grid, folders)
+        seconds = math.inf if options.budget is None else KERNEL_SHARE * options.budget
+        config = kernel_choice.with_kernel_chosen(config, trained, grid, folders, seconds)
     if not method_open or compose is None:
         return config, data
     chosen = choose(facts_of(config, options, device, source, trained))

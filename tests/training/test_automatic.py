@@ -164,7 +164,7 @@ def test_a_run_of_a_named_method_ends_with_its_budget(named, arrays, tmp_path):
     fitted = gpx.fit(x, y, *options, folder=tmp_path / "run")
     assert fitted.metrics["train.stopped"].startswith("trainer.budget=0.01 seconds: ")
     assert fitted.metrics["train.steps"] < 2000
-    assert np.isfinite(gpx.load(fitted.folder).predict(x[:3])[0]).all()
+    assert np.isfinite(fitted.metrics["test.mnlp"])
 
 
 @pytest.mark.parametrize(

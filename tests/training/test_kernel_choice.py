@@ -14,8 +14,9 @@ from gpx.kernels import RBF, Matern12
 from gpx.sampling.seeds import stream
 from gpx.training.build import build
 from gpx.training.config import CONFIGS
-from gpx.training.kernel_choice import likely_periods, with_values
 from gpx.training.kernel_expression import kernel_node
+from gpx.training.kernel_fit import with_values
+from gpx.training.series_kernels import likely_periods
 
 QUICK = (
     *("trainer.figures=false", "trainer.tensorboard=false", "trainer.device=cpu"),
