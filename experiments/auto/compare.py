@@ -1,7 +1,7 @@
 """Methods beside one another on sets of 300 to 50,000 rows, and what approx=auto would have chosen.
 
     python experiments/auto/compare.py --sets concrete airfoil --methods exact vecchia
-    python experiments/auto/compare.py --splits 1 2 --methods default   # further splits of the small sets
+    python experiments/auto/compare.py --splits 1 2 --methods default   # of small sets
     python experiments/auto/compare.py --table      # the tables of the cells measured so far
 
 A cell is one call of ``gpx.fit`` in a process of its own, without baselines, figures and
@@ -13,6 +13,7 @@ is some dozens of rows: sets below 1,500 rows are measured on several splits, an
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import subprocess
 import sys
@@ -217,15 +218,15 @@ def table(found: list[dict[str, Any]]) -> None:
         "compare",
         "Methods on sets of 300 to 10,000 rows, and the choice of approx=auto",
         [
-            "RMSE / MNLP / processor seconds, targets standardised, one thread; of larger sets as many",
-            f"training rows as n says. Below 1,500 rows means over splits 0 to {SPLITS - 1} (diabetes:",
-            "tenths of the rows), above split 0; a method that lacks one of the splits has a dash, as",
-            "one that was not run. default: no option at all (approx=auto and kernel=auto; which kernel",
-            "is in the second table); methods that are named have kernel=rbf. Seconds are those of the",
-            "whole call but for the imports. Candidates of kernel=auto and the rule that compares them",
-            "were settled on splits 1 and 2 of the sets below 1,000 rows.",
-            "boosting: histogram gradient boosting, at most 300 trees, their number chosen on",
-            "held-out rows.",
+            "RMSE / MNLP / processor seconds, targets standardised, one thread; of larger sets as",
+            "many training rows as n says. Below 1,500 rows means over splits 0 to",
+            f"{SPLITS - 1} (diabetes: tenths of the rows), above split 0; a method that lacks",
+            "one of the splits has a dash, as one that was not run. default: no option at all",
+            "(approx=auto and kernel=auto; which kernel is in the second table); methods that",
+            "are named have kernel=rbf. Seconds are those of the whole call but for the imports.",
+            "Candidates of kernel=auto and the rule that compares them were settled on splits 1",
+            "and 2 of the sets below 1,000 rows. boosting: histogram gradient boosting, at most",
+            "300 trees, their number chosen on held-out rows.",
         ],
         {"Methods": rows, "Kernels that the default took": kernels},
         {
@@ -255,8 +256,9 @@ def table(found: list[dict[str, Any]]) -> None:
         "compare_large",
         "Above 10,000 rows, and the default within a budget",
         [
-            "RMSE / MNLP / processor seconds as above, split 0. budget_10: trainer.budget=10, seconds of",
-            "training by the clock, on a machine that other jobs shared (training: what it took).",
+            "RMSE / MNLP / processor seconds as above, split 0. budget_10: trainer.budget=10,",
+            "seconds of training by the clock, on a machine that other jobs shared (training:",
+            "what it took).",
         ],
         beyond,
         {
@@ -319,9 +321,7 @@ def main() -> None:
         table(cells())
         return
     done = {(c["set"], c.get("split", 0), c["method"]) for c in cells()}
-    wanted = [
-        (n, s, m) for n in arguments.sets for s in arguments.splits for m in arguments.methods
-    ]
+    wanted = itertools.product(arguments.sets, arguments.splits, arguments.methods)
     for name, split, method in wanted:
         if (name, split, method) not in done and (split == 0 or name in SMALL):
             asked = [name, str(split), method]

@@ -98,6 +98,7 @@ def with_open_choices_made(
     trained, _ = hold_out(data, build(config, "calibrate"), config.seed)
     # methods for images bring their own kernel
     kernel_open = kernel_choice.is_open(config) and not before
+    asked_init = config.get("init")
     if kernel_open:
         grid = source.form == "grid"
         seconds = math.inf if options.budget is None else KERNEL_SHARE * options.budget
@@ -111,6 +112,8 @@ def with_open_choices_made(
     made.facts.choice = told(chosen)
     if kernel_open:
         made.kernel, made.likelihood = config.kernel, config.likelihood
+        if made.init == asked_init:
+            made.init = config.init
         made.facts.kernel_choice = config.facts.kernel_choice
     return made, data
 

@@ -36,6 +36,9 @@ MORE_ROWS = 1000
 """Rows that the best kernels are fitted to again; cost is cubic in it."""
 REFINED = 4
 """Kernels that are."""
+TIE = 3.0
+"""Nats by which a kernel has to lead one of fewer hyperparameters (odds of 20 to 1)."""
+SUBSET, CONSTANTS = "gpx.training.SubsetInitialisation", "gpx.training.ConstantInitialisation"
 SHOWN = 4
 """Kernels that are named in the reason beside the one that was taken."""
 OPTIONS = ("choose", "candidates", "num_points", "max_evaluations", "rounds")
@@ -119,14 +122,24 @@ def with_kernel_chosen(
         refined = [judge.fit(fit.name, fit.node, fit.likelihood) for fit in again]
         if any(fit.score > -math.inf for fit in refined):
             fits = sorted(refined, key=lambda fit: -fit.score)
-    best = fits[0]
-    if best.score == -math.inf:
+    if fits[0].score == -math.inf:
         raise ConfigError(
             "kernel=auto: no kernel has a finite evidence on these data; name one, kernel=rbf"
         )
+    near = [fit for fit in fits if fit.score > fits[0].score - TIE]
+    best = min(near, key=lambda fit: fit.hyperparameters)  # of equals the first, which scores most
     made.kernel, made.likelihood = best.node, best.likelihood
-    made.facts.kernel_choice = _told(fits, len(judge.y), clock)
+    if best.node != nodes.get(best.name) and _starts_as_well(made.init, len(judge.y), len(x)):
+        made.init = {"_target_": CONSTANTS}
+    made.facts.kernel_choice = _told(best, fits, len(judge.y), clock)
     return made
+
+
+def _starts_as_well(init: DictConfig | None, rows: int, total: int) -> bool:
+    """Whether a fit to so many of all rows is what ``init=`` would do once more."""
+    if init is None or init.get("_target_") != SUBSET:
+        return False
+    return bool(min(init.get("num_points", total), total) <= rows)
 
 
 def _with_one_lengthscale(
@@ -140,16 +153,16 @@ def _with_one_lengthscale(
             return
 
 
-def _told(fits: Sequence[Fit], rows: int, clock: _Clock) -> str:
-    """The choice as the run says it: the best of ``fits`` first."""
-    best, *others = fits
+def _told(best: Fit, fits: Sequence[Fit], rows: int, clock: _Clock) -> str:
+    """The choice as the run says it."""
+    others = [fit for fit in fits if fit is not best]
     text = f"kernel='{best.name}', chosen by kernel=auto: evidence/point {best.evidence:+.3f}"
     if best.predictive is not None:
         text += f", each point given the others {best.predictive:+.3f}"
     text += f", on {rows:,} rows"
     if others:
-        listed = ", ".join(f"{fit.name} {best.score - fit.score:.1f}" for fit in others[:SHOWN])
-        text += f"; nats behind it: {listed}"
+        listed = ", ".join(f"{fit.name} {fit.score - best.score:+.1f}" for fit in others[:SHOWN])
+        text += f"; scores beside it in nats, {TIE:g} of which decide for more parameters: {listed}"
     if clock.skipped:
         text += f"; trainer.budget left no time for {clock.skipped} kernels"
     return text

@@ -45,6 +45,7 @@ class Fit:
         predictive: nats per row, the log density of each value given all others; None where that
             takes more than a factorisation (likelihoods other than Gaussian).
         score: nats, see ``score``.
+        hyperparameters: of the kernel.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Fit:
     evidence: float
     predictive: float | None = None
     score: float = -math.inf
+    hyperparameters: int = 0
 
 
 def score(rows: int, hyperparameters: int, evidence: float, predictive: float | None) -> float:
@@ -121,9 +123,9 @@ class Judge:
             return Fit(name, node, start, -math.inf)
         if isinstance(parts.likelihood, Gaussian):  # that of several outputs takes one number
             if not self._is_start(kernel, parts.likelihood.noise_variance.detach()):
-                return Fit(name, node, self.start, evidence, predictive, found)
+                return Fit(name, node, self.start, evidence, predictive, found, count)
             start = with_values(start, parts.likelihood)
-        return Fit(name, with_values(node, kernel), start, evidence, predictive, found)
+        return Fit(name, with_values(node, kernel), start, evidence, predictive, found, count)
 
     @torch.no_grad()
     def _is_start(self, kernel: Kernel, noise: Tensor) -> bool:
