@@ -176,7 +176,8 @@ def table(found: list[dict[str, Any]]) -> None:
     for name in SETS:
         if name in LARGE:
             continue
-        splits = range(SPLITS if name in SMALL else 1)
+        measured = range(SPLITS if name in SMALL else 1)
+        splits = [s for s in measured if (name, s, "default") in by] or [0]
         every = {m: [by[name, s, m] for s in splits if (name, s, m) in by] for m in named}
         first = {m: cells[0] for m, cells in every.items() if (name, 0, m) in by}
         means = {m: mean(cells) for m, cells in every.items() if len(cells) == len(splits)}

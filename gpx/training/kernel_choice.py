@@ -42,6 +42,8 @@ SUBSET, CONSTANTS = "gpx.training.SubsetInitialisation", "gpx.training.ConstantI
 SHOWN = 4
 """Kernels that are named in the reason beside the one that was taken."""
 OPTIONS = ("choose", "candidates", "num_points", "max_evaluations", "rounds")
+FEWEST = 10
+"""Rows below which kernels are not compared."""
 DEFAULT = "matern52"
 """Taken where kernels cannot be compared."""
 SIMPLE = ("rbf", "matern12", "matern32", "matern52", "rational_quadratic")
@@ -87,11 +89,15 @@ def with_kernel_chosen(
     made = with_facts(config, data)
     likelihood: Likelihood = build(made, "likelihood")
     gaussian = isinstance(likelihood, (Gaussian, GaussianOutputs))
+    why_not = ""
     if not gaussian and not likelihood.log_concave:
+        why_not = f"under a {class_name(likelihood)} likelihood no evidence is quick enough"
+    elif data.num_train < FEWEST:
+        why_not = f"{data.num_train} rows are too few"
+    if why_not:
         made.kernel = kernel_node(DEFAULT, folders)
         made.facts.kernel_choice = (
-            f"kernel={DEFAULT}, taken by kernel=auto: under a {class_name(likelihood)} likelihood "
-            "no evidence is quick enough to compare kernels by"
+            f"kernel={DEFAULT}, taken by kernel=auto: {why_not} to compare kernels by"
         )
         return made
     seen = data.in_memory
@@ -106,7 +112,8 @@ def with_kernel_chosen(
         return Judge(made, x[rows], values, x[order[:MORE_ROWS]], options["max_evaluations"])
 
     judge, clock = judge_on(order[:count]), _Clock(seconds)
-    names = options["candidates"] or candidates_for(data, grid)
+    usual = FACTORING if grid else candidates_for(data.num_train, data.num_inputs)
+    names = options["candidates"] or usual
     nodes = {name: candidate_node(name, folders, data) for name in names}  # all can be read
     fits = [judge.fit(name, nodes[name]) for name in clock.until(names)]
     if data.num_inputs == 1 and not grid:
@@ -162,7 +169,7 @@ def _told(best: Fit, fits: Sequence[Fit], rows: int, clock: _Clock) -> str:
     text += f", on {rows:,} rows"
     if others:
         listed = ", ".join(f"{fit.name} {fit.score - best.score:+.1f}" for fit in others[:SHOWN])
-        text += f"; scores beside it in nats, {TIE:g} of which decide for more parameters: {listed}"
+        text += f"; others, in nats against it (more parameters need +{TIE:g}): {listed}"
     if clock.skipped:
         text += f"; trainer.budget left no time for {clock.skipped} kernels"
     return text
@@ -193,16 +200,14 @@ class _Clock:
             yield item
 
 
-def candidates_for(data: Dataset, grid: bool) -> tuple[str, ...]:
+def candidates_for(num_train: int, num_inputs: int) -> tuple[str, ...]:
     """The kernels that are compared where none are named."""
-    if grid:
-        return FACTORING
-    if data.num_inputs == 1:
+    if num_inputs == 1:
         return SIMPLE
     found = (*SIMPLE, *SUMS)
-    if data.num_train > EXACT_ROWS["cpu"]:
+    if num_train > EXACT_ROWS["cpu"]:
         return found
-    return (*found, *(FEW_ROWS if data.num_inputs <= MOST_TERMS else FEW_ROWS[:1]))
+    return (*found, *(FEW_ROWS if num_inputs <= MOST_TERMS else FEW_ROWS[:1]))
 
 
 def candidate_node(name: str, folders: Sequence[Path], data: Dataset) -> Node:

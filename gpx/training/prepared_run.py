@@ -49,6 +49,8 @@ from gpx.training.streaming import (
     settle_streamed,
 )
 
+FAR = 10.0
+"""Widths of the middle 80 % of the targets beyond which one is called an outlier."""
 PARTS = ("trainer", "data", "likelihood", "approx", "objective", "optimizer")
 """Groups that every run needs one choice of; ``approx`` says whether it takes kernel and mean."""
 
@@ -188,6 +190,12 @@ def prepare(
         console.say(f"note: {with_option_names(data.notes, config, CONFIGS)}")
     if task == "regression" and _two_values(data.in_memory.train_y):
         console.say("note: the targets take two values only; likelihood=bernoulli models classes")
+    far = _far_targets(data.modelled(data.in_memory.train_y))
+    if far and target_of(config.likelihood, "likelihood") is Gaussian:
+        console.say(
+            f"note: {far} of the training targets lie more than {FAR:g} times the width of the "
+            "middle 80 % from the median; likelihood=student_t bears outliers"
+        )
 
     model = build_model(config).to(device, dtype)
     kind = target_of(config.objective, "objective")
@@ -276,6 +284,15 @@ def _require_plain_targets(
                 f"{name} takes one noise variance for all rows, and data.noise= or data.weights= "
                 "give each row its own: leave one of them out"
             )
+
+
+def _far_targets(y: Tensor) -> int:
+    """How many targets y (n,) or (n, p) no Gaussian noise would bring about."""
+    ordered = y.double().reshape(len(y), -1).sort(0).values
+    low, middle, high = (ordered[round(share * (len(y) - 1))] for share in (0.1, 0.5, 0.9))
+    if not bool((high > low).all()):
+        return 0
+    return int(((ordered - middle).abs() > FAR * (high - low)).any(1).sum())
 
 
 def _two_values(targets: Tensor) -> bool:

@@ -139,6 +139,17 @@ def test_rows_in_files(train_py, tmp_path):
     assert "approx=svgp, chosen by approx=auto: rows in files" in text
 
 
+@pytest.mark.parametrize(("size", "told"), [(1e4, True), (20.0, False)])
+def test_outliers_are_told(size, told, arrays, tmp_path, capsys):
+    x, y = arrays
+    y = y.copy()
+    y[3:60:20] += size
+    options = (*QUICK, "kernel=rbf", "data.test_fraction=0")
+    gpx.fit(x, y, *options, folder=tmp_path / "run")
+    said = "3 of the training targets lie more than 10 times" in capsys.readouterr().err
+    assert said == told
+
+
 def test_noise_by_row_and_no_test_rows(arrays, tmp_path):
     known = np.full(70, 0.5)
     options = (*QUICK, "data.test_fraction=0", "trainer.baselines=true")
