@@ -216,11 +216,17 @@ def candidate_node(name: str, folders: Sequence[Path], data: Dataset) -> Node:
     if not name.endswith(PER_INPUT):
         return kernel_node(name, folders)
     rest, plus, each = name.removesuffix(PER_INPUT).rpartition("+")
-    share = 1.0 / data.num_inputs  # together they have the variance of one kernel
-    terms = [
-        kernel_node(f"{each.strip()}(active_dims=[{i}], outputscale={share})", folders)
-        for i in range(data.num_inputs)
-    ]
+    if not each.strip().isidentifier():
+        raise ConfigError(
+            f"kernel.candidates={name}: '{PER_INPUT.strip()}' goes after the name of one kernel, "
+            f"the last term, for example 'matern32 + rbf{PER_INPUT}'"
+        )
+    terms = []
+    for place in range(data.num_inputs):
+        term = kernel_node(f"{each.strip()}(active_dims=[{place}])", folders)
+        if "outputscale" in term:  # together they have the variance of one kernel
+            term["outputscale"] = 1.0 / data.num_inputs
+        terms.append(term)
     return sum_of([kernel_node(rest, folders), *terms] if plus else terms)
 
 

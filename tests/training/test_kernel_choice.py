@@ -94,6 +94,10 @@ def test_classes_are_compared_by_laplace(tmp_path):
         ("+kernel.lengthscale=2", "kernel=auto chooses the kernel itself: name one"),
         ("kernel.candidates=[]", "expected a list of kernels"),
         ("kernel.candidates=[rbff]", "there is no kernel rbff; did you mean rbf"),
+        (
+            "kernel.candidates=['rbf*rbf per input']",
+            "'per input' goes after the name of one kernel",
+        ),
         ("kernel.num_points=1", "kernel.num_points=1: expected a whole number above 1"),
         ("kernel.rounds=-1", "kernel.rounds=-1: expected a whole number"),
     ],
