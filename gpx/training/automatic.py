@@ -68,6 +68,7 @@ def with_open_choices_made(
     device: torch.device,
     compose: Compose | None,
     folders: Sequence[Path],
+    say: Callable[[str], None],
 ) -> tuple[DictConfig, Dataset]:
     """The config of the method and the kernel that suit, with ``facts`` saying why, and the data.
 
@@ -79,6 +80,7 @@ def with_open_choices_made(
         device: of the run.
         compose: composes the same options with others; ``approx=auto`` needs it.
         folders: of config groups, in which kernels are looked for.
+        say: takes lines for the user.
 
     Raises:
         GPXError: options of a method without the method; a kernel that cannot be chosen; anything
@@ -102,7 +104,7 @@ def with_open_choices_made(
     if kernel_open:
         grid = source.form == "grid"
         seconds = math.inf if options.budget is None else KERNEL_SHARE * options.budget
-        config = kernel_choice.with_kernel_chosen(config, trained, grid, folders, seconds)
+        config = kernel_choice.with_kernel_chosen(config, trained, grid, folders, seconds, say)
     if not method_open or compose is None:
         return config, data
     chosen = choose(facts_of(config, options, device, source, trained))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -72,6 +72,7 @@ def with_kernel_chosen(
     grid: bool,
     folders: Sequence[Path],
     seconds: float = math.inf,
+    say: Callable[[str], None] = lambda line: None,
 ) -> DictConfig:
     """A copy of the config with the kernel that suits the data, fitted; says why in ``facts``.
 
@@ -81,6 +82,7 @@ def with_kernel_chosen(
         grid: whether the model may need a kernel that factors over the inputs.
         folders: of config groups.
         seconds: after which no other kernel is tried; one is in any case.
+        say: takes a line for the user, before what takes its time.
 
     Raises:
         ConfigError: options of another kernel, or kernels that have no evidence on the data.
@@ -115,6 +117,7 @@ def with_kernel_chosen(
     usual = FACTORING if grid else candidates_for(data.num_train, data.num_inputs)
     names = options["candidates"] or usual
     nodes = {name: candidate_node(name, folders, data) for name in names}  # all can be read
+    say(f"kernel=auto: compared on {len(judge.y):,} rows are {', '.join(names)}")
     fits = [judge.fit(name, nodes[name]) for name in clock.until(names)]
     if data.num_inputs == 1 and not grid:
         best = max(fits, key=lambda fit: fit.score)

@@ -21,6 +21,7 @@ from gpx.training.automatic import (
 from gpx.training.checkpoint import load_checkpoint
 from gpx.training.choices import with_choices_made
 from gpx.training.config import CONFIGS, trainer_options
+from gpx.training.console import Console
 from gpx.training.device import (
     out_of_memory_said,
     require_matmul,
@@ -100,7 +101,8 @@ def _chosen(
         options = trainer_options(config.trainer)
         device = resolve_device(options.device)
         with global_randomness(config.seed):
-            return with_open_choices_made(config, options, device, compose, folders)
+            say = Console(quiet=options.quiet).say
+            return with_open_choices_made(config, options, device, compose, folders, say)
 
 
 def _run_in_folder(state: PreparedRun) -> dict[str, Any]:

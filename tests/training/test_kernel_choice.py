@@ -146,6 +146,11 @@ def test_a_folder_of_the_user_has_candidates(train_py, tmp_path):
     assert status == 0, text
     config = OmegaConf.load(tmp_path / "run" / "config.yaml")
     assert config.facts.kernel_choice.startswith("kernel='mine', chosen by kernel=auto")
+    assert not text  # trainer.quiet=true
+    loud = [option for option in QUICK if not option.startswith("trainer.quiet")]
+    few = ("data=toy1d", "data.num_points=30", "kernel.candidates=[rbf]", "kernel.rounds=0")
+    status, text = train_py(*few, *loud, "hydra.run.dir=loud")
+    assert text.splitlines()[0] == "kernel=auto: compared on 27 rows are rbf"
     status, text = train_py("data=toy1d", "kernel.candidates=[mine]", *QUICK)
     assert "there is no kernel mine" in text
 
