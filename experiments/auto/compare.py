@@ -274,6 +274,12 @@ def table(found: list[dict[str, Any]]) -> None:
             "kin40k with 36,000 rows, protein with 41,157 and pol with 13,500": (
                 True if all(large) else None
             ),
+            "several budgets": (
+                True
+                if {(n, m) for n in SETS for m in BUDGETS}
+                <= {(c["set"], c["method"]) for c in found}
+                else None
+            ),
             f"training ends within a fifth of its budget and two seconds ({sum(kept)} of "
             f"{len(kept)})": all(kept) if kept else None,
         },
