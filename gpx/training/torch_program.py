@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import copy
+import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
+from io import StringIO
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch._dynamo.exc import UserError
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from gpx.errors import ConfigError, class_name
 from gpx.likelihoods import target_marginals
@@ -20,6 +26,8 @@ CHECKED_ROWS = 16
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-4}
 """Largest difference between the two by the precision of the posterior, relative to the value or to
 the standard deviation where that is larger; float32 sums in another order differ by more."""
+DEPENDS_ON_VALUES = (UserError, GuardOnDataDependentSymNode)
+"""What torch raises where a program would have to look at numbers."""
 
 
 class PredictionModule(nn.Module):
@@ -78,17 +86,20 @@ def torch_program(predictor: Predictor) -> torch.export.ExportedProgram:
     module = PredictionModule(own).eval()
     dynamic = {0: torch.export.Dim("n", min=1)}
     try:
-        with torch.no_grad(), warnings.catch_warnings(), _unchecked_distributions():
-            warnings.simplefilter("ignore")
+        with torch.no_grad(), _unchecked_distributions(), _silence():
             program = torch.export.export(
                 module, (rows[:TRACED_ROWS],), dynamic_shapes=(dynamic,), strict=False
             )
             # without writes in place and switches of gradients, which not every program survives
             program = program.run_decompositions({})
     except Exception as error:  # torch raises what it likes, from deep inside
+        why = "its predictions take steps that depend on the inputs"
+        if not isinstance(error, DEPENDS_ON_VALUES):
+            first = (str(error).strip().splitlines() or [""])[0]
+            why = f"torch says {type(error).__name__}: {first[:120]}"
         raise ConfigError(
-            f"format=torch cannot trace a {kind}, whose predictions take steps that depend on the "
-            "inputs; train with approx=sgpr, svgp, ssgp, qsgp, ski or exact"
+            f"format=torch cannot trace a {kind} ({why}); train with approx=sgpr, svgp, ssgp, "
+            "qsgp, ski or exact"
         ) from error
     for name, mine, theirs in zip(("mean", "std"), _applied(program, rows), known, strict=False):
         gap = (np.abs(mine.numpy() - theirs) / np.maximum(np.abs(theirs), known.std)).max()
@@ -126,12 +137,25 @@ def _rows_near_the_data(predictor: Predictor) -> Tensor:
     return predictor.scaler.original_inputs(standard.clamp(-2.0, 2.0))
 
 
-class _unchecked_distributions:
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Neither warnings nor the graph that torch prints where it fails: one sentence says it all."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), redirect_stderr(StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+@contextmanager
+def _unchecked_distributions() -> Iterator[None]:
     """Laws whose arguments are not looked at: a program cannot stop where they are invalid."""
-
-    def __enter__(self) -> None:
-        self.before = torch.distributions.Distribution._validate_args
-        torch.distributions.Distribution.set_default_validate_args(False)
-
-    def __exit__(self, *_: object) -> None:
-        torch.distributions.Distribution.set_default_validate_args(self.before)
+    before = torch.distributions.Distribution._validate_args
+    torch.distributions.Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        torch.distributions.Distribution.set_default_validate_args(before)

@@ -5,8 +5,11 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 from gpx.errors import ConfigError
+from gpx.inducing.eigenfunctions import Eigenfunctions
+from gpx.training import certification
 from gpx.training.diagnose_command import main
 
 
@@ -125,6 +128,24 @@ def test_svgp_is_judged_by_what_it_predicts(run):
     values = json.loads((folder.path / "diagnostics.json").read_text())["values"]
     assert values["verdict"] == "certified"
     assert metrics["train.evidence"] <= values["evidence_upper"]
+
+
+def test_a_certificate_is_of_the_inducing_variables_of_the_run(run, monkeypatch):
+    """Eigenfunctions are no points: the sparse posterior it compares with is theirs."""
+    seen = []
+    certify = certification.certify
+
+    def watched(*args, **options):
+        seen.append((args[3], options["features"], options["jitter"]))
+        return certify(*args, **options)
+
+    monkeypatch.setattr(certification, "certify", watched)
+    asked = ("inducing=eigenfunctions", "approx.num_inducing=20", "approx.jitter=1e-5")
+    run("approx=svgp", *asked, "trainer.certify=true")
+    (z, features, jitter), *_ = seen
+    assert isinstance(features, Eigenfunctions)
+    assert z.dtype == torch.float64
+    assert jitter == 1e-5
 
 
 def test_what_cannot_be_certified_says_so(run, tmp_path, capsys, composed):

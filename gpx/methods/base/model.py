@@ -13,6 +13,7 @@ from torch.distributions import Distribution
 from gpx.bases.base import Basis
 from gpx.data_sized import DataSized
 from gpx.errors import ConfigError, NotAvailable, class_name
+from gpx.inducing.features import InducingFeatures
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.row_noise import RowNoise
@@ -92,6 +93,14 @@ class Posterior(DataSized, ABC):
         afterwards: fix a copy. Default: nothing.
         """
 
+    def inducing_variables(self) -> tuple[Tensor, InducingFeatures] | None:
+        """Z (M, d) and what it stands for, where it predicts from that; else None.
+
+        Certificates compare with the sparse posterior of these variables; without any they choose
+        inducing points of their own.
+        """
+        return None
+
     @property
     def has_own_noise(self) -> bool:
         """Whether numbers given f are other than the likelihood says: their noise is uncertain, or
@@ -166,6 +175,10 @@ class Model(DataSized, ABC):
     fixed_shapes: bool = False
     """Whether what a mini-batch objective asks of it is the same operations on the same arrays at
     every step, so that a GPU may replay them from a recording (``Objective.fixed_shapes``)."""
+
+    certifiable: bool = False
+    """Whether its posterior has a ``kernel`` and a ``mean``, exact inference with which it is or
+    approximates, so that a certificate may say how far off it is."""
 
     rounds_argument = ""
     """Name of the argument that asks for more than one optimisation in a row."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from gpx.bases import Basis, basis_of
 from gpx.bases.fixed_functions import fix_functions
-from gpx.bases.grid_eigenfunctions.start import require_memory
+from gpx.bases.grid_eigenfunctions.start import require_sums
 from gpx.bases.sufficient_statistics import SufficientStatistics, sufficient_statistics
 from gpx.data_sized import InDoublePrecision
 from gpx.errors import ConfigError, class_name
@@ -207,7 +207,7 @@ class DiscreteRegression(DiscreteWeights):
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
         """As in ``Model``: nothing to settle, but sums of m x m must fit into memory."""
         self.basis.place(x)
-        require_memory("num_basis", self.basis.num_basis, x.device)
+        require_sums("num_basis", self.basis.num_basis, x.device)
         return {}
 
     @torch.no_grad()

@@ -22,7 +22,7 @@ from gpx.inference.gaussian_posterior import GaussianPosterior
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.likelihoods.row_noise import RowNoise
-from gpx.linalg import CholeskyReport, available_memory, cholesky_in_place, upper_solve
+from gpx.linalg import CholeskyReport, cholesky_in_place, require_memory, upper_solve
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Model
 from gpx.sampling import SHARED, Frequencies
@@ -68,14 +68,12 @@ def noisy_cholesky(kernel: Kernel, x: Tensor, noise: Tensor) -> tuple[Tensor, Ch
 
 
 def _require_memory(n: int, x: Tensor) -> None:
-    needed = cholesky_memory(x)
-    free = available_memory(x.device)
-    if free is not None and needed > free:
-        raise ConfigError(
-            f"an exact Gaussian process on {n} training points needs about {needed / 2**30:.1f} "
-            f"GiB and {free / 2**30:.1f} GiB are free on {x.device}; use solver=iterative, "
-            "model=SGPR(), SVGP() or QSGP(), fewer points, or dtype=float32"
-        )
+    require_memory(
+        cholesky_memory(x),
+        x.device,
+        f"an exact Gaussian process on {n} training points",
+        "use solver=iterative, model=SGPR(), SVGP() or QSGP(), fewer points, or dtype=float32",
+    )
 
 
 @runtime_checkable
@@ -104,6 +102,7 @@ class ExactGP(Model):
     Cost: see ``ExactMLL``, ``IterativeMLL`` and ``BarelyBiasedMLL``.
     """
 
+    certifiable = True
     kernel: Kernel
     mean: Mean
     likelihood: Gaussian

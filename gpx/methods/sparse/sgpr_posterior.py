@@ -60,6 +60,10 @@ class SGPRPosterior(Posterior):
         self.certificate: Certificate | None = None
         self.register_data_sized()
 
+    def inducing_variables(self) -> tuple[Tensor, InducingFeatures]:
+        """As in ``Posterior``."""
+        return self.inducing_points, self.features
+
     def fill(self, whitener: Whitener, inner_factor: Tensor, weights: Tensor) -> None:
         """Take Z and L, LB (M, M) and the mean (M,) of v, in the dtype of Z."""
         z, factor = whitener.z, whitener.factor

@@ -57,6 +57,10 @@ class SVGPPosterior(Posterior):
         """As in ``Posterior``: whether q(u) was refitted to all the data or is as trained."""
         return {"variational_distribution": "refitted" if self.refitted else "as trained"}
 
+    def inducing_variables(self) -> tuple[Tensor, InducingFeatures]:
+        """As in ``Posterior``."""
+        return self.inducing, self.features
+
     @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:
         """Marginals of f at x (n, d): (n,) or (n, p). Cost: O(p M^2) per row, in chunks."""
