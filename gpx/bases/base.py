@@ -13,6 +13,7 @@ from gpx.data_sized import DataSized
 from gpx.errors import ConfigError, ShapeError, class_name
 
 if TYPE_CHECKING:
+    from gpx.bases.closed_forms import ClosedForm
     from gpx.bases.sufficient_statistics import SufficientStatistics
     from gpx.operators import Interpolation
 
@@ -148,6 +149,13 @@ class Basis(DataSized, ABC):
 
     def subset(self, columns: Tensor) -> Basis | None:
         """A basis of ``columns`` (k,) alone; None where its functions cannot be had alone."""
+        return None
+
+    def closed_form(self, num_inputs: int) -> ClosedForm | None:
+        """The functions of d = ``num_inputs`` columns as they are now, float64, without gradient.
+
+        None where they have none of these forms: a program without gpx is then given their values.
+        """
         return None
 
     # -- what there is to say ---------------------------------------------------------------------

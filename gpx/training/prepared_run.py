@@ -243,7 +243,7 @@ def prepare(
     held_out = None
     if calibration is not None and kept is not None:
         calibration.to(device)
-        held_out = (kept[0].to(device, dtype), kept[1].to(device, dtype))
+        held_out = (kept[0].to(device, dtype), data.modelled(kept[1]).to(device, dtype))
     return PreparedRun(
         config,
         options,
@@ -276,9 +276,11 @@ def _require_plain_targets(
     if not transformed and data.train_noise is None:
         return
     certify = "trainer.certify=true"
+    if options.certify and transformed:
+        raise ConfigError(f"{certify} takes no data.target_transform=: leave one of them out")
+    if data.train_noise is None:
+        return
     for asked, name in ((calibration is not None, "calibrate="), (options.certify, certify)):
-        if asked and transformed:
-            raise ConfigError(f"{name} takes no data.target_transform=: leave one of them out")
         if asked:
             raise ConfigError(
                 f"{name} takes one noise variance for all rows, and data.noise= or data.weights= "

@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 from gpx.data import Dataset
 from gpx.errors import CheckpointError, ConfigError, WriteError
 from gpx.installation import command
+from gpx.methods.base.start import StartWatch
 from gpx.sampling.seeds import global_randomness, stream
 from gpx.training import kernel_choice
 from gpx.training.automatic import (
@@ -171,11 +172,13 @@ def _train(state: PreparedRun) -> FitResult:
     """Initialise and train, or go on from the checkpoint."""
     seed, device = state.config.seed, state.device
 
-    def initialise() -> None:
+    def initialise(watch: StartWatch) -> None:
         draws = stream(seed, "hyperparameters", device)
         if state.start is not None:
             state.start(state.model, *state.sample, generator=draws, say=state.console.say)
-        state.model.initialise(*state.sample, generator=stream(seed, "model", device))
+        state.model.initialise_watched(
+            *state.sample, generator=stream(seed, "model", device), watch=watch
+        )
         state.objective.prepare(
             state.model, *state.train, generator=stream(seed, "estimator", device)
         )

@@ -10,6 +10,7 @@ from torch import Tensor
 from gpx.calibration import Recalibration, held_out_rows, require_classes
 from gpx.data import Dataset, DataSource, Task
 from gpx.data import load as load_data
+from gpx.data.pixels import pixel_shape
 from gpx.sampling.seeds import stream
 from gpx.training.build import build, target_of
 
@@ -57,6 +58,7 @@ def hold_out(
         return data, None
     calibration.require_task(data.task)
     kept = held_out_rows(data.num_train, calibration.fraction, stream(seed, "calibration"))
+    calibration.require_enough(int(kept.sum()))
     if data.task != "regression":
         require_classes(data.train_y, kept)
     rest = replace(data, train_x=data.train_x[~kept], train_y=data.train_y[~kept])
@@ -79,6 +81,7 @@ def with_facts(config: DictConfig, data: Dataset, **chosen: str | None) -> DictC
         "num_inputs": data.num_inputs,
         "num_outputs": data.num_outputs,
         "num_classes": data.num_classes,
+        "image_shape": pixel_shape(data.input_names),
         **before,
         **chosen,
     }

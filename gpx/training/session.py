@@ -62,6 +62,7 @@ class Session:
         self.seconds, self.seconds_of_start = 0.0, 0.0
         self.budget = config.budget
         self.pending: dict[str, Any] = {}
+        self.start_state: dict[str, Any] | None = None
         self.resumed = False
         self.saved_step: int | None = None
         self.unlogged: tuple[Tensor, Mapping[str, Tensor]] | None = None
@@ -106,12 +107,25 @@ class Session:
         self._last_saved = time.perf_counter()
         return state
 
+    def save_start(self, start: dict[str, Any], seconds: float) -> None:
+        """Write what a run needs that is stopped before its first step.
+
+        Args:
+            start: state of the model's start.
+            seconds: training time so far.
+        """
+        state = {"step": 0, "seconds": seconds, "start": start, **self.extra_state}
+        save_checkpoint(self.checkpoint, state)
+
     def restore(self) -> None:
-        """Continue from the checkpoint file."""
+        """Continue from the checkpoint file: ``resumed``, or within the start (``start_state``)."""
         state = load_checkpoint(self.checkpoint, self.x.device)
         try:
             self.step = state["step"]
             self.seconds = state["seconds"]
+            if "start" in state:
+                self.start_state = state["start"]
+                return
             self.seconds_of_start = state.get("seconds_of_start", 0.0)
             self.model.load_state_dict(state["model"])
             self.objective.load_state_dict(state["objective"])

@@ -87,7 +87,7 @@ def fit(tmp_path, objective, optimizer, watcher=None, **options):
     trainer = Trainer(TrainerConfig(**settings), 0, tmp_path / "c.pt", [watcher] if watcher else [])
     started = []
     result = trainer.fit(
-        model, objective, optimizer, X, Y, lambda: {"rmse": 1.0}, lambda: started.append(1)
+        model, objective, optimizer, X, Y, lambda: {"rmse": 1.0}, lambda watch: started.append(1)
     )
     return model.slope.item(), result, started
 
@@ -167,7 +167,7 @@ def test_a_parameter_that_ends_at_its_floor_is_told_once(tmp_path, wanted, told)
     model.parameter_groups = lambda: {"hyperparameters": [raw]}
     lines = []
     trainer = Trainer(TrainerConfig(max_steps=200), 0, tmp_path / "c.pt", [], say=lines.append)
-    trainer.fit(model, Pulled(), sgd(), X, Y, lambda: {"rmse": 1.0}, lambda: None)
+    trainer.fit(model, Pulled(), sgd(), X, Y, lambda: {"rmse": 1.0}, lambda watch: None)
     said = [line for line in lines if "floor" in line]
     sentence = (
         "note: noise_variance (1e-01) ended at its floor, where it is kept: "
@@ -231,7 +231,13 @@ class Quartics(Squares):
 def train_in_rounds(path, model, max_steps):
     trainer = Trainer(TrainerConfig(max_steps=max_steps, log_every=1), 0, path, [])
     return trainer.fit(
-        model, Quartics(), LBFGSB(gtol=0.0, ftol=0.0), X, Y, lambda: {"rmse": 1.0}, lambda: None
+        model,
+        Quartics(),
+        LBFGSB(gtol=0.0, ftol=0.0),
+        X,
+        Y,
+        lambda: {"rmse": 1.0},
+        lambda watch: None,
     )
 
 
@@ -273,7 +279,7 @@ def test_rounds_need_an_optimiser_that_ends(tmp_path):
     model = Rounds([1.0])
     trainer = Trainer(TrainerConfig(max_steps=5), 0, tmp_path / "c.pt", [])
     with pytest.raises(ConfigError, match=r"reinitialise=1 needs optimizer=LBFGSB"):
-        trainer.fit(model, Squares(), sgd(), X, Y, lambda: {}, lambda: None)
+        trainer.fit(model, Squares(), sgd(), X, Y, lambda: {}, lambda watch: None)
 
 
 @pytest.fixture

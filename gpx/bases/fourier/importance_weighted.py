@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gpx.bases.base import Basis
+from gpx.bases.closed_forms import Waves
 from gpx.bases.fourier.importance_weights import (
     ImportanceWeights,
     importance_weights,
@@ -167,6 +168,10 @@ class ImportanceWeightedFourier(Basis):
     def features_of(self, blocks: Tensor) -> Callable[[Tensor], Tensor]:
         """As in ``Basis``."""
         return self.features.features_of(blocks)
+
+    def closed_form(self, num_inputs: int) -> Waves:
+        """As in ``Basis``."""
+        return self.features.closed_form(num_inputs)
 
     def precision_diagonal(self, columns: Tensor | None = None) -> Tensor:
         """1 / g, float64."""
