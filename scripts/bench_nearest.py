@@ -5,8 +5,9 @@
 
 Random data of the shapes of the published table (Tran thesis, table 4.1). Processor time of one
 thread, interleaved, medians, after a warm-up; the search for neighbours is included everywhere but
-in the column "fixed Z", where it was done before. A test point is one of 1,000, predicted together
-or one by one; SVGP predicts from a cached inverse factor of K_zz, SWSGP from a prepared search.
+in the column "fixed Z", where it was done before. A test point is one of 1,000 that are predicted
+together, or of 20 that are asked one after another; SVGP predicts from a cached inverse factor of
+K_zz, SWSGP from a prepared search.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ from torch import Tensor
 from gpx.kernels import Matern52
 from gpx.likelihoods import Gaussian
 from gpx.means import Constant
-from gpx.models import SVGP, SWSGP, Model, Vecchia
+from gpx.models import SVGP, SWSGP, Model, Posterior, Vecchia
 from gpx.objectives import SVGPELBO, SWSGPObjective, VecchiaMLL
 
 BATCH = 64
+TURN = 20
+"""Single test points that are asked in a row."""
 
 
 def problem(n: int, d: int) -> tuple[Tensor, Tensor]:
@@ -44,10 +47,14 @@ def parts(d: int) -> dict[str, torch.nn.Module]:
 
 
 def medians(actions: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Milliseconds of processor time."""
+    """Milliseconds of processor time.
+
+    Each is timed right after a call of its own, so that it finds the caches as it left them.
+    """
     found: dict[str, list[float]] = {name: [] for name in actions}
     for turn in range(repeats + 2):
         for name, action in actions.items():
+            action()
             began = time.process_time()
             action()
             if turn >= 2:
@@ -69,6 +76,12 @@ def stepper(model: Model, objective: SVGPELBO | SWSGPObjective, x: Tensor, y: Te
     return step
 
 
+def one_by_one(posterior: Posterior, x: Tensor) -> None:
+    """A prediction for every row, as a loop over requests would ask for them."""
+    for row in x.split(1):
+        posterior.predict(row)
+
+
 def against_svgp(shapes: list[tuple[str, int, int, int]], repeats: int) -> list[dict]:
     """Steps and test points of both, by shape."""
     rows = []
@@ -86,8 +99,9 @@ def against_svgp(shapes: list[tuple[str, int, int, int]], repeats: int) -> list[
         )
         posteriors = {"svgp": svgp.condition(x, y), "swsgp": local.condition(x, y)}
         asked = {name: partial(p.predict, x[-1000:]) for name, p in posteriors.items()}
-        single = {f"{name} 1": partial(p.predict, x[-1:]) for name, p in posteriors.items()}
-        tests = medians(asked, max(3, repeats // 4)) | medians(single, 8 * repeats)
+        single = {f"{name} 1": partial(one_by_one, p, x[-TURN:]) for name, p in posteriors.items()}
+        distances = partial(torch.matmul, x[-1000:], x[:m].mT.contiguous())
+        tests = medians(asked | {"distances": distances}, repeats) | medians(single, repeats)
         rows.append(
             {
                 "shape": f"{name} ({d} inputs)",
@@ -99,8 +113,9 @@ def against_svgp(shapes: list[tuple[str, int, int, int]], repeats: int) -> list[
                 "SVGP, ms for 1,000 test points": tests["svgp"],
                 "SWSGP, ms for 1,000": tests["swsgp"],
                 "ratio for 1,000": tests["svgp"] / tests["swsgp"],
-                "SVGP, ms for one": tests["svgp 1"],
-                "SWSGP, ms for one": tests["swsgp 1"],
+                "product of 1,000 with Z alone, ms": tests["distances"],
+                "SVGP, ms for one": tests["svgp 1"] / TURN,
+                "SWSGP, ms for one": tests["swsgp 1"] / TURN,
                 "ratio for one": tests["svgp 1"] / tests["swsgp 1"],
             }
         )

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gpx.backends import RadialPart, RadialProfile, TileSource
 from gpx.constraints import positive_parameter
-from gpx.errors import ConfigError, ShapeError
+from gpx.errors import ConfigError, NoSpectrum, ShapeError
 from gpx.kernels.base import Kernel
 from gpx.kernels.fused import Profile, squared_distance, stationary_covariance
 from gpx.kernels.tiles import StationaryTiles
@@ -183,7 +183,7 @@ class Stationary(Kernel):
 
     def _whole_input(self) -> None:
         if self.active_dims is not None:
-            raise ConfigError(
+            raise NoSpectrum(
                 f"spectral frequencies of {self.name} with active_dims would not match "
                 "the columns of x; select the columns in the data instead"
             )

@@ -5,19 +5,20 @@ from __future__ import annotations
 import copy
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from io import StringIO
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch._dynamo.exc import UserError
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from gpx.errors import ConfigError, class_name
 from gpx.likelihoods import target_marginals
-from gpx.training.predictor import Predictor
+from gpx.training.predictor import Prediction, Predictor
 
 TRACED_ROWS = 5
 """Rows that the program is traced at; it takes any number of rows."""
@@ -66,24 +67,47 @@ def torch_program(predictor: Predictor) -> torch.export.ExportedProgram:
         ConfigError: the target is a class or goes through a transform, the table has columns that
             are no numbers, the posterior cannot be traced, or the program differs from it.
     """
-    kind = class_name(predictor.posterior)
-    if predictor.likelihood.task in ("binary", "multiclass"):
-        raise ConfigError(
-            f"format=torch writes mean and standard deviation, and {predictor.target_name} is a "
-            "class; train on a target that is a number"
-        )
-    if predictor.target_transform is not None:
-        raise ConfigError("format=torch knows no data.target_transform=: train without it")
-    if predictor.coding is not None and not predictor.coding.plain:
-        raise ConfigError(
-            "format=torch takes numbers as they are, and the table has columns of texts, dates or "
-            "missing values; train on columns of numbers"
-        )
-    rows = _rows_near_the_data(predictor)
-    own = _on_the_cpu(predictor)
+    require_numbers(predictor, "torch")
+    kind, rows = class_name(predictor.posterior), rows_near_the_data(predictor)
+    own = on_the_cpu(predictor)
     known = own.predict(rows.numpy())  # fills caches, before anything is traced
     own.posterior.fix()
     module = PredictionModule(own).eval()
+    program = program_of(module, rows, "torch", kind)
+    found = [each.numpy() for each in _applied(program, rows)]
+    require_agreement(found, known, module.dtype, "torch", kind)
+    return program
+
+
+def require_numbers(predictor: Predictor, form: str) -> None:
+    """Raise ConfigError unless programs can take its inputs and give its target.
+
+    Args:
+        predictor: what is to be written.
+        form: the ``format=`` that asks.
+    """
+    if predictor.likelihood.task in ("binary", "multiclass"):
+        raise ConfigError(
+            f"format={form} writes mean and standard deviation, and {predictor.target_name} is a "
+            "class; train on a target that is a number"
+        )
+    if predictor.target_transform is not None:
+        raise ConfigError(f"format={form} knows no data.target_transform=: train without it")
+    if predictor.coding is not None and not predictor.coding.plain:
+        raise ConfigError(
+            f"format={form} takes numbers as they are, and the table has columns of texts, dates "
+            "or missing values; train on columns of numbers"
+        )
+
+
+def program_of(
+    module: PredictionModule, rows: Tensor, form: str, kind: str
+) -> torch.export.ExportedProgram:
+    """The program of a module for any number of rows, traced at some of ``rows`` (r, d).
+
+    Raises:
+        ConfigError: the posterior, of class ``kind``, cannot be traced.
+    """
     dynamic = {0: torch.export.Dim("n", min=1)}
     try:
         with torch.no_grad(), _unchecked_distributions(), _silence():
@@ -91,28 +115,37 @@ def torch_program(predictor: Predictor) -> torch.export.ExportedProgram:
                 module, (rows[:TRACED_ROWS],), dynamic_shapes=(dynamic,), strict=False
             )
             # without writes in place and switches of gradients, which not every program survives
-            program = program.run_decompositions({})
+            return program.run_decompositions({})
     except Exception as error:  # torch raises what it likes, from deep inside
         why = "its predictions take steps that depend on the inputs"
         if not isinstance(error, DEPENDS_ON_VALUES):
             first = (str(error).strip().splitlines() or [""])[0]
             why = f"torch says {type(error).__name__}: {first[:120]}"
         raise ConfigError(
-            f"format=torch cannot trace a {kind} ({why}); train with approx=sgpr, svgp, ssgp, "
+            f"format={form} cannot trace a {kind} ({why}); train with approx=sgpr, svgp, ssgp, "
             "qsgp, ski or exact"
         ) from error
-    for name, mine, theirs in zip(("mean", "std"), _applied(program, rows), known, strict=False):
-        gap = (np.abs(mine.numpy() - theirs) / np.maximum(np.abs(theirs), known.std)).max()
-        limit = TOLERANCES[module.dtype]
+
+
+def require_agreement(
+    found: Sequence[NDArray[np.float64]],
+    known: Prediction,
+    dtype: torch.dtype,
+    form: str,
+    kind: str,
+) -> None:
+    """Raise ConfigError where a program's mean and standard deviation are not the model's."""
+    for name, mine, theirs in zip(("mean", "std"), found, known, strict=False):
+        gap = (np.abs(mine - theirs) / np.maximum(np.abs(theirs), known.std)).max()
+        limit = TOLERANCES[dtype]
         if not gap <= limit:
             raise ConfigError(
-                f"format=torch: the program of a {kind} differs from its predictions by {gap:.1e} "
+                f"format={form}: the program of a {kind} differs from its predictions by {gap:.1e} "
                 f"in the {name}, more than {limit:g}, and is not written; predict with gpx"
             )
-    return program
 
 
-def _on_the_cpu(predictor: Predictor) -> Predictor:
+def on_the_cpu(predictor: Predictor) -> Predictor:
     """A copy that tracing may change."""
     own = copy.copy(predictor)
     own.posterior = copy.deepcopy(predictor.posterior).cpu().requires_grad_(False)
@@ -128,7 +161,7 @@ def _applied(program: torch.export.ExportedProgram, rows: Tensor) -> tuple[Tenso
     return program.module()(rows)
 
 
-def _rows_near_the_data(predictor: Predictor) -> Tensor:
+def rows_near_the_data(predictor: Predictor) -> Tensor:
     """Rows (r, d) within about two standard deviations of the training inputs' mean."""
     draws = torch.Generator().manual_seed(0)
     standard = torch.randn(

@@ -123,6 +123,17 @@ def test_at_the_end_of_training(run):
         assert again[name] == pytest.approx(kept[name], rel=1e-5, abs=1e-9)
 
 
+def test_rows_held_out_for_a_recalibration_are_no_part_of_exact_inference(run, capsys):
+    options = ["approx=sgpr", "approx.num_inducing=40", "calibrate=variance"]
+    metrics, folder = run(*options, "calibrate.fraction=0.3", "trainer.certify=true")
+    kept = json.loads((folder.path / "diagnostics.json").read_text())["values"]
+    main([f"run={folder.path}"])
+    again = json.loads((folder.path / "diagnostics.json").read_text())["values"]
+    for name in ("evidence_lower", "evidence_upper", "kl_upper"):
+        assert again[name] == pytest.approx(kept[name], rel=1e-5, abs=1e-9)
+    assert f"{metrics['uncalibrated.mnlp_original']:12.4g}" in capsys.readouterr().out
+
+
 def test_svgp_is_judged_by_what_it_predicts(run):
     metrics, folder = run("approx=svgp", "approx.num_inducing=60", "trainer.certify=true")
     values = json.loads((folder.path / "diagnostics.json").read_text())["values"]

@@ -136,7 +136,7 @@ def test_the_command_writes_a_program_and_says_its_size(exported, folder, tmp_pa
     [
         (["format=torch", "output=m.c"], "ending .pt2"),
         (["format=torch", "output=m.pt2", "samples=3"], "belongs to format=int4"),
-        (["format=onnx", "output=m.onnx"], "expected int4 or torch"),
+        (["format=c", "output=m.c"], "expected int4, torch or onnx"),
     ],
 )
 def test_mistakes_on_the_command_line_give_one_line(exported, folder, options, words, capsys):

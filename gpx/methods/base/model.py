@@ -18,6 +18,7 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.means.base import Mean
+from gpx.methods.base.start import StartWatch
 from gpx.tensor_checks import check_inputs, check_targets, guard
 
 
@@ -113,10 +114,7 @@ class Posterior(DataSized, ABC):
         Raises:
             NotAvailable: this posterior has none in closed form.
         """
-        raise NotAvailable(
-            f"{class_name(self)} has no joint covariance in closed form, which exact GPs and those "
-            "with inducing points have; functions can be sampled from any posterior"
-        )
+        raise no_joint_law(self)
 
     def facts(self) -> dict[str, bool | int | float | str]:
         """Plain values for metrics.json: how predictions were computed, at what accuracy."""
@@ -128,6 +126,14 @@ class Posterior(DataSized, ABC):
 
         The callable returns the same functions wherever and however often it is asked.
         """
+
+
+def no_joint_law(posterior: Posterior) -> NotAvailable:
+    """The error of a posterior that knows the marginals of f, and not its joint law."""
+    return NotAvailable(
+        f"{class_name(posterior)} has no joint covariance in closed form, which exact GPs and "
+        "those with inducing points have; functions can be sampled from any posterior"
+    )
 
 
 def _check_prediction(posterior: Posterior, x: Tensor, *_: Any, **__: Any) -> None:
@@ -292,6 +298,18 @@ class Model(DataSized, ABC):
             x (n, d), y (n,): all training data, standardised, on the model's device.
             generator: on the data's device.
         """
+
+    def initialise_watched(
+        self, x: Tensor, y: Tensor, *, generator: torch.Generator, watch: StartWatch
+    ) -> None:
+        """``initialise`` of a model in a run, whose start may take steps of its own.
+
+        Args:
+            x (n, d), y (n,), generator: of ``initialise``.
+            watch: told of such steps, and knows those of the run that is gone on from. Default:
+                there are none, and it is not asked.
+        """
+        self.initialise(x, y, generator=generator)
 
     @abstractmethod
     def condition(self, x: Tensor, y: Tensor) -> Posterior:

@@ -112,6 +112,10 @@ class EllipticalSlice(OwnSteps[SampledGP]):
                 "for a sample; raise it"
             )
 
+    def serves(self, step: int) -> bool:
+        """From the fourth sample of a chain on."""
+        return step >= self.burn_in + 4 * self.thin
+
     def max_steps(self, limit: int) -> int:
         """Burn-in and iterations, at most ``limit``; warns where that cuts them."""
         if limit < self.burn_in + self.thin:
