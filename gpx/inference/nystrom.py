@@ -27,6 +27,9 @@ BLOCK_BYTES = {"cpu": 2**22}
 GRAM_TILE = 128
 """Columns per tile when only the lower triangle of A A^T is formed (CPU)."""
 
+GRAM_BYTES = 2**21
+"""Bytes of the rows that such tiles read in turn (CPU): what stays in the cache of one core."""
+
 
 class Whitener:
     """L = chol(K_zz) and the products A^T = K_xz L^{-T} with it.
@@ -300,9 +303,15 @@ def nystrom_sums(store: BlockStore, residual: Tensor) -> NystromSums:
 
 
 def add_gram(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add the lower triangle of left^T right, a symmetric (M, M); ignore what lands above it."""
+    """Add the lower triangle of left^T right, a symmetric (M, M); ignore what lands above it.
+
+    ``left is right`` is the fastest: half as much to read.
+    """
     m = total.shape[0]
-    tile = GRAM_TILE if left.is_cpu else m
-    for start in range(0, m, tile):
-        stop = min(start + tile, m)
-        total[start:stop, :stop].addmm_(left[:, start:stop].mT, right[:, :stop])
+    tile, rows = m, max(1, len(left))
+    if left.is_cpu:
+        tile, rows = GRAM_TILE, max(1, GRAM_BYTES // (m * left.element_size()))
+    for part in row_slices(len(left), rows):
+        for start in range(0, m, tile):
+            stop = min(start + tile, m)
+            total[start:stop, :stop].addmm_(left[part, start:stop].mT, right[part, :stop])

@@ -31,8 +31,8 @@ class TrainerConfig:
         dtype: ``float32`` or ``float64``; what it costs in accuracy is said per objective.
         max_steps: optimiser steps, or evaluations of the objective under L-BFGS-B.
         batch_size: data rows per step of a mini-batch objective; ignored by full-batch ones.
-        budget: seconds that training may take, about, by which ``approx=auto`` chooses a method;
-            null: any. It does not stop training.
+        budget: seconds that training may take; null: any. ``approx=auto`` chooses a method by it,
+            and training ends at the first step after it.
         num_threads: CPU threads; null leaves torch's own choice.
         memory_budget: bytes, or text such as ``4GiB``, that products with kernel matrices and what
             is kept between them may hold; null: a quarter of what the device has, rounded

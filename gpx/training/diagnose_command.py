@@ -12,7 +12,6 @@ from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor
 
 from gpx.data import Dataset, read_rows
-from gpx.data import load as load_data
 from gpx.data.coding import Coding
 from gpx.diagnostics.report import Report
 from gpx.errors import CheckpointError, ConfigError, GPXError
@@ -31,7 +30,7 @@ from gpx.training.console import print_error, warnings_as_lines
 from gpx.training.option_names import option_names
 from gpx.training.options import read_options
 from gpx.training.predictor import Predictor, finished_predictor
-from gpx.training.prepared_run import likelihood_task, without_held_out
+from gpx.training.run_data import hold_out, load_run_data
 from gpx.training.run_folder import RunFolder
 from gpx.training.trust import require_known_server, trusted_packages
 
@@ -190,7 +189,7 @@ def _training_data(config: DictConfig, folder: RunFolder) -> Dataset:
     if config.get("data") is None:
         raise CheckpointError(f"{folder.config} names no data, so nothing can be said about it")
     require_known_server(config, folder.config)
-    data = load_data(build(config, "data"), task=likelihood_task(config))
+    data = load_run_data(config)
     if folder.read_environment() is None:
         raise CheckpointError(
             f"{folder.environment} is missing, which says what data the run was trained on: "
@@ -198,4 +197,4 @@ def _training_data(config: DictConfig, folder: RunFolder) -> Dataset:
         )
     folder.require_same_data({"data_checksums": dict(data.checksums)})
     calibration = build(config, "calibrate")
-    return data if calibration is None else without_held_out(data, calibration, config.seed)[0]
+    return hold_out(data, calibration, config.seed)[0]

@@ -189,6 +189,8 @@ class FirstOrder(Optimizer):
         """As in ``Optimizer``: steps on mini-batches, or on all data, up to ``session.limit``."""
         objective = session.objective
         self.bind(session.model.parameter_groups(), session.limit, session.model)
+        if self.settling is None and session.budget is not None:
+            self.settling = Settling(None, session.limit)
         self.factors = session.model.rate_factors()
         if session.resumed:
             self.load_state_dict(session.pending)
@@ -197,7 +199,7 @@ class FirstOrder(Optimizer):
         total = torch.zeros((), dtype=torch.float64, device=session.x.device)
         summed = 0
         self._told(session)
-        while session.step < session.max_steps:
+        while session.step < session.max_steps and not session.out_of_time:
             with session.timed():
                 self.before_step(session.step)
                 x, y = session.x, session.y
@@ -221,16 +223,30 @@ class FirstOrder(Optimizer):
                 summed = 0
             session.unlogged = (total, parts)
             session.end_step()
+            self._look_at_clock(session)
         self.release()
         session.end_round(math.nan)
-        if session.step < session.limit:
+        if session.step < session.limit and self.settling is not None:
+            if self.settling.ran_out or session.out_of_time:
+                return session.ended_in_time()
             return f"the evidence settled: {session.step} of max_steps={session.limit} steps done"
         return f"max_steps={session.limit} steps done"
+
+    def _look_at_clock(self, session: Session) -> None:
+        """Set the last step of the run where the last share of its time has begun."""
+        if self.settling is None or session.budget is None:
+            return
+        clock = (session.seconds, session.seconds_of_start, session.budget)
+        if self.settling.run_out(session.step, *clock):
+            session.max_steps = self.settling.end(session.limit)
 
     def _told(self, session: Session) -> None:
         """Set the last step of the run, and say so where the evidence has settled."""
         if self.settling is None or self.settling.at is None:
             session.max_steps = session.limit
+            return
+        if self.settling.ran_out:  # in a run that goes on
+            session.max_steps = self.settling.end(session.limit)
             return
         at = self.settling.at
         falling = self.schedule["name"] != "constant"

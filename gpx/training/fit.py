@@ -25,8 +25,8 @@ from gpx.training.predictor import (
     Predictor,
     finished_predictor,
 )
-from gpx.training.prepared_run import likelihood_task
 from gpx.training.run import run
+from gpx.training.run_data import likelihood_task
 from gpx.training.run_folder import RunFolder
 
 DATA = "arrays.npz"

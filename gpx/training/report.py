@@ -10,9 +10,6 @@ from torch.distributions import Distribution
 from gpx.methods.base.objective import Evidence
 from gpx.metrics import baselines
 from gpx.sampling.seeds import stream
-from gpx.training.automatic import (
-    choice_of,
-)
 from gpx.training.certification import (
     CertifyOptions,
     certify_run,
@@ -25,6 +22,7 @@ from gpx.training.model_figures import draw_model
 from gpx.training.predictor import Predictor
 from gpx.training.prepared_run import PARTS, PreparedRun
 from gpx.training.results import draw_results, summary
+from gpx.training.run_data import choice_of
 from gpx.training.streaming import (
     streaming_facts,
 )

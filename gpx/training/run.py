@@ -17,12 +17,12 @@ from gpx.training import kernel_choice
 from gpx.training.automatic import (
     Compose,
     is_automatic,
-    with_method_chosen,
-    with_open_kernel_chosen,
+    with_open_choices_made,
 )
 from gpx.training.checkpoint import load_checkpoint
 from gpx.training.choices import with_choices_made
 from gpx.training.config import CONFIGS, trainer_options
+from gpx.training.console import Console
 from gpx.training.device import (
     out_of_memory_said,
     require_matmul,
@@ -46,7 +46,12 @@ from gpx.training.trainer import FitResult, Trainer
 from gpx.training.trust import require_known_server
 
 
-def run(config: DictConfig, folder: RunFolder, compose: Compose | None = None) -> dict[str, Any]:
+def run(
+    config: DictConfig,
+    folder: RunFolder,
+    compose: Compose | None = None,
+    config_folders: Sequence[Path] = (CONFIGS,),
+) -> dict[str, Any]:
     """Train, evaluate and write one run; goes on when ``folder`` holds its checkpoint.
 
     Args:
@@ -54,6 +59,8 @@ def run(config: DictConfig, folder: RunFolder, compose: Compose | None = None) -
         folder: run folder; nothing is written before data and model are known to be sound.
         compose: composes the same options with others, for ``approx=auto``; None where a method is
             named.
+        config_folders: of config groups, in which ``kernel=auto`` looks for its candidates; of two
+            kernels of one name that of the last is taken.
 
     Returns:
         the contents of metrics.json.
@@ -64,7 +71,7 @@ def run(config: DictConfig, folder: RunFolder, compose: Compose | None = None) -
     """
     data: Dataset | None = None
     if is_automatic(config) or kernel_choice.is_open(config):
-        config, data = _chosen(config, compose)
+        config, data = _chosen(config, compose, config_folders)
     config = with_choices_made(config)
     with option_names(config, CONFIGS):
         options = checked_options(config)
@@ -85,22 +92,17 @@ def run(config: DictConfig, folder: RunFolder, compose: Compose | None = None) -
                 raise WriteError(text) from error
 
 
-def _chosen(config: DictConfig, compose: Compose | None) -> tuple[DictConfig, Dataset]:
+def _chosen(
+    config: DictConfig, compose: Compose | None, folders: Sequence[Path]
+) -> tuple[DictConfig, Dataset]:
     """The config with the method and the kernel that suit in the place of auto, and the data."""
     with option_names(config, CONFIGS):
-        if not is_automatic(config):
-            check_values(config)
-            with global_randomness(config.seed):
-                return with_open_kernel_chosen(config)
-        if compose is None:
-            raise ConfigError(
-                "approx=auto needs the options of the run, not its config: name a method"
-            )
         check_values(config)
         options = trainer_options(config.trainer)
         device = resolve_device(options.device)
         with global_randomness(config.seed):
-            return with_method_chosen(config, options, device, compose)
+            say = Console(quiet=options.quiet).say
+            return with_open_choices_made(config, options, device, compose, folders, say)
 
 
 def _run_in_folder(state: PreparedRun) -> dict[str, Any]:

@@ -60,6 +60,7 @@ class Session:
         self.cuda_graphs = config.cuda_graphs and x.device.type == "cuda"
         self.round, self.round_start = 0, 0
         self.seconds, self.seconds_of_start = 0.0, 0.0
+        self.budget = config.budget
         self.pending: dict[str, Any] = {}
         self.start_state: dict[str, Any] | None = None
         self.resumed = False
@@ -68,6 +69,19 @@ class Session:
         self._say = say
         self._last_saved = time.perf_counter()
         self._logged_step, self._logged_seconds = 0, 0.0
+
+    @property
+    def out_of_time(self) -> bool:
+        """Whether ``trainer.budget`` is spent; a step in progress is finished, and one is made."""
+        return self.budget is not None and self.step > 0 and self.seconds >= self.budget
+
+    def ended_in_time(self) -> str:
+        """Says that training ends for ``trainer.budget``; the reason in words."""
+        reason = (
+            f"trainer.budget={self.budget:g} seconds: {self.step} steps of at most {self.limit}"
+        )
+        self.say(f"training ends for {reason}; the model is as good as they made it")
+        return reason
 
     # -- checkpoints ------------------------------------------------------------------------------
 

@@ -1,5 +1,7 @@
 """The loop itself, with a model and objectives that know no Gaussian process."""
 
+import itertools
+
 import pytest
 import torch
 from torch import nn
@@ -50,6 +52,13 @@ class SampledSquares(Squares):
 
     def num_data(self, x):
         return len(X)
+
+
+class Quartic(Squares):
+    """Whose minimum a quasi-Newton method nears step by step."""
+
+    def evidence(self, model, x, y, *, generator=None):
+        return Evidence(-((model.slope - 3.0) ** 4), "exact")
 
 
 class Diverging(SampledSquares):
@@ -271,3 +280,43 @@ def test_rounds_need_an_optimiser_that_ends(tmp_path):
     trainer = Trainer(TrainerConfig(max_steps=5), 0, tmp_path / "c.pt", [])
     with pytest.raises(ConfigError, match=r"reinitialise=1 needs optimizer=LBFGSB"):
         trainer.fit(model, Squares(), sgd(), X, Y, lambda: {}, lambda watch: None)
+
+
+@pytest.fixture
+def a_second_a_look(monkeypatch):
+    """The clock of training goes on by a second with every look at it."""
+    seconds = itertools.count()
+    monkeypatch.setattr("gpx.training.session.time.perf_counter", lambda: float(next(seconds)))
+
+
+OPTIMIZERS = {
+    "first order": lambda: FirstOrder(
+        {"hyperparameters": {"algorithm": "sgd", "lr": 0.01}}, {"name": "cosine", "final": 0.0}
+    ),
+    "quasi-Newton": lambda: LBFGSB(ftol=0.0, gtol=0.0),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_training_ends_with_its_budget(name, tmp_path, a_second_a_look):
+    options = {"max_steps": 100_000, "checkpoint_seconds": 1e9, "budget": 30.0}
+    _, result, _ = fit(tmp_path, Quartic(), OPTIMIZERS[name](), **options)
+    assert result.reason.startswith("trainer.budget=30 seconds: ")
+    assert 5 < result.steps < 40
+    assert result.seconds < 33.0
+    assert result.state["step"] == result.steps  # the checkpoint is that of the end
+
+
+def test_rates_fall_to_their_end_in_the_last_of_the_budget(tmp_path, a_second_a_look):
+    optimizer, watcher = OPTIMIZERS["first order"](), Watcher()
+    options = {"max_steps": 100_000, "log_every": 1, "budget": 50.0}
+    fit(tmp_path, Squares(), optimizer, watcher, **options)
+    rates = [each.learning_rates["hyperparameters"] for each in watcher.seen]
+    assert rates[len(rates) // 2] == pytest.approx(0.01, rel=1e-3)
+    assert rates[-1] < 0.001
+    assert rates == sorted(rates, reverse=True)
+
+
+def test_one_step_is_made_whatever_the_budget(tmp_path, a_second_a_look):
+    _, result, _ = fit(tmp_path, Squares(), sgd(), max_steps=9, budget=0.5)
+    assert result.steps == 1

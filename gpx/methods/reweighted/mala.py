@@ -165,6 +165,10 @@ class MALA(OwnSteps[Reweighted]):
                 "and one for a sample; raise it"
             )
 
+    def serves(self, step: int) -> bool:
+        """From the first sample on."""
+        return step >= self.burn_in + self.thin
+
     def max_steps(self, limit: int) -> int:
         """Burn-in and iterations, at most ``limit``; ``check_limit`` has passed.
 

@@ -15,7 +15,7 @@ from gpx.errors import ConfigError
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inference.kernel_gradient import KernelGradient
 from gpx.inference.log_density import LogDensityGradient, LogDensityTerms
-from gpx.inference.nystrom import BlockStore, add_gram, factorise
+from gpx.inference.nystrom import BlockStore, factorise
 from gpx.inference.nystrom_matrix import InnerFactor
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
@@ -146,9 +146,8 @@ def _gradient(
         gap = residual[rows].to(store.dtype) - block @ low_mean
         weights = part.solve(gap.unsqueeze(1)).squeeze(1)
         by_residual[rows] = -weights.to(residual.dtype)
-        curved, weight, trace = part.gradient(rows, block, low_complement, weights, gathered)
+        weight, trace = part.gradient(rows, block, low_complement, weights, gathered, partial)
         by_noise -= 0.5 * trace
-        add_gram(partial, block, curved)
         if partial is not moment:
             moment += partial
             partial.zero_()
