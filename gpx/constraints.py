@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -100,13 +100,36 @@ class _AsGiven(parametrize.ParametrizationList):
         return self
 
 
-def values_made_once(device: torch.device) -> AbstractContextManager[Any]:
+@contextmanager
+def values_made_once(device: torch.device, *owners: object) -> Iterator[None]:
     """Inside, a positive parameter that is read several times is made once, on a GPU.
 
-    There every reading is two launches forward and two backward. On a CPU they are free, and
-    gradients keep the order in which they have always been summed. Nothing may be assigned inside.
+    There every reading is two launches forward and two backward; the parameters of ``owners`` are
+    made together, in three launches for all. On a CPU they are free, and gradients keep the order
+    in which they have always been summed. Nothing may be assigned inside.
+
+    Args:
+        device: where the parameters are.
+        owners: modules whose positive parameters will be read; what is no module is left out.
     """
-    return nullcontext() if device.type == "cpu" else parametrize.cached()
+    if device.type == "cpu":
+        yield
+        return
+    with parametrize.cached():
+        groups: dict[tuple[torch.dtype, float], list[tuple[tuple[int, str], Tensor]]] = {}
+        for owner in owners:
+            for module in owner.modules() if isinstance(owner, nn.Module) else ():
+                for constrained in positive_parameters(module, below=False):
+                    raw, floor = constrained.raw, constrained.constraint.floor
+                    place = (id(module), constrained.name)
+                    groups.setdefault((raw.dtype, floor), []).append((place, raw))
+        for (_, floor), members in groups.items():
+            raws = [raw for _, raw in members]
+            together = torch.cat([raw.reshape(-1) for raw in raws])
+            values = (softplus(together) + floor).split([raw.numel() for raw in raws])
+            for (place, member), value in zip(members, values, strict=True):
+                parametrize._cache[place] = value.view(member.shape)
+        yield
 
 
 def _unconstrained(above: Tensor) -> Tensor:
@@ -227,12 +250,13 @@ class Constrained(NamedTuple):
     constraint: Positive
 
 
-def positive_parameters(module: nn.Module) -> Iterator[Constrained]:
-    """Every positive parameter of ``module`` and its parts."""
-    for path, child in module.named_modules():
+def positive_parameters(module: nn.Module, *, below: bool = True) -> Iterator[Constrained]:
+    """Every positive parameter of ``module``, and of its parts where they are to be looked at."""
+    for path, child in module.named_modules() if below else (("", module),):
         if not parametrize.is_parametrized(child):
             continue
-        for name, parametrizations in child.parametrizations.items():
+        of_child: Any = child.parametrizations
+        for name, parametrizations in of_child.items():
             constraint = parametrizations[0]
             if isinstance(constraint, Positive) and len(parametrizations) == 1:
                 raw = parametrizations.original

@@ -36,6 +36,10 @@ class ConfigError(GPXError, ValueError):
     """Options do not exist, contradict each other or do not fit the model."""
 
 
+class NoSpectrum(ConfigError):
+    """A kernel has no spectral representation, such as random Fourier features need."""
+
+
 class NotAvailable(GPXError, NotImplementedError):
     """An operation that makes no sense, or has no form, for this object."""
 

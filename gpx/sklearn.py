@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, NoSpectrum
 from gpx.training.fit import fit
 from gpx.training.predictor import Predictor
 
@@ -25,7 +25,7 @@ try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, is_classifier
     from sklearn.utils import check_random_state
     from sklearn.utils.multiclass import check_classification_targets
-    from sklearn.utils.validation import check_is_fitted, validate_data
+    from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 except ImportError as error:
     raise ImportError(
         f"gpx.sklearn needs scikit-learn 1.6 or newer ({error}): pip install 'gpx-torch[sklearn]'"
@@ -44,6 +44,9 @@ QUIETLY = (
 """All rows are trained on, and what only those who watch a run need is left out."""
 
 MOST_SEED = 2**31 - 1
+
+JOINT_ROWS = 5000
+"""Most rows at which targets are drawn from their joint law: half a minute on one core."""
 
 
 class _GPXEstimator(BaseEstimator):
@@ -67,8 +70,15 @@ class _GPXEstimator(BaseEstimator):
         self.random_state = random_state
         self.device = device
 
-    def _train(self, x: NDArray[Any], y: NDArray[Any], likelihood: str | None) -> None:
-        """Train on x (n, d) and y (n,), all rows."""
+    def _train(
+        self,
+        x: NDArray[Any],
+        y: NDArray[Any],
+        likelihood: str | None,
+        noise: ArrayLike | None = None,
+        weights: ArrayLike | None = None,
+    ) -> None:
+        """Train on x (n, d) and y (n,), all rows; ``noise`` and ``weights`` as in ``gpx.fit``."""
         if isinstance(self.options, str) or not isinstance(self.options, Sequence):
             raise ConfigError(
                 f"options={self.options!r} is no list; give one of options as on the command line, "
@@ -87,6 +97,8 @@ class _GPXEstimator(BaseEstimator):
             *self.options,
             quiet=True,
             keep=False,
+            noise=noise,
+            weights=weights,
         )
         of_classes = is_classifier(self)
         if bool(fitted.model.labels) != of_classes:
@@ -100,6 +112,24 @@ class _GPXEstimator(BaseEstimator):
     def _inputs(self, X: ArrayLike) -> NDArray[np.float64]:
         check_is_fitted(self)
         return validate_data(self, X, dtype=np.float64, reset=False)
+
+
+def _repeated(
+    x: NDArray[Any], y: NDArray[Any], sample_weight: ArrayLike
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Every row of x (n, d) and y (n,) as often as its weight (n,) says."""
+    weight = _check_sample_weight(
+        sample_weight, x, ensure_non_negative=True, allow_all_zero_weights=False
+    )
+    if not (weight == weight.round()).all():
+        raise ValueError(
+            "sample_weight must be whole numbers, how often each row was seen; for rows whose "
+            "noise is known or differs by a factor give GPXRegressor.fit noise= or weights="
+        )
+    counts = weight.astype(int)
+    if counts.sum() < 2:
+        raise ValueError("sample_weight leaves one row, and training needs two or more")
+    return np.repeat(x, counts, axis=0), np.repeat(y, counts)
 
 
 class GPXRegressor(RegressorMixin, _GPXEstimator):
@@ -129,12 +159,40 @@ class GPXRegressor(RegressorMixin, _GPXEstimator):
     ) -> None:
         super().__init__(approx, kernel, likelihood, options, random_state, device)
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> GPXRegressor:
-        """Train on X (n, d) and y (n,), at least two rows, in their own units."""
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        noise: ArrayLike | None = None,
+        weights: ArrayLike | None = None,
+    ) -> GPXRegressor:
+        """Train on X (n, d) and y (n,), at least two rows, in their own units.
+
+        Args:
+            X: inputs.
+            y: targets.
+            sample_weight (n,): whole numbers, how often each row was seen; as everywhere in
+                scikit-learn a row of weight 2 is the same as that row twice, and costs as much.
+            noise (n,): known variances of the noise of each row, in squared units of y, beside the
+                one that is learned (``approx="exact"``).
+            weights (n,): precisions of any size: the noise variance of a row is the one that is
+                learned, divided by its weight (``approx="exact"``). A row that is the mean of w
+                measurements has weight w.
+
+        Raises:
+            ValueError: weights that are not whole, negative, or all zero; or ``sample_weight``
+                beside ``noise`` or ``weights``.
+            ConfigError: a model that has one noise variance for all rows.
+        """
         x, targets = validate_data(
             self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2
         )
-        self._train(x, targets, self.likelihood)
+        if sample_weight is not None:
+            if noise is not None or weights is not None:
+                raise ValueError("give either sample_weight, or noise and weights")
+            x, targets = _repeated(x, targets, sample_weight)
+        self._train(x, targets, self.likelihood, noise=noise, weights=weights)
         return self
 
     def predict(
@@ -169,10 +227,25 @@ class GPXRegressor(RegressorMixin, _GPXEstimator):
         random_state: int | np.random.RandomState | None = 0,
         noise: bool = True,
     ) -> NDArray[np.float64]:
-        """Draws (n, n_samples) of y at X (n, d); without noise, of the function behind it."""
+        """Draws (n, n_samples) of y at X (n, d); without noise, of the function behind it.
+
+        Of kernels with random Fourier features, draws of functions; of others from the joint normal
+        law at these rows where the posterior has one (exact GPs, inducing points), at a cost of n^3
+        for n rows.
+
+        Raises:
+            ConfigError: more than 5,000 rows where draws are joint.
+            NotAvailable: neither features nor a joint law.
+        """
         seed = check_random_state(random_state).randint(MOST_SEED)
         x = self._inputs(X)
-        return self.predictor_.sample(x, n_samples, targets=noise, seed=seed).T
+        try:
+            return self.predictor_.sample(x, n_samples, targets=noise, seed=seed).T
+        except NoSpectrum:
+            if len(x) > JOINT_ROWS:
+                raise
+            drawn = self.predictor_.sample(x, n_samples, targets=noise, seed=seed, jointly=True)
+            return drawn.T
 
 
 class GPXClassifier(ClassifierMixin, _GPXEstimator):
@@ -201,10 +274,23 @@ class GPXClassifier(ClassifierMixin, _GPXEstimator):
     ) -> None:
         super().__init__(approx, kernel, likelihood, options, random_state, device)
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> GPXClassifier:
-        """Train on X (n, d) and labels y (n,), of at least two classes."""
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> GPXClassifier:
+        """Train on X (n, d) and labels y (n,), of at least two classes.
+
+        Args:
+            X: inputs.
+            y: labels.
+            sample_weight (n,): whole numbers, how often each row was seen; see ``GPXRegressor``.
+
+        Raises:
+            ValueError: one class only, or weights that are not whole, negative, or all zero.
+        """
         x, labels = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
         check_classification_targets(labels)
+        if sample_weight is not None:
+            x, labels = _repeated(x, labels, sample_weight)
         self.classes_, codes = np.unique(labels, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(

@@ -79,6 +79,32 @@ def check_whole(**sizes: object) -> None:
             raise ConfigError(f"{name}={size!r}: expected a whole number")
 
 
+def check_at_least(least: int, **sizes: object) -> None:
+    """Raise ConfigError for a size that is no whole number from ``least`` on; None is let through.
+
+    The message names that size alone.
+
+    Args:
+        least: the smallest that will do.
+        sizes: by the names of the arguments that they were given as.
+    """
+    check_whole(**sizes)
+    for name, size in sizes.items():
+        if isinstance(size, int) and size < least:
+            raise ConfigError(f"{name}={size} must be at least {least}")
+
+
+def check_not_negative(**numbers: float) -> None:
+    """Raise ConfigError for the first of some numbers that is below 0 or none.
+
+    Args:
+        numbers: by the names of the arguments that they were given as.
+    """
+    for name, number in numbers.items():
+        if not number >= 0.0:
+            raise ConfigError(f"{name}={number} must not be negative")
+
+
 def check_targets(owner: nn.Module, x: Tensor, y: Tensor, num_outputs: int = 1) -> None:
     """Raise unless y is (n,), or (n, p) for p > 1 outputs, and goes with the inputs x (n, d).
 

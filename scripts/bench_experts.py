@@ -26,6 +26,7 @@ from gpx.likelihoods import Gaussian
 from gpx.means import Constant
 from gpx.models import Committee, ExactGP
 from gpx.objectives import ExactMLL, ExpertsMLL
+from gpx.training.allocator import keep_freed_memory
 
 
 def parts(device: str) -> dict[str, torch.nn.Module]:
@@ -158,12 +159,21 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    keep_freed_memory()  # as a run does
     for rows in options.rows:
         work = runs(options.experts, rows, options.device)
         found = measured(work, options.repeats, options.device)
         print(f"{options.experts} experts of {rows} rows, {options.device}")
+        flops = 2.0 * options.experts * rows**3
+        rate = flops / found["factor and inverse"] / 1e9
+        print(f"  {flops / 1e9:.0f} GFlop of factors and inverses, {rate:.0f} GFlop/s")
+        rest = found["batch"] - found["factor and inverse"]
         for name, seconds in found.items():
-            print(f"  {name:26s} {seconds:8.4f} s  {seconds / found['batch']:6.2f} x the batch")
+            beyond = (seconds - found["factor and inverse"]) / rest
+            print(
+                f"  {name:26s} {seconds:8.4f} s  {seconds / found['batch']:6.2f} x the batch, "
+                f"{beyond:6.2f} x without factors and inverses"
+            )
 
 
 if __name__ == "__main__":

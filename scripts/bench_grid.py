@@ -4,6 +4,7 @@
     python scripts/bench_grid.py peer --shape 60,60 --gaps 0,0.2
     python scripts/bench_grid.py solve --shape 316,316 --gaps 0.2
     python scripts/bench_grid.py long --shape 100000,8 --gaps 0,0.2
+    python scripts/bench_grid.py --device cuda
 
 "scale": evidence with gradient, ``--evaluations`` times at moving hyperparameters, through model
 and objective as training calls them; then the time of one solver step beside its bare Kronecker
@@ -20,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import resource
 import statistics
 import sys
 import time
@@ -28,6 +28,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from device_clock import clock_of, peak_gib
 from torch import Tensor
 
 from gpx.data import GridStress
@@ -45,15 +46,15 @@ def problem(shape: tuple[int, ...], share: float, seed: int) -> tuple[Tensor, Te
     """Rows and standardised noisy targets of the membrane (three axes) or Rastrigin's function."""
     field = "membrane" if len(shape) == 3 else "rastrigin"
     table = GridStress(field, shape, share, noise=0.1, seed=seed).table()
-    y = torch.from_numpy(table.y)
-    return torch.from_numpy(table.x), (y - y.mean()) / y.std()
+    y = torch.from_numpy(table.y).to(device)
+    return torch.from_numpy(table.x).to(device), (y - y.mean()) / y.std()
 
 
 def model_of(d: int, gaps: str, tolerance: float) -> GridGP:
     kernel = AxisProduct("rbf", d, lengthscale=0.15)
     return GridGP(
         kernel=kernel, mean=Zero(), likelihood=Gaussian(0.05), solver=GapOptions(gaps, tolerance)
-    ).double()
+    ).to(device, torch.float64)
 
 
 def step_ratio(model: GridGP, x: Tensor, y: Tensor, steps: int) -> tuple[float, float]:
@@ -61,12 +62,16 @@ def step_ratio(model: GridGP, x: Tensor, y: Tensor, steps: int) -> tuple[float, 
     rows = model.gridded(x)
     with torch.no_grad():
         system = model.system(rows, model.axis_kernels(rows).matrices(rows.grid))
-    space, grid = system.kronecker.workspace, torch.randn(1, system.size, dtype=y.dtype)
+    space, grid = (
+        system.kronecker.workspace,
+        torch.randn(1, system.size, dtype=y.dtype, device=device),
+    )
     assert space is not None
     spectrum = system.spectrum
     filling = model.options.gaps in ("auto", "fill")
     matmul = system.missing if filling else system.observed
-    rhs = torch.randn(system.num_gaps if filling else system.num_observed, dtype=y.dtype)
+    size = system.num_gaps if filling else system.num_observed
+    rhs = torch.randn(size, dtype=y.dtype, device=device)
 
     def solve(count: int) -> None:
         conjugate_gradients(
@@ -103,10 +108,12 @@ def timed(function: Callable[[], object]) -> float:
 
 
 def clock() -> float:
-    return CLOCK[chosen_clock]()
+    return clock_of(device, CLOCK[chosen_clock])()
 
 
 chosen_clock = "wall"
+device = "cpu"
+"""Where everything runs; set by ``main``."""
 
 
 def scale(options: argparse.Namespace) -> None:
@@ -174,7 +181,7 @@ def peer_evidence(
 def peer_problem(model: GridGP, x: Tensor) -> tuple:
     """Gridded rows, their order by cell, mask of observed cells, factors and noise."""
     rows = model.gridded(x)
-    observed = torch.zeros(rows.grid.size, dtype=torch.bool)
+    observed = torch.zeros(rows.grid.size, dtype=torch.bool, device=device)
     observed[rows.cells] = True
     with torch.no_grad():
         factors = model.axis_kernels(rows).matrices(rows.grid)
@@ -272,7 +279,7 @@ def solve(options: argparse.Namespace) -> None:
 
 
 def peak() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    return peak_gib(device)
 
 
 def long(options: argparse.Namespace) -> None:
@@ -284,13 +291,14 @@ def long(options: argparse.Namespace) -> None:
         x = whole[torch.rand(len(whole), generator=generator) >= share]
         noise = torch.randn(len(x), generator=generator, dtype=x.dtype)
         y = torch.sin(x[:, 0]) + x[:, 1] * torch.sin(0.3 * x[:, 0]) + 0.3 * noise
+        x, y = x.to(device), y.to(device)
         kernel = AxisProduct("matern32", 2, lengthscale=[1.0, 0.7])
         model = GridGP(
             kernel=kernel,
             mean=Zero(),
             likelihood=Gaussian(0.1),
             solver=GapOptions(tolerance=options.tolerance),
-        ).double()
+        ).to(device, torch.float64)
         objective = GridMLL(options.logdet)
         seconds, steps = [], []
         for _ in range(options.evaluations):
@@ -334,16 +342,18 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--who", default="gpx,GPyTorch", help="of solve: gpx, GPyTorch or both")
     parser.add_argument("--peer-tolerance", type=float, default=1e-4, help="of the peer's solves")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--clock", choices=tuple(CLOCK), default="wall")
     options = parser.parse_args(arguments)
     if options.what is None:
         for line in ROUTINE:
             command = f"{line} --threads {options.threads} --clock {options.clock}"
+            command += f" --device {options.device}"
             print(command, flush=True)
             main(command.split())
         return
-    global chosen_clock
-    chosen_clock = options.clock
+    global chosen_clock, device
+    chosen_clock, device = options.clock, options.device
     options.shape = tuple(int(m) for m in options.shape.split(","))
     options.gaps = [float(s) for s in options.gaps.split(",")]
     torch.set_num_threads(options.threads)

@@ -2,13 +2,15 @@
 
     python scripts/bench_grief.py --threads 1
     python scripts/bench_grief.py --quick
+    python scripts/bench_grief.py --device cuda
 
 Features: seconds and working memory of all eigenfunctions at n points, block by block, over n, d
 and p in turn; nanoseconds an entry must not grow. Limit: one elementwise product an entry and a
 term of the one-dimensional series, and a multiply-add a term and function, at this machine's rates.
 Evaluation: evidence and gradient against 1.5 n p^2 multiply-adds of its matrix product (n p^2 / 2
 for the Gram matrix, n p^2 for the gradient). Nodes: 10, 30 and 100 an axis in turn; the time may
-grow by that of the eigenpairs. Seconds are of the processor on one thread.
+grow by that of the eigenpairs. Seconds are of the processor on one thread; on a GPU of the wall,
+and memory is its own.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import time
 from collections.abc import Callable
 
 import torch
+from device_clock import clock_of
 
 from gpx.bases import GridOptions
 from gpx.bases.grid_eigenfunctions.data_pass import EigenfunctionPass
@@ -30,11 +33,14 @@ from gpx.models import GRIEF
 from gpx.objectives import EigenfunctionEvidence
 
 EVIDENCE = EigenfunctionEvidence()
+DEVICE = "cpu"
+"""Where everything runs; set by ``main``."""
 
 
 def clock() -> float:
     """Seconds: of this process on one thread, whatever else runs; of the wall on several."""
-    return time.process_time() if torch.get_num_threads() == 1 else time.perf_counter()
+    on_cpu = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+    return clock_of(DEVICE, on_cpu)()
 
 
 def best(function: Callable[[], object], rounds: int) -> float:
@@ -49,6 +55,11 @@ def best(function: Callable[[], object], rounds: int) -> float:
 
 def working_memory(function: Callable[[], object]) -> float:
     """MiB that a call holds at most."""
+    if torch.device(DEVICE).type == "cuda":
+        before = torch.cuda.memory_allocated(DEVICE)
+        torch.cuda.reset_peak_memory_stats(DEVICE)
+        function()
+        return (torch.cuda.max_memory_allocated(DEVICE) - before) / 2**20
     with torch.profiler.profile(profile_memory=True) as profile:
         function()
     current = peak = 0
@@ -61,7 +72,7 @@ def working_memory(function: Callable[[], object]) -> float:
 
 def rates(rounds: int) -> tuple[float, float, float]:
     """Multiply-adds of a matrix product, elementwise products and exponentials per second."""
-    a, b = torch.randn(1000, 1000), torch.randn(1000, 512)
+    a, b = torch.randn(1000, 1000, device=DEVICE), torch.randn(1000, 512, device=DEVICE)
     gemm = 1000 * 1000 * 512 / best(lambda: a @ b, rounds)
     c = torch.empty_like(b)
     products = b.numel() / best(lambda: torch.mul(b, b, out=c), rounds)
@@ -70,8 +81,7 @@ def rates(rounds: int) -> tuple[float, float, float]:
 
 def problem(n: int, d: int, p: int, nodes: int = 10) -> tuple:
     """Model and data: n normal points in d dimensions."""
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(n, d, generator=generator)
+    x = torch.randn(n, d, generator=torch.Generator().manual_seed(0)).to(DEVICE)
     y = x.sum(1).sin()
     model = GRIEF(
         kernel=RBF(ard_num_dims=d, lengthscale=math.sqrt(d)),
@@ -81,8 +91,8 @@ def problem(n: int, d: int, p: int, nodes: int = 10) -> tuple:
         num_eigenfunctions=p,
         grid=GridOptions(points_per_dim=nodes),
         noise_first=False,
-    )
-    model.initialise(x, y, generator=generator)
+    ).to(DEVICE)
+    model.initialise(x, y, generator=torch.Generator(DEVICE).manual_seed(1))
     return model, x, y
 
 
@@ -121,12 +131,15 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="sizes a quarter")
+    parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
+    global DEVICE
+    DEVICE = options.device
     torch.set_num_threads(options.threads)
     torch.set_default_dtype(torch.float64)
     unit = 5_000 if options.quick else 20_000
     gemm, elementwise, exponentials = rates(20)
-    print(f"{options.threads} threads, torch {torch.__version__}, float64")
+    print(f"{options.threads} threads, torch {torch.__version__}, float64, {DEVICE}")
     print(
         f"matrix product {gemm / 1e9:.1f}, elementwise product {elementwise / 1e9:.2f}, "
         f"exponential {exponentials / 1e9:.2f} billion/s"

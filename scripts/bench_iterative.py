@@ -10,7 +10,7 @@ Three tables:
    for, and the products with the kernel matrix beside those of GPyTorch's fixed settings;
 3. value and gradient at n = 20,000: seconds and peak memory of the process.
 
-    python scripts/bench_iterative.py --threads 2 [--repeats 3] [--skip-large]
+    python scripts/bench_iterative.py --threads 2 [--repeats 3] [--skip-large] [--device cuda]
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from contextlib import ExitStack
 import gpytorch
 import linear_operator
 import torch
+from device_clock import clock_of, peak_gib
 
 from gpx.kernels import Matern32
 from gpx.likelihoods import Gaussian
@@ -37,13 +38,16 @@ from gpx.models import ExactGP, IterativeOptions
 from gpx.objectives import BarelyBiasedMLL, ExactMLL, IterativeMLL
 
 INPUTS, LENGTHSCALE, NOISE = 4, 1.0, 0.01
+DEVICE = "cpu"
+"""Where everything runs; set by ``main``."""
 
 
 def problem(n):
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(n, INPUTS, generator=generator, dtype=torch.float64)
     noise = NOISE**0.5 * torch.randn(n, generator=generator, dtype=torch.float64)
-    return x, (2.0 * x).sin().sum(1) / INPUTS**0.5 + noise
+    y = (2.0 * x).sin().sum(1) / INPUTS**0.5 + noise
+    return x.to(DEVICE), y.to(DEVICE)
 
 
 def model(rank, product_dtype=None, memory_budget="2GiB"):
@@ -55,7 +59,7 @@ def model(rank, product_dtype=None, memory_budget="2GiB"):
         iterative=IterativeOptions(
             rank=rank, product_dtype=product_dtype, memory_budget=memory_budget
         ),
-    ).double()
+    ).to(DEVICE, torch.float64)
 
 
 class Peer(gpytorch.models.ExactGP):
@@ -72,7 +76,7 @@ class Peer(gpytorch.models.ExactGP):
 
 def peer(x, y):
     likelihood = gpytorch.likelihoods.GaussianLikelihood()
-    found = Peer(x, y, likelihood).to(x.dtype)
+    found = Peer(x, y, likelihood).to(x)
     found.covar_module.base_kernel.lengthscale = LENGTHSCALE
     found.covar_module.outputscale = 1.0
     likelihood.noise = NOISE
@@ -158,7 +162,8 @@ def natural_gradient(evidence, holder):
 
 
 def our_evidence(objective, holder, x, y, seed):
-    evidence = objective.evidence(holder, x, y, generator=torch.Generator().manual_seed(seed))
+    draws = torch.Generator(x.device).manual_seed(seed)
+    evidence = objective.evidence(holder, x, y, generator=draws)
     return evidence.value.item(), natural_gradient(evidence, holder)
 
 
@@ -234,7 +239,7 @@ def bench_barely_biased(n, seeds):
             for seed in range(seeds):
                 with torch.no_grad():
                     found = objective.evidence(
-                        holder, x, y, generator=torch.Generator().manual_seed(seed)
+                        holder, x, y, generator=torch.Generator(x.device).manual_seed(seed)
                     )
                 results.append((found.value.item(), found.facts["columns_multiplied"]))
             row(f"gpx, bias at most {bias:g} nats, rank 50, {probes} probes", results)
@@ -254,16 +259,15 @@ def bench_barely_biased(n, seeds):
 
 def large(n, dtype):
     """Runs in a process of its own, so that its peak memory is that of this evaluation."""
-    import resource
-
     x, y = problem(n)
     # half the budget may hold the matrix: in float32 it does, in float64 tiles are evaluated anew
     holder, objective = model("auto", dtype, 3.3), IterativeMLL()
-    start = time.perf_counter()
-    evidence = objective.evidence(holder, x, y, generator=torch.Generator().manual_seed(0))
+    clock = clock_of(DEVICE, time.perf_counter)
+    start = clock()
+    draws = torch.Generator(x.device).manual_seed(0)
+    evidence = objective.evidence(holder, x, y, generator=draws)
     gradient = natural_gradient(evidence, holder)
-    seconds = time.perf_counter() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    seconds, peak = clock() - start, peak_gib(DEVICE)
     print(
         json.dumps(
             {
@@ -284,6 +288,7 @@ def bench_large(n, threads):
     print(f"\nn = {n}, value and gradient, 10 probes; peak memory of the process")
     for dtype in ("float64", "float32"):
         command = [sys.executable, __file__, "--threads", str(threads), "--large", str(n), dtype]
+        command += ["--device", DEVICE]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         found = json.loads(done.stdout.splitlines()[-1])
         print(
@@ -298,6 +303,7 @@ def main():
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--skip-large", action="store_true")
@@ -308,10 +314,12 @@ def main():
     parser.add_argument("--table", type=int, choices=(1, 2, 3), help="one table only")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    global DEVICE
+    DEVICE = options.device
     if options.large:
         large(int(options.large[0]), options.large[1])
         return
-    clock = time.process_time if options.cpu else time.perf_counter
+    clock = clock_of(DEVICE, time.process_time if options.cpu else time.perf_counter)
     unit = "CPU seconds of all threads" if options.cpu else "seconds"
     print(f"{options.threads} threads, {options.repeats} runs in turn, medians; {unit}")
     if options.table in (None, 1):

@@ -2,6 +2,7 @@
 
     python scripts/bench_stream.py                       # 10^6 and 10^7 rows, a few minutes
     python scripts/bench_stream.py --rows 1e6 1e7 1e8    # 4 GB of files under the temporary folder
+    python scripts/bench_stream.py --device cuda
 
 For each number of rows it writes files of 8 inputs and a target (float32), trains ``approx=svgp``
 on them in a process of its own, and removes them. The table has the peak memory of that process,
@@ -64,6 +65,7 @@ def main() -> None:
     """Print a Markdown table, a line for each number of rows."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", nargs="+", type=float, default=[1e6, 1e7])
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--folder", help="where files are written; default: the temporary folder")
     parser.add_argument(
         "options",
@@ -78,7 +80,9 @@ def main() -> None:
         with tempfile.TemporaryDirectory(dir=given.folder) as folder:
             data = Path(folder) / "data"
             write_parts(data, rows)
-            found, peak, seconds = trained(data, Path(folder) / "run", given.options)
+            found, peak, seconds = trained(
+                data, Path(folder) / "run", [f"trainer.device={given.device}", *given.options]
+            )
             print(
                 f"| {rows:,} | {found['data.file_mib']:,.0f} | {peak:,.0f} "
                 f"| {found['train.rows_per_second']:,.0f} "

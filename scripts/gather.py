@@ -105,7 +105,7 @@ def main() -> None:
         sys.exit(f"error: there is no folder {missing[0]}")
     header, rows, unfinished = gather(arguments.folders)
     for run in unfinished:
-        print(f"not finished: {run} (python train.py resume={run})", file=sys.stderr)
+        print(f"not finished: {run} (finish it with: gpx train resume={run})", file=sys.stderr)
     if not rows:
         sys.exit("error: no finished runs found")
     print(markdown(header, rows))

@@ -13,15 +13,17 @@ from all rows of the folder, the latest of each name, with a peer's figure besid
 is one.
 
 The machine that this is made for has Python 3.12, torch 2.11 (CUDA 13.0), Triton 3.6, gpytorch and
-linear_operator, and no network: no hydra-core, omegaconf, antlr4, pykeops or keopscore. These are
-carried as wheels, made where there is a network (antlr4, pykeops and keopscore exist as source
-only, which ``pip wheel`` builds):
+linear_operator with what they need, and no network. What else a run imports is carried as wheels,
+made where there is a network by a Python of the same version (antlr4, pykeops and keopscore exist
+as source only, which ``pip wheel`` builds); pytest is for the tests that need a GPU alone:
 
     python -m pip wheel --no-deps -w wheels hydra-core==1.3.2 omegaconf==2.3.0 \\
-        antlr4-python3-runtime==4.9.3 pykeops==2.3 keopscore==2.3
+        antlr4-python3-runtime==4.9.3 pykeops==2.3 keopscore==2.3 pyyaml packaging tqdm \\
+        pytest pluggy iniconfig pygments
     python -m pip install --no-index --no-deps --find-links wheels wheels/*.whl    # there
 
-The data lie in ``$GPX_DATA`` (kin40k; runs whose data are not found say so in their row).
+gpx itself need not be installed. The data lie in ``$GPX_DATA`` (kin40k; runs whose data are not
+found say so in their row).
 """
 
 from __future__ import annotations
@@ -78,7 +80,7 @@ def main(arguments: list[str] | None = None) -> int:
         if stage not in options.only or stage in options.skip:
             continue
         left = min(limit, until - time.monotonic())
-        found = run_stage(stage, left, options) if left > 5 else [not_run(stage, "no time left")]
+        found = run_stage(stage, left, options) if left > 5 else skipped(stage, options)
         wrong |= any(row.get("passed") is False for row in found)
         rows = [json.loads(line) for line in lines(options.output / "rows.jsonl")]
         (options.output / "RESULTS.md").write_text(results(rows))
@@ -96,6 +98,16 @@ def not_run(stage: str, why: str) -> Row:
     return {"stage": stage, "name": f"{stage}: to its end", "passed": False, "note": why}
 
 
+def skipped(stage: str, options: argparse.Namespace) -> list[Row]:
+    """The row of a stage for which no time is left, kept like any other."""
+    row = not_run(stage, "no time left") | {"at": 0.0, "device": options.device}
+    row |= {"date": datetime.now(timezone.utc).isoformat(timespec="seconds")}
+    with (options.output / "rows.jsonl").open("a") as file:
+        file.write(json.dumps(row) + "\n")
+    print("  ", line_of(row), flush=True)
+    return [row]
+
+
 def run_stage(stage: str, limit: float, options: argparse.Namespace) -> list[Row]:
     """One stage in its own process, killed after ``limit`` seconds; rows are kept as they come."""
     command = [sys.executable, str(HERE / "gpu_stages.py"), stage, "--device", options.device]
@@ -109,6 +121,7 @@ def run_stage(stage: str, limit: float, options: argparse.Namespace) -> list[Row
         stderr=subprocess.PIPE,
         text=True,
         cwd=HERE.parent,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(path_of_gpx())},
         start_new_session=True,  # what the stage has started ends with it
     )
     errors: list[str] = []
@@ -145,6 +158,12 @@ def run_stage(stage: str, limit: float, options: argparse.Namespace) -> list[Row
         else:
             keep({"name": f"{stage}: to its end", "passed": True})
     return rows
+
+
+def path_of_gpx() -> list[str]:
+    """Where a stage finds gpx, installed or not, and what the caller's own path adds."""
+    own = os.environ.get("PYTHONPATH")
+    return [str(HERE.parent), *([own] if own else [])]
 
 
 def end_of(process: subprocess.Popen[str]) -> None:

@@ -49,7 +49,7 @@ TABLE = {
     "ski": (*DATA, "approx=ski", "projection=unit", "approx.grid_size=40"),
     "ssgp": (*DATA, "approx=ssgp", "approx.num_basis=40"),
     "direct": (*DATA, "approx=direct", "approx.num_basis=40"),
-    "deep_gp": (*DATA, "approx=deep_gp", "approx.num_features=40"),
+    "deep_rf": (*DATA, "approx=deep_rf", "approx.num_features=40"),
     "vecchia": (*FEW, "approx=vecchia"),
     "vnngp": (*FEW, "approx=vnngp", "approx.num_neighbours=6"),
     "swsgp": (*DATA, "approx=swsgp", "approx.num_inducing=64", "approx.num_neighbours=6"),

@@ -133,6 +133,8 @@ RUNS: dict[str, list[str]] = {
     "deep_svgp": [*ARM, "approx=deep_svgp", "approx.num_inducing=40"],
     "gpdnn": ["data=digits", "data.train_size=200", "approx=gpdnn", "approx.pretrain_steps=20"],
     "conv_gp": ["data=digits", "data.train_size=200", "approx=conv_gp"],
+    "glyphs": ["data=glyphs", "data.num_images=200", "approx=cnn"],
+    "fields": ["data=fields", "data.num_images=200", "data.side=8", "approx=cnn"],
     "resnet": ["data=digits", "data.train_size=200", "approx=cnn", "approx.backbone=resnet"],
     "alexnet": ["data=digits", "data.train_size=100", "approx=cnn", "approx.backbone=alexnet"],
     "cnn": ["data=digits", "data.train_size=200", "approx=cnn"],

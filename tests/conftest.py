@@ -1,9 +1,11 @@
 """One thread per process, stated: the suite runs side by side processes (pytest-xdist)."""
 
 import os
+import sys
 
 import pytest
 import torch
+from hydra.core.global_hydra import GlobalHydra
 
 torch.set_num_threads(1)
 
@@ -23,3 +25,24 @@ def float64_by_default():
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(previous)
+
+
+@pytest.fixture
+def train_py(tmp_path, monkeypatch, capsys):
+    """Call train.py in this process, from an empty folder: (exit status, standard error)."""
+    from gpx.training.command_line import main  # not before the environment is settled
+
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        GlobalHydra.instance().clear()
+        monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
+        status = 0
+        try:
+            main()
+        except SystemExit as stop:
+            status = stop.code
+        return status, capsys.readouterr().err
+
+    yield call
+    GlobalHydra.instance().clear()

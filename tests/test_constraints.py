@@ -13,8 +13,10 @@ from gpx.constraints import (
     lower_limits,
     natural_parameters,
     positive_parameter,
+    values_made_once,
 )
 from gpx.errors import ConfigError
+from gpx.kernels import RBF
 
 
 class Holder(nn.Module):
@@ -132,3 +134,25 @@ def test_a_value_that_was_moved_is_converted_as_it_is():
 def test_a_floor_below_zero_is_refused(floor):
     with pytest.raises(ConfigError, match=r"the floor of noise was set to .*; it must be 0"):
         Positive(floor, "noise")
+
+
+def test_values_made_together_are_those_made_apart():
+    def kernel():
+        made = RBF(3, [0.5, 1.0, 2.0], 1.7) + RBF(None, 3.0, 0.2)
+        return made.double()
+
+    x = torch.randn(5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    apart, together = kernel(), kernel()
+    apart.evaluate(x, x).square().sum().backward()
+    device = torch.device("meta")  # any but the CPU
+    with values_made_once(device, together, "no module"):
+        first = together.evaluate(x, x)
+        with torch.no_grad():
+            together.evaluate(x, x)
+        first.square().sum().backward()
+    for one, other in zip(apart.parameters(), together.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-12, atol=0)
+    with torch.no_grad():
+        for parameter in together.parameters():
+            parameter.add_(1.0)
+    assert not torch.equal(together.evaluate(x, x), first)  # nothing is kept afterwards

@@ -36,7 +36,7 @@ FLOORS = [
     {"diagnostics", "data", "calibration"},
     {"metrics"},
     {"training"},
-    {"doctor", "sklearn"},
+    {"botorch", "doctor", "sklearn", "thompson"},
     {"commands"},
     {"__main__"},
 ]

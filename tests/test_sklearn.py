@@ -27,7 +27,8 @@ QUICK = ("trainer.max_steps=10", "init=constants", "trainer.device=cpu")
     [
         GPXRegressor(options=QUICK),
         GPXRegressor("sgpr", options=(*FROM_A_SUBSET, "approx.num_inducing=20")),
-        GPXClassifier(options=(*QUICK, "trainer.max_steps=3")),
+        # lengthscales at which 30 standardised inputs have correlations above rounding
+        GPXClassifier(options=(*QUICK, "trainer.max_steps=3", "kernel.lengthscale=5")),
     ]
 )
 def test_contract(estimator, check):
@@ -105,6 +106,64 @@ def test_samples(problem, regressor):
     smooth = regressor.sample_y(x[:5], 2000, noise=False)
     assert (smooth.std(1) < drawn.std(1)).all()
     np.testing.assert_array_equal(regressor.sample_y(x[:5], 3, 7), regressor.sample_y(x[:5], 3, 7))
+
+
+def test_samples_of_kernels_without_a_spectrum_have_the_joint_law(problem):
+    x, y = problem
+    model = GPXRegressor(kernel="rbf*linear + constant", options=QUICK).fit(x, y)
+    for noise in (True, False):
+        drawn = model.sample_y(x[:5], 4000, noise=noise)
+        mean, covariance = model.predict(x[:5], return_cov=True)
+        if not noise:
+            covariance = model.predictor_.covariance(x[:5])
+        # 4,000 draws: 4.5 standard errors of 5 means and 25 covariances (2e-4 in all; seed fixed)
+        deviation = covariance.diagonal() ** 0.5
+        assert (np.abs(drawn.mean(1) - mean) < 4.5 * deviation / 4000**0.5).all()
+        error = 4.5 * (2.0 / 4000) ** 0.5 * np.outer(deviation, deviation)
+        assert (np.abs(np.cov(drawn) - covariance) < error).all()
+    np.testing.assert_array_equal(model.sample_y(x[:5], 3, 7), model.sample_y(x[:5], 3, 7))
+    many = np.zeros((5001, 2))
+    with pytest.raises(ConfigError, match="no such spectral representation"):
+        model.sample_y(many)
+
+
+def test_weights_are_repetitions(problem):
+    x, y = problem
+    weight = np.random.default_rng(1).integers(0, 3, 60)
+    weighted = GPXRegressor(options=QUICK).fit(x, y, sample_weight=weight)
+    repeated = GPXRegressor(options=QUICK).fit(np.repeat(x, weight, 0), np.repeat(y, weight))
+    np.testing.assert_array_equal(weighted.predict(x), repeated.predict(x))
+    labels = y > 100
+    weighted = GPXClassifier(options=FROM_A_SUBSET).fit(x, labels, sample_weight=weight)
+    repeated = GPXClassifier(options=FROM_A_SUBSET)
+    repeated.fit(np.repeat(x, weight, 0), np.repeat(labels, weight))
+    np.testing.assert_array_equal(weighted.predict_proba(x), repeated.predict_proba(x))
+
+
+def test_noise_and_precisions_of_the_rows(problem):
+    x, y = problem
+    noise = np.where(np.arange(60) < 30, 1e-6, 400.0)
+    model = GPXRegressor(options=QUICK).fit(x, y, noise=noise)
+    plain = GPXRegressor(options=QUICK).fit(x, y)
+    error = lambda m, rows: np.abs(m.predict(x[rows]) - y[rows]).mean()  # noqa: E731
+    known, unknown = slice(0, 30), slice(30, 60)
+    assert error(model, known) < error(plain, known)
+    assert error(model, unknown) > error(plain, unknown)
+    precise = GPXRegressor(options=QUICK).fit(x, y, weights=1.0 / (1.0 + noise))
+    assert error(precise, known) < error(precise, unknown)
+
+
+def test_mistakes_in_weights(problem):
+    x, y = problem
+    weight = np.ones(60)
+    with pytest.raises(ValueError, match="sample_weight must be whole numbers, how often"):
+        GPXRegressor().fit(x, y, sample_weight=0.5 * weight)
+    with pytest.raises(ValueError, match="either sample_weight, or noise and weights"):
+        GPXRegressor().fit(x, y, sample_weight=weight, noise=weight)
+    with pytest.raises(ValueError, match="sample_weight leaves one row"):
+        GPXClassifier().fit(x, y > 100, sample_weight=np.eye(60)[0])
+    with pytest.raises(ConfigError, match="has one noise variance for all rows"):
+        GPXRegressor("sgpr", options=FROM_A_SUBSET).fit(x, y, noise=weight)
 
 
 def test_pipeline_cross_validation_and_grid_search(problem):

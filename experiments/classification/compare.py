@@ -7,7 +7,8 @@
 Every method learns the hyperparameters of one squared exponential with a shared lengthscale, from
 the same start. ``elliptical_slice`` averages over them under log-normal hyper-priors of deviation
 one about that start; it is the reference for predictions. At hyperparameters that are given, the
-evidence itself is known by importance sampling from the Gaussian of expectation propagation: that
+evidence itself is known by annealed importance sampling from the Gaussian of expectation
+propagation: that
 table says who is right about it. After Kuss and Rasmussen 2005 and Nickisch and Rasmussen 2008.
 """
 
@@ -27,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 import torch
-from record import COMMIT, tally, write
+from record import COMMIT, earlier, tally, write
 from sklearn import datasets
 from torch import Tensor
 
@@ -41,15 +42,17 @@ from gpx.methods.classification.frame import Frame
 from gpx.methods.classification.propagation import propagate
 from gpx.models import SVGP, ExpectationPropagationGP, LaplaceGP, SampledGP
 from gpx.objectives import SVGPELBO, EPEvidence, LaplaceEvidence
+from gpx.sampling.slices import elliptical_slice
 from gpx.training import EllipticalSlice
 
 HERE = Path(__file__).resolve().parent
 RUNS = HERE / "compare_runs.jsonl"
-DRAWS = 20_000
-"""Of importance sampling."""
+CHAINS, TEMPERATURES = 200, 400
+"""Of annealed importance sampling."""
 
 SHORT = ["trainer.figures=false", "trainer.tensorboard=false", "trainer.eval_every=0"]
 CHAIN = ["optimizer.burn_in=40", "optimizer.iterations=100", "optimizer.thin=2"]
+LONGER = ["optimizer.burn_in=60", "optimizer.iterations=240", "optimizer.thin=2"]
 SPARSE = [
     "approx=svgp",
     "trainer.dtype=float64",
@@ -66,7 +69,7 @@ TWO = {
 SEVERAL = {
     "laplace, softmax": ["approx=laplace", "likelihood=softmax"],
     "svgp, softmax": [*SPARSE, "likelihood=softmax", "approx.num_inducing=100"],
-    "elliptical_slice, softmax": ["approx=elliptical_slice", "likelihood=softmax", *CHAIN],
+    "elliptical_slice, softmax": ["approx=elliptical_slice", "likelihood=softmax", *LONGER],
 }
 SCALES = (1.0, 4.0, 16.0, 64.0, 256.0)
 
@@ -125,6 +128,9 @@ def one(name: str, method: str, split: int) -> dict[str, Any]:
         "nlp": metrics["test.mnlp"],
         "ece": metrics["test.ece"],
         "rhat": max(v for k, v in metrics.items() if "rhat" in k) if chain else None,
+        "effective": min(v for k, v in metrics.items() if "effective_samples" in k)
+        if chain
+        else None,
         "seconds": time.process_time() - started,
         "commit": COMMIT,
     }
@@ -161,6 +167,7 @@ def trained_table() -> None:
                 for key in ("error", "nlp", "ece", "seconds")
             }
             evidences = [row["evidence"] for row in own if row["evidence"] is not None]
+            sizes = [row["effective"] for row in own if row.get("effective") is not None]
             rhats = [row["rhat"] for row in own if row["rhat"] is not None]
             rows.append(
                 {
@@ -174,6 +181,7 @@ def trained_table() -> None:
                     "NLP": mean["nlp"],
                     "ECE": mean["ece"],
                     "R-hat": max(rhats) if rhats else None,
+                    "effective samples": min(sizes) if sizes else None,
                     "seconds": mean["seconds"],
                     "commit": tally(own),
                 }
@@ -197,8 +205,9 @@ def trained_table() -> None:
             "of the number of inputs, outputscale 1, no mean; ten folds by data.split, of which "
             "the first ones are run; means over folds. NLP in nats per test point, evidence of the "
             "training rows (SVGP: its bound, 100 inducing points). `elliptical_slice` averages "
-            "over hyperparameters: 4 chains of 40 + 100 steps; the largest R-hat of all latents "
-            "and hyperparameters over the folds. Seconds of processor time.",
+            "over hyperparameters: 4 chains of 40 + 100 steps, with several classes 60 + 240; the "
+            "largest R-hat and the smallest effective sample size of all latents and "
+            "hyperparameters over the folds. Seconds of processor time.",
         ],
         rows,
         {
@@ -223,8 +232,13 @@ def split_of(name: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 @torch.no_grad()
-def importance(kernel: Tensor, y: Tensor, likelihood: Bernoulli) -> tuple[float, float, float]:
-    """log p(y) from draws of EP's Gaussian, its standard error, effective number of draws."""
+def annealed(kernel: Tensor, y: Tensor, likelihood: Bernoulli) -> tuple[float, float, float]:
+    """log p(y) from EP's Gaussian by annealing, its standard error, effective number of chains.
+
+    Chains start at draws z of EP's Gaussian and move by an elliptical slice at each temperature t,
+    under N(z; 0, I) (p(y, z) / q(z))^t: unbiased for p(y) however well they mix (Neal 2001). With
+    one temperature it is importance sampling.
+    """
     mean = torch.zeros_like(y)
     found = propagate(kernel, mean, likelihood, y, max_sweeps=500)
     factor, _ = cholesky(kernel, ladder=(1e-10, 1e-9, 1e-8, 1e-7, 1e-6))
@@ -233,18 +247,30 @@ def importance(kernel: Tensor, y: Tensor, likelihood: Bernoulli) -> tuple[float,
     root, _ = cholesky(precision, ladder=(0.0,))
     centre = (factor.mT @ found.weights)[None]
     volume = root.diagonal().log().sum()
-    frame = Frame(mean, factor, centre, root[None], volume)
+    alone = torch.ones(1, 1, dtype=torch.float64)
+    frame = Frame(mean, factor, centre, root[None], volume, alone)
+    spread = torch.linalg.solve_triangular(root.mT, torch.eye(len(y)).double(), upper=True)
+    rise = factor @ spread
     generator = torch.Generator().manual_seed(0)
-    ratios = []
-    for _ in range(DRAWS // 500):
-        z = torch.randn(500, 1, len(y), generator=generator).double()
-        white = torch.linalg.solve_triangular(root.mT, z.squeeze(1).mT, upper=True).mT[:, None]
-        ratios.append(frame.log_ratio(likelihood, y, (z, white, frame.risen(white))))
-    log_ratio = torch.cat(ratios)
-    value = float(log_ratio.logsumexp(0)) - math.log(len(log_ratio))
-    weights = log_ratio.softmax(0)
-    effective = float(1.0 / weights.square().sum())
-    return value, float((1.0 / effective - 1.0 / len(weights)) ** 0.5), effective
+
+    def drawn() -> tuple[Tensor, ...]:
+        z = torch.randn(CHAINS, 1, len(y), generator=generator, dtype=torch.float64)
+        return z, z @ spread.mT, z @ rise.mT
+
+    def log_ratio(state: tuple[Tensor, ...]) -> Tensor:
+        return frame.log_ratio(likelihood, y, state)
+
+    state, weights = drawn(), torch.zeros(CHAINS, dtype=torch.float64)
+    for step in range(TEMPERATURES):
+        weights += log_ratio(state) / TEMPERATURES
+        if step + 1 < TEMPERATURES:
+            share = (step + 1) / TEMPERATURES
+            state, _, _ = elliptical_slice(
+                state, drawn(), lambda at, t=share: t * log_ratio(at), generator=generator
+            )
+    value = float(weights.logsumexp(0)) - math.log(CHAINS)
+    effective = float(1.0 / weights.softmax(0).square().sum())
+    return value, float(max(1.0 / effective - 1.0 / CHAINS, 0.0) ** 0.5), effective
 
 
 def variational(x: Tensor, y: Tensor, parts: dict[str, Any]) -> tuple[SVGP, float]:
@@ -281,7 +307,7 @@ def evidences(names: list[str], scales: tuple[float, ...]) -> list[dict[str, Any
                 "likelihood": likelihood,
             }
             kernel = parts["kernel"].evaluate(x).detach()
-            value, error, effective = importance(kernel, y, likelihood)
+            value, error, effective = annealed(kernel, y, likelihood)
             model = SampledGP(**parts, prior_deviation=0.0).double()
             generator = torch.Generator().manual_seed(0)
             model.initialise(x, y, generator=generator)
@@ -296,7 +322,7 @@ def evidences(names: list[str], scales: tuple[float, ...]) -> list[dict[str, Any
                 "outputscale": scale,
                 "log evidence": value,
                 "its error": error,
-                "effective draws": effective,
+                "effective chains": effective,
                 "R-hat": chain.diagnostics()["rhat_latents"],
             }
             laplace = LaplaceGP(**parts).double()
@@ -318,16 +344,37 @@ def evidences(names: list[str], scales: tuple[float, ...]) -> list[dict[str, Any
     return rows
 
 
-def evidence_table(names: list[str], scales: tuple[float, ...]) -> None:
+def annealed_again(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of the table with their log evidence, and what is compared with it, estimated anew."""
+    for row in rows:
+        x, y, _, _ = split_of(row["data"])
+        lengthscale = 0.5 * math.sqrt(x.shape[1])
+        kernel = RBF(None, lengthscale, row["outputscale"]).double().evaluate(x).detach()
+        value, error, effective = annealed(kernel, y, Bernoulli("probit").double())
+        before = row["log evidence"]
+        row.update({"log evidence": value, "its error": error, "effective chains": effective})
+        for method in ("Laplace", "EP", "SVGP"):
+            row[f"{method} less it"] += before - value
+        if row["commit"] != COMMIT:
+            row["commit"] = {row["commit"]: 1, COMMIT: 1}
+        print(row, flush=True)
+    return rows
+
+
+def evidence_table(rows: list[dict[str, Any]]) -> None:
     """Who is right about the evidence."""
-    rows = evidences(names, scales)
     notes = [
-        "Probit link, squared exponential of lengthscale half the root of the inputs' number. The "
-        "log evidence is an average over 20,000 draws from EP's Gaussian (standard error and "
-        "effective draws beside it: below 100 it is not known); differences of each approximation "
+        "Probit link, squared exponential of lengthscale half the root of the inputs' number. Log "
+        f"evidence: annealed importance sampling from EP's Gaussian, {CHAINS} chains and "
+        f"{TEMPERATURES} temperatures, with its standard error and the effective number of chains; "
+        "differences of each approximation "
         "to it, in nats. Probabilities: largest difference at the test rows from 4 chains of "
         "elliptical slices at the same hyperparameters (400 kept states). SVGP has all training "
         "points as inducing points and its optimal q: the variational Gaussian approximation.",
+        "EP is held to the exact value, an orthant probability of a normal distribution, on five "
+        "points (`tests/methods/classification/test_propagation.py`). With more points it is too "
+        "low: it leaves out the third and higher cumulants of its tilted distributions (Opper, "
+        "Paquet and Winther 2013), and what that costs grows with the outputscale.",
     ]
     title = "Evidence and predictions at given hyperparameters"
     write(HERE, "evidence", title, notes, rows, evidence_checks(rows))
@@ -335,15 +382,21 @@ def evidence_table(names: list[str], scales: tuple[float, ...]) -> None:
 
 def evidence_checks(rows: list[dict[str, Any]]) -> dict[str, bool | None]:
     """Who is right, where the evidence is known and the chains have mixed."""
-    known = [row for row in rows if row["effective draws"] >= 100.0]
+    known = [row for row in rows if row["its error"] < 0.25]
     mixed = [row for row in rows if row["R-hat"] < 1.2]
+    narrow = [row for row in known if row["outputscale"] <= 4.0]
+
+    def largest(method: str, among: list[dict[str, Any]]) -> float:
+        return max(abs(row[f"{method} less it"]) for row in among)
+
+    beaten = [row for row in known if abs(row["Laplace less it"]) < abs(row["EP less it"])]
+    where = ", ".join(f"{row['data']} at {row['outputscale']:g}" for row in beaten) or "nowhere"
+    small, all_of_it = largest("EP", narrow), largest("EP", known)
     return {
-        "EP within 0.2 nats of the evidence, where that is known": all(
-            abs(row["EP less it"]) < 0.2 for row in known
-        ),
-        "Laplace further off than EP, where the evidence is known": all(
-            abs(row["Laplace less it"]) > abs(row["EP less it"]) for row in known
-        ),
+        "the evidence is known to 0.25 nats in every row": len(known) == len(rows),
+        f"EP within 0.3 nats of it for outputscales up to 4 ({small:.2f})": small < 0.3,
+        f"EP within 0.2 nats of it everywhere ({all_of_it:.2f}, EP's own bias)": all_of_it < 0.2,
+        f"Laplace further off than EP everywhere (nearer: {where})": not beaten,
         "the variational bound is below the evidence and below EP": all(
             row["SVGP less it"] < min(3.0 * row["its error"], row["EP less it"]) for row in known
         ),
@@ -363,12 +416,16 @@ def main() -> None:
     parser.add_argument("--splits", nargs="+", type=int, default=[0, 1])
     parser.add_argument("--quick", action="store_true", help="banana, split 0")
     parser.add_argument("--evidence", action="store_true", help="only the table of evidences")
+    parser.add_argument("--annealed", action="store_true", help="log evidences of that table anew")
     parser.add_argument("--table", action="store_true", help="only write the table again")
     options = parser.parse_args()
     torch.set_num_threads(1)
     names = ["banana"] if options.quick else options.data
     if options.evidence:
-        evidence_table([n for n in names if SETS[n] is TWO], SCALES)
+        evidence_table(evidences([n for n in names if SETS[n] is TWO], SCALES))
+        return
+    if options.annealed:
+        evidence_table(annealed_again(earlier(HERE / "evidence.json")))
         return
     if not options.table:
         trained(names, [0] if options.quick else options.splits)

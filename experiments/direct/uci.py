@@ -3,6 +3,8 @@
     python experiments/direct/uci.py --data servo yacht --splits 0 1 2
     python experiments/direct/uci.py --method mixture --splits 0      # table 7.2
     python experiments/direct/uci.py --method reparam --splits 0      # the comparator
+    python experiments/direct/uci.py --method plain --splits 0        # L-BFGS without restarts
+    python experiments/direct/uci.py --method annealed --splits 0     # the default of approx=direct
     python experiments/direct/uci.py --start parsimonious             # another start of the kernel
     python experiments/direct/uci.py --quick                     # two sets, one fold
     python experiments/direct/uci.py --table                     # only write the tables again
@@ -27,6 +29,7 @@ import time
 import warnings
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -107,16 +110,19 @@ MANY = 15
 
 FUNCTIONS = 2000
 
-METHODS = ("mean_field", "mixture", "reparam")
+METHODS = ("mean_field", "mixture", "reparam", "plain", "annealed")
 
-STARTS = {"subset": "exact GP", "parsimonious": "one lengthscale"}
-"""Of the kernel: init=, and its name in the table."""
+STARTS = {"subset": "exact GP", "parsimonious": "one lengthscale", "noisy": "noise of one"}
+"""Of the kernel, and its name in the table."""
 
 PLAIN = ["trainer.eval_every=0", "trainer.figures=false", "trainer.tensorboard=false"]
 
 
 Means = Callable[[Direct, torch.Tensor, torch.Tensor], torch.Tensor]
 """Model, inputs and targets -> means of the weights."""
+
+AT_PRIOR = "approx.anneal=0"
+"""The published start of q."""
 
 MIXTURE_STEPS = 200
 """Evaluations of the bound of a mixture."""
@@ -127,8 +133,10 @@ def common_options(name: str, split: int, start: str) -> list[str]:
     inputs = PUBLISHED[name][1]
     # in many dimensions a lengthscale of one leaves the kernel matrix diagonal, without a gradient
     lengthscale = round(math.sqrt(inputs), 2) if inputs > MANY else 1.0
-    chosen = [f"data={name}", f"data.split={split}", f"init={start}", *PLAIN]
-    return [*chosen, f"kernel.lengthscale={lengthscale}"]
+    chosen = [f"data={name}", f"data.split={split}", *PLAIN, f"kernel.lengthscale={lengthscale}"]
+    if start == "noisy":  # the exact GP from the noise variance that explains everything
+        return [*chosen, "init=subset", "likelihood.noise_variance=1"]
+    return [*chosen, f"init={start}"]
 
 
 def fold(name: str, split: int, functions: int, method: str, start: str) -> dict[str, Any]:
@@ -141,7 +149,14 @@ def fold(name: str, split: int, functions: int, method: str, start: str) -> dict
         "method": method,
         "start": start,
     }
-    made = {"mean_field": mean_field, "mixture": mixture, "reparam": reparam}[method]
+    kinds = {
+        "mean_field": mean_field,
+        "mixture": mixture,
+        "reparam": reparam,
+        "plain": partial(searched, search=[AT_PRIOR, "approx.restarts=0"]),
+        "annealed": partial(searched, search=[]),
+    }
+    made = kinds[method]
     with tempfile.TemporaryDirectory() as place:
         row |= made(common, name, functions, Path(place))
     return row | {"num_threads": torch.get_num_threads(), "commit": COMMIT}
@@ -149,7 +164,7 @@ def fold(name: str, split: int, functions: int, method: str, start: str) -> dict
 
 def mean_field(common: list[str], name: str, functions: int, place: Path) -> dict[str, Any]:
     """Independent weights by L-BFGS, and in the same row what they are compared with."""
-    config = composed([*common, "approx=direct", f"approx.num_basis={functions}"])
+    config = composed([*common, "approx=direct", AT_PRIOR, f"approx.num_basis={functions}"])
     folder = RunFolder(place / "run")
     began = time.process_time()
     metrics = run(config, folder)
@@ -182,7 +197,7 @@ def mean_field(common: list[str], name: str, functions: int, place: Path) -> dic
 
 def mixture(common: list[str], name: str, functions: int, place: Path) -> dict[str, Any]:
     """Five components by L-BFGS on the bound of their entropy."""
-    options = [f"approx.num_basis={functions}", f"trainer.max_steps={MIXTURE_STEPS}"]
+    options = [AT_PRIOR, f"approx.num_basis={functions}", f"trainer.max_steps={MIXTURE_STEPS}"]
     began = time.process_time()
     metrics = run(composed([*common, "approx=direct_mixture", *options]), RunFolder(place / "run"))
     return {
@@ -190,6 +205,24 @@ def mixture(common: list[str], name: str, functions: int, place: Path) -> dict[s
         "mnlp": metrics["test.mnlp"],
         "sparsity": 100.0 * metrics["predict.sparsity"],
         "bound": metrics["train.evidence"],
+        "evaluations": metrics["train.steps"],
+        "optimisation": metrics["train.seconds"],
+        "seconds": time.process_time() - began,
+    }
+
+
+def searched(
+    common: list[str], name: str, functions: int, place: Path, search: list[str]
+) -> dict[str, Any]:
+    """Independent weights by another search; one L-BFGS from the prior is the published one."""
+    options = [f"approx.num_basis={functions}", *search, "trainer.baselines=false"]
+    began = time.process_time()
+    metrics = run(composed([*common, "approx=direct", *options]), RunFolder(place / "run"))
+    return {
+        "rmse": metrics["test.rmse_original"],
+        "sparsity": 100.0 * metrics["predict.sparsity"],
+        "bound": metrics["train.evidence"],
+        "sweep_gain": metrics["train.sweep_gain"],
         "evaluations": metrics["train.steps"],
         "optimisation": metrics["train.seconds"],
         "seconds": time.process_time() - began,
@@ -288,12 +321,16 @@ def table() -> None:
             assert rmse is not None
             assert sparsity is not None
             near = inside(name, rmse, published, spread)
+            once = groups.get((name, "plain", start), [])
+            alone = mean_of(once, "sparsity") if once else None
             baselines = [
                 mean_of(folds, key) or math.inf for key in ("linear", "neighbours", "trivial")
             ]
             if start == "subset":
                 judged["near"][name] = near
                 judged["zeros"][name] = abs(sparsity - zeros) <= 10.0
+                found = sparsity if alone is None else alone
+                judged["zeros alone"][name] = abs(found - zeros) <= 10.0
                 if len(folds) < 10:
                     partial.append(f"{name} ({len(folds)})")
                 if rmse > min(baselines):
@@ -319,6 +356,8 @@ def table() -> None:
                     "published REPARAM": reparam,
                     "zeros, %": sparsity,
                     "published zeros, %": zeros,
+                    "zeros of one search, %": alone,
+                    "RMSE of one search": mean_of(once, "rmse") if once else None,
                     "MNLP": mean_of(folds, "mnlp"),
                     "a sweep adds, nats": mean_of(folds, "sweep_gain"),
                     "evaluations": mean_of(folds, "evaluations"),
@@ -382,14 +421,23 @@ def table() -> None:
         "start tried (one or 33 lengthscales, with and without a constant mean, inputs scaled or "
         "not) has an exact GP below 26.5 over the ten folds, and the thesis's other tables have "
         "27.8 to 35 on them: the published 22.95 stays unexplained. wine: rows repeat, and the "
-        "evidence of the exact GP is largest without noise (-0.36 a point, from a longer start "
-        "-0.64); the published error is near SGPR's, which keeps its noise (which optimum the "
-        "source took is not said).",
-        "Zeros: challenger, fertility, servo, cancer, autompg, housing, forest, solar and sml "
-        "agree within 5 points, so that the scale of the prior is the published one. Of the others "
-        "all but parkinsons and poletele have fewer zeros than published; a kernel of another "
-        "ratio of outputscale to noise, which sets how coarse the grid is, would explain both "
-        "(untested).",
+        "evidence of the exact GP is largest without noise (-0.36 a point). Started at a noise "
+        "variance of one it keeps its noise on the first of two folds, at another optimum (-0.64), "
+        "with RMSE 0.449 and 32 % of zeros, and loses it on the second (shown as noise of one, not "
+        "counted; which optima the source took is not said).",
+        "Mean field and mixtures here begin at the prior, as published; the default of "
+        "approx=direct begins where annealing of the precision leads (last table).",
+        "Zeros: the share expected under q, which is what draws have on average; the mode of q "
+        "would be zero for 97 % of hardware's weights. One search: L-BFGS from the prior without "
+        "our restarts, as published, first fold; with it energy, airfoil and elevators come within "
+        "10 points. A weight that the data leave alone is zero with a probability set by R = n "
+        "outputscale / (functions noise): 17 % at R = 0, 29 % at 1.8, 51 % at 8. On hardware eight "
+        "starts of the exact GP (lengthscales 0.3 to 30, outputscales 1 to 100, noise 0.01 to 1, "
+        "one lengthscale for all) end at R from 1.4 to 2.2 and 25 to 29 % of zeros, on automobile "
+        "at 2.1 to 3.5 and 28 to 34 %; the published 51 % of both take four and three times as "
+        "much, with no more evidence to be found there. Searches, starts, counting and the scale "
+        "of the prior (servo, autompg, housing, solar, sml agree) leave the published kernels, of "
+        "which the source does not print the hyperparameters.",
         "Optimisation: wall-clock seconds of the L-BFGS evaluations. Seconds a fold: of the "
         "processor, one thread, the exact GP of the start and predictions included, SGPR not. "
         f"Mixtures: {MIXTURE_STEPS} evaluations at most.",
@@ -402,6 +450,10 @@ def table() -> None:
         counted("zeros within 10 points, three quarters wanted,", judged["zeros"]): (
             sum(judged["zeros"].values()) >= 0.75 * len(judged["zeros"])
         ),
+        counted(
+            "zeros within 10 points by one search where that was run, three quarters wanted,",
+            judged["zeros alone"],
+        ): sum(judged["zeros alone"].values()) >= 0.75 * len(judged["zeros alone"]),
         counted("table 7.2: RMSE within the same", judged["mixture"]): (
             all(judged["mixture"].values()) if judged["mixture"] else None
         ),
@@ -417,7 +469,34 @@ def table() -> None:
     tables = {"Mean field (table 7.1)": first}
     if second:
         tables["Mixtures of five by the entropy bound (table 7.2)"] = second
+    third = searches(groups)
+    if third:
+        tables["Three searches for one bound, first fold"] = third
+        worse = [
+            row["data"] for row in third if row["annealed: bound"] < row["restarts: bound"] - 1.0
+        ]
+        what = "the annealed start ends within a nat of the restarts' bound, or above it"
+        checks[f"{what} (outside: {', '.join(worse) or 'none'})"] = not worse
     write(HERE, "uci", "UCI regression", notes, tables, checks)
+
+
+def searches(groups: dict[tuple[str, str, str], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Bound, error and zeros by one search, by restarts and from an annealed start."""
+    rows = []
+    names = {"plain": "one search", "mean_field": "restarts", "annealed": "annealed"}
+    for name in PUBLISHED:
+        found = {
+            words: [f for f in groups.get((name, method, "subset"), []) if f["split"] == 0]
+            for method, words in names.items()
+        }
+        if not all(found.values()):
+            continue
+        row: dict[str, Any] = {"data": name}
+        for title, key in (("bound", "bound"), ("RMSE", "rmse"), ("zeros, %", "sparsity")):
+            row |= {f"{words}: {title}": folds[0][key] for words, folds in found.items()}
+        row |= {f"{words}: evaluations": folds[0]["evaluations"] for words, folds in found.items()}
+        rows.append(row | {"commit": tally([folds[0] for folds in found.values()])})
+    return rows
 
 
 def counted(what: str, found: dict[str, bool]) -> str:

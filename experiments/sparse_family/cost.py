@@ -4,7 +4,8 @@
     python experiments/sparse_family/cost.py --rows 2000 --repeats 3
 
 Processor time of one thread, methods in turn; medians after one evaluation that does not count.
-Memory is what one evaluation adds to the peak of a process of its own, after a tiny one.
+Memory is what one evaluation adds to the peak of a process of its own, after a tiny one; medians
+of three processes. Freed memory is kept by the process, as in a run of train.py.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from gpx.likelihoods import Gaussian
 from gpx.means import Constant
 from gpx.models import SGPR, EffectivePrior
 from gpx.objectives import CollapsedELBO, EffectiveEvidence
+from gpx.training.allocator import keep_freed_memory
 from gpx.training.build import build
 from gpx.training.composition import composed
 
@@ -90,6 +92,7 @@ def main() -> None:
     parser.add_argument("--kernel", choices=[*KERNELS], help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    keep_freed_memory()  # as a run does
     x, y = rows_of_kin40k(options.rows)
     m, d = options.inducing, x.shape[1]
     if options.memory_of:
@@ -110,7 +113,11 @@ def main() -> None:
                 step()
                 if repeat:
                     times[method].append(time.process_time() - start)
-        memory = {method: added_mib(method, name, options.rows, m) for method in METHODS}
+        # where arrays land in the heap differs from process to process
+        memory = {
+            method: statistics.median(added_mib(method, name, options.rows, m) for _ in range(3))
+            for method in METHODS
+        }
         for method in METHODS:
             ratios = [a / b for a, b in zip(times[method], times["sgpr"], strict=True)]
             table.append(
@@ -134,7 +141,8 @@ def main() -> None:
     notes = [
         "One evidence and its gradient by hyperparameters and inducing points, float64, one "
         "thread: processor seconds, methods in turn, medians, and medians of the ratios of each "
-        "turn. Memory: what one evaluation adds to the peak of a process.",
+        "turn. Memory: what one evaluation adds to the peak of a process, median of three; freed "
+        "memory stays with the process, as in a run.",
         "In multiply-adds SGPR takes 2 n M^2 and FITC 3 n M^2, half an n M^2 of it for the "
         "weighted Gram matrix of its second pass and half for a triangular solve there; what the "
         "kernel takes is the same. Blocks of PITC have M rows.",

@@ -32,9 +32,9 @@ def sine() -> Fold:
     return Fold(x[:1000], y[:1000], x[1000:], y[1000:], f[1000:])
 
 
-def banana() -> Fold:
-    """The 400 rows, split 0, labels -1 and 1."""
-    data = load(ExtraTable("banana"), task="binary")
+def banana(split: int = 0) -> Fold:
+    """The 400 rows, labels -1 and 1."""
+    data = load(ExtraTable("banana", split=split), task="binary")
     return Fold(*(t.double() for t in (data.train_x, data.train_y, data.test_x, data.test_y)))
 
 

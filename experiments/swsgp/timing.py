@@ -31,6 +31,7 @@ SHAPES = [
     ("AIRLINE", 8, 1024, 4),
 ]
 REPEATS, SIZE_REPEATS = 8, 25
+PRODUCT = "product of 1,000 with Z alone, ms"
 
 
 def main() -> None:
@@ -42,26 +43,31 @@ def main() -> None:
     times = [row["fixed Z, ms a step"] for row in second]
     large = [row for row in first if row["M"] == 1024]
     checks: dict[str, bool | None] = {
-        "M = 1,024, H = 4: a step at least twice as fast": all(r["ratio"] >= 2.0 for r in large),
-        "M = 1,024, H = 4: a test point at least 10 times as fast, one at a time": all(
-            r["ratio for one"] >= 10.0 for r in large
-        ),
-        "M = 1,024, H = 4: a test point at least 10 times as fast, 1,000 at a time": all(
-            r["ratio for 1,000"] >= 10.0 for r in large
-        ),
-        "M = 1,024, H = 4, 8 inputs: 1,000 test points at least 5 times as fast": all(
-            r["ratio for 1,000"] >= 5.0 for r in large if "AIRLINE" in r["shape"]
-        ),
-        "fixed Z: steps at M = 10^3, 10^4, 10^5 within 20 %": max(times) <= 1.2 * min(times),
+        "M = 1,024, H = 4: a step at least twice as fast": all(r["ratio"] >= 2.0 for r in large)
     }
+    for row in large:
+        what = f"{row['shape']}: a test point at least 10 times as fast"
+        checks[f"{what}, one at a time"] = row["ratio for one"] >= 10.0
+        checks[f"{what}, 1,000 at a time"] = row["ratio for 1,000"] >= 10.0
+    for row in large:
+        checks[f"{row['shape']}: a test point at least 5 times as fast, one at a time"] = (
+            row["ratio for one"] >= 5.0
+        )
+    checks["8 inputs: 1,000 test points at least 5 times as fast"] = all(
+        r["ratio for 1,000"] >= 5.0 for r in large if "AIRLINE" in r["shape"]
+    )
+    checks["fixed Z: steps at M = 10^3, 10^4, 10^5 within 20 %"] = max(times) <= 1.2 * min(times)
+    image = next(row for row in large if "MNIST" in row["shape"])
+    most = image["SVGP, ms for 1,000 test points"] / image[PRODUCT]
     notes = [
         "Random data of the published shapes, batches of 64, diagonal S, learned Z; processor",
-        "milliseconds of one thread, medians of interleaved runs, the search for neighbours",
-        "included. SVGP predicts from a cached inverse factor of K_zz, SWSGP from a search",
-        "prepared once. What a test point costs at least: SVGP two products with M x M matrices",
-        "and M kernel values; SWSGP M distances and the choice of H among them, which at 784",
-        "inputs are most of both, and at 8 inputs two of its four microseconds a point. A single",
-        "point is some forty calls of torch on tiny tensors.",
+        "milliseconds of one thread, medians of interleaved runs, each right after one of its own;",
+        "the search for neighbours included. SVGP predicts from a cached inverse factor of K_zz,",
+        "SWSGP from a search prepared once. One point is one of twenty asked one after another.",
+        "What 1,000 test points cost at least: SVGP two products with M x M matrices and M kernel",
+        "values each; SWSGP one product with Z, for the distances, and the choice of H among them.",
+        f"At 784 inputs that product alone allows a ratio of {most:.1f}: no search that compares",
+        "an input with all points reaches 10 there.",
     ]
     write(
         HERE,

@@ -114,16 +114,52 @@ def scores(posterior: AnyPosterior, likelihood: Likelihood, fold: Fold) -> dict[
     return found
 
 
+@torch.no_grad()
+def best_means(model: SWSGP, fold: Fold) -> None:
+    """Set m to where the objective of all data is largest, given all else: a linear system.
+
+    With A the weights that inputs give to inducing points and P_n the inverse covariance of those
+    that input n sees, (A^T A / noise + sum_n P_n / N) m = A^T y / noise; no step is taken. Gaussian
+    noise, a prior mean of zero.
+    """
+    m, n = len(model.inducing), len(fold.x)
+    near = model.nearest(fold.x)
+    system = model.system(near, fold.x.unsqueeze(1))
+    a = torch.zeros(n, m).double().scatter_(1, near, system.weights.squeeze(2))
+    places = (near.unsqueeze(2) * m + near.unsqueeze(1)).flatten()
+    inner = torch.cholesky_inverse(system.factor).flatten()
+    precision = torch.zeros(m * m).double().index_add_(0, places, inner).view(m, m) / n
+    assert isinstance(model.likelihood, Gaussian)
+    noise_variance = model.likelihood.noise_variance
+    left = a.mT @ a / noise_variance + precision
+    model.q_mean.copy_(torch.linalg.solve(left, a.mT @ fold.y / noise_variance)[:, None])
+
+
+@torch.no_grad()
+def least_error(model: SWSGP, fold: Fold) -> float:
+    """RMSE of the m that fits the test rows themselves best, at the model's kernel and Z.
+
+    No q(u) has a smaller one there: what is left is due to seeing H points alone.
+    """
+    near = model.nearest(fold.test_x)
+    weights = model.system(near, fold.test_x.unsqueeze(1)).weights.squeeze(2)
+    a = torch.zeros(len(near), len(model.inducing)).double().scatter_(1, near, weights)
+    residual = (fold.test_y - model.mean(fold.test_x))[:, None]
+    best = torch.linalg.lstsq(a, residual, driver="gelsd").solution
+    return float((residual - a @ best).square().mean().sqrt())
+
+
 def noise() -> Gaussian:
     """Of every regression, at its start."""
     return Gaussian(0.1)
 
 
-def mean_of(found: list[Mapping[str, float]]) -> dict[str, float]:
-    """Means over folds, and standard deviations as ``... s.d.``"""
+def mean_of(found: list[Mapping[str, float]]) -> dict[str, float | None]:
+    """Means over folds, and standard deviations as ``... s.d.``; None of one fold."""
     table = {key: torch.tensor([row[key] for row in found]) for key in found[0]}
     means = {key: float(values.mean()) for key, values in table.items()}
-    return means | {f"{key} s.d.": float(values.std()) for key, values in table.items()}
+    spread = {k: float(v.std()) if len(v) > 1 else None for k, v in table.items()}
+    return means | {f"{key} s.d.": value for key, value in spread.items()}
 
 
 def held(model: SVGP | SWSGP, *names: str) -> None:

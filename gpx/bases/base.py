@@ -13,6 +13,7 @@ from gpx.data_sized import DataSized
 from gpx.errors import ConfigError, ShapeError, class_name
 
 if TYPE_CHECKING:
+    from gpx.bases.closed_forms import ClosedForm
     from gpx.bases.sufficient_statistics import SufficientStatistics
     from gpx.operators import Interpolation
 
@@ -38,6 +39,8 @@ class Basis(DataSized, ABC):
             leave the functions as they are.
         dense_prior: whether ``prior_covariance`` is to be the prior of the weights, which are
             correlated, in the place of variances.
+        fixed_shapes: whether blocks of a fixed number are always the same operations, none of
+            which waits for a GPU.
     """
 
     kernel: nn.Module
@@ -47,6 +50,7 @@ class Basis(DataSized, ABC):
     parts: int = 1
     follows_kernel: bool = False
     dense_prior: bool = False
+    fixed_shapes: bool = False
 
     @property
     def num_blocks(self) -> int:
@@ -57,6 +61,10 @@ class Basis(DataSized, ABC):
         """Column numbers of ``blocks`` (L,), in order; int64 (L * block_size,)."""
         within = torch.arange(self.block_size, device=blocks.device)
         return (blocks[:, None] * self.block_size + within).reshape(-1)
+
+    def block_precision(self, blocks: Tensor) -> Tensor:
+        """``precision_diagonal`` of ``blocks`` (L,): (L * block_size,)."""
+        return self.precision_diagonal(self.columns_of(blocks))
 
     @abstractmethod
     def forward(self, x: Tensor, columns: Tensor | None = None) -> Tensor:
@@ -148,6 +156,13 @@ class Basis(DataSized, ABC):
 
     def subset(self, columns: Tensor) -> Basis | None:
         """A basis of ``columns`` (k,) alone; None where its functions cannot be had alone."""
+        return None
+
+    def closed_form(self, num_inputs: int) -> ClosedForm | None:
+        """The functions of d = ``num_inputs`` columns as they are now, float64, without gradient.
+
+        None where they have none of these forms: a program without gpx is then given their values.
+        """
         return None
 
     # -- what there is to say ---------------------------------------------------------------------

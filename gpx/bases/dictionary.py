@@ -9,9 +9,11 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from gpx.bases.base import Basis, check_inputs
+from gpx.bases.closed_forms import Radial
 from gpx.bases.fourier.random_fourier import frequencies_per_block
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
+from gpx.kernels.stationary import Stationary
 
 MAX_PRECISION = 1e8
 """Largest precision of a weight. A weight of this prior precision is zero for all practical
@@ -82,6 +84,19 @@ class KernelDictionary(Basis):
         table = self.log_precision
         rows = table if columns is None else embedding(columns, table, sparse=self.sparse)
         return rows[:, 0].clamp_max(math.log(MAX_PRECISION)).exp()
+
+    @torch.no_grad()
+    def closed_form(self, num_inputs: int) -> Radial | None:
+        """As in ``Basis``: of stationary kernels whose distance is that of scaled inputs."""
+        kernel = self.kernel
+        if not isinstance(kernel, Stationary) or not kernel.is_radial:
+            return None
+        every = torch.arange(num_inputs, device=self.centres.device)
+        columns = every if kernel.active_dims is None else kernel.active_dims
+        each = kernel.lengthscale.double().reciprocal().square().expand(len(columns))
+        rate = each.new_zeros(num_inputs).index_add(0, columns, each).sqrt()
+        height = kernel.outputscale.double().expand(self.num_basis)
+        return Radial(self.centres.double() * rate, rate, kernel.of_squared_distance, height)
 
     def mean_column_square(self) -> Tensor:
         """A reference for phi_r(x)^2: the squared prior variance at the first centre, 0-d."""

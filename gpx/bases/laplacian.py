@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gpx.bases.base import Basis, check_inputs
+from gpx.bases.closed_forms import AxisProducts
 from gpx.bases.fourier.random_fourier import frequencies_per_block
 from gpx.errors import ConfigError, ShapeError, class_name
 from gpx.kernels import RBF, Kernel, Matern
@@ -143,6 +144,19 @@ class LaplacianEigenfunctions(Basis):
             wave = angle[:, column, None] * orders[:, column].to(x.dtype)
             product = product * wave.sin_()
         return product / self.half_width.prod().sqrt().to(x.dtype)
+
+    @torch.no_grad()
+    def closed_form(self, num_inputs: int) -> AxisProducts:
+        """As in ``Basis``, on the box."""
+        counts = torch.arange(1, int(self.orders.max()) + 1, device=self.orders.device).double()
+
+        def sines(at: Tensor) -> Tensor:
+            place = ((at - self.centre) / self.half_width).clamp(-1.0, 1.0).mT.unsqueeze(1)
+            return ((0.5 * math.pi) * (place + 1.0) * counts[:, None]).sin()
+
+        height = self.half_width.prod().rsqrt().expand(self.num_basis)
+        low, high = self.centre - self.half_width, self.centre + self.half_width
+        return AxisProducts(sines, low, high, self.orders - 1, height)
 
     def frequencies(self) -> Tensor:
         """w (m, d), radians per unit of x; float64."""

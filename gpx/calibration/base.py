@@ -47,6 +47,13 @@ class Recalibration(DataSized, ABC):
                 f"and these are {task}; choose another calibrate=, or none"
             )
 
+    def require_enough(self, count: int) -> None:
+        """Raise DataError, before training, where so many held-out rows are too few. Default: any.
+
+        Args:
+            count: of the rows.
+        """
+
     @abstractmethod
     def fit(self, predictive: Distribution, y: Tensor) -> None:
         """Fit to predictions for held-out rows.

@@ -72,9 +72,10 @@ class Platt(Recalibration):
 
     Of several classes softmax(a_c log p_c + b_c), each with a slope a_c > 0 and an offset of its
     own (vector scaling), which may change the most probable one. Fitted to targets that are drawn
-    in by one pseudo-observation of each class, which keeps slopes and offsets finite where classes
-    are separated, or have no held-out row; where that would lower the likelihood of the held-out
-    rows, probabilities stay as they are.
+    in by two pseudo-observations, spread over the classes (one of each of two classes, as
+    published), which keeps slopes and offsets finite where classes are separated, or have no
+    held-out row; where that would lower the likelihood of the held-out rows, probabilities stay as
+    they are.
 
     Attributes:
         coefficients (2,) or (2, C): slope and offset, or those of every class.
@@ -107,9 +108,9 @@ class Platt(Recalibration):
                 f"all {len(y)} held-out rows are of one class, so that no sigmoid can be fitted; "
                 "hold out more of them"
             )
-        # of n rows of a class each counts (n + 1) / (n + C) for it, 1 / (n + C) for every other
+        # of n rows of a class each counts (n + 2 / C) / (n + 2) for it, 2 / C / (n + 2) for others
         truth = torch.nn.functional.one_hot(classes, total).to(logits)
-        goal = (truth * counts + 1.0) / (counts[classes] + total).unsqueeze(1)
+        goal = (truth * counts + 2.0 / total) / (counts[classes] + 2.0).unsqueeze(1)
         width = 1 if signs else total
         start = torch.stack([logits.new_ones(width), logits.new_zeros(width)])
 

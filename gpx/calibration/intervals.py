@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
+from scipy.optimize import minimize_scalar
 from torch import Tensor
 from torch.distributions import Distribution, Normal
 
 from gpx.calibration.base import Recalibration, require_rows
 from gpx.errors import ConfigError, DataError
+from gpx.likelihoods.quantiles import central_interval
+from gpx.likelihoods.widened import widened
+
+RANGE = 10.0
+"""The logarithm of the factor of largest likelihood is looked for within this of zero."""
 
 
 class Spread(Recalibration):
-    """Normal laws with the model's means and its deviations times one factor.
+    """The model's law about its mean, wider or narrower by one factor: its shape stays.
 
-    A predictive distribution that is no normal one is taken by its mean and deviation. Of several
-    outputs each is to be calibrated in a model of its own.
+    Normal laws stay normal, heavy tails stay as heavy as they are (``widened``). Of several outputs
+    each is to be calibrated in a model of its own.
 
     Attributes:
-        factor (): on the deviation.
+        factor (): on the distances from the mean.
     """
 
     tasks = ("regression",)
@@ -35,7 +42,7 @@ class Spread(Recalibration):
 
         Raises:
             DataError: no rows, or too few for the level.
-            ConfigError: several outputs.
+            ConfigError: several outputs, or a law that has no such shape.
         """
         require_rows(y)
         if y.ndim != 1 or predictive.event_shape:
@@ -43,18 +50,16 @@ class Spread(Recalibration):
                 f"calibration {type(self).__name__} takes one output, and there are several; "
                 "leave calibrate= out"
             )
-        scaled = (y.double() - predictive.mean.double()) / predictive.stddev.double()
-        self.factor.copy_(self.factor_of(scaled))
+        self.factor.copy_(torch.as_tensor(self.best_factor(predictive, y)))
 
-    def factor_of(self, scaled: Tensor) -> Tensor:
-        """The factor () for standardised residuals (n,)."""
+    def best_factor(self, predictive: Distribution, y: Tensor) -> Tensor | float:
+        """The factor, for predictions of targets y (n,), n > 0."""
         raise NotImplementedError
 
     @torch.no_grad()
     def forward(self, predictive: Distribution) -> Distribution:
         """As in ``Recalibration``."""
-        mean, deviation = predictive.mean, predictive.stddev
-        return Normal(mean, (deviation.double() * self.factor).to(deviation))
+        return widened(predictive, self.factor)
 
     def facts(self) -> dict[str, bool | int | float | str]:
         """``factor``."""
@@ -62,15 +67,29 @@ class Spread(Recalibration):
 
 
 class Variance(Spread):
-    """The factor of largest likelihood of the held-out rows: their root mean square, standardised.
+    """The factor of largest likelihood of the held-out rows.
+
+    Of normal laws it is the root mean square of the standardised residuals; of others it is
+    searched for.
 
     Source: Laves et al., "Well-calibrated regression uncertainty in medical imaging with deep
     learning", 2020.
     """
 
-    def factor_of(self, scaled: Tensor) -> Tensor:
+    def best_factor(self, predictive: Distribution, y: Tensor) -> Tensor | float:
         """As in ``Spread``."""
-        return scaled.square().mean().sqrt()
+        if isinstance(predictive, Normal):
+            scaled = (y.double() - predictive.mean.double()) / predictive.stddev.double()
+            return scaled.square().mean().sqrt()
+
+        def loss(logarithm: float) -> float:
+            factor = torch.tensor(np.exp(logarithm), dtype=torch.float64)
+            return -float(widened(predictive, factor).log_prob(y).double().mean())
+
+        found = minimize_scalar(
+            loss, bounds=(-RANGE, RANGE), method="bounded", options={"xatol": 1e-7}
+        )
+        return float(np.exp(found.x)) if found.fun < loss(0.0) else 1.0
 
 
 class Conformal(Spread):
@@ -78,7 +97,8 @@ class Conformal(Spread):
 
     A new row that is exchangeable with the n held-out ones lies in its interval with a probability
     of ``level`` or more, and at most level + 1 / (n + 1) where residuals have no ties, whatever the
-    model is worth (split conformal prediction with standardised residuals).
+    model is worth (split conformal prediction, by how far the model's own intervals would have to
+    reach).
 
     Args:
         level: of the interval, in (0, 1); 0.95 is the one that runs report.
@@ -96,18 +116,32 @@ class Conformal(Spread):
             raise ConfigError(f"level={level} of an interval must be between 0 and 1")
         self.level = level
 
-    def factor_of(self, scaled: Tensor) -> Tensor:
+    def best_factor(self, predictive: Distribution, y: Tensor) -> Tensor | float:
         """As in ``Spread``.
 
         Raises:
             DataError: fewer than level / (1 - level) rows.
         """
-        place = math.ceil((len(scaled) + 1) * self.level - 1e-9)
-        if place > len(scaled):
+        self.require_enough(len(y))
+        lower, upper = (end.double() for end in central_interval(predictive, self.level))
+        mean = predictive.mean.double()
+        tiny = torch.finfo(torch.float64).tiny
+        above, below = (upper - mean).clamp_min(tiny), (mean - lower).clamp_min(tiny)
+        gap = y.double() - mean
+        return self.factor_of(torch.where(gap > 0, gap / above, -gap / below))
+
+    def require_enough(self, count: int) -> None:
+        """As in ``Recalibration``: too few cannot promise the level."""
+        if self._place(count) > count:
             needed = math.ceil(self.level / (1.0 - self.level) - 1e-9)
             raise DataError(
-                f"{len(scaled)} held-out rows cannot promise intervals of {self.level:g}: that "
+                f"{count} held-out rows cannot promise intervals of {self.level:g}: that "
                 f"takes {needed} or more; raise fraction, or lower level"
             )
-        width = math.sqrt(2.0) * torch.erfinv(torch.tensor(self.level, dtype=torch.float64))
-        return scaled.abs().sort().values[place - 1] / width.to(scaled)
+
+    def factor_of(self, reach: Tensor) -> Tensor:
+        """The factor () for the shares (n,) of its interval's half that each row is away."""
+        return reach.sort().values[self._place(len(reach)) - 1]
+
+    def _place(self, count: int) -> int:
+        return math.ceil((count + 1) * self.level - 1e-9)

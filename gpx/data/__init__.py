@@ -2,7 +2,9 @@
 
 from gpx.data.dataset import Dataset, load
 from gpx.data.extra import ExtraTable
+from gpx.data.fields import Fields
 from gpx.data.file import CSVFile, NPZFile
+from gpx.data.glyphs import Glyphs
 from gpx.data.grid_file import ExtraGrid, GridFile
 from gpx.data.grid_frames import FrameFolder
 from gpx.data.grid_stress import GridStress
@@ -29,7 +31,9 @@ __all__ = [
     "Digits",
     "ExtraGrid",
     "ExtraTable",
+    "Fields",
     "FrameFolder",
+    "Glyphs",
     "GridFile",
     "GridSource",
     "GridStress",

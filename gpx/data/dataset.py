@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gpx.data.coding import Coding
+from gpx.data.hints import row_counter, skewed_target
 from gpx.data.labels import Label, Task, encode_targets
 from gpx.data.source import DataSource, Rows
 from gpx.data.standardiser import Standardiser
@@ -183,10 +184,21 @@ def load(source: DataSource, *, task: Task) -> Dataset:
         target_transform=_target_transform(table, train, task),
         train_noise=_row_noise(table, train, scaler, task),
         test_noise=_row_noise(table, test, scaler, task),
-        notes=table.notes,
+        notes=_notes(source, table, train, task),
         checksums=dict(table.checksums),
         target_names=table.target_names,
     )
+
+
+def _notes(source: DataSource, table: Table, train: Rows, task: Task) -> str:
+    """What is known of the data set, and hints about options of its source that are not used."""
+    notes = [table.notes]
+    if getattr(source, "id", "") is None:
+        notes.append(row_counter(table.x, table.input_names))
+    plain = table.noise is None and table.weights is None and not table.target_names
+    if task == "regression" and plain and getattr(source, "target_transform", "") is None:
+        notes.append(skewed_target(table.y[train], table.target_name))
+    return "; ".join(filter(None, notes))
 
 
 def _target_transform(table: Table, train: Rows, task: Task) -> TargetTransform | None:

@@ -102,8 +102,8 @@ def frame_of(values: Any, names: Sequence[str], where: str) -> Frame:
     """Rows of numbers, texts or dates that are no file.
 
     Args:
-        values: (n, d), or (d,) for one row: a data frame that has columns of these names, an array,
-            or a list of rows.
+        values: (n, d), or (d,) for one row (of one column (n,) is n rows): a data frame that has
+            columns of these names, an array, or a list of rows.
         names: d of them.
         where: what the values are, for error messages.
 
@@ -121,9 +121,14 @@ def frame_of(values: Any, names: Sequence[str], where: str) -> Frame:
     if hasattr(values, "detach"):  # a tensor
         values = values.detach().cpu()
     numeric = getattr(getattr(values, "dtype", None), "kind", "O") in "biufM"
-    array = np.atleast_2d(np.asarray(values) if numeric else np.array(values, dtype=object))
+    array = as_rows(np.asarray(values) if numeric else np.array(values, dtype=object), len(names))
     require_columns(array, names)
     return array_frame(array, names, where)
+
+
+def as_rows(array: NDArray[Any], columns: int) -> NDArray[Any]:
+    """A matrix of rows of so many columns: (d,) is one row, and of one column (n,) is n rows."""
+    return array[:, None] if array.ndim == 1 and columns == 1 else np.atleast_2d(array)
 
 
 def require_columns(array: NDArray[Any], names: Sequence[str]) -> None:

@@ -14,9 +14,11 @@ from gpx.data.file import read_array
 from gpx.data.folders import sha256
 from gpx.data.idx import read_idx
 from gpx.data.mnist import PARTS, MNISTParity
+from gpx.data.pixels import channels_first, pixel_names
 from gpx.data.source import DataSource, Rows, check_seed
 from gpx.data.table import Floats, Mask, Table
-from gpx.errors import ConfigError, DataError
+from gpx.errors import ConfigError, DataError, ShapeError
+from gpx.tensor_checks import check_at_least, check_not_negative
 
 DIGITS = Path(__file__).with_name("digits.csv.gz")
 DIGITS_SIDE, DIGITS_RANGE = 8, 16.0
@@ -85,11 +87,8 @@ class ImageSource(DataSource):
     ) -> None:
         super().__init__(split, test_fraction, root, split_seed)
         check_seed("split_seed", split_seed)
-        if (train_size is not None and train_size < 2) or not noise >= 0.0:
-            raise ConfigError(
-                f"train_size={train_size} must be at least 2 (or null, for all) and noise={noise} "
-                "0 or more"
-            )
+        check_at_least(2, train_size=train_size)
+        check_not_negative(noise=noise)
         self.train_size, self.noise = train_size, noise
 
     def images(self) -> Table:
@@ -123,11 +122,6 @@ class ImageSource(DataSource):
         if self.train_size is not None:
             train = balanced_rows(table.y, train, self.train_size, self.split_seed, table.where)
         return train, test
-
-
-def pixel_names(shape: tuple[int, ...]) -> tuple[str, ...]:
-    """Names of the pixels of images (h, w) or (c, h, w): pixel3_5, or pixel0_3_5."""
-    return tuple("pixel" + "_".join(map(str, place)) for place in np.ndindex(*shape))
 
 
 class Digits(ImageSource):
@@ -210,14 +204,14 @@ class ImageFiles(ImageSource):
 
     Args:
         path: folder or .npz file; a relative one is looked for in ``root`` where that is given.
-        pixel_range: what pixels are divided by.
+        pixel_range: what pixels are divided by; None: 255, or 1 where no pixel is above 1.
         train_size, noise, split, test_fraction, root, split_seed: of ``ImageSource``.
     """
 
     def __init__(
         self,
         path: str,
-        pixel_range: float = BYTE_RANGE,
+        pixel_range: float | None = None,
         train_size: int | None = None,
         noise: float = 0.0,
         split: int = 0,
@@ -226,7 +220,7 @@ class ImageFiles(ImageSource):
         split_seed: int = 0,
     ) -> None:
         super().__init__(train_size, noise, split, test_fraction, root, split_seed)
-        if not pixel_range > 0.0:
+        if pixel_range is not None and not pixel_range > 0.0:
             raise ConfigError(f"pixel_range={pixel_range} must be above 0")
         self.path, self.pixel_range = path, pixel_range
 
@@ -252,6 +246,9 @@ class ImageFiles(ImageSource):
         if len(parts) == 2:
             masks = np.repeat([False, True], [len(part.pixels) for part in parts])[:, None]
         pixels = np.concatenate([part.pixels for part in parts])
+        unit = self.pixel_range
+        if unit is None:
+            unit = BYTE_RANGE if pixels.max() > 1.0 else 1.0
         return Table(
             name=path.name.removesuffix(".npz"),
             x=pixels.reshape(len(pixels), -1),
@@ -259,28 +256,38 @@ class ImageFiles(ImageSource):
             input_names=pixel_names(pixels.shape[1:]),
             target_name="class",
             test_masks=masks,
-            notes=f"{' x '.join(map(str, pixels.shape[1:]))} pixels / {self.pixel_range:g}",
+            notes=f"{' x '.join(map(str, pixels.shape[1:]))} pixels / {unit:g}",
             origin=str(path),
             checksums={file.name: sha256(file) for file in used},
-            input_unit=self.pixel_range,
+            input_unit=unit,
         )
 
 
 def _checked(pixels: Floats, classes: Floats, where: str) -> _Part:
     """One part, channels first; raises DataError unless there is one class for every image."""
-    if pixels.ndim == 4 and pixels.shape[-1] in (1, 3) and pixels.shape[1] not in (1, 3):
-        pixels = np.moveaxis(pixels, -1, 1)
-    if pixels.ndim not in (3, 4) or classes.shape != (len(pixels),):
+    try:
+        pixels = channels_first(pixels)
+    except ShapeError as error:
+        raise DataError(f"{where} has {error}") from error
+    if not pixels.size or classes.shape != (len(pixels),):
         raise DataError(
             f"{where} has images of shape {pixels.shape} and labels of shape {classes.shape}; "
-            "expected (n, h, w), or (n, h, w, c), and one label for each of n images"
+            "expected some images, and one label for each of them"
         )
     return _Part(np.ascontiguousarray(pixels, np.float64), classes.astype(np.float64))
 
 
 def _archive(path: Path) -> list[_Part]:
     with np.load(path, allow_pickle=False) as archive:
-        published = "x_train" in archive.files
+        names = archive.files
+    published = "x_train" in names
+    wanted = ("x_train", "y_train", "x_test", "y_test") if published else ("x", "y")
+    missing = [name for name in wanted if name not in names]
+    if missing:
+        raise DataError(
+            f"{path} has no array {missing[0]!r}, it has {', '.join(names) or 'none'}; an archive "
+            "of images has x and y, or x_train, y_train, x_test and y_test"
+        )
     ends = ("_train", "_test") if published else ("",)
     return [
         _checked(

@@ -27,6 +27,7 @@ from gpx.data.frame import (
     require_columns,
 )
 from gpx.data.parquet_file import parquet_frame, parquet_layout
+from gpx.data.pixels import pixel_rows
 from gpx.data.table import Floats
 from gpx.errors import DataError, ShapeError
 
@@ -88,7 +89,7 @@ def read_inputs(path: str | Path, input_names: Sequence[str]) -> Floats:
 
     With a header line columns are matched by name: their order is free and others (such as the
     target) are ignored. Without one there must be exactly d columns, in the order of training. A
-    ``.npz`` file gives its array ``x``.
+    ``.npz`` file gives its array ``x``, rows or, for a model of images, these as they are.
 
     Args:
         path: delimited text, gzipped or not, or .npz.
@@ -102,7 +103,7 @@ def read_inputs(path: str | Path, input_names: Sequence[str]) -> Floats:
     """
     found = existing_file(path)
     if found.suffix == ".npz":
-        return _archive(found, len(input_names))
+        return _archive(found, input_names)
     layout = sniff(found)
     return read_columns(layout, _matched(layout, input_names))
 
@@ -216,8 +217,11 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"' if any(sign in name for sign in ',"\n') else name
 
 
-def _archive(path: Path, width: int) -> Floats:
-    x = read_array(path, "x", "x")
+def _archive(path: Path, names: Sequence[str]) -> Floats:
+    try:
+        x, width = pixel_rows(read_array(path, "x", "x"), names), len(names)
+    except ShapeError as error:
+        raise DataError(f"{path}: {error}") from error
     x = x[:, None] if x.ndim == 1 else x
     if x.ndim != 2 or x.shape[1] != width:
         raise DataError(f"{path}: array 'x' has shape {x.shape}, expected (n, {width})")

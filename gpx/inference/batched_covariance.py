@@ -77,9 +77,4 @@ def of_coordinates(kernel: Kernel, z1: Tensor, z2: Tensor | None, scale: Tensor)
     """
     profile = fused_profile(kernel)
     assert profile is not None
-    # the distance does not depend on the centre, so it carries no gradient
-    other = z1 if z2 is None else z2
-    centre = other.detach().mean(1, keepdim=True) if other.shape[1] else 0.0
-    left = z1 - centre
-    right = left if z2 is None else z2 - centre
-    return stationary_covariance(left, right, scale, profile)
+    return stationary_covariance(z1, z1 if z2 is None else z2, scale, profile)

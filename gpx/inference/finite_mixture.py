@@ -39,7 +39,10 @@ def gaussian_mixture(parts: Marginals, weights: Tensor | None = None) -> Mixture
     if weights is None:
         weights = parts.mean.new_ones(count)
     share = Categorical(probs=_by_row(weights.to(parts.mean)).expand(rows, count))
-    return MixtureSameFamily(share, Normal(parts.mean.mT, parts.variance.mT.sqrt()))
+    # torch's check of values cannot look at none
+    checked = None if rows else False
+    normals = Normal(parts.mean.mT, parts.variance.mT.sqrt())
+    return MixtureSameFamily(share, normals, validate_args=checked)
 
 
 def _by_row(weights: Tensor) -> Tensor:

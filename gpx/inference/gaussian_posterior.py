@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import ClassVar
 
 import torch
@@ -14,7 +13,7 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
 from gpx.methods.base.model import Posterior
-from gpx.sampling import Frequencies, prior_functions
+from gpx.sampling import Frequencies, PriorFunctions, prior_functions
 
 
 class GaussianPosterior(Posterior):
@@ -55,7 +54,7 @@ class GaussianPosterior(Posterior):
     @torch.no_grad()
     def prior_paths(
         self, num: int, generator: torch.Generator, frequencies: Frequencies
-    ) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+    ) -> tuple[PriorFunctions, Tensor]:
         """Functions of the prior, and how far they and their noise are from the data.
 
         Returns:

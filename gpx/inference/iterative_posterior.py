@@ -20,7 +20,7 @@ from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import PosteriorMeanError, SolveReport, UnconvergedWarning, conjugate_gradients
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals
-from gpx.sampling import SHARED, Frequencies
+from gpx.sampling import SHARED, ConditionedFunctions, Frequencies
 
 BLOCK_BYTES = {"cpu": 2**26, "cuda": 2**30}
 """Bytes of one block of covariances with test points."""
@@ -171,13 +171,7 @@ class IterativePosterior(GaussianPosterior):
         """
         prior, gap = self.prior_paths(num, generator, frequencies)
         weights = self._solve(gap.mT.double())[0].mT
-
-        @torch.no_grad()
-        def paths(x: Tensor) -> Tensor:
-            change = weights @ self.kernel.evaluate(self.inputs, x).double()
-            return prior(x) + change.to(gap.dtype) + self.mean(x)
-
-        return paths
+        return ConditionedFunctions(prior, weights, self.inputs, self.kernel, self.mean)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         self._system, self._rule = None, None

@@ -6,7 +6,7 @@ and a stationary kernel, at a third of the work.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -23,11 +23,18 @@ NATURAL = {
 }
 
 
+WAITING_BYTES = {"cpu": 2**20}
+"""Blocks up to this size wait for the next ones, and are differentiated together with them."""
+WAITING_BYTES_ELSEWHERE = 2**28
+"""The same where launches cost more than memory."""
+
+
 class KernelGradient:
     """Accumulates d sum_ij W_ij k(a_i, b_j) over blocks of rows and columns.
 
-    Every block builds and frees its own small autograd graph, so that memory is a few blocks
-    whatever the size of the kernel matrix. Sums of parameter gradients are kept in float64.
+    Every block builds and frees its own autograd graph, small blocks together, so that memory is a
+    few blocks whatever the size of the kernel matrix. Sums of parameter gradients are kept in
+    float64.
 
     Args:
         kernel: differentiated in those of its parameters that require a gradient.
@@ -52,11 +59,14 @@ class KernelGradient:
         self.z = None if z is None else z.detach()
         if self.z is not None and self.z_input is not None:
             self.z.requires_grad_()
-        self._sums = [torch.zeros_like(p, dtype=torch.float64) for p in self.parameters]
+        self._sums: list[Tensor | None] = [None for _ in self.parameters]
         self._grad_x = None if self.x_input is None else torch.zeros_like(self.x)
-        self._grad_z = (
-            None if self.z_input is None else torch.zeros_like(self.z_input, dtype=torch.float64)
-        )
+        self._grad_z: Tensor | None = None
+        self._gram: Tensor | None = None
+        self._crosses: dict[int, tuple[Tensor, Tensor]] = {}
+        self._waiting: list[tuple[Tensor, Tensor, tuple[tuple[slice, Tensor], ...]]] = []
+        kind = self.x.device.type
+        self._may_wait = WAITING_BYTES.get(kind, WAITING_BYTES_ELSEWHERE)
 
     def add_data(self, rows: slice, columns: slice, weight: Tensor) -> None:
         """Add the block k(x[rows], x[columns]) with its weight (rows, columns)."""
@@ -65,20 +75,36 @@ class KernelGradient:
             block = self.kernel.evaluate(left, right)
         self._pull(block, weight, (rows, left), (columns, right))
 
-    def add_cross(self, rows: slice, weight: Tensor) -> None:
-        """Add the block k(x[rows], z) with its weight (rows, M)."""
+    def hold_cross(self, rows: slice) -> Tensor:
+        """The block k(x[rows], z), without its graph, which is kept for ``add_cross``."""
         assert self.z is not None
         with torch.enable_grad():
             left = self._leaf(rows)
             block = self.features.cross(self.kernel, left, self.z)
+        self._crosses[rows.start] = left, block
+        return block.detach()
+
+    def add_cross(self, rows: slice, weight: Tensor) -> None:
+        """Add the block k(x[rows], z) with its weight (rows, M)."""
+        if rows.start not in self._crosses:
+            self.hold_cross(rows)
+        left, block = self._crosses.pop(rows.start)
         self._pull(block, weight, (rows, left))
+
+    def hold_inducing(self) -> Tensor:
+        """k(z, z), without its graph, which is kept for ``add_inducing``."""
+        assert self.z is not None
+        with torch.enable_grad():
+            self._gram = self.features.gram(self.kernel, self.z)
+        return self._gram.detach()
 
     def add_inducing(self, weight: Tensor) -> None:
         """Add k(z, z) with its weight (M, M)."""
-        assert self.z is not None
-        with torch.enable_grad():
-            block = self.features.gram(self.kernel, self.z)
-        self._pull(block, weight)
+        if self._gram is None:
+            self.hold_inducing()
+        assert self._gram is not None
+        self._pull(self._gram, weight)
+        self._gram = None
 
     def add_inducing_diagonal(self, weight: Tensor) -> None:
         """Add k(z_m, z_m) with its weight (M,)."""
@@ -96,9 +122,7 @@ class KernelGradient:
 
     def add_found(self, gradients: Mapping[Tensor, Tensor]) -> None:
         """Add gradients found elsewhere, by the parameter or input that they are of."""
-        for parameter, total in zip(self.parameters, self._sums, strict=True):
-            if parameter in gradients:
-                total += gradients[parameter]
+        self._add([gradients.get(parameter) for parameter in self.parameters])
         x = self.x_input
         if self._grad_x is not None and x is not None and x in gradients:
             self._grad_x += gradients[x]
@@ -110,11 +134,18 @@ class KernelGradient:
 
     def gradients(self) -> list[Tensor]:
         """The sums, one per tensor of ``inputs``, in its dtype."""
-        sums = [s.to(p.dtype) for s, p in zip(self._sums, self.parameters, strict=True)]
+        self._flush()
+        sums = [
+            torch.zeros_like(p) if s is None else s.to(p.dtype)
+            for s, p in zip(self._sums, self.parameters, strict=True)
+        ]
         if self._grad_x is not None:
             sums.append(self._grad_x)
-        if self._grad_z is not None and self.z is not None:
-            sums.append(self._grad_z.to(self.z.dtype))
+        if self.z_input is not None:
+            found = self._grad_z
+            sums.append(
+                torch.zeros_like(self.z_input) if found is None else found.to(self.z_input.dtype)
+            )
         return sums
 
     def _leaf(self, rows: slice) -> Tensor:
@@ -124,24 +155,44 @@ class KernelGradient:
     def _pull(self, block: Tensor, weight: Tensor, *leaves: tuple[slice, Tensor]) -> None:
         if not block.requires_grad:
             return
+        self._waiting.append((block, weight, leaves))
+        if sum(b.numel() * b.element_size() for b, _, _ in self._waiting) > self._may_wait:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Differentiate the blocks that wait."""
+        if not self._waiting:
+            return
+        blocks, weights, places = zip(*self._waiting, strict=True)
+        self._waiting.clear()
         targets: list[Tensor] = list(self.parameters)
-        if self.z is not None and self._grad_z is not None:
+        if self.z is not None and self.z_input is not None:
             targets.append(self.z)
-        if self._grad_x is not None:
-            targets.extend(leaf for _, leaf in leaves)
-        found = torch.autograd.grad(block, targets, grad_outputs=weight, allow_unused=True)
-        for total, grad in zip(self._sums, found, strict=False):
-            if grad is not None:
-                total += grad
+        leaves = [leaf for each in places for leaf in each] if self._grad_x is not None else []
+        targets.extend(leaf for _, leaf in leaves)
+        # what the parameters' values are made by may be shared with further blocks
+        found = torch.autograd.grad(
+            blocks, targets, grad_outputs=weights, allow_unused=True, retain_graph=True
+        )
         rest = list(found[len(self._sums) :])
-        if self._grad_z is not None:
-            grad = rest.pop(0)
-            if grad is not None:
-                self._grad_z += grad
+        self._add(found[: len(self._sums)])
+        if self.z_input is not None:
+            self._grad_z = _sum(self._grad_z, rest.pop(0))
         if self._grad_x is not None:
             for (rows, _), grad in zip(leaves, rest, strict=True):
                 if grad is not None:
                     self._grad_x[rows] += grad
+
+    def _add(self, gradients: Sequence[Tensor | None]) -> None:
+        """Add to the sums of the parameters."""
+        self._sums = [_sum(s, g) for s, g in zip(self._sums, gradients, strict=True)]
+
+
+def _sum(total: Tensor | None, grad: Tensor | None) -> Tensor | None:
+    """Both added in float64; None where there is neither."""
+    if total is None or grad is None:
+        return total if grad is None else grad.double()
+    return total.add_(grad)
 
 
 class SlopeTiles(StationaryTiles):

@@ -3,6 +3,7 @@
 from gpx.kernels.algebra import Product, Scale, Sum
 from gpx.kernels.arc_cosine import ArcCosine
 from gpx.kernels.base import Kernel
+from gpx.kernels.categorical import Categorical
 from gpx.kernels.constant import Constant
 from gpx.kernels.convolutional import Convolutional
 from gpx.kernels.cosine import Cosine
@@ -16,16 +17,19 @@ from gpx.kernels.rational_quadratic import RationalQuadratic
 from gpx.kernels.rbf import RBF
 from gpx.kernels.spectral_mixture import SpectralMixture
 from gpx.kernels.stationary import Stationary
+from gpx.kernels.warped import Kumaraswamy, Warped
 from gpx.kernels.wendland import Wendland
 
 __all__ = [
     "RBF",
     "ArcCosine",
     "AxisProduct",
+    "Categorical",
     "Constant",
     "Convolutional",
     "Cosine",
     "Kernel",
+    "Kumaraswamy",
     "Linear",
     "Matern",
     "Matern12",
@@ -40,5 +44,6 @@ __all__ = [
     "SpectralMixture",
     "Stationary",
     "Sum",
+    "Warped",
     "Wendland",
 ]

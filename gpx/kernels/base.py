@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gpx.backends import DEFAULT_BUDGET, BackendName, RadialPart, RadialProfile, TileSource
-from gpx.errors import ConfigError, ShapeError, class_name
+from gpx.errors import ConfigError, NoSpectrum, ShapeError, class_name
 from gpx.operators.kernel_matrix import KernelMatrix
 
 if TYPE_CHECKING:
@@ -260,8 +260,8 @@ class Kernel(nn.Module, ABC):
         """log s(omega), (r,); of RBF and Matern also where s is beyond the range of numbers."""
         return self.spectral_density(omega).log()
 
-    def _no_spectrum(self) -> ConfigError:
-        return ConfigError(
+    def _no_spectrum(self) -> NoSpectrum:
+        return NoSpectrum(
             f"kernel {self.name} has no such spectral representation; for random Fourier "
             "features choose kernel=RBF(), Matern12(), Matern32() or Matern52()"
         )

@@ -13,6 +13,7 @@ from gpx.constraints import positive_parameter
 from gpx.errors import ConfigError, class_name
 from gpx.kernels.arc_cosine import ArcCosine
 from gpx.kernels.base import Kernel
+from gpx.kernels.periodic import Periodic
 from gpx.kernels.stationary import Stationary
 
 
@@ -20,7 +21,8 @@ def for_inputs(kernel: nn.Module, num_inputs: int) -> Kernel:
     """A copy of a kernel for inputs of another number, with the mean of its lengthscales for each.
 
     Raises:
-        ConfigError: no stationary and no arc-cosine kernel, or one of some of the columns.
+        ConfigError: no stationary and no arc-cosine kernel, one of some of the columns, or a
+            periodic one of others.
     """
     fits = isinstance(kernel, (Stationary, ArcCosine)) and kernel.active_dims is None
     if not fits:
@@ -31,6 +33,11 @@ def for_inputs(kernel: nn.Module, num_inputs: int) -> Kernel:
     made = copy.deepcopy(cast("Stationary | ArcCosine", kernel))
     if made.ard_num_dims is None or made.ard_num_dims == num_inputs:
         return made
+    if isinstance(made, Periodic):
+        raise ConfigError(
+            f"a Periodic kernel has a period for each of its {made.ard_num_dims} inputs, and here "
+            f"it gets {num_inputs} others; give RBF() or Matern32()"
+        )
     lengthscale = made.lengthscale.detach()
     constraint: Any = made.parametrizations
     floor = float(constraint.lengthscale[0].floor)

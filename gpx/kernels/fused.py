@@ -5,7 +5,7 @@ writes the squared distances of a tile, every elementwise step then runs in plac
 only the result (and, for the gradient, its slope) goes to memory. The backward pass reads each of
 them once and turns every tile into thin matrix products at once.
 
-Accuracy: the squared distance comes from |a|^2 + |b|^2 - 2 a.b with inputs centred by the caller,
+Accuracy: the squared distance comes from |a|^2 + |b|^2 - 2 a.b with centred inputs,
 so its absolute error is a few machine epsilons times |a|^2 + |b|^2. Norms are shrunk by a relative
 ``4 eps`` (of the order of that error), so that coincident rows give exactly zero after the clamp
 instead of rounding noise whose square root would not be small.
@@ -60,24 +60,31 @@ class Profile(Protocol):
         """
 
 
-def stationary_covariance(z1: Tensor, z2: Tensor, scale: Tensor, profile: type[Profile]) -> Tensor:
-    """``scale * phi(|z1_i - z2_j|^2)`` as (n1, n2), differentiable once in z1, z2 and scale.
+def stationary_covariance(
+    x1: Tensor,
+    x2: Tensor,
+    scale: Tensor,
+    profile: type[Profile],
+    lengthscale: Tensor | None = None,
+) -> Tensor:
+    """``scale * phi(|(x1_i - x2_j) / lengthscale|^2)`` as (n1, n2), differentiable once.
 
     Args:
-        z1 (n1, d), z2 (n2, d): centred, scaled inputs; ``z1 is z2`` makes the diagonal exact. Or
-            (b, n1, d) and (b, n2, d) for b matrices (b, n1, n2), small ones: a batch is one tile.
+        x1 (n1, d), x2 (n2, d): inputs; ``x1 is x2`` makes the diagonal exact. Or (b, n1, d) and
+            (b, n2, d) for b matrices (b, n1, n2), small ones: a batch is one tile.
         scale (): outputscale, or (b, 1, 1).
         profile: phi and its derivative.
+        lengthscale () or (d,): None where the inputs are scaled already.
 
-    At coincident points the derivative with respect to z is zero, which is exact where phi is
+    At coincident points the derivative with respect to inputs is zero, which is exact where phi is
     differentiable and the subgradient 0 where it is not (Matern 1/2). Second derivatives are not
     available: asking for them raises. The result is kept for the backward pass, so changing it in
     place before makes autograd raise.
 
     Cost: O(n1 n2 d) time; memory beside the result one tile, and for gradients with respect to
-    z1 or z2 one more matrix of its size (none when ``slope_per_value`` is given).
+    inputs or lengthscales one more matrix of its size (none when ``slope_per_value`` is given).
     """
-    return _StationaryCovariance.apply(z1, z2, scale, profile, z1 is z2)
+    return _StationaryCovariance.apply(x1, x2, lengthscale, scale, profile, x1 is x2)
 
 
 def squared_distance(z1: Tensor, z2: Tensor) -> Tensor:
@@ -93,81 +100,103 @@ def squared_distance(z1: Tensor, z2: Tensor) -> Tensor:
 class _StationaryCovariance(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, z1: Tensor, z2: Tensor, scale: Tensor, profile: type[Profile], square: bool
+        ctx: Any,
+        x1: Tensor,
+        x2: Tensor,
+        lengthscale: Tensor | None,
+        scale: Tensor,
+        profile: type[Profile],
+        square: bool,
     ) -> Tensor:
-        n1, n2 = z1.shape[-2], z2.shape[-2]
-        with_slope = any(ctx.needs_input_grad[:2]) and profile.slope_per_value is None
-        left, right = distance_factors(z1, z2, profile.factor)
-        result = z1.new_empty(*z1.shape[:-1], n2)
+        n1, n2 = x1.shape[-2], x2.shape[-2]
+        with_slope = any(ctx.needs_input_grad[:3]) and profile.slope_per_value is None
+        left, right = distance_factors(x1, x2, square, lengthscale, centred=False)
+        result = left.new_empty(*x1.shape[:-1], n2)
         slopes = torch.empty_like(result) if with_slope else None
-        work = z1.new_empty(0)
+        work = left.new_empty(0)
         if torch.compiler.is_exporting():  # one tile, of a size that is not known: no resizing
             work = torch.empty_like(result)
-        for rows in _tiles(n1, z2):
+        for rows in _tiles(n1, right):
             offset = rows.start if square else None
             part = (..., rows, slice(None))
-            tile = distances_(left[part], right, offset, profile.bounds, result[part])
+            tile = distances_(
+                left[part], right, profile.factor, offset, profile.bounds, result[part]
+            )
             if slopes is not None:
                 slope = slopes[part]
             else:
                 slope = work if work.shape == tile.shape else work.resize_(tile.shape)
             profile.evaluate_(tile, slope, with_slope)
             tile.mul_(scale)
-            if slopes is not None and slopes.dtype == torch.float32:
+            if slopes is not None and _flushes(slopes):
                 slope.copy_(torch.hardshrink(slope, NEGLIGIBLE_SLOPE))
-        ctx.save_for_backward(z1, z2, scale, slopes, result)
-        ctx.slope_per_value = profile.slope_per_value
+        ctx.save_for_backward(x1, x2, lengthscale, scale, left, right, slopes, result)
+        ctx.slope_per_value, ctx.square = profile.slope_per_value, square
         return result
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():  # create_graph=True
             return _refuse_second_derivative(ctx, grad, _StationaryCovariance)
-        z1, z2, scale, slopes, result = ctx.saved_tensors
-        need1, need2, need_scale = ctx.needs_input_grad[:3]
-        pull = _Pullback(z1, z2, need1, need2)
-        total = torch.zeros_like(scale) if need_scale else None
-        for rows in _tiles(z1.shape[-2], z2):
+        x1, _, lengthscale, scale, left, right, slopes, result = ctx.saved_tensors
+        need1, need2, need_length, need_scale = ctx.needs_input_grad[:4]
+        need1 = need1 or (need2 and ctx.square)
+        moves = need1 or need2 or need_length
+        pull = _Pullback(left, right, ctx.square, need1 or need_length, need2 or need_length)
+        whole = moves and slopes is None  # sums of the weights are those of result times grad
+        total = torch.zeros_like(scale) if need_scale and not whole else None
+        for rows in _tiles(x1.shape[-2], right):
             part = (..., rows, slice(None))
             incoming = grad[part]
-            if not (need1 or need2):
-                weights = result[part] * incoming
-            elif slopes is None:
-                value = result[part]
-                if value.dtype == torch.float32:
-                    value = torch.hardshrink(value, NEGLIGIBLE_SLOPE)
-                weights = value * incoming
-                pull.add(rows, weights)
-            else:
-                pull.add(rows, slopes[part] * incoming)
-                weights = result[part] * incoming if total is not None else None
+            if moves:
+                slope = result[part] if slopes is None else slopes[part]
+                if slopes is None and _flushes(slope):
+                    slope = torch.hardshrink(slope, NEGLIGIBLE_SLOPE)
+                pull.add(rows, slope * incoming)
             if total is not None:
+                weights = result[part] * incoming
                 total += weights.sum((-2, -1), keepdim=True) if scale.ndim else weights.sum()
-        factor = scale if slopes is not None else ctx.slope_per_value
-        grad1, grad2 = pull.result(factor)
-        return grad1, grad2, None if total is None else total / scale, None, None
+        if need_scale and whole:
+            total = pull.total(keepdim=scale.ndim > 0)
+        by_scale = None if total is None else total / scale
+        if not moves:
+            return None, None, None, by_scale, None, None
+        # what -2 times the slope is divided by
+        half = -0.5 / (scale if slopes is not None else ctx.slope_per_value)
+        if lengthscale is None:
+            return *pull.result(half), None, by_scale, None, None
+        # d r2 / d x = 2 (z_i - z_j) / lengthscale, and with respect to lengthscale_d it is
+        # -2 (z_id - z_jd)^2 / lengthscale_d: the same sums, met by the coordinates themselves
+        by_x1, by_x2 = pull.result(lengthscale * half)
+        by_length = None
+        if need_length:
+            by_length = pull.moment(by_x1, by_x2)
+            if lengthscale.ndim == 0:
+                by_length = by_length.sum()
+        return by_x1 if need1 else None, by_x2 if need2 else None, by_length, by_scale, None, None
 
 
 class _SquaredDistance(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, z1: Tensor, z2: Tensor, square: bool) -> Tensor:
-        left, right = distance_factors(z1, z2)
+        left, right = distance_factors(z1, z2, square)
         result = z1.new_empty(z1.shape[0], z2.shape[0])
-        for rows in _tiles(z1.shape[0], z2):
+        for rows in _tiles(z1.shape[0], right):
             offset = rows.start if square else None
-            distances_(left[rows], right, offset, (0.0, math.inf), result[rows])
-        ctx.save_for_backward(z1, z2, result)
+            distances_(left[rows], right, 1.0, offset, (0.0, math.inf), result[rows])
+        ctx.save_for_backward(z1, z2, left, right, result)
+        ctx.square = square
         return result
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():  # create_graph=True
             return _refuse_second_derivative(ctx, grad, _SquaredDistance)
-        z1, z2, r2 = ctx.saved_tensors
-        pull = _Pullback(z1, z2, *ctx.needs_input_grad[:2])
-        for rows in _tiles(z1.shape[0], z2):
+        z1, _, left, right, r2 = ctx.saved_tensors
+        pull = _Pullback(left, right, ctx.square, *ctx.needs_input_grad[:2])
+        for rows in _tiles(z1.shape[0], right):
             pull.add(rows, grad[rows].masked_fill(r2[rows] == 0, 0.0))
-        return *pull.result(1.0), None
+        return *pull.result(-0.5), None
 
 
 def _refuse_second_derivative(
@@ -182,73 +211,140 @@ def _refuse_second_derivative(
 class _Pullback:
     """Gradient of sum_ij W_ij |z1_i - z2_j|^2, accumulated over row tiles of W.
 
-    d/dz1_i = 2 (z1_i sum_j W_ij - sum_j W_ij z2_j), and alike for z2: a row of ones under the
-    transposed inputs makes each of them one thin matrix product. Inputs on the left and transposed
-    is the fast orientation: measured 2 to 4 times faster than ``W @ z``.
+    d/dz1_i = 2 (z1_i sum_j W_ij - sum_j W_ij z2_j), and alike for z2: beside the coordinates the
+    factors of the distances hold a column of constants, so that each of them is one thin matrix
+    product. The sums of z1 are met as ``W @ z2`` and those of z2 as ``z1.mT @ W``: with W by rows
+    these are the fast orientations on a CPU, the others up to 4 times slower.
+
+    Args:
+        left, right: of ``distance_factors``.
+        square: whether both are of the same inputs, whose gradients are then summed.
+        need1, need2: which gradients are wanted.
     """
 
-    def __init__(self, z1: Tensor, z2: Tensor, need1: bool, need2: bool) -> None:
-        self.z1, self.z2 = z1, z2
-        self.sum1 = _row_sums(z1) if need1 else None
-        self.sum2 = _row_sums(z2) if need2 else None
-        self.extended1 = _with_ones(z1) if need2 else z1
-        self.extended2 = _with_ones(z2) if need1 else z2
+    def __init__(self, left: Tensor, right: Tensor, square: bool, need1: bool, need2: bool) -> None:
+        self.left, self.right, self.square = left, right, square
+        self.need1, self.need2 = need1 or (square and need2), need2
+        # moments and, last, counts: (.., n1, d + 1) of z1, (.., d + 1 or d + 2, n2) of z2
+        self.sum1: Tensor | None = None
+        self.sum2: Tensor | None = None
 
     def add(self, rows: slice, weights: Tensor) -> None:
-        if self.sum1 is not None:
-            self.sum1[..., rows] = self.extended2 @ weights.mT
-        if self.sum2 is not None and self.sum2.ndim == 2:
-            self.sum2.addmm_(self.extended1[:, rows], weights)
-        elif self.sum2 is not None:
-            self.sum2.baddbmm_(self.extended1[..., rows], weights)
+        """Rows of W, one tile after the other from the first."""
+        n1, columns = self.left.shape[-2], self.right[..., :-1]
+        if self.need1:
+            found = weights @ columns
+            if found.shape[-2] == n1:
+                self.sum1 = found
+            else:
+                if self.sum1 is None:
+                    self.sum1 = found.new_empty(n1, found.shape[-1])
+                self.sum1[rows] = found
+        if self.need2:
+            part = (columns if self.square else self.left)[..., rows, :].mT
+            if self.sum2 is None:
+                self.sum2 = part @ weights
+            else:
+                self.sum2.addmm_(part, weights)
 
-    def result(self, factor: float | Tensor) -> tuple[Tensor | None, Tensor | None]:
-        return _finish(self.z1, self.sum1, factor), _finish(self.z2, self.sum2, factor)
+    def total(self, keepdim: bool) -> Tensor:
+        """Sum of all weights: (), or (.., 1, 1)."""
+        assert self.sum1 is not None
+        counts = self.sum1[..., -1:]
+        return counts.sum((-2, -1), keepdim=True) if keepdim else counts.sum()
+
+    def result(self, divisor: float | Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Gradients (.., n, d) in z1 and z2 over -2 ``divisor``; their sum where ``square``."""
+        sum1, sum2 = self.sum1, None if self.sum2 is None else self.sum2.mT
+        if self.square:
+            both = [s for s in (sum1, sum2) if s is not None]
+            sum1, sum2 = both[0] if len(both) == 1 else both[0].add_(both[1]), None
+        first = None if sum1 is None else _finish(self.left, sum1).div_(divisor)
+        return first, None if sum2 is None else _finish(self.right, sum2).div_(divisor)
+
+    def moment(self, by_x1: Tensor | None, by_x2: Tensor | None) -> Tensor:
+        """Minus the sum over all inputs of gradient times coordinate: (d,)."""
+        parts = [
+            (found * extended[..., :-2]).sum(-2)
+            for found, extended in ((by_x1, self.left), (by_x2, self.right))
+            if found is not None
+        ]
+        return -(parts[0] if len(parts) == 1 else parts[0] + parts[1])
 
 
-def _finish(z: Tensor, sums: Tensor | None, factor: float | Tensor) -> Tensor | None:
-    if sums is None:
-        return None
-    counts, moments = sums[..., -1, :], sums[..., :-1, :]
-    return (z * counts.unsqueeze(-1)).sub_(moments.mT).mul_(2.0 * factor)
+def _finish(extended: Tensor, sums: Tensor) -> Tensor:
+    """Moments less coordinates times counts."""
+    coordinates, moments = extended[..., :-2], sums[..., : extended.shape[-1] - 2]
+    return torch.addcmul(moments, coordinates, sums[..., -1:], value=-1.0)
 
 
-def _row_sums(z: Tensor) -> Tensor:
-    return z.new_zeros(*z.shape[:-2], z.shape[-1] + 1, z.shape[-2])
+def _flushes(values: Tensor) -> bool:
+    """Whether numbers that are next to nothing are slow: subnormal ones, on a CPU."""
+    return values.dtype == torch.float32 and values.is_cpu
 
 
-def _with_ones(z: Tensor) -> Tensor:
-    return torch.cat([z.mT, z.new_ones(*z.shape[:-2], 1, z.shape[-2])], -2)
+def distance_factors(
+    x1: Tensor,
+    x2: Tensor,
+    square: bool,
+    lengthscale: Tensor | None = None,
+    *,
+    centred: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """left (n1, d + 2) and right (n2, d + 2) with left @ right.mT = -r2 / 2; or b of each.
 
+    Rows of left are (z, c |z|^2, 1) and of right (z, 1, c |z|^2) for z = x / lengthscale about its
+    mean over x2, and c = -(1 - 4 eps) / 2.
 
-def distance_factors(z1: Tensor, z2: Tensor, factor: float = 1.0) -> tuple[Tensor, Tensor]:
-    """left (n1, d + 2) and right (d + 2, n2) whose product is ``factor`` times r2; or b of each."""
-    shrink = 1.0 - 4.0 * torch.finfo(z1.dtype).eps
-    norm1 = z1.square().sum(-1, keepdim=True).mul_(shrink)
-    norm2 = z2.square().sum(-1).mul_(shrink).unsqueeze(-2)
-    left = torch.cat([-2.0 * z1, norm1, torch.ones_like(norm1)], dim=-1).mul_(factor)
-    right = torch.cat([z2.mT, torch.ones_like(norm2), norm2], dim=-2)
-    return left, right
+    Args:
+        x1, x2: inputs; the same ones with ``square``.
+        lengthscale: None where they are scaled already.
+        centred: whether their mean is zero already.
+    """
+    n1, n2, d = x1.shape[-2], x2.shape[-2], x1.shape[-1]
+    dtype = x1.dtype if lengthscale is None else torch.result_type(x1, lengthscale)
+    both = x1.new_ones(*x1.shape[:-2], n1 + n2, d + 2, dtype=dtype)
+    first, last = slice(None, n1), slice(n1, None)
+    coordinates = both[..., :-2]
+    for x, rows in ((x1, first), (x2, last)):
+        part = coordinates[..., rows, :]
+        if lengthscale is None:
+            part.copy_(x)
+        else:
+            torch.div(x, lengthscale, out=part)
+    if n2 and not centred:  # the distance does not depend on the centre: it carries no gradient
+        coordinates.sub_(coordinates[..., last, :].mean(-2, keepdim=True))
+    norms = coordinates.square().sum(-1)
+    constant = -0.5 * (1.0 - 4.0 * torch.finfo(dtype).eps)
+    torch.mul(norms[..., first], constant, out=both[..., first, -2])
+    torch.mul(norms[..., last], constant, out=both[..., last, -1])
+    return both[..., first, :], both[..., last, :]
 
 
 def distances_(
-    left: Tensor, right: Tensor, offset: int | None, bounds: tuple[float, float], out: Tensor
+    left: Tensor,
+    right: Tensor,
+    factor: float,
+    offset: int | None,
+    bounds: tuple[float, float],
+    out: Tensor,
 ) -> Tensor:
-    """One tile of the product of ``distance_factors``, clamped to ``bounds``, written into ``out``.
+    """One tile of ``factor`` times r2 from ``distance_factors``, clamped to ``bounds``, in ``out``.
 
     ``offset`` is the column of the tile's first diagonal element, which is made exactly zero; None
     where the tile meets no diagonal.
     """
-    torch.matmul(left, right, out=out)
+    product = torch.addmm if left.ndim == 2 else torch.baddbmm
+    product(out, left, right.mT, beta=0.0, alpha=-2.0 * factor, out=out)
     out.clamp_(*bounds)
     if offset is not None:
         out.diagonal(offset, -2, -1).zero_()
     return out
 
 
-def _tiles(num_rows: int, z2: Tensor) -> Iterator[slice]:
-    if z2.ndim > 2:
+def _tiles(num_rows: int, right: Tensor) -> Iterator[slice]:
+    if right.ndim > 2 or not num_rows:  # without rows there are sums all the same: zeros
         yield slice(0, num_rows)
         return
-    budget = CPU_TILE if z2.is_cpu else GPU_TILE
-    yield from row_chunks(num_rows, z2.shape[0] * z2.element_size(), budget)
+    budget = CPU_TILE if right.is_cpu else GPU_TILE
+    yield from row_chunks(num_rows, right.shape[0] * right.element_size(), budget)

@@ -96,8 +96,9 @@ class Matern12(Matern):
                 return
             torch.mul(scaled, 2.0, out=work)
             scaled.exp_()
+            coincident = work == 0.0  # of either sign
             torch.div(scaled, work, out=work)
-            work.masked_fill_(work == -torch.inf, 0.0)
+            work.masked_fill_(coincident, 0.0)
 
     def of_squared_distance(self, r2: Any) -> Any:
         """exp(-r)."""

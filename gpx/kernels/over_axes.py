@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from numbers import Integral
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,16 +13,8 @@ from gpx.constraints import positive_parameter
 from gpx.errors import ConfigError, DataError, ShapeError
 from gpx.kernels.algebra import Product
 from gpx.kernels.base import Kernel
-from gpx.kernels.matern import Matern12, Matern32, Matern52
-from gpx.kernels.rbf import RBF
-from gpx.kernels.stationary import per_dimension
-
-FAMILIES: dict[str, type[Any]] = {
-    "rbf": RBF,
-    "matern12": Matern12,
-    "matern32": Matern32,
-    "matern52": Matern52,
-}
+from gpx.kernels.families import family_of
+from gpx.kernels.stationary import Stationary, per_dimension
 
 
 def groups_of(axes: Sequence[Sequence[int]], option: str = "axes") -> list[list[int]]:
@@ -44,7 +36,8 @@ class AxisProduct(Product):
     one-dimensional ones is another kernel, and says so in its name.
 
     Args:
-        family: "rbf", "matern12", "matern32" or "matern52", of every factor; or one per axis.
+        family: "rbf", "matern12", "matern32", "matern52" or a subclass of ``Stationary``, of every
+            factor; or a list with one per axis.
         num_inputs: d; every column is an axis unless ``axes`` says otherwise.
         axes: groups of columns, each with a radial kernel of its own with one lengthscale per
             column; columns may be left out.
@@ -61,7 +54,7 @@ class AxisProduct(Product):
 
     def __init__(
         self,
-        family: str | Sequence[str],
+        family: str | type[Stationary] | Sequence[str | type[Stationary]],
         num_inputs: int,
         axes: Sequence[Sequence[int]] | None = None,
         lengthscale: float | Sequence[float] = 1.0,
@@ -73,21 +66,23 @@ class AxisProduct(Product):
             raise ConfigError(
                 f"axes={groups} must hold every input column (0 to {num_inputs - 1}) once at most"
             )
-        names = [family] * len(groups) if isinstance(family, str) else list(family)
-        if len(names) != len(groups) or not all(n in FAMILIES for n in names):
+        one = isinstance(family, (str, type))
+        families = [cast(Any, family)] * len(groups) if one else list(cast(Any, family))
+        if len(families) != len(groups):
             raise ConfigError(
-                f"family={family}: expected one of {', '.join(FAMILIES)}, or a list with "
-                f"one for each of the {len(groups)} axes"
+                f"family={families}: {len(families)} families for {len(groups)} axes; give one for "
+                "all of them, or one for each"
             )
+        made = [family_of(each) for each in families]
         starts = per_dimension(lengthscale, num_inputs).tolist()
         super().__init__(
-            FAMILIES[name](
+            kind(
                 ard_num_dims=len(group),
                 lengthscale=[starts[i] for i in group],
                 outputscale=None,
                 active_dims=group,
             )
-            for name, group in zip(names, groups, strict=True)
+            for kind, group in zip(made, groups, strict=True)
         )
         self.num_inputs, self.groups = num_inputs, groups
         if outputscale is None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gpx.backends import RadialPart, RadialProfile, TileSource
 from gpx.constraints import positive_parameter
-from gpx.errors import ConfigError, ShapeError
+from gpx.errors import ConfigError, NoSpectrum, ShapeError
 from gpx.kernels.base import Kernel
 from gpx.kernels.fused import Profile, squared_distance, stationary_covariance
 from gpx.kernels.tiles import StationaryTiles
@@ -101,10 +101,15 @@ class Stationary(Kernel):
 
     def covariance(self, x1: Tensor, x2: Tensor) -> Tensor:
         """As in ``Kernel``; exactly ``outputscale`` on the diagonal when ``x1 is x2``."""
-        c1, c2 = self._centred(x1, x2)
         if self.in_place is None:
+            c1, c2 = self._centred(x1, x2)
             return self.outputscale * self.of_squared_distance(squared_distance(c1, c2))
-        return stationary_covariance(c1, c2, self.outputscale, self.in_place)
+        if type(self).coordinates is Stationary.coordinates:
+            self._check_columns(x1)
+            return stationary_covariance(x1, x2, self.outputscale, self.in_place, self.lengthscale)
+        z1 = self.coordinates(x1)
+        z2 = z1 if x1 is x2 else self.coordinates(x2)
+        return stationary_covariance(z1, z2, self.outputscale, self.in_place)
 
     def _centred(self, x1: Tensor, x2: Tensor) -> tuple[Tensor, Tensor]:
         """Coordinates about their mean; the same object twice when ``x1 is x2``."""
@@ -122,6 +127,12 @@ class Stationary(Kernel):
         rows = self._select(x1)
         columns = rows if x2 is None or x2 is x1 else self._select(x2)
         return StationaryTiles(*self._centred(rows, columns), self.outputscale, self.in_place)
+
+    @property
+    def is_radial(self) -> bool:
+        """Whether k is the class's form: of the distance of inputs over lengthscales alone."""
+        own = type(self)
+        return (own.covariance, own.coordinates) == (Stationary.covariance, Stationary.coordinates)
 
     @property
     def radial_profiles(self) -> tuple[RadialProfile, ...]:
@@ -177,7 +188,7 @@ class Stationary(Kernel):
 
     def _whole_input(self) -> None:
         if self.active_dims is not None:
-            raise ConfigError(
+            raise NoSpectrum(
                 f"spectral frequencies of {self.name} with active_dims would not match "
                 "the columns of x; select the columns in the data instead"
             )

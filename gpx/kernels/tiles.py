@@ -44,13 +44,14 @@ class StationaryTiles:
     """
 
     def __init__(self, z1: Tensor, z2: Tensor, scale: Tensor, profile: type[Profile]) -> None:
-        self.left, self.right = distance_factors(z1, z2, profile.factor)
         self.square, self.scale, self.profile = z1 is z2, scale, profile
+        self.left, self.right = distance_factors(z1, z2, self.square)
 
     def fill_(self, rows: slice, columns: slice, out: Tensor, scratch: Scratch) -> None:
         """As in ``TileSource``; a tile of a square matrix that meets the diagonal starts on it."""
         offset = 0 if self.square and rows == columns else None
-        distances_(self.left[rows], self.right[:, columns], offset, self.profile.bounds, out)
+        left, right, profile = self.left[rows], self.right[columns], self.profile
+        distances_(left, right, profile.factor, offset, profile.bounds, out)
         work = scratch.take(*out.shape)
         self._finish(out, work)
         scratch.give(work)

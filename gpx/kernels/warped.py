@@ -1,13 +1,21 @@
-"""A kernel of transformed inputs."""
+"""Kernels of transformed inputs, and maps to transform them by."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from gpx.constraints import positive_parameter
+from gpx.errors import ConfigError, ShapeError
 from gpx.kernels.base import Kernel
+from gpx.kernels.stationary import per_dimension
+
+EDGE = 1e-6
+"""How near to its ends the distribution function of a ``Kumaraswamy`` warp is taken, where its
+slope may be infinite."""
 
 
 class Warped(Kernel):
@@ -36,6 +44,31 @@ class Warped(Kernel):
         """As in ``Kernel``."""
         return self.kernel.diagonal(self.warp(x))
 
+    def pairs(self, x1: Tensor, x2: Tensor) -> Tensor:
+        """As in ``Kernel``, at the cost of k_1's."""
+        return self.kernel.pairs(self.warped(x1), self.warped(x2))
+
+    def warped(self, x: Tensor) -> Tensor:
+        """g of the columns that it looks at: (n, d) -> (n, q)."""
+        found: Tensor = self.warp(self._select(x))
+        return found
+
+    @property
+    def local(self) -> bool:
+        """As k_1."""
+        return self.kernel.local
+
+    @property
+    def has_formula(self) -> bool:
+        """Whether k_1 has one."""
+        return self.kernel.has_formula
+
+    def formula(
+        self, squared_distance: Callable[[Tensor, Tensor], Any], x1: Tensor, x2: Tensor
+    ) -> Any:
+        """That of k_1 at what g makes of the inputs; see ``Kernel.formula``."""
+        return self.kernel.formula(squared_distance, self.warped(x1), self.warped(x2))
+
 
 class LinearWarp(nn.Module):
     """g(x) = R^T x with R lower triangular: distances under the dense metric R R^T.
@@ -54,3 +87,61 @@ class LinearWarp(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(n, d) -> (n, d)."""
         return x @ self.root.tril()
+
+
+class Kumaraswamy(nn.Module):
+    """Every input stretched where the function varies fast, and pressed together where it does not.
+
+    g(x) = -reach + 2 reach F(u), u = (x + reach) / (2 reach), with Kumaraswamy's distribution
+    function F(u) = 1 - (1 - u^a)^b, which needs no special functions and is close to that of a beta
+    distribution. a > 1 presses the lower end together and a < 1 stretches it, b > 1 and b < 1 the
+    upper end alike. For a = b = 1, and beyond ``reach`` for any, g(x) = x. It is continuous and
+    strictly increasing; inputs have no Jacobian in a density of targets.
+
+    Args:
+        num_inputs: d.
+        a, b: initial values, one for all inputs or one for each; they are learned for each.
+        reach: largest |x| that is warped, in the unit of x (standard deviations as a rule).
+
+    Raises:
+        ConfigError: values that are not positive, or not one per input.
+        ShapeError: when evaluated at inputs with another number of columns.
+
+    Source: Snoek et al., "Input warping for Bayesian optimization of non-stationary functions",
+    2014 (with beta distributions).
+    """
+
+    a: Tensor
+    b: Tensor
+
+    def __init__(
+        self,
+        num_inputs: int,
+        a: float | Sequence[float] = 1.0,
+        b: float | Sequence[float] = 1.0,
+        reach: float = 3.0,
+    ) -> None:
+        super().__init__()
+        if not reach > 0.0:
+            raise ConfigError(f"reach={reach} must be positive")
+        self.reach = float(reach)
+        positive_parameter(self, "a", per_dimension(a, num_inputs))
+        positive_parameter(self, "b", per_dimension(b, num_inputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, d) -> (n, d). Cost: a few exponentials and logarithms per number."""
+        if x.shape[1] != len(self.a):
+            raise ShapeError(
+                f"the warp is of {len(self.a)} inputs, but the inputs have {x.shape[1]} (active) "
+                f"columns; set num_inputs={x.shape[1]}"
+            )
+        inside = x.abs() < self.reach
+        # elsewhere a number that has a derivative, which is not taken
+        unit = torch.where(inside, x, 0.0) / (2.0 * self.reach) + 0.5
+        low, high = self._distribution(torch.tensor([[EDGE], [1.0 - EDGE]], dtype=x.dtype).to(x))
+        share = (self._distribution(EDGE + (1.0 - 2.0 * EDGE) * unit) - low) / (high - low)
+        return torch.where(inside, self.reach * (2.0 * share - 1.0), x)
+
+    def _distribution(self, unit: Tensor) -> Tensor:
+        """F of numbers between EDGE and 1 - EDGE, (n, d) or (n, 1) -> (n, d)."""
+        return -torch.expm1(self.b * torch.log1p(-(unit**self.a)))

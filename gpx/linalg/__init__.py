@@ -40,6 +40,7 @@ from gpx.linalg.memory import (
     available_memory,
     budget_in_bytes,
     halved_until_it_fits,
+    require_memory,
     total_memory,
 )
 from gpx.linalg.pivoted_cholesky import PivotedCholesky, pivoted_cholesky
@@ -148,6 +149,7 @@ __all__ = [
     "pivoted_cholesky",
     "probe_vectors",
     "randomly_pivoted_cholesky",
+    "require_memory",
     "running_sum",
     "split_index",
     "stochastic_lanczos_quadrature",

@@ -63,6 +63,7 @@ class CGIteration:
         x0: Tensor | None,
         stop: StoppingRule,
         product_dtype: torch.dtype | None,
+        keep_first: bool = False,
     ) -> None:
         self.is_vector = rhs.ndim == 1
         given = rhs.detach().unsqueeze(-1) if self.is_vector else rhs.detach()
@@ -80,6 +81,7 @@ class CGIteration:
             zero = (self.rhs_norm == 0.0).unsqueeze(-2)
             self.x = by_columns(torch.where(zero, 0.0, start / self.scale.unsqueeze(-2)))
         self.from_zero = x0 is None
+        self.keep_first = keep_first
         self.products = 0
         self.zero = torch.zeros_like(self.rhs_norm)
         self.active = torch.ones_like(self.rhs_norm, dtype=torch.bool)
@@ -124,6 +126,7 @@ class CGIteration:
         s = self.precondition(self.r)
         self.gamma = (self.r * s).sum(-2)
         self.p = s.clone()  # a preconditioner may return its argument, or keep what it returns
+        self.first = s.clone() if self.keep_first else None
         self.slope = self.gamma
         self.observe()
         self.measures.append(self.measure)
@@ -179,7 +182,9 @@ class CGIteration:
         """Judge the true residual; wake the sides that fail the rule and return their worst."""
         stuck = self.flat() | self.broken()
         self.r = self.rhs - self.product(self.x)
-        self.gamma = (self.r * self.precondition(self.r)).sum(-2)
+        wanted = self.preconditioner is None or not self.stop.norm_alone
+        if wanted or bool((self.gamma < 0.0).any()):
+            self.gamma = (self.r * self.precondition(self.r)).sum(-2)
         self.measure = self._measure()
         self.active = ~(self.measure <= self.stop.tolerance) & ~stuck & (self.gamma >= 0.0)
         return float(torch.where(self.active, self.measure, 0.0).max())
@@ -188,7 +193,7 @@ class CGIteration:
         """Go on along the steepest descent from the current residual."""
         self._disturb()
         self.p = self.precondition(self.r).clone()
-        self.slope = self.gamma
+        self.gamma = self.slope = (self.r * self.p).sum(-2)
 
     def flat(self) -> Tensor:
         """Which sides met a direction of no positive (or no finite) curvature, (..., c)."""

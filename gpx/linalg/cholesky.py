@@ -74,26 +74,27 @@ def cholesky(
             f"{name} is {matrix.dtype}; factorisations exist in float32 and float64, convert it"
         )
     steps = LADDER[matrix.dtype] if ladder is None else ladder
-    # every matrix of a batch has a scale of its own
-    scale = matrix.detach().diagonal(dim1=-2, dim2=-1).sum(-1) / max(matrix.shape[-1], 1)
+    diagonal = matrix.detach().diagonal(dim1=-2, dim2=-1)
     tried: list[float] = []
     deferred = _deferred.get()
     for relative in steps:
-        shift = relative * scale
-        candidate = matrix
-        if relative:
+        candidate, shift = matrix, None
+        if relative and matrix.numel():
+            # every matrix of a batch has a scale of its own
+            shift = relative * diagonal.mean(-1)
             candidate = matrix.clone()
             candidate.diagonal(dim1=-2, dim2=-1).add_(shift.unsqueeze(-1))
         factor, info = torch.linalg.cholesky_ex(candidate)
         if deferred is not None:  # nobody may ask the device now
             deferred.append((info != 0).any())
             return factor, CholeskyReport(math.nan if relative else 0.0, (), relative)
-        # one transfer from the device for both numbers
         if matrix.ndim > 2:
-            most = shift.abs().max() if shift.numel() else shift.new_zeros(())
-            failed, jitter = torch.stack([info.any().to(most), most]).tolist()
-        else:
-            failed, jitter = torch.stack([info.to(shift), shift]).tolist()
+            info = info.any()
+        if shift is None:
+            failed, jitter = bool(info), 0.0
+        else:  # one transfer from the device for both numbers
+            most = shift.abs().max() if matrix.ndim > 2 else shift
+            failed, jitter = torch.stack([info.to(most), most]).tolist()
             jitter = abs(jitter)
         tried.append(jitter)
         if not failed:

@@ -49,6 +49,7 @@ class CGResult:
         undisturbed: how many of the first steps precede any refresh or restart, so that their
             coefficients belong to one Krylov space.
         products: how often ``matmul`` was called.
+        preconditioned: Q^{-1} b (n, c) or (n,), where ``keep_preconditioned`` asked for it.
     """
 
     solution: Tensor
@@ -61,6 +62,7 @@ class CGResult:
     ratios: Tensor
     undisturbed: int
     products: int
+    preconditioned: Tensor | None = None
 
 
 def conjugate_gradients(
@@ -77,12 +79,14 @@ def conjugate_gradients(
     restart: bool = False,
     verify: bool = True,
     on_failure: Literal["raise", "warn", "return"] = "raise",
+    keep_preconditioned: bool = False,
 ) -> CGResult:
     """Solve K v = b for symmetric positive definite K known by its products.
 
     The recurrence's residual drifts from the true one. When every side meets the rule, the true
     residual is computed and judged again; sides that fail go on from it, until the rule holds in
-    truth or the true residual stops falling (reported as stagnation).
+    truth or the true residual stops falling (reported as stagnation). After one step from zero the
+    recurrence's residual is the true one.
 
     Args:
         matmul: (..., n, c) -> K times it, same shape; linear. Or a dense K (..., n, n) itself: its
@@ -104,6 +108,7 @@ def conjugate_gradients(
             certified bounds, with 40).
         verify: compute the true residual at the end; off saves one product and trusts the
             recurrence (for callers who compute the residual themselves).
+        keep_preconditioned: also return Q^{-1} b, the first direction; without ``x0`` only.
         on_failure: "raise", "warn" (``UnconvergedWarning``) or "return" (read ``report``).
 
     Raises:
@@ -132,7 +137,9 @@ def conjugate_gradients(
     if refresh_every is None and reduced:
         refresh_every = REFRESH_REDUCED
     with torch.no_grad():
-        state = CGIteration(matmul, rhs, preconditioner, x0, stop, product_dtype)
+        state = CGIteration(
+            matmul, rhs, preconditioner, x0, stop, product_dtype, keep_preconditioned and x0 is None
+        )
         state.begin()
         done, best, stagnated = 0, math.inf, False
         while True:
@@ -143,7 +150,8 @@ def conjugate_gradients(
                 done += 1
                 if refresh_every and done % refresh_every == 0:
                     state.refresh(restart)
-            if not verify or not done:
+            # one step from zero: the recurrence has computed b - K v itself
+            if not verify or not done or (done == 1 and x0 is None and not reduced):
                 break
             worst = state.verify()
             done = state.trim()
@@ -244,6 +252,7 @@ def _result(
         ratios,
         steps if state.undisturbed is None else min(state.undisturbed, steps),
         state.products,
+        None if state.first is None else (state.first * scale).reshape(rhs.shape).contiguous(),
     )
 
 

@@ -81,6 +81,27 @@ def allowed_memory(budget: int | str | None, device: torch.device) -> tuple[int 
     return allowed, f"memory_budget={text} may be held" + (f" ({said})" if said else "")
 
 
+def require_memory(
+    needed: int, device: torch.device, what: str, instead: str | Callable[[int], str]
+) -> None:
+    """Raise ConfigError where an array that nothing can make smaller does not fit memory.
+
+    A memory budget is for what can be done in parts; this asks what is free.
+
+    Args:
+        needed: bytes.
+        what: takes them, the start of the sentence: "sums of 5000 x 5000 numbers".
+        instead: what to do, the end of the sentence; it may depend on the bytes that are free.
+    """
+    free = available_memory(device)
+    if free is not None and needed > free:
+        advice = instead if isinstance(instead, str) else instead(free)
+        raise ConfigError(
+            f"{what} needs about {needed / 2**30:.1f} GiB and {free / 2**30:.1f} GiB are free on "
+            f"{device}; {advice}"
+        )
+
+
 def available_memory(device: torch.device) -> int | None:
     """Bytes that can still be allocated on ``device``, or None where nobody tells.
 

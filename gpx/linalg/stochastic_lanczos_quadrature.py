@@ -163,11 +163,22 @@ def logdet_of_solve(
     Returns:
         the middle of the bracket, its standard error over the probes, and the bracket.
     """
-    alphas, betas = tridiagonal_of_cg(solved)
-    alphas, betas = alphas[columns:], betas[columns:]
-    scale = xi.square().sum(0)
-    upper = scale * gauss(torch.log, alphas, betas)
-    lower = upper if node is None else scale * gauss_radau(torch.log, alphas, betas, node)
+    lower, upper = log_forms_of_solve(solved, xi.square().sum(0), columns, node)
     value, error = mean_and_error(0.5 * (upper + lower))
     offset = torch.zeros_like(value) if q is None else q.logdet()
     return value + offset, error, (lower.mean() + offset, upper.mean() + offset)
+
+
+def log_forms_of_solve(
+    solved: CGResult, scale: Tensor, columns: int, node: float | None
+) -> tuple[Tensor, Tensor]:
+    """Brackets of xi^T log(R^{-1} K R^{-T}) xi per probe, (L,) each; see ``logdet_of_solve``.
+
+    Args:
+        scale (L,): |xi|^2.
+    """
+    alphas, betas = tridiagonal_of_cg(solved)
+    alphas, betas = alphas[columns:], betas[columns:]
+    upper = scale * gauss(torch.log, alphas, betas)
+    lower = upper if node is None else scale * gauss_radau(torch.log, alphas, betas, node)
+    return lower, upper

@@ -87,6 +87,8 @@ class StoppingRule(ABC):
     """Stop a right-hand side once ``measure`` is at or below ``tolerance``."""
 
     needs_preconditioner = False
+    norm_alone = False
+    """Whether ``measure`` looks at norms alone, not at gamma."""
 
     def __init__(self, tolerance: float) -> None:
         if not tolerance > 0.0:
@@ -108,6 +110,8 @@ class StoppingRule(ABC):
 class RelativeResidual(StoppingRule):
     """||r|| / ||b|| (0 where b = 0 and v = 0)."""
 
+    norm_alone = True
+
     def __init__(self, tolerance: float = 1e-6) -> None:
         super().__init__(tolerance)
 
@@ -122,6 +126,8 @@ class RelativeResidual(StoppingRule):
 
 class AbsoluteResidual(StoppingRule):
     """||r||, or ||r|| / n with ``per_row`` (the criterion of the iterative GP baselines)."""
+
+    norm_alone = True
 
     def __init__(self, tolerance: float, *, per_row: bool = False) -> None:
         super().__init__(tolerance)

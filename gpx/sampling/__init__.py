@@ -2,17 +2,25 @@
 
 from gpx.sampling.convergence import bulk_effective_sample_size, potential_scale_reduction
 from gpx.sampling.langevin import Langevin, effective_sample_size
-from gpx.sampling.prior import SHARED, Frequencies, prior_functions
+from gpx.sampling.maxima import Maxima, maxima
+from gpx.sampling.paths import ConditionedFunctions, Functions, each_at_its_own
+from gpx.sampling.prior import SHARED, Frequencies, PriorFunctions, prior_functions
 from gpx.sampling.slices import elliptical_slice, line_slice
 
 __all__ = [
     "SHARED",
+    "ConditionedFunctions",
     "Frequencies",
+    "Functions",
     "Langevin",
+    "Maxima",
+    "PriorFunctions",
     "bulk_effective_sample_size",
+    "each_at_its_own",
     "effective_sample_size",
     "elliptical_slice",
     "line_slice",
+    "maxima",
     "potential_scale_reduction",
     "prior_functions",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch import Tensor
 from gpx.backends import row_chunks
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
+from gpx.kernels.warped import Warped
 
 CHUNK_BYTES = 1 << 28
 """Phases, cosines and sines held at once."""
@@ -64,7 +65,7 @@ def prior_functions(
     *,
     generator: torch.Generator,
     frequencies: Frequencies = SHARED,
-) -> Callable[[Tensor], Tensor]:
+) -> PriorFunctions:
     """``num`` zero-mean functions of approximately this covariance: x (n, d) -> (num, n).
 
     f(x) = sqrt(k(0) / F) sum_i a_i cos(w_i . x) + b_i sin(w_i . x) with standard normal a, b and F
@@ -72,7 +73,8 @@ def prior_functions(
     frequencies in proportion to their variances, which leaves the error as it is for one kernel.
 
     Args:
-        kernel: stationary, or a sum of such, with spectral samplers; gives dtype and device.
+        kernel: stationary, or a sum of such, with spectral samplers, or such a kernel of warped
+            inputs; gives dtype and device.
         num: functions.
         num_inputs: d.
         generator: on the kernel's device.
@@ -85,16 +87,45 @@ def prior_functions(
     """
     if num < 1:
         raise ConfigError(f"at least one function must be drawn, got {num}")
+    if isinstance(kernel, Warped):
+        like = next(kernel.parameters(), torch.empty(0))
+        with torch.no_grad():
+            width = kernel.warped(like.new_zeros(1, num_inputs)).shape[1]
+        inner = prior_functions(
+            kernel.kernel, num, width, generator=generator, frequencies=frequencies
+        )
+        return replace(inner, warp=kernel.warped)
     drawn = [
         _Waves.drawn(kernel, each, num_inputs, frequencies.count, generator)
         for each in ([1] * num if frequencies.per_path else [num])
     ]
 
-    @torch.no_grad()
-    def functions(x: Tensor) -> Tensor:
-        return torch.cat([waves(x) for waves in drawn])
+    return PriorFunctions(drawn)
 
-    return functions
+
+@dataclass(frozen=True)
+class PriorFunctions:
+    """Drawn functions, differentiable in x; see ``prior_functions``."""
+
+    waves: list[_Waves]
+    warp: Callable[[Tensor], Tensor] | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Values (num, n) at x (n, d)."""
+        if self.warp is not None:
+            x = self.warp(x)
+        return torch.cat([waves(x) for waves in self.waves])
+
+    def each(self, x: Tensor) -> Tensor:
+        """Values (num, r) of every function at r inputs of its own, x (num, r, d).
+
+        Cost: O(F (d + 1)) a value, where calling it would make num times as many.
+        """
+        if self.warp is not None:
+            x = self.warp(x.flatten(0, 1)).unflatten(0, x.shape[:2])
+        sizes = [waves.weights.shape[0] for waves in self.waves]
+        parts = zip(self.waves, x.split(sizes), strict=True)
+        return torch.cat([waves.each(rows) for waves, rows in parts])
 
 
 @dataclass(frozen=True)
@@ -139,3 +170,8 @@ class _Waves:
             phase = self.frequencies @ x[rows].mT
             parts.append(self.weights @ torch.cat([phase.cos(), phase.sin()]))
         return torch.cat(parts, 1) if parts else x.new_zeros(self.weights.shape[0], 0)
+
+    def each(self, x: Tensor) -> Tensor:
+        """(num, r, d) -> (num, r)."""
+        phase = x @ self.frequencies.mT
+        return (torch.cat([phase.cos(), phase.sin()], 2) @ self.weights.unsqueeze(2)).squeeze(2)

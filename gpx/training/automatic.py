@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from gpx.data import Dataset, DataSource
-from gpx.data import load as load_data
 from gpx.errors import ConfigError, GPXError
 from gpx.kernels import Kernel
 from gpx.kernels.over_axes import groups_of
@@ -17,11 +18,15 @@ from gpx.linalg import available_memory, budget_in_bytes, total_memory
 from gpx.methods.grid.factors import split_kernel
 from gpx.training import kernel_choice
 from gpx.training.build import build, target_of
-from gpx.training.config import CONFIGS, TrainerConfig
+from gpx.training.config import TrainerConfig
 from gpx.training.method_choice import Choice, Facts, choose
+from gpx.training.run_data import hold_out, load_run_data, with_facts
 
 Compose = Callable[[Sequence[str], Sequence[str]], DictConfig]
 """The run's config with options before and after those that its user gave."""
+
+KERNEL_SHARE = 0.25
+"""Of ``trainer.budget`` may be taken to choose a kernel, before training, which has all of it."""
 
 OF_METHODS = {
     "objective": "approx=exact objective=iterative_mll",
@@ -43,12 +48,6 @@ def is_automatic(config: DictConfig) -> bool:
     return isinstance(node, DictConfig) and node.get("choose") == "auto"
 
 
-def choice_of(config: DictConfig, what: str = "choice") -> str | None:
-    """Which method (or ``kernel_choice``) was chosen for a run and why; None where it was named."""
-    found = OmegaConf.select(config, f"facts.{what}")
-    return found if isinstance(found, str) else None
-
-
 def require_no_method_options(config: DictConfig) -> None:
     """Raise ConfigError, naming the mend, for an option of a method beside ``approx=auto``."""
     given = [str(name) for name in config.approx if name != "choose"]
@@ -63,52 +62,62 @@ def require_no_method_options(config: DictConfig) -> None:
         )
 
 
-def with_method_chosen(
-    config: DictConfig, options: TrainerConfig, device: torch.device, compose: Compose
+def with_open_choices_made(
+    config: DictConfig,
+    options: TrainerConfig,
+    device: torch.device,
+    compose: Compose | None,
+    folders: Sequence[Path],
+    say: Callable[[str], None],
 ) -> tuple[DictConfig, Dataset]:
-    """The config of the method that suits, with ``facts.choice`` saying why, and the data.
+    """The config of the method and the kernel that suit, with ``facts`` saying why, and the data.
+
+    Rows that ``calibrate=`` holds out have no part in either choice.
 
     Args:
-        config: composed with ``approx=auto``.
+        config: composed with ``approx=auto``, ``kernel=auto`` or both.
         options: of the trainer.
         device: of the run.
-        compose: composes the same options with others.
+        compose: composes the same options with others; ``approx=auto`` needs it.
+        folders: of config groups, in which kernels are looked for.
+        say: takes lines for the user.
 
     Raises:
-        GPXError: options of a method without the method; anything wrong with the data.
+        GPXError: options of a method without the method; a kernel that cannot be chosen; anything
+            wrong with the data.
     """
-    require_no_method_options(config)
+    method_open = is_automatic(config)
+    if method_open and compose is None:
+        raise ConfigError("approx=auto needs the options of the run, not its config: name a method")
+    if method_open:
+        require_no_method_options(config)
     source: DataSource = build(config, "data")
     before: list[str] = []
-    if source.form == "images":
+    if method_open and compose is not None and source.form == "images":
         before = ["likelihood=softmax"]  # unless the user has named another
         config = _like(config, compose(before, []))
-    likelihood = target_of(config.likelihood, "likelihood")
-    data = load_data(source, task=getattr(likelihood, "task", "regression"))
-    kernel_open = kernel_choice.is_open(config) and source.form != "images"
-    if kernel_open:  # methods for images bring their own
-        config = kernel_choice.with_kernel_chosen(config, data, source.form == "grid", [CONFIGS])
-    facts = facts_of(config, options, device, source, data)
-    chosen = choose(facts)
+    data = load_run_data(config, source)
+    trained, _ = hold_out(data, build(config, "calibrate"), config.seed)
+    # methods for images bring their own kernel
+    kernel_open = kernel_choice.is_open(config) and not before
+    asked_init = config.get("init")
+    if kernel_open:
+        grid = source.form == "grid"
+        seconds = math.inf if options.budget is None else KERNEL_SHARE * options.budget
+        config = kernel_choice.with_kernel_chosen(config, trained, grid, folders, seconds, say)
+    if not method_open or compose is None:
+        return config, data
+    chosen = choose(facts_of(config, options, device, source, trained))
+    if kernel_open:  # whose options may have been given
+        before = [*before, "kernel=auto"]
     made = _like(config, compose(before, [f"approx={chosen.name}"]))
     made.facts.choice = told(chosen)
     if kernel_open:
         made.kernel, made.likelihood = config.kernel, config.likelihood
+        if made.init == asked_init:
+            made.init = config.init
         made.facts.kernel_choice = config.facts.kernel_choice
     return made, data
-
-
-def with_open_kernel_chosen(config: DictConfig) -> tuple[DictConfig, Dataset]:
-    """The config of a method that is named with the kernel that suits, and the data.
-
-    Raises:
-        GPXError: a kernel that cannot be chosen; anything wrong with the data.
-    """
-    source: DataSource = build(config, "data")
-    likelihood = target_of(config.likelihood, "likelihood")
-    data = load_data(source, task=getattr(likelihood, "task", "regression"))
-    grid = source.form == "grid"
-    return kernel_choice.with_kernel_chosen(config, data, grid, [CONFIGS]), data
 
 
 def told(choice: Choice) -> str:
@@ -150,11 +159,7 @@ def _kernel(config: DictConfig, data: Dataset) -> Kernel | None:
     """The run's kernel for these data; None where it cannot be built without a method."""
     if kernel_choice.is_open(config):
         return None
-    filled = OmegaConf.create(OmegaConf.to_container(config, resolve=False))
-    assert isinstance(filled, DictConfig)
-    filled.facts.num_inputs, filled.facts.num_train = data.num_inputs, data.num_train
-    filled.facts.num_outputs, filled.facts.num_classes = data.num_outputs, data.num_classes
-    made = build(filled, "kernel")
+    made = build(with_facts(config, data), "kernel")
     return made if isinstance(made, Kernel) else None
 
 

@@ -18,14 +18,11 @@ from gpx.diagnostics.report import Report
 from gpx.errors import ConfigError
 from gpx.inducing import GreedyConditionalVariance
 from gpx.inference.exact_solver import choose_solver
-from gpx.inference.iterative_posterior import IterativePosterior
 from gpx.inference.nystrom import longest_prefix
+from gpx.kernels import Kernel
 from gpx.likelihoods import Gaussian
+from gpx.means import Mean
 from gpx.methods.base.model import Marginals
-from gpx.methods.exact.model import ExactPosterior
-from gpx.methods.sparse.sgpr import SGPRPosterior
-from gpx.methods.sparse.svgp_posterior import SVGPPosterior
-from gpx.models import CGLB, SGPR, SVGP, ExactGP
 from gpx.training.build import target_of
 from gpx.training.config import CONFIGS
 from gpx.training.option_names import with_option_names
@@ -75,7 +72,7 @@ def require_certifiable(config: DictConfig) -> None:
     """Raise ConfigError unless runs of this config can have a certificate."""
     approx = target_of(config.approx, "approx")
     likelihood = target_of(config.likelihood, "likelihood")
-    if not (isinstance(approx, type) and issubclass(approx, (SGPR, CGLB, ExactGP, SVGP))):
+    if not getattr(approx, "certifiable", False):
         name = getattr(approx, "__name__", config.approx.get("_target_"))
         raise ConfigError(
             f"a run of {name} cannot be certified: certificates bound the distance from exact "
@@ -166,38 +163,36 @@ def _certificate(
     predicted: Marginals,
     products: bool,
 ) -> Certificate:
-    posterior = predictor.posterior
-    assert isinstance(posterior, (SGPRPosterior, SVGPPosterior, ExactPosterior, IterativePosterior))
-    assert isinstance(predictor.likelihood, Gaussian)
+    posterior, likelihood = predictor.posterior, copy.deepcopy(predictor.likelihood).double()
+    assert isinstance(posterior.kernel, Kernel)  # what ``certifiable`` promises
+    assert isinstance(posterior.mean, Mean)
+    assert isinstance(likelihood, Gaussian)
     kernel = copy.deepcopy(posterior.kernel).double()
     mean = copy.deepcopy(posterior.mean).double()
-    likelihood = copy.deepcopy(predictor.likelihood).double()
-    if isinstance(posterior, SGPRPosterior):
-        jitter = config.approx.get("jitter")
-        if jitter is None and posterior.inducing_points.dtype == torch.float32:
-            jitter = 1e-6  # what the run itself took
-        return certify(
-            kernel,
-            mean,
-            likelihood,
-            posterior.inducing_points.double(),
-            x,
-            y,
-            points,
-            predicted,
-            products=products,
-            jitter=jitter,
-            features=copy.deepcopy(posterior.features).double(),
-        )
-    if isinstance(posterior, SVGPPosterior):
-        # any inducing points certify; these also say how good q could have been
-        z = posterior.inducing.double()
+    variables = posterior.inducing_variables()
+    if variables is None:
+        if choose_solver("auto", x).name == "cholesky":
+            return certify_exact(kernel, mean, likelihood, x, y, points, predicted)
+        greedy = GreedyConditionalVariance().select(x, kernel, min(EXACT_RANK, len(y)))
+        z = longest_prefix(kernel, greedy.points[: greedy.informative or 1])  # needs no jitter
         return certify(kernel, mean, likelihood, z, x, y, points, predicted, products=products)
-    if choose_solver("auto", x).name == "cholesky":
-        return certify_exact(kernel, mean, likelihood, x, y, points, predicted)
-    greedy = GreedyConditionalVariance().select(x, kernel, min(EXACT_RANK, len(y)))
-    z = longest_prefix(kernel, greedy.points[: greedy.informative or 1])  # needs no jitter
-    return certify(kernel, mean, likelihood, z, x, y, points, predicted, products=products)
+    z, features = variables
+    jitter = config.approx.get("jitter")
+    if jitter is None and z.dtype == torch.float32:
+        jitter = 1e-6  # what the run itself took
+    return certify(
+        kernel,
+        mean,
+        likelihood,
+        z.double(),
+        x,
+        y,
+        points,
+        predicted,
+        products=products,
+        jitter=jitter,
+        features=copy.deepcopy(features).double(),
+    )
 
 
 def _on_cpu(found: Certificate) -> Certificate:

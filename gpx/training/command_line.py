@@ -108,7 +108,8 @@ def _job(config: DictConfig) -> None:
                 f"{folder.path} already holds a run: go on with resume={folder.path}, "
                 "or choose another hydra.run.dir"
             )
-        run(config, folder, _compose_again)
+        sources = [Path(s.path) for s in settings.runtime.config_sources if s.schema == "file"]
+        run(config, folder, _compose_again, sources[::-1])  # Hydra takes the first that has one
     except Interrupted as stop:  # SystemExit passes through Hydra, and ends a sweep too
         sys.exit(128 + stop.signal_number)
     except KeyboardInterrupt:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
+from hydra._internal.hydra import Hydra
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, QuotedString
@@ -47,7 +48,7 @@ def composed(overrides: Sequence[str], config_folder: Path = CONFIGS) -> DictCon
             f"there are no configs in {config_folder}: install gpx anew with "
             "pip install gpx-torch, or from its repository with pip install -e ."
         )
-    running = GlobalHydra.instance().hydra  # of a Hydra application that calls this
+    running = _set_aside()
     try:
         overrides = with_kernel_expressions(overrides, [config_folder])
         check_choices(overrides, config_folder)
@@ -57,6 +58,13 @@ def composed(overrides: Sequence[str], config_folder: Path = CONFIGS) -> DictCon
         raise ConfigError(explain(error, config_folder, overrides)) from error
     finally:
         GlobalHydra.instance().hydra = running
+
+
+def _set_aside() -> Hydra | None:
+    """The Hydra application that is running, if any, to be put back after a composition."""
+    running = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    return running
 
 
 def check_choices(arguments: Sequence[str], config_folder: Path) -> None:
@@ -188,7 +196,7 @@ def _composed_here(
     Empty where the choices alone do not compose: one of them is the mistake.
     """
     groups = [text for text in overrides if (config_folder / text.partition("=")[0]).is_dir()]
-    running = GlobalHydra.instance().hydra
+    running = _set_aside()
     try:
         with initialize_config_dir(str(config_folder), version_base="1.3"):
             config = compose("train", overrides=groups, return_hydra_config=True)

@@ -31,8 +31,8 @@ class TrainerConfig:
         dtype: ``float32`` or ``float64``; what it costs in accuracy is said per objective.
         max_steps: optimiser steps, or evaluations of the objective under L-BFGS-B.
         batch_size: data rows per step of a mini-batch objective; ignored by full-batch ones.
-        budget: seconds that training may take, about, by which ``approx=auto`` chooses a method;
-            null: any. It does not stop training.
+        budget: seconds that training may take; null: any. ``approx=auto`` chooses a method by it,
+            and training ends at the first step after it.
         num_threads: CPU threads; null leaves torch's own choice.
         memory_budget: bytes, or text such as ``4GiB``, that products with kernel matrices and what
             is kept between them may hold; null: a quarter of what the device has, rounded
@@ -43,8 +43,8 @@ class TrainerConfig:
             Triton kernels, as exact as float32); ``tf32`` (eleven bits, only in products with a
             stored kernel matrix inside solves whose residual is judged in float64); null: tf32x3
             where there are Triton kernels, else ieee. torch's own TF32 is off in any case.
-        cuda_graphs: CUDA: record a step whose shapes do not change (svgp) and replay it as one
-            launch; where that does not work, steps run as they are and the log says why.
+        cuda_graphs: CUDA: record a step whose shapes do not change (svgp, sampled qsgp) and replay
+            it as one launch; where that does not work, steps run as they are and the log says why.
         log_every: steps between entries in TensorBoard and on the console.
         eval_every: steps between test metrics; 0 for the end only, null for ten times a run.
         checkpoint_seconds: seconds between checkpoints; one is also written when a run is stopped.

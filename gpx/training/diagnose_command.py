@@ -1,4 +1,4 @@
-"""The command line of ``gpx diagnose``: a run folder in, a page on how far to trust it out."""
+"""The command line of ``gpx diagnose``: a run folder in, how far to trust it out."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from pathlib import Path
 import torch
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
+from torch import Tensor
 
 from gpx.data import Dataset, read_rows
-from gpx.data import load as load_data
 from gpx.data.coding import Coding
+from gpx.diagnostics.report import Report
 from gpx.errors import CheckpointError, ConfigError, GPXError
 from gpx.installation import command
 from gpx.training.build import build
+from gpx.training.calibration_report import calibration_report
 from gpx.training.certification import (
     CertifyOptions,
     certify_run,
@@ -27,22 +29,27 @@ from gpx.training.config import CONFIGS
 from gpx.training.console import print_error, warnings_as_lines
 from gpx.training.option_names import option_names
 from gpx.training.options import read_options
-from gpx.training.predictor import finished_predictor
+from gpx.training.predictor import Predictor, finished_predictor
+from gpx.training.run_data import hold_out, load_run_data
 from gpx.training.run_folder import RunFolder
 from gpx.training.trust import require_known_server, trusted_packages
 
 USAGE = """\
-What is certain about a trained model: bounds on its evidence, and on how far its predictions are
+How far a trained model can be trusted. Of every run: how calibrated its predictions of the test
+points are, before and after calibrate=. Of runs of approx=sgpr, cglb, svgp or exact with
+likelihood=gaussian also what is certain: bounds on the evidence, and on how far predictions are
 from exact inference, with a verdict in plain words.
 
     {command} run=outputs/...
+    {command} run=outputs/... elsewhere=others.csv
     {command} run=outputs/... points=new.csv threshold=440
 
-Writes diagnostics.md, diagnostics.json and figures/diagnostics.png into the run folder.
+Writes calibration.json and figures/calibration.png (of classes reliability.png) into the run
+folder; with a certificate also diagnostics.md, diagnostics.json and figures/diagnostics.png.
 
 OPTIONS
-  run=FOLDER      run folder of a finished run of approx=sgpr, cglb, svgp or exact, with
-                  likelihood=gaussian
+  run=FOLDER      run folder of a finished run
+  elsewhere=FILE  table of inputs of another kind: whether predictions are less certain there
   points=FILE     table of inputs to certify, columns as in training, with or without a header line;
                   default: 50 of the test points
   threshold=X     also certify the probability of the target being at least X (its own unit)
@@ -54,7 +61,10 @@ OPTIONS
   trust=PACKAGE   build classes of this package of yours too (several: a,b), where the run has some;
                   without it, only classes of gpx
 """
-OPTIONS = ("run", "points", "threshold", "probability", "level", "products", "device", "trust")
+CERTIFICATE = ("points", "threshold", "probability", "level", "products")
+"""Options that ask for a certificate, which not every run can have."""
+FILES = ("points", "elsewhere")
+OPTIONS = ("run", "elsewhere", *CERTIFICATE, "device", "trust")
 PRODUCTS = {"auto": None, "true": True, "false": False}
 
 
@@ -77,27 +87,78 @@ def main(arguments: list[str] | None = None) -> None:
         )
         trust = trusted_packages(options["trust"]) if "trust" in options else ()
         config = folder.read_config(trust)
-        require_certifiable(config)
         with option_names(config, CONFIGS):
             predictor = finished_predictor(folder, config, options.get("device", "cpu"))
-            points = None
-            if "points" in options:
-                columns = predictor.coding or Coding.of_numbers(predictor.columns)
-                rows = read_rows(Path(options["points"]), columns)
-                inputs = torch.from_numpy(predictor.coded(rows.frame))
-                points = predictor.scaler.transform_inputs(inputs)
+            given = {name: _inputs(predictor, options[name]) for name in FILES if name in options}
             data = _training_data(config, folder)
-            points = chosen_points(data) if points is None else points
-            report = certify_run(predictor, config, data, points, asked)
-        write_report(report, folder)
+            report, reason = _certificate(
+                predictor,
+                config,
+                data,
+                given.get("points"),
+                asked,
+                needed=any(option in options for option in CERTIFICATE),
+            )
+            calibration = None
+            if data.num_test or report is None or "elsewhere" in options:
+                calibration = calibration_report(predictor, data, given.get("elsewhere"))
+        if calibration is not None:
+            calibration.write(folder)
+        if report is not None:
+            write_report(report, folder)
     except (GPXError, OmegaConfBaseException) as error:
         print_error(error)
         sys.exit(2)
     except OSError as error:
         print_error(f"{error.filename or 'file'}: {error.strerror or error}")
         sys.exit(2)
-    print(report.sentence())
-    print(f"page: {folder.path / 'diagnostics.md'}", file=sys.stderr)
+    if calibration is None:
+        print("there are no test rows to say how calibrated predictions are")
+    else:
+        print("\n".join(calibration.lines()))
+        for name in calibration.figures:
+            print(f"figure: {folder.figures / name}.png", file=sys.stderr)
+    if report is None:
+        print(f"no certificate: {reason}")
+    else:
+        print(report.sentence())
+        print(f"page: {folder.path / 'diagnostics.md'}", file=sys.stderr)
+
+
+def _certificate(
+    predictor: Predictor,
+    config: DictConfig,
+    data: Dataset,
+    points: Tensor | None,
+    asked: CertifyOptions,
+    *,
+    needed: bool,
+) -> tuple[Report | None, str]:
+    """The certificate at points (t, d), by default of the test rows; or None, and why none.
+
+    Raises:
+        ConfigError: there is none, and it is ``needed``.
+    """
+    try:
+        require_certifiable(config)
+        if data.sample is not None:
+            raise ConfigError(
+                "a run on rows in files (data=stream) cannot be certified: a certificate needs all "
+                "of them at once; compare its test metrics with those of a run on a part of them"
+            )
+        points = chosen_points(data) if points is None else points
+        return certify_run(predictor, config, data, points, asked), ""
+    except ConfigError as error:
+        if needed:
+            raise
+        return None, str(error)
+
+
+def _inputs(predictor: Predictor, path: str) -> Tensor:
+    """Rows of a table as standardised inputs of the model."""
+    columns = predictor.coding or Coding.of_numbers(predictor.columns)
+    rows = read_rows(Path(path), columns)
+    return predictor.scaler.transform_inputs(torch.from_numpy(predictor.coded(rows.frame)))
 
 
 def _products(text: str) -> bool | None:
@@ -120,24 +181,20 @@ def _number(options: dict[str, str], name: str) -> float | None:
 
 
 def _training_data(config: DictConfig, folder: RunFolder) -> Dataset:
-    """The split the run was trained on, read again and known to be the same.
+    """The rows the run was trained and tested on, read again and known to be the same.
 
     Raises:
         CheckpointError: the data have changed since.
     """
     if config.get("data") is None:
-        raise CheckpointError(f"{folder.config} names no data, so nothing can be certified")
+        raise CheckpointError(f"{folder.config} names no data, so nothing can be said about it")
     require_known_server(config, folder.config)
-    data = load_data(build(config, "data"), task="regression")
-    if data.sample is not None:
-        raise ConfigError(
-            f"{folder.path} was trained on rows in files (data=stream), and a certificate needs "
-            "all of them at once; compare its test metrics with those of a run on a part of them"
-        )
+    data = load_run_data(config)
     if folder.read_environment() is None:
         raise CheckpointError(
             f"{folder.environment} is missing, which says what data the run was trained on: "
             "restore it"
         )
     folder.require_same_data({"data_checksums": dict(data.checksums)})
-    return data
+    calibration = build(config, "calibrate")
+    return hold_out(data, calibration, config.seed)[0]

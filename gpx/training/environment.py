@@ -151,9 +151,9 @@ CODE = (
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """What git prints in a folder, without blanks at the ends."""
+    """What git prints in a folder, without blanks at the ends; it writes and locks nothing."""
     done = subprocess.run(
-        ["git", *arguments],
+        ["git", "--no-optional-locks", *arguments],
         cwd=folder,
         capture_output=True,
         text=True,

@@ -13,13 +13,15 @@ from gpx.atomic_file import atomic_file
 from gpx.errors import ConfigError
 from gpx.training.fit import Fitted
 from gpx.training.int4 import Int4Predictor, int4_predictor
+from gpx.training.onnx_program import onnx_program
 from gpx.training.predictor import Predictor, load
 from gpx.training.torch_program import torch_program
 
-Format = Literal["int4", "torch"]
+Format = Literal["int4", "torch", "onnx"]
 ENDINGS = {
     "int4": ("writes C", ".c"),
     "torch": ("writes a program of torch.export", ".pt2"),
+    "onnx": ("writes an ONNX program", ".onnx"),
 }
 """What each format writes, and the ending of its file."""
 
@@ -48,6 +50,18 @@ def export(
 ) -> torch.export.ExportedProgram: ...
 
 
+@overload
+def export(
+    model: str | Path | Predictor | Fitted,
+    output: str | Path,
+    *,
+    format: Literal["onnx"],
+    samples: int = ...,
+    seed: int = ...,
+    trust: Sequence[str] | str = ...,
+) -> torch.onnx.ONNXProgram: ...
+
+
 def export(
     model: str | Path | Predictor | Fitted,
     output: str | Path,
@@ -56,16 +70,23 @@ def export(
     samples: int = 16,
     seed: int = 0,
     trust: Sequence[str] | str = (),
-) -> Int4Predictor | torch.export.ExportedProgram:
+) -> Int4Predictor | torch.export.ExportedProgram | torch.onnx.ONNXProgram:
     """Write a trained model as a file that predicts without gpx.
 
-    ``format="int4"`` is for discrete weights (``approx=direct``): C and a NumPy archive beside it.
-    ``output`` holds tables and ``void gpx_predict(const float *x, float *mean, float *variance)``
-    in plain C99 that includes and links nothing; the archive of the same name and the ending
-    ``.npz`` is read by ``Int4Predictor.load``, whose predictions the function reproduces::
+    ``format="int4"`` is for discrete weights (``approx=direct``, ``direct_mixture``,
+    ``direct_logistic`` and ``direct_network``): C and a NumPy archive beside it. ``output`` holds
+    tables and ``void gpx_predict(const float *x, float *mean, float *variance)`` in plain C99 that
+    includes and links nothing; the archive of the same name and the ending ``.npz`` is read by
+    ``Int4Predictor.load``, whose predictions the function reproduces::
 
         predictor = gpx.export("outputs/...", "model.c", samples=16)
         predictor.size(), predictor.predict(inputs)
+
+    Tables have the functions of Fourier bases, of grids, of the Laplacian and of stationary kernels
+    at centres. Of another basis, such as one of your own, C has the weights alone:
+    ``gpx_predict_features`` takes the values of the functions ``predictor.form.columns``, which in
+    gpx are ``posterior.basis(x)[:, columns]`` at standardised x. Of two classes the mean is the
+    probability of the second.
 
     ``format="torch"`` is for posteriors with inducing points, weights of basis functions,
     structured interpolation or all the data: a program that needs torch alone, from inputs (n, d),
@@ -75,6 +96,12 @@ def export(
         gpx.export("outputs/...", "model.pt2", format="torch")
         mean, std = torch.export.load("model.pt2").module()(x)
 
+    ``format="onnx"`` is the same for any runtime that reads ONNX, with triangular factors inverted,
+    which ONNX cannot solve with (``pip install 'gpx-torch[onnx]'``)::
+
+        gpx.export("outputs/...", "model.onnx", format="onnx")
+        mean, std = onnxruntime.InferenceSession("model.onnx").run(None, {"x": x})
+
     Args:
         model: a run folder, or what ``gpx.load`` or ``gpx.fit`` gave.
         output: path of the file.
@@ -83,8 +110,9 @@ def export(
         trust: as for ``gpx.load``.
 
     Raises:
-        ConfigError: another format, ``output`` has not its ending, or as for ``int4_predictor`` and
-            ``torch_program``.
+        ConfigError: another format, ``output`` has not its ending, or as for ``int4_predictor``,
+            ``torch_program`` and ``onnx_program``.
+        BackendUnavailable: as for ``onnx_program``.
         CheckpointError: as for ``gpx.load``.
     """
     path = Path(output).expanduser()
@@ -105,6 +133,11 @@ def export(
             warnings.filterwarnings("ignore", message="No complete tensor found")
             torch.export.save(program, file)
         return program
+    if format == "onnx":
+        written = onnx_program(predictor)
+        with atomic_file(path) as file:
+            file.write(written.model_proto.SerializeToString())
+        return written
     found = int4_predictor(predictor, samples=samples, seed=seed)
     found.save(path.with_suffix(".npz"))
     with atomic_file(path) as file:

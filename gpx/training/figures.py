@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-INK, BAND, TRUTH = "#1f4e79", "#9dc3e6", "#222222"
+INK, BAND, TRUTH, BEFORE = "#1f4e79", "#9dc3e6", "#222222", "#c55a11"
+WAS = "before recalibration"
 
 
 def predicted_against_observed(
@@ -48,12 +49,19 @@ def predicted_against_observed(
     return figure
 
 
-def reliability_diagram(counts: Array, accuracy: Array, confidence: Array, error: float) -> Figure:
+def reliability_diagram(
+    counts: Array,
+    accuracy: Array,
+    confidence: Array,
+    error: float,
+    before: tuple[Array, Array, Array, float] | None = None,
+) -> Figure:
     """Accuracy over confidence with the diagonal of a calibrated model; below, where they are.
 
     Args:
         counts, accuracy, confidence (B,): of ``gpx.metrics.reliability``.
         error: the expected calibration error, for the title.
+        before: the same four before recalibration, drawn in outline; None: there was none.
     """
     bins = len(counts)
     middle, width = (np.arange(bins) + 0.5) / bins, 1.0 / bins
@@ -64,8 +72,17 @@ def reliability_diagram(counts: Array, accuracy: Array, confidence: Array, error
     above.plot(confidence[filled], accuracy[filled], ".", color=INK)
     above.plot([0.0, 1.0], [0.0, 1.0], color=TRUTH, linewidth=1.0)
     above.set_ylabel("accuracy")
-    above.set_title(f"{int(counts.sum())} test points, calibration error {error:.3f}")
+    title = f"{int(counts.sum())} test points, calibration error {error:.3f}"
     below.bar(middle, counts / counts.sum(), width, color=INK)
+    if before is not None:
+        old_counts, old_accuracy, old_confidence, old_error = before
+        seen = old_counts > 0
+        above.plot(old_confidence[seen], old_accuracy[seen], ".--", color=BEFORE, label=WAS)
+        above.legend(loc="upper left", fontsize="small")
+        edges = np.linspace(0.0, 1.0, bins + 1)
+        below.stairs(old_counts / old_counts.sum(), edges, color=BEFORE, linestyle="--")
+        title += f" ({old_error:.3f} before)"
+    above.set_title(title, fontsize="medium")
     below.set_ylabel("share of points")
     below.set_xlabel("probability of the predicted class")
     below.set_xlim(0.0, 1.0)

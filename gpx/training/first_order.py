@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from gpx.constraints import lower_limits
 from gpx.errors import ConfigError
 from gpx.methods.base.model import Model
-from gpx.methods.base.objective import Objective
+from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.base.optimizer import Optimizer, Session
 from gpx.sampling.batches import BatchOrder, batch_order
 from gpx.training.indexed_adagrad import IndexedAdagrad
@@ -189,6 +189,8 @@ class FirstOrder(Optimizer):
         """As in ``Optimizer``: steps on mini-batches, or on all data, up to ``session.limit``."""
         objective = session.objective
         self.bind(session.model.parameter_groups(), session.limit, session.model)
+        if self.settling is None and session.budget is not None:
+            self.settling = Settling(None, session.limit)
         self.factors = session.model.rate_factors()
         if session.resumed:
             self.load_state_dict(session.pending)
@@ -197,7 +199,7 @@ class FirstOrder(Optimizer):
         total = torch.zeros((), dtype=torch.float64, device=session.x.device)
         summed = 0
         self._told(session)
-        while session.step < session.max_steps:
+        while session.step < session.max_steps and not session.out_of_time:
             with session.timed():
                 self.before_step(session.step)
                 x, y = session.x, session.y
@@ -221,16 +223,30 @@ class FirstOrder(Optimizer):
                 summed = 0
             session.unlogged = (total, parts)
             session.end_step()
+            self._look_at_clock(session)
         self.release()
         session.end_round(math.nan)
-        if session.step < session.limit:
+        if session.step < session.limit and self.settling is not None:
+            if self.settling.ran_out or session.out_of_time:
+                return session.ended_in_time()
             return f"the evidence settled: {session.step} of max_steps={session.limit} steps done"
         return f"max_steps={session.limit} steps done"
+
+    def _look_at_clock(self, session: Session) -> None:
+        """Set the last step of the run where the last share of its time has begun."""
+        if self.settling is None or session.budget is None:
+            return
+        clock = (session.seconds, session.seconds_of_start, session.budget)
+        if self.settling.run_out(session.step, *clock):
+            session.max_steps = self.settling.end(session.limit)
 
     def _told(self, session: Session) -> None:
         """Set the last step of the run, and say so where the evidence has settled."""
         if self.settling is None or self.settling.at is None:
             session.max_steps = session.limit
+            return
+        if self.settling.ran_out:  # in a run that goes on
+            session.max_steps = self.settling.end(session.limit)
             return
         at = self.settling.at
         falling = self.schedule["name"] != "constant"
@@ -250,18 +266,24 @@ class FirstOrder(Optimizer):
         """Loss and parts of a batch, whose gradients are in the parameters afterwards."""
         objective, model = session.objective, session.model
 
-        def loss_of(x: Tensor, y: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
-            evidence = objective.evidence(model, x, y, generator=session.generator)
-            return -evidence.value / objective.num_data(x), evidence.parts
-
-        def as_it_is(x: Tensor, y: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
-            loss, parts = loss_of(x, y)
-            loss.backward()
-            return loss.detach(), parts
+        def loss_of(evidence: Evidence, x: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
+            return evidence.value / -objective.num_data(x), evidence.parts
 
         if session.cuda_graphs and objective.fixed_shapes and model.fixed_shapes:
             every = [p for group in self.parameters.values() for p in group]
-            return ReplayedStep(loss_of, every)
+            given = lambda x, y, *drawn: loss_of(objective.evidence_given(model, x, y, drawn), x)  # noqa: E731
+            step = ReplayedStep(given, every, owners=(model, objective), state=objective)
+
+            def replayed(x: Tensor, y: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
+                return step(x, y, *objective.step_draws(model, x, generator=session.generator))
+
+            return replayed
+
+        def as_it_is(x: Tensor, y: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
+            loss, parts = loss_of(objective.evidence(model, x, y, generator=session.generator), x)
+            loss.backward()
+            return loss.detach(), parts
+
         return as_it_is
 
     def bind(
@@ -377,8 +399,9 @@ class FirstOrder(Optimizer):
             if any(p.grad is not None and p.grad.is_sparse for p in self.parameters[role]):
                 self._check_sparse(role, algorithm)
             optimiser.step()
-            for parameter, least in self.limits.get(role, ()):
-                parameter.data.clamp_(min=least)
+            if limited := self.limits.get(role):
+                kept = [parameter.data for parameter, _ in limited]
+                torch._foreach_clamp_min_(kept, [least for _, least in limited])
 
     def _check_sparse(self, role: str, algorithm: str) -> None:
         """A step on sampled entries must leave all others where they are, at O(sampled) cost."""

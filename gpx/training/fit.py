@@ -25,8 +25,8 @@ from gpx.training.predictor import (
     Predictor,
     finished_predictor,
 )
-from gpx.training.prepared_run import likelihood_task
 from gpx.training.run import run
+from gpx.training.run_data import likelihood_task
 from gpx.training.run_folder import RunFolder
 
 DATA = "arrays.npz"
@@ -69,10 +69,16 @@ class Fitted(NamedTuple):
         return self.model.predict_classes(inputs)
 
     def sample(
-        self, inputs: ArrayLike, num: int = 1, *, targets: bool = False, seed: int = 0
+        self,
+        inputs: ArrayLike,
+        num: int = 1,
+        *,
+        targets: bool = False,
+        seed: int = 0,
+        jointly: bool = False,
     ) -> NDArray[Any]:
         """Draws of functions, or of targets; see ``Predictor.sample``."""
-        return self.model.sample(inputs, num, targets=targets, seed=seed)
+        return self.model.sample(inputs, num, targets=targets, seed=seed, jointly=jointly)
 
 
 def fit(
@@ -304,9 +310,16 @@ def _arrays(
     rows = {len(array) for array in (*made.values(), targets)}
     plain = made.get("x")
     if (plain is not None and plain.ndim != 2) or targets.ndim not in (1, 2) or len(rows) > 1:
+        images = ""
+        if plain is not None and plain.ndim in (3, 4):
+            sides = ", ".join(map(str, plain.shape[1:]))
+            images = (
+                f"; of images give the pixels of each as a row, x.reshape(len(x), -1), and "
+                f"approx.image_shape=[{sides}], colours in front"
+            )
         raise ShapeError(
             f"inputs of shape {np.shape(x)} and targets of shape {np.shape(y)}; expected (n, d) "
-            "and (n,), or (n, p) for p targets, with the same n"
+            f"and (n,), or (n, p) for p targets, with the same n{images}"
         )
     return {**made, "y": targets}
 

@@ -1,66 +1,63 @@
-"""kernel=auto: kernels compared by their evidence on some rows, before the model is built."""
+"""kernel=auto: kernels compared on some rows, before the model is built.
+
+Every candidate is fitted to a few hundred rows, and the best of them again to more. They are
+compared by evidence and by what each row is predicted to be from the others
+(``gpx.training.kernel_fit.score``). Figures behind the candidates: ``experiments/auto``.
+"""
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
-from scipy.signal import lombscargle
-from torch import Tensor, nn
+from torch import Tensor
 
-from gpx.constraints import lower_limits
 from gpx.data import Dataset
-from gpx.errors import ConfigError, DidNotConverge, NotPositiveDefinite, class_name
-from gpx.kernels import Kernel
+from gpx.errors import ConfigError, class_name
 from gpx.likelihoods import Gaussian, GaussianOutputs, Likelihood
-from gpx.methods.base.model import Hyperparameters
-from gpx.models import LaplaceGP
-from gpx.objectives import ExactMLL, LaplaceEvidence
 from gpx.sampling.seeds import stream
 from gpx.training.build import build
-from gpx.training.initialisation import exact_outputs, take_over
-from gpx.training.kernel_expression import kernel_node, product_of, sum_of
-from gpx.training.lbfgsb import LBFGSB
+from gpx.training.kernel_expression import kernel_node, sum_of
+from gpx.training.kernel_fit import Fit, Judge, Node
+from gpx.training.method_choice import EXACT_ROWS
+from gpx.training.run_data import with_facts
+from gpx.training.series_kernels import composed_kernel, likely_periods
 
-Node = dict[str, Any]
+Item = TypeVar("Item")
 
-SEASONS = 2
-"""Periods that are tried in a series, those of the highest peaks of its periodogram."""
-LEAST_NOISE = 1e-6
+MANY_ROWS, SERIES_ROWS = 500, 300
+"""Rows that every kernel is fitted to, of several inputs and of one, where the search is longer."""
 MORE_ROWS = 1000
-"""A run starts from a fit whose noise is at least this share of the prior variance, and whose
-kernel matrix of so many rows has a Cholesky factor; else from the constants of the kernel, as it
-does where a kernel is named."""
+"""Rows that the best kernels are fitted to again; cost is cubic in it."""
+REFINED = 4
+"""Kernels that are."""
+TIE = 3.0
+"""Nats by which a kernel has to lead one of fewer hyperparameters (odds of 20 to 1)."""
+SUBSET, CONSTANTS = "gpx.training.SubsetInitialisation", "gpx.training.ConstantInitialisation"
 SHOWN = 4
 """Kernels that are named in the reason beside the one that was taken."""
 OPTIONS = ("choose", "candidates", "num_points", "max_evaluations", "rounds")
-
-
-@dataclass(frozen=True)
-class Fit:
-    """A kernel fitted to the rows.
-
-    Attributes:
-        name: its expression.
-        node: its config, with the hyperparameters found.
-        likelihood: that of the likelihood beside it: a kernel with little left to explain does not
-            start from noise that explains it all.
-        evidence: nats per row.
-        score: nats, the evidence less half of log n for every hyperparameter (Schwarz 1978).
-    """
-
-    name: str
-    node: Node
-    likelihood: Node
-    evidence: float
-    score: float
+FEWEST = 10
+"""Rows below which kernels are not compared."""
+DEFAULT = "matern52"
+"""Taken where kernels cannot be compared."""
+SIMPLE = ("rbf", "matern12", "matern32", "matern52", "rational_quadratic")
+"""Candidates for one input."""
+SUMS = ("rbf + matern12", "matern52 + matern12", "matern52(ard_num_dims=null) + matern12")
+"""Further candidates for several: what is smooth in some inputs and rough in others."""
+FEW_ROWS = ("rbf + linear", "matern32 + matern32 per input")
+"""Further ones where no method needs correlations that fall to zero with distance."""
+MOST_TERMS = 20
+"""Inputs that a sum over all of them may have."""
+FACTORING = ("rbf", "product_matern12", "product_matern32", "product_matern52")
+"""Candidates for grids, over whose inputs a kernel has to factor."""
+PER_INPUT = " per input"
+"""After the name of a kernel in a candidate: a sum over the inputs of one kernel for each."""
 
 
 def is_open(config: DictConfig) -> bool:
@@ -70,70 +67,173 @@ def is_open(config: DictConfig) -> bool:
 
 
 def with_kernel_chosen(
-    config: DictConfig, data: Dataset, grid: bool, folders: Sequence[Path]
+    config: DictConfig,
+    data: Dataset,
+    grid: bool,
+    folders: Sequence[Path],
+    seconds: float = math.inf,
+    say: Callable[[str], None] = lambda line: None,
 ) -> DictConfig:
     """A copy of the config with the kernel that suits the data, fitted; says why in ``facts``.
 
     Args:
         config: composed with ``kernel=auto``.
-        data: the run's.
+        data: the rows that the run trains on.
         grid: whether the model may need a kernel that factors over the inputs.
         folders: of config groups.
+        seconds: after which no other kernel is tried; one is in any case.
+        say: takes a line for the user, before what takes its time.
 
     Raises:
         ConfigError: options of another kernel, or kernels that have no evidence on the data.
     """
-    options = _options(config.kernel, grid)
-    made = OmegaConf.create(OmegaConf.to_container(config, resolve=False))
-    assert isinstance(made, DictConfig)
-    facts = made.facts
-    facts.num_train, facts.num_inputs = data.num_train, data.num_inputs
-    facts.num_outputs, facts.num_classes = data.num_outputs, data.num_classes
-    seen = data.in_memory
-    draws = stream(config.seed, "kernel")
-    order = torch.randperm(len(seen.train_x), generator=draws)
-    rows = order[: options["num_points"]]
+    options = _options(config.kernel)
+    made = with_facts(config, data)
     likelihood: Likelihood = build(made, "likelihood")
     gaussian = isinstance(likelihood, (Gaussian, GaussianOutputs))
+    why_not = ""
     if not gaussian and not likelihood.log_concave:
+        why_not = f"under a {class_name(likelihood)} likelihood no evidence is quick enough"
+    elif data.num_train < FEWEST:
+        why_not = f"{data.num_train} rows are too few"
+    if why_not:
         made.kernel = kernel_node(DEFAULT, folders)
         made.facts.kernel_choice = (
-            f"kernel={DEFAULT}, taken by kernel=auto: under a {class_name(likelihood)} likelihood "
-            "no evidence is quick enough to compare kernels by"
+            f"kernel={DEFAULT}, taken by kernel=auto: {why_not} to compare kernels by"
         )
         return made
+    seen = data.in_memory
+    x, y = seen.train_x.double(), data.modelled(seen.train_y)
+    order = torch.randperm(len(x), generator=stream(config.seed, "kernel"))
+    count = options["num_points"] or (MANY_ROWS if data.num_inputs > 1 else SERIES_ROWS)
     if not gaussian:  # Newton steps to a mode for every evaluation
-        rows = rows[: options["num_points"] // 2]
-    judge = _Judge(
-        made,
-        seen.train_x[rows].double(),
-        seen.train_y[rows],
-        seen.train_x[order[:MORE_ROWS]].double(),
-        options["max_evaluations"],
-    )
-    fits = [judge.fit(name, kernel_node(name, folders)) for name in options["candidates"]]
-    best = max(fits, key=lambda fit: fit.score)
+        count //= 2
+
+    def judge_on(rows: Tensor) -> Judge:
+        values = y[rows].double() if gaussian else y[rows]
+        return Judge(made, x[rows], values, x[order[:MORE_ROWS]], options["max_evaluations"])
+
+    judge, clock = judge_on(order[:count]), _Clock(seconds)
+    usual = FACTORING if grid else candidates_for(data.num_train, data.num_inputs)
+    names = options["candidates"] or usual
+    nodes = {name: candidate_node(name, folders, data) for name in names}  # all can be read
+    say(f"kernel=auto: compared on {len(judge.y):,} rows are {', '.join(names)}")
+    fits = [judge.fit(name, nodes[name]) for name in clock.until(names)]
     if data.num_inputs == 1 and not grid:
-        best = _composed(best, judge, seen, folders, fits, options["rounds"])
-    elif data.num_inputs > 1 and best.node.get("ard_num_dims") is not None:
-        shared = f"{best.name}(ard_num_dims=null)"
-        fits.append(judge.fit(shared, kernel_node(shared, folders)))
         best = max(fits, key=lambda fit: fit.score)
-    if best.score == -math.inf:
+        periods = likely_periods(x[:, 0], y.reshape(len(y), -1)[:, 0])
+        composed_kernel(best, judge, periods, folders, fits, options["rounds"] * clock.left)
+    elif data.num_inputs > 1 and clock.left:
+        fits += _with_one_lengthscale(fits, nodes, judge)
+    fits.sort(key=lambda fit: -fit.score)
+    if gaussian and len(judge.y) < min(len(x), MORE_ROWS):
+        judge = judge_on(order[:MORE_ROWS])
+        again = clock.until([fit for fit in fits[:REFINED] if fit.score > -math.inf])
+        refined = [judge.fit(fit.name, fit.node, fit.likelihood) for fit in again]
+        if any(fit.score > -math.inf for fit in refined):
+            fits = sorted(refined, key=lambda fit: -fit.score)
+    if fits[0].score == -math.inf:
         raise ConfigError(
             "kernel=auto: no kernel has a finite evidence on these data; name one, kernel=rbf"
         )
+    near = [fit for fit in fits if fit.score > fits[0].score - TIE]
+    best = min(near, key=lambda fit: fit.hyperparameters)  # of equals the first, which scores most
     made.kernel, made.likelihood = best.node, best.likelihood
-    others = sorted((f for f in fits if f is not best), key=lambda fit: -fit.score)[:SHOWN]
-    listed = ", ".join(f"{fit.name} {fit.evidence:+.3f}" for fit in others)
-    made.facts.kernel_choice = (
-        f"kernel='{best.name}', chosen by kernel=auto: evidence/point {best.evidence:+.3f} on "
-        f"{len(rows):,} rows; {listed}"
-    )
+    if best.node != nodes.get(best.name) and _starts_as_well(made.init, len(judge.y), len(x)):
+        made.init = {"_target_": CONSTANTS}
+    made.facts.kernel_choice = _told(best, fits, len(judge.y), clock)
     return made
 
 
-def _options(node: DictConfig, grid: bool) -> dict[str, Any]:
+def _starts_as_well(init: DictConfig | None, rows: int, total: int) -> bool:
+    """Whether a fit to so many of all rows is what ``init=`` would do once more."""
+    if init is None or init.get("_target_") != SUBSET:
+        return False
+    return bool(min(init.get("num_points", total), total) <= rows)
+
+
+def _with_one_lengthscale(
+    fits: Sequence[Fit], nodes: Mapping[str, Node], judge: Judge
+) -> Iterator[Fit]:
+    """The best kernel that has a lengthscale for each input, fitted with one for all."""
+    for fit in sorted(fits, key=lambda fit: -fit.score):
+        node = nodes[fit.name]
+        if node.get("ard_num_dims") is not None and not isinstance(node.get("lengthscale"), list):
+            yield judge.fit(f"{fit.name}(ard_num_dims=null)", {**node, "ard_num_dims": None})
+            return
+
+
+def _told(best: Fit, fits: Sequence[Fit], rows: int, clock: _Clock) -> str:
+    """The choice as the run says it."""
+    others = [fit for fit in fits if fit is not best]
+    text = f"kernel='{best.name}', chosen by kernel=auto: evidence/point {best.evidence:+.3f}"
+    if best.predictive is not None:
+        text += f", each point given the others {best.predictive:+.3f}"
+    text += f", on {rows:,} rows"
+    if others:
+        listed = ", ".join(f"{fit.name} {fit.score - best.score:+.1f}" for fit in others[:SHOWN])
+        text += f"; others, in nats against it (more parameters need +{TIE:g}): {listed}"
+    if clock.skipped:
+        text += f"; trainer.budget left no time for {clock.skipped} kernels"
+    return text
+
+
+class _Clock:
+    """Ends a list when time is up.
+
+    Args:
+        seconds: from now on.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.end = time.perf_counter() + seconds
+        self.skipped = 0
+
+    @property
+    def left(self) -> bool:
+        """Whether there is time left."""
+        return time.perf_counter() < self.end
+
+    def until(self, items: Sequence[Item]) -> Iterator[Item]:
+        """The first of the items, and the others while there is time."""
+        for place, item in enumerate(items):
+            if place and not self.left:
+                self.skipped += len(items) - place
+                return
+            yield item
+
+
+def candidates_for(num_train: int, num_inputs: int) -> tuple[str, ...]:
+    """The kernels that are compared where none are named."""
+    if num_inputs == 1:
+        return SIMPLE
+    found = (*SIMPLE, *SUMS)
+    if num_train > EXACT_ROWS["cpu"]:
+        return found
+    return (*found, *(FEW_ROWS if num_inputs <= MOST_TERMS else FEW_ROWS[:1]))
+
+
+def candidate_node(name: str, folders: Sequence[Path], data: Dataset) -> Node:
+    """The config of a candidate: a kernel's name or expression, in which the last term may end in
+    `` per input``."""
+    if not name.endswith(PER_INPUT):
+        return kernel_node(name, folders)
+    rest, plus, each = name.removesuffix(PER_INPUT).rpartition("+")
+    if not each.strip().isidentifier():
+        raise ConfigError(
+            f"kernel.candidates={name}: '{PER_INPUT.strip()}' goes after the name of one kernel, "
+            f"the last term, for example 'matern32 + rbf{PER_INPUT}'"
+        )
+    terms = []
+    for place in range(data.num_inputs):
+        term = kernel_node(f"{each.strip()}(active_dims=[{place}])", folders)
+        if "outputscale" in term:  # together they have the variance of one kernel
+            term["outputscale"] = 1.0 / data.num_inputs
+        terms.append(term)
+    return sum_of([kernel_node(rest, folders), *terms] if plus else terms)
+
+
+def _options(node: DictConfig) -> dict[str, Any]:
     unknown = [str(name) for name in node if name not in OPTIONS]
     if unknown:
         raise ConfigError(
@@ -141,6 +241,8 @@ def _options(node: DictConfig, grid: bool) -> dict[str, Any]:
             "kernel itself: name one, for example kernel=matern32"
         )
     for name in ("num_points", "max_evaluations"):
+        if name == "num_points" and node[name] is None:
+            continue
         if not isinstance(node[name], int) or node[name] < 2:
             raise ConfigError(f"kernel.{name}={node[name]}: expected a whole number above 1")
     if not isinstance(node.rounds, int) or node.rounds < 0:
@@ -148,192 +250,10 @@ def _options(node: DictConfig, grid: bool) -> dict[str, Any]:
     found: dict[str, Any] = {name: node[name] for name in OPTIONS}
     candidates = node.candidates
     if candidates is None:
-        candidates = FACTORING if grid else GENERAL
-    elif not OmegaConf.is_list(candidates) or not len(candidates):
+        return found
+    if not OmegaConf.is_list(candidates) or not len(candidates):
         raise ConfigError(
             f"kernel.candidates={candidates}: expected a list of kernels, such as [rbf,matern32]"
         )
     found["candidates"] = [str(name) for name in candidates]
-    return found
-
-
-DEFAULT = "matern52"
-"""Taken where kernels cannot be compared."""
-GENERAL = ("rbf", "matern12", "matern32", "matern52", "rational_quadratic")
-FACTORING = ("rbf", "product_matern12", "product_matern32", "product_matern52")
-"""Candidates for grids, over whose inputs a kernel has to factor."""
-
-
-class _Judge:
-    """Fits kernels to the same rows.
-
-    Args:
-        config: with ``facts``; its mean and likelihood are fitted with every kernel.
-        x (n, d), y (n,) or (n, p): the rows.
-        more (m, d): these and more inputs, which the start of a run has to bear.
-        max_evaluations: of the evidence, for each kernel.
-    """
-
-    def __init__(
-        self, config: DictConfig, x: Tensor, y: Tensor, more: Tensor, max_evaluations: int
-    ) -> None:
-        self.config, self.x, self.y, self.more = config, x, y, more
-        self.max_evaluations = max_evaluations
-        self.mean = build(config, "mean")
-        self.likelihood: Likelihood = build(config, "likelihood")
-        self.gaussian = isinstance(self.likelihood, (Gaussian, GaussianOutputs))
-
-    def fit(self, name: str, node: Node) -> Fit:
-        """The kernel of ``node`` at its largest evidence; score -inf where it has none."""
-        filled = copy.deepcopy(self.config)
-        filled.kernel = node
-        kernel: Kernel = build(filled, "kernel")
-        kernel.double()
-        parts = Hyperparameters(
-            kernel, copy.deepcopy(self.mean).double(), copy.deepcopy(self.likelihood).double()
-        )
-        try:
-            fitted, evidence = self._maximise(parts)
-        except (NotPositiveDefinite, DidNotConverge):
-            return Fit(name, node, {}, -math.inf, -math.inf)
-        count = sum(p.numel() for p in fitted.kernel.parameters() if p.requires_grad)
-        n = len(self.y)
-        score = n * evidence - 0.5 * count * math.log(n)
-        stored = OmegaConf.to_container(self.config.likelihood, resolve=False)
-        assert isinstance(stored, dict)
-        likelihood: Node = {str(option): value for option, value in stored.items()}
-        if isinstance(fitted.likelihood, Gaussian):  # that of several outputs takes one number
-            if not self._is_start(fitted.kernel, fitted.likelihood.noise_variance.detach()):
-                return Fit(name, node, likelihood, evidence, score)
-            likelihood = with_values(likelihood, fitted.likelihood)
-        return Fit(name, with_values(node, fitted.kernel), likelihood, evidence, score)
-
-    @torch.no_grad()
-    def _is_start(self, kernel: Kernel, noise: Tensor) -> bool:
-        """Whether more rows than were fitted have a Cholesky factor with something to spare."""
-        variance = kernel.diagonal(self.more).max()
-        if not bool(noise >= LEAST_NOISE * variance):
-            return False
-        covariance = kernel.evaluate(self.more, self.more)
-        covariance.diagonal().add_(0.5 * noise)
-        return int(torch.linalg.cholesky_ex(covariance).info) == 0
-
-    def _maximise(self, parts: Hyperparameters) -> tuple[Hyperparameters, float]:
-        """The parts at the largest evidence, and that evidence per row."""
-        module: nn.Module
-        if self.gaussian:
-            exact, objective = exact_outputs(parts), ExactMLL()
-            outputs = self.y.double().reshape(len(self.y), -1).unbind(1)
-            module = nn.ModuleList(exact)
-
-            def loss() -> Tensor:
-                pairs = zip(exact, outputs, strict=True)
-                return torch.stack([objective(each, self.x, y) for each, y in pairs]).sum()
-        else:
-            laplace, approximate = LaplaceGP(**parts._asdict()), LaplaceEvidence()
-            module = laplace
-
-            def loss() -> Tensor:
-                return approximate(laplace, self.x, self.y)
-
-        parameters = list(module.parameters())
-        if parameters:
-            LBFGSB(ftol=1e-6, gtol=1e-3).minimise(
-                parameters,
-                loss,
-                self.max_evaluations,
-                lambda *_: None,
-                lower=lower_limits(module, parameters),
-            )
-        with torch.no_grad():
-            value = -float(loss())
-        if self.gaussian:
-            take_over(exact, parts)
-        return parts, value if math.isfinite(value) else -math.inf
-
-
-def with_values(node: Node, part: Any) -> Node:
-    """The config of a kernel or likelihood with what it has learned in the place of what it began
-    with."""
-    made = dict(node)
-    if isinstance(node.get("kernels"), list):
-        pairs = zip(node["kernels"], part.kernels, strict=True)
-        made["kernels"] = [with_values(each, kernel) for each, kernel in pairs]
-        return made
-    if isinstance(node.get("kernel"), dict):
-        made["kernel"] = with_values(node["kernel"], part.kernel)
-    for option, initial in node.items():
-        value = getattr(part, option, None)
-        if initial is not None and isinstance(value, Tensor):
-            made[option] = value.detach().tolist()
-    return made
-
-
-def _composed(
-    best: Fit,
-    judge: _Judge,
-    data: Dataset,
-    folders: Sequence[Path],
-    fits: list[Fit],
-    rounds: int,
-) -> Fit:
-    """Of a series: terms and factors are added as long as the score rises.
-
-    Every round starts from the kernel found, so that what it has learned is not lost.
-    Source: Duvenaud et al. 2013 (greedy search), with Schwarz's criterion.
-    """
-    periods = likely_periods(data.train_x[:, 0], data.train_y.reshape(len(data.train_y), -1)[:, 0])
-    for _ in range(rounds):
-        grown = [judge.fit(name, node) for name, node in _grown(best, periods, folders)]
-        fits.extend(grown)
-        found = max(grown, key=lambda fit: fit.score)
-        if found.score <= best.score:
-            break
-        best = found
-    return best
-
-
-def _grown(
-    best: Fit, periods: Sequence[float], folders: Sequence[Path]
-) -> Iterator[tuple[str, Node]]:
-    """The kernel with one more term: a trend, a smooth part, or a season, fixed or fading."""
-    for name in ("rbf",) if "linear" in best.name else ("linear", "rbf"):
-        yield f"{best.name} + {name}", sum_of([*_terms(best.node), kernel_node(name, folders)])
-    for period in periods:
-        season = kernel_node("periodic", folders) | {"period": period}
-        fading = product_of([kernel_node("rbf", folders) | {"lengthscale": 3.0}, season])
-        for name, node in (("periodic", season), ("rbf*periodic", fading)):
-            yield f"{best.name} + {name}", sum_of([*_terms(best.node), node])
-
-
-def _terms(node: Node) -> list[Node]:
-    return list(node["kernels"]) if node["_target_"] == "gpx.kernels.Sum" else [node]
-
-
-def likely_periods(x: Tensor, y: Tensor) -> list[float]:
-    """Periods, in the unit of x, of the highest peaks of the periodogram of a series.
-
-    Args:
-        x (n,), y (n,): positions in any order, and values; at most 5,000 of them are looked at. A
-            cubic trend is taken off first.
-
-    Source: Lomb 1976, Scargle 1982.
-    """
-    step = max(1, len(x) // 5000)
-    at, values = x[::step].double().numpy(), y[::step].double().numpy()
-    span = float(at.max() - at.min())
-    if len(at) < 20 or span == 0.0:
-        return []
-    values = values - np.polyval(np.polyfit(at, values, 3), at)
-    # from three cycles over the data to two rows a cycle, at a third of the width of a peak
-    cycles = np.arange(3.0, len(at) / 2, 1 / 3)
-    if not len(cycles) or not values.any():
-        return []
-    power = lombscargle(at, values, 2.0 * math.pi * cycles / span)
-    found: list[float] = []
-    for place in np.argsort(-power):
-        if all(abs(cycles[place] - span / known) > 1.0 for known in found):
-            found.append(span / float(cycles[place]))
-        if len(found) == SEASONS:
-            break
     return found

@@ -59,7 +59,7 @@ def _chosen(argument: str, folders: Sequence[Path]) -> str:
 
 def _is_expression(text: str) -> bool:
     """Whether it is more than a name; lists and functions of Hydra are not ours to read."""
-    return bool(re.search(r"[+*()]", text)) and not re.match(
+    return bool(re.search(r"[+*()]|\s-\s", text)) and not re.match(
         rf"\[|\{{|({'|'.join(SWEEPS)})\(", text
     )
 
@@ -142,6 +142,10 @@ class _Reader:
             return _multiplied(product, scale) if numbers else product
         if isinstance(tree, ast.Name):
             return self._kernel(tree.id)
+        if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Sub):
+            raise self._unreadable(
+                "a difference of kernels is no kernel: a variance may be negative"
+            )
         if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name):
             return self._kernel_with_options(tree, tree.func.id)
         raise self._unreadable(f"{ast.unparse(tree)} is no kernel, sum or product")
@@ -175,7 +179,9 @@ class _Reader:
 
     def _kernel_with_options(self, call: ast.Call, name: str) -> dict[str, Any]:
         node = self._kernel(name)
-        if call.args:
+        if len(call.args) == 1 and isinstance(node.get(GROUP), dict):  # a kernel of a kernel
+            node[GROUP] = self._node(call.args[0])
+        elif call.args:
             raise self._unreadable(f"options have names, such as {name}(lengthscale=2)")
         for keyword in call.keywords:
             option = str(keyword.arg)

@@ -100,6 +100,8 @@ class LBFGSB(Optimizer):
                 reason = "the model's matrix has no Cholesky factor"
             if session.step >= most:
                 reason = f"max_steps={most} evaluations reached"
+            elif session.out_of_time:
+                return session.ended_in_time()
             ended = _flatten(_parameters(session.model))
             again = session.end_round(self.lowest)
             unfinished = session.step - session.round_start >= budget and session.step < most
@@ -134,6 +136,8 @@ class LBFGSB(Optimizer):
             if count == 1 or session.log_due():
                 session.report(value, latest[0].parts, {})
             session.end_step()
+            if session.out_of_time:
+                raise _BudgetSpent
             clock = time.perf_counter()
 
         return self.minimise(
@@ -163,7 +167,7 @@ class LBFGSB(Optimizer):
             loss: closure giving the scalar loss at the current parameters, with a graph.
             max_evaluations: stop after this many (exactly: the best point so far is kept).
             after_evaluation: called with (evaluations so far, loss, whether it was replayed);
-                may raise to stop the run.
+                may raise to stop the run (``_BudgetSpent``: where it is).
             after_iteration: called when an iteration has ended at a new point.
             after_stall: called when the loss no longer falls, or a line search failed, where the
                 gradient has not vanished; true when the loss was changed so that it is worth while
@@ -330,7 +334,8 @@ class LBFGSB(Optimizer):
 
 
 class _BudgetSpent(Exception):
-    """SciPy has no exact limit on evaluations (a line search runs to its end); this is one."""
+    """SciPy has no exact limit on evaluations or time (a line search runs to its end); this is
+    one."""
 
 
 class _BeyondLimit(Exception):

@@ -28,14 +28,15 @@ Predict with a trained model.
 
     {command} run=outputs/... input=new.csv output=predictions.csv
 
-A model of approx=direct as a C function that needs no library, with weights of 4 bits:
+A model of discrete weights (approx=direct, direct_mixture, direct_logistic, direct_network) as a C
+function that needs no library, with weights of 4 bits:
 
     {command} run=outputs/... format=int4 output=model.c
 
 A model with inducing points, basis functions, interpolation or all its data as a program that torch
 alone runs, mean, std = torch.export.load("model.pt2").module()(x):
 
-    python predict.py run=outputs/... format=torch output=model.pt2
+    {command} run=outputs/... format=torch output=model.pt2
 
 OPTIONS
   run=FOLDER      run folder of a finished run (what train wrote)
@@ -50,6 +51,7 @@ OPTIONS
   device=cpu      cpu | cuda | auto
   format=int4     write the predictor itself, as C and as a NumPy archive beside it
   format=torch    write the predictor itself, as a program of torch.export
+  format=onnx     write the predictor itself, as an ONNX program: x -> mean, standard deviation
   samples=16      with format=int4: draws of the weights
   seed=0          with format=int4: of these draws
   trust=PACKAGE   build classes of this package of yours too (several: a,b), where the run has some;
@@ -121,16 +123,21 @@ def _export(arguments: list[str]) -> None:
     )
     if options["format"] not in get_args(Format):
         raise ConfigError(
-            f"format={options['format']}: expected int4 or torch, or none for predictions"
+            f"format={options['format']}: expected int4, torch or onnx, or none for predictions"
         )
     trust = trusted_packages(options["trust"]) if "trust" in options else ()
-    if options["format"] == "torch":
+    if options["format"] != "int4":
         for name in ("samples", "seed"):
             if name in options:
                 raise ConfigError(f"{name}= belongs to format=int4: leave it out")
-        export(options["run"], options["output"], format="torch", trust=trust)
+        what = "a program of torch.export"
+        if options["format"] == "torch":
+            export(options["run"], options["output"], format="torch", trust=trust)
+        else:
+            export(options["run"], options["output"], format="onnx", trust=trust)
+            what = "an ONNX program"
         written = Path(options["output"]).expanduser().stat().st_size
-        print(f"{options['output']}: a program of torch.export, {written} bytes", file=sys.stderr)
+        print(f"{options['output']}: {what}, {written} bytes", file=sys.stderr)
         return
     counts = {}
     for name in ("samples", "seed"):

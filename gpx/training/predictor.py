@@ -16,8 +16,9 @@ from torch import Tensor
 from gpx.calibration import Recalibration
 from gpx.data import Standardiser
 from gpx.data.coding import Coding
-from gpx.data.frame import Frame, frame_of, require_columns
+from gpx.data.frame import Frame, as_rows, frame_of, require_columns
 from gpx.data.labels import Label
+from gpx.data.pixels import pixel_rows
 from gpx.data.table import numbered_names
 from gpx.data.target_transform import TargetTransform, TransformedLaw
 from gpx.errors import CheckpointError, ConfigError, DataError, NotAvailable, ShapeError
@@ -119,24 +120,33 @@ class Predictor:
         Raises:
             ConfigError: known noise under another likelihood than a Gaussian.
         """
-        with torch.no_grad():
-            if noise is None:
-                found = self.posterior.predictive(x, self.likelihood)
-            elif isinstance(self.likelihood, Gaussian):
-                of_rows = self.posterior.predict(x)
-                found = noise.predictive(*of_rows, self.likelihood.noise_variance)
-            else:
-                raise ConfigError("known noise adds to that of likelihood=Gaussian() only")
-            found = self._through_transform(found)
-            return found if self.calibration is None else self.calibration(found)
+        found = self.modelled(x, noise)
+        return self.in_targets(found if self.calibration is None else self.calibration(found))
+
+    @torch.no_grad()
+    def modelled(
+        self, x: Tensor, noise: RowNoise | None = None
+    ) -> torch.distributions.Distribution:
+        """Law of what the posterior sees the target as, which is not recalibrated.
+
+        Arguments and errors as for ``distribution``, which is this law, recalibrated, of y.
+        """
+        if noise is None:
+            return self.posterior.predictive(x, self.likelihood)
+        if isinstance(self.likelihood, Gaussian):
+            of_rows = self.posterior.predict(x)
+            return noise.predictive(*of_rows, self.likelihood.noise_variance)
+        raise ConfigError("known noise adds to that of likelihood=Gaussian() only")
 
     def predict(self, inputs: ArrayLike | Frame, noise: ArrayLike | None = None) -> Prediction:
         """Mean, standard deviation and 95 % interval of y in the data's own units.
 
         Args:
-            inputs (n, d): in the data's own units, columns as in training; (d,) is one row. Columns
-                of a data frame are taken by name, whatever their order, and others are ignored,
-                where training knew names. Columns of texts and dates hold these.
+            inputs (n, d): in the data's own units, columns as in training; (d,) is one row, and
+                (n,) n rows where the model has one input. Columns of a data frame are taken by
+                name, whatever their order, and others are ignored, where training knew names.
+                Columns of texts and dates hold these. A model of images takes images too,
+                (n, h, w), or with channels before or behind.
             noise (n,): known variances of the noise of each row beside that which was learned, in
                 the squared unit of the target; None: none.
 
@@ -215,12 +225,10 @@ class Predictor:
         mean, variance = self.posterior.predict(self._standardised(inputs))
         law: torch.distributions.Distribution
         law = torch.distributions.Normal(mean, variance.sqrt(), validate_args=False)
-        return self._in_own_units(self._through_transform(law))
+        return self._in_own_units(self.in_targets(law))
 
-    def _through_transform(
-        self, law: torch.distributions.Distribution
-    ) -> torch.distributions.Distribution:
-        """The law of a standardised target, given that of what the posterior sees."""
+    def in_targets(self, law: torch.distributions.Distribution) -> torch.distributions.Distribution:
+        """The law of a standardised target, given that of what the posterior sees it as."""
         if self.target_transform is None:
             return law
         scale = float(self.scaler.target_mean), float(self.scaler.target_scale)
@@ -256,7 +264,13 @@ class Predictor:
         return _array((found * self.scaler.target_scale.to(found.device).square()).cpu())
 
     def sample(
-        self, inputs: ArrayLike | Frame, num: int = 1, *, targets: bool = False, seed: int = 0
+        self,
+        inputs: ArrayLike | Frame,
+        num: int = 1,
+        *,
+        targets: bool = False,
+        seed: int = 0,
+        jointly: bool = False,
     ) -> NDArray[Any]:
         """Draws from the posterior: functions, or targets around them.
 
@@ -269,6 +283,9 @@ class Predictor:
             targets: False: draws of the latent function, in the units of ``latent``. True: of y,
                 each a function with noise of its own at every row; for classes the data's labels.
             seed: of the draws; those of targets depend on the rows, too.
+            jointly: draw from the joint normal law of the function at these rows, which is exact
+                and takes any kernel, where the posterior has one. Functions are then known at these
+                rows alone: asked for others, the same seed gives other functions. n^3 for n rows.
 
         Returns:
             (num, n), or (num, n, p) for p outputs or latent functions.
@@ -276,9 +293,10 @@ class Predictor:
         Raises:
             ShapeError, DTypeError, DataError: as ``predict``.
             ConfigError: ``num`` or ``seed`` is no such number, or the kernel has no random Fourier
-                features to draw functions from (``covariance`` may serve).
+                features to draw functions from (``jointly`` may serve).
             NotAvailable: y is asked for, and its noise is not the likelihood's or it is
-                recalibrated, so that y has no law given one function.
+                recalibrated, so that y has no law given one function; or ``jointly`` of a posterior
+                without a joint law in closed form.
         """
         if num < 1 or not 0 <= seed < 2**63:
             raise ConfigError(
@@ -298,7 +316,10 @@ class Predictor:
         x = self._standardised(inputs)
         draws = stream(seed, "sampled functions", x.device)
         with torch.no_grad():
-            f = self.posterior.sample_paths(num, generator=draws)(x)
+            if jointly:
+                f = joint_draws(self.posterior, x, num, generator=draws)
+            else:
+                f = self.posterior.sample_paths(num, generator=draws)(x)
             if not targets:
                 return _array(self._drawn(f.double().cpu()))
             rows = f.reshape(num * len(x), *f.shape[2:])
@@ -333,7 +354,8 @@ class Predictor:
             inputs = columns_by_name(inputs, columns, "inputs")
         if self.coding is not None and not self.coding.plain:
             return self.coding(frame_of(inputs, columns, "inputs"))
-        array = np.atleast_2d(real_array(inputs, "inputs"))  # type: ignore[arg-type]
+        array = pixel_rows(real_array(inputs, "inputs"), columns)  # type: ignore[arg-type]
+        array = as_rows(array, len(columns))
         require_columns(array, columns)
         if not np.isfinite(array).all():
             row, column = np.argwhere(~np.isfinite(array))[0]
@@ -352,6 +374,23 @@ class Predictor:
         numbers = (*self.posterior.parameters(), *self.posterior.buffers())
         reference = next((t for t in numbers if t.is_floating_point()), None)
         return x if reference is None else x.to(reference.device, reference.dtype)
+
+
+def joint_draws(posterior: Posterior, x: Tensor, num: int, *, generator: torch.Generator) -> Tensor:
+    """Draws (num, n) from the joint normal law of the function at x (n, d), of its precision.
+
+    Raises:
+        NotAvailable: the posterior has no joint law in closed form.
+
+    Cost: n^3, from eigenvectors: no jitter, and negative eigenvalues, which are rounding, are zero.
+    """
+    covariance = posterior.joint_covariance(x).double()
+    values, vectors = torch.linalg.eigh(covariance)
+    normals = torch.randn(
+        num, len(x), generator=generator, dtype=torch.float64, device=covariance.device
+    )
+    deviations = (normals * values.clamp_min(0.0).sqrt()) @ vectors.mT
+    return posterior.predict(x).mean + deviations.to(x)
 
 
 def _array(tensor: Tensor) -> NDArray[np.float64]:

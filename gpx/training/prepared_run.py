@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,8 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 from torch.distributions import Distribution
 
-from gpx.calibration import Recalibration, held_out_rows, require_classes
-from gpx.data import Dataset, Task
-from gpx.data import load as load_data
+from gpx.calibration import Recalibration
+from gpx.data import Dataset
 from gpx.errors import ConfigError
 from gpx.likelihoods import Gaussian
 from gpx.linalg import available_memory, budget_in_bytes, total_memory
@@ -22,10 +21,6 @@ from gpx.methods.base.optimizer import Optimizer
 from gpx.metrics import evaluate, trivial_law
 from gpx.models import Model
 from gpx.objectives import Objective
-from gpx.sampling.seeds import stream
-from gpx.training.automatic import (
-    choice_of,
-)
 from gpx.training.build import build, build_model, check_parts, target_of
 from gpx.training.certification import (
     require_certifiable,
@@ -40,6 +35,13 @@ from gpx.training.loggers import Logger, require_loggers
 from gpx.training.option_names import with_option_names
 from gpx.training.option_types import check_numbers
 from gpx.training.predictor import Predictor
+from gpx.training.run_data import (
+    choice_of,
+    hold_out,
+    likelihood_task,
+    load_run_data,
+    with_facts,
+)
 from gpx.training.run_folder import RunFolder
 from gpx.training.streaming import (
     check_streamed,
@@ -47,6 +49,8 @@ from gpx.training.streaming import (
     settle_streamed,
 )
 
+FAR = 10.0
+"""Widths of the middle 80 % of the targets beyond which one is called an outlier."""
 PARTS = ("trainer", "data", "likelihood", "approx", "objective", "optimizer")
 """Groups that every run needs one choice of; ``approx`` says whether it takes kernel and mean."""
 
@@ -123,11 +127,6 @@ def checked_options(config: DictConfig) -> TrainerConfig:
             raise ConfigError(f"{group}= is not chosen{chooser}")
     check_parts(config)
     options = trainer_options(config.trainer)
-    if options.budget is not None and not choice_of(config):
-        raise ConfigError(
-            f"trainer.budget={options.budget:g} is for approx=auto, which chooses a method by it; "
-            "with a method that is named set trainer.max_steps="
-        )
     require_loggers(options.loggers)
     if options.certify:
         require_certifiable(config)
@@ -168,19 +167,11 @@ def prepare(
     chosen_now = data is not None
     check_streamed(config, options)
     if data is None:
-        data = load_data(build(config, "data"), task=task)
+        data = load_run_data(config)
     calibration: Recalibration | None = build(config, "calibrate")
     _require_plain_targets(config, options, data, calibration)
-    kept: Tensor | None = None
-    if calibration is not None:
-        calibration.require_task(data.task)
-        draws = stream(config.seed, "calibration")
-        kept = held_out_rows(data.num_train, calibration.fraction, draws)
-        if data.task != "regression":
-            require_classes(data.train_y, kept)
-        every = data.train_x, data.train_y
-        data = replace(data, train_x=every[0][~kept], train_y=every[1][~kept])
-    config = _with_facts(config, data)
+    data, kept = hold_out(data, calibration, config.seed)
+    config = _with_rooted_paths(with_facts(config, data))
     budget = budget_in_bytes(options.memory_budget, available_memory(device), total_memory(device))
     config.trainer.memory_budget = budget  # settled: a resumed run and predictions hold to it
     for part in {"kernel", "mean"} - set(check_parts(config)):
@@ -190,7 +181,7 @@ def prepare(
         f"data {data.name} split {data.split}: {num_train:,} training and "
         f"{data.test_x.shape[0]:,} test points, {num_inputs} inputs"
         + ("" if data.num_test else "; trained on all rows, so there will be no test metrics")
-        + ("" if kept is None else f"; {int(kept.sum()):,} training points are held out")
+        + ("" if kept is None else f"; {len(kept[1]):,} training points are held out")
     )
     if chosen_now:
         for line in filter(None, (choice_of(config, "kernel_choice"), choice_of(config))):
@@ -199,6 +190,12 @@ def prepare(
         console.say(f"note: {with_option_names(data.notes, config, CONFIGS)}")
     if task == "regression" and _two_values(data.in_memory.train_y):
         console.say("note: the targets take two values only; likelihood=bernoulli models classes")
+    far = _far_targets(data.modelled(data.in_memory.train_y))
+    if far and target_of(config.likelihood, "likelihood") is Gaussian:
+        console.say(
+            f"note: {far} of the training targets lie more than {FAR:g} times the width of the "
+            "middle 80 % from the median; likelihood=student_t bears outliers"
+        )
 
     model = build_model(config).to(device, dtype)
     kind = target_of(config.objective, "objective")
@@ -246,7 +243,7 @@ def prepare(
     held_out = None
     if calibration is not None and kept is not None:
         calibration.to(device)
-        held_out = (every[0][kept].to(device, dtype), every[1][kept].to(device, dtype))
+        held_out = (kept[0].to(device, dtype), data.modelled(kept[1]).to(device, dtype))
     return PreparedRun(
         config,
         options,
@@ -279,9 +276,11 @@ def _require_plain_targets(
     if not transformed and data.train_noise is None:
         return
     certify = "trainer.certify=true"
+    if options.certify and transformed:
+        raise ConfigError(f"{certify} takes no data.target_transform=: leave one of them out")
+    if data.train_noise is None:
+        return
     for asked, name in ((calibration is not None, "calibrate="), (options.certify, certify)):
-        if asked and transformed:
-            raise ConfigError(f"{name} takes no data.target_transform=: leave one of them out")
         if asked:
             raise ConfigError(
                 f"{name} takes one noise variance for all rows, and data.noise= or data.weights= "
@@ -289,31 +288,27 @@ def _require_plain_targets(
             )
 
 
+def _far_targets(y: Tensor) -> int:
+    """How many targets y (n,) or (n, p) no Gaussian noise would bring about."""
+    ordered = y.double().reshape(len(y), -1).sort(0).values
+    low, middle, high = (ordered[round(share * (len(y) - 1))] for share in (0.1, 0.5, 0.9))
+    if not bool((high > low).all()):
+        return 0
+    return int(((ordered - middle).abs() > FAR * (high - low)).any(1).sum())
+
+
 def _two_values(targets: Tensor) -> bool:
     low, high = targets.min(), targets.max()
     return bool(low < high) and bool(((targets == low) | (targets == high)).all())
 
 
-def likelihood_task(config: DictConfig) -> Task:
-    """What kind of target the likelihood models, without building it (it may need the data)."""
-    return getattr(target_of(config.likelihood, "likelihood"), "task", "regression")
+def _with_rooted_paths(config: DictConfig) -> DictConfig:
+    """Paths of the data made absolute: a run is resumed from any folder.
 
-
-def _with_facts(config: DictConfig, data: Dataset) -> DictConfig:
-    """A copy with ``facts`` filled in from the data, so that config.yaml rebuilds the model."""
-    filled = OmegaConf.create(OmegaConf.to_container(config, resolve=False))
-    assert isinstance(filled, DictConfig)
-    filled.facts = {
-        "num_train": data.train_x.shape[0],
-        "num_inputs": data.train_x.shape[1],
-        "num_outputs": data.num_outputs,
-        "num_classes": data.num_classes,
-        "choice": choice_of(config),
-        "kernel_choice": choice_of(config, "kernel_choice"),
-    }
-    # a run is resumed from any folder; where root is given, paths start from it
-    rooted = isinstance(filled.data.get("root"), str)
+    Where ``data.root`` is given, the other paths start from it.
+    """
+    rooted = isinstance(config.data.get("root"), str)
     for name in ("root",) if rooted else ("path", "test_path"):
-        if isinstance(filled.data.get(name), str):
-            filled.data[name] = str(Path(filled.data[name]).expanduser().resolve())
-    return filled
+        if isinstance(config.data.get(name), str):
+            config.data[name] = str(Path(config.data[name]).expanduser().resolve())
+    return config

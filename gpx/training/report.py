@@ -10,9 +10,6 @@ from torch.distributions import Distribution
 from gpx.methods.base.objective import Evidence
 from gpx.metrics import baselines
 from gpx.sampling.seeds import stream
-from gpx.training.automatic import (
-    choice_of,
-)
 from gpx.training.certification import (
     CertifyOptions,
     certify_run,
@@ -25,6 +22,7 @@ from gpx.training.model_figures import draw_model
 from gpx.training.predictor import Predictor
 from gpx.training.prepared_run import PARTS, PreparedRun
 from gpx.training.results import draw_results, summary
+from gpx.training.run_data import choice_of
 from gpx.training.streaming import (
     streaming_facts,
 )
@@ -36,7 +34,8 @@ def finish(state: PreparedRun, fit: FitResult) -> dict[str, Any]:
     data, model, config = state.data, state.model, state.config
     predictor = state.predictor()
     tested = data.num_test > 0
-    raw = predictor.distribution(state.test[0], data.test_noise) if tested else None
+    modelled = predictor.modelled(state.test[0], data.test_noise) if tested else None
+    raw = None if modelled is None else predictor.in_targets(modelled)
     calibrated = _calibrate(state, predictor)
     kept = {
         **fit.state,
@@ -53,7 +52,9 @@ def finish(state: PreparedRun, fit: FitResult) -> dict[str, Any]:
     }
     save_checkpoint(state.folder.checkpoint, kept)
     evidence = _final_evidence(state)
-    predictive = raw if raw is None or state.calibration is None else state.calibration(raw)
+    predictive = raw
+    if modelled is not None and state.calibration is not None:
+        predictive = predictor.in_targets(state.calibration(modelled))
     scores = state.evaluate(predictive)
     metrics: dict[str, Any] = {f"test.{k}": v for k, v in scores.items()}
     if state.calibration is not None:
@@ -100,7 +101,8 @@ def finish(state: PreparedRun, fit: FitResult) -> dict[str, Any]:
         metrics |= {f"certificate.{name}": value for name, value in report.values().items()}
         state.console.say(report.sentence())
     if state.options.figures and predictive is not None:
-        _draw(state, predictor, predictive, fit.steps)
+        before = None if state.calibration is None else raw
+        _draw(state, predictor, predictive, before, fit.steps)
     numbers = {k: float(v) for k, v in metrics.items() if isinstance(v, (int, float))}
     shown = {k: v for k, v in numbers.items() if k.startswith(("test.", "train."))}
     for logger in state.loggers:
@@ -120,7 +122,7 @@ def _calibrate(state: PreparedRun, predictor: Predictor) -> dict[str, Any]:
     if state.calibration is None or state.held_out is None:
         return {}
     x, y = state.held_out
-    state.calibration.fit(predictor.distribution(x), y)
+    state.calibration.fit(predictor.modelled(x), y)
     predictor.calibration = state.calibration
     found = ", ".join(f"{k} {v:.4g}" for k, v in state.calibration.facts().items())
     state.console.say(f"calibrated on {len(y):,} held-out points: {found}")
@@ -139,9 +141,15 @@ def _final_evidence(state: PreparedRun) -> Evidence:
     )
 
 
-def _draw(state: PreparedRun, predictor: Predictor, predictive: Distribution, step: int) -> None:
-    """Figures as PNG and to the loggers."""
-    pictures = draw_results(state.data.in_memory, predictor, predictive)
+def _draw(
+    state: PreparedRun,
+    predictor: Predictor,
+    predictive: Distribution,
+    before: Distribution | None,
+    step: int,
+) -> None:
+    """Figures as PNG and to the loggers; ``before`` as in ``draw_results``."""
+    pictures = draw_results(state.data.in_memory, predictor, predictive, before)
     pictures |= draw_model(state.data.in_memory, predictor, state.model)
     for name, figure in pictures.items():
         state.folder.write_figure(name, figure)

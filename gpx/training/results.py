@@ -14,7 +14,6 @@ from torch.distributions import Distribution
 from gpx.data import Dataset
 from gpx.likelihoods import target_marginals
 from gpx.likelihoods.quantiles import central_interval
-from gpx.metrics import class_log_probabilities, ece, reliability
 from gpx.training.calibration_figures import calibration_figures
 from gpx.training.predictor import Predictor
 
@@ -31,7 +30,10 @@ OUTPUTS = 4
 
 
 def draw_results(
-    data: Dataset, predictor: Predictor, predictive: Distribution
+    data: Dataset,
+    predictor: Predictor,
+    predictive: Distribution,
+    before: Distribution | None = None,
 ) -> dict[str, Figure]:
     """Predicted against observed, calibration and, for one input, the fitted function.
 
@@ -43,17 +45,13 @@ def draw_results(
         data: the split the model was trained on.
         predictor: the trained model.
         predictive: its prediction at the test inputs.
+        before: the same before recalibration; None where there is none.
     """
     from gpx.training import figures  # Matplotlib is slow to import; the first line must be early
 
+    calibration = calibration_figures(data, predictive, OUTPUTS, before)
     if data.task not in ("regression", "count"):
-        log_probabilities, classes = class_log_probabilities(data.task, predictive, data.test_y)
-        probabilities = log_probabilities.double().exp().cpu()
-        found = reliability(probabilities, classes.cpu())
-        counts, accuracy, confidence = (part.numpy() for part in found)
-        error = float(ece(probabilities, classes.cpu()))
-        drawing = figures.reliability_diagram(counts, accuracy, confidence, error)
-        return {"reliability": drawing}
+        return calibration
     scaler = data.scaler
 
     def original(values: Tensor) -> Array:
@@ -98,7 +96,7 @@ def draw_results(
             )
             for place, (number, name) in shown
         }
-    return drawn | calibration_figures(data, predictive, OUTPUTS)
+    return drawn | calibration
 
 
 def summary(metrics: Mapping[str, Any]) -> list[str]:

@@ -11,17 +11,18 @@ from omegaconf import DictConfig
 from gpx.data import Dataset
 from gpx.errors import CheckpointError, ConfigError, WriteError
 from gpx.installation import command
+from gpx.methods.base.start import StartWatch
 from gpx.sampling.seeds import global_randomness, stream
 from gpx.training import kernel_choice
 from gpx.training.automatic import (
     Compose,
     is_automatic,
-    with_method_chosen,
-    with_open_kernel_chosen,
+    with_open_choices_made,
 )
 from gpx.training.checkpoint import load_checkpoint
 from gpx.training.choices import with_choices_made
 from gpx.training.config import CONFIGS, trainer_options
+from gpx.training.console import Console
 from gpx.training.device import (
     out_of_memory_said,
     require_matmul,
@@ -41,12 +42,16 @@ from gpx.training.prepared_run import (
 )
 from gpx.training.report import finish
 from gpx.training.run_folder import RunFolder
-from gpx.training.tensorboard import TensorBoard
 from gpx.training.trainer import FitResult, Trainer
 from gpx.training.trust import require_known_server
 
 
-def run(config: DictConfig, folder: RunFolder, compose: Compose | None = None) -> dict[str, Any]:
+def run(
+    config: DictConfig,
+    folder: RunFolder,
+    compose: Compose | None = None,
+    config_folders: Sequence[Path] = (CONFIGS,),
+) -> dict[str, Any]:
     """Train, evaluate and write one run; goes on when ``folder`` holds its checkpoint.
 
     Args:
@@ -54,6 +59,8 @@ def run(config: DictConfig, folder: RunFolder, compose: Compose | None = None) -
         folder: run folder; nothing is written before data and model are known to be sound.
         compose: composes the same options with others, for ``approx=auto``; None where a method is
             named.
+        config_folders: of config groups, in which ``kernel=auto`` looks for its candidates; of two
+            kernels of one name that of the last is taken.
 
     Returns:
         the contents of metrics.json.
@@ -64,7 +71,7 @@ def run(config: DictConfig, folder: RunFolder, compose: Compose | None = None) -
     """
     data: Dataset | None = None
     if is_automatic(config) or kernel_choice.is_open(config):
-        config, data = _chosen(config, compose)
+        config, data = _chosen(config, compose, config_folders)
     config = with_choices_made(config)
     with option_names(config, CONFIGS):
         options = checked_options(config)
@@ -85,22 +92,17 @@ def run(config: DictConfig, folder: RunFolder, compose: Compose | None = None) -
                 raise WriteError(text) from error
 
 
-def _chosen(config: DictConfig, compose: Compose | None) -> tuple[DictConfig, Dataset]:
+def _chosen(
+    config: DictConfig, compose: Compose | None, folders: Sequence[Path]
+) -> tuple[DictConfig, Dataset]:
     """The config with the method and the kernel that suit in the place of auto, and the data."""
     with option_names(config, CONFIGS):
-        if not is_automatic(config):
-            check_values(config)
-            with global_randomness(config.seed):
-                return with_open_kernel_chosen(config)
-        if compose is None:
-            raise ConfigError(
-                "approx=auto needs the options of the run, not its config: name a method"
-            )
         check_values(config)
         options = trainer_options(config.trainer)
         device = resolve_device(options.device)
         with global_randomness(config.seed):
-            return with_method_chosen(config, options, device, compose)
+            say = Console(quiet=options.quiet).say
+            return with_open_choices_made(config, options, device, compose, folders, say)
 
 
 def _run_in_folder(state: PreparedRun) -> dict[str, Any]:
@@ -123,6 +125,8 @@ def _run_in_folder(state: PreparedRun) -> dict[str, Any]:
             for name in state.options.loggers:
                 state.loggers.append(open_logger(name, folder.path))
             if state.options.tensorboard:
+                from gpx.training.tensorboard import TensorBoard  # its library takes a while
+
                 state.loggers.append(TensorBoard(folder.events()))
             for logger in state.loggers:
                 logger.text("config", folder.config.read_text())
@@ -169,11 +173,13 @@ def _train(state: PreparedRun) -> FitResult:
     """Initialise and train, or go on from the checkpoint."""
     seed, device = state.config.seed, state.device
 
-    def initialise() -> None:
+    def initialise(watch: StartWatch) -> None:
         draws = stream(seed, "hyperparameters", device)
         if state.start is not None:
             state.start(state.model, *state.sample, generator=draws, say=state.console.say)
-        state.model.initialise(*state.sample, generator=stream(seed, "model", device))
+        state.model.initialise_watched(
+            *state.sample, generator=stream(seed, "model", device), watch=watch
+        )
         state.objective.prepare(
             state.model, *state.train, generator=stream(seed, "estimator", device)
         )

@@ -101,7 +101,10 @@ class RunFolder:
         if not self.path.is_dir():
             raise CheckpointError(f"there is no run folder {self.path}{self._neighbours()}")
         if not self.config.is_file():
-            raise CheckpointError(f"{self.path} is not a run folder: it has no config.yaml")
+            raise CheckpointError(
+                f"{self.path} is not a run folder: it has no config.yaml, which is written before "
+                "the first step; a run that was stopped earlier is started again"
+            )
         try:
             text = self.config.read_text(encoding="utf-8")
             # references multiply as they are followed: a small file may fill the memory

@@ -60,13 +60,28 @@ class Session:
         self.cuda_graphs = config.cuda_graphs and x.device.type == "cuda"
         self.round, self.round_start = 0, 0
         self.seconds, self.seconds_of_start = 0.0, 0.0
+        self.budget = config.budget
         self.pending: dict[str, Any] = {}
+        self.start_state: dict[str, Any] | None = None
         self.resumed = False
         self.saved_step: int | None = None
         self.unlogged: tuple[Tensor, Mapping[str, Tensor]] | None = None
         self._say = say
         self._last_saved = time.perf_counter()
         self._logged_step, self._logged_seconds = 0, 0.0
+
+    @property
+    def out_of_time(self) -> bool:
+        """Whether ``trainer.budget`` is spent; a step in progress is finished, and one is made."""
+        return self.budget is not None and self.step > 0 and self.seconds >= self.budget
+
+    def ended_in_time(self) -> str:
+        """Says that training ends for ``trainer.budget``; the reason in words."""
+        reason = (
+            f"trainer.budget={self.budget:g} seconds: {self.step} steps of at most {self.limit}"
+        )
+        self.say(f"training ends for {reason}; the model is as good as they made it")
+        return reason
 
     # -- checkpoints ------------------------------------------------------------------------------
 
@@ -92,12 +107,25 @@ class Session:
         self._last_saved = time.perf_counter()
         return state
 
+    def save_start(self, start: dict[str, Any], seconds: float) -> None:
+        """Write what a run needs that is stopped before its first step.
+
+        Args:
+            start: state of the model's start.
+            seconds: training time so far.
+        """
+        state = {"step": 0, "seconds": seconds, "start": start, **self.extra_state}
+        save_checkpoint(self.checkpoint, state)
+
     def restore(self) -> None:
-        """Continue from the checkpoint file."""
+        """Continue from the checkpoint file: ``resumed``, or within the start (``start_state``)."""
         state = load_checkpoint(self.checkpoint, self.x.device)
         try:
             self.step = state["step"]
             self.seconds = state["seconds"]
+            if "start" in state:
+                self.start_state = state["start"]
+                return
             self.seconds_of_start = state.get("seconds_of_start", 0.0)
             self.model.load_state_dict(state["model"])
             self.objective.load_state_dict(state["objective"])

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import copy
+import logging
 import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
+from io import StringIO
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch._dynamo.exc import UserError
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from gpx.errors import ConfigError, class_name
 from gpx.likelihoods import target_marginals
-from gpx.training.predictor import Predictor
+from gpx.training.predictor import Prediction, Predictor
 
 TRACED_ROWS = 5
 """Rows that the program is traced at; it takes any number of rows."""
@@ -20,6 +27,8 @@ CHECKED_ROWS = 16
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-4}
 """Largest difference between the two by the precision of the posterior, relative to the value or to
 the standard deviation where that is larger; float32 sums in another order differ by more."""
+DEPENDS_ON_VALUES = (UserError, GuardOnDataDependentSymNode)
+"""What torch raises where a program would have to look at numbers."""
 
 
 class PredictionModule(nn.Module):
@@ -58,50 +67,85 @@ def torch_program(predictor: Predictor) -> torch.export.ExportedProgram:
         ConfigError: the target is a class or goes through a transform, the table has columns that
             are no numbers, the posterior cannot be traced, or the program differs from it.
     """
-    kind = class_name(predictor.posterior)
-    if predictor.likelihood.task in ("binary", "multiclass"):
-        raise ConfigError(
-            f"format=torch writes mean and standard deviation, and {predictor.target_name} is a "
-            "class; train on a target that is a number"
-        )
-    if predictor.target_transform is not None:
-        raise ConfigError("format=torch knows no data.target_transform=: train without it")
-    if predictor.coding is not None and not predictor.coding.plain:
-        raise ConfigError(
-            "format=torch takes numbers as they are, and the table has columns of texts, dates or "
-            "missing values; train on columns of numbers"
-        )
-    rows = _rows_near_the_data(predictor)
-    own = _on_the_cpu(predictor)
+    require_numbers(predictor, "torch")
+    kind, rows = class_name(predictor.posterior), rows_near_the_data(predictor)
+    own = on_the_cpu(predictor)
     known = own.predict(rows.numpy())  # fills caches, before anything is traced
     own.posterior.fix()
     module = PredictionModule(own).eval()
+    program = program_of(module, rows, "torch", kind)
+    found = [each.numpy() for each in _applied(program, rows)]
+    require_agreement(found, known, module.dtype, "torch", kind)
+    return program
+
+
+def require_numbers(predictor: Predictor, form: str) -> None:
+    """Raise ConfigError unless programs can take its inputs and give its target.
+
+    Args:
+        predictor: what is to be written.
+        form: the ``format=`` that asks.
+    """
+    if predictor.likelihood.task in ("binary", "multiclass"):
+        raise ConfigError(
+            f"format={form} writes mean and standard deviation, and {predictor.target_name} is a "
+            "class; train on a target that is a number"
+        )
+    if predictor.target_transform is not None:
+        raise ConfigError(f"format={form} knows no data.target_transform=: train without it")
+    if predictor.coding is not None and not predictor.coding.plain:
+        raise ConfigError(
+            f"format={form} takes numbers as they are, and the table has columns of texts, dates "
+            "or missing values; train on columns of numbers"
+        )
+
+
+def program_of(
+    module: PredictionModule, rows: Tensor, form: str, kind: str
+) -> torch.export.ExportedProgram:
+    """The program of a module for any number of rows, traced at some of ``rows`` (r, d).
+
+    Raises:
+        ConfigError: the posterior, of class ``kind``, cannot be traced.
+    """
     dynamic = {0: torch.export.Dim("n", min=1)}
     try:
-        with torch.no_grad(), warnings.catch_warnings(), _unchecked_distributions():
-            warnings.simplefilter("ignore")
+        with torch.no_grad(), _unchecked_distributions(), _silence():
             program = torch.export.export(
                 module, (rows[:TRACED_ROWS],), dynamic_shapes=(dynamic,), strict=False
             )
             # without writes in place and switches of gradients, which not every program survives
-            program = program.run_decompositions({})
+            return program.run_decompositions({})
     except Exception as error:  # torch raises what it likes, from deep inside
+        why = "its predictions take steps that depend on the inputs"
+        if not isinstance(error, DEPENDS_ON_VALUES):
+            first = (str(error).strip().splitlines() or [""])[0]
+            why = f"torch says {type(error).__name__}: {first[:120]}"
         raise ConfigError(
-            f"format=torch cannot trace a {kind}, whose predictions take steps that depend on the "
-            "inputs; train with approx=sgpr, svgp, ssgp, qsgp, ski or exact"
+            f"format={form} cannot trace a {kind} ({why}); train with approx=sgpr, svgp, ssgp, "
+            "qsgp, ski or exact"
         ) from error
-    for name, mine, theirs in zip(("mean", "std"), _applied(program, rows), known, strict=False):
-        gap = (np.abs(mine.numpy() - theirs) / np.maximum(np.abs(theirs), known.std)).max()
-        limit = TOLERANCES[module.dtype]
+
+
+def require_agreement(
+    found: Sequence[NDArray[np.float64]],
+    known: Prediction,
+    dtype: torch.dtype,
+    form: str,
+    kind: str,
+) -> None:
+    """Raise ConfigError where a program's mean and standard deviation are not the model's."""
+    for name, mine, theirs in zip(("mean", "std"), found, known, strict=False):
+        gap = (np.abs(mine - theirs) / np.maximum(np.abs(theirs), known.std)).max()
+        limit = TOLERANCES[dtype]
         if not gap <= limit:
             raise ConfigError(
-                f"format=torch: the program of a {kind} differs from its predictions by {gap:.1e} "
+                f"format={form}: the program of a {kind} differs from its predictions by {gap:.1e} "
                 f"in the {name}, more than {limit:g}, and is not written; predict with gpx"
             )
-    return program
 
 
-def _on_the_cpu(predictor: Predictor) -> Predictor:
+def on_the_cpu(predictor: Predictor) -> Predictor:
     """A copy that tracing may change."""
     own = copy.copy(predictor)
     own.posterior = copy.deepcopy(predictor.posterior).cpu().requires_grad_(False)
@@ -117,7 +161,7 @@ def _applied(program: torch.export.ExportedProgram, rows: Tensor) -> tuple[Tenso
     return program.module()(rows)
 
 
-def _rows_near_the_data(predictor: Predictor) -> Tensor:
+def rows_near_the_data(predictor: Predictor) -> Tensor:
     """Rows (r, d) within about two standard deviations of the training inputs' mean."""
     draws = torch.Generator().manual_seed(0)
     standard = torch.randn(
@@ -126,12 +170,25 @@ def _rows_near_the_data(predictor: Predictor) -> Tensor:
     return predictor.scaler.original_inputs(standard.clamp(-2.0, 2.0))
 
 
-class _unchecked_distributions:
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Neither warnings nor the graph that torch prints where it fails: one sentence says it all."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), redirect_stderr(StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+@contextmanager
+def _unchecked_distributions() -> Iterator[None]:
     """Laws whose arguments are not looked at: a program cannot stop where they are invalid."""
-
-    def __enter__(self) -> None:
-        self.before = torch.distributions.Distribution._validate_args
-        torch.distributions.Distribution.set_default_validate_args(False)
-
-    def __exit__(self, *_: object) -> None:
-        torch.distributions.Distribution.set_default_validate_args(self.before)
+    before = torch.distributions.Distribution._validate_args
+    torch.distributions.Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        torch.distributions.Distribution.set_default_validate_args(before)

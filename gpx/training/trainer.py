@@ -13,10 +13,12 @@ from gpx.constraints import at_their_floor
 from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Objective
 from gpx.methods.base.optimizer import Optimizer
+from gpx.methods.base.start import StartWatch
 from gpx.training.config import TrainerConfig
 from gpx.training.interrupt import InterruptGuard
 from gpx.training.progress import Monitor
 from gpx.training.session import Session
+from gpx.training.watched_start import WatchedStart
 
 
 @dataclass
@@ -66,7 +68,7 @@ class Trainer:
         x: Tensor,
         y: Tensor,
         evaluate: Callable[[], Mapping[str, float]],
-        initialise: Callable[[], None],
+        initialise: Callable[[StartWatch], None],
     ) -> FitResult:
         """Train ``model`` in place; goes on from the checkpoint file when there is one.
 
@@ -76,7 +78,8 @@ class Trainer:
                 the model; it runs itself.
             x (n, d), y (n,): training data on the model's device.
             evaluate: test metrics of the current model; its time is not counted.
-            initialise: data-dependent start of model and objective; skipped when resuming.
+            initialise: data-dependent start of model and objective, which tells its argument of the
+                steps that it takes; skipped when resuming after it.
 
         Raises:
             Interrupted: after SIGINT, SIGTERM or SIGHUP, with the checkpoint written.
@@ -102,9 +105,9 @@ class Trainer:
             session.guard = guard
             if self.checkpoint.exists():
                 session.restore()
-            else:
+            if not session.resumed:
                 with session.timed():
-                    initialise()
+                    initialise(WatchedStart(session))
                 session.seconds_of_start = session.seconds
             reason = optimizer.run(session)
         trained = [p for group in model.parameter_groups().values() for p in group]

@@ -16,17 +16,18 @@ import gpx.bases.fourier.products as products_module  # noqa: E402
 from gpx.backends.triton import normals as normals_module  # noqa: E402
 from gpx.backends.triton.blocks import Blocks  # noqa: E402
 from gpx.backends.triton.fourier import (  # noqa: E402
-    MadeFrequencies,
     fourier_moments,
     fourier_product,
     plain_moments,
     plain_product,
 )
+from gpx.backends.triton.frequencies import MadeFrequencies  # noqa: E402
 from gpx.backends.triton.normals import philox_impl  # noqa: E402
 from gpx.backends.triton.waves import cosine_sine  # noqa: E402
 from gpx.bases.counter_random import philox4x32, standard_normals  # noqa: E402
 from gpx.bases.fourier.products import FourierForm, FourierProducts, FourierSquares  # noqa: E402
 from gpx.kernels import RBF, Matern12, Matern32, Matern52  # noqa: E402
+from gpx.linalg.matmul import set_matmul  # noqa: E402
 
 SEEDS = [0, 1, 2**31, 2**32 - 1, 2**63 + 12345, 2**64 - 1]
 ADDRESSES = torch.tensor([0, 1, 5, 2**31, 2**32 + 7, 2**40 + 3, 10**15])
@@ -172,6 +173,32 @@ def test_nothing_to_sum():
     assert not fourier_product(x, frequencies[:0], weights[:, :0]).any()
     assert not fourier_moments(x[:0], frequencies, directions[:0]).any()
     assert fourier_moments(x, frequencies, directions[:, :0]).shape == (2, 4, 0)
+
+
+@pytest.fixture
+def asked():
+    """A function that asks for a precision of float32 products, as a run does."""
+    yield set_matmul
+    set_matmul(None)
+
+
+def test_products_are_rounded_as_the_run_asked_for(asked):
+    x, frequencies, weights, direction = problem(9, 7, 2, 3, torch.float32)
+    found = {}
+    for precision in ("ieee", "tf32x3", "tf32", None):
+        asked(precision)
+        found[precision] = (
+            fourier_product(x, frequencies, weights),
+            fourier_moments(x, frequencies, direction),
+        )
+    for precision in ("ieee", "tf32x3"):
+        product = fourier_product(x, frequencies, weights, precision)
+        moments = fourier_moments(x, frequencies, direction, precision)
+        assert torch.equal(found[precision][0], product)
+        assert torch.equal(found[precision][1], moments)
+    assert not torch.equal(found["ieee"][0], found["tf32x3"][0])
+    for other in ("tf32", None):  # plain TF32 is never for angles
+        assert all(map(torch.equal, found[other], found["tf32x3"]))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

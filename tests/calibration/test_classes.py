@@ -133,6 +133,17 @@ def test_a_class_without_a_held_out_row_keeps_a_probability():
     assert bool((made(predictive).probs[:, 3] > 0.0).all())
 
 
+def test_twenty_rows_of_each_of_ten_classes_are_enough():
+    """Targets of a class must not be drawn in so far that nothing fits them better."""
+    logits = 2.0 * torch.randn(1200, 10, generator=draws())
+    y = torch.multinomial(logits.softmax(1), 1, generator=draws(1)).squeeze(1).double()
+    sharp = Categorical(logits=2.0 * logits)
+    made = Platt()
+    made.fit(Categorical(probs=sharp.probs[:200]), y[:200])
+    before, after = sharp.log_prob(y)[200:].mean(), made(sharp).log_prob(y)[200:].mean()
+    assert float(after) > 0.9 * float(before)
+
+
 def test_isotonic_is_the_least_squares_rising_function():
     """Against pooled means worked out by hand: 0 | 1 0 -> 1/2 | 1 1 0 -> 2/3."""
     p = torch.tensor([0.1, 0.3, 0.4, 0.6, 0.7, 0.9])

@@ -2,10 +2,12 @@
 
 import pytest
 import torch
-from torch.distributions import Normal
+from torch.distributions import Categorical, MixtureSameFamily, Normal, Poisson, StudentT
 
 from gpx.calibration import Conformal, Variance
 from gpx.errors import ConfigError, DataError
+from gpx.likelihoods.quantiles import central_interval, quantile
+from gpx.likelihoods.widened import widened
 
 pytestmark = pytest.mark.usefixtures("float64_by_default")
 
@@ -56,7 +58,7 @@ def test_intervals_cover_as_promised_whatever_the_law(law):
         residuals = residuals.sign() * (residuals.abs() + residuals.abs() ** 3)
     made = Conformal(level)
     width = 1.6448536269514722
-    ends = torch.stack([made.factor_of(row) for row in residuals]) * width
+    ends = torch.stack([made.factor_of(row.abs() / width) for row in residuals]) * width
     if law == "heavy":  # back to the normal residual of the same size: t + t^3 = end
         low, high = torch.zeros_like(ends), ends.clone()
         for _ in range(60):
@@ -66,6 +68,54 @@ def test_intervals_cover_as_promised_whatever_the_law(law):
         ends = low
     covered = torch.erf(ends / 2**0.5)
     assert float(covered.mean()) == pytest.approx(0.9, abs=0.0034)
+
+
+def heavy(n, factor=2.5, seed=0):
+    """Student t residuals of 3 degrees of freedom, mixed over three centres, too narrow."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        noise = StudentT(3.0).sample((n,))
+    centre = torch.randn(n, generator=generator)
+    scale = torch.rand(n, generator=generator) + 0.1
+    y = centre + factor * scale * noise
+    offsets = torch.tensor([-0.1, 0.0, 0.1])
+    parts = StudentT(3.0, centre.unsqueeze(1) + scale.unsqueeze(1) * offsets, scale.unsqueeze(1))
+    return MixtureSameFamily(Categorical(probs=torch.ones(n, 3)), parts), y
+
+
+@pytest.mark.parametrize("make", [Variance, Conformal])
+def test_heavy_tails_stay_heavy(make):
+    """The factor has a standard error of about 1.2 % (likelihood) and 2 % (coverage) there."""
+    predictive, y = heavy(10_000)
+    made = make()
+    made.fit(predictive, y)
+    assert made.facts()["factor"] == pytest.approx(2.5, rel=0.1)
+    found = made(predictive)
+    torch.testing.assert_close(found.mean, predictive.mean)
+    for q in (0.001, 0.2, 0.999):
+        before, after = quantile(predictive, q), quantile(found, q)
+        expected = predictive.mean + made.factor * (before - predictive.mean)
+        torch.testing.assert_close(after, expected)
+    others, new = heavy(20_000, seed=1)
+    lower, upper = central_interval(made(others), 0.99)
+    inside = ((new >= lower) & (new <= upper)).double().mean()
+    assert float(inside) == pytest.approx(0.99, abs=0.005)
+
+
+def test_variance_of_heavy_tails_is_the_most_likely_factor():
+    predictive, y = heavy(200)
+    made = Variance()
+    made.fit(predictive, y)
+    best = made(predictive).log_prob(y).mean()
+    for other in (0.99, 1.01):
+        assert widened(predictive, other * made.factor).log_prob(y).mean() < best
+    assert predictive.log_prob(y).mean() < best
+
+
+def test_a_law_without_that_shape_is_refused():
+    with pytest.raises(ConfigError, match="a Poisson cannot be made wider"):
+        Variance()(Poisson(torch.ones(2)))
 
 
 def test_what_cannot_be_calibrated():

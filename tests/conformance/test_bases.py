@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from gpx import bases
+from gpx.bases.closed_forms import Radial, Waves
 from gpx.kernels import RBF, ArcCosine, Matern32
 
 D = 2
@@ -73,6 +74,13 @@ DENSE = ("InducingPoints", "InterpolatedGrid", "TrainingPoints")
 DIAGONAL = [name for name in NAMES if name not in DENSE]
 """Bases whose prior precision is diagonal."""
 FIXED = ("ImportanceWeightedFourier", "InterpolatedGrid", "LaplacianEigenfunctions")
+FORMLESS = (
+    "ArcCosineFeatures",
+    "ArcCosineFeatures orthogonal",
+    "InducingPoints",
+    "InterpolatedGrid",
+    "TrainingPoints",
+)
 LEARNS = [name for name in NAMES if name not in FIXED]
 """Bases whose features move with the kernel; with the others the prior carries it instead."""
 
@@ -99,6 +107,29 @@ def test_any_columns_are_those_of_the_whole(name):
     assert whole.shape == (9, basis.num_basis)
     columns = torch.tensor([3, 0, 7, 3])
     torch.testing.assert_close(basis(x, columns), whole[:, columns], rtol=1e-12, atol=1e-13)
+
+
+def evaluated(form, x):
+    """The functions of a closed form at x (n, d), written out."""
+    if isinstance(form, Waves):
+        turned = x @ form.turns.mT + form.start
+        return form.amplitude * (2.0 * torch.pi * turned).cos()
+    if isinstance(form, Radial):
+        square = (form.rate * x.unsqueeze(1) - form.centres).square().sum(-1)
+        return form.amplitude * form.profile(square)
+    each = form.functions(x.clamp(form.low, form.high))
+    chosen = each[torch.arange(x.shape[1]), form.which]  # (m, d, n)
+    return form.amplitude * chosen.prod(1).mT
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_closed_form_gives_the_functions(name):
+    basis, x = REGISTRY[name](), inputs().clamp(-0.5, 0.5)  # a grid ends with its nodes
+    form = basis.closed_form(D)
+    if form is None:
+        assert name in FORMLESS
+        return
+    torch.testing.assert_close(evaluated(form, x), basis(x), rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -78,7 +78,7 @@ class Trained:
 def trained(request):
     """A model of every method for 6 x 5 points, as a run makes it before its first step."""
     config = composed([*METHODS[request.param], "data=toy1d"])
-    config.facts = {"num_train": 30, "num_inputs": 2, "num_classes": 0}
+    config.facts = {"num_train": 30, "num_inputs": 2, "num_classes": 0, "image_shape": None}
     axes = [torch.linspace(-1, 1, size, dtype=torch.float64) for size in (6, 5)]
     x = torch.cartesian_prod(*axes)
     y = (2.0 * x[:, 0]).sin() + x[:, 1]

@@ -30,6 +30,10 @@ REGISTRY = {
     "Scale": lambda: kernels.Scale(kernels.RBF(D, L), 0.4),
     "AxisProduct": lambda: kernels.AxisProduct("matern32", D, [[0, 2], [1]], L, 1.3),
     "Sum": lambda: kernels.RBF(D, L, 1.3) + kernels.Linear(active_dims=[1]) + 0.5,
+    "Categorical": lambda: kernels.Categorical([[0, 2], [1]], [0.7, 1.6], 1.3),
+    "Warped": lambda: kernels.Warped(
+        kernels.RBF(D, L, 1.3), kernels.Kumaraswamy(D, [0.7, 1.0, 1.8], [1.4, 0.6, 1.0], reach=2.5)
+    ),
     "Product": lambda: (
         kernels.Matern32(None, 0.9, None, [0]) * kernels.Periodic(None, active_dims=[2])
     ),
@@ -189,7 +193,9 @@ def test_edges_empty_inputs_and_wrong_shapes(name):
 
 
 WITHOUT_SPECTRUM = {
+    "Categorical",
     "Convolutional",
+    "Warped",
     "Wendland",
     "RationalQuadratic",
     "Periodic",

@@ -41,6 +41,8 @@ def test_every_set_has_a_config() -> None:
         "mnist_parity",
         "digits",
         "grid_stress",
+        "glyphs",
+        "fields",
         *EXTRA_GRIDS,
         *MANDATORY,
     }

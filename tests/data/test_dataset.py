@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gpx.data import DataSource, Table, Task, load
+from gpx.data import CSVFile, DataSource, Table, Task, load
 from gpx.errors import DataError
 
 
@@ -143,3 +143,14 @@ def test_several_targets_are_each_scaled_as_alone(caplog: pytest.LogCaptureFixtu
 def test_several_targets_are_numbers(task: Task) -> None:
     with pytest.raises(DataError, match=r"2 targets \(b, c\), .* takes one"):
         load(Outputs(X, np.zeros((60, 2))), task=task)
+
+
+def test_hints_name_options_of_the_source_that_are_not_used(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = np.column_stack([np.arange(60), rng.normal(size=60), np.exp(rng.normal(size=60))])
+    path = tmp_path / "table.csv"
+    np.savetxt(path, rows, delimiter=",", header="no,area,price", comments="")
+    notes = load(CSVFile(str(path)), task="regression").notes
+    assert "id=no" in notes
+    assert "target_transform=log" in notes
+    assert load(CSVFile(str(path), id="no", target_transform="log"), task="regression").notes == ""

@@ -127,6 +127,15 @@ def test_archives(tmp_path: Path) -> None:
         ImageFiles(str(file)).table()
 
 
+def test_the_range_of_pixels_follows_from_them(tmp_path: Path) -> None:
+    file, labels = tmp_path / "a.npz", np.arange(8) % 2
+    for top, unit in ((1.0, 1.0), (255.0, 255.0), (16.0, 255.0)):
+        pixels = top * np.linspace(0.0, 1.0, 32).reshape(8, 2, 2)
+        np.savez(file, x=pixels, y=labels)
+        assert ImageFiles(str(file)).table().input_unit == unit
+        assert ImageFiles(str(file), pixel_range=16.0).table().input_unit == 16.0
+
+
 def test_a_class_without_training_rows(tmp_path: Path) -> None:
     file = tmp_path / "a.npz"
     pixels = np.zeros((6, 2, 2))

@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from gpx.errors import ConfigError
-from gpx.inference.finite_mixture import FiniteMixture
+from gpx.inference.finite_mixture import FiniteMixture, gaussian_mixture
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
+from gpx.methods.base.model import Marginals
 from gpx.models import ExactGP
 from gpx.objectives import ExactMLL
 from gpx.operators import LowRankPlusDiagonal
@@ -122,3 +123,9 @@ def test_refusals():
         FiniteMixture(posteriors, evidences, torch.zeros(3))
     with pytest.raises(ConfigError, match="finite evidence"):
         FiniteMixture(posteriors, torch.full((2,), -torch.inf))
+
+
+def test_a_mixture_at_no_rows_has_no_densities():
+    nothing = torch.zeros(2, 0, dtype=torch.float64)
+    law = gaussian_mixture(Marginals(nothing, nothing), nothing)
+    assert law.log_prob(nothing[0]).shape == law.mean.shape == (0,)

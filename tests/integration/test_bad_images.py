@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+import gpx
 from gpx.errors import GPXError
-from gpx.training import RunFolder, run
+from gpx.training import RunFolder, load, run
 from gpx.training.composition import composed
+from gpx.training.predict_command import main as predict
 
 SMALL = ["trainer.tensorboard=false", "trainer.eval_every=0", "trainer.max_steps=1"]
 DRAWS = np.random.default_rng(0)
@@ -63,7 +65,28 @@ CASES = {
         "approx.keep=0: .* dropout rate of 1 leaves nothing",
     ),
     "depth": ({"x": X, "y": Y}, ["approx=cnn_deep_rf", "approx.depth=0"], "approx.depth=0"),
-    "no images": ({"x": X[:, :7], "y": Y}, [], "56 inputs are no square image"),
+    "nothing": ({"x": X[:0], "y": Y[:0]}, [], "expected some images, and one label for each"),
+    "other arrays": (
+        {"images": X, "labels": Y},
+        [],
+        "has no array 'x', it has images, labels; an archive of images has x and y, or x_train",
+    ),
+    "no test part": (
+        {"x_train": X, "y_train": Y},
+        [],
+        "no array 'x_test', it has x_train, y_train; an archive of images has x and y, or x_train",
+    ),
+    "channels": ({"x": np.ones((60, 8, 8, 4)), "y": Y}, [], "with one or three channels c"),
+    "a periodic kernel": (
+        {"x": X, "y": Y},
+        ["approx=cnn_rf", "kernel=periodic"],
+        "a Periodic kernel has a period for each of its 64 inputs, and here it gets 256 others",
+    ),
+    "no images": (
+        {"x": X[:, :7], "y": Y},
+        ["approx.image_shape=null"],
+        "56 inputs are no square image",
+    ),
     "patches": (
         {"x": X, "y": Y},
         ["approx=conv_gp", "approx.patch_size=9"],
@@ -82,3 +105,28 @@ def test_what_does_not_fit(case, tmp_path):
         run(composed(given), folder)
     assert "\n" not in str(caught.value)
     assert not folder.metrics.exists()
+
+
+def test_images_that_are_not_square_keep_their_shape(tmp_path):
+    """48 pixels are 6 x 8, and not the 3 x 4 x 4 of a square image in colour."""
+    np.savez(tmp_path / "images.npz", x=X[:, :6], y=Y)
+    folder = RunFolder(tmp_path / "run")
+    given = ["approx=cnn", "data=images", f"data.path={tmp_path / 'images.npz'}", *SMALL]
+    run(composed([*given, "trainer.figures=false"]), folder)
+    assert list(folder.read_config().facts.image_shape) == [6, 8]
+    model = load(folder.path)
+    assert next(iter(model.posterior.network.body.modules()))[0][0].shape == (1, 6, 8)
+    found = model.predict_classes(X[:3, :6]).probability
+    np.testing.assert_array_equal(
+        found, model.predict_classes(X[:3, :6].reshape(3, -1)).probability
+    )
+    np.savez(tmp_path / "new.npz", x=X[:1, :6])
+    predict([f"run={folder.path}", f"input={tmp_path / 'new.npz'}", f"output={tmp_path / 'o.csv'}"])
+    assert len((tmp_path / "o.csv").read_text().splitlines()) == 2
+    with pytest.raises(GPXError, match="of images of 6 x 8 pixels with 1 channel, got an array of"):
+        model.predict_classes(np.ones((4, 6, 8, 3)))
+
+
+def test_images_in_the_place_of_a_matrix():
+    with pytest.raises(GPXError, match=r"reshape\(len\(x\), -1\), and approx.image_shape=\[8, 8\]"):
+        gpx.fit(X, Y, "approx=cnn")

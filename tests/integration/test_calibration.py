@@ -14,6 +14,7 @@ from gpx.errors import CheckpointError, ConfigError, DataError
 from gpx.training import RunFolder, load, resume, run
 from gpx.training.build import build
 from gpx.training.composition import composed
+from gpx.training.diagnose_command import main as diagnose
 from gpx.training.interrupt import Interrupted
 from gpx.training.session import Session
 
@@ -100,6 +101,63 @@ def test_numbers(tmp_path, name):
     assert metrics["test.mnlp"] != metrics["uncalibrated.mnlp"]
 
 
+def test_heavy_tails_are_kept(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    options = [*SMALL, *NUMBERS, "likelihood=student_t", "calibrate=variance"]
+    metrics = run(composed([*options, "trainer.figures=false"]), folder)
+    predictor = load(folder.path)
+    law = predictor.distribution(torch.zeros(2, 8))
+    assert isinstance(law.component_distribution, torch.distributions.StudentT)
+    degrees = law.component_distribution.df.detach()
+    assert bool((degrees == predictor.likelihood.df.detach()).all())
+    assert metrics["test.rmse"] == pytest.approx(metrics["uncalibrated.rmse"], rel=1e-5)
+
+
+def test_diagnose_shows_classes_before_and_after(finished, tmp_path, capsys):
+    folder, metrics = finished
+    others = tmp_path / "others.csv"
+    table = np.random.default_rng(0).uniform(0.0, 16.0, (40, 64))
+    np.savetxt(others, table, delimiter=",")
+    diagnose([f"run={folder.path}", f"elsewhere={others}"])
+    lines = capsys.readouterr().out.splitlines()
+    for words, name in (("Brier score", "brier"), ("(ECE), mean", "ece"), ("(MCE)", "mce")):
+        line = next(line for line in lines if words in line)
+        before, after = (float(cell) for cell in line.split()[-2:])
+        assert before == pytest.approx(metrics[f"uncalibrated.{name}"], rel=1e-3)
+        assert after == pytest.approx(metrics[f"test.{name}"], rel=1e-3)
+    assert any("it claims to be right in" in line for line in lines)
+    assert any("recalibrated on held-out rows: temperature" in line for line in lines)
+    assert any("no certificate: a run of CNN cannot be certified" in line for line in lines)
+    kept = json.loads((folder.path / "calibration.json").read_text())
+    assert kept["before"]["ece"] == pytest.approx(metrics["uncalibrated.ece"], rel=1e-5)
+    assert kept["settings"]["temperature"] == metrics["calibration.temperature"]
+    assert 0.0 <= kept["elsewhere"]["auroc"] <= 1.0
+    assert kept["elsewhere"]["rows"] == 40
+    assert any(f"AUROC of {kept['elsewhere']['auroc']:.3f}" in line for line in lines)
+
+
+def test_diagnose_shows_numbers_in_their_own_unit(tmp_path, capsys):
+    folder = RunFolder(tmp_path / "run")
+    metrics = run(composed([*SMALL, *NUMBERS, "calibrate=conformal"]), folder)
+    before = (folder.figures / "calibration.png").read_bytes()
+    (folder.figures / "calibration.png").unlink()
+    diagnose([f"run={folder.path}"])
+    said = capsys.readouterr().out
+    for name in ("coverage_95", "crps_original", "interval_score_95_original"):
+        assert f"{metrics[f'uncalibrated.{name}']:12.4g}{metrics[f'test.{name}']:12.4g}" in said
+    assert "95 % intervals hold" in said
+    assert (folder.figures / "calibration.png").read_bytes() == before
+
+
+def test_diagnose_without_test_rows(tmp_path, capsys):
+    folder = RunFolder(tmp_path / "run")
+    options = ["approx=qsgp", "data=toy1d", "data.test_fraction=0", "trainer.max_steps=3"]
+    run(composed([*SMALL, *options, "init=constants", "trainer.figures=false"]), folder)
+    with pytest.raises(SystemExit):
+        diagnose([f"run={folder.path}"])
+    assert "has no test rows" in capsys.readouterr().err
+
+
 def test_from_python(tmp_path):
     generator = np.random.default_rng(0)
     x = generator.normal(size=(200, 2))
@@ -119,6 +177,7 @@ def test_from_python(tmp_path):
         (["calibrate=temperature"], ConfigError, "Temperature is for binary and multiclass"),
         (["calibrate=variance", "calibrate.fraction=0.001"], DataError, "rows to calibrate on"),
         (["calibrate=variance", "calibrate.fraction=0.9"], ConfigError, "cannot be held out"),
+        (["calibrate=conformal", "calibrate.fraction=0.02"], DataError, "11 held-out rows cannot"),
     ],
 )
 def test_what_does_not_fit(tmp_path, options, error, words):

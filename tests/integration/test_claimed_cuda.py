@@ -124,6 +124,37 @@ def test_a_claimed_tensor_refuses_what_one_on_cuda_refuses():
     assert torch.Generator().device.type == "cpu"
 
 
+class _Tabulated(torch.autograd.Function):
+    """x times two, whose gradient meets a table that may be elsewhere."""
+
+    @staticmethod
+    def forward(ctx, x, table):
+        ctx.save_for_backward(x)
+        ctx.table = table
+        return x * 2.0
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        if bool((grad == 0).all()):
+            raise AssertionError("no gradient")
+        return grad * x * ctx.table, None
+
+
+def test_a_gradient_in_python_runs_where_its_inputs_were():
+    with claimed_cuda() as waits:
+        x = torch.ones(3, device="cuda").requires_grad_()
+        before = waits.total()
+        _Tabulated.apply(x, torch.full((3,), 4.0, device="cuda")).sum().backward()
+        assert x.grad.tolist() == [4.0] * 3
+        assert waits.total() == before + 2  # bool() in the gradient, and tolist()
+        with pytest.raises(DeviceMismatch, match=r"mul of CUDA tensors with CPU \[\(3,\)\]"):
+            _Tabulated.apply(x, torch.ones(3)).sum().backward()
+        here = torch.ones(3).requires_grad_()
+        _Tabulated.apply(here, torch.ones(3)).sum().backward()
+        assert not here.grad.is_cuda
+
+
 def test_what_joins_a_module_from_the_other_device_is_refused():
     with claimed_cuda():
         there, here = torch.ones(2, device="cuda"), torch.ones(2)

@@ -1,12 +1,11 @@
 """Mistakes on the command line give one clear line and leave nothing behind."""
 
-import sys
 from pathlib import Path
 
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
-from gpx.training.command_line import USAGE_ERROR, main
+from gpx.training.command_line import USAGE_ERROR
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 TINY = [
@@ -16,25 +15,6 @@ TINY = [
     "trainer.max_steps=2",
     "trainer.baselines=false",
 ]
-
-
-@pytest.fixture
-def train_py(tmp_path, monkeypatch, capsys):
-    """Call train.py in this process, from an empty folder: (exit status, standard error)."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        GlobalHydra.instance().clear()
-        monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
-        status = 0
-        try:
-            main()
-        except SystemExit as stop:
-            status = stop.code
-        return status, capsys.readouterr().err
-
-    yield call
-    GlobalHydra.instance().clear()
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,11 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 from gpx.errors import ConfigError
+from gpx.inducing.eigenfunctions import Eigenfunctions
+from gpx.training import certification
 from gpx.training.diagnose_command import main
 
 
@@ -120,11 +123,40 @@ def test_at_the_end_of_training(run):
         assert again[name] == pytest.approx(kept[name], rel=1e-5, abs=1e-9)
 
 
+def test_rows_held_out_for_a_recalibration_are_no_part_of_exact_inference(run, capsys):
+    options = ["approx=sgpr", "approx.num_inducing=40", "calibrate=variance"]
+    metrics, folder = run(*options, "calibrate.fraction=0.3", "trainer.certify=true")
+    kept = json.loads((folder.path / "diagnostics.json").read_text())["values"]
+    main([f"run={folder.path}"])
+    again = json.loads((folder.path / "diagnostics.json").read_text())["values"]
+    for name in ("evidence_lower", "evidence_upper", "kl_upper"):
+        assert again[name] == pytest.approx(kept[name], rel=1e-5, abs=1e-9)
+    assert f"{metrics['uncalibrated.mnlp_original']:12.4g}" in capsys.readouterr().out
+
+
 def test_svgp_is_judged_by_what_it_predicts(run):
     metrics, folder = run("approx=svgp", "approx.num_inducing=60", "trainer.certify=true")
     values = json.loads((folder.path / "diagnostics.json").read_text())["values"]
     assert values["verdict"] == "certified"
     assert metrics["train.evidence"] <= values["evidence_upper"]
+
+
+def test_a_certificate_is_of_the_inducing_variables_of_the_run(run, monkeypatch):
+    """Eigenfunctions are no points: the sparse posterior it compares with is theirs."""
+    seen = []
+    certify = certification.certify
+
+    def watched(*args, **options):
+        seen.append((args[3], options["features"], options["jitter"]))
+        return certify(*args, **options)
+
+    monkeypatch.setattr(certification, "certify", watched)
+    asked = ("inducing=eigenfunctions", "approx.num_inducing=20", "approx.jitter=1e-5")
+    run("approx=svgp", *asked, "trainer.certify=true")
+    (z, features, jitter), *_ = seen
+    assert isinstance(features, Eigenfunctions)
+    assert z.dtype == torch.float64
+    assert jitter == 1e-5
 
 
 def test_what_cannot_be_certified_says_so(run, tmp_path, capsys, composed):

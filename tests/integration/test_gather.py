@@ -26,6 +26,7 @@ def test_sweep_and_table(command, tmp_path):
     status, out, err = command("scripts/gather.py", "sweep", "--csv", "table.csv")
     assert status == 0, err
     assert "not finished" in err
+    assert "gpx train resume=" in err
     with (tmp_path / "table.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["runs"] for row in rows] == ["1", "2"]

@@ -2,10 +2,15 @@
 
 import importlib.util
 import json
+import sys
 import time
 from pathlib import Path
 
+import launches
 import pytest
+import torch
+from claimed_cuda import claimed_cuda
+from hydra import compose, initialize_config_dir
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,6 +36,45 @@ def test_every_stage_runs_here_at_tiny_sizes(gpu_hour, tmp_path):
     assert ended == list(gpu_hour.LIMITS)
     assert all(row.get("passed") is not False for row in rows)
     assert any(row.get("peer") for row in rows)
+
+
+@pytest.fixture
+def stages(monkeypatch):
+    """``gpu_stages`` as a module."""
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    return importlib.import_module("gpu_stages")
+
+
+def test_every_run_of_the_stages_is_one_that_there_is(stages, monkeypatch):
+    """Composed with all its options; a name that is no more would fail there, half an hour in."""
+    assert launches.QUICK  # the oracle of that name is what the script imports
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    script = importlib.util.spec_from_file_location("table", ROOT / "scripts" / "launches.py")
+    table = importlib.util.module_from_spec(script)
+    script.loader.exec_module(table)
+    runs = {**stages.FIVE_STEPS, **table.TABLE}
+    with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
+        for name, options in runs.items():
+            named = any(o.startswith("approx=") for o in options)
+            compose("train", overrides=[*options] if named else [f"approx={name}", *options])
+        for options, _, _ in stages.HEADLINE:
+            compose("train", overrides=[*options, *stages.SILENT_RUN])
+        for recipe, _, _ in stages.RECIPES:
+            compose("train", overrides=[recipe, *stages.SILENT_RUN])
+
+
+def test_draws_for_the_other_device_are_those_of_the_cpu(stages):
+    with claimed_cuda():
+        plain = torch.randn(3, generator=torch.Generator().manual_seed(7))
+        with stages.drawn_alike():
+            generator = torch.Generator("cuda").manual_seed(7)
+            assert generator.device.type == "cuda"
+            found = torch.randn(3, generator=generator, device="cuda")
+            assert found.is_cuda
+            empty = torch.empty(2, device="cuda")
+            assert empty.normal_(generator=generator) is empty
+            assert empty.is_cuda
+    assert found.tolist() == plain.tolist()
 
 
 def test_ceilings_run_here_and_make_a_table(gpu_hour, tmp_path):

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpx.training import RunFolder, resume, run
+from gpx.errors import CheckpointError
+from gpx.training import RunFolder, load, resume, run
 from gpx.training.interrupt import Interrupted
 
 UNCOUNTED = ("seconds", "peak_mib")
@@ -205,3 +206,50 @@ def test_own_data_resume_from_any_folder(composed, tmp_path, monkeypatch):
     Path("elsewhere").mkdir()
     monkeypatch.chdir("elsewhere")
     assert counted(resume("../stopped")) == counted(whole)
+
+
+PRETRAINED = {
+    "dkl": ["approx.num_inducing=10", "data.num_points=200"],
+    "svdkl": ["approx.grid_size=8", "approx.num_features=2", "data.num_points=200"],
+}
+
+
+@pytest.mark.parametrize("approx", PRETRAINED)
+def test_pretraining_goes_on_where_it_was_stopped(composed, tmp_path, monkeypatch, capsys, approx):
+    """Of 30 steps before training: told as they are made, and not made again."""
+    from gpx.training.watched_start import WatchedStart
+
+    config = composed(
+        "data=robot_arm",
+        f"approx={approx}",
+        "approx.hidden=[4]",
+        "approx.pretrain_steps=30",
+        "init=constants",
+        "trainer.max_steps=3",
+        "trainer.baselines=false",
+        "trainer.figures=false",
+        *PRETRAINED[approx],
+    )
+    whole = run(config, RunFolder(tmp_path / "whole"))
+    said = capsys.readouterr().err
+    assert "pretraining, step 1/30" in said
+    assert "pretraining, step 30/30" in said
+    original, made = WatchedStart.step, []
+
+    def stopping(watch, step, *others):
+        made.append(step)
+        if step == 12:
+            watch._session.guard.received = signal.SIGTERM
+        original(watch, step, *others)
+
+    monkeypatch.setattr(WatchedStart, "step", stopping)
+    folder = tmp_path / "stopped"
+    with pytest.raises(Interrupted):
+        run(config, RunFolder(folder))
+    assert made == list(range(1, 13))
+    with pytest.raises(CheckpointError, match="is not finished"):
+        load(folder)
+    made.clear()
+    found = resume(folder)
+    assert made == list(range(13, 31))
+    assert counted(found) == counted(whole)

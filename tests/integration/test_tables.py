@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from gpx.data import load as load_data
 from gpx.errors import CheckpointError, ConfigError, DataError
 from gpx.training import load
+from gpx.training.build import build
 from gpx.training.checkpoint import load_checkpoint, save_checkpoint
 from gpx.training.diagnose_command import main as diagnose
 from gpx.training.predict_command import main as predict
@@ -179,8 +181,10 @@ def test_known_noise_by_row(train, noisy, tmp_path, capsys):
     assert float(without[0]["std"]) == pytest.approx(low, rel=1e-6)
     law = load(folder.path).predict([[1.0]], noise=[4.0])
     assert law.std[0] == pytest.approx(high, rel=1e-6)
+    diagnose([f"run={folder.path}"])
+    assert "cannot be certified" in capsys.readouterr().out
     with pytest.raises(SystemExit):
-        diagnose([f"run={folder.path}"])
+        diagnose([f"run={folder.path}", "threshold=1"])
     assert "cannot be certified" in capsys.readouterr().err
 
 
@@ -253,9 +257,36 @@ def test_targets_are_modelled_through_a_transform(train, skewed, tmp_path, capsy
         end = base.mean + 1.959964 * base.stddev
         y = np.exp(float(end) * model.target_transform.scale + model.target_transform.shift)
         assert again.upper[0] == pytest.approx(y, rel=1e-5)
-    with pytest.raises(SystemExit):
-        diagnose([f"run={folder.path}"])
-    assert "target_transform= cannot be certified" in capsys.readouterr().err
+    diagnose([f"run={folder.path}"])
+    said = capsys.readouterr().out
+    assert "no certificate: a run with data.target_transform= cannot be certified" in said
+    assert f"{metrics['test.crps_original']:12.4g}" in said
+
+
+@pytest.mark.parametrize("name", ["variance", "conformal"])
+def test_recalibration_is_of_the_transformed_target(train, skewed, tmp_path, name):
+    """Its factor widens the normal law behind y; densities of y have the Jacobian in both."""
+    options = ["data=csv", f"data.path={skewed}", "approx=exact", "trainer.max_steps=15", *QUIET]
+    options += ["data.target_transform=log", f"calibrate={name}", "calibrate.fraction=0.3"]
+    metrics, folder = train(*options)
+    factor = metrics["calibration.factor"]
+    model = load(folder.path)
+    x = model.scaler.transform_inputs(torch.tensor([[1.5], [-1.5]], dtype=torch.float64))
+    found, raw = model.distribution(x).base, model.modelled(x)
+    torch.testing.assert_close(found.mean, raw.mean)
+    torch.testing.assert_close(found.stddev, factor * raw.stddev)
+    data = load_data(build(folder.read_config(), "data"), task="regression")
+    for law, prefix in ((model.distribution, "test"), (None, "uncalibrated")):
+        own = law or (lambda x: model.in_targets(model.modelled(x)))
+        density = own(data.test_x).log_prob(data.test_y).mean()
+        assert metrics[f"{prefix}.mnlp"] == pytest.approx(-float(density), rel=1e-6)
+        # that of the normal law of log y, by hand
+        normal = own(data.test_x).base
+        y = data.scaler.original_mean(data.test_y)
+        scale, shift = model.target_transform.scale, model.target_transform.shift
+        by_hand = normal.log_prob((y.log() - shift) / scale) - (scale * y).log()
+        by_hand = by_hand + float(data.scaler.target_scale.log())
+        assert float(density) == pytest.approx(float(by_hand.mean()), rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -264,7 +295,6 @@ def test_targets_are_modelled_through_a_transform(train, skewed, tmp_path, capsy
         (["data.target_transform=sqrt"], "data.target_transform=sqrt: choose one of log, boxcox"),
         (["likelihood=student_t", "approx=svgp"], "=log takes likelihood=gaussian"),
         (["likelihood=poisson", "approx=svgp"], "is for one target that is a number|count"),
-        (["calibrate=variance"], "calibrate= takes no data.target_transform="),
         (["trainer.certify=true"], "certify=true takes no data.target_transform="),
         (["data.weights=a", "data.inputs=[y]", "data.target=y"], "asked for twice"),
     ],

@@ -38,7 +38,7 @@ def test_mean_configs(path):
 
 def test_every_class_has_a_config():
     targets = {OmegaConf.load(p)._target_.rpartition(".")[2] for p in KERNELS}
-    parts = {"Kernel", "Stationary", "Matern", "Scale", "Product", "Convolutional"}
+    parts = {"Kernel", "Stationary", "Matern", "Scale", "Product", "Convolutional", "Kumaraswamy"}
     # inputs of MultiOutput are no free numbers, so it is not among the kernels of any input
     assert set(gpx.kernels.__all__) - parts == targets - {"MultiOutput"}
     assert set(gpx.means.__all__) - {"Mean"} == {

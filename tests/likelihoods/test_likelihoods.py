@@ -16,6 +16,7 @@ from gpx.likelihoods import (
     Softmax,
     StudentT,
 )
+from gpx.likelihoods.gaussian import expected_log_normal
 
 CASES = {
     "gaussian": (lambda: Gaussian(0.3), [-1.2, 0.1, 0.4, 2.0]),
@@ -340,3 +341,14 @@ def test_labels_out_of_range(label):
     ):
         with pytest.raises(ShapeError, match="expected 0 to 2 for its 3 classes"):
             ask()
+
+
+@pytest.mark.parametrize("shapes", [((4,), (4,), ()), ((4, 2), (3, 4, 2), (2,))])
+def test_expected_normal_log_density_and_its_derivatives(shapes):
+    generator = torch.Generator().manual_seed(0)
+    y, mean, noise = (torch.rand(s, generator=generator, dtype=torch.float64) for s in shapes)
+    parts = [y, mean, torch.rand_like(mean) + 0.1, noise + 0.5]
+    density = torch.distributions.Normal(parts[1], parts[3].sqrt()).log_prob(y)
+    found = expected_log_normal(*parts)
+    torch.testing.assert_close(found, density - 0.5 * parts[2] / parts[3])
+    assert torch.autograd.gradcheck(expected_log_normal, [p.requires_grad_() for p in parts])

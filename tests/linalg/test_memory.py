@@ -11,6 +11,7 @@ from gpx.linalg import (
     available_memory,
     budget_in_bytes,
     halved_until_it_fits,
+    require_memory,
     total_memory,
 )
 
@@ -109,3 +110,15 @@ def test_what_cannot_be_cut_any_further_is_out_of_memory():
     with pytest.raises(torch.OutOfMemoryError):
         halved_until_it_fits(attempt, 2**27 + 5)
     assert tried == [2**27 + 5, 2**26 + 2, 2**26]  # LEAST is the last
+
+
+def test_an_array_that_does_not_fit_is_refused_with_its_size_and_a_way_out(monkeypatch):
+    cpu = torch.device("cpu")
+    monkeypatch.setattr("gpx.linalg.memory.available_memory", lambda _: 2**30)
+    require_memory(2**30, cpu, "this", "take less")
+    with pytest.raises(ConfigError) as caught:
+        require_memory(2**31, cpu, "this", lambda free: f"take {free / 2**30:g} GiB")
+    said = "this needs about 2.0 GiB and 1.0 GiB are free on cpu; take 1 GiB"
+    assert str(caught.value) == said
+    monkeypatch.setattr("gpx.linalg.memory.available_memory", lambda _: None)
+    require_memory(2**31, cpu, "this", "take less")  # nobody knows

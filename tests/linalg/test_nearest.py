@@ -42,3 +42,35 @@ def test_fewer_points_than_neighbours() -> None:
 def test_columns_must_agree() -> None:
     with pytest.raises(ShapeError, match="points have 2 columns, queries 3"):
         nearest.nearest_neighbours(torch.zeros(4, 2), torch.zeros(1, 3), 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("rows", "columns", "k"),
+    [(1, 9000, 5), (30, 1024, 4), (30, 1003, 1), (9, 1003, 16), (40, 300, 299), (40, 300, 300)],
+)
+def test_least_columns_are_those_of_a_sort(rows, columns, k, dtype) -> None:
+    scores = torch.randn(rows, columns, generator=GENERATOR, dtype=dtype)
+    scores[0, : columns // 2] = -torch.inf if k < 300 else 0.0
+    found = nearest.least_columns(scores, k)
+    torch.testing.assert_close(scores.gather(1, found), scores.sort(1).values[:, :k])
+    assert all(len(row.unique()) == k for row in found)
+
+
+def test_least_columns_that_crowd_into_one_group_or_lie_in_the_rest() -> None:
+    columns, k = 1027, 4  # groups of 16 are the columns with one remainder by 64; 3 are left over
+    scores = torch.rand(20, columns, generator=GENERATOR, dtype=torch.float64)
+    scores[:, [5, 69, 133, 197]] -= 2.0
+    scores[10:, 1024:] -= 3.0
+    found = nearest.least_columns(scores, k)
+    assert torch.equal(found, scores.argsort(1)[:, :k])
+
+
+@pytest.mark.parametrize("least_tree", [0, 1000])
+def test_one_query_finds_what_many_find(least_tree) -> None:
+    x = 5.0 + torch.randn(500, 6, generator=GENERATOR, dtype=torch.float64)
+    search = nearest.NearestSearch(x, least_tree=least_tree)
+    queries = 5.0 + torch.randn(30, 6, generator=GENERATOR, dtype=torch.float64)
+    together = search(queries, 7)
+    assert torch.equal(torch.cat([search(row, 7) for row in queries.split(1)]), together)
+    assert search(queries[:0], 7).shape == (0, 7)

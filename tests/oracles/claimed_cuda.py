@@ -9,8 +9,11 @@ by the line of gpx that asks for it. A parameter, buffer or submodule that joins
 own are on the other device is refused as well, though CUDA itself would say so only where they
 first meet: buffers that are only copied into never would.
 
-It does not see time, precision, compiled kernels, copies to the device, waits within other torch
-operations, and mixed devices inside a backward pass.
+It sees into gradients that are written in Python: what such a function saved, and what it is
+handed, is where its inputs and results were.
+
+It does not see time, precision, compiled kernels, copies to the device, and waits within other
+torch operations.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ from unittest import mock
 
 import torch
 from torch import Tensor, nn
+from torch._C import _FunctionBase
+from torch.autograd.function import BackwardCFunction
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -57,7 +62,7 @@ UNORDERED = {
 numbers, counts with weights."""
 
 BACKWARD = {torch.autograd.grad, torch.autograd.backward, Tensor.backward}
-"""The engine hands plain tensors to gradients written in Python; these are taken as they come."""
+"""What runs the engine: the tensors that it passes on between gradients have no claim."""
 
 
 class DeviceMismatch(RuntimeError):
@@ -138,7 +143,6 @@ class ClaimedDevice(TorchFunctionMode):
 
     def __init__(self) -> None:
         self.waits: Counter[str] = Counter()
-        self.in_backward = 0
         super().__init__()
 
     def __torch_function__(
@@ -171,18 +175,14 @@ class ClaimedDevice(TorchFunctionMode):
         if target is not None:
             claimed = torch.device(target).type == "cuda"
             kwargs["device"] = CPU
-        elif claimed and func not in ACROSS | BACKWARD and not self.in_backward:
+        elif claimed and func not in ACROSS | BACKWARD:
             self._check(name, func, args, tensors)
         generator = kwargs.get("generator")
         if generator is not None and getattr(generator, "claimed", False) != claimed:
             raise DeviceMismatch(
                 f"{name}: generator on another device than its numbers: {_place()}"
             )
-        self.in_backward += func in BACKWARD
-        try:
-            found = func(*args, **kwargs)
-        finally:
-            self.in_backward -= func in BACKWARD
+        found = func(*args, **kwargs)
         changed = args[0] if args and name.endswith("_") and not name.endswith("__") else None
         if changed is not None and not isinstance(changed, Claimed):
             return found  # in place, on the CPU
@@ -284,6 +284,36 @@ def _watched(method: str, before: Callable[..., Any]) -> Callable[..., Any]:
     return watching
 
 
+def _noted(save: Callable[..., None]) -> Callable[..., None]:
+    """``save_for_backward`` that notes where the tensors are: the engine hands back plain ones."""
+
+    def saving(ctx: Any, *tensors: Any) -> None:
+        ctx.claims = [isinstance(t, Claimed) for t in tensors]
+        save(ctx, *tensors)
+
+    return saving
+
+
+def _saved(ctx: Any) -> tuple[Any, ...]:
+    """``saved_tensors`` where they were when they were saved."""
+    found = _FunctionBase.saved_tensors.__get__(ctx)
+    claims = ctx.__dict__.get("claims", [False] * len(found))
+    return tuple(claim(t) if was else t for t, was in zip(found, claims, strict=True))
+
+
+def _pulled(mode: ClaimedDevice, run: Callable[..., Any]) -> Callable[..., Any]:
+    """A gradient written in Python, on the device where it saved anything."""
+
+    def running(ctx: Any, *grads: Any) -> Any:
+        if not ctx.__dict__.get("claims"):  # nothing says where it was
+            return run(ctx, *grads)
+        with mode:  # which does not watch what it calls itself: the engine
+            found = run(ctx, *(map(claim, grads) if any(ctx.claims) else grads))
+        return tree_map(release, found)
+
+    return running
+
+
 @contextlib.contextmanager
 def claimed_cuda(memory: int = 2**33) -> Iterator[Counter[str]]:
     """One CUDA device of that many bytes; yields the counter of waits."""
@@ -306,6 +336,13 @@ def claimed_cuda(memory: int = 2**33) -> Iterator[Counter[str]]:
             for method in ("register_buffer", "register_parameter", "__setattr__"):
                 watched = _watched(method, getattr(nn.Module, method))
                 stack.enter_context(mock.patch.object(nn.Module, method, watched))
+            gradients = BackwardCFunction
+            for name, replaced in (
+                ("apply", _pulled(mode, gradients.apply)),
+                ("saved_tensors", property(_saved)),
+                ("save_for_backward", _noted(gradients.save_for_backward)),
+            ):
+                stack.enter_context(mock.patch.object(gradients, name, replaced, create=True))
             stack.enter_context(mode)
             yield mode.waits
     finally:

@@ -29,7 +29,8 @@ from gpx.training.session import Session
 SILENT = {
     "empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided", "detach", "detach_",
     "lift_fresh", "resize_", "set_", "is_same_size", "_local_scalar_dense", "alias", "unbind",
-    "sym_size",
+    "sym_size", "_record_function_enter_new", "_record_function_exit",
+    "_unsafe_view",
 }  # fmt: skip
 """Operations that launch nothing and are no views."""
 

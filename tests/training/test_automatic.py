@@ -1,21 +1,19 @@
 """approx=auto from Python and from the command line: chosen, written down, resumed, refused."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
-from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 import gpx
 from gpx.errors import ConfigError
 from gpx.kernels import RBF, Linear, Matern32, Periodic
 from gpx.training import RunFolder, resume
-from gpx.training.automatic import choice_of
-from gpx.training.command_line import USAGE_ERROR, main
+from gpx.training.command_line import USAGE_ERROR
 from gpx.training.composition import composed
 from gpx.training.interrupt import Interrupted
+from gpx.training.run_data import choice_of
 from gpx.training.session import Session
 
 QUICK = ("init=constants", "trainer.max_steps=6", "trainer.figures=false")
@@ -27,25 +25,6 @@ def arrays():
     generator = np.random.default_rng(0)
     x = generator.uniform(-2.0, 2.0, (70, 2))
     return x, 50.0 + 9.0 * np.sin(x[:, 0]) * x[:, 1]
-
-
-@pytest.fixture
-def train_py(tmp_path, monkeypatch, capsys):
-    """Call train.py in this process, from an empty folder: (exit status, standard error)."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        GlobalHydra.instance().clear()
-        monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
-        status = 0
-        try:
-            main()
-        except SystemExit as stop:
-            status = stop.code
-        return status, capsys.readouterr().err
-
-    yield call
-    GlobalHydra.instance().clear()
 
 
 def without_choice(folder):
@@ -160,6 +139,17 @@ def test_rows_in_files(train_py, tmp_path):
     assert "approx=svgp, chosen by approx=auto: rows in files" in text
 
 
+@pytest.mark.parametrize(("size", "told"), [(1e4, True), (20.0, False)])
+def test_outliers_are_told(size, told, arrays, tmp_path, capsys):
+    x, y = arrays
+    y = y.copy()
+    y[3:60:20] += size
+    options = (*QUICK, "kernel=rbf", "data.test_fraction=0")
+    gpx.fit(x, y, *options, folder=tmp_path / "run")
+    said = "3 of the training targets lie more than 10 times" in capsys.readouterr().err
+    assert said == told
+
+
 def test_noise_by_row_and_no_test_rows(arrays, tmp_path):
     known = np.full(70, 0.5)
     options = (*QUICK, "data.test_fraction=0", "trainer.baselines=true")
@@ -174,6 +164,20 @@ def test_budget_chooses_and_is_kept(arrays, tmp_path):
     assert RunFolder(tmp_path / "run").read_config().trainer.budget == 50
 
 
+@pytest.mark.filterwarnings("ignore:the 4 chains have not found the same law yet")
+@pytest.mark.parametrize("named", ["exact", "svgp", "elliptical_slice"])
+def test_a_run_of_a_named_method_ends_with_its_budget(named, arrays, tmp_path):
+    x, y = arrays
+    options = [*QUICK, f"approx={named}", "trainer.max_steps=2000", "trainer.budget=0.01"]
+    if named == "elliptical_slice":  # which has nothing to predict with before its first sample
+        y = (y > y.mean()).astype(float)
+        options += ["likelihood=bernoulli", "optimizer.burn_in=10", "optimizer.thin=1"]
+    fitted = gpx.fit(x, y, *options, folder=tmp_path / "run")
+    assert fitted.metrics["train.stopped"].startswith("trainer.budget=0.01 seconds: ")
+    assert fitted.metrics["train.steps"] < 2000
+    assert np.isfinite(fitted.metrics["test.mnlp"])
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -181,7 +185,6 @@ def test_budget_chooses_and_is_kept(arrays, tmp_path):
         (["basis=orthogonal"], "name one with approx=, for example approx=qsgp basis=orthogonal"),
         (["objective=exact_mll"], "objective= is for certain methods"),
         (["inducing=auto"], "is for certain methods"),
-        (["approx=exact", "trainer.budget=9"], "trainer.budget=9 is for approx=auto"),
         (["trainer.budget=0"], "trainer.budget=0: expected seconds above 0, or null"),
         (["optimizer=qsgp_blocks"], "choose another optimizer="),
         (["trainer.max_step=9"], "did you mean trainer.max_steps"),

@@ -8,7 +8,9 @@ from gpx.training.calibration_figures import calibration_figures
 
 
 def targets(y, *names):
-    return SimpleNamespace(test_y=y, target_name="strength", target_names=names)
+    return SimpleNamespace(
+        task="regression", num_test=len(y), test_y=y, target_name="strength", target_names=names
+    )
 
 
 def test_bars_and_curve_show_what_was_counted(tmp_path):

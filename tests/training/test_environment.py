@@ -50,6 +50,15 @@ def test_changed_or_added_code_is_dirty(repository, name):
     assert source_commit(repository / "gpx") == f"{before}-dirty"
 
 
+def test_a_look_at_the_commit_writes_nothing(repository):
+    """A look that is cut short would leave its lock, and whoever commits would be refused."""
+    index, table = repository / ".git" / "index", repository / "gpx" / "model.py"
+    os.utime(table, (0, 0))
+    before = index.read_bytes()
+    assert len(source_commit(repository)) == 40
+    assert index.read_bytes() == before
+
+
 def test_outside_a_repository_nothing_is_known(tmp_path):
     assert source_commit(tmp_path) is None
 

@@ -21,3 +21,10 @@ def test_a_projection_is_chosen_by_name(kind):
     config = composed(["approx=ski", f"projection={kind}"])
     assert config.approx.projection.num_outputs == 2
     assert config.kernel.ard_num_dims == 2
+
+
+def test_an_additive_projection_has_a_function_for_every_input_unless_told_otherwise():
+    config = composed(["approx=ski", "projection=additive", "approx.projection.num_outputs=5"])
+    assert config.approx.additive
+    assert config.approx.projection.num_outputs == 5
+    assert config.kernel.ard_num_dims is None

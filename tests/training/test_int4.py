@@ -1,12 +1,9 @@
 """The predictor in integers: its Python and its C give the same, and what the model gives."""
 
-import ctypes
-import shutil
-import subprocess
-
 import numpy as np
 import pytest
 import torch
+from int4_by_c import by_c, needs_compiler
 
 import gpx
 from gpx.errors import ConfigError
@@ -34,27 +31,13 @@ def fitted(tmp_path_factory):
     return gpx.fit(*table(), *options, *SMALL, folder=folder)
 
 
-def by_c(source, folder, inputs):
-    library = folder / "model.so"
-    flags = ["-std=c99", "-O2", "-Wall", "-Wextra", "-Werror", "-nostdlib", "-ffp-contract=off"]
-    subprocess.run(["gcc", *flags, "-shared", "-fPIC", "-o", library, source], check=True)
-    function = ctypes.CDLL(str(library)).gpx_predict
-    pointer = ctypes.POINTER(ctypes.c_float)
-    found = np.empty((len(inputs), 2), np.float32)
-    for row, out in zip(np.ascontiguousarray(inputs, np.float32), found, strict=True):
-        mean, variance = ctypes.c_float(), ctypes.c_float()
-        function(row.ctypes.data_as(pointer), ctypes.byref(mean), ctypes.byref(variance))
-        out[:] = mean.value, variance.value
-    return found.T
-
-
-@pytest.mark.skipif(shutil.which("gcc") is None, reason="no C compiler")
+@needs_compiler
 def test_the_c_function_reproduces_the_python_predictions(fitted, tmp_path):
     predictor = gpx.export(fitted, tmp_path / "model.c", samples=5)
     inputs = table(200)[0]
     inputs[:3] = [[1e9, -1e9], [-1990.0, 3.0], [0.0, 0.0]]
     want = predictor.predict(inputs)
-    mean, variance = by_c(tmp_path / "model.c", tmp_path, inputs)
+    mean, variance = by_c(tmp_path / "model.c", inputs)
     np.testing.assert_allclose(mean, want.mean, rtol=1e-6)
     np.testing.assert_allclose(variance, want.variance, rtol=1e-5)
 
@@ -120,22 +103,13 @@ def test_mistakes_on_the_command_line_give_one_line(fitted, options, words, caps
     assert found.count("\n") == 1
 
 
-def test_two_classes_are_refused(tmp_path):
-    x, y = table(40)
-    small = ["approx=direct_logistic", "approx.num_basis=8", "trainer.max_steps=2", *SMALL]
-    made = gpx.fit(x, (y > 50.0).astype(float), *small, folder=tmp_path / "run")
-    with pytest.raises(ConfigError, match="likelihood is Bernoulli"):
-        gpx.export(made, tmp_path / "model.c")
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         (["approx=sgpr", "approx.num_inducing=5"], "needs discrete weights"),
-        (["approx=direct_network", "approx.starts=2"], "needs discrete weights"),
-        (["approx=direct", "approx.num_basis=9", "basis=grief"], "cosines and sines"),
         (["approx=direct", "approx.num_basis=8", "mean=linear"], "takes mean=constant"),
         (["approx=direct", "approx.num_basis=8", "approx.weights.num_values=17"], "16 values"),
+        (["approx=direct", "approx.num_basis=8", "calibrate=variance"], "no calibrate"),
     ],
 )
 def test_models_that_have_no_such_form_are_refused(options, words, tmp_path):

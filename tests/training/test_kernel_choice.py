@@ -8,12 +8,16 @@ import torch
 from omegaconf import OmegaConf
 
 import gpx
+from gpx.calibration import held_out_rows
 from gpx.errors import ConfigError
 from gpx.kernels import RBF, Matern12
+from gpx.sampling.seeds import stream
 from gpx.training.build import build
 from gpx.training.config import CONFIGS
-from gpx.training.kernel_choice import likely_periods, with_values
+from gpx.training.kernel_choice import candidates_for
 from gpx.training.kernel_expression import kernel_node
+from gpx.training.kernel_fit import Fit, Judge, with_values
+from gpx.training.series_kernels import likely_periods
 
 QUICK = (
     *("trainer.figures=false", "trainer.tensorboard=false", "trainer.device=cpu"),
@@ -90,6 +94,10 @@ def test_classes_are_compared_by_laplace(tmp_path):
         ("+kernel.lengthscale=2", "kernel=auto chooses the kernel itself: name one"),
         ("kernel.candidates=[]", "expected a list of kernels"),
         ("kernel.candidates=[rbff]", "there is no kernel rbff; did you mean rbf"),
+        (
+            "kernel.candidates=['rbf*rbf per input']",
+            "'per input' goes after the name of one kernel",
+        ),
         ("kernel.num_points=1", "kernel.num_points=1: expected a whole number above 1"),
         ("kernel.rounds=-1", "kernel.rounds=-1: expected a whole number"),
     ],
@@ -111,11 +119,120 @@ def test_a_fit_all_but_free_of_noise_is_no_start(tmp_path):
     assert config.likelihood.noise_variance == 0.1
 
 
+def test_rows_held_out_to_calibrate_on_have_no_part_in_it(tmp_path):
+    """Their targets are exchanged among themselves, which leaves the standardisation as it is."""
+    x = torch.rand(90, 2, generator=torch.Generator().manual_seed(0)).double() * 4
+    y = drawn(RBF(lengthscale=1.0), x, 1e-2, 1)
+    held_out = held_out_rows(len(y), 0.3, stream(0, "calibration")).numpy()
+    exchanged = y.copy()
+    exchanged[held_out] = y[held_out][::-1]
+    options = ("calibrate=variance", "calibrate.fraction=0.3", "data.test_fraction=0")
+    found = [
+        chosen(x.numpy(), each, *options, "kernel.candidates=[rbf]", folder=tmp_path / name)[1]
+        for name, each in (("one", y), ("other", exchanged))
+    ]
+    assert found[0].facts.num_train == 63
+    assert "63 rows" in found[0].facts.kernel_choice
+    assert found[0].kernel.lengthscale == pytest.approx(found[1].kernel.lengthscale, rel=1e-6)
+
+
+def test_a_folder_of_the_user_has_candidates(train_py, tmp_path):
+    (tmp_path / "own" / "kernel").mkdir(parents=True)
+    (tmp_path / "own" / "kernel" / "mine.yaml").write_text(
+        "_target_: gpx.kernels.RBF\nard_num_dims: ${facts.num_inputs}\nlengthscale: 0.5\n"
+    )
+    options = ("--config-dir", "own", "data=toy1d", "kernel.candidates=[matern12,mine]", *QUICK)
+    status, text = train_py(*options, "kernel.rounds=0", "hydra.run.dir=run")
+    assert status == 0, text
+    config = OmegaConf.load(tmp_path / "run" / "config.yaml")
+    assert config.facts.kernel_choice.startswith("kernel='mine', chosen by kernel=auto")
+    assert not text  # trainer.quiet=true
+    loud = [option for option in QUICK if not option.startswith("trainer.quiet")]
+    few = ("data=toy1d", "data.num_points=30", "kernel.candidates=[rbf]", "kernel.rounds=0")
+    status, text = train_py(*few, *loud, "hydra.run.dir=loud")
+    assert text.splitlines()[0] == "kernel=auto: compared on 27 rows are rbf"
+    status, text = train_py("data=toy1d", "kernel.candidates=[mine]", *QUICK)
+    assert "there is no kernel mine" in text
+
+
 def test_without_an_evidence_to_compare_a_kernel_is_taken_and_said(tmp_path):
     x = np.linspace(0, 1, 30)
     options = ["approx=svgp", "kernel=auto", "likelihood=student_t", *QUICK]
     fitted = gpx.fit(x, x, *options, folder=tmp_path / "run")
     assert "under a StudentT likelihood no evidence" in fitted.metrics["model.kernel_choice"]
+
+
+def test_few_rows_do_not_compare_kernels(tmp_path):
+    x = np.random.default_rng(0).normal(size=(9, 30))
+    fitted, config = chosen(x, x[:, 0], "data.test_fraction=0", folder=tmp_path / "run")
+    assert "9 rows are too few to compare kernels by" in fitted.metrics["model.kernel_choice"]
+    assert config.kernel["_target_"] == "gpx.kernels.Matern52"
+
+
+def test_a_sum_over_the_inputs_is_found(tmp_path):
+    """Of an additive function, whose parts no kernel of all inputs can tell."""
+    x = torch.rand(90, 5, generator=torch.Generator().manual_seed(0)).double() * 6
+    y = torch.sin(2 * x).sum(1).numpy()
+    options = ("kernel.candidates=[rbf,'rbf per input']", "kernel.max_evaluations=15")
+    _, config = chosen(x.numpy(), y, *options, folder=tmp_path)
+    assert config.kernel["_target_"] == "gpx.kernels.Sum"
+    assert [list(term.active_dims) for term in config.kernel.kernels] == [[i] for i in range(5)]
+
+
+def test_the_best_are_fitted_again_to_more_rows(tmp_path):
+    x = torch.rand(120, 2, generator=torch.Generator().manual_seed(0)).double() * 4
+    y = drawn(Matern12(lengthscale=1.0), x, 1e-2, 1)
+    options = ("kernel.candidates=[rbf,matern12]", "kernel.num_points=40", "init=subset")
+    _, config = chosen(x.numpy(), y, *options, folder=tmp_path)
+    assert "108 rows" in config.facts.kernel_choice
+    assert config.kernel["_target_"] == "gpx.kernels.Matern12"
+    # what init=subset would have fitted once more
+    assert config.init["_target_"] == "gpx.training.ConstantInitialisation"
+
+
+@pytest.mark.parametrize(("lead", "expected"), [(2.9, "simple"), (3.1, "rich")])
+def test_more_parameters_have_to_lead(lead, expected, tmp_path, monkeypatch):
+    names = {"rbf": "simple", "matern12": "rich"}
+
+    def fit(judge, name, node, likelihood=None):
+        rich = names.get(name) == "rich"
+        counts = {"score": lead if rich else 0.0, "hyperparameters": 7 if rich else 3}
+        ends = {"score": -99.0} if name not in names else counts
+        return Fit(name, node, judge.start, 0.0, **ends)
+
+    monkeypatch.setattr(Judge, "fit", fit)
+    x = np.random.default_rng(0).normal(size=(30, 2))
+    _, config = chosen(x, x[:, 0], "kernel.candidates=[rbf,matern12]", folder=tmp_path)
+    assert names[config.facts.kernel_choice.split("'")[1]] == expected
+
+
+def test_a_budget_leaves_kernels_untried_and_says_so(tmp_path):
+    x = np.random.default_rng(0).normal(size=(30, 2))
+    options = ("kernel.candidates=[rbf,matern12,matern32]", "trainer.budget=1e-6")
+    fitted, config = chosen(x, x[:, 0], *options, folder=tmp_path / "run")
+    assert config.kernel["_target_"] == "gpx.kernels.RBF"
+    assert "trainer.budget left no time for 2 kernels" in fitted.metrics["model.kernel_choice"]
+
+
+def test_candidates_follow_inputs_and_rows():
+    assert "matern32 + matern32 per input" in candidates_for(900, 8)
+    assert "rbf + linear" not in candidates_for(9000, 8)
+    assert not any("per input" in name for name in candidates_for(900, 30))
+    assert not any("+" in name for name in candidates_for(900, 1))
+
+
+def test_a_target_transform_is_seen_through(tmp_path):
+    """exp of a smooth function: the kernel is fitted to its logarithm."""
+    x = np.linspace(0, 3, 60)
+    y = np.exp(4 * np.sin(2 * x))
+    _, config = chosen(
+        *(x, y, "data.target_transform=log", "kernel.candidates=[rbf]", "kernel.rounds=0"),
+        folder=tmp_path / "run",
+    )
+    plain = chosen(
+        *(x, np.log(y), "kernel.candidates=[rbf]", "kernel.rounds=0"), folder=tmp_path / "plain"
+    )[1]
+    assert config.kernel.lengthscale == pytest.approx(plain.kernel.lengthscale, rel=0.05)
 
 
 def test_periods_of_an_uneven_series():

@@ -62,6 +62,10 @@ X = torch.randn(6, 2, dtype=torch.float64, generator=torch.Generator().manual_se
             ),
         ),
         (
+            "warped(rbf + linear)*periodic",
+            lambda: (RBF(2).evaluate(X) + Linear(2).evaluate(X)) * Periodic(2).evaluate(X),
+        ),
+        (
             "rbf(outputscale=2)*matern32(outputscale=3)",
             lambda: 6 * RBF(2).evaluate(X) * Matern32(2).evaluate(X),
         ),
@@ -131,7 +135,9 @@ def test_kernels_of_the_user(printed, tmp_path):
         ("rbf+", "cannot be read (a sign lacks a kernel, or a bracket its other half); write"),
         ("rbf)+linear", "a bracket its other half"),
         ("rbf**2", "rbf ** 2 is no kernel, sum or product"),
-        ("rbf*(linear-rbf)", "linear - rbf is no kernel"),
+        ("rbf*(linear-rbf)", "a difference of kernels is no kernel: a variance may be negative"),
+        ("'rbf - linear'", "a difference of kernels is no kernel: a variance may be negative"),
+        ("warped(rbf, linear)", "options have names, such as warped(lengthscale=2)"),
         ("rbf+2", "2 is no kernel"),
         ("0*rbf", "0 is no positive number"),
         ("-1*rbf", "-1 is no kernel"),

@@ -275,3 +275,18 @@ def test_rows_come_in_the_precision_of_the_hyperparameters():
     assert next(posterior.buffers()).dtype == torch.float64
     found = Predictor(posterior, model.likelihood, scaler, ("a", "b"), "c").predict(x.numpy())
     assert np.isfinite(found.mean).all()
+
+
+def test_numbers_in_a_row_are_rows_of_one_input():
+    x = torch.linspace(0.0, 1.0, 12, dtype=torch.float64)
+    scaler, _ = Standardiser.fit(x[:, None], x.sin(), scale_targets=True)
+    model = ExactGP(kernel=RBF(), mean=Zero(), likelihood=Gaussian(0.01)).double()
+    posterior = model.condition(
+        scaler.transform_inputs(x[:, None]), scaler.transform_targets(x.sin())
+    )
+    one = Predictor(posterior, model.likelihood, scaler, ("east",), "height")
+    want = one.predict(x[:, None].numpy()).mean
+    for given in (x, x.numpy(), x.tolist()):
+        np.testing.assert_array_equal(one.predict(given).mean, want)
+    np.testing.assert_array_equal(one.predict(0.5).mean, one.predict([[0.5]]).mean)
+    assert one.predict([0.5]).mean.shape == (1,)

@@ -5,37 +5,25 @@ from the recording's own arrays: what is tested is everything around ``torch.cud
 """
 
 import math
+from functools import partial
 
 import pytest
 import torch
 from claimed_cuda import claimed_cuda
-from torch.utils._python_dispatch import TorchDispatchMode
+from recordings import FromTheHost, Recorder
 
+from gpx.bases import RandomFourier
 from gpx.errors import NotPositiveDefinite
-from gpx.kernels import Matern32
+from gpx.kernels import RBF, Matern32
 from gpx.likelihoods import Gaussian
 from gpx.linalg import cholesky
 from gpx.linalg.cholesky import checks_deferred
-from gpx.means import Constant
-from gpx.models import SVGP
-from gpx.objectives import SVGPELBO
-from gpx.training.replayed_step import EAGER_STEPS, MOST_FAILURES, ReplayedStep
-
-
-class Recorder:
-    """Stands for CUDA graphs; counts recordings and replays."""
-
-    def __init__(self):
-        self.recordings = self.replays = 0
-
-    def __call__(self, body):
-        self.recordings += 1
-
-        def replay():
-            self.replays += 1
-            body()
-
-        return replay
+from gpx.linalg.replayed import EAGER_STEPS, MOST_FAILURES, recorded
+from gpx.means import Constant, Zero
+from gpx.models import QSGP, SVGP
+from gpx.objectives import SVGPELBO, QuadruplyStochasticELBO
+from gpx.training.indexed_adagrad import IndexedAdagrad
+from gpx.training.replayed_step import ReplayedStep
 
 
 def model_and_data():
@@ -60,8 +48,6 @@ def trained(record, steps=8):
     parameters = list(model.parameters())
     optimiser, losses = torch.optim.Adam(parameters, lr=0.05), []
     evaluate = ReplayedStep(loss_of, parameters, record)
-    if record is None:
-        evaluate.given_up = "not asked for"
     for step in range(steps):
         rows = torch.arange(20) * (step + 1) % 60
         loss, parts = evaluate(x[rows], y[rows])
@@ -147,20 +133,6 @@ def test_deferred_checks_ask_nobody_and_note_what_failed():
         cholesky(-eye)
 
 
-class FromTheHost(TorchDispatchMode):
-    """Names of operations that copy a number from the host or read one back."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        name = function.overloadpacket.__name__
-        if name in ("lift_fresh", "_local_scalar_dense"):
-            self.names.append(name)
-        return function(*args, **(kwargs or {}))
-
-
 def test_an_svgp_step_under_recording_neither_waits_nor_copies_from_the_host():
     """What ``torch.cuda.graph`` would refuse, on tensors that claim to be on CUDA."""
     with claimed_cuda() as waits:
@@ -178,6 +150,94 @@ def test_an_svgp_step_under_recording_neither_waits_nor_copies_from_the_host():
         assert len(seen.names) == 2
 
 
+def weights_on_waves(device="cpu", drift_interval=0, coefficient="auto"):
+    """QSGP on 40 waves with sampled gradients, made ready for its first step."""
+    generator = torch.Generator(device).manual_seed(0)
+    x = torch.randn(60, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    model = QSGP(
+        kernel=RBF(2, 0.8),
+        mean=Zero(),
+        likelihood=Gaussian(0.1),
+        num_basis=80,
+        warm_start_size=16,
+        basis=partial(RandomFourier, block_frequencies=4),
+    ).double()
+    model, x = model.to(device), x.to(device)
+    y = x[:, 0].sin()
+    model.initialise(x, y, generator=generator)
+    objective = QuadruplyStochasticELBO(
+        60, columns=24, diagonal_columns=16, support_rows=20, coefficient=coefficient,
+        drift_interval=drift_interval,
+    )  # fmt: skip
+    objective.prepare(model, x, y, generator=generator)
+    return model, objective, x, y, generator
+
+
+def trained_by_samples(record, steps=9):
+    """Losses, parameters and buffers after sparse AdaGrad, by replays or not."""
+    model, objective, x, y, generator = weights_on_waves(drift_interval=5)
+    groups = [p for group in model.parameter_groups().values() for p in group]
+    optimiser, losses = IndexedAdagrad(groups, lr=0.05), []
+    torch.sparse.check_sparse_tensor_invariants.disable()  # as FirstOrder says it aloud
+
+    def loss_of(x, y, *drawn):
+        evidence = objective.evidence_given(model, x, y, drawn)
+        return evidence.value / -60, evidence.parts
+
+    evaluate = ReplayedStep(loss_of, groups, record, owners=(model, objective), state=objective)
+    for step in range(steps):
+        rows = torch.arange(20) * (step + 1) % 60
+        drawn = objective.step_draws(model, x, generator=generator)
+        losses.append(float(evaluate(x[rows], y[rows], *drawn)[0]))
+        optimiser.step()
+        objective.after_step(model)
+    state = [*model.parameters(), *model.buffers(), *objective.buffers()]
+    return losses, [t.detach().clone() for t in state], evaluate
+
+
+def test_replays_of_sampled_gradients_carry_the_control_variate_along():
+    recorder = Recorder()
+    losses, state, evaluate = trained_by_samples(recorder)
+    expected, right, _ = trained_by_samples(None)
+    assert losses == expected
+    assert all(torch.equal(a, b) for a, b in zip(state, right, strict=True))
+    # the check of the drift, at the fifth step, leaves the arrays where they are
+    assert (recorder.recordings, evaluate.replays) == (1, 9 - EAGER_STEPS)
+
+
+def test_a_buffer_that_is_replaced_is_another_recording():
+    model, objective, x, y, generator = weights_on_waves(coefficient=1.0)
+    groups = [p for group in model.parameter_groups().values() for p in group]
+    recorder = Recorder()
+
+    def loss_of(x, y, *drawn):
+        evidence = objective.evidence_given(model, x, y, drawn)
+        return evidence.value / -60, evidence.parts
+
+    evaluate = ReplayedStep(loss_of, groups, recorder, owners=(objective,), state=objective)
+    for expected in (1, 2):
+        for _ in range(EAGER_STEPS + 2):
+            drawn = objective.step_draws(model, x, generator=generator)
+            loss, _ = evaluate(x[:20], y[:20], *drawn)
+            wanted = objective.evidence_given(model, x[:20], y[:20], drawn).value / -60
+            assert float(loss) == pytest.approx(float(wanted.detach()), rel=1e-12)
+        assert recorder.recordings == expected
+        objective.anchor = objective.anchor + 0.1
+
+
+def test_a_step_of_sampled_gradients_under_recording_neither_waits_nor_copies_from_the_host():
+    with claimed_cuda() as waits:
+        model, objective, x, y, generator = weights_on_waves("cuda")
+        for _ in range(2):  # the first one makes what is kept
+            drawn = objective.step_draws(model, x, generator=generator)
+            waits.clear()
+            with FromTheHost() as seen, checks_deferred() as noted:
+                (-objective.evidence_given(model, x, y, drawn).value).backward()
+        assert not waits
+        assert not noted
+        assert not seen.names
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_a_recording_on_a_gpu_trains_as_steps_that_run_as_they_are():
@@ -190,8 +250,7 @@ def test_a_recording_on_a_gpu_trains_as_steps_that_run_as_they_are():
             evidence = objective.evidence(model, x, y)
             return -evidence.value / 60, evidence.parts
 
-        evaluate = ReplayedStep(loss_of, parameters)
-        evaluate.given_up = None if recording else "not asked for"
+        evaluate = ReplayedStep(loss_of, parameters, recorded if recording else None)
         optimiser = torch.optim.Adam(parameters, lr=0.05)
         found = []
         for step in range(steps):

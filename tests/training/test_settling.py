@@ -154,3 +154,22 @@ def test_off_by_one_option(arrays, tmp_path):
     metrics = gpx.fit(*arrays, *options, folder=tmp_path / "run").metrics
     assert metrics["train.steps"] == 300
     assert metrics["train.stopped"] == "trainer.max_steps=300 steps done"
+
+
+def test_time_runs_out_once_and_what_is_left_is_kept():
+    rule = Settling(None, 1000)
+    assert not rule.add(torch.tensor(0.0), 100)
+    assert not rule.run_out(100, seconds=7.9, of_start=2.0, budget=10.0)
+    assert rule.end(1000) == 1000
+    assert rule.run_out(120, seconds=8.0, of_start=2.0, budget=10.0)
+    assert rule.end(1000) == 160  # 6 s made 120 steps, 2 s will make 40
+    assert not rule.run_out(121, seconds=8.1, of_start=2.0, budget=10.0)
+    again = Settling(None, 1000)
+    again.load_state_dict(rule.state_dict())
+    assert (again.at, again.end(1000), again.ran_out) == (120, 160, True)
+
+
+def test_a_state_of_before_there_were_budgets_goes_on():
+    rule = Settling(1e-3, 1000)
+    rule.load_state_dict({"sums": None, "before": (0.5, 0.0), "at": 300})
+    assert (rule.end(1000), rule.ran_out) == (400, False)

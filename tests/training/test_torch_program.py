@@ -136,7 +136,7 @@ def test_the_command_writes_a_program_and_says_its_size(exported, folder, tmp_pa
     [
         (["format=torch", "output=m.c"], "ending .pt2"),
         (["format=torch", "output=m.pt2", "samples=3"], "belongs to format=int4"),
-        (["format=onnx", "output=m.onnx"], "expected int4 or torch"),
+        (["format=c", "output=m.c"], "expected int4, torch or onnx"),
     ],
 )
 def test_mistakes_on_the_command_line_give_one_line(exported, folder, options, words, capsys):
@@ -152,17 +152,19 @@ def test_mistakes_on_the_command_line_give_one_line(exported, folder, options, w
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["approx=vecchia"], "cannot trace a VecchiaPosterior"),
+        (["approx=vecchia"], r"cannot trace a VecchiaPosterior \(torch says RuntimeError: "),
+        (["approx=deep_rf"], r"NetworkPosterior \(its predictions take steps that depend"),
         (["approx=svgp", "approx.num_inducing=5", "likelihood=bernoulli"], "is a class"),
     ],
 )
-def test_what_has_no_program_is_refused_in_one_sentence(options, words, tmp_path):
+def test_what_has_no_program_is_refused_in_one_sentence(options, words, tmp_path, capsys):
     x, y = table(40)
     y = (y > np.median(y)).astype(float) if "likelihood=bernoulli" in options else y
     made = gpx.fit(x, y, *options, *SMALL, folder=tmp_path / "run")
     with pytest.raises(ConfigError, match=words):
         gpx.export(made, tmp_path / "model.pt2", format="torch")
     assert not (tmp_path / "model.pt2").exists()
+    assert "forward" not in capsys.readouterr().err  # torch prints the program that it gave up
 
 
 def test_a_program_that_differs_from_the_model_is_not_written(exported, tmp_path, monkeypatch):

@@ -1,5 +1,7 @@
 """The loop itself, with a model and objectives that know no Gaussian process."""
 
+import itertools
+
 import pytest
 import torch
 from torch import nn
@@ -52,6 +54,13 @@ class SampledSquares(Squares):
         return len(X)
 
 
+class Quartic(Squares):
+    """Whose minimum a quasi-Newton method nears step by step."""
+
+    def evidence(self, model, x, y, *, generator=None):
+        return Evidence(-((model.slope - 3.0) ** 4), "exact")
+
+
 class Diverging(SampledSquares):
     def evidence(self, model, x, y, *, generator=None):
         return Evidence(model.slope * float("nan"), "exact")
@@ -78,7 +87,7 @@ def fit(tmp_path, objective, optimizer, watcher=None, **options):
     trainer = Trainer(TrainerConfig(**settings), 0, tmp_path / "c.pt", [watcher] if watcher else [])
     started = []
     result = trainer.fit(
-        model, objective, optimizer, X, Y, lambda: {"rmse": 1.0}, lambda: started.append(1)
+        model, objective, optimizer, X, Y, lambda: {"rmse": 1.0}, lambda watch: started.append(1)
     )
     return model.slope.item(), result, started
 
@@ -158,7 +167,7 @@ def test_a_parameter_that_ends_at_its_floor_is_told_once(tmp_path, wanted, told)
     model.parameter_groups = lambda: {"hyperparameters": [raw]}
     lines = []
     trainer = Trainer(TrainerConfig(max_steps=200), 0, tmp_path / "c.pt", [], say=lines.append)
-    trainer.fit(model, Pulled(), sgd(), X, Y, lambda: {"rmse": 1.0}, lambda: None)
+    trainer.fit(model, Pulled(), sgd(), X, Y, lambda: {"rmse": 1.0}, lambda watch: None)
     said = [line for line in lines if "floor" in line]
     sentence = (
         "note: noise_variance (1e-01) ended at its floor, where it is kept: "
@@ -222,7 +231,13 @@ class Quartics(Squares):
 def train_in_rounds(path, model, max_steps):
     trainer = Trainer(TrainerConfig(max_steps=max_steps, log_every=1), 0, path, [])
     return trainer.fit(
-        model, Quartics(), LBFGSB(gtol=0.0, ftol=0.0), X, Y, lambda: {"rmse": 1.0}, lambda: None
+        model,
+        Quartics(),
+        LBFGSB(gtol=0.0, ftol=0.0),
+        X,
+        Y,
+        lambda: {"rmse": 1.0},
+        lambda watch: None,
     )
 
 
@@ -264,4 +279,44 @@ def test_rounds_need_an_optimiser_that_ends(tmp_path):
     model = Rounds([1.0])
     trainer = Trainer(TrainerConfig(max_steps=5), 0, tmp_path / "c.pt", [])
     with pytest.raises(ConfigError, match=r"reinitialise=1 needs optimizer=LBFGSB"):
-        trainer.fit(model, Squares(), sgd(), X, Y, lambda: {}, lambda: None)
+        trainer.fit(model, Squares(), sgd(), X, Y, lambda: {}, lambda watch: None)
+
+
+@pytest.fixture
+def a_second_a_look(monkeypatch):
+    """The clock of training goes on by a second with every look at it."""
+    seconds = itertools.count()
+    monkeypatch.setattr("gpx.training.session.time.perf_counter", lambda: float(next(seconds)))
+
+
+OPTIMIZERS = {
+    "first order": lambda: FirstOrder(
+        {"hyperparameters": {"algorithm": "sgd", "lr": 0.01}}, {"name": "cosine", "final": 0.0}
+    ),
+    "quasi-Newton": lambda: LBFGSB(ftol=0.0, gtol=0.0),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_training_ends_with_its_budget(name, tmp_path, a_second_a_look):
+    options = {"max_steps": 100_000, "checkpoint_seconds": 1e9, "budget": 30.0}
+    _, result, _ = fit(tmp_path, Quartic(), OPTIMIZERS[name](), **options)
+    assert result.reason.startswith("trainer.budget=30 seconds: ")
+    assert 5 < result.steps < 40
+    assert result.seconds < 33.0
+    assert result.state["step"] == result.steps  # the checkpoint is that of the end
+
+
+def test_rates_fall_to_their_end_in_the_last_of_the_budget(tmp_path, a_second_a_look):
+    optimizer, watcher = OPTIMIZERS["first order"](), Watcher()
+    options = {"max_steps": 100_000, "log_every": 1, "budget": 50.0}
+    fit(tmp_path, Squares(), optimizer, watcher, **options)
+    rates = [each.learning_rates["hyperparameters"] for each in watcher.seen]
+    assert rates[len(rates) // 2] == pytest.approx(0.01, rel=1e-3)
+    assert rates[-1] < 0.001
+    assert rates == sorted(rates, reverse=True)
+
+
+def test_one_step_is_made_whatever_the_budget(tmp_path, a_second_a_look):
+    _, result, _ = fit(tmp_path, Squares(), sgd(), max_steps=9, budget=0.5)
+    assert result.steps == 1

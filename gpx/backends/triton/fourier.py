@@ -1,68 +1,33 @@
-"""Triton: products with random Fourier features, which are evaluated and used in registers.
+"""Products with random Fourier features, which are evaluated and used in registers (Triton).
 
 Two passes serve everything that a model asks of features cos and sin of the angles ``x . w_r``:
 
-- ``fourier_product``: sum_r weights[0, r] cos + weights[1, r] sin at every row of x. One program
-  takes a strip of rows and walks over frequencies. With weights times frequencies it is also the
-  derivative with respect to x.
+- ``fourier_product``: sum_r weights[0, r] cos + weights[1, r] sin at every row of x. With weights
+  times frequencies it is also the derivative with respect to x.
 - ``fourier_moments``: sums over the rows of directions times cosines, and times sines, for every
-  frequency; the transposed product. One program takes some frequencies and walks over rows. With
-  directions u and u x they hold the derivatives with respect to weights and to frequencies.
+  frequency; the transposed product. With directions u and u x they hold the derivatives with
+  respect to weights and to frequencies.
 
 Frequencies are given, or made by the program that needs them from a seed (``MadeFrequencies``):
-then nothing of their size is stored.
+then nothing of their size is stored. Float32 products are what ``trainer.matmul`` asks for
+(``gpx.linalg.matmul``), unless a caller says otherwise.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
 from gpx.backends.triton.blocks import Blocks, shares
-from gpx.backends.triton.factors import Precision, halves, padded, scaled_halves, width
-from gpx.backends.triton.normals import normals_tile, signed, standard_normals
-from gpx.backends.triton.waves import cosine_sine
+from gpx.backends.triton.factors import Precision, padded, scaled_halves, width
+from gpx.backends.triton.fourier_kernels import fourier_moments_kernel, fourier_product_kernel
+from gpx.backends.triton.frequencies import MadeFrequencies, Source, parts
+from gpx.linalg.matmul import kernel_precision
 
 WIDEST = 32
 """Columns of weights or directions that one program multiplies at most."""
-HALF_A_BIT = tl.constexpr(1 << 12)
-KEPT = tl.constexpr(-(1 << 13))
-
-
-@dataclass(frozen=True)
-class MadeFrequencies:
-    """Frequencies (r, d) as functions of a seed: normals over lengthscales, stretched for Matern.
-
-    Attributes:
-        seed: of the normals (``gpx.bases.counter_random``).
-        addresses (r,): rows of the stream, int64.
-        inverse_lengthscales (d,): their device is used.
-        freedom: normals beyond d whose squares make the denominator, 2 nu; 0 for RBF.
-    """
-
-    seed: int
-    addresses: Tensor
-    inverse_lengthscales: Tensor
-    freedom: int = 0
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(r, d)."""
-        return self.addresses.shape[0], self.inverse_lengthscales.shape[0]
-
-    def stored(self) -> Tensor:
-        """The frequencies (r, d) as an array; what the passes make inside."""
-        inverse, inputs = self.inverse_lengthscales, self.shape[1]
-        normals = standard_normals(self.seed, self.addresses, inputs + self.freedom, inverse.dtype)
-        if self.freedom:
-            rest = normals[:, inputs:].square().sum(1, keepdim=True)
-            normals = normals[:, :inputs] * (self.freedom / rest).sqrt()
-        return normals * inverse
 
 
 def plain_product(x: Tensor, frequencies: Tensor, weights: Tensor) -> Tensor:
@@ -75,207 +40,6 @@ def plain_moments(x: Tensor, frequencies: Tensor, directions: Tensor) -> Tensor:
     """The twin of ``fourier_moments`` in torch."""
     angles = frequencies @ x.T
     return torch.stack((angles.cos() @ directions, angles.sin() @ directions))
-
-
-@triton.jit
-def _tf32(values):
-    """Rounded to the eleven bits that tensor cores read of a float32."""
-    bits = (values.to(tl.int32, bitcast=True) + HALF_A_BIT) & KEPT
-    return bits.to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def _frequencies(
-    high,
-    low,
-    addresses,
-    inverse,
-    key,
-    number_of,
-    inputs,
-    some,
-    MADE: tl.constexpr,
-    FREEDOM: tl.constexpr,
-    HALVES: tl.constexpr,
-    WIDTH: tl.constexpr,
-):
-    """Frequencies ``some`` (F,) as (F, WIDTH) high and low parts, zeros beyond the inputs."""
-    column = tl.arange(0, WIDTH)[None, :]
-    if MADE:
-        address = tl.load(addresses + some, mask=some < number_of, other=0)
-        normals = normals_tile(address, key, WIDTH // 4)
-        scale = tl.load(inverse + column, mask=column < inputs, other=0.0)
-        if FREEDOM > 0:
-            rest = (column >= inputs) & (column < inputs + FREEDOM)
-            squares = tl.sum(tl.where(rest, normals * normals, 0.0), 1)
-            normals *= tl.sqrt(FREEDOM / squares)[:, None]
-        first = normals.to(scale.dtype) * scale
-        second = first
-        if HALVES:
-            first = _tf32(second)
-            second -= first
-    else:
-        place = some.to(tl.int64)[:, None] * WIDTH + column
-        first = tl.load(high + place)
-        second = first
-        if HALVES:
-            second = tl.load(low + place)
-    return first, second
-
-
-@triton.jit
-def _angles(a, a_low, b, b_low, HALVES: tl.constexpr):
-    """a @ b, in halves or in the dtype itself."""
-    if HALVES:
-        angle = tl.dot(a_low, b, input_precision="tf32")
-        angle = tl.dot(a, b_low, angle, input_precision="tf32")
-        angle = tl.dot(a, b, angle, input_precision="tf32")
-    else:
-        angle = tl.dot(a, b, input_precision="ieee", out_dtype=a.dtype)
-    return angle
-
-
-@triton.jit
-def _times(wave, v, v_low, total, HALVES: tl.constexpr):
-    """total + wave @ v; the rest of a wave in float16 is right to 2^-25 beside its size of one."""
-    if HALVES:
-        high = wave.to(tl.float16)
-        low = (wave - high.to(tl.float32)).to(tl.float16)
-        total = tl.dot(low, v, total, input_precision="ieee")
-        total = tl.dot(high, v_low, total, input_precision="ieee")
-        total = tl.dot(high, v, total, input_precision="ieee")
-    else:
-        total = tl.dot(wave, v, total, input_precision="ieee", out_dtype=total.dtype)
-    return total
-
-
-@triton.jit(do_not_specialize=["key"])
-def fourier_product_kernel(
-    inputs_high,
-    inputs_low,
-    high,
-    low,
-    addresses,
-    inverse,
-    key,
-    weights,
-    weights_low,
-    out,
-    number_of,
-    inputs,
-    total_rows,
-    total_tiles,
-    stride,
-    tiles_each,
-    MADE: tl.constexpr,
-    FREEDOM: tl.constexpr,
-    HALVES: tl.constexpr,
-    SINGLE: tl.constexpr,
-    WIDTH: tl.constexpr,
-    ROWS: tl.constexpr,
-    FREQUENCIES: tl.constexpr,
-    VECTORS: tl.constexpr,
-):
-    """out[share, rows] = sum over the frequencies of this share of weights times waves.
-
-    inputs_high, inputs_low (total_rows, WIDTH); high, low (total_tiles * FREQUENCIES, WIDTH) where
-    frequencies are not MADE; weights (2, total_tiles * FREQUENCIES, stride), zero beyond the
-    frequencies. With SINGLE there is one column. Grid: strips, shares, blocks of VECTORS.
-    """
-    number: tl.constexpr = inputs_high.dtype.element_ty
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    vector = tl.program_id(2) * VECTORS + tl.arange(0, VECTORS)
-    start = tl.program_id(1) * tiles_each
-    end = tl.minimum(start + tiles_each, total_tiles)
-    at_inputs = rows.to(tl.int64)[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
-    x = tl.load(inputs_high + at_inputs)
-    x_low = tl.load(inputs_low + at_inputs)
-    total = tl.zeros((ROWS, VECTORS), number)
-    single = tl.zeros((ROWS,), number)
-    half = tl.cast(total_tiles, tl.int64) * FREQUENCIES * stride
-    for tile in range(start, end):
-        some = tile * FREQUENCIES + tl.arange(0, FREQUENCIES)
-        w, w_low = _frequencies(
-            *(high, low, addresses, inverse, key, number_of, inputs, some),
-            *(MADE, FREEDOM, HALVES, WIDTH),
-        )
-        angle = _angles(x, x_low, tl.trans(w), tl.trans(w_low), HALVES)
-        cosine, sine = cosine_sine(angle)
-        if SINGLE:
-            a = tl.load(weights + some)
-            b = tl.load(weights + half + some)
-            single += tl.sum(cosine * a[None, :] + sine * b[None, :], 1)
-        else:
-            place = some.to(tl.int64)[:, None] * stride + vector[None, :]
-            a, a_low = tl.load(weights + place), tl.load(weights_low + place)
-            b, b_low = tl.load(weights + half + place), tl.load(weights_low + half + place)
-            total = _times(cosine, a, a_low, total, HALVES)
-            total = _times(sine, b, b_low, total, HALVES)
-    place = tl.program_id(1).to(tl.int64) * total_rows + rows
-    if SINGLE:
-        tl.store(out + place, single)
-    else:
-        tl.store(out + place[:, None] * stride + vector[None, :], total)
-
-
-@triton.jit(do_not_specialize=["key"])
-def fourier_moments_kernel(
-    inputs_high,
-    inputs_low,
-    high,
-    low,
-    addresses,
-    inverse,
-    key,
-    directions,
-    directions_low,
-    out,
-    number_of,
-    inputs,
-    total_frequencies,
-    total_tiles,
-    stride,
-    tiles_each,
-    MADE: tl.constexpr,
-    FREEDOM: tl.constexpr,
-    HALVES: tl.constexpr,
-    WIDTH: tl.constexpr,
-    ROWS: tl.constexpr,
-    FREQUENCIES: tl.constexpr,
-    VECTORS: tl.constexpr,
-):
-    """out[share, part, frequencies] = sum over the rows of this share of waves times directions.
-
-    Part 0 has cosines, part 1 sines. inputs_high, inputs_low (total_tiles * ROWS, WIDTH);
-    directions (total_tiles * ROWS, stride), zero beyond the rows; frequencies as in
-    ``fourier_product_kernel``. Grid: blocks of frequencies, shares, blocks of VECTORS.
-    """
-    number: tl.constexpr = inputs_high.dtype.element_ty
-    some = tl.program_id(0) * FREQUENCIES + tl.arange(0, FREQUENCIES)
-    vector = tl.program_id(2) * VECTORS + tl.arange(0, VECTORS)
-    start = tl.program_id(1) * tiles_each
-    end = tl.minimum(start + tiles_each, total_tiles)
-    w, w_low = _frequencies(
-        *(high, low, addresses, inverse, key, number_of, inputs, some),
-        *(MADE, FREEDOM, HALVES, WIDTH),
-    )
-    column = tl.arange(0, WIDTH)
-    cosines = tl.zeros((FREQUENCIES, VECTORS), number)
-    sines = tl.zeros((FREQUENCIES, VECTORS), number)
-    for tile in range(start, end):
-        rows = (tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)
-        at_inputs = rows[None, :] * WIDTH + column[:, None]
-        x = tl.load(inputs_high + at_inputs)
-        x_low = tl.load(inputs_low + at_inputs)
-        cosine, sine = cosine_sine(_angles(w, w_low, x, x_low, HALVES))
-        place = rows[:, None] * stride + vector[None, :]
-        u, u_low = tl.load(directions + place), tl.load(directions_low + place)
-        cosines = _times(cosine, u, u_low, cosines, HALVES)
-        sines = _times(sine, u, u_low, sines, HALVES)
-    place = 2 * tl.program_id(1).to(tl.int64) * total_frequencies + some
-    tl.store(out + place[:, None] * stride + vector[None, :], cosines)
-    place += total_frequencies
-    tl.store(out + place[:, None] * stride + vector[None, :], sines)
 
 
 def fourier_blocks(
@@ -299,16 +63,17 @@ def fourier_product(
     x: Tensor,
     frequencies: Tensor | MadeFrequencies,
     weights: Tensor,
-    precision: Precision = "tf32x3",
+    precision: Precision | None = None,
     blocks: Blocks | None = None,
 ) -> Tensor:
     """sum_r weights[0, r] cos(x . w_r) + weights[1, r] sin(x . w_r): (n, k); not differentiable.
 
     Args:
         x (n, d), frequencies (R, d), weights (2, R, k): of one dtype and device.
-        precision: of the matrix products in float32; float64 is always computed in float64.
-            Frequencies to be made are made inside for one column of weights; for several they are
-            made once and stored, which then takes fewer instructions.
+        precision: of the matrix products in float32, None: what the run asked for; float64 is
+            always computed in float64. Frequencies to be made are made inside for one column of
+            weights; for several they are made once and stored, which then takes fewer
+            instructions.
         blocks: rows and frequencies of a tile; None for what suits the device.
 
     Cost: n R pairs of cosine and sine, O(n R (d + k)) multiply-adds; memory O((n + R)(d + k)).
@@ -316,13 +81,13 @@ def fourier_product(
     (n, d), (count, _), k = x.shape, frequencies.shape, weights.shape[2]
     if n == 0 or count == 0 or k == 0:
         return x.new_zeros(n, k)
-    precision = "ieee" if x.dtype == torch.float64 else precision
-    split, single = precision == "tf32x3", k == 1
+    precision, single = _precision(x, precision), k == 1
     if isinstance(frequencies, MadeFrequencies) and not single:
         frequencies = frequencies.stored()
     made = isinstance(frequencies, MadeFrequencies)
     blocks = blocks or fourier_blocks(x.dtype, precision, width(d), made=made)
-    wide, source = _source(x, frequencies, blocks.columns, split)
+    split = precision == "tf32x3"
+    source = Source.of(x, frequencies, blocks.columns, split)
     vectors = 16 if single else min(WIDEST, width(k))
     high, low, scale = weights, weights, None
     if split and not single:
@@ -330,26 +95,16 @@ def fourier_product(
         high, low = high.view(2, count, k), low.view(2, count, k)
     fill = (0, 0 if single else -k % vectors, 0, -count % blocks.columns)
     high, low = (torch.nn.functional.pad(v, fill).contiguous() for v in (high, low))
-    parts = [padded(part, blocks.rows, wide) for part in _parts(x, split)]
-    rows, tiles, stride = parts[0].shape[0], high.shape[1] // blocks.columns, high.shape[2]
-    strips, across = rows // blocks.rows, 1 if single else stride // vectors
-    shared = shares(blocks, strips * across, tiles, x)
-    out = x.new_empty(shared, rows, stride)
-    with torch.cuda.device_of(x):
-        fourier_product_kernel[(strips, shared, across)](
-            *(*parts, *source.arrays, source.key, high, low, out),
-            *(*source.sizes, rows, tiles, stride, -(-tiles // shared)),
-            MADE=source.made,
-            FREEDOM=source.freedom,
-            HALVES=split,
-            SINGLE=single,
-            WIDTH=wide,
-            ROWS=blocks.rows,
-            FREQUENCIES=blocks.columns,
-            VECTORS=vectors,
-            num_warps=blocks.warps,
-            num_stages=blocks.stages,
-        )
+    tiles, stride = high.shape[1] // blocks.columns, high.shape[2]
+    rows = -(-n // blocks.rows) * blocks.rows
+    out = _run(
+        *(fourier_product_kernel, x, source, blocks, split, blocks.rows, (high, low)),
+        *((rows, tiles, stride), (rows, stride), rows // blocks.rows),
+        *(1 if single else stride // vectors, vectors),
+        SINGLE=single,
+        ROWS=blocks.rows,
+        FREQUENCIES=blocks.columns,
+    )
     found = out.sum(0)[:n, :k]
     return found if scale is None else found * scale
 
@@ -358,7 +113,7 @@ def fourier_moments(
     x: Tensor,
     frequencies: Tensor | MadeFrequencies,
     directions: Tensor,
-    precision: Precision = "tf32x3",
+    precision: Precision | None = None,
     blocks: Blocks | None = None,
 ) -> Tensor:
     """Sums over rows of directions times cosines, and times sines: (2, R, k); not differentiable.
@@ -372,62 +127,72 @@ def fourier_moments(
     (n, d), (count, _), k = x.shape, frequencies.shape, directions.shape[1]
     if n == 0 or count == 0 or k == 0:
         return x.new_zeros(2, count, k)
-    precision = "ieee" if x.dtype == torch.float64 else precision
+    precision = _precision(x, precision)
     blocks = blocks or fourier_blocks(x.dtype, precision, width(d))
     split = precision == "tf32x3"
-    wide, source = _source(x, frequencies, blocks.rows, split)
+    source = Source.of(x, frequencies, blocks.rows, split)
     vectors = min(WIDEST, width(k))
     high, low, scale = scaled_halves(directions, 1.0) if split else (directions, directions, None)
     high, low = (padded(v, blocks.columns, vectors) for v in (high, low))
-    parts = [padded(part, blocks.columns, wide) for part in _parts(x, split)]
     tiles, stride = high.shape[0] // blocks.columns, high.shape[1]
-    strips, across = -(-count // blocks.rows), stride // vectors
-    shared = shares(blocks, strips * across, tiles, x)
-    out = x.new_empty(shared, 2, strips * blocks.rows, stride)
-    with torch.cuda.device_of(x):
-        fourier_moments_kernel[(strips, shared, across)](
-            *(*parts, *source.arrays, source.key, high, low, out),
-            *(*source.sizes, strips * blocks.rows, tiles, stride, -(-tiles // shared)),
-            MADE=source.made,
-            FREEDOM=source.freedom,
-            HALVES=split,
-            WIDTH=wide,
-            ROWS=blocks.columns,
-            FREQUENCIES=blocks.rows,
-            VECTORS=vectors,
-            num_warps=blocks.warps,
-            num_stages=blocks.stages,
-        )
+    strips = -(-count // blocks.rows)
+    total = strips * blocks.rows
+    out = _run(
+        *(fourier_moments_kernel, x, source, blocks, split, blocks.columns, (high, low)),
+        *((total, tiles, stride), (2, total, stride), strips, stride // vectors, vectors),
+        ROWS=blocks.columns,
+        FREQUENCIES=blocks.rows,
+    )
     found = out.sum(0)[:, :count, :k]
     return found if scale is None else found * scale
 
 
-@dataclass(frozen=True)
-class _Source:
-    """Where a kernel gets its frequencies: arrays high, low, addresses, inverse lengthscales."""
-
-    made: bool
-    arrays: tuple[Tensor, Tensor, Tensor, Tensor]
-    key: int
-    sizes: tuple[int, int]  # frequencies, inputs
-    freedom: int
+def _precision(x: Tensor, asked: Precision | None) -> Precision:
+    if x.dtype == torch.float64:
+        return "ieee"
+    return kernel_precision() if asked is None else asked
 
 
-def _source(
-    x: Tensor, frequencies: Tensor | MadeFrequencies, block: int, split: bool
-) -> tuple[int, _Source]:
-    """Padded width of the inputs, and the frequencies in whole blocks."""
-    count, inputs = frequencies.shape
-    if isinstance(frequencies, MadeFrequencies):
-        wide = width(inputs + frequencies.freedom)
-        inverse = frequencies.inverse_lengthscales.contiguous()
-        arrays = x, x, frequencies.addresses.to(torch.int64).contiguous(), inverse
-        key, freedom = signed(frequencies.seed), frequencies.freedom
-        return wide, _Source(True, arrays, key, (count, inputs), freedom)
-    wide = width(inputs)
-    high, low = (padded(part, block, wide) for part in _parts(frequencies, split))
-    return wide, _Source(False, (high, low, x, x), 0, (count, inputs), 0)
+def _run(
+    kernel: Any,
+    x: Tensor,
+    source: Source,
+    blocks: Blocks,
+    split: bool,
+    block_rows: int,
+    columns: tuple[Tensor, Tensor],
+    sizes: tuple[int, int, int],
+    shape: tuple[int, ...],
+    strips: int,
+    across: int,
+    vectors: int,
+    **constants: Any,
+) -> Tensor:
+    """What a pass leaves for every share of its loop: (shares, *shape).
 
-
-def _parts(values: Tensor, split: bool) -> tuple[Any, Any]:
-    return halves(values) if split else (values, values)
+    Args:
+        source: frequencies.
+        split: whether float32 factors are taken in halves.
+        block_rows: of x, to a tile.
+        columns: high and low parts of weights or directions.
+        sizes: of the output's rows, of tiles of the loop, and columns of the output.
+        strips, across: programs over rows or frequencies, and over blocks of ``vectors`` columns.
+        constants: of the kernel, beside those that both have.
+    """
+    inputs = [padded(part, block_rows, source.wide) for part in parts(x, split)]
+    shared = shares(blocks, strips * across, sizes[1], x)
+    out = x.new_empty(shared, *shape)
+    with torch.cuda.device_of(x):
+        kernel[(strips, shared, across)](
+            *(*inputs, *source.arrays, source.key, *columns, out),
+            *(*source.sizes, *sizes, -(-sizes[1] // shared)),
+            MADE=source.made,
+            FREEDOM=source.freedom,
+            HALVES=split,
+            WIDTH=source.wide,
+            VECTORS=vectors,
+            num_warps=blocks.warps,
+            num_stages=blocks.stages,
+            **constants,
+        )
+    return out

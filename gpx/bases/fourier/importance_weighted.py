@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, cast, get_args
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from gpx.bases.base import Basis
+from gpx.bases.closed_forms import Waves
 from gpx.bases.fourier.importance_weights import (
     ImportanceWeights,
     importance_weights,
@@ -19,18 +20,8 @@ from gpx.bases.fourier.importance_weights import (
 from gpx.bases.fourier.random_fourier import RandomFourier
 from gpx.errors import ConfigError, class_name
 from gpx.kernels.base import Kernel
-from gpx.kernels.matern import Matern12, Matern32, Matern52
-from gpx.kernels.rbf import RBF
+from gpx.kernels.families import family_of
 from gpx.kernels.stationary import Stationary
-
-Family = Literal["same", "rbf", "matern12", "matern32", "matern52"]
-
-FAMILIES: dict[str, type[Stationary]] = {
-    "rbf": RBF,
-    "matern12": Matern12,
-    "matern32": Matern32,
-    "matern52": Matern52,
-}
 
 
 @dataclass(frozen=True)
@@ -41,7 +32,8 @@ class Proposal:
     proposal has the heavier tails: shorter lengthscales, or a rougher family.
 
     Args:
-        family: of kernels; ``same`` as the kernel's, or rbf, matern12, matern32, matern52.
+        family: of kernels; ``same`` as the kernel's, rbf, matern12, matern32, matern52, or a
+            subclass of ``Stationary``.
         lengthscale: factor on the kernel's initial lengthscales. A squared exponential may shrink
             to 1/sqrt(2) of the proposal's lengthscales, and grow at a price geometric in the
             number of inputs: a share lengthscale sqrt(2 - lengthscale^2) of the frequencies per
@@ -52,16 +44,14 @@ class Proposal:
         ConfigError: an unknown family, or a factor that is not positive.
     """
 
-    family: Family = "same"
+    family: str | type[Stationary] = "same"
     lengthscale: float = 0.8
     normalise: bool = False
 
     def __post_init__(self) -> None:
         """Check ranges."""
-        if self.family not in get_args(Family):
-            raise ConfigError(
-                f"family={self.family}: expected one of {', '.join(get_args(Family))}"
-            )
+        if self.family != "same":
+            family_of(self.family, "same")
         if not 0.0 < self.lengthscale < float("inf"):
             raise ConfigError(
                 f"proposal.lengthscale={self.lengthscale} is a factor on lengthscales and "
@@ -84,7 +74,7 @@ class Proposal:
         if self.family == "same":
             found: Stationary = copy.deepcopy(kernel)
         else:
-            found = FAMILIES[self.family](kernel.ard_num_dims)
+            found = family_of(self.family)(kernel.ard_num_dims)
             found = found.to(kernel.lengthscale)
             found.outputscale = kernel.outputscale
         found.lengthscale = self.lengthscale * kernel.lengthscale
@@ -178,6 +168,10 @@ class ImportanceWeightedFourier(Basis):
     def features_of(self, blocks: Tensor) -> Callable[[Tensor], Tensor]:
         """As in ``Basis``."""
         return self.features.features_of(blocks)
+
+    def closed_form(self, num_inputs: int) -> Waves:
+        """As in ``Basis``."""
+        return self.features.closed_form(num_inputs)
 
     def precision_diagonal(self, columns: Tensor | None = None) -> Tensor:
         """1 / g, float64."""

@@ -132,7 +132,8 @@ def sweep(
     """
     if keep is None and triton_fourier(x):
         return _triton_sweep(x, frequencies, weights, direction, gradients)
-    inputs, frequencies = x.T.contiguous(), frequencies.contiguous()
+    # only loops over memory need rows in one piece
+    inputs, frequencies = x.T if x.is_cuda else x.T.contiguous(), frequencies.contiguous()
     native = fourier_pass(x)
     if native is not None and weights.shape[2] == 1:
         by_angle = gradients is not None and gradients.frequencies is not None
@@ -141,18 +142,24 @@ def sweep(
             weights = weights.contiguous()
             return _native_sweep(native, inputs, frequencies, weights, direction, gradients, keep)
     slices = list(tiles(frequencies.shape[0], x))
-    total = x.new_zeros(weights.shape[2], x.shape[0])
     if not slices:
-        return total
+        return x.new_zeros(weights.shape[2], x.shape[0])
+    total: Tensor | None = None
     scratch = x.new_empty(2, slices[0].stop, x.shape[0]) if keep is None else keep
     rows = weights.mT
     for some in slices:
         place = some if keep is not None else slice(0, some.stop - some.start)
         features = scratch[0, place], scratch[1, place]
         waves(frequencies[some], inputs, *features, native)
-        total.addmm_(rows[0, :, some], features[0]).addmm_(rows[1, :, some], features[1])
+        by_cosine, by_sine = rows[0, :, some], rows[1, :, some]
+        if total is None:
+            total = by_cosine @ features[0]
+        else:
+            total.addmm_(by_cosine, features[0])
+        total.addmm_(by_sine, features[1])
         if gradients is not None and direction is not None:
             gradients.take(some, x, frequencies, weights, direction, features)
+    assert total is not None
     return total
 
 

@@ -153,6 +153,10 @@ class GaussHermiteFourier(RandomFourier):
         """sqrt(weight / mean weight) of frequencies, by which the common scale is off."""
         return (self.frequency_weights(indices) * (self.num_basis / 2)).sqrt().to(dtype)
 
+    def _heights(self, indices: Tensor) -> Tensor:
+        """As in ``RandomFourier``."""
+        return self._relative(indices, torch.float64)
+
     def block_features(self, x: Tensor, blocks: Tensor) -> Tensor:
         """Features of whole blocks: (n, L * block_size)."""
         within = torch.arange(self.per_block, device=blocks.device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol, cast
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gpx.bases.base import Basis, SelectedBlocks, check_inputs
+from gpx.bases.closed_forms import Waves
 from gpx.bases.counter_random import standard_normals
 from gpx.bases.fourier.products import FourierForm, FourierProducts, FourierSquares
 from gpx.bases.fourier.spread import (
@@ -122,6 +124,7 @@ class RandomFourier(Basis):
     """
 
     parts = 2  # cosines and sines
+    fixed_shapes = True
 
     def __init__(
         self,
@@ -267,6 +270,14 @@ class RandomFourier(Basis):
         variances = self._prior_variances(block * self.per_block + within % self.per_block)
         return variances.reciprocal().to(like)
 
+    def block_precision(self, blocks: Tensor) -> Tensor:
+        """As Basis; ones need no column numbers."""
+        if self.spread != (1.0,):
+            return super().block_precision(blocks)
+        like = next(self.parameters())
+        count = blocks.shape[0] * self.block_size
+        return torch.ones(count, dtype=like.dtype, device=like.device)
+
     @torch.no_grad()
     def _prior_variances(self, indices: Tensor) -> Tensor:
         """Prior variances of the weights of frequencies ``indices`` (r,), float64; O(r d)."""
@@ -277,6 +288,20 @@ class RandomFourier(Basis):
             for piece in indices.split(max(1, PIECE // inputs))
         ]
         return torch.cat(pieces)
+
+    @torch.no_grad()
+    def closed_form(self, num_inputs: int) -> Waves:
+        """As in ``Basis``."""
+        columns = torch.arange(self.num_basis, device=self.spectral.outputscale.device)
+        within = columns % self.block_size
+        indices = columns // self.block_size * self.per_block + within % self.per_block
+        turns = self.frequencies(indices, num_inputs, torch.float64) / (2.0 * math.pi)
+        start = 0.75 * (within >= self.per_block).double()
+        return Waves(turns, start, self.scale(torch.float64) * self._heights(indices))
+
+    def _heights(self, indices: Tensor) -> Tensor:
+        """Amplitudes (r,) of frequencies, relative to ``scale``; float64."""
+        return torch.ones_like(indices, dtype=torch.float64)
 
     def mean_column_square(self) -> Tensor:
         """Expected phi_r(x)^2 over a cosine and sine pair: outputscale / m, exact; 0-d."""

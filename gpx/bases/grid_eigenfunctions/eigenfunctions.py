@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gpx.backends import DEFAULT_BUDGET, row_chunks
 from gpx.bases.base import Basis, check_inputs
+from gpx.bases.closed_forms import AxisProducts
 from gpx.bases.grid_eigenfunctions.factors import ProductFactors
 from gpx.bases.grid_eigenfunctions.grid import GridOptions, grid_size, inducing_axes, pad_axes
 from gpx.bases.grid_eigenfunctions.products import ProductPlan, tree_products
@@ -20,6 +21,9 @@ from gpx.linalg.stable_eigh import stable_eigh
 
 EIGENVALUE_FLOOR = 1e-12
 """Floor of each axis' eigenvalues, relative to the largest: rounding makes small ones negative."""
+
+BEYOND = 0.25
+"""Share of a grid's width by which the closed form of its functions reaches beyond it."""
 
 
 class GridModes(NamedTuple):
@@ -272,6 +276,21 @@ class GridEigenfunctions(Basis):
         parts = [self.features(x[rows], modes).index_select(0, order) for rows in chunks]
         whole = torch.cat(parts, 1) if parts else x.new_empty(len(order), 0)
         return self.factors.outputscale.sqrt().to(x.dtype) * whole.mT
+
+    @torch.no_grad()
+    def closed_form(self, num_inputs: int) -> AxisProducts:
+        """As in ``Basis``, on the grid and a quarter of its width beyond."""
+        modes = self.modes()
+        last = self.nodes.gather(1, (self.sizes - 1).unsqueeze(1)).squeeze(1)
+        beyond = BEYOND * (last - self.nodes[:, 0])
+        height = self.factors.outputscale.double().sqrt().expand(self.num_basis)
+        return AxisProducts(
+            lambda at: self.one_dimensional(at, modes.transforms),
+            self.nodes[:, 0] - beyond,
+            last + beyond,
+            modes.plan.index[modes.plan.order],
+            height,
+        )
 
     def precision_diagonal(self, columns: Tensor | None = None) -> Tensor:
         """Ones: the features carry the prior scale (S = I)."""

@@ -11,8 +11,7 @@ from torch import Tensor
 from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions
 from gpx.bases.grid_eigenfunctions.search import best_scales, search_lengthscales
 from gpx.bases.sufficient_statistics import SufficientStatistics
-from gpx.errors import ConfigError
-from gpx.linalg import available_memory
+from gpx.linalg import require_memory
 
 SQUARE_ARRAYS = 8
 """Number of p x p arrays that training holds at once."""
@@ -37,7 +36,7 @@ class Chosen(NamedTuple):
     gain: float
 
 
-def require_memory(option: str, functions: int, device: torch.device) -> None:
+def require_sums(option: str, functions: int, device: torch.device) -> None:
     """Raise ConfigError where sums of p x p do not fit into memory.
 
     Args:
@@ -45,14 +44,13 @@ def require_memory(option: str, functions: int, device: torch.device) -> None:
         functions: p.
         device: where the sums will be.
     """
-    free, needed = available_memory(device), SQUARE_ARRAYS * 8 * functions**2
-    if free is not None and needed > free:
+
+    def fewer(free: int) -> str:
         most = math.isqrt(free // (SQUARE_ARRAYS * 8))
-        raise ConfigError(
-            f"{option}={functions} needs about {needed / 2**30:.1f} GiB for sums of "
-            f"{functions} x {functions} and {free / 2**30:.1f} GiB are free on {device}; use at "
-            f"most {most}, beyond a few thousand model=QSGP() with basis=GridFeatures()"
-        )
+        return f"use at most {most}, beyond a few thousand model=QSGP() with basis=GridFeatures()"
+
+    what = f"{option}={functions}, for sums of {functions} x {functions},"
+    require_memory(SQUARE_ARRAYS * 8 * functions**2, device, what, fewer)
 
 
 def choose_eigenfunctions(

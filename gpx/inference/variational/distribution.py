@@ -10,7 +10,13 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from gpx.errors import ConfigError, ShapeError
-from gpx.inference.variational.moments import factor_moments
+from gpx.inference.variational.moments import (
+    factor_moments,
+    factor_terms,
+    gaussian_kl,
+    lower_factor,
+    pull_lower_factor,
+)
 
 
 class WhitenedGaussian(nn.Module, ABC):
@@ -59,6 +65,11 @@ class WhitenedGaussian(nn.Module, ABC):
     def kl(self, root: Tensor) -> Tensor:
         """KL(q || N(0, I)) in nats, summed over the latent functions; ()."""
 
+    def terms(self, projection: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """``moments`` for A (M, B), and ``kl``, made together."""
+        root = self.root()
+        return *self.moments(projection, root), self.kl(root)
+
     @abstractmethod
     def factor(self) -> Tensor:
         """S (p, M, M), lower triangular."""
@@ -86,9 +97,7 @@ class _LowerFactor(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, raw: Tensor) -> Tensor:
-        factor = raw.tril()
-        diagonal = factor.diagonal(dim1=-2, dim2=-1)
-        diagonal.exp_()
+        factor = lower_factor(raw)
         ctx.save_for_backward(factor)
         return factor
 
@@ -96,9 +105,7 @@ class _LowerFactor(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (factor,) = ctx.saved_tensors
-        out = grad.tril()
-        out.diagonal(dim1=-2, dim2=-1).mul_(factor.diagonal(dim1=-2, dim2=-1))
-        return out
+        return pull_lower_factor(grad.tril(), factor)
 
 
 class FullCholesky(WhitenedGaussian):
@@ -123,9 +130,13 @@ class FullCholesky(WhitenedGaussian):
         """See ``factor_moments``."""
         return factor_moments(projection, self.mean, root)
 
+    def terms(self, projection: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """See ``factor_terms``."""
+        return factor_terms(projection, self.mean, self.raw_factor)
+
     def kl(self, root: Tensor) -> Tensor:
         """(|S|^2 + |m|^2 - p M) / 2 - sum log diag S."""
-        return _gaussian_kl(self.mean, root, self.raw_factor.diagonal(dim1=-2, dim2=-1))
+        return gaussian_kl(self.mean, root, self.raw_factor.diagonal(dim1=-2, dim2=-1))
 
     def assign(self, mean: Tensor, factor: Tensor) -> None:
         """Set mean and factor exactly."""
@@ -160,7 +171,7 @@ class MeanField(WhitenedGaussian):
 
     def kl(self, root: Tensor) -> Tensor:
         """(|s|^2 + |m|^2 - p M) / 2 - sum log s."""
-        return _gaussian_kl(self.mean, root, self.log_scale)
+        return gaussian_kl(self.mean, root, self.log_scale)
 
     def assign(self, mean: Tensor, factor: Tensor) -> None:
         """Keep the mean and, of the covariance, the inverse of the precision's diagonal.
@@ -173,8 +184,3 @@ class MeanField(WhitenedGaussian):
             inverse = torch.linalg.solve_triangular(factor, identity, upper=False)
             self.mean.copy_(mean)
             self.log_scale.copy_(-torch.linalg.vector_norm(inverse, dim=-2).log())
-
-
-def _gaussian_kl(mean: Tensor, factor: Tensor, log_diagonal: Tensor) -> Tensor:
-    squares = factor.square().sum() + mean.square().sum() - mean.numel()
-    return 0.5 * squares - log_diagonal.sum()

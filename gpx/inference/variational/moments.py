@@ -10,6 +10,7 @@ Notation: M inducing points, B data points, p latent functions. L = chol(K_zz), 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -28,15 +29,15 @@ class _Project(torch.autograd.Function):
     """A = L^{-1} K_zx as a function of K_zz and K_zx."""
 
     @staticmethod
-    def forward(ctx: Any, k_zz: Tensor, k_zx: Tensor, inverse: Tensor) -> Tensor:
+    def forward(ctx: Any, k_zz: Tensor, k_zx: Tensor, inverse: Tensor, jitter: float) -> Tensor:
         projection = lower_matmul(inverse, k_zx)
         ctx.save_for_backward(projection, inverse)
-        ctx.dtype = k_zz.dtype
+        ctx.dtype, ctx.jitter = k_zz.dtype, jitter
         return projection
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         projection, inverse = ctx.saved_tensors
         # With dA the gradient of A: the gradient of L is -tril(L^{-T} dA A^T), and the one of K_zz
         # is L^{-T} Phi(L^T dL) L^{-1} with Phi = tril, diagonal halved. L^T tril(X) and L^T X have
@@ -49,20 +50,24 @@ class _Project(torch.autograd.Function):
             phi.diagonal().mul_(0.5)
             grad_zz = lower_transpose_matmul(inverse, lower_lower_matmul(phi, inverse))
             grad_zz = grad_zz.neg_().to(ctx.dtype)
-        return grad_zz, grad_zx, None
+            if ctx.jitter:  # it follows the mean diagonal
+                diagonal = grad_zz.diagonal()
+                diagonal += diagonal.sum() * (ctx.jitter / len(diagonal))
+        return grad_zz, grad_zx, None, None
 
 
-def project(k_zz: Tensor, k_zx: Tensor, inverse: Tensor) -> Tensor:
+def project(k_zz: Tensor, k_zx: Tensor, inverse: Tensor, jitter: float = 0.0) -> Tensor:
     """A = L^{-1} K_zx, differentiable (once) in K_zz and K_zx.
 
     Args:
         k_zz (M, M): symmetric, only for its gradient; may have a wider dtype than k_zx.
         k_zx (M, B).
-        inverse (M, M): L^{-1} with L L^T = k_zz, without a gradient graph.
+        inverse (M, M): L^{-1} with L L^T = k_zz + jitter mean(diag k_zz) I, without a graph.
+        jitter: relative to the mean diagonal of k_zz.
 
     Cost: forward 5/8 of 2 M^2 B operations, backward twice that plus about 2.3 M^3.
     """
-    return _Project.apply(k_zz, k_zx, inverse)
+    return _Project.apply(k_zz, k_zx, inverse, jitter)
 
 
 class _FactorMoments(torch.autograd.Function):
@@ -72,15 +77,9 @@ class _FactorMoments(torch.autograd.Function):
     def forward(
         ctx: Any, projection: Tensor, mean: Tensor, factor: Tensor
     ) -> tuple[Tensor, Tensor]:
-        latents, size, _ = factor.shape
-        if latents == 1:
-            rooted = lower_transpose_matmul(factor[0], projection)  # S^T A
-        else:
-            rooted = factor.mT.reshape(latents * size, size) @ projection
-        prior = projection.square().sum(0)
-        gain = rooted.square().view(latents, size, -1).sum(1)
+        rooted, excess = _excess(projection, factor)
         ctx.save_for_backward(projection, mean, factor, rooted)
-        return mean @ projection, gain - prior
+        return mean @ projection, excess
 
     @staticmethod
     @once_differentiable
@@ -88,24 +87,50 @@ class _FactorMoments(torch.autograd.Function):
         ctx: Any, grad_mean: Tensor, grad_excess: Tensor
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         projection, mean, factor, rooted = ctx.saved_tensors
-        latents, size, _ = factor.shape
-        twice = 2.0 * grad_excess
-        weighted = (rooted.view(latents, size, -1) * twice.unsqueeze(1)).view_as(rooted)
+        return _pulled(
+            projection, mean, factor, rooted, grad_mean, grad_excess, ctx.needs_input_grad
+        )
+
+
+def _excess(projection: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
+    """S^T A of every latent function (p M, B), and diag(A^T (S S^T - I) A) (p, B)."""
+    latents, size, _ = factor.shape
+    if latents == 1:
+        rooted = lower_transpose_matmul(factor[0], projection)
+    else:
+        rooted = factor.mT.reshape(latents * size, size) @ projection
+    squares = rooted.square().view(latents, size, -1)
+    return rooted, squares.addcmul_(projection, projection, value=-1.0).sum(1)
+
+
+def _pulled(
+    projection: Tensor,
+    mean: Tensor,
+    factor: Tensor,
+    rooted: Tensor,
+    grad_mean: Tensor,
+    grad_excess: Tensor,
+    needs: Sequence[bool],
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Gradients in A, m and S (lower triangular) of the moments, from those of the moments."""
+    latents, size, _ = factor.shape
+    twice = 2.0 * grad_excess
+    weighted = (rooted.view(latents, size, -1) * twice.unsqueeze(1)).view_as(rooted)
+    if latents == 1:
+        grad = lower_matmul(factor[0], weighted)
+    else:
+        grad = factor.transpose(0, 1).reshape(size, latents * size) @ weighted
+    grad.addcmul_(projection, twice if latents == 1 else twice.sum(0), value=-1.0)
+    grad.addmm_(mean.mT, grad_mean)
+    grad_m = grad_mean @ projection.mT if needs[1] else None
+    grad_s = None
+    if needs[2]:
         if latents == 1:
-            grad = lower_matmul(factor[0], weighted)
+            grad_s = lower_of_product(projection, weighted).unsqueeze(0)
         else:
-            grad = factor.transpose(0, 1).reshape(size, latents * size) @ weighted
-        grad.addcmul_(projection, twice.sum(0), value=-1.0)
-        grad.addmm_(mean.mT, grad_mean)
-        grad_m = grad_mean @ projection.mT if ctx.needs_input_grad[1] else None
-        grad_s = None
-        if ctx.needs_input_grad[2]:
-            if latents == 1:
-                grad_s = lower_of_product(projection, weighted).unsqueeze(0)
-            else:
-                full = (projection @ weighted.mT).view(size, latents, size)
-                grad_s = full.transpose(0, 1).tril()
-        return grad, grad_m, grad_s
+            full = (projection @ weighted.mT).view(size, latents, size)
+            grad_s = full.transpose(0, 1).tril()
+    return grad, grad_m, grad_s
 
 
 def factor_moments(projection: Tensor, mean: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
@@ -122,3 +147,67 @@ def factor_moments(projection: Tensor, mean: Tensor, factor: Tensor) -> tuple[Te
     Cost: forward 2 p M^2 B operations, backward twice that (5/8 of it for p = 1 on CPUs).
     """
     return _FactorMoments.apply(projection, mean, factor)
+
+
+def lower_factor(raw: Tensor) -> Tensor:
+    """The lower triangle of raw (p, M, M) with the exponential of its diagonal."""
+    factor = raw.tril()
+    factor.diagonal(dim1=-2, dim2=-1).exp_()
+    return factor
+
+
+def pull_lower_factor(grad: Tensor, factor: Tensor) -> Tensor:
+    """Gradient in raw of ``lower_factor``, written over ``grad``, which is lower triangular."""
+    grad.diagonal(dim1=-2, dim2=-1).mul_(factor.diagonal(dim1=-2, dim2=-1))
+    return grad
+
+
+class _FactorTerms(torch.autograd.Function):
+    """The moments for S = ``lower_factor`` (raw), and KL(N(m, S S^T) || N(0, I))."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, projection: Tensor, mean: Tensor, raw: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        factor = lower_factor(raw)
+        rooted, excess = _excess(projection, factor)
+        ctx.save_for_backward(projection, mean, factor, rooted)
+        kl = gaussian_kl(mean, factor, raw.diagonal(dim1=-2, dim2=-1))
+        return mean @ projection, excess, kl
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, grad_mean: Tensor, grad_excess: Tensor, grad_kl: Tensor
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        projection, mean, factor, rooted = ctx.saved_tensors
+        grad, grad_m, grad_s = _pulled(
+            projection, mean, factor, rooted, grad_mean, grad_excess, ctx.needs_input_grad
+        )
+        if grad_m is not None:
+            grad_m.addcmul_(mean, grad_kl)
+        if grad_s is not None:
+            grad_s = pull_lower_factor(grad_s.addcmul_(factor, grad_kl), factor)
+            grad_s.diagonal(dim1=-2, dim2=-1).sub_(grad_kl)
+        return grad, grad_m, grad_s
+
+
+def factor_terms(projection: Tensor, mean: Tensor, raw: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """``factor_moments`` for the factor that ``lower_factor`` makes of raw, and the KL to N(0, I).
+
+    Args:
+        projection (M, B), mean (p, M): as in ``factor_moments``.
+        raw (p, M, M): strict lower triangle of S, and the logarithms of its diagonal.
+
+    Returns:
+        mean (p, B), excess variance (p, B) and KL (), in nats; differentiable once.
+
+    Cost: that of ``factor_moments``.
+    """
+    return _FactorTerms.apply(projection, mean, raw)
+
+
+def gaussian_kl(mean: Tensor, factor: Tensor, log_diagonal: Tensor) -> Tensor:
+    """KL(N(m, S S^T) || N(0, I)) in nats, of all latent functions; S by its factor or diagonal."""
+    squares = factor.square().sum() + mean.square().sum() - mean.numel()
+    return 0.5 * squares - log_diagonal.sum()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from gpx.kernels.base import Kernel
-from gpx.sampling import SHARED, Frequencies, prior_functions
+from gpx.means.zero import Zero
+from gpx.sampling import SHARED, ConditionedFunctions, Frequencies, prior_functions
 
 
 @torch.no_grad()
@@ -22,8 +21,10 @@ def conditioned_paths(
     *,
     generator: torch.Generator,
     frequencies: Frequencies = SHARED,
-) -> Callable[[Tensor], Tensor]:
-    """Functions f(x) = prior(x) + K_xz K_zz^{-1} (u - prior(Z)), u ~ q: x (n, d) -> (num, p, n).
+) -> ConditionedFunctions:
+    """Functions f(x) = prior(x) + K_xz K_zz^{-1} (u - prior(Z)), u ~ q: x (n, d) -> (num p, n).
+
+    The p latent functions of one draw follow each other; without a mean function.
 
     Exact in the mean; the variance away from Z is that of the random features of the prior.
 
@@ -53,10 +54,4 @@ def conditioned_paths(
     )
     v = (mean.unsqueeze(-1) + factor @ noise).reshape(num * latents, size)
     weights = (v - prior(inducing) @ inverse_cholesky.mT) @ inverse_cholesky
-
-    @torch.no_grad()
-    def paths(x: Tensor) -> Tensor:
-        values = prior(x) + weights @ kernel.evaluate(inducing, x)
-        return values.view(num, latents, -1)
-
-    return paths
+    return ConditionedFunctions(prior, weights, inducing, kernel, Zero())

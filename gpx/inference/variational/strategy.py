@@ -22,10 +22,9 @@ class Whitening(NamedTuple):
     """Factorised covariance of the inducing variables.
 
     Attributes:
-        k_zz (M, M): covariance plus jitter in float64, with its gradient graph: jitter is a share
-            of the mean diagonal and follows the kernel's parameters.
-        cholesky (M, M): its factor L in float64, without a gradient graph.
-        report: jitter used, in the unit of the kernel.
+        k_zz (M, M): covariance in float64, with its gradient graph.
+        cholesky (M, M): factor L of covariance plus jitter in float64, without a gradient graph.
+        report: jitter used: a share of the mean diagonal, which follows the kernel's parameters.
     """
 
     k_zz: Tensor
@@ -63,9 +62,6 @@ class InducingVariables:
         k_zz = self.features.gram(self.kernel, self.z.double())
         with torch.no_grad():
             factor, report = factorise_gram(k_zz.detach(), self.jitter)
-        if report.relative:
-            shift = report.relative * k_zz.diagonal().mean()
-            k_zz = k_zz + torch.diag_embed(shift.expand(k_zz.shape[0]))
         return Whitening(k_zz, factor, report)
 
     def cross(self, x: Tensor) -> Tensor:
@@ -131,13 +127,13 @@ class Whitened(Strategy):
 
     def terms(self, u: InducingVariables, q: WhitenedGaussian, x: Tensor) -> StrategyTerms:
         """As in ``Strategy``."""
-        root, white = q.root(), u.whitening()
+        white = u.whitening()
         with torch.no_grad():
             inverse = inverse_lower(white.cholesky).to(x.dtype)
-        projection = project(white.k_zz, u.cross(x), inverse)
-        mean, excess = q.moments(projection, root)
-        variance = (u.kernel.diagonal(x) + excess).clamp_min(0.0)
-        return StrategyTerms(mean, variance, q.kl(root), white.report)
+        projection = project(white.k_zz, u.cross(x), inverse, white.report.relative)
+        mean, excess, kl = q.terms(projection)
+        variance = (u.kernel.diagonal(x).unsqueeze(0) + excess).relu()
+        return StrategyTerms(mean, variance, kl, white.report)
 
     def kl(self, u: InducingVariables, q: WhitenedGaussian) -> Tensor:
         """As in ``Strategy``; neither kernel nor u matter."""

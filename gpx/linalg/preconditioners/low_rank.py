@@ -46,6 +46,7 @@ class Capacitance:
         inner.diagonal(dim1=-2, dim2=-1).add_(1.0)
         self.factor, _ = cholesky(inner, name=name, ladder=(0.0,), hint=hint)
         self._spectrum: tuple[Tensor, Tensor] | None = None
+        self._complement: Tensor | None = None
 
     def solve(self, right: Tensor) -> Tensor:
         """B^{-1} right (..., m, c), in float64 inside."""
@@ -57,9 +58,11 @@ class Capacitance:
 
     @property
     def complement(self) -> Tensor:
-        """I - B^{-1} = B^{-1} A A^T, without the cancellation; symmetric."""
-        found = torch.cholesky_solve(self.gram, self.factor)
-        return 0.5 * (found + found.mT)
+        """I - B^{-1} = B^{-1} A A^T, without the cancellation; symmetric. Kept once it is known."""
+        if self._complement is None:
+            found = torch.cholesky_solve(self.gram, self.factor)
+            self._complement = 0.5 * (found + found.mT)
+        return self._complement
 
     @property
     def spectrum(self) -> tuple[Tensor, Tensor]:

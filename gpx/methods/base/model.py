@@ -13,10 +13,12 @@ from torch.distributions import Distribution
 from gpx.bases.base import Basis
 from gpx.data_sized import DataSized
 from gpx.errors import ConfigError, NotAvailable, class_name
+from gpx.inducing.features import InducingFeatures
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.row_noise import RowNoise
 from gpx.means.base import Mean
+from gpx.methods.base.start import StartWatch
 from gpx.tensor_checks import check_inputs, check_targets, guard
 
 
@@ -92,6 +94,14 @@ class Posterior(DataSized, ABC):
         afterwards: fix a copy. Default: nothing.
         """
 
+    def inducing_variables(self) -> tuple[Tensor, InducingFeatures] | None:
+        """Z (M, d) and what it stands for, where it predicts from that; else None.
+
+        Certificates compare with the sparse posterior of these variables; without any they choose
+        inducing points of their own.
+        """
+        return None
+
     @property
     def has_own_noise(self) -> bool:
         """Whether numbers given f are other than the likelihood says: their noise is uncertain, or
@@ -104,10 +114,7 @@ class Posterior(DataSized, ABC):
         Raises:
             NotAvailable: this posterior has none in closed form.
         """
-        raise NotAvailable(
-            f"{class_name(self)} has no joint covariance in closed form, which exact GPs and those "
-            "with inducing points have; functions can be sampled from any posterior"
-        )
+        raise no_joint_law(self)
 
     def facts(self) -> dict[str, bool | int | float | str]:
         """Plain values for metrics.json: how predictions were computed, at what accuracy."""
@@ -119,6 +126,14 @@ class Posterior(DataSized, ABC):
 
         The callable returns the same functions wherever and however often it is asked.
         """
+
+
+def no_joint_law(posterior: Posterior) -> NotAvailable:
+    """The error of a posterior that knows the marginals of f, and not its joint law."""
+    return NotAvailable(
+        f"{class_name(posterior)} has no joint covariance in closed form, which exact GPs and "
+        "those with inducing points have; functions can be sampled from any posterior"
+    )
 
 
 def _check_prediction(posterior: Posterior, x: Tensor, *_: Any, **__: Any) -> None:
@@ -166,6 +181,10 @@ class Model(DataSized, ABC):
     fixed_shapes: bool = False
     """Whether what a mini-batch objective asks of it is the same operations on the same arrays at
     every step, so that a GPU may replay them from a recording (``Objective.fixed_shapes``)."""
+
+    certifiable: bool = False
+    """Whether its posterior has a ``kernel`` and a ``mean``, exact inference with which it is or
+    approximates, so that a certificate may say how far off it is."""
 
     rounds_argument = ""
     """Name of the argument that asks for more than one optimisation in a row."""
@@ -279,6 +298,18 @@ class Model(DataSized, ABC):
             x (n, d), y (n,): all training data, standardised, on the model's device.
             generator: on the data's device.
         """
+
+    def initialise_watched(
+        self, x: Tensor, y: Tensor, *, generator: torch.Generator, watch: StartWatch
+    ) -> None:
+        """``initialise`` of a model in a run, whose start may take steps of its own.
+
+        Args:
+            x (n, d), y (n,), generator: of ``initialise``.
+            watch: told of such steps, and knows those of the run that is gone on from. Default:
+                there are none, and it is not asked.
+        """
+        self.initialise(x, y, generator=generator)
 
     @abstractmethod
     def condition(self, x: Tensor, y: Tensor) -> Posterior:

@@ -76,8 +76,10 @@ class Objective(DataSized, Generic[ModelT], ABC):
     streams: bool = False
     """Whether all training data may be ``gpx.lazy_rows.LazyRows``, read from files in batches."""
     fixed_shapes: bool = False
-    """Whether ``evidence`` of a batch is the same operations on the same arrays at every step, with
-    a model that says so, too: nothing drawn, nothing kept from one step to the next."""
+    """Whether ``evidence_given`` is the same operations on the same arrays at every step, with a
+    model that says so, too: so that a GPU may replay them from a recording. Buffers are changed in
+    place (one that is replaced costs a new recording); all that is drawn comes from
+    ``step_draws``, and what ``after_step`` goes on with is in ``left``."""
     made_for: ClassVar[str] = ""
     """A public model that has what it asks for, for people."""
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Likelihood,)
@@ -103,6 +105,27 @@ class Objective(DataSized, Generic[ModelT], ABC):
             ShapeError, DTypeError: x is no matrix (n, d) or y not (n,), or they are in another
                 precision or on another device than the model (checked for every subclass).
         """
+
+    def step_draws(
+        self, model: ModelT, x: Tensor, *, generator: torch.Generator | None
+    ) -> tuple[Tensor, ...]:
+        """What ``evidence`` draws for a batch x (batch, d), of fixed shapes. Default: nothing."""
+        return ()
+
+    def evidence_given(
+        self, model: ModelT, x: Tensor, y: Tensor, drawn: tuple[Tensor, ...]
+    ) -> Evidence:
+        """``evidence`` for what ``step_draws`` gave. Default: ``evidence``."""
+        return self.evidence(model, x, y)
+
+    @property
+    def left(self) -> object:
+        """What the last evaluation left for ``after_step``, beside buffers. Default: nothing."""
+        return None
+
+    @left.setter
+    def left(self, value: object) -> None:
+        """Put back what a recorded evaluation left, which its replays fill anew."""
 
     @classmethod
     def require_model(cls, model: object) -> None:

@@ -28,7 +28,11 @@ class Session(Protocol):
         limit: steps asked for; ``max_steps``: steps of this run, as far as is known.
         batch_size: rows of a mini-batch.
         cuda_graphs: whether steps may be recorded and replayed on a GPU.
-        seconds: training time so far; ``timed`` adds to it.
+        seconds: training time so far; ``timed`` adds to it. seconds_of_start: share of it before
+            the first step.
+        budget: seconds that training may take; None: any.
+        out_of_time: whether these have passed, so that training ends at once; false before the
+            first step.
         pending: state of the optimiser in the checkpoint that is gone on from; empty otherwise.
         resumed: whether there was a checkpoint.
         round, round_start: which optimisation in a row this is, and the step it began at.
@@ -48,11 +52,20 @@ class Session(Protocol):
     batch_size: int
     cuda_graphs: bool
     seconds: float
+    seconds_of_start: float
+    budget: float | None
     pending: dict[str, Any]
     resumed: bool
     round: int
     round_start: int
     unlogged: tuple[Tensor, Mapping[str, Tensor]] | None
+
+    @property
+    def out_of_time(self) -> bool:
+        """See the attributes."""
+
+    def ended_in_time(self) -> str:
+        """Says that training ends for ``budget``; the reason in words."""
 
     def timed(self) -> AbstractContextManager[None]:
         """What happens inside counts as training time."""

@@ -50,7 +50,8 @@ class OwnSteps(Optimizer, Generic[ModelT]):
         assert isinstance(session.model, self.model_type)  # ``check`` has passed
         self.bind(session.model, session.x, session.seed)
         session.max_steps = self.max_steps(session.limit)
-        while session.step < session.max_steps and not self.converged:
+        spent = False
+        while session.step < session.max_steps and not self.converged and not spent:
             with session.timed():
                 evidence = self.step(
                     session.step, session.x, session.y, generator=session.generator
@@ -61,8 +62,11 @@ class OwnSteps(Optimizer, Generic[ModelT]):
             if session.log_due(last=self.converged):
                 session.report(loss, evidence.parts, self.learning_rates(session.step - 1))
             session.end_step()
+            spent = session.out_of_time and self.serves(session.step)
         self.release()
         reason = f"{session.step} {self.unit} done"
+        if spent and not self.converged and session.step < session.max_steps:
+            return session.ended_in_time()
         if self.outcome:
             reason += f", {self.outcome}"
             session.say(reason)
@@ -96,6 +100,10 @@ class OwnSteps(Optimizer, Generic[ModelT]):
 
     def check_limit(self, limit: int) -> None:
         """Raise ConfigError when ``limit`` steps (the run's ``max_steps``) are too few for use."""
+
+    def serves(self, step: int) -> bool:
+        """Whether there is something to predict with after ``step`` steps. Default: always."""
+        return True
 
     @abstractmethod
     def bind(self, model: ModelT, x: Tensor, seed: int) -> None:

@@ -112,6 +112,10 @@ class EllipticalSlice(OwnSteps[SampledGP]):
                 "for a sample; raise it"
             )
 
+    def serves(self, step: int) -> bool:
+        """From the fourth sample of a chain on."""
+        return step >= self.burn_in + 4 * self.thin
+
     def max_steps(self, limit: int) -> int:
         """Burn-in and iterations, at most ``limit``; warns where that cuts them."""
         if limit < self.burn_in + self.thin:
@@ -156,7 +160,7 @@ class EllipticalSlice(OwnSteps[SampledGP]):
         self.start: Tensor | None = None
         if self.around == "posterior":
             centre = self._frame(self.model.centre, y)
-            lower, white = centre.factor.mT, centre.centre.mT
+            lower, white = centre.factor.mT, centre.by_class(centre.centre).mT
             weights = torch.linalg.solve_triangular(lower, white, upper=True)
             self.start = weights.squeeze(1) if weights.shape[1] == 1 else weights
         self.frames = [self._frame(position, y) for position in self.positions]
@@ -194,7 +198,8 @@ class EllipticalSlice(OwnSteps[SampledGP]):
         )
         fit = self.model.likelihood.log_prob(y, latents).sum(-1)
         self.place.move(self.positions[-1])
-        white = self.frames[-1].centre + self.frames[-1].white(self.z[-1])
+        last = self.frames[-1]
+        white = last.by_class(last.centre + last.white(self.z[-1]))
         self.model.whitened = white.squeeze(0) if white.shape[0] == 1 else white.mT.contiguous()
         done = step + 1 - self.burn_in
         if done > 0 and done % self.thin == 0:

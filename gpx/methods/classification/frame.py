@@ -20,7 +20,9 @@ NEAR = 1e-2
 class Frame(NamedTuple):
     """f = m + L (c + J^-T z): the white latents v = c + J^-T z are N(c, (J J^T)^-1) for normal z.
 
-    Leading dimensions are chains; p latents share m and L.
+    Leading dimensions are chains; p latents share m and L. Of several classes v and f - m here are
+    contrasts between them, the rows of an orthogonal matrix: a likelihood says nothing of the sum
+    over classes, which keeps its prior and must not be taken for as narrow as the rest.
 
     Attributes:
         offset (..., n): m.
@@ -28,6 +30,7 @@ class Frame(NamedTuple):
         centre (..., p, n): c.
         root (..., p, n, n): J, lower.
         log_volume (...): log|J|, summed over the latents.
+        contrasts (..., p, p): orthogonal, class by column.
     """
 
     offset: Tensor
@@ -35,6 +38,7 @@ class Frame(NamedTuple):
     centre: Tensor
     root: Tensor
     log_volume: Tensor
+    contrasts: Tensor
 
     def white(self, z: Tensor) -> Tensor:
         """J^-T z, (..., p, n)."""
@@ -44,13 +48,18 @@ class Frame(NamedTuple):
         """L v, (..., p, n)."""
         return white @ self.factor.mT
 
+    def by_class(self, values: Tensor) -> Tensor:
+        """Contrasts (..., p, n) as values of the p classes."""
+        return self.contrasts.mT @ values
+
     def latent(self, risen: Tensor) -> Tensor:
         """m + L c + L J^-T z in the shape of likelihoods: (..., n), or (..., n, p).
 
         Args:
             risen (..., p, n): L J^-T z.
         """
-        found = self.offset.unsqueeze(-2) + self.risen(self.centre) + risen
+        away = self.by_class(self.risen(self.centre) + risen)
+        found = self.offset.unsqueeze(-2) + away
         return found.squeeze(-2) if found.shape[-2] == 1 else found.mT
 
     def log_ratio(self, likelihood: Likelihood, y: Tensor, state: tuple[Tensor, ...]) -> Tensor:
@@ -76,7 +85,8 @@ def frame_of(
 ) -> Frame:
     """The frame at one setting of the hyperparameters: that of Laplace's approximation, or prior.
 
-    For p classes the curvature's diagonal alone is taken: chains in any frame have the same law.
+    Of the curvature in p contrasts of classes the diagonal alone is taken, each contrast by itself:
+    chains in any frame have the same law.
 
     Args:
         y (n,), offset (n,), factor (n, n): targets, m and L, float64.
@@ -90,15 +100,28 @@ def frame_of(
     Cost: for the posterior some Newton steps of n^3 / 3 multiply-adds, and p n^3.
     """
     n, p = len(y), likelihood.num_latents
+    contrasts = _contrasts(p).to(factor)
     if around == "prior":
         identity = torch.eye(n, dtype=factor.dtype, device=factor.device).expand(p, n, n)
         nothing = factor.new_zeros(p, n)
-        return Frame(offset, factor, nothing, identity, factor.new_zeros(()))
+        return Frame(offset, factor, nothing, identity, factor.new_zeros(()), contrasts)
     kernel = factor @ factor.mT
     mode = find_mode(kernel, offset, likelihood, y, start, tolerance=NEAR)
     information = mode.sites.information.reshape(n, p).mT  # (p, n)
+    if p > 1:  # of diag(w) - w w^T, in every contrast
+        information = contrasts.square() @ information - (contrasts @ information).square()
+        information = information.clamp_min(0.0)
     precision = factor.mT @ (information.unsqueeze(2) * factor)
     precision.diagonal(dim1=1, dim2=2).add_(1.0)
     root, _ = cholesky(precision, name="I + L^T W L", ladder=(0.0,))
-    centre = (factor.mT @ mode.weights.reshape(n, p)).mT
-    return Frame(offset, factor, centre, root, root.diagonal(dim1=1, dim2=2).log().sum())
+    centre = contrasts @ (factor.mT @ mode.weights.reshape(n, p)).mT
+    volume = root.diagonal(dim1=1, dim2=2).log().sum()
+    return Frame(offset, factor, centre, root, volume, contrasts)
+
+
+def _contrasts(p: int) -> Tensor:
+    """The mean over p classes and, one after the other, each class against those before it."""
+    below = torch.ones(p, p, dtype=torch.float64).tril(-1)
+    rows = below - torch.arange(p, dtype=torch.float64).diag()
+    rows[0] = 1.0
+    return rows / rows.norm(dim=1, keepdim=True)

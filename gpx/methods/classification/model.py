@@ -11,7 +11,7 @@ from torch import Tensor
 from gpx.errors import ConfigError, DataError, class_name
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
-from gpx.linalg import available_memory
+from gpx.linalg import require_memory
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model
 from gpx.methods.classification.mode import find_mode
@@ -55,7 +55,7 @@ class DenseGP(Model):
     def check(self, x: Tensor) -> None:
         """As in ``Model``, and n x n arrays must fit into memory."""
         super().check(x)
-        require_memory(self, x, self.likelihood.num_latents)
+        require_arrays(self, x, self.likelihood.num_latents)
 
     @abstractmethod
     def gaussian_sites(self, kernel: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -173,7 +173,7 @@ def kernel_matrix(model: DenseModel, x: Tensor, y: Tensor) -> Tensor:
         DataError: targets of another kind. ConfigError: too little memory.
     """
     require_targets(model.likelihood, y)
-    require_memory(model, x, model.likelihood.num_latents)
+    require_arrays(model, x, model.likelihood.num_latents)
     return model.kernel.evaluate(x).double()
 
 
@@ -198,14 +198,12 @@ def require_targets(likelihood: Likelihood, y: Tensor) -> None:
         )
 
 
-def require_memory(model: object, x: Tensor, num_latents: int) -> None:
+def require_arrays(model: object, x: Tensor, num_latents: int) -> None:
     """Raise ConfigError where the n x n arrays of an evaluation do not fit."""
     n = x.shape[0]
-    needed = (ARRAYS + (0 if num_latents == 1 else 3 * num_latents)) * 8 * n**2
-    free = available_memory(x.device)
-    if free is not None and needed > free:
-        raise ConfigError(
-            f"{class_name(model)} on {n} training points needs about {needed / 2**30:.1f} GiB for "
-            f"its {n} x {n} arrays and {free / 2**30:.1f} GiB are free on {x.device}; take fewer "
-            "points, or model=SVGP(), which takes any likelihood in mini-batches"
-        )
+    require_memory(
+        (ARRAYS + (0 if num_latents == 1 else 3 * num_latents)) * 8 * n**2,
+        x.device,
+        f"{class_name(model)} on {n} training points, for its {n} x {n} arrays,",
+        "take fewer points, or model=SVGP(), which takes any likelihood in mini-batches",
+    )

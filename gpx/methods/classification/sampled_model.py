@@ -14,7 +14,7 @@ from gpx.means.base import Mean
 from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.classification.hyper_position import HyperPosition
-from gpx.methods.classification.model import require_memory, require_targets
+from gpx.methods.classification.model import require_arrays, require_targets
 from gpx.methods.classification.sampled_posterior import SampledPosterior, prior_factor
 
 
@@ -76,7 +76,7 @@ class SampledGP(Model):
     def check(self, x: Tensor) -> None:
         """As in ``Model``, and n x n arrays must fit into memory."""
         super().check(x)
-        require_memory(self, x, self.likelihood.num_latents)
+        require_arrays(self, x, self.likelihood.num_latents)
 
     def check_optimizer(self, optimizer: object) -> None:
         """As in ``Model``: only a chain samples."""

@@ -149,7 +149,6 @@ class SampledPosterior(Posterior):
             kernel, mean = copy.deepcopy(part.kernel), copy.deepcopy(part.mean)
             made.append((kernel, mean, prior, own.to(self.inputs.dtype)))
 
-        @torch.no_grad()
         def paths(x: Tensor) -> Tensor:
             found = torch.stack(
                 [

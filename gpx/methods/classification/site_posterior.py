@@ -145,7 +145,6 @@ class SitePosterior(Posterior):
             weights.append(self.weights - sites.solve(values - kernel @ spread) - spread)
         corrections = torch.stack(weights).to(self.inputs.dtype)
 
-        @torch.no_grad()
         def paths(x: Tensor) -> Tensor:
             cross, offset = self.kernel.evaluate(x, self.inputs), self.mean(x)
             free = prior(x).view(num, p, -1).mT

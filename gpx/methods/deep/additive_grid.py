@@ -15,6 +15,7 @@ from gpx.linalg.interpolation import RegularAxis, cubic_weights
 from gpx.methods.base.model import Marginals
 from gpx.methods.deep.draws import deviation
 from gpx.methods.deep.output_layer import OutputLayer
+from gpx.tensor_checks import check_at_least, check_not_negative
 
 MARGIN = 2
 """Grid cells beyond the range of features, for the stencil of cubic interpolation."""
@@ -58,11 +59,8 @@ class AdditiveGridLayer(OutputLayer):
         jitter: float = 1e-6,
     ) -> None:
         super().__init__()
-        if min(num_inputs, num_outputs) < 1 or jitter < 0.0:
-            raise ConfigError(
-                f"num_inputs={num_inputs} and num_outputs={num_outputs} must be at least 1 and "
-                f"jitter={jitter} not negative"
-            )
+        check_at_least(1, num_inputs=num_inputs, num_outputs=num_outputs)
+        check_not_negative(jitter=jitter)
         if not isinstance(kernel, Stationary):
             raise ConfigError(
                 f"functions on a grid take a stationary kernel, got {class_name(kernel)}; give "

@@ -18,6 +18,7 @@ from gpx.methods.deep.convolutions import (
     ResidualBlock,
 )
 from gpx.methods.deep.draws import draws_of
+from gpx.tensor_checks import check_at_least
 
 Backbone = Literal["lenet_small", "lenet_mnist", "lenet_cifar", "lenet_3conv", "resnet", "alexnet"]
 """Two convolutions of 3 x 3 (32 and 64 channels) for small images; the published ones."""
@@ -90,8 +91,7 @@ def convolutional_features(
     """
     if name not in get_args(Backbone):
         raise ConfigError(f"backbone={name}: expected one of {', '.join(get_args(Backbone))}")
-    if blocks < 1:
-        raise ConfigError(f"blocks={blocks} of every stage must be at least 1")
+    check_at_least(1, blocks=blocks)
     if name == "resnet":
         layers = _resnet(shape, keep, penalty, blocks)
     elif name == "alexnet":

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from gpx.errors import ConfigError
 from gpx.likelihoods.base import Likelihood
 from gpx.methods.deep.backbones import Backbone, convolutional_features, shape_of_images
 from gpx.methods.deep.model import Network, NetworkModel
 from gpx.methods.deep.weights import DroppedWeights
+from gpx.tensor_checks import check_at_least
 
 
 class HiddenDense(nn.Module):
@@ -66,8 +66,7 @@ class CNN(NetworkModel):
         predict_samples: int = 50,
         seed: int = 0,
     ) -> None:
-        if num_features is not None and num_features < 1:
-            raise ConfigError(f"num_features={num_features} must be at least 1")
+        check_at_least(1, num_features=num_features)
         shape = shape_of_images(num_inputs, image_shape)
         kept = keep if dropout else 1.0
         body, size = convolutional_features(backbone, shape, kept, penalty=dropout, blocks=blocks)

@@ -8,7 +8,6 @@ from typing import Any
 from torch import nn
 
 from gpx.bases.random_directions import Directions
-from gpx.errors import ConfigError
 from gpx.kernels.arc_cosine import ArcCosine
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
@@ -17,6 +16,7 @@ from gpx.methods.deep.deep_gp import DeepBody
 from gpx.methods.deep.features import Frequency
 from gpx.methods.deep.layer import Covariance, GPLayer
 from gpx.methods.deep.model import Network, NetworkModel
+from gpx.tensor_checks import check_at_least
 
 
 class CNNGP(NetworkModel):
@@ -70,11 +70,7 @@ class CNNGP(NetworkModel):
         predict_samples: int = 50,
         seed: int = 0,
     ) -> None:
-        sizes_given = [size for size in (depth, width, num_features) if size is not None]
-        if min(sizes_given) < 1:
-            raise ConfigError(
-                f"depth={depth}, width={width} and num_features={num_features} must be at least 1"
-            )
+        check_at_least(1, depth=depth, width=width, num_features=num_features)
         shape = shape_of_images(num_inputs, image_shape)
         body, size = convolutional_features(backbone, shape, keep, penalty=True, blocks=blocks)
         chosen = ArcCosine(1) if kernel is None else kernel

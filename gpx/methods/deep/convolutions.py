@@ -9,14 +9,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from gpx.errors import ConfigError
-from gpx.methods.deep.draws import RandomLayer
-from gpx.methods.deep.weights import checked_keep, masked, truncated_normal
+from gpx.methods.deep.weights import MaskedLayer, checked_keep, masked, truncated_normal
 
 START = 0.1
 """Deviation of the normals that filters and biases start from."""
 
 
-class DroppedConvolution(RandomLayer):
+class DroppedConvolution(MaskedLayer):
     """A convolution that keeps the size, whose input activations are dropped and not rescaled.
 
     The masks make its filters random: q of Monte Carlo dropout, prior N(0, I) of filters and
@@ -57,16 +56,6 @@ class DroppedConvolution(RandomLayer):
         self.stride, self.groups, self.xavier = stride, groups, xavier
         self.weight = nn.Parameter(torch.zeros(channels[1], channels[0] // groups, size, size))
         self.bias = nn.Parameter(torch.zeros(channels[1]))
-
-    @property
-    def random(self) -> bool:
-        """Whether anything is masked."""
-        return self.keep < 1.0
-
-    @property
-    def known_kl(self) -> bool:  # type: ignore[override]
-        """Whether there is nothing but parameters: neither masks nor priors."""
-        return not (self.penalty or self.random)
 
     def draw_start(self, generator: torch.Generator) -> None:
         """Filters and biases from a normal of deviation 0.1, cut at two of them, or by Xavier."""

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from gpx.bases.random_directions import Directions
-from gpx.errors import ConfigError
 from gpx.inference.nystrom import NystromSums
 from gpx.inference.variational import raise_noise
 from gpx.kernels.base import Kernel
@@ -21,6 +20,7 @@ from gpx.methods.deep.draws import draws_of
 from gpx.methods.deep.features import Frequency
 from gpx.methods.deep.layer import Covariance, GPLayer
 from gpx.methods.deep.model import Network, NetworkModel
+from gpx.tensor_checks import check_at_least
 
 START_CHUNK = 4096
 """Rows whose features are held at once where q starts at its optimum."""
@@ -108,13 +108,8 @@ class DeepGP(NetworkModel):
         predict_samples: int = 50,
         seed: int = 0,
     ) -> None:
-        if min(depth, width) < 1:
-            raise ConfigError(
-                f"depth={depth} and width={width} must be at least 1; a Gaussian process of one "
-                "layer is depth=1"
-            )
-        if seed < 0:
-            raise ConfigError(f"seed={seed} must be 0 or more")
+        check_at_least(1, depth=depth, width=width)
+        check_at_least(0, seed=seed)
 
         def layer(number: int, inputs: int, outputs: int) -> GPLayer:
             return GPLayer(

@@ -5,16 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from gpx.errors import ConfigError
 from gpx.inference.variational import GAUSSIAN
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.means.base import Mean
 from gpx.methods.base.model import Hyperparameters
 from gpx.methods.deep.deep_gp import DeepBody, take_lengthscales
-from gpx.methods.deep.dkl import some_rows
+from gpx.methods.deep.feature_model import few_rows
 from gpx.methods.deep.inducing_layer import InducingLayer
 from gpx.methods.deep.model import Network, NetworkModel
+from gpx.tensor_checks import check_at_least
 
 MOST_WIDTH = 30
 """Functions of a hidden layer where none are asked for, at most."""
@@ -97,11 +97,7 @@ class DeepSVGP(NetworkModel):
         seed: int = 0,
     ) -> None:
         middle = min(num_inputs, MOST_WIDTH) if width is None else width
-        if min(depth, middle, num_inducing) < 1:
-            raise ConfigError(
-                f"depth={depth}, width={middle} and num_inducing={num_inducing} must be at least "
-                "1; a Gaussian process of one layer is depth=1"
-            )
+        check_at_least(1, depth=depth, width=middle, num_inducing=num_inducing)
         size = num_inducing if num_data is None else min(num_inducing, num_data)
         sizes = [num_inputs, *[middle] * (depth - 1)]
         hidden = [
@@ -142,7 +138,7 @@ class DeepSVGP(NetworkModel):
         for layer in others:
             take_lengthscales(first.kernel, layer.kernel, x.shape[1])
         *hidden, head = self.layers
-        few = some_rows(x, generator)
+        few = few_rows(x, generator)
         for layer in hidden:
             assert isinstance(layer.mean, LinearMap)
             layer.mean.measure(few)

@@ -5,26 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from gpx.errors import ConfigError
 from gpx.inducing import Selector
 from gpx.inference.variational import GAUSSIAN
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.means.base import Mean
+from gpx.methods.base.start import StartWatch
 from gpx.methods.deep.draws import is_random
-from gpx.methods.deep.feature_body import FeatureBody, FeatureNetwork, feature_body
+from gpx.methods.deep.feature_body import FeatureNetwork, feature_body
+from gpx.methods.deep.feature_model import FeatureModel, few_rows
 from gpx.methods.deep.inducing_layer import InducingLayer
-from gpx.methods.deep.model import Network, NetworkModel
 from gpx.methods.deep.posterior import NetworkPosterior
-from gpx.methods.deep.pretraining import pretrain
-
-MOST_ROWS = 20_000
-"""Rows whose features are clustered and standardised."""
+from gpx.tensor_checks import check_at_least
 
 
-class DKL(NetworkModel):
+class DKL(FeatureModel):
     """Sparse variational GP on the features of a network, trained together.
 
     f = GP(c(x)) with q(u) over inducing points in the space of the features c; the p latent
@@ -78,11 +75,7 @@ class DKL(NetworkModel):
         predict_samples: int = 50,
         seed: int = 0,
     ) -> None:
-        if pretrain_steps < 0 or num_inducing < 1:
-            raise ConfigError(
-                f"pretrain_steps={pretrain_steps} must be at least 0 and num_inducing="
-                f"{num_inducing} at least 1"
-            )
+        check_at_least(1, num_inducing=num_inducing)
         body = feature_body(
             backbone,
             num_inputs,
@@ -97,20 +90,15 @@ class DKL(NetworkModel):
             kernel, body.size, likelihood.num_latents, size, mean=mean, jitter=jitter
         )
         super().__init__(
-            Network(body, head),
+            body,
+            head,
             likelihood,
             num_inputs=num_inputs,
+            pretrain_steps=pretrain_steps,
             predict_samples=predict_samples,
             seed=seed,
         )
-        self.selector, self.pretrain_steps = selector, pretrain_steps
-        self.warm_start, self.refit = warm_start, refit
-
-    @property
-    def body(self) -> FeatureBody:
-        """The backbone."""
-        assert isinstance(self.network.body, FeatureBody)
-        return self.network.body
+        self.selector, self.warm_start, self.refit = selector, warm_start, refit
 
     @property
     def layer(self) -> InducingLayer:
@@ -118,13 +106,12 @@ class DKL(NetworkModel):
         assert isinstance(self.network.head, InducingLayer)
         return self.network.head
 
-    def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
+    def initialise_watched(
+        self, x: Tensor, y: Tensor, *, generator: torch.Generator, watch: StartWatch
+    ) -> None:
         """Pretrain the backbone, place inducing points among its features, start q(u)."""
-        super().initialise(x, y, generator=generator)
-        start_features(
-            self.body, self.likelihood, x, y, steps=self.pretrain_steps, generator=generator
-        )
-        few = some_rows(x, generator)
+        super().initialise_watched(x, y, generator=generator, watch=watch)
+        few = few_rows(x, generator)
         features = torch.cat(list(self.body.features(few, generator)))
         self.layer.place(features, generator=generator, selector=self.selector)
         if self.warm_start and isinstance(self.likelihood, GAUSSIAN):
@@ -149,40 +136,3 @@ class DKL(NetworkModel):
             assert isinstance(layer, InducingLayer)
             layer.fit(self._parts(x, y, None), len(x), self.likelihood, noise=False)
         return posterior
-
-    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """Those of ``NetworkModel``, and the backbone's as ``network``."""
-        return with_network(super().parameter_groups(), self.body)
-
-
-def some_rows(x: Tensor, generator: torch.Generator) -> Tensor:
-    """At most ``MOST_ROWS`` rows of x (n, d), drawn without replacement."""
-    if len(x) <= MOST_ROWS:
-        return x
-    order = torch.randperm(len(x), generator=generator, device=x.device)
-    return x[order[:MOST_ROWS]]
-
-
-def start_features(
-    body: FeatureBody,
-    likelihood: Likelihood,
-    x: Tensor,
-    y: Tensor,
-    *,
-    steps: int,
-    generator: torch.Generator,
-) -> None:
-    """Pretrain a backbone that has parameters, and standardise its features."""
-    if steps and any(p.requires_grad for p in body.parameters()):
-        pretrain(body, body.size, likelihood, x, y, steps=steps, generator=generator)
-    body.measure(some_rows(x, generator), generator)
-
-
-def with_network(
-    groups: dict[str, list[nn.Parameter]], body: nn.Module
-) -> dict[str, list[nn.Parameter]]:
-    """The same groups with the parameters of ``body`` in one of their own, ``network``."""
-    held = {id(p) for p in body.parameters()}
-    rest = [p for p in groups["variational"] if id(p) not in held]
-    network = [p for p in body.parameters() if p.requires_grad]
-    return {**groups, "variational": rest, **({"network": network} if network else {})}

@@ -7,10 +7,10 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError
 from gpx.likelihoods.base import Likelihood
 from gpx.methods.base.model import Marginals
 from gpx.methods.base.objective import Evidence, Objective
+from gpx.tensor_checks import check_at_least
 
 
 @runtime_checkable
@@ -64,10 +64,7 @@ class SampledELBO(Objective[Sampled]):
 
     def __init__(self, num_data: int, num_samples: int = 1, *, expected: bool = False) -> None:
         super().__init__()
-        if num_data < 1 or num_samples < 1:
-            raise ConfigError(
-                f"num_data={num_data} and num_samples={num_samples} must be at least 1"
-            )
+        check_at_least(1, num_data=num_data, num_samples=num_samples)
         self.total, self.num_samples, self.expected = num_data, num_samples, expected
 
     def evidence(

@@ -13,6 +13,7 @@ from gpx.errors import ConfigError
 from gpx.methods.deep.backbones import Backbone, convolutional_features, shape_of_images
 from gpx.methods.deep.draws import draws_of
 from gpx.methods.deep.weights import DroppedWeights
+from gpx.tensor_checks import check_at_least
 
 FeatureNetwork = Literal["identity", "dense"] | Backbone
 """The inputs themselves; a dense network; the convolutional ones of ``gpx.methods.deep``."""
@@ -127,13 +128,13 @@ def feature_body(
         network, size = convolutional_features(name, shape, keep, penalty=prior, blocks=blocks)
         if not narrow:
             return FeatureBody(network, size)
+        check_at_least(1, num_features=num_features)
         linear = DroppedWeights(size, num_features, keep, bias=True, penalty=prior)
         return FeatureBody(nn.Sequential(network, linear), num_features, by_number=False)
     sizes = [num_inputs, *hidden, num_features]
-    if min(sizes) < 1:
-        raise ConfigError(
-            f"hidden={list(hidden)} and num_features={num_features} must be at least 1"
-        )
+    check_at_least(1, num_inputs=num_inputs, num_features=num_features)
+    if hidden and min(hidden) < 1:
+        raise ConfigError(f"hidden={list(hidden)}: every layer has at least one unit")
     layers: list[nn.Module] = []
     for number, (inputs, outputs) in enumerate(pairwise(sizes)):
         layers += [nn.ReLU()] if number else []

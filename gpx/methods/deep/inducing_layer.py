@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gpx.errors import ConfigError, ShapeError
+from gpx.errors import ShapeError
 from gpx.inducing import KMeans, Selector
 from gpx.inference.variational import (
     FullCholesky,
@@ -30,6 +30,7 @@ from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals
 from gpx.methods.deep.draws import deviation
 from gpx.methods.deep.output_layer import OutputLayer
+from gpx.tensor_checks import check_at_least, check_not_negative
 
 
 class InducingLayer(OutputLayer):
@@ -71,11 +72,8 @@ class InducingLayer(OutputLayer):
         jitter: float = 1e-6,
     ) -> None:
         super().__init__()
-        if min(num_inputs, num_outputs, num_inducing) < 1 or jitter < 0.0:
-            raise ConfigError(
-                f"num_inputs={num_inputs}, num_outputs={num_outputs} and num_inducing="
-                f"{num_inducing} must be at least 1 and jitter={jitter} not negative"
-            )
+        check_at_least(1, num_inputs=num_inputs, num_outputs=num_outputs, num_inducing=num_inducing)
+        check_not_negative(jitter=jitter)
         resized = isinstance(kernel, (Stationary, ArcCosine)) and kernel.active_dims is None
         self.kernel = for_inputs(kernel, num_inputs) if resized else kernel
         self.mean = Zero() if mean is None else mean
@@ -134,7 +132,9 @@ class InducingLayer(OutputLayer):
             1,
             generator=torch.Generator(x.device).manual_seed(int(number)),
         )
-        return values(x)[0].mT + self._offset(x)
+        with torch.no_grad():
+            drawn = values(x).mT
+        return drawn + self._offset(x)
 
     def sample(self, x: Tensor, num: int) -> Tensor:
         """As in ``OutputLayer``, at the cost of one pass."""

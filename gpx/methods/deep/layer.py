@@ -20,6 +20,7 @@ from gpx.methods.deep.weights import (
     RandomWeights,
     checked_keep,
 )
+from gpx.tensor_checks import check_at_least
 
 Covariance = Literal["mean_field", "full", "dropout"]
 """What q of the weights is; see ``gpx.methods.deep.weights``."""
@@ -71,11 +72,7 @@ class GPLayer(nn.Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        if min(num_inputs, num_outputs, num_features) < 1:
-            raise ConfigError(
-                f"num_inputs={num_inputs}, num_outputs={num_outputs} and num_features="
-                f"{num_features} must be at least 1"
-            )
+        check_at_least(1, num_inputs=num_inputs, num_outputs=num_outputs, num_features=num_features)
         if covariance not in get_args(Covariance):
             raise ConfigError(
                 f"covariance={covariance}: expected one of {', '.join(get_args(Covariance))}"

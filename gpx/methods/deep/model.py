@@ -7,7 +7,6 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from gpx.errors import ConfigError
 from gpx.likelihoods.base import Likelihood
 from gpx.methods.base.model import Marginals, Model
 from gpx.methods.deep.additive_grid import AdditiveGridLayer
@@ -17,6 +16,7 @@ from gpx.methods.deep.inducing_layer import InducingLayer
 from gpx.methods.deep.layer import GPLayer
 from gpx.methods.deep.output_layer import OutputLayer
 from gpx.methods.deep.posterior import NetworkPosterior
+from gpx.tensor_checks import check_at_least
 
 
 class Network(nn.Module):
@@ -86,10 +86,7 @@ class NetworkModel(Model):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        if predict_samples < 1 or num_inputs < 1:
-            raise ConfigError(
-                f"predict_samples={predict_samples} and num_inputs={num_inputs} must be at least 1"
-            )
+        check_at_least(1, predict_samples=predict_samples, num_inputs=num_inputs)
         self.network, self.likelihood = network, likelihood
         self.predict_samples, self.seed = predict_samples, seed
         self._num_inputs = num_inputs

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from gpx.likelihoods.base import Likelihood
+from gpx.methods.base.start import StartWatch
 from gpx.methods.deep.elbo import SampledELBO
 from gpx.methods.deep.model import Network, NetworkModel
 from gpx.methods.deep.weights import DroppedWeights
@@ -26,6 +28,7 @@ def pretrain(
     steps: int,
     batch_size: int = 100,
     generator: torch.Generator,
+    watch: StartWatch,
 ) -> None:
     """Train ``body`` below a linear layer of its own by Adam; likelihood and layer are forgotten.
 
@@ -36,6 +39,7 @@ def pretrain(
         x (n, d), y (n,): all training data.
         steps, batch_size: of Adam at its default rate.
         generator: of batches and masks, on the data's device.
+        watch: told of every step.
 
     Gaussian processes on features that nothing has trained collapse to the prior.
     """
@@ -47,12 +51,30 @@ def pretrain(
     objective = SampledELBO(len(x))
     optimiser = torch.optim.Adam(model.parameters(), lr=RATE)
     rows = min(batch_size, len(x))
+    step, earlier = 0, watch.earlier()
+    if earlier is not None:
+        step = earlier["step"]
+        model.load_state_dict(earlier["model"])
+        optimiser.load_state_dict(earlier["optimizer"])
+        generator.set_state(earlier["generator"].cpu())
+
+    def state() -> dict[str, Any]:
+        return {
+            "step": step,
+            "model": model.state_dict(),
+            "optimizer": optimiser.state_dict(),
+            "generator": generator.get_state(),
+        }
+
     with torch.enable_grad():
-        for _ in range(steps):
+        while step < steps:
             chosen = torch.randint(len(x), (rows,), generator=generator, device=x.device)
             found = objective.evidence(model, x[chosen], y[chosen], generator=generator)
+            loss = -found.value / len(x)
             optimiser.zero_grad(set_to_none=True)
-            (-found.value / len(x)).backward()
+            loss.backward()
             optimiser.step()
+            step += 1
+            watch.step(step, steps, loss.detach(), state)
     for parameter in model.parameters():
         parameter.grad = None

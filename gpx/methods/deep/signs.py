@@ -13,6 +13,7 @@ from gpx.bases.random_directions import hadamard_transform, padded, random_signs
 from gpx.errors import ConfigError
 from gpx.methods.deep.draws import RandomLayer
 from gpx.methods.deep.weights import checked_keep
+from gpx.tensor_checks import check_at_least
 
 DEVIATION = 0.1
 """Of the prior of a sign about where it was drawn: its square is the published 0.01."""
@@ -55,11 +56,9 @@ class SignFrequencies(RandomLayer):
         deviation: float = DEVIATION,
     ) -> None:
         super().__init__()
-        if min(num_inputs, num_outputs) < 1 or not deviation > 0.0:
-            raise ConfigError(
-                f"num_inputs={num_inputs} and num_outputs={num_outputs} must be at least 1 and "
-                f"deviation={deviation} above 0"
-            )
+        check_at_least(1, num_inputs=num_inputs, num_outputs=num_outputs)
+        if not deviation > 0.0:
+            raise ConfigError(f"deviation={deviation} must be above 0")
         self.num_inputs, self.num_outputs = num_inputs, num_outputs
         self.keep, self.deviation = checked_keep(keep), deviation
         self.size = padded(max(num_inputs, num_outputs))

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-from torch import Tensor, nn
-
-from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.methods.deep.additive_grid import AdditiveGridLayer
-from gpx.methods.deep.dkl import start_features, with_network
-from gpx.methods.deep.feature_body import FeatureBody, FeatureNetwork, feature_body
-from gpx.methods.deep.model import Network, NetworkModel
+from gpx.methods.deep.feature_body import FeatureNetwork, feature_body
+from gpx.methods.deep.feature_model import FeatureModel
 
 
-class SVDKL(NetworkModel):
+class SVDKL(FeatureModel):
     """Functions of one feature each on a grid, above a network, mixed into the latent functions.
 
     Args:
@@ -58,8 +53,6 @@ class SVDKL(NetworkModel):
         predict_samples: int = 50,
         seed: int = 0,
     ) -> None:
-        if pretrain_steps < 0:
-            raise ConfigError(f"pretrain_steps={pretrain_steps} must be at least 0")
         body = feature_body(
             backbone,
             num_inputs,
@@ -74,27 +67,11 @@ class SVDKL(NetworkModel):
             kernel, body.size, likelihood.num_latents, grid_size, jitter=jitter
         )
         super().__init__(
-            Network(body, head),
+            body,
+            head,
             likelihood,
             num_inputs=num_inputs,
+            pretrain_steps=pretrain_steps,
             predict_samples=predict_samples,
             seed=seed,
         )
-        self.pretrain_steps = pretrain_steps
-
-    @property
-    def body(self) -> FeatureBody:
-        """The backbone."""
-        assert isinstance(self.network.body, FeatureBody)
-        return self.network.body
-
-    def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
-        """Pretrain the backbone and standardise its features."""
-        super().initialise(x, y, generator=generator)
-        start_features(
-            self.body, self.likelihood, x, y, steps=self.pretrain_steps, generator=generator
-        )
-
-    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """Those of ``NetworkModel``, and the backbone's as ``network``."""
-        return with_network(super().parameter_groups(), self.body)

@@ -11,6 +11,7 @@ from gpx.errors import ConfigError
 from gpx.methods.base.model import Marginals
 from gpx.methods.deep.draws import RandomLayer, deviation
 from gpx.methods.deep.output_layer import OutputLayer
+from gpx.tensor_checks import check_at_least
 
 
 class RandomWeights(OutputLayer):
@@ -27,11 +28,7 @@ class RandomWeights(OutputLayer):
 
     def __init__(self, num_inputs: int, num_outputs: int) -> None:
         super().__init__()
-        if min(num_inputs, num_outputs) < 1:
-            raise ConfigError(
-                f"random weights need at least one input and one output, got num_inputs="
-                f"{num_inputs} and num_outputs={num_outputs}"
-            )
+        check_at_least(1, num_inputs=num_inputs, num_outputs=num_outputs)
         self.num_inputs, self.num_outputs = num_inputs, num_outputs
         self.mean = nn.Parameter(torch.zeros(num_inputs, num_outputs))
 
@@ -150,7 +147,29 @@ class FullWeights(RandomWeights):
         self.raw_root.copy_(root.expand_as(self.raw_root))
 
 
-class DroppedWeights(RandomWeights):
+class MaskedLayer(RandomLayer):
+    """A layer whose inputs are masked, at training and at prediction: Monte Carlo dropout.
+
+    Attributes:
+        keep: probability that an input is kept; 1: nothing is masked.
+        penalty: whether its weights have a prior.
+    """
+
+    keep: float
+    penalty: bool
+
+    @property
+    def random(self) -> bool:
+        """Whether anything is masked."""
+        return self.keep < 1.0
+
+    @property
+    def known_kl(self) -> bool:  # type: ignore[override]
+        """Whether there is nothing but parameters: neither masks nor priors."""
+        return not (self.penalty or self.random)
+
+
+class DroppedWeights(MaskedLayer, RandomWeights):
     """W = diag(z) M with z_r ~ Bernoulli(keep): Monte Carlo dropout of the inputs.
 
     The masks are not rescaled by 1 / keep, and stay on at prediction.
@@ -187,16 +206,6 @@ class DroppedWeights(RandomWeights):
     def analytic(self) -> bool:
         """As in ``OutputLayer``: masks are drawn."""
         return False
-
-    @property
-    def random(self) -> bool:
-        """Whether anything is masked."""
-        return self.keep < 1.0
-
-    @property
-    def known_kl(self) -> bool:  # type: ignore[override]
-        """Whether there is nothing but parameters: neither masks nor priors."""
-        return not (self.penalty or self.random)
 
     def draw_start(self, generator: torch.Generator) -> None:
         """M from a normal of deviation ``scale``, cut at two of them."""

@@ -15,6 +15,9 @@ from gpx.methods.base.objective import Evidence
 from gpx.methods.base.own_steps import OwnSteps
 from gpx.methods.direct.model import Direct
 
+FARTHEST = 1e6
+"""Times the change of a sweep: beyond, every weight has long taken one value."""
+
 
 class CoordinateAscent(OwnSteps[Direct]):
     """Sweeps over all weights of a ``Direct`` model; the bound never falls.
@@ -22,6 +25,8 @@ class CoordinateAscent(OwnSteps[Direct]):
     Every step gives the noise variance its best distribution and then, in turn, every weight its
     own given the others': proportional to p(w) exp(tau (e w - A_jj w^2 / 2)), with tau the expected
     precision of the noise and e what the other weights leave of the targets along its function.
+    Where sweeps creep along a valley, the logits then go on in the direction of the sweep, twice as
+    far as long as the bound rises: about half the sweeps, for two bounds each.
 
     Args:
         tolerance: nats; ends when a sweep gains less.
@@ -30,7 +35,7 @@ class CoordinateAscent(OwnSteps[Direct]):
         ConfigError: the tolerance is not positive; ``check`` says what does not fit the model.
 
     Cost per step: O(m^2 + m k), whatever n, in m small operations one after the other.
-    Source: Evans thesis, section 7.3 (stationary points of theorem 7.1).
+    Source: Evans thesis, section 7.3 (stationary points of theorem 7.1); the steps beyond are ours.
     """
 
     unit = "sweeps"
@@ -64,12 +69,24 @@ class CoordinateAscent(OwnSteps[Direct]):
     @torch.no_grad()
     def step(self, step: int, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
         """One sweep; returns the bound afterwards. x, y and the generator are not read."""
-        before = self.model.bound()
+        before, logits = self.model.bound(), self.model.logits.detach().clone()
         self.model.sweep()
+        self._go_on(self.model.logits - logits)
         evidence = self._evidence()
         self.gain = float(evidence.value - before.value)
         self.converged = self.gain < self.tolerance
         return evidence
+
+    def _go_on(self, direction: Tensor) -> None:
+        """Take steps of 1, 2, 4 ... times ``direction`` (m, k) while the bound rises."""
+        here, highest, length = self.model.logits.detach().clone(), self.model.bound().value, 1.0
+        while length < FARTHEST:
+            tried = here + length * direction
+            value = self.model.bound(tried).value
+            if not bool(value > highest):
+                return
+            self.model.logits.copy_(tried)
+            highest, length = value, 2.0 * length
 
     def _evidence(self, **facts: bool | int | float | str) -> Evidence:
         found = self.model.bound()

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gpx.bases import Basis, basis_of
 from gpx.bases.fixed_functions import fix_functions
-from gpx.bases.grid_eigenfunctions.start import require_memory
+from gpx.bases.grid_eigenfunctions.start import require_sums
 from gpx.bases.sufficient_statistics import SufficientStatistics, sufficient_statistics
 from gpx.data_sized import InDoublePrecision
 from gpx.errors import ConfigError, class_name
@@ -20,9 +20,10 @@ from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model
-from gpx.methods.direct.grids import NoiseGrid, WeightGrid, require_grid
-from gpx.methods.direct.mean_field import NoiseTerms, discrete_noise, known_noise
+from gpx.methods.direct.grids import NoiseGrid, WeightGrid, prior_at, require_grid
+from gpx.methods.direct.mean_field import best_noise, squared_error, swept
 from gpx.methods.direct.posterior import DirectPosterior
+from gpx.methods.direct.summed import SummedRegression
 
 
 class DiscreteWeights(InDoublePrecision, Model):
@@ -127,7 +128,7 @@ class DiscreteWeights(InDoublePrecision, Model):
         return DirectPosterior(self.basis, self.mean, None)
 
 
-class DiscreteRegression(DiscreteWeights):
+class DiscreteRegression(SummedRegression, DiscreteWeights):
     """Discrete weights under Gaussian noise: sums over the data, and the noise variance's grid.
 
     Args:
@@ -145,12 +146,6 @@ class DiscreteRegression(DiscreteWeights):
     """
 
     data_sized: ClassVar[tuple[str, ...]] = ("gram", "projected", "scale")
-    in_double: ClassVar[tuple[str, ...]] = ("totals", "noise_logits")
-
-    likelihood: Gaussian
-    gram: Tensor
-    projected: Tensor
-    totals: Tensor
 
     def __init__(
         self,
@@ -171,43 +166,12 @@ class DiscreteRegression(DiscreteWeights):
             num_basis=num_basis,
             weights=weights,
         )
-        require_grid(noise, NoiseGrid, "noise")
-        self.noise = noise
-        empty = torch.zeros(0, dtype=torch.float64)
-        self.noise_logits = nn.Parameter(empty if noise is None else noise.log_prior.clone())
-        self.register_buffer("gram", empty.new_zeros(0, 0))
-        for name, size in (("projected", 0), ("totals", 2)):
-            self.register_buffer(name, empty.new_zeros(size))
-
-    @property
-    def statistics(self) -> SufficientStatistics:
-        """What is kept of the data, for functions times the prior deviations of their weights."""
-        squared, count = self.totals.unbind()
-        return SufficientStatistics(self.gram, self.projected, squared, int(count))
-
-    @statistics.setter
-    def statistics(self, new: SufficientStatistics) -> None:
-        self.gram, self.projected = new.gram, new.projected
-        self.totals = torch.stack([new.squared, new.squared.new_tensor(float(new.num_data))])
-
-    def noise_terms(self) -> NoiseTerms:
-        """What the noise adds to the bound."""
-        count = int(self.totals[1])
-        if self.noise is None:
-            return known_noise(self.likelihood.noise_variance.detach().double(), count)
-        log_q = self.noise_logits.log_softmax(0)
-        return discrete_noise(log_q, *self.noise_grid(), count)
-
-    def noise_grid(self) -> tuple[Tensor, Tensor]:
-        """Values (k_s,) and log prior (k_s,) of the noise variance."""
-        assert self.noise is not None
-        device = self.gram.device
-        return self.noise.values.to(device), self.noise.log_prior.to(device)
+        self.start_sums(noise)
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
         """As in ``Model``: nothing to settle, but sums of m x m must fit into memory."""
         self.basis.place(x)
-        require_memory("num_basis", self.basis.num_basis, x.device)
+        require_sums("num_basis", self.basis.num_basis, x.device)
         return {}
 
     @torch.no_grad()
@@ -222,23 +186,44 @@ class DiscreteRegression(DiscreteWeights):
         if self.noise is not None:
             self.note += f", noise variances of {len(self.noise)}"
 
-    @torch.no_grad()
-    def add_rows(self, x: Tensor, y: Tensor) -> None:
-        """Take in further data x (b, d), y (b,), at O(b m^2); q is where training goes on from."""
-        self.statistics = self.statistics + self._sums(x, y)
-
-    @torch.no_grad()
-    def remove_rows(self, x: Tensor, y: Tensor) -> None:
-        """Forget data x (b, d), y (b,) that were taken in.
-
-        Raises:
-            ConfigError: more rows than there are.
-        """
-        self.statistics = self.statistics - self._sums(x, y)
-
-    def _sums(self, x: Tensor, y: Tensor) -> SufficientStatistics:
+    def sums(self, x: Tensor, y: Tensor) -> SufficientStatistics:
+        """As in ``SummedRegression``, of the functions times sd_i and of y - m(x)."""
         sums = sufficient_statistics(self.basis, x, y - self.mean(x))
         return sums.of_standardised(self.scale)
+
+    @torch.no_grad()
+    def annealed(self, levels: int) -> Tensor:
+        """Logits (m, k) of a mean field after sweeps under a precision that rises to the noise's.
+
+        Where values are far apart for how much the data say, a weight takes one value at the first
+        sweep, or the first step of a gradient search, and stays; weights that are loose to begin
+        with share what there is to explain before they settle.
+
+        Args:
+            levels: of the precision, from a ten thousandth, two sweeps each; 0: q is the prior.
+
+        Cost: 2 levels m (m + k).
+        """
+        logits = self.log_prior().detach().expand(len(self.scale), -1).clone()
+        for share in torch.logspace(-4.0, 0.0, levels, dtype=torch.float64).tolist():
+            for _ in range(2):
+                q = logits.softmax(-1)
+                if self.noise is not None:
+                    error = squared_error(self.statistics, q, self.values()).value
+                    self.noise_logits.copy_(best_noise(error, self.totals[1], *self.noise_grid()))
+                logits = swept(
+                    self.gram,
+                    self.projected,
+                    logits,
+                    self.values(),
+                    self.prior_now(q),
+                    share * self.noise_terms().precision,
+                )
+        return logits
+
+    def prior_now(self, q: Tensor) -> Tensor:
+        """Logarithm of the prior (k,) of every weight under q (m, k); see ``prior_at``."""
+        return prior_at(q, self.weights)[0]
 
     def new_posterior(self) -> DirectPosterior:
         """As in ``Model``; the training data are not part of the posterior."""

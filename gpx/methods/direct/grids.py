@@ -143,6 +143,11 @@ class WeightGrid(Grid):
         places = (self.values == 0.0).nonzero().flatten()
         self.zero: int | None = int(places[0]) if len(places) else None
         if sparse and self.zero is None:
+            if bool((made == 0.0).any()):
+                raise ConfigError(
+                    "sparse=True needs weights that can be zero, and probabilities= rules the "
+                    "value 0 out; make its probability positive, or use sparse=False"
+                )
             raise ConfigError(
                 f"sparse=True needs zero among the values of the weights, got {_some(made)}; use "
                 "an odd num_values, values= with 0 in them, or sparse=False"
@@ -256,7 +261,10 @@ def prior_at(q: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
 
     Source: Evans thesis, theorem 7.4, which has rho = alpha.
     """
-    components, shares = grid.log_components.to(q.device), grid.log_shares.to(q.device)
+    components = grid.log_components.to(q.device)
+    if len(components) == 1:
+        return components[0], q.new_zeros(())
+    shares = grid.log_shares.to(q.device)
     log_rho = (shares + components @ q.sum(0)).log_softmax(0)
     rho = log_rho.exp()
     return rho @ components, (rho * (shares - log_rho)).sum()

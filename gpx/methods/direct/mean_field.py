@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gpx.bases.sufficient_statistics import LOG_TWO_PI, SufficientStatistics
+from gpx.errors import ConfigError
 from gpx.linalg import running_sum
 
 
@@ -46,7 +48,8 @@ def squared_error(
 
     Cost: O(m^2 + m k), whatever n.
     """
-    mean, variance, _ = cumulants(probabilities, values)
+    mean = (probabilities * values).sum(-1)
+    variance = (probabilities * (values - mean.unsqueeze(-1)).square()).sum(-1)
     carried = mean @ statistics.gram
     diagonal = statistics.gram.diagonal()
     value = (
@@ -104,14 +107,16 @@ class NoiseTerms(NamedTuple):
     log_q: Tensor
 
 
-def known_noise(variance: Tensor, num_data: int) -> NoiseTerms:
-    """Of a known noise variance ()."""
+def known_noise(variance: Tensor, num_data: Tensor) -> NoiseTerms:
+    """Of a known noise variance () and n ()."""
     constant = -0.5 * num_data * (variance.log() + LOG_TWO_PI)
     return NoiseTerms(1.0 / variance, constant, variance.new_zeros(()), variance.new_zeros(0))
 
 
-def discrete_noise(log_q: Tensor, values: Tensor, log_prior: Tensor, num_data: int) -> NoiseTerms:
-    """Of a noise variance that takes ``values`` (k,) with probabilities exp(log_q) (k,)."""
+def discrete_noise(
+    log_q: Tensor, values: Tensor, log_prior: Tensor, num_data: Tensor
+) -> NoiseTerms:
+    """Of a variance that takes ``values`` (k,) with probabilities exp(log_q) (k,); n ()."""
     q = log_q.exp()
     constant = -0.5 * num_data * (q @ values.log() + LOG_TWO_PI)
     return NoiseTerms(
@@ -119,8 +124,8 @@ def discrete_noise(log_q: Tensor, values: Tensor, log_prior: Tensor, num_data: i
     )
 
 
-def best_noise(error: Tensor, num_data: int, values: Tensor, log_prior: Tensor) -> Tensor:
-    """Logits (k,) of the noise variance that are best for E |r - Phi w|^2 = ``error`` ()."""
+def best_noise(error: Tensor, num_data: Tensor, values: Tensor, log_prior: Tensor) -> Tensor:
+    """Logits (k,) of the noise variance that are best for E |r - Phi w|^2 = ``error`` (), n ()."""
     return log_prior - 0.5 * (num_data * values.log() + error / values)
 
 
@@ -203,21 +208,27 @@ def swept(
         values (k,), log_prior (k,): of every weight.
         precision (): expected precision of the noise.
 
-    Cost: m (m + k), in m rounds.
+    Cost: m (m + k), in m rounds of a few small operations, on the CPU whatever the device: a round
+    waits for the one before, and m times as many kernels would cost more than copying the gram.
     """
-    means = logits.softmax(-1) @ values
-    carried = gram @ means
-    own = log_prior - 0.5 * precision * torch.outer(gram.diagonal(), values.square())
-    swept_logits = torch.empty_like(logits)
-    along = precision * values
-    for number, (row, base) in enumerate(zip(gram, own, strict=True)):
-        left = projected[number] - carried[number] + row[number] * means[number]
-        found = torch.addcmul(base, left, along)
-        swept_logits[number] = found
-        moved = found.softmax(0) @ values - means[number]
-        means[number] += moved
-        carried.addcmul_(row, moved)
-    return swept_logits
+    device = logits.device
+    rows, target, levels, prior = (
+        part.double().cpu().numpy() for part in (gram, projected, values, log_prior)
+    )
+    along = float(precision) * levels
+    own = prior - 0.5 * np.outer(rows.diagonal(), along * levels)
+    means = logits.double().cpu().softmax(-1).numpy() @ levels
+    carried = rows @ means
+    found = np.empty_like(own)
+    for number, row in enumerate(rows):
+        left = target[number] - carried[number] + row[number] * means[number]
+        best = own[number] + left * along
+        found[number] = best
+        odds = np.exp(best - best.max())
+        mean = (odds @ levels) / odds.sum()
+        carried += (mean - means[number]) * row
+        means[number] = mean
+    return torch.from_numpy(found).to(device)
 
 
 def drawn_codes(
@@ -237,3 +248,17 @@ def drawn_codes(
     )
     drawn = [(level >= edges[i]).sum(-1) for level, i in zip(levels, which, strict=True)]
     return torch.stack(drawn) if drawn else which.new_zeros(0, probabilities.shape[1])
+
+
+def codes_in_bytes(
+    shares: Tensor, probabilities: Tensor, num: int, generator: torch.Generator
+) -> Tensor:
+    """As ``drawn_codes``, uint8.
+
+    Raises:
+        ConfigError: there are more than 256 values.
+    """
+    count = probabilities.shape[-1]
+    if count > 256:
+        raise ConfigError(f"a byte holds 256 values and the weights have {count}")
+    return drawn_codes(shares, probabilities, num, generator).to(torch.uint8)

@@ -15,7 +15,7 @@ from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
 from gpx.methods.direct.base import DiscreteRegression
 from gpx.methods.direct.grids import NoiseGrid, WeightGrid, prior_at
-from gpx.methods.direct.mean_field import best_noise, bound, squared_error, swept
+from gpx.methods.direct.mean_field import bound, squared_error, swept
 from gpx.methods.direct.posterior import DirectPosterior
 
 TOLERANCE = 1e-3
@@ -34,6 +34,7 @@ class DirectMixture(DiscreteRegression):
         perturbation: standard deviation of what is added to the logits of each component at the
             start, which is the mean field of coordinate ascent.
         sweeps: of that ascent, at most.
+        anneal: levels of the precision before it, see ``annealed``.
 
     Attributes:
         share_logits (r,): of the components.
@@ -63,6 +64,7 @@ class DirectMixture(DiscreteRegression):
         components: int = 5,
         perturbation: float = 0.1,
         sweeps: int = 100,
+        anneal: int = 20,
     ) -> None:
         super().__init__(
             kernel=kernel,
@@ -73,12 +75,13 @@ class DirectMixture(DiscreteRegression):
             weights=weights,
             noise=noise,
         )
-        if components < 1 or sweeps < 0 or not 0.0 <= perturbation < math.inf:
+        if components < 1 or min(sweeps, anneal) < 0 or not 0.0 <= perturbation < math.inf:
             raise ConfigError(
-                f"components={components} must be at least 1, sweeps={sweeps} at least 0 and "
-                f"perturbation={perturbation} at least 0 and finite"
+                f"components={components} must be at least 1, sweeps={sweeps}, anneal={anneal} and "
+                f"perturbation={perturbation} at least 0, and the last finite"
             )
         self.components, self.perturbation, self.sweeps = components, perturbation, sweeps
+        self.anneal = anneal
         empty = self.weights.values.new_zeros
         self.share_logits = nn.Parameter(empty(components))
         self.logits = nn.Parameter(empty(components, 0, len(self.weights)))
@@ -118,7 +121,7 @@ class DirectMixture(DiscreteRegression):
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Fix the functions, sum over the data, and perturb the mean field that ascent finds."""
         self.fix(x, y, generator=generator)
-        values, logits = self.values(), self.log_prior().expand(len(self.scale), -1)
+        values, logits = self.values(), self.annealed(self.anneal)
         before = -math.inf
         for _ in range(self.sweeps):
             prior, gained = prior_at(logits.softmax(-1), self.weights)
@@ -127,9 +130,7 @@ class DirectMixture(DiscreteRegression):
             prior, gained = prior_at(logits.softmax(-1), self.weights)
             found = bound(self.statistics, logits.log_softmax(-1), values, prior, noise)
             if self.noise is not None:
-                error = -2.0 * found.fit / noise.precision
-                count = self.statistics.num_data
-                self.noise_logits.copy_(best_noise(error, count, *self.noise_grid()))
+                self.noise_logits.copy_(self.best_noise(found.fit))
             here = float(found.value + gained)
             if here - before < TOLERANCE:
                 break

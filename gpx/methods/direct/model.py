@@ -15,7 +15,7 @@ from gpx.linalg import running_sum
 from gpx.means.base import Mean
 from gpx.methods.direct.base import DiscreteRegression
 from gpx.methods.direct.grids import NoiseGrid, WeightGrid, log_density, prior_at
-from gpx.methods.direct.mean_field import Bound, best_noise, bound, swept
+from gpx.methods.direct.mean_field import Bound, bound, swept
 from gpx.methods.direct.posterior import DirectPosterior
 from gpx.methods.direct.rounds import SweptRounds
 
@@ -30,9 +30,10 @@ class Direct(SweptRounds, DiscreteRegression):
         kernel, mean, likelihood, basis, num_basis, weights, noise: as for ``DiscreteRegression``.
         learn_values: move the values as well (around zero, which stays), for the largest bound.
         restarts: of a gradient search, each after sweeps of coordinate ascent.
+        anneal: levels of the precision at the start, see ``annealed``; 0 starts at the prior.
 
     Attributes:
-        logits (m, k): of q, its probabilities their softmax; at the prior to begin with.
+        logits (m, k): of q, its probabilities their softmax.
         log_gaps (k - 1,): logarithms of the differences of neighbouring values, where these are
             learned; else empty.
 
@@ -60,6 +61,7 @@ class Direct(SweptRounds, DiscreteRegression):
         noise: NoiseGrid | None = None,
         learn_values: bool = False,
         restarts: int = 3,
+        anneal: int = 20,
     ) -> None:
         super().__init__(
             kernel=kernel,
@@ -71,6 +73,9 @@ class Direct(SweptRounds, DiscreteRegression):
             noise=noise,
         )
         self.take_restarts(restarts)
+        if anneal < 0:
+            raise ConfigError(f"anneal={anneal}: expected 0 or more")
+        self.anneal = anneal
         self.learn_values = learn_values
         if learn_values and (self.weights.zero is None or len(self.weights) < 2):
             raise ConfigError(
@@ -108,6 +113,10 @@ class Direct(SweptRounds, DiscreteRegression):
             return self.log_prior(), log_q.new_zeros(())
         return prior_at(log_q.exp(), self.weights)
 
+    def prior_now(self, q: Tensor) -> Tensor:
+        """As in ``DiscreteRegression``; where values are learned it moves with them."""
+        return self.log_prior().detach() if self.learn_values else super().prior_now(q)
+
     @torch.no_grad()
     def swept(self) -> Tensor:
         """Logits (m, k) after one sweep of coordinate ascent. Cost: O(m^2 + m k)."""
@@ -142,9 +151,7 @@ class Direct(SweptRounds, DiscreteRegression):
     def sweep(self) -> None:
         """As in ``SweptRounds``. Cost: O(m^2 + m k)."""
         if self.noise is not None:
-            error = -2.0 * self.bound().fit / self.noise_terms().precision
-            count = self.statistics.num_data
-            self.noise_logits.copy_(best_noise(error, count, *self.noise_grid()))
+            self.noise_logits.copy_(self.best_noise(self.bound().fit))
         self.logits.copy_(self.swept())
 
     def bound_value(self) -> float:
@@ -157,9 +164,9 @@ class Direct(SweptRounds, DiscreteRegression):
 
     @torch.no_grad()
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
-        """Fix the functions and sum over the data, once; q starts at the prior."""
+        """Fix the functions and sum over the data, once; q starts where annealing leads."""
         self.fix(x, y, generator=generator)
-        self.logits.data = self.log_prior().detach().expand(len(self.scale), -1).clone()
+        self.logits.data = self.annealed(self.anneal)
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """``variational``: q; ``hyperparameters``: the values, where they are learned."""

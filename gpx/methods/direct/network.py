@@ -10,15 +10,10 @@ from torch import Tensor, nn
 
 from gpx.backends import DEFAULT_BUDGET
 from gpx.bases.sufficient_statistics import SufficientStatistics
-from gpx.data_sized import InDoublePrecision
 from gpx.errors import ConfigError
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.methods.direct.grids import NoiseGrid, WeightGrid, prior_at, require_grid
 from gpx.methods.direct.mean_field import (
-    NoiseTerms,
-    best_noise,
-    discrete_noise,
-    known_noise,
     negative_divergence,
 )
 from gpx.methods.direct.network_posterior import DirectNetworkPosterior
@@ -30,12 +25,13 @@ from gpx.methods.direct.polynomial import (
     pair_expectations,
 )
 from gpx.methods.direct.rounds import SweptRounds
+from gpx.methods.direct.summed import SummedRegression
 
 NARROW = 0.25
 """Standard deviation of q at the start, in units of the prior's."""
 
 
-class DirectNetwork(InDoublePrecision, SweptRounds):
+class DirectNetwork(SummedRegression, SweptRounds):
     """Regression by a network y = u(x) + noise whose weights take one of a few values each.
 
     Its activations are squares, so that it is a polynomial of h terms in inputs and weights. q
@@ -71,12 +67,6 @@ class DirectNetwork(InDoublePrecision, SweptRounds):
     """
 
     data_sized: ClassVar[tuple[str, ...]] = ("gram", "projected", "logits")
-    in_double: ClassVar[tuple[str, ...]] = ("totals", "noise_logits")
-
-    likelihood: Gaussian
-    gram: Tensor
-    projected: Tensor
-    totals: Tensor
 
     def __init__(
         self,
@@ -92,7 +82,6 @@ class DirectNetwork(InDoublePrecision, SweptRounds):
     ) -> None:
         super().__init__()
         require_grid(weights, WeightGrid, "weights")
-        require_grid(noise, NoiseGrid, "noise")
         if isinstance(hidden, int | str) or any(not isinstance(h, int) for h in hidden):
             raise ConfigError(f"hidden={hidden}: expected a list of numbers of neurons, like [3]")
         widths = [*hidden, 1]
@@ -111,14 +100,11 @@ class DirectNetwork(InDoublePrecision, SweptRounds):
         self.likelihood = likelihood
         self.inputs, self.hidden, self.bias = num_inputs, tuple(widths[:-1]), bias
         self.weights = WeightGrid() if weights is None else weights
-        self.noise, self.starts = noise, starts
+        self.starts = starts
+        self.start_sums(noise)
         self.polynomial = network_polynomial(num_inputs + bias, widths)
         empty = torch.zeros(0, dtype=torch.float64)
         self.logits = nn.Parameter(empty.new_zeros(0, len(self.weights)))
-        self.noise_logits = nn.Parameter(empty if noise is None else noise.log_prior.clone())
-        self.register_buffer("gram", empty.new_zeros(0, 0))
-        for name, size in (("projected", 0), ("totals", 2)):
-            self.register_buffer(name, empty.new_zeros(size))
 
     @property
     def num_inputs(self) -> int:
@@ -130,31 +116,22 @@ class DirectNetwork(InDoublePrecision, SweptRounds):
         scale = self.polynomial.fan_in.to(self.gram).rsqrt()
         return scale.unsqueeze(1) * self.weights.values.to(self.gram)
 
-    def _sums(self, x: Tensor, y: Tensor) -> SufficientStatistics:
+    def sums(self, x: Tensor, y: Tensor) -> SufficientStatistics:
+        """As in ``SummedRegression``, of the coefficients of the terms."""
         made = self.new_posterior().coefficients(x.double())
         target = y.double()
         return SufficientStatistics(made.mT @ made, made.mT @ target, target @ target, len(x))
 
-    def _take(self, sums: SufficientStatistics) -> None:
-        self.gram, self.projected = sums.gram, sums.projected
-        self.totals = torch.stack([sums.squared, sums.squared.new_tensor(float(sums.num_data))])
-
-    @property
-    def statistics(self) -> SufficientStatistics:
-        """What is kept of the data: sums of the coefficients of the terms."""
-        squared, count = self.totals.unbind()
-        return SufficientStatistics(self.gram, self.projected, squared, int(count))
-
     @torch.no_grad()
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:
         """Sum over the data, once, and look for a start of q."""
-        self._take(self._sums(x, y))
+        self.statistics = self.sums(x, y)
         grid = self.weights.values.to(self.gram)
         best = None
         for _ in range(self.starts):
             self.logits.data = self._start(grid, generator)
             if self.noise is not None:
-                self.noise_logits.data = self._best_noise()
+                self.noise_logits.data = self.best_noise(self.bound_terms()["fit"])
             value = self.bound_value()
             if best is None or value > best[0]:
                 best = value, self.logits.data, self.noise_logits.data
@@ -171,32 +148,6 @@ class DirectNetwork(InDoublePrecision, SweptRounds):
         )
         prior = self.weights.log_prior.to(self.gram)
         return prior - 0.5 * ((grid - draws.to(grid)) / NARROW).square()
-
-    def _best_noise(self) -> Tensor:
-        """Logits (k_s,) of the noise variance that are best for the present q of the weights."""
-        assert self.noise is not None
-        error = -2.0 * self.bound_terms()["fit"].detach() / self.noise_terms().precision
-        grid = self.noise.values.to(self.gram), self.noise.log_prior.to(self.gram)
-        return best_noise(error, int(self.totals[1]), *grid).detach()
-
-    @torch.no_grad()
-    def add_rows(self, x: Tensor, y: Tensor) -> None:
-        """Take in further data x (b, d), y (b,); q is where training goes on from."""
-        self._take(self.statistics + self._sums(x, y))
-
-    @torch.no_grad()
-    def remove_rows(self, x: Tensor, y: Tensor) -> None:
-        """Forget data x (b, d), y (b,) that were taken in; raises ConfigError for more."""
-        self._take(self.statistics - self._sums(x, y))
-
-    def noise_terms(self) -> NoiseTerms:
-        """What the noise adds to the bound; differentiable by its logits."""
-        count = int(self.totals[1])
-        if self.noise is None:
-            return known_noise(self.likelihood.noise_variance.detach().double(), count)
-        log_q = self.noise_logits.log_softmax(0)
-        grid = self.noise.values.to(self.gram), self.noise.log_prior.to(self.gram)
-        return discrete_noise(log_q, *grid, count)
 
     def bound_terms(self) -> dict[str, Tensor]:
         """Terms of the bound in nats: fit, constant, weights and noise. Cost: O(h^2 b)."""
@@ -229,7 +180,7 @@ class DirectNetwork(InDoublePrecision, SweptRounds):
         prior, _ = prior_at(self.logits.detach().softmax(-1), self.weights)
         for weight in range(len(self.logits)):
             if self.noise is not None:
-                self.noise_logits.data = self._best_noise()
+                self.noise_logits.data = self.best_noise(self.bound_terms()["fit"])
             q = self.logits.detach().softmax(-1).requires_grad_()
             with torch.enable_grad():
                 (slope,) = torch.autograd.grad(self._fit(q), q)
@@ -263,8 +214,10 @@ class DirectNetwork(InDoublePrecision, SweptRounds):
     def new_posterior(self) -> DirectNetworkPosterior:
         """As in ``Model``; the training data are not part of the posterior."""
         noise = None if self.noise is None else self.noise.values
-        posterior = DirectNetworkPosterior(self.polynomial, self.inputs, self.bias, noise)
-        return posterior.to(self.gram.device)
+        posterior = DirectNetworkPosterior(
+            self.polynomial, self.inputs, self.hidden, self.bias, noise
+        )
+        return posterior.to(self.gram.device, self.likelihood.noise_variance.dtype)
 
     @torch.no_grad()
     def condition(self, x: Tensor, y: Tensor) -> DirectNetworkPosterior:

@@ -13,7 +13,7 @@ from gpx.data_sized import InDoublePrecision
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.methods.base.model import Marginals, Posterior
-from gpx.methods.direct.mean_field import drawn_codes
+from gpx.methods.direct.mean_field import codes_in_bytes, drawn_codes
 from gpx.methods.direct.polynomial import (
     Polynomial,
     expectations,
@@ -28,6 +28,7 @@ class DirectNetworkPosterior(InDoublePrecision, Posterior):
     Args:
         polynomial: of the network.
         num_inputs: d.
+        hidden: neurons of the hidden layers.
         bias: whether a further input of the polynomial is one.
         noise_values (k_s,): of the noise variance, where it has a distribution; None: it is that of
             the likelihood.
@@ -48,14 +49,22 @@ class DirectNetworkPosterior(InDoublePrecision, Posterior):
     noise_values: Tensor
 
     def __init__(
-        self, polynomial: Polynomial, num_inputs: int, bias: bool, noise_values: Tensor | None
+        self,
+        polynomial: Polynomial,
+        num_inputs: int,
+        hidden: tuple[int, ...],
+        bias: bool,
+        noise_values: Tensor | None,
     ) -> None:
         super().__init__()
         self.polynomial, self.inputs, self.bias = polynomial, num_inputs, bias
+        self.hidden = hidden
         empty = torch.zeros(0, dtype=torch.float64)
         for name in self.data_sized:
             self.register_buffer(name, empty.clone())
         self.register_buffer("noise_values", empty if noise_values is None else noise_values)
+        # all else is in float64 whatever the data: this one number has the precision of the data
+        self.register_buffer("unit", torch.ones(()), persistent=False)
 
     @property
     def num_inputs(self) -> int:
@@ -105,6 +114,16 @@ class DirectNetworkPosterior(InDoublePrecision, Posterior):
         """Normal with the exact mean and variance of y."""
         mean, variance = self.predict(x)
         return Normal(mean, (variance + self.noise_variance(likelihood).to(x.dtype)).sqrt())
+
+    @torch.no_grad()
+    def sample_codes(self, num: int, *, generator: torch.Generator) -> Tensor:
+        """Places of the values in ``num`` draws of the weights: (num, b), uint8.
+
+        Raises:
+            ConfigError: there are more than 256 values.
+        """
+        one = self.probabilities.new_ones(1)
+        return codes_in_bytes(one, self.probabilities[None], num, generator)
 
     @torch.no_grad()
     def sample_paths(self, num: int, *, generator: torch.Generator) -> Callable[[Tensor], Tensor]:

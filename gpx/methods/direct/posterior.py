@@ -12,13 +12,12 @@ from torch.distributions import Distribution, Normal
 from gpx.backends import DEFAULT_BUDGET, row_chunks
 from gpx.bases.base import Basis
 from gpx.data_sized import InDoublePrecision
-from gpx.errors import ConfigError
 from gpx.inference.finite_mixture import gaussian_mixture, mixture_moments
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Posterior
-from gpx.methods.direct.mean_field import cumulants, drawn_codes
+from gpx.methods.direct.mean_field import codes_in_bytes, cumulants, drawn_codes
 
 
 class DirectPosterior(InDoublePrecision, Posterior):
@@ -162,9 +161,7 @@ class DirectPosterior(InDoublePrecision, Posterior):
         Raises:
             ConfigError: there are more than 256 values.
         """
-        if len(self.values) > 256:
-            raise ConfigError(f"a byte holds 256 values and the weights have {len(self.values)}")
-        return drawn_codes(self.shares, self.probabilities, num, generator).to(torch.uint8)
+        return codes_in_bytes(self.shares, self.probabilities, num, generator)
 
     @torch.no_grad()
     def sample_paths(self, num: int, *, generator: torch.Generator) -> Callable[[Tensor], Tensor]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from gpx.bases.grid_eigenfunctions.eigenfunctions import GridEigenfunctions
 from gpx.bases.grid_eigenfunctions.grid import GridOptions
 from gpx.bases.grid_eigenfunctions.search import LEAST_ROWS, ROWS_PER_FUNCTION
-from gpx.bases.grid_eigenfunctions.start import choose_eigenfunctions, require_memory
+from gpx.bases.grid_eigenfunctions.start import choose_eigenfunctions, require_sums
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
@@ -121,7 +121,7 @@ class GRIEF(Model):
             ConfigError: they do not.
         """
         self.basis.place(x)
-        require_memory("num_eigenfunctions", self.basis.num_basis, x.device)
+        require_sums("num_eigenfunctions", self.basis.num_basis, x.device)
         return {}
 
     @torch.no_grad()

@@ -19,13 +19,14 @@ from gpx.inference.exact_solver import (
     choose_solver,
 )
 from gpx.inference.gaussian_posterior import GaussianPosterior
+from gpx.inference.joint_law import JointLaw, Projected
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.likelihoods.row_noise import RowNoise
-from gpx.linalg import CholeskyReport, available_memory, cholesky_in_place, upper_solve
+from gpx.linalg import CholeskyReport, cholesky_in_place, require_memory, upper_solve
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Model
-from gpx.sampling import SHARED, Frequencies
+from gpx.sampling import SHARED, ConditionedFunctions, Frequencies
 
 if TYPE_CHECKING:
     from gpx.inference.iterative_posterior import IterativePosterior
@@ -68,14 +69,12 @@ def noisy_cholesky(kernel: Kernel, x: Tensor, noise: Tensor) -> tuple[Tensor, Ch
 
 
 def _require_memory(n: int, x: Tensor) -> None:
-    needed = cholesky_memory(x)
-    free = available_memory(x.device)
-    if free is not None and needed > free:
-        raise ConfigError(
-            f"an exact Gaussian process on {n} training points needs about {needed / 2**30:.1f} "
-            f"GiB and {free / 2**30:.1f} GiB are free on {x.device}; use solver=iterative, "
-            "model=SGPR(), SVGP() or QSGP(), fewer points, or dtype=float32"
-        )
+    require_memory(
+        cholesky_memory(x),
+        x.device,
+        f"an exact Gaussian process on {n} training points",
+        "use solver=iterative, model=SGPR(), SVGP() or QSGP(), fewer points, or dtype=float32",
+    )
 
 
 @runtime_checkable
@@ -104,6 +103,7 @@ class ExactGP(Model):
     Cost: see ``ExactMLL``, ``IterativeMLL`` and ``BarelyBiasedMLL``.
     """
 
+    certifiable = True
     kernel: Kernel
     mean: Mean
     likelihood: Gaussian
@@ -185,7 +185,7 @@ class ExactGP(Model):
         return IterativePosterior(*parts, self.iterative)
 
 
-class ExactPosterior(GaussianPosterior):
+class ExactPosterior(JointLaw, GaussianPosterior):
     """Exact posterior process.
 
     Its state is the training inputs, the residuals y - m(x) and the weights alpha = K^{-1} r:
@@ -257,12 +257,11 @@ class ExactPosterior(GaussianPosterior):
             variance[rows] = (self.kernel.diagonal(x[rows]) - explained).clamp_(min=0.0)
         return Marginals(mean, variance)
 
-    @torch.no_grad()
-    def joint_covariance(self, x: Tensor) -> Tensor:
-        """As in ``Posterior``. Cost: n^2 multiply-adds per row, and n per pair of rows."""
+    def project_rows(self, x: Tensor) -> Projected:
+        """As in ``JointLaw``. Cost: n^2 multiply-adds per row."""
         cross = self.kernel.evaluate(x, self.inputs)
-        column = torch.linalg.solve_triangular(self._factor().mT, cross.mT, upper=False)
-        return self.kernel.evaluate(x) - column.mT @ column
+        root = torch.linalg.solve_triangular(self._factor().mT, cross.mT, upper=False)
+        return Projected(x, self.mean(x) + cross @ self.alpha, root.mT)
 
     @torch.no_grad()
     def sample_paths(
@@ -282,12 +281,7 @@ class ExactPosterior(GaussianPosterior):
         """
         prior, gap = self.prior_paths(num, generator, frequencies)
         weights = upper_solve(self._factor(), gap.mT.contiguous()).mT
-
-        @torch.no_grad()
-        def paths(x: Tensor) -> Tensor:
-            return prior(x) + weights @ self.kernel.evaluate(self.inputs, x) + self.mean(x)
-
-        return paths
+        return ConditionedFunctions(prior, weights, self.inputs, self.kernel, self.mean)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         self.factor = None

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gpx.linalg.nearest import least_columns
+
 CHUNK = 1 << 23
 """Distances held at a time (64 MiB in float64)."""
 
@@ -104,8 +106,9 @@ def earlier_rows(x: Tensor, ordered: Tensor, count: int) -> Tensor:
             gap = torch.addmm(half_norms[:last], centres[part], points[:last].mT, alpha=-1.0)
             later = place[:last] >= (ends - members)[part].unsqueeze(1)
             gap.masked_fill_(later, torch.inf)
-            least, columns = gap.topk(min(count, last), dim=1, largest=False)
-            near[:, : columns.shape[1]] = torch.where(least.isinf(), -1, flat[columns])
+            columns = least_columns(gap, min(count, last))
+            missing = gap.gather(1, columns).isinf()
+            near[:, : columns.shape[1]] = flat[columns].masked_fill(missing, -1)
         found.append(near)
     return torch.cat(found)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -14,10 +14,11 @@ from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Posterior
 from gpx.methods.nearest.rules import Rule
 from gpx.methods.nearest.seen_points import SeenPoints
+from gpx.methods.nearest.single_input import SingleInput
 from gpx.sampling import SHARED, Frequencies, prior_functions
 
-CHUNK_BYTES = 2**23
-"""Of what is gathered for one chunk of test rows."""
+CHUNK_BYTES = 2**21
+"""Of what is gathered for one chunk of test rows: it stays in the cache."""
 
 
 class NearestPosterior(Posterior):
@@ -51,7 +52,8 @@ class NearestPosterior(Posterior):
         self.num_neighbours = num_neighbours
         self.rule: Rule = rule
         self.jitter = jitter
-        self._prepared: tuple[SeenPoints, Tensor, list[Tensor], list[int]] | None = None
+        self._prepared: tuple[SeenPoints, list[Tensor], list[int]] | None = None
+        self._single: SingleInput | None = None
         self.register_data_sized()
 
     def facts(self) -> dict[str, bool | int | float | str]:
@@ -60,17 +62,22 @@ class NearestPosterior(Posterior):
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what is prepared for predictions, which is made again where they are asked."""
-        return {**self.__dict__, "_prepared": None}
+        return {**self.__dict__, "_prepared": None, "_single": None}
 
     def _points(self) -> SeenPoints:
-        """What predictions share, made anew where Z or the kernel is another than before."""
+        """What predictions share, made anew where q, Z or the kernel is another than before."""
+        kept = self.inducing, self.q_mean, self.q_root
         if self._prepared is not None:
-            points, z, parts, versions = self._prepared
-            if z is self.inducing and versions == [part._version for part in parts]:
+            points, parts, versions = self._prepared
+            same = all(one is other for one, other in zip(kept, parts, strict=False))
+            if same and versions == [part._version for part in parts]:
                 return points
-        z, points = self.inducing, SeenPoints(self.kernel, self.inducing, self.rule, self.jitter)
-        parts = [z, *self.kernel.parameters(), *self.kernel.buffers()]
-        self._prepared = points, z, parts, [part._version for part in parts]
+        points = SeenPoints(self.kernel, self.inducing, self.rule, self.jitter)
+        parts = [*kept, *self.kernel.parameters(), *self.kernel.buffers()]
+        self._prepared = points, parts, [part._version for part in parts]
+        self._single = None
+        if points.plain and self.inducing.device.type == "cpu":
+            self._single = SingleInput(points, self.q_mean, self.q_root, self.num_neighbours)
         return points
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
@@ -83,29 +90,28 @@ class NearestPosterior(Posterior):
 
         What all rows share, such as the search tree, is made at the first call and kept.
         """
-        mean, variance = [], []
-        for rows in self._chunks(x):
-            weights, rest, near = self._seen(rows)
-            root = self.q_root[near].double()
+        points = self._points()
+        if len(x) == 1 and self._single is not None:
+            found = self._single(x)
+            if found is not None:
+                mean, variance = x.new_tensor(found).split(1)
+                return Marginals(mean + self.mean(x), variance)
+        means, variances = [], []
+        near = points.nearest(x, self.num_neighbours)
+        for rows, seen in self._chunks(x, near):
+            weights, rest = points.conditionals(rows, seen)
+            root = self.q_root[seen].double()
             spread = (
                 root * weights if root.ndim == 2 else (root.mT @ weights.unsqueeze(2)).squeeze(2)
             )
-            mean.append((weights * self.q_mean[near]).sum(1))
-            variance.append(rest + spread.square().sum(1))
-        if len(mean) == 1:
-            return Marginals(mean[0].to(x) + self.mean(x), variance[0].to(x))
-        return Marginals(torch.cat(mean).to(x) + self.mean(x), torch.cat(variance).to(x))
+            means.append((weights * self.q_mean[seen]).sum(1))
+            variances.append(rest + spread.square().sum(1))
+        return Marginals(torch.cat(means).to(x) + self.mean(x), torch.cat(variances).to(x))
 
-    def _chunks(self, x: Tensor) -> tuple[Tensor, ...]:
+    def _chunks(self, x: Tensor, near: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         h, width = self.num_neighbours, 1 if self.q_root.ndim == 1 else self.q_root.shape[1]
         size = max(1, CHUNK_BYTES // (8 * h * (x.shape[1] + h + width)))
-        return (x,) if len(x) <= size else x.split(size)
-
-    def _seen(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Weights (b, h) of what rows x (b, d) see, the variance left (b,), and which (b, h)."""
-        points = self._points()
-        near = points.nearest(x, self.num_neighbours)
-        return *points.conditionals(x, near), near
+        return zip(x.split(size), near.split(size), strict=True)
 
     @torch.no_grad()
     def sample_paths(
@@ -139,8 +145,9 @@ class NearestPosterior(Posterior):
         @torch.no_grad()
         def paths(x: Tensor) -> Tensor:
             found = []
-            for rows in self._chunks(x):
-                weights, _, near = self._seen(rows)
+            points = self._points()
+            for rows, near in self._chunks(x, points.nearest(x, self.num_neighbours)):
+                weights, _ = points.conditionals(rows, near)
                 found.append((gap[:, near] * weights.to(x)).sum(2))
             return prior(x) + self.mean(x) + torch.cat(found, 1)
 

@@ -7,16 +7,24 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gpx.inference.neighbour_conditional import near_rows
+from gpx.inference.neighbour_conditional import near_coordinates, near_rows
 from gpx.kernels.base import Kernel
+from gpx.kernels.stationary import Stationary
+from gpx.linalg.nearest import NearestSearch, least_columns
 
 Rule = Literal["kernel", "correlation", "euclidean", "random"]
 RULES = ("kernel", "correlation", "euclidean", "random")
 """Largest covariance; largest correlation; least distance in units of the lengthscales (a tree
 search; the same as the first two for kernels that fall with the distance); points at random."""
 
-SCORE_BYTES = 2**26
+SCORE_BYTES = 2**23
 """Of the scores of one chunk of inputs against all inducing points."""
+
+
+def by_distance(kernel: Kernel, rule: Rule) -> bool:
+    """Whether a rule chooses the points at the least distance in units of the lengthscales."""
+    falls = isinstance(kernel, Stationary) and kernel.falls
+    return rule == "euclidean" or (falls and rule != "random")
 
 
 @torch.no_grad()
@@ -27,6 +35,9 @@ def nearest_inducing(kernel: Kernel, z: Tensor, x: Tensor, count: int, rule: Rul
     """
     if rule == "euclidean":
         return near_rows(kernel, z, x, count)
+    if by_distance(kernel, rule):  # no kernel value is needed to rank them
+        search = NearestSearch(near_coordinates(kernel, z), least_tree=len(z))
+        return search(near_coordinates(kernel, x), count)
     found = []
     for rows in x.split(max(1, SCORE_BYTES // (8 * len(z)))):
         if rule == "random":
@@ -38,5 +49,5 @@ def nearest_inducing(kernel: Kernel, z: Tensor, x: Tensor, count: int, rule: Rul
             score = kernel.evaluate(rows, z)
             if rule == "correlation":
                 score = score / kernel.diagonal(z).sqrt()
-        found.append(score.topk(count, dim=1).indices)
+        found.append(least_columns(-score, count))
     return torch.cat(found)

@@ -14,10 +14,13 @@ from gpx.kernels.base import Kernel
 from gpx.kernels.stationary import Stationary
 from gpx.linalg import cholesky
 from gpx.linalg.nearest import NearestSearch
-from gpx.methods.nearest.rules import Rule, nearest_inducing
+from gpx.methods.nearest.rules import Rule, by_distance, nearest_inducing
 
 SMALL = 4096
 """Points up to which comparing with all of them is faster than a tree."""
+
+FAR = 1e4
+"""Squared distance in units of the lengthscale beyond which an input is far from what it sees."""
 
 
 class SeenPoints:
@@ -42,30 +45,56 @@ class SeenPoints:
         self.kernel = _plain(kernel)
         with torch.no_grad():
             self.jitter = jitter * self.kernel.diagonal(z[:1].double()).mean()
-        falls = isinstance(self.kernel, Stationary) and self.kernel.falls
-        by_distance = rule == "euclidean" or (falls and rule != "random")
         # a kernel of distances alone, as its class writes it
-        plain = type(self.kernel).covariance is Stationary.covariance
-        self._places: Tensor | None = None
+        self.places: Tensor | None = None
         self._search: NearestSearch | None = None
         with torch.no_grad():
-            if isinstance(self.kernel, Stationary) and plain:
-                self._places = self._coordinates(z.double())
-            if by_distance:
+            if self._stationary is not None:
+                self.places = self.coordinates(z.double())
+            if by_distance(self.kernel, rule):
                 found = near_coordinates(self.kernel, z.double())
                 self._search = NearestSearch(found.to(z), least_tree=SMALL)
 
-    def _coordinates(self, x: Tensor) -> Tensor:
+    @property
+    def _stationary(self) -> Stationary | None:
+        plain = type(self.kernel).covariance is Stationary.covariance
+        return self.kernel if plain and isinstance(self.kernel, Stationary) else None
+
+    @property
+    def plain(self) -> bool:
+        """Whether distances between places are all that neighbours and covariances need."""
+        return self.places is not None and self._search is not None
+
+    def coordinates(self, x: Tensor) -> Tensor:
+        """Where distances are measured: x (b, d) in float64 -> (b, q); only with ``places``."""
         assert isinstance(self.kernel, Stationary)
         return self.kernel.coordinates(self.kernel._select(x))
+
+    def profile(self, r2: Tensor) -> Tensor:
+        """k / outputscale of squared distances; only with ``places``."""
+        assert isinstance(self.kernel, Stationary)
+        values = self.kernel.of_squared_distance(r2)
+        assert isinstance(values, Tensor)
+        return values
+
+    @property
+    def outputscale(self) -> Tensor:
+        """Variance of f, (); only with ``places``."""
+        assert isinstance(self.kernel, Stationary)
+        return self.kernel.outputscale
+
+    def nearest_places(self, asked: Tensor, count: int) -> Tensor:
+        """``nearest`` of coordinates (b, q); only where the points are ``plain``."""
+        assert self._search is not None
+        return self._search(asked.to(self.z), count)
 
     def nearest(self, x: Tensor, count: int) -> Tensor:
         """Numbers (b, count) of the points that inputs x (b, d) see; cost: b M d, or a tree's."""
         if self._search is None:
             return nearest_inducing(self.kernel, self.z, x, count, self.rule)
         x = x.double()
-        asked = near_coordinates(self.kernel, x) if self._places is None else self._coordinates(x)
-        return self._search(asked.to(self.z), count)
+        asked = near_coordinates(self.kernel, x) if self.places is None else self.coordinates(x)
+        return self.nearest_places(asked, count)
 
     def conditionals(self, x: Tensor, near: Tensor) -> tuple[Tensor, Tensor]:
         """E[f(x) | u_near] = weights^T u_near, and the variance left: (b, h) and (b,), in float64.
@@ -75,25 +104,30 @@ class SeenPoints:
 
         Cost: b h (d h + h^2 / 3) operations.
         """
-        if self._places is None:
+        if self.places is None:
             asked = x.double().unsqueeze(1)
             system = local_system(self.kernel, self.z[near].double(), asked, self.jitter)
             return system.weights.squeeze(2), system.rest.squeeze(1)
-        assert isinstance(self.kernel, Stationary)
-        # measured from x, which is near: distances lose no digits
-        gap = self._places[near] - self._coordinates(x.double()).unsqueeze(1)
+        places, asked = self.places[near], self.coordinates(x.double())
+        # measured from x, which is near: distances lose no digits; from one of them if x is far
+        first = places[:, 0]
+        far = (asked - first).square().sum(1, keepdim=True) > FAR
+        centre = torch.where(far, first, asked)
+        beyond = (asked - centre).unsqueeze(2)  # zero but for those
+        gap = places.sub_(centre.unsqueeze(1))
         products = gap @ gap.mT
-        squares = products.diagonal(dim1=1, dim2=2)
-        among = (squares.unsqueeze(2) + squares.unsqueeze(1)).sub_(products, alpha=2.0)
-        r2 = torch.cat([among.clamp_min_(0.0), squares.unsqueeze(2)], 2)
-        values = self.kernel.of_squared_distance(r2) * self.kernel.outputscale
+        squares = products.diagonal(dim1=1, dim2=2).unsqueeze(2)
+        among = (squares + squares.mT).sub_(products, alpha=2.0)
+        to_input = squares - 2.0 * (gap @ beyond) + beyond.square().sum(1, keepdim=True)
+        r2 = torch.cat([among, to_input], 2).clamp_min_(0.0)
+        values = self.profile(r2) * self.outputscale
         inner, cross = values[:, :, :-1], values[:, :, -1:]
         inner.diagonal(dim1=1, dim2=2).add_(self.jitter)
         name = f"covariance of {near.shape[1]} inducing points"
         factor, _ = cholesky(inner, name=name, ladder=(0.0,), hint="a larger jitter")
         white = torch.linalg.solve_triangular(factor, cross, upper=False)
         weights = torch.linalg.solve_triangular(factor.mT, white, upper=True)
-        rest = self.kernel.outputscale - white.square().sum((1, 2))
+        rest = self.outputscale - white.square().sum((1, 2))
         return weights.squeeze(2), rest.clamp_min_(0.0)
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError, NotPositiveDefinite
+from gpx.linalg.replayed import Record, Replayed, recorded
 from gpx.methods.base.objective import Evidence
+from gpx.methods.base.optimizer import Session
 from gpx.methods.base.own_steps import OwnSteps
 from gpx.methods.reweighted.evidence import JointDensity, joint_density
 from gpx.methods.reweighted.model import Reweighted
@@ -78,7 +81,15 @@ class MALA(OwnSteps[Reweighted]):
         self.trace: list[float] = []
         self.latest: JointDensity | None = None
         self.here: JointDensity | None = None
+        self.replay = False
+        self.record: Record | None = recorded
+        self._recorded_form: object = None
         self.last = burn_in + iterations
+
+    def run(self, session: Session) -> str:
+        """As in ``OwnSteps``; the density of targets is recorded and replayed on a GPU."""
+        self.replay = session.cuda_graphs
+        return super().run(session)
 
     def check_fit(self, model: Reweighted, num_data: int) -> None:
         """As in ``OwnSteps``: type-I inference was asked for."""
@@ -120,7 +131,7 @@ class MALA(OwnSteps[Reweighted]):
     def _density(self, free: Tensor) -> tuple[Tensor, Tensor]:
         position = self._whole(free)
         try:
-            found = joint_density(self.form, self.priors, position)
+            found = self._joint(position)
         except NotPositiveDefinite:  # so far out that the covariance is not finite: never accepted
             self.latest = None
             return position.new_tensor(-math.inf), torch.zeros_like(free)
@@ -128,6 +139,17 @@ class MALA(OwnSteps[Reweighted]):
         value = found.likelihood + found.prior
         # the prior of the noise ends at its floor: states below are never accepted
         return torch.where(position[-1] > self.least, value, -math.inf), self._free(found.gradient)
+
+    def _joint(self, position: Tensor) -> JointDensity:
+        """The density at a position, replayed from a recording where steps may be."""
+        if self.form is not self._recorded_form:  # other statistics: classes have them at each step
+            self._recorded_form = self.form
+            evaluate = partial(joint_density, self.form, self.priors)
+            fixed = self.replay and not self.model.is_probit
+            self._density_at = Replayed(evaluate, self.record if fixed else None)
+        found = self._density_at(position)
+        # the chain keeps what the next replay fills anew
+        return JointDensity(*(part.clone() for part in found)) if self.replay else found
 
     def _variances(self, free: Tensor) -> Tensor:
         """Inverse of prior precision plus expected information, diagonal, shape of ``free``."""
@@ -142,6 +164,10 @@ class MALA(OwnSteps[Reweighted]):
                 f"max_steps={limit} is too few for a chain, which needs a step of burn-in "
                 "and one for a sample; raise it"
             )
+
+    def serves(self, step: int) -> bool:
+        """From the first sample on."""
+        return step >= self.burn_in + self.thin
 
     def max_steps(self, limit: int) -> int:
         """Burn-in and iterations, at most ``limit``; ``check_limit`` has passed.

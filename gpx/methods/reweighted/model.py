@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from gpx.bases import Basis, basis_of
 from gpx.bases.fixed_functions import fix_functions
-from gpx.bases.grid_eigenfunctions.start import LEAST_NOISE, require_memory
+from gpx.bases.grid_eigenfunctions.start import LEAST_NOISE, require_sums
 from gpx.bases.sufficient_statistics import sufficient_statistics
 from gpx.constraints import MARGIN, floor_of
 from gpx.errors import ConfigError
@@ -194,7 +194,7 @@ class Reweighted(ReweightedState, Model):
             ConfigError: they do not.
         """
         self.basis.place(x)
-        require_memory("num_basis", self.basis.num_basis, x.device)
+        require_sums("num_basis", self.basis.num_basis, x.device)
         return {}
 
     @torch.no_grad()

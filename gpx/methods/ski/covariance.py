@@ -14,8 +14,11 @@ from gpx.backends import Entries
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.linalg import RegularAxis
+from gpx.linalg.kronecker import kronecker_vector
+from gpx.methods.ski.control_variate import reflected
 from gpx.methods.ski.grid import InterpolationGrid
 from gpx.methods.ski.low_rank import EigenPart, LowRankPart, PivotedPart
+from gpx.methods.ski.waves import WavePart
 from gpx.operators import BlockToeplitz, Kronecker, Toeplitz
 
 MOST_AXIS_POINTS = 1500
@@ -40,12 +43,20 @@ class GridCovariance(ABC):
     variance: Tensor
 
     @abstractmethod
-    def low_rank(self, rank: int, tolerance: float, most_pivots: int) -> LowRankPart:
+    def low_rank(
+        self, rank: int, tolerance: float, most_pivots: int, waves: int = 0
+    ) -> LowRankPart:
         """C with C^T C near K_UU, at most ``rank`` rows; fewer at a trace error of ``tolerance``.
 
         Args:
             most_pivots: rows at most where C is an array (r, m).
+            waves: most waves (``WavePart``), in the place of all that, where the grid has one axis
+                and they are possible. No posterior can hold them.
         """
+
+    def lags(self) -> Tensor | None:
+        """K at every lag (m_1, ..., m_d), differentiable; None off a regular grid."""
+        return None
 
     @abstractmethod
     def detached(self) -> LinearOperator:
@@ -71,9 +82,15 @@ class LagCovariance(GridCovariance):
         self.operator = self._of(lags)
         self.variance = lags.detach().reshape(-1)[0]
 
-    def low_rank(self, rank: int, tolerance: float, most_pivots: int) -> LowRankPart:
+    def low_rank(
+        self, rank: int, tolerance: float, most_pivots: int, waves: int = 0
+    ) -> LowRankPart:
         """As in ``GridCovariance``: pivots on one axis, products of its eigenvectors on several."""
         lags = self.tensors[0].detach()
+        if lags.ndim == 1 and waves:
+            found = WavePart.of(lags, waves, tolerance)
+            if found is not None:
+                return found
         if lags.ndim == 1 or max(lags.shape) > MOST_AXIS_POINTS:
             return PivotedPart.of(lags, self.grid, min(rank, most_pivots), tolerance)
         axes = []
@@ -82,6 +99,10 @@ class LagCovariance(GridCovariance):
             place = torch.arange(m, device=lags.device)
             axes.append(along[(place.unsqueeze(1) - place).abs()])
         return EigenPart.of(axes, self.grid, rank, tolerance, lags)
+
+    def lags(self) -> Tensor:
+        """As in ``GridCovariance``."""
+        return self.tensors[0]
 
     def detached(self) -> LinearOperator:
         """As in ``GridCovariance``."""
@@ -93,10 +114,7 @@ class LagCovariance(GridCovariance):
 
         Its negative eigenvalues, of kernels that have not decayed over the grid, are clipped.
         """
-        column = self.tensors[0].detach()
-        for dim, m in enumerate(self.grid.shape):
-            middle = column.narrow(dim, 1, m - 2).flip(dim)
-            column = torch.cat([column, middle], dim)
+        column = reflected(self.tensors[0].detach())
         dims = tuple(range(column.ndim))
         roots = torch.fft.rfftn(column, dim=dims).real.clamp_min(0.0).sqrt()
         found = column.new_empty(self.grid.size, samples)
@@ -123,9 +141,15 @@ class AxisCovariance(GridCovariance):
         self.operator = Kronecker(*axes)
         self.variance = reduce(torch.mul, [a.detach()[0, 0] for a in axes])
 
-    def low_rank(self, rank: int, tolerance: float, most_pivots: int) -> EigenPart:
+    def low_rank(self, rank: int, tolerance: float, most_pivots: int, waves: int = 0) -> EigenPart:
         """As in ``GridCovariance``."""
         return EigenPart.of([a.detach() for a in self.tensors], self.grid, rank, tolerance)
+
+    def lags(self) -> Tensor | None:
+        """As in ``GridCovariance``."""
+        if not all(isinstance(axis, RegularAxis) for axis in self.grid.axes):
+            return None
+        return kronecker_vector([a[0] for a in self.tensors]).reshape(self.grid.shape)
 
     def detached(self) -> LinearOperator:
         """As in ``GridCovariance``."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal, Protocol, get_args, runtime_checkable
+import warnings
+from typing import Any, ClassVar, Literal, Protocol, get_args, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -23,6 +24,9 @@ from gpx.methods.ski.grid_spectrum import (
     scaled_logdet,
 )
 from gpx.methods.ski.system import SKISystem
+
+FINE = 1.0
+"""Standard error of the evidence, in nats, that is small enough for any number of rows."""
 
 Logdet = Literal["lanczos", "chebyshev", "eigenvalues", "circulant", "cholesky"]
 
@@ -56,8 +60,10 @@ class SKIEvidence(Objective[GatheredRows]):
     ``logdet`` is one of
 
     - "lanczos": quadrature with random probes. The preconditioner carries all of K_UU that is above
-      the noise where the kernel is smooth, and there is then next to no scatter over the probes;
-      for rough kernels its standard error is reported (``facts``), and the gradient is unbiased.
+      the noise where the kernel is smooth, and there is then next to no scatter over the probes.
+      For rough kernels a control variate takes most of the scatter away, more probes are drawn
+      until the standard error is as asked for (``accuracy``), a warning says where ``most_probes``
+      do not do, the error is reported (``facts``), and the gradient is unbiased.
     - "chebyshev": the value by polynomials of a degree, up to 2,000, that grows with the root of
       the condition number; their error is added to the probes'. The gradient as for "lanczos". Far
       slower: for comparison.
@@ -72,7 +78,11 @@ class SKIEvidence(Objective[GatheredRows]):
     ("logdet_low" and "logdet_high") beside the last three, which tells how far off they are.
 
     Args:
-        probes: of the log-determinant and its gradient; fixed for a run unless ``resample``.
+        probes: of the log-determinant and its gradient, to begin with; fixed for a run unless
+            ``resample``.
+        accuracy: standard error of the evidence in nats per data row at which probes are enough;
+            one nat in all always is.
+        most_probes: in all; from then on a warning says how large the error is.
         resample: new probes at every step, for first-order optimisers.
         logdet: see above.
         circulant: "whittle", "strang", "chan" or "tyrtyshnikov".
@@ -91,6 +101,7 @@ class SKIEvidence(Objective[GatheredRows]):
     models = (GatheredRows,)
     made_for = "SKI"
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
+    drawn: Tensor
 
     def __init__(
         self,
@@ -100,6 +111,8 @@ class SKIEvidence(Objective[GatheredRows]):
         circulant: Circulant = "whittle",
         wraps: int | None = None,
         pad: bool = True,
+        accuracy: float = 1e-3,
+        most_probes: int = 64,
     ) -> None:
         super().__init__()
         if probes < 2:
@@ -114,13 +127,26 @@ class SKIEvidence(Objective[GatheredRows]):
             raise ConfigError(f"wraps={wraps} must be at least 1: without wrapping it is useless")
         self.num_probes, self.logdet, self.circulant = probes, logdet, circulant
         self.wraps, self.pad = wraps, pad
+        if not accuracy > 0.0 or most_probes < probes:
+            raise ConfigError(
+                f"accuracy={accuracy} must be above 0, and most_probes={most_probes} at least "
+                f"probes={probes}"
+            )
+        self.accuracy, self.most_probes = accuracy, most_probes
         self.probes = FixedProbes(resample)
+        self.register_buffer("drawn", torch.tensor(probes))
 
     def prepare(
         self, model: GatheredRows, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> None:
         """Fix the probes of the run."""
         self.probes.prepare(generator)
+        self.drawn.fill_(self.num_probes)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """States saved when the number of probes was fixed do not hold it."""
+        state_dict.setdefault(prefix + "drawn", torch.tensor(self.num_probes))
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def evidence(
         self, model: GatheredRows, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
@@ -140,14 +166,22 @@ class SKIEvidence(Objective[GatheredRows]):
             found = system.quad_logdet(
                 target,
                 probes=self.num_probes,
+                least_probes=0 if self.probes.resample else int(self.drawn),
                 generator=draws,
                 chebyshev=self.logdet == "chebyshev",
                 tolerance=model.tolerance,
                 max_iterations=model.max_iterations,
+                accuracy=2.0 * self._wanted_error(n),
+                most_probes=self.most_probes,
             )
             quad, logdet, report = found.quad, found.logdet, found.report
             logdet = logdet + (n - size) * system.noise.log()
-            facts["logdet_error"] = float(found.logdet_error)
+            error = float(found.logdet_error)
+            facts["logdet_error"] = error
+            facts["probes"] = found.probes
+            self.drawn.fill_(found.probes)
+            if self.logdet == "lanczos":
+                self._say_error(0.5 * error, n, found.probes)
         else:
             quad, report = system.quad(
                 target, tolerance=model.tolerance, max_iterations=model.max_iterations
@@ -163,10 +197,28 @@ class SKIEvidence(Objective[GatheredRows]):
         parts = {"fit": fit, "complexity": complexity}
         return Evidence(value, self.kind, parts, report, facts)
 
+    def _wanted_error(self, num_data: int) -> float:
+        return max(FINE, self.accuracy * num_data)
+
+    def _say_error(self, error: float, num_data: int, probes: int) -> None:
+        """Warn of a standard error (nats) that is above what was asked for."""
+        if error > self._wanted_error(num_data):
+            warnings.warn(
+                f"the evidence of {num_data:,} rows has a standard error of {error:.3g} nats after "
+                f"{probes} probes, above accuracy={self.accuracy:g} nats a row; raise most_probes, "
+                "or rank, or ask for less accuracy",
+                stacklevel=3,
+            )
+
     def _deterministic(self, system: SKISystem, model: GatheredRows, num_data: int) -> Tensor:
         if self.logdet == "cholesky":
             return (
                 system.dense_logdet() + (num_data - len(system.weights.values)) * system.noise.log()
+            )
+        if not model.grid.has_cells:
+            raise ConfigError(
+                f"logdet={self.logdet} is of one grid, and additive=True has one for every axis; "
+                "use logdet=lanczos"
             )
         if self.logdet == "eigenvalues":
             values = grid_eigenvalues(system.covariance)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from gpx.methods.ski.band import BandRows
 from gpx.methods.ski.cells import CellRows, CellSums, sums_of_residuals
 from gpx.methods.ski.grid import InterpolationGrid
 from gpx.methods.ski.pairs import weight_moments
@@ -29,7 +30,7 @@ class Gathered:
     weights: Interpolation
     total: Tensor
     shape: tuple[int, ...]
-    by_cell: CellRows | None
+    by_cell: CellRows | BandRows | None
     inputs: Tensor
     place: Tensor
     values: Tensor
@@ -45,21 +46,31 @@ class Gathered:
         weights = grid.weights(x)
         values, first = weights.values, weights.indices[:, 0].contiguous()
         q = values.shape[1]
-        if values.requires_grad or len(torch.unique(first)) * q >= len(values):
-            with torch.no_grad():
-                total = values.mT @ values
-            return cls(weights, total, grid.shape, None, x.detach(), first[:0], values[:0], 0)
+        cells = not values.requires_grad and grid.has_cells
+        if not cells or len(torch.unique(first)) * q >= len(values):
+            return cls.of_weights(weights, grid.shape, x)
         sums = CellSums.of(weights, values.new_zeros(len(values)))
-        rows = sums.rows()
+        rows = BandRows.of(sums) or sums.rows()
         place = torch.searchsorted(sums.cells, first)
         return cls(
             rows.weights, rows.total, grid.shape, rows, x.detach(), place, values, len(sums.cells)
         )
 
     @classmethod
+    def of_weights(
+        cls, weights: Interpolation, shape: tuple[int, ...], x: Tensor | None = None
+    ) -> Gathered:
+        """Rows as they are, of inputs x (n, d) where those are at hand."""
+        values, none = weights.values, weights.indices[:0, 0]
+        with torch.no_grad():
+            total = values.mT @ values
+        inputs = values[:0] if x is None else x.detach()
+        return cls(weights, total, shape, None, inputs, none, values[:0], 0)
+
+    @classmethod
     def of_sums(cls, sums: CellSums, shape: tuple[int, ...]) -> Gathered:
         """Of sums over rows that are no longer at hand; ``residuals`` has none of them."""
-        rows, none = sums.rows(), sums.projected.new_zeros(0)
+        rows, none = BandRows.of(sums) or sums.rows(), sums.projected.new_zeros(0)
         return cls(
             rows.weights, rows.total, shape, rows, none, sums.cells[:0], none, len(sums.cells)
         )

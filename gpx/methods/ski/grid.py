@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -41,6 +41,8 @@ class InterpolationGrid:
         boundary: what cubic weights do in the end cells of an axis; see ``gpx.linalg.interpolate``.
     """
 
+    has_cells: ClassVar[bool] = True
+    """Whether the first grid point of a row's weights says which points they are on."""
     axes: tuple[RegularAxis | Tensor, ...]
     method: Method = "cubic"
     boundary: Boundary = "keys"
@@ -72,6 +74,26 @@ class InterpolationGrid:
                 low, high = column.min().item(), column.max().item()
                 axes.append(RegularAxis.covering(low, high, size, margin=MARGIN))
         return cls(tuple(axes), method, boundary)
+
+    @classmethod
+    def given(
+        cls, x: Tensor, points: Sequence[Tensor], method: Method, boundary: Boundary
+    ) -> InterpolationGrid:
+        """Points of every axis as given, (m_l,) increasing, over inputs x (n, d).
+
+        Raises:
+            ConfigError: inputs beyond the points.
+        """
+        for i, (column, axis) in enumerate(zip(x.detach().double().unbind(1), points, strict=True)):
+            low, high = column.min().item(), column.max().item()
+            first, last = float(axis[0]), float(axis[-1])
+            if not first <= low <= high <= last:
+                raise ConfigError(
+                    f"points of axis {i + 1} reach from {first:.6g} to {last:.6g} and the inputs "
+                    f"from {low:.6g} to {high:.6g}: every input must lie between the first and the "
+                    "last point (inputs may have been standardised)"
+                )
+        return cls(tuple(points), method, boundary)
 
     def state(self, device: torch.device) -> dict[str, Tensor]:
         """Where the points lie, as the tensors that ``of_state`` takes; float64."""
@@ -119,6 +141,17 @@ class InterpolationGrid:
             a.spacing if isinstance(a, RegularAxis) else float(a.diff().median()) for a in self.axes
         )
 
+    def middle(self, like: Tensor) -> Tensor:
+        """The middle of the widest cell of every axis, (1, d), in float64 on ``like``'s device."""
+        found = []
+        for axis in self.axes:
+            points = axis.points(like.double()) if isinstance(axis, RegularAxis) else axis.to(like)
+            first = len(points) // 2 - 1
+            if not isinstance(axis, RegularAxis):
+                first = int(points.diff().argmax())
+            found.append(0.5 * (points[first] + points[first + 1]))
+        return torch.stack(found).unsqueeze(0)
+
     def weights(self, x: Tensor, outside: Outside = "error") -> Interpolation:
         """W (n, m), with 4^d or 2^d entries a row; float64 whatever x is in; differentiable in x.
 
@@ -134,6 +167,25 @@ class InterpolationGrid:
             axis_weights(column, axis, method=self.method, boundary=self.boundary, outside=outside)
             for column, axis in zip(x.double().unbind(1), self.axes, strict=True)
         ]
+
+
+def given_points(points: Sequence[Sequence[float]], num_inputs: int) -> list[Tensor]:
+    """Points of every axis (m_l,), float64.
+
+    Raises:
+        ConfigError: another number of axes; an axis that is not finite and increasing.
+    """
+    if len(points) != num_inputs:
+        raise ConfigError(f"points has {len(points)} axes for {num_inputs} inputs")
+    found = []
+    for i, axis in enumerate(points):
+        own = torch.as_tensor([float(p) for p in axis], dtype=torch.float64)
+        if len(own) < 2 or not bool(torch.isfinite(own).all() and (own.diff() > 0.0).all()):
+            raise ConfigError(
+                f"points of axis {i + 1} must be two or more finite, increasing numbers"
+            )
+        found.append(own)
+    return found
 
 
 @torch.no_grad()
@@ -167,12 +219,26 @@ def kmeans_axis(column: Tensor, size: int) -> Tensor:
     return torch.unique(torch.cat([ends[:1], centres, ends[1:]]))
 
 
-def settled_sizes(sizes: int | Sequence[int] | None, num_data: int, num_inputs: int) -> list[int]:
+def settled_axes(sizes: Sequence[int], num_inputs: int) -> list[int]:
+    """Points of each axis as numbers; raises ConfigError for another number of axes."""
+    found = [int(size) for size in sizes]
+    if len(found) != num_inputs:
+        raise ConfigError(f"grid_size={found} has {len(found)} axes for {num_inputs} inputs")
+    return found
+
+
+def settled_sizes(
+    sizes: int | Sequence[int] | None,
+    num_data: int,
+    num_inputs: int,
+    least: int = 2 * MARGIN + 2,
+) -> list[int]:
     """Points of each axis: as asked, or for the number of data rows.
 
     Args:
         sizes: of every axis, one for all, or None.
         num_data, num_inputs: n and d.
+        least: points of an axis.
 
     Raises:
         ConfigError: more than three inputs, another number of axes, too small or too large a grid.
@@ -186,12 +252,11 @@ def settled_sizes(sizes: int | Sequence[int] | None, num_data: int, num_inputs: 
     if sizes is None:
         wanted = min(PER_ROW * num_data, POINTS[num_inputs])
         sizes = max(2 * MARGIN + 6, math.ceil(wanted ** (1.0 / num_inputs)))
-    found = [sizes] * num_inputs if isinstance(sizes, int) else [int(size) for size in sizes]
-    if len(found) != num_inputs:
-        raise ConfigError(f"grid_size={found} has {len(found)} axes for {num_inputs} inputs")
-    if min(found) < 2 * MARGIN + 2:
+    given = [sizes] * num_inputs if isinstance(sizes, int) else sizes
+    found = settled_axes(given, num_inputs)
+    if min(found) < least:
         raise ConfigError(
-            f"grid_size={found}: an axis needs at least {2 * MARGIN + 2} points, with "
+            f"grid_size={found}: an axis needs at least {least} points, with "
             f"{MARGIN} cells of margin on each side"
         )
     if math.prod(found) > MOST_POINTS:

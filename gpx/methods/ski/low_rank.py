@@ -36,10 +36,12 @@ class LowRankPart(ABC):
     Attributes:
         below: whether C^T C <= K_UU, as an order of positive semi-definite matrices.
         missing (): largest prior variance at a grid point that C does not carry.
+        threshold (): waves of more variance than that are carried by C; None where unknown.
     """
 
     below: bool = True
     missing: Tensor
+    threshold: Tensor | None = None
 
     @property
     @abstractmethod
@@ -146,6 +148,7 @@ class EigenPart(LowRankPart):
     ) -> None:
         self.grid, self.vectors, self.values = grid, tuple(vectors), values
         self.columns, self.roots, self.missing = columns, roots, missing
+        self.threshold = roots.min().square() if roots.numel() else missing
         self.below = values is not None
         self._box = [v.shape[1] for v in vectors]
         self._place = flatten_index(columns.unbind(1), self._box)
@@ -273,6 +276,26 @@ class EigenPart(LowRankPart):
             inner = v.new_zeros(v.shape[1], v.shape[1])
             inner.index_put_((own[a], own[b]), matrix[a, b] * scale[a], accumulate=True)
             found.append(v @ inner @ v.mT)
+        return found
+
+    def axis_gradients_within(self, values: Tensor) -> list[Tensor]:
+        """Gradient of sum_c values_c^T P K P values_c by the matrix of each axis; P = V V^T.
+
+        Args:
+            values (m, c).
+        """
+        assert self.values is not None
+        box = self._in_box(self._columns_of(values)).reshape(*self._box, -1)
+        found = []
+        for axis, v in enumerate(self.vectors):
+            scaled = box
+            for other, own in enumerate(self.values):
+                if other != axis:
+                    shape = [1] * box.ndim
+                    shape[other] = -1
+                    scaled = scaled * own.reshape(shape)
+            left, right = (b.movedim(axis, 0).reshape(v.shape[1], -1) for b in (scaled, box))
+            found.append(v @ (left @ right.mT) @ v.mT)
         return found
 
     def lag_gradient(self, matrix: Tensor) -> Tensor:

@@ -16,19 +16,34 @@ from gpx.linalg.interpolation import Boundary, Method, Outside
 from gpx.means.base import Mean
 from gpx.methods.base.model import Hyperparameters, Model
 from gpx.methods.base.required_likelihood import require_gaussian
-from gpx.methods.ski.covariance import grid_covariance
+from gpx.methods.ski.additive import (
+    AdditiveGrid,
+    additive_kernel,
+    additive_sizes,
+    covariance_on,
+)
 from gpx.methods.ski.explained import explained_by_low_rank, explained_by_samples
 from gpx.methods.ski.gathered import Gathered
-from gpx.methods.ski.grid import InterpolationGrid, Placement, settled_sizes
+from gpx.methods.ski.grid import (
+    MARGIN,
+    InterpolationGrid,
+    Placement,
+    given_points,
+    settled_sizes,
+)
 from gpx.methods.ski.lengthscales import bound_lengthscales, spacing_floors
 from gpx.methods.ski.posterior import SKIPosterior
 from gpx.methods.ski.projection import Projection
 from gpx.methods.ski.system import NEGLIGIBLE, SKISystem
 
-Variance = Literal["low_rank", "diagonal", "stochastic"]
+Variance = Literal["low_rank", "quadratic_form", "diagonal", "stochastic"]
 
 RANKS = {1: 400, 2: 2000, 3: 2000}
 """Most vectors of the low-rank part that are taken unasked, by the number of inputs."""
+ADDITIVE_RANK = 100
+"""The same for every axis of a sum over axes."""
+WAVES = 400
+"""Most waves, two vectors each, that precondition solves on one axis unasked."""
 COMPLETE = 1e-5
 """Trace error, as ``NEGLIGIBLE``, of the low-rank part that carries predictive variances."""
 PREDICTION_TOLERANCE = 1e-8
@@ -59,18 +74,26 @@ class SKI(Model):
             can lie: "keys" (quadratic), "nearest", or "margin" (an error).
         rank: most vectors of the low-rank part of K_UU, which preconditions solves and carries
             predictive variances and samples; fewer where it is complete. None: 400 on one axis
-            (greedy pivots), 2,000 on more (eigenvectors of the axes, which cost no array).
+            (greedy pivots; 800 for the evidence, waves, which cost no array), 2,000 on more
+            (eigenvectors of the axes, no array either).
         tolerance: relative residual of solves.
         max_iterations: of conjugate gradients.
         outside: what predictions do beyond the grid: "zero" (the prior, with a warning that counts
             them), "clamp" (to the edge) or "error".
-        projection: a map of more inputs to at most three, learned with the rest; the kernel, with
+        points: of every axis, increasing, in place of ``grid`` and ``grid_size``: a rectilinear
+            grid of the user's own, in the units of the inputs that the model sees, with linear
+            weights and a kernel that factors over the inputs.
+        additive: a sum over the axes of one function each, sum_l k_l(x_l, z_l), every k_l a copy of
+            ``kernel`` (of one input) with hyperparameters of its own; any number of axes.
+        projection: a map of more inputs to at most three (additive: any number), learned with the
+            rest; the kernel, with
             as many lengthscales, sees its outputs, and the grid follows them. None: no projection.
         variance: predictive variances by "low_rank", rank^2 operations a point, exact but for what
-            C leaves out (``variance_missing``); "diagonal", the same interpolated on the grid,
-            O(1) a point; or "stochastic", O(1) a point from random solves, for rough kernels
-            of which C leaves out much, off by sqrt(2 / variance_samples) of the
-            part of the prior variance that the data explain.
+            C leaves out (``variance_missing``); "quadratic_form", one solve a point, k(x, x) -
+            w^T K_UU W^T A^{-1} W K_UU w to the solve's accuracy, for reference; "diagonal",
+            low_rank's interpolated on the grid, O(1) a point; or "stochastic", O(1) a point from
+            random solves, for rough kernels of which C leaves out much, off by
+            sqrt(2 / variance_samples) of the part of the prior variance that the data explain.
         variance_samples, seed: of "stochastic".
 
     Raises:
@@ -78,7 +101,7 @@ class SKI(Model):
             grid too small or too large.
 
     Cost: once O(n q^2), q = 4^d; evidence and gradient: solves of O(m log m + n') a step with few
-    right-hand sides, and m rank^2 on one axis or rank^3 on more for the low-rank part; free of n.
+    right-hand sides, and rank^3 for the low-rank part (m rank^2 with greedy pivots); free of n.
     Where the kernel is smooth a solve takes one to three steps, where it is rough some hundred.
     Source: Wilson and Nickisch 2015; Hultin 2017, section 3.2; rows gathered by cell are ours.
     """
@@ -110,6 +133,8 @@ class SKI(Model):
         variance: Variance = "low_rank",
         variance_samples: int = 20,
         seed: int = 0,
+        points: Sequence[Sequence[float]] | None = None,
+        additive: bool = False,
     ) -> None:
         super().__init__()
         if projection is not None:
@@ -119,7 +144,12 @@ class SKI(Model):
                     f"{num_inputs}"
                 )
             num_inputs = projection.num_outputs
-        self.projection = projection
+            if num_inputs > 3 and not additive:
+                raise ConfigError(
+                    f"num_outputs={num_inputs}: a grid has one to three axes; additive=True takes "
+                    "any number"
+                )
+        self.projection, self.additive = projection, additive
         require_gaussian(likelihood, "SKI is exact regression")
         if not kernel.has_formula:
             raise ConfigError(
@@ -136,6 +166,19 @@ class SKI(Model):
         ):
             if value not in allowed:
                 raise ConfigError(f"{name}={value}: choose one of {', '.join(allowed)}")
+        if points is not None and projection is not None:
+            raise ConfigError(
+                "points of a grid stay where they are and a projection moves the inputs; leave "
+                "one out"
+            )
+        if points is not None and interpolation == "cubic":
+            raise ConfigError(
+                "points and interpolation=cubic: cubic weights need equidistant points; use "
+                "interpolation=linear"
+            )
+        self.given = None if points is None else given_points(points, num_inputs)
+        if self.given is not None:
+            grid_size = [len(axis) for axis in self.given]
         if grid != "equidistant" and interpolation == "cubic":
             raise ConfigError(
                 f"grid={grid} and interpolation=cubic: cubic weights need equidistant points; use "
@@ -146,9 +189,22 @@ class SKI(Model):
                 f"rank={rank} and max_iterations={max_iterations} must be at least 1, "
                 f"tolerance={tolerance} between 0 and 1"
             )
-        self.kernel, self.mean, self.likelihood = kernel, mean, likelihood
+        if additive and (grid != "equidistant" or points is not None):
+            raise ConfigError("additive=True needs equidistant grids; leave grid and points out")
+        if additive and variance in ("diagonal", "stochastic"):
+            raise ConfigError(
+                f"additive=True and variance={variance}: choose low_rank or quadratic_form"
+            )
+        self.kernel = additive_kernel(kernel, num_inputs) if additive else kernel
+        self.mean, self.likelihood = mean, likelihood
         self.inputs = num_inputs
-        self.grid_size = settled_sizes(6 if grid_size is None else grid_size, 1, num_inputs)
+        least = 2 * MARGIN + 2 if self.given is None else 2
+        first = least if grid_size is None else grid_size
+        self.grid_size = (
+            additive_sizes(first, 1, num_inputs)
+            if additive
+            else settled_sizes(first, 1, num_inputs, least)
+        )
         self._asked = grid_size
         self.interpolation: Method = interpolation
         self.placement: Placement = grid
@@ -190,6 +246,9 @@ class SKI(Model):
             seen = self.projected(x[:1])
             self.kernel.evaluate(seen, seen)
             self.mean(x[:1])
+            if self.given is not None:
+                grid = InterpolationGrid.given(x, self.given, self.interpolation, self.boundary)
+                covariance_on(grid, self.kernel, x.device)
 
     def projected(self, x: Tensor) -> Tensor:
         """Inputs of the grid (n, d) for x (n, D)."""
@@ -197,7 +256,12 @@ class SKI(Model):
 
     def settle(self, x: Tensor) -> dict[str, tuple[Any, str]]:
         """As in ``Model``: the points of each axis."""
-        sizes = settled_sizes(self._asked, len(x), self.inputs)
+        least = 2 if self.given is not None else 2 * MARGIN + 2
+        sizes = (
+            additive_sizes(self._asked, len(x), self.inputs)
+            if self.additive
+            else settled_sizes(self._asked, len(x), self.inputs, least)
+        )
         self.grid_size = sizes
         if self._asked is not None:
             return {}
@@ -214,15 +278,18 @@ class SKI(Model):
             self.floors = spacing_floors(self.kernel, self.spacing, seen.amax(0) > seen.amin(0))
             bound_lengthscales(self.kernel, self.floors)
         rows = len(self.gathered(seen).weights.values)
-        self.note = f"grid {' x '.join(map(str, self.grid.shape))}"
+        self.note = f"grid {(' + ' if self.additive else ' x ').join(map(str, self.grid.shape))}"
         if rows < len(x):
             self.note += f", {rows:,} rows stand for {len(x):,}"
 
     def _place(self, seen: Tensor) -> None:
         """Lay the grid over the inputs of the grid (n, d)."""
-        grid = InterpolationGrid.covering(
-            seen, self.grid_size, self.interpolation, self.placement, self.boundary
-        )
+        if self.given is None:
+            grid = self._kind.covering(
+                seen, self.grid_size, self.interpolation, self.placement, self.boundary
+            )
+        else:
+            grid = InterpolationGrid.given(seen, self.given, self.interpolation, self.boundary)
         for name, value in grid.state(seen.device).items():
             setattr(self, name, value)
 
@@ -236,7 +303,11 @@ class SKI(Model):
         if not self.sizes.numel():
             raise ConfigError("the grid is not placed yet: call initialise(x, y) first")
         state = (self.start, self.spacing, self.sizes, self.points)
-        return InterpolationGrid.of_state(*state, self.interpolation, self.boundary)
+        return self._kind.of_state(*state, self.interpolation, self.boundary)
+
+    @property
+    def _kind(self) -> type[InterpolationGrid]:
+        return AdditiveGrid if self.additive else InterpolationGrid
 
     def gathered(self, x: Tensor) -> Gathered:
         """The rows that stand for inputs of the grid x (n, d); kept until x or the grid change."""
@@ -246,32 +317,41 @@ class SKI(Model):
         sources = (x, self.start, self.spacing, self.points)
         return self._kept.get("gathered", sources, lambda: Gathered.of(x, self.grid))
 
-    def system(self, x: Tensor, negligible: float = NEGLIGIBLE) -> SKISystem:
+    def system(self, x: Tensor) -> SKISystem:
         """The kernel matrix plus noise of the rows in place of x (n, D), at the hyperparameters.
 
         With a projection the grid is first laid over the projected inputs anew, and the matrix is
         differentiable in the projection's parameters.
         """
+        waves = WAVES if self.rank is None else self.rank // 2
+        return self.system_of(self._placed(x), len(x), NEGLIGIBLE, waves)
+
+    def _placed(self, x: Tensor) -> Gathered:
         seen = self.projected(x)
         if self.projection is not None:
             self._place(seen.detach())
-        return self.system_of(self.gathered(seen), len(x), negligible)
+        return self.gathered(seen)
 
-    def system_of(self, data: Gathered, num_data: int, negligible: float = NEGLIGIBLE) -> SKISystem:
-        """As ``system``, of rows on the grid that stand for ``num_data``."""
+    def system_of(
+        self, data: Gathered, num_data: int, negligible: float, waves: int = 0
+    ) -> SKISystem:
+        """As ``system``, of rows on the grid that stand for ``num_data``; see ``SKISystem``."""
         return SKISystem(
-            grid_covariance(self.grid, self.kernel, data.weights.values.device),
+            covariance_on(self.grid, self.kernel, data.weights.values.device),
             data,
             self.likelihood.noise_variance.double(),
             self.settled_rank,
             num_data,
             negligible,
+            waves,
         )
 
     @property
     def settled_rank(self) -> int:
         """Most vectors of the low-rank part."""
-        return RANKS[self.inputs] if self.rank is None else self.rank
+        if self.rank is not None:
+            return self.rank
+        return min(2000, ADDITIVE_RANK * self.inputs) if self.additive else RANKS[self.inputs]
 
     @torch.no_grad()
     def condition(self, x: Tensor, y: Tensor) -> SKIPosterior:
@@ -280,7 +360,7 @@ class SKI(Model):
         Raises:
             DidNotConverge: the solve needs more than ``max_iterations``.
         """
-        system = self.system(x, COMPLETE)
+        system = self.system_of(self._placed(x), len(x), COMPLETE)
         target, _ = system.data.residuals((y - self.mean(x)).double())
         return self.posterior_of(system, target)
 
@@ -294,6 +374,8 @@ class SKI(Model):
         found.with_state(self.grid, on_grid, system, report, self.floors)
         if self.variance == "diagonal":
             found.explained = explained_by_low_rank(system.part, found.inner, self.grid)
+        elif self.variance == "quadratic_form":
+            found.with_rows(system, tolerance, self.max_iterations)
         elif self.variance == "stochastic":
             draws = torch.Generator(device=on_grid.device).manual_seed(self.seed)
             found.explained = explained_by_samples(
@@ -310,4 +392,5 @@ class SKI(Model):
             self.outside,
             self.boundary,
             self.projection,
+            self.additive,
         )

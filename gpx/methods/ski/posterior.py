@@ -10,20 +10,29 @@ import torch
 from torch import Tensor
 
 from gpx.backends import row_slices
+from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.linalg import SolveReport
 from gpx.linalg.interpolation import Boundary, Method, Outside
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, Posterior
+from gpx.methods.ski.additive import AdditiveGrid, covariance_on
+from gpx.methods.ski.gathered import Gathered
 from gpx.methods.ski.grid import InterpolationGrid
 from gpx.methods.ski.lengthscales import bound_lengthscales
 from gpx.methods.ski.low_rank import EigenPart, LowRankPart, PivotedPart
 from gpx.methods.ski.projection import Projection
 from gpx.methods.ski.system import SKISystem
-from gpx.operators import Interpolation
+from gpx.operators import Interpolated, Interpolation
 
 CHUNK_ENTRIES = 1 << 24
 """Entries of low-rank rows held at a time."""
+EXPLAINED = ("explained", "row_values", "row_indices", "noise", "solves", "lost")
+"""Buffers that not every posterior has."""
+
+
+SOLVES = 64
+"""Columns of a solve for variances."""
 
 
 class SKIPosterior(Posterior):
@@ -42,9 +51,14 @@ class SKIPosterior(Posterior):
         axis_vectors (sum m_l, c), columns (r, d), roots (r,): what ``EigenPart`` makes it of.
         inner (r, r): L.
         missing (): largest prior variance at a grid point that C does not carry.
+        lost (): prior variance that interpolation loses in the middle of the widest cell: variances
+            by "low_rank" and "quadratic_form" are too large by as much between grid points, those
+            of "diagonal" are not.
         start (d,), spacing (d,), sizes (d,): first point, largest spacing and points of each axis.
         explained (m,): prior variance that the data explain at the grid points, interpolated for a
             variance of O(1) a point; empty where that goes through C.
+        row_values, row_indices (n', q), noise (), solves (2,): W, noise variance, tolerance and
+            most iterations, where a variance is a solve; else empty.
         points: of all axes one after another, where they are not equidistant; else empty.
 
     Cost: mean 4^d multiply-adds a row, free of n and m; variance 4^d r + r^2; memory m r.
@@ -59,12 +73,17 @@ class SKIPosterior(Posterior):
         "columns",
         "inner",
         "missing",
+        "lost",
         "start",
         "spacing",
         "sizes",
         "points",
         "floors",
         "explained",
+        "row_values",
+        "row_indices",
+        "noise",
+        "solves",
     )
     on_grid: Tensor
     low_rank: Tensor
@@ -73,12 +92,17 @@ class SKIPosterior(Posterior):
     columns: Tensor
     inner: Tensor
     missing: Tensor
+    lost: Tensor
     start: Tensor
     spacing: Tensor
     sizes: Tensor
     points: Tensor
     floors: Tensor
     explained: Tensor
+    row_values: Tensor
+    row_indices: Tensor
+    noise: Tensor
+    solves: Tensor
 
     def __init__(
         self,
@@ -88,6 +112,7 @@ class SKIPosterior(Posterior):
         outside: Outside = "zero",
         boundary: Boundary = "keys",
         projection: Projection | None = None,
+        additive: bool = False,
     ) -> None:
         super().__init__()
         self.kernel = copy.deepcopy(kernel).requires_grad_(False)
@@ -95,7 +120,7 @@ class SKIPosterior(Posterior):
         self.interpolation: Method = interpolation
         self.outside: Outside = outside
         self.boundary: Boundary = boundary
-        self.projection = copy.deepcopy(projection)
+        self.projection, self.additive = copy.deepcopy(projection), additive
         if self.projection is not None:
             self.projection.requires_grad_(False)
         self.report: SolveReport | None = None
@@ -112,7 +137,7 @@ class SKIPosterior(Posterior):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """States saved before there were factors by axis hold the low-rank part as one array."""
-        for name in ("axis_vectors", "roots", "columns", "points", "floors", "explained"):
+        for name in ("axis_vectors", "roots", "columns", "points", "floors", *EXPLAINED):
             state_dict.setdefault(prefix + name, torch.zeros(0))
         if len(state_dict[prefix + "floors"]):
             bound_lengthscales(self.kernel, state_dict[prefix + "floors"], warn=False)
@@ -134,6 +159,9 @@ class SKIPosterior(Posterior):
         self.inner = system.preconditioner.capacitance.factor.contiguous()
         part, missing = system.part, system.part.missing
         self.missing = missing
+        middle = grid.middle(on_grid)
+        kept = Interpolated(grid.weights(middle), system.base.detach())._diagonal()
+        self.lost = (self.kernel.diagonal(middle).double() - kept).squeeze(0)
         if isinstance(part, PivotedPart):
             self.low_rank = part.factor
         elif isinstance(part, EigenPart):
@@ -142,6 +170,41 @@ class SKIPosterior(Posterior):
             self.roots = part.roots
             self.columns = part.columns
         return self
+
+    @torch.no_grad()
+    def with_rows(self, system: SKISystem, tolerance: float, max_iterations: int) -> None:
+        """Keep what a solve for every variance needs."""
+        self.row_values, self.row_indices = system.weights.values, system.weights.indices
+        self.noise = system.noise.detach()
+        self.solves = self.noise.new_tensor([tolerance, float(max_iterations)])
+
+    @property
+    def system(self) -> SKISystem:
+        """The training rows' matrix, of what ``with_rows`` kept."""
+        grid, values = self.grid, self.row_values
+        weights = Interpolation(values, self.row_indices.long(), num_columns=grid.size)
+        return SKISystem(
+            covariance_on(grid, self.kernel, values.device),
+            Gathered.of_weights(weights, grid.shape),
+            self.noise,
+            len(self.inner),
+            len(values),
+        )
+
+    def _by_solves(self, weights: Interpolation, system: SKISystem) -> Tensor:
+        """w^T K_UU W^T A^{-1} W K_UU w for the rows w of weights (t, m), (t,)."""
+        count = len(weights.values)
+        found = self.noise.new_empty(count)
+        tolerance, most = self.solves.tolist()
+        for some in torch.arange(count, device=found.device).split(SOLVES):
+            rows = Interpolation(
+                weights.values[some], weights.indices[some], num_columns=weights.num_columns
+            )
+            eye = torch.eye(len(some), dtype=found.dtype, device=found.device)
+            right = system.weights.matmul(system.base.matmul(rows.mT.matmul(eye)))
+            solved, _ = system.solve(right, tolerance, int(most))
+            found[some] = (right * solved).sum(0)
+        return found
 
     @property
     def part(self) -> LowRankPart:
@@ -162,10 +225,20 @@ class SKIPosterior(Posterior):
     def grid(self) -> InterpolationGrid:
         """Of the training data."""
         state = (self.start, self.spacing, self.sizes, self.points)
-        return InterpolationGrid.of_state(*state, self.interpolation, self.boundary)
+        kind = AdditiveGrid if self.additive else InterpolationGrid
+        return kind.of_state(*state, self.interpolation, self.boundary)
 
     def fix(self) -> None:
-        """As in ``Posterior``: the grid's axes and the low-rank part are read from the buffers."""
+        """As in ``Posterior``: the grid's axes and the low-rank part are read from the buffers.
+
+        Raises:
+            ConfigError: variances that are a solve each, of as many steps as it takes.
+        """
+        if self.row_values.numel():
+            raise ConfigError(
+                "variance=quadratic_form solves a system for every prediction, which no recorded "
+                "program can; train with variance=low_rank"
+            )
         self._fixed = self.grid, self.part
 
     def _projected(self, x: Tensor) -> Tensor:
@@ -178,6 +251,8 @@ class SKIPosterior(Posterior):
             "variance_rank": len(self.inner),
             "variance_missing": float(self.missing),
         }
+        if self.lost.numel():
+            found["variance_lost"] = float(self.lost)
         if self.report is not None:
             found["solve_iterations"] = self.report.iterations
         return found
@@ -188,12 +263,17 @@ class SKIPosterior(Posterior):
         grid, part = (self.grid, self.part) if self._fixed is None else self._fixed
         rank = max(1, len(self.inner))
         mean, variance = x.new_empty(x.shape[0]), x.new_empty(x.shape[0])
+        system: SKISystem | None = None
         for rows in row_slices(x.shape[0], max(1, CHUNK_ENTRIES // rank)):
             seen = self._projected(x[rows])
             weights = grid.weights(seen, self.outside)
             at = (self.on_grid[weights.indices] * weights.values).sum(1)
             prior = self.kernel.diagonal(seen).double()
-            if self.explained.numel():
+            if self.row_values.numel():
+                if system is None:
+                    system = self.system
+                latent = (prior - self._by_solves(weights, system)).clamp_min(0.0)
+            elif self.explained.numel():
                 taken = (self.explained[weights.indices] * weights.values).sum(1)
                 latent = (prior - taken).clamp_min(0.0)
             else:

@@ -123,8 +123,8 @@ class NetworkProjection(Projection):
 
 
 def _check_sizes(num_inputs: int, num_outputs: int) -> None:
-    if not 1 <= num_outputs <= 3:
-        raise ConfigError(f"num_outputs={num_outputs}: a grid has one to three axes")
+    if num_outputs < 1:
+        raise ConfigError(f"num_outputs={num_outputs}: a grid has at least one axis")
     if num_inputs < num_outputs:
         raise ConfigError(
             f"num_outputs={num_outputs}: no projection of {num_inputs} inputs has more outputs"

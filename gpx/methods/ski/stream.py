@@ -21,13 +21,17 @@ class SKIStream:
             hyperparameters and mean function that residuals are taken with; no projection.
 
     Raises:
-        ConfigError: a grid that is not placed, or a projection.
+        ConfigError: a grid that is not placed, a projection, or additive grids.
 
     Cost: ``add_rows`` O(b q^2) for b rows and q = 4^d, and the cells with data once; ``condition``
     as that of the model without its rows. Nothing grows with the number of rows that were added.
     """
 
     def __init__(self, model: SKI) -> None:
+        if model.additive:
+            raise ConfigError(
+                "a stream keeps sums by grid cell, and additive grids have none; use additive=False"
+            )
         if model.projection is not None:
             raise ConfigError(
                 "a stream keeps sums on one grid, and a projection moves it; use a model without "

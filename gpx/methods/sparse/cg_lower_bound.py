@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from gpx.errors import ConfigError
 from gpx.inference.auxiliary import Auxiliary, AuxiliarySolver
 from gpx.inference.exact_solver import require_finite
+from gpx.inference.kernel_gradient import KernelGradient
 from gpx.inference.log_density import LogDensityGradient
 from gpx.inference.noisy_kernel import NoisyKernel
 from gpx.inference.nystrom_matrix import NystromMatrix, TightGap, tight_gap
@@ -100,10 +101,9 @@ def cg_lower_bound(
         )
         if not gradient:
             return terms, None
-        kernel_gradient, minus_u = nystrom_gradient(
-            kernel,
-            x,
-            z,
+        kernel_gradient = KernelGradient(kernel, x, z, at_residual.store.whitener.features)
+        minus_u = nystrom_gradient(
+            kernel_gradient,
             r,
             at_residual.store,
             sums,

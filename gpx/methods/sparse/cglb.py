@@ -14,6 +14,7 @@ from gpx.errors import ConfigError
 from gpx.inducing import Selector
 from gpx.inference.auxiliary import AuxiliarySolver
 from gpx.inference.exact_solver import require_finite
+from gpx.inference.joint_law import Projected
 from gpx.inference.nystrom import BlockStore, NystromSums, Whitener
 from gpx.inference.nystrom_matrix import NystromMatrix
 from gpx.kernels.base import Kernel
@@ -26,7 +27,7 @@ from gpx.linalg import (
     lanczos,
 )
 from gpx.means.base import Mean
-from gpx.methods.base.model import Marginals, Posterior
+from gpx.methods.base.model import Marginals, no_joint_law
 from gpx.methods.sparse.sgpr import SGPR, SGPRPosterior
 from gpx.sampling import SHARED, Frequencies
 
@@ -185,10 +186,15 @@ class CGLBPosterior(SGPRPosterior):
             found["solver_residual"] = self.report.residual
         return found
 
-    def joint_covariance(self, x: Tensor) -> Tensor:
-        """As in ``Posterior``, where the variance is that of the sparse posterior."""
-        chosen = SGPRPosterior if self.variance == "sgpr" else Posterior
-        return chosen.joint_covariance(self, x)
+    def project_rows(self, x: Tensor) -> Projected:
+        """As in ``JointLaw``, where the variance is that of the sparse posterior.
+
+        Cost: beside ``SGPRPosterior``'s, n kernel evaluations per row.
+        """
+        if self.variance != "sgpr":
+            raise no_joint_law(self)
+        found = super().project_rows(x)
+        return found._replace(mean=found.mean + self._correction(x))
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:
@@ -266,7 +272,6 @@ class CGLBPosterior(SGPRPosterior):
         """
         sparse = super().sample_paths(num, generator=generator, frequencies=frequencies)
 
-        @torch.no_grad()
         def paths(x: Tensor) -> Tensor:
             return sparse(x) + self._correction(x)
 

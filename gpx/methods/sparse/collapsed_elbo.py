@@ -9,6 +9,7 @@ from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from gpx.constraints import values_made_once
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inference.kernel_gradient import KernelGradient
 from gpx.inference.log_density import LogDensityGradient
@@ -18,6 +19,7 @@ from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import CholeskyReport, budget_in_bytes
+from gpx.linalg.triangular import inverse_lower
 from gpx.means.base import Mean
 from gpx.methods.base.objective import Evidence, Facts, Objective
 
@@ -79,110 +81,129 @@ def collapsed_elbo(
     Source: Burt thesis, sections 2.3 and 2.6.1; the gradient is derived from it.
     """
     with torch.no_grad():
-        whitener, report = factorise(kernel, z, jitter, escalate=escalate, features=features)
+        gathered = KernelGradient(kernel, x, z, features) if gradient else None
+        gram = None if gathered is None else gathered.hold_inducing()
+        whitener, report = factorise(
+            kernel, z, jitter, escalate=escalate, features=features, gram=gram
+        )
         store = BlockStore(whitener, x, memory_budget if gradient else 0)
+        if gathered is not None:
+            store.hold(gathered.hold_cross, memory_budget)
         sums = nystrom_sums(store, residual.detach())
         s = noise.detach().double()
         inner = InnerFactor(sums, s)
         terms = _terms(sums, inner, s, x.shape[0])
-        if not gradient:
+        if gathered is None:
             return terms, None, report
-        kernel_gradient, residual_gradient = nystrom_gradient(
-            kernel, x, z, residual.detach(), store, sums, inner, s, 1.0 / s, report.relative
+        residual_gradient = nystrom_gradient(
+            gathered, residual.detach(), store, sums, inner, s, None, report.relative
         )
-        noise_gradient = log_density_noise_gradient(sums, inner, s, x.shape[0])
-        noise_gradient = noise_gradient + 0.5 * sums.trace_error / s.square()
-    found = LogDensityGradient(residual_gradient, noise_gradient.to(noise.dtype), kernel_gradient)
+        noise_gradient = log_density_noise_gradient(sums, inner, s, x.shape[0], sums.trace_error)
+    found = LogDensityGradient(residual_gradient, noise_gradient.to(noise.dtype), gathered)
     return terms, found, report
 
 
 def _terms(sums: NystromSums, inner: InnerFactor, s: Tensor, n: int) -> CollapsedTerms:
-    explained = 0.5 * torch.dot(sums.projected, inner.weights) / s
+    minus_half = -0.5 / s
     return CollapsedTerms(
-        fit=explained - 0.5 * sums.squared_residual / s,
+        fit=(sums.squared_residual - torch.dot(sums.projected, inner.weights)) * minus_half,
         complexity=-inner.factor.diagonal().log().sum(),
-        trace=-0.5 * sums.trace_error / s,
-        constant=-0.5 * n * (LOG_TWO_PI + s.log()),
+        trace=sums.trace_error * minus_half,
+        constant=(s.log() + LOG_TWO_PI) * (-0.5 * n),
     )
 
 
-def log_density_noise_gradient(sums: NystromSums, inner: InnerFactor, s: Tensor, n: int) -> Tensor:
-    """d log N(r; 0, Q_xx + s I) / d s, from the cache alone."""
+def log_density_noise_gradient(
+    sums: NystromSums, inner: InnerFactor, s: Tensor, n: int, trace_error: Tensor | None = None
+) -> Tensor:
+    """d / d s of log N(r; 0, Q_xx + s I), and of -T / (2 s) where T is given; from the cache."""
     beta = inner.weights
     # tr(B^{-1} A A^T) / s = tr(I - B^{-1})
     effective = inner.complement.trace()
-    fit = sums.squared_residual / s - torch.dot(sums.projected, beta) / s - torch.dot(beta, beta)
-    return 0.5 * (fit + effective - n) / s
+    fit = sums.squared_residual - torch.dot(sums.projected, beta)
+    if trace_error is not None:
+        fit = fit + trace_error
+    return 0.5 * (fit / s - torch.dot(beta, beta) + effective - n) / s
 
 
 def nystrom_gradient(
-    kernel: Kernel,
-    x: Tensor,
-    z: Tensor,
+    gathered: KernelGradient,
     residual: Tensor,
     store: BlockStore,
     sums: NystromSums,
     inner: InnerFactor,
     s: Tensor,
-    trace_weight: Tensor,
+    trace_weight: Tensor | None,
     jitter: float,
     extra: Callable[[slice], Tensor] | None = None,
-) -> tuple[KernelGradient, Tensor]:
+) -> Tensor:
     """Gradient of log N(r; 0, Q_xx + s I) - w T / 2 at a fixed w = ``trace_weight``.
 
     With w = 1 / s that is the collapsed bound (see ``collapsed_elbo`` for the algebra); a function
     g(T) in the place of -w T / 2 has the gradient of w = -2 g'(T).
 
     Args:
-        kernel, x (n, d), z (M, d), residual (n,): as in ``collapsed_elbo``.
+        gathered: of the kernel, the inputs x (n, d) and z (M, d); the gradient is added to it.
+        residual (n,): r.
         store, sums, inner: of the first pass, with the same residual.
-        s (), trace_weight (): noise variance and w.
+        s (): noise variance.
+        trace_weight (): w; None: 1 / s.
         jitter: on K_zz, relative to its mean diagonal.
         extra: rows -> (rows, M), further derivatives with respect to these rows of A^T.
 
     Returns:
-        the kernel's gradient, to which more may be added, and -Q^{-1} r (n,).
+        -Q^{-1} r (n,).
     """
-    factor = store.whitener.factor
-    beta, m = inner.weights, z.shape[0]
-    eye = torch.eye(m, dtype=s.dtype, device=s.device)
-    excess = trace_weight - 1.0 / s
+    factor, dtype = store.whitener.factor, residual.dtype
+    beta, m = inner.weights, factor.shape[0]
     # rows of L^{-T} W: block @ right + r u^T
-    weighted = (inner.complement - torch.outer(beta, beta)) / s + excess * eye
-    right = _times_inverse(factor, weighted)
-    inverse = _times_inverse(factor, eye).to(x.dtype)
-    outer = _times_inverse(factor, beta.unsqueeze(0)).squeeze(0) / s
-    right, outer = right.to(x.dtype), outer.to(x.dtype)
-    mean_weights = beta.to(x.dtype)
-    kernel_gradient = KernelGradient(kernel, x, z, store.whitener.features)
+    weighted = torch.addr(inner.complement, beta, beta, alpha=-1.0) / s
+    excess = None if trace_weight is None else trace_weight - 1.0 / s
+    if excess is not None:
+        weighted.diagonal().add_(excess)
+    right = _times_inverse(factor, weighted).to(dtype)
+    outer = (_times_inverse(factor, beta.unsqueeze(0)).squeeze(0) / s).to(dtype)
+    mean_weights = beta.to(dtype)
+    w = 1.0 / s if trace_weight is None else trace_weight
+    diagonal_weight = (-0.5 * w).to(dtype)
     residual_gradient = torch.empty_like(residual)
-    clamped_gram, extra_gram = torch.zeros_like(factor), torch.zeros_like(factor)
-    diagonal_weight, clamp_weight = (-0.5 * trace_weight).to(x.dtype), float(trace_weight)
+    lost: Tensor | None = None
+    inverse: Tensor | None = None
     for rows, block in store:
         weight = torch.mm(block, right).addr_(residual[rows], outer)
         clamped = sums.clamped[rows].nonzero().squeeze(1)
+        if inverse is None and (extra is not None or clamped.numel()):
+            inverse = inverse_lower(factor).to(dtype)
         if clamped.numel():
+            assert inverse is not None
             zero_gap = block[clamped]
-            weight[clamped] -= clamp_weight * (zero_gap @ inverse)
-            clamped_gram += (zero_gap.mT @ zero_gap).double()
+            weight[clamped] -= w.to(dtype) * (zero_gap @ inverse)
+            lost = _less(lost, w * (zero_gap.mT @ zero_gap).double())
         if extra is not None:
+            assert inverse is not None
             more = extra(rows)
             weight.addmm_(more, inverse)
-            extra_gram += (more.mT @ block).double()
-        kernel_gradient.add_cross(rows, weight)
-        kernel_gradient.add_diagonal(rows, diagonal_weight * ~sums.clamped[rows])
-        torch.sub(block @ mean_weights, residual[rows], out=residual_gradient[rows])
-    residual_gradient /= s.to(x.dtype)
+            lost = _less(lost, -(more.mT @ block).double())
+        gathered.add_cross(rows, weight)
+        gathered.add_diagonal(rows, diagonal_weight * ~sums.clamped[rows])
+        torch.addmv(residual[rows], block, mean_weights, beta=-1.0, out=residual_gradient[rows])
+    residual_gradient /= s.to(dtype)
 
-    moment = inner.complement @ sums.gram / s + torch.outer(beta, beta)
-    moment += excess * sums.gram - trace_weight * clamped_gram + extra_gram
-    inducing = -0.5 * _times_inverse(factor, _times_inverse(factor, moment).mT)
-    inducing = 0.5 * (inducing + inducing.mT)
-    kernel_gradient.add_inducing(inducing.to(x.dtype))
+    # A A^T / s is the Gram matrix of the inner factor
+    moment = (inner.complement @ inner.gram).addr_(beta, beta)
+    if excess is not None:
+        moment += excess * sums.gram
+    if lost is not None:
+        moment -= lost
+    inducing = _times_inverse(factor, _times_inverse(factor, moment).mT).mul_(-0.5).to(dtype)
+    gathered.add_inducing(inducing)
     if jitter:  # it follows the mean diagonal of K_zz
-        share = (inducing.trace() * jitter / m).to(x.dtype)
-        kernel_gradient.add_inducing_diagonal(share.expand(m))
-    return kernel_gradient, residual_gradient
+        gathered.add_inducing_diagonal((inducing.trace() * (jitter / m)).expand(m))
+    return residual_gradient
+
+
+def _less(total: Tensor | None, part: Tensor) -> Tensor:
+    return part if total is None else total + part
 
 
 def _times_inverse(factor: Tensor, left: Tensor) -> Tensor:
@@ -230,18 +251,19 @@ class CollapsedELBO(Objective[SparseModel]):
         self.check(model)
         residual = y - model.mean(x)
         noise = model.likelihood.noise_variance
-        terms, gradient, report = collapsed_elbo(
-            model.kernel,
-            x,
-            model.inducing_points,
-            residual,
-            noise,
-            gradient=torch.is_grad_enabled(),
-            memory_budget=self.memory_budget,
-            jitter=model.jitter,
-            escalate=model.escalate,
-            features=model.features,
-        )
+        with values_made_once(x.device, model.kernel):
+            terms, gradient, report = collapsed_elbo(
+                model.kernel,
+                x,
+                model.inducing_points,
+                residual,
+                noise,
+                gradient=torch.is_grad_enabled(),
+                memory_budget=self.memory_budget,
+                jitter=model.jitter,
+                escalate=model.escalate,
+                features=model.features,
+            )
         value = terms.fit + terms.complexity + terms.trace + terms.constant
         if gradient is not None:
             value = gradient.attached(value, residual, noise)

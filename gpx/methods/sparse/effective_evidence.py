@@ -10,11 +10,12 @@ from typing import ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from gpx.constraints import values_made_once
 from gpx.errors import ConfigError
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inference.kernel_gradient import KernelGradient
 from gpx.inference.log_density import LogDensityGradient, LogDensityTerms
-from gpx.inference.nystrom import BlockStore, add_gram, factorise
+from gpx.inference.nystrom import BlockStore, factorise
 from gpx.inference.nystrom_matrix import InnerFactor
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
@@ -79,9 +80,13 @@ def effective_evidence(
     gradient is derived from them.
     """
     with torch.no_grad():
-        whitener, report = factorise(kernel, z, jitter, features=features)
+        gathered = KernelGradient(kernel, x, z, features) if gradient else None
+        gram = None if gathered is None else gathered.hold_inducing()
+        whitener, report = factorise(kernel, z, jitter, features=features, gram=gram)
         kept = memory_budget if gradient else 0
         store = BlockStore(whitener, x, kept, bounds=bounds if structure == "blocks" else None)
+        if gathered is not None:
+            store.hold(gathered.hold_cross, memory_budget)
         s, n, target = noise.detach().double(), len(x), residual.detach()
         keep = gradient and _bytes_of_parts(store, structure) <= memory_budget - store.kept_bytes
         found = effective_sums(store, target, s, structure, keep_parts=keep)
@@ -94,19 +99,19 @@ def effective_evidence(
             complexity=-inner.factor.diagonal().log().sum() - 0.5 * found.logdet,
             constant=s.new_tensor(-0.5 * n * LOG_TWO_PI),
         )
-        if not gradient:
+        if gathered is None:
             return terms, None, report
         if structure == "none":
             zero = torch.zeros_like(s)
-            kernel_gradient, by_residual = nystrom_gradient(
-                kernel, x, z, target, store, sums, inner, s, zero, report.relative
+            by_residual = nystrom_gradient(
+                gathered, target, store, sums, inner, s, zero, report.relative
             )
             by_noise = log_density_noise_gradient(sums, inner, s, n)
         else:
-            kernel_gradient, by_residual, by_noise = _gradient(
-                kernel, x, z, target, s, structure, store, found, inner, report.relative
+            by_residual, by_noise = _gradient(
+                gathered, target, s, structure, store, found, inner, report.relative
             )
-    return terms, LogDensityGradient(by_residual, by_noise.to(noise.dtype), kernel_gradient), report
+    return terms, LogDensityGradient(by_residual, by_noise.to(noise.dtype), gathered), report
 
 
 def _bytes_of_parts(store: BlockStore, structure: Structure) -> int:
@@ -117,9 +122,7 @@ def _bytes_of_parts(store: BlockStore, structure: Structure) -> int:
 
 
 def _gradient(
-    kernel: Kernel,
-    x: Tensor,
-    z: Tensor,
+    gathered: KernelGradient,
     residual: Tensor,
     s: Tensor,
     structure: Structure,
@@ -127,13 +130,12 @@ def _gradient(
     found: EffectiveSums,
     inner: InnerFactor,
     jitter: float,
-) -> tuple[KernelGradient, Tensor, Tensor]:
-    """The second pass: by the kernel, by the residual (n,) and by the noise ()."""
-    factor, beta, m = store.whitener.factor, inner.weights, z.shape[0]
+) -> tuple[Tensor, Tensor]:
+    """The second pass: by the residual (n,) and by the noise (); by the kernel to ``gathered``."""
+    factor, beta, m = store.whitener.factor, inner.weights, len(inner.weights)
     upper, low_mean = factor.mT.to(store.dtype), beta.to(store.dtype)
     complement = inner.complement
     low_complement = complement.to(store.dtype)
-    gathered = KernelGradient(kernel, x, z, store.whitener.features)
     by_residual, by_noise = torch.empty_like(residual), s.new_zeros(())
     mean_to_cross = torch.linalg.solve_triangular(upper, low_mean.unsqueeze(1), upper=True)
     moment = torch.zeros_like(factor)
@@ -144,26 +146,25 @@ def _gradient(
         gap = residual[rows].to(store.dtype) - block @ low_mean
         weights = part.solve(gap.unsqueeze(1)).squeeze(1)
         by_residual[rows] = -weights.to(residual.dtype)
-        curved, weight, trace = part.gradient(rows, block, low_complement, weights, gathered)
+        weight, trace = part.gradient(rows, block, low_complement, weights, gathered, partial)
         by_noise -= 0.5 * trace
-        add_gram(partial, block, curved)
         if partial is not moment:
             moment += partial
             partial.zero_()
         column = weight.mT  # LAPACK's layout: solved in place, without a copy
         torch.linalg.solve_triangular(upper, column, upper=True, out=column)
         weight.addr_(weights, mean_to_cross.squeeze(1))
-        gathered.add_cross(rows, weight.to(x.dtype))
+        gathered.add_cross(rows, weight.to(residual.dtype))
     moment = -moment.tril() - moment.tril(-1).mT
     moment += complement @ found.sums.gram + torch.outer(beta, beta)
     low = torch.linalg.solve_triangular(factor.mT, moment, upper=True)
     inducing = -0.5 * torch.linalg.solve_triangular(factor, low, upper=False, left=False)
     inducing = 0.5 * (inducing + inducing.mT)
-    gathered.add_inducing(inducing.to(x.dtype))
+    gathered.add_inducing(inducing.to(residual.dtype))
     if jitter:  # it follows the mean diagonal of K_zz
-        share = (inducing.trace() * jitter / m).to(x.dtype)
+        share = (inducing.trace() * jitter / m).to(residual.dtype)
         gathered.add_inducing_diagonal(share.expand(m))
-    return gathered, by_residual, by_noise
+    return by_residual, by_noise
 
 
 @runtime_checkable
@@ -223,19 +224,20 @@ class EffectiveEvidence(Objective[EffectiveModel]):
             x, residual = x[order], residual[order]
             budget -= self._block_memory(bounds, x)
         noise = model.likelihood.noise_variance
-        terms, gradient, report = effective_evidence(
-            model.kernel,
-            x,
-            model.inducing_points,
-            residual,
-            noise,
-            model.structure,
-            gradient=torch.is_grad_enabled(),
-            bounds=bounds,
-            memory_budget=budget,
-            jitter=model.jitter,
-            features=model.features,
-        )
+        with values_made_once(x.device, model.kernel):
+            terms, gradient, report = effective_evidence(
+                model.kernel,
+                x,
+                model.inducing_points,
+                residual,
+                noise,
+                model.structure,
+                gradient=torch.is_grad_enabled(),
+                bounds=bounds,
+                memory_budget=budget,
+                jitter=model.jitter,
+                features=model.features,
+            )
         value = terms.total()
         if gradient is not None:
             value = gradient.attached(value, residual, noise)

@@ -13,10 +13,11 @@ from torch import Tensor
 from gpx.errors import ConfigError
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inducing.partition import Regions
+from gpx.inference.joint_law import Projected
 from gpx.inference.nystrom import BlockStore, Whitener
 from gpx.kernels.base import Kernel
 from gpx.means.base import Mean
-from gpx.methods.base.model import Marginals, Posterior
+from gpx.methods.base.model import Marginals, no_joint_law
 from gpx.methods.sparse.residual_noise import BlockNoise
 from gpx.methods.sparse.sgpr_posterior import SGPRPosterior
 from gpx.operators import LowRankPlusDiagonal
@@ -72,6 +73,12 @@ class EffectivePosterior(SGPRPosterior):
         dense = self.kernel.evaluate(x, x) - block @ block.mT + root @ root.mT
         return to_linear_operator(dense)
 
+    def project_rows(self, x: Tensor) -> Projected:
+        """As in ``JointLaw``, where the test points have the kernel's own conditional given u."""
+        if self.test != "full":
+            raise no_joint_law(self)
+        return super().project_rows(x)
+
     def joint_covariance(self, x: Tensor) -> Tensor:
         """As in ``Posterior``: ``covariance`` as an array."""
         return self.covariance(x).to_dense()
@@ -99,7 +106,6 @@ class EffectivePosterior(SGPRPosterior):
         drawn = self._whitened_draws(num, generator)
         weights = torch.linalg.solve_triangular(self.factor.mT, drawn, upper=True).mT
 
-        @torch.no_grad()
         def paths(x: Tensor) -> Tensor:
             rows = self.features.cross_rows(self.kernel, self.inducing_points, x)
             return weights @ rows + self.mean(x)
@@ -166,9 +172,9 @@ class BlockPosterior(SGPRPosterior):
         size = len(self.inducing_points)
         return {"prior": "pic", "num_inducing": size, "num_blocks": len(self.bounds) - 1}
 
-    def joint_covariance(self, x: Tensor) -> Tensor:
-        """As in ``Posterior``: not written for blocks."""
-        return Posterior.joint_covariance(self, x)
+    def project_rows(self, x: Tensor) -> Projected:
+        """As in ``JointLaw``: not written for blocks."""
+        raise no_joint_law(self)
 
     def _whitener(self) -> Whitener:
         return Whitener(self.kernel, self.inducing_points, self.factor, self.features)

@@ -65,6 +65,7 @@ class SGPR(Model):
         escalate: whether K_zz may get a larger jitter.
     """
 
+    certifiable = True
     kernel: Kernel
     mean: Mean
     likelihood: Gaussian

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from gpx.inducing.features import POINTS, InducingFeatures
+from gpx.inference.joint_law import JointLaw, Projected
 from gpx.inference.nystrom import BlockStore, NystromSums, Whitener
 from gpx.kernels.base import Kernel
 from gpx.linalg import CholeskyReport
 from gpx.means.base import Mean
-from gpx.methods.base.model import Marginals, Posterior
+from gpx.methods.base.model import Marginals
 from gpx.methods.sparse.certified_selection import KLCertifier
-from gpx.sampling import SHARED, Frequencies, prior_functions
+from gpx.sampling import SHARED, ConditionedFunctions, Frequencies, prior_functions
 
 
 class Certificate(NamedTuple):
@@ -28,7 +29,7 @@ class Certificate(NamedTuple):
     report: CholeskyReport
 
 
-class SGPRPosterior(Posterior):
+class SGPRPosterior(JointLaw):
     """Posterior process of ``SGPR``; needs no training data.
 
     With u = f(Z) = L v, q(v) = N(weights, B^{-1}) and LB = chol(B).
@@ -60,6 +61,10 @@ class SGPRPosterior(Posterior):
         self.certificate: Certificate | None = None
         self.register_data_sized()
 
+    def inducing_variables(self) -> tuple[Tensor, InducingFeatures]:
+        """As in ``Posterior``."""
+        return self.inducing_points, self.features
+
     def fill(self, whitener: Whitener, inner_factor: Tensor, weights: Tensor) -> None:
         """Take Z and L, LB (M, M) and the mean (M,) of v, in the dtype of Z."""
         z, factor = whitener.z, whitener.factor
@@ -90,16 +95,15 @@ class SGPRPosterior(Posterior):
             variance[rows] = unexplained + torch.linalg.vecdot(block, block)
         return Marginals(mean, variance)
 
-    @torch.no_grad()
-    def joint_covariance(self, x: Tensor) -> Tensor:
-        """As in ``Posterior``: what u leaves of the prior, and what q leaves of u.
+    def project_rows(self, x: Tensor) -> Projected:
+        """As in ``JointLaw``: what u leaves of the prior, and what q leaves of u.
 
-        Cost: M^2 multiply-adds per row, and M per pair of rows.
+        Cost: M^2 multiply-adds per row.
         """
-        whitener = Whitener(self.kernel, self.inducing_points, self.factor, self.features)
-        block = whitener.block(x, x.new_empty(len(x), len(self.weights)))
-        root = torch.linalg.solve_triangular(self.inner_factor, block.mT, upper=False)
-        return self.kernel.evaluate(x) - block @ block.mT + root.mT @ root
+        rows = self.features.cross_rows(self.kernel, self.inducing_points, x)
+        white = torch.linalg.solve_triangular(self.factor, rows, upper=False)
+        root = torch.linalg.solve_triangular(self.inner_factor, white, upper=False)
+        return Projected(x, self.mean(x) + self.weights @ white, white.mT, root.mT)
 
     def _unexplained(self, x: Tensor, block: Tensor) -> Tensor:
         """Prior variance (b,) at x (b, d), rows of A^T (b, M), that u does not determine."""
@@ -130,12 +134,7 @@ class SGPRPosterior(Posterior):
         v = self._whitened_draws(num, generator)
         v = v - torch.linalg.solve_triangular(self.factor, prior(z).mT, upper=False)
         weights = torch.linalg.solve_triangular(self.factor.mT, v, upper=True).mT
-
-        @torch.no_grad()
-        def paths(x: Tensor) -> Tensor:
-            return prior(x) + weights @ self.kernel.evaluate(z, x) + self.mean(x)
-
-        return paths
+        return ConditionedFunctions(prior, weights, z, self.kernel, self.mean)
 
     def _whitened_draws(self, num: int, generator: torch.Generator) -> Tensor:
         """``num`` draws of v ~ N(weights, B^{-1}), (M, num)."""

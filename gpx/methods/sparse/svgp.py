@@ -79,6 +79,7 @@ class SVGP(Model):
     Source: Burt thesis, sections 2.1 to 2.3.
     """
 
+    certifiable = True
     streams = True
     fixed_shapes = True
     kernel: Kernel

@@ -55,7 +55,7 @@ class SVGPELBO(Objective[Variational]):
     ) -> Evidence:
         """Evidence with parts ``fit`` (expected log-likelihood) and ``complexity`` (KL)."""
         scale = self.total / x.shape[0]
-        with values_made_once(y.device):
+        with values_made_once(y.device, model):
             terms = model.bound_terms(x)
             fit = model.likelihood.expected_log_prob(y, *terms.marginals).sum() * scale
         return Evidence(

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from gpx.backends import row_slices
 from gpx.inducing.features import POINTS, InducingFeatures
+from gpx.inference.joint_law import JointLaw, Projected
 from gpx.inference.variational.paths import conditioned_paths
 from gpx.kernels.base import Kernel
 from gpx.linalg.triangular import lower_matmul
 from gpx.means.base import Mean
-from gpx.methods.base.model import Marginals, Posterior
+from gpx.methods.base.model import Marginals, no_joint_law
 from gpx.sampling import SHARED, Frequencies
 
 PREDICT_CHUNK = 4096
 """Test rows per step of a prediction."""
 
 
-class SVGPPosterior(Posterior):
+class SVGPPosterior(JointLaw):
     """Posterior process of an SVGP: Z, L^{-1} and q(v), with copies of kernel and mean function.
 
     Args:
@@ -57,6 +59,10 @@ class SVGPPosterior(Posterior):
         """As in ``Posterior``: whether q(u) was refitted to all the data or is as trained."""
         return {"variational_distribution": "refitted" if self.refitted else "as trained"}
 
+    def inducing_variables(self) -> tuple[Tensor, InducingFeatures]:
+        """As in ``Posterior``."""
+        return self.inducing, self.features
+
     @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:
         """Marginals of f at x (n, d): (n,) or (n, p). Cost: O(p M^2) per row, in chunks."""
@@ -73,15 +79,17 @@ class SVGPPosterior(Posterior):
         variance = self.kernel.diagonal(x) - projection.square().sum(0) + spread
         return latent_marginals(self.q_mean @ projection, variance.clamp_min(0.0), self.mean(x))
 
-    @torch.no_grad()
-    def joint_covariance(self, x: Tensor) -> Tensor:
-        """As in ``Posterior``, of one latent function. Cost: M^2 a row, and M a pair of rows."""
+    def project_rows(self, x: Tensor) -> Projected:
+        """As in ``JointLaw``, of one latent function. Cost: M^2 multiply-adds per row.
+
+        Raises:
+            NotAvailable: there are several latent functions.
+        """
         if len(self.q_mean) > 1:
-            return super().joint_covariance(x)
+            raise no_joint_law(self)
         cross = self.features.cross_rows(self.kernel, self.inducing, x)
-        projection = lower_matmul(self.inverse_cholesky, cross)
-        spread = self.q_factor[0].mT @ projection
-        return self.kernel.evaluate(x) - projection.mT @ projection + spread.mT @ spread
+        root = (self.inverse_cholesky @ cross).mT
+        return Projected(x, self.mean(x) + root @ self.q_mean[0], root, root @ self.q_factor[0])
 
     @torch.no_grad()
     def sample_paths(
@@ -100,6 +108,7 @@ class SVGPPosterior(Posterior):
                 not function values.
         """
         self.features.require_sampled()
+        latents = len(self.q_mean)
         values = conditioned_paths(
             self.features.path_kernel(self.kernel),
             self.inducing,
@@ -111,9 +120,12 @@ class SVGPPosterior(Posterior):
             frequencies=frequencies,
         )
 
-        @torch.no_grad()
+        if latents == 1 and self.features.path_kernel(self.kernel) is self.kernel:
+            return replace(values, mean=self.mean)
+
         def paths(x: Tensor) -> Tensor:
-            drawn = values(self.features.path_inputs(self.kernel, x))
+            inputs = self.features.path_inputs(self.kernel, x)
+            drawn = values(inputs).view(num, latents, -1)
             found = self.features.path_values(self.kernel, drawn) + self.mean(x)
             return found.squeeze(1) if found.shape[1] == 1 else found.mT
 
@@ -122,7 +134,7 @@ class SVGPPosterior(Posterior):
 
 def latent_marginals(mean: Tensor, variance: Tensor, offset: Tensor) -> Marginals:
     """(p, B) with the prior mean (B,) added -> (B,) for p = 1, else (B, p)."""
-    mean = mean + offset
+    mean = mean + offset.unsqueeze(0)
     if mean.shape[0] == 1:
-        return Marginals(mean[0], variance[0])
+        return Marginals(mean.squeeze(0), variance.squeeze(0))
     return Marginals(mean.mT, variance.mT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from gpx.bases.grid_eigenfunctions.start import require_memory
+from gpx.bases.grid_eigenfunctions.start import require_sums
 from gpx.errors import ConfigError
 from gpx.kernels import Kernel
 from gpx.likelihoods.gaussian import Gaussian
@@ -63,7 +63,7 @@ class SpectrumModel(Model):
         Raises:
             ConfigError: they do not.
         """
-        require_memory("num_basis", self.spectrum.num_basis, x.device)
+        require_sums("num_basis", self.spectrum.num_basis, x.device)
         return {}
 
     @torch.no_grad()

@@ -90,7 +90,7 @@ class ControlVariate(StepCount, DataSized):
         for name in self.data_sized:
             self.register_buffer(name, None)
         self._basis: list[Basis] = []  # in a list: not a submodule, rebuilt from hyperparameters
-        self._pending: _Moving | None = None
+        self.pending: _Moving | None = None
 
     # -- state ------------------------------------------------------------------------------------
 
@@ -227,7 +227,7 @@ class ControlVariate(StepCount, DataSized):
             moved = torch.cat((pair, head))
             once = 1.0 / multiplicity(moved).to(family.mean.dtype)
             old = factor_rows(family, moved)
-            self._pending = _Moving(moved, kept, once.repeat_interleave(width)[:, None], old)
+            self.pending = _Moving(moved, kept, once.repeat_interleave(width)[:, None], old)
 
     @torch.no_grad()
     def after_step(self, basis: Basis, family: MeanFieldWeights, anchor: Tensor) -> None:
@@ -236,9 +236,9 @@ class ControlVariate(StepCount, DataSized):
         Raises:
             ConfigError: the projection drifted, so weights moved that were not sampled.
         """
-        if self.rows == 0 or self._pending is None:
+        if self.rows == 0 or self.pending is None:
             return
-        pending, self._pending = self._pending, None
+        pending, self.pending = self.pending, None
         assert self.projection is not None
         change = pending.once * (factor_rows(family, pending.blocks) - pending.old)
         sizes = [part.blocks.shape[0] * family.block_size for part, _ in pending.kept]
@@ -265,7 +265,7 @@ class ControlVariate(StepCount, DataSized):
                 "Adam do); use adagrad or plain sgd for FirstOrder.groups.variational, "
                 "or support_rows=0"
             )
-        self.projection = exact
+        self.projection.copy_(exact)
         return drift
 
 

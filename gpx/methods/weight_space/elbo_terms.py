@@ -99,7 +99,7 @@ def weights_kl(
     Exactness: unbiased; exact for a list of all blocks. Cost: O(L W K).
     Source: QSGP paper propositions 1, 2 and theorem 2 without the terms of the data.
     """
-    precision = basis.precision_diagonal(basis.columns_of(blocks)).to(factors.dtype)
+    precision = basis.block_precision(blocks).to(factors.dtype)
     active = family.is_diagonal_column(blocks)
     square = torch.where(active, (2.0 * log_scale).exp(), torch.zeros_like(log_scale))
     quadratic = prior_quadratic(factors, factors, precision, ratio)

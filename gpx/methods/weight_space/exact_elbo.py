@@ -70,7 +70,7 @@ class WeightSpaceELBO(Objective[WeightsOnBasis]):
             active = family.is_diagonal_column(blocks)
             log_scale = torch.where(active, model.log_scales(blocks), 0.0)
             square = torch.where(active, (2.0 * log_scale).exp(), 0.0).reshape(-1)
-            precision = basis.precision_diagonal(basis.columns_of(blocks))
+            precision = basis.block_precision(blocks)
             prior = prior + (precision[:, None] * factors.square()).sum().double()
             prior = prior + (precision * square).sum().double()
             log_factor = log_factor + log_scale.double().sum()

@@ -80,6 +80,11 @@ class WeightSpaceModel(Model):
         return self.basis.kernel
 
     @property
+    def fixed_shapes(self) -> bool:  # type: ignore[override]
+        """As its basis."""
+        return self.basis.fixed_shapes
+
+    @property
     def anchor_blocks(self) -> int:
         """Leading blocks that exact solves have filled; 0 without any."""
         return 0
@@ -93,7 +98,7 @@ class WeightSpaceModel(Model):
 
     def log_scales(self, blocks: Tensor, *, sparse: bool = False) -> Tensor:
         """log c (L, W) of the diagonal columns of ``blocks``."""
-        precision = self.basis.precision_diagonal(self.basis.columns_of(blocks))
+        precision = self.basis.block_precision(blocks)
         return self.family.log_scale_of(
             blocks,
             column_square=self.num_data * self.basis.mean_column_square(),

@@ -83,6 +83,7 @@ class QuadruplyStochasticELBO(Objective[WeightsOnBasis]):
 
     batching: ClassVar[Batching] = "minibatch"
     kind: ClassVar[Kind] = "unbiased"
+    fixed_shapes = True
     models: ClassVar[tuple[type, ...]] = (WeightsOnBasis,)
     made_for = "QSGP"
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
@@ -251,9 +252,30 @@ class QuadruplyStochasticELBO(Objective[WeightsOnBasis]):
     ) -> Evidence:
         """Unbiased estimate of the ELBO in nats, summed over all n points."""
         self.check(model)
-        lists = self.draw(model, generator=generator, device=x.device)
-        with values_made_once(y.device):
-            return self.estimate(model, x, y, *lists)
+        return self.evidence_given(model, x, y, self.step_draws(model, x, generator=generator))
+
+    def step_draws(
+        self, model: WeightsOnBasis, x: Tensor, *, generator: torch.Generator | None
+    ) -> tuple[Tensor, ...]:
+        """The block lists of a step."""
+        return self.draw(model, generator=generator, device=x.device)
+
+    def evidence_given(
+        self, model: WeightsOnBasis, x: Tensor, y: Tensor, drawn: tuple[Tensor, ...]
+    ) -> Evidence:
+        """The estimate for given lists of blocks."""
+        with values_made_once(y.device, model):
+            return self.estimate(model, x, y, *drawn)
+
+    @property
+    def left(self) -> object:
+        """Column squares found, and the weights whose step the control variate follows."""
+        return self._seen, self.control.pending
+
+    @left.setter
+    def left(self, value: object) -> None:
+        assert isinstance(value, tuple)
+        self._seen, self.control.pending = value
 
     def estimate(
         self, model: WeightsOnBasis, x: Tensor, y: Tensor, i: Tensor, j: Tensor, r: Tensor
@@ -280,7 +302,7 @@ class QuadruplyStochasticELBO(Objective[WeightsOnBasis]):
         )
         at_i, at_j = at_pair.split((length, length))
         factors = factor_rows(family, pair, sparse=True)
-        precision = basis.precision_diagonal(basis.columns_of(pair)).to(factors.dtype)
+        precision = basis.block_precision(pair).to(factors.dtype)
         prior = 0.5 * ratio * (precision[:, None] * factors.square()).sum()
         delta = factors
         residual = y
@@ -317,7 +339,7 @@ class QuadruplyStochasticELBO(Objective[WeightsOnBasis]):
         if torch.is_grad_enabled():
             expected = self.total * basis.mean_column_square()
             self._seen = r, (column / expected).detach()
-        precision_r = basis.precision_diagonal(basis.columns_of(r)).view_as(square)
+        precision_r = basis.block_precision(r).view_as(square)
         trace = ratio_r * (square * column).sum()
         prior = prior + ratio_r * (square * precision_r).sum()
         log_factor = ratio_r * torch.where(active, log_scale, 0.0).sum()

@@ -152,7 +152,7 @@ def _pass(basis: Basis, x: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
     weights = []
     for blocks in torch.arange(basis.num_blocks, device=x.device).split(at_once):
         features = basis.block_features(x, blocks)
-        precision = basis.precision_diagonal(basis.columns_of(blocks)).to(x.dtype)
+        precision = basis.block_precision(blocks).to(x.dtype)
         chunk = (right @ features) / precision
         product += features @ chunk
         weights.append(chunk.view(-1, basis.block_size))

@@ -163,7 +163,7 @@ class SiteSnapshot(DataSized):
 
     def prior_correction(self, model: SitesOnBasis, blocks: Tensor, ratio: float) -> Tensor:
         """1/2 mu0^T S mu0 less its estimate from ``blocks`` (L,); zero on average (S is fixed)."""
-        precision = model.basis.precision_diagonal(model.basis.columns_of(blocks))
+        precision = model.basis.block_precision(blocks)
         square = self.weights[blocks].reshape(-1).square()
         return 0.5 * (self.prior - ratio * (precision @ square))
 

@@ -131,7 +131,7 @@ def ascend_sites(
         weights = mean[blocks].reshape(-1).to(x.dtype)
         phi = _features(basis, x, blocks)
         others = offset_rows - phi @ weights
-        precision = prior_scale * basis.precision_diagonal(basis.columns_of(blocks)).double()
+        precision = prior_scale * basis.block_precision(blocks).double()
         curvature = _mean_precision(likelihood, y, offset_rows, latent_variance)
         root = _normal_root(basis, blocks, x, y, curvature, precision)
         new, count, done = _maximise(
@@ -183,7 +183,7 @@ def improve_sites(
     Cost: O(n m d) per pass, and O(n b^2 + b^3) for the b functions of the group.
     """
     blocks = torch.arange(group, device=x.device)
-    precision = basis.precision_diagonal(basis.columns_of(blocks)).double()
+    precision = basis.block_precision(blocks).double()
     curvature = _mean_precision(likelihood, y, latent.to(y.dtype), latent_variance)
     share = group / basis.num_blocks
     root = _normal_root(basis, blocks, x, y, curvature, share * precision)

@@ -1,7 +1,13 @@
 import pytest
 import torch
 
-from gpx.inference.variational.moments import factor_moments, project
+from gpx.inference.variational.moments import (
+    factor_moments,
+    factor_terms,
+    gaussian_kl,
+    lower_factor,
+    project,
+)
 from gpx.linalg.triangular import inverse_lower
 
 
@@ -80,3 +86,44 @@ def test_wider_factorisation_dtype():
     assert all(t.grad.dtype == torch.float32 for t in narrow)
     exact = _reference(k_zz, k_zx, mean, factor)
     torch.testing.assert_close(moments[1].double(), exact[1], rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("latents", [1, 2])
+def test_terms_made_together_are_those_made_apart(latents):
+    _, k_zx, mean, raw = _problem(6, 5, latents)
+    results = []
+    for together in (True, False):
+        leaves = [t.clone().requires_grad_(True) for t in (k_zx, mean, raw)]
+        if together:
+            found = factor_terms(*leaves)
+        else:
+            strict = leaves[2].tril(-1)
+            logs = leaves[2].diagonal(dim1=-2, dim2=-1)
+            factor = strict + torch.diag_embed(logs.exp())
+            torch.testing.assert_close(factor, lower_factor(leaves[2].detach()))
+            kl = gaussian_kl(leaves[1], factor, logs)
+            found = (*factor_moments(leaves[0], leaves[1], factor), kl)
+        loss = found[0].sin().sum() + (0.1 * found[1]).cos().sum() + 0.7 * found[2]
+        results.append((*found, *torch.autograd.grad(loss, leaves)))
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+
+def test_gradients_reach_the_mean_diagonal_that_jitter_follows():
+    k_zz, k_zx, _, _ = _problem(6, 4, 1)
+    jitter = 0.3
+    k_zz.requires_grad_(True)
+
+    def shifted(matrix):
+        symmetric = 0.5 * (matrix + matrix.mT)
+        return symmetric + jitter * symmetric.diagonal().mean() * torch.eye(6).double()
+
+    projection = torch.linalg.solve_triangular(
+        torch.linalg.cholesky(shifted(k_zz)), k_zx, upper=False
+    )
+    (expected,) = torch.autograd.grad(projection.sin().sum(), k_zz)
+    inverse = inverse_lower(torch.linalg.cholesky(shifted(k_zz.detach())))
+    ours = project(0.5 * (k_zz + k_zz.mT), k_zx, inverse, jitter)
+    torch.testing.assert_close(ours, projection)
+    (found,) = torch.autograd.grad(ours.sin().sum(), k_zz)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)

@@ -108,7 +108,8 @@ def test_a_frame_is_a_change_of_coordinates(likelihood):
     z = torch.randn(p, 7, generator=torch.Generator().manual_seed(0)).double()
     white = frame.white(z)
     v = frame.centre + white
-    f = offset + v @ factor.mT
+    torch.testing.assert_close(frame.contrasts @ frame.contrasts.mT, torch.eye(p).double())
+    f = offset + frame.contrasts.mT @ v @ factor.mT
     shaped = f[0] if p == 1 else f.mT
     torch.testing.assert_close(frame.latent(frame.risen(white)), shaped)
     normal = torch.distributions.MultivariateNormal
@@ -123,6 +124,22 @@ def test_a_frame_is_a_change_of_coordinates(likelihood):
     both = torch.stack([z, -z])
     state = (both, stacked.white(both), stacked.risen(stacked.white(both)))
     torch.testing.assert_close(stacked.log_ratio(model.likelihood, y, state)[0], found)
+
+
+def test_the_frame_of_classes_leaves_their_sum_to_the_prior_and_has_the_rest_of_the_curvature():
+    x, y = points(7, classes=3)
+    model = SampledGP(**parts(Softmax(3))).double()
+    factor = prior_factor(model.kernel, x, 1e-6).detach()
+    frame = frame_of(model.likelihood, y, model.mean(x).detach(), factor, "posterior")
+    eye = torch.eye(7, dtype=torch.float64)
+    torch.testing.assert_close(frame.root[0], eye)
+    latent = frame.latent(torch.zeros_like(frame.centre))  # the mode
+    curvature = torch.func.hessian(lambda f: -model.likelihood.log_prob(y[:1], f[None]).sum())
+    alone = torch.stack([frame.contrasts @ curvature(f) @ frame.contrasts.mT for f in latent])
+    for row in (1, 2):
+        want = eye + factor.mT @ (alone[:, row, row].unsqueeze(1) * factor)
+        # the centre is the mode to 0.01 standard deviations
+        torch.testing.assert_close(frame.root[row] @ frame.root[row].mT, want, rtol=1e-2, atol=1e-2)
 
 
 def test_a_frame_follows_the_posterior():

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from class_problems import gradient_errors, parts, points
+from scipy.stats import multivariate_normal
 
 from gpx.errors import ConfigError, DidNotConverge, NotAvailable
 from gpx.kernels import RBF
@@ -65,6 +66,21 @@ def test_few_points_against_their_integral(n):
     laplace = LaplaceGP(**parts(Bernoulli("probit"), 3.0)).double()
     value = LaplaceEvidence().evidence(laplace, x, y).value.detach()
     assert abs(float(value - want)) > 10.0 * abs(float(sum(found.parts.values()) - want))
+
+
+@pytest.mark.parametrize(("scale", "bound"), [(1.0, 2e-4), (16.0, 8e-3), (256.0, 6e-2)])
+def test_five_points_against_the_orthant_probability(scale, bound):
+    """p(y) = P(y_i g_i > 0), g ~ N(0, K + I): what EP leaves out grows with the outputscale."""
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(5, 2, generator=generator, dtype=torch.float64)
+    y = torch.tensor([1.0, -1.0, 1.0, 1.0, -1.0], dtype=torch.float64)
+    kernel = scale * (-0.5 * torch.cdist(x, x).square()).exp()
+    turned = y[:, None] * (kernel + torch.eye(5, dtype=torch.float64)) * y
+    zero = torch.zeros_like(y)
+    # the randomised rule of Genz: its own error is below 1e-6 here
+    exact = multivariate_normal.cdf(zero, zero, turned.numpy(), maxpts=10**6, abseps=1e-9)
+    found = sum(propagate(kernel, zero, PROBIT, y).parts.values())
+    assert abs(float(found) - math.log(exact)) < bound
 
 
 def sequential(kernel, mean, y, sweeps=80):

@@ -129,7 +129,7 @@ def test_shapes_of_images():
     ("name", "options", "words"),
     [
         ("vgg", {}, "backbone=vgg: expected one of lenet_small"),
-        ("resnet", {"blocks": 0}, "blocks=0 of every stage must be at least 1"),
+        ("resnet", {"blocks": 0}, "^blocks=0 must be at least 1$"),
     ],
 )
 def test_networks_that_there_are_not(name, options, words):

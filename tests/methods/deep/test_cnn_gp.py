@@ -99,7 +99,7 @@ def test_probabilities_sum_to_one_and_are_averaged_over_masks():
     [
         ({"backbone": "vgg"}, "backbone=vgg: expected one of lenet_small"),
         ({"depth": 0}, "depth=0"),
-        ({"num_features": 0}, "num_features=0 must be at least 1"),
+        ({"num_features": 0}, "^num_features=0 must be at least 1$"),
         ({"width": 0}, "width=0"),
         ({"keep": 0.0}, "keep=0.0: an input must be kept .* dropout rate of 1 leaves nothing"),
         ({"keep": 1.5}, "keep=1.5: an input must be kept"),

@@ -233,9 +233,9 @@ def test_later_layers_take_the_lengthscales_of_the_inputs():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"depth": 0}, "depth=0 and width=3 must be at least 1"),
-        ({"width": 0}, "width=0 must be at least 1"),
-        ({"seed": -1}, "seed=-1 must be 0 or more"),
+        ({"depth": 0}, "^depth=0 must be at least 1$"),
+        ({"width": 0}, "^width=0 must be at least 1$"),
+        ({"seed": -1}, "seed=-1 must be at least 0"),
         ({"predict_samples": 0}, "predict_samples=0"),
     ],
 )

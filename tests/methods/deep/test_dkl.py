@@ -170,9 +170,9 @@ def test_groups_of_parameters():
     ("options", "words"),
     [
         ({"backbone": "vgg"}, "backbone=vgg: expected one of identity, dense, lenet_small"),
-        ({"hidden": [0]}, r"hidden=\[0\] and num_features=3 must be at least 1"),
+        ({"hidden": [0]}, r"hidden=\[0\]: every layer has at least one"),
         ({"pretrain_steps": -1}, "pretrain_steps=-1 must be at least 0"),
-        ({"num_inducing": 0}, "num_inducing=0 at least 1"),
+        ({"num_inducing": 0}, "num_inducing=0 must be at least 1"),
         ({"keep": 0.0}, "dropout rate of 1 leaves nothing"),
     ],
 )

@@ -164,8 +164,12 @@ def test_any_kernel_of_its_inputs():
 @pytest.mark.parametrize(
     ("make", "error", "words"),
     [
-        (lambda: InducingLayer(RBF(), 0), ConfigError, "num_inputs=0, num_outputs=1 and num_ind"),
-        (lambda: InducingLayer(RBF(), 1, jitter=-1.0), ConfigError, "jitter=-1.0 not negative"),
+        (lambda: InducingLayer(RBF(), 0), ConfigError, "^num_inputs=0 must be at least 1$"),
+        (
+            lambda: InducingLayer(RBF(), 1, jitter=-1.0),
+            ConfigError,
+            "^jitter=-1.0 must not be negative",
+        ),
         (lambda: layer()(inputs()[:, :1]), ShapeError, r"of 2 inputs got shape \(7, 1\)"),
     ],
 )

@@ -222,7 +222,7 @@ def test_a_kernel_is_made_for_the_inputs_of_the_layer():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"num_features": 0}, "num_features=0 must be at least 1"),
+        ({"num_features": 0}, "^num_features=0 must be at least 1$"),
         ({"num_features": 7}, "num_features=7: .* must be even"),
         ({"num_features": 7, "frequencies": "learned"}, "must be even"),
         ({"frequencies": "some"}, "frequencies=some: expected one of fixed, learned, dropout"),

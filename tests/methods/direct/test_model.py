@@ -137,9 +137,37 @@ def test_ascent_never_falls_and_ends_where_the_gradient_vanishes():
     assert float(found.by_noise_logits.abs().max()) < 1e-4
 
 
+def test_ascent_goes_on_along_valleys_that_sweeps_creep_through():
+    x, y = data(40)
+    plain, eager = (model(x, y, num_basis=60) for _ in range(2))
+    bounds = by_ascent(eager, x, y, tolerance=1e-4)
+    near = bounds[-1] - 0.05
+    quick = sum(bound < near for bound in bounds)
+    slow = 0
+    while plain.bound_value() < near:
+        plain.sweep()
+        slow += 1
+        assert slow < 10 * len(bounds)
+    assert quick < 0.6 * slow
+
+
+def test_on_coarse_grids_annealing_leads_to_a_better_optimum_than_the_prior():
+    found = []
+    for seed in range(4):
+        x, y = data(40, seed)
+        for anneal in (20, 0):
+            made = model(x, y, num_basis=60, weights=WeightGrid(5), anneal=anneal)
+            made.likelihood.noise_variance = torch.tensor(1e-3).double()
+            made.logits.data = made.annealed(anneal)
+            by_ascent(made, x, y, tolerance=1e-2)
+            found.append(made.bound_value())
+    better = [a - b for a, b in zip(found[::2], found[1::2], strict=True)]
+    assert min(better) > 0.0
+
+
 def test_the_record_says_what_a_sweep_would_add():
     x, y = data()
-    made = model(x, y, num_basis=6)
+    made = model(x, y, num_basis=6, anneal=0)
     by_gradient(made, x, y)
 
     def gain():
@@ -212,7 +240,7 @@ def test_on_a_fine_grid_the_mean_is_that_of_the_gaussian_weights():
 
 def test_rows_that_stream_in_are_those_of_a_batch_and_a_warm_start_needs_fewer_steps():
     x, y = data(60)
-    whole = model(x, y)
+    whole = model(x, y, anneal=0)
     part = model(x[:45], y[:45])
     by_gradient(part, x, y)
     part.add_rows(x[45:], y[45:])
@@ -252,7 +280,7 @@ def test_the_prior_of_fifteen_values_has_the_mass_and_variance_known_for_it():
     prior = grid.log_prior.exp()
     assert float(prior[grid.zero]) == pytest.approx(0.17118, abs=1e-5)
     assert float(prior @ grid.values**2) == pytest.approx(0.98615, abs=1e-5)
-    assert model(*data()).sparsity() == pytest.approx(0.17118, abs=1e-5)
+    assert model(*data(), anneal=0).sparsity() == pytest.approx(0.17118, abs=1e-5)
 
 
 def test_a_prior_of_ones_own_is_normalised_and_what_it_rules_out_is_left_out():
@@ -276,11 +304,13 @@ def test_a_prior_of_ones_own_is_normalised_and_what_it_rules_out_is_left_out():
         (lambda: WeightGrid(3, probabilities=[0.0, 0.0, 0.0]), "has no mass"),
         (lambda: WeightGrid(3, probabilities=[0.5, -0.1, 0.6]), "negative or not finite"),
         (lambda: WeightGrid(3, probabilities=[0.5, 0.5]), "2 probabilities for 3 values"),
+        (lambda: WeightGrid(3, probabilities=[0.5, 0.0, 0.5]), "probabilities= rules the value 0"),
         (lambda: WeightGrid(3, prior="flat"), "prior=flat"),
         (lambda: WeightGrid(0), "num_values=0"),
         (lambda: model(*data(), noise=0.1), "noise=0.1 is no NoiseGrid"),
         (lambda: model(*data(), weights=NoiseGrid()), "is no WeightGrid"),
         (lambda: model(*data(), restarts=-1), "restarts=-1"),
+        (lambda: model(*data(), anneal=-1), "anneal=-1"),
         (lambda: NoiseGrid(values=[0.0, 1.0]), "must be positive"),
         (lambda: NoiseGrid(lowest=2.0, highest=1.0), "lowest=2.0"),
         (lambda: CoordinateAscent(0.0), "tolerance=0.0"),

@@ -138,6 +138,21 @@ def test_rows_that_stream_in_are_those_of_a_batch_and_a_bias_is_an_input_of_one(
     torch.testing.assert_close(whole.gram, made(ones, y).gram, **CLOSE)
 
 
+def test_data_of_single_precision_are_summed_and_predicted_in_double():
+    x = torch.linspace(-1.0, 1.0, 8).unsqueeze(1)
+    y = x[:, 0].square()
+    single = DirectNetwork(likelihood=Gaussian(0.1), num_inputs=1, hidden=[2], starts=3).float()
+    double = DirectNetwork(likelihood=Gaussian(0.1), num_inputs=1, hidden=[2], starts=3).double()
+    for made in (single, double):
+        rows = (x, y) if made is single else (x.double(), y.double())
+        made.initialise(*rows, generator=torch.Generator().manual_seed(0))
+    found = single.condition(x, y).predict(x)
+    want = double.condition(x.double(), y.double()).predict(x.double())
+    assert found.mean.dtype == torch.float32
+    torch.testing.assert_close(found.mean, want.mean.float(), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(found.variance, want.variance.float(), rtol=1e-6, atol=1e-6)
+
+
 def test_training_raises_the_bound_and_fits_a_parabola_whose_paths_have_its_moments():
     x = torch.linspace(-1.5, 1.5, 30).double().unsqueeze(1)
     y = x[:, 0].square() - 0.7

@@ -6,6 +6,7 @@ import pickle
 import pytest
 import torch
 
+from gpx.errors import NotPositiveDefinite
 from gpx.inference.neighbour_conditional import local_system
 from gpx.kernels import RBF, ArcCosine, Linear, Matern12, Matern32, Periodic, Wendland
 from gpx.means import Constant
@@ -30,6 +31,10 @@ KERNELS = {
     "sum": Matern32(3) + Linear(3),
     "arc cosine": ArcCosine(1),
 }
+
+
+ONE_BY_ONE = ("rbf", "matern12", "columns", "periodic")
+"""Kernels that fall with a distance."""
 
 
 @pytest.mark.parametrize("rule", ["kernel", "correlation", "euclidean", "random"])
@@ -93,13 +98,51 @@ def test_copies_take_nothing_prepared_along_and_leave_the_kernel_whole():
 
 
 @pytest.mark.parametrize("width", [1, 30])
-def test_no_rows_and_one_row(width):
-    made = posterior()
-    if width > 1:
-        made.keep(made.inducing, q_root=draws(30, 30, seed=2))
-    assert made.predict(draws(0, 2)).mean.shape == (0,)
-    x = draws(7, 2, seed=3)
+@pytest.mark.parametrize("rule", ["kernel", "random"])
+@pytest.mark.parametrize("name", KERNELS)
+def test_no_rows_and_one_row(name, rule, width):
+    z, x = draws(60, 3), draws(7, 3, seed=3)
+    made = NearestPosterior(
+        KERNELS[name], Constant(0.3), num_neighbours=6, rule=rule, jitter=JITTER
+    ).double()
+    root = draws(60, 60, seed=2) if width > 1 else z[:, 0].abs() + 0.1
+    made.keep(z, inducing=z, q_mean=z.sum(1), q_root=root)
+    assert made.predict(x[:0]).mean.shape == (0,)
     whole = made.predict(x)
     parts = [made.predict(row) for row in x.split(1)]
-    torch.testing.assert_close(torch.cat([p.mean for p in parts]), whole.mean)
-    torch.testing.assert_close(torch.cat([p.variance for p in parts]), whole.variance)
+    one_by_one = made._single is not None
+    assert one_by_one == (rule == "kernel" and name in ONE_BY_ONE)
+    for field in ("mean", "variance"):
+        found = torch.cat([getattr(part, field) for part in parts])
+        torch.testing.assert_close(found, getattr(whole, field), rtol=1e-10, atol=1e-10)
+
+
+def test_one_row_in_single_precision_and_after_the_posterior_changed():
+    made, x = posterior().float(), draws(5, 2, seed=3).float()
+    for _ in range(2):
+        whole = made.predict(x)
+        parts = [made.predict(row) for row in x.split(1)]
+        assert parts[0].mean.dtype == parts[0].variance.dtype == torch.float32
+        torch.testing.assert_close(torch.cat([p.mean for p in parts]), whole.mean)
+        torch.testing.assert_close(torch.cat([p.variance for p in parts]), whole.variance)
+        before = whole.mean
+        with torch.no_grad():
+            made.q_mean.mul_(2.0)  # in place: what was prepared for one row is out of date
+    assert not torch.allclose(made.predict(x).mean, before)
+
+
+def test_one_row_whose_points_have_no_factor_is_refused_as_many_are():
+    made = posterior()
+    made.jitter = 0.0
+    made.keep(made.inducing[:1].expand(8, 2).clone(), inducing=made.inducing[:1].expand(8, 2))
+    for rows in (1, 3):
+        with pytest.raises(NotPositiveDefinite, match="4 inducing points"):
+            made.predict(draws(rows, 2, seed=3))
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_an_input_far_from_all_points_is_at_the_prior(rows):
+    made, x = posterior(), torch.full((rows, 2), 1e8).double()
+    found = made.predict(x)
+    torch.testing.assert_close(found.mean, torch.full((rows,), 0.3).double())
+    torch.testing.assert_close(found.variance, torch.ones(rows).double())

@@ -124,8 +124,12 @@ def test_whatever_is_seen_the_prior_of_f_is_that_of_the_kernel():
     seen = torch.rand(num, M, generator=generator).argsort(1)[:, :3]
     inner = prior[seen.unsqueeze(2), seen.unsqueeze(1)]
     u = torch.linalg.cholesky(inner) @ torch.randn(num, 3, 1, generator=generator).double()
-    a = torch.linalg.solve(inner, cross[seen])
-    rest = want - cross[seen].mT @ a + 1e-9 * torch.eye(5).double()
+    system = made.system(seen, x.expand(num, 5, 2))
+    a = system.weights.detach()
+    rest = want - cross[seen].mT @ torch.linalg.solve(inner, cross[seen])
+    left = rest.diagonal(dim1=1, dim2=2)
+    torch.testing.assert_close(system.rest.detach(), left, rtol=1e-7, atol=1e-9)
+    rest = rest + 1e-9 * torch.eye(5).double()
     noise = torch.linalg.cholesky(rest) @ torch.randn(num, 5, 1, generator=generator).double()
     f = (a.mT @ u + noise).squeeze(2)
     found = f.mT @ f / num

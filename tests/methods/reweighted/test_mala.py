@@ -6,12 +6,16 @@ from functools import partial
 import pytest
 import scipy.stats
 import torch
+from claimed_cuda import claimed_cuda
+from recordings import FromTheHost, Recorder
 
 from gpx.bases import GridFeatures, RandomFourier
 from gpx.bases.sufficient_statistics import SufficientStatistics
 from gpx.errors import ConfigError
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
+from gpx.linalg.cholesky import checks_deferred
+from gpx.linalg.replayed import EAGER_STEPS
 from gpx.means import Zero
 from gpx.models import Reweighted, WeightPriors
 from gpx.sampling import effective_sample_size
@@ -52,6 +56,45 @@ def problem(n=25, m=1):
     phi = torch.randn(n, m, generator=generator, dtype=torch.float64)
     y = phi.sum(1) + 0.4 * torch.randn(n, generator=generator, dtype=torch.float64)
     return phi, y
+
+
+def replayed(model, steps, x, y, record):
+    """States of a chain whose density is recorded by ``record``, and the chain."""
+    chain = MALA(burn_in=10, iterations=20, thin=5)
+    chain.replay, chain.record = True, record
+    chain.bind(model, x, 0)
+    generator, states = torch.Generator().manual_seed(3), []
+    for step in range(steps):
+        value = chain.step(step, x, y, generator=generator).value
+        states.append((float(value), chain.chain.position.tolist()))
+    return states, chain
+
+
+def test_a_chain_on_replays_is_the_chain():
+    phi, y = problem(m=2)
+    recorder = Recorder()
+    found, chain = replayed(model_of(phi, y, WeightPriors()), 25, phi, y, recorder)
+    expected, plain = replayed(model_of(phi, y, WeightPriors()), 25, phi, y, None)
+    assert found == expected
+    assert torch.equal(chain.model.samples, plain.model.samples)
+    assert recorder.recordings == 1
+    assert recorder.replays == 26 - EAGER_STEPS  # one density at the start, one a step
+
+
+def test_the_density_neither_waits_nor_copies_from_the_host():
+    """What a recording would refuse, on tensors that claim to be on CUDA."""
+    phi, y = problem(m=2)
+    with claimed_cuda() as waits:
+        model = model_of(phi, y, WeightPriors()).cuda()
+        chain = MALA()
+        chain.bind(model, phi.cuda(), 0)
+        position = chain.chain.position
+        waits.clear()
+        with FromTheHost() as seen, checks_deferred() as noted:
+            chain._joint(position)
+        assert not waits
+        assert len(noted) > 0
+        assert not seen.names
 
 
 def test_without_data_the_chain_samples_the_prior():

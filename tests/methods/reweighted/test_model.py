@@ -13,7 +13,6 @@ from gpx.bases import (
     RandomFourier,
     TrainingPoints,
 )
-from gpx.bases.grid_eigenfunctions import start as grief_start
 from gpx.errors import ConfigError
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian
@@ -311,8 +310,8 @@ def test_mistakes_are_explained(monkeypatch):
             with pytest.raises(ConfigError, match=f"{name} .* takes no rows in or out"):
                 change(x, y)
     model = build()
-    monkeypatch.setattr(grief_start, "available_memory", lambda device: 8 * 8 * 20**2)
-    with pytest.raises(ConfigError, match=r"num_basis=30 needs .*use at most 20"):
+    monkeypatch.setattr("gpx.linalg.memory.available_memory", lambda device: 8 * 8 * 20**2)
+    with pytest.raises(ConfigError, match=r"num_basis=30, .* needs .*use at most 20"):
         model.settle(data()[0])
     common = {"kernel": RBF(2), "mean": Zero(), "likelihood": Gaussian(), "num_inputs": 2}
     with pytest.raises(

@@ -5,6 +5,7 @@ import torch
 
 from gpx.errors import ConfigError
 from gpx.linalg import RegularAxis
+from gpx.methods.ski.band import BandRows
 from gpx.methods.ski.cells import CellSums
 from gpx.operators import Interpolation
 
@@ -73,3 +74,49 @@ def test_residuals_carry_gradients():
         return found, rest
 
     assert torch.autograd.gradcheck(both, (projected,))
+
+
+def test_on_one_axis_a_band_stands_for_all():
+    """As many rows as grid points, with the sums of all, where data are dense, and gaps too."""
+    generator = torch.Generator().manual_seed(3)
+    x = torch.rand(600, 1, generator=generator, dtype=torch.float64)
+    x = torch.cat([0.9 * x[:300] - 0.7, 0.5 + 0.9 * x[300:], x.new_tensor([[-0.75 + 1e-9]])])
+    weights = Interpolation.of(x, [RegularAxis(-1.0, 0.05, 60)])
+    residual = torch.randn(601, generator=generator, dtype=torch.float64)
+    sums = CellSums.of(weights, residual)
+    rows = BandRows.of(sums)
+    dense, few = weights.to_dense(), rows.weights.to_dense()
+    assert len(few) == int((dense != 0.0).any(0).sum()) < 60
+    torch.testing.assert_close(few.mT @ few, dense.mT @ dense, rtol=1e-12, atol=1e-12)
+    found, rest = rows.residuals(sums.projected, sums.squared)
+    torch.testing.assert_close(few.mT @ found, dense.mT @ residual, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(rest + found @ found, residual @ residual, rtol=1e-12, atol=0.0)
+
+
+def test_residuals_on_a_band_carry_gradients():
+    weights, residual = problem(1)
+    sums = CellSums.of(weights, residual)
+    rows = BandRows.of(sums)
+    projected = sums.projected.clone().requires_grad_()
+    assert torch.autograd.gradcheck(lambda p: rows.residuals(p, sums.squared), (projected,))
+
+
+def test_a_direction_that_no_row_has_costs_no_digits():
+    """All rows at one place: rank one, and a band of four."""
+    x = torch.full((50, 1), 0.3, dtype=torch.float64)
+    weights = Interpolation.of(x, [RegularAxis(0.0, 0.25, 4)], boundary="keys")
+    residual = torch.randn(50, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    sums = CellSums.of(weights, residual)
+    rows = BandRows.of(sums)
+    dense, few = weights.to_dense(), rows.weights.to_dense()
+    torch.testing.assert_close(few.mT @ few, dense.mT @ dense, rtol=1e-12, atol=1e-12)
+    found, rest = rows.residuals(sums.projected, sums.squared)
+    torch.testing.assert_close(
+        found.square().sum(), 50 * residual.mean().square(), rtol=1e-7, atol=0
+    )
+    torch.testing.assert_close(rest + found @ found, residual @ residual, rtol=1e-12, atol=0.0)
+
+
+def test_where_a_band_does_not_do_there_is_none():
+    for sums in (CellSums.of(*problem(2)), CellSums.of(*problem(1, n=2))):
+        assert BandRows.of(sums) is None

@@ -13,6 +13,7 @@ from gpx.means import Constant, Zero
 from gpx.methods.ski.explained import explained_by_samples
 from gpx.methods.ski.grid import kmeans_axis
 from gpx.methods.ski.lengthscales import bound_lengthscales
+from gpx.methods.ski.system import SKISystem
 from gpx.models import SKI, ExactGP
 from gpx.objectives import ExactMLL, SKIEvidence
 
@@ -104,7 +105,8 @@ def test_with_every_unit_vector_as_probe_the_evidence_is_exact(monkeypatch, d, k
     model = placed(x, y, kernel=kernel, rank=4)
     eye = torch.eye(44, dtype=torch.float64) * math.sqrt(44)
     monkeypatch.setattr("gpx.methods.ski.system.probe_vectors", lambda *a, **k: eye)
-    found = SKIEvidence(probes=44).evidence(model, x, y)
+    monkeypatch.setattr(SKISystem, "_control_variate", lambda self, xi: None)
+    found = SKIEvidence(probes=44, accuracy=1.0).evidence(model, x, y)
     want = dense_evidence(model, x, y)
     torch.testing.assert_close(found.value, want, rtol=1e-8, atol=0.0)
     torch.testing.assert_close(
@@ -374,3 +376,76 @@ def test_what_does_not_fit_is_one_sentence():
         SKI(kernel=RBF(4), likelihood=Gaussian(0.1), mean=Zero(), num_inputs=4)
     with pytest.raises(ConfigError, match="not placed yet"):
         _ = build().grid
+
+
+@pytest.mark.parametrize(("d", "kernel"), [(1, "matern"), (2, "rbf"), (2, "matern")])
+def test_variance_by_quadratic_form_is_the_dense_one(d, kernel):
+    """Whatever the low-rank part leaves out, and on any number of rows."""
+    x, y = data(n=150, d=d)
+    model = placed(x, y, kernel=kernel, rank=6, variance="quadratic_form")
+    weights, gram = dense_parts(model, x)
+    eye = torch.eye(len(x), dtype=torch.float64)
+    matrix = weights @ gram @ weights.mT + model.likelihood.noise_variance * eye
+    new = data(n=70, d=d, seed=1)[0]
+    cross = model.grid.weights(new, "clamp").to_dense() @ gram @ weights.mT
+    want = model.kernel.diagonal(new) - (cross.mT * torch.linalg.solve(matrix, cross.mT)).sum(0)
+    posterior = model.condition(x, y)
+    torch.testing.assert_close(posterior.predict(new).variance, want.detach(), rtol=1e-6, atol=1e-9)
+    again = model.new_posterior()
+    again.load_state_dict(posterior.state_dict())
+    assert torch.equal(again.predict(new).variance, posterior.predict(new).variance)
+    with pytest.raises(ConfigError, match="solves a system for every prediction"):
+        posterior.fix()
+
+
+@pytest.mark.parametrize("d", [1, 2])
+def test_points_of_the_users_own(d):
+    """A rectilinear grid: the dense model of its linear weights."""
+    x, y = data(n=90, d=d)
+    points = [[-0.1, 0.4, 0.5, 0.9, 1.6, 2.0, 2.2, 3.1, 3.5, 4.2], [0.0, 1.0, 1.5, 2.6, 3.0, 4.0]]
+    options = {"points": points[:d], "interpolation": "linear", "grid_size": None}
+    model = placed(x, y, **options)
+    found = SKIEvidence(logdet="cholesky").evidence(model, x, y)
+    grid = model.grid
+    places = torch.cartesian_prod(*[torch.tensor(p, dtype=torch.float64) for p in points[:d]])
+    gram = model.kernel.evaluate(places.reshape(grid.size, d))
+    weights = grid.weights(x).to_dense()
+    torch.testing.assert_close(weights @ places.reshape(grid.size, d), x)
+    matrix = weights @ gram @ weights.mT + model.likelihood.noise_variance * torch.eye(90).double()
+    want = MultivariateNormal(model.mean(x), matrix).log_prob(y)
+    torch.testing.assert_close(found.value, want, rtol=1e-9, atol=0.0)
+    torch.testing.assert_close(
+        gradients(model, found.value), gradients(model, want), rtol=1e-6, atol=1e-8
+    )
+    posterior = model.condition(x, y)
+    again = model.new_posterior()
+    again.load_state_dict(posterior.state_dict())
+    assert torch.equal(again.predict(x).mean, posterior.predict(x).mean)
+
+
+def test_points_that_do_not_fit_are_refused():
+    x, y = data(n=20)
+    options = {"interpolation": "linear", "grid_size": None}
+    with pytest.raises(ConfigError, match="points has 2 axes for 1 inputs"):
+        build(points=[[0.0, 1.0], [0.0, 1.0]], **options)
+    with pytest.raises(ConfigError, match="points of axis 1 must be two or more finite, increas"):
+        build(points=[[0.0, 1.0, 1.0]], **options)
+    with pytest.raises(ConfigError, match="points and interpolation=cubic"):
+        build(points=[[0.0, 1.0]])
+    with pytest.raises(ConfigError, match="points of axis 1 reach from 0 to 1 and the inputs"):
+        placed(x, y, points=[[0.0, 0.5, 1.0]], **options)
+
+
+def test_what_interpolation_loses_between_points_is_said():
+    """The coarser the grid the more, and as much as variances by the quadratic form are too large
+    next to very many data."""
+    x, y = data(n=400)
+    lost = []
+    for size in (12, 24, 200):
+        model = placed(x, y, grid_size=size)
+        posterior = model.condition(x, y)
+        lost.append(posterior.facts()["variance_lost"])
+        weights, gram = dense_parts(model, model.grid.middle(x))
+        want = model.kernel.diagonal(x[:1]) - (weights @ gram @ weights.mT).squeeze()
+        assert lost[-1] == pytest.approx(float(want.detach()), rel=1e-6, abs=1e-12)
+    assert lost[0] > 10.0 * lost[1] > 100.0 * abs(lost[2])

@@ -11,6 +11,7 @@ from gpx.kernels import RBF, Matern32
 from gpx.likelihoods import Gaussian
 from gpx.means import Zero
 from gpx.methods.ski.projection import LinearProjection, NetworkProjection
+from gpx.methods.ski.system import SKISystem
 from gpx.models import SKI
 from gpx.objectives import SKIEvidence
 
@@ -65,14 +66,15 @@ def test_constraints_hold_wherever_the_parameters_go(constraint):
 
 
 @pytest.mark.parametrize("kind", sorted(MAPS))
-@pytest.mark.parametrize(("d", "kernel"), [(1, RBF), (2, RBF), (2, Matern32)])
+@pytest.mark.parametrize(("d", "kernel"), [(1, RBF), (1, Matern32), (2, RBF), (2, Matern32)])
 def test_gradients_reach_the_projection_through_the_weights(monkeypatch, kind, d, kernel):
     """With every unit vector as probe, evidence and gradient are those of the dense definition."""
     x, y = data()
     model = placed(x, y, MAPS[kind](d), kernel, rank=6)
     eye = torch.eye(36, dtype=torch.float64) * math.sqrt(36)
     monkeypatch.setattr("gpx.methods.ski.system.probe_vectors", lambda *a, **k: eye)
-    found = SKIEvidence(probes=36).evidence(model, x, y).value
+    monkeypatch.setattr(SKISystem, "_control_variate", lambda self, xi: None)
+    found = SKIEvidence(probes=36, most_probes=36, accuracy=1.0).evidence(model, x, y).value
     found.backward()
     mine = {name: p.grad.clone() for name, p in model.named_parameters()}
     model.zero_grad()
@@ -154,8 +156,10 @@ def test_a_posterior_carries_its_projection():
 
 
 def test_what_does_not_fit_is_one_sentence():
-    with pytest.raises(ConfigError, match="num_outputs=4: a grid has one to three axes"):
-        LinearProjection(6, 4)
+    with pytest.raises(ConfigError, match="num_outputs=0: a grid has at least one axis"):
+        LinearProjection(6, 0)
+    with pytest.raises(ConfigError, match="num_outputs=4: a grid has one to three axes; additive"):
+        build(LinearProjection(6, 4))
     with pytest.raises(ConfigError, match="constraint=loose: choose one of unit"):
         LinearProjection(6, 2, "loose")
     with pytest.raises(ConfigError, match="no projection of 1 inputs has more outputs"):

@@ -71,10 +71,11 @@ KERNELS = {
 }
 
 
+@pytest.mark.parametrize("block", [13, 1000], ids=["blocks", "one_block"])
 @pytest.mark.parametrize("budget", [0, 15 * 12 * 8, 2**30])
 @pytest.mark.parametrize("name", KERNELS)
-def test_value_and_gradient_equal_autograd(name, budget, monkeypatch):
-    monkeypatch.setitem(nystrom.BLOCK_BYTES, "cpu", 13 * 12 * 8)  # 13 points a block
+def test_value_and_gradient_equal_autograd(name, budget, block, monkeypatch):
+    monkeypatch.setitem(nystrom.BLOCK_BYTES, "cpu", block * 12 * 8)  # so many points a block
     model, x, y = problem(KERNELS[name]())
     evidence = CollapsedELBO(memory_budget=budget).evidence(model, x, y)
     want = autograd_value(model, x, y)

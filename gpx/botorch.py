@@ -1,0 +1,288 @@
+"""A trained Gaussian process as a model of BoTorch::
+
+    from gpx.botorch import GPXModel
+
+    model = GPXModel(gpx.fit(x, y, "approx=exact", "data.test_fraction=0"))
+    acquisition = qLogExpectedImprovement(model, best_f=y.max())
+
+Hyperparameters are those of the run; inputs and targets are in the data's own units. BoTorch is an
+extra: ``pip install 'gpx-torch[botorch]'``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from linear_operator import to_linear_operator
+from torch import Tensor
+
+from gpx.errors import ConfigError, NotAvailable, ShapeError, class_name
+from gpx.inference.joint_law import JointLaw, Projected
+from gpx.likelihoods.base import Likelihood
+from gpx.likelihoods.gaussian import Gaussian
+from gpx.linalg import cholesky
+from gpx.methods.base.model import Posterior, no_joint_law
+from gpx.training.fit import Fitted
+from gpx.training.predictor import Predictor
+
+try:
+    from botorch.models.model import FantasizeMixin, Model
+    from botorch.posteriors.gpytorch import GPyTorchPosterior
+    from gpytorch.distributions import MultivariateNormal
+except ImportError as error:
+    raise ImportError(
+        f"gpx.botorch needs BoTorch ({error}): pip install 'gpx-torch[botorch]'"
+    ) from error
+
+
+class Observations(NamedTuple):
+    """What a model was conditioned on after it was trained, standardised; groups may be batches.
+
+    Attributes:
+        x (..., n, d), y (..., n), noise (..., n): inputs, targets and the variances of their noise,
+            whose leading dimensions are broadcast: fantasies share inputs and noise.
+    """
+
+    x: Tensor
+    y: Tensor
+    noise: Tensor
+
+    def with_more(self, more: Observations) -> Observations:
+        """These and ``more``, of broadcast groups."""
+        return Observations(
+            _joined(self.x, more.x, 2),
+            _joined(self.y, more.y, 1),
+            _joined(self.noise, more.noise, 1),
+        )
+
+
+class GPXModel(Model, FantasizeMixin):
+    """A gpx posterior process of one target, as BoTorch asks for it.
+
+    The acquisition functions, samplers and optimisers of BoTorch take it. Its hyperparameters are
+    fixed: there is nothing for ``fit_gpytorch_mll`` to do. For several objectives or constraints
+    make a ``botorch.models.ModelList`` of one model each.
+
+    Args:
+        trained: what ``gpx.fit`` or ``gpx.load`` returned, with inputs and targets in the data's
+            own units; or a posterior, whose units are its own.
+        likelihood: of a posterior; None: Gaussian where the posterior has one of its own. Noisy
+            predictions and new observations need a Gaussian one.
+
+    Raises:
+        ConfigError: several targets, a transformed or recalibrated one, or classes of a run whose
+            latent function is not one.
+        NotAvailable: a posterior without joint law; exact GPs and inducing points have one.
+    """
+
+    num_outputs = 1
+
+    def __init__(
+        self, trained: Fitted | Predictor | Posterior, likelihood: Likelihood | None = None
+    ) -> None:
+        super().__init__()
+        self._trained = trained
+        if isinstance(trained, Fitted):
+            trained = trained.model
+        scaler = None
+        if isinstance(trained, Predictor):
+            _require_one_plain_target(trained)
+            posterior, likelihood, scaler = trained.posterior, trained.likelihood, trained.scaler
+        else:
+            posterior = trained
+            likelihood = (
+                getattr(posterior, "likelihood", None) if likelihood is None else likelihood
+            )
+        if not isinstance(posterior, JointLaw):
+            raise (
+                no_joint_law(posterior)
+                if isinstance(posterior, Posterior)
+                else ConfigError(
+                    f"GPXModel takes what gpx.fit or gpx.load returned, or a posterior, "
+                    f"got a {class_name(posterior)}"
+                )
+            )
+        self.law, self.likelihood, self.scaler = posterior, likelihood, scaler
+        self.observations: Observations | None = None
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """Of the observations it was conditioned on in groups, such as fantasies."""
+        return torch.Size() if self.observations is None else self.observations.y.shape[:-1]
+
+    def subset_output(self, idcs: Sequence[int]) -> GPXModel:
+        """Itself: there is one output."""
+        if list(idcs) != [0]:
+            raise ShapeError(f"outputs {list(idcs)} were asked for, and there is output 0 only")
+        return self
+
+    def posterior(
+        self,
+        X: Tensor,
+        output_indices: list[int] | None = None,
+        observation_noise: bool | Tensor = False,
+        posterior_transform: Any = None,
+    ) -> Any:
+        """Joint law of the latent function at groups of inputs, differentiable in them.
+
+        Args:
+            X (..., q, d): q inputs in each group.
+            output_indices: None or [0].
+            observation_noise: add the noise that was learned to the variances; or noise variances
+                (..., 1, 1) or (..., q, 1) in squared units of the target.
+            posterior_transform: of BoTorch, applied to the result.
+
+        Returns:
+            a ``GPyTorchPosterior`` of groups (..., q, 1).
+
+        Raises:
+            ShapeError: X has another number of columns than the model.
+            ConfigError: noise of a likelihood that is not Gaussian.
+
+        Cost: a prediction of every row, and for every pair in a group as many operations as there
+        are data or inducing points.
+        """
+        if output_indices is not None:
+            self.subset_output(output_indices)
+        mean, covariance = self._law(self._standardised(self.transform_inputs(X)))
+        scale = self._scale
+        mean = self._offset + scale * mean
+        covariance = scale.square() * covariance
+        if isinstance(observation_noise, Tensor):
+            noise = observation_noise.to(mean).squeeze(-1).expand(mean.shape)
+        elif observation_noise:
+            noise = (scale.square() * self._noise).expand(mean.shape)
+        if observation_noise is not False:
+            covariance = covariance + torch.diag_embed(noise)
+        # as an operator, to which draws add a reported jitter where inputs of a group coincide
+        joint = to_linear_operator(covariance.to(X))
+        found = GPyTorchPosterior(MultivariateNormal(mean.to(X), joint))
+        return found if posterior_transform is None else posterior_transform(found)
+
+    def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> GPXModel:
+        """The same process given more data; hyperparameters stay as they are.
+
+        Of an exact GP this is the exact GP of all data. Of a sparse one it is its approximate
+        posterior process, conditioned exactly.
+
+        Args:
+            X (..., n, d): inputs.
+            Y (..., n, 1): targets; further leading dimensions are groups of their own.
+            noise (..., n, 1): variances of their noise in squared units of the target; as learned
+                unless given.
+
+        Returns:
+            a model of batch shape ``...``; derivatives with respect to X and Y are kept.
+
+        Raises:
+            ShapeError: Y does not go with X.
+            ConfigError: the likelihood is not Gaussian.
+
+        Cost: that of ``posterior`` at all conditioned inputs, and a Cholesky factorisation of
+        their number, at every call of ``posterior``.
+        """
+        noise = kwargs.pop("noise", None)
+        if kwargs:
+            raise ConfigError(
+                f"condition_on_observations of gpx takes X, Y and noise, got {', '.join(kwargs)}"
+            )
+        if Y.shape[-1:] != (1,) or Y.shape[-2:-1] != X.shape[-2:-1]:
+            raise ShapeError(
+                f"Y has shape {tuple(Y.shape)}, expected (..., {X.shape[-2]}, 1) for X of shape "
+                f"{tuple(X.shape)}"
+            )
+        x = self._standardised(self.transform_inputs(X))
+        y = (Y.squeeze(-1).to(x) - self._offset) / self._scale
+        if noise is None:
+            variances = self._noise.expand(y.shape[-1:])
+        else:
+            variances = noise.squeeze(-1).to(x) / self._scale.square()
+        more = Observations(x, y, variances)
+        likelihood = None if isinstance(self._trained, (Fitted, Predictor)) else self.likelihood
+        made = type(self)(self._trained, likelihood)
+        if hasattr(self, "input_transform"):
+            made.input_transform = self.input_transform
+        made.observations = more if self.observations is None else self.observations.with_more(more)
+        return made
+
+    # --- in standardised units -------------------------------------------------------------------
+
+    def _law(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean (..., q) and covariance (..., q, q) at standardised x (..., q, d)."""
+        there = self.law.project(x)
+        covariance = self.law.covariance_between(there)
+        if self.observations is None or not self.observations.y.shape[-1]:
+            shape = torch.broadcast_shapes(there.mean.shape[:-1], self.batch_shape)
+            mean = there.mean.expand(*shape, there.mean.shape[-1])
+            return mean, covariance.expand(*shape, *covariance.shape[-2:])
+        seen = self.law.project(self.observations.x)
+        factor = self._factor(seen)
+        cross = self.law.covariance_between(seen, there)
+        gap = (self.observations.y - seen.mean).unsqueeze(-1)
+        weights = torch.linalg.solve_triangular(factor, gap, upper=False)
+        root = torch.linalg.solve_triangular(factor, cross, upper=False)
+        mean = there.mean + (root.mT @ weights).squeeze(-1)
+        covariance = covariance - root.mT @ root
+        return mean, covariance.expand(*mean.shape[:-1], *covariance.shape[-2:])
+
+    def _factor(self, seen: Projected) -> Tensor:
+        """Cholesky factors (..., n, n) of the covariance of the observations."""
+        assert self.observations is not None
+        noise = self.observations.noise
+        matrix = self.law.covariance_between(seen) + torch.diag_embed(noise)
+        name = f"the covariance of {noise.shape[-1]} further observations"
+        return cholesky(matrix, name=name)[0]
+
+    def _standardised(self, x: Tensor) -> Tensor:
+        width = self.law.num_inputs
+        if self.scaler is not None:
+            width = len(self.scaler.input_mean)
+        if x.ndim < 2 or (width is not None and x.shape[-1] != width):
+            raise ShapeError(
+                f"inputs have shape {tuple(x.shape)}, expected (..., q, {width or 'd'})"
+            )
+        if self.scaler is not None:
+            x = self.scaler.transform_inputs(x)
+        return x.to(self._like)
+
+    @property
+    def _like(self) -> Tensor:
+        numbers = (*self.law.parameters(), *self.law.buffers())
+        return next(t for t in numbers if t.is_floating_point())
+
+    @property
+    def _scale(self) -> Tensor:
+        return self._like.new_ones(()) if self.scaler is None else self.scaler.target_scale
+
+    @property
+    def _offset(self) -> Tensor:
+        return self._like.new_zeros(()) if self.scaler is None else self.scaler.target_mean
+
+    @property
+    def _noise(self) -> Tensor:
+        if not isinstance(self.likelihood, Gaussian):
+            known = "none" if self.likelihood is None else class_name(self.likelihood)
+            raise ConfigError(
+                f"noise of the targets needs likelihood=Gaussian(), and this model has {known}"
+            )
+        return self.likelihood.noise_variance.detach()
+
+
+def _joined(first: Tensor, second: Tensor, own: int) -> Tensor:
+    """Both one after the other in the first of their last ``own`` dimensions, others broadcast."""
+    groups = torch.broadcast_shapes(first.shape[:-own], second.shape[:-own])
+    parts = [part.expand(*groups, *part.shape[-own:]) for part in (first, second)]
+    return torch.cat(parts, -own)
+
+
+def _require_one_plain_target(trained: Predictor) -> None:
+    if trained.target_names:
+        raise ConfigError(
+            f"GPXModel is of one target, and this run has {len(trained.target_names)}: make a "
+            "botorch.models.ModelList of runs of one target each"
+        )
+    if trained.target_transform is not None or trained.calibration is not None:
+        what = "a transform of its target" if trained.calibration is None else "recalibration"
+        raise NotAvailable(f"GPXModel is of Gaussian laws, and this run has {what}")

@@ -1,0 +1,49 @@
+"""What the columns of a table suggest to its owner, in a sentence each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gpx.data.table import Floats
+
+FEWEST_ROWS = 30
+"""Below these the skewness of a column says little, and 1, 2, 3, ... may well be a quantity."""
+SKEWED = 1.0
+"""Skewness (0 of a normal, 2 of an exponential distribution) from which a logarithm is tried."""
+
+
+def row_counter(x: Floats, names: Sequence[str]) -> str:
+    """A sentence about an input column that counts the rows from 0 or 1; empty: there is none.
+
+    Args:
+        x (n, d): inputs as they are in the file; the only input of a series is no such column.
+        names: of the d columns.
+    """
+    if len(x) < FEWEST_ROWS or x.shape[1] < 2:
+        return ""
+    counts = np.isin(x[0], (0.0, 1.0)) & (np.diff(x, axis=0) == 1.0).all(axis=0)
+    if not counts.any():
+        return ""
+    name = names[int(counts.argmax())]
+    return f"the input {name!r} counts the rows; if it only names them, leave it out with id={name}"
+
+
+def skewed_target(y: Floats, name: str) -> str:
+    """A sentence about a target (n,) whose logarithm is far less skewed; empty: it is not so."""
+    if len(y) < FEWEST_ROWS or not (y > 0.0).all() or y.min() == y.max():
+        return ""
+    plain, logarithm = _skewness(y), _skewness(np.log(y))
+    if plain < SKEWED or abs(logarithm) > plain / 2:
+        return ""
+    return (
+        f"the target {name!r} is positive and skewed (skewness {plain:.1f}, its logarithm "
+        f"{logarithm:.1f}); target_transform=log may model it better"
+    )
+
+
+def _skewness(values: Floats) -> float:
+    """Third central moment over the cube of the standard deviation."""
+    centred = values - values.mean()
+    return float((centred**3).mean() / np.sqrt((centred**2).mean()) ** 3)

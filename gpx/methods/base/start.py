@@ -1,0 +1,46 @@
+"""What watches a model's start where that takes steps of its own, such as pretraining."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from torch import Tensor
+
+
+class StartWatch(Protocol):
+    """Told of every step of a start; keeps its state, so that a stopped run goes on there."""
+
+    def earlier(self) -> Mapping[str, Any] | None:
+        """State that ``step`` was given in the run that is gone on from; None where there is none.
+
+        All that the start did before its first step is done again, from the same random numbers.
+        """
+
+    def step(
+        self, step: int, total: int, loss: Tensor, state: Callable[[], dict[str, Any]]
+    ) -> None:
+        """After each step.
+
+        Args:
+            step: steps done, from 1 to ``total``.
+            total: of the start.
+            loss (): in nats per data point.
+            state: what it takes to go on from here: tensors, numbers, dicts and lists of them.
+
+        Raises:
+            DidNotConverge: the loss is not finite.
+            Interrupted: the run was asked to stop; the state is in its checkpoint.
+        """
+
+
+class Unwatched:
+    """A start that nobody watches and that begins anew."""
+
+    def earlier(self) -> None:
+        """Nothing."""
+
+    def step(
+        self, step: int, total: int, loss: Tensor, state: Callable[[], dict[str, Any]]
+    ) -> None:
+        """Nothing."""

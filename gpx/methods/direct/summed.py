@@ -1,0 +1,94 @@
+"""Regression on what is kept of the data as sums, with a noise variance that may have a grid."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from gpx.bases.sufficient_statistics import SufficientStatistics
+from gpx.data_sized import InDoublePrecision
+from gpx.likelihoods.gaussian import Gaussian
+from gpx.methods.base.model import Model
+from gpx.methods.direct.grids import NoiseGrid, require_grid
+from gpx.methods.direct.mean_field import NoiseTerms, best_noise, discrete_noise, known_noise
+
+
+class SummedRegression(InDoublePrecision, Model):
+    """Sums over the rows of functions and targets; rows come and go. A subclass has the functions.
+
+    Attributes:
+        noise: values of the noise variance and their prior; None: it stays as initialised.
+        noise_logits (k_s,): of the noise variance; empty where it is known.
+        gram (m, m), projected (m,), totals (2,): Phi^T Phi and Phi^T r, |r|^2 and n.
+    """
+
+    in_double: ClassVar[tuple[str, ...]] = ("totals", "noise_logits")
+
+    likelihood: Gaussian
+    gram: Tensor
+    projected: Tensor
+    totals: Tensor
+
+    def start_sums(self, noise: NoiseGrid | None) -> None:
+        """Buffers and logits, for the constructor; raises ConfigError for no such grid."""
+        require_grid(noise, NoiseGrid, "noise")
+        self.noise = noise
+        empty = torch.zeros(0, dtype=torch.float64)
+        self.noise_logits = nn.Parameter(empty if noise is None else noise.log_prior.clone())
+        self.register_buffer("gram", empty.new_zeros(0, 0))
+        for name, size in (("projected", 0), ("totals", 2)):
+            self.register_buffer(name, empty.new_zeros(size))
+
+    @abstractmethod
+    def sums(self, x: Tensor, y: Tensor) -> SufficientStatistics:
+        """Over the rows x (n, d), y (n,)."""
+
+    @property
+    def statistics(self) -> SufficientStatistics:
+        """What is kept of the data."""
+        squared, count = self.totals.unbind()
+        return SufficientStatistics(self.gram, self.projected, squared, int(count))
+
+    @statistics.setter
+    def statistics(self, new: SufficientStatistics) -> None:
+        self.gram, self.projected = new.gram, new.projected
+        self.totals = torch.stack([new.squared, new.squared.new_tensor(float(new.num_data))])
+
+    @torch.no_grad()
+    def add_rows(self, x: Tensor, y: Tensor) -> None:
+        """Take in further data x (b, d), y (b,), at O(b m^2); q is where training goes on from."""
+        self.statistics = self.statistics + self.sums(x, y)
+
+    @torch.no_grad()
+    def remove_rows(self, x: Tensor, y: Tensor) -> None:
+        """Forget data x (b, d), y (b,) that were taken in.
+
+        Raises:
+            ConfigError: more rows than there are.
+        """
+        self.statistics = self.statistics - self.sums(x, y)
+
+    def noise_terms(self) -> NoiseTerms:
+        """What the noise adds to the bound; differentiable by its logits."""
+        count = self.totals[1]  # read where it is: the host need not know it
+        if self.noise is None:
+            return known_noise(self.likelihood.noise_variance.detach().double(), count)
+        return discrete_noise(self.noise_logits.log_softmax(0), *self.noise_grid(), count)
+
+    def noise_grid(self) -> tuple[Tensor, Tensor]:
+        """Values (k_s,) and log prior (k_s,) of the noise variance."""
+        assert self.noise is not None
+        device = self.gram.device
+        return self.noise.values.to(device), self.noise.log_prior.to(device)
+
+    def best_noise(self, fit: Tensor) -> Tensor:
+        """Logits (k_s,) of the noise variance that are best for a ``fit`` () at the present ones.
+
+        Args:
+            fit: -E |r - Phi w|^2 E 1/s / 2.
+        """
+        error = -2.0 * fit.detach() / self.noise_terms().precision.detach()
+        return best_noise(error, self.totals[1], *self.noise_grid())

@@ -1,0 +1,199 @@
+"""Additive structured interpolation: one axis, one kernel and one grid per term.
+
+k(x, z) = sum_l k_l(x_l, z_l) is W K W^T with the axes' weights side by side, W = [W_1, W_2, ...],
+and K block diagonal, one Toeplitz matrix per axis. Grid points add up instead of multiplying, so
+that there may be more than three axes.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from linear_operator import LinearOperator
+from torch import Tensor
+
+from gpx.errors import ConfigError
+from gpx.kernels import Sum
+from gpx.kernels.base import Kernel
+from gpx.linalg import RegularAxis
+from gpx.linalg.interpolation import Outside
+from gpx.methods.ski.covariance import (
+    GridCovariance,
+    LagCovariance,
+    grid_covariance,
+    kernel_at_lags,
+)
+from gpx.methods.ski.grid import (
+    MARGIN,
+    PER_ROW,
+    InterpolationGrid,
+    settled_axes,
+    settled_sizes,
+)
+from gpx.methods.ski.low_rank import PivotedPart
+from gpx.operators import Interpolation
+from gpx.operators.closed_form import closed_form_product
+from gpx.operators.structured import Structured
+
+POINTS = 1000
+"""Most points of an axis that are taken unasked."""
+
+
+class AdditiveGrid(InterpolationGrid):
+    """Axes one beside the other, each a grid of its own."""
+
+    has_cells: ClassVar[bool] = False
+
+    @property
+    def size(self) -> int:
+        """m, the sum of the points of all axes."""
+        return sum(self.shape)
+
+    def weights(self, x: Tensor, outside: Outside = "error") -> Interpolation:
+        """W (n, m) with 4 or 2 entries a row and axis."""
+        places, shares, start = [], [], 0
+        for (place, share), m in zip(self.axis_weights(x, outside), self.shape, strict=True):
+            places.append(place + start)
+            shares.append(share)
+            start += m
+        return Interpolation(torch.cat(shares, 1), torch.cat(places, 1), num_columns=self.size)
+
+    def single(self, axis: int) -> InterpolationGrid:
+        """The grid of one axis."""
+        return InterpolationGrid((self.axes[axis],), self.method, self.boundary)
+
+
+class AdditiveCovariance(GridCovariance):
+    """One Toeplitz matrix per axis, block diagonal.
+
+    Args:
+        blocks: one per axis.
+    """
+
+    def __init__(self, blocks: list[LagCovariance]) -> None:
+        self.blocks = blocks
+        self.tensors = tuple(block.tensors[0] for block in blocks)
+        self.operator = BlockDiagonal(*[block.operator for block in blocks])
+        self.variance = torch.stack([block.variance for block in blocks]).sum()
+
+    @classmethod
+    def of(cls, grid: AdditiveGrid, kernel: Kernel, device: torch.device) -> AdditiveCovariance:
+        """Of a sum with one part per axis, which sees that axis alone; float64."""
+        assert isinstance(kernel, Sum)
+        blocks = []
+        for i, (axis, part) in enumerate(zip(grid.axes, kernel.parts, strict=True)):
+            assert isinstance(axis, RegularAxis)
+            tau = torch.zeros(axis.size, len(grid.axes), dtype=torch.float64, device=device)
+            tau[:, i] = axis.spacing * torch.arange(axis.size, dtype=tau.dtype, device=device)
+            blocks.append(LagCovariance(grid.single(i), kernel_at_lags(part)(tau)))
+        return cls(blocks)
+
+    def low_rank(
+        self, rank: int, tolerance: float, most_pivots: int, waves: int = 0
+    ) -> PivotedPart:
+        """As in ``GridCovariance``: pivots of every axis, shared out evenly."""
+        each = max(1, min(rank, most_pivots) // len(self.blocks))
+        found = [
+            PivotedPart.of(b.tensors[0].detach(), b.grid, each, tolerance / len(self.blocks))
+            for b in self.blocks
+        ]
+        factor = torch.block_diag(*[part.factor for part in found])
+        return PivotedPart(factor, torch.stack([part.missing for part in found]).sum())
+
+    def detached(self) -> LinearOperator:
+        """As in ``GridCovariance``."""
+        return BlockDiagonal(*[block.detached() for block in self.blocks])
+
+
+class BlockDiagonal(Structured):
+    """Square matrices along the diagonal, without batches."""
+
+    def __init__(self, *blocks: LinearOperator) -> None:
+        super().__init__(*blocks)
+        self.blocks = blocks
+        self.sizes = [block.shape[-1] for block in blocks]
+
+    def _size(self) -> torch.Size:
+        return torch.Size((sum(self.sizes), sum(self.sizes)))
+
+    def _transpose_nonbatch(self) -> BlockDiagonal:
+        return BlockDiagonal(*[block.mT for block in self.blocks])
+
+    def _product(self, right: Tensor) -> Tensor:
+        return closed_form_product(self, right)
+
+    def _multiply(self, right: Tensor) -> Tensor:
+        parts = right.split(self.sizes, -2)
+        found = [b._matmul(p) for b, p in zip(self.blocks, parts, strict=True)]
+        return torch.cat(found, -2)
+
+    def _t_multiply(self, right: Tensor) -> Tensor:
+        parts = right.split(self.sizes, -2)
+        found = [b._t_matmul(p) for b, p in zip(self.blocks, parts, strict=True)]
+        return torch.cat(found, -2)
+
+    def _bilinear_derivative(self, left_vecs: Tensor, right_vecs: Tensor) -> tuple[Any, ...]:
+        left, right = (v.unsqueeze(-1) if v.ndim == 1 else v for v in (left_vecs, right_vecs))
+        pairs = zip(left.split(self.sizes, -2), right.split(self.sizes, -2), strict=True)
+        found: tuple[Any, ...] = ()
+        for block, (own, other) in zip(self.blocks, pairs, strict=True):
+            found += block._bilinear_derivative(own, other)
+        return found
+
+    def _get_indices(self, row_index: Tensor, col_index: Tensor, *batch_indices: Tensor) -> Tensor:
+        row, column = torch.broadcast_tensors(row_index, col_index)
+        found = torch.zeros(row.shape, dtype=self.dtype, device=self.device)
+        start = 0
+        for block, size in zip(self.blocks, self.sizes, strict=True):
+            inside = (row >= start) & (row < start + size)
+            inside &= (column >= start) & (column < start + size)
+            found[inside] = block._get_indices(row[inside] - start, column[inside] - start)
+            start += size
+        return found
+
+
+def covariance_on(grid: InterpolationGrid, kernel: Kernel, device: torch.device) -> GridCovariance:
+    """K on either kind of grid; see ``grid_covariance``."""
+    if isinstance(grid, AdditiveGrid):
+        return AdditiveCovariance.of(grid, kernel, device)
+    return grid_covariance(grid, kernel, device)
+
+
+def additive_sizes(sizes: int | Sequence[int] | None, num_data: int, num_inputs: int) -> list[int]:
+    """Points of each axis: as asked, or for the number of data rows.
+
+    Raises:
+        ConfigError: another number of axes, or too few points.
+    """
+    if sizes is None:
+        sizes = max(2 * MARGIN + 6, min(PER_ROW * num_data, POINTS))
+    given = [sizes] * num_inputs if isinstance(sizes, int) else sizes
+    return [settled_sizes([size], num_data, 1)[0] for size in settled_axes(given, num_inputs)]
+
+
+def additive_kernel(kernel: Kernel, num_inputs: int) -> Sum:
+    """A copy of a kernel of one input for every input; their variances add up to the kernel's.
+
+    Raises:
+        ConfigError: a kernel of more inputs than one.
+    """
+    lengthscale = getattr(kernel, "lengthscale", None)
+    several = lengthscale is not None and lengthscale.numel() > 1
+    if several or kernel.active_dims is not None or isinstance(kernel, Sum):
+        raise ConfigError(
+            "additive=True copies a kernel of one input for every axis: give one that is no sum, "
+            "with a single lengthscale (ard_num_dims=None) and no active_dims"
+        )
+    parts = []
+    for i in range(num_inputs):
+        part = copy.deepcopy(kernel)
+        del part.active_dims
+        part.register_buffer("active_dims", torch.tensor([i]), persistent=False)
+        if "outputscale" in getattr(part, "parametrizations", ()):
+            scale: Any = part.outputscale
+            part.outputscale = scale.detach() / num_inputs
+        parts.append(part)
+    return Sum(parts)

@@ -1,0 +1,118 @@
+"""Thompson sampling: where functions drawn from a trained model are largest.
+
+Batches of any size for Bayesian optimisation, each point the maximum of a function of its own::
+
+    from gpx.thompson import thompson_batch
+
+    fitted = gpx.fit(x, y, "approx=exact", "data.test_fraction=0", quiet=True, keep=False)
+    x_next = thompson_batch(fitted, bounds=[(0.0, 1.0), (-5.0, 5.0)], num=100)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gpx.errors import ConfigError, ShapeError
+from gpx.inference.gaussian_posterior import GaussianPosterior
+from gpx.sampling.maxima import maxima
+from gpx.sampling.paths import each_at_its_own
+from gpx.sampling.seeds import stream
+from gpx.training.fit import Fitted
+from gpx.training.predictor import Predictor
+
+
+def thompson_batch(
+    trained: Fitted | Predictor,
+    bounds: Sequence[tuple[float, float]],
+    num: int = 1,
+    *,
+    maximise: bool = True,
+    candidates: int = 1024,
+    starts: int = 4,
+    steps: int = 60,
+    seed: int = 0,
+) -> NDArray[np.float64]:
+    """Inputs (num, d) to try next: each the maximum of one function drawn from the posterior.
+
+    Functions are drawn by pathwise conditioning and are functions of all inputs, so that nothing
+    grows with the square of ``num`` but one product of matrices at the candidates.
+
+    Args:
+        trained: what ``gpx.fit`` or ``gpx.load`` returned; of one real target.
+        bounds: (lowest, highest) of every input, in its own unit.
+        num: how many.
+        maximise: False: each the minimum of its function.
+        candidates, starts, steps: see ``gpx.sampling.maxima``; of the training inputs as many
+            with the best targets are candidates, too, where the posterior holds them.
+        seed: of functions and candidates; the same seed gives the same inputs.
+
+    Raises:
+        ShapeError: bounds do not fit the inputs.
+        ConfigError: the target is no single number, inputs are made of texts or dates, or the
+            kernel has no random Fourier features.
+        NotAvailable: functions without derivatives, where ``steps`` is not 0.
+
+    Cost: as ``Posterior.sample_paths`` for num functions, and ``gpx.sampling.maxima``.
+
+    Source: Wilson et al., "Efficiently sampling functions from Gaussian process posteriors", 2020.
+    """
+    model = trained.model if isinstance(trained, Fitted) else trained
+    if model.likelihood.task != "regression" or model.target_names:
+        raise ConfigError(f"Thompson sampling is of one real target, and {_targets(model)}")
+    if model.coding is not None and not model.coding.plain:
+        raise ConfigError(
+            "Thompson sampling searches a box of numbers, and inputs of this model are made of "
+            "texts, dates or missing values"
+        )
+    ends = torch.tensor(np.array(bounds, dtype=float))
+    if ends.shape != (len(model.input_names), 2):
+        raise ShapeError(
+            f"bounds must be {len(model.input_names)} pairs (lowest, highest), one for every "
+            f"input, got an array of shape {tuple(ends.shape)}"
+        )
+    lower, upper = (model.placed(model.scaler.transform_inputs(end[None]))[0] for end in ends.mT)
+    functions = model.posterior.sample_paths(
+        num, generator=stream(seed, "sampled functions", lower.device)
+    )
+    posterior, known = model.posterior, None
+    if isinstance(posterior, GaussianPosterior):
+        sign = 1.0 if maximise else -1.0
+        best = (sign * posterior.residual).topk(min(candidates, len(posterior.residual)))
+        known = posterior.inputs[best.indices]
+    found = maxima(
+        functions if maximise else _Negative(functions),
+        lower,
+        upper,
+        candidates=candidates,
+        also=known,
+        starts=starts,
+        steps=steps,
+        seed=seed,
+    )
+    x = model.scaler.original_inputs(found.x.cpu())
+    # standardising and back rounds: what lies on an end stays on it
+    return torch.minimum(torch.maximum(x, ends[:, 0]), ends[:, 1]).numpy()
+
+
+class _Negative:
+    """Functions with the opposite sign."""
+
+    def __init__(self, functions: Callable[[Tensor], Tensor]) -> None:
+        self.functions = functions
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return -self.functions(x)
+
+    def each(self, x: Tensor) -> Tensor:
+        return -each_at_its_own(self.functions, x)
+
+
+def _targets(model: Predictor) -> str:
+    if model.target_names:
+        return f"this model has {len(model.target_names)}"
+    return f"{model.target_name} is a class or a count"

@@ -1,0 +1,59 @@
+"""Joint laws at groups of inputs: those of all inputs at once, with derivatives."""
+
+import public_models
+import pytest
+import torch
+
+from gpx.errors import NotAvailable
+from gpx.inference.joint_law import JointLaw
+
+NAMES = ("ExactGP", "SubsetOfData", "SGPR", "SVGP", "SVGP of classes", "CGLB", "EffectivePrior")
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def posterior(request):
+    model, x, y = public_models.prepared(request.param)
+    return model.condition(x, y)
+
+
+def inputs(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.rand(*shape, public_models.INPUTS, generator=generator, dtype=torch.float64)
+    return x - 0.5
+
+
+def test_groups_have_the_law_of_all_inputs_at_once(posterior):
+    x = inputs(2, 3, 4)
+    whole = posterior.joint_covariance(x.reshape(24, -1)).view(6, 4, 6, 4)
+    groups = posterior.project(x)
+    found = posterior.covariance_between(groups)
+    want = torch.stack([whole[k, :, k] for k in range(6)]).view(2, 3, 4, 4)
+    torch.testing.assert_close(found, want, rtol=1e-10, atol=1e-12)
+    mean = posterior.predict(x.reshape(24, -1)).mean.view(2, 3, 4)
+    torch.testing.assert_close(groups.mean, mean, rtol=1e-9, atol=1e-10)
+    # between groups, whose leading dimensions are broadcast
+    first, others = posterior.project(x[0, 0]), posterior.project(x[1])
+    between = posterior.covariance_between(first, others)
+    want = torch.stack([whole[0, :, 3 + k] for k in range(3)])
+    torch.testing.assert_close(between, want, rtol=1e-10, atol=1e-12)
+
+
+def test_derivatives_are_those_of_finite_differences(posterior):
+    def law(x):
+        found = posterior.project(x)
+        return found.mean, posterior.covariance_between(found)
+
+    x = inputs(2, 2, seed=1).requires_grad_(True)
+    assert torch.autograd.gradcheck(law, (x,), eps=1e-6, atol=1e-6, rtol=1e-5)
+
+
+NONE = ("EffectivePrior of local blocks", "EffectivePrior of degenerate rank", "SVGP of outputs")
+
+
+@pytest.mark.parametrize("name", NONE)
+def test_posteriors_that_know_marginals_only_say_so(name):
+    model, x, y = public_models.prepared(name)
+    found = model.condition(x, y)
+    assert isinstance(found, JointLaw)
+    with pytest.raises(NotAvailable, match="has no joint covariance in closed form"):
+        found.project(inputs(2, 3))

@@ -1,0 +1,122 @@
+"""Sums over axes of functions of one input each, against the dense definition."""
+
+import copy
+
+import pytest
+import torch
+from torch.distributions import MultivariateNormal
+
+from gpx.errors import ConfigError
+from gpx.kernels import RBF, Matern32
+from gpx.likelihoods import Gaussian
+from gpx.means import Zero
+from gpx.methods.ski.projection import LinearProjection
+from gpx.methods.ski.stream import SKIStream
+from gpx.models import SKI
+from gpx.objectives import SKIEvidence
+
+
+def problem(d=5, n=60, kernel=RBF, projection=None, **options):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(n, d, generator=generator, dtype=torch.float64)
+    y = x[:, 0].sin() + x[:, 1] + 0.1 * torch.randn(n, generator=generator, dtype=torch.float64)
+    model = SKI(
+        kernel=kernel(lengthscale=0.8),
+        mean=Zero(),
+        likelihood=Gaussian(0.05),
+        num_inputs=d,
+        additive=True,
+        projection=projection,
+        **{"grid_size": 24, "tolerance": 1e-10, **options},
+    ).double()
+    model.initialise(x, y, generator=generator)
+    with torch.no_grad():  # no two functions alike
+        for i, part in enumerate(model.kernel.parts):
+            part.lengthscale = 0.8 + 0.1 * i + torch.zeros_like(part.lengthscale)
+            part.outputscale = torch.tensor(0.1 + 0.05 * i, dtype=torch.float64)
+    return model, x, y
+
+
+def dense(model, x, other=None):
+    """sum_l W_l K_l W_l^T of every axis' own weights and points."""
+    grid, total = model.grid, 0.0
+    for i, part in enumerate(model.kernel.parts):
+        own = copy.copy(grid.single(i))
+        points = torch.zeros(grid.shape[i], len(grid.axes), dtype=torch.float64)
+        points[:, i] = grid.axes[i].points(points)
+        left, right = (
+            own.weights(model.projected(z)[:, i : i + 1], "clamp").to_dense()
+            for z in (x, x if other is None else other)
+        )
+        total = total + left @ part.evaluate(points) @ right.mT
+    return total
+
+
+def gradients(model, value):
+    model.zero_grad()
+    value.backward()
+    return torch.cat([p.grad.reshape(-1).clone() for p in model.parameters()])
+
+
+@pytest.mark.parametrize("projection", [None, "unit"])
+def test_evidence_and_gradient_are_the_dense_ones(projection):
+    made = None if projection is None else LinearProjection(5, 4, projection, seed=1)
+    model, x, y = problem(projection=made)
+    found = SKIEvidence().evidence(model, x, y)
+    matrix = dense(model, x) + model.likelihood.noise_variance * torch.eye(60).double()
+    want = MultivariateNormal(torch.zeros_like(y), matrix).log_prob(y)
+    assert found.facts["logdet_error"] < 1e-2
+    torch.testing.assert_close(found.value, want, rtol=0.0, atol=1e-2)  # what is negligible
+    torch.testing.assert_close(
+        gradients(model, found.value), gradients(model, want), rtol=2e-2, atol=2e-2
+    )
+    exact = SKIEvidence(logdet="cholesky").evidence(model, x, y)
+    want = MultivariateNormal(
+        torch.zeros_like(y),
+        dense(model, x) + model.likelihood.noise_variance * torch.eye(60).double(),
+    ).log_prob(y)
+    torch.testing.assert_close(exact.value, want, rtol=1e-9, atol=0.0)
+    torch.testing.assert_close(
+        gradients(model, exact.value), gradients(model, want), rtol=1e-6, atol=1e-7
+    )
+
+
+@pytest.mark.parametrize("variance", ["low_rank", "quadratic_form"])
+@pytest.mark.parametrize("kernel", [RBF, Matern32])
+def test_predictions_are_the_dense_ones(variance, kernel):
+    model, x, y = problem(kernel=kernel, variance=variance)
+    posterior = model.condition(x, y)
+    new = x[:20] * 0.9
+    with torch.no_grad():
+        matrix = dense(model, x) + model.likelihood.noise_variance * torch.eye(60).double()
+        cross = dense(model, new, x)
+        mean = cross @ torch.linalg.solve(matrix, y)
+        taken = (cross.mT * torch.linalg.solve(matrix, cross.mT)).sum(0)
+        want = model.kernel.diagonal(new) - taken
+    found = posterior.predict(new)
+    torch.testing.assert_close(found.mean, mean, rtol=1e-7, atol=1e-8)
+    # low_rank takes the whole prior variance for what interpolation lets through of it
+    loose = variance == "low_rank"
+    torch.testing.assert_close(
+        found.variance, want, rtol=1e-2 if loose else 1e-6, atol=1e-3 if loose else 1e-8
+    )
+    again = model.new_posterior()
+    again.load_state_dict(posterior.state_dict())
+    assert torch.equal(again.predict(new).mean, found.mean)
+    assert posterior.sample_paths(3, generator=torch.Generator())(new).shape == (3, 20)
+
+
+def test_what_it_does_not_do_is_refused():
+    with pytest.raises(ConfigError, match="give one that is no sum"):
+        problem(kernel=lambda lengthscale: RBF(2, lengthscale))
+    with pytest.raises(ConfigError, match="variance=diagonal: choose low_rank or quadratic_form"):
+        problem(variance="diagonal")
+    with pytest.raises(ConfigError, match="needs equidistant grids"):
+        problem(grid="kmeans", interpolation="linear")
+    with pytest.raises(ConfigError, match=r"grid_size=\[24, 24\] has 2 axes for 5 inputs"):
+        problem(grid_size=[24, 24])
+    model, x, y = problem()
+    with pytest.raises(ConfigError, match="logdet=circulant is of one grid"):
+        SKIEvidence(logdet="circulant").evidence(model, x, y)
+    with pytest.raises(ConfigError, match="additive grids have none"):
+        SKIStream(model)

@@ -1,0 +1,76 @@
+"""Batches of Thompson sampling in the data's own units, and an optimisation with them."""
+
+import numpy as np
+import pytest
+import torch
+from optimisation_problems import hartmann6, random_search_reaches
+
+import gpx
+from gpx.errors import ConfigError, ShapeError
+from gpx.sampling.seeds import stream
+from gpx.thompson import thompson_batch
+
+QUICK = (
+    *("approx=exact", "kernel=matern52", "data.test_fraction=0", "trainer.tensorboard=false"),
+    *("trainer.figures=false", "trainer.baselines=false", "trainer.device=cpu"),
+)
+BOUNDS = [(10.0, 20.0), (-3.0, -1.0)]
+
+
+def trained(x, y, *options):
+    return gpx.fit(x, y, *QUICK, *options, quiet=True, keep=False)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    x = np.random.default_rng(0).random((30, 2)) * [10.0, 2.0] + [10.0, -3.0]
+    return trained(x, np.sin(x[:, 0]) * x[:, 1] + 5.0)
+
+
+def test_every_point_is_the_best_of_its_function(fitted):
+    found = thompson_batch(fitted, BOUNDS, 6, seed=3)
+    assert found.shape == (6, 2)
+    assert (found >= [10.0, -3.0]).all()
+    assert (found <= [20.0, -1.0]).all()
+    axes = np.meshgrid(np.linspace(10, 20, 81), np.linspace(-3, -1, 81))
+    grid = np.stack([a.ravel() for a in axes], 1)
+    # the functions that the seed draws, in the data's own units
+    draws = stream(3, "sampled functions")
+    functions = fitted.model.posterior.sample_paths(6, generator=draws)
+    at = lambda x: functions(fitted.model.scaler.transform_inputs(torch.tensor(x))).numpy()  # noqa: E731
+    assert (np.diagonal(at(found)) >= at(grid).max(1) - 1e-9).all()
+    lowest = thompson_batch(fitted, BOUNDS, 6, maximise=False, seed=3)
+    assert (np.diagonal(at(lowest)) <= at(grid).min(1) + 1e-9).all()
+    np.testing.assert_array_equal(thompson_batch(fitted, BOUNDS, 6, seed=3), found)
+
+
+def test_bayesian_optimisation_beats_random_search():
+    """Twenty random points and five batches of ten: no better than as many random points once in a
+    thousand at most."""
+    x = np.random.default_rng(0).random((20, 6))
+    y = hartmann6(x)
+    for step in range(5):
+        more = thompson_batch(trained(x, y), [(0.0, 1.0)] * 6, 10, seed=step)
+        x, y = np.concatenate([x, more]), np.concatenate([y, hartmann6(more)])
+    assert random_search_reaches(y.max(), len(y)) < 1e-3
+
+
+def test_mistakes(fitted):
+    with pytest.raises(ShapeError, match=r"bounds must be 2 pairs .* got an array of shape \(1, 2"):
+        thompson_batch(fitted, [(0.0, 1.0)])
+    with pytest.raises(ShapeError, match="a lower end below the upper one"):
+        thompson_batch(fitted, [(0.0, 0.0), (0.0, 1.0)])
+    x = np.random.default_rng(0).random((20, 1))
+    classes = gpx.fit(
+        x,
+        x[:, 0] > 0.5,
+        *QUICK[2:],
+        "approx=laplace",
+        "trainer.max_steps=1",
+        quiet=True,
+        keep=False,
+    )
+    with pytest.raises(ConfigError, match="is a class or a count"):
+        thompson_batch(classes, [(0.0, 1.0)])
+    with pytest.raises(ConfigError, match="no such spectral representation"):
+        thompson_batch(trained(x, x[:, 0], "kernel=polynomial"), [(0.0, 1.0)])
