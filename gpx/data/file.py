@@ -14,14 +14,7 @@ from gpx.data.column import Values
 from gpx.data.column_options import ColumnOptions, Rows, table_of
 from gpx.data.delimited import Layout, existing_file, sniff
 from gpx.data.folders import sha256
-from gpx.data.frame import (
-    Frame,
-    array_frame,
-    named_column,
-    places,
-    plain_values,
-    read_frame,
-)
+from gpx.data.frame import Frame, array_frame, named_column, places, plain_values, read_frame
 from gpx.data.source import DataSource
 from gpx.data.table import Floats, Mask, Table, numbered_names
 from gpx.data.table_file import AUTO, TableFile, as_list, under

@@ -11,13 +11,7 @@ import numpy as np
 import torch
 from scipy.stats import boxcox_normmax, norm
 from torch import Tensor
-from torch.distributions import (
-    Categorical,
-    Distribution,
-    MixtureSameFamily,
-    Normal,
-    constraints,
-)
+from torch.distributions import Categorical, Distribution, MixtureSameFamily, Normal, constraints
 
 from gpx.data.table import Floats, Table
 from gpx.errors import ConfigError, DataError

@@ -9,11 +9,7 @@ from gpx.diagnostics.a_priori import (
 )
 from gpx.diagnostics.effective_dimension import effective_dimension
 from gpx.diagnostics.evidence_bounds import EvidenceBounds, evidence_bounds
-from gpx.diagnostics.expected_kl import (
-    expected_kl,
-    expected_kl_bracket,
-    points_for_expected_kl,
-)
+from gpx.diagnostics.expected_kl import expected_kl, expected_kl_bracket, points_for_expected_kl
 from gpx.diagnostics.kl_lower_bounds import (
     expected_kl_lower_bound,
     kl_lower_bound,

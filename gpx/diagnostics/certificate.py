@@ -23,10 +23,7 @@ from gpx.diagnostics.evidence_bounds import (
     titsias_upper_bound,
 )
 from gpx.diagnostics.moment_bounds import MomentBounds, moment_bounds_from_kl
-from gpx.diagnostics.nystrom_moments import (
-    nystrom_moment_bounds,
-    solved_moment_bounds,
-)
+from gpx.diagnostics.nystrom_moments import nystrom_moment_bounds, solved_moment_bounds
 from gpx.errors import ConfigError, DTypeError, NotPositiveDefinite, class_name
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inference.auxiliary import AuxiliarySolver

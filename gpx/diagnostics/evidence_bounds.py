@@ -18,12 +18,7 @@ from gpx.inference.auxiliary import AuxiliarySolver
 from gpx.inference.exact_solver import require_finite
 from gpx.inference.noisy_kernel import NoisyKernel
 from gpx.inference.nystrom_matrix import NystromMatrix, tight_gap
-from gpx.inference.rounding import (
-    entry_rounding,
-    evidence_rounding,
-    factor_rounding,
-    kernel_size,
-)
+from gpx.inference.rounding import entry_rounding, evidence_rounding, factor_rounding, kernel_size
 from gpx.kernels.base import Kernel
 from gpx.linalg import SolveReport
 

@@ -19,10 +19,7 @@ measures them, before and after training):
 
 from gpx.inducing.base import Selection, Selector, require_selector
 from gpx.inducing.combinations import Eigenvectors
-from gpx.inducing.conditional_variance import (
-    GreedyConditionalVariance,
-    SampledConditionalVariance,
-)
+from gpx.inducing.conditional_variance import GreedyConditionalVariance, SampledConditionalVariance
 from gpx.inducing.determinantal import Determinantal
 from gpx.inducing.eigenfunctions import Eigenfunctions
 from gpx.inducing.features import InducingFeatures, Points

@@ -19,12 +19,7 @@ from torch import Tensor
 
 from gpx.inference.nystrom import NystromSums
 from gpx.inference.nystrom_matrix import NystromMatrix
-from gpx.inference.rounding import (
-    entry_rounding,
-    evidence_rounding,
-    factor_rounding,
-    kernel_size,
-)
+from gpx.inference.rounding import entry_rounding, evidence_rounding, factor_rounding, kernel_size
 
 NEGLIGIBLE = 1e-13
 """Eigenvalues of A A^T below this times the largest count as zero: their share of y goes to the

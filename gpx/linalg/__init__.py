@@ -1,12 +1,7 @@
 """Linear algebra on tensors: factorisations and solves that report what they did."""
 
 from gpx.linalg.block_lanczos import BlockLanczos, block_gauss, block_radau
-from gpx.linalg.chebyshev import (
-    chebyshev_logdet,
-    enough_degree,
-    largest_eigenvalue,
-    log_error,
-)
+from gpx.linalg.chebyshev import chebyshev_logdet, enough_degree, largest_eigenvalue, log_error
 from gpx.linalg.cholesky import cholesky, cholesky_in_place, upper_solve
 from gpx.linalg.circulant_approximation import (
     chan,

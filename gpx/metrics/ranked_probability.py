@@ -11,14 +11,7 @@ import numpy as np
 import torch
 from scipy.interpolate import CubicSpline
 from torch import Tensor
-from torch.distributions import (
-    Distribution,
-    Laplace,
-    MixtureSameFamily,
-    Normal,
-    Poisson,
-    StudentT,
-)
+from torch.distributions import Distribution, Laplace, MixtureSameFamily, Normal, Poisson, StudentT
 
 from gpx.likelihoods.quantiles import cdf, is_count, of_rows
 

@@ -40,12 +40,7 @@ from gpx.methods.nearest.posterior import NearestPosterior
 from gpx.methods.nearest.swsgp import SWSGP
 from gpx.methods.nearest.vecchia import Vecchia, VecchiaPosterior
 from gpx.methods.nearest.vnngp import VNNGP
-from gpx.methods.reweighted.hyper_priors import (
-    HyperPriors,
-    InverseGamma,
-    LogNormal,
-    WeightPriors,
-)
+from gpx.methods.reweighted.hyper_priors import HyperPriors, InverseGamma, LogNormal, WeightPriors
 from gpx.methods.reweighted.model import Reweighted
 from gpx.methods.reweighted.posterior import ReweightedPosterior
 from gpx.methods.ski.model import SKI

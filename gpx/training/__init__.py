@@ -14,11 +14,7 @@ from gpx.training.config import TrainerConfig
 from gpx.training.export import export
 from gpx.training.first_order import FirstOrder
 from gpx.training.fit import Fitted, fit
-from gpx.training.initialisation import (
-    ConstantInitialisation,
-    Initialisation,
-    SubsetInitialisation,
-)
+from gpx.training.initialisation import ConstantInitialisation, Initialisation, SubsetInitialisation
 from gpx.training.int4 import Int4Predictor
 from gpx.training.lbfgsb import LBFGSB
 from gpx.training.neighbour_initialisation import NeighbourInitialisation

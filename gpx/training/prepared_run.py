@@ -22,32 +22,17 @@ from gpx.metrics import evaluate, trivial_law
 from gpx.models import Model
 from gpx.objectives import Objective
 from gpx.training.build import build, build_model, check_parts, target_of
-from gpx.training.certification import (
-    require_certifiable,
-)
+from gpx.training.certification import require_certifiable
 from gpx.training.config import CONFIGS, TrainerConfig, trainer_options
 from gpx.training.console import Console
-from gpx.training.device import (
-    DTYPES,
-    configure_torch,
-)
+from gpx.training.device import DTYPES, configure_torch
 from gpx.training.loggers import Logger, require_loggers
 from gpx.training.option_names import with_option_names
 from gpx.training.option_types import check_numbers
 from gpx.training.predictor import Predictor
-from gpx.training.run_data import (
-    choice_of,
-    hold_out,
-    likelihood_task,
-    load_run_data,
-    with_facts,
-)
+from gpx.training.run_data import choice_of, hold_out, likelihood_task, load_run_data, with_facts
 from gpx.training.run_folder import RunFolder
-from gpx.training.streaming import (
-    check_streamed,
-    require_streams,
-    settle_streamed,
-)
+from gpx.training.streaming import check_streamed, require_streams, settle_streamed
 
 FAR = 10.0
 """Widths of the middle 80 % of the targets beyond which one is called an outlier."""

@@ -10,12 +10,7 @@ from torch.distributions import Distribution
 from gpx.methods.base.objective import Evidence
 from gpx.metrics import baselines
 from gpx.sampling.seeds import stream
-from gpx.training.certification import (
-    CertifyOptions,
-    certify_run,
-    chosen_points,
-    write_report,
-)
+from gpx.training.certification import CertifyOptions, certify_run, chosen_points, write_report
 from gpx.training.checkpoint import save_checkpoint
 from gpx.training.environment import peak_memory_mib
 from gpx.training.model_figures import draw_model
@@ -23,9 +18,7 @@ from gpx.training.predictor import Predictor
 from gpx.training.prepared_run import PARTS, PreparedRun
 from gpx.training.results import draw_results, summary
 from gpx.training.run_data import choice_of
-from gpx.training.streaming import (
-    streaming_facts,
-)
+from gpx.training.streaming import streaming_facts
 from gpx.training.trainer import FitResult
 
 

@@ -14,20 +14,12 @@ from gpx.installation import command
 from gpx.methods.base.start import StartWatch
 from gpx.sampling.seeds import global_randomness, stream
 from gpx.training import kernel_choice
-from gpx.training.automatic import (
-    Compose,
-    is_automatic,
-    with_open_choices_made,
-)
+from gpx.training.automatic import Compose, is_automatic, with_open_choices_made
 from gpx.training.checkpoint import load_checkpoint
 from gpx.training.choices import with_choices_made
 from gpx.training.config import CONFIGS, trainer_options
 from gpx.training.console import Console
-from gpx.training.device import (
-    out_of_memory_said,
-    require_matmul,
-    resolve_device,
-)
+from gpx.training.device import out_of_memory_said, require_matmul, resolve_device
 from gpx.training.environment import environment_record
 from gpx.training.interrupt import Interrupted
 from gpx.training.loggers import open_logger

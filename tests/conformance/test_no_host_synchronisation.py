@@ -19,13 +19,7 @@ from gpx.likelihoods import Bernoulli, Gaussian, Laplace, Softmax
 from gpx.means import Zero
 from gpx.models import CNN, CNNGP, QSGP
 from gpx.objectives import QuadruplyStochasticELBO, SampledELBO, SiteBoundELBO
-from gpx.operators import (
-    KernelMatrix,
-    KhatriRao,
-    Kronecker,
-    LowRankPlusDiagonal,
-    Toeplitz,
-)
+from gpx.operators import KernelMatrix, KhatriRao, Kronecker, LowRankPlusDiagonal, Toeplitz
 
 META = torch.device("meta")
 N, D, ROWS = 200, 3, 50

@@ -7,11 +7,7 @@ import torch
 
 from gpx.errors import ConfigError
 from gpx.inducing import AdaptiveRidgeLeverage, RidgeLeverage, ridge_leverage
-from gpx.inducing.ridge_leverage import (
-    _probabilities,
-    approximate_scores,
-    ridge_leverage_scores,
-)
+from gpx.inducing.ridge_leverage import _probabilities, approximate_scores, ridge_leverage_scores
 from gpx.kernels import RBF, Matern32
 
 

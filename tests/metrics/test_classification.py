@@ -5,16 +5,7 @@ import math
 import pytest
 import torch
 
-from gpx.metrics import (
-    accuracy,
-    brier,
-    classification_metrics,
-    ece,
-    entropy,
-    mce,
-    nlp,
-    reliability,
-)
+from gpx.metrics import accuracy, brier, classification_metrics, ece, entropy, mce, nlp, reliability
 
 DOUBLE = torch.float64
 

@@ -7,12 +7,7 @@ from claimed_cuda import claimed_cuda
 from gpx.errors import BackendUnavailable, ConfigError, OutOfMemory
 from gpx.linalg.matmul import asked_matmul, kernel_precision, set_matmul
 from gpx.training import TrainerConfig
-from gpx.training.device import (
-    configure_torch,
-    out_of_memory_said,
-    require_matmul,
-    resolve_device,
-)
+from gpx.training.device import configure_torch, out_of_memory_said, require_matmul, resolve_device
 
 
 def test_auto_takes_cuda_when_there_is_one():

@@ -12,11 +12,7 @@ from torch import Tensor
 
 from gpx.bases.base import Basis
 from gpx.bases.closed_forms import Waves
-from gpx.bases.fourier.importance_weights import (
-    ImportanceWeights,
-    importance_weights,
-    warn_of_few,
-)
+from gpx.bases.fourier.importance_weights import ImportanceWeights, importance_weights, warn_of_few
 from gpx.bases.fourier.random_fourier import RandomFourier
 from gpx.errors import ConfigError, class_name
 from gpx.kernels.base import Kernel

@@ -1,16 +1,7 @@
 """Gaussian families over inducing variables, and the strategies that carry them to the function."""
 
-from gpx.inference.variational.distribution import (
-    FullCholesky,
-    MeanField,
-    WhitenedGaussian,
-)
-from gpx.inference.variational.optimum import (
-    GAUSSIAN,
-    raise_noise,
-    whitened_optimum,
-    whitened_sums,
-)
+from gpx.inference.variational.distribution import FullCholesky, MeanField, WhitenedGaussian
+from gpx.inference.variational.optimum import GAUSSIAN, raise_noise, whitened_optimum, whitened_sums
 from gpx.inference.variational.strategy import (
     InducingVariables,
     Strategy,

@@ -13,9 +13,7 @@ from gpx.bases.sufficient_statistics import SufficientStatistics
 from gpx.errors import ConfigError
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.methods.direct.grids import NoiseGrid, WeightGrid, prior_at, require_grid
-from gpx.methods.direct.mean_field import (
-    negative_divergence,
-)
+from gpx.methods.direct.mean_field import negative_divergence
 from gpx.methods.direct.network_posterior import DirectNetworkPosterior
 from gpx.methods.direct.polynomial import (
     expectations,

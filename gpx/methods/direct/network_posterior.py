@@ -14,12 +14,7 @@ from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.methods.base.model import Marginals, Posterior
 from gpx.methods.direct.mean_field import codes_in_bytes, drawn_codes
-from gpx.methods.direct.polynomial import (
-    Polynomial,
-    expectations,
-    moments,
-    pair_expectations,
-)
+from gpx.methods.direct.polynomial import Polynomial, expectations, moments, pair_expectations
 
 
 class DirectNetworkPosterior(InDoublePrecision, Posterior):

@@ -10,11 +10,7 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError
-from gpx.linalg import (
-    budget_in_bytes,
-    missing_grid_preconditioner,
-    observed_grid_preconditioner,
-)
+from gpx.linalg import budget_in_bytes, missing_grid_preconditioner, observed_grid_preconditioner
 from gpx.linalg.preconditioners import Preconditioner
 from gpx.methods.grid.system import GridSystem
 from gpx.operators import Selection

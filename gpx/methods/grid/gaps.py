@@ -9,13 +9,7 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError, NotPositiveDefinite
-from gpx.linalg import (
-    CGResult,
-    RelativeResidual,
-    SolveReport,
-    budget_in_bytes,
-    conjugate_gradients,
-)
+from gpx.linalg import CGResult, RelativeResidual, SolveReport, budget_in_bytes, conjugate_gradients
 from gpx.methods.grid.gap_preconditioners import fill_preconditioner, ignore_preconditioner
 from gpx.methods.grid.system import GridSystem
 from gpx.operators import KroneckerPlusDiagonal

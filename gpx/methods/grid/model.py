@@ -21,29 +21,13 @@ from gpx.linalg import Prepared, allowed_memory
 from gpx.linalg.kronecker_workspace import KroneckerWorkspace
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model
-from gpx.methods.grid.axes import (
-    GRID_VECTORS,
-    CartesianGrid,
-    GriddedRows,
-    column_groups,
-    find_grid,
-)
+from gpx.methods.grid.axes import GRID_VECTORS, CartesianGrid, GriddedRows, column_groups, find_grid
 from gpx.methods.grid.factors import AxisKernels, split_kernel
 from gpx.methods.grid.gap_preconditioners import refuse_eigenpairs
-from gpx.methods.grid.gaps import (
-    GapOptions,
-    GridSolve,
-    choose_gaps,
-    solve_gaps,
-)
+from gpx.methods.grid.gaps import GapOptions, GridSolve, choose_gaps, solve_gaps
 from gpx.methods.grid.posterior import GridPosterior
 from gpx.methods.grid.system import GridSystem
-from gpx.methods.grid.variance import (
-    EXACT_POINTS,
-    VarianceName,
-    VarianceOptions,
-    choose_variance,
-)
+from gpx.methods.grid.variance import EXACT_POINTS, VarianceName, VarianceOptions, choose_variance
 from gpx.operators import Circulant
 
 LONG_AXIS = 4000

@@ -15,11 +15,7 @@ from torch import Tensor
 from gpx.bases.sufficient_statistics import LOG_TWO_PI, normal_columns
 from gpx.linalg import cholesky
 from gpx.methods.base.model import Marginals
-from gpx.methods.reweighted.weights import (
-    CompressedStatistics,
-    ReweightedForm,
-    ReweightedWeights,
-)
+from gpx.methods.reweighted.weights import CompressedStatistics, ReweightedForm, ReweightedWeights
 
 
 class InterpolatedProcess(NamedTuple):

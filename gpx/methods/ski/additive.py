@@ -26,13 +26,7 @@ from gpx.methods.ski.covariance import (
     grid_covariance,
     kernel_at_lags,
 )
-from gpx.methods.ski.grid import (
-    MARGIN,
-    PER_ROW,
-    InterpolationGrid,
-    settled_axes,
-    settled_sizes,
-)
+from gpx.methods.ski.grid import MARGIN, PER_ROW, InterpolationGrid, settled_axes, settled_sizes
 from gpx.methods.ski.low_rank import PivotedPart
 from gpx.operators import Interpolation
 from gpx.operators.closed_form import closed_form_product

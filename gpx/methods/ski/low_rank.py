@@ -16,12 +16,7 @@ from gpx.linalg import pivoted_cholesky, running_sum
 from gpx.linalg.interpolation import Outside
 from gpx.linalg.kronecker import flatten_index, kronecker_matmul, kronecker_vector, split_index
 from gpx.methods.ski.grid import InterpolationGrid
-from gpx.methods.ski.pairs import (
-    gram_of_pairs,
-    pair_entries,
-    pair_gradient,
-    rayleigh_quotients,
-)
+from gpx.methods.ski.pairs import gram_of_pairs, pair_entries, pair_gradient, rayleigh_quotients
 from gpx.operators import Interpolation
 
 TABLE_ENTRIES = 1 << 25

@@ -16,21 +16,10 @@ from gpx.linalg.interpolation import Boundary, Method, Outside
 from gpx.means.base import Mean
 from gpx.methods.base.model import Hyperparameters, Model
 from gpx.methods.base.required_likelihood import require_gaussian
-from gpx.methods.ski.additive import (
-    AdditiveGrid,
-    additive_kernel,
-    additive_sizes,
-    covariance_on,
-)
+from gpx.methods.ski.additive import AdditiveGrid, additive_kernel, additive_sizes, covariance_on
 from gpx.methods.ski.explained import explained_by_low_rank, explained_by_samples
 from gpx.methods.ski.gathered import Gathered
-from gpx.methods.ski.grid import (
-    MARGIN,
-    InterpolationGrid,
-    Placement,
-    given_points,
-    settled_sizes,
-)
+from gpx.methods.ski.grid import MARGIN, InterpolationGrid, Placement, given_points, settled_sizes
 from gpx.methods.ski.lengthscales import bound_lengthscales, spacing_floors
 from gpx.methods.ski.posterior import SKIPosterior
 from gpx.methods.ski.projection import Projection

@@ -19,13 +19,7 @@ from gpx.inference.nystrom import BlockStore, NystromSums, Whitener
 from gpx.inference.nystrom_matrix import NystromMatrix
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
-from gpx.linalg import (
-    EvidenceBound,
-    SolveReport,
-    UnconvergedWarning,
-    conjugate_gradients,
-    lanczos,
-)
+from gpx.linalg import EvidenceBound, SolveReport, UnconvergedWarning, conjugate_gradients, lanczos
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, no_joint_law
 from gpx.methods.sparse.sgpr import SGPR, SGPRPosterior

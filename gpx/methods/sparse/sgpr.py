@@ -13,13 +13,7 @@ from gpx.errors import ConfigError, NotPositiveDefinite
 from gpx.inducing import GreedyConditionalVariance, KMeans, Selector, require_selector
 from gpx.inducing.base import settled_size
 from gpx.inducing.features import POINTS, InducingFeatures
-from gpx.inference.nystrom import (
-    BlockStore,
-    Whitener,
-    factorise,
-    longest_prefix,
-    nystrom_sums,
-)
+from gpx.inference.nystrom import BlockStore, Whitener, factorise, longest_prefix, nystrom_sums
 from gpx.inference.nystrom_matrix import InnerFactor, best_noise
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian

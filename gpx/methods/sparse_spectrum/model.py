@@ -14,11 +14,7 @@ from gpx.methods.base.model import Model
 from gpx.methods.base.required_likelihood import require_gaussian
 from gpx.methods.sparse_spectrum.evidence import fit_weights, spectral_evidence
 from gpx.methods.sparse_spectrum.posterior import SparseSpectrumPosterior
-from gpx.methods.sparse_spectrum.spectrum import (
-    LearnedSpectrum,
-    SpectralPoints,
-    UncertainSpectrum,
-)
+from gpx.methods.sparse_spectrum.spectrum import LearnedSpectrum, SpectralPoints, UncertainSpectrum
 
 
 class SpectrumModel(Model):

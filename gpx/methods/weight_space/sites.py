@@ -21,11 +21,7 @@ from gpx.methods.weight_space.group_solves import (
     fitted_values,
     group_system,
 )
-from gpx.methods.weight_space.representer import (
-    RepresenterReport,
-    StandIn,
-    representer_passes,
-)
+from gpx.methods.weight_space.representer import RepresenterReport, StandIn, representer_passes
 
 logger = logging.getLogger(__name__)
 

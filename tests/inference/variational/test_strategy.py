@@ -2,11 +2,7 @@ import pytest
 import torch
 
 from gpx.errors import NotPositiveDefinite
-from gpx.inference.variational import (
-    FullCholesky,
-    InducingVariables,
-    Whitened,
-)
+from gpx.inference.variational import FullCholesky, InducingVariables, Whitened
 from gpx.kernels import RBF, Matern32, Stationary
 
 

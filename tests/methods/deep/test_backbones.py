@@ -8,12 +8,7 @@ from torch.nn import functional
 from gpx.errors import ConfigError
 from gpx.methods.deep import draws_of
 from gpx.methods.deep.backbones import convolutional_features, shape_of_images
-from gpx.methods.deep.convolutions import (
-    BatchNorm,
-    DroppedConvolution,
-    ImageShape,
-    ResidualBlock,
-)
+from gpx.methods.deep.convolutions import BatchNorm, DroppedConvolution, ImageShape, ResidualBlock
 
 pytestmark = pytest.mark.usefixtures("float64_by_default")
 

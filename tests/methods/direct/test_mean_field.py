@@ -2,12 +2,7 @@
 
 import pytest
 import torch
-from discrete_hypotheses import (
-    hypotheses,
-    log_likelihood,
-    problem,
-    statistics_of,
-)
+from discrete_hypotheses import hypotheses, log_likelihood, problem, statistics_of
 from torch.autograd.functional import jacobian
 
 from gpx.methods.direct.mean_field import (

@@ -12,10 +12,7 @@ from gpx.kernels import Matern32
 from gpx.likelihoods import Gaussian
 from gpx.linalg import BlockLanczos, block_gauss, probe_vectors
 from gpx.means import Zero
-from gpx.methods.exact.barely_biased import (
-    barely_biased_log_marginal_likelihood,
-    quadrature_modes,
-)
+from gpx.methods.exact.barely_biased import barely_biased_log_marginal_likelihood, quadrature_modes
 from gpx.models import ExactGP, IterativeOptions
 from gpx.objectives import ExactMLL
 

@@ -15,12 +15,7 @@ from gpx.linalg import GridLowRankPlusNoise, LowRankPlusNoise, UnconvergedWarnin
 from gpx.methods.grid import gaps as grid_gaps
 from gpx.methods.grid.axes import CartesianGrid, GriddedRows
 from gpx.methods.grid.gap_preconditioners import fill_preconditioner, ignore_preconditioner
-from gpx.methods.grid.gaps import (
-    GapOptions,
-    bracket,
-    choose_gaps,
-    solve_gaps,
-)
+from gpx.methods.grid.gaps import GapOptions, bracket, choose_gaps, solve_gaps
 from gpx.methods.grid.system import GridSystem
 
 

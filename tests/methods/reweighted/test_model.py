@@ -7,12 +7,7 @@ import pytest
 import torch
 from torch.distributions import MultivariateNormal, Normal
 
-from gpx.bases import (
-    GridFeatures,
-    ImportanceWeightedFourier,
-    RandomFourier,
-    TrainingPoints,
-)
+from gpx.bases import GridFeatures, ImportanceWeightedFourier, RandomFourier, TrainingPoints
 from gpx.errors import ConfigError
 from gpx.kernels import RBF
 from gpx.likelihoods import Gaussian

@@ -11,11 +11,7 @@ from gpx.bases import KernelDictionary
 from gpx.kernels import RBF
 from gpx.methods.weight_space.chevron import ChevronWeights
 from gpx.methods.weight_space.control_variate import factor_rows
-from gpx.methods.weight_space.elbo_terms import (
-    Ratios,
-    mean_term,
-    weights_kl,
-)
+from gpx.methods.weight_space.elbo_terms import Ratios, mean_term, weights_kl
 from gpx.methods.weight_space.mean_field import MeanFieldWeights
 
 N, M, NOISE = 4, 6, 0.3
