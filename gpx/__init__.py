@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gpx.training.export import export
     from gpx.training.fit import Fitted, fit
-    from gpx.training.predictor import load
+    from gpx.training.loading import load
 
 __version__ = "0.1.0"
 __all__ = ["Fitted", "__version__", "export", "fit", "load"]

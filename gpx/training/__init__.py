@@ -17,9 +17,10 @@ from gpx.training.fit import Fitted, fit
 from gpx.training.initialisation import ConstantInitialisation, Initialisation, SubsetInitialisation
 from gpx.training.int4 import Int4Predictor
 from gpx.training.lbfgsb import LBFGSB
+from gpx.training.loading import load
 from gpx.training.neighbour_initialisation import NeighbourInitialisation
 from gpx.training.parsimonious_initialisation import ParsimoniousInitialisation
-from gpx.training.predictor import Prediction, Predictor, load
+from gpx.training.predictor import Prediction, Predictor
 from gpx.training.progress import Monitor, Progress
 from gpx.training.run import resume, run
 from gpx.training.run_folder import RunFolder

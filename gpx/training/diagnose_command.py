@@ -27,9 +27,10 @@ from gpx.training.certification import (
 )
 from gpx.training.config import CONFIGS
 from gpx.training.console import print_error, warnings_as_lines
+from gpx.training.loading import finished_predictor
 from gpx.training.option_names import option_names
 from gpx.training.options import read_options
-from gpx.training.predictor import Predictor, finished_predictor
+from gpx.training.predictor import Predictor
 from gpx.training.run_data import hold_out, load_run_data
 from gpx.training.run_folder import RunFolder
 from gpx.training.trust import require_known_server, trusted_packages

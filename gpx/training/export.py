@@ -13,8 +13,9 @@ from gpx.atomic_file import atomic_file
 from gpx.errors import ConfigError
 from gpx.training.fit import Fitted
 from gpx.training.int4 import Int4Predictor, int4_predictor
+from gpx.training.loading import load
 from gpx.training.onnx_program import onnx_program
-from gpx.training.predictor import Predictor, load
+from gpx.training.predictor import Predictor
 from gpx.training.torch_program import torch_program
 
 Format = Literal["int4", "torch", "onnx"]

@@ -19,7 +19,8 @@ from gpx.errors import ConfigError, DataError, DTypeError, GPXError, ShapeError
 from gpx.sampling.seeds import global_randomness
 from gpx.training.arrays import column_names, columns_by_name, real_array
 from gpx.training.composition import composed
-from gpx.training.predictor import ClassPrediction, Prediction, Predictor, finished_predictor
+from gpx.training.loading import finished_predictor
+from gpx.training.predictor import ClassPrediction, Prediction, Predictor
 from gpx.training.run import run
 from gpx.training.run_data import likelihood_task
 from gpx.training.run_folder import RunFolder

@@ -24,25 +24,10 @@ from gpx.training.trainer import FitResult
 
 def finish(state: PreparedRun, fit: FitResult) -> dict[str, Any]:
     """Posterior, metrics, figures; metrics.json last, since it marks a finished run."""
-    data, model, config = state.data, state.model, state.config
-    predictor = state.predictor()
-    tested = data.num_test > 0
-    modelled = predictor.modelled(state.test[0], data.test_noise) if tested else None
+    data, predictor = state.data, state.predictor()
+    modelled = predictor.modelled(state.test[0], data.test_noise) if data.num_test else None
     raw = None if modelled is None else predictor.in_targets(modelled)
-    calibrated = _calibrate(state, predictor)
-    kept = {
-        **fit.state,
-        "posterior": predictor.posterior.state_dict(),
-        "likelihood": predictor.likelihood.state_dict(),
-        "scaler": data.scaler.state_dict(),
-        "input_names": list(data.input_names),
-        "target_name": data.target_name,
-        "labels": list(data.labels),
-        "target_names": list(data.target_names),
-        "coding": None if data.coding is None else data.coding.state(),
-        "target_transform": data.target_transform and data.target_transform.state(),
-        **calibrated,
-    }
+    kept = fit.state | _calibrate(state, predictor) | _prediction_state(state, predictor)
     save_checkpoint(state.folder.checkpoint, kept)
     evidence = _final_evidence(state)
     predictive = raw
@@ -53,34 +38,7 @@ def finish(state: PreparedRun, fit: FitResult) -> dict[str, Any]:
     if state.calibration is not None:
         metrics |= {f"uncalibrated.{k}": v for k, v in state.evaluate(raw).items()}
         metrics |= {f"calibration.{k}": v for k, v in state.calibration.facts().items()}
-    metrics |= {
-        "train.evidence": evidence.value.item(),
-        "train.evidence_kind": evidence.kind,
-        "train.objective": type(state.objective).__name__,
-        "train.steps": fit.steps,
-        "train.seconds": fit.seconds,
-        "train.stopped": state.told(fit.reason),
-        "model.name": type(model).__name__,
-        **{
-            f"model.{name}": choice_of(config, name)
-            for name in ("choice", "kernel_choice")
-            if choice_of(config, name)
-        },
-        "model.num_parameters": sum(p.numel() for p in model.parameters()),
-        "data.name": data.name,
-        "data.split": data.split,
-        "data.num_test": data.num_test,
-        "memory.peak_mib": peak_memory_mib(state.device),
-    }
-    metrics |= {f"train.{name}": value for name, value in evidence.facts.items()}
-    if data.sample is not None:
-        metrics |= streaming_facts(data, state.train[0], state.options.batch_size, fit)
-    if data.target_transform is not None:  # log p(y) = log p(T(y)) + log dT/dy of every row
-        slopes = data.target_transform.log_slope(data.scaler.original_mean(data.train_y))
-        gained = float(slopes.sum()) + data.num_train * float(data.scaler.target_scale.log())
-        metrics["train.log_jacobian"] = gained
-        if "train.mnlp" in metrics:
-            metrics["train.mnlp"] -= gained / data.num_train
+    metrics |= _facts(state, fit, evidence)
     if "train.mnlp" in metrics and data.num_test:  # of models that can over-fit, which say so
         metrics["test.mnlp_gap"] = metrics["test.mnlp"] - metrics["train.mnlp"]
     metrics |= {f"predict.{name}": value for name, value in predictor.posterior.facts().items()}
@@ -108,6 +66,56 @@ def finish(state: PreparedRun, fit: FitResult) -> dict[str, Any]:
         state.console.say(line)
     state.console.say(f"run folder: {state.folder.path}")
     return metrics
+
+
+def _prediction_state(state: PreparedRun, predictor: Predictor) -> dict[str, Any]:
+    """What the checkpoint keeps for predictions, which need no data and no model."""
+    data = state.data
+    return {
+        "posterior": predictor.posterior.state_dict(),
+        "likelihood": predictor.likelihood.state_dict(),
+        "scaler": data.scaler.state_dict(),
+        "input_names": list(data.input_names),
+        "target_name": data.target_name,
+        "labels": list(data.labels),
+        "target_names": list(data.target_names),
+        "coding": None if data.coding is None else data.coding.state(),
+        "target_transform": data.target_transform and data.target_transform.state(),
+    }
+
+
+def _facts(state: PreparedRun, fit: FitResult, evidence: Evidence) -> dict[str, Any]:
+    """What was trained on what, how it ended, and at which evidence."""
+    data, model = state.data, state.model
+    found: dict[str, Any] = {
+        "train.evidence": evidence.value.item(),
+        "train.evidence_kind": evidence.kind,
+        "train.objective": type(state.objective).__name__,
+        "train.steps": fit.steps,
+        "train.seconds": fit.seconds,
+        "train.stopped": state.told(fit.reason),
+        "model.name": type(model).__name__,
+    }
+    for name in ("choice", "kernel_choice"):
+        if choice_of(state.config, name):
+            found[f"model.{name}"] = choice_of(state.config, name)
+    found |= {
+        "model.num_parameters": sum(p.numel() for p in model.parameters()),
+        "data.name": data.name,
+        "data.split": data.split,
+        "data.num_test": data.num_test,
+        "memory.peak_mib": peak_memory_mib(state.device),
+    }
+    found |= {f"train.{name}": value for name, value in evidence.facts.items()}
+    if data.sample is not None:
+        found |= streaming_facts(data, state.train[0], state.options.batch_size, fit)
+    if data.target_transform is not None:  # log p(y) = log p(T(y)) + log dT/dy of every row
+        slopes = data.target_transform.log_slope(data.scaler.original_mean(data.train_y))
+        gained = float(slopes.sum()) + data.num_train * float(data.scaler.target_scale.log())
+        found["train.log_jacobian"] = gained
+        if "train.mnlp" in found:
+            found["train.mnlp"] -= gained / data.num_train
+    return found
 
 
 def _calibrate(state: PreparedRun, predictor: Predictor) -> dict[str, Any]:
@@ -156,7 +164,7 @@ def settings(config: DictConfig) -> dict[str, str | bool | float]:
     Paths, what follows from the data, and how the run is watched are left out.
     """
     found: dict[str, str | bool | float] = {"seed": config.seed}
-    for group in (*PARTS, "kernel", "mean", "init", "calibration"):
+    for group in (*PARTS, "kernel", "mean", "init", "calibrate"):
         node = config.get(group)
         if not isinstance(node, DictConfig):
             continue

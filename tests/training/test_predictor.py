@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 import torch
 from frames import Column, Frame
-from omegaconf import OmegaConf
 from scipy import stats
 
 from gpx.data import Standardiser
@@ -12,7 +11,6 @@ from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli, Gaussian, Softmax
 from gpx.means import Zero
 from gpx.models import SSGP, SVGP, ExactGP, LaplaceGP, Posterior
-from gpx.training import predictor as predictor_module
 from gpx.training.predictor import Predictor
 
 
@@ -249,17 +247,6 @@ def test_probabilities_of_a_float32_model_sum_to_one_in_float64():
 def test_a_number_is_not_a_class(predictor):
     with pytest.raises(ConfigError, match="height is a number"):
         predictor[0].predict_classes([[100.0, 100.0]])
-
-
-def test_budgets_of_a_larger_machine_are_lowered(monkeypatch):
-    monkeypatch.setattr(predictor_module, "available_memory", lambda device: 2**33)
-    here = torch.device("cpu")
-    made = {"approx": {"memory_budget": 2**40, "iterative": {"memory_budget": 2**32}}}
-    found = predictor_module.within_memory(OmegaConf.create(made), here)
-    assert found.approx.memory_budget == 2**31
-    assert found.approx.iterative.memory_budget == 2**32
-    monkeypatch.setattr(predictor_module, "available_memory", lambda device: None)
-    assert predictor_module.within_memory(OmegaConf.create(made), here) == made
 
 
 def test_rows_come_in_the_precision_of_the_hyperparameters():
