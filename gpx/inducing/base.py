@@ -64,7 +64,7 @@ class Selector(ABC):
             DataError: fewer data than inducing points, or inputs that are not finite.
         """
         if num_inducing < 1:
-            raise ConfigError(f"num_inducing must be at least 1, got {num_inducing}")
+            raise ConfigError(f"num_inducing={num_inducing} must be at least 1")
         n = x.shape[0]
         if num_inducing > n:
             raise DataError(

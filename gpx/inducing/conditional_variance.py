@@ -30,7 +30,7 @@ class PivotSelector(Selector):
 
     def __init__(self, max_candidates: int = 100_000) -> None:
         if max_candidates < 1:
-            raise ConfigError(f"max_candidates must be at least 1, got {max_candidates}")
+            raise ConfigError(f"max_candidates={max_candidates} must be at least 1")
         self.max_candidates = max_candidates
 
     @abstractmethod

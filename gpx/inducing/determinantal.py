@@ -186,9 +186,9 @@ class Determinantal(Selector):
 
     def __init__(self, steps: int = 10_000, accuracy: float | None = None) -> None:
         if steps < 0:
-            raise ConfigError(f"steps must not be negative, got {steps}")
+            raise ConfigError(f"steps={steps} must not be negative")
         if accuracy is not None and not 0.0 < accuracy < 1.0:
-            raise ConfigError(f"accuracy must be between 0 and 1, got {accuracy}")
+            raise ConfigError(f"accuracy={accuracy} must be between 0 and 1")
         self.steps = steps
         self.accuracy = accuracy
 

@@ -38,7 +38,7 @@ class Eigenfunctions(InducingFeatures):
     def __init__(self, spread: float | None = None) -> None:
         super().__init__()
         if spread is not None and not spread > 0.0:
-            raise ConfigError(f"spread is a standard deviation and must be positive, got {spread}")
+            raise ConfigError(f"spread={spread} is a standard deviation and must be positive")
         self.fixed_spread = spread
         self.register_buffer("location", torch.zeros(0))
         self.register_buffer("spread", torch.ones(0))

@@ -35,7 +35,7 @@ class InformativeVectors:
         if score not in get_args(Score):
             raise ConfigError(f"score={score}: choose one of {', '.join(get_args(Score))}")
         if max_candidates < 1:
-            raise ConfigError(f"max_candidates must be at least 1, got {max_candidates}")
+            raise ConfigError(f"max_candidates={max_candidates} must be at least 1")
         self.score, self.max_candidates = score, max_candidates
 
     @torch.no_grad()

@@ -104,7 +104,7 @@ class RidgeLeverage(Selector):
                 f"{oversampling} and {failure}"
             )
         if num_scores is not None and num_scores < 1:
-            raise ConfigError(f"num_scores must be at least 1, got {num_scores}")
+            raise ConfigError(f"num_scores={num_scores} must be at least 1")
         self.oversampling = oversampling
         self.num_scores = num_scores
         self.failure = failure
@@ -227,7 +227,7 @@ class AdaptiveRidgeLeverage(RidgeLeverage):
     ) -> None:
         super().__init__(oversampling, None, failure)
         if ridge <= 0.0:
-            raise ConfigError(f"ridge must be positive, got {ridge}")
+            raise ConfigError(f"ridge={ridge} must be positive")
         self.ridge = ridge
 
     def _ridge(self, gram: Tensor, num_scores: int, scale: float) -> float:

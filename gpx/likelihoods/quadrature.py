@@ -32,7 +32,7 @@ class GaussHermite(nn.Module):
     def __init__(self, num_nodes: int = 20) -> None:
         super().__init__()
         if num_nodes < 1:
-            raise ConfigError(f"num_nodes must be at least 1, got {num_nodes}")
+            raise ConfigError(f"num_nodes={num_nodes} must be at least 1")
         nodes, weights = np.polynomial.hermite_e.hermegauss(num_nodes)
         self.register_buffer("nodes", torch.from_numpy(nodes), persistent=False)
         self.register_buffer("weights", torch.from_numpy(weights / weights.sum()), persistent=False)

@@ -54,7 +54,7 @@ class Softmax(Likelihood):
         if num_classes < 2:
             raise ConfigError(f"softmax needs at least two classes, got {num_classes}")
         if num_steps < 8:
-            raise ConfigError(f"num_steps must be at least 8, got {num_steps}")
+            raise ConfigError(f"num_steps={num_steps} must be at least 8")
         self.num_latents = num_classes
         self.num_steps = num_steps
         self.quadrature = GaussHermite(num_nodes)

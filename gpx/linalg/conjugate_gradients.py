@@ -130,7 +130,7 @@ def conjugate_gradients(
         ("refresh_every", refresh_every, 1),
     ):
         if count is not None and count < least:
-            raise ConfigError(f"{name} must be at least {least}, got {count}")
+            raise ConfigError(f"{name}={count} must be at least {least}")
     reduced = product_dtype is not None and product_dtype != rhs.dtype
     if check_every is None:
         check_every = 1 if rhs.device.type == "cpu" else 10

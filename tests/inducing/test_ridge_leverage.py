@@ -149,5 +149,5 @@ def test_options():
         RidgeLeverage(oversampling=0.0)
     with pytest.raises(ConfigError, match="num_scores"):
         RidgeLeverage(num_scores=0)
-    with pytest.raises(ConfigError, match="ridge must be positive"):
+    with pytest.raises(ConfigError, match=r"ridge=\S+ must be positive"):
         AdaptiveRidgeLeverage(ridge=0.0)

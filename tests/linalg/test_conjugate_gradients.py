@@ -402,7 +402,7 @@ def test_bad_arguments():
     with pytest.raises(ConfigError, match="must be positive, got 0"):
         AbsoluteResidual(0.0)
     for name in ("check_every", "refresh_every"):
-        with pytest.raises(ConfigError, match=f"{name} must be at least 1, got 0"):
+        with pytest.raises(ConfigError, match=f"{name}=0 must be at least 1"):
             conjugate_gradients(matrix.matmul, rhs, **{name: 0})
     for bound in (
         lambda v: EvidenceBound(1.0, noise_variance=v),

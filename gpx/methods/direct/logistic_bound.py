@@ -55,7 +55,7 @@ class DirectLogisticBound(Objective[LogisticWeights]):
     def __init__(self, num_data: int) -> None:
         super().__init__()
         if num_data < 1:
-            raise ConfigError(f"num_data must be at least 1, got {num_data}")
+            raise ConfigError(f"num_data={num_data} must be at least 1")
         self.total = num_data
 
     def evidence(

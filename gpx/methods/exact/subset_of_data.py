@@ -60,7 +60,7 @@ class SubsetOfData(Model):
     ) -> None:
         super().__init__()
         if num_points < 1:
-            raise ConfigError(f"num_points must be at least 1, got {num_points}")
+            raise ConfigError(f"num_points={num_points} must be at least 1")
         self.kernel, self.mean, self.likelihood = kernel, mean, likelihood
         self.selector = Uniform() if selector is None else selector
         if not isinstance(self.selector, (Selector, InformativeVectors)):

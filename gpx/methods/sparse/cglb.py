@@ -90,7 +90,7 @@ class CGLB(SGPR):
         if variance not in VARIANCES:
             raise ConfigError(f"variance={variance}: expected one of {', '.join(VARIANCES)}")
         if lanczos_rank < 1:
-            raise ConfigError(f"lanczos_rank must be at least 1, got {lanczos_rank}")
+            raise ConfigError(f"lanczos_rank={lanczos_rank} must be at least 1")
         self.solver = PREDICTING if solver is None else solver
         self.variance: VarianceName = variance
         self.lanczos_rank = lanczos_rank

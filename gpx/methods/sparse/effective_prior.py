@@ -132,9 +132,9 @@ class EffectivePrior(Model):
         if prior not in PRIORS:
             raise ConfigError(f"prior={prior}: choose one of {', '.join(get_args(PriorName))}")
         if num_inducing < 1:
-            raise ConfigError(f"num_inducing must be at least 1, got {num_inducing}")
+            raise ConfigError(f"num_inducing={num_inducing} must be at least 1")
         if jitter is not None and jitter < 0.0:
-            raise ConfigError(f"jitter must not be negative, got {jitter}")
+            raise ConfigError(f"jitter={jitter} must not be negative")
         self.kernel, self.mean, self.likelihood = kernel, mean, likelihood
         self.prior = prior
         self.structure, self.test = PRIORS[prior]
@@ -163,7 +163,7 @@ class EffectivePrior(Model):
         given = {name: value for name, value in ways.items() if value is not None}
         for name, value in given.items():
             if value < 1:
-                raise ConfigError(f"{name} must be at least 1, got {value}")
+                raise ConfigError(f"{name}={value} must be at least 1")
         names = [*given, *(["block_centres"] if centres is not None else [])]
         every = [*names, *(["partition"] if partition is not None else [])]
         if every and self.structure != "blocks":

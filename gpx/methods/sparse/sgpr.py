@@ -98,16 +98,16 @@ class SGPR(Model):
             if features is not None:
                 raise ConfigError("num_inducing=auto needs inducing points: set features=None")
             if max_inducing < 1:
-                raise ConfigError(f"max_inducing must be at least 1, got {max_inducing}")
+                raise ConfigError(f"max_inducing={max_inducing} must be at least 1")
             num_inducing = min(32, max_inducing)
         if num_inducing < 1:
-            raise ConfigError(f"num_inducing must be at least 1, got {num_inducing}")
+            raise ConfigError(f"num_inducing={num_inducing} must be at least 1")
         if reinitialise < 0:
             raise ConfigError(f"reinitialise counts rounds and cannot be {reinitialise}")
         if not tolerance > 0.0:
-            raise ConfigError(f"tolerance is in nats and must be positive, got {tolerance}")
+            raise ConfigError(f"tolerance={tolerance} is in nats and must be positive")
         if jitter is not None and jitter < 0.0:
-            raise ConfigError(f"jitter must not be negative, got {jitter}")
+            raise ConfigError(f"jitter={jitter} must not be negative")
         self.kernel = kernel
         self.mean = mean
         self.likelihood = likelihood

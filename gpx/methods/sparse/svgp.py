@@ -105,11 +105,11 @@ class SVGP(Model):
     ) -> None:
         super().__init__()
         if jitter < 0:
-            raise ConfigError(f"jitter must not be negative, got {jitter}")
+            raise ConfigError(f"jitter={jitter} must not be negative")
         wanted = inducing_for(num_data) if num_inducing is None else num_inducing
         if num_inputs < 1 or wanted < 1:
             raise ConfigError(
-                f"num_inputs and num_inducing must be at least 1, got {num_inputs}, {num_inducing}"
+                f"num_inputs={num_inputs} and num_inducing={num_inducing} must be at least 1"
             )
         size = wanted if num_data is None else min(wanted, num_data)
         self._asked = num_inducing

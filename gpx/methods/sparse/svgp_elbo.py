@@ -47,7 +47,7 @@ class SVGPELBO(Objective[Variational]):
     def __init__(self, num_data: int) -> None:
         super().__init__()
         if num_data < 1:
-            raise ConfigError(f"num_data must be at least 1, got {num_data}")
+            raise ConfigError(f"num_data={num_data} must be at least 1")
         self.total = num_data
 
     def evidence(

@@ -97,7 +97,7 @@ def test_rows_nearest_to_centres_and_the_same_row_twice():
 def test_what_does_not_fit_is_said():
     x, y, _ = data()
     draws = torch.Generator().manual_seed(0)
-    with pytest.raises(ConfigError, match="num_points must be at least 1"):
+    with pytest.raises(ConfigError, match=r"num_points=\S+ must be at least 1"):
         SubsetOfData(**parts(), num_points=0)
     with pytest.raises(ConfigError, match="'ivm' chooses no rows"):
         SubsetOfData(**parts(), selector="ivm")

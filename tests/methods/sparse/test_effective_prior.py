@@ -279,7 +279,7 @@ BAD = {
     "no points": ({"num_inducing": 0}, "num_inducing must be at least 1"),
     "negative jitter": ({"jitter": -1.0}, "jitter must not be negative"),
     "blocks for fitc": ({"num_blocks": 3}, "prior=fitc has no blocks: leave out num_blocks"),
-    "no blocks": ({"prior": "pic", "num_blocks": 0}, "num_blocks must be at least 1, got 0"),
+    "no blocks": ({"prior": "pic", "num_blocks": 0}, "num_blocks=0 must be at least 1"),
     "two ways": (
         {"prior": "pic", "num_blocks": 2, "block_size": 3},
         "num_blocks and block_size say the same thing",

@@ -269,7 +269,7 @@ def test_number_of_inducing_points_is_capped_by_the_data():
 def test_errors_in_one_sentence():
     with pytest.raises(ConfigError, match="family='full' is no variational family"):
         _model(family="full")
-    with pytest.raises(ConfigError, match="jitter must not be negative"):
+    with pytest.raises(ConfigError, match=r"jitter=\S+ must not be negative"):
         _model(jitter=-1.0)
     with pytest.raises(ConfigError, match="must be at least 1"):
         _model(num_inducing=0)
