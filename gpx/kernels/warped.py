@@ -18,6 +18,10 @@ EDGE = 1e-6
 slope may be infinite."""
 
 
+class Warp(nn.Module):
+    """A map of inputs, (n, d) -> (n, q), that run folders may name; in Python any module does."""
+
+
 class Warped(Kernel):
     """k(x, x') = k_1(g(x), g(x')) for any map g; a covariance function whatever g is.
 
@@ -30,7 +34,7 @@ class Warped(Kernel):
     """
 
     def __init__(
-        self, kernel: Kernel, warp: nn.Module, active_dims: Sequence[int] | None = None
+        self, kernel: Kernel, warp: Warp | nn.Module, active_dims: Sequence[int] | None = None
     ) -> None:
         super().__init__(active_dims)
         self.kernel, self.warp = kernel, warp
@@ -70,7 +74,7 @@ class Warped(Kernel):
         return self.kernel.formula(squared_distance, self.warped(x1), self.warped(x2))
 
 
-class LinearWarp(nn.Module):
+class LinearWarp(Warp):
     """g(x) = R^T x with R lower triangular: distances under the dense metric R R^T.
 
     An isotropic kernel of it is a kernel with r^2 = (x - x')^T Lambda^{-1} (x - x'), Lambda^{-1} =
@@ -89,7 +93,7 @@ class LinearWarp(nn.Module):
         return x @ self.root.tril()
 
 
-class Kumaraswamy(nn.Module):
+class Kumaraswamy(Warp):
     """Every input stretched where the function varies fast, and pressed together where it does not.
 
     g(x) = -reach + 2 reach F(u), u = (x + reach) / (2 reach), with Kumaraswamy's distribution

@@ -13,8 +13,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch._dynamo.exc import UserError
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from gpx.errors import ConfigError, class_name
 from gpx.likelihoods import target_marginals
@@ -27,8 +25,6 @@ CHECKED_ROWS = 16
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-4}
 """Largest difference between the two by the precision of the posterior, relative to the value or to
 the standard deviation where that is larger; float32 sums in another order differ by more."""
-DEPENDS_ON_VALUES = (UserError, GuardOnDataDependentSymNode)
-"""What torch raises where a program would have to look at numbers."""
 
 
 class PredictionModule(nn.Module):
@@ -118,13 +114,21 @@ def program_of(
             return program.run_decompositions({})
     except Exception as error:  # torch raises what it likes, from deep inside
         why = "its predictions take steps that depend on the inputs"
-        if not isinstance(error, DEPENDS_ON_VALUES):
+        if not isinstance(error, _looks_at_numbers()):
             first = (str(error).strip().splitlines() or [""])[0]
             why = f"torch says {type(error).__name__}: {first[:120]}"
         raise ConfigError(
             f"format={form} cannot trace a {kind} ({why}); train with approx=sgpr, svgp, ssgp, "
             "qsgp, ski or exact"
         ) from error
+
+
+def _looks_at_numbers() -> tuple[type[Exception], ...]:
+    """What torch raises where a program would have to; imported late, with a compiler behind it."""
+    from torch._dynamo.exc import UserError
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    return UserError, GuardOnDataDependentSymNode
 
 
 def require_agreement(

@@ -208,7 +208,7 @@ def test_progress_is_plain_lines_when_piped(train_py):
 
 
 def test_ctrl_c_before_training_has_no_traceback(train_py, tmp_path, monkeypatch):
-    def interrupted(config, folder, compose):
+    def interrupted(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("gpx.training.command_line.run", interrupted)

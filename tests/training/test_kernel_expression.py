@@ -131,7 +131,7 @@ def test_kernels_of_the_user(printed, tmp_path):
     ("text", "said"),
     [
         ("rbff*periodic", "there is no kernel rbff; did you mean rbf?"),
-        ("zzz+rbf", "there is no kernel zzz; valid are: arc_cosine, constant"),
+        ("zzz+rbf", "there is no kernel zzz; valid are: arc_cosine, categorical"),
         ("rbf+", "cannot be read (a sign lacks a kernel, or a bracket its other half); write"),
         ("rbf)+linear", "a bracket its other half"),
         ("rbf**2", "rbf ** 2 is no kernel, sum or product"),

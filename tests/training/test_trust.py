@@ -13,7 +13,7 @@ from gpx.training.config import CONFIGS
 from gpx.training.run_folder import RunFolder
 from gpx.training.trust import require_known_classes, trusted_packages
 
-FACTS = {"num_train": 100, "num_inputs": 3, "num_outputs": 2, "num_classes": 2}
+FACTS = {"num_train": 100, "num_inputs": 3, "num_outputs": 2, "num_classes": 2, "image_shape": None}
 
 
 def plain(*options):
