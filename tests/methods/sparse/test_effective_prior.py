@@ -276,8 +276,8 @@ def test_the_noise_of_a_degenerate_prior_explains_what_its_points_cannot():
 
 BAD = {
     "another name": ({"prior": "vfe"}, "prior=vfe: choose one of sor, dtc"),
-    "no points": ({"num_inducing": 0}, "num_inducing must be at least 1"),
-    "negative jitter": ({"jitter": -1.0}, "jitter must not be negative"),
+    "no points": ({"num_inducing": 0}, "num_inducing=0 must be at least 1"),
+    "negative jitter": ({"jitter": -1.0}, r"jitter=-1\.0 must not be negative"),
     "blocks for fitc": ({"num_blocks": 3}, "prior=fitc has no blocks: leave out num_blocks"),
     "no blocks": ({"prior": "pic", "num_blocks": 0}, "num_blocks=0 must be at least 1"),
     "two ways": (
