@@ -271,7 +271,10 @@ class FirstOrder(Optimizer):
 
         if session.cuda_graphs and objective.fixed_shapes and model.fixed_shapes:
             every = [p for group in self.parameters.values() for p in group]
-            given = lambda x, y, *drawn: loss_of(objective.evidence_given(model, x, y, drawn), x)  # noqa: E731
+
+            def given(x: Tensor, y: Tensor, *drawn: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
+                return loss_of(objective.evidence_given(model, x, y, drawn), x)
+
             step = ReplayedStep(given, every, owners=(model, objective), state=objective)
 
             def replayed(x: Tensor, y: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
-import logging
-import warnings
 from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
@@ -22,6 +19,7 @@ from gpx.training.torch_program import (
     require_agreement,
     require_numbers,
     rows_near_the_data,
+    silence,
 )
 
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
@@ -108,8 +106,7 @@ def onnx_program(predictor: Predictor) -> Any:
     module = SolvedModule(own, rows).eval()
     program = program_of(module, rows, "onnx", kind)
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), _quiet():
-            warnings.simplefilter("ignore")
+        with silence():
             found = torch.onnx.export(
                 program, (rows,), input_names=["x"], output_names=list(OUTPUTS), dynamo=True
             )
@@ -122,14 +119,3 @@ def onnx_program(predictor: Predictor) -> Any:
     session = onnxruntime.InferenceSession(found.model_proto.SerializeToString())
     require_agreement(session.run(None, {"x": rows.numpy()}), known, module.dtype, "onnx", kind)
     return found
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without what the exporter logs of packages that it does not need."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(before)

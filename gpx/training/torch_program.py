@@ -6,7 +6,7 @@ import copy
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from io import StringIO
 
 import numpy as np
@@ -106,7 +106,7 @@ def program_of(
     """
     dynamic = {0: torch.export.Dim("n", min=1)}
     try:
-        with torch.no_grad(), _unchecked_distributions(), _silence():
+        with torch.no_grad(), _unchecked_distributions(), silence():
             program = torch.export.export(
                 module, (rows[:TRACED_ROWS],), dynamic_shapes=(dynamic,), strict=False
             )
@@ -175,12 +175,12 @@ def rows_near_the_data(predictor: Predictor) -> Tensor:
 
 
 @contextmanager
-def _silence() -> Iterator[None]:
-    """Neither warnings nor the graph that torch prints where it fails: one sentence says it all."""
+def silence() -> Iterator[None]:
+    """Without what torch warns of, logs and prints while it exports: one sentence says it all."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        with warnings.catch_warnings(), redirect_stderr(StringIO()):
+        with warnings.catch_warnings(), redirect_stderr(StringIO()), redirect_stdout(StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
