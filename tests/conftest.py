@@ -30,7 +30,7 @@ def float64_by_default():
 @pytest.fixture
 def train_py(tmp_path, monkeypatch, capsys):
     """Call train.py in this process, from an empty folder: (exit status, standard error)."""
-    from gpx.training.command_line import main  # not before the environment is settled
+    from gpx.commands.train import main  # not before the environment is settled
 
     monkeypatch.chdir(tmp_path)
 

@@ -3,8 +3,8 @@
 import pytest
 from omegaconf import OmegaConf
 
-from gpx.training.composition import composed
-from gpx.training.config import CONFIGS
+from gpx.options.composition import composed
+from gpx.options.config import CONFIGS
 
 
 def test_every_group_is_among_the_defaults_of_a_run():
