@@ -1,7 +1,9 @@
 """One thread per process, stated: the suite runs side by side processes (pytest-xdist)."""
 
 import os
+import resource
 import sys
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -46,3 +48,19 @@ def train_py(tmp_path, monkeypatch, capsys):
 
     yield call
     GlobalHydra.instance().clear()
+
+
+@pytest.fixture
+def limited_files():
+    """``with limited_files(size)``: no file may grow beyond ``size`` bytes, as on a full disk."""
+
+    @contextmanager
+    def limit(size):
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    return limit

@@ -92,7 +92,7 @@ def test_version(monkeypatch, capsys):
 
 @pytest.mark.parametrize("name", ["train", "predict", "diagnose"])
 def test_scripts_of_a_clone_call_the_command_of_their_name(name):
-    script = Path(gpx.commands.__file__).resolve().parents[1] / f"{name}.py"
+    script = Path(__file__).resolve().parents[2] / f"{name}.py"
     assert f'call("{name}", sys.argv[1:])' in script.read_text()
     if name == "predict":  # how it is called is how it speaks
         done = subprocess.run(
