@@ -13,13 +13,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from omegaconf import DictConfig
 
-from gpx.data.frame import Frame, frame_of
-from gpx.data.table import numbered_names
-from gpx.errors import ConfigError, DataError, DTypeError, GPXError, ShapeError
+from gpx.errors import ConfigError, GPXError
 from gpx.options.composition import composed
-from gpx.runs.arrays import column_names, columns_by_name, real_array
+from gpx.runs.arrays import real_array
 from gpx.runs.data import likelihood_task
 from gpx.runs.folder import RunFolder
+from gpx.runs.given_data import TARGETS, given_data
 from gpx.runs.loading import finished_predictor
 from gpx.runs.predictor import ClassPrediction, Prediction, Predictor
 from gpx.runs.run import run
@@ -34,9 +33,6 @@ TAKEN = (
     *("data.input_names", "data.target_name", "data.target_names", "resume"),
 )
 """Options that say where data come from."""
-
-TARGETS = "targets, with classes as numbers,"
-"""What targets are called in error messages."""
 
 
 class Fitted(NamedTuple):
@@ -145,39 +141,7 @@ def fit(
                 quiet=quiet,
             )
         return fitted._replace(folder=None)
-    names = _column_names(x, "inputs")
-    arrays = _arrays(x, y, names)
-    neutral = {"noise": 0.0, "weights": 1.0}
-    for name, values in (("noise", noise), ("weights", weights)):
-        if values is None:
-            continue
-        arrays[name] = real_array(values, name)
-        if arrays[name].shape != arrays["y"].shape[:1]:
-            raise ShapeError(
-                f"{name}= has shape {arrays[name].shape}, expected {arrays['y'].shape[:1]}: one "
-                "number for each row"
-            )
-    target_names = _column_names(y, "targets") if arrays["y"].ndim == 2 else None
-    target_name = _series_name(y) if arrays["y"].ndim == 1 else None
-    if test is not None:
-        if not isinstance(test, (tuple, list)) or len(test) != 2:
-            raise ShapeError("test= takes a pair (inputs, targets) of arrays")
-        more_x = test[0] if names is None else columns_by_name(test[0], names, "test inputs")
-        more_y = test[1]
-        if target_names is not None:
-            more_y = columns_by_name(more_y, target_names, "test targets")
-        more = _arrays(more_x, more_y, names, mixed="x" not in arrays)
-        for what, ours, theirs in (
-            ("inputs", _width(arrays, "x"), _width(more, "x")),
-            ("targets", _width(arrays, "y"), _width(more, "y")),
-        ):
-            if ours != theirs:
-                raise ShapeError(f"test {what} have {theirs} columns, training {what} {ours}")
-        for name in neutral.keys() & arrays.keys():
-            more[name] = np.full(len(more["y"]), neutral[name])
-        is_test = np.repeat([False, True], [len(arrays["y"]), len(more["y"])])
-        arrays = {name: np.concatenate([arrays[name], more[name]]) for name in arrays}
-        arrays["test"] = is_test
+    given = given_data(x, y, test=test, noise=noise, weights=weights)
     for option in options:
         if not isinstance(option, str):
             raise ConfigError(
@@ -203,26 +167,15 @@ def fit(
         return composed(["data=npz", *before, *options, *after])
 
     config = compose([], [])
-    if arrays["y"].dtype.kind == "U" and likelihood_task(config) not in ("binary", "multiclass"):
+    if given.has_text_targets and likelihood_task(config) not in ("binary", "multiclass"):
         real_array(y, TARGETS)  # refuses texts
-    config.data.path = str(path)
-    if "x" not in arrays:
-        config.data.x = _columns_in(arrays)
-        names = numbered_names(len(config.data.x)) if names is None else names
-    config.data.noise = "noise" if "noise" in arrays else None
-    config.data.weights = "weights" if "weights" in arrays else None
-    config.data.input_names = None if names is None else [_as_text(name) for name in names]
-    config.data.target_name = None if target_name is None else _as_text(target_name)
-    config.data.target_names = (
-        None if target_names is None else [_as_text(name) for name in target_names]
-    )
-    config.data.test = None if test is None else "test"
+    config.data.update({"path": str(path), **given.options()})
     made = [parent for parent in path.parents if not parent.exists()]
     try:
         try:
             target.path.mkdir(parents=True, exist_ok=True)
             with open(path, "wb") as file:
-                np.savez(file, allow_pickle=False, **arrays)
+                np.savez(file, allow_pickle=False, **given.arrays)
         except OSError as error:
             raise ConfigError(
                 f"{error.filename or target.path}: {error.strerror or error}; choose another "
@@ -242,142 +195,3 @@ def fit(
     with global_randomness(config.seed):
         model = finished_predictor(target, target.read_own_config(), str(config.trainer.device))
     return Fitted(model, metrics, target.path)
-
-
-def _column_names(values: Any, what: str) -> tuple[str, ...] | None:
-    """Names of a data frame's columns, or of the one that a column of a frame is.
-
-    Args:
-        values: inputs or targets, as given.
-        what: they are, for the error message.
-
-    Raises:
-        DataError: two columns of one name, by which nothing can be told apart later.
-    """
-    if np.ndim(values) == 1:
-        name = _series_name(values)
-        return None if name is None else (name,)
-    names = column_names(values)
-    twice = [name for name in names or () if (names or ()).count(name) > 1]
-    if twice:
-        raise DataError(f"{what} have two columns of the name {twice[0]!r}; rename one")
-    return names
-
-
-def _as_text(name: str) -> str:
-    """A name that config.yaml keeps as it is; raises DataError where it would be a reference."""
-    if "${" in name:
-        raise DataError(
-            f"the column {name!r} has ${{ in its name, which refers to options; rename it"
-        )
-    return name
-
-
-def _series_name(values: Any) -> str | None:
-    """Name of one column of a data frame; None where it has none."""
-    columns = getattr(values, "columns", None)
-    name = getattr(values, "name", None) if columns is None else next(iter(columns), None)
-    return name if isinstance(name, str) else None
-
-
-def _arrays(
-    x: ArrayLike, y: ArrayLike, names: tuple[str, ...] | None, mixed: bool = False
-) -> dict[str, NDArray[Any]]:
-    """What goes into the archive: ``x`` (n, d) and ``y`` (n,), or (n, p) for p > 1 outputs.
-
-    Columns of texts or dates make an array of every column: ``x1``, ``x2``, ... in the place of
-    ``x``. Targets of texts are classes.
-
-    Args:
-        x, y: as given.
-        names: of the columns of x.
-        mixed: whether columns are kept apart in any case.
-
-    Raises:
-        DTypeError: not numbers, texts or dates.
-        ShapeError: not that many of each.
-    """
-    made = None if mixed else _numbers(x)
-    if made is None:
-        frame = _columns(x, names)
-        numbered = numbered_names(len(frame.names))
-        made = {n: _for_archive(v) for n, v in zip(numbered, frame.columns, strict=True)}
-    targets = _targets(y)
-    rows = {len(array) for array in (*made.values(), targets)}
-    plain = made.get("x")
-    if (plain is not None and plain.ndim != 2) or targets.ndim not in (1, 2) or len(rows) > 1:
-        images = ""
-        if plain is not None and plain.ndim in (3, 4):
-            sides = ", ".join(map(str, plain.shape[1:]))
-            images = (
-                f"; of images give the pixels of each as a row, x.reshape(len(x), -1), and "
-                f"approx.image_shape=[{sides}], colours in front"
-            )
-        raise ShapeError(
-            f"inputs of shape {np.shape(x)} and targets of shape {np.shape(y)}; expected (n, d) "
-            f"and (n,), or (n, p) for p targets, with the same n{images}"
-        )
-    return {**made, "y": targets}
-
-
-def _numbers(x: ArrayLike) -> dict[str, NDArray[Any]] | None:
-    """The array ``x`` (n, d) of inputs; None where not all of them are numbers."""
-    try:
-        inputs = real_array(x, "inputs")
-    except DTypeError:
-        return None
-    return {"x": inputs[:, None] if inputs.ndim == 1 else inputs}
-
-
-def _columns(x: ArrayLike, names: tuple[str, ...] | None) -> Frame:
-    """Inputs of numbers, texts and dates.
-
-    Raises:
-        DTypeError: of something else.
-    """
-    shape = np.shape(x) if isinstance(x, (list, tuple)) else tuple(getattr(x, "shape", ()))
-    if len(shape) not in (1, 2):
-        real_array(x, "inputs")  # refuses
-    values = np.array(x, dtype=object)[:, None] if len(shape) == 1 else x
-    width = shape[1] if len(shape) == 2 else 1
-    try:
-        return frame_of(values, names or numbered_names(width), "inputs")
-    except DTypeError:
-        real_array(x, "inputs")  # in the words for arrays
-        raise
-
-
-def _targets(y: ArrayLike) -> NDArray[Any]:
-    """Numbers as float64, or texts of classes (n,).
-
-    Raises:
-        DTypeError: neither.
-    """
-    try:
-        targets = real_array(y, TARGETS)
-    except DTypeError as error:
-        array = np.asarray(y)
-        if array.dtype.kind not in "OUT" or array.ndim not in (1, 2):
-            raise
-        array = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
-        if array.ndim != 1 or not all(isinstance(value, str) for value in array):
-            raise error from None
-        return array.astype(str)
-    return targets[:, 0] if targets.ndim == 2 and targets.shape[1] == 1 else targets
-
-
-def _for_archive(values: NDArray[Any]) -> NDArray[Any]:
-    """A column that NumPy writes without Python's objects."""
-    return values.astype(str) if values.dtype.kind == "O" else values
-
-
-def _width(arrays: dict[str, NDArray[Any]], name: str) -> int:
-    """Columns of the inputs or of the targets."""
-    if name in arrays:
-        return (*arrays[name].shape, 1)[1]
-    return len(_columns_in(arrays))
-
-
-def _columns_in(arrays: dict[str, NDArray[Any]]) -> list[str]:
-    """Names of the arrays that are columns of the inputs."""
-    return [name for name in arrays if name not in ("y", "test", "noise", "weights")]

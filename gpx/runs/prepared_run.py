@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -143,16 +143,21 @@ def prepare(
     folder: RunFolder,
     data: Dataset | None = None,
 ) -> PreparedRun:
-    """Everything that can fail on bad input, before anything is written."""
+    """Everything that can fail on bad input, before anything is written.
+
+    Args:
+        config, options, device, folder: of the run.
+        data: all rows, where they are loaded already because something was chosen by them.
+
+    Raises:
+        GPXError: anything wrong with the data, or parts that do not fit them or one another.
+    """
     configure_torch(options, device)
     dtype = DTYPES[options.dtype]
     console = Console(quiet=options.quiet)
-
-    task = likelihood_task(config)
-    chosen_now = data is not None
     check_streamed(config, options)
-    if data is None:
-        data = load_run_data(config)
+    chosen = [] if data is None else [choice_of(config, "kernel_choice"), choice_of(config)]
+    data = load_run_data(config) if data is None else data
     calibration: Recalibration | None = build(config, "calibrate")
     _require_plain_targets(config, options, data, calibration)
     data, kept = hold_out(data, calibration, config.seed)
@@ -161,68 +166,26 @@ def prepare(
     config.trainer.memory_budget = budget  # settled: a resumed run and predictions hold to it
     for part in {"kernel", "mean"} - set(check_parts(config)):
         config[part] = None  # what the model has no use for is no part of the run
-    num_train, num_inputs = data.train_x.shape
-    console.say(
-        f"data {data.name} split {data.split}: {num_train:,} training and "
-        f"{data.test_x.shape[0]:,} test points, {num_inputs} inputs"
-        + ("" if data.num_test else "; trained on all rows, so there will be no test metrics")
-        + ("" if kept is None else f"; {len(kept[1]):,} training points are held out")
-    )
-    if chosen_now:
-        for line in filter(None, (choice_of(config, "kernel_choice"), choice_of(config))):
-            console.say(line)
-    if data.notes:
-        console.say(f"note: {with_option_names(data.notes, config, CONFIGS)}")
-    if task == "regression" and _two_values(data.in_memory.train_y):
-        console.say("note: the targets take two values only; likelihood=bernoulli models classes")
-    far = _far_targets(data.modelled(data.in_memory.train_y))
-    if far and target_of(config.likelihood, "likelihood") is Gaussian:
-        console.say(
-            f"note: {far} of the training targets lie more than {FAR:g} times the width of the "
-            "middle 80 % from the median; likelihood=student_t bears outliers"
-        )
+    held = 0 if kept is None else len(kept[1])
+    for line in (_rows(data, held), *filter(None, chosen), *_notes(data, config)):
+        console.say(line)
 
-    model = build_model(config).to(device, dtype)
-    kind = target_of(config.objective, "objective")
-    if isinstance(kind, type) and issubclass(kind, Objective):
-        kind.require_model(model)
-    objective: Objective = build(config, "objective")
-    objective.to(device)
-    objective.check(model)
-    if data.num_outputs != model.num_outputs:
-        names = ", ".join(data.target_names) or data.target_name
-        raise ConfigError(
-            f"data {data.name} has {data.num_outputs} targets ({names}), {type(model).__name__} "
-            f"with this likelihood takes {model.num_outputs}: give it as many, or take approx=svgp "
-            "likelihood=gaussian_outputs, which takes any number"
-        )
-    classes = data.num_classes
-    if task == "multiclass" and classes > model.likelihood.num_latents:
-        raise ConfigError(
-            f"data {data.name} has {classes} classes and the likelihood "
-            f"{model.likelihood.num_latents}: give it likelihood.num_classes={classes}, or leave "
-            "that out"
-        )
+    model, objective = _model_and_objective(config, data, device, dtype)
+    optimizer, start = build(config, "optimizer"), build(config, "init")
+    model.check_optimizer(optimizer)
     if data.sample is not None:
         options = settle_streamed(config, options, data, model, objective, console.say)
+        require_streams(type(optimizer))
+
     train = (data.train_x.to(device, dtype), data.modelled(data.train_y).to(device, dtype))
+    test = (data.test_x.to(device, dtype), data.test_y.to(device, dtype))
     seen = data.in_memory  # the training rows themselves, or a sample of those that lie in files
     sample = (
         train if seen is data else (seen.train_x.to(device, dtype), seen.train_y.to(device, dtype))
     )
-    test = (data.test_x.to(device, dtype), data.test_y.to(device, dtype))
-    optimizer, start = build(config, "optimizer"), build(config, "init")
-    model.check_optimizer(optimizer)
-    if data.sample is not None:
-        require_streams(type(optimizer))
     optimizer.require_fit(model, objective, data.train_x.shape[0], options.max_steps)
     model.check(train[0])
-    for option, (value, reason) in model.settle(train[0]).items():
-        holder, _, name = f"approx.{option}".rpartition(".")
-        if isinstance(OmegaConf.select(config, holder), DictConfig):
-            OmegaConf.select(config, holder)[name] = value
-        told = with_option_names(reason, config, CONFIGS)
-        console.say(f"approx.{option}={value}: {told}")
+    _settle(model, train[0], config, console)
     if data.train_noise is not None:
         model.know_noise(data.train_noise.like(train[1]))
     held_out = None
@@ -246,6 +209,69 @@ def prepare(
         calibration,
         held_out,
     )
+
+
+def _rows(data: Dataset, held_out: int) -> str:
+    """What is trained on, in one line."""
+    return (
+        f"data {data.name} split {data.split}: {data.num_train:,} training and "
+        f"{data.num_test:,} test points, {data.num_inputs} inputs"
+        + ("" if data.num_test else "; trained on all rows, so there will be no test metrics")
+        + (f"; {held_out:,} training points are held out" if held_out else "")
+    )
+
+
+def _notes(data: Dataset, config: DictConfig) -> Iterator[str]:
+    """What the data hold that the user should know of."""
+    likelihood = target_of(config.likelihood, "likelihood")
+    targets = data.in_memory.train_y
+    if data.notes:
+        yield f"note: {with_option_names(data.notes, config, CONFIGS)}"
+    if likelihood_task(config) == "regression" and _two_values(targets):
+        yield "note: the targets take two values only; likelihood=bernoulli models classes"
+    far = _far_targets(data.modelled(targets))
+    if far and likelihood is Gaussian:
+        yield (
+            f"note: {far} of the training targets lie more than {FAR:g} times the width of the "
+            "middle 80 % from the median; likelihood=student_t bears outliers"
+        )
+
+
+def _model_and_objective(
+    config: DictConfig, data: Dataset, device: torch.device, dtype: torch.dtype
+) -> tuple[Model, Objective]:
+    """Both, fit for one another and for the targets; raises ConfigError where they are not."""
+    model = build_model(config).to(device, dtype)
+    kind = target_of(config.objective, "objective")
+    if isinstance(kind, type) and issubclass(kind, Objective):
+        kind.require_model(model)
+    objective: Objective = build(config, "objective")
+    objective.to(device)
+    objective.check(model)
+    if data.num_outputs != model.num_outputs:
+        names = ", ".join(data.target_names) or data.target_name
+        raise ConfigError(
+            f"data {data.name} has {data.num_outputs} targets ({names}), {type(model).__name__} "
+            f"with this likelihood takes {model.num_outputs}: give it as many, or take approx=svgp "
+            "likelihood=gaussian_outputs, which takes any number"
+        )
+    classes, latents = data.num_classes, model.likelihood.num_latents
+    if model.likelihood.task == "multiclass" and classes > latents:
+        raise ConfigError(
+            f"data {data.name} has {classes} classes and the likelihood {latents}: give it "
+            f"likelihood.num_classes={classes}, or leave that out"
+        )
+    return model, objective
+
+
+def _settle(model: Model, x: Tensor, config: DictConfig, console: Console) -> None:
+    """Options of the model that follow from the rows: into the config, and told to the user."""
+    for option, (value, reason) in model.settle(x).items():
+        holder, _, name = f"approx.{option}".rpartition(".")
+        node = OmegaConf.select(config, holder)
+        if isinstance(node, DictConfig):
+            node[name] = value
+        console.say(f"approx.{option}={value}: {with_option_names(reason, config, CONFIGS)}")
 
 
 def _require_plain_targets(
