@@ -12,6 +12,7 @@ from torch.special import erfcx, log_ndtr, ndtr
 
 from gpx.errors import ConfigError
 from gpx.likelihoods.base import Curvature, Likelihood, Tilted
+from gpx.likelihoods.logistic_normal import log_logistic_normal
 from gpx.likelihoods.quadrature import GaussHermite, GaussLogistic
 
 MAX_Z = 12.0
@@ -130,12 +131,15 @@ class Bernoulli(Likelihood):
         return Curvature(y * ratio, (ratio * (ratio + z)).clamp(0.0, 1.0))
 
     def tilted(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tilted:
-        """Probit only: log Phi(y mean / s), s = sqrt(1 + variance), is the link at a shrunk mean.
+        """Probit: log Phi(y mean / s), s = sqrt(1 + variance), the link at a shrunk mean.
+
+        Logit: ``log_logistic_normal``, which is exact to rounding.
 
         Source: Rasmussen and Williams 2006, equations 3.58 and 3.82.
         """
-        if self.link != "probit":
-            return super().tilted(y, mean, variance)
+        if self.link == "logit":
+            moments = log_logistic_normal(y * mean, variance)
+            return Tilted(moments.value, y * moments.slope, -moments.bend)
         scale = (1.0 + variance).sqrt()
         gradient, information = self.curvature(y, mean / scale)
         return Tilted(

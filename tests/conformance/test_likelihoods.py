@@ -161,7 +161,9 @@ def test_who_declares_second_derivatives_and_tilted_moments():
     assert {name for name in NAMES if declares(name, "curvature")} == {
         *("Bernoulli", "Bernoulli probit", "Gaussian", "Poisson", "Softmax")
     }
-    assert {name for name in NAMES if declares(name, "tilted")} == {"Bernoulli probit", "Gaussian"}
+    assert {name for name in NAMES if declares(name, "tilted")} == {
+        *("Bernoulli", "Bernoulli probit", "Gaussian")
+    }
 
 
 @pytest.mark.parametrize(
@@ -189,7 +191,7 @@ def test_curvature_is_the_derivative_of_the_density(name):
     )
 
 
-@pytest.mark.parametrize("name", ["Bernoulli probit", "Gaussian"])
+@pytest.mark.parametrize("name", ["Bernoulli", "Bernoulli probit", "Gaussian"])
 def test_tilted_moments_are_integrals(name):
     """Against the trapezoid rule over +-12 deviations, and the formulas of the two moments."""
     likelihood, y, mean, variance = case(name)

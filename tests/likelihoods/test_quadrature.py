@@ -6,7 +6,7 @@ import torch
 from scipy.special import expit
 
 from gpx.errors import ConfigError
-from gpx.likelihoods import Bernoulli, GaussHermite, GaussLogistic, Gaussian
+from gpx.likelihoods import Bernoulli, GaussHermite, Gaussian, GaussLogistic
 
 
 def test_polynomials_are_exact_up_to_the_known_degree():
@@ -100,9 +100,7 @@ def _averages_over_a_fine_grid(mean, deviation):
 def test_the_logistic_function_is_averaged_over_any_width(deviation, num_nodes, within):
     # Gauss-Hermite nodes alone step over the logistic function: 0.09 off at a deviation of 64
     mean = torch.linspace(-5 * deviation - 3, 5 * deviation + 3, 23, dtype=torch.float64)
-    exact = torch.tensor(
-        [_averages_over_a_fine_grid(m.item(), max(deviation, 1e-9)) for m in mean]
-    )
+    exact = torch.tensor([_averages_over_a_fine_grid(m.item(), max(deviation, 1e-9)) for m in mean])
     rule, variance = GaussLogistic(num_nodes), torch.full_like(mean, deviation**2)
     torch.testing.assert_close(rule.sigmoid(mean, variance), exact[:, 0], rtol=0, atol=within)
     torch.testing.assert_close(rule.softplus(mean, variance), exact[:, 1], rtol=0, atol=within)

@@ -129,8 +129,7 @@ class ExpectationPropagationGP(DenseGP):
     approximations, at a few times the cost of Laplace's.
 
     Args:
-        kernel, mean, likelihood: of one latent function, log-concave, with ``tilted``: Bernoulli
-            with the probit link.
+        kernel, mean, likelihood: of one latent function, log-concave, with ``tilted``: Bernoulli.
         max_sweeps: over all sites, at most.
 
     Cost: ten to thirty n^3 multiply-adds.
