@@ -2,6 +2,7 @@
 
 import pickle
 import random
+import subprocess
 import sys
 import tempfile
 import threading
@@ -26,6 +27,32 @@ def arrays():
     generator = np.random.default_rng(0)
     x = generator.uniform(-2.0, 2.0, (60, 2))
     return x, 50.0 + 9.0 * np.sin(x[:, 0]) * x[:, 1]
+
+
+def test_what_was_learned_is_there_to_read(arrays, tmp_path, capsys):
+    fitted = gpx.fit(
+        *arrays, "approx=exact", "kernel=rbf+linear", *QUICK[2:], folder=tmp_path / "r"
+    )
+    learned = fitted.model.hyperparameters
+    kernel = fitted.model.posterior.kernel
+    np.testing.assert_array_equal(
+        learned["kernel.kernels.0.lengthscale"], kernel.kernels[0].lengthscale.detach()
+    )
+    assert learned["likelihood.noise_variance"] == fitted.model.likelihood.noise_variance.item()
+    assert set(learned) >= {"kernel.kernels.1.variance", "mean.constant"}
+    said = capsys.readouterr().out
+    noise = f"likelihood.noise_variance {learned['likelihood.noise_variance']:.3g}"
+    assert f"{noise}\n" in said and "learned, of standardised inputs and target: kernel." in said
+    assert repr(fitted).startswith("Fitted(Predictor(ExactPosterior of 'y' given 2 inputs: kernel.")
+    assert noise in repr(gpx.load(fitted.folder))
+    assert str(fitted.folder) in repr(fitted)
+
+
+def test_extras_are_attributes_of_the_package():
+    """As ``gpx.thompson.thompson_batch`` is written where ``import gpx`` is all that is imported."""
+    script = "import gpx; gpx.thompson.thompson_batch; assert 'sklearn' not in vars(gpx)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_fit_predict_and_load(arrays, tmp_path, monkeypatch):
