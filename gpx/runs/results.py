@@ -160,7 +160,7 @@ def _better(metrics: Mapping[str, Any], column: str, word: str, sign: float) -> 
     if own is None or not scores:
         return []
     best = min(scores, key=lambda name: sign * scores[name])
-    if not sign * scores[best] < sign * own:
+    if not sign * scores[best] < sign * own or f"{scores[best]:.4f}" == f"{own:.4f}":
         return []
     prefix = f"baseline.{best}"
     text = f"{NAMES.get(best, best)} has a {word}: {scores[best]:.4f} against {own:.4f}"

@@ -49,6 +49,23 @@ def test_what_was_learned_is_there_to_read(arrays, tmp_path, capsys):
     assert str(fitted.folder) in repr(fitted)
 
 
+def test_a_chain_without_samples_says_that_it_outlasts_its_seconds(tmp_path, capsys):
+    x = np.linspace(-1.0, 1.0, 12)[:, None]
+    options = ("approx=elliptical_slice", "kernel=rbf", "init=constants", *QUICK[4:])
+    limits = ("optimizer.burn_in=8", "optimizer.thin=2", "trainer.max_steps=24")
+    limits += ("trainer.budget=0.001", "data.test_fraction=0")
+    fitted = gpx.fit(x, (x[:, 0] > 0) * 1.0, *options, *limits, folder=tmp_path)
+    said = capsys.readouterr().err
+    assert said.count("nothing to predict with yet: it goes on until there is") == 1
+    assert fitted.predict_classes(x).probability.shape == (12, 2)
+
+
+def test_a_table_in_the_place_of_an_option_is_answered_with_how_to_name_it(arrays):
+    said = r"'rows.csv' is no option; a table of your own is data=csv data.path=rows.csv"
+    with pytest.raises(ConfigError, match=said):
+        gpx.fit(*arrays, "rows.csv")
+
+
 def test_extras_are_attributes_of_the_package():
     """``gpx.thompson.thompson_batch`` needs no import but that of ``gpx``, which stays light."""
     script = "import gpx; gpx.thompson.thompson_batch; assert 'sklearn' not in vars(gpx)"

@@ -50,7 +50,7 @@ class OwnSteps(Optimizer, Generic[ModelT]):
         assert isinstance(session.model, self.model_type)  # ``check`` has passed
         self.bind(session.model, session.x, session.seed)
         session.max_steps = self.max_steps(session.limit)
-        spent = False
+        spent = late = False
         while session.step < session.max_steps and not self.converged and not spent:
             with session.timed():
                 evidence = self.step(
@@ -63,6 +63,12 @@ class OwnSteps(Optimizer, Generic[ModelT]):
                 session.report(loss, evidence.parts, self.learning_rates(session.step - 1))
             session.end_step()
             spent = session.out_of_time and self.serves(session.step)
+            if session.out_of_time and not spent and not late:
+                late = True
+                session.say(
+                    f"the seconds of training are spent after {session.step} {self.unit}, and "
+                    "there is nothing to predict with yet: it goes on until there is"
+                )
         self.release()
         reason = f"{session.step} {self.unit} done"
         if spent and not self.converged and session.step < session.max_steps:

@@ -167,7 +167,9 @@ def _with_one_lengthscale(
 
 def _told(best: Fit, fits: Sequence[Fit], rows: int, clock: _Clock) -> str:
     """The choice as the run says it."""
-    others = [fit for fit in fits if fit is not best]
+    # of fits of one name, which differ in where they began (a period), the best is told
+    first = {fit.name: fit for fit in sorted(fits, key=lambda fit: fit.score)}
+    others = [fit for fit in fits if fit is first[fit.name] and fit.name != best.name]
     text = f"kernel='{best.name}', chosen by kernel=auto: evidence/point {best.evidence:+.3f}"
     if best.predictive is not None:
         text += f", each point given the others {best.predictive:+.3f}"
