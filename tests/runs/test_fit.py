@@ -54,7 +54,8 @@ def test_a_chain_without_samples_says_that_it_outlasts_its_seconds(tmp_path, cap
     options = ("approx=elliptical_slice", "kernel=rbf", "init=constants", *QUICK[4:])
     limits = ("optimizer.burn_in=8", "optimizer.thin=2", "trainer.max_steps=24")
     limits += ("trainer.budget=0.001", "data.test_fraction=0")
-    fitted = gpx.fit(x, (x[:, 0] > 0) * 1.0, *options, *limits, folder=tmp_path)
+    with pytest.warns(UserWarning, match="the largest R-hat"):
+        fitted = gpx.fit(x, (x[:, 0] > 0) * 1.0, *options, *limits, folder=tmp_path)
     said = capsys.readouterr().err
     assert said.count("nothing to predict with yet: it goes on until there is") == 1
     assert fitted.predict_classes(x).probability.shape == (12, 2)
