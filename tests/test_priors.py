@@ -70,7 +70,7 @@ def test_the_loss_counts_them_in_and_the_evidence_does_not():
 
     def loss(noise):
         model.likelihood.noise_variance = torch.tensor(noise, dtype=torch.float64)
-        return float(objective(model, x, y))
+        return objective(model, x, y).item()
 
     objective(model, x, y).backward()
     raw = model.likelihood.parametrizations.noise_variance.original
