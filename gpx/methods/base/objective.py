@@ -17,6 +17,7 @@ from gpx.likelihoods.base import Likelihood
 from gpx.linalg.report import CholeskyReport, SolveReport
 from gpx.linalg.trace import FixedProbes
 from gpx.methods.base.model import Model, check_parts
+from gpx.priors import Priors
 from gpx.sampling.batches import batch_order
 from gpx.tensor_checks import check_inputs, check_targets, guard
 
@@ -80,6 +81,10 @@ class Objective(DataSized, Generic[ModelT], ABC):
     model that says so, too: so that a GPU may replay them from a recording. Buffers are changed in
     place (one that is replaced costs a new recording); all that is drawn comes from
     ``step_draws``, and what ``after_step`` goes on with is in ``left``."""
+    shared: ClassVar[Literal["batch", "evidence"] | None] = None
+    """How several processes share the work (``gpx.linalg.processes``): ``batch``: the evidence of a
+    batch is the mean of those of its parts, without draws and without state, so that each process
+    takes a part; ``evidence``: ``evidence`` divides it itself; None: not at all."""
     made_for: ClassVar[str] = ""
     """A public model that has what it asks for, for people."""
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Likelihood,)
@@ -117,6 +122,10 @@ class Objective(DataSized, Generic[ModelT], ABC):
     ) -> Evidence:
         """``evidence`` for what ``step_draws`` gave. Default: ``evidence``."""
         return self.evidence(model, x, y)
+
+    def shared_for(self, model: ModelT, x: Tensor) -> Literal["batch", "evidence"] | None:
+        """``shared`` for this model on x (n, d), where that decides. Default: ``shared``."""
+        return self.shared
 
     @property
     def left(self) -> object:
@@ -202,9 +211,18 @@ class Objective(DataSized, Generic[ModelT], ABC):
     def forward(
         self, model: ModelT, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Scalar loss to minimise: minus the evidence, in nats per training point."""
-        evidence = self.evidence(model, x, y, generator=generator)
-        return -evidence.value / self.num_data(x)
+        """``loss`` of the evidence."""
+        return self.loss(self.evidence(model, x, y, generator=generator), model, x)
+
+    def loss(self, evidence: Evidence, model: ModelT, x: Tensor) -> Tensor:
+        """What is minimised (): minus the evidence, and the log density of the model's priors where
+        it has some, in nats per training point."""
+        priors: Priors | None = getattr(model, "priors", None)
+        value = evidence.value
+        if priors is not None:
+            assert isinstance(model, Model)
+            value = value + priors.log_prob(model).to(value)
+        return value / -self.num_data(x)
 
     @torch.no_grad()
     def full_evidence(
