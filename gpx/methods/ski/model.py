@@ -357,10 +357,10 @@ class SKI(Model):
     def posterior_of(self, system: SKISystem, target: Tensor) -> SKIPosterior:
         """The posterior given the rows of a system and their residuals (n',)."""
         tolerance = min(self.tolerance, PREDICTION_TOLERANCE)
-        solution, report = system.solve(target.unsqueeze(1), tolerance, self.max_iterations)
-        on_grid = system.base.matmul(system.weights.mT.matmul(solution)).squeeze(1)
+        solved = system.solve(target.unsqueeze(1), tolerance, self.max_iterations)
+        on_grid = system.base.matmul(system.weights.mT.matmul(solved.solution)).squeeze(1)
         found = self.new_posterior()
-        found.with_state(self.grid, on_grid, system, report, self.floors)
+        found.with_state(self.grid, on_grid, system, solved.report, self.floors)
         if self.variance == "diagonal":
             found.explained = explained_by_low_rank(system.part, found.inner, self.grid)
         elif self.variance == "quadratic_form":

@@ -202,7 +202,7 @@ class SKIPosterior(Posterior):
             )
             eye = torch.eye(len(some), dtype=found.dtype, device=found.device)
             right = system.weights.matmul(system.base.matmul(rows.mT.matmul(eye)))
-            solved, _ = system.solve(right, tolerance, int(most))
+            solved = system.solve(right, tolerance, int(most)).solution
             found[some] = (right * solved).sum(0)
         return found
 
@@ -261,10 +261,9 @@ class SKIPosterior(Posterior):
     def predict(self, x: Tensor) -> Marginals:
         """Mean and variance of the latent function at x (t, d)."""
         grid, part = (self.grid, self.part) if self._fixed is None else self._fixed
-        rank = max(1, len(self.inner))
         mean, variance = x.new_empty(x.shape[0]), x.new_empty(x.shape[0])
         system: SKISystem | None = None
-        for rows in row_slices(x.shape[0], max(1, CHUNK_ENTRIES // rank)):
+        for rows in row_slices(x.shape[0], max(1, CHUNK_ENTRIES // part.entries_at(grid))):
             seen = self._projected(x[rows])
             weights = grid.weights(seen, self.outside)
             at = (self.on_grid[weights.indices] * weights.values).sum(1)
