@@ -127,7 +127,7 @@ def test_pivots_leave_a_residual_at_most_as_said():
 
 
 def test_predictions_hold_no_more_of_pivots_at_a_time_than_they_may(monkeypatch):
-    """Columns are looked up at all 16 points of a stencil; 1,600 points are too many for a basis."""
+    """Columns are looked up at all 16 points of a stencil; an axis of 1,600 has no eigenvectors."""
     x = inputs(2, 300)
     kernel = Matern32(2, 1.0, 1.0)
     parts = {"mean": Zero(), "likelihood": Gaussian(0.1), "num_inputs": 2}
