@@ -172,7 +172,7 @@ class GridPosterior(Posterior):
         points = self.at(x)
         mean = self.mean(x) + points.contract(self.alpha)
         system = self.system()
-        gaps, _ = choose_gaps(self.options, system.num_gaps, system.size, system.inner_size)
+        gaps, _ = choose_gaps(self.options, system.rows)
         counts = system.num_observed, system.num_gaps
         used = choose_variance(self.variance, gaps, x.shape[0], *counts)
         if used == "dense":

@@ -15,7 +15,6 @@ from gpx.methods.grid.gap_preconditioners import ignore_preconditioner
 from gpx.methods.grid.gaps import GapOptions, solve_gaps
 from gpx.methods.grid.points import GridPoints
 from gpx.methods.grid.system import (
-    BLOCK_NUMBERS,
     GridSystem,
     blocks,
     dense_is_cheap,
@@ -115,9 +114,7 @@ def solved_variance(
     """
     chosen = replace(options, gaps=gaps, precondition_rank=None)
     found = torch.empty_like(points.prior)
-    step = max(1, BLOCK_NUMBERS // system.size)
-    for start in range(0, found.shape[0], step):
-        rows = slice(start, min(start + step, found.shape[0]))
+    for rows in blocks(len(found), system.size):
         cross = points.observed(rows, system.rows.cells).mT
         explained = _explained(system, cross, points.prior[rows].double(), chosen)
         found[rows] = points.prior[rows] - explained.to(found.dtype)
@@ -173,9 +170,7 @@ def rank_reduced_variance(system: GridSystem, points: GridPoints, rank: int) -> 
     q = ignore_preconditioner(system, rank)
     assert q is not None
     found = torch.empty_like(points.prior)
-    step = max(1, BLOCK_NUMBERS // system.size)
-    for start in range(0, found.shape[0], step):
-        rows = slice(start, min(start + step, found.shape[0]))
+    for rows in blocks(len(found), system.size):
         cross = points.observed(rows, system.rows.cells).mT
         found[rows] = points.prior[rows] - (cross * q.solve(cross)).sum(0)
     return found
@@ -219,9 +214,7 @@ class DenseVariance:
         if not self.observed:
             return full_variance(system, points) + points.contract(self.factor).square().sum(1)
         found = torch.empty_like(points.prior)
-        step = max(1, BLOCK_NUMBERS // self.factor.shape[0])
-        for start in range(0, found.shape[0], step):
-            rows = slice(start, min(start + step, found.shape[0]))
+        for rows in blocks(len(found), len(self.factor)):
             cross = points.observed(rows, system.rows.cells).mT.double()
             seen = torch.linalg.solve_triangular(self.factor, cross, upper=False)
             found[rows] = (points.prior[rows].double() - seen.square().sum(0)).to(found.dtype)
