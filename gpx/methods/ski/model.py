@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, DataError
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import Prepared
@@ -244,7 +244,13 @@ class SKI(PlacedGrid, Model):
             self.note += f", {rows:,} rows stand for {len(x):,}"
 
     def _lay(self, seen: Tensor) -> None:
-        """Lay the grid over the inputs of the grid (n, d)."""
+        """Lay the grid over the inputs of the grid (n, d).
+
+        Raises:
+            DataError: there are none.
+        """
+        if not len(seen):
+            raise DataError("a grid is laid over training inputs, and there are no rows")
         how = self.interpolation, self.boundary
         if self.given is None:
             grid = self.grid_type.covering(seen, self.grid_size, how[0], self.placement, how[1])

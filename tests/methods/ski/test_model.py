@@ -381,6 +381,8 @@ def test_what_does_not_fit_is_one_sentence():
         SKI(kernel=RBF(4), likelihood=Gaussian(0.1), mean=Zero(), num_inputs=4)
     with pytest.raises(ConfigError, match="not placed yet"):
         _ = build().grid
+    with pytest.raises(DataError, match="there are no rows"):
+        placed(*data(n=0))
 
 
 @pytest.mark.parametrize(("d", "kernel"), [(1, "matern"), (2, "rbf"), (2, "matern")])
