@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -275,16 +275,15 @@ def _require_solution(
     )
 
 
-@dataclass(frozen=True)
-class FitBracket:
-    """Certified ends of y_X^T (K_XX + sigma^2 I)^{-1} y_X."""
+class Bracket(NamedTuple):
+    """Certified ends of a quantity."""
 
     lower: Tensor
     upper: Tensor
 
 
-def bracket(system: GridSystem, target: Tensor, filled: Tensor) -> FitBracket:
-    """Bracket of the data fit from any values for the gaps.
+def bracket(system: GridSystem, target: Tensor, filled: Tensor) -> Bracket:
+    """Bracket of the data fit y_X^T (K_XX + sigma^2 I)^{-1} y_X, (), from any values for the gaps.
 
     Above: y^T C y over the grid completed with ``filled`` (least at the posterior mean). Below:
     2 a^T y - a^T (K_XX + sigma^2 I) a at a = (C y)_X, the best of which is the exact fit.
@@ -302,7 +301,7 @@ def bracket(system: GridSystem, target: Tensor, filled: Tensor) -> FitBracket:
     alpha = system.inverse(None, None, whole)
     weights = alpha[cells]
     lower = 2.0 * _dot(weights, target) - _dot(weights, system.observed(weights))
-    return FitBracket(lower, _dot(whole, alpha))
+    return Bracket(lower, _dot(whole, alpha))
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch import Tensor
 from gpx.errors import ConfigError
 from gpx.linalg import UnconvergedWarning, cholesky
 from gpx.methods.grid.gap_preconditioners import ignore_preconditioner
-from gpx.methods.grid.gaps import GapOptions, solve_gaps
+from gpx.methods.grid.gaps import Bracket, GapOptions, solve_gaps
 from gpx.methods.grid.points import GridPoints
 from gpx.methods.grid.system import (
     GridSystem,
@@ -69,13 +69,6 @@ class VarianceOptions:
                 f"variance_rank={self.rank} at least 1 and variance_error="
                 f"{self.error} positive"
             )
-
-
-class VarianceBracket(NamedTuple):
-    """Certified ends of the latent variance at each point, (t,)."""
-
-    lower: Tensor
-    upper: Tensor
 
 
 def choose_variance(
@@ -152,14 +145,15 @@ def _explained(system: GridSystem, cross: Tensor, prior: Tensor, options: GapOpt
     return solve.fit
 
 
-def variance_bracket(
-    system: GridSystem, points: GridPoints, options: GapOptions
-) -> VarianceBracket:
-    """Both ends by ``solved_variance``; equal in closed form where there are no gaps."""
+def variance_bracket(system: GridSystem, points: GridPoints, options: GapOptions) -> Bracket:
+    """Certified ends of the latent variance at each point (t,), by ``solved_variance``.
+
+    They are equal, in closed form, where there are no gaps.
+    """
     if not system.num_gaps:
         both = full_variance(system, points)
-        return VarianceBracket(both, both)
-    return VarianceBracket(
+        return Bracket(both, both)
+    return Bracket(
         solved_variance(system, points, options, "fill"),
         solved_variance(system, points, options, "ignore"),
     )

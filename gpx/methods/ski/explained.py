@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gpx.linalg import RegularAxis
 from gpx.methods.ski.covariance import AxisCovariance, LagCovariance
-from gpx.methods.ski.grid import InterpolationGrid
+from gpx.methods.ski.grid import InterpolationGrid, axis_points
 from gpx.methods.ski.low_rank import LowRankPart
 from gpx.methods.ski.system import SKISystem
 from gpx.operators import Kronecker
@@ -26,7 +25,7 @@ def explained_by_low_rank(part: LowRankPart, inner: Tensor, grid: InterpolationG
     Cost: m r^2. Exact where C carries the whole matrix.
     Source: Hultin 2017, section 3.3 (interpolated variances).
     """
-    axes = [a.points(inner) if isinstance(a, RegularAxis) else a.to(inner) for a in grid.axes]
+    axes = [axis_points(axis, inner) for axis in grid.axes]
     points = torch.cartesian_prod(*axes).reshape(grid.size, len(axes))
     found = inner.new_empty(grid.size)
     for rows in torch.arange(grid.size, device=inner.device).split(

@@ -150,10 +150,9 @@ class InterpolationGrid:
         """The middle of the widest cell of every axis, (1, d), in float64 on ``like``'s device."""
         found = []
         for axis in self.axes:
-            points = axis.points(like.double()) if isinstance(axis, RegularAxis) else axis.to(like)
-            first = len(points) // 2 - 1
-            if not isinstance(axis, RegularAxis):
-                first = int(points.diff().argmax())
+            points = axis_points(axis, like)
+            regular = isinstance(axis, RegularAxis)
+            first = len(points) // 2 - 1 if regular else int(points.diff().argmax())
             found.append(0.5 * (points[first] + points[first + 1]))
         return torch.stack(found).unsqueeze(0)
 
@@ -177,6 +176,11 @@ class InterpolationGrid:
             axis_weights(column, axis, method=self.method, boundary=self.boundary, outside=outside)
             for column, axis in zip(x.double().unbind(1), self.axes, strict=True)
         ]
+
+
+def axis_points(axis: RegularAxis | Tensor, like: Tensor) -> Tensor:
+    """Points (m_l,) of an axis, in float64 on ``like``'s device."""
+    return axis.points(like.double()) if isinstance(axis, RegularAxis) else axis.to(like.device)
 
 
 def given_points(points: Sequence[Sequence[float]], num_inputs: int) -> list[Tensor]:
