@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 from gpx.data.folders import cache_folder
-from gpx.data.uci import UCI, resolve_name
-from gpx.data.uci_sets import UCI_SETS
+from gpx.data.sets.uci import UCI, resolve_name
+from gpx.data.sets.uci_sets import UCI_SETS
 from gpx.errors import GPXError
 
 

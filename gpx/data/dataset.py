@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gpx.data.coding import Coding
+from gpx.data.columns.coding import Coding
 from gpx.data.hints import row_counter, skewed_target
 from gpx.data.labels import Label, Task, encode_targets
 from gpx.data.source import DataSource, Rows

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gpx.errors import DataError
 
 if TYPE_CHECKING:
-    from gpx.data.coding import Coding
+    from gpx.data.columns.coding import Coding
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]

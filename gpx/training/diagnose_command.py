@@ -12,7 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor
 
 from gpx.data import Dataset, read_rows
-from gpx.data.coding import Coding
+from gpx.data.columns.coding import Coding
 from gpx.diagnostics.report import Report
 from gpx.errors import CheckpointError, ConfigError, GPXError
 from gpx.installation import command

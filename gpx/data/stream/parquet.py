@@ -19,9 +19,9 @@ import numpy as np
 
 from gpx.atomic_file import atomic_file
 from gpx.cache_folder import cache_folder
-from gpx.data.parquet_file import open_parquet
 from gpx.data.stream.array_file import ArrayFile
 from gpx.data.stream.parts import Part, Parts, Target
+from gpx.data.tables.parquet_file import open_parquet
 from gpx.errors import DataError
 
 logger = logging.getLogger(__name__)

@@ -1,0 +1,105 @@
+"""Further tables that are read from a data folder and never downloaded."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gpx.data.columns.delimited import read_columns, sniff
+from gpx.data.folders import candidate_folders, find, sha256
+from gpx.data.source import DataSource
+from gpx.data.table import Mask, Table
+from gpx.errors import ConfigError, DataError
+
+
+class ExtraSet(NamedTuple):
+    """Rows, inputs and what a reader of results must know."""
+
+    n: int
+    d: int
+    notes: str = ""
+
+
+EXTRA_SETS: dict[str, ExtraSet] = {
+    "airline_passengers": ExtraSet(144, 1, "monthly passengers, 1949 to 1960"),
+    "banana": ExtraSet(400, 2, "two classes"),
+    "california": ExtraSet(20640, 8, "the target is capped at 500,001"),
+    "hflights": ExtraSet(223874, 7, "arrival delays in minutes: heavy noise, heavy tails"),
+    "mauna_loa_co2": ExtraSet(682, 1, "monthly means; random splits interpolate, not extrapolate"),
+    "methane": ExtraSet(4915, 1, "times repeat, so test inputs occur in training"),
+    "nyc_weather": ExtraSet(26114, 2, "station number by hour; neighbouring hours are alike"),
+    "precip": ExtraSet(101270, 3, "year by longitude (periodic) by latitude; heavy tails"),
+    "snelson1d": ExtraSet(200, 1, "the one-dimensional toy set of Snelson and Ghahramani"),
+    "solar_irradiance": ExtraSet(402, 1, "yearly since 1610"),
+}
+
+
+class ExtraTable(DataSource):
+    """A table of the ``extra`` folder: data.csv.gz, columns.txt and, for some, test_mask.csv.gz.
+
+    Looked for in ``root``, $GPX_DATA and the cache folder, each as ``<name>/`` and
+    ``extra/<name>/``. Without a mask, ten folds are drawn as for any table.
+
+    Args:
+        name: one of ``EXTRA_SETS``.
+        split, test_fraction, root, split_seed: as for every source.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        split: int = 0,
+        test_fraction: float = 0.1,
+        root: str | None = None,
+        split_seed: int = 0,
+    ) -> None:
+        super().__init__(split, test_fraction, root, split_seed)
+        if name not in EXTRA_SETS:
+            raise ConfigError(
+                f"there is no extra data set {name!r}; known: {', '.join(EXTRA_SETS)}"
+            )
+        self.name = name
+
+    def table(self) -> Table:
+        """All rows.
+
+        Raises:
+            DataError: not found, or not the size it should have.
+        """
+        folders = candidate_folders(self.root, "extra", self.name)
+        file, columns = find(folders, "data.csv.gz"), find(folders, "columns.txt")
+        if file is None or columns is None:
+            missing = "data.csv.gz" if file is None else "columns.txt"
+            raise DataError(
+                f"data set {self.name}: {missing} is in none of "
+                f"{', '.join(str(f) for f in folders)}; put it into the last of these, or point "
+                f"root= or $GPX_DATA at a folder that holds extra/{self.name}/"
+            )
+        names = [line.strip() for line in columns.read_text("utf-8").splitlines() if line.strip()]
+        layout = sniff(file, header=False)
+        known = EXTRA_SETS[self.name]
+        if layout.width != known.d + 1 or len(names) != known.d + 1:
+            raise DataError(
+                f"{file} has {layout.width} columns and {columns} names {len(names)}, "
+                f"expected {known.d + 1} of both"
+            )
+        values = read_columns(layout, range(layout.width))
+        if len(values) != known.n:
+            raise DataError(f"{file} has {len(values)} rows, expected {known.n}; fetch it again")
+        mask_file = find([file.parent], "test_mask.csv.gz")
+        masks: Mask | None = None
+        if mask_file is not None:
+            mask_layout = sniff(mask_file, header=False)
+            masks = read_columns(mask_layout, range(mask_layout.width)).astype(bool)
+        return Table(
+            name=self.name,
+            x=np.ascontiguousarray(values[:, :-1]),
+            y=values[:, -1].copy(),
+            input_names=tuple(names[:-1]),
+            target_name=names[-1].removesuffix("(y)").strip(),
+            test_masks=masks,
+            notes=known.notes,
+            origin=str(file),
+            checksums={f.name: sha256(f) for f in (file, mask_file) if f is not None},
+        )

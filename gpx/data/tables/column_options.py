@@ -1,0 +1,217 @@
+"""How the columns of a table become inputs, targets and what else a table has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from gpx.data.columns.coding import CodedColumn, Coding, Missing, Unseen
+from gpx.data.columns.column import UNSEEN, Column, column_of
+from gpx.data.columns.frame import Frame
+from gpx.data.table import Floats, Mask, Table
+from gpx.errors import ConfigError, DataError
+
+TARGET_HINT = (
+    "remove the row or choose missing=drop, which does; what is to be learnt is never filled in"
+)
+
+
+@dataclass(frozen=True)
+class ColumnOptions:
+    """Policies for the columns of a table that are no plain numbers.
+
+    Attributes:
+        missing, unseen, max_categories: as in ``Coding``.
+        categories, dates: names of the columns that hold these; None: told from their values.
+        date_format: of dates that are not written as ISO 8601 has it, as ``datetime.strptime``
+            takes it.
+        identifier: column that names the rows; None: there is none.
+        noise: column of known noise variances; None: there is none.
+    """
+
+    missing: str = "refuse"
+    unseen: str = "apart"
+    categories: tuple[str, ...] | None = None
+    dates: tuple[str, ...] | None = None
+    date_format: str | None = None
+    max_categories: int = 100
+    identifier: str | None = None
+    noise: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check the values; raises ConfigError."""
+        self._coding(())
+        if self.max_categories < 1:
+            raise ConfigError(f"max_categories={self.max_categories}: expected 1 or more")
+        for name in set(self.categories or ()) & set(self.dates or ()):
+            raise ConfigError(f"the column {name!r} is among both categories= and dates=")
+
+    @property
+    def plain(self) -> bool:
+        """Whether nothing is asked for beyond what a table of numbers needs."""
+        return self.missing == "refuse" and not self.categories and not self.dates
+
+    def column(self, frame: Frame, place: int) -> Column:
+        """What one column of a frame holds."""
+        name = frame.names[place]
+        return column_of(
+            name,
+            frame.columns[place],
+            category=None if self.categories is None else name in self.categories,
+            date=None if self.dates is None else name in self.dates,
+            form=self.date_format,
+        )
+
+    def _coding(self, columns: Sequence[Column]) -> Coding:
+        return Coding(
+            tuple(map(CodedColumn, columns)),
+            cast(Missing, self.missing),
+            cast(Unseen, self.unseen),
+            self.identifier,
+            self.noise,
+            self.max_categories,
+        )
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Inputs, targets and further columns of some rows of a table, as they are given.
+
+    Attributes:
+        inputs: at least one column.
+        targets: one column or several.
+        noise, weights: one column: known noise variances of the target, and how many rows each one
+            stands for; None: there are none.
+    """
+
+    inputs: Frame
+    targets: Frame
+    noise: Frame | None = None
+    weights: Frame | None = None
+
+
+def table_of(
+    rows: Rows,
+    test: Rows | None,
+    options: ColumnOptions,
+    test_masks: Mask | None = None,
+    **about: Any,
+) -> Table:
+    """A table of columns of any kind.
+
+    Args:
+        rows: that are split, or trained on where there are others to test on.
+        test: rows to test on, with the same columns.
+        options: policies.
+        test_masks (n, k): which of ``rows`` are tested, where ``test`` is None.
+        about: name, origin and checksums of the table.
+
+    Raises:
+        DataError: a value that is not what its column holds, or is missing where that is refused.
+    """
+    columns = [options.column(rows.inputs, i) for i in range(len(rows.inputs.names))]
+    several = len(rows.targets.names) > 1
+    targets = [
+        Column(rows.targets.names[i]) if several else options.column(rows.targets, i)
+        for i in range(len(rows.targets.names))
+    ]
+    if targets[0].kind == "date":
+        raise DataError(
+            f"{rows.targets.place(0, 0)}: the target holds dates, expected numbers or classes"
+        )
+    parts = [_numbers(part, columns, targets, options) for part in (rows, test) if part is not None]
+    x, y, noise, weights = (np.concatenate(each) for each in zip(*parts, strict=True))
+    if test is not None:
+        test_masks = np.repeat([False, True], [len(part[1]) for part in parts])[:, None]
+    lacking = np.column_stack([x, y, noise, weights])
+    whole = ~np.isnan(lacking).any(axis=1)
+    notes = ""
+    if options.missing == "drop" and not whole.all():
+        notes = f"{int((~whole).sum()):,} of {len(whole):,} rows lack a value and are left out"
+        x, y, noise, weights = x[whole], y[whole], noise[whole], weights[whole]
+        if test_masks is not None and len(test_masks) == len(whole):
+            test_masks = test_masks[whole]
+    classes = targets[0].texts
+    if classes:  # of some all rows may have been left out
+        there = np.unique(y[:, 0]).astype(int)
+        classes, y = tuple(classes[code] for code in there), np.searchsorted(there, y).astype(float)
+    coding = options._coding(columns)
+    carried = coding.identifier is not None or coding.noise is not None
+    needed = options.missing == "mean" or carried or not coding.plain
+    names = rows.targets.names
+    return Table(
+        x=np.ascontiguousarray(x),
+        y=np.ascontiguousarray(y if several else y[:, 0]),
+        input_names=rows.inputs.names,
+        target_name=", ".join(names),
+        target_names=names if several else (),
+        class_names=classes,
+        coding=coding if needed else None,
+        test_masks=test_masks,
+        noise=noise[:, 0] if noise.size else None,
+        weights=weights[:, 0] if weights.size else None,
+        notes=notes,
+        **about,
+    )
+
+
+def _numbers(
+    rows: Rows, columns: Sequence[Column], targets: Sequence[Column], options: ColumnOptions
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Inputs (n, d), targets (n, p), noise and weights (n, 0 or 1); NaN: no value."""
+    allowed = options.missing != "refuse"
+    x = [
+        column.numbers(rows.inputs.columns[i], rows.inputs.placed(i), allowed)
+        for i, column in enumerate(columns)
+    ]
+    frame = rows.targets
+    y = [
+        column.numbers(frame.columns[i], frame.placed(i), options.missing == "drop", TARGET_HINT)
+        for i, column in enumerate(targets)
+    ]
+    if targets[0].kind == "category" and (y[0] == UNSEEN).any():
+        row = int((y[0] == UNSEEN).argmax())
+        raise DataError(
+            f"{frame.place(row, 0)}: found the class {frame.columns[0][row]!r}, which no training "
+            "row has; remove such rows from the test set"
+        )
+    none = np.empty((len(frame), 0))
+    dropped = options.missing == "drop"
+    noise = none if rows.noise is None else noise_variances(rows.noise, dropped)[:, None]
+    weights = none if rows.weights is None else _weights(rows.weights, dropped)[:, None]
+    return np.column_stack(x) if x else none, np.column_stack(y), noise, weights
+
+
+def noise_variances(frame: Frame, missing: bool = False) -> Floats:
+    """The only column of a frame as variances (n,).
+
+    Args:
+        frame: of one column.
+        missing: whether values may be missing; they become NaN.
+
+    Raises:
+        DataError: no numbers, or a negative one.
+    """
+    place = frame.placed(0)
+    found = Column(frame.names[0]).numbers(frame.columns[0], place, missing, TARGET_HINT)
+    if (found < 0.0).any():
+        row = int((found < 0.0).argmax())
+        raise DataError(
+            f"{place(row)}: found {found[row]:g}, expected a noise variance (0 or more, in the "
+            "squared unit of the target)"
+        )
+    return found
+
+
+def _weights(frame: Frame, missing: bool) -> Floats:
+    place = frame.placed(0)
+    found = Column(frame.names[0]).numbers(frame.columns[0], place, missing, TARGET_HINT)
+    if (found <= 0.0).any():
+        row = int((found <= 0.0).argmax())
+        raise DataError(
+            f"{place(row)}: found {found[row]:g}, expected a weight above 0; remove the row"
+        )
+    return found
