@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gpx.data.dataset import load
+from gpx.data import load
 from gpx.data.sets.uci import UCI
 from gpx.kernels import RBF
 

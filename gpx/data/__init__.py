@@ -1,9 +1,10 @@
 """Data sets: sources, splits, standardisation."""
 
-from gpx.data.dataset import Dataset, load
+from gpx.data.dataset import Dataset
 from gpx.data.grids import ExtraGrid, FrameFolder, GridFile, GridSource, GridStress, GridValues
 from gpx.data.images import MNIST, Digits, Fields, Glyphs, ImageFiles, ImageSource, MNISTParity
 from gpx.data.labels import Task
+from gpx.data.loading import load
 from gpx.data.sets import UCI, ExtraTable, RobotArm, Toy1D
 from gpx.data.source import DataSource
 from gpx.data.standardiser import Standardiser

@@ -13,7 +13,8 @@ from scipy.stats import boxcox_normmax, norm
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, MixtureSameFamily, Normal, constraints
 
-from gpx.data.table import Floats, Table
+from gpx.data.columns.numbers import Floats
+from gpx.data.table import Table
 from gpx.errors import ConfigError, DataError
 from gpx.likelihoods.quantiles import quantile
 

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from omegaconf import DictConfig
 
 from gpx.data.columns.frame import Frame, frame_of
-from gpx.data.table import numbered_names
+from gpx.data.columns.numbers import numbered_names
 from gpx.errors import ConfigError, DataError, DTypeError, GPXError, ShapeError
 from gpx.sampling.seeds import global_randomness
 from gpx.training.arrays import column_names, columns_by_name, real_array

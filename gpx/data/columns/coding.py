@@ -13,7 +13,7 @@ import numpy as np
 from gpx.data.columns.column import UNSEEN, Column, Kind
 from gpx.data.columns.dates import UNIT
 from gpx.data.columns.frame import Frame
-from gpx.data.table import Floats
+from gpx.data.columns.numbers import Floats
 from gpx.errors import ConfigError, DataError
 
 logger = logging.getLogger(__name__)

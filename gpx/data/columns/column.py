@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -10,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpx.data.columns.dates import days, looks_like_date
-from gpx.data.columns.delimited import finite_number, number_of
-from gpx.data.table import Floats
+from gpx.data.columns.numbers import Floats, number_of
 from gpx.errors import DataError
 
 Kind = Literal["number", "category", "date"]
@@ -66,9 +66,12 @@ class Column:
             found = self._codes(values)
         elif values.dtype.kind == "O":
             found = self._read(values, place, missing, hint)
+        elif np.isnat(values).all() if values.dtype.kind == "M" else np.isnan(values).all():
+            found = np.full(len(values), np.nan)  # of no value at all the type says nothing
         elif self.kind == "date":
             if values.dtype.kind != "M":
-                raise DataError(f"{place(0)}: found {values[0]:g}, expected a date")
+                row = int(np.flatnonzero(~np.isnan(values))[0])
+                raise DataError(f"{place(row)}: found {values[row]:g}, expected a date")
             whole = values.astype("datetime64[us]")
             found = (whole - np.datetime64(0, "us")) / np.timedelta64(1, "D")
         else:
@@ -110,15 +113,7 @@ class Column:
         if missing and text.lower() in MISSING:
             return np.nan
         if self.kind == "number":
-            if number_of(text) is None and text.lower() not in MISSING:
-                training = hint == HINT  # where options of the table can still be given
-                hint = "write numbers plainly"
-                if training:
-                    hint += (
-                        " and leave cells without a value empty, or choose categories="
-                        f"[{self.name}] for a category, or date_format= for a date"
-                    )
-            return finite_number(text, place(row), hint)
+            return self._number(text, row, place, hint)
         found = days(text, self.form)
         if found is None:
             form = "2021-03-31 or 2021-03-31T12:00" if self.form is None else self.form
@@ -130,6 +125,28 @@ class Column:
                 "dates are written, such as date_format=%d.%m.%Y"
             )
         return found
+
+    def _number(self, text: str, row: int, place: Callable[[int], str], hint: str) -> float:
+        found = number_of(text)
+        if found is not None and np.isfinite(found):
+            return found
+        where = place(row)
+        if found is not None:
+            raise DataError(f"{where}: found {text}, expected a finite number; {hint}")
+        if re.fullmatch(r"[+-]?\d+,\d+", text):
+            hint = "write decimals with a point"
+        elif text and ", line 1, " in where:
+            hint = "say header=true if this line names the columns"
+        elif text.lower() not in MISSING:
+            training = hint == HINT  # where options of the table can still be given
+            hint = "write numbers plainly"
+            if training:
+                hint += (
+                    " and leave cells without a value empty, or choose categories="
+                    f"[{self.name}] for a category, or date_format= for a date"
+                )
+        found_text = f"text {text!r}" if text else "an empty cell"
+        raise DataError(f"{where}: found {found_text}, expected a number; {hint}")
 
 
 def column_of(

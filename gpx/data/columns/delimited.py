@@ -1,7 +1,7 @@
-"""Delimited text: what separates the columns, whether there is a header, and the numbers.
+"""Delimited text: what separates the columns, whether there is a header, and the cells.
 
-Numbers are read by ``numpy.loadtxt``. Only when that fails, or what it read needs a second look,
-does a slower line-by-line reader go through the file to name the line and column at fault.
+Columns of plain numbers are read by ``numpy.loadtxt``. Where that fails, a slower reader goes
+through the file row by row and keeps the line of each, so that faults can be named by it.
 """
 
 from __future__ import annotations
@@ -9,29 +9,25 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import math
 import re
 import zlib
-from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from difflib import get_close_matches
+from itertools import chain, islice
 from pathlib import Path
 from typing import TextIO
 
 import numpy as np
 
-from gpx.data.table import Floats, numbered_names
+from gpx.data.columns.numbers import Floats, number_of, numbered_names
+from gpx.data.folders import existing_file
 from gpx.errors import DataError
 
-WORDS = {"true": 1.0, "false": 0.0}
-"""Words that are read as numbers, in any case."""
-
-HINT = "remove the row or fill the value in"
-
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|inf(inity)?|nan)", re.I)
 _QUOTED = re.compile(r'"[^"]*"')
 _NAMED_DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", None: "white space"}
+_END = "\x1fend of file\x1f"
+"""A line behind the last one, which becomes a row of its own unless a quote is still open."""
 
 
 @dataclass(frozen=True)
@@ -64,23 +60,6 @@ class Layout:
         return f"{self.path}, line {line}, {self.column(index)}"
 
 
-def existing_file(path: str | Path) -> Path:
-    """The file at ``path``; raises DataError with the nearest names when there is none."""
-    found = Path(path).expanduser()
-    if found.is_file():
-        return found
-    if found.is_dir():
-        raise DataError(f"{found} is a folder, expected a file")
-    if found.exists():
-        raise DataError(f"{found} is a device or a pipe, expected a file that can be read twice")
-    if not found.parent.is_dir():
-        raise DataError(f"{found} does not exist, nor does its folder; check the path")
-    others = sorted(p.name for p in found.parent.iterdir() if p.is_file())
-    near = get_close_matches(found.name, others, n=3, cutoff=0.5)
-    hint = f"nearest there: {', '.join(near)}" if near else "nothing there has a similar name"
-    raise DataError(f"{found} does not exist; {hint}")
-
-
 def sniff(path: str | Path, header: bool | None = None) -> Layout:
     """Delimiter (comma, semicolon, tab, white space) and column names of a file, ``.gz`` too.
 
@@ -94,21 +73,20 @@ def sniff(path: str | Path, header: bool | None = None) -> Layout:
         DataError: no such file, not text, no rows, doubtful or repeated names.
     """
     found = existing_file(path)
-    lines = list(_first_lines(found, 2))
+    with _text(found) as file:
+        lines = list(islice(((n, line) for n, line in enumerate(file, 1) if line.strip()), 2))
     if not lines:
         raise DataError(f"{found} is empty, expected rows of numbers")
     number, first = lines[0]
-    commented = header is not False and first.lstrip().startswith("#")
-    if commented:
+    if header is not False and first.lstrip().startswith("#"):
         first = first.lstrip().lstrip("#").strip()
-    delimiter = _delimiter(first, lines[1][1] if len(lines) > 1 else first)
+    delimiter = _delimiter(first, lines[-1][1])
     _, cells = next(_rows(io.StringIO(first), delimiter, found, number), (number, []))
     if not cells:
         raise DataError(f"{found}, line {number} is blank but for signs; expected names or numbers")
     texts = [i for i, c in enumerate(cells) if c and number_of(c) is None]
-    numbers = [i for i, c in enumerate(cells) if number_of(c) is not None]
     if header is None:
-        if texts and numbers:
+        if texts and any(number_of(c) is not None for c in cells):
             raise DataError(
                 f"{found}, line {number}, column {texts[0] + 1}: found text {cells[texts[0]]!r} "
                 f"beside numbers, expected either a header of names or a row of numbers; "
@@ -116,8 +94,7 @@ def sniff(path: str | Path, header: bool | None = None) -> Layout:
             )
         header = bool(texts)
     if not header:
-        names = numbered_names(len(cells))
-        return Layout(found, delimiter, 0, names)
+        return Layout(found, delimiter, 0, numbered_names(len(cells)))
     if len(lines) < 2:
         raise DataError(f"{found} has a header (line {number}) but no rows of numbers")
     names = tuple(c or f"column {i + 1}" for i, c in enumerate(cells))
@@ -130,16 +107,32 @@ def sniff(path: str | Path, header: bool | None = None) -> Layout:
     return Layout(found, delimiter, number, names)
 
 
-def read_columns(layout: Layout, columns: Sequence[int]) -> Floats:
-    """The numbers in some columns, (n, len(columns)), float64; only these need be numbers.
+def read_numbers(layout: Layout, columns: Sequence[int]) -> Floats | None:
+    """Some columns (n, len(columns)) where all their cells are plain finite numbers, or else None.
 
-    Raises:
-        DataError: with line and column, for text, empty cells, NaN, infinities, ragged rows.
-
-    Cost: O(characters); several times slower where words stand for numbers.
+    Cost: O(characters), a second time for the lengths of the rows where columns are left out.
     """
-    values = read_numbers(layout, columns)
-    return _read_slow(layout, columns) if values is None else values
+    every = list(columns) == list(range(layout.width))
+    # loadtxt does not compare row lengths when it reads only some columns
+    if not every and not _surely_rectangular(layout):
+        return None
+    with _text(layout.path) as file:
+        try:
+            values = np.loadtxt(
+                file,
+                dtype=np.float64,
+                delimiter=layout.delimiter,
+                comments=None,
+                quotechar='"',
+                skiprows=layout.header_line,
+                usecols=None if every else list(columns),
+                ndmin=2,
+            )
+        except UnicodeDecodeError:  # a ValueError, too
+            raise
+        except ValueError:
+            return None
+    return values if len(values) and np.isfinite(values).all() else None
 
 
 def read_cells(layout: Layout, columns: Sequence[int]) -> tuple[list[int], list[list[str]]]:
@@ -151,136 +144,42 @@ def read_cells(layout: Layout, columns: Sequence[int]) -> tuple[list[int], list[
     Raises:
         DataError: ragged rows, or a quote that is not closed, with its line.
 
-    Cost: O(characters), line by line.
+    Cost: O(characters), row by row.
     """
-    wanted, lines = list(columns), []
-    cells: list[list[str]] = [[] for _ in wanted]
-    for number, row in _data_rows(layout):
-        _check_quotes(layout, number, row, wanted)
-        lines.append(number)
-        for column, i in zip(cells, wanted, strict=True):
-            column.append(row[i])
+    lines: list[int] = []
+    cells: list[list[str]] = [[] for _ in columns]
+    with _text(layout.path) as file:
+        for number, row in _rows(file, layout.delimiter, layout.path):
+            if number <= layout.header_line:
+                continue
+            ragged = len(row) != layout.width
+            for i in range(len(row)) if ragged else columns:
+                if "\n" in row[i]:  # the quote that closes it was meant to open another
+                    opened = number + "".join(row[:i]).count("\n")
+                    raise DataError(_quote_opens(layout.path, opened))
+            if ragged:
+                raise DataError(
+                    f"{layout.path}, line {number}: found {len(row)} columns, expected "
+                    f"{layout.width} as in the first line (separated by "
+                    f"{_NAMED_DELIMITERS[layout.delimiter]})"
+                )
+            lines.append(number)
+            for column, i in zip(cells, columns, strict=True):
+                column.append(row[i])
     if not lines:
         raise DataError(f"{layout.path} has no rows of numbers")
     return lines, cells
 
 
-def read_numbers(layout: Layout, columns: Sequence[int]) -> Floats | None:
-    """``read_columns`` where all cells of these columns are plain finite numbers, or else None."""
-    try:
-        values = _read_fast(layout, columns)
-    except DataError:
-        raise
-    except ValueError:
-        return None
-    return values if len(values) and np.isfinite(values).all() else None
-
-
-def _read_fast(layout: Layout, columns: Sequence[int]) -> Floats:
-    every = list(columns) == list(range(layout.width))
-    if not every:
-        # loadtxt does not compare row lengths when it reads only some columns
-        with _TextFile(layout.path) as file:
-            _check_widths(layout, file)
-    with _TextFile(layout.path) as file:
-        return np.loadtxt(
-            file,
-            dtype=np.float64,
-            delimiter=layout.delimiter,
-            comments=None,
-            quotechar='"',
-            skiprows=layout.header_line,
-            usecols=None if every else list(columns),
-            ndmin=2,
-        )
-
-
-def _check_widths(layout: Layout, file: TextIO) -> None:
-    """Raise ValueError unless every line surely is a row of as many cells as the header."""
-    expected = layout.width - 1
-    for line in file:
-        if not line.strip():
-            continue
-        if layout.delimiter is None:
-            found = len(line.split()) - 1
-        else:
-            found = line.count(layout.delimiter)
-        if found != expected or line.count('"') % 2:  # such a quote may go on over further lines
-            raise ValueError("ragged")
-
-
-def _read_slow(layout: Layout, columns: Sequence[int]) -> Floats:
-    """Line by line: the same numbers, or a DataError that names line and column."""
-    wanted = list(columns)
-    values = array("d")  # an eighth of the memory of a list of lists
-    for number, cells in _data_rows(layout):
-        chosen = [cells[i] for i in wanted]
-        try:
-            row = list(map(float, chosen))
-            doubtful = not math.isfinite(sum(row)) or "_" in "".join(chosen)
-        except ValueError:
-            doubtful = True
-        if doubtful:  # cell by cell, which is slow
-            _check_quotes(layout, number, cells, wanted)
-            row = [finite_number(cells[i], layout.place(number, i)) for i in wanted]
-        values.extend(row)
-    if not values:
-        raise DataError(f"{layout.path} has no rows of numbers")
-    return np.array(values).reshape(-1, len(wanted))
-
-
-def _data_rows(layout: Layout) -> Iterator[tuple[int, list[str]]]:
-    """Number of the first line, and the cells, of every row below the header."""
-    with _TextFile(layout.path) as file:
-        for number, cells in _rows(file, layout.delimiter, layout.path):
-            if number <= layout.header_line:
-                continue
-            if len(cells) != layout.width:
-                _check_quotes(layout, number, cells, range(len(cells)))
-                raise DataError(
-                    f"{layout.path}, line {number}: found {len(cells)} columns, expected "
-                    f"{layout.width} as in the first line (separated by "
-                    f"{_NAMED_DELIMITERS[layout.delimiter]})"
-                )
-            yield number, cells
-
-
-def _check_quotes(layout: Layout, line: int, cells: list[str], columns: Sequence[int]) -> None:
-    """Raise DataError where a cell of ``columns`` goes on over lines: its quote opens too early."""
-    for i in columns:
-        if "\n" in cells[i]:  # the quote that closes it was meant to open another
-            raise DataError(_quote_opens(layout.path, line + "".join(cells[:i]).count("\n")))
-
-
-def finite_number(cell: str, place: str, hint: str = HINT) -> float:
-    """The number in a cell; true and false are 1 and 0.
-
-    Args:
-        cell: its text.
-        place: where it is, for the error message; in line 1 a text may be meant for a name.
-        hint: what to do about a cell without a value.
-
-    Raises:
-        DataError: text, an empty cell, NaN or an infinity.
-    """
-    value = number_of(cell)
-    if value is None:
-        found = f"text {cell!r}" if cell else "an empty cell"
-        if cell and re.fullmatch(r"[+-]?\d+,\d+", cell):
-            hint = "write decimals with a point"
-        elif cell and ", line 1, " in place:
-            hint = "say header=true if this line names the columns"
-        raise DataError(f"{place}: found {found}, expected a number; {hint}")
-    if not np.isfinite(value):
-        raise DataError(f"{place}: found {cell}, expected a finite number; {hint}")
-    return value
-
-
-def number_of(cell: str) -> float | None:
-    """The number in a cell, finite or not; None for any other text."""
-    if _NUMBER.fullmatch(cell):
-        return float(cell)
-    return WORDS.get(cell.lower())
+def _surely_rectangular(layout: Layout) -> bool:
+    """Whether every line is seen to be a row of as many cells as there are columns."""
+    with _text(layout.path) as file:
+        for line in filter(str.strip, file):
+            cells = line.split() if layout.delimiter is None else line.split(layout.delimiter)
+            # an odd quote may go on over further lines
+            if len(cells) != layout.width or line.count('"') % 2:
+                return False
+    return True
 
 
 def _delimiter(first: str, second: str) -> str | None:
@@ -293,7 +192,7 @@ def _delimiter(first: str, second: str) -> str | None:
 
 
 def _rows(
-    file: TextIO, delimiter: str | None, path: Path, first: int = 1
+    file: Iterable[str], delimiter: str | None, path: Path, first: int = 1
 ) -> Iterator[tuple[int, list[str]]]:
     """Number of the first line, and stripped cells, of every row that is not blank.
 
@@ -311,33 +210,23 @@ def _rows(
             if line.strip():
                 yield number, [cell.strip('"') for cell in line.split()]
         return
-    lines: list[str] = []  # of the row that is being read
-    rows = csv.reader(_kept(file, lines), delimiter=delimiter, skipinitialspace=True)
-    number = first
+    reader = csv.reader(chain(file, [_END]), delimiter=delimiter, skipinitialspace=True)
     while True:
+        number = first + reader.line_num
         try:
-            cells = next(rows, None)
-            if cells is None:
-                return
-            doubtful = len(lines) > 1 or lines[0].count('"') % 2 == 1
-            opens = doubtful and _open_at_end("".join(lines), delimiter)
+            cells = next(reader)
         except csv.Error as error:
-            if len(lines) == 1:
+            if first + reader.line_num == number + 1:
                 raise DataError(f"{path}, line {number}: cannot be read ({error})") from error
             # a cell of more than 131,072 characters: the rows after a quote that is not closed
             raise DataError(_quote_opens(path, number)) from error
-        if opens:
+        if cells == [_END]:
+            return
+        if cells and cells[-1].endswith(_END):  # csv closes the quote in silence
             raise DataError(_quote_opens(path, number + "".join(cells[:-1]).count("\n")))
-        if any(cell.strip() for cell in cells):
-            yield number, [cell.strip() for cell in cells]
-        number += len(lines)
-        lines.clear()
-
-
-def _open_at_end(text: str, delimiter: str) -> bool:
-    """Whether a quoted cell is still open at the end of ``text``; csv closes it in silence."""
-    longer = io.StringIO(text.rstrip("\r\n") + "\nx")  # in an open cell this begins no new row
-    return len(list(csv.reader(longer, delimiter=delimiter, skipinitialspace=True))) == 1
+        cells = [cell.strip() for cell in cells]
+        if any(cells):
+            yield number, cells
 
 
 def _quote_opens(path: Path, line: int) -> str:
@@ -347,49 +236,24 @@ def _quote_opens(path: Path, line: int) -> str:
     )
 
 
-def _kept(file: TextIO, lines: list[str]) -> Iterator[str]:
-    for line in file:
-        lines.append(line)
-        yield line
-
-
-def _first_lines(path: Path, count: int) -> Iterator[tuple[int, str]]:
-    with _TextFile(path) as file:
-        for number, line in enumerate(file, start=1):
-            if line.strip():
-                yield number, line.rstrip("\r\n")
-                count -= 1
-                if count == 0:
-                    return
-
-
-class _TextFile:
-    """Opens a file as text, unzipping by content, and turns decoding failures into DataError."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> TextIO:
+@contextmanager
+def _text(path: Path) -> Iterator[TextIO]:
+    """A file as text, unzipped by content; raises DataError where it cannot be decoded."""
+    try:
+        with open(path, "rb") as raw:
+            zipped = raw.read(2) == b"\x1f\x8b"
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+    # utf-8-sig drops the mark that spreadsheets put in front
+    how = {"mode": "rt", "encoding": "utf-8-sig", "newline": ""}
+    with gzip.open(path, **how) if zipped else open(path, **how) as file:  # type: ignore[call-overload]
         try:
-            with open(self.path, "rb") as raw:
-                zipped = raw.read(2) == b"\x1f\x8b"
-        except OSError as error:
-            raise DataError(f"{self.path} cannot be read: {error.strerror}") from error
-        # utf-8-sig drops the mark that spreadsheets put in front
-        self.file: TextIO
-        if zipped:
-            self.file = gzip.open(self.path, "rt", encoding="utf-8-sig", newline="")
-        else:
-            self.file = open(self.path, encoding="utf-8-sig", newline="")
-        return self.file
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self.file.close()
-        if isinstance(error, UnicodeDecodeError):
+            yield file
+        except UnicodeDecodeError as error:
             raise DataError(
-                f"{self.path} is not text in UTF-8 (byte {error.start}); save it as CSV in UTF-8"
+                f"{path} is not text in UTF-8 (byte {error.start}); save it as CSV in UTF-8"
             ) from error
-        if isinstance(error, (EOFError, zlib.error, gzip.BadGzipFile)):
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise DataError(
-                f"{self.path} is a damaged or truncated gzip file; fetch it again"
+                f"{path} is a damaged or truncated gzip file; fetch it again"
             ) from error

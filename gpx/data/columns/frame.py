@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from gpx.data.columns.column import Values
 from gpx.data.columns.delimited import Layout, read_cells, read_numbers
-from gpx.errors import DataError, DTypeError, ShapeError
+from gpx.errors import DTypeError, ShapeError
 
 
 @dataclass(frozen=True)
@@ -85,17 +84,16 @@ def read_frame(layout: Layout, columns: Sequence[int], texts: bool = False) -> F
     )
 
 
-def array_frame(values: ArrayLike, names: Sequence[str], where: str) -> Frame:
+def array_frame(array: NDArray[Any], names: Sequence[str], where: str, row: str = "row") -> Frame:
     """Columns of an array (n, d) of numbers, or of rows of numbers, texts and dates.
 
     Args:
-        values: (n, d).
+        array: (n, d).
         names: d of them.
-        where: for error messages.
+        where, row: for error messages, as in ``places``.
     """
-    array = np.asarray(values)
     columns = tuple(plain_values(array[:, i], names[i]) for i in range(array.shape[1]))
-    return Frame(tuple(names), columns, where, places(where, names))
+    return Frame(tuple(names), columns, where, places(where, names, row))
 
 
 def frame_of(values: Any, names: Sequence[str], where: str) -> Frame:
@@ -200,23 +198,3 @@ def _absent(value: Any) -> bool:
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return True
     return isinstance(value, (float, np.floating)) and bool(np.isnan(value))
-
-
-def named_column(names: Sequence[str], name: str, where: str, why: str = "") -> int:
-    """Place of the column called ``name``.
-
-    Args:
-        names: there are.
-        name: wanted.
-        where: for the error message.
-        why: what it is wanted for, to stand behind the name.
-
-    Raises:
-        DataError: there is none; names the nearest.
-    """
-    if name in names:
-        return list(names).index(name)
-    near = get_close_matches(name, names, n=3, cutoff=0.5)
-    listed = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
-    hint = f"nearest there: {', '.join(near)}" if near else f"it has {listed}"
-    raise DataError(f"{where} has no column {name!r}{why}; {hint}")

@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gpx.data.columns.delimited import existing_file
-from gpx.data.folders import candidate_folders, find, sha256
+from gpx.data.archive import read_array
+from gpx.data.columns.numbers import Floats
+from gpx.data.folders import candidate_folders, existing_file, find, sha256, under
 from gpx.data.grids.values import GridSource, GridValues
-from gpx.data.table import Floats
-from gpx.data.tables.npz_file import read_array
 from gpx.errors import ConfigError, DataError
 
 
@@ -59,10 +58,7 @@ class GridFile(GridSource):
         Raises:
             DataError: no such file or array, or see ``GridValues``.
         """
-        given = Path(self.path).expanduser()
-        if self.root is not None and not given.is_absolute():
-            given = Path(self.root).expanduser() / given
-        path = existing_file(given)
+        path = existing_file(under(self.root, self.path))
         names = [self.values] if isinstance(self.values, str) else list(self.values)
         arrays = [read_array(path, name, "values") for name in names]
         axes = _axes(path, self.axis_arrays, arrays[0].ndim)

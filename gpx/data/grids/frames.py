@@ -6,10 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from gpx.data.folders import sha256
+from gpx.data.columns.numbers import Floats
+from gpx.data.folders import sha256, under
 from gpx.data.grids.values import GridSource, GridValues
-from gpx.data.table import Floats
-from gpx.errors import ConfigError, DataError
+from gpx.errors import DataError
+from gpx.tensor_checks import check_at_least
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".pgm")
 
@@ -49,9 +50,8 @@ class FrameFolder(GridSource):
         super().__init__(hold_out, hold_out_axis, None, split, test_fraction, root, split_seed)
         self.path = path
         self.mask = mask
-        if scale < 1:
-            raise ConfigError(f"scale={scale}: expected 1 (every pixel) or more")
-        self.scale = int(scale)
+        check_at_least(1, scale=scale)
+        self.scale = scale
 
     def grid(self) -> GridValues:
         """Reads all images.
@@ -59,7 +59,7 @@ class FrameFolder(GridSource):
         Raises:
             DataError: no images, different sizes, a mask of another shape, unreadable files.
         """
-        folder = self._under(self.path)
+        folder = under(self.root, self.path)
         if not folder.is_dir():
             raise DataError(f"{folder} is not a folder; path= must name a folder of images")
         files = sorted(f for f in folder.iterdir() if f.suffix.lower() in SUFFIXES)
@@ -98,17 +98,11 @@ class FrameFolder(GridSource):
 
     def _mask(self, file: Path) -> Floats:
         assert self.mask is not None
-        where = self._under(self.mask)
+        where = under(self.root, self.mask)
         found = where / file.name if where.is_dir() else where
         if not found.is_file():
             raise DataError(f"there is no mask {found} for the frame {file.name}")
         return brightness(found)
-
-    def _under(self, path: str) -> Path:
-        given = Path(path).expanduser()
-        if self.root is None or given.is_absolute():
-            return given
-        return Path(self.root).expanduser() / given
 
 
 def brightness(path: Path) -> Floats:

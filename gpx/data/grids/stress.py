@@ -8,10 +8,10 @@ from functools import reduce
 
 import numpy as np
 
+from gpx.data.columns.numbers import Floats
 from gpx.data.grids.values import GridSource, GridValues, require_table_memory
-from gpx.data.source import check_seed
-from gpx.data.table import Floats
 from gpx.errors import ConfigError
+from gpx.tensor_checks import check_at_least, check_not_negative
 
 FIELDS = ("membrane", "rastrigin")
 
@@ -61,11 +61,10 @@ class GridStress(GridSource):
                 f"shape={list(sizes)}: expected at least 2 points per axis, and three axes "
                 "for the membrane"
             )
-        if not 0.0 <= gap_share < 1.0 or noise < 0.0:
-            raise ConfigError(
-                f"gap_share={gap_share} must be in [0, 1) and noise={noise} not negative"
-            )
-        check_seed("seed", seed)
+        if not 0.0 <= gap_share < 1.0:
+            raise ConfigError(f"gap_share={gap_share} must be in [0, 1)")
+        check_not_negative(noise=noise)
+        check_at_least(0, seed=seed)
         self.field, self.shape = field, sizes
         self.gap_share, self.noise, self.seed = gap_share, noise, seed
 

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gpx.data.columns.numbers import Floats
 from gpx.data.source import DataSource, Rows
-from gpx.data.table import Floats, Table
+from gpx.data.table import Table
 from gpx.errors import ConfigError, DataError
 from gpx.linalg.memory import available_memory
 

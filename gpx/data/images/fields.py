@@ -6,9 +6,10 @@ import numpy as np
 import torch
 from scipy.ndimage import gaussian_filter
 
+from gpx.data.columns.numbers import Floats
 from gpx.data.images.pixels import pixel_names
 from gpx.data.images.source import ImageSource
-from gpx.data.table import Floats, Table
+from gpx.data.table import Table
 from gpx.errors import ConfigError, ShapeError
 from gpx.tensor_checks import check_at_least
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import zlib
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def read_idx(path: Path, dimensions: int) -> NDArray[np.uint8]:
             f"{raw[:4].hex() or 'nothing'}, expected {bytes([0, 0, _BYTE, dimensions]).hex()}"
         )
     shape = tuple(int(size) for size in np.frombuffer(raw, ">u4", dimensions, offset=4))
-    expected = start + int(np.prod(shape, dtype=object))
+    expected = start + math.prod(shape)
     if len(raw) != expected:
         raise DataError(
             f"{path} holds {len(raw)} bytes and its header asks for {expected} "

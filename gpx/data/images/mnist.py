@@ -1,20 +1,23 @@
-"""MNIST digits with the parity of the digit as label, read from the original IDX files."""
+"""MNIST's digits, or their parity, read from the original IDX files."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpx.data.folders import candidate_folders, find, sha256
 from gpx.data.images.idx import read_idx
+from gpx.data.images.pixels import pixel_names
+from gpx.data.images.source import ImageSource
 from gpx.data.source import DataSource
 from gpx.data.table import Table
 from gpx.errors import ConfigError, DataError
 
-Images = Literal["auto", "all", "test"]
+SUBSETS = ("auto", "all", "test")
 SIDE = 28
 PIXEL_RANGE = 255.0
 
@@ -45,106 +48,134 @@ PARTS = {
 }
 
 
-class MNISTParity(DataSource):
-    """Even (0) or odd (1) digits from 784 pixels, divided by 255 and not standardised.
+class MNIST(ImageSource):
+    """The ten digits of MNIST: 784 pixels, divided by 255 and not standardised.
 
     Looked for in ``root``, $GPX_DATA and the cache folder, each as ``mnist/``, ``mnist10k/`` and
     the same under ``extra/``; files gzipped or not, nothing is downloaded.
 
     Args:
-        images: ``all``: 60,000 training and 10,000 test images, the published split (split 0);
+        subset: ``all``: 60,000 training and 10,000 test images, the published split (split 0);
             ``test``: the 10,000 test images alone, cut into folds as any table, a reduced problem;
             ``auto``: ``all`` where the training files are found, else ``test``, which the notes
             then say.
+        train_size, noise, split, test_fraction, root, split_seed: of ``ImageSource``.
+
+    Raises:
+        ConfigError: another word for ``subset``.
+    """
+
+    def __init__(
+        self,
+        subset: str = "auto",
+        train_size: int | None = None,
+        noise: float = 0.0,
+        split: int = 0,
+        test_fraction: float = 0.1,
+        root: str | None = None,
+        split_seed: int = 0,
+    ) -> None:
+        super().__init__(train_size, noise, split, test_fraction, root, split_seed)
+        _require_known("subset", subset)
+        self.subset = subset
+
+    def images(self) -> Table:
+        """All rows; raises DataError where files are missing or damaged."""
+        return _digits("mnist", "subset", self.subset, self.root)
+
+
+class MNISTParity(DataSource):
+    """Even (0) or odd (1) digits of MNIST.
+
+    Args:
+        images: ``all``, ``test`` or ``auto``, as ``subset`` of ``MNIST``.
         split, test_fraction, root, split_seed: as for every source.
 
     Raises:
         ConfigError: another word for ``images``.
     """
 
-    name = "mnist_parity"
-    target_name = "odd"
-    about = "parity of the digit; pixels / 255, neither centred nor standardised"
-
     def __init__(
         self,
-        images: Images = "auto",
+        images: str = "auto",
         split: int = 0,
         test_fraction: float = 0.1,
         root: str | None = None,
         split_seed: int = 0,
     ) -> None:
         super().__init__(split, test_fraction, root, split_seed)
-        if images not in get_args(Images):
-            raise ConfigError(f"images={images}: expected one of {', '.join(get_args(Images))}")
+        _require_known("images", images)
         self.images = images
 
     def table(self) -> Table:
-        """All rows.
+        """All rows; raises DataError where files are missing or damaged."""
+        table = _digits("mnist_parity", "images", self.images, self.root)
+        notes = f"parity of the digit; {table.notes}"
+        return replace(table, y=table.y % 2.0, target_name="odd", notes=notes)
 
-        Raises:
-            DataError: files not found, damaged, or with other digits than MNIST has.
-        """
-        parts = ["test"] if self.images == "test" else ["train", "test"]
-        if self.images == "auto" and not self._files("train"):
-            parts = ["test"]
-        pixels, digits = [], []
-        used: list[Path] = []
-        for part in parts:
-            files = self._files(part)
-            if not files:
-                raise DataError(self._missing(part))
-            rows, labels = _read(part, *files)
-            pixels.append(rows)
-            digits.append(labels)
-            used += files
-        masks, notes = None, self.about
-        if len(parts) == 2:
-            masks = np.zeros((sum(len(p) for p in pixels), 1), dtype=bool)
-            masks[len(pixels[0]) :] = True
-        else:
-            notes += "; reduced: the 10,000 test images only, divided by split="
-        return Table(
-            name=self.name,
-            x=np.concatenate(pixels).astype(np.float64),
-            y=self.coded(np.concatenate(digits)),
-            input_names=tuple(f"pixel{r}_{c}" for r in range(SIDE) for c in range(SIDE)),
-            target_name=self.target_name,
-            test_masks=masks,
-            notes=notes,
-            origin=str(used[0].parent),
-            checksums={file.name: sha256(file) for file in used},
-            input_unit=PIXEL_RANGE,
-        )
 
-    def coded(self, digits: NDArray[np.uint8]) -> NDArray[np.float64]:
-        """The target of each digit (n,)."""
-        return (digits % 2).astype(np.float64)
+def _require_known(option: str, subset: str) -> None:
+    if subset not in SUBSETS:
+        raise ConfigError(f"{option}={subset}: expected one of {', '.join(SUBSETS)}")
 
-    def _folders(self) -> list[Path]:
-        return [
-            folder
-            for name in ("mnist", "mnist10k")
-            for folder in candidate_folders(self.root, "extra", name)
-        ]
 
-    def _files(self, part: str) -> tuple[Path, Path] | None:
-        """Images and labels of one part; None unless both are in one folder."""
-        for folder in self._folders():
-            images = next((f for n in PARTS[part].images if (f := find([folder], n))), None)
-            labels = next((f for n in PARTS[part].labels if (f := find([folder], n))), None)
-            if images and labels:
-                return images, labels
-        return None
+def _digits(name: str, option: str, subset: str, root: str | None) -> Table:
+    """Images and their digits.
 
-    def _missing(self, part: str) -> str:
-        wanted = f"{PARTS[part].images[-1]} and {PARTS[part].labels[-1]}"
-        hint = "; images=test needs the test images only" if part == "train" else ""
-        return (
-            f"data set {self.name}: {wanted} (or without .gz) are in none of "
-            f"{', '.join(str(f) for f in self._folders())}; put them into one of these, or point "
-            f"root= or $GPX_DATA at a folder that holds mnist/{hint}"
-        )
+    Args:
+        name: of the data set.
+        option, subset: which images, and the option that says it.
+        root: folder to look in first.
+
+    Raises:
+        DataError: files not found, damaged, or with other digits than MNIST has.
+    """
+    folders = [f for own in ("mnist", "mnist10k") for f in candidate_folders(root, "extra", own)]
+    parts = ["test"] if subset == "test" else ["train", "test"]
+    if subset == "auto" and not _files(folders, "train"):
+        parts = ["test"]
+    pixels, digits = [], []
+    used: list[Path] = []
+    for part in parts:
+        files = _files(folders, part)
+        if not files:
+            wanted = f"{PARTS[part].images[-1]} and {PARTS[part].labels[-1]}"
+            hint = f"; {option}=test needs the test images only" if part == "train" else ""
+            raise DataError(
+                f"data set {name}: {wanted} (or without .gz) are in none of "
+                f"{', '.join(map(str, folders))}; put them into one of these, or point "
+                f"root= or $GPX_DATA at a folder that holds mnist/{hint}"
+            )
+        rows, labels = _read(part, *files)
+        pixels.append(rows)
+        digits.append(labels)
+        used += files
+    masks, notes = None, "pixels / 255, neither centred nor standardised"
+    if len(parts) == 2:
+        masks = np.repeat([False, True], [len(p) for p in pixels])[:, None]
+    else:
+        notes += "; reduced: the 10,000 test images only, divided by split="
+    return Table(
+        name=name,
+        x=np.concatenate(pixels).astype(np.float64),
+        y=np.concatenate(digits).astype(np.float64),
+        input_names=pixel_names((SIDE, SIDE)),
+        target_name="digit",
+        test_masks=masks,
+        notes=notes,
+        origin=str(used[0].parent),
+        checksums={file.name: sha256(file) for file in used},
+        input_unit=PIXEL_RANGE,
+    )
+
+
+def _files(folders: list[Path], part: str) -> tuple[Path, Path] | None:
+    """Images and labels of one part; None unless both are in one folder."""
+    for folder in folders:
+        images, labels = find([folder], *PARTS[part].images), find([folder], *PARTS[part].labels)
+        if images and labels:
+            return images, labels
+    return None
 
 
 def _read(part: str, images: Path, labels: Path) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpx.data.columns.delimited import read_columns, sniff
 from gpx.data.folders import candidate_folders, find, sha256
+from gpx.data.sets.packed import packed_numbers
 from gpx.data.source import DataSource
-from gpx.data.table import Mask, Table
+from gpx.data.table import Table
 from gpx.errors import ConfigError, DataError
 
 
@@ -33,6 +33,8 @@ EXTRA_SETS: dict[str, ExtraSet] = {
     "snelson1d": ExtraSet(200, 1, "the one-dimensional toy set of Snelson and Ghahramani"),
     "solar_irradiance": ExtraSet(402, 1, "yearly since 1610"),
 }
+SPLITS = 10
+"""Columns of a test mask."""
 
 
 class ExtraTable(DataSource):
@@ -77,28 +79,19 @@ class ExtraTable(DataSource):
                 f"root= or $GPX_DATA at a folder that holds extra/{self.name}/"
             )
         names = [line.strip() for line in columns.read_text("utf-8").splitlines() if line.strip()]
-        layout = sniff(file, header=False)
         known = EXTRA_SETS[self.name]
-        if layout.width != known.d + 1 or len(names) != known.d + 1:
-            raise DataError(
-                f"{file} has {layout.width} columns and {columns} names {len(names)}, "
-                f"expected {known.d + 1} of both"
-            )
-        values = read_columns(layout, range(layout.width))
-        if len(values) != known.n:
-            raise DataError(f"{file} has {len(values)} rows, expected {known.n}; fetch it again")
+        if len(names) != known.d + 1:
+            raise DataError(f"{columns} names {len(names)} columns, expected {known.d + 1}")
+        values = packed_numbers(file, known.d + 1, known.n)
         mask_file = find([file.parent], "test_mask.csv.gz")
-        masks: Mask | None = None
-        if mask_file is not None:
-            mask_layout = sniff(mask_file, header=False)
-            masks = read_columns(mask_layout, range(mask_layout.width)).astype(bool)
+        masks = None if mask_file is None else packed_numbers(mask_file, SPLITS, known.n)
         return Table(
             name=self.name,
             x=np.ascontiguousarray(values[:, :-1]),
             y=values[:, -1].copy(),
             input_names=tuple(names[:-1]),
             target_name=names[-1].removesuffix("(y)").strip(),
-            test_masks=masks,
+            test_masks=None if masks is None else masks.astype(bool),
             notes=known.notes,
             origin=str(file),
             checksums={f.name: sha256(f) for f in (file, mask_file) if f is not None},

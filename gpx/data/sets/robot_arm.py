@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpx.data.source import DataSource, check_seed
-from gpx.data.table import Floats, Table
-from gpx.errors import ConfigError
+from gpx.data.columns.numbers import Floats
+from gpx.data.source import DataSource
+from gpx.data.table import Table
+from gpx.tensor_checks import check_at_least, check_not_negative
 
 LINKS = 8
 TARGET = (0.6, 0.1, 0.1)
@@ -29,7 +30,7 @@ class RobotArm(DataSource):
         split, test_fraction, root, split_seed: as for every source (``root`` is not used).
 
     Raises:
-        ConfigError: ``num_points`` below 1 or ``noise`` negative.
+        ConfigError: ``num_points`` below 1, ``noise`` or ``seed`` negative.
     """
 
     def __init__(
@@ -43,13 +44,11 @@ class RobotArm(DataSource):
         split_seed: int = 0,
     ) -> None:
         super().__init__(split, test_fraction, root, split_seed)
-        if num_points < 1:
-            raise ConfigError(f"num_points={num_points} is below 1")
-        if noise < 0:
-            raise ConfigError(f"noise={noise} is negative; it is a standard deviation")
+        check_at_least(1, num_points=num_points)
+        check_not_negative(noise=noise)
+        check_at_least(0, seed=seed)
         self.num_points = num_points
         self.noise = noise
-        check_seed("seed", seed)
         self.seed = seed
 
     def table(self) -> Table:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpx.data.source import DataSource, check_seed
+from gpx.data.source import DataSource
 from gpx.data.table import Table
-from gpx.errors import ConfigError
+from gpx.tensor_checks import check_at_least, check_not_negative
 
 GAP = (1.0, 2.5)
 """No inputs are drawn in here, so that a picture shows what a model says where it has no data."""
@@ -22,7 +22,7 @@ class Toy1D(DataSource):
         split, test_fraction, root, split_seed: as for every source (``root`` is not used).
 
     Raises:
-        ConfigError: ``num_points`` below 1 or ``noise`` negative.
+        ConfigError: ``num_points`` below 1, ``noise`` or ``seed`` negative.
     """
 
     def __init__(
@@ -36,13 +36,11 @@ class Toy1D(DataSource):
         split_seed: int = 0,
     ) -> None:
         super().__init__(split, test_fraction, root, split_seed)
-        if num_points < 1:
-            raise ConfigError(f"num_points={num_points} is below 1")
-        if noise < 0:
-            raise ConfigError(f"noise={noise} is negative; it is a standard deviation")
+        check_at_least(1, num_points=num_points)
+        check_not_negative(noise=noise)
+        check_at_least(0, seed=seed)
         self.num_points = num_points
         self.noise = noise
-        check_seed("seed", seed)
         self.seed = seed
 
     def table(self) -> Table:

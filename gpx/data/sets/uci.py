@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import gzip
 import logging
 import os
-import zlib
 from difflib import get_close_matches
 from pathlib import Path
 
 import numpy as np
 
 from gpx.cache_folder import cache_folder
+from gpx.data.columns.numbers import numbered_names
 from gpx.data.folders import candidate_folders, find, sha256
 from gpx.data.sets.download import download
+from gpx.data.sets.packed import packed_numbers
 from gpx.data.sets.uci_sets import ALIASES, REVISION, UCI_SETS, Pinned
-from gpx.data.source import DataSource, Rows
-from gpx.data.table import Floats, Table, numbered_names
+from gpx.data.source import DataSource, Rows, require_rows
+from gpx.data.table import Table
 from gpx.errors import ConfigError, DataError
 
 logger = logging.getLogger(__name__)
@@ -91,15 +91,12 @@ class UCI(DataSource):
         """
         parts = [self._file(part, self.known.data) for part in self.known.parts]
         mask_file = self._file("test_mask.csv.gz", self.known.mask)
-        values = np.concatenate([_numbers(part) for part in parts])
-        masks = _numbers(mask_file)
         n, d = self.known.n, self.known.d
-        for found, shape, file in ((values, (n, d + 1), parts[-1]), (masks, (n, 10), mask_file)):
-            if found.shape != shape:
-                raise DataError(
-                    f"{file} holds {found.shape[0]} rows of {found.shape[1]} columns, expected "
-                    f"{shape[0]} rows of {shape[1]} for data set {self.name}; fetch the file again"
-                )
+        values = np.concatenate([packed_numbers(part, d + 1) for part in parts])
+        if len(values) != n:
+            files = " and ".join(map(str, parts))
+            raise DataError(f"{files} hold {len(values)} rows, expected {n}; fetch the files again")
+        masks = packed_numbers(mask_file, 10, n)
         return Table(
             name=self.name,
             x=np.ascontiguousarray(values[:, :-1]),
@@ -122,7 +119,9 @@ class UCI(DataSource):
         draws = np.random.Generator(np.random.PCG64([self.split_seed, self.split]))
         order = draws.permutation(rows)
         size = int(self.train_fraction * rows)
-        return np.sort(order[:size]).astype(np.int64), np.sort(order[size:]).astype(np.int64)
+        train, test = np.sort(order[:size]), np.sort(order[size:])
+        require_rows(table, self.split, train, test)
+        return train, test
 
     def fetch(self, folder: Path) -> list[Path]:
         """Download this set's files into ``folder/<name>``, keeping what is there already.
@@ -181,11 +180,3 @@ class UCI(DataSource):
                     pinned.sha256[:12],
                 )
         return found
-
-
-def _numbers(path: Path) -> Floats:
-    """A headerless, comma separated, zipped file as (n, c)."""
-    try:
-        return np.loadtxt(path, delimiter=",", ndmin=2)
-    except (EOFError, zlib.error, gzip.BadGzipFile, ValueError) as error:
-        raise DataError(f"{path} is damaged ({error}); delete it and fetch it again") from error

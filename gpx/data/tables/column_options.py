@@ -11,7 +11,8 @@ import numpy as np
 from gpx.data.columns.coding import CodedColumn, Coding, Missing, Unseen
 from gpx.data.columns.column import UNSEEN, Column, column_of
 from gpx.data.columns.frame import Frame
-from gpx.data.table import Floats, Mask, Table
+from gpx.data.columns.numbers import Floats, Mask
+from gpx.data.table import Table
 from gpx.errors import ConfigError, DataError
 
 TARGET_HINT = (
@@ -77,7 +78,7 @@ class ColumnOptions:
 
 
 @dataclass(frozen=True)
-class Rows:
+class GivenRows:
     """Inputs, targets and further columns of some rows of a table, as they are given.
 
     Attributes:
@@ -94,8 +95,8 @@ class Rows:
 
 
 def table_of(
-    rows: Rows,
-    test: Rows | None,
+    rows: GivenRows,
+    test: GivenRows | None,
     options: ColumnOptions,
     test_masks: Mask | None = None,
     **about: Any,
@@ -159,7 +160,7 @@ def table_of(
 
 
 def _numbers(
-    rows: Rows, columns: Sequence[Column], targets: Sequence[Column], options: ColumnOptions
+    rows: GivenRows, columns: Sequence[Column], targets: Sequence[Column], options: ColumnOptions
 ) -> tuple[Floats, Floats, Floats, Floats]:
     """Inputs (n, d), targets (n, p), noise and weights (n, 0 or 1); NaN: no value."""
     allowed = options.missing != "refuse"
@@ -195,23 +196,24 @@ def noise_variances(frame: Frame, missing: bool = False) -> Floats:
     Raises:
         DataError: no numbers, or a negative one.
     """
-    place = frame.placed(0)
-    found = Column(frame.names[0]).numbers(frame.columns[0], place, missing, TARGET_HINT)
-    if (found < 0.0).any():
-        row = int((found < 0.0).argmax())
-        raise DataError(
-            f"{place(row)}: found {found[row]:g}, expected a noise variance (0 or more, in the "
-            "squared unit of the target)"
-        )
+    found = _numbers_of(frame, missing)
+    expected = "a noise variance (0 or more, in the squared unit of the target)"
+    _require(frame, found, found < 0.0, expected)
     return found
 
 
 def _weights(frame: Frame, missing: bool) -> Floats:
-    place = frame.placed(0)
-    found = Column(frame.names[0]).numbers(frame.columns[0], place, missing, TARGET_HINT)
-    if (found <= 0.0).any():
-        row = int((found <= 0.0).argmax())
-        raise DataError(
-            f"{place(row)}: found {found[row]:g}, expected a weight above 0; remove the row"
-        )
+    found = _numbers_of(frame, missing)
+    _require(frame, found, found <= 0.0, "a weight above 0; remove the row")
     return found
+
+
+def _numbers_of(frame: Frame, missing: bool) -> Floats:
+    column = Column(frame.names[0])
+    return column.numbers(frame.columns[0], frame.placed(0), missing, TARGET_HINT)
+
+
+def _require(frame: Frame, values: Floats, bad: Mask, expected: str) -> None:
+    if bad.any():
+        row = int(bad.argmax())
+        raise DataError(f"{frame.place(row, 0)}: found {values[row]:g}, expected {expected}")

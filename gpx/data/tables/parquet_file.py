@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from gpx.data.columns.column import Values
-from gpx.data.columns.delimited import Layout, existing_file
+from gpx.data.columns.delimited import Layout
 from gpx.data.columns.frame import Frame, places, plain_values
+from gpx.data.folders import existing_file
 from gpx.data.tables.table_file import TableFile
 from gpx.errors import BackendUnavailable, ConfigError, DataError, DTypeError
 

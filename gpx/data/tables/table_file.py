@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
+from dataclasses import replace
 from pathlib import Path
 
-from gpx.data.columns.delimited import Layout
-from gpx.data.columns.frame import Frame
-from gpx.data.folders import sha256
+from gpx.data.columns.choice import Choice, as_list, find_column
+from gpx.data.columns.delimited import Layout, sniff
+from gpx.data.columns.frame import Frame, read_frame
+from gpx.data.columns.numbers import numbered_names
+from gpx.data.folders import sha256, under
 from gpx.data.source import DataSource
-from gpx.data.table import Table, numbered_names
-from gpx.data.tables.column_options import ColumnOptions, Rows, table_of
+from gpx.data.table import Table
+from gpx.data.tables.column_options import ColumnOptions, GivenRows, table_of
 from gpx.errors import ConfigError, DataError
 
-Column = str | int
 AUTO = "auto"
 
 
@@ -59,8 +60,8 @@ class TableFile(DataSource):
     def __init__(
         self,
         path: str,
-        target: Column | Sequence[Column] | None = None,
-        inputs: Column | Sequence[Column] | None = None,
+        target: Choice | Sequence[Choice] | None = None,
+        inputs: Choice | Sequence[Choice] | None = None,
         header: bool | None = None,
         split: int = 0,
         test_fraction: float = 0.1,
@@ -68,14 +69,14 @@ class TableFile(DataSource):
         split_seed: int = 0,
         test_path: str | None = None,
         missing: str = "refuse",
-        categories: Column | Sequence[Column] = AUTO,
-        dates: Column | Sequence[Column] = AUTO,
+        categories: Choice | Sequence[Choice] = AUTO,
+        dates: Choice | Sequence[Choice] = AUTO,
         date_format: str | None = None,
         unseen: str = "apart",
         max_categories: int = 100,
-        id: Column | None = None,
-        noise: Column | None = None,
-        weights: Column | None = None,
+        id: Choice | None = None,
+        noise: Choice | None = None,
+        weights: Choice | None = None,
         target_transform: str | None = None,
     ) -> None:
         super().__init__(split, test_fraction, root, split_seed)
@@ -116,47 +117,29 @@ class TableFile(DataSource):
             )
         if not self.targets:
             raise DataError(f"{layout.path}: target=[] names no column, expected one")
-        targets = [find_column(layout, c) for c in self.targets]
-        others = {
-            name: find_column(layout, column)
-            for name, column in (("id", self.id), ("noise", self.noise), ("weights", self.weights))
-            if column is not None
-        }
+        roles = {"target": [find_column(layout, c) for c in self.targets]}
+        for name, column in (("id", self.id), ("noise", self.noise), ("weights", self.weights)):
+            if column is not None:
+                roles[name] = [find_column(layout, column)]
         if self.inputs is None:
-            taken = (*targets, *others.values())
-            inputs = [i for i in range(layout.width) if i not in taken]
+            taken = {i for columns in roles.values() for i in columns}
+            roles["inputs"] = [i for i in range(layout.width) if i not in taken]
         else:
-            inputs = [find_column(layout, c) for c in self.inputs]
-        asked = [*inputs, *targets]
-        for i in asked:
-            if asked.count(i) > 1:
-                raise DataError(
-                    f"{layout.path}: {layout.column(i)} is asked for twice among "
-                    "inputs= and target=, expected different columns"
-                )
-        for name, place in others.items():
-            if place in asked or list(others.values()).count(place) > 1:
-                raise DataError(
-                    f"{layout.path}: {layout.column(place)} is {name}= and something else too, "
-                    "expected different columns"
-                )
-        options = self._options(layout, others)
-        names = tuple(layout.names[i] for i in targets)
+            roles["inputs"] = [find_column(layout, c) for c in self.inputs]
+        _require_different(layout, roles)
+        options = self._options(layout, roles)
+        names = tuple(layout.names[i] for i in roles["target"])
         if not layout.header_line:
-            names = numbered_names(len(targets), "y") if len(targets) > 1 else ("y",)
-        files = [layout.path]
-        rows = [self._rows(layout, inputs, targets, others, options, names)]
+            names = numbered_names(len(names), "y") if len(names) > 1 else ("y",)
+        files, test = [layout.path], None
         if self.test_path is not None:
             other = self.layout(under(self.root, self.test_path))
-            where = self._same_columns(layout, other, [*inputs, *targets, *others.values()])
-            split = len(inputs), len(inputs) + len(targets)
-            last = dict(zip(others, where[split[1] :], strict=True))
-            own = where[: split[0]], where[split[0] : split[1]]
-            rows.append(self._rows(other, *own, last, options, names))
+            there = {role: _same_columns(layout, other, columns) for role, columns in roles.items()}
+            test = self._rows(other, there, options, names)
             files.append(other.path)
         return table_of(
-            rows[0],
-            rows[1] if len(rows) > 1 else None,
+            self._rows(layout, roles, options, names),
+            test,
             options,
             name=layout.path.name.removesuffix(".gz").rsplit(".", 1)[0],
             origin=str(layout.path),
@@ -164,97 +147,84 @@ class TableFile(DataSource):
             target_transform=self.target_transform,
         )
 
-    def _options(self, layout: Layout, others: Mapping[str, int]) -> ColumnOptions:
+    def _options(self, layout: Layout, roles: Mapping[str, list[int]]) -> ColumnOptions:
         """The policies with columns by the names they have in the file."""
 
-        def named(columns: list[Column] | None) -> tuple[str, ...] | None:
+        def named(columns: list[Choice] | None) -> tuple[str, ...] | None:
             if columns is None:
                 return None
             return tuple(layout.names[find_column(layout, column)] for column in columns)
 
-        return ColumnOptions(
-            self.options.missing,
-            self.options.unseen,
-            named(self.categories),
-            named(self.dates),
-            self.options.date_format,
-            self.options.max_categories,
-            layout.names[others["id"]] if "id" in others else None,
-            layout.names[others["noise"]] if "noise" in others else None,
+        return replace(
+            self.options,
+            categories=named(self.categories),
+            dates=named(self.dates),
+            identifier=layout.names[roles["id"][0]] if "id" in roles else None,
+            noise=layout.names[roles["noise"][0]] if "noise" in roles else None,
         )
 
     def _rows(
         self,
         layout: Layout,
-        inputs: Sequence[int],
-        targets: Sequence[int],
-        others: Mapping[str, int],
+        roles: Mapping[str, list[int]],
         options: ColumnOptions,
         target_names: tuple[str, ...],
-    ) -> Rows:
-        known = [others[name] for name in ("noise", "weights") if name in others]
+    ) -> GivenRows:
         texts = bool(options.categories or options.dates)
-        frame = self.frame(layout, [*inputs, *targets, *known], texts)
-        d, p = len(inputs), len(targets)
-        further = {
-            name: frame.select([d + p + place])
-            for place, name in enumerate(n for n in ("noise", "weights") if n in others)
-        }
-        return Rows(
-            frame.select(range(d)),
-            frame.select(range(d, d + p)).renamed(target_names),
-            **further,
-        )
+        read = [role for role in ("inputs", "target", "noise", "weights") if role in roles]
+        frame = self.frame(layout, [i for role in read for i in roles[role]], texts)
+        parts, start = {}, 0
+        for role in read:
+            stop = start + len(roles[role])
+            parts[role], start = frame.select(range(start, stop)), stop
+        target = parts["target"].renamed(target_names)
+        return GivenRows(parts["inputs"], target, parts.get("noise"), parts.get("weights"))
 
-    def _same_columns(self, layout: Layout, other: Layout, columns: list[int]) -> list[int]:
-        """Where another file has the columns of the first: by name, or by number without names."""
-        if layout.header_line and other.header_line:
-            return [find_column(other, layout.names[i]) for i in columns]
-        if bool(layout.header_line) != bool(other.header_line) or layout.width != other.width:
-            raise DataError(
-                f"{other.path} has {_described(other)}, and {layout.path} {_described(layout)}; "
-                "expected the same in the file of test_path="
-            )
-        return columns
+
+class CSVFile(TableFile):
+    """A delimited text file, gzipped or not: one row per observation; options as for ``TableFile``.
+
+    Comma, semicolon, tab or white space between columns and a header line are recognised. The words
+    true and false count as 1 and 0.
+    """
+
+    def layout(self, path: Path) -> Layout:
+        """Delimiter and names."""
+        return sniff(path, self.header)
+
+    def frame(self, layout: Layout, columns: Sequence[int], texts: bool = False) -> Frame:
+        """Some columns, line by line where they are no plain numbers."""
+        return read_frame(layout, columns, texts)
+
+
+def _require_different(layout: Layout, roles: Mapping[str, list[int]]) -> None:
+    """Raise DataError where a column is to be two things."""
+    taken: set[int] = set()
+    for role in ("inputs", "target", "id", "noise", "weights"):
+        for column in roles.get(role, ()):
+            if column in taken:
+                said = (
+                    "is asked for twice among inputs= and target="
+                    if role in ("inputs", "target")
+                    else f"is {role}= and something else too"
+                )
+                raise DataError(
+                    f"{layout.path}: {layout.column(column)} {said}, expected different columns"
+                )
+            taken.add(column)
+
+
+def _same_columns(layout: Layout, other: Layout, columns: list[int]) -> list[int]:
+    """Where another file has columns of the first: by name, or by number without names."""
+    if layout.header_line and other.header_line:
+        return [find_column(other, layout.names[i]) for i in columns]
+    if bool(layout.header_line) != bool(other.header_line) or layout.width != other.width:
+        raise DataError(
+            f"{other.path} has {_described(other)}, and {layout.path} {_described(layout)}; "
+            "expected the same in the file of test_path="
+        )
+    return columns
 
 
 def _described(layout: Layout) -> str:
     return f"{layout.width} columns with{'' if layout.header_line else 'out'} names"
-
-
-def find_column(layout: Layout, column: Column) -> int:
-    """Index of a column given by name, or by number counting from 0 (negative from the end).
-
-    Raises:
-        DataError: no such column; names the nearest.
-    """
-    if layout.header_line and str(column) in layout.names:
-        return layout.names.index(str(column))
-    if isinstance(column, int) or str(column).lstrip("-").isdigit():
-        index = int(column)
-        if -layout.width <= index < layout.width:
-            return index % layout.width
-        raise DataError(
-            f"{layout.path} has {layout.width} columns, so there is no column number {index}; "
-            f"expected {-layout.width} to {layout.width - 1} (counting from 0) or a name"
-        )
-    if not layout.header_line:
-        raise DataError(
-            f"{layout.path} has no header line, so no column is called {column!r}; "
-            f"give its number, 0 to {layout.width - 1}"
-        )
-    near = get_close_matches(str(column), layout.names, n=3, cutoff=0.5)
-    listed = ", ".join(layout.names[:12]) + (", ..." if layout.width > 12 else "")
-    hint = f"nearest: {', '.join(near)}" if near else f"columns: {listed}"
-    raise DataError(f"{layout.path} has no column {column!r}; {hint}")
-
-
-def as_list(columns: Column | Sequence[Column]) -> list[Column]:
-    """One column or several as a list: inputs=age is not the letters of it."""
-    return [columns] if isinstance(columns, (str, int)) else list(columns)
-
-
-def under(root: str | None, path: str) -> Path:
-    """A path that starts from ``root`` where that is given and the path is relative."""
-    given = Path(path).expanduser()
-    return given if root is None or given.is_absolute() else Path(root).expanduser() / given

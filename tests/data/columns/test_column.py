@@ -112,3 +112,15 @@ def test_a_missing_category_where_it_is_refused() -> None:
 def test_texts_of_numbers_and_dates() -> None:
     assert texts_of(np.array([3.0, 0.1, np.nan])) == ["3", "0.1", ""]
     assert texts_of(np.array(["2021-03-31", "NaT"], dtype="M8[D]")) == ["2021-03-31", ""]
+
+
+@pytest.mark.parametrize("kind", ["number", "category", "date"])
+@pytest.mark.parametrize("given", [[np.nan], ["NaT"], []])
+def test_a_column_without_any_value_is_missing_whatever_its_type(kind: str, given: list) -> None:
+    """As of one row to predict for, of which nobody can tell the type."""
+    values = np.array(given, dtype="M8[us]" if given == ["NaT"] else float)
+    column = Column("a", kind, ("red",))  # type: ignore[arg-type]
+    assert np.isnan(column.numbers(values, place, True)).tolist() == [True] * len(given)
+    if given:
+        with pytest.raises(DataError, match=r"row 1: found (nan|NaT), expected a"):
+            column.numbers(values, place, False)

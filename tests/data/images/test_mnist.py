@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpx.data import MNISTParity, load
+from gpx.data import MNIST, MNISTParity, load
 from gpx.data.images import mnist
 from gpx.errors import ConfigError, DataError
 
@@ -55,8 +55,9 @@ def test_reduced_to_the_test_images(small: None, tmp_path: Path) -> None:
     data = load(MNISTParity(root=str(tmp_path), test_fraction=0.2), task="binary")
     assert (data.num_train, data.num_test) == (8, 2)
     assert "reduced: the 10,000 test images only" in data.notes
-    with pytest.raises(DataError, match=r"train-images-idx3-ubyte.gz .* images=test needs"):
-        MNISTParity("all", root=str(tmp_path)).table()
+    for source, option in ((MNISTParity, "images"), (MNIST, "subset")):
+        with pytest.raises(DataError, match=rf"train-images-idx3-ubyte.gz .* {option}=test needs"):
+            source("all", root=str(tmp_path)).table()
 
 
 def test_damaged_files_are_named(small: None, tmp_path: Path) -> None:
@@ -87,7 +88,9 @@ def test_damaged_files_are_named(small: None, tmp_path: Path) -> None:
 
 def test_unknown_choice() -> None:
     with pytest.raises(ConfigError, match=r"images=some: expected one of auto, all, test"):
-        MNISTParity("some")  # type: ignore[arg-type]
+        MNISTParity("some")
+    with pytest.raises(ConfigError, match=r"subset=some: expected one of auto, all, test"):
+        MNIST("some")
 
 
 @pytest.mark.skipif(

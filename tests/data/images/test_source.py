@@ -125,6 +125,9 @@ def test_archives(tmp_path: Path) -> None:
     np.savez(file, y=labels)
     with pytest.raises(DataError, match="has no array 'x'"):
         ImageFiles(str(file)).table()
+    file.write_bytes(file.read_bytes()[:40])
+    with pytest.raises(DataError, match=r"a.npz is not a NumPy archive or is damaged"):
+        ImageFiles(str(file)).table()
 
 
 def test_the_range_of_pixels_follows_from_them(tmp_path: Path) -> None:

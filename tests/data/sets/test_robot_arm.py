@@ -44,9 +44,9 @@ def test_noise_is_a_standard_deviation() -> None:
 
 @pytest.mark.parametrize("source", [RobotArm, Toy1D])
 def test_options_out_of_range(source: type[RobotArm] | type[Toy1D]) -> None:
-    with pytest.raises(ConfigError, match=r"num_points=0 is below 1"):
+    with pytest.raises(ConfigError, match=r"num_points=0 must be at least 1"):
         source(num_points=0)
-    with pytest.raises(ConfigError, match=r"noise=-1 is negative"):
+    with pytest.raises(ConfigError, match=r"noise=-1 must not be negative"):
         source(noise=-1)
 
 

@@ -126,7 +126,7 @@ def test_local_file_of_the_wrong_size_is_refused(tiny, cache: Path) -> None:
     UCI("tiny").table()
     file = cache / "uci" / "tiny" / "data.csv.gz"
     zipped(file, ROWS[:7])
-    with pytest.raises(DataError, match="holds 7 rows of 4 columns, expected 30 rows of 4"):
+    with pytest.raises(DataError, match="hold 7 rows, expected 30"):
         UCI("tiny").table()
     file.write_bytes(file.read_bytes()[:-10])
     with pytest.raises(DataError, match="is damaged"):
@@ -252,3 +252,18 @@ def test_random_splits_have_the_sizes_of_the_published_comparison(name):
 def test_a_share_that_is_none_is_refused():
     with pytest.raises(ConfigError, match=r"train_fraction=1\.0 is not between 0 and 1"):
         UCI("kin40k", train_fraction=1.0)
+
+
+def test_a_share_that_leaves_nothing_to_train_on():
+    table = Table("given", np.zeros((20, 1)), np.zeros(20), ("x1",), "y")
+    with pytest.raises(DataError, match="split 0 leaves 1 training and 19 test rows"):
+        UCI("kin40k", train_fraction=0.05).split_rows(table)
+
+
+def test_a_part_with_other_columns_is_named(tiny, cache: Path, monkeypatch: pytest.MonkeyPatch):
+    parts = ("data.csv.gz", "data1.csv.gz")
+    monkeypatch.setitem(UCI_SETS, "tiny", UCI_SETS["tiny"]._replace(data=None, parts=parts))
+    zipped(cache / "uci" / "tiny" / parts[0], ROWS[:20])
+    zipped(cache / "uci" / "tiny" / parts[1], ROWS[20:, :3])
+    with pytest.raises(DataError, match=r"data1.csv.gz holds 10 rows of 3 columns, expected 4"):
+        UCI("tiny").table()

@@ -155,8 +155,8 @@ def test_a_class_that_training_rows_lack(tmp_path: Path) -> None:
         ({"test_path": "a.csv", "split": 1}, "test_path= gives the test rows"),
         ({"id": "size", "inputs": ["size"]}, r"\('size'\) is id= and something else"),
         ({"categories": ["colour"], "dates": ["colour"]}, "among both categories= and dates="),
-        ({"categories": ["color"]}, "no column 'color'; nearest: colour"),
-        ({"id": "nam"}, "no column 'nam'; nearest: name"),
+        ({"categories": ["color"]}, "no column 'color'; nearest there: colour"),
+        ({"id": "nam"}, "no column 'nam'; nearest there: name"),
         ({"target": "when"}, "the target holds dates"),
     ],
 )

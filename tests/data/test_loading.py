@@ -154,3 +154,12 @@ def test_hints_name_options_of_the_source_that_are_not_used(tmp_path):
     assert "id=no" in notes
     assert "target_transform=log" in notes
     assert load(CSVFile(str(path), id="no", target_transform="log"), task="regression").notes == ""
+
+
+def test_inputs_of_a_category_are_not_said_to_be_constant(tmp_path, caplog):
+    rows = "".join(f"red,{i},{i * i}\n" for i in range(20))
+    (tmp_path / "table.csv").write_text("colour,size,y\n" + rows)
+    with caplog.at_level(logging.WARNING):
+        data = load(CSVFile(str(tmp_path / "table.csv")), task="regression")
+    assert (data.train_x[:, 0] == 1.0).all()  # neither centred nor scaled
+    assert "constant" not in caplog.text
