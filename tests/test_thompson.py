@@ -7,6 +7,7 @@ from optimisation_problems import hartmann6, random_search_reaches
 
 import gpx
 from gpx.errors import ConfigError, ShapeError
+from gpx.sampling.maxima import maxima
 from gpx.sampling.seeds import stream
 from gpx.thompson import thompson_batch
 
@@ -53,6 +54,24 @@ def test_bayesian_optimisation_beats_random_search():
         more = thompson_batch(trained(x, y), [(0.0, 1.0)] * 6, 10, seed=step)
         x, y = np.concatenate([x, more]), np.concatenate([y, hartmann6(more)])
     assert random_search_reaches(y.max(), len(y)) < 1e-3
+
+
+@pytest.mark.parametrize("maximise", [True, False])
+def test_the_best_targets_are_candidates_whatever_the_mean_function(maximise, monkeypatch):
+    """Not those that lie farthest above it."""
+    x = np.linspace(0.0, 1.0, 20)[:, None]
+    y = 100.0 * x[:, 0] + np.where(x[:, 0] < 0.3, 3.0, 0.0)
+    model = trained(x, y, "mean=linear")
+    asked = []
+
+    def spied(*arguments, also, **options):
+        asked.append(model.model.scaler.original_inputs(also)[:, 0].sort().values.numpy())
+        return maxima(*arguments, also=also, **options)
+
+    monkeypatch.setattr("gpx.thompson.maxima", spied)
+    thompson_batch(model, [(0.0, 1.0)], maximise=maximise, candidates=4)
+    best = np.argsort(y)[-4:] if maximise else np.argsort(y)[:4]
+    np.testing.assert_allclose(asked[0], x[np.sort(best), 0])
 
 
 def test_mistakes(fitted):

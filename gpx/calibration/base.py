@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
+from scipy.optimize import minimize_scalar
 from torch import Tensor
 from torch.distributions import Distribution
 
@@ -134,11 +136,6 @@ def class_logits(predictive: Any) -> Tensor:
     return probs.clamp_min(tiny).log()
 
 
-def class_numbers(y: Tensor, binary: bool) -> Tensor:
-    """Classes 0 .. C - 1 (n,) of targets, which are -1 and 1 where there are two."""
-    return (y > 0).long() if binary else y.long()
-
-
 def of_probabilities(probabilities: Tensor, like: Any) -> Distribution:
     """The distribution of given class probabilities (n, C), of the kind and dtype of another."""
     given: Tensor = like.probs
@@ -147,9 +144,15 @@ def of_probabilities(probabilities: Tensor, like: Any) -> Distribution:
     return torch.distributions.Categorical(probs=probabilities.to(given))
 
 
-def mean_nlp(log_probabilities: Tensor, classes: Tensor) -> Tensor:
-    """Mean negative log probability of the classes, ()."""
-    return -log_probabilities.gather(1, classes.unsqueeze(1)).mean()
+def most_likely(loss: Callable[[float], float], reach: float) -> float:
+    """Where a loss of one logarithm is least within ``reach`` of zero; zero where nothing is less.
+
+    Args:
+        loss: mean negative log likelihood of the held-out rows, with one minimum.
+        reach: above 0.
+    """
+    found = minimize_scalar(loss, bounds=(-reach, reach), method="bounded", options={"xatol": 1e-7})
+    return float(found.x) if found.fun < loss(0.0) else 0.0
 
 
 def require_rows(y: Tensor) -> None:

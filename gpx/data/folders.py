@@ -62,6 +62,22 @@ def find(folders: list[Path], *files: str) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
+def extra_file(root: str | None, name: str, file: str) -> Path:
+    """A file of data set ``name`` of the ``extra`` folder, which is never downloaded.
+
+    Raises:
+        DataError: it is nowhere; says where to put it.
+    """
+    folders = candidate_folders(root, "extra", name)
+    found = find(folders, file)
+    if found is None:
+        raise DataError(
+            f"data set {name}: {file} is in none of {', '.join(map(str, folders))}; put it into "
+            f"the last of these, or point root= or $GPX_DATA at a folder that holds extra/{name}/"
+        )
+    return found
+
+
 def sha256(path: Path) -> str:
     """SHA-256 of a file's bytes, in hexadecimal."""
     digest = hashlib.sha256()

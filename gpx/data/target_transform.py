@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -84,14 +84,7 @@ class TargetTransform:
             scores = norm.ppf(0.5 * (levels[first] + levels[last]))
             made = cls("quantile", knots=tuple(knots.tolist()), scores=tuple(scores.tolist()))
         raw = made(torch.from_numpy(y))
-        return cls(
-            made.kind,
-            made.power,
-            made.knots,
-            made.scores,
-            float(raw.mean()),
-            float(raw.std(correction=0)),
-        )
+        return replace(made, shift=float(raw.mean()), scale=float(raw.std(correction=0)))
 
     def __call__(self, y: Tensor) -> Tensor:
         """T(y), any shape, float64."""
@@ -141,14 +134,8 @@ class TargetTransform:
         return knots[left], slopes[place], scores[left]
 
     def state(self) -> dict[str, Any]:
-        """Plain data: texts, numbers and lists of them."""
-        numbers = {name: getattr(self, name) for name in ("power", "shift", "scale")}
-        return {
-            "kind": self.kind,
-            **numbers,
-            "knots": list(self.knots),
-            "scores": list(self.scores),
-        }
+        """Plain data: texts, numbers and tuples of them."""
+        return asdict(self)
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> TargetTransform:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gpx.data.archive import read_array
 from gpx.data.columns.numbers import Floats
-from gpx.data.folders import candidate_folders, existing_file, find, sha256, under
+from gpx.data.folders import existing_file, extra_file, sha256, under
 from gpx.data.grids.values import GridSource, GridValues
 from gpx.errors import ConfigError, DataError
 
@@ -168,7 +168,11 @@ def assemble(
     )
 
 
-EXTRA_GRIDS = ("dem_jacksboro", "canadian_weather")
+EXTRA_GRIDS = {
+    "dem_jacksboro": (("axis0", "axis1"), ("values",)),
+    "canadian_weather": (("lat_lon_w", "day"), ("temperature",)),
+}
+"""Arrays of the axes, and of the values that are modelled unless others are asked for."""
 
 
 class ExtraGrid(GridSource):
@@ -209,20 +213,12 @@ class ExtraGrid(GridSource):
         Raises:
             DataError: not found.
         """
-        folders = candidate_folders(self.root, "extra", self.name)
-        path = find(folders, "grid.npz")
-        if path is None:
-            raise DataError(
-                f"grid {self.name}: grid.npz is in none of {', '.join(map(str, folders))}; put it "
-                "into the last of these, or point root= or $GPX_DATA at a folder that holds "
-                f"extra/{self.name}/"
-            )
-        keys = {"dem_jacksboro": ["axis0", "axis1"], "canadian_weather": ["lat_lon_w", "day"]}
-        default = {"dem_jacksboro": ["values"], "canadian_weather": ["temperature"]}
-        wanted = default[self.name] if self.values is None else list(self.values)
+        path = extra_file(self.root, self.name, "grid.npz")
+        axes, values = EXTRA_GRIDS[self.name]
+        wanted = values if self.values is None else self.values
         return assemble(
             name=self.name,
-            axes={key: read_array(path, key, "values") for key in keys[self.name]},
+            axes={key: read_array(path, key, "values") for key in axes},
             arrays={key: read_array(path, key, "values") for key in wanted},
             origin=str(path),
             checksums={path.name: sha256(path)},

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpx.data.folders import candidate_folders, find, sha256
+from gpx.data.folders import extra_file, find, sha256
 from gpx.data.sets.packed import packed_numbers
 from gpx.data.source import DataSource
 from gpx.data.table import Table
@@ -69,15 +69,8 @@ class ExtraTable(DataSource):
         Raises:
             DataError: not found, or not the size it should have.
         """
-        folders = candidate_folders(self.root, "extra", self.name)
-        file, columns = find(folders, "data.csv.gz"), find(folders, "columns.txt")
-        if file is None or columns is None:
-            missing = "data.csv.gz" if file is None else "columns.txt"
-            raise DataError(
-                f"data set {self.name}: {missing} is in none of "
-                f"{', '.join(str(f) for f in folders)}; put it into the last of these, or point "
-                f"root= or $GPX_DATA at a folder that holds extra/{self.name}/"
-            )
+        file = extra_file(self.root, self.name, "data.csv.gz")
+        columns = extra_file(self.root, self.name, "columns.txt")
         names = [line.strip() for line in columns.read_text("utf-8").splitlines() if line.strip()]
         known = EXTRA_SETS[self.name]
         if len(names) != known.d + 1:

@@ -14,7 +14,7 @@ from gpx.data.columns.numbers import numbered_names
 from gpx.data.folders import candidate_folders, find, sha256
 from gpx.data.sets.download import download
 from gpx.data.sets.packed import packed_numbers
-from gpx.data.sets.uci_sets import ALIASES, REVISION, UCI_SETS, Pinned
+from gpx.data.sets.uci_sets import ALIASES, REVISION, UCI_SETS
 from gpx.data.source import DataSource, Rows, require_rows
 from gpx.data.table import Table
 from gpx.errors import ConfigError, DataError
@@ -89,13 +89,13 @@ class UCI(DataSource):
         Raises:
             DataError: missing and out of reach, damaged, or not the published size.
         """
-        parts = [self._file(part, self.known.data) for part in self.known.parts]
-        mask_file = self._file("test_mask.csv.gz", self.known.mask)
+        files = [self._file(file) for file in self.known.files]
+        *parts, mask_file = files
         n, d = self.known.n, self.known.d
         values = np.concatenate([packed_numbers(part, d + 1) for part in parts])
         if len(values) != n:
-            files = " and ".join(map(str, parts))
-            raise DataError(f"{files} hold {len(values)} rows, expected {n}; fetch the files again")
+            named = " and ".join(map(str, parts))
+            raise DataError(f"{named} hold {len(values)} rows, expected {n}; fetch the files again")
         masks = packed_numbers(mask_file, 10, n)
         return Table(
             name=self.name,
@@ -106,7 +106,7 @@ class UCI(DataSource):
             test_masks=masks.astype(bool),
             notes=self.known.notes,
             origin=str(parts[0]),
-            checksums=self._checksums([*parts, mask_file]),
+            checksums=self._checksums(files),
         )
 
     def split_rows(self, table: Table) -> tuple[Rows, Rows]:
@@ -133,20 +133,16 @@ class UCI(DataSource):
             DataError: out of reach or damaged, or a set whose data file has no pinned checksum.
         """
         target = folder / self.name
-        files = [(part, self.known.data) for part in self.known.parts]
-        files.append(("test_mask.csv.gz", self.known.mask))
-        return [find([target], file) or self._download(file, pin, target) for file, pin in files]
+        return [find([target], file) or self._download(file, target) for file in self.known.files]
 
-    def _file(self, file: str, pinned: Pinned | None) -> Path:
+    def _file(self, file: str) -> Path:
         folders = candidate_folders(self.root, "uci", self.name)
-        found = find(folders, file)
-        if found is not None:
-            return found
-        return self._download(file, pinned, cache_folder() / "uci" / self.name)
+        return find(folders, file) or self._download(file, cache_folder() / "uci" / self.name)
 
-    def _download(self, file: str, pinned: Pinned | None, folder: Path) -> Path:
+    def _download(self, file: str, folder: Path) -> Path:
+        pinned = self.known.files[file]
         url = f"{self.base_url}/{self.name}/{file}"
-        files = " and ".join((*self.known.parts, "test_mask.csv.gz"))
+        files = " and ".join(self.known.files)
         advice = (
             f"put {files} (from {self.base_url}/{self.name}/) into {folder}, or point root= or "
             f"$GPX_DATA at a folder that holds {self.name}/ or uci/{self.name}/"
@@ -167,10 +163,9 @@ class UCI(DataSource):
         return folder / file
 
     def _checksums(self, files: list[Path]) -> dict[str, str]:
-        pins = {"data.csv.gz": self.known.data, "test_mask.csv.gz": self.known.mask}
         found = {file.name: sha256(file) for file in files}
         for file in files:
-            pinned = pins.get(file.name)
+            pinned = self.known.files[file.name]
             if pinned is not None and found[file.name] != pinned.sha256:
                 logger.warning(
                     "%s differs from the published file (SHA-256 %s..., expected %s...): "

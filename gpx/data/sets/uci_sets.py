@@ -10,6 +10,7 @@ import csv
 from pathlib import Path
 from typing import NamedTuple
 
+MASK_FILE = "test_mask.csv.gz"
 REVISION = "f0737523712fe66a1640e4b980b927e8490b58eb"
 
 
@@ -40,6 +41,11 @@ class UCISet(NamedTuple):
     parts: tuple[str, ...] = ("data.csv.gz",)
     aliases: tuple[str, ...] = ()
     notes: str = ""
+
+    @property
+    def files(self) -> dict[str, Pinned | None]:
+        """Every file of the set, the masks last, and what is pinned of it."""
+        return {**dict.fromkeys(self.parts, self.data), MASK_FILE: self.mask}
 
 
 def _read(file: Path) -> dict[str, UCISet]:
