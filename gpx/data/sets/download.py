@@ -7,8 +7,8 @@ import http.client
 import logging
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 from tqdm import tqdm
 
@@ -39,17 +39,26 @@ def download(url: str, target: Path, *, size: int, sha256: str) -> None:
     """
     if not url.startswith(("https://", "http://")):
         raise ConfigError(f"{url} is neither an https nor an http address")
+    digest, received = hashlib.sha256(), 0
     try:
-        with atomic_file(target) as file:
-            received, digest = _stream(url, file, size)
+        # a progress line on a terminal only (disable=None)
+        with (
+            atomic_file(target) as file,
+            tqdm(total=size, unit="B", unit_scale=True, desc=_tail(url), disable=None) as bar,
+        ):
+            for chunk in _chunks(url, size + 1):
+                file.write(chunk)
+                digest.update(chunk)
+                received += len(chunk)
+                bar.update(len(chunk))
             if received != size:
                 raise DataError(
                     f"{url} gave {received} bytes, expected {size}; "
                     "the transfer was cut short or the file is another one, try again"
                 )
-            if digest != sha256:
+            if digest.hexdigest() != sha256:
                 raise DataError(
-                    f"{url} has SHA-256 {digest[:12]}..., expected {sha256[:12]}...; "
+                    f"{url} has SHA-256 {digest.hexdigest()[:12]}..., expected {sha256[:12]}...; "
                     "the file is damaged or another one, nothing was kept"
                 )
     except OSError as error:
@@ -57,27 +66,19 @@ def download(url: str, target: Path, *, size: int, sha256: str) -> None:
     logger.info("downloaded %s (%.1f KiB, checksum verified) to %s", url, size / 1024, target)
 
 
-def _stream(url: str, file: BinaryIO, size: int) -> tuple[int, str]:
-    """Copy at most ``size`` + 1 bytes; returns how many came and their SHA-256."""
-    digest, received = hashlib.sha256(), 0
+def _chunks(url: str, most: int) -> Iterator[bytes]:
+    """What a server sends, ``most`` bytes at most; raises DataError where it does not answer."""
     try:
-        # a progress line on a terminal only (disable=None)
-        with (
-            urllib.request.urlopen(url, timeout=TIMEOUT) as response,
-            tqdm(total=size, unit="B", unit_scale=True, desc=_tail(url), disable=None) as bar,
-        ):
-            while received <= size and (chunk := response.read(min(1 << 16, size + 1 - received))):
-                file.write(chunk)
-                digest.update(chunk)
-                received += len(chunk)
-                bar.update(len(chunk))
+        with urllib.request.urlopen(url, timeout=TIMEOUT) as response:
+            while most and (chunk := response.read(min(1 << 16, most))):
+                most -= len(chunk)
+                yield chunk
     except urllib.error.HTTPError as error:
         error.close()
         raise DataError(f"{url} answered {error.code} ({error.reason})") from error
-    except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
+    except (http.client.HTTPException, OSError) as error:
         reason = getattr(error, "reason", None) or error
         raise DataError(f"{url} is out of reach ({reason})") from error
-    return received, digest.hexdigest()
 
 
 def _tail(url: str) -> str:

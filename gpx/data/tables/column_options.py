@@ -124,17 +124,19 @@ def table_of(
             f"{rows.targets.place(0, 0)}: the target holds dates, expected numbers or classes"
         )
     parts = [_numbers(part, columns, targets, options) for part in (rows, test) if part is not None]
-    x, y, noise, weights = (np.concatenate(each) for each in zip(*parts, strict=True))
+    x, y, noise, weights = (
+        each[0] if test is None else np.concatenate(each) for each in zip(*parts, strict=True)
+    )
     if test is not None:
         test_masks = np.repeat([False, True], [len(part[1]) for part in parts])[:, None]
-    lacking = np.column_stack([x, y, noise, weights])
-    whole = ~np.isnan(lacking).any(axis=1)
     notes = ""
-    if options.missing == "drop" and not whole.all():
-        notes = f"{int((~whole).sum()):,} of {len(whole):,} rows lack a value and are left out"
-        x, y, noise, weights = x[whole], y[whole], noise[whole], weights[whole]
-        if test_masks is not None and len(test_masks) == len(whole):
-            test_masks = test_masks[whole]
+    if options.missing == "drop":
+        lacks = np.any([np.isnan(part).any(axis=1) for part in (x, y, noise, weights)], axis=0)
+        if lacks.any():
+            notes = f"{int(lacks.sum()):,} of {len(lacks):,} rows lack a value and are left out"
+            x, y, noise, weights = x[~lacks], y[~lacks], noise[~lacks], weights[~lacks]
+            if test_masks is not None and len(test_masks) == len(lacks):
+                test_masks = test_masks[~lacks]
     classes = targets[0].texts
     if classes:  # of some all rows may have been left out
         there = np.unique(y[:, 0]).astype(int)

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import socket
 import threading
 from pathlib import Path
 
 import pytest
 
+from gpx.data.sets import download as module
 from gpx.data.sets.download import download
 from gpx.errors import ConfigError, DataError
 
@@ -93,3 +95,17 @@ def test_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="cannot write to"):
         download("http://127.0.0.1/a", tmp_path / "file" / "a", size=1, sha256=SHA)
+
+
+def test_a_full_disk_is_not_the_server(
+    mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (mirror.folder / "a.bin").write_bytes(CONTENT)
+
+    class Full(io.BytesIO):
+        def write(self, chunk: object) -> int:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module, "atomic_file", lambda target: Full())
+    with pytest.raises(DataError, match=r"cannot write to .*: No space left on device"):
+        download(f"{mirror.url}/a.bin", tmp_path / "a.bin", size=len(CONTENT), sha256=SHA)
