@@ -15,6 +15,7 @@ from gpx.data.columns.dates import UNIT
 from gpx.data.columns.frame import Frame
 from gpx.data.columns.numbers import Floats
 from gpx.errors import ConfigError, DataError
+from gpx.tensor_checks import check_at_least
 
 logger = logging.getLogger(__name__)
 
@@ -105,6 +106,7 @@ class Coding:
         ):
             if value not in known:
                 raise ConfigError(f"{name}={value}: choose one of {', '.join(known)}")
+        check_at_least(1, max_categories=self.max_categories)
 
     @classmethod
     def of_numbers(cls, names: Sequence[str]) -> Coding:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from gpx.data.columns.coding import CodedColumn, Coding, Missing, Unseen
-from gpx.data.columns.column import UNSEEN, Column, column_of
+from gpx.data.columns.coding import CodedColumn, Coding
+from gpx.data.columns.column import HINT, UNSEEN, Column, column_of
 from gpx.data.columns.frame import Frame
 from gpx.data.columns.numbers import Floats, Mask
 from gpx.data.table import Table
@@ -22,38 +22,23 @@ TARGET_HINT = (
 
 @dataclass(frozen=True)
 class ColumnOptions:
-    """Policies for the columns of a table that are no plain numbers.
+    """What is said of the columns of a table before they are read.
 
     Attributes:
-        missing, unseen, max_categories: as in ``Coding``.
+        policies: a ``Coding`` of no columns yet.
         categories, dates: names of the columns that hold these; None: told from their values.
         date_format: of dates that are not written as ISO 8601 has it, as ``datetime.strptime``
             takes it.
-        identifier: column that names the rows; None: there is none.
-        noise: column of known noise variances; None: there is none.
     """
 
-    missing: str = "refuse"
-    unseen: str = "apart"
+    policies: Coding
     categories: tuple[str, ...] | None = None
     dates: tuple[str, ...] | None = None
     date_format: str | None = None
-    max_categories: int = 100
-    identifier: str | None = None
-    noise: str | None = None
 
     def __post_init__(self) -> None:
-        """Check the values; raises ConfigError."""
-        self._coding(())
-        if self.max_categories < 1:
-            raise ConfigError(f"max_categories={self.max_categories}: expected 1 or more")
         for name in set(self.categories or ()) & set(self.dates or ()):
             raise ConfigError(f"the column {name!r} is among both categories= and dates=")
-
-    @property
-    def plain(self) -> bool:
-        """Whether nothing is asked for beyond what a table of numbers needs."""
-        return self.missing == "refuse" and not self.categories and not self.dates
 
     def column(self, frame: Frame, place: int) -> Column:
         """What one column of a frame holds."""
@@ -64,16 +49,6 @@ class ColumnOptions:
             category=None if self.categories is None else name in self.categories,
             date=None if self.dates is None else name in self.dates,
             form=self.date_format,
-        )
-
-    def _coding(self, columns: Sequence[Column]) -> Coding:
-        return Coding(
-            tuple(map(CodedColumn, columns)),
-            cast(Missing, self.missing),
-            cast(Unseen, self.unseen),
-            self.identifier,
-            self.noise,
-            self.max_categories,
         )
 
 
@@ -130,7 +105,7 @@ def table_of(
     if test is not None:
         test_masks = np.repeat([False, True], [len(part[1]) for part in parts])[:, None]
     notes = ""
-    if options.missing == "drop":
+    if options.policies.missing == "drop":
         lacks = np.any([np.isnan(part).any(axis=1) for part in (x, y, noise, weights)], axis=0)
         if lacks.any():
             notes = f"{int(lacks.sum()):,} of {len(lacks):,} rows lack a value and are left out"
@@ -141,9 +116,9 @@ def table_of(
     if classes:  # of some all rows may have been left out
         there = np.unique(y[:, 0]).astype(int)
         classes, y = tuple(classes[code] for code in there), np.searchsorted(there, y).astype(float)
-    coding = options._coding(columns)
+    coding = replace(options.policies, columns=tuple(map(CodedColumn, columns)))
     carried = coding.identifier is not None or coding.noise is not None
-    needed = options.missing == "mean" or carried or not coding.plain
+    needed = options.policies.missing == "mean" or carried or not coding.plain
     names = rows.targets.names
     return Table(
         x=np.ascontiguousarray(x),
@@ -165,27 +140,29 @@ def _numbers(
     rows: GivenRows, columns: Sequence[Column], targets: Sequence[Column], options: ColumnOptions
 ) -> tuple[Floats, Floats, Floats, Floats]:
     """Inputs (n, d), targets (n, p), noise and weights (n, 0 or 1); NaN: no value."""
-    allowed = options.missing != "refuse"
-    x = [
-        column.numbers(rows.inputs.columns[i], rows.inputs.placed(i), allowed)
-        for i, column in enumerate(columns)
-    ]
-    frame = rows.targets
-    y = [
-        column.numbers(frame.columns[i], frame.placed(i), options.missing == "drop", TARGET_HINT)
-        for i, column in enumerate(targets)
-    ]
-    if targets[0].kind == "category" and (y[0] == UNSEEN).any():
-        row = int((y[0] == UNSEEN).argmax())
+    dropped = options.policies.missing == "drop"
+    allowed = options.policies.missing != "refuse"
+    none = np.empty((len(rows.targets), 0))
+    x = _stacked(rows.inputs, columns, allowed) if columns else none
+    y = _stacked(rows.targets, targets, dropped, TARGET_HINT)
+    if targets[0].kind == "category" and (y[:, 0] == UNSEEN).any():
+        row, frame = int((y[:, 0] == UNSEEN).argmax()), rows.targets
         raise DataError(
             f"{frame.place(row, 0)}: found the class {frame.columns[0][row]!r}, which no training "
             "row has; remove such rows from the test set"
         )
-    none = np.empty((len(frame), 0))
-    dropped = options.missing == "drop"
     noise = none if rows.noise is None else noise_variances(rows.noise, dropped)[:, None]
     weights = none if rows.weights is None else _weights(rows.weights, dropped)[:, None]
-    return np.column_stack(x) if x else none, np.column_stack(y), noise, weights
+    return x, y, noise, weights
+
+
+def _stacked(frame: Frame, columns: Sequence[Column], missing: bool, hint: str = HINT) -> Floats:
+    """All columns of a frame as numbers (n, k)."""
+    made = [
+        column.numbers(frame.columns[i], frame.placed(i), missing, hint)
+        for i, column in enumerate(columns)
+    ]
+    return np.column_stack(made)
 
 
 def noise_variances(frame: Frame, missing: bool = False) -> Floats:
@@ -198,21 +175,16 @@ def noise_variances(frame: Frame, missing: bool = False) -> Floats:
     Raises:
         DataError: no numbers, or a negative one.
     """
-    found = _numbers_of(frame, missing)
+    found = _stacked(frame, [Column(frame.names[0])], missing, TARGET_HINT)[:, 0]
     expected = "a noise variance (0 or more, in the squared unit of the target)"
     _require(frame, found, found < 0.0, expected)
     return found
 
 
 def _weights(frame: Frame, missing: bool) -> Floats:
-    found = _numbers_of(frame, missing)
+    found = _stacked(frame, [Column(frame.names[0])], missing, TARGET_HINT)[:, 0]
     _require(frame, found, found <= 0.0, "a weight above 0; remove the row")
     return found
-
-
-def _numbers_of(frame: Frame, missing: bool) -> Floats:
-    column = Column(frame.names[0])
-    return column.numbers(frame.columns[0], frame.placed(0), missing, TARGET_HINT)
 
 
 def _require(frame: Frame, values: Floats, bad: Mask, expected: str) -> None:

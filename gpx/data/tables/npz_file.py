@@ -9,6 +9,7 @@ import numpy as np
 
 from gpx.data.archive import ANY, read_array
 from gpx.data.columns.choice import as_list, named_column
+from gpx.data.columns.coding import Coding, Missing, Unseen
 from gpx.data.columns.column import Values
 from gpx.data.columns.frame import Frame, places, plain_values
 from gpx.data.columns.numbers import Mask, numbered_names
@@ -54,11 +55,11 @@ class NPZFile(DataSource):
         root: str | None = None,
         split_seed: int = 0,
         target_names: Sequence[str] | None = None,
-        missing: str = "refuse",
+        missing: Missing = "refuse",
         categories: str | Sequence[str] = AUTO,
         dates: str | Sequence[str] = AUTO,
         date_format: str | None = None,
-        unseen: str = "apart",
+        unseen: Unseen = "apart",
         max_categories: int = 100,
         noise: str | None = None,
         weights: str | None = None,
@@ -75,13 +76,10 @@ class NPZFile(DataSource):
         self.target_transform = target_transform
         self.target_names = None if target_names is None else tuple(map(str, target_names))
         self.options = ColumnOptions(
-            missing,
-            unseen,
+            Coding((), missing, unseen, None, noise, max_categories),
             None if categories == AUTO else tuple(map(str, as_list(categories))),
             None if dates == AUTO else tuple(map(str, as_list(dates))),
             date_format,
-            max_categories,
-            noise=noise,
         )
 
     def table(self) -> Table:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpx.data.columns.choice import Choice, as_list, find_column
+from gpx.data.columns.coding import Coding, Missing, Unseen
 from gpx.data.columns.delimited import Layout, sniff
 from gpx.data.columns.frame import Frame, read_frame
 from gpx.data.columns.numbers import numbered_names
@@ -68,11 +69,11 @@ class TableFile(DataSource):
         root: str | None = None,
         split_seed: int = 0,
         test_path: str | None = None,
-        missing: str = "refuse",
+        missing: Missing = "refuse",
         categories: Choice | Sequence[Choice] = AUTO,
         dates: Choice | Sequence[Choice] = AUTO,
         date_format: str | None = None,
-        unseen: str = "apart",
+        unseen: Unseen = "apart",
         max_categories: int = 100,
         id: Choice | None = None,
         noise: Choice | None = None,
@@ -91,9 +92,8 @@ class TableFile(DataSource):
         self.dates = None if dates == AUTO else as_list(dates)
         self.id, self.noise, self.weights = id, noise, weights
         self.target_transform = target_transform
-        self.options = ColumnOptions(
-            missing=missing, unseen=unseen, date_format=date_format, max_categories=max_categories
-        )
+        self.date_format = date_format
+        self.policies = Coding((), missing, unseen, max_categories=max_categories)
 
     @abstractmethod
     def layout(self, path: Path) -> Layout:
@@ -155,13 +155,12 @@ class TableFile(DataSource):
                 return None
             return tuple(layout.names[find_column(layout, column)] for column in columns)
 
-        return replace(
-            self.options,
-            categories=named(self.categories),
-            dates=named(self.dates),
+        policies = replace(
+            self.policies,
             identifier=layout.names[roles["id"][0]] if "id" in roles else None,
             noise=layout.names[roles["noise"][0]] if "noise" in roles else None,
         )
+        return ColumnOptions(policies, named(self.categories), named(self.dates), self.date_format)
 
     def _rows(
         self,

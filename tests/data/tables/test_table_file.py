@@ -151,7 +151,7 @@ def test_a_class_that_training_rows_lack(tmp_path: Path) -> None:
     [
         ({"missing": "median"}, "missing=median: choose one of refuse, drop, mean"),
         ({"unseen": "zero"}, "unseen=zero: choose one of apart, refuse"),
-        ({"max_categories": 0}, "max_categories=0: expected 1 or more"),
+        ({"max_categories": 0}, "max_categories=0 must be at least 1"),
         ({"test_path": "a.csv", "split": 1}, "test_path= gives the test rows"),
         ({"id": "size", "inputs": ["size"]}, r"\('size'\) is id= and something else"),
         ({"categories": ["colour"], "dates": ["colour"]}, "among both categories= and dates="),
