@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -15,6 +16,9 @@ from gpx.data_sized import DataSized
 from gpx.errors import ConfigError, DataError
 from gpx.likelihoods.base import Task
 from gpx.likelihoods.bernoulli import Sign
+
+LEAST_LOG = math.log(torch.finfo(torch.float64).tiny)
+"""Of a probability: what is impossible to a model has a logarithm nevertheless."""
 
 
 class Recalibration(DataSized, ABC):
@@ -130,10 +134,8 @@ def class_logits(predictive: Any) -> Tensor:
             "predictive distribution must have probs"
         )
     probs = probs.double()
-    tiny = torch.finfo(torch.float64).tiny
-    if probs.ndim == 1:
-        return torch.stack([torch.log1p(-probs), probs.clamp_min(tiny).log()], 1)
-    return probs.clamp_min(tiny).log()
+    logs = probs.log() if probs.ndim == 2 else torch.stack([torch.log1p(-probs), probs.log()], 1)
+    return logs.clamp_min(LEAST_LOG)
 
 
 def of_probabilities(probabilities: Tensor, like: Any) -> Distribution:
