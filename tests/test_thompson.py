@@ -77,8 +77,11 @@ def test_the_best_targets_are_candidates_whatever_the_mean_function(maximise, mo
 def test_mistakes(fitted):
     with pytest.raises(ShapeError, match=r"bounds must be 2 pairs .* got an array of shape \(1, 2"):
         thompson_batch(fitted, [(0.0, 1.0)])
-    with pytest.raises(ShapeError, match="a lower end below the upper one"):
+    with pytest.raises(ShapeError, match=r"a lower end below the upper .* \[\[0.0, 0.0\], \[0"):
         thompson_batch(fitted, [(0.0, 0.0), (0.0, 1.0)])
+    for name in ("num", "candidates", "starts"):
+        with pytest.raises(ConfigError, match=f"{name}=0 must be at least 1"):
+            thompson_batch(fitted, BOUNDS, **{name: 0})
     x = np.random.default_rng(0).random((20, 1))
     classes = gpx.fit(
         x,
