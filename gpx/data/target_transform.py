@@ -216,10 +216,13 @@ class TransformedLaw(Distribution):
         return ((self.transform.inverse(t) - self.target_mean) / self.target_scale).to(t.dtype)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log density of standardised targets, with the Jacobian."""
+        """Log density of standardised targets, with the Jacobian: -inf where there is none."""
         y = self.own_unit(value)
+        outside = torch.zeros_like(y, dtype=torch.bool) if self.transform.knots else y <= 0.0
+        y = torch.where(outside, 1.0, y)
         slope = self.transform.log_slope(y) + math.log(self.target_scale)
-        return (self.base.log_prob(self.transform(y).to(value.dtype)).double() + slope).to(value)
+        found = self.base.log_prob(self.transform(y).to(value.dtype)).double() + slope
+        return found.masked_fill(outside, -math.inf).to(value)
 
     def cdf(self, value: Tensor) -> Tensor:
         """Probability of a standardised target at most this: 0 below the range of the transform."""
