@@ -99,11 +99,13 @@ def _seed(points: Tensor, k: int, generator: torch.Generator | None) -> Tensor:
 
 def nearest_centre(points: Tensor, centres: Tensor) -> Tensor:
     """Index of the nearest centre (n,), in chunks of points."""
-    half_norm = 0.5 * centres.square().sum(1)
+    middle = centres.mean(0)  # distances are made of products, and lose digits far from 0
+    centred = centres - middle
+    half_norm = 0.5 * centred.square().sum(1)
     step = max(1, CHUNK_ENTRIES // centres.shape[0])
     return torch.cat(
         [
-            torch.addmm(half_norm, part, centres.T, alpha=-1.0).argmin(1)
+            torch.addmm(half_norm, part - middle, centred.T, alpha=-1.0).argmin(1)
             for part in points.split(step)
         ]
     )

@@ -68,10 +68,8 @@ def nearest_block(x: Tensor, centres: Tensor, weights: Tensor) -> Tensor:
 
     Cost: t B d; no t x B array.
     """
-    if not len(x):
-        return torch.zeros(0, dtype=torch.long, device=x.device)
-    root, middle = weights.sqrt(), centres.mean(0)
-    return nearest_centre((x - middle) * root, (centres - middle) * root)
+    root = weights.sqrt()
+    return nearest_centre(x * root, centres * root)
 
 
 class Regions(DataSized):

@@ -58,7 +58,8 @@ def maximin_order(points: Tensor) -> Tensor:
     Source: Guinness 2018 (maximin ordering); Katzfuss and Guinness 2021.
     """
     m = points.shape[0]
-    first = (points - points.mean(0)).square().sum(1).argmin()  # the most central point
+    points = points - points.mean(0)  # distances are made of products, and lose digits far from 0
+    first = points.square().sum(1).argmin()  # the most central point
     order, found = [first[None]], 1
     distance = (points - points[first]).square().sum(1)
     distance[first] = -1.0
@@ -89,6 +90,7 @@ def earlier_rows(x: Tensor, ordered: Tensor, count: int) -> Tensor:
 
     Cost: O(B n d) operations, in chunks.
     """
+    x = x - x.mean(0)  # distances are made of products, and lose digits far from 0
     there = ordered >= 0
     flat = ordered[there]
     members = there.sum(1)
