@@ -16,8 +16,8 @@ from gpx.errors import ShapeError
 TREE_DIMENSIONS = 32
 """Up to this many inputs a k-d tree is used: real data fill fewer dimensions than they have."""
 
-CHUNK = 1 << 20
-"""Distances held at a time when every pair is compared: 8 MiB, most of it in the caches."""
+CHUNK = 1 << 18
+"""Distances held at a time when every pair is compared: 2 MiB, which stay in the caches."""
 
 FEW = 1 << 13
 """Scores up to which they are ranked at once: ranking them in two stages takes some ten calls."""
@@ -42,7 +42,7 @@ def nearest_neighbours(x: Tensor, queries: Tensor, k: int, exclude: Tensor | Non
     Raises:
         ShapeError: different numbers of columns.
 
-    Cost: tree search on a CPU for d <= 32; else O(q n d) time in chunks of 8 MiB.
+    Cost: tree search on a CPU for d <= 32; else O(q n d) time in chunks of 2 MiB.
     """
     if x.shape[1] != queries.shape[1]:
         raise ShapeError(f"points have {x.shape[1]} columns, queries {queries.shape[1]}")

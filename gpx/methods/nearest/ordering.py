@@ -50,9 +50,9 @@ def blocks(x: Tensor, size: int) -> Tensor:
 def maximin_order(points: Tensor) -> Tensor:
     """An order in which every point is about as far as possible from all before it: (m,).
 
-    Farthest points first, in rounds: a round takes of the farthest third as many as there are
-    before, those that have no farther one of the round within the least of their distances. Points
-    of one round are thus at least that far from each other and from all before.
+    Farthest points first, in rounds: candidates of a round are the farthest, half as many as there
+    are points before; it takes those that have no farther candidate within the least distance of
+    the candidates. Points of one round are thus that far from each other and from all before.
 
     Cost: O(m^2 d), in rounds of at most ``LARGEST_ROUND`` points.
     Source: Guinness 2018 (maximin ordering); Katzfuss and Guinness 2021.

@@ -223,7 +223,7 @@ class SWSGP(Model):
     def nearest(self, x: Tensor) -> Tensor:
         """The inducing points that inputs x (b, d) see: (b, H) numbers.
 
-        Cost: b M kernel entries, in chunks; a tree search for "euclidean".
+        Cost: b M distances or kernel entries, in chunks; a tree's for "euclidean".
         """
         return nearest_inducing(self.kernel, self.inducing, x, self.num_neighbours, self.rule)
 
