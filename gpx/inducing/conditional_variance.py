@@ -11,10 +11,10 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from gpx.errors import ConfigError
 from gpx.inducing.base import Selection, Selector, subset
 from gpx.kernels.base import Kernel
 from gpx.linalg import PivotedCholesky, pivoted_cholesky, randomly_pivoted_cholesky
+from gpx.tensor_checks import check_at_least
 
 
 class PivotSelector(Selector):
@@ -29,8 +29,7 @@ class PivotSelector(Selector):
     """
 
     def __init__(self, max_candidates: int = 100_000) -> None:
-        if max_candidates < 1:
-            raise ConfigError(f"max_candidates={max_candidates} must be at least 1")
+        check_at_least(1, max_candidates=max_candidates)
         self.max_candidates = max_candidates
 
     @abstractmethod

@@ -13,6 +13,7 @@ from gpx.inducing.base import Selection, Selector
 from gpx.inducing.conditional_variance import GreedyConditionalVariance
 from gpx.kernels.base import Kernel
 from gpx.linalg import cholesky
+from gpx.tensor_checks import check_at_least
 
 JITTER = 1e-12
 """Added to the kernel's diagonal, relative to its mean, so that K_zz has an inverse. Sets with
@@ -185,8 +186,7 @@ class Determinantal(Selector):
     """
 
     def __init__(self, steps: int = 10_000, accuracy: float | None = None) -> None:
-        if steps < 0:
-            raise ConfigError(f"steps={steps} must not be negative")
+        check_at_least(0, steps=steps)
         if accuracy is not None and not 0.0 < accuracy < 1.0:
             raise ConfigError(f"accuracy={accuracy} must be between 0 and 1")
         self.steps = steps

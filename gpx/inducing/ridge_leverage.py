@@ -13,6 +13,7 @@ from gpx.errors import ConfigError
 from gpx.inducing.base import Selection, Selector, subset
 from gpx.kernels.base import Kernel
 from gpx.linalg import cholesky, running_sum
+from gpx.tensor_checks import check_at_least
 
 BLOCK_ENTRIES = 2**20
 """Kernel entries evaluated at once."""
@@ -103,8 +104,7 @@ class RidgeLeverage(Selector):
                 f"ridge leverage sampling needs oversampling > 0 and 0 < failure < 1, got "
                 f"{oversampling} and {failure}"
             )
-        if num_scores is not None and num_scores < 1:
-            raise ConfigError(f"num_scores={num_scores} must be at least 1")
+        check_at_least(1, num_scores=num_scores)
         self.oversampling = oversampling
         self.num_scores = num_scores
         self.failure = failure

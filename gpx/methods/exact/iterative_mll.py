@@ -31,6 +31,7 @@ from gpx.linalg.trace import FixedProbes, mean_and_error
 from gpx.methods.base.objective import Evidence, Facts, Objective
 from gpx.methods.exact.model import ExactModel
 from gpx.methods.exact.preconditioned_gradient import Pulled, pull_back
+from gpx.tensor_checks import check_at_least
 
 LOG_TWO_PI = math.log(2.0 * math.pi)
 
@@ -236,10 +237,7 @@ class IterativeMLL(Objective[ExactModel]):
         warm_start: bool = False,
     ) -> None:
         super().__init__()
-        if probes < 1 or max_iterations < 1:
-            raise ConfigError(
-                f"probes={probes} and max_iterations={max_iterations} must be at least 1"
-            )
+        check_at_least(1, probes=probes, max_iterations=max_iterations)
         if kind_of_probes not in ("rademacher", "gaussian"):
             raise ConfigError(f"kind_of_probes={kind_of_probes}: expected rademacher or gaussian")
         if criterion == "evidence":

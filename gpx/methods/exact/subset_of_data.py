@@ -20,6 +20,7 @@ from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.exact.exact_mll import exact_evidence
 from gpx.methods.exact.model import ExactPosterior
+from gpx.tensor_checks import check_at_least
 
 
 class SubsetOfData(Model):
@@ -59,8 +60,7 @@ class SubsetOfData(Model):
         selector: Selector | InformativeVectors | None = None,
     ) -> None:
         super().__init__()
-        if num_points < 1:
-            raise ConfigError(f"num_points={num_points} must be at least 1")
+        check_at_least(1, num_points=num_points, num_data=num_data)
         self.kernel, self.mean, self.likelihood = kernel, mean, likelihood
         self.selector = Uniform() if selector is None else selector
         if not isinstance(self.selector, (Selector, InformativeVectors)):

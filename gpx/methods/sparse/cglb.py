@@ -24,6 +24,7 @@ from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals, no_joint_law
 from gpx.methods.sparse.sgpr import SGPR, SGPRPosterior
 from gpx.sampling import SHARED, Frequencies
+from gpx.tensor_checks import check_at_least
 
 VarianceName = Literal["sgpr", "lanczos", "exact"]
 VARIANCES: tuple[VarianceName, ...] = ("sgpr", "lanczos", "exact")
@@ -89,8 +90,7 @@ class CGLB(SGPR):
         )
         if variance not in VARIANCES:
             raise ConfigError(f"variance={variance}: expected one of {', '.join(VARIANCES)}")
-        if lanczos_rank < 1:
-            raise ConfigError(f"lanczos_rank={lanczos_rank} must be at least 1")
+        check_at_least(1, lanczos_rank=lanczos_rank)
         self.solver = PREDICTING if solver is None else solver
         self.variance: VarianceName = variance
         self.lanczos_rank = lanczos_rank

@@ -273,6 +273,8 @@ def test_errors_in_one_sentence():
         _model(jitter=-1.0)
     with pytest.raises(ConfigError, match="must be at least 1"):
         _model(num_inducing=0)
+    with pytest.raises(ConfigError, match=r"^num_data=9\.5: expected a whole number$"):
+        _model(num_data=9.5)
     with pytest.raises(ConfigError, match="made for 2 inputs, the data have 3"):
         _model().initialise(_inputs(30, 3), torch.zeros(30), generator=_generator())
     with pytest.raises(ConfigError, match="Gaussian likelihood only, not StudentT"):
