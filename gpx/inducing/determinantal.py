@@ -26,6 +26,9 @@ updates does not accumulate."""
 BLOCK = 64
 """Largest number of proposals that are judged at once."""
 
+DRAWN = 2**16
+"""Steps whose proposals are drawn at once: a guarantee may take 10^9 of them."""
+
 
 def mixing_steps(num_data: int, num_inducing: int, accuracy: float) -> int:
     """Steps after which the chain from a greedy start is within ``accuracy`` in total variation.
@@ -124,13 +127,15 @@ class DeterminantalChain:
         m, rest, device = self.inside.shape[0], self.outside.shape[0], self.x.device
         if not rest:
             return
-        moves = int((torch.rand(steps, generator=generator, device=device) < 0.5).sum())
-        leaves = torch.randint(m, (moves,), generator=generator, device=device)
-        enters = torch.randint(rest, (moves,), generator=generator, device=device)
-        levels = torch.rand(moves, generator=generator, device=device, dtype=torch.float64)
-        for start in range(0, moves, BLOCK):
-            part = slice(start, start + BLOCK)
-            self._judge(leaves[part], enters[part], levels[part])
+        for start in range(0, steps, DRAWN):
+            few = min(DRAWN, steps - start)
+            moves = int((torch.rand(few, generator=generator, device=device) < 0.5).sum())
+            leaves = torch.randint(m, (moves,), generator=generator, device=device)
+            enters = torch.randint(rest, (moves,), generator=generator, device=device)
+            levels = torch.rand(moves, generator=generator, device=device, dtype=torch.float64)
+            proposals = zip(*(t.split(BLOCK) for t in (leaves, enters, levels)), strict=True)
+            for block in proposals:
+                self._judge(*block)
 
     def _judge(self, leaves: Tensor, enters: Tensor, levels: Tensor) -> None:
         """One block of proposals, in their order; the kernel is evaluated once for all of them."""

@@ -200,7 +200,7 @@ class CGLBPosterior(SGPRPosterior):
         mean = sparse.mean + self._correction(x)
         if self.variance == "sgpr" or not x.shape[0]:
             return Marginals(mean, sparse.variance)
-        explain = self._lanczos_explained if self.variance == "lanczos" else self._exact_explained
+        explain = self._lanczos_explained if self.variance == "lanczos" else self._exact_explained()
         prior = self.kernel.diagonal(x)
         variance = torch.empty_like(prior)
         for rows in row_slices(x.shape[0], TEST_COLUMNS):
@@ -222,22 +222,28 @@ class CGLBPosterior(SGPRPosterior):
         low = self.basis @ cross
         return (low * torch.linalg.solve(self.tridiagonal, low)).sum(0)
 
-    def _exact_explained(self, cross: Tensor) -> Tensor:
+    def _exact_explained(self) -> Callable[[Tensor], Tensor]:
         """k_*^T K^{-1} k_* by conjugate gradients: from below, within 2 epsilon noise variances."""
         matrix = self.solver.matrix(self.kernel, self.inputs, self.noise_variance)
-        found = conjugate_gradients(
-            matrix,
-            cross,
-            preconditioner=self._nystrom(),
-            stop=EvidenceBound(self.solver.epsilon * float(self.noise_variance)),
-            max_iterations=self.solver.max_iterations,
-            on_failure="return",
-        )
-        if not found.report.converged:
-            warnings.warn(
-                f"predictive variances: {found.report.reason}", UnconvergedWarning, stacklevel=3
+        nystrom = self._nystrom()
+        stop = EvidenceBound(self.solver.epsilon * float(self.noise_variance))
+
+        def explain(cross: Tensor) -> Tensor:
+            found = conjugate_gradients(
+                matrix,
+                cross,
+                preconditioner=nystrom,
+                stop=stop,
+                max_iterations=self.solver.max_iterations,
+                on_failure="return",
             )
-        return ((cross + found.residual) * found.solution).sum(0)
+            if not found.report.converged:
+                warnings.warn(
+                    f"predictive variances: {found.report.reason}", UnconvergedWarning, stacklevel=3
+                )
+            return ((cross + found.residual) * found.solution).sum(0)
+
+        return explain
 
     def _nystrom(self) -> NystromMatrix:
         """Q from the stored factors, with those sums over the data that predictions use."""
