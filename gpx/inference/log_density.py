@@ -46,5 +46,9 @@ class LogDensityGradient(NamedTuple):
         return with_gradient(
             value,
             [residual, noise, *self.kernel.inputs()],
-            [self.residual, self.noise, *self.kernel.gradients()],
+            [
+                self.residual.to(residual.dtype),
+                self.noise.to(noise.dtype),
+                *self.kernel.gradients(),
+            ],
         )

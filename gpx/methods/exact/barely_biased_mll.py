@@ -73,7 +73,7 @@ class BarelyBiasedMLL(Objective[ExactModel]):
     def evidence(
         self, model: ExactModel, x: Tensor, y: Tensor, *, generator: torch.Generator | None = None
     ) -> Evidence:
-        """Estimate in nats, in float64; parts are those of ``BarelyBiasedTerms``."""
+        """Estimate in nats, in float64; parts are those of ``IterativeTerms``."""
         self.check(model)
         residual = y - model.mean(x)
         require_finite(residual)
@@ -97,7 +97,7 @@ class BarelyBiasedMLL(Objective[ExactModel]):
                 max_steps=self.max_steps,
                 estimate=self.estimate,
             )
-        value = found.terms.value()
+        value = found.terms.total()
         if torch.is_grad_enabled():
             gradient = barely_biased_gradient(system, model.kernel, x, found)
             value = gradient.attached(value, residual, noise)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from gpx.errors import ConfigError
 from gpx.inference.exact_solver import require_finite
+from gpx.inference.log_density import LogDensityGradient
 from gpx.inference.noisy_kernel import PreconditionedKernel
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
@@ -25,12 +25,11 @@ from gpx.linalg import (
     gauss_radau,
     probe_vectors,
     tridiagonal_of_cg,
-    with_gradient,
 )
 from gpx.linalg.trace import FixedProbes, mean_and_error
 from gpx.methods.base.objective import Evidence, Facts, Objective
 from gpx.methods.exact.model import ExactModel
-from gpx.methods.exact.preconditioned_gradient import Pulled, pull_back
+from gpx.methods.exact.preconditioned_gradient import pull_back
 from gpx.tensor_checks import check_at_least
 
 LOG_TWO_PI = math.log(2.0 * math.pi)
@@ -39,7 +38,7 @@ Criterion = Literal["evidence", "residual_per_row"]
 
 
 class IterativeTerms(NamedTuple):
-    """Terms of the estimate and how far each may be off, in nats.
+    """Terms of an estimate and how far each may be off, in nats.
 
     Attributes:
         fit: -r^T K^{-1} r / 2, below the exact one by at most ``fit_gap`` (above it, by as much,
@@ -51,6 +50,11 @@ class IterativeTerms(NamedTuple):
             every probe after its own steps; no number of probes narrows it. NaN where none is:
             products in float32, or a stopping rule that a probe meets without a step.
         standard_error: of ``complexity``, from the scatter of the probes.
+
+    Of ``barely_biased_log_marginal_likelihood`` the gaps are the whole widths of the brackets, with
+    their rounding. The estimate "below" stands at their lower ends: ``fit`` is low by at most its
+    gap, ``complexity`` in expectation by at most its own. "middle" stands half a width higher, and
+    errs by at most half.
     """
 
     fit: Tensor
@@ -60,29 +64,9 @@ class IterativeTerms(NamedTuple):
     quadrature_gap: Tensor
     standard_error: Tensor
 
-    def value(self) -> Tensor:
+    def total(self) -> Tensor:
         """The estimate of the log marginal likelihood."""
         return self.fit + self.complexity + self.constant
-
-
-@dataclass(frozen=True)
-class IterativeGradient:
-    """Gradient with respect to r = y - m(x) (n,), and what ``pull_back`` gives."""
-
-    residual: Tensor
-    pulled: Pulled
-
-    def attached(self, value: Tensor, residual: Tensor, noise: Tensor) -> Tensor:
-        """``value`` () with this gradient in ``residual`` (n,), ``noise`` () and the kernel."""
-        return with_gradient(
-            value,
-            [residual, noise, *self.pulled.inputs],
-            [
-                self.residual.to(residual.dtype),
-                self.pulled.noise.to(noise.dtype),
-                *self.pulled.gradients,
-            ],
-        )
 
 
 def iterative_log_marginal_likelihood(
@@ -171,7 +155,7 @@ def iterative_gradient(
     z: Tensor,
     *,
     corrected: bool = True,
-) -> IterativeGradient:
+) -> LogDensityGradient:
     """Gradient of the estimate: of the fit exactly, of the complexity unbiased.
 
     With v, r of the solve and u = Q^{-1} r: d fit = u^T dK v + u^T dQ u / 2 + v^T dK v / 2 (the
@@ -184,7 +168,7 @@ def iterative_gradient(
     v, solutions = solved.solution[:, :1], solved.solution[:, 1:]
     u = system.preconditioner.solve(solved.residual[:, 0])
     u = u if corrected else torch.zeros_like(u)
-    pulled = pull_back(
+    return pull_back(
         system,
         kernel,
         x,
@@ -192,8 +176,8 @@ def iterative_gradient(
         right=torch.cat([v, z], 1),
         probes=z,
         correction=u,
+        residual=-(v.squeeze(1) + u),
     )
-    return IterativeGradient(-(v.squeeze(1) + u), pulled)
 
 
 class IterativeMLL(Objective[ExactModel]):
@@ -284,7 +268,7 @@ class IterativeMLL(Objective[ExactModel]):
             )
             if warm:
                 self.previous = solved.solution[:, 0].clone()
-        value = terms.value()
+        value = terms.total()
         if torch.is_grad_enabled():
             found = iterative_gradient(system, model.kernel, x, solved, z, corrected=self.corrected)
             value = found.attached(value, residual, noise)

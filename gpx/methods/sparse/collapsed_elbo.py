@@ -27,12 +27,13 @@ LOG_TWO_PI = math.log(2.0 * math.pi)
 
 
 class CollapsedTerms(NamedTuple):
-    """Terms of the collapsed bound, in nats.
+    """Terms of the collapsed bound, or of the conjugate gradient bound (CG), in nats.
 
     Attributes:
-        fit: -r^T Q^{-1} r / 2.
+        fit: -r^T Q^{-1} r / 2. CG: -(r^T Q^{-1} r + v^T (y + r)) / 2 with r = y - K v.
         complexity: -log det(Q / noise) / 2.
-        trace: -T / (2 noise), the price of the points that the inducing points do not explain.
+        trace: -T / (2 noise), the price of the points that the inducing points do not explain. CG:
+            what log det K may lie above log det Q, halved and negative.
         constant: -n log(2 pi noise) / 2.
     """
 
@@ -40,6 +41,10 @@ class CollapsedTerms(NamedTuple):
     complexity: Tensor
     trace: Tensor
     constant: Tensor
+
+    def total(self) -> Tensor:
+        """The bound."""
+        return self.fit + self.complexity + self.trace + self.constant
 
 
 def collapsed_elbo(
@@ -99,8 +104,7 @@ def collapsed_elbo(
             gathered, residual.detach(), store, sums, inner, s, None, report.relative
         )
         noise_gradient = log_density_noise_gradient(sums, inner, s, x.shape[0], sums.trace_error)
-    found = LogDensityGradient(residual_gradient, noise_gradient.to(noise.dtype), gathered)
-    return terms, found, report
+    return terms, LogDensityGradient(residual_gradient, noise_gradient, gathered), report
 
 
 def _terms(sums: NystromSums, inner: InnerFactor, s: Tensor, n: int) -> CollapsedTerms:
@@ -264,7 +268,7 @@ class CollapsedELBO(Objective[SparseModel]):
                 escalate=model.escalate,
                 features=model.features,
             )
-        value = terms.fit + terms.complexity + terms.trace + terms.constant
+        value = terms.total()
         if gradient is not None:
             value = gradient.attached(value, residual, noise)
         facts: Facts = {"jitter": report.relative}

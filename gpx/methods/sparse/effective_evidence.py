@@ -111,7 +111,7 @@ def effective_evidence(
             by_residual, by_noise = _gradient(
                 gathered, target, s, structure, store, found, inner, report.relative
             )
-    return terms, LogDensityGradient(by_residual, by_noise.to(noise.dtype), gathered), report
+    return terms, LogDensityGradient(by_residual, by_noise, gathered), report
 
 
 def _bytes_of_parts(store: BlockStore, structure: Structure) -> int:
