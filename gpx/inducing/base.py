@@ -96,6 +96,16 @@ def subset(n: int, size: int, x: Tensor, generator: torch.Generator | None) -> T
     return torch.randperm(n, generator=generator, device=x.device)[:size]
 
 
+def filled_up(rows: Tensor, size: int, x: Tensor, generator: torch.Generator | None) -> Tensor:
+    """``rows`` of x (n, d) and others drawn uniformly, up to ``size`` different ones."""
+    if len(rows) >= size:
+        return rows
+    free = torch.ones(len(x), dtype=torch.bool, device=x.device)
+    free[rows] = False
+    rest = free.nonzero().squeeze(1)
+    return torch.cat([rows, rest[subset(len(rest), size - len(rows), x, generator)]])
+
+
 @torch.no_grad()
 def place_points(parameter: nn.Parameter, points: Tensor) -> None:
     """Make points (M, d) the values of the parameter of inducing points; M may change."""

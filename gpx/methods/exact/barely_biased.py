@@ -10,12 +10,12 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from gpx.inference.log_density import LogDensityGradient
+from gpx.inference.log_density import LOG_TWO_PI, LogDensityGradient
 from gpx.inference.noisy_kernel import PreconditionedKernel
 from gpx.kernels.base import Kernel
 from gpx.linalg import BlockLanczos, SolveReport, UnconvergedWarning, block_gauss, block_radau
 from gpx.linalg.trace import mean_and_error
-from gpx.methods.exact.iterative_mll import LOG_TWO_PI, IterativeTerms
+from gpx.methods.exact.iterative_mll import IterativeTerms
 from gpx.methods.exact.preconditioned_gradient import pull_back
 
 NEGLIGIBLE_MODE = 1e-10

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor
 
 from gpx.errors import ConfigError
 from gpx.inference.exact_solver import require_finite
-from gpx.inference.log_density import LogDensityGradient
+from gpx.inference.log_density import LOG_TWO_PI, LogDensityGradient
 from gpx.inference.noisy_kernel import PreconditionedKernel
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
@@ -31,8 +30,6 @@ from gpx.methods.base.objective import Evidence, Facts, Objective
 from gpx.methods.exact.model import ExactModel
 from gpx.methods.exact.preconditioned_gradient import pull_back
 from gpx.tensor_checks import check_at_least
-
-LOG_TWO_PI = math.log(2.0 * math.pi)
 
 Criterion = Literal["evidence", "residual_per_row"]
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gpx.errors import ConfigError
 from gpx.inducing import InformativeVectors, Selector, Uniform
-from gpx.inducing.base import settled_size, subset
+from gpx.inducing.base import filled_up, settled_size
 from gpx.inducing.kmeans import distance_unit, nearest_centre
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.base import Likelihood
@@ -100,14 +100,8 @@ class SubsetOfData(Model):
         if rows is None:
             unit = distance_unit(x, self.kernel)
             rows = nearest_centre(selection.points / unit, x / unit).unique()
-        if len(rows) < self.num_points:  # two centres had the same nearest row
-            free = torch.ones(len(x), dtype=torch.bool, device=x.device)
-            free[rows] = False
-            rest = free.nonzero().squeeze(1)
-            rows = torch.cat(
-                [rows, rest[subset(len(rest), self.num_points - len(rows), x, generator)]]
-            )
-        self.rows = rows
+        # two centres may have the same nearest row
+        self.rows = filled_up(rows, self.num_points, x, generator)
 
     def know_noise(self, noise: RowNoise) -> None:
         """As in ``Model``: of all rows, chosen or not."""

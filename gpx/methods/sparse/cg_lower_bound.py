@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
@@ -12,7 +11,7 @@ from gpx.errors import ConfigError
 from gpx.inference.auxiliary import Auxiliary, AuxiliarySolver
 from gpx.inference.exact_solver import require_finite
 from gpx.inference.kernel_gradient import KernelGradient
-from gpx.inference.log_density import LogDensityGradient
+from gpx.inference.log_density import LOG_TWO_PI, LogDensityGradient
 from gpx.inference.noisy_kernel import NoisyKernel
 from gpx.inference.nystrom_matrix import NystromMatrix, TightGap, tight_gap
 from gpx.kernels.base import Kernel
@@ -26,7 +25,6 @@ from gpx.methods.sparse.collapsed_elbo import (
     nystrom_gradient,
 )
 
-LOG_TWO_PI = math.log(2.0 * math.pi)
 LogDeterminant = Literal["trace_error", "preconditioned_trace"]
 Refresh = Literal["evaluation", "iteration"]
 

@@ -15,7 +15,7 @@ from gpx.inducing import Selector
 from gpx.inference.auxiliary import AuxiliarySolver
 from gpx.inference.exact_solver import require_finite
 from gpx.inference.joint_law import Projected
-from gpx.inference.nystrom import BlockStore, NystromSums, Whitener
+from gpx.inference.nystrom import BlockStore, NystromSums
 from gpx.inference.nystrom_matrix import NystromMatrix
 from gpx.kernels.base import Kernel
 from gpx.likelihoods.gaussian import Gaussian
@@ -247,15 +247,13 @@ class CGLBPosterior(SGPRPosterior):
 
     def _nystrom(self) -> NystromMatrix:
         """Q from the stored factors, with those sums over the data that predictions use."""
-        whitener = Whitener(self.kernel, self.inducing_points, self.factor)
-        store = BlockStore(whitener, self.inputs, 0)
-        m = self.factor.shape[0]
+        store = BlockStore(self._whitener(), self.inputs)
         inner = self.inner_factor @ self.inner_factor.mT
         inner.diagonal().sub_(1.0)
         nothing = self.factor.new_zeros(())
         sums = NystromSums(
             inner * self.noise_variance,
-            self.factor.new_zeros(m),
+            torch.zeros_like(self.weights),
             nothing,
             nothing,
             torch.zeros(0, dtype=torch.bool),

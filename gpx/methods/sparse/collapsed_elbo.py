@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from gpx.constraints import values_made_once
 from gpx.inducing.features import POINTS, InducingFeatures
 from gpx.inference.kernel_gradient import KernelGradient
-from gpx.inference.log_density import LogDensityGradient
+from gpx.inference.log_density import LOG_TWO_PI, LogDensityGradient
 from gpx.inference.nystrom import BlockStore, NystromSums, factorise, nystrom_sums
 from gpx.inference.nystrom_matrix import InnerFactor
 from gpx.kernels.base import Kernel
@@ -22,8 +21,6 @@ from gpx.linalg import CholeskyReport, budget_in_bytes
 from gpx.linalg.triangular import inverse_lower
 from gpx.means.base import Mean
 from gpx.methods.base.objective import Evidence, Facts, Objective
-
-LOG_TWO_PI = math.log(2.0 * math.pi)
 
 
 class CollapsedTerms(NamedTuple):
