@@ -25,8 +25,8 @@ from gpx.tensor_checks import check_at_least, check_not_negative
 
 Covariance = Literal["diagonal", "full"]
 
-DENSE_LIMIT = 2048
-"""Inducing points up to which K_zz is factorised (for q = p) and k-means chooses them."""
+KMEANS_LIMIT = 2048
+"""Inducing points up to which k-means chooses where they start."""
 
 
 FULL_LIMIT = 8192
@@ -132,8 +132,7 @@ class SWSGP(Model):
         self.num_neighbours = min(num_neighbours, size)
         self.rule = rule
         self.warm_start = warm_start
-        small = size <= DENSE_LIMIT
-        default: Selector = KMeans() if small else Uniform()
+        default: Selector = KMeans() if size <= KMEANS_LIMIT else Uniform()
         self.selector = default if selector is None else require_selector(selector)
         self.jitter = jitter
         self._asked, self._asked_neighbours = num_inducing, num_neighbours

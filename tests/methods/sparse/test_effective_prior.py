@@ -228,7 +228,7 @@ def test_blocks_of_any_partition_give_the_dense_posterior_and_evidence(prior, pa
 
 @pytest.mark.parametrize("prior", PRIORS)
 def test_sampled_functions_have_the_posteriors_moments(prior):
-    """4,000 paths at 25 points; 5.5 standard errors: false alarm about 1e-6."""
+    """1,000 paths at 25 points; 5.5 standard errors: false alarm about 1e-6."""
     model, x, y, new = made(prior)
     posterior = model.condition(x, y)
     draws = torch.Generator().manual_seed(2)
@@ -236,7 +236,7 @@ def test_sampled_functions_have_the_posteriors_moments(prior):
         with pytest.raises(ConfigError, match="FIC has no sampled functions"):
             posterior.sample_paths(1, generator=draws)
         return
-    num = 4000
+    num = 1000
     mean, variance = posterior.predict(new)
     paths = posterior.sample_paths(num, generator=draws)
     values = paths(new)
