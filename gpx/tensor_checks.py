@@ -51,8 +51,9 @@ def check_inputs(owner: nn.Module, x: Tensor, num_inputs: int | None = None) -> 
         )
     _check_real(name, "inputs", x)
     own: Tensor | None = None
-    for number in itertools.chain(owner.parameters(), owner.buffers()):
-        if not number.is_floating_point() or not number.numel():
+    # its own buffers first: the walk through its parts takes longer than one prediction may
+    for number in itertools.chain(owner._buffers.values(), owner.parameters(), owner.buffers()):
+        if number is None or not number.is_floating_point() or not number.numel():
             continue
         own = number if own is None else own
         # some keep a part of their numbers in float64 whatever the data

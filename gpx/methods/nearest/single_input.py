@@ -32,12 +32,16 @@ class SingleInput:
         assert points.search is not None
         assert points.places is not None
         self._points, self._search, self._count = points, points.search, num_neighbours
-        self._profile = points.stationary.of_squared_distance
+        kernel = points.stationary
+        self._profile = kernel.of_squared_distance
+        self._unit: Numbers | None = None  # coordinates are inputs in this unit
+        if kernel.is_radial and kernel.active_dims is None:
+            self._unit = kernel.lengthscale.numpy()
         self._places: Numbers = points.places.numpy()
         self._precision = points.z.numpy().dtype
         self._q_mean: Numbers = q_mean.detach().double().numpy()
         self._q_root: Numbers = q_root.detach().double().numpy()
-        self._scale, self._jitter = float(points.stationary.outputscale), float(points.jitter)
+        self._scale, self._jitter = float(kernel.outputscale), float(points.jitter)
 
     def __call__(self, x: Tensor) -> tuple[float, float] | None:
         """Mean and variance of f less its prior mean at x (1, d).
@@ -47,7 +51,10 @@ class SingleInput:
         Cost: the search, and H (d H + H^2 / 3) operations.
         """
         h = self._count
-        asked = self._points.coordinates(x.double()).numpy()[0]
+        if self._unit is not None and x.shape[1] == self._places.shape[1]:
+            asked = x.numpy()[0].astype(np.float64) / self._unit
+        else:  # whatever does not fit is said there
+            asked = self._points.coordinates(x.double()).numpy()[0]
         near = self._search.of_one(asked.astype(self._precision), h)
         places = self._places[near]
         gap = places - asked
