@@ -10,7 +10,7 @@ from grid_problems import masked, scattered
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpx.data.grid_stress import rastrigin
+from gpx.data.grids.stress import rastrigin
 from gpx.errors import ConfigError, NotPositiveDefinite
 from gpx.linalg import GridLowRankPlusNoise, LowRankPlusNoise, UnconvergedWarning
 from gpx.methods.grid import gaps as grid_gaps
