@@ -277,3 +277,8 @@ def check_inputs(x: Tensor, what: str) -> None:
             f"{what} expects inputs of shape (n, d), got {tuple(x.shape)}; "
             "use x[:, None] for one input dimension"
         )
+
+
+def largest_divisor(number: int, limit: int) -> int:
+    """Largest divisor of ``number`` that is at most ``limit``: blocks divide the functions."""
+    return max(k for k in range(1, min(limit, number) + 1) if number % k == 0)

@@ -57,6 +57,27 @@ def philox4x32(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[int, i
     return torch.stack((multiplied[0], kept[1], multiplied[1], kept[0]))
 
 
+def words_at(
+    seed: int,
+    stream: int,
+    address: Tensor,
+    second: Tensor | None = None,
+    third: Tensor | None = None,
+) -> Tensor:
+    """Random words of a stream of a seed: (4, ...) int64, see ``philox4x32``.
+
+    Args:
+        seed: 0 <= seed < 2^64.
+        stream: below 2^32; streams of one seed are independent of each other.
+        address: int64 >= 0; second, third: below 2^32, zero where not given. They broadcast to one
+            shape (...).
+    """
+    zero = torch.zeros_like(address)
+    second, third = (zero if part is None else part for part in (second, third))
+    key = seed & MASK, ((seed >> 32) & MASK) ^ stream
+    return philox4x32((address & MASK, address >> 32, second, third), key)
+
+
 @lru_cache(maxsize=64)
 def _constants(key: tuple[int, int], device: torch.device) -> Tensor:
     """Multipliers (2,) of both products, then the key (2,) of each round: (1 + ROUNDS, 2)."""
@@ -92,10 +113,7 @@ def _uniforms(seed: int, rows: Tensor, quads: int) -> Tensor:
         key = seed & MASK, (seed >> 32) & MASK
         run(rows.shape[0], quads, rows.data_ptr(), *key, found.data_ptr())
         return found
-    row = rows[:, None]
-    quad = torch.arange(quads, device=rows.device)[None, :]
-    zero = torch.zeros_like(quad)
-    words = philox4x32((row & MASK, row >> 32, quad, zero), (seed & MASK, (seed >> 32) & MASK))
+    words = words_at(seed, 0, rows[:, None], torch.arange(quads, device=rows.device))
     return (words.double() + 0.5) * 2.0**-32
 
 

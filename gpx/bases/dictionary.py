@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
-from gpx.bases.base import Basis, check_inputs
+from gpx.bases.base import Basis, check_inputs, largest_divisor
 from gpx.bases.closed_forms import Radial
-from gpx.bases.fourier.random_fourier import frequencies_per_block
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.kernels.stationary import Stationary
@@ -67,7 +66,7 @@ class KernelDictionary(Basis):
             raise ConfigError(f"precision={precision} must be in (0, {MAX_PRECISION:g}]")
         self.kernel = kernel
         self.num_basis = centres.shape[0]
-        self.block_size = frequencies_per_block(self.num_basis, block_size)
+        self.block_size = largest_divisor(self.num_basis, block_size)
         self.sparse = sparse
         self.register_buffer("centres", centres.detach().clone())
         start = torch.full((self.num_basis, 1), math.log(precision))

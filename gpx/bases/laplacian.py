@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from gpx.bases.base import Basis, check_inputs
+from gpx.bases.base import Basis, check_inputs, largest_divisor
 from gpx.bases.closed_forms import AxisProducts
-from gpx.bases.fourier.random_fourier import frequencies_per_block
+from gpx.data_sized import InDoublePrecision
 from gpx.errors import ConfigError, ShapeError, class_name
 from gpx.kernels import RBF, Kernel, Matern
 
@@ -19,7 +18,7 @@ LEAST_SHARE = 0.9
 """Share of the prior variance at the middle of the box below which the functions are too few."""
 
 
-class LaplacianEigenfunctions(Basis):
+class LaplacianEigenfunctions(InDoublePrecision, Basis):
     """phi_j(x) = prod_k sin(pi j_k (x_k - c_k + L_k) / (2 L_k)) / sqrt(L_k), weights N(0, s(w_j)).
 
     With w_j = pi j / (2 L) and s the spectral density of the kernel, phi^T diag(s) phi tends to the
@@ -48,6 +47,7 @@ class LaplacianEigenfunctions(Basis):
     """
 
     follows_kernel = True
+    in_double = ("centre", "half_width")
     kernel: RBF | Matern
     num_inputs: int
     centre: Tensor
@@ -77,19 +77,12 @@ class LaplacianEigenfunctions(Basis):
         self.kernel = kernel
         self.num_basis, self.num_inputs = num_basis, num_inputs
         self.boundary = boundary
-        self.block_size = frequencies_per_block(num_basis, block_columns)
+        self.block_size = largest_divisor(num_basis, block_columns)
         double = torch.float64
         self.register_buffer("centre", torch.zeros(num_inputs, dtype=double))
         self.register_buffer("half_width", torch.ones(num_inputs, dtype=double))
         self.register_buffer("orders", torch.ones(num_basis, num_inputs, dtype=torch.int64))
         self._choose()
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """Moves between devices; the box stays in float64."""
-        kept = self.centre, self.half_width
-        super()._apply(fn, recurse)
-        self.centre, self.half_width = (value.to(self.orders.device) for value in kept)
-        return self
 
     @torch.no_grad()
     def place(self, x: Tensor) -> None:

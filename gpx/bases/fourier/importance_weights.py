@@ -16,6 +16,10 @@ from gpx.kernels.base import Kernel
 FEW = 0.1
 """A warning is given when fewer than this share of the frequencies carry the prior variance."""
 
+LEAST_LOG_RATIO = -700.0
+"""Smaller logarithms of weights are raised to this: their inverses, which are prior precisions, are
+numbers in float64."""
+
 
 class ImportanceWeights(NamedTuple):
     """Prior variances of the features' weights under another kernel.
@@ -68,9 +72,8 @@ def importance_weights(
     with torch.no_grad():
         indices = torch.arange(count, device=next(basis.parameters()).device)
         omega = basis.frequencies(indices, num_inputs, torch.float64) / (2.0 * math.pi)
-        drawn = own.spectral_density(omega).double()
-    tiny = torch.finfo(torch.float64).tiny
-    ratio = kernel.spectral_density(omega).double().clamp_min(tiny).log() - drawn.log()
+        drawn = own.log_spectral_density(omega).double()
+    ratio = (kernel.log_spectral_density(omega).double() - drawn).clamp_min(LEAST_LOG_RATIO)
     with torch.no_grad():
         share = torch.softmax(ratio, 0)
         effective = 1.0 / share.square().sum()

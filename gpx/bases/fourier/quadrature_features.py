@@ -10,12 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from gpx.bases.base import SelectedBlocks, check_inputs
-from gpx.bases.counter_random import philox4x32
+from gpx.bases.counter_random import words_at
 from gpx.bases.fourier.random_fourier import RandomFourier
 from gpx.errors import ConfigError
 from gpx.kernels.rbf import RBF
 
-MASK = 0xFFFFFFFF
 SHIFT_STREAM = 0x48414C54
 INDEX_BITS = 40
 """Halton indices are below 2^40; more digits would only cost time."""
@@ -67,10 +66,8 @@ class QuasiMonteCarloFourier(RandomFourier):
     def draws(self, indices: Tensor, num_inputs: int, dtype: torch.dtype) -> Tensor:
         """Normals (r, q) behind frequencies ``indices`` (r,), at shifted Halton points."""
         count = self.spectral.num_spectral_normals(num_inputs)
-        columns = torch.arange(count, device=indices.device)
-        zero = torch.zeros_like(columns)
-        key = (self.seed & MASK, ((self.seed >> 32) & MASK) ^ SHIFT_STREAM)
-        shift = (philox4x32((columns, zero, zero, zero), key)[0].double() + 0.5) * 2.0**-32
+        words = words_at(self.seed, SHIFT_STREAM, torch.arange(count, device=indices.device))[0]
+        shift = (words.double() + 0.5) * 2.0**-32
         uniform = (halton(indices, count) + shift).frac().clamp(2.0**-53, 1.0 - 2.0**-53)
         return (math.sqrt(2.0) * torch.special.erfinv(2.0 * uniform - 1.0)).to(dtype)
 

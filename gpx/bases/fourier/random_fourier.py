@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, cast
 import torch
 from torch import Tensor, nn
 
-from gpx.bases.base import Basis, SelectedBlocks, check_inputs
+from gpx.bases.base import Basis, SelectedBlocks, check_inputs, largest_divisor
 from gpx.bases.closed_forms import Waves
 from gpx.bases.counter_random import standard_normals
 from gpx.bases.fourier.products import FourierForm, FourierProducts, FourierSquares
@@ -83,11 +83,6 @@ class SpectralKernel(Protocol):
         """Angular frequencies (r, d) from standard normals (r, q)."""
 
 
-def frequencies_per_block(num_frequencies: int, limit: int) -> int:
-    """Largest divisor of ``num_frequencies`` that is at most ``limit``."""
-    return max(k for k in range(1, min(limit, num_frequencies) + 1) if num_frequencies % k == 0)
-
-
 class RandomFourier(Basis):
     """cos and sin of m / 2 random frequencies, scaled so that the weight prior is N(0, I).
 
@@ -148,7 +143,7 @@ class RandomFourier(Basis):
         self.num_inputs = kernel.ard_num_dims if isinstance(kernel, Stationary) else None
         self.num_basis = num_basis
         self.seed = seed
-        self.per_block = frequencies_per_block(num_basis // 2, block_frequencies)
+        self.per_block = largest_divisor(num_basis // 2, block_frequencies)
         self.block_size = 2 * self.per_block
         if self.per_block == 1 and block_frequencies > 1 and num_basis > 2:
             raise ConfigError(
