@@ -44,8 +44,8 @@ def philox4x32(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[int, i
     c0, c1, c2, c3 = torch.broadcast_tensors(*counter)
     multiplied, kept = torch.stack((c0, c2)), torch.stack((c3, c1))
     shape = (2,) + (1,) * c0.ndim
-    # what is made while torch.export records has no numbers and must not be kept
-    made = _constants.__wrapped__ if torch.compiler.is_exporting() else _constants
+    # what is made while torch traces (export, fake tensors) has no numbers and must not be kept
+    made = _constants if type(c0) is Tensor else _constants.__wrapped__
     multiplier, *keys = (words.view(shape) for words in made(key, c0.device).unbind(0))
     for one in keys:
         # int64 products wrap modulo 2^64, so the low 64 bits of the 32 x 32 product are exact; what
