@@ -12,18 +12,25 @@ import math
 from collections.abc import Callable
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gpx.backends.native import has_memory, native_library
 from gpx.backends.triton import triton_normals
+from gpx.linalg.memory import working_memory
 
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)
 ROUNDS = 10
 MASK = 0xFFFFFFFF
 SOURCE = Path(__file__).with_name("philox.c")
+
+SHARE = 4
+"""A table of ``KnownRows`` takes at most this part of the memory to work in."""
+PIECE = 1 << 20
+"""Entries of such a table that are made at once."""
 
 
 def philox4x32(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[int, int]) -> Tensor:
@@ -150,3 +157,41 @@ def standard_normals(
     # (2, r, quads, 2) -> (r, quads, 2, 2): column 4 q + 2 p + t
     ordered = normals.permute(1, 2, 0, 3).reshape(rows.shape[0], 4 * quads)
     return ordered[:, :num_columns].to(dtype)
+
+
+class KnownRows:
+    """Tables of rows that a seed fixes, made at the first use, for a GPU, where a look-up is cheap.
+
+    Copies share them, and no file holds them.
+    """
+
+    def __init__(self) -> None:
+        self.tables: dict[tuple[tuple[int, int], torch.dtype, torch.device], Tensor] = {}
+
+    def of(
+        self,
+        shape: tuple[int, int],
+        dtype: torch.dtype,
+        device: torch.device,
+        make: Callable[[Tensor], Tensor],
+    ) -> Tensor | None:
+        """The table of ``shape`` (r, q); None where it does not fit.
+
+        Args:
+            make: addresses (k,) below r to their rows (k, q).
+        """
+        count, width = shape
+        if SHARE * count * width * dtype.itemsize > working_memory(device):
+            return None
+        kind = shape, dtype, device
+        if kind not in self.tables:
+            with torch.inference_mode(False), torch.no_grad():
+                pieces = torch.arange(count, device=device).split(max(1, PIECE // width))
+                self.tables[kind] = torch.cat([make(piece) for piece in pieces])
+        return self.tables[kind]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> KnownRows:
+        return self
+
+    def __reduce__(self) -> tuple[type[KnownRows], tuple[()]]:
+        return KnownRows, ()

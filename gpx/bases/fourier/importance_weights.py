@@ -68,7 +68,6 @@ def importance_weights(
         )
     count = basis.num_basis // 2
     own = basis.kernel
-    assert isinstance(own, Kernel)
     with torch.no_grad():
         indices = torch.arange(count, device=next(basis.parameters()).device)
         omega = basis.frequencies(indices, num_inputs, torch.float64) / (2.0 * math.pi)
@@ -81,8 +80,7 @@ def importance_weights(
         origin = torch.zeros(1, num_inputs, dtype=torch.float64, device=omega.device)
         wanted = kernel.diagonal(origin)[0].log() - own.diagonal(origin)[0].detach().log()
         ratio = ratio - (ratio.logsumexp(0) - math.log(count)) + wanted
-    blocks = ratio.view(-1, 1, basis.per_block)  # a block's cosines, then its sines
-    return ImportanceWeights(blocks.expand(-1, 2, -1).reshape(-1), effective)
+    return ImportanceWeights(basis.by_column(ratio), effective)
 
 
 def warn_of_few(effective: Tensor, num_basis: int) -> bool:

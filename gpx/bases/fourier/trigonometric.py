@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gpx.bases.fourier.native import fourier_pass
-from gpx.bases.fourier.products import waves
+from gpx.bases.fourier.sweep import waves
 
 SLAB = 2**18
 """Number of angles that are turned into features at once on a CPU."""
@@ -22,7 +22,7 @@ class Trigonometric(torch.autograd.Function):
     Forward: x (n, d), frequencies (L, F, d), scale () -> (L, 2, F, n) contiguous; slab [l, 0] holds
     the cosines and [l, 1] the sines of block l. One product for the angles, then cos and sin write
     straight into the buffer: no concatenation, no intermediate of the feature matrix's size beyond
-    the angles (half of it). Compiled where there is a compiler (``fourier_native``).
+    the angles (half of it). Compiled where there is a compiler (``fourier.native``).
 
     Backward: cos' = -sin and sin' = cos are already in the output, so nothing is recomputed:
     grad angle = grad_sin * cos - grad_cos * sin, then two products. Once differentiable.
