@@ -124,12 +124,6 @@ class BlockDiagonalWeights(MeanFieldWeights):
         self.terms = torch.zeros(cells.num_cells, 4, dtype=torch.float64)
         self.solved_only = False
 
-    @property
-    def num_free(self) -> int:
-        """Means and the free entries of every covariance block."""
-        sizes = [self.cells.size(cell) for cell in range(self.cells.num_cells)]
-        return sum(b + b * (b + 1) // 2 for b in sizes)
-
     def is_solved(self, cell: int) -> bool:
         """Whether ``cell`` has a covariance block of its own."""
         return cell in self.covariance.roots

@@ -118,7 +118,7 @@ class WeightSpaceModel(Model):
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """``variational``: sparse tables of q; ``hyperparameters``: kernel and likelihood."""
         return {
-            "variational": self.family.parameter_list(),
+            "variational": list(self.family.parameters()),
             "hyperparameters": [*self.kernel.parameters(), *self.likelihood.parameters()],
         }
 

@@ -242,7 +242,7 @@ def test_gradient_is_that_of_the_value():
     model, x, y = problem(num_dense=2)
     objective = SiteBoundELBO(ROWS, eta=0.7)
     lists = torch.tensor([0, 3]), torch.tensor([1, 3])
-    parameters = [*model.family.parameter_list(), *model.basis.parameters()]
+    parameters = [*model.family.parameters(), *model.basis.parameters()]
     objective.estimate(model, x, y, *lists).value.backward()
     generator = torch.Generator().manual_seed(3)
     for parameter in parameters:
