@@ -82,8 +82,9 @@ def thompson_batch(
     posterior, known = model.posterior, None
     if isinstance(posterior, GaussianPosterior):
         sign = 1.0 if maximise else -1.0
-        best = (sign * posterior.residual).topk(min(candidates, len(posterior.residual)))
-        known = posterior.inputs[best.indices]
+        with torch.no_grad():
+            targets = posterior.residual + posterior.mean(posterior.inputs)
+        known = posterior.inputs[(sign * targets).topk(min(candidates, len(targets))).indices]
     found = maxima(
         functions if maximise else _Negative(functions),
         lower,

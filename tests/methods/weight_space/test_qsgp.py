@@ -142,6 +142,18 @@ def test_scales_from_a_subset_of_rows_are_close():
     assert float(model.num_data) == 4000
 
 
+def test_scales_from_all_rows_hold_a_chunk_of_features_at_once():
+    n, m = 40_000, 200
+    with torch.profiler.profile(profile_memory=True) as profile:
+        problem(n=n, m=m, warm_start_size=20)
+    current = peak = 0
+    for event in profile.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            current += event.nbytes()
+            peak = max(peak, current)
+    assert peak < 8 * n * m / 4
+
+
 def test_matern_and_no_warm_start():
     model, x, y = problem(kernel=Matern32(ard_num_dims=2), warm_start=False)
     assert model.anchor_blocks == 0

@@ -119,3 +119,6 @@ def test_misfits_are_refused_in_one_sentence():
         QSRVM(kernel, Zero(), Bernoulli(), 10, 1)
     with pytest.raises(ConfigError, match="max_centres=0"):
         QSRVM(kernel, Zero(), Gaussian(), 10, 1, max_centres=0)
+    model = QSRVM(kernel, Zero(), Gaussian(), 10, 1)
+    with pytest.raises(ConfigError, match=r"10 kernel functions .* only 7 of them; set num_data=7"):
+        model.initialise(torch.zeros(7, 1), torch.zeros(7), generator=torch.Generator())
