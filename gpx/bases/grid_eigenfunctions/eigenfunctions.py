@@ -33,13 +33,10 @@ class GridModes(NamedTuple):
     Attributes:
         transforms (d, m, c): Q_i Lambda_i^{-1/2} of the leading c eigenpairs of each axis; they
             carry the gradient.
-        log_values (p,): logarithms of the eigenvalues of the grid's covariance, in the order of
-            the plan.
         plan: the p multi-indices in the order of their products.
     """
 
     transforms: Tensor
-    log_values: Tensor
     plan: ProductPlan
 
 
@@ -206,10 +203,7 @@ class GridEigenfunctions(InDoublePrecision, Basis):
 
     def _modes(self, values: Tensor, vectors: Tensor, plan: ProductPlan) -> GridModes:
         c = plan.width
-        raised = self._floored(values)
-        transforms = vectors[:, :, :c] * raised[:, None, :c].rsqrt()
-        chosen = raised.detach().log().gather(1, plan.index.mT)
-        return GridModes(transforms, chosen.sum(0), plan)
+        return GridModes(vectors[:, :, :c] * self._floored(values)[:, None, :c].rsqrt(), plan)
 
     def _largest(self, values: Tensor) -> KroneckerExtremes:
         """The p largest products of eigenvalues (d, m)."""
@@ -262,7 +256,7 @@ class GridEigenfunctions(InDoublePrecision, Basis):
         if columns is not None:
             chosen, order = torch.unique(order, return_inverse=True)
             plan = ProductPlan(modes.plan.index[chosen])
-            modes = GridModes(modes.transforms, modes.log_values[chosen], plan)
+            modes = GridModes(modes.transforms, plan)
             order = plan.order[order]
         d, m, c = modes.transforms.shape
         row = (3 * modes.plan.num_nodes + d * (m + 2 * c)) * x.element_size()

@@ -72,8 +72,7 @@ class GRIEFPosterior(InDoublePrecision, Posterior):
     def modes(self) -> GridModes:
         """The eigenfunctions, with the order in which their products are formed."""
         if self._modes is None:
-            values = self.scale.new_zeros(self.scale.shape)
-            self._modes = GridModes(self.transforms, values, ProductPlan(self.index))
+            self._modes = GridModes(self.transforms, ProductPlan(self.index))
         return self._modes
 
     def facts(self) -> dict[str, bool | int | float | str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -50,7 +51,7 @@ class CellCovariance(nn.Module):
         packed = self.roots.get(cell)
         if packed is None:
             return None
-        size = int(((8 * packed.shape[0] + 1) ** 0.5 - 1) / 2 + 0.5)
+        size = (math.isqrt(8 * packed.shape[0] + 1) - 1) // 2
         out = torch.zeros(size, size, dtype=dtype, device=packed.device)
         out[_lower(size, packed.device)] = packed.to(dtype)
         return out

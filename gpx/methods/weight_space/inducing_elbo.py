@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding
 
 from gpx.bases.inducing_points import InducingPoints
+from gpx.bases.sufficient_statistics import LOG_TWO_PI
 from gpx.errors import ConfigError
 from gpx.kernels.base import Kernel
 from gpx.likelihoods import Gaussian
@@ -21,8 +21,6 @@ from gpx.methods.weight_space.block_sampling import multiplicity, sample_blocks
 from gpx.methods.weight_space.elbo_terms import mean_term
 from gpx.methods.weight_space.tracked_product import product_correction
 from gpx.tensor_checks import check_num_data
-
-LOG_TWO_PI = math.log(2.0 * math.pi)
 
 
 def bound_terms(

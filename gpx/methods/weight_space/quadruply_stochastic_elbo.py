@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import ClassVar, get_args
 
 import torch
 from torch import Tensor
 
 from gpx.bases.frozen import flat_parameters
+from gpx.bases.sufficient_statistics import LOG_TWO_PI
 from gpx.constraints import values_made_once
 from gpx.errors import ConfigError
 from gpx.likelihoods import Gaussian
@@ -25,7 +25,6 @@ from gpx.methods.weight_space.group_solves import ROW_CHUNK, WeightGroup, fitted
 from gpx.methods.weight_space.model import WeightsOnBasis
 from gpx.tensor_checks import check_num_data
 
-LOG_TWO_PI = math.log(2.0 * math.pi)
 DEFAULT_COLUMNS, DEFAULT_DIAGONAL_COLUMNS, DEFAULT_SUPPORT_ROWS = 10_000, 1000, 500
 SNAPSHOT_BLOCKS = 8
 """Blocks whose features are held at once in the pass over all rows."""
