@@ -165,6 +165,10 @@ class Basis(DataSized, ABC):
         """
         return None
 
+    def feature_parameters(self) -> list[nn.Parameter]:
+        """Parameters that move the functions. Default: all, or none where these stay."""
+        return [] if self.follows_kernel else list(self.parameters())
+
     # -- what there is to say ---------------------------------------------------------------------
 
     def facts(self) -> dict[str, bool | int | float | str]:

@@ -84,6 +84,10 @@ class KernelDictionary(Basis):
         rows = table if columns is None else embedding(columns, table, sparse=self.sparse)
         return rows[:, 0].clamp_max(math.log(MAX_PRECISION)).exp()
 
+    def feature_parameters(self) -> list[nn.Parameter]:
+        """Those of the kernel; precisions move no function."""
+        return list(self.kernel.parameters())
+
     @torch.no_grad()
     def closed_form(self, num_inputs: int) -> Radial | None:
         """As in ``Basis``: of stationary kernels whose distance is that of scaled inputs."""

@@ -151,18 +151,15 @@ class LaplacianEigenfunctions(InDoublePrecision, Basis):
         low, high = self.centre - self.half_width, self.centre + self.half_width
         return AxisProducts(sines, low, high, self.orders - 1, height)
 
-    def frequencies(self) -> Tensor:
-        """w (m, d), radians per unit of x; float64."""
-        return self.orders.double() * (0.5 * math.pi) / self.half_width
-
-    def log_variances(self) -> Tensor:
-        """log s(w) (m,), float64, differentiable in the kernel."""
-        return self.kernel.log_spectral_density(self.frequencies() / (2.0 * math.pi)).double()
+    def log_variances(self, columns: Tensor | None = None) -> Tensor:
+        """log s(w) (m,), or of some ``columns``; float64, differentiable in the kernel."""
+        orders = self.orders if columns is None else self.orders[columns]
+        cycles = 0.25 * orders.double() / self.half_width  # w / (2 pi)
+        return self.kernel.log_spectral_density(cycles).double()
 
     def precision_diagonal(self, columns: Tensor | None = None) -> Tensor:
         """1 / s(w), in the kernel's dtype."""
-        precision = (-self.log_variances()).exp().to(self.kernel.lengthscale.dtype)
-        return precision if columns is None else precision[columns]
+        return (-self.log_variances(columns)).exp().to(self.kernel.lengthscale.dtype)
 
     def mean_column_square(self) -> Tensor:
         """Mean over a uniform input in the box, alike for all: prod_k 1 / (2 L_k), 0-d."""

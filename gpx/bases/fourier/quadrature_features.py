@@ -169,4 +169,4 @@ class GaussHermiteFourier(InDoublePrecision, RandomFourier):
         found = super().forward(x, columns)
         if columns is None:  # ``block_features`` has weighted them
             return found
-        return found * self._relative(self._waves_of(columns)[0], x.dtype)
+        return found * self._relative(self.waves_of(columns)[0], x.dtype)

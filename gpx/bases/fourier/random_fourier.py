@@ -150,7 +150,7 @@ class RandomFourier(Basis):
         within = torch.arange(self.per_block, device=blocks.device)
         return (blocks[:, None] * self.per_block + within).reshape(-1)
 
-    def _waves_of(self, columns: Tensor) -> tuple[Tensor, Tensor]:
+    def waves_of(self, columns: Tensor) -> tuple[Tensor, Tensor]:
         """The frequency of each of ``columns`` (r,), and whether the column is its sine."""
         block, within = columns // self.block_size, columns % self.block_size
         return block * self.per_block + within % self.per_block, within >= self.per_block
@@ -204,7 +204,7 @@ class RandomFourier(Basis):
         if columns is None:
             return self.block_features(x, torch.arange(self.num_blocks, device=x.device))
         check_inputs(x, "RandomFourier")
-        indices, sine = self._waves_of(columns)
+        indices, sine = self.waves_of(columns)
         angles = x @ self.frequencies(indices, x.shape[1], x.dtype).T
         waves = torch.where(sine, torch.sin(angles), torch.cos(angles))
         return waves * self.scale(x.dtype)
@@ -219,7 +219,7 @@ class RandomFourier(Basis):
             every = torch.arange(self.num_basis // 2, device=like.device)
             variances = self.by_column(self._prior_variances(every))
         else:
-            variances = self._prior_variances(self._waves_of(columns)[0])
+            variances = self._prior_variances(self.waves_of(columns)[0])
         return variances.reciprocal().to(like)
 
     def block_precision(self, blocks: Tensor) -> Tensor:
@@ -245,7 +245,7 @@ class RandomFourier(Basis):
     def closed_form(self, num_inputs: int) -> Waves:
         """As in ``Basis``."""
         columns = torch.arange(self.num_basis, device=self._outputscale.device)
-        indices, sine = self._waves_of(columns)
+        indices, sine = self.waves_of(columns)
         turns = self.frequencies(indices, num_inputs, torch.float64) / (2.0 * math.pi)
         heights = self.scale(torch.float64) * self._heights(indices)
         return Waves(turns, 0.75 * sine.double(), heights)

@@ -13,6 +13,7 @@ from gpx.bases import Basis, RandomFourier, basis_of
 from gpx.errors import ConfigError, class_name
 from gpx.likelihoods import Gaussian, Likelihood
 from gpx.linalg.cholesky import cholesky
+from gpx.linalg.triangular import inverse_lower
 from gpx.means.base import Mean
 from gpx.methods.weight_space.block_ascent import BlockReport, ascend
 from gpx.methods.weight_space.block_diagonal import BlockDiagonalWeights
@@ -227,8 +228,11 @@ class QSGP(WeightSpaceModel):
         )
         weight = 1.0 / float(self.noise_variance)
         system = group_system(whole, x.double(), y, weight=weight, prior=whole.prior_precision())
-        inverse = torch.cholesky_inverse(system.factor)
-        root, _ = cholesky(inverse, name=f"covariance of {whole.size} basis functions")
+        # P = U U^T with U upper triangular has the inverse C C^T, C = U^-T: no jitter on the way
+        precision = system.precision + system.precision.tril(-1).mT
+        name = f"precision of {whole.size} basis functions"
+        flipped, _ = cholesky(precision.flip(0, 1), name=name, ladder=(0.0,))
+        root = inverse_lower(flipped).flip(0, 1).mT
         family.mean.copy_(system.solve(system.moment).view_as(family.mean))
         family.set_root(root.to(family.mean))
 

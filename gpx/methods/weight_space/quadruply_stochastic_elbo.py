@@ -51,10 +51,10 @@ class QuadruplyStochasticELBO(Objective[WeightsOnBasis]):
     hyperparameters must be frozen (the noise variance may move).
 
     Closed-form scales: they follow noise variance and outputscale exactly at every step. Their
-    relative column squares depend on the lengthscales; once these have moved, each step carries
-    the squares of its sampled columns ``refresh`` of the way to what its mini-batch shows, at no
-    cost beyond O(diagonal_columns). A column is thus renewed whenever it is sampled, from earlier
-    mini-batches only, which keeps the estimate unbiased.
+    relative column squares depend on the functions; once these have moved with the lengthscales,
+    each step carries the squares of its sampled columns ``refresh`` of the way to what its
+    mini-batch shows, at no cost beyond O(diagonal_columns). A column is thus renewed whenever it is
+    sampled, from earlier mini-batches only, which keeps the estimate unbiased.
 
     Args:
         num_data: n, training points.
@@ -168,7 +168,8 @@ class QuadruplyStochasticELBO(Objective[WeightsOnBasis]):
         model.num_data.fill_(float(self.total))
         whole = model.basis.num_blocks if self.snapshot else model.anchor_blocks
         self.anchor = model.family.mean[:whole].detach().clone()
-        self.hyperparameters = flat_parameters(model.basis)
+        moving = model.basis.feature_parameters()
+        self.hyperparameters = flat_parameters(moving) if moving else y.new_zeros(0)
         if self.snapshot:
             self._take_snapshot(model, x, y)
         self.control.start(model.basis, model.family, self.anchor, x, generator)
@@ -198,9 +199,10 @@ class QuadruplyStochasticELBO(Objective[WeightsOnBasis]):
     def after_step(self, model: WeightsOnBasis) -> None:
         """Carry the tracked projection over the step, and column squares after the lengthscales."""
         self.control.after_step(model.basis, model.family, self.anchor)
-        if self._seen is not None and model.family.diagonal == "closed_form":
+        moving = model.basis.feature_parameters()
+        if self._seen is not None and moving and model.family.diagonal == "closed_form":
             r, found = self._seen
-            moved = (flat_parameters(model.basis) != self.hyperparameters).any()
+            moved = (flat_parameters(moving) != self.hyperparameters).any()
             table = model.family.column_ratio
             # a block listed twice is written twice with one value
             table[r] = table[r].lerp(found.to(table.dtype), self.refresh * moved.to(table.dtype))

@@ -267,9 +267,10 @@ class SiteBoundELBO(StepCount, Objective[SitesOnBasis]):
             return 0.0
         basis = model.basis
         head = torch.arange(held, device=blocks.device)
-        whole = basis.block_precision(head) @ self.anchor.reshape(-1).square()
+        anchor = self.anchor.reshape(-1).square()
+        whole = basis.block_precision(head).to(anchor) @ anchor
         seen = anchor_at(self.anchor, blocks).reshape(-1).square()
-        sampled = basis.block_precision(blocks) @ seen
+        sampled = basis.block_precision(blocks).to(anchor) @ seen
         return 0.5 * (whole - basis.num_blocks / blocks.shape[0] * sampled)
 
     def latent(self, model: SitesOnBasis, x: Tensor, *lists: Tensor) -> tuple[Tensor, Tensor]:
