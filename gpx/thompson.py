@@ -82,9 +82,8 @@ def thompson_batch(
     posterior, known = model.posterior, None
     if isinstance(posterior, GaussianPosterior):
         sign = 1.0 if maximise else -1.0
-        with torch.no_grad():
-            targets = posterior.residual + posterior.mean(posterior.inputs)
-        known = posterior.inputs[(sign * targets).topk(min(candidates, len(targets))).indices]
+        best = (sign * posterior.residual).topk(min(candidates, len(posterior.residual)))
+        known = posterior.inputs[best.indices]
     found = maxima(
         functions if maximise else _Negative(functions),
         lower,

@@ -82,7 +82,7 @@ class MeanFieldWeights(nn.Module):
             return embedding(blocks, self.log_scale, sparse=sparse)
         with torch.no_grad():
             ratio = embedding(blocks, self.column_ratio)
-            return 0.5 * (noise.log() - torch.log(column_square * ratio + noise * precision))
+            return -0.5 * torch.log(column_square * ratio / noise + precision)
 
     def is_diagonal_column(self, blocks: Tensor) -> Tensor:
         """Which columns (L, W) of C are diagonal ones: all of them here."""

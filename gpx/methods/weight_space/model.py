@@ -112,7 +112,7 @@ class WeightSpaceModel(Model):
         expected = self.num_data.to(square) * self.basis.mean_column_square().to(square)
         noise = self.noise_variance.to(square)
         precision = self.basis.precision_diagonal().to(square).view_as(square)
-        log_scale = 0.5 * (noise.log() - torch.log(square + noise * precision))
+        log_scale = -0.5 * torch.log(square / noise + precision)
         self.family.set_scales(log_scale.to(self.family.mean), square / expected)
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
