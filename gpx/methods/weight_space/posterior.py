@@ -169,7 +169,7 @@ class QSGPPosterior(Posterior):
             for rows in x.split(ROW_CHUNK):
                 values = torch.zeros(rows.shape[0], num, dtype=torch.float64, device=x.device)
                 for blocks, features in self._chunks(rows):
-                    values += features @ weights[blocks].reshape(-1, num).to(x.dtype)
+                    values += features @ weights[blocks].flatten(0, 1).to(x.dtype)
                 chunks.append(values.to(x.dtype))
             return torch.cat(chunks).T
 
