@@ -151,9 +151,9 @@ class RandomFourier(Basis):
         return (blocks[:, None] * self.per_block + within).reshape(-1)
 
     def waves_of(self, columns: Tensor) -> tuple[Tensor, Tensor]:
-        """The frequency of each of ``columns`` (r,), and whether the column is its sine."""
+        """The frequency of each of ``columns`` (r,), and its place in its block, cosines first."""
         block, within = columns // self.block_size, columns % self.block_size
-        return block * self.per_block + within % self.per_block, within >= self.per_block
+        return block * self.per_block + within % self.per_block, within
 
     def by_column(self, values: Tensor) -> Tensor:
         """Values (L F,) of the frequencies of L blocks, one for every column: (2 L F,)."""
@@ -204,9 +204,9 @@ class RandomFourier(Basis):
         if columns is None:
             return self.block_features(x, torch.arange(self.num_blocks, device=x.device))
         check_inputs(x, "RandomFourier")
-        indices, sine = self.waves_of(columns)
+        indices, within = self.waves_of(columns)
         angles = x @ self.frequencies(indices, x.shape[1], x.dtype).T
-        waves = torch.where(sine, torch.sin(angles), torch.cos(angles))
+        waves = torch.where(within < self.per_block, torch.cos(angles), torch.sin(angles))
         return waves * self.scale(x.dtype)
 
     def precision_diagonal(self, columns: Tensor | None = None) -> Tensor:
@@ -245,10 +245,10 @@ class RandomFourier(Basis):
     def closed_form(self, num_inputs: int) -> Waves:
         """As in ``Basis``."""
         columns = torch.arange(self.num_basis, device=self._outputscale.device)
-        indices, sine = self.waves_of(columns)
+        indices, within = self.waves_of(columns)
         turns = self.frequencies(indices, num_inputs, torch.float64) / (2.0 * math.pi)
         heights = self.scale(torch.float64) * self._heights(indices)
-        return Waves(turns, 0.75 * sine.double(), heights)
+        return Waves(turns, 0.75 * (within >= self.per_block).double(), heights)
 
     def _heights(self, indices: Tensor) -> Tensor:
         """Amplitudes (r,) of frequencies, relative to ``scale``; float64."""
