@@ -65,7 +65,7 @@ class KernelDictionary(Basis):
         if not 0.0 < precision <= MAX_PRECISION:
             raise ConfigError(f"precision={precision} must be in (0, {MAX_PRECISION:g}]")
         self.kernel = kernel
-        self.num_basis = centres.shape[0]
+        self.num_basis, self.num_inputs = centres.shape
         self.block_size = largest_divisor(self.num_basis, block_size)
         self.sparse = sparse
         self.register_buffer("centres", centres.detach().clone())

@@ -38,8 +38,7 @@ class InducingPoints(Basis):
         if centres.shape[0] < 1:
             raise ConfigError("an inducing-point basis needs at least one centre")
         self.kernel = kernel
-        self.num_inputs = centres.shape[1]
-        self.num_basis = centres.shape[0]
+        self.num_basis, self.num_inputs = centres.shape
         self.register_buffer("centres", centres.detach().clone())
 
     def _at(self, columns: Tensor | None) -> Tensor:
