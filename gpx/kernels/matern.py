@@ -26,35 +26,20 @@ class Matern(Stationary):
 
     nu: float
 
-    def num_spectral_normals(self, num_inputs: int) -> int:
-        """d + 2 nu: d for the direction, 2 nu for the chi-square in the denominator."""
-        self._whole_input()
-        return num_inputs + self.denominator_normals
-
     @property
     def denominator_normals(self) -> int:
-        """2 nu, normals of the chi-square in the denominator of a frequency."""
+        """2 nu, of the chi-square in the denominator of a frequency."""
         return round(2 * self.nu)
 
-    def spectral_frequencies(self, normals: Tensor) -> Tensor:
-        """w = g sqrt(2 nu / sum h^2) / lengthscale, with g the first d normals and h the others."""
-        self._whole_input()
-        return self.active_frequencies(normals)
-
     def active_frequencies(self, normals: Tensor) -> Tensor:
-        """``spectral_frequencies`` in the columns that the kernel looks at."""
+        """w = g sqrt(2 nu / sum h^2) / lengthscale, with g the first d normals and h the others."""
         freedom = self.denominator_normals
         direction, rest = normals[:, :-freedom], normals[:, -freedom:]
         stretch = (freedom / rest.square().sum(1, keepdim=True)).sqrt()
         return direction * stretch / self.lengthscale
 
-    def log_spectral_density(self, omega: Tensor) -> Tensor:
-        """log of ``spectral_density``, where that may be beyond the range of numbers."""
-        self._whole_input()
-        return self.log_active_density(omega)
-
     def log_active_density(self, omega: Tensor) -> Tensor:
-        """``log_spectral_density`` in the columns that the kernel looks at."""
+        """log density of the Student-t, in cycles."""
         d, nu = omega.shape[-1], self.nu
         constant = (
             0.5 * d * math.log(2.0 * math.pi / nu) + math.lgamma(nu + 0.5 * d) - math.lgamma(nu)
@@ -63,10 +48,6 @@ class Matern(Stationary):
         log_volume = self.lengthscale.expand(d).log().sum()
         tail = -(nu + 0.5 * d) * (square * (2.0 * math.pi**2 / nu)).log1p()
         return self.outputscale.log() + log_volume + constant + tail
-
-    def spectral_density(self, omega: Tensor) -> Tensor:
-        """Density of the Student-t, in cycles; see ``Kernel.spectral_density``."""
-        return self.log_spectral_density(omega).exp()
 
 
 class Matern12(Matern):
