@@ -186,6 +186,7 @@ def test_signals_to_the_command(command, tmp_path, number):
 
 def test_killed_before_its_first_checkpoint_starts_again(composed, tmp_path):
     overrides = ["data=toy1d", "approx=exact", "init=constants", "trainer.max_steps=3"]
+    overrides += ["trainer.baselines=false", "trainer.figures=false"]
     whole = run(composed(*overrides), RunFolder(tmp_path / "whole"))
     folder = RunFolder(tmp_path / "killed")
     folder.path.mkdir()
@@ -202,7 +203,8 @@ def test_own_data_resume_from_any_folder(composed, tmp_path, monkeypatch):
     table.write_text("\n".join(f"{i / 10},{(i % 7) / 7}" for i in range(60)) + "\n")
     monkeypatch.chdir(tmp_path)
     overrides = ["data=csv", "data.path=mine.csv", "approx=exact", "init=constants"]
-    config = composed(*overrides, "trainer.max_steps=3", "trainer.figures=false")
+    overrides += ["trainer.max_steps=3", "trainer.baselines=false", "trainer.figures=false"]
+    config = composed(*overrides)
     whole = run(config, RunFolder("whole"))
     Path("stopped").mkdir()
     RunFolder("stopped").write_config(_resolved("whole"))
