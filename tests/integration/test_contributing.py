@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpx.training.predict_command import main as predict
+from gpx.commands.predict import main as predict
 
 PAGE = Path(__file__).resolve().parents[2] / "CONTRIBUTING.md"
 PREDICT = ["run=out", "input=new.csv", "output=predictions.csv"]

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from gpx.training import RunFolder, load, run
-from gpx.training.composition import composed
-from gpx.training.predict_command import main
+from gpx.commands.predict import main
+from gpx.options.composition import composed
+from gpx.runs import RunFolder, load, run
 
 SMALL = ["init=constants", "trainer.tensorboard=false", "trainer.baselines=false"]
 
@@ -114,7 +114,7 @@ def test_a_device_out_of_memory_is_one_line(trained, tmp_path, capsys, monkeypat
     def full(self, *inputs, **options):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    monkeypatch.setattr("gpx.training.predictor.Predictor.predict", full)
+    monkeypatch.setattr("gpx.runs.predictor.Predictor.predict", full)
     with pytest.raises(SystemExit) as stopped:
         main([f"run={folder}", f"input={tmp_path / 'new.csv'}", f"output={tmp_path / 'out.csv'}"])
     assert stopped.value.code == 2
