@@ -216,9 +216,15 @@ class Kernel(nn.Module, ABC):
         """Standard normals that one random frequency needs, for the kernel's own input dimension.
 
         Raises ConfigError when the kernel has no sampler, or does not know its input dimension
-        (a stationary kernel with ``ard_num_dims=None``; ask ``num_spectral_normals(d)``).
+        (``ard_num_dims=None``; ask ``num_spectral_normals(d)``).
         """
-        raise self._no_spectrum()
+        if self.ard_num_dims is None:
+            self.num_spectral_normals(1)  # a kernel without a sampler says so first
+            raise ConfigError(
+                f"{self.name} does not know its input dimension; set ard_num_dims "
+                "(a parameter for each input) or ask num_spectral_normals(d)"
+            )
+        return self.num_spectral_normals(self.ard_num_dims)
 
     def spectral_frequencies(self, normals: Tensor) -> Tensor:
         """Random angular frequencies w (radians per unit of x) with k(tau) = k(0) E[cos(w . tau)].

@@ -62,11 +62,6 @@ class Cosine(Kernel):
         """0: there is one frequency and nothing random."""
         return 0
 
-    @property
-    def spectral_normals(self) -> int:
-        """0: there is one frequency and nothing random."""
-        return 0
-
     def spectral_frequencies(self, normals: Tensor) -> Tensor:
         """w = 2 pi / period for every row of the (empty) normals; needs ``ard_num_dims``."""
         if self.active_dims is not None or self.ard_num_dims is None:

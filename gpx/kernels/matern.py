@@ -18,12 +18,18 @@ _BOUNDS = (0.0, EXPONENT_FLOOR**2)
 """Range of the squared scaled distance: above it the exponential is zero to rounding."""
 
 
+class _InPlace:
+    bounds = _BOUNDS
+    slope_per_value = None
+
+
 class Matern(Stationary):
     """What the Matern kernels share: spectrum of a Student-t with 2 nu degrees of freedom.
 
     Source: Burt thesis, sections 1.2.1 and 1.2.2.
     """
 
+    falls = True
     nu: float
 
     @property
@@ -56,17 +62,13 @@ class Matern12(Matern):
     Its derivative with respect to an input is taken as zero at coincident points (a subgradient).
     """
 
-    falls = True
-
     nu = 0.5
     radial_profile = "matern12"
 
-    class in_place:
+    class in_place(_InPlace):
         """The profile and its slope, in place."""
 
         factor = 1.0
-        bounds = _BOUNDS
-        slope_per_value = None
 
         @staticmethod
         def evaluate_(scaled: Tensor, work: Tensor, with_slope: bool) -> None:
@@ -89,17 +91,13 @@ class Matern12(Matern):
 class Matern32(Matern):
     """k = outputscale * (1 + a) exp(-a), a = sqrt(3) r; once differentiable samples."""
 
-    falls = True
-
     nu = 1.5
     radial_profile = "matern32"
 
-    class in_place:
+    class in_place(_InPlace):
         """The profile and its slope, in place."""
 
         factor = 3.0
-        bounds = _BOUNDS
-        slope_per_value = None
 
         @staticmethod
         def evaluate_(scaled: Tensor, work: Tensor, with_slope: bool) -> None:
@@ -119,17 +117,13 @@ class Matern32(Matern):
 class Matern52(Matern):
     """k = outputscale * (1 + a + a^2 / 3) exp(-a), a = sqrt(5) r; twice differentiable samples."""
 
-    falls = True
-
     nu = 2.5
     radial_profile = "matern52"
 
-    class in_place:
+    class in_place(_InPlace):
         """The profile and its slope, in place."""
 
         factor = 5.0
-        bounds = _BOUNDS
-        slope_per_value = None
 
         @staticmethod
         def evaluate_(scaled: Tensor, work: Tensor, with_slope: bool) -> None:

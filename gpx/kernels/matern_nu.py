@@ -40,8 +40,6 @@ class MaternNu(Matern):
     Source: Rasmussen and Williams 2006, equation 4.14.
     """
 
-    falls = True
-
     def __init__(
         self,
         ard_num_dims: int | None = None,

@@ -86,7 +86,8 @@ class AxisProduct(Product):
             )
             for kind, group in zip(made, groups, strict=True)
         )
-        self.num_inputs, self.groups = num_inputs, groups
+        self.num_inputs = self.ard_num_dims = num_inputs
+        self.groups = groups
         add_outputscale(self, outputscale)
 
     def _combine(self, values: list[Any]) -> Any:
@@ -120,11 +121,6 @@ class AxisProduct(Product):
     def num_spectral_normals(self, num_inputs: int) -> int:
         """One for every column, then those of the factors' denominators."""
         return num_inputs + sum(factor.denominator_normals for factor in self._factors)
-
-    @property
-    def spectral_normals(self) -> int:
-        """As in ``Kernel``."""
-        return self.num_spectral_normals(self.num_inputs)
 
     def spectral_frequencies(self, normals: Tensor) -> Tensor:
         """Every factor's frequencies in its columns, of the normals of these; (r, d).

@@ -209,17 +209,6 @@ class Stationary(Kernel):
         """As in ``Kernel``."""
         return self.log_spectral_density(omega).exp()
 
-    @property
-    def spectral_normals(self) -> int:
-        """As in ``Kernel``; needs ``ard_num_dims``."""
-        if self.ard_num_dims is None:
-            self.num_spectral_normals(1)  # a kernel without a sampler says so first
-            raise ConfigError(
-                f"{self.name} does not know its input dimension; set ard_num_dims "
-                "(one lengthscale per input) or ask num_spectral_normals(d)"
-            )
-        return self.num_spectral_normals(self.ard_num_dims)
-
     def _of_whole_input(self) -> Stationary:
         if self.active_dims is not None:
             raise NoSpectrum(
