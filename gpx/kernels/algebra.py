@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import reduce
 from typing import Any, ClassVar, cast
@@ -21,7 +21,7 @@ from gpx.kernels.tiles import ProductTiles, ScaledTiles, SumTiles
 
 
 class _Combination(Kernel):
-    tile_source: ClassVar[Callable[[Sequence[TileSource]], TileSource]]
+    tile_source: ClassVar[type[SumTiles | ProductTiles]]
 
     def __init__(self, kernels: Iterable[Kernel]) -> None:
         super().__init__()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from gpx.constraints import positive_parameter
+from gpx.kernels.exponential import exponential
 from gpx.kernels.parameters import per_dimension
 from gpx.kernels.rbf import RBF
 from gpx.kernels.stationary import Stationary
@@ -31,8 +33,7 @@ class Periodic(Stationary):
 
     falls = True  # with the distance of the coordinates
     radial_profile = "rbf"
-    in_place = RBF.in_place
-    of_squared_distance = RBF.of_squared_distance
+    in_place: ClassVar[Any] = RBF.in_place
 
     period: Tensor
 
@@ -47,6 +48,10 @@ class Periodic(Stationary):
     ) -> None:
         super().__init__(ard_num_dims, lengthscale, outputscale, active_dims)
         positive_parameter(self, "period", per_dimension(period, ard_num_dims))
+
+    def of_squared_distance(self, r2: Any) -> Any:
+        """exp(-r2 / 2), as ``RBF``."""
+        return exponential(r2 * -0.5)
 
     @property
     def local(self) -> bool:

@@ -36,7 +36,7 @@ class RBF(Stationary):
         """exp(-r2 / 2)."""
         return exponential(r2 * -0.5)
 
-    denominator_normals = 0  # type: ignore[assignment]
+    denominator_normals = 0
 
     def active_frequencies(self, normals: Tensor) -> Tensor:
         """w ~ N(0, diag(1 / lengthscale^2)); as in ``Stationary``."""

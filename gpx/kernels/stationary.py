@@ -80,7 +80,7 @@ class Stationary(Kernel):
         # another kernel must not run on what its parent says of the old one
         written = vars(cls)
         reshaped = "covariance" in written or "of_squared_distance" in written
-        lost = OF_THE_PROFILE if reshaped else ()
+        lost: tuple[str, ...] = OF_THE_PROFILE if reshaped else ()
         lost += OF_THE_SPECTRUM if reshaped or "coordinates" in written else ()
         for name in lost:
             if name not in written:
