@@ -15,6 +15,7 @@ from gpx.options.build import build
 from gpx.options.composition import composed
 from gpx.options.config import CONFIGS
 from gpx.runs import RunFolder, load, resume, run
+from gpx.runs.watching.tensorboard import TensorBoard
 from gpx.training.interrupt import Interrupted
 from gpx.training.session import Session
 
@@ -176,9 +177,11 @@ def counted(metrics):
 
 @pytest.fixture(scope="module", params=sorted(RUNS))
 def finished(request, tmp_path_factory):
-    """A run of every approximation."""
+    """A run of every approximation; its figures are not drawn once more for TensorBoard."""
     folder = RunFolder(tmp_path_factory.mktemp(request.param) / "run")
-    return Run(request.param, run(config(request.param), folder), folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TensorBoard, "figure", lambda *_: None)  # tests/integration/test_train has it
+        return Run(request.param, run(config(request.param), folder), folder)
 
 
 def test_every_approximation_is_listed():
