@@ -104,7 +104,7 @@ class Reweighted(ReweightedState, Model):
         self.likelihood = likelihood
         self.structure: Structure = structure
         self.inference: Inference = inference
-        self.weight_priors = priors
+        self.priors = priors
         self.log_weights = nn.Parameter(torch.zeros(0, dtype=torch.float64))
         self._warned = False
         self.register_buffer("latents", torch.zeros(0, dtype=torch.float64))
@@ -132,13 +132,13 @@ class Reweighted(ReweightedState, Model):
     @property
     def hyper_priors(self) -> HyperPriors | None:
         """Of every g and of the noise variance; None: flat."""
-        if self.weight_priors is None:
+        if self.priors is None:
             return None
-        weight = self.weight_priors.weight()
-        noise = None if self.is_probit else self.weight_priors.noise(float(self.totals[2]))
+        weight = self.priors.weight()
+        noise = None if self.is_probit else self.priors.noise(float(self.totals[2]))
         if not isinstance(self.form, ReflectedForm):
             return HyperPriors(weight, noise)
-        return HyperPriors(weight, noise, self.weight_priors.tail_variances(self.form.sums.values))
+        return HyperPriors(weight, noise, self.priors.tail_variances(self.form.sums.values))
 
     def log_variances(self) -> Tensor:
         """log g (k,), or the entries of a dense prior; differentiable in what is learned."""

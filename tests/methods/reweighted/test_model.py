@@ -122,7 +122,7 @@ def test_type_one_predictive_is_the_average_over_samples(name):
 def test_defaults_can_be_trained(options, priors):
     common = {"kernel": RBF(2), "mean": Zero(), "likelihood": Gaussian()}
     model = Reweighted(**common, **{"num_basis": 20, "basis": GRID, **options}).double()
-    assert model.weight_priors == priors
+    assert model.priors == priors
     x, y = data()
     model.initialise(x, y, generator=torch.Generator().manual_seed(0))
     assert bool(OBJECTIVE(model, x, y).isfinite())
