@@ -17,9 +17,13 @@ class DataSized(nn.Module):
 
     Attributes:
         data_sized: names of buffers (or parameters) of this very module.
+        derived: names of plain attributes that are worked out from the state when they are first
+            asked for, and None until then: they are None again once the state is another, or in
+            another precision, or elsewhere.
     """
 
     data_sized: ClassVar[tuple[str, ...]] = ()
+    derived: ClassVar[tuple[str, ...]] = ()
 
     def register_data_sized(self) -> None:
         """The buffers of ``data_sized``, empty until ``keep`` or a stored state fills them."""
@@ -33,7 +37,16 @@ class DataSized(nn.Module):
             made = value.detach().to(like)
             setattr(self, name, made.clone(memory_format=torch.contiguous_format))
 
+    def _forget_derived(self) -> None:
+        for name in self.derived:
+            setattr(self, name, None)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        self._forget_derived()
+        return super()._apply(fn, recurse)
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        self._forget_derived()
         for name in self.data_sized:
             stored = state_dict.get(prefix + name)
             if not isinstance(stored, Tensor) or not hasattr(self, name):

@@ -134,7 +134,7 @@ class WeightGrid(Grid):
                 largest = made[made.isfinite()].abs().max() if bool(made.isfinite().any()) else 0.0
                 made[made.abs() <= ROUNDED * largest] = 0.0
         self.prior = prior if probabilities is None and widths is None else "own"
-        weights = log_density(made, prior, probabilities)
+        weights = log_weights(made, prior, probabilities)
         if widths is not None:
             if probabilities is not None:
                 raise ConfigError("widths= and probabilities= both give the prior; leave one out")
@@ -152,6 +152,12 @@ class WeightGrid(Grid):
                 f"sparse=True needs zero among the values of the weights, got {_some(made)}; use "
                 "an odd num_values, values= with 0 in them, or sparse=False"
             )
+
+    def place_of_zero(self) -> int:
+        """``zero``; raises ConfigError where zero is none of the values."""
+        if self.zero is None:
+            raise ConfigError("sparsity counts zeros, and no value of the weights is zero")
+        return self.zero
 
 
 class NoiseGrid(Grid):
@@ -186,7 +192,7 @@ class NoiseGrid(Grid):
             made = torch.logspace(*ends, num_values, dtype=torch.float64)
         else:
             made = _numbers(values, "values")
-        super().__init__(made, log_density(made, "uniform", probabilities), "noise variance")
+        super().__init__(made, log_weights(made, "uniform", probabilities), "noise variance")
         if not bool((self.values > 0.0).all()):
             raise ConfigError(f"values of the noise variance must be positive, got {_some(made)}")
 
@@ -199,7 +205,7 @@ def require_grid(given: object, kind: type[Grid], argument: str) -> None:
         )
 
 
-def log_density(
+def log_weights(
     values: Tensor, prior: Prior, own: Sequence[float] | Sequence[Sequence[float]] | None = None
 ) -> Tensor:
     """Logarithms (k,), or (c, k), of prior weights at ``values`` (k,); ``own`` before ``prior``."""

@@ -71,6 +71,10 @@ class SummedRegression(InDoublePrecision, Model):
         """
         self.statistics = self.statistics - self.sums(x, y)
 
+    def and_noise(self, *parameters: nn.Parameter) -> list[nn.Parameter]:
+        """``parameters``, and the logits of the noise variance where it is not known."""
+        return [*parameters, *([] if self.noise is None else [self.noise_logits])]
+
     def noise_terms(self) -> NoiseTerms:
         """What the noise adds to the bound; differentiable by its logits."""
         count = self.totals[1]  # read where it is: the host need not know it

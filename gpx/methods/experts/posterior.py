@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -115,6 +115,7 @@ class ExpertsPosterior(PartsPosterior):
     """
 
     data_sized: ClassVar[tuple[str, ...]] = ("inputs", "residual", "sizes")
+    derived: ClassVar[tuple[str, ...]] = ("_kept",)
     residual: Tensor
     sizes: Tensor
 
@@ -194,11 +195,3 @@ class ExpertsPosterior(PartsPosterior):
         width += min(len(self.residual), max(entries // largest, largest))
         step = max(1, self.budget // (16 * width * x.element_size()))
         return list(x.split(min(step, MOST_ROWS)))
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        self._kept = None
-        super()._load_from_state_dict(state_dict, prefix, *rest)
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        self._kept = None
-        return super()._apply(fn, recurse)

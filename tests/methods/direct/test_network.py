@@ -107,6 +107,8 @@ def test_bound_and_moments_are_those_of_all_hypotheses(widths):
     law = posterior.predictive(at, model.likelihood)
     noise = log_noise.exp() @ grid.values
     torch.testing.assert_close(law.variance, moments.variance + noise, **CLOSE)
+    assert posterior.has_own_noise
+    assert not made(x, y).condition(x, y).has_own_noise
 
 
 def test_one_layer_is_regression_on_the_inputs():
