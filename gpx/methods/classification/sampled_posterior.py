@@ -104,10 +104,7 @@ class SampledPosterior(Posterior):
 
     def predict(self, x: Tensor) -> Marginals:
         """As in ``Posterior``: the first two moments of the mixture."""
-        parts = self.components(x)
-        flat = mixture_moments(Marginals(parts.mean.flatten(1), parts.variance.flatten(1)))
-        shape = parts.mean.shape[1:]
-        return Marginals(flat.mean.view(shape), flat.variance.view(shape))
+        return mixture_moments(self.components(x))
 
     @torch.no_grad()
     def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:

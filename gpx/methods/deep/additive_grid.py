@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from gpx.errors import ConfigError, ShapeError, class_name
+from gpx.errors import ConfigError, class_name
 from gpx.inference.variational import FullCholesky
 from gpx.kernels.base import Kernel
 from gpx.kernels.for_inputs import for_inputs
@@ -14,7 +14,7 @@ from gpx.linalg import CholeskyReport, cholesky
 from gpx.linalg.interpolation import RegularAxis, cubic_weights
 from gpx.methods.base.model import Marginals
 from gpx.methods.deep.draws import deviation
-from gpx.methods.deep.output_layer import OutputLayer
+from gpx.methods.deep.output_layer import OutputLayer, check_columns
 from gpx.tensor_checks import check_at_least, check_not_negative
 
 MARGIN = 2
@@ -108,11 +108,7 @@ class AdditiveGridLayer(OutputLayer):
 
     def projections(self, x: Tensor) -> Tensor:
         """A_j (n, J, G) with g_j(x) = A_j . v_j, for features x (n, J)."""
-        if x.ndim != 2 or x.shape[1] != self.num_inputs:
-            raise ShapeError(
-                f"an AdditiveGridLayer of {self.num_inputs} features got shape {tuple(x.shape)}; "
-                f"expected (n, {self.num_inputs})"
-            )
+        check_columns(self, x, self.num_inputs)
         roots = self._factor().to(x.dtype) if self._roots is None else self._roots
         squashed = torch.tanh(0.5 * x)
         index, weights = cubic_weights(squashed.flatten(), self.axis, outside="clamp")

@@ -79,6 +79,12 @@ def deviation(variance: Tensor) -> Tensor:
     return variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt()
 
 
+def repeated(network: nn.Module, x: Tensor, num: int) -> Tensor:
+    """``num`` passes of x (n, d), in which rows are independent of one another: (num, n, p)."""
+    found: Tensor = network(x.repeat(num, 1))
+    return found.view(num, len(x), -1)
+
+
 def random_layers(network: nn.Module) -> list[RandomLayer]:
     """All random layers of ``network``, in order of registration, each once."""
     return [layer for layer in network.modules() if isinstance(layer, RandomLayer)]

@@ -77,13 +77,12 @@ class FeatureBody(nn.Module):
         return found
 
     @torch.no_grad()
-    def features(
-        self, x: Tensor, generator: torch.Generator | None, *, shared: bool = False
-    ) -> Iterator[Tensor]:
+    def features(self, x: Tensor, generator: torch.Generator | None) -> Iterator[Tensor]:
         """Features of all rows, some rows at a time."""
         for rows in x.split(CHUNK):
-            with draws_of(self, generator, shared=shared):
-                yield self(rows)
+            with draws_of(self, generator):
+                found = self(rows)
+            yield found
 
     def measure(self, x: Tensor, generator: torch.Generator) -> None:
         """Standardise the features of x (n, d) as they are now."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gpx.errors import ShapeError
 from gpx.inducing import KMeans, Selector
 from gpx.inference.variational import (
     FullCholesky,
@@ -29,7 +29,7 @@ from gpx.means import Zero
 from gpx.means.base import Mean
 from gpx.methods.base.model import Marginals
 from gpx.methods.deep.draws import deviation
-from gpx.methods.deep.output_layer import OutputLayer
+from gpx.methods.deep.output_layer import OutputLayer, check_columns
 from gpx.tensor_checks import check_at_least, check_not_negative
 
 
@@ -75,7 +75,7 @@ class InducingLayer(OutputLayer):
         check_at_least(1, num_inputs=num_inputs, num_outputs=num_outputs, num_inducing=num_inducing)
         check_not_negative(jitter=jitter)
         resized = isinstance(kernel, (Stationary, ArcCosine)) and kernel.active_dims is None
-        self.kernel = for_inputs(kernel, num_inputs) if resized else kernel
+        self.kernel = for_inputs(kernel, num_inputs) if resized else copy.deepcopy(kernel)
         self.mean = Zero() if mean is None else mean
         self.num_inputs, self.num_outputs, self.jitter = num_inputs, num_outputs, jitter
         self.inducing = nn.Parameter(torch.zeros(num_inducing, num_inputs))
@@ -93,11 +93,7 @@ class InducingLayer(OutputLayer):
 
     def marginals(self, x: Tensor) -> Marginals:
         """Mean and variance (n, p) of f(x) under q."""
-        if x.ndim != 2 or x.shape[1] != self.num_inputs:
-            raise ShapeError(
-                f"an InducingLayer of {self.num_inputs} inputs got shape {tuple(x.shape)}; "
-                f"expected (n, {self.num_inputs})"
-            )
+        check_columns(self, x, self.num_inputs)
         if self._inverse is None:
             terms = Whitened().terms(self.variables, self.q, x)
             self.report = terms.report

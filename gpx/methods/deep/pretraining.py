@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from gpx.likelihoods.base import Likelihood
 from gpx.methods.base.start import StartWatch
 from gpx.methods.deep.elbo import SampledELBO
-from gpx.methods.deep.model import Network, NetworkModel
+from gpx.methods.deep.model import NetworkModel
+from gpx.methods.deep.network import Network
 from gpx.methods.deep.weights import DroppedWeights
 
-RATE = 0.001
+RATE, BATCH = 0.001, 100
 """Of Adam."""
 
 
@@ -26,7 +27,6 @@ def pretrain(
     y: Tensor,
     *,
     steps: int,
-    batch_size: int = 100,
     generator: torch.Generator,
     watch: StartWatch,
 ) -> None:
@@ -37,7 +37,7 @@ def pretrain(
         size: outputs of the body.
         likelihood: of the targets; copied.
         x (n, d), y (n,): all training data.
-        steps, batch_size: of Adam at its default rate.
+        steps: of Adam.
         generator: of batches and masks, on the data's device.
         watch: told of every step.
 
@@ -50,7 +50,7 @@ def pretrain(
     )
     objective = SampledELBO(len(x))
     optimiser = torch.optim.Adam(model.parameters(), lr=RATE)
-    rows = min(batch_size, len(x))
+    rows = min(BATCH, len(x))
     step, earlier = 0, watch.earlier()
     if earlier is not None:
         step = earlier["step"]

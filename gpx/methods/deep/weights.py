@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from gpx.errors import ConfigError
+from gpx.linalg import cholesky
+from gpx.linalg.triangular import inverse_lower
 from gpx.methods.base.model import Marginals
 from gpx.methods.deep.draws import RandomLayer, deviation
 from gpx.methods.deep.output_layer import OutputLayer
@@ -138,12 +140,10 @@ class FullWeights(RandomWeights):
     def start(self, mean: Tensor, precision: Tensor) -> None:
         """As in ``RandomWeights``: that Gaussian itself."""
         super().start(mean, precision)
-        # of precision = U^T U with U upper triangular, taken from its reversed Cholesky factor,
-        # the covariance has the lower triangular root U^-1 reversed back
-        flipped = torch.linalg.cholesky(precision.flip(0, 1))
-        upper = flipped.flip(0, 1)
-        eye = torch.eye(len(precision), dtype=precision.dtype, device=precision.device)
-        root = torch.linalg.solve_triangular(upper, eye, upper=True).mT
+        # with rows and columns in reverse the precision is L L^T, and L^-T reversed back is the
+        # lower triangular root of the covariance
+        factor, _ = cholesky(precision.flip(0, 1), name="the precision of a layer's weights")
+        root = inverse_lower(factor).flip(0, 1).mT
         self.raw_root.copy_(root.expand_as(self.raw_root))
 
 

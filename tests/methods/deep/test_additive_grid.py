@@ -178,7 +178,7 @@ def test_the_model_trains(likelihood):
         (lambda: AdditiveGridLayer(RBF(), 0), ConfigError, "^num_inputs=0 must be at least 1$"),
         (lambda: AdditiveGridLayer(Linear(), 2), ConfigError, "take a stationary kernel, got Lin"),
         (lambda: AdditiveGridLayer(RBF(), 2, 1, 5), ConfigError, "at least 6 points"),
-        (lambda: layer()(inputs(4, 2)), ShapeError, r"of 3 features got shape \(4, 2\)"),
+        (lambda: layer()(inputs(4, 2)), ShapeError, r"of 3 inputs got shape \(4, 2\)"),
         (lambda: small(Gaussian(), pretrain_steps=-1), ConfigError, "pretrain_steps=-1"),
     ],
 )
