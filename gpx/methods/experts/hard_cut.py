@@ -55,16 +55,9 @@ class HardCut(OwnSteps[MixtureOfExperts]):
         self.objective = HardCutEvidence()
         self.moved = 0
 
-    def check_fit(self, model: MixtureOfExperts, num_data: int) -> None:
-        """As in ``OwnSteps``: nothing more is asked."""
-
     def bind(self, model: MixtureOfExperts, x: Tensor, seed: int) -> None:
         """As in ``OwnSteps``."""
         self.model, self.converged = model, False
-
-    def max_steps(self, limit: int) -> int:
-        """All of them."""
-        return limit
 
     def step(self, step: int, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:
         """Assign, then fit."""

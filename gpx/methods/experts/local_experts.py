@@ -18,10 +18,11 @@ from gpx.linalg.nearest import nearest_neighbours
 from gpx.means.base import Mean
 from gpx.methods.base.model import Model, Posterior
 from gpx.methods.base.required_likelihood import require_gaussian
-from gpx.methods.experts.committee import ROWS_PER_EXPERT, require_count
+from gpx.methods.experts.committee import ROWS_PER_EXPERT
 from gpx.methods.experts.local_posterior import LocalExpertsPosterior
 from gpx.methods.experts.parts import ExpertParts, OwnHyperparameters
 from gpx.methods.experts.rows import ExpertRows
+from gpx.tensor_checks import check_at_least
 
 Sharing = Literal["own", "shared"]
 
@@ -71,9 +72,7 @@ class LocalExperts(Model):
         memory_budget: int | str | None = None,
     ) -> None:
         super().__init__()
-        require_count(num_experts)
-        if points_per_expert is not None and points_per_expert < 1:
-            raise ConfigError(f"points_per_expert={points_per_expert} must be at least 1, or None")
+        check_at_least(1, num_experts=num_experts, points_per_expert=points_per_expert)
         if hyperparameters not in get_args(Sharing):
             raise ConfigError(
                 f"hyperparameters={hyperparameters}: choose one of {', '.join(get_args(Sharing))}"
