@@ -17,7 +17,7 @@ from gpx.methods.base.own_steps import OwnSteps
 from gpx.methods.classification.frame import Around, Frame, frame_of
 from gpx.methods.classification.sampled_model import SampledGP
 from gpx.methods.classification.sampled_posterior import prior_factor
-from gpx.sampling.convergence import bulk_effective_sample_size, potential_scale_reduction
+from gpx.sampling.convergence import agreement
 from gpx.sampling.seeds import stream
 from gpx.sampling.slices import elliptical_slice, line_slice
 
@@ -160,9 +160,10 @@ class EllipticalSlice(OwnSteps[SampledGP]):
         self.start: Tensor | None = None
         if self.around == "posterior":
             centre = self._frame(self.model.centre, y)
-            lower, white = centre.factor.mT, centre.by_class(centre.centre).mT
-            weights = torch.linalg.solve_triangular(lower, white, upper=True)
-            self.start = weights.squeeze(1) if weights.shape[1] == 1 else weights
+            white = centre.by_class(centre.centre)
+            right = white.reshape(len(y), -1)
+            weights = torch.linalg.solve_triangular(centre.factor.mT, right, upper=True)
+            self.start = weights.view_as(white)
         self.frames = [self._frame(position, y) for position in self.positions]
 
     def _frame(self, position: Tensor, y: Tensor) -> Frame:
@@ -190,17 +191,12 @@ class EllipticalSlice(OwnSteps[SampledGP]):
             self._learn_directions(step)
             for chain in range(self.chains):
                 self._move_hyperparameters(chain, y, generator)
-        latents = torch.stack(
-            [
-                frame.latent(frame.risen(frame.white(z)))
-                for frame, z in zip(self.frames, self.z, strict=True)
-            ]
-        )
+        pairs = zip(self.frames, self.z, strict=True)
+        latents = torch.stack([frame.latent(frame.risen(frame.white(z))) for frame, z in pairs])
         fit = self.model.likelihood.log_prob(y, latents).sum(-1)
         self.place.move(self.positions[-1])
         last = self.frames[-1]
-        white = last.by_class(last.centre + last.white(self.z[-1]))
-        self.model.whitened = white.squeeze(0) if white.shape[0] == 1 else white.mT.contiguous()
+        self.model.whitened = last.by_class(last.centre + last.white(self.z[-1])).contiguous()
         done = step + 1 - self.burn_in
         if done > 0 and done % self.thin == 0:
             self._keep(latents, fit)
@@ -291,20 +287,16 @@ class EllipticalSlice(OwnSteps[SampledGP]):
         Of every hyperparameter, of the latents at every training point and of log p(y | f): the
         worst of each.
         """
-        kept = len(self.trace)
-        shape = (kept, self.chains, -1)
-        groups = {
-            "hyperparameters": self.model.samples.reshape(kept, self.chains, self.place.size),
-            "latents": self.model.latents.reshape(shape) if kept else self.positions[None, :, :0],
-            "fit": torch.stack(self.trace)[:, :, None] if kept else self.positions[None, :, :0],
-        }
         found: Facts = {}
-        for name, draws in groups.items():
-            moving = draws[:, :, ((draws - draws[:1, :1]) != 0.0).flatten(0, 1).any(0)]
-            if moving.numel():
-                found[f"rhat_{name}"] = float(potential_scale_reduction(moving).max())
-                sizes = bulk_effective_sample_size(moving)
-                found[f"effective_samples_{name}"] = float(sizes.min())
+        if not self.trace:
+            return found
+        model, fit = self.model, torch.cat(self.trace)
+        groups = {"hyperparameters": model.samples, "latents": model.latents, "fit": fit}
+        for name, kept in groups.items():
+            size = math.prod(kept.shape[1:])
+            told = agreement(kept.reshape(len(self.trace), self.chains, size))
+            if told is not None:
+                found[f"rhat_{name}"], found[f"effective_samples_{name}"] = told
         return found
 
     def final_evidence(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Evidence:

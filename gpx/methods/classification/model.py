@@ -17,6 +17,7 @@ from gpx.methods.base.model import Model
 from gpx.methods.classification.mode import find_mode
 from gpx.methods.classification.propagation import propagate
 from gpx.methods.classification.site_posterior import SitePosterior
+from gpx.tensor_checks import check_at_least
 
 ARRAYS = 4
 """Arrays n x n of float64 that an evaluation with its gradient holds for one latent function."""
@@ -106,8 +107,7 @@ class LaplaceGP(DenseGP):
         self, *, kernel: Kernel, mean: Mean, likelihood: Likelihood, max_iterations: int = 100
     ) -> None:
         super().__init__(kernel=kernel, mean=mean, likelihood=likelihood)
-        if max_iterations < 1:
-            raise ConfigError(f"max_iterations={max_iterations}: expected at least 1")
+        check_at_least(1, max_iterations=max_iterations)
         self.max_iterations = max_iterations
 
     def gaussian_sites(self, kernel: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -142,8 +142,7 @@ class ExpectationPropagationGP(DenseGP):
         self, *, kernel: Kernel, mean: Mean, likelihood: Likelihood, max_sweeps: int = 200
     ) -> None:
         super().__init__(kernel=kernel, mean=mean, likelihood=likelihood)
-        if max_sweeps < 1:
-            raise ConfigError(f"max_sweeps={max_sweeps}: expected at least 1")
+        check_at_least(1, max_sweeps=max_sweeps)
         self.max_sweeps = max_sweeps
 
     def gaussian_sites(self, kernel: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
