@@ -29,15 +29,16 @@ class Draws(NamedTuple):
 
     def normals(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Standard normals in the dtype and on the device of ``like``."""
-        device = like.device if self.generator is None else self.generator.device
-        found = torch.randn(shape, generator=self.generator, dtype=like.dtype, device=device)
-        return found.to(like.device)
+        return self._empty(shape, like).normal_(generator=self.generator).to(like.device)
 
     def kept(self, shape: tuple[int, ...], probability: float, like: Tensor) -> Tensor:
         """Ones with ``probability``, else zeros, in the dtype and on the device of ``like``."""
-        device = like.device if self.generator is None else self.generator.device
-        share = torch.full(shape, probability, dtype=like.dtype, device=device)
+        share = self._empty(shape, like).fill_(probability)
         return torch.bernoulli(share, generator=self.generator).to(like.device)
+
+    def _empty(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        device = like.device if self.generator is None else self.generator.device
+        return torch.empty(shape, dtype=like.dtype, device=device)
 
 
 class RandomLayer(nn.Module, ABC):

@@ -15,6 +15,9 @@ from gpx.methods.deep.draws import RandomLayer, deviation
 from gpx.methods.deep.output_layer import OutputLayer
 from gpx.tensor_checks import check_at_least
 
+DEVIATION = 0.1
+"""Of Gaussian entries at the start, in units of their prior's."""
+
 
 class RandomWeights(OutputLayer):
     """x -> x W with a prior W_ij ~ N(0, 1) and an approximate posterior q(W).
@@ -25,7 +28,6 @@ class RandomWeights(OutputLayer):
 
     Raises:
         ConfigError: sizes below one.
-
     """
 
     def __init__(self, num_inputs: int, num_outputs: int) -> None:
@@ -64,16 +66,13 @@ class MeanFieldWeights(RandomWeights):
 
     Args:
         num_inputs, num_outputs: of ``RandomWeights``.
-        deviation: of every entry at the start.
 
     Cost: O(n m p) a pass, 2 m p parameters.
     """
 
-    def __init__(self, num_inputs: int, num_outputs: int, deviation: float = 0.1) -> None:
+    def __init__(self, num_inputs: int, num_outputs: int) -> None:
         super().__init__(num_inputs, num_outputs)
-        if not deviation > 0.0:
-            raise ConfigError(f"deviation={deviation} of the weights must be above 0")
-        start = torch.full((num_inputs, num_outputs), deviation)
+        start = torch.full((num_inputs, num_outputs), DEVIATION)
         self.log_deviation = nn.Parameter(start.log())
 
     def marginals(self, x: Tensor) -> Marginals:
@@ -103,17 +102,14 @@ class FullWeights(RandomWeights):
 
     Args:
         num_inputs, num_outputs: of ``RandomWeights``.
-        deviation: of every entry at the start.
 
     Cost: O(n m^2 p) a pass, p m (m + 1) / 2 parameters in m^2 p numbers.
     """
 
-    def __init__(self, num_inputs: int, num_outputs: int, deviation: float = 0.1) -> None:
+    def __init__(self, num_inputs: int, num_outputs: int) -> None:
         super().__init__(num_inputs, num_outputs)
-        if not deviation > 0.0:
-            raise ConfigError(f"deviation={deviation} of the weights must be above 0")
         eye = torch.eye(num_inputs).expand(num_outputs, -1, -1)
-        self.raw_root = nn.Parameter(deviation * eye)
+        self.raw_root = nn.Parameter(DEVIATION * eye)
 
     @property
     def root(self) -> Tensor:
