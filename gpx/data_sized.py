@@ -26,9 +26,13 @@ class DataSized(nn.Module):
     derived: ClassVar[tuple[str, ...]] = ()
 
     def register_data_sized(self) -> None:
-        """The buffers of ``data_sized``, empty until ``keep`` or a stored state fills them."""
+        """The buffers of ``data_sized``, empty until ``keep`` or a stored state fills them.
+
+        They wait where the module's parameters are, so that a state that is loaded goes there.
+        """
+        device = next((parameter.device for parameter in self.parameters()), None)
         for name in self.data_sized:
-            self.register_buffer(name, torch.zeros(0))
+            self.register_buffer(name, torch.zeros(0, device=device))
 
     def keep(self, like: Tensor, **values: Tensor) -> None:
         """Fill buffers with copies of ``values``, in the dtype and on the device of ``like``."""

@@ -46,6 +46,13 @@ def test_what_is_derived_is_worked_out_anew_from_another_state_and_in_another_pr
     assert holder.float().squares().dtype == torch.float32
 
 
+def test_what_is_empty_waits_where_the_parameters_are():
+    holder = Squares()
+    holder.weight = nn.Parameter(torch.zeros(1, device="meta"))
+    holder.register_data_sized()
+    assert holder.found.is_meta
+
+
 def filled() -> Holder:
     holder = Holder()
     holder.found = torch.arange(6, dtype=torch.float64).view(2, 3)
