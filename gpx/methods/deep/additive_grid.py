@@ -88,8 +88,10 @@ class AdditiveGridLayer(OutputLayer):
     def grid_covariance(self) -> Tensor:
         """Covariance of u_j for every feature (J, G, G) in float64, differentiable."""
         points = self.axis.points(self.mixing.double())
-        lengthscale = self.kernel.lengthscale.double().expand(self.num_inputs)
-        r2 = (points.unsqueeze(1) - points).square() / lengthscale.square().view(-1, 1, 1)
+        repeated = points.unsqueeze(1).expand(-1, self.num_inputs)
+        # of every feature one coordinate, or two on a circle, which follow those of all features
+        at = self.kernel.coordinates(repeated).unflatten(1, (-1, self.num_inputs))
+        r2 = (at.unsqueeze(1) - at).square().sum(2).movedim(2, 0)
         same = torch.eye(len(points), dtype=torch.bool, device=points.device)
         # a square root has an infinite derivative at zero
         profile = self.kernel.of_squared_distance(r2.masked_fill(same, 1.0)).masked_fill(same, 1.0)
