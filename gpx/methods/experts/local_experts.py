@@ -93,10 +93,7 @@ class LocalExperts(Model):
 
     def _make_own(self) -> None:
         if self.sharing == "own" and self.own is None and self.num_experts is not None:
-            self.own = OwnHyperparameters(self._templates(), self.num_experts)
-
-    def _templates(self) -> dict[str, nn.Module]:
-        return ExpertParts(self.kernel, self.mean, self.likelihood).named()
+            self.own = OwnHyperparameters(self.parts.named(), self.num_experts)
 
     @property
     def parts(self) -> ExpertParts:
@@ -125,7 +122,7 @@ class LocalExperts(Model):
         self.regions.place(blocks.centres, blocks.weights)
         self.rows, self.sizes = self._rows(x, blocks)
         if self.own is not None:
-            self.own.spread(self._templates())
+            self.own.spread(self.parts.named())
         least, most = int(self.sizes.min()), int(self.sizes.max())
         self.note = f"{self.num_experts} experts of {least} to {most} rows"
 
