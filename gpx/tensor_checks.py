@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -92,6 +92,21 @@ def check_at_least(least: int, **sizes: object) -> None:
     for name, size in sizes.items():
         if isinstance(size, int) and size < least:
             raise ConfigError(f"{name}={size} must be at least {least}")
+
+
+def check_widths(name: str, widths: object) -> None:
+    """Raise ConfigError unless ``widths`` of the layers of a network are a list of whole numbers.
+
+    Args:
+        name: of the argument that they were given as.
+        widths: each at least 1; an empty list will do.
+    """
+    listed = isinstance(widths, Sequence) and not isinstance(widths, str)
+    if not listed or any(not isinstance(w, int) or isinstance(w, bool) or w < 1 for w in widths):
+        raise ConfigError(
+            f"{name}={widths}: expected a list of whole numbers of at least 1, one for each hidden "
+            "layer, like [64, 64]"
+        )
 
 
 def check_not_negative(**numbers: float) -> None:

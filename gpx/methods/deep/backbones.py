@@ -21,7 +21,8 @@ from gpx.methods.deep.draws import draws_of
 from gpx.tensor_checks import check_at_least
 
 Backbone = Literal["lenet_small", "lenet_mnist", "lenet_cifar", "lenet_3conv", "resnet", "alexnet"]
-"""Two convolutions of 3 x 3 (32 and 64 channels) for small images; the published ones."""
+"""``lenet_small``: two convolutions of 3 x 3 (32 and 64 channels) for small images; the others are
+published ones."""
 
 
 LEAST = 4

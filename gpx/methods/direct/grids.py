@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gpx.errors import ConfigError
+from gpx.tensor_checks import check_at_least
 
 Prior = Literal["gaussian", "uniform"]
 
@@ -117,11 +118,9 @@ class WeightGrid(Grid):
         shares: Sequence[float] | None = None,
         sparse: bool = True,
     ) -> None:
-        if num_values < 1 or not 0.0 < half_width < math.inf:
-            raise ConfigError(
-                f"num_values={num_values} must be at least 1 and half_width={half_width} above 0 "
-                "and finite"
-            )
+        check_at_least(1, num_values=num_values)
+        if not 0.0 < half_width < math.inf:
+            raise ConfigError(f"half_width={half_width} must be above 0 and finite")
         if prior not in get_args(Prior):
             raise ConfigError(f"prior={prior}: expected one of {', '.join(get_args(Prior))}")
         if values is None:
@@ -182,10 +181,10 @@ class NoiseGrid(Grid):
         values: Sequence[float] | None = None,
         probabilities: Sequence[float] | None = None,
     ) -> None:
-        if num_values < 1 or not 0.0 < lowest <= highest < math.inf:
+        check_at_least(1, num_values=num_values)
+        if not 0.0 < lowest <= highest < math.inf:
             raise ConfigError(
-                f"num_values={num_values} must be at least 1, lowest={lowest} above 0, and "
-                f"highest={highest} finite and no smaller"
+                f"lowest={lowest} must be above 0, and highest={highest} finite and no smaller"
             )
         if values is None:
             ends = math.log10(lowest), math.log10(highest)

@@ -16,6 +16,7 @@ from gpx.means.base import Mean
 from gpx.methods.direct.base import DiscreteRegression
 from gpx.methods.direct.grids import NoiseGrid, WeightGrid
 from gpx.methods.direct.mean_field import squared_error
+from gpx.tensor_checks import check_at_least
 
 TOLERANCE = 1e-3
 """Nats that a sweep of the start gains at least."""
@@ -76,11 +77,10 @@ class DirectMixture(DiscreteRegression):
             weights=weights,
         )
         self.start_sums(noise)
-        if components < 1 or min(sweeps, anneal) < 0 or not 0.0 <= perturbation < math.inf:
-            raise ConfigError(
-                f"components={components} must be at least 1, sweeps={sweeps}, anneal={anneal} and "
-                f"perturbation={perturbation} at least 0, and the last finite"
-            )
+        check_at_least(1, components=components)
+        check_at_least(0, sweeps=sweeps, anneal=anneal)
+        if not 0.0 <= perturbation < math.inf:
+            raise ConfigError(f"perturbation={perturbation} must be at least 0 and finite")
         self.components, self.perturbation, self.sweeps = components, perturbation, sweeps
         self.anneal = anneal
         empty = self.weights.values.new_zeros

@@ -24,7 +24,7 @@ from gpx.methods.direct.polynomial import (
 )
 from gpx.methods.direct.rounds import SweptRounds
 from gpx.methods.direct.summed import SummedRegression
-from gpx.tensor_checks import check_at_least
+from gpx.tensor_checks import check_at_least, check_widths
 
 NARROW = 0.25
 """Standard deviation of q at the start, in units of the prior's."""
@@ -81,15 +81,10 @@ class DirectNetwork(SummedRegression, SweptRounds):
     ) -> None:
         super().__init__()
         require_grid(weights, WeightGrid, "weights")
-        if isinstance(hidden, int | str) or any(not isinstance(h, int) for h in hidden):
-            raise ConfigError(f"hidden={hidden}: expected a list of numbers of neurons, like [3]")
-        widths = [*hidden, 1]
-        if num_inputs < 1 or min(widths) < 1 or starts < 1:
-            raise ConfigError(
-                f"num_inputs={num_inputs}, every number of hidden={list(hidden)} and "
-                f"starts={starts} must be at least 1"
-            )
+        check_widths("hidden", hidden)
+        check_at_least(1, num_inputs=num_inputs, starts=starts)
         check_at_least(0, restarts=restarts)
+        widths = [*hidden, 1]
         terms = num_terms(num_inputs + bias, widths)
         if 8 * terms**2 > DEFAULT_BUDGET // 8:
             raise ConfigError(

@@ -170,7 +170,8 @@ def test_groups_of_parameters():
     ("options", "words"),
     [
         ({"backbone": "vgg"}, "backbone=vgg: expected one of identity, dense, lenet_small"),
-        ({"hidden": [0]}, r"hidden=\[0\]: every layer has at least one"),
+        ({"hidden": [0]}, r"hidden=\[0\]: expected a list of whole numbers of at least 1"),
+        ({"hidden": 8}, "hidden=8: expected a list"),
         ({"pretrain_steps": -1}, "pretrain_steps=-1 must be at least 0"),
         ({"num_inducing": 0}, "num_inducing=0 must be at least 1"),
         ({"keep": 0.0}, "dropout rate of 1 leaves nothing"),

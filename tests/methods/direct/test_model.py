@@ -315,6 +315,7 @@ def test_a_prior_of_ones_own_is_normalised_and_what_it_rules_out_is_left_out():
         (lambda: WeightGrid(3, probabilities=[0.5, 0.0, 0.5]), "probabilities= rules the value 0"),
         (lambda: WeightGrid(3, prior="flat"), "prior=flat"),
         (lambda: WeightGrid(0), "num_values=0"),
+        (lambda: WeightGrid(2.5, sparse=False), "num_values=2.5: expected a whole number"),
         (lambda: model(*data(), noise=0.1), "noise=0.1 is no NoiseGrid"),
         (lambda: model(*data(), weights=NoiseGrid()), "is no WeightGrid"),
         (lambda: model(*data(), restarts=-1), "restarts=-1"),
