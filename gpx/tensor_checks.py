@@ -101,8 +101,8 @@ def check_widths(name: str, widths: object) -> None:
         name: of the argument that they were given as.
         widths: each at least 1; an empty list will do.
     """
-    listed = isinstance(widths, Sequence) and not isinstance(widths, str)
-    if not listed or any(not isinstance(w, int) or isinstance(w, bool) or w < 1 for w in widths):
+    listed = list(widths) if isinstance(widths, Sequence) else [None]
+    if any(not isinstance(w, int) or isinstance(w, bool) or w < 1 for w in listed):
         raise ConfigError(
             f"{name}={widths}: expected a list of whole numbers of at least 1, one for each hidden "
             "layer, like [64, 64]"

@@ -40,6 +40,15 @@ class Frame(NamedTuple):
     log_volume: Tensor
     contrasts: Tensor
 
+    @classmethod
+    def stacked(cls, frames: list[Frame]) -> Frame:
+        """Frames of chains as one."""
+        return cls(*(torch.stack(parts) for parts in zip(*frames, strict=True)))
+
+    def of_chain(self, chain: int) -> Frame:
+        """That of one chain, in the memory of all."""
+        return Frame(*(part[chain] for part in self))
+
     def white(self, z: Tensor) -> Tensor:
         """J^-T z, (..., p, n)."""
         return torch.linalg.solve_triangular(self.root.mT, z.unsqueeze(-1), upper=True).squeeze(-1)

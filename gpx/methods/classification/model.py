@@ -197,11 +197,16 @@ def require_targets(likelihood: Likelihood, y: Tensor) -> None:
         )
 
 
+def num_arrays(num_latents: int) -> int:
+    """Arrays n x n of float64 that an evaluation with its gradient holds."""
+    return ARRAYS + (0 if num_latents == 1 else 3 * num_latents)
+
+
 def require_arrays(model: object, x: Tensor, num_latents: int) -> None:
     """Raise ConfigError where the n x n arrays of an evaluation do not fit."""
     n = x.shape[0]
     require_memory(
-        (ARRAYS + (0 if num_latents == 1 else 3 * num_latents)) * 8 * n**2,
+        num_arrays(num_latents) * 8 * n**2,
         x.device,
         f"{class_name(model)} on {n} training points, for its {n} x {n} arrays,",
         "take fewer points, or model=SVGP(), which takes any likelihood in mini-batches",

@@ -250,6 +250,14 @@ def test_facts_and_warnings():
         short.check_limit(1)
 
 
+def test_more_chains_than_memory_holds_are_refused(monkeypatch):
+    monkeypatch.setattr("gpx.linalg.memory.available_memory", lambda _: 2**30)
+    model = SampledGP(**parts(Bernoulli()))
+    EllipticalSlice(chains=1).check(model, 3000)
+    with pytest.raises(ConfigError, match=r"8 chains on 3000 training points, .* fewer chains= or"):
+        EllipticalSlice(chains=8).check(model, 3000)
+
+
 def test_what_does_not_fit():
     for options in ({"chains": 0}, {"thin": 5, "iterations": 4}, {"around": "mode"}):
         with pytest.raises(ConfigError):
