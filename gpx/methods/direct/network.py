@@ -112,9 +112,13 @@ class DirectNetwork(SummedRegression, SweptRounds):
 
     def sums(self, x: Tensor, y: Tensor) -> SufficientStatistics:
         """As in ``SummedRegression``, of the coefficients of the terms."""
-        made = self.new_posterior().coefficients(x.double())
-        target = y.double()
-        return SufficientStatistics(made.mT @ made, made.mT @ target, target @ target, len(x))
+        total = SufficientStatistics.empty(len(self.polynomial.counts), x.device)
+        for rows, made in self.new_posterior().blocks(x):
+            target = y[rows].double()
+            total = total + SufficientStatistics(
+                made.mT @ made, made.mT @ target, target @ target, len(target)
+            )
+        return total
 
     @torch.no_grad()
     def initialise(self, x: Tensor, y: Tensor, *, generator: torch.Generator) -> None:

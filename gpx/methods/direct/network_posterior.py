@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -77,15 +77,19 @@ class DirectNetworkPosterior(DiscretePosterior):
         polynomial = Polynomial(*(part.to(x.device) for part in self.polynomial))
         return polynomial.coefficients(torch.cat([x, ones], 1))
 
+    def blocks(self, x: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """``coefficients`` in float64, as many rows of x (n, d) at a time as memory is to hold."""
+        for rows in row_chunks(len(x), 4 * 8 * len(self.polynomial.counts), DEFAULT_BUDGET):
+            yield rows, self.coefficients(x[rows].double())
+
     @torch.no_grad()
     def predict(self, x: Tensor) -> Marginals:
         """Exact mean and variance of the network at x (t, d). Cost: t h^2 multiply-adds."""
-        found = x.new_empty(2, len(x))
-        for rows in row_chunks(len(x), 4 * 8 * len(self.expected), DEFAULT_BUDGET):
-            made = self.coefficients(x[rows].double())
-            found[0, rows] = (made @ self.expected).to(x.dtype)
-            found[1, rows] = ((made @ self.covariance) * made).sum(1).clamp(min=0.0).to(x.dtype)
-        return Marginals(found[0], found[1])
+        mean, variance = x.new_empty(2, len(x))
+        for rows, made in self.blocks(x):
+            mean[rows] = (made @ self.expected).to(x.dtype)
+            variance[rows] = ((made @ self.covariance) * made).sum(1).clamp(min=0.0).to(x.dtype)
+        return Marginals(mean, variance)
 
     def mixture(self) -> tuple[Tensor, Tensor]:
         """As in ``DiscretePosterior``."""
@@ -101,7 +105,10 @@ class DirectNetworkPosterior(DiscretePosterior):
 
         @torch.no_grad()
         def paths(x: Tensor) -> Tensor:
-            return (terms @ self.coefficients(x.double()).mT).to(x.dtype)
+            found = x.new_empty(num, len(x))
+            for rows, made in self.blocks(x):
+                found[:, rows] = (terms @ made.mT).to(x.dtype)
+            return found
 
         return paths
 

@@ -8,6 +8,7 @@ from discrete_hypotheses import hypotheses, log_likelihood, statistics_of
 
 from gpx.errors import ConfigError
 from gpx.likelihoods import Bernoulli, Gaussian
+from gpx.methods.direct import DirectNetworkPosterior, network_posterior
 from gpx.methods.direct.mean_field import bound, known_noise
 from gpx.methods.direct.polynomial import network_polynomial, num_terms
 from gpx.models import DirectNetwork, NoiseGrid, WeightGrid
@@ -138,6 +139,29 @@ def test_rows_that_stream_in_are_those_of_a_batch_and_a_bias_is_an_input_of_one(
         part.remove_rows(x, y)
     ones = torch.cat([x, torch.ones(12, 1).double()], 1)
     torch.testing.assert_close(whole.gram, made(ones, y).gram, **CLOSE)
+
+
+def test_rows_are_taken_as_many_at_a_time_as_memory_is_to_hold(monkeypatch):
+    x, y = data(12)
+    model = made(x, y)
+    whole, posterior = model.sums(x, y), model.condition(x, y)
+    want = posterior.predict(x), posterior.sample_paths(2, generator=torch.Generator())(x)
+    taken = []
+    coefficients = DirectNetworkPosterior.coefficients
+
+    def watched(self, x):
+        taken.append(len(x))
+        return coefficients(self, x)
+
+    monkeypatch.setattr(DirectNetworkPosterior, "coefficients", watched)
+    monkeypatch.setattr(network_posterior, "DEFAULT_BUDGET", 5 * 4 * 8 * len(model.gram))
+    for name in ("gram", "projected", "squared"):
+        got = getattr(model.sums(x, y), name)
+        torch.testing.assert_close(got, getattr(whole, name), **CLOSE)
+    found = posterior.predict(x), posterior.sample_paths(2, generator=torch.Generator())(x)
+    for mine, theirs in zip((*found[0], found[1]), (*want[0], want[1]), strict=True):
+        torch.testing.assert_close(mine, theirs, **CLOSE)
+    assert max(taken) <= 5
 
 
 def test_data_of_single_precision_are_summed_and_predicted_in_double():
