@@ -13,7 +13,6 @@ from gpx.kernels.stationary import Stationary
 from gpx.linalg import CholeskyReport, cholesky
 from gpx.linalg.interpolation import RegularAxis, cubic_weights
 from gpx.methods.base.model import Marginals
-from gpx.methods.deep.draws import deviation
 from gpx.methods.deep.output_layer import OutputLayer, check_columns
 from gpx.tensor_checks import check_at_least, check_not_negative
 
@@ -140,9 +139,7 @@ class AdditiveGridLayer(OutputLayer):
 
     def sample(self, x: Tensor, num: int) -> Tensor:
         """As in ``OutputLayer``, at the cost of one pass."""
-        mean, variance = self.functions(x)
-        g = mean + deviation(variance) * self.draws.normals((num, *mean.shape), mean)
-        return g @ self.mixing
+        return self.drawn(self.functions(x), num) @ self.mixing
 
     def kl(self) -> Tensor:
         """KL(q(u) || p(u)), exact."""

@@ -10,6 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from gpx.methods.base.model import Marginals
+
 
 class Draws(NamedTuple):
     """Randomness of one pass through a network.
@@ -65,6 +67,11 @@ class RandomLayer(nn.Module, ABC):
 
     def draw_start(self, generator: torch.Generator) -> None:
         """Draw where its parameters begin. Default: they are where the constructor put them."""
+
+    def drawn(self, law: Marginals, *leading: int) -> Tensor:
+        """Independent draws of normals of any shape, with further ``leading`` dimensions."""
+        noise = self.draws.normals((*leading, *law.mean.shape), law.mean)
+        return law.mean + deviation(law.variance) * noise
 
     @abstractmethod
     def kl(self) -> Tensor:

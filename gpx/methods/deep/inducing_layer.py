@@ -108,9 +108,12 @@ class InducingLayer(OutputLayer):
         """f(x) under q, drawn: (n, d) -> (n, p); see ``Draws`` for what rows have in common."""
         if self.draws.joint:
             return self._path(x)
-        mean, variance = self.marginals(x)
-        shape = (1, self.num_outputs) if self.draws.shared else tuple(mean.shape)
-        return mean + deviation(variance) * self.draws.normals(shape, mean)
+        law = self.marginals(x)
+        if not self.draws.shared:
+            return self.drawn(law)
+        return law.mean + deviation(law.variance) * self.draws.normals(
+            (self.num_outputs,), law.mean
+        )
 
     def _path(self, x: Tensor) -> Tensor:
         """One function of q at x, by random features of the prior; the same at every row."""
@@ -134,8 +137,7 @@ class InducingLayer(OutputLayer):
 
     def sample(self, x: Tensor, num: int) -> Tensor:
         """As in ``OutputLayer``, at the cost of one pass."""
-        mean, variance = self.marginals(x)
-        return mean + deviation(variance) * self.draws.normals((num, *mean.shape), mean)
+        return self.drawn(self.marginals(x), num)
 
     def kl(self) -> Tensor:
         """KL(q(u) || p(u)), exact."""

@@ -11,7 +11,7 @@ from gpx.errors import ConfigError
 from gpx.linalg import cholesky
 from gpx.linalg.triangular import inverse_lower
 from gpx.methods.base.model import Marginals
-from gpx.methods.deep.draws import RandomLayer, deviation
+from gpx.methods.deep.draws import RandomLayer
 from gpx.methods.deep.output_layer import OutputLayer
 from gpx.tensor_checks import check_at_least
 
@@ -52,8 +52,7 @@ class RandomWeights(OutputLayer):
         """
         if self.draws.shared:
             return x @ self.sampled()
-        mean, variance = self.marginals(x)
-        return mean + deviation(variance) * self.draws.normals(tuple(mean.shape), mean)
+        return self.drawn(self.marginals(x))
 
     @torch.no_grad()
     def start(self, mean: Tensor, precision: Tensor) -> None:
