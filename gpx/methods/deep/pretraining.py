@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gpx.errors import DidNotConverge
 from gpx.likelihoods.base import Likelihood
 from gpx.methods.base.start import StartWatch
 from gpx.methods.deep.elbo import SampledELBO
@@ -41,6 +42,9 @@ def pretrain(
         generator: of batches and masks, on the data's device.
         watch: told of every step.
 
+    Raises:
+        DidNotConverge: the last loss is no number.
+
     Gaussian processes on features that nothing has trained collapse to the prior.
     """
     head = DroppedWeights(size, likelihood.num_latents, 1.0, bias=True, penalty=False).to(x)
@@ -51,7 +55,7 @@ def pretrain(
     objective = SampledELBO(len(x))
     optimiser = torch.optim.Adam(model.parameters(), lr=RATE)
     rows = min(BATCH, len(x))
-    step, earlier = 0, watch.earlier()
+    step, earlier, loss = 0, watch.earlier(), x.new_zeros(())
     if earlier is not None:
         step = earlier["step"]
         model.load_state_dict(earlier["model"])
@@ -76,5 +80,10 @@ def pretrain(
             optimiser.step()
             step += 1
             watch.step(step, steps, loss.detach(), state)
+    if not bool(loss.isfinite()):
+        raise DidNotConverge(
+            f"pretraining of the backbone for {steps} steps ended with a loss that is no number; "
+            "look for NaN or infinite values in the data, or use pretrain_steps=0"
+        )
     for parameter in model.parameters():
         parameter.grad = None

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, DidNotConverge
 from gpx.kernels import RBF
 from gpx.likelihoods import Bernoulli, Gaussian, Softmax
 from gpx.means import Constant
@@ -114,6 +114,13 @@ def test_pretraining_explains_the_targets():
         with torch.no_grad():
             fits.append(float(SampledELBO(NUM, expected=True).evidence(made, x, y).value))
     assert fits[1] > fits[0] + 5.0
+
+
+def test_pretraining_that_ends_in_no_number_says_so():
+    x, y = data()
+    y[3] = torch.nan
+    with pytest.raises(DidNotConverge, match="pretraining of the backbone for 20 steps ended"):
+        small().initialise(x, y, generator=draws(3))
 
 
 def test_masks_of_filters():

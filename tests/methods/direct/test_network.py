@@ -6,7 +6,7 @@ import pytest
 import torch
 from discrete_hypotheses import hypotheses, log_likelihood, statistics_of
 
-from gpx.errors import ConfigError
+from gpx.errors import ConfigError, DataError
 from gpx.likelihoods import Bernoulli, Gaussian
 from gpx.methods.direct import DirectNetworkPosterior, network_posterior
 from gpx.methods.direct.mean_field import bound, known_noise
@@ -139,6 +139,19 @@ def test_rows_that_stream_in_are_those_of_a_batch_and_a_bias_is_an_input_of_one(
         part.remove_rows(x, y)
     ones = torch.cat([x, torch.ones(12, 1).double()], 1)
     torch.testing.assert_close(whole.gram, made(ones, y).gram, **CLOSE)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_rows_that_are_no_numbers_are_not_taken_in(place):
+    rows = data(9)
+    model = made(*rows)
+    before = model.gram.clone()
+    rows[place][3] = torch.nan
+    with pytest.raises(DataError, match="inputs or the targets hold NaN"):
+        model.add_rows(*rows)
+    assert torch.equal(model.gram, before)
+    with pytest.raises(DataError, match="inputs or the targets hold NaN"):
+        made(*rows)
 
 
 def test_rows_are_taken_as_many_at_a_time_as_memory_is_to_hold(monkeypatch):
