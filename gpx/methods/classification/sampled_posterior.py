@@ -108,7 +108,10 @@ class SampledPosterior(Posterior):
 
     @torch.no_grad()
     def predictive(self, x: Tensor, likelihood: Likelihood) -> Distribution:
-        """As in ``Posterior``: class probabilities are averages over the samples."""
+        """As in ``Posterior``: class probabilities are averages over the samples.
+
+        Of counts it is the law under the first two moments of the mixture.
+        """
         if isinstance(likelihood, Bernoulli) and likelihood.probability == "mean":
             return Sign(likelihood.predictive(*self.components(x)).probs.mean(0))
         if likelihood.task == "multiclass":
