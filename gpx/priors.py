@@ -82,7 +82,7 @@ class Priors:
 
     Example::
 
-        model.priors = Priors({"lengthscale": LogNormal(1.0, 3.0), "noise_variance": Gamma(1.1, 5)})
+        model.hyperpriors = Priors({"lengthscale": LogNormal(1.0, 3.0), "noise_variance": Gamma(1.1, 5)})
     """
 
     def __init__(self, parameters: Mapping[str, Prior | None]) -> None:

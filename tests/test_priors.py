@@ -61,7 +61,7 @@ def test_the_loss_counts_them_in_and_the_evidence_does_not():
     y = torch.randn(12, generator=draws, dtype=torch.float64)
     model, objective = exact(), ExactMLL()
     evidence = objective.evidence(model, x, y).value
-    model.priors = Priors({"noise_variance": Gamma(2.0, 3.0)})
+    model.hyperpriors = Priors({"noise_variance": Gamma(2.0, 3.0)})
     torch.testing.assert_close(objective.evidence(model, x, y).value, evidence)
     log_prior = distributions.Gamma(*torch.tensor([2.0, 3.0]).double()).log_prob(
         model.likelihood.noise_variance
@@ -140,4 +140,4 @@ def test_names_and_optimisers_that_do_not_fit_are_refused(tmp_path):
         run(composed(wrong), RunFolder(tmp_path / "name"))
     with pytest.raises(ConfigError, match="makes steps of its own, which know no priors"):
         run(composed([*options, "approx=qsgp"]), RunFolder(tmp_path / "own"))
-    assert QSGP.priors is None
+    assert QSGP.hyperpriors is None

@@ -107,7 +107,7 @@ class SubsetInitialisation(Initialisation):
         for factor in start_factors(self.num_starts, x.shape[1]):
             exact = exact_outputs(parts)
             for each in exact:
-                each.priors = model.priors
+                each.hyperpriors = model.hyperpriors
             if not list(exact[0].parameters()):
                 return
             if factor > 1.0:

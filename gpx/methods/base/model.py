@@ -177,7 +177,7 @@ class Model(DataSized, ABC):
     """
 
     likelihood: Likelihood
-    priors: Priors | None = None
+    hyperpriors: Priors | None = None
     """Of its hyperparameters, counted in where they are learned; None: none."""
     note = ""
     """What is worth saying of the last data-dependent choice; for the console."""

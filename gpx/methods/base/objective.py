@@ -217,7 +217,7 @@ class Objective(DataSized, Generic[ModelT], ABC):
     def loss(self, evidence: Evidence, model: ModelT, x: Tensor) -> Tensor:
         """What is minimised (): minus the evidence, and the log density of the model's priors where
         it has some, in nats per training point."""
-        priors: Priors | None = getattr(model, "priors", None)
+        priors: Priors | None = getattr(model, "hyperpriors", None)
         value = evidence.value
         if priors is not None:
             assert isinstance(model, Model)

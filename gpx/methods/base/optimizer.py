@@ -116,13 +116,13 @@ class Optimizer(ABC):
 
         Default: a model of several optimisations in a row needs to be told when one has ended.
         """
-        if model.priors is not None:
+        if model.hyperpriors is not None:
             if not self.takes_priors:
                 raise ConfigError(
                     f"{type(self).__name__} makes steps of its own, which know no priors of "
                     "hyperparameters: leave out priors, or choose an optimizer of the evidence"
                 )
-            model.priors.require(model)
+            model.hyperpriors.require(model)
         if model.num_rounds > 1 and not self.ends_rounds:
             argument = model.rounds_argument
             raise ConfigError(
