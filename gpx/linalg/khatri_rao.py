@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from gpx.errors import DTypeError, IndexOutOfRange, ShapeError
+from gpx.linalg.known_gradient import first_derivative_only
 
 
 def khatri_rao_columns(
@@ -91,7 +91,7 @@ class _SignedLogProduct(torch.autograd.Function):
         return _value(logs, sign, zeros)
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         index, log_scale, *factors = ctx.saved_tensors
         logs, sign, zeros = _accumulate(index, log_scale, factors)

@@ -13,7 +13,6 @@ from torch import Tensor
 from gpx.errors import NotPositiveDefinite, ShapeError
 from gpx.linalg.fft_products import convolve
 from gpx.linalg.prepared import Prepared
-from gpx.operators.closed_form import closed_form_product
 from gpx.operators.convolution import Convolution
 from gpx.operators.structured import Structured
 
@@ -241,7 +240,7 @@ class FourierVectors(Structured):
         if batch:
             batch = torch.broadcast_shapes(batch, right.shape[:-2])
             right = right.expand(*batch, *right.shape[-2:])
-        return closed_form_product(self, right)
+        return super()._product(right)
 
     def _multiply(self, right: Tensor) -> Tensor:
         return _in_turns(self._analyse if self.transposed else self._synthesise, right.mT).mT

@@ -14,7 +14,6 @@ from gpx.errors import DTypeError
 from gpx.linalg.fft_products import convolve, correlate, spectrum
 from gpx.linalg.prepared import Prepared
 from gpx.operators.algebra import Index, rule
-from gpx.operators.closed_form import closed_form_product
 from gpx.operators.indexing import common_batch
 from gpx.operators.structured import Structured
 
@@ -90,9 +89,6 @@ class Convolution(Structured):
         return self.plan.get(
             "spectrum", self._args, lambda: spectrum(self._generator(), self.levels)
         )
-
-    def _product(self, right: Tensor) -> Tensor:
-        return closed_form_product(self, right)
 
     def _multiply(self, right: Tensor) -> Tensor:
         with torch.no_grad():

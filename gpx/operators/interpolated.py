@@ -10,7 +10,6 @@ from torch import Tensor
 
 from gpx.errors import DTypeError, ShapeError
 from gpx.operators.algebra import Index, combine, rule
-from gpx.operators.closed_form import closed_form_product
 from gpx.operators.indexing import common_batch
 from gpx.operators.interpolation import Interpolation
 from gpx.operators.structured import Structured
@@ -72,9 +71,6 @@ class Interpolated(Structured):
         if self.symmetric:
             return Interpolated(self.left, self.base.mT)
         return Interpolated(self.right, self.base.mT, self.left)
-
-    def _product(self, right: Tensor) -> Tensor:
-        return closed_form_product(self, right)
 
     def _multiply(self, right: Tensor) -> Tensor:
         with torch.no_grad():

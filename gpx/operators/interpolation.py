@@ -14,7 +14,6 @@ from gpx.errors import DTypeError, ShapeError
 from gpx.linalg.interpolation import Boundary, Method, Outside, RegularAxis, interpolate
 from gpx.linalg.prepared import Prepared
 from gpx.operators.algebra import Index, combine, rule
-from gpx.operators.closed_form import closed_form_product
 from gpx.operators.structured import Structured
 
 
@@ -79,9 +78,6 @@ class Interpolation(Structured):
 
     def _transpose_nonbatch(self) -> LinearOperator:
         return InterpolationTranspose(self)
-
-    def _product(self, right: Tensor) -> Tensor:
-        return closed_form_product(self, right)
 
     def _multiply(self, right: Tensor) -> Tensor:
         return self._by_batch(right, forward=True)
@@ -183,9 +179,6 @@ class InterpolationTranspose(Structured):
 
     def _transpose_nonbatch(self) -> Interpolation:
         return self.base
-
-    def _product(self, right: Tensor) -> Tensor:
-        return closed_form_product(self, right)
 
     def _multiply(self, right: Tensor) -> Tensor:
         return self.base._t_multiply(right)

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from linear_operator.operators import DiagLinearOperator
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from gpx.errors import DTypeError, NotPositiveDefinite, ShapeError
 from gpx.linalg.conjugate_gradients import conjugate_gradients
+from gpx.linalg.known_gradient import first_derivative_only
 from gpx.linalg.prepared import Prepared
 from gpx.linalg.stopping import RelativeResidual
 from gpx.operators.algebra import rule
@@ -202,12 +202,11 @@ class _ShiftedLogDet(torch.autograd.Function):
         *factors: Tensor,
     ) -> Tensor:
         ctx.spectrum = spectrum
-        ctx.shapes = [diagonal.shape, *(f.shape for f in factors)]
-        ctx.dtype = dtype
+        ctx.save_for_backward(diagonal, *factors)
         return spectrum.logdet().to(dtype)
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         _, by_factor, by_shift = ctx.spectrum.function_sum(torch.log, torch.reciprocal)
         wide = grad.double()
@@ -215,11 +214,8 @@ class _ShiftedLogDet(torch.autograd.Function):
         found = [
             wide.reshape(*wide.shape, *(1,) * (g.ndim - batch)) * g for g in (by_shift, *by_factor)
         ]
-        return (
-            None,
-            None,
-            *(g.sum_to_size(s).to(ctx.dtype) for g, s in zip(found, ctx.shapes, strict=True)),
-        )
+        pairs = zip(found, ctx.saved_tensors, strict=True)
+        return (None, None, *(g.sum_to_size(t.shape).to(t.dtype) for g, t in pairs))
 
 
 @rule("add", Kronecker, DiagLinearOperator)

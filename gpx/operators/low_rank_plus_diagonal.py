@@ -9,10 +9,10 @@ import torch
 from linear_operator import LinearOperator
 from linear_operator.operators import DiagLinearOperator, RootLinearOperator
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from gpx.backends import row_chunks
 from gpx.errors import DTypeError, NotPositiveDefinite, ShapeError
+from gpx.linalg.known_gradient import first_derivative_only
 from gpx.linalg.preconditioners import Capacitance
 from gpx.linalg.prepared import Prepared
 from gpx.linalg.triangular import lower_of_product
@@ -231,7 +231,7 @@ class _LowRankLogDet(torch.autograd.Function):
         return logdet.to(factor.dtype)
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         factor, diagonal = ctx.saved_tensors
         inverse = torch.cholesky_inverse(ctx.lower).to(factor.dtype)

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from linear_operator import LinearOperator
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from gpx.errors import ConfigError, DTypeError, ShapeError
 from gpx.linalg.conjugate_gradients import conjugate_gradients
+from gpx.linalg.known_gradient import first_derivative_only
 from gpx.linalg.kronecker_workspace import KroneckerWorkspace
 from gpx.linalg.stopping import RelativeResidual
 from gpx.operators.algebra import combine
@@ -34,9 +34,10 @@ solve that does not reach it raises DidNotConverge."""
 class Structured(Arithmetic):
     """A linear operator whose subclasses say how it multiplies; the rest has exact defaults.
 
-    A subclass defines ``_product``, ``_size`` and ``_transpose_nonbatch``, and where it can
-    ``_inverse_product``, ``_logdet``, ``_diagonal``, ``_get_indices``, ``root_decomposition``.
-    Constructors take tensors and operators by position and do no work.
+    A subclass defines ``_size``, ``_transpose_nonbatch`` and either ``_product`` or ``_multiply``
+    with its gradient (``_t_multiply``, ``_bilinear_derivative``), and where it can
+    ``_inverse_product``, ``_logdet``, ``_diagonal``, ``_get_indices``, ``_root``. Constructors take
+    tensors and operators by position and do no work.
 
     Defaults: solve and logdet by dense Cholesky without jitter up to ``DENSE_ROWS`` rows; beyond, a
     solve runs conjugate gradients to ``TOLERANCE`` or raises DidNotConverge, and a logdet raises
@@ -65,7 +66,25 @@ class Structured(Arithmetic):
         return self._matmul
 
     def _product(self, right: Tensor) -> Tensor:
-        """self @ right for right (..., N, c): differentiable in everything."""
+        """self @ right for right (..., N, c): differentiable in everything.
+
+        By default ``_multiply`` on the operator itself, differentiable once in closed form. Without
+        a gradient to record nothing else runs.
+        """
+        if torch.is_grad_enabled():
+            tensors = self.representation()
+            if right.requires_grad or any(t.requires_grad for t in tensors):
+                out = _Product.apply(self, right, *tensors)
+                assert isinstance(out, Tensor)
+                return out
+        return self._multiply(right)
+
+    def _multiply(self, right: Tensor) -> Tensor:
+        """self @ right for right (..., N, c), without gradients."""
+        raise NotImplementedError
+
+    def _t_multiply(self, right: Tensor) -> Tensor:
+        """self^T @ right for right (..., M, c), without gradients."""
         raise NotImplementedError
 
     def _inverse_product(self, right: Tensor) -> Tensor:
@@ -221,6 +240,28 @@ class Structured(Arithmetic):
         return self._logdet()
 
 
+class _Product(torch.autograd.Function):
+    """y = A b by ``_multiply``; gradients by ``_bilinear_derivative`` and ``_t_multiply``."""
+
+    @staticmethod
+    def forward(ctx: Any, operator: Structured, right: Tensor, *tensors: Tensor) -> Tensor:
+        ctx.operator = operator
+        ctx.save_for_backward(right, *tensors)  # the tensors so that changes are noticed
+        return operator._multiply(right)
+
+    @staticmethod
+    @first_derivative_only
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        right = ctx.saved_tensors[0]
+        back: Tensor | None = None
+        found: tuple[Any, ...] = (None,) * (len(ctx.needs_input_grad) - 2)
+        if ctx.needs_input_grad[1]:
+            back = ctx.operator._t_multiply(grad).sum_to_size(right.shape)
+        if any(ctx.needs_input_grad[2:]):
+            found = ctx.operator._bilinear_derivative(grad, right)
+        return (None, back, *found)
+
+
 class _Inverse(torch.autograd.Function):
     """x = A^{-1} b on the operator itself: its kept factors serve both passes."""
 
@@ -232,7 +273,7 @@ class _Inverse(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (solution,) = ctx.saved_tensors
         weights = ctx.operator._inverse_product(grad.contiguous())  # A is symmetric
