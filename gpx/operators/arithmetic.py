@@ -38,13 +38,26 @@ class Arithmetic(DenseFactorisations):
                 f"{other.dtype} on {other.device}; convert one of them"
             )
 
+    def _operand(self, other: Any) -> LinearOperator:
+        """A matrix or operator to combine with this one, as an operator."""
+        if not isinstance(other, (Tensor, LinearOperator)):
+            raise DTypeError(
+                f"{self._name()} and {type(other).__name__} cannot be added or subtracted: take a "
+                "matrix or an operator; add_jitter(c) adds c to the diagonal"
+            )
+        if len(other.shape) < 2:
+            raise ShapeError(
+                f"{self._name()} and a tensor of shape {tuple(other.shape)} cannot be combined: "
+                "take a matrix; add_diagonal(d) adds to the diagonal"
+            )
+        return to_linear_operator(other)
+
     def __add__(self, other: Any) -> LinearOperator:
         if isinstance(other, ZeroLinearOperator) or (
             isinstance(other, (int, float)) and other == 0
         ):
             return self
-        if isinstance(other, Tensor):
-            other = to_linear_operator(other)
+        other = self._operand(other)
         if other.shape[-2:] != self.shape[-2:]:
             raise ShapeError(
                 f"{self._name()} cannot be added to {type(other).__name__} of shape "
@@ -58,7 +71,9 @@ class Arithmetic(DenseFactorisations):
         return self._mul_constant(-1.0)
 
     def __sub__(self, other: Any) -> LinearOperator:
-        return self if isinstance(other, ZeroLinearOperator) else super().__sub__(other)
+        if isinstance(other, ZeroLinearOperator):
+            return self
+        return self + self._operand(other).mul(-1.0)
 
     def add_diagonal(self, diag: Tensor | float) -> LinearOperator:
         """self + diag(d) for d (..., N), or constant: a number, (..., 1) or ().
@@ -139,6 +154,8 @@ class Arithmetic(DenseFactorisations):
             ShapeError: shapes that do not broadcast.
         """
         if isinstance(other, (Tensor, LinearOperator)):
+            if other.shape.numel() != 1:
+                self._operand(other)
             common_batch(self.shape, other.shape, what="factors of an elementwise product")
         return super().mul(other)
 
@@ -181,6 +198,27 @@ class Arithmetic(DenseFactorisations):
     def sum(self, dim: int | None = None) -> Any:
         """Sum over rows (-2), columns (-1), a batch dimension, or everything (None)."""
         return self.sum(-1).sum() if dim is None else super().sum(dim)
+
+    def _sum_batch(self, dim: int) -> LinearOperator:
+        return self._as_dense("a sum over a batch dimension", lambda dense: dense.sum(dim))
+
+    def _prod_batch(self, dim: int) -> LinearOperator:
+        if self.shape[dim] == 0:
+            raise ShapeError(f"the product over the empty dimension {dim} of {self._name()}")
+        return self._as_dense("a product over a batch dimension", lambda dense: dense.prod(dim))
+
+    def prod(self, dim: int) -> Any:
+        """Elementwise product along a batch dimension.
+
+        Raises:
+            ShapeError: a dimension of the matrix, or none.
+        """
+        if not isinstance(dim, int) or not 0 <= dim % self.ndim < len(self.batch_shape):
+            raise ShapeError(
+                f"prod is along batch dimensions; {dim} is none of {self._name()} (for rows or "
+                "columns take it of to_dense())"
+            )
+        return self._prod_batch(dim % self.ndim)
 
     def _dense_operator(self, matrix: Tensor) -> LinearOperator:
         found = combine("dense", self, matrix)

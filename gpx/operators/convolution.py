@@ -7,15 +7,17 @@ from typing import Any
 
 import torch
 from linear_operator import LinearOperator
-from linear_operator.operators import ConstantDiagLinearOperator, DenseLinearOperator
+from linear_operator.operators import ConstantDiagLinearOperator
 from torch import Tensor
 
 from gpx.errors import DTypeError
 from gpx.linalg.fft_products import convolve, correlate, spectrum
 from gpx.linalg.prepared import Prepared
 from gpx.operators.algebra import Index, rule
+from gpx.operators.dense_matrix import DenseMatrix
 from gpx.operators.indexing import common_batch
 from gpx.operators.structured import Structured
+from gpx.tensor_checks import check_alike
 
 DENSE_ENTRIES = 1 << 14
 """Matrices up to this many entries are multiplied densely: below it an FFT is mostly overhead."""
@@ -44,13 +46,10 @@ class Convolution(Structured):
     def __init__(self, *tensors: Tensor, plan: Prepared | None = None, **options: Any) -> None:
         self.plan = Prepared() if plan is None else plan
         super().__init__(*tensors, plan=self.plan, **options)
-        first = tensors[0]
-        if not first.is_floating_point() or any(
-            t.dtype != first.dtype or t.device != first.device for t in tensors
-        ):
+        check_alike(f"the tensors of a {type(self).__name__}", *tensors)
+        if not tensors[0].is_floating_point():
             raise DTypeError(
-                f"{type(self).__name__} needs real floating tensors of one dtype and device, got "
-                f"{[(t.dtype, str(t.device)) for t in tensors]}; convert them to one"
+                f"{type(self).__name__} needs real floating numbers, got {tensors[0].dtype}"
             )
 
     @property
@@ -122,9 +121,8 @@ class Convolution(Structured):
             left, right: (..., M, c) and (..., N, c).
         """
         rows, columns, lengths = self.grids
-        gradient = correlate(left, right, lengths, rows, columns)
-        batch = self._args[0].shape[: -self.levels]
-        return self._fold(gradient.sum_to_size(*batch, *lengths))
+        found = self._fold(correlate(left, right, lengths, rows, columns))
+        return tuple(g.sum_to_size(t.shape) for g, t in zip(found, self._args, strict=True))
 
     def _bilinear_derivative(self, left_vecs: Tensor, right_vecs: Tensor) -> tuple[Any, ...]:
         if not any(t.requires_grad for t in self._args):
@@ -196,7 +194,7 @@ def _(operator: Convolution, index: Index) -> LinearOperator | None:
     if rows.numel() * columns.numel() > most:
         return None
     where = operator._lag_index(rows.unsqueeze(-1), columns)
-    return DenseLinearOperator(operator._generator().flatten(-operator.levels)[..., where])
+    return DenseMatrix(operator._generator().flatten(-operator.levels)[..., where])
 
 
 @rule("scale", Convolution, Tensor)

@@ -10,10 +10,11 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from gpx.backends import DEFAULT_BUDGET, row_chunks
-from gpx.errors import DTypeError, ShapeError
+from gpx.errors import ShapeError
 from gpx.linalg.khatri_rao import khatri_rao_gram
 from gpx.operators.algebra import Index, rule
 from gpx.operators.structured import Structured
+from gpx.tensor_checks import check_alike
 
 
 class HadamardInterpolated(Structured):
@@ -53,11 +54,7 @@ class HadamardInterpolated(Structured):
                 "factors must have equal numbers of columns pairwise and of rows on either side, "
                 f"got {shapes}"
             )
-        if any(f.dtype != factors[0].dtype or f.device != factors[0].device for f in factors):
-            raise DTypeError(
-                f"the factors differ: {[(f.dtype, str(f.device)) for f in factors]}; convert them "
-                "to one"
-            )
+        check_alike("the factors", *factors)
         self.memory_budget = memory_budget
 
     def _size(self) -> torch.Size:

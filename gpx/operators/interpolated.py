@@ -8,11 +8,12 @@ import torch
 from linear_operator import LinearOperator, to_linear_operator
 from torch import Tensor
 
-from gpx.errors import DTypeError, ShapeError
+from gpx.errors import ShapeError
 from gpx.operators.algebra import Index, combine, rule
 from gpx.operators.indexing import common_batch
 from gpx.operators.interpolation import Interpolation
 from gpx.operators.structured import Structured
+from gpx.tensor_checks import check_alike
 
 DIAGONAL_ENTRIES = 1 << 22
 """Entries of the grid's matrix looked up at a time for a diagonal."""
@@ -51,12 +52,7 @@ class Interpolated(Structured):
                 f"not fit a grid matrix of shape {tuple(shape)}; the grids of weights and kernel "
                 "must be the same"
             )
-        parts = (self.left, base, self.right)
-        if any(p.dtype != base.dtype or p.device != base.device for p in parts):
-            raise DTypeError(
-                "weights and grid matrix differ: "
-                f"{[(p.dtype, str(p.device)) for p in parts]}; convert them to one"
-            )
+        check_alike("weights and grid matrix", self.left, base, self.right)
 
     # --- the contract of linear_operator -----------------------------------------------------
 

@@ -9,7 +9,7 @@ import torch
 from linear_operator.operators import DiagLinearOperator
 from torch import Tensor
 
-from gpx.errors import DTypeError, NotPositiveDefinite, ShapeError
+from gpx.errors import NotPositiveDefinite, ShapeError
 from gpx.linalg.conjugate_gradients import conjugate_gradients
 from gpx.linalg.known_gradient import first_derivative_only
 from gpx.linalg.prepared import Prepared
@@ -23,6 +23,7 @@ from gpx.operators.kronecker import Kronecker
 from gpx.operators.shifted_spectrum import ShiftedSpectrum
 from gpx.operators.structured import TOLERANCE, Structured
 from gpx.operators.symmetry import require_symmetric_factors
+from gpx.tensor_checks import check_alike
 
 
 class KroneckerPlusDiagonal(Structured):
@@ -70,11 +71,7 @@ class KroneckerPlusDiagonal(Structured):
             raise ShapeError(
                 f"the diagonal is {tuple(diagonal.shape)}; expected (..., 1) or (..., {shape[-1]})"
             )
-        if diagonal.dtype != kronecker.dtype or diagonal.device != kronecker.device:
-            raise DTypeError(
-                f"the diagonal is {diagonal.dtype} on {diagonal.device}, the factors are "
-                f"{kronecker.dtype} on {kronecker.device}; convert one of them"
-            )
+        check_alike("a Kronecker product and a diagonal", kronecker, diagonal)
         self.kronecker, self.diagonal_values = kronecker, diagonal
         self.workspace = kronecker.workspace
         self._kept = Prepared()

@@ -11,7 +11,7 @@ from linear_operator.operators import DiagLinearOperator, RootLinearOperator
 from torch import Tensor
 
 from gpx.backends import row_chunks
-from gpx.errors import DTypeError, NotPositiveDefinite, ShapeError
+from gpx.errors import NotPositiveDefinite, ShapeError
 from gpx.linalg.known_gradient import first_derivative_only
 from gpx.linalg.preconditioners import Capacitance
 from gpx.linalg.prepared import Prepared
@@ -20,6 +20,7 @@ from gpx.operators.algebra import rule
 from gpx.operators.indexing import common_batch
 from gpx.operators.kronecker_plus_diagonal import diagonal_values
 from gpx.operators.structured import Structured
+from gpx.tensor_checks import check_alike
 
 CHUNK_BYTES = 1 << 28
 """Scaled rows held at once while the capacitance is summed (256 MiB: few large products)."""
@@ -99,11 +100,7 @@ class LowRankPlusDiagonal(Structured):
                 f"the factor is {tuple(factor.shape)} and the diagonal {tuple(diagonal.shape)}; "
                 "expected (..., n, k) with (..., 1) or (..., n)"
             )
-        if factor.dtype != diagonal.dtype or factor.device != diagonal.device:
-            raise DTypeError(
-                f"the factor is {factor.dtype} on {factor.device}, the diagonal {diagonal.dtype} "
-                f"on {diagonal.device}; convert one of them"
-            )
+        check_alike("a factor and a diagonal", factor, diagonal)
         self.factor, self.diagonal_values = factor, diagonal
         self._kept = Prepared()
 

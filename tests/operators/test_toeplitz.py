@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from package_cases import SquareCase
 
 from gpx.errors import ConfigError, DTypeError, NotPositiveDefinite, ShapeError
-from gpx.operators import Toeplitz, convolution
+from gpx.operators import DenseMatrix, Toeplitz, convolution
 
 
 def dense(column, row=None):
@@ -53,9 +53,10 @@ def test_any_shape(m, n, c, by_fft):
         assert symmetric.mT is symmetric
 
 
+@pytest.mark.parametrize("row_batch", [(), (2,)])
 @pytest.mark.parametrize("batch", [(), (2,), (3, 2)])
-def test_gradients(path, batch):
-    column, row = draw(*batch, 6).requires_grad_(), draw(5, seed=1).requires_grad_()
+def test_gradients(path, batch, row_batch):
+    column, row = draw(*batch, 6).requires_grad_(), draw(*row_batch, 5, seed=1).requires_grad_()
     right, left = draw(5, 2, seed=2).requires_grad_(), draw(6, 2, seed=3).requires_grad_()
     check = torch.autograd.gradcheck
     assert check(lambda a, b, v: Toeplitz(a, b) @ v, (column, row, right))
@@ -183,6 +184,15 @@ def test_few_rows_are_looked_up_without_a_product(monkeypatch):
     torch.testing.assert_close(Toeplitz(column)[rows].to_dense(), dense(column)[rows])
     torch.testing.assert_close(Toeplitz(column)[7], dense(column)[7])
     torch.testing.assert_close(Toeplitz(column).diagonal(), dense(column).diagonal())
+
+
+def test_a_block_that_was_looked_up_is_as_exact_as_the_rest():
+    """No jitter: ones are singular, however they are cut out."""
+    block = Toeplitz(torch.tensor([1.0, 1.0, 1.0, 1.0, 0.2], dtype=torch.float64))[:4][:, :4]
+    assert isinstance(block, DenseMatrix)
+    for refused in (block.logdet, block.cholesky, lambda: block.solve(draw(4, 1))):
+        with pytest.raises(NotPositiveDefinite, match="3 duplicate rows"):
+            refused()
 
 
 def test_errors_name_the_way_out():
