@@ -29,7 +29,6 @@ from gpx.methods.ski.covariance import (
 from gpx.methods.ski.grid import MARGIN, PER_ROW, InterpolationGrid, settled_axes, settled_sizes
 from gpx.methods.ski.low_rank import PivotedPart
 from gpx.operators import Interpolation
-from gpx.operators.closed_form import closed_form_product
 from gpx.operators.structured import Structured
 
 POINTS = 1000
@@ -115,9 +114,6 @@ class BlockDiagonal(Structured):
 
     def _transpose_nonbatch(self) -> BlockDiagonal:
         return BlockDiagonal(*[block.mT for block in self.blocks])
-
-    def _product(self, right: Tensor) -> Tensor:
-        return closed_form_product(self, right)
 
     def _multiply(self, right: Tensor) -> Tensor:
         parts = right.split(self.sizes, -2)
