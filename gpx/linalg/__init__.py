@@ -59,8 +59,8 @@ from gpx.linalg.report import CholeskyReport, SolveReport
 from gpx.linalg.running_sum import kth_smallest, running_sum
 from gpx.linalg.stochastic_lanczos_quadrature import (
     QuadratureEstimate,
-    logdet_of_solve,
     logdet_quadrature,
+    quadrature_of_solve,
     stochastic_lanczos_quadrature,
 )
 from gpx.linalg.stopping import (
@@ -136,13 +136,13 @@ __all__ = [
     "largest_eigenvalue",
     "linear_weights",
     "log_error",
-    "logdet_of_solve",
     "logdet_quadrature",
     "missing_grid_preconditioner",
     "nystrom_preconditioner",
     "observed_grid_preconditioner",
     "pivoted_cholesky",
     "probe_vectors",
+    "quadrature_of_solve",
     "randomly_pivoted_cholesky",
     "require_memory",
     "running_sum",

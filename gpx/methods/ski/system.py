@@ -22,10 +22,10 @@ from gpx.linalg import (
     largest_eigenvalue,
     log_error,
     probe_vectors,
+    quadrature_of_solve,
     with_gradient,
 )
 from gpx.linalg.kronecker import split_index
-from gpx.linalg.stochastic_lanczos_quadrature import log_forms_of_solve
 from gpx.linalg.trace import mean_and_error
 from gpx.methods.ski.control_variate import control_variate, reduced
 from gpx.methods.ski.covariance import AxisCovariance, GridCovariance
@@ -296,7 +296,8 @@ class SKISystem:
         assert solved.preconditioned is not None
         z = solved.preconditioned[:, columns:]
         # |xi|^2 of the probes as seen through Q^{-1/2} is w^T z
-        lower, upper = log_forms_of_solve(solved, (w * z).sum(0), columns, self._node)
+        scale = (w * z).sum(0)
+        lower, upper = quadrature_of_solve(solved, scale, columns=columns, node=self._node)
         solution = solved.solution[:, columns:]
         return _Probed(0.5 * (lower + upper), xi[: len(right)], solution, z), solved
 
