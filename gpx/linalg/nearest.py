@@ -69,9 +69,9 @@ class NearestSearch:
             self._tree = cKDTree(x.double().numpy())
             return
         # half of |q - x|^2 without |q|^2, which ranks alike: -q^T x + |x|^2 / 2 is one product of
-        # matrices per chunk of queries, with a column of ones
-        self._centre = x.mean(0) if least_tree else None
-        centred = x if self._centre is None else x - self._centre
+        # matrices per chunk of queries, with a column of ones; centred, or an offset drowns it
+        self._centre = x.mean(0)
+        centred = x - self._centre
         half_norms = 0.5 * centred.square().sum(1, keepdim=True)
         self._products = torch.cat([-centred, half_norms], 1).mT.contiguous()  # (d + 1, n)
 
@@ -83,8 +83,7 @@ class NearestSearch:
             return torch.from_numpy(rows).long()
         if len(queries) == 1 and queries.device.type == "cpu":
             return self._of_one(queries.numpy()[0], k)
-        if self._centre is not None:
-            queries = queries - self._centre
+        queries = queries - self._centre
         queries = torch.cat([queries, queries.new_ones(len(queries), 1)], 1)
         size = self._products.shape[1]
         found = [
@@ -96,9 +95,7 @@ class NearestSearch:
     def _of_one(self, query: NDArray[Any], k: int) -> Tensor:
         """As ``__call__`` of one query (d,): calls of torch would cost more than what they do."""
         products = self._products.numpy()
-        if self._centre is not None:
-            query = query - self._centre.numpy()
-        scores = query @ products[:-1] + products[-1]
+        scores = (query - self._centre.numpy()) @ products[:-1] + products[-1]
         near = scores.argpartition(k - 1)[:k]
         return torch.from_numpy(near[scores[near].argsort(kind="stable")][None])
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gpx.errors import DTypeError
 from gpx.linalg.fft_products import convolve, correlate, spectrum
+from gpx.linalg.kronecker import flatten_index, split_index
 from gpx.linalg.prepared import Prepared
 from gpx.operators.algebra import Index, rule
 from gpx.operators.dense_matrix import DenseMatrix
@@ -134,7 +135,9 @@ class Convolution(Structured):
 
     def _lag_index(self, row: Tensor, column: Tensor) -> Tensor:
         """Flat position in the generator of the lag between matrix rows and columns."""
-        return _flat_lags(row, column, *self.grids)
+        rows, columns, lengths = self.grids
+        places = zip(split_index(row, rows), split_index(column, columns), lengths, strict=True)
+        return flatten_index([(i - j) % length for i, j, length in places], lengths)
 
     def _get_indices(self, row_index: Tensor, col_index: Tensor, *batch_indices: Tensor) -> Tensor:
         place = (*batch_indices, self._lag_index(row_index, col_index))
@@ -234,19 +237,3 @@ def _alike(left: Convolution, right: Convolution) -> bool:
             for a, b in zip(left._args, right._args, strict=True)
         )
     )
-
-
-def _flat_lags(
-    row: Tensor,
-    column: Tensor,
-    rows: tuple[int, ...],
-    columns: tuple[int, ...],
-    lengths: tuple[int, ...],
-) -> Tensor:
-    index, stride = torch.zeros_like(row - column), 1
-    for n1, n2, a in zip(reversed(rows), reversed(columns), reversed(lengths), strict=True):
-        lag = row % n1 - column % n2
-        index = index + stride * (lag % a)
-        row, column = row // n1, column // n2
-        stride *= a
-    return index
