@@ -17,7 +17,7 @@ from linear_operator.operators import (
 from torch import Tensor
 
 from gpx.errors import DTypeError, ShapeError
-from gpx.operators.algebra import combine
+from gpx.operators.algebra import combine, combined
 from gpx.operators.dense_factorisations import DenseFactorisations
 from gpx.operators.indexing import common_batch
 from gpx.operators.symmetry import require_symmetric
@@ -64,8 +64,7 @@ class Arithmetic(DenseFactorisations):
                 f"{tuple(other.shape)}"
             )
         self._same_kind(other)
-        found = combine("add", self, other)
-        return super().__add__(other) if found is None else found
+        return combined("add", self, other)
 
     def __neg__(self) -> LinearOperator:
         return self._mul_constant(-1.0)
@@ -160,9 +159,7 @@ class Arithmetic(DenseFactorisations):
         return super().mul(other)
 
     def _mul_constant(self, other: float | Tensor) -> LinearOperator:
-        scale = torch.as_tensor(other, dtype=self.dtype, device=self.device)
-        found = combine("scale", self, scale)
-        return super()._mul_constant(scale) if found is None else found
+        return combined("scale", self, torch.as_tensor(other, dtype=self.dtype, device=self.device))
 
     def _mul_matrix(self, other: Any) -> LinearOperator:
         if other.shape[-2:] != self.shape[-2:] and 1 in other.shape[-2:]:
@@ -202,28 +199,24 @@ class Arithmetic(DenseFactorisations):
     def _sum_batch(self, dim: int) -> LinearOperator:
         return self._as_dense("a sum over a batch dimension", lambda dense: dense.sum(dim))
 
-    def _prod_batch(self, dim: int) -> LinearOperator:
-        if self.shape[dim] == 0:
-            raise ShapeError(f"the product over the empty dimension {dim} of {self._name()}")
-        return self._as_dense("a product over a batch dimension", lambda dense: dense.prod(dim))
-
     def prod(self, dim: int) -> Any:
         """Elementwise product along a batch dimension.
 
         Raises:
-            ShapeError: a dimension of the matrix, or none.
+            ShapeError: a dimension of the matrix, or none, or an empty one.
         """
         if not isinstance(dim, int) or not 0 <= dim % self.ndim < len(self.batch_shape):
             raise ShapeError(
                 f"prod is along batch dimensions; {dim} is none of {self._name()} (for rows or "
                 "columns take it of to_dense())"
             )
-        return self._prod_batch(dim % self.ndim)
+        if self.shape[dim] == 0:
+            raise ShapeError(f"the product over the empty dimension {dim} of {self._name()}")
+        at = dim % self.ndim
+        return self._as_dense("a product over a batch dimension", lambda dense: dense.prod(at))
 
     def _dense_operator(self, matrix: Tensor) -> LinearOperator:
-        found = combine("dense", self, matrix)
-        assert found is not None  # DenseMatrix registers itself for every operator
-        return found
+        return combined("dense", self, matrix)
 
     def _as_dense(self, what: str, function: Callable[[Tensor], Tensor]) -> LinearOperator:
         self._dense_size(what)

@@ -9,7 +9,7 @@ from linear_operator import LinearOperator
 from torch import Tensor
 
 from gpx.errors import ConfigError, DTypeError, ShapeError
-from gpx.operators.algebra import Index, combine
+from gpx.operators.algebra import Index, combined
 from gpx.operators.indexing import WHOLE, checked_index, kept
 
 
@@ -88,9 +88,7 @@ class BatchesAndEntries(LinearOperator):
         )
         if index.rows is None and index.columns is None:
             return base
-        found = combine("select", base, index)
-        assert found is not None  # Selection takes whatever nobody else does
-        return found
+        return combined("select", base, index)
 
     def _get_indices(self, row_index: Tensor, col_index: Tensor, *batch_indices: Tensor) -> Tensor:
         """Entries, each from one row: classes with cheaper entries override this."""

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gpx.backends import DEFAULT_BUDGET, row_chunks
 from gpx.errors import NotPositiveDefinite, ShapeError
-from gpx.operators.algebra import Index, combine, rule
+from gpx.operators.algebra import Index, combine, combined, rule
 from gpx.operators.indexing import common_batch
 from gpx.operators.structured import Structured
 from gpx.tensor_checks import check_alike
@@ -239,7 +239,7 @@ def _nothing(left: Structured, right: ZeroLinearOperator) -> LinearOperator:
 @rule("select", Sum, Index)
 def _select_terms(base: Sum, index: Index) -> Sum:
     """A selection of a sum is the sum of the selections, each with its own structure."""
-    return Sum(*[_chosen(t, index) for t in base.terms])
+    return Sum(*[combined("select", t, index) for t in base.terms])
 
 
 @rule("select", Product, Index)
@@ -247,13 +247,7 @@ def _select_factors(base: Product, index: Index) -> Product:
     """Rows of the first factor, columns of the last."""
     factors = list(base.factors)
     if index.rows is not None:
-        factors[0] = _chosen(factors[0], Index(index.rows, None))
+        factors[0] = combined("select", factors[0], Index(index.rows, None))
     if index.columns is not None:
-        factors[-1] = _chosen(factors[-1], Index(None, index.columns))
+        factors[-1] = combined("select", factors[-1], Index(None, index.columns))
     return Product(*factors)
-
-
-def _chosen(operator: LinearOperator, index: Index) -> LinearOperator:
-    found = combine("select", operator, index)
-    assert found is not None  # Selection takes every operator
-    return found

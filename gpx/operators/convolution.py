@@ -17,7 +17,7 @@ from gpx.linalg.prepared import Prepared
 from gpx.operators.algebra import Index, rule
 from gpx.operators.dense_matrix import DenseMatrix
 from gpx.operators.indexing import common_batch
-from gpx.operators.structured import Structured
+from gpx.operators.structured import Structured, as_columns
 from gpx.tensor_checks import check_alike
 
 DENSE_ENTRIES = 1 << 14
@@ -128,8 +128,7 @@ class Convolution(Structured):
     def _bilinear_derivative(self, left_vecs: Tensor, right_vecs: Tensor) -> tuple[Any, ...]:
         if not any(t.requires_grad for t in self._args):
             return (None,) * len(self._args)
-        left = left_vecs.unsqueeze(-1) if left_vecs.ndim == 1 else left_vecs
-        right = right_vecs.unsqueeze(-1) if right_vecs.ndim == 1 else right_vecs
+        left, right = as_columns(left_vecs, right_vecs)
         found = self.gradient(left, right)
         return tuple(g if t.requires_grad else None for g, t in zip(found, self._args, strict=True))
 

@@ -12,7 +12,7 @@ from gpx.errors import ShapeError
 from gpx.operators.algebra import Index, combine, rule
 from gpx.operators.indexing import common_batch
 from gpx.operators.interpolation import Interpolation
-from gpx.operators.structured import Structured
+from gpx.operators.structured import Structured, as_columns
 from gpx.tensor_checks import check_alike
 
 DIAGONAL_ENTRIES = 1 << 22
@@ -78,8 +78,7 @@ class Interpolated(Structured):
 
     def _bilinear_derivative(self, left_vecs: Tensor, right_vecs: Tensor) -> tuple[Any, ...]:
         """The grid's own derivative at W_1^T left and W_2^T right, and the weights'."""
-        left = left_vecs.unsqueeze(-1) if left_vecs.ndim == 1 else left_vecs
-        right = right_vecs.unsqueeze(-1) if right_vecs.ndim == 1 else right_vecs
+        left, right = as_columns(left_vecs, right_vecs)
         on_left, on_right = self.left._t_multiply(left), self.right._t_multiply(right)
         none = (None, None)
         base: tuple[Any, ...] = (None,) * len(self.base.representation())

@@ -29,7 +29,7 @@ from gpx.linalg import halved_until_it_fits
 from gpx.linalg.matmul import kernel_precision
 from gpx.operators.algebra import Index, rule
 from gpx.operators.indexing import kept
-from gpx.operators.structured import Structured
+from gpx.operators.structured import Structured, as_columns
 
 logger = logging.getLogger(__name__)
 
@@ -196,8 +196,7 @@ class KernelMatrix(Structured):
         return product.expand(*batch, *product.shape[-2:])
 
     def _bilinear_derivative(self, left_vecs: Tensor, right_vecs: Tensor) -> tuple[Any, ...]:
-        left = left_vecs.unsqueeze(-1) if left_vecs.ndim == 1 else left_vecs
-        right = right_vecs.unsqueeze(-1) if right_vecs.ndim == 1 else right_vecs
+        left, right = as_columns(left_vecs, right_vecs)
         batch = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
         left, right = (_fold(v.expand(*batch, *v.shape[-2:])) for v in (left, right))
         return self.computed(lambda engine: engine.derivative(self.entries, left, right))

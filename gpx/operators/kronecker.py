@@ -166,10 +166,6 @@ class Kronecker(Structured):
         values, vectors = zip(*[torch.linalg.eigh(f) for f in factors], strict=True)
         return kronecker_vector(values), Kronecker(*vectors)
 
-    def diagonalization(self, method: str | None = None) -> tuple[Tensor, Any]:
-        """Eigenvalues and Kronecker eigenvectors, exact at every size (O(sum m_l^3))."""
-        return self._symeig(eigenvectors=True)
-
     def _cholesky(self, upper: bool | None = False) -> LinearOperator:
         lower = [TriangularLinearOperator(f) for f in self._cholesky_factors()]
         found = KroneckerProductTriangularLinearOperator(*lower)

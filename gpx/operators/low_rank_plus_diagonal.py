@@ -19,7 +19,7 @@ from gpx.linalg.triangular import lower_of_product
 from gpx.operators.algebra import rule
 from gpx.operators.indexing import common_batch
 from gpx.operators.kronecker_plus_diagonal import diagonal_values
-from gpx.operators.structured import Structured
+from gpx.operators.structured import Structured, as_columns
 from gpx.tensor_checks import check_alike
 
 CHUNK_BYTES = 1 << 28
@@ -121,7 +121,7 @@ class LowRankPlusDiagonal(Structured):
 
     def _bilinear_derivative(self, left_vecs: Tensor, right_vecs: Tensor) -> tuple[Any, ...]:
         """Of sum_c u_c^T A v_c: u (v^T Phi) + v (u^T Phi), and u o v summed over columns."""
-        left, right = (v.unsqueeze(-1) if v.ndim == 1 else v for v in (left_vecs, right_vecs))
+        left, right = as_columns(left_vecs, right_vecs)
         by_factor = by_diagonal = None
         if self.factor.requires_grad:
             by_factor = left @ (right.mT @ self.factor) + right @ (left.mT @ self.factor)

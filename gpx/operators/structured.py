@@ -20,7 +20,7 @@ from gpx.linalg.conjugate_gradients import conjugate_gradients
 from gpx.linalg.known_gradient import first_derivative_only
 from gpx.linalg.kronecker_workspace import KroneckerWorkspace
 from gpx.linalg.stopping import RelativeResidual
-from gpx.operators.algebra import combine
+from gpx.operators.algebra import combined
 from gpx.operators.arithmetic import Arithmetic
 from gpx.operators.dense_factorisations import DENSE_ROWS
 from gpx.operators.indexing import common_batch
@@ -134,9 +134,7 @@ class Structured(Arithmetic):
                 f"{tuple(other.shape)}: {self.shape[-1]} columns against {other.shape[-2]} rows"
             )
         self._same_kind(other)
-        found = combine("matmul", self, other)
-        assert found is not None  # Product takes whatever nobody else does
-        return found
+        return combined("matmul", self, other)
 
     def _matmul(self, rhs: Tensor) -> Tensor:
         if rhs.numel() == 0:  # no columns, or nothing to sum over; FFTs refuse such sizes
@@ -238,6 +236,11 @@ class Structured(Arithmetic):
         """log|self|, (...)."""
         self._square("logdet")
         return self._logdet()
+
+
+def as_columns(*vectors: Tensor) -> tuple[Tensor, ...]:
+    """Vectors (N,) as (N, 1); blocks (..., N, c) as they are."""
+    return tuple(v.unsqueeze(-1) if v.ndim == 1 else v for v in vectors)
 
 
 class _Product(torch.autograd.Function):

@@ -29,7 +29,7 @@ from gpx.methods.ski.covariance import (
 from gpx.methods.ski.grid import MARGIN, PER_ROW, InterpolationGrid, settled_axes, settled_sizes
 from gpx.methods.ski.low_rank import PivotedPart
 from gpx.operators import Interpolation
-from gpx.operators.structured import Structured
+from gpx.operators.structured import Structured, as_columns
 
 POINTS = 1000
 """Most points of an axis that are taken unasked."""
@@ -126,7 +126,7 @@ class BlockDiagonal(Structured):
         return torch.cat(found, -2)
 
     def _bilinear_derivative(self, left_vecs: Tensor, right_vecs: Tensor) -> tuple[Any, ...]:
-        left, right = (v.unsqueeze(-1) if v.ndim == 1 else v for v in (left_vecs, right_vecs))
+        left, right = as_columns(left_vecs, right_vecs)
         pairs = zip(left.split(self.sizes, -2), right.split(self.sizes, -2), strict=True)
         found: tuple[Any, ...] = ()
         for block, (own, other) in zip(self.blocks, pairs, strict=True):
