@@ -33,6 +33,13 @@ def test_excluded_rows_are_not_their_own_neighbours(d: int) -> None:
     torch.testing.assert_close(distance.gather(1, near), expected)
 
 
+def test_an_offset_of_all_points_changes_nothing() -> None:
+    x = torch.randn(300, 60, generator=GENERATOR, dtype=torch.float64)
+    queries = torch.randn(40, 60, generator=GENERATOR, dtype=torch.float64)
+    expected = nearest.nearest_neighbours(x, queries, 4)
+    assert torch.equal(nearest.nearest_neighbours(x + 1e7, queries + 1e7, 4), expected)
+
+
 def test_fewer_points_than_neighbours() -> None:
     x = torch.arange(3, dtype=torch.float64)[:, None]
     assert nearest.nearest_neighbours(x, x[:1], 5).tolist() == [[0, 1, 2]]

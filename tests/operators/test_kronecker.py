@@ -79,6 +79,10 @@ def test_a_single_entry_or_row_never_costs_a_product():
         operator[torch.tensor([5999]), torch.tensor([17])]
         operator[1234]
         operator.diagonal()
+    small = product(6, 7)
+    with FlopCounterMode(display=False) as entries:
+        small.to_dense()  # entries are products of entries
+    assert entries.get_total_flops() == 0
     assert counter.get_total_flops() == 0
 
 
