@@ -39,7 +39,7 @@ class BlockLanczos:
     """
 
     def __init__(self, matmul: Callable[[Tensor], Tensor], start: Tensor, capacity: int) -> None:
-        if start.ndim != 2 or capacity < 1:
+        if start.ndim != 2 or 0 in start.shape or capacity < 1:
             raise ShapeError(
                 f"block Lanczos takes start vectors (n, c) and room for at least one, got "
                 f"{tuple(start.shape)} and {capacity}"
