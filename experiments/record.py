@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from gpx.training.environment import environment_record, source_commit
+from gpx.runs.environment import environment_record, source_commit
 
 Rows = list[dict[str, Any]]
 

@@ -24,8 +24,8 @@ from gpx.likelihoods.base import Likelihood
 from gpx.likelihoods.gaussian import Gaussian
 from gpx.linalg import cholesky
 from gpx.methods.base.model import Posterior, no_joint_law
-from gpx.training.fit import Fitted
-from gpx.training.predictor import Predictor
+from gpx.runs.fit import Fitted
+from gpx.runs.predictor import Predictor
 
 try:
     from botorch.models.model import FantasizeMixin, Model

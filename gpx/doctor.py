@@ -29,7 +29,7 @@ from gpx.kernels import RBF
 from gpx.linalg import RelativeResidual, available_memory, conjugate_gradients
 from gpx.methods.exact.exact_mll import log_marginal_likelihood
 from gpx.operators import KernelMatrix, Toeplitz
-from gpx.training.environment import environment_record
+from gpx.runs.environment import environment_record
 
 POINTS = 200
 NOISE = 0.1

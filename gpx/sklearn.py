@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpx.errors import ConfigError, NoSpectrum
-from gpx.training.fit import fit
-from gpx.training.predictor import Predictor
+from gpx.runs.fit import fit
+from gpx.runs.predictor import Predictor
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, is_classifier

@@ -19,11 +19,11 @@ from torch import Tensor
 
 from gpx.errors import ConfigError, ShapeError
 from gpx.inference.gaussian_posterior import GaussianPosterior
+from gpx.runs.fit import Fitted
+from gpx.runs.predictor import Predictor
 from gpx.sampling.maxima import maxima
 from gpx.sampling.paths import each_at_its_own
 from gpx.sampling.seeds import stream
-from gpx.training.fit import Fitted
-from gpx.training.predictor import Predictor
 
 
 def thompson_batch(

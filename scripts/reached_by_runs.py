@@ -274,11 +274,11 @@ CERTIFIED = ("exact", "sgpr", "cglb", "svgp")
 
 def train_and_use(name: str, options: list[str], folder: Path) -> str:
     """One run, predictions of a table and, where it can have one, its certificate."""
+    from gpx.commands.diagnose import main as diagnose
+    from gpx.commands.predict import main as predict
     from gpx.errors import GPXError
-    from gpx.training import RunFolder, load, run
-    from gpx.training.composition import composed
-    from gpx.training.diagnose_command import main as diagnose
-    from gpx.training.predict_command import main as predict
+    from gpx.options.composition import composed
+    from gpx.runs import RunFolder, load, run
 
     target = RunFolder(folder / name.replace(" ", "_"))
     settings = [s for s in SMALL if not (s.startswith("init.") and "grid" in name)]

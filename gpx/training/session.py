@@ -15,9 +15,9 @@ from gpx.errors import CheckpointError, DidNotConverge
 from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Objective
 from gpx.methods.base.optimizer import Optimizer
+from gpx.options.config import TrainerConfig
 from gpx.sampling.seeds import stream
 from gpx.training.checkpoint import load_checkpoint, save_checkpoint
-from gpx.training.config import TrainerConfig
 from gpx.training.interrupt import Interrupted, InterruptGuard
 from gpx.training.progress import Monitor, Progress
 

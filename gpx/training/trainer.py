@@ -14,7 +14,7 @@ from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Objective
 from gpx.methods.base.optimizer import Optimizer
 from gpx.methods.base.start import StartWatch
-from gpx.training.config import TrainerConfig
+from gpx.options.config import TrainerConfig
 from gpx.training.interrupt import InterruptGuard
 from gpx.training.progress import Monitor
 from gpx.training.session import Session

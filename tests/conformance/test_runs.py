@@ -11,10 +11,10 @@ import torch
 from omegaconf import OmegaConf
 
 from gpx.data import load as load_data
-from gpx.training import RunFolder, load, resume, run
-from gpx.training.build import build
-from gpx.training.composition import composed
-from gpx.training.config import CONFIGS
+from gpx.options.build import build
+from gpx.options.composition import composed
+from gpx.options.config import CONFIGS
+from gpx.runs import RunFolder, load, resume, run
 from gpx.training.interrupt import Interrupted
 from gpx.training.session import Session
 

@@ -7,7 +7,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 
-from gpx.training import RunFolder, run
+from gpx.runs import RunFolder, run
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ["trainer.baselines=false", "init.num_points=100", "init.max_evaluations=5"]

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from gpx.training import load
-from gpx.training.predict_command import main
+from gpx.commands.predict import main
+from gpx.runs import load
 
 
 @pytest.fixture
 def trained(tmp_path, composed):
     """A run on a small CSV table, and that table."""
-    from gpx.training import RunFolder, run
+    from gpx.runs import RunFolder, run
 
     rng = np.random.default_rng(0)
     x = rng.uniform(-2, 2, (120, 2))
@@ -123,7 +123,7 @@ def test_a_device_out_of_memory_is_one_line(trained, tmp_path, capsys, monkeypat
     def full(self, *inputs, **options):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    monkeypatch.setattr("gpx.training.predictor.Predictor.predict", full)
+    monkeypatch.setattr("gpx.runs.predictor.Predictor.predict", full)
     with pytest.raises(SystemExit) as stopped:
         main([f"run={folder}", f"input={tmp_path / 'new.csv'}", f"output={tmp_path / 'out.csv'}"])
     assert stopped.value.code == 2
@@ -134,7 +134,7 @@ def test_a_device_out_of_memory_is_one_line(trained, tmp_path, capsys, monkeypat
 
 
 def test_classes_get_labels_and_probabilities(tmp_path, composed):
-    from gpx.training import RunFolder, run
+    from gpx.runs import RunFolder, run
 
     rng = np.random.default_rng(0)
     x = rng.normal(size=(60, 2))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpx.errors import CheckpointError
-from gpx.training import RunFolder, load, resume, run
+from gpx.runs import RunFolder, load, resume, run
 from gpx.training.interrupt import Interrupted
 
 UNCOUNTED = ("seconds", "peak_mib")

@@ -7,15 +7,15 @@ import pytest
 import torch
 
 import gpx
+from gpx.commands.diagnose import main as diagnose
 from gpx.data import Stream, load
 from gpx.errors import CheckpointError, ConfigError
 from gpx.objectives import SVGPELBO, QuadruplyStochasticELBO, SWSGPObjective
+from gpx.options.build import build_model, target_of
+from gpx.options.composition import composed as composed_config
+from gpx.options.config import CONFIGS
+from gpx.runs import RunFolder, resume, run
 from gpx.sampling.batches import batch_order
-from gpx.training import RunFolder, resume, run
-from gpx.training.build import build_model, target_of
-from gpx.training.composition import composed as composed_config
-from gpx.training.config import CONFIGS
-from gpx.training.diagnose_command import main as diagnose
 from gpx.training.interrupt import Interrupted
 from gpx.training.session import Session
 

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from gpx.commands.diagnose import main as diagnose
+from gpx.commands.predict import main as predict
 from gpx.data import load as load_data
 from gpx.errors import CheckpointError, ConfigError, DataError
-from gpx.training import load
-from gpx.training.build import build
+from gpx.options.build import build
+from gpx.runs import load
 from gpx.training.checkpoint import load_checkpoint, save_checkpoint
-from gpx.training.diagnose_command import main as diagnose
-from gpx.training.predict_command import main as predict
 
 QUIET = ["trainer.figures=false", "trainer.tensorboard=false"]
 LEVELS = {"red": 0.0, "green": 2.0, "blue": -2.0}
