@@ -1,11 +1,18 @@
 """A scalar with a gradient given by hand behaves as any other in the graph."""
 
+import ast
+from pathlib import Path
+
 import pytest
 import torch
 
+import gpx
 from gpx.backends.entries import call_with
+from gpx.bases.fourier.products import FourierForm
 from gpx.errors import NotAvailable
+from gpx.inference.variational.moments import factor_terms
 from gpx.kernels import RBF, MaternNu
+from gpx.likelihoods.gaussian import expected_log_normal
 from gpx.linalg import khatri_rao_columns, with_gradient
 from gpx.linalg.householder import reflect
 from gpx.linalg.stable_eigh import stable_eigh
@@ -57,6 +64,11 @@ def evaluated(x):
     return call_with(kernel, values, lambda k: k.evaluate(points)).sum()
 
 
+def moments(x):
+    projection, mean = factor(x)[:3].mT @ factor(x)[:3], x.unsqueeze(0)
+    return sum(part.sum() for part in factor_terms(projection, mean, factor(x)[None, :3]))
+
+
 FUNCTIONS = {
     "with_gradient": lambda x: with_gradient(x.detach().pow(3).sum(), [x], [3 * x.detach() ** 2]),
     "product": lambda x: (Toeplitz(column(x)) @ x).sum(),
@@ -69,6 +81,11 @@ FUNCTIONS = {
     "any smoothness": lambda x: MaternNu(nu=1.7).double().evaluate(x.unsqueeze(1)).sum(),
     "reflections": lambda x: reflect(factor(x)[:2], x).sum(),
     "columns": lambda x: khatri_rao_columns([factor(x)] * 2, torch.tensor([[0, 1]])).sum(),
+    "features": lambda x: FourierForm.apply(
+        factor(x), factor(x), x[0], torch.ones(2, 4, 1).double() * x[1], factor(x)[:, :1], None
+    )[0],
+    "expectation": lambda x: expected_log_normal(x, x.cos(), x.exp(), x[0].exp()).sum(),
+    "moments": moments,
     "eigenvectors": lambda x: stable_eigh(positive(x))[0].log().sum(),
 }
 
@@ -79,3 +96,22 @@ def test_hessians_are_refused_and_not_wrong(name):
     x = torch.tensor([0.7, -0.4, 0.2], dtype=torch.float64)
     with pytest.raises(NotAvailable, match="second derivative"):
         torch.autograd.functional.hessian(lambda x: FUNCTIONS[name](x) + x.square().sum(), x)
+
+
+DIFFERENTIABLE = {"_Angular"}
+"""Functions whose backward pass is made of differentiable operations."""
+
+
+def test_every_gradient_written_by_hand_refuses_second_derivatives():
+    seen = 0
+    for path in Path(gpx.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.ClassDef) or node.name in DIFFERENTIABLE | {"_Refusing"}:
+                continue
+            if [ast.unparse(base) for base in node.bases] != ["torch.autograd.Function"]:
+                continue
+            (backward,) = (f for f in node.body if getattr(f, "name", "") == "backward")
+            found = [ast.unparse(decorator) for decorator in backward.decorator_list]
+            assert found == ["staticmethod", "first_derivative_only"], f"{path}: {node.name}"
+            seen += 1
+    assert seen >= 20

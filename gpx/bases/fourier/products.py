@@ -23,6 +23,7 @@ from torch import Tensor
 
 from gpx.backends.triton import triton_fourier
 from gpx.bases.fourier.native import MOST_INPUTS, FourierPass, fourier_pass
+from gpx.linalg.known_gradient import first_derivative_only
 
 TILE = 2**17
 """Number of angles worked on at once on a CPU: their cosines and sines fill one megabyte in
@@ -274,7 +275,7 @@ class FourierProducts(torch.autograd.Function):
         return total.T
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
         """Gradients of x, frequencies, scale and weights."""
         x, frequencies, scale, weights, keep, total = ctx.saved_tensors
@@ -323,18 +324,19 @@ class FourierForm(torch.autograd.Function):
         value = (direction * product).sum()
         gradients = found or Gradients(None, None, None)
         ctx.save_for_backward(
-            *(gradients.x, gradients.frequencies, value / scale, gradients.weights, product)
+            *(gradients.x, gradients.frequencies, value / scale, gradients.weights, product),
+            *(x, frequencies, scale, weights, direction),
         )
         ctx.mark_non_differentiable(product)
         return value, product
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
         """Gradients of x, frequencies, scale, weights and directions."""
         found = (
             grads[0] * known if need and known is not None else None
-            for need, known in zip(ctx.needs_input_grad, ctx.saved_tensors, strict=False)
+            for need, known in zip(ctx.needs_input_grad, ctx.saved_tensors[:5], strict=False)
         )
         return (*found, None)
 
@@ -377,7 +379,7 @@ class FourierSquares(torch.autograd.Function):
         return sums * scale.square()
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
         """Gradients of x, frequencies and scale."""
         x, frequencies, scale, sums, waves = ctx.saved_tensors

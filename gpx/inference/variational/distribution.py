@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from gpx.errors import ConfigError, ShapeError
 from gpx.inference.variational.moments import (
@@ -17,6 +16,7 @@ from gpx.inference.variational.moments import (
     lower_factor,
     pull_lower_factor,
 )
+from gpx.linalg.known_gradient import first_derivative_only
 
 
 class WhitenedGaussian(nn.Module, ABC):
@@ -102,7 +102,7 @@ class _LowerFactor(torch.autograd.Function):
         return factor
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (factor,) = ctx.saved_tensors
         return pull_lower_factor(grad.tril(), factor)

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from gpx.linalg.known_gradient import first_derivative_only
 from gpx.linalg.triangular import (
     lower_lower_matmul,
     lower_matmul,
@@ -36,7 +36,7 @@ class _Project(torch.autograd.Function):
         return projection
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         projection, inverse = ctx.saved_tensors
         # With dA the gradient of A: the gradient of L is -tril(L^{-T} dA A^T), and the one of K_zz
@@ -82,7 +82,7 @@ class _FactorMoments(torch.autograd.Function):
         return mean @ projection, excess
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(
         ctx: Any, grad_mean: Tensor, grad_excess: Tensor
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
@@ -171,16 +171,16 @@ class _FactorTerms(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         factor = lower_factor(raw)
         rooted, excess = _excess(projection, factor)
-        ctx.save_for_backward(projection, mean, factor, rooted)
+        ctx.save_for_backward(projection, mean, factor, rooted, raw)
         kl = gaussian_kl(mean, factor, raw.diagonal(dim1=-2, dim2=-1))
         return mean @ projection, excess, kl
 
     @staticmethod
-    @once_differentiable
+    @first_derivative_only
     def backward(
         ctx: Any, grad_mean: Tensor, grad_excess: Tensor, grad_kl: Tensor
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        projection, mean, factor, rooted = ctx.saved_tensors
+        projection, mean, factor, rooted, _ = ctx.saved_tensors
         grad, grad_m, grad_s = _pulled(
             projection, mean, factor, rooted, grad_mean, grad_excess, ctx.needs_input_grad
         )
