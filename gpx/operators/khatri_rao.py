@@ -8,7 +8,6 @@ from functools import reduce
 import torch
 from linear_operator import LinearOperator
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from gpx.backends import DEFAULT_BUDGET, row_chunks
 from gpx.errors import ShapeError
@@ -16,7 +15,7 @@ from gpx.linalg.kronecker import kronecker_vector, split_index
 from gpx.operators.algebra import Index, rule
 from gpx.operators.dense_matrix import DenseMatrix
 from gpx.operators.indexing import common_batch
-from gpx.operators.structured import Structured
+from gpx.operators.structured import Structured, in_chunks
 from gpx.tensor_checks import check_alike
 
 LARGEST = 2**63 - 1
@@ -102,15 +101,8 @@ class KhatriRao(Structured):
 
     def _product(self, right: Tensor) -> Tensor:
         batch = torch.broadcast_shapes(self.batch_shape, right.shape[:-2])
-        chunks = self._chunks(right.shape[-1], batch)
         step = self._scatter if self.columnwise else self._gather
-        if len(chunks) < 2:
-            return step(slice(0, self.factors[0].shape[-2]), right)
-        if torch.is_grad_enabled():
-            # the gradient recomputes a chunk's row-wise products instead of keeping them all
-            parts = [checkpoint(step, rows, right, use_reentrant=False) for rows in chunks]
-        else:
-            parts = [step(rows, right) for rows in chunks]
+        parts = in_chunks(step, self._chunks(right.shape[-1], batch), right)
         return reduce(torch.add, parts) if self.columnwise else torch.cat(parts, dim=-2)
 
     def _gather(self, rows: slice, right: Tensor) -> Tensor:

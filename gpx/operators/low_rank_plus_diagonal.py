@@ -250,16 +250,16 @@ def _plus(left: LowRankPlusDiagonal, right: DiagLinearOperator) -> LowRankPlusDi
 @rule("add", LowRankPlusDiagonal, LowRankPlusDiagonal)
 def _join(left: LowRankPlusDiagonal, right: LowRankPlusDiagonal) -> LowRankPlusDiagonal:
     """The sum of two has the columns of both."""
-    batch = torch.broadcast_shapes(left.factor.shape[:-2], right.factor.shape[:-2])
-    factors = [f.expand(*batch, *f.shape[-2:]) for f in (left.factor, right.factor)]
-    return LowRankPlusDiagonal(
-        torch.cat(factors, dim=-1), left.diagonal_values + right.diagonal_values
-    )
+    diagonal = left.diagonal_values + right.diagonal_values
+    return LowRankPlusDiagonal(_columns_of_both(left.factor, right.factor), diagonal)
 
 
 @rule("add", LowRankPlusDiagonal, RootLinearOperator)
 def _extend(left: LowRankPlusDiagonal, right: RootLinearOperator) -> LowRankPlusDiagonal:
-    root = right.root.to_dense()
-    batch = torch.broadcast_shapes(left.factor.shape[:-2], root.shape[:-2])
-    factors = [f.expand(*batch, *f.shape[-2:]) for f in (left.factor, root)]
-    return LowRankPlusDiagonal(torch.cat(factors, dim=-1), left.diagonal_values)
+    factor = _columns_of_both(left.factor, right.root.to_dense())
+    return LowRankPlusDiagonal(factor, left.diagonal_values)
+
+
+def _columns_of_both(left: Tensor, right: Tensor) -> Tensor:
+    batch = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+    return torch.cat([f.expand(*batch, *f.shape[-2:]) for f in (left, right)], dim=-1)

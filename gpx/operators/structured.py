@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from linear_operator import LinearOperator
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from gpx.errors import ConfigError, DTypeError, ShapeError
 from gpx.linalg.conjugate_gradients import conjugate_gradients
@@ -236,6 +237,15 @@ class Structured(Arithmetic):
         """log|self|, (...)."""
         self._square("logdet")
         return self._logdet()
+
+
+def in_chunks(
+    step: Callable[[slice, Tensor], Tensor], chunks: list[slice], right: Tensor
+) -> list[Tensor]:
+    """``step(rows, right)`` of every chunk, which the gradient makes again instead of keeping."""
+    if len(chunks) < 2 or not torch.is_grad_enabled():
+        return [step(rows, right) for rows in chunks or [slice(0, 0)]]
+    return [checkpoint(step, rows, right, use_reentrant=False) for rows in chunks]
 
 
 def as_columns(*vectors: Tensor) -> tuple[Tensor, ...]:
