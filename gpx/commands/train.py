@@ -18,6 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from gpx.errors import ConfigError, GPXError
 from gpx.installation import command
+from gpx.linalg.processes import sharing
 from gpx.options.composition import check_choices, explain
 from gpx.options.config import CONFIGS
 from gpx.options.kernel_expression import with_kernel_expressions
@@ -26,6 +27,7 @@ from gpx.runs.run import resume, run
 from gpx.runs.trust import trusted_packages
 from gpx.runs.watching.console import print_error, warnings_as_lines
 from gpx.training.interrupt import Interrupted
+from gpx.training.launched import common_path, launched_processes
 
 USAGE_ERROR = 2
 """Exit status for anything the user can mend."""
@@ -54,10 +56,12 @@ def main() -> None:
         sys.argv[1:] = arguments
         check_choices(arguments, CONFIGS)
         target = _resume_target(arguments)
-        if target is not None:
-            resume(*target)
-        else:
-            hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train")(_job)()
+        with launched_processes():
+            if target is not None:
+                resume(*target)
+            else:
+                job = hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train")
+                job(_job)()
     except Interrupted as stop:
         sys.exit(128 + stop.signal_number)
     except KeyboardInterrupt:  # before training, after it, or a second Ctrl-C in a long step
@@ -101,9 +105,13 @@ def _job(config: DictConfig) -> None:
     """One run, as Hydra calls it; composition has passed."""
     warnings_as_lines()  # a sweep may run this in processes of its own
     settings = HydraConfig.get()
-    folder = _relative(RunFolder(settings.runtime.output_dir))
+    own = Path(settings.runtime.output_dir)
+    path = common_path(own)
+    folder = _relative(RunFolder(path))
+    if path != own:
+        _remove_if_empty(own)
     try:
-        if folder.holds_a_run():
+        if sharing().number == 0 and folder.holds_a_run():
             raise ConfigError(
                 f"{folder.path} already holds a run: go on with resume={folder.path}, "
                 "or choose another hydra.run.dir"
@@ -189,5 +197,6 @@ def _resume_target(arguments: list[str]) -> tuple[str, tuple[str, ...]] | None:
 
 
 def _fail(text: str) -> None:
-    print_error(text)
+    if sharing().number == 0:  # of processes that share a run all come here
+        print_error(text)
     sys.exit(USAGE_ERROR)

@@ -19,14 +19,19 @@ from gpx.backends import (
     Chunked,
     CovarianceFunction,
     Dense,
+    Engine,
     Entries,
     KeOps,
+    Sharded,
     Triton,
     choose_backend,
+    is_shared,
+    own_rows,
 )
 from gpx.errors import DTypeError, ShapeError
 from gpx.linalg import halved_until_it_fits
 from gpx.linalg.matmul import kernel_precision
+from gpx.linalg.processes import ALONE, Processes, sharing
 from gpx.operators.algebra import Index, rule
 from gpx.operators.indexing import kept
 from gpx.operators.structured import Structured, as_columns
@@ -91,7 +96,8 @@ class KernelMatrix(Structured):
         self.entries = Entries(kernel, names, parameters, x1, x2, square)
         self.memory_budget, self.requested = memory_budget, backend
         self._choice: Choice | None = None
-        self._engine: Dense | Chunked | KeOps | Triton | None = None
+        self._engine: Engine | None = None
+        self._processes = ALONE
 
     @classmethod
     def of(
@@ -129,10 +135,19 @@ class KernelMatrix(Structured):
 
     @property
     def choice(self) -> Choice:
-        """The backend taken, and why."""
-        if self._choice is None:
-            self._choice = choose_backend(self.entries, self.memory_budget, self.requested)
+        """The backend taken, and why; of a matrix whose rows are shared, for those of a process."""
+        if self._choice is None or self._processes != self._sharing():
+            self._processes, self._engine = self._sharing(), None
+            mine = self.entries
+            if self._processes.count > 1:
+                mine = own_rows(self.entries, self._processes)
+            self._choice = choose_backend(mine, self.memory_budget, self.requested)
         return self._choice
+
+    def _sharing(self) -> Processes:
+        """Those that share the products at this moment."""
+        found = sharing()
+        return found if is_shared(self.entries, found) else ALONE
 
     @property
     def backend(self) -> BackendName:
@@ -140,20 +155,27 @@ class KernelMatrix(Structured):
         return self.choice.name
 
     @property
-    def engine(self) -> Dense | Chunked | KeOps | Triton:
+    def engine(self) -> Engine:
         """The backend itself; a dense one keeps the matrix as long as this operator lives."""
+        name = self.backend  # forgets an engine of other processes
         if self._engine is None:
-            if self.backend == "dense":
-                self._engine = Dense(self.memory_budget)
-            elif self.backend == "keops":
-                self._engine = KeOps()
-            elif self.backend == "triton":
-                self._engine = Triton(kernel_precision())
-            else:
-                self._engine = Chunked(self.memory_budget)
+            self._engine = self._made(name, self.memory_budget)
         return self._engine
 
-    def computed(self, use: Callable[[Dense | Chunked | KeOps | Triton], Result]) -> Result:
+    def _made(self, name: BackendName, budget: int) -> Engine:
+        """An engine of that name, or one for each piece of this process's rows."""
+
+        def one() -> Engine:
+            if name == "dense":
+                return Dense(budget)
+            if name == "keops":
+                return KeOps()
+            return Triton(kernel_precision()) if name == "triton" else Chunked(budget)
+
+        shared = self._processes.count > 1
+        return Sharded(self.entries, self._processes, one) if shared else one()
+
+    def computed(self, use: Callable[[Engine], Result]) -> Result:
         """``use(engine)``; where a GPU is out of memory, again with smaller and smaller chunks.
 
         A backend that was asked for by hand other than "chunked" is not replaced.
@@ -164,7 +186,7 @@ class KernelMatrix(Structured):
                 logger.warning(
                     "out of memory: kernel products go on in chunks of %d MiB", budget >> 20
                 )
-                self._engine = Chunked(budget)
+                self._engine = self._made("chunked", budget)
             return use(self.engine)
 
         if self.requested not in (None, "chunked"):

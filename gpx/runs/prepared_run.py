@@ -33,6 +33,7 @@ from gpx.runs.streaming import check_streamed, require_streams, settle_streamed
 from gpx.runs.watching.console import Console
 from gpx.runs.watching.loggers import Logger, require_loggers
 from gpx.training.device import DTYPES, configure_torch
+from gpx.training.launched import require_shared
 
 FAR = 10.0
 """Widths of the middle 80 % of the targets beyond which one is called an outlier."""
@@ -185,6 +186,7 @@ def prepare(
     )
     optimizer.require_fit(model, objective, data.train_x.shape[0], options.max_steps)
     model.check(train[0])
+    require_shared(objective, model, train[0], options.batch_size)
     _settle(model, train[0], config, console)
     if data.train_noise is not None:
         model.know_noise(data.train_noise.like(train[1]))

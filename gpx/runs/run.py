@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from omegaconf import DictConfig
 from gpx.data import Dataset
 from gpx.errors import CheckpointError, ConfigError, WriteError
 from gpx.installation import command
+from gpx.linalg.processes import ALONE, sharing, work_shared
 from gpx.methods.base.start import StartWatch
 from gpx.options.choices import with_choices_made
 from gpx.options.config import CONFIGS, trainer_options
@@ -55,7 +57,7 @@ def run(
             kernels of one name that of the last is taken.
 
     Returns:
-        the contents of metrics.json.
+        the contents of metrics.json; nothing in processes that only share the work of training.
 
     Raises:
         GPXError: anything wrong with options, data, device or checkpoint, or a full disk.
@@ -67,6 +69,8 @@ def run(
     config = with_choices_made(config)
     with option_names(config, CONFIGS):
         options = checked_options(config)
+        if sharing().number:
+            options = replace(options, quiet=True)
         device = resolve_device(options.device)
         require_matmul(options.matmul, device, refined=solves_refined(config))
         with global_randomness(config.seed):
@@ -99,6 +103,9 @@ def _chosen(
 
 def _run_in_folder(state: PreparedRun) -> dict[str, Any]:
     """Train, evaluate and write; raises OSError where the folder cannot be written."""
+    if sharing().number:  # the first process writes, predicts and speaks
+        _train(state)
+        return {}
     folder = state.folder
     folder.path.mkdir(parents=True, exist_ok=True)
     with folder.locked():
@@ -122,7 +129,9 @@ def _run_in_folder(state: PreparedRun) -> dict[str, Any]:
                 state.loggers.append(TensorBoard(folder.events()))
             for logger in state.loggers:
                 logger.text("config", folder.config.read_text())
-            return finish(state, _train(state))
+            trained = _train(state)
+            with work_shared(ALONE):
+                return finish(state, trained)
         finally:
             for logger in state.loggers:
                 logger.close()

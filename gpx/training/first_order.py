@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from gpx.constraints import lower_limits
 from gpx.errors import ConfigError
+from gpx.linalg.processes import sharing
 from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.base.optimizer import Optimizer, Session
@@ -27,6 +28,9 @@ from gpx.training.role_settings import (
     schedule_factor,
 )
 from gpx.training.settling import Settling
+
+Evaluate = Callable[[Tensor, Tensor], tuple[Tensor, Mapping[str, Tensor]]]
+"""Loss () and its parts of a batch x (b, d), y (b,); the gradients are in the parameters."""
 
 
 class FirstOrder(Optimizer):
@@ -87,7 +91,7 @@ class FirstOrder(Optimizer):
         if session.resumed:
             self.load_state_dict(session.pending)
         batches = _batches(session) if objective.batching == "minibatch" else None
-        evaluate = self._evaluation(session)
+        evaluate = self._shared(session, self._evaluation(session))
         total = torch.zeros((), dtype=torch.float64, device=session.x.device)
         summed = 0
         self._told(session)
@@ -152,9 +156,7 @@ class FirstOrder(Optimizer):
                 "settled=None makes all steps"
             )
 
-    def _evaluation(
-        self, session: Session
-    ) -> Callable[[Tensor, Tensor], tuple[Tensor, Mapping[str, Tensor]]]:
+    def _evaluation(self, session: Session) -> Evaluate:
         """Loss and parts of a batch, whose gradients are in the parameters afterwards."""
         objective, model = session.objective, session.model
 
@@ -180,6 +182,23 @@ class FirstOrder(Optimizer):
             return loss.detach(), parts
 
         return as_it_is
+
+    def _shared(self, session: Session, evaluate: Evaluate) -> Evaluate:
+        """``evaluate`` where every process takes a part of the batch: it gives their mean."""
+        processes = sharing()
+        if processes.count == 1 or session.objective.shared != "batch":
+            return evaluate
+        every = [p for group in self.parameters.values() for p in group]
+
+        def of_all(x: Tensor, y: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
+            mine = processes.part(len(x))
+            loss, parts = evaluate(x[mine], y[mine])
+            found = [loss, *parts.values(), *(p.grad for p in every if p.grad is not None)]
+            torch._foreach_mul_(found, (mine.stop - mine.start) / len(x))
+            processes.add_up(*found)
+            return loss, parts
+
+        return of_all
 
     def bind(
         self,

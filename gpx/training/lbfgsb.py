@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from gpx.constraints import lower_limits
 from gpx.errors import CheckpointError, ConfigError, DidNotConverge, NotPositiveDefinite
+from gpx.linalg.processes import sharing
 from gpx.methods.base.model import Model
 from gpx.methods.base.objective import Evidence, Objective
 from gpx.methods.base.optimizer import Optimizer, Session
@@ -287,7 +288,9 @@ class LBFGSB(Optimizer):
                 for p in parameters
             ]
         )
-        return float(value.detach()), gradient
+        found = torch.cat([gradient, value.detach().reshape(1).to("cpu", torch.float64)])
+        sharing().from_first([found])
+        return float(found[-1]), found[:-1]
 
     @property
     def lowest(self) -> float:

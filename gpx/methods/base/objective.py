@@ -80,6 +80,10 @@ class Objective(DataSized, Generic[ModelT], ABC):
     model that says so, too: so that a GPU may replay them from a recording. Buffers are changed in
     place (one that is replaced costs a new recording); all that is drawn comes from
     ``step_draws``, and what ``after_step`` goes on with is in ``left``."""
+    shared: ClassVar[Literal["batch", "evidence"] | None] = None
+    """How several processes share the work (``gpx.linalg.processes``): ``batch``: the evidence of a
+    batch is the mean of those of its parts, without draws and without state, so that each process
+    takes a part; ``evidence``: ``evidence`` divides it itself; None: not at all."""
     made_for: ClassVar[str] = ""
     """A public model that has what it asks for, for people."""
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Likelihood,)
@@ -117,6 +121,10 @@ class Objective(DataSized, Generic[ModelT], ABC):
     ) -> Evidence:
         """``evidence`` for what ``step_draws`` gave. Default: ``evidence``."""
         return self.evidence(model, x, y)
+
+    def shared_for(self, model: ModelT, x: Tensor) -> Literal["batch", "evidence"] | None:
+        """``shared`` for this model on x (n, d), where that decides. Default: ``shared``."""
+        return self.shared
 
     @property
     def left(self) -> object:

@@ -215,6 +215,7 @@ class IterativeMLL(Objective[ExactModel]):
     kind = "estimate"
     models = (ExactModel,)
     made_for = "ExactGP"
+    shared = "evidence"
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
     data_sized = ("previous",)
     previous: Tensor

@@ -163,6 +163,7 @@ class CGLowerBound(Objective[SolvedModel]):
     kind = "lower_bound"
     models = (SolvedModel,)
     made_for = "CGLB"
+    shared = "evidence"
     likelihoods: ClassVar[tuple[type[Likelihood], ...]] = (Gaussian,)
     hold: Tensor
     moved: Tensor

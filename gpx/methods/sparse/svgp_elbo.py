@@ -41,6 +41,7 @@ class SVGPELBO(Objective[Variational]):
     streams = True
     kind = "unbiased"
     fixed_shapes = True
+    shared = "batch"
     models = (Variational,)
     made_for = "SVGP"
 
