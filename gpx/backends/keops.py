@@ -92,7 +92,8 @@ class KeOps:
             with torch.enable_grad():
                 product = _product(leaves, theirs)
             found = gradients(leaves, (product,), (ours,))
-            totals = tuple(None if a is None else a + b for a, b in zip(totals, found, strict=True))
+            pairs = zip(totals, found, strict=True)
+            totals = tuple(None if a is None or b is None else a + b for a, b in pairs)
         return totals
 
 
